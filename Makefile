@@ -1,0 +1,103 @@
+# MemeCMD: `make` lists the targets. GNU make 3.81 or later.
+SHELL := /bin/sh
+PROFILE ?= example
+SET ?=
+MODEL ?= qwen2.5-coder-1.5b
+VENV ?= .venv
+PYTHON ?=
+export PROFILE SET
+
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+STAGES := 01_library_build 02_annotation 03_dialogue_generation 04_retrieval 05_evaluation 06_figures
+SOURCES := $(wildcard memecmd_utils/*.py memecmd_utils/*.txt memecmd_utils/prompts/* memecmd_utils/templates/*)
+CORPUS := $(wildcard data/example/*.* data/example/recordings/*/* data/example/recordings/*/*/* data/paper/*)
+
+.PHONY: help reproduce test lab local-llm doctor cost refresh-tracked compare-tracked bench lint strip lock clean stages
+.DEFAULT_GOAL := help
+
+## Show this list
+help:
+	@echo 'make TARGET [PROFILE=example|local|openai|paper] [SET="key=value ..."]'; echo
+	@awk '/^## /{text=substr($$0,4); next} /^[a-z-]+:/{if(text!=""){name=$$1; sub(/:.*/,"",name); printf "  %-17s %s\n", name, text}} {text=""}' $(MAKEFILE_LIST)
+
+## Make the dataset, every table and every figure of PROFILE (the main job)
+reproduce: $(READY)
+	@run=$$($(PY) -m memecmd_utils resolve) && \
+	if $(MAKE) -q --no-print-directory stages RUN="$$run" 2>/dev/null; then echo "nothing to do: run $$run is up to date"; \
+	else $(MAKE) --no-print-directory stages RUN="$$run"; fi && \
+	$(PY) -m memecmd_utils summary "$$run"
+
+## Run the tests
+test: $(READY)
+	$(PY) -m pytest -n 2 --dist loadfile
+
+## Open JupyterLab on the notebooks
+lab: $(READY)
+	$(PY) -m jupyterlab --notebook-dir=notebooks
+
+## Install the engine and the weights for PROFILE=local (MODEL=qwen2.5-coder-1.5b or gemma-3-270m)
+local-llm: $(READY)
+	$(PY) -m memecmd_utils local-llm $(MODEL)
+
+## Check Python, packages, fonts, models and keys
+doctor: $(READY)
+	@$(PY) -m memecmd_utils doctor
+
+## Print calls, tokens, money and hours of PROFILE before it runs
+cost: $(READY)
+	@$(PY) -m memecmd_utils cost
+
+## Copy the example run's numbers and pictures into reports/ for the README
+refresh-tracked: $(READY)
+	@$(PY) -m memecmd_utils refresh-tracked
+
+## Compare the example run with the tracked numbers, placements and pictures
+compare-tracked: $(READY)
+	@$(PY) -m memecmd_utils compare-tracked
+
+## Measure speed (tests/bench)
+bench: $(READY)
+	$(PY) -m pytest tests/bench --benchmark-only --benchmark-json=reports/bench.json
+
+## Check style
+lint: $(READY)
+	$(PY) -m ruff check . && $(PY) -m ruff format --check .
+
+## Take outputs and counts out of the notebooks, keeping cell tags
+strip: $(READY)
+	$(VENV)/bin/nbstripout --drop-empty-cells notebooks/*.ipynb
+
+## Resolve the dependencies anew (maintainers)
+lock: $(READY)
+	$(PY) -m pip install -q uv && $(VENV)/bin/uv pip compile --universal --generate-hashes --python-version 3.11 \
+	  --extra dev --no-header --quiet pyproject.toml -o requirements.lock
+
+## Delete runs and reports; keeps recordings, sources and tracked files
+clean:
+	find data/processed data/interim reports -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
+	rm -rf .pytest_cache .ruff_cache .hypothesis .benchmarks
+
+# The first Python that starts and is new enough; a shim that only prints an error does not count.
+$(READY): requirements.lock pyproject.toml
+	@set -e; found=; for candidate in $(if $(PYTHON),"$(PYTHON)",python3.12 python3.11 python3.13 python3); do \
+	  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "no Python 3.11 or later with venv found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
+	echo "setting up $(VENV) with $$found ($$("$$found" -c 'import platform; print(platform.python_version())')), a minute or two ..."; \
+	"$$found" -m venv "$(VENV)"; \
+	$(PY) -m pip install -q --disable-pip-version-check -r requirements.lock; \
+	$(PY) -m pip install -q --disable-pip-version-check --no-deps -e .; \
+	touch $@
+
+stages: $(STAGES:%=reports/$(RUN)/%.ipynb)
+
+# One rule for all notebooks: the notebook, the package, the corpus, the resolved profile; then the order of stages.
+reports/$(RUN)/%.ipynb: notebooks/%.ipynb $(SOURCES) $(CORPUS) data/processed/$(RUN)/profile.yaml
+	@$(PY) -m memecmd_utils run $* "$(RUN)"
+
+reports/$(RUN)/02_annotation.ipynb: reports/$(RUN)/01_library_build.ipynb
+reports/$(RUN)/04_retrieval.ipynb: reports/$(RUN)/02_annotation.ipynb reports/$(RUN)/03_dialogue_generation.ipynb
+reports/$(RUN)/05_evaluation.ipynb: reports/$(RUN)/04_retrieval.ipynb
+reports/$(RUN)/06_figures.ipynb: reports/$(RUN)/05_evaluation.ipynb

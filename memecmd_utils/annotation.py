@@ -1,0 +1,71 @@
+"""Stage 02: an annotator says of every meme where it fits, where not, what it means and why one sends it."""
+
+import asyncio
+import base64
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tqdm.auto import tqdm
+
+from memecmd_utils import prompting, replies, seeds
+from memecmd_utils.llm import Chat, Image, Message, Request, Sampling
+from memecmd_utils.profiles import Profile
+from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
+
+
+def data_url(path: Path) -> str:
+    """A PNG file as a data URL; the MIME type is what the bytes are (stage 01 writes PNG only)."""
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def annotation_request(meme: Meme, seed: int, image: Callable[[Meme], str] | None = None) -> Request:
+    """f_MLLM's request (Eq. 1). With `image` (meme -> data URL) the model sees it; else text and note."""
+    text = prompting.render(
+        "annotation",
+        text=meme.text,
+        picture_note=meme.picture_note,
+        has_image=image is not None,
+        fence=prompting.fence,
+    )
+    images = [Image(image_id=meme.sha256, data_url=image(meme))] if image is not None else []
+    return Request(
+        task="annotation",
+        subject=meme.meme_id,
+        messages=[Message(role="user", text=text, images=images)],
+        sampling=Sampling(temperature=0.3, max_tokens=500),
+        seed=seed,
+        reply_schema=AnnotationReply,
+    )
+
+
+async def annotate(
+    memes: Sequence[Meme], chat: Chat, profile: Profile, image: Callable[[Meme], str] | None = None
+) -> list[Annotation]:
+    """Annotate a library (Eq. 2), memes side by side; order and length follow `memes`.
+
+    A meme without a usable reply keeps an empty annotation with the reason in `unscored`.
+    """
+    bar = tqdm(total=len(memes), desc="annotations", unit="meme")
+
+    async def one(meme: Meme) -> Annotation:
+        seed = int(seeds.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
+        request = annotation_request(meme, seed, image)
+        answer = await chat.ask(request, lambda reply: replies.structured(reply, AnnotationReply))
+        fields = dict.fromkeys(AnnotationReply.model_fields, "")
+        if answer.value is not None:
+            fields = answer.value.model_dump()
+        bar.update()
+        return Annotation(
+            meme_id=meme.meme_id,
+            unscored="" if answer.value is not None else f"{answer.outcome}: {answer.reason}",
+            source=answer.source,
+            profile=profile.name,
+            prompt_sha256=prompting.prompt_sha256("annotation"),
+            seed=seed,
+            **fields,
+        )
+
+    try:
+        return list(await asyncio.gather(*(one(meme) for meme in memes)))
+    finally:
+        bar.close()

@@ -1,0 +1,84 @@
+"""The contact sheet of a meme library, and the curation file that it helps to fill."""
+
+import csv
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from memecmd_utils import storage
+from memecmd_utils.images import LibraryError
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+ACTIONS = ("keep", "drop")
+
+
+class Decision(NamedTuple):
+    """What a person decided about a file: `keep` it although it is a near duplicate, or `drop` it."""
+
+    file: str
+    action: Literal["keep", "drop"]
+    why: str
+
+
+class Card(NamedTuple):
+    """A meme as the contact sheet shows it. `image` is a path relative to the page."""
+
+    file: str
+    image: str
+    text: str
+    note: str = ""
+
+
+def read_curation(path: Path, known: Collection[str]) -> dict[str, Decision]:
+    """Read a curation file (CSV with `file,action,why`), by file.
+
+    Raises `LibraryError` naming the line for an unknown file or action and for contradicting lines.
+    """
+    if not path.is_file():
+        raise LibraryError(f"curation file {path} does not exist: correct `curation` in the profile")
+    decisions: dict[str, Decision] = {}
+    try:
+        # "utf-8-sig" because spreadsheet programs put a byte order mark in front.
+        with path.open(encoding="utf-8-sig", newline="") as handle:
+            reader = csv.DictReader(handle)
+            if not {"file", "action"} <= set(reader.fieldnames or ()):
+                raise LibraryError(f"curation file {path.name}: the first line must be file,action,why")
+            for row in reader:
+                where = f"curation file {path.name} line {reader.line_num}"
+                file, action = (row["file"] or "").strip(), (row["action"] or "").strip().lower()
+                if not file and not action:
+                    continue
+                if action not in ACTIONS:
+                    raise LibraryError(f"{where}: action {action!r} is neither keep nor drop")
+                if file not in known:
+                    raise LibraryError(f"{where}: there is no file {file!r} in the sources")
+                if file in decisions and decisions[file].action != action:
+                    raise LibraryError(f"{where}: {file!r} is kept on one line and dropped on another")
+                decisions[file] = Decision(file, action, (row.get("why") or "").strip())
+    except UnicodeDecodeError as error:
+        raise LibraryError(f"curation file {path.name} is not UTF-8: save it as CSV UTF-8") from error
+    return decisions
+
+
+def write_contact_sheet(
+    target: Path,
+    name: str,
+    memes: Sequence[Card],
+    doubtful: Sequence[tuple[Card, Card]],
+    near: Sequence[tuple[Card, Card]],
+    rejected: Sequence[tuple[str, str]],
+    decisions: Sequence[Decision] = (),
+) -> None:
+    """Write the page. All text is escaped: captions and file names come from strangers."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    page = environment.get_template("contact_sheet.html.j2").render(
+        name=name, memes=memes, doubtful=doubtful, near=near, rejected=rejected, decisions=list(decisions)
+    )
+    storage.write_text(target, page)

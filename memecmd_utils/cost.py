@@ -1,0 +1,189 @@
+"""What a profile will ask for, before it runs: calls, tokens, money, hours. No call is made."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from memecmd_utils import cold_start, dialogue_generation, evaluation, judges, prompting
+from memecmd_utils.annotation import annotation_request
+from memecmd_utils.llm import Request
+from memecmd_utils.profiles import Endpoint, Profile
+from memecmd_utils.schemas import ColdStart, Dialogue, Meme, Placement, RolePair, Turn
+
+TYPICAL_UTTERANCE = "这事儿我跟你说没那么简单啊"
+TOKENS_PER_IMAGE = 765  # one 512-pixel tile at high detail, GPT-4o class
+REMOTE_SECONDS_PER_CALL = 2.0
+LOCAL_TOKENS_IN_PER_S, LOCAL_TOKENS_OUT_PER_S = 80.0, 12.0
+REPLY_TOKENS = {"annotation": 160, "scenario": 120, "utterance": 18, "summary": 110}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the estimate."""
+
+    stage: str
+    model: str
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    usd: float
+    hours: float
+
+
+def _characters(request: Request) -> int:
+    return sum(len(message.text) for message in request.messages)
+
+
+def _line(
+    stage: str, profile: Profile, llm: str, endpoint: Endpoint, calls: int, t_in: float, t_out: float
+) -> Line:
+    usd = (t_in * endpoint.usd_per_million_in + t_out * endpoint.usd_per_million_out) / 1e6
+    if llm == "authored":
+        return Line(stage, "authored text", 0, 0, 0, 0.0, 0.0)
+    if llm == "local":
+        seconds = t_in / LOCAL_TOKENS_IN_PER_S + t_out / LOCAL_TOKENS_OUT_PER_S
+        return Line(stage, profile.local_model, calls, round(t_in), round(t_out), 0.0, seconds / 3600)
+    seconds = calls * REMOTE_SECONDS_PER_CALL / profile.concurrency
+    return Line(
+        stage, endpoint.model or "(no model named)", calls, round(t_in), round(t_out), usd, seconds / 3600
+    )
+
+
+def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
+    """Estimate a run over `n_memes` memes: a row per stage and a total.
+
+    Prompts are rendered with text of typical length; tokens are characters times `tokens_per_character`,
+    images by rule. Answers that are already recorded cost nothing and are not looked at here.
+    """
+    per_char = profile.tokens_per_character
+    generator = profile.endpoints.generator
+    annotator = profile.endpoints.annotator or generator
+    meme = _typical_meme()
+    pair = RolePair(
+        pair_id="R00", role_a="甲", role_b="乙", intimacy="close", dominance="equal",
+        age_relation="same_age", primary_scenario="life", source="estimate",
+    )  # fmt: skip
+    start = _typical_start()
+    n_role = profile.n_role_pairs * profile.scenarios_per_pair
+    n_dialogues = profile.n_news + n_role
+    if profile.n_dialogues is not None:
+        n_dialogues = min(n_dialogues, profile.n_dialogues)
+    lines = []
+    seen = TOKENS_PER_IMAGE if annotator.vision and profile.llm == "openai" else 0
+    t_in = n_memes * (_characters(annotation_request(meme, 0)) * per_char + seen)
+    lines.append(
+        _line(
+            "02 annotation",
+            profile,
+            profile.llm,
+            annotator,
+            n_memes,
+            t_in,
+            n_memes * REPLY_TOKENS["annotation"],
+        )
+    )
+    details = prompting.render(
+        "scenario_details",
+        pair=pair,
+        scenario="一" * 30,
+        fence=prompting.fence,
+        **cold_start._dimensions(pair),
+    )
+    t_in = 2 * n_role * len(details) * per_char
+    lines.append(
+        _line(
+            "03 scenarios",
+            profile,
+            profile.llm,
+            generator,
+            2 * n_role,
+            t_in,
+            2 * n_role * REPLY_TOKENS["scenario"],
+        )
+    )
+    for task, build in (
+        ("utterance", dialogue_generation.utterance_request),
+        ("summary", dialogue_generation.summary_request),
+    ):
+        turns = range(1 if task == "utterance" else 2, profile.n_turns + 1)
+        characters = sum(_characters(build(start, [TYPICAL_UTTERANCE] * (t - 1), profile)) for t in turns)
+        calls = n_dialogues * len(turns)
+        lines.append(
+            _line(
+                f"03 {task}",
+                profile,
+                profile.llm,
+                generator,
+                calls,
+                n_dialogues * characters * per_char,
+                calls * REPLY_TOKENS[task],
+            )
+        )
+    lines += _judge_lines(profile, n_dialogues, n_memes, start, meme, per_char)
+    table = pd.DataFrame(lines)
+    total = {"stage": "total", "model": ""} | table[
+        ["calls", "tokens_in", "tokens_out", "usd", "hours"]
+    ].sum().to_dict()
+    return pd.concat([table, pd.DataFrame([total])], ignore_index=True)
+
+
+def _judge_lines(
+    profile: Profile, n_dialogues: int, n_memes: int, start: ColdStart, meme: Meme, per_char: float
+) -> list[Line]:
+    turns = [
+        Turn(turn=t, speaker=dialogue_generation.speaker_of(t), text=TYPICAL_UTTERANCE, source="estimate")
+        for t in range(1, profile.n_turns + 1)
+    ]
+    dialogue = Dialogue(
+        dialogue_id="estimate", kind="news", ref="x", title="x", name_a="甲", name_b="乙", turns=turns,
+        summaries=[], complete=True, source="estimate",
+    )  # fmt: skip
+    places = profile.n_turns - 1
+    per_strategy = {
+        s: profile.random_rate if s == "random" else profile.wanted_rate for s in profile.strategies
+    }
+    sent = {s: rate * places * n_dialogues for s, rate in per_strategy.items()}
+    lines = []
+    for number, judge in enumerate(profile.judges):
+        endpoints = profile.endpoints.judges
+        endpoint = endpoints[number] if number < len(endpoints) else profile.endpoints.generator
+        name = f"05 judge {number + 1} ({judge.kind})"
+        if judge.kind == "yes_no":
+            half = min(n_memes, sum(sent.values()) / 2)
+            calls = round(5 * (sum(sent.values()) + 2 * half * profile.judge_contexts))
+            context = judges.Context(dialogue, min(10, profile.n_turns))
+            characters = _characters(judges.yes_no_request(context, meme, "humor_effect"))
+            # Four of five questions share all but their last line with the first: the server's cache has it.
+            t_in = calls * per_char * characters * (0.3 if judge.llm == "local" else 1.0)
+            lines.append(_line(name, profile, judge.llm, endpoint, calls, t_in, calls))
+            continue
+        placed = Placement(
+            dialogue_id="estimate", turn=2, speaker="B", strategy="greedy", meme_id="m", rank=1, score=0,
+            gate_score=None, threshold=None, fold="a", source="estimate",
+        )  # fmt: skip
+        calls, t_in, t_out = 0, 0.0, 0.0
+        seen = TOKENS_PER_IMAGE * 2 if endpoint.vision else 0
+        spans = evaluation.lengths(profile.n_turns)
+        for memes_sent in sent.values():
+            n_calls = round(memes_sent) if profile.judge_unit == "meme" else n_dialogues * len(spans)
+            request = judges.rating_request(dialogue, [placed], {"m": meme}, profile.n_turns, 0)
+            calls += n_calls
+            t_in += n_calls * (_characters(request) * per_char + seen)
+            each = memes_sent if profile.judge_unit == "meme" else memes_sent * sum(spans) / profile.n_turns
+            t_out += each * 60
+        lines.append(_line(name, profile, judge.llm, endpoint, calls, t_in, t_out))
+    return lines
+
+
+def _typical_meme() -> Meme:
+    return Meme(
+        meme_id="m", file="m.png", text="这班谁爱上谁上", text_source="ocr", picture_note="一只猫趴在桌上",
+        origin="x", sha256="0", phash="0", width=1, height=1, source="estimate",
+    )  # fmt: skip
+
+
+def _typical_start() -> ColdStart:
+    return ColdStart(
+        dialogue_id="estimate", kind="news", ref="x", title="题" * 18, name_a="甲", name_b="乙",
+        context="文" * 200, brief="题" * 40, source="estimate",
+    )  # fmt: skip

@@ -1,0 +1,188 @@
+"""Stage 03: two agents talk, a summary agent listens (paper, Section 4.1, Eq. 4-17)."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from tqdm.auto import tqdm
+
+from memecmd_utils import prompting, replies, seeds
+from memecmd_utils.llm import BrokenRules, Chat, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.profiles import Profile
+from memecmd_utils.schemas import ColdStart, Dialogue, Summary, SummaryReply, Turn
+from memecmd_utils.utterance_rules import bare, violations
+
+Phase = Literal["initial", "early", "middle", "late"]
+MIDDLE_FROM, LATE_FROM = 7, 13
+
+
+def phase_of(turn: int) -> Phase:
+    """Phase of a turn: t = 1, 2 <= t < 7, 7 <= t < 13, t >= 13 (Eq. 11-14)."""
+    if turn < 1:
+        raise ValueError(f"turns count from 1, got {turn}")
+    if turn == 1:
+        return "initial"
+    if turn < MIDDLE_FROM:
+        return "early"
+    return "middle" if turn < LATE_FROM else "late"
+
+
+def speaker_of(turn: int) -> Literal["A", "B"]:
+    """A_1 opens and speaks on odd turns (Eq. 8, 10; Eq. 5's index would give A_2 the first word)."""
+    return "A" if turn % 2 else "B"
+
+
+def history_text(start: ColdStart, turns: Sequence[str]) -> str:
+    """The dialogue so far, one line a turn, with the speakers' names."""
+    names = {"A": start.name_a, "B": start.name_b}
+    return "\n".join(f"{names[speaker_of(i)]}：{text}" for i, text in enumerate(turns, start=1))
+
+
+def _messages(
+    prompt: str, start: ColdStart, earlier: Sequence[str], turn: int, max_chars: int
+) -> list[Message]:
+    # The system text and the history come first and are the same for both agents and the summary agent,
+    # so an endpoint can reuse the growing prefix; what differs stands last.
+    name = start.name_a if speaker_of(turn) == "A" else start.name_b
+    values = {"speaker": name, "history": history_text(start, earlier), "max_chars": max_chars}
+    if prompt == "utterance_initial":
+        values["context"] = start.context
+    elif prompt in ("utterance_early", "utterance_middle"):
+        values["brief"] = start.brief
+    return [
+        Message(role="system", text=prompting.render("chat_system")),
+        Message(role="user", text=prompting.render(prompt, fence=prompting.fence, **values)),
+    ]
+
+
+def utterance_request(start: ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
+    """P_{i,t} of Eq. 11-14 for the turn after `earlier`."""
+    turn = len(earlier) + 1
+    prompt = f"utterance_{phase_of(turn)}"
+    extra: dict[str, float] = {}
+    if profile.llm == "local":
+        # Small models loop and turn polite: cut the tail, and make repeating costly (DRY).
+        extra = {"min_p": 0.05, "dry_multiplier": 0.8, "dry_base": 1.75, "dry_allowed_length": 2}
+    return Request(
+        task="utterance",
+        subject=f"{start.dialogue_id}/{turn}",
+        messages=_messages(prompt, start, earlier, turn, profile.max_utterance_chars),
+        sampling=Sampling(temperature=0.9, presence_penalty=0.6, max_tokens=60, extra=extra),
+        seed=int(seeds.rng(profile.seed, "utterance", start.dialogue_id, turn).integers(2**31)),
+    )
+
+
+def summary_request(start: ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
+    """Request of the summary agent for turn t, seen from the side of who speaks at t (Eq. 16)."""
+    turn = len(earlier) + 1
+    return Request(
+        task="summary",
+        subject=f"{start.dialogue_id}/{turn}",
+        messages=_messages("summary", start, earlier, turn, profile.max_utterance_chars),
+        sampling=Sampling(temperature=0.3, max_tokens=300),
+        seed=int(seeds.rng(profile.seed, "summary", start.dialogue_id, turn).integers(2**31)),
+        reply_schema=SummaryReply,
+    )
+
+
+async def _utterance(
+    start: ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile, gloss: Mapping[str, str]
+) -> Turn:
+    request = utterance_request(start, earlier, profile)
+
+    def parse(reply: Reply) -> str:
+        text = replies.utterance_text(reply, (start.name_a, start.name_b))
+        if not bare(text):
+            raise UnusableReply("空的回复")
+        broken = violations(text, earlier, profile.max_utterance_chars)
+        if broken:
+            raise BrokenRules(text, broken)
+        return text
+
+    answer = await chat.ask(request, parse)
+    if answer.value is None:
+        raise RuntimeError(
+            f"no usable utterance for {request.subject} after {answer.attempts} attempts ({answer.outcome}: "
+            f"{answer.reason}); what was accepted so far is recorded, a new run goes on from here"
+        )
+    turn = len(earlier) + 1
+    return Turn(
+        turn=turn,
+        speaker=speaker_of(turn),
+        text=answer.value,
+        gloss=gloss.get(request.subject, "") if answer.source == "authored" else "",
+        violations=answer.violations,
+        attempts=answer.attempts,
+        source=answer.source,
+        profile=profile.name,
+        prompt_sha256=prompting.prompt_sha256(f"utterance_{phase_of(turn)}"),
+        seed=request.seed,
+    )
+
+
+async def _summary(start: ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile) -> Summary:
+    request = summary_request(start, earlier, profile)
+    answer = await chat.ask(request, lambda reply: replies.structured(reply, SummaryReply))
+    fields = dict.fromkeys(SummaryReply.model_fields, "")
+    if answer.value is not None:
+        fields = answer.value.model_dump()
+    turn = len(earlier) + 1
+    return Summary(
+        turn=turn,
+        speaker=speaker_of(turn),
+        unscored="" if answer.value is not None else f"{answer.outcome}: {answer.reason}",
+        source=answer.source,
+        profile=profile.name,
+        prompt_sha256=prompting.prompt_sha256("summary"),
+        seed=request.seed,
+        **fields,
+    )
+
+
+async def talk(
+    start: ColdStart, chat: Chat, profile: Profile, gloss: Mapping[str, str], bar: tqdm
+) -> Dialogue:
+    """Hold one dialogue. u_t and the summary for t both need turns 1..t-1 only, so they run side by side."""
+    turns: list[Turn] = []
+    summaries: list[Summary] = []
+    for number in range(1, profile.n_turns + 1):
+        earlier = [turn.text for turn in turns]
+        if number == 1:
+            turns.append(await _utterance(start, earlier, chat, profile, gloss))
+        else:
+            turn, summary = await asyncio.gather(
+                _utterance(start, earlier, chat, profile, gloss), _summary(start, earlier, chat, profile)
+            )
+            turns.append(turn)
+            summaries.append(summary)
+        bar.update()
+    return Dialogue(
+        dialogue_id=start.dialogue_id,
+        kind=start.kind,
+        ref=start.ref,
+        title=start.title,
+        name_a=start.name_a,
+        name_b=start.name_b,
+        turns=turns,
+        summaries=summaries,
+        complete=len(turns) == profile.n_turns,
+        source=turns[0].source,
+        profile=profile.name,
+        prompt_sha256=start.prompt_sha256,
+        seed=profile.seed,
+    )
+
+
+async def generate(
+    starts: Sequence[ColdStart], chat: Chat, profile: Profile, gloss: Mapping[str, str] | None = None
+) -> list[Dialogue]:
+    """Hold all dialogues side by side; order follows `starts`. Raises on the first fault of the endpoint."""
+    bar = tqdm(total=len(starts) * profile.n_turns, desc="turns", unit="turn")
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(talk(start, chat, profile, gloss or {}, bar)) for start in starts]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    finally:
+        bar.close()
+    return [task.result() for task in tasks]

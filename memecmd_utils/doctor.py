@@ -1,0 +1,96 @@
+"""Checks of the machine: what works, what is missing, and the command that mends it."""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib import metadata, util
+from typing import NamedTuple
+
+from memecmd_utils import freeze, local_llm, paths
+from memecmd_utils.profiles import ProfileError, load_profile, parse_settings
+
+
+class Check(NamedTuple):
+    """One line: `ok`, `info` (optional and absent) or `fail`."""
+
+    state: str
+    text: str
+
+
+def checks(profile_name: str, settings: str) -> Iterator[Check]:
+    """Yield all checks for a profile."""
+    version = platform.python_version()
+    yield Check("ok" if sys.version_info >= (3, 11) else "fail", f"Python {version} (3.11 or later)")
+    missing = [name for name in _core_requirements() if not _installed(name)]
+    if missing:
+        yield Check("fail", f"packages missing: {', '.join(missing)}; delete .venv and run make again")
+    else:
+        yield Check("ok", "all core packages installed")
+    try:
+        from memecmd_utils import fonts
+
+        yield Check("ok", f"Chinese font: {fonts.cjk_font_path().name}")
+    except Exception as error:
+        yield Check("fail", f"no Chinese font: {error}")
+    changed = freeze.changed_texts()
+    text = (
+        f"example texts differ from their frozen hashes: {', '.join(changed)}"
+        if changed
+        else "example texts as frozen"
+    )
+    yield Check("fail" if changed else "ok", text)
+    free = shutil.disk_usage(paths.root).free / 1e9
+    yield Check("ok" if free > 3 else "fail", f"{free:.0f} GB free (3 needed)")
+    try:
+        profile = load_profile(profile_name, parse_settings(settings))
+    except ProfileError as error:
+        yield Check("fail", str(error))
+        return
+    yield Check("ok", f"profile {profile.name}: llm={profile.llm}, mode={profile.mode}")
+    uses_local = profile.llm == "local" or any(judge.llm == "local" for judge in profile.judges)
+    if uses_local:
+        live = profile.mode != "recorded"
+        engine = util.find_spec("xllamacpp") is not None
+        weights = local_llm.weights_path(profile.local_model).is_file() or bool(
+            os.environ.get("MEMECMD_GGUF")
+        )
+        ready = engine and weights
+        state = "ok" if ready else "fail" if live else "info"
+        words = (
+            "ready"
+            if ready
+            else "not installed: make local-llm" + ("" if live else " (needed for live runs only)")
+        )
+        yield Check(state, f"local model {profile.local_model}: {words}")
+    if profile.llm == "openai" or any(judge.llm == "openai" for judge in profile.judges):
+        for name in sorted(_key_names(profile)):
+            state = "ok" if os.environ.get(name) else "fail"
+            yield Check(state, f"key in ${name}: {'set' if state == 'ok' else 'not set'}")
+
+
+def _key_names(profile) -> set[str]:
+    endpoints = profile.endpoints
+    named = [endpoints.generator, endpoints.annotator, endpoints.embedder, *endpoints.judges]
+    return {endpoint.key_env for endpoint in named if endpoint is not None}
+
+
+def _core_requirements() -> list[str]:
+    requires = metadata.requires("memecmd") or []
+    return [r.split(">")[0].split("=")[0].strip() for r in requires if "extra ==" not in r]
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def report(profile_name: str, settings: str) -> tuple[str, bool]:
+    """All checks as text, and whether none failed."""
+    rows = list(checks(profile_name, settings))
+    signs = {"ok": "[OK]  ", "info": "[--]  ", "fail": "[FAIL]"}
+    return "\n".join(f"{signs[row.state]} {row.text}" for row in rows), all(r.state != "fail" for r in rows)

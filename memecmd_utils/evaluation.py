@@ -1,0 +1,163 @@
+"""Stage 05: rate every placed meme with every judge, centred where the judge is small."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from memecmd_utils import judges, seeds
+from memecmd_utils.judges import Context
+from memecmd_utils.llm import Chat
+from memecmd_utils.profiles import Profile
+from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating
+from memecmd_utils.selection import halves
+
+LENGTHS = (6, 12, 18)
+"""Dialogue prefixes of Table 1."""
+
+
+def lengths(n_turns: int) -> list[int]:
+    """The prefixes of Table 1 that a run of `n_turns` has, and its full length."""
+    return sorted({*(n for n in LENGTHS if n <= n_turns), min(n_turns, LENGTHS[-1])} | {n_turns})
+
+
+def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[str, list[Context]]:
+    """For each half, the fixed contexts of the *other* half at which its memes are measured in vain.
+
+    With one dialogue only, its own turns have to serve.
+    """
+    split = halves(dialogues)
+    out: dict[str, list[Context]] = {}
+    for half, other in (("a", "b"), ("b", "a")):
+        pool = [d for d in dialogues if split[d.dialogue_id] == other] or list(dialogues)
+        places = [Context(d, turn.turn) for d in pool for turn in d.turns[1:]]
+        rng = seeds.rng(profile.seed, "judge contexts", half)
+        chosen = rng.choice(len(places), size=min(profile.judge_contexts, len(places)), replace=False)
+        out[half] = [places[i] for i in sorted(chosen)]
+    return out
+
+
+async def rate_yes_no(
+    placements: Sequence[Placement],
+    dialogues: Mapping[str, Dialogue],
+    memes: Mapping[str, Meme],
+    chat: Chat,
+    profile: Profile,
+    judge: str,
+) -> list[Rating]:
+    """Rate each placed meme by five yes/no questions, centred by its mean over held-out contexts.
+
+    A pair (turn, meme) that several strategies share is asked once.
+    """
+    split = halves(list(dialogues.values()))
+    contexts = held_out_contexts(list(dialogues.values()), profile)
+    pairs = sorted({(p.dialogue_id, p.turn, p.meme_id) for p in placements})
+    needed = sorted({(split[d], m) for d, _, m in pairs})
+    held_out = [
+        (half, i, meme)
+        for half in "ab"
+        for i in range(len(contexts[half]))
+        for h, meme in needed
+        if h == half
+    ]
+    at_home = await judges.ask_yes_no(
+        [(Context(dialogues[d], t), memes[m]) for d, t, m in pairs], chat, f"{judge}: placed memes"
+    )
+    elsewhere = await judges.ask_yes_no(
+        [(contexts[half][i], memes[m]) for half, i, m in held_out], chat, f"{judge}: held-out contexts"
+    )
+    means: dict[tuple[str, str], dict[str, float]] = {}
+    for half, meme in needed:
+        got = [
+            p
+            for (h, _, m), p in zip(held_out, elsewhere, strict=True)
+            if (h, m) == (half, meme) and isinstance(p, dict)
+        ]
+        if got:
+            means[half, meme] = {k: float(np.mean([p[k] for p in got])) for k in DIMENSIONS}
+    answers = dict(zip(pairs, at_home, strict=True))
+    out = []
+    for placed in placements:
+        p = answers[placed.dialogue_id, placed.turn, placed.meme_id]
+        mean = means.get((split[placed.dialogue_id], placed.meme_id))
+        scores: dict[str, float | str] = {}
+        if isinstance(p, str):
+            scores["unscored"] = p
+        elif mean is None:
+            scores["unscored"] = "no held-out context could be scored"
+        else:
+            scores |= {k: round(v, 4) for k, v in judges.centred(p, mean).items()}
+            scores["overall"] = round(float(np.mean([scores[k] for k in DIMENSIONS])), 4)
+            scores["raw"] = round(100 * float(np.mean([p[k] for k in DIMENSIONS])), 4)
+        out.append(_rating(placed, chat, profile, judge, "meme", profile.n_turns, scores))
+    return out
+
+
+async def rate_screenshots(
+    placements: Sequence[Placement],
+    dialogues: Mapping[str, Dialogue],
+    memes: Mapping[str, Meme],
+    chat: Chat,
+    profile: Profile,
+    judge: str,
+    screenshot: Callable[[Dialogue, Sequence[Placement], int], tuple[str, bytes]] | None = None,
+) -> list[Rating]:
+    """Rate by one call per dialogue, strategy and length (unit `dialogue`) or per placed meme (unit `meme`).
+
+    `screenshot` draws a dialogue's first n turns; without it the judge gets a transcript.
+    """
+    calls: list[tuple[Dialogue, list[Placement], int]] = []
+    for strategy in dict.fromkeys(p.strategy for p in placements):
+        for name, dialogue in dialogues.items():
+            here = sorted(
+                (p for p in placements if p.strategy == strategy and p.dialogue_id == name),
+                key=lambda p: p.turn,
+            )
+            if profile.judge_unit == "meme":
+                calls += [(dialogue, [p], profile.n_turns) for p in here]
+            else:
+                for n in lengths(profile.n_turns):
+                    shown = [p for p in here if p.turn <= n]
+                    if shown:
+                        calls.append((dialogue, shown, n))
+    bar = tqdm(total=len(calls), desc=f"{judge}: ratings", unit="call")
+
+    async def one(dialogue: Dialogue, shown: list[Placement], n: int) -> list[Rating]:
+        seed = int(seeds.rng(profile.seed, "rating", dialogue.dialogue_id, n).integers(2**31))
+        draw = None if screenshot is None else (lambda: screenshot(dialogue, shown, n))
+        request = judges.rating_request(dialogue, shown, memes, n, seed, draw)
+        answer = await chat.ask(request, lambda reply: judges.parse_ratings(reply, len(shown)))
+        bar.update()
+        rated = []
+        for i, placed in enumerate(shown):
+            if answer.value is None:
+                scores: dict[str, float | str] = {"unscored": f"{answer.outcome}: {answer.reason}"}
+            else:
+                scores = {k: getattr(answer.value[i], k) for k in DIMENSIONS}
+                scores["overall"] = float(np.mean(list(scores.values())))
+            rated.append(_rating(placed, chat, profile, judge, profile.judge_unit, n, scores))
+        return rated
+
+    try:
+        return [r for group in await asyncio.gather(*(one(*call) for call in calls)) for r in group]
+    finally:
+        bar.close()
+
+
+def _rating(
+    placed: Placement, chat: Chat, profile: Profile, judge: str, unit: str, n_turns: int, scores: Mapping
+) -> Rating:
+    return Rating(
+        dialogue_id=placed.dialogue_id,
+        turn=placed.turn,
+        strategy=placed.strategy,
+        meme_id=placed.meme_id,
+        judge=judge,
+        judge_unit=unit,
+        n_turns=n_turns,
+        source=chat.backend.source,
+        profile=profile.name,
+        seed=profile.seed,
+        **scores,
+    )

@@ -1,0 +1,96 @@
+"""Stage 05 over a run: opens judges and scorers of the profile and writes tables."""
+
+import io
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from PIL import Image
+
+from memecmd_utils import consistency, evaluation, llm, paths, promotion, screenshots, storage
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
+
+
+def meme_files(run: Run, memes: Mapping[str, Meme]) -> dict[str, "paths.Path"]:
+    """Paths of the normalised pictures."""
+    folder = run.read("memes.parquet").parent
+    return {name: folder / meme.file for name, meme in memes.items()}
+
+
+def screenshot(
+    run: Run, dialogue: Dialogue, placements: Sequence[Placement], strategy: str, memes: Mapping[str, Meme]
+) -> tuple[str, Image.Image]:
+    """Draw a dialogue with one strategy's memes; returns the specification's hash and the picture."""
+    mine = [p for p in placements if p.strategy == strategy and p.dialogue_id == dialogue.dialogue_id]
+    spec = screenshots.chat_from_dialogue(dialogue, mine, meme_position=run.profile.meme_position)
+    return screenshots.spec_sha256(spec), screenshots.draw(spec, meme_files(run, memes))
+
+
+def rate(
+    run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
+) -> list[Rating]:
+    """Rate with every judge of the profile."""
+    ratings: list[Rating] = []
+    files = meme_files(run, memes)
+
+    def draw(dialogue: Dialogue, shown: Sequence[Placement], n_turns: int) -> tuple[str, bytes]:
+        spec = screenshots.chat_from_dialogue(
+            dialogue, shown, n_turns, meme_position=run.profile.meme_position
+        )
+        buffer = io.BytesIO()
+        screenshots.draw(spec, files).save(buffer, format="PNG")
+        return screenshots.spec_sha256(spec), buffer.getvalue()
+
+    for number, judge in enumerate(run.profile.judges):
+        with run.chat("judge", "evaluation", number) as chat:
+            name = f"{chat.backend.model.name} {judge.kind}"
+            common = (placements, dialogues, memes, chat, run.profile, name)
+            if judge.kind == "yes_no":
+                work = evaluation.rate_yes_no(*common)
+            else:
+                sees = judge.llm == "openai" and run.endpoint("judge", number).vision
+                work = evaluation.rate_screenshots(*common, draw if sees else None)
+            ratings += llm.run(work)
+    return ratings
+
+
+def measure(
+    run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
+) -> tuple[list[Consistency], str]:
+    """Consistency of all placed memes, and the scorer's name."""
+    profile = run.profile
+    if profile.consistency == "cn_clip":
+        files = meme_files(run, memes)
+        scorer = consistency.ChineseClipScorer(
+            profile.clip_model, lambda meme: files[meme.meme_id], paths.interim / "clip"
+        )
+        return consistency.measure(placements, dialogues, memes, scorer, profile), scorer.name
+    embedder = run.embedder(profile.consistency_embedder)
+    scorer = consistency.TextScorer(embedder, run.embedder().name)
+    rows = consistency.measure(placements, dialogues, memes, scorer, profile)
+    promotion.note_vectors(run.folder, embedder)
+    return rows, scorer.name
+
+
+def save_tables(run: Run, **tables: pd.DataFrame) -> None:
+    """Write each table as CSV, Markdown and LaTeX into `tables/` of the report."""
+    folder = run.report / "tables"
+    for name, table in tables.items():
+        storage.write_text(folder / f"{name}.csv", table.to_csv(index=False, float_format="%.6f"))
+        storage.write_text(folder / f"{name}.md", markdown(table))
+        storage.write_text(
+            folder / f"{name}.tex", table.to_latex(index=False, escape=True, float_format="%.3f")
+        )
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A GitHub-style table; bars in cells are escaped."""
+
+    def cell(value: object) -> str:
+        if isinstance(value, float):
+            return "–" if pd.isna(value) else f"{value:.3f}"
+        return str(value).replace("|", "\\|")
+
+    lines = ["| " + " | ".join(table.columns) + " |", "|" + "---|" * len(table.columns)]
+    lines += ["| " + " | ".join(cell(v) for v in row) + " |" for row in table.itertuples(index=False)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,37 @@
+"""Hashes of the authored texts and of the prompts as they stood when the corpus was written."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from memecmd_utils import paths, prompting, storage
+
+TEXT_FILES = (
+    "ANALYSIS_PLAN.md",
+    "annotations.jsonl",
+    "dialogues.jsonl",
+    "memes.csv",
+    "news.jsonl",
+    "role_pairs.jsonl",
+    "scenarios.jsonl",
+    "summaries.jsonl",
+)
+
+
+def text_hashes(folder: Path = paths.example) -> dict[str, str]:
+    """SHA-256 of every frozen file of the example corpus."""
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in TEXT_FILES}
+
+
+def changed_texts(folder: Path = paths.example) -> list[str]:
+    """Frozen files that differ from `TEXT_HASHES.json`."""
+    frozen = json.loads((folder / "TEXT_HASHES.json").read_text(encoding="utf-8"))
+    now = text_hashes(folder)
+    return sorted(name for name in frozen.keys() | now.keys() if frozen.get(name) != now.get(name))
+
+
+def write(folder: Path = paths.example) -> None:
+    """Freeze texts and prompt files. For a new corpus only, before its first scoring."""
+    storage.write_json(folder / "TEXT_HASHES.json", text_hashes(folder))
+    names = sorted(path.stem for path in paths.prompts.glob("*.j2"))
+    storage.write_json(folder / "prompt_hashes.json", {name: prompting.prompt_sha256(name) for name in names})

@@ -1,0 +1,198 @@
+"""Find image files in any folder and decode them safely: the bytes decide, not the file's name."""
+
+import io
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")
+EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".tif", ".tiff"})
+MAX_PIXELS = 64_000_000  # 256 MB as RGBA; the largest real meme met so far has 4 million
+MAX_BYTES = 128_000_000
+MIN_SIDE = 16
+SKIPPED_FOLDERS = frozenset({"__MACOSX", "@eaDir"})  # left behind by macOS archives and NAS indexers
+
+
+class ImageRejected(ValueError):
+    """A file that cannot become a meme; the message is a plain reason for `rejected.csv`."""
+
+
+class LibraryError(ValueError):
+    """A source, curation file or library that cannot be used; the message says what to do."""
+
+
+def decode(path: Path) -> Image.Image:
+    """Decode an image file to RGB (see `decode_bytes`); unreadable files raise `ImageRejected`."""
+    return decode_bytes(read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Bytes of a regular file of at most `MAX_BYTES`; anything else raises `ImageRejected`."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ImageRejected("not a regular file")
+        if status.st_size > MAX_BYTES:
+            raise ImageRejected(f"file of {status.st_size:,} bytes; the limit is {MAX_BYTES:,}")
+        return path.read_bytes()
+    except OSError as error:
+        raise ImageRejected(f"cannot be read: {error.strerror or error}") from error
+
+
+def decode_bytes(data: bytes) -> Image.Image:
+    """Decode to RGB: first frame, EXIF rotation applied, alpha on white, 16 bits scaled to 8.
+
+    Raises `ImageRejected` for empty, broken, truncated, huge or tiny images and for other formats.
+    The size in the header is checked before any pixel is decoded. Colour profiles are ignored.
+    """
+    if not data:
+        raise ImageRejected("empty file")
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            _check_size(*image.size)
+            image.load()
+            _check_size(*image.size)  # a GIF frame may enlarge the canvas
+            picture = _to_rgb(_turned(image))
+    except ImageRejected:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ImageRejected(f"too many pixels (limit {MAX_PIXELS:,}): {error}") from error
+    except UnidentifiedImageError as error:
+        if looks_like_image(data[:16]):
+            raise ImageRejected("broken image data: the header cannot be read") from error
+        raise ImageRejected(f"not an image ({', '.join(FORMATS)} are read)") from error
+    except Exception as error:  # decoders meet hostile bytes and raise almost anything
+        raise ImageRejected(f"broken image data: {error}".splitlines()[0]) from error
+    return picture
+
+
+def looks_like_image(head: bytes) -> bool:
+    """Whether the first 12 or more bytes of a file carry the signature of a known format."""
+    if head.startswith((b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")):
+        return True
+    if head.startswith((b"II*\x00", b"MM\x00*")):
+        return True
+    if head.startswith(b"RIFF"):
+        return head[8:12] == b"WEBP"
+    # "BM" alone would also match a text that starts so; the two reserved words must be zero.
+    return head.startswith(b"BM") and head[6:10] == b"\0\0\0\0"
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise ImageRejected(f"too many pixels: {width:,} x {height:,} (limit {MAX_PIXELS:,})")
+    if min(width, height) < MIN_SIDE:
+        raise ImageRejected(f"too small: {width} x {height} (least side {MIN_SIDE})")
+
+
+def _turned(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # broken EXIF does not spoil the picture
+        return image
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I") or image.mode == "F":
+        return _eight_bits(np.asarray(image, dtype=np.float64)).convert("RGB")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    # A copy, because the caller closes the file behind an image that needs no conversion.
+    return image.convert("RGB") if image.mode != "RGB" else image.copy()
+
+
+def _eight_bits(values: np.ndarray) -> Image.Image:
+    """Scale grey values to 0-255; `Image.convert` would clip everything above 255 to white."""
+    if not np.isfinite(values).all():
+        raise ImageRejected("broken image data: values that are not finite numbers")
+    low, high = float(values.min()), float(values.max())
+    if low >= 0 and high <= 1 and not np.array_equal(values, np.round(values)):
+        low, high = 0.0, 1.0  # floating point from 0 to 1
+    elif low >= 0 and high <= 65535:
+        low, high = 0.0, 65535.0  # the usual 16 bits
+    span = (high - low) or 1.0
+    return Image.fromarray(np.round((values - low) * (255.0 / span)).astype(np.uint8))
+
+
+def readable(path: Path) -> str:
+    """POSIX text of a path that is always valid Unicode.
+
+    Archives packed on Chinese Windows leave GBK bytes as file names; they are read as such.
+    """
+    raw = os.fsencode(path.as_posix())
+    for encoding in ("utf-8", "gb18030"):
+        try:
+            return raw.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    return raw.decode("utf-8", "replace")
+
+
+def find_images(folder: Path) -> list[Path]:
+    """All image candidates below `folder`, sorted by relative path; the files are not decoded yet.
+
+    A file with an image extension is always a candidate, any other one only if its first bytes say so.
+    Hidden files are left out. Links to folders are followed once per real folder, so loops end.
+    Raises `LibraryError` for a missing folder, an unreadable one or one without any candidate.
+    """
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise LibraryError(
+            f"meme source {folder} {what}: correct `sources` in the profile (paths are relative to the "
+            "project root), or use the source `example`"
+        )
+    found: list[Path] = []
+    seen: set[str] = set()
+    links: list[Path] = [folder]
+    while links:
+        # Real folders come before links to them, so that a file keeps its own path.
+        linked: list[Path] = []
+        for start in sorted(links, key=readable):
+            _walk(start, seen, found, linked)
+        links = linked
+    if not found:
+        raise LibraryError(
+            f"meme source {folder} holds no image ({', '.join(FORMATS)}): put images into it or correct "
+            "`sources` in the profile"
+        )
+    return sorted(found, key=lambda path: readable(path.relative_to(folder)))
+
+
+def _walk(start: Path, seen: set[str], found: list[Path], linked: list[Path]) -> None:
+    todo = [start]
+    while todo:
+        folder = todo.pop()
+        real = os.path.realpath(folder)
+        if real in seen:
+            continue
+        seen.add(real)
+        try:
+            entries = list(os.scandir(folder))
+        except OSError as error:
+            raise LibraryError(f"folder {folder} cannot be read: {error.strerror}") from error
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name in SKIPPED_FOLDERS:
+                continue
+            path = Path(entry.path)
+            if path.is_dir():  # unlike entry.is_dir() no error for a link to itself
+                (linked if entry.is_symlink() else todo).append(path)
+            elif _is_candidate(path):
+                found.append(path)
+
+
+def _is_candidate(path: Path) -> bool:
+    if path.suffix.lower() in EXTENSIONS:
+        return True
+    try:
+        # Opening a named pipe would wait for ever.
+        if not path.is_file():
+            return False
+        with path.open("rb") as handle:
+            return looks_like_image(handle.read(16))
+    except OSError:
+        return False

@@ -1,0 +1,194 @@
+"""LLM judges of placed memes (paper, Section 5.1): five scores from 0 to 100, or a reason why not."""
+
+import asyncio
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, Field
+from tqdm.auto import tqdm
+
+from memecmd_utils import prompting, replies
+from memecmd_utils.dialogue_generation import history_text
+from memecmd_utils.llm import Chat, Image, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement
+
+QUESTIONS = {
+    "semantic_consistency": "这张表情包的意思和上面聊的内容对得上吗？",
+    "emotional_consistency": "这张表情包的情绪和此刻聊天的情绪相符吗？",
+    "contextual_appropriateness": "在这个时候发这张表情包自然、得体吗？",
+    "humor_effect": "在这里发这张表情包会让对方觉得好笑吗？",
+    "conversational_coherence": "发了这张表情包以后，聊天还能顺着接下去吗？",
+}
+HISTORY_WINDOW = 8
+"""Turns that the small judge sees before the meme: what matters is near, and its context is short."""
+YES = {"是", "是的", "yes", "对", "有"}
+NO = {"否", "不", "不是", "no", "没有", "无"}
+
+
+@dataclass(frozen=True)
+class Context:
+    """A place where a meme may stand: before u_t of a dialogue."""
+
+    dialogue: Dialogue
+    turn: int
+
+    @property
+    def history(self) -> str:
+        """The last turns before t, with the speakers' names."""
+        texts = [turn.text for turn in self.dialogue.turns[: self.turn - 1]]
+        lines = history_text(self.dialogue, texts).split("\n")  # type: ignore[arg-type]
+        return "\n".join(lines[-HISTORY_WINDOW:])
+
+    @property
+    def speaker_name(self) -> str:
+        """Who speaks at t."""
+        return self.dialogue.name_a if self.turn % 2 else self.dialogue.name_b
+
+
+def yes_no_request(context: Context, meme: Meme, dimension: str) -> Request:
+    """One one-token question; the five of a pair differ in their last line only (shared prefix)."""
+    text = prompting.render(
+        "judge_yes_no",
+        history=context.history,
+        speaker=context.speaker_name,
+        meme_text=meme.text,
+        meme_note=meme.picture_note,
+        question=QUESTIONS[dimension],
+        fence=prompting.fence,
+    )
+    return Request(
+        task="rating",
+        subject=f"{context.dialogue.dialogue_id}/{context.turn}/{meme.meme_id}/{dimension}",
+        messages=[
+            Message(role="system", text=prompting.render("judge_system")),
+            Message(role="user", text=text),
+        ],
+        sampling=Sampling(temperature=0.0, max_tokens=1, top_logprobs=20),
+    )
+
+
+def p_yes(reply: Reply) -> float:
+    """Probability of yes among yes and no, from the first token's alternatives.
+
+    An endpoint without log-probabilities gives 1 or 0 by the word itself.
+    """
+    if reply.first_token:
+        yes = sum(math.exp(p) for token, p in reply.first_token.items() if token.strip().lower() in YES)
+        no = sum(math.exp(p) for token, p in reply.first_token.items() if token.strip().lower() in NO)
+        if yes + no > 0:
+            return yes / (yes + no)
+    word = reply.text.strip(" 。.！!“”\"'").lower()
+    if word in YES or word in NO:
+        return float(word in YES)
+    raise UnusableReply(f"只能回答“是”或“否”，收到的是“{reply.text[:20]}”")
+
+
+async def ask_yes_no(
+    pairs: Sequence[tuple[Context, Meme]], chat: Chat, label: str
+) -> list[dict[str, float] | str]:
+    """Ask the five questions of every pair: p(yes) by dimension, or the reason why there is none.
+
+    Pairs of one context come one after another, so a server can reuse the context's prefix.
+    """
+    bar = tqdm(total=len(pairs), desc=label, unit="pair")
+    # As many pairs as requests in flight: otherwise all first questions would go before any second one,
+    # and the shared prefix would be gone from the server's cache.
+    in_flight = asyncio.Semaphore(chat.concurrency)
+
+    async def one(context: Context, meme: Meme) -> dict[str, float] | str:
+        async with in_flight:
+            answers = [
+                await chat.ask(yes_no_request(context, meme, dimension), p_yes) for dimension in DIMENSIONS
+            ]
+        bar.update()
+        missing = [answer for answer in answers if answer.value is None]
+        if missing:
+            return f"{missing[0].outcome}: {missing[0].reason}"
+        return {dimension: answer.value for dimension, answer in zip(DIMENSIONS, answers, strict=True)}
+
+    try:
+        return list(await asyncio.gather(*(one(context, meme) for context, meme in pairs)))
+    finally:
+        bar.close()
+
+
+def centred(p: Mapping[str, float], means: Mapping[str, float]) -> dict[str, float]:
+    """50 (1 + p - mean): p(yes) minus the meme's own mean over held-out contexts, on a 0-100 scale.
+
+    The small judge likes some memes anywhere; what remains is how much better this place is than others.
+    """
+    return {dimension: 50.0 * (1.0 + p[dimension] - means[dimension]) for dimension in DIMENSIONS}
+
+
+class MemeRating(BaseModel):
+    """Five scores of one meme as asked of a rating judge."""
+
+    meme: int = Field(ge=1)
+    semantic_consistency: float = Field(ge=0, le=100)
+    emotional_consistency: float = Field(ge=0, le=100)
+    contextual_appropriateness: float = Field(ge=0, le=100)
+    humor_effect: float = Field(ge=0, le=100)
+    conversational_coherence: float = Field(ge=0, le=100)
+
+
+class RatingsReply(BaseModel):
+    """Scores of all memes of a screenshot."""
+
+    ratings: list[MemeRating]
+
+
+def transcript(dialogue: Dialogue, placements: Sequence[Placement], memes: Mapping[str, Meme], n: int) -> str:
+    """The chat as text for a judge that sees no images: memes numbered, with their visible text."""
+    at = {p.turn: (i, p) for i, p in enumerate(sorted(placements, key=lambda p: p.turn), start=1)}
+    lines = []
+    for turn in dialogue.turns[:n]:
+        name = dialogue.name_a if turn.speaker == "A" else dialogue.name_b
+        if turn.turn in at:
+            number, placed = at[turn.turn]
+            lines.append(f"{name}：［表情包{number}：{memes[placed.meme_id].text or '没有文字'}］")
+        lines.append(f"{name}：{turn.text}")
+    return "\n".join(lines)
+
+
+def rating_request(
+    dialogue: Dialogue,
+    placements: Sequence[Placement],
+    memes: Mapping[str, Meme],
+    n_turns: int,
+    seed: int,
+    screenshot: Callable[[], tuple[str, bytes]] | None = None,
+) -> Request:
+    """One call for a dialogue's first `n_turns` turns: all its memes at once, from a screenshot or as text.
+
+    `screenshot` returns the specification's hash (which enters the key) and the PNG bytes.
+    """
+    text = prompting.render(
+        "rating",
+        has_image=screenshot is not None,
+        n_memes=len(placements),
+        transcript=transcript(dialogue, placements, memes, n_turns),
+        fence=prompting.fence,
+    )
+    images = []
+    if screenshot is not None:
+        spec, png = screenshot()
+        url = "data:image/png;base64," + base64.b64encode(png).decode()
+        images = [Image(image_id=spec, data_url=url)]
+    return Request(
+        task="rating",
+        subject=f"{dialogue.dialogue_id}/{n_turns}",
+        messages=[Message(role="user", text=text, images=images)],
+        sampling=Sampling(temperature=0.0, max_tokens=120 * len(placements) + 100),
+        seed=seed,
+        reply_schema=RatingsReply,
+    )
+
+
+def parse_ratings(reply: Reply, n_memes: int) -> list[MemeRating]:
+    """All `n_memes` ratings in order; a missing or doubled number makes the reply unusable."""
+    ratings = sorted(replies.structured(reply, RatingsReply).ratings, key=lambda r: r.meme)
+    if [r.meme for r in ratings] != list(range(1, n_memes + 1)):
+        raise UnusableReply(f"需要编号1到{n_memes}各一项，收到{[r.meme for r in ratings]}")
+    return ratings

@@ -1,0 +1,264 @@
+"""Stage 01: from folders of images (or the example memes) to one clean library of memes."""
+
+import csv
+import hashlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from PIL import Image
+from tqdm.auto import tqdm
+
+from memecmd_utils import contact_sheet, example_memes, images, near_duplicates, paths, seeds, storage
+from memecmd_utils.contact_sheet import Card, Decision
+from memecmd_utils.images import ImageRejected, LibraryError
+from memecmd_utils.meme_sources import Candidate, find_candidates
+from memecmd_utils.ocr import MemoryCache, Ocr, OcrCache, RapidOcr, read_cached
+from memecmd_utils.picture_notes import picture_note
+from memecmd_utils.profiles import Profile
+from memecmd_utils.schemas import Meme
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LONGEST_SIDE = 640  # pixels of the normalised copies
+
+
+@dataclass
+class LibraryReport:
+    """What `build_library` did, in files, and where it wrote."""
+
+    found: int
+    rejected: int
+    exact_duplicates: int
+    near_duplicates: int
+    dropped: int
+    """Left out because the curation file says so."""
+    not_sampled: int
+    """Never looked at, because `max_memes` was reached before."""
+    kept: int
+    doubtful_pairs: int
+    memes: Path
+    rejected_csv: Path
+    contact_sheet: Path
+
+
+@dataclass
+class _Pool:
+    """Everything looked at so far, in the order of looking."""
+
+    memes: list[Meme] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    seen: dict[str, str] = field(default_factory=dict)  # sha256 -> name
+    broken: dict[str, str] = field(default_factory=dict)
+    exact: dict[str, str] = field(default_factory=dict)
+
+
+def build_library(
+    profile: Profile, run_dir: Path, ocr: Ocr | None = None, ocr_cache: OcrCache | None = None
+) -> LibraryReport:
+    """Build `run_dir/memes.parquet` and `run_dir/memes/*.png` from `profile.sources`.
+
+    Also writes `rejected.csv` (every file left out, with the reason) and `contact_sheet.html`. The table
+    comes last and whole; a run that was interrupted gives the same result when it is done again.
+    Raises `LibraryError` for a source or curation file that cannot be used, or if no meme is left.
+    """
+    ocr = ocr if ocr is not None else RapidOcr()
+    ocr_cache = ocr_cache if ocr_cache is not None else MemoryCache()
+    candidates = find_candidates(profile.sources)
+    decisions = _decisions(profile, candidates)
+    dropped = {name: d.why for name, d in decisions.items() if d.action == "drop"}
+    wanted = {name for name, d in decisions.items() if d.action == "keep"}
+    order = _in_order([c for c in candidates if c.name not in dropped], profile)
+    rank = {candidate.name: number for number, candidate in enumerate(order)}
+    queue = sorted(order, key=lambda c: c.name not in wanted)  # files to keep are in every sample
+
+    pool = _Pool()
+    limit = profile.max_memes or len(queue)
+    kept, near, doubtful = [], {}, []
+    done = 0
+    with tqdm(total=min(limit, len(queue)), desc="memes", unit="meme") as bar:
+        # Read as many as are still missing, until rejects and duplicates are made up for.
+        while len(kept) < limit and done < len(queue):
+            for candidate in queue[done : done + limit - len(kept)]:
+                _look_at(candidate, pool, profile, run_dir, ocr, ocr_cache)
+                done += 1
+                bar.update()
+            kept, near, doubtful = _without_near_duplicates(pool, wanted, rank)
+            bar.total = min(len(queue), done + limit - len(kept))
+            bar.refresh()
+
+    reasons = dict(pool.broken)
+    reasons |= {name: f"exact duplicate of {other}" for name, other in pool.exact.items()}
+    reasons |= {pool.names[j]: f"near duplicate of {pool.names[i]}" for j, i in near.items()}
+    reasons |= {
+        name: f"dropped by the curation file{': ' if why else ''}{why}" for name, why in dropped.items()
+    }
+    rejected = sorted(reasons.items())
+    _write_rejected(run_dir / "rejected.csv", rejected)
+    if not kept:
+        first = f"; the first: {rejected[0][0]}: {rejected[0][1]}" if rejected else ""
+        raise LibraryError(
+            f"no meme is left of {len(candidates)} files, see {run_dir / 'rejected.csv'}{first}"
+        )
+
+    kept.sort(key=lambda i: (pool.memes[i].origin, pool.memes[i].meme_id))
+    _remove_strangers(run_dir / "memes", {pool.memes[i].file for i in [*kept, *near]})
+    cards = {i: _card(pool, i) for i in {*kept, *near, *near.values()}}
+    chosen = set(kept)
+    pairs = [(i, j) for i, j in doubtful if i in chosen and j in chosen]
+    contact_sheet.write_contact_sheet(
+        run_dir / "contact_sheet.html",
+        run_dir.name,
+        [cards[i] for i in kept],
+        [(cards[i], cards[j]) for i, j in pairs],
+        [(cards[i], cards[j]) for j, i in sorted(near.items())],
+        rejected,
+        list(decisions.values()),
+    )
+    storage.write_parquet(run_dir / "memes.parquet", [pool.memes[i] for i in kept], Meme)
+    return LibraryReport(
+        found=len(candidates),
+        rejected=len(pool.broken),
+        exact_duplicates=len(pool.exact),
+        near_duplicates=len(near),
+        dropped=len(dropped),
+        not_sampled=len(queue) - done,
+        kept=len(kept),
+        doubtful_pairs=len(pairs),
+        memes=run_dir / "memes.parquet",
+        rejected_csv=run_dir / "rejected.csv",
+        contact_sheet=run_dir / "contact_sheet.html",
+    )
+
+
+def check_ocr_on_sample(
+    memes: Sequence[Meme], run_dir: Path, ocr: Ocr, n: int = 6, seed: int = 13
+) -> "pd.DataFrame":
+    """Read `n` memes of known text by OCR and compare (similarity 0-1 of the normalised texts)."""
+    import pandas as pd
+
+    known = sorted((m for m in memes if m.text_source == "known"), key=lambda m: m.meme_id)
+    chosen = seeds.rng(seed, "ocr check").permutation(len(known))[:n]
+    rows = []
+    for meme in (known[i] for i in sorted(chosen)):
+        read = ocr.read_text(images.decode(run_dir / meme.file))
+        same = near_duplicates.similarity(*map(near_duplicates.normalise_text, (meme.text, read)))
+        rows.append((meme.meme_id, meme.text, read, same))
+    return pd.DataFrame(rows, columns=["meme_id", "known", "read", "similarity"])
+
+
+def _decisions(profile: Profile, candidates: Sequence[Candidate]) -> dict[str, Decision]:
+    if profile.curation is None:
+        return {}
+    path = paths.root / Path(profile.curation).expanduser()
+    return contact_sheet.read_curation(path, {c.name for c in candidates})
+
+
+def _in_order(candidates: list[Candidate], profile: Profile) -> list[Candidate]:
+    """The order in which candidates are looked at: by name, or as a sample where `max_memes` is set.
+
+    Each beginning of the sampled order is spread over the folders by their size, so topping up is going on.
+    """
+    if profile.max_memes is None:
+        # Example memes first: their annotations are found by id, so a copy must not replace them.
+        return sorted(candidates, key=lambda c: (c.example is None, c.name))
+    groups: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        groups.setdefault(candidate.group, []).append(candidate)
+    place: dict[str, float] = {}
+    for name, members in sorted(groups.items()):
+        rng = seeds.rng(profile.seed, "library", name)
+        for rank, index in enumerate(rng.permutation(len(members))):
+            place[members[index].name] = (rank + float(rng.random())) / len(members)
+    return sorted(candidates, key=lambda c: (place[c.name], c.name))
+
+
+def _look_at(
+    candidate: Candidate, pool: _Pool, profile: Profile, run_dir: Path, ocr: Ocr, ocr_cache: OcrCache
+) -> None:
+    """Decode a candidate, read its text, write its normalised copy; or note why it is left out."""
+    try:
+        data = candidate.read()
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 in pool.seen:
+            pool.exact[candidate.name] = pool.seen[sha256]
+            return
+        picture = images.decode_bytes(data)
+    except ImageRejected as reason:
+        pool.broken[candidate.name] = str(reason)
+        return
+    example = candidate.example
+    text = example.text if example else read_cached(picture, sha256, ocr, ocr_cache)
+    origin = PurePosixPath(candidate.origin)
+    note = example.picture_note if example else picture_note(origin.parent.name, origin.stem)
+    # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
+    picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    meme_id = example.meme_id if example else sha256[:12]
+    file = f"memes/{meme_id}.png"
+    with storage.atomic_path(run_dir / file) as part:
+        part.write_bytes(example_memes.png_bytes(picture))
+    pool.seen[sha256] = candidate.name
+    pool.names.append(candidate.name)
+    pool.memes.append(
+        Meme(
+            source="drawn" if example else "user image",
+            profile=profile.name,
+            seed=profile.seed,
+            meme_id=meme_id,
+            file=file,
+            text=text,
+            text_source="known" if example else ("ocr" if text else "none"),
+            picture_note=note,
+            gloss=example.gloss if example else "",
+            origin=candidate.origin,
+            sha256=sha256,
+            phash=f"{near_duplicates.phash(picture):016x}",
+            width=picture.width,
+            height=picture.height,
+            licence=example_memes.LICENCE if example else "",
+        )
+    )
+
+
+def _without_near_duplicates(
+    pool: _Pool, wanted: set[str], rank: dict[str, int]
+) -> tuple[list[int], dict[int, int], list[tuple[int, int]]]:
+    """Positions kept, dropped -> the one it is near, and doubtful pairs.
+
+    Example memes and files marked `keep` are never dropped. The search goes by rank and not in the order of
+    looking: a file marked `keep` comes back beside its twin and does not take its place.
+    """
+    order = sorted(range(len(pool.memes)), key=lambda i: rank[pool.names[i]])
+    found = near_duplicates.near_duplicate_groups(
+        [int(pool.memes[i].phash, 16) for i in order], [pool.memes[i].text for i in order]
+    )
+    near = {
+        order[other]: order[first]
+        for first, *others in found.groups
+        for other in others
+        if pool.names[order[other]] not in wanted and pool.memes[order[other]].source != "drawn"
+    }
+    doubtful = [(order[i], order[j]) for i, j in found.doubtful]
+    return [i for i in range(len(pool.memes)) if i not in near], near, doubtful
+
+
+def _card(pool: _Pool, i: int) -> Card:
+    meme = pool.memes[i]
+    return Card(pool.names[i], meme.file, meme.text, meme.picture_note)
+
+
+def _remove_strangers(folder: Path, files: set[str]) -> None:
+    """Remove copies that an earlier run with other settings or a broken one left in the folder."""
+    for path in folder.iterdir():
+        if path.suffix in {".png", ".part"} and f"{folder.name}/{path.name}" not in files:
+            path.unlink()
+
+
+def _write_rejected(target: Path, rows: Sequence[tuple[str, str]]) -> None:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerows([("file", "reason"), *rows])
+    storage.write_text(target, buffer.getvalue())

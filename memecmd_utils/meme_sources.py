@@ -1,0 +1,54 @@
+"""Where memes come from: the sources of a profile and the images in them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from memecmd_utils import example_memes, images, paths
+from memecmd_utils.images import LibraryError
+
+EXAMPLE = "example"  # the source that means the example memes
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An image that may become a meme: a file, or a row of the table of example memes."""
+
+    name: str
+    """What `rejected.csv`, the curation file and the contact sheet call it; unique."""
+    origin: str
+    group: str
+    """Folder; a sample is spread over the groups."""
+    path: Path | None = None
+    example: example_memes.ExampleMeme | None = None
+
+    def read(self) -> bytes:
+        """Bytes of the image; `ImageRejected` if they cannot be had."""
+        if self.example is not None:
+            return example_memes.png_bytes(example_memes.draw(self.example))
+        assert self.path is not None
+        return images.read_bytes(self.path)
+
+
+def find_candidates(sources: Sequence[str]) -> list[Candidate]:
+    """All images of all sources, sorted by name. `example` is the example memes, all others are folders."""
+    if not sources:
+        raise LibraryError("`sources` is empty: name folders of images, or `example`")
+    found: list[tuple[str, Candidate]] = []
+    for source in dict.fromkeys(sources):
+        if source == EXAMPLE:
+            for meme in example_memes.read_table():
+                candidate = Candidate(meme.meme_id, meme.meme_id, EXAMPLE, example=meme)
+                found.append((source, candidate))
+            continue
+        folder = paths.root / Path(source).expanduser()
+        for path in images.find_images(folder):
+            origin = images.readable(path.relative_to(folder))
+            group = f"{source}/{PurePosixPath(origin).parent}"
+            found.append((source, Candidate(origin, origin, group, path=path)))
+    # Two sources may hold the same path; then, and only then, the source is part of the name.
+    count: dict[str, int] = {}
+    for _, candidate in found:
+        count[candidate.name] = count.get(candidate.name, 0) + 1
+    unique = [c if count[c.name] == 1 else replace(c, name=f"{source}/{c.name}") for source, c in found]
+    return sorted(unique, key=lambda c: c.name)

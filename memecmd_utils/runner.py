@@ -1,0 +1,164 @@
+"""Runs a notebook headlessly, strict where papermill is not.
+
+papermill only warns on an unknown parameter, saves a notebook that timed out as `completed`, and takes
+`sys.exit(0)` for success. Here each of these fails, and the target appears only after a full run.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from memecmd_utils import paths, storage
+
+CELL_TIMEOUT_S = 7 * 24 * 3600  # a live stage of 34,758 turns is one cell
+REPLAY_TIMEOUT_S = 900  # nothing that only replays recordings takes longer
+START_TIMEOUT_S = 120
+
+
+class NotebookFailed(RuntimeError):
+    """A notebook did not run from its first to its last cell; the message says where and why."""
+
+
+def known_parameters(notebook: Path) -> list[str]:
+    """Names in the cell tagged `parameters`."""
+    import papermill
+
+    return list(papermill.inspect_notebook(str(notebook)))
+
+
+def check_parameters(notebook: Path, parameters: Mapping[str, Any]) -> None:
+    """Raise for a parameter that the notebook does not take."""
+    known = known_parameters(notebook)
+    unknown = [name for name in parameters if name not in known]
+    if unknown:
+        raise NotebookFailed(
+            f"unknown parameter {unknown[0]!r}; {notebook.stem} takes: {', '.join(known) or 'none'}"
+        )
+
+
+def check_complete(notebook: Any, name: str) -> None:
+    """Raise if a code cell of an executed notebook has not run, or ended in an error."""
+    for number, cell in enumerate(notebook.cells):
+        if cell.cell_type != "code" or not cell.source.strip():
+            continue
+        if cell.execution_count is None:
+            raise NotebookFailed(
+                f"{name}: cell {number} never ran; an earlier cell ended the kernel (sys.exit or quit?)"
+            )
+        for output in cell.outputs:
+            if output.output_type == "error":
+                raise NotebookFailed(f"{name}: cell {number} raised {output.ename}: {output.evalue}")
+
+
+def run_notebook(
+    notebook: Path,
+    output: Path,
+    parameters: Mapping[str, Any] | None = None,
+    cell_timeout: int = CELL_TIMEOUT_S,
+    progress: bool = True,
+) -> float:
+    """Run `notebook` with `parameters` and write the executed copy and its HTML page beside it.
+
+    Returns the seconds it took. On any failure `NotebookFailed` is raised, `output` is not written, and
+    what ran is kept as `<name>.failed.ipynb` for a look.
+    """
+    import nbclient.exceptions
+    import nbformat
+    import papermill
+    from traitlets.config import Config
+
+    parameters = dict(parameters or {})
+    check_parameters(notebook, parameters)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    failed = output.with_name(f"{output.stem}.failed.ipynb")
+    working = output.with_name(f".{output.stem}.{os.getpid()}.running.ipynb")
+    started = time.monotonic()
+    try:
+        with _kernel_environment():
+            papermill.execute_notebook(
+                str(notebook),
+                str(working),
+                parameters=parameters,
+                kernel_name="python3",
+                language="python",
+                cwd=str(paths.root),
+                execution_timeout=cell_timeout,
+                start_timeout=START_TIMEOUT_S,
+                # Sockets in the file system: no other user of the machine can read or write them.
+                config=Config({"KernelManager": {"transport": "ipc"}}),
+                progress_bar=progress,
+            )
+        executed = nbformat.read(working, as_version=4)
+        check_complete(executed, notebook.stem)
+    except NotebookFailed:
+        working.replace(failed)
+        raise
+    except papermill.PapermillExecutionError as error:
+        working.replace(failed)
+        raise NotebookFailed(
+            f"{notebook.stem}: cell {error.cell_index} raised {error.ename}: {error.evalue}\n"
+            f"(all of it: {_relative(failed)})"
+        ) from None
+    except (nbclient.exceptions.CellTimeoutError, nbclient.exceptions.DeadKernelError) as error:
+        if working.exists():
+            working.replace(failed)
+        what = "a cell ran longer than" if "imeout" in type(error).__name__ else "the kernel died"
+        limit = f" {cell_timeout} s" if what.endswith("than") else ""
+        raise NotebookFailed(f"{notebook.stem}: {what}{limit} (see {_relative(failed)})") from None
+    finally:
+        working.unlink(missing_ok=True)
+    failed.unlink(missing_ok=True)
+    _strip_timing(executed)
+    storage.write_text(output.with_suffix(".html"), to_html(executed, notebook.stem))
+    storage.write_text(output, nbformat.writes(executed) + "\n")
+    return time.monotonic() - started
+
+
+@contextlib.contextmanager
+def _kernel_environment():
+    """Variables that the kernel inherits: a plot backend without a screen, this environment's kernel."""
+    wanted = {"MPLBACKEND": os.environ.get("MPLBACKEND", "Agg"), "JUPYTER_PREFER_ENV_PATH": "1"}
+    # The kernel's debugger warns about frozen modules on every start; nobody attaches to it here.
+    wanted["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _strip_timing(notebook: Any) -> None:
+    """Take out papermill's times and paths: two equal runs give equal files."""
+    notebook.metadata.pop("papermill", None)
+    for cell in notebook.cells:
+        cell.metadata.pop("papermill", None)
+        cell.metadata.pop("execution", None)
+
+
+def to_html(notebook: Any, title: str) -> str:
+    """Render an executed notebook as one page; cells tagged `remove-cell`, inputs tagged `hide-input` go."""
+    from nbconvert import HTMLExporter
+    from traitlets.config import Config
+
+    config = Config()
+    config.TagRemovePreprocessor.enabled = True
+    config.TagRemovePreprocessor.remove_cell_tags = ("remove-cell", "injected-parameters-hidden")
+    config.TagRemovePreprocessor.remove_input_tags = ("hide-input",)
+    exporter = HTMLExporter(config=config, template_name="lab")
+    body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": title}})
+    return body
+
+
+def _relative(path: Path) -> str:
+    try:
+        return str(path.relative_to(paths.root))
+    except ValueError:
+        return str(path)

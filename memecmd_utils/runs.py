@@ -1,0 +1,160 @@
+"""A run: its profile, its folders, and the models it may use. What every notebook opens first."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from memecmd_utils import example_corpus, paths, storage
+from memecmd_utils.embedding import RecordedEmbedder, make_embedder
+from memecmd_utils.llm import Chat, Usage
+from memecmd_utils.llm_backends import AuthoredBackend, OpenAIBackend
+from memecmd_utils.local_llm import LocalServer
+from memecmd_utils.profiles import Endpoint, Profile, load_profile, parse_settings
+from memecmd_utils.recordings import Recordings, TextCache
+
+Role = Literal["generator", "annotator", "judge"]
+
+
+class StageMissing(FileNotFoundError):
+    """A stage's input is not there; the message names the notebook that writes it."""
+
+
+WRITTEN_BY = {
+    "memes.parquet": "01_library_build",
+    "annotations.parquet": "02_annotation",
+    "cold_starts.jsonl": "03_dialogue_generation",
+    "dialogues.jsonl": "03_dialogue_generation",
+    "candidates.parquet": "04_retrieval",
+    "placements.parquet": "04_retrieval",
+    "ratings.parquet": "05_evaluation",
+    "consistency.parquet": "05_evaluation",
+}
+
+
+@dataclass
+class Run:
+    """One run. `folder` takes its data, `report` its tables, figures and executed notebooks."""
+
+    name: str
+    profile: Profile
+    folder: Path
+    report: Path
+    fallback: Path | None = None
+    """Where inputs are read from when this run does not have them (notebooks run by hand)."""
+    used: dict[str, set[str]] = field(default_factory=dict)
+
+    def read(self, name: str) -> Path:
+        """Path of an input, or `StageMissing` with the notebook to run first."""
+        for folder in (self.folder, self.fallback):
+            if folder is not None and (folder / name).exists():
+                return folder / name
+        first = WRITTEN_BY.get(name, "an earlier notebook")
+        raise StageMissing(
+            f"{name} of run {self.name!r} is not there: run {first} first (or `make reproduce`)"
+        )
+
+    def write(self, name: str) -> Path:
+        """Path of an output."""
+        return self.folder / name
+
+    @property
+    def read_dirs(self) -> list[Path]:
+        """Folders of recordings: the tracked ones, then the user's for this profile."""
+        return [paths.example / "recordings", self.write_dir]
+
+    @property
+    def write_dir(self) -> Path:
+        """Folder of new recordings; shared by all runs of the profile, so that nothing is paid for twice."""
+        return paths.raw / "recordings" / self.profile.name
+
+    def recordings(self, stage: str) -> Recordings:
+        """Open the recordings of a stage."""
+        write = None if self.profile.mode == "recorded" else self.write_dir
+        return Recordings(stage, self.read_dirs, write)
+
+    def ocr_cache(self) -> TextCache:
+        """Texts read from images by earlier runs of the profile."""
+        return TextCache(self.recordings("ocr"), "ocr", self.profile.mode != "recorded")
+
+    def embedder(self, name: str | None = None) -> RecordedEmbedder:
+        """The retrieval embedder, or the one named, with its recordings."""
+        chosen = make_embedder(name or self.profile.embedder, self.profile.endpoints.embedder)
+        write = None if self.profile.mode == "recorded" else self.write_dir
+        return RecordedEmbedder(chosen, self.read_dirs, write, self.profile.mode)
+
+    def endpoint(self, role: Role, number: int = 0) -> Endpoint:
+        """The endpoint that serves a role; the generator's serves what has none of its own."""
+        endpoints = self.profile.endpoints
+        if role == "annotator" and endpoints.annotator is not None:
+            return endpoints.annotator
+        if role == "judge" and number < len(endpoints.judges):
+            return endpoints.judges[number]
+        return endpoints.generator
+
+    @contextmanager
+    def chat(self, role: Role, stage: str, number: int = 0) -> Iterator[Chat]:
+        """Open the seam for a role: backend, recordings of `stage`, caps; written-down usage at the end."""
+        profile = self.profile
+        llm = profile.judges[number].llm if role == "judge" else profile.llm
+        usage = Usage()
+        store: Recordings | None = None
+        server: LocalServer | None = None
+        try:
+            if llm == "authored":
+                backend = AuthoredBackend(example_corpus.texts())
+            else:
+                store = self.recordings(stage)
+                if llm == "local":
+                    server = LocalServer(
+                        profile.local_model, min(profile.concurrency, 2), threads=profile.local_threads
+                    )
+                    if profile.mode == "recorded":
+                        backend, server = server.offline_backend(), None
+                    else:
+                        backend = server.__enter__().backend()
+                else:
+                    endpoint = self.endpoint(role, number)
+                    usage = Usage(endpoint.usd_per_million_in, endpoint.usd_per_million_out)
+                    backend = OpenAIBackend(endpoint)
+            chat = Chat(
+                backend,
+                store,
+                profile.mode,
+                2 if llm == "local" else profile.concurrency,
+                profile.max_calls,
+                profile.max_usd,
+                usage,
+            )
+            yield chat
+        finally:
+            if store is not None:
+                store.close()
+            if server is not None:
+                server.__exit__(None, None, None)
+        self._note(stage, usage, chat)
+
+    def _note(self, stage: str, usage: Usage, chat: Chat) -> None:
+        """Write counts and used keys beside the run, for the report and for `recordings-promote`."""
+        storage.write_json(
+            self.folder / "usage" / f"{stage}.json", {"source": chat.backend.source, **usage.as_dict()}
+        )
+        if chat.used_keys:
+            self.note_used(stage, chat.used_keys)
+
+    def note_used(self, stage: str, keys: set[str]) -> None:
+        """Write down which recordings a stage used."""
+        storage.write_json(self.folder / "usage" / f"{stage}.keys.json", sorted(keys))
+
+
+def open_run(profile: str = "example", settings: str = "", run_name: str = "") -> Run:
+    """Open a run by profile and settings (as in `SET=`).
+
+    Without `run_name`, as in a notebook run by hand, outputs go to `<profile>-lab` and inputs come from
+    there or else from the run that `make reproduce` made of the profile.
+    """
+    loaded = load_profile(profile, parse_settings(settings))
+    name = run_name or f"{loaded.name}-lab"
+    fallback = None if run_name else paths.processed / loaded.name
+    return Run(name, loaded, paths.processed / name, paths.reports / name, fallback)

@@ -1,0 +1,257 @@
+"""Records that cross the border of a stage. Every record says where it comes from."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Speaker = Literal["A", "B"]
+Topic = Literal["sports", "entertainment", "technology", "games", "education", "health"]
+TOPICS: tuple[Topic, ...] = ("sports", "entertainment", "technology", "games", "education", "health")
+
+DIMENSIONS = (
+    "semantic_consistency",
+    "emotional_consistency",
+    "contextual_appropriateness",
+    "humor_effect",
+    "conversational_coherence",
+)
+"""The five dimensions of the LLM judge (paper, Section 5.1)."""
+
+
+class Record(BaseModel):
+    """Base of all records: unknown fields are an error, and provenance is part of the data."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    source: str
+    """`authored`, `drawn`, `user image`, `computed`, or `model name@label`."""
+    profile: str = ""
+    prompt_sha256: str = ""
+    """SHA-256 of the prompt template behind a text; empty where no prompt was used."""
+    seed: int | None = None
+
+
+class Meme(Record):
+    """One image of the library (stage 01)."""
+
+    meme_id: Text
+    file: Text
+    """Path of the normalised PNG, relative to the run's folder."""
+    text: str
+    """Visible text: known for example memes, read by OCR for all others; may be empty."""
+    text_source: Literal["known", "ocr", "none"]
+    picture_note: str = ""
+    """What is known of the picture beyond its text (from the table, or a folder name)."""
+    gloss: str = ""
+    origin: str
+    """Where the image came from: a table id or the path below its source folder."""
+    sha256: str
+    phash: str
+    """64-bit DCT perceptual hash as 16 hex digits."""
+    width: int = Field(gt=0)
+    height: int = Field(gt=0)
+    licence: str = ""
+
+
+class Annotation(Record):
+    """What an MLLM says of a meme (Eq. 1): S+, S-, E, Psi."""
+
+    meme_id: Text
+    s_plus: str
+    s_minus: str
+    emotion: str
+    motivation: str
+    unscored: str = ""
+    """Why there is no annotation (five unusable replies); then the four texts are empty."""
+
+
+class AnnotationReply(BaseModel):
+    """The four dimensions as asked of the annotator."""
+
+    s_plus: Text
+    s_minus: Text
+    emotion: Text
+    motivation: Text
+
+
+class NewsItem(Record):
+    """A news cold start (paper, Section 4.1.1)."""
+
+    news_id: Text
+    topic: Topic
+    title: Text
+    text: Text
+    gloss: str = ""
+
+
+class RolePair(Record):
+    """A role pair over four relationship dimensions (paper, Section 4.1.2)."""
+
+    pair_id: Text
+    role_a: Text
+    role_b: Text
+    gloss: str = ""
+    intimacy: Literal["stranger", "acquaintance", "close", "very_close"]
+    dominance: Literal["equal", "a_dominant", "b_dominant", "mutual_dependence"]
+    age_relation: Literal["same_age", "a_older", "b_older", "generational"]
+    primary_scenario: Literal["work", "study", "life", "entertainment", "special"]
+
+
+class ScenarioReply(BaseModel):
+    """One basic scenario as asked of the scenario agent."""
+
+    scenario: Text
+
+
+class ScenarioDetails(BaseModel):
+    """Role information of both parties and the event, as asked of the scenario agent."""
+
+    background_a: Text
+    personality_a: Text
+    state_a: Text
+    background_b: Text
+    personality_b: Text
+    state_b: Text
+    relationship: Text
+    event: Text
+
+
+class Scenario(Record, ScenarioDetails):
+    """A role cold start: the scenario of a pair with both people's details (Eq. 9)."""
+
+    scenario_id: Text
+    pair_id: Text
+    scenario: Text
+    gloss: str = ""
+    similarity: float | None = None
+    """Highest embedding cosine to the pair's earlier scenarios; None for the first."""
+
+
+class Turn(Record):
+    """One utterance u_t. `violations` names the rules it still broke after five attempts."""
+
+    turn: int = Field(ge=1)
+    speaker: Speaker
+    text: Text
+    gloss: str = ""
+    violations: list[str] = []
+    attempts: int = 1
+
+
+class SummaryReply(BaseModel):
+    """The three dimensions as asked of the summary agent."""
+
+    scenario: Text
+    emotion: Text
+    motivation: Text
+
+
+class Summary(Record):
+    """(S, E, Psi) for turn t, made from u_1..u_{t-1} from the next speaker's side (Eq. 16)."""
+
+    turn: int = Field(ge=2)
+    speaker: Speaker
+    scenario: str
+    emotion: str
+    motivation: str
+    unscored: str = ""
+
+
+class ColdStart(Record):
+    """What a dialogue starts from: the context C_i, its title and its short form."""
+
+    dialogue_id: Text
+    kind: Literal["news", "role"]
+    ref: Text
+    """Id of the news item or of the scenario."""
+    title: Text
+    name_a: str
+    name_b: str
+    context: Text
+    """Full context, used at t = 1 (Eq. 11)."""
+    brief: Text
+    """Short context, used for 2 <= t < 13 (Eq. 12, 13)."""
+
+
+class Dialogue(Record):
+    """One session with its turns and the summaries for t >= 2."""
+
+    dialogue_id: Text
+    kind: Literal["news", "role"]
+    ref: Text
+    title: Text
+    name_a: str
+    name_b: str
+    turns: list[Turn]
+    summaries: list[Summary]
+    complete: bool
+
+
+class Candidate(Record):
+    """A meme among the top K of a turn with the parts of its score (Eq. 18-22)."""
+
+    dialogue_id: Text
+    turn: int
+    rank: int = Field(ge=1)
+    meme_id: Text
+    alpha: float
+    delta: float
+    beta: float
+    gamma: float
+    score: float
+
+
+class Placement(Record):
+    """A meme that a strategy puts at a turn (Eq. 23-25)."""
+
+    dialogue_id: Text
+    turn: int = Field(ge=2)
+    speaker: Speaker
+    strategy: Text
+    meme_id: Text
+    rank: int | None
+    """Rank in the turn's candidate list; None for a random choice outside it."""
+    score: float | None
+    """T of Eq. 22 of the meme placed; None for a random choice at a turn without a usable summary."""
+    gate_score: float | None
+    """Score that the gate compared, on the scale of `score_scale`; None where no gate decided."""
+    threshold: float | None
+    """theta_t of Eq. 23 at this turn; None where no gate decided."""
+    fold: str
+    """Half of the dialogues that calibrated the gate for this one."""
+
+
+class Rating(Record):
+    """A judge's five scores (0-100) for one placed meme, or the reason why there are none."""
+
+    dialogue_id: Text
+    turn: int
+    strategy: Text
+    meme_id: Text
+    judge: Text
+    judge_unit: Literal["dialogue", "meme"]
+    n_turns: int
+    """Length of the dialogue prefix that the judge saw."""
+    semantic_consistency: float | None = Field(default=None, ge=0, le=100)
+    emotional_consistency: float | None = Field(default=None, ge=0, le=100)
+    contextual_appropriateness: float | None = Field(default=None, ge=0, le=100)
+    humor_effect: float | None = Field(default=None, ge=0, le=100)
+    conversational_coherence: float | None = Field(default=None, ge=0, le=100)
+    overall: float | None = Field(default=None, ge=0, le=100)
+    """Mean of the five."""
+    raw: float | None = None
+    """The same before centring, where the judge is centred."""
+    unscored: str = ""
+
+
+class Consistency(Record):
+    """50 (cos + 1) between a placed meme and a text (Eq. 26)."""
+
+    dialogue_id: Text
+    turn: int
+    strategy: Text
+    meme_id: Text
+    scorer: Text
+    text: Literal["u_t", "u_t+1", "shuffled"]
+    score: float = Field(ge=0, le=100)

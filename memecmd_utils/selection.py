@@ -1,0 +1,211 @@
+"""From scores to placed memes: the four strategies over calibrated gates (paper, Eq. 23-25, Section 5.3)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from memecmd_utils import seeds
+from memecmd_utils.profiles import Profile
+from memecmd_utils.retrieval import (
+    COMPONENTS,
+    MEME_SIDE,
+    QUERY_SIDE,
+    MemeIndex,
+    Ranking,
+    build_index,
+    build_queries,
+    pair_components,
+    top_k,
+)
+from memecmd_utils.schemas import Annotation, Candidate, Dialogue, Placement
+from memecmd_utils.threshold import Gate, ScoreScale, Trace, calibrate_theta0, simulate, standard_scale
+
+
+@dataclass(frozen=True)
+class ScoredDialogue:
+    """One dialogue's turns 2..T: their queries [n, 4, dim] and their ranking."""
+
+    dialogue: Dialogue
+    turns: tuple[int, ...]
+    queries: np.ndarray
+    ranking: Ranking
+
+    @property
+    def top1(self) -> np.ndarray:
+        """Best score of every turn, shape [n]."""
+        return self.ranking.scores[:, 0]
+
+
+Encode = Callable[[Sequence[str], str], np.ndarray]
+"""Texts and side (`query` or `document`) to unit vectors: `RecordedEmbedder.encode`."""
+
+
+def index_library(annotations: Sequence[Annotation], encode: Encode, profile: Profile) -> MemeIndex:
+    """Index the annotated memes. One without a usable annotation cannot be retrieved and is left out."""
+    usable = [a for a in annotations if not a.unscored]
+    if not usable:
+        raise ValueError("no meme has a usable annotation, so nothing can be retrieved")
+    blocks = [encode([getattr(a, name) for a in usable], "document") for name in MEME_SIDE]
+    return build_index([a.meme_id for a in usable], blocks, profile.centring == "attribute")
+
+
+def score_dialogues(
+    dialogues: Sequence[Dialogue], index: MemeIndex, encode: Encode, profile: Profile
+) -> list[ScoredDialogue]:
+    """Rank the library at every turn 2..T of all dialogues, in one batch.
+
+    A turn without a usable summary gets zero queries and scores of -inf: the gate never opens there,
+    but the turn still counts.
+    """
+    summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
+    usable = np.array([not summary.unscored for summary in summaries])
+    queries = np.zeros((len(summaries), 4, index.dim), dtype=np.float32)
+    fields = dict.fromkeys(QUERY_SIDE)  # scenario serves alpha and delta
+    if usable.any():
+        kept = [summary for summary in summaries if not summary.unscored]
+        parts = [encode([getattr(summary, name) for summary in kept], "query") for name in fields]
+        queries[usable] = build_queries(*parts, centring=profile.centring == "attribute")
+    ranking = top_k(index, queries, profile.weights, profile.top_k)
+    ranking.scores[~usable] = -np.inf
+    out, start = [], 0
+    for dialogue in dialogues:
+        part = slice(start, start + len(dialogue.summaries))
+        start = part.stop
+        rows = Ranking(ranking.memes[part], ranking.scores[part], ranking.components[part])
+        turns = tuple(summary.turn for summary in dialogue.summaries)
+        out.append(ScoredDialogue(dialogue, turns, queries[part], rows))
+    return out
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A gate with its scale, and the half of the dialogues it was fitted on."""
+
+    gate: Gate
+    scale: ScoreScale
+    fold: str
+
+
+def halves(dialogues: Sequence[Dialogue]) -> dict[str, str]:
+    """Split dialogues into halves `a` and `b`, alternating within each kind in order of id."""
+    by_kind: dict[str, list[str]] = {}
+    for dialogue in dialogues:
+        by_kind.setdefault(dialogue.kind, []).append(dialogue.dialogue_id)
+    ordered = [name for kind in sorted(by_kind) for name in sorted(by_kind[kind])]
+    return {name: "ab"[position % 2] for position, name in enumerate(ordered)}
+
+
+def calibrate(scored: Sequence[ScoredDialogue], profile: Profile) -> dict[str, Calibration]:
+    """For each half, the gate fitted on the other one; with one dialogue only, on itself (fold `self`)."""
+    split = halves([item.dialogue for item in scored])
+    out: dict[str, Calibration] = {}
+    for half, other in (("a", "b"), ("b", "a")):
+        fit = [item.top1 for item in scored if split[item.dialogue.dialogue_id] == other]
+        fold = other
+        if not fit:
+            fit, fold = [item.top1 for item in scored], "self"
+        scale = standard_scale(fit) if profile.score_scale == "standard" else ScoreScale()
+        theta0 = profile.theta0
+        if theta0 == "auto":
+            theta0 = calibrate_theta0(
+                [scale.apply(scores) for scores in fit],
+                profile.threshold_penalty,
+                profile.threshold_decay,
+                profile.wanted_rate,
+            )
+        gate = Gate(theta0, profile.threshold_penalty, profile.threshold_decay)
+        out[half] = Calibration(gate, scale, fold)
+    return out
+
+
+def candidates(scored: Sequence[ScoredDialogue], index: MemeIndex, source: str) -> list[Candidate]:
+    """The top K of every turn as records."""
+    return [
+        Candidate(
+            dialogue_id=item.dialogue.dialogue_id,
+            turn=turn,
+            rank=rank + 1,
+            meme_id=index.meme_ids[meme],
+            score=float(item.ranking.scores[row, rank]),
+            source=source,
+            **dict(zip(COMPONENTS, map(float, item.ranking.components[row, rank]), strict=True)),
+        )
+        for item in scored
+        for row, turn in enumerate(item.turns)
+        if np.isfinite(item.top1[row])
+        for rank, meme in enumerate(item.ranking.memes[row])
+    ]
+
+
+def traces(
+    scored: Sequence[ScoredDialogue], calibrations: Mapping[str, Calibration]
+) -> dict[str, tuple[Calibration, np.ndarray, Trace]]:
+    """Run each dialogue's gate once: dialogue id -> calibration, gate scores, trace."""
+    split = halves([item.dialogue for item in scored])
+    out = {}
+    for item in scored:
+        name = item.dialogue.dialogue_id
+        calibration = calibrations[split[name]]
+        gate_scores = calibration.scale.apply(item.top1)
+        out[name] = (calibration, gate_scores, simulate(gate_scores, calibration.gate))
+    return out
+
+
+def choose(
+    strategy: str, ranking: Ranking, sent: np.ndarray, n_memes: int, profile: Profile, name: str
+) -> list[tuple[int, int, int | None]]:
+    """Choose memes in one dialogue: a list of (row, meme position, rank or None).
+
+    greedy: top 1 (Eq. 25). sampling: uniform among the top K. random: each turn with probability
+    `random_rate`, uniform over the library. random_same_turns: uniform at the gate's own turns.
+    """
+    rng = seeds.rng(profile.seed, "selection", strategy, name)
+    picked: list[tuple[int, int, int | None]] = []
+    for row, chosen in enumerate(ranking.memes):
+        # Draws happen at every turn, so that a moved gate does not shift later choices.
+        rank, meme, coin = int(rng.integers(len(chosen))), int(rng.integers(n_memes)), rng.random()
+        if strategy == "greedy" and sent[row]:
+            picked.append((row, int(chosen[0]), 1))
+        elif strategy == "sampling" and sent[row]:
+            picked.append((row, int(chosen[rank]), rank + 1))
+        elif (strategy == "random" and coin < profile.random_rate) or (
+            strategy == "random_same_turns" and sent[row]
+        ):
+            found = np.flatnonzero(chosen == meme)
+            picked.append((row, meme, int(found[0]) + 1 if len(found) else None))
+    return picked
+
+
+def place(scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> list[Placement]:
+    """Place memes in all dialogues under every strategy of the profile, at turns 2..T."""
+    gated = traces(scored, calibrate(scored, profile))
+    weights = np.asarray(profile.weights)
+    out: list[Placement] = []
+    for item in scored:
+        name = item.dialogue.dialogue_id
+        calibration, gate_scores, trace = gated[name]
+        speakers = {turn.turn: turn.speaker for turn in item.dialogue.turns}
+        for strategy in profile.strategies:
+            decided = strategy != "random"  # Random asks no gate
+            picks = choose(strategy, item.ranking, trace.sent, len(index.meme_ids), profile, name)
+            for row, meme, rank in picks:
+                parts = pair_components(index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
+                out.append(
+                    Placement(
+                        dialogue_id=name,
+                        turn=item.turns[row],
+                        speaker=speakers[item.turns[row]],
+                        strategy=strategy,
+                        meme_id=index.meme_ids[meme],
+                        rank=rank,
+                        score=round(float(parts @ weights), 9) if np.isfinite(item.top1[row]) else None,
+                        gate_score=float(gate_scores[row]) if decided else None,
+                        threshold=float(trace.thresholds[row]) if decided else None,
+                        fold=calibration.fold if decided else "none",
+                        source="computed",
+                        profile=profile.name,
+                        seed=profile.seed,
+                    )
+                )
+    return out

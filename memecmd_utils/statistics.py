@@ -1,0 +1,174 @@
+"""Means with intervals, paired differences and AUC. Dialogues are the clusters that are resampled.
+
+Turns of one dialogue share speakers, topic and retrieval quality, so a bootstrap over turns would make
+every interval too narrow.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean (or difference, or AUC) with its 95 % interval, number of items and p-value of 'no effect'."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    p: float | None = None
+
+    def rounded(self, digits: int = 6) -> dict[str, float | int | None]:
+        """As plain numbers for `numbers.json`; NaN becomes None."""
+
+        def clean(x: float | None) -> float | None:
+            return None if x is None or not np.isfinite(x) else round(float(x), digits)
+
+        return {
+            "mean": clean(self.mean),
+            "low": clean(self.low),
+            "high": clean(self.high),
+            "n": self.n,
+            "p": clean(self.p),
+        }
+
+
+EMPTY = Estimate(float("nan"), float("nan"), float("nan"), 0)
+
+
+def _cluster_sums(values: np.ndarray, clusters: Sequence[Hashable]) -> tuple[np.ndarray, np.ndarray]:
+    names = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
+    position = np.array([names[name] for name in clusters])
+    counts = np.bincount(position, minlength=len(names)).astype(float)
+    return np.bincount(position, weights=values, minlength=len(names)), counts
+
+
+def _interval(draws: np.ndarray) -> tuple[float, float]:
+    draws = draws[np.isfinite(draws)]
+    if not len(draws):
+        return float("nan"), float("nan")
+    return float(np.quantile(draws, 0.025)), float(np.quantile(draws, 0.975))
+
+
+def _two_sided(draws: np.ndarray, null: float) -> float:
+    """Bootstrap p-value: twice the smaller tail, never below what the number of draws can show."""
+    draws = draws[np.isfinite(draws)]
+    if not len(draws):
+        return float("nan")
+    tail = min((draws <= null).sum(), (draws >= null).sum()) + 1
+    return float(min(1.0, 2 * tail / (len(draws) + 1)))
+
+
+def cluster_mean(
+    values: Sequence[float], clusters: Sequence[Hashable], rng: np.random.Generator, samples: int = 2000
+) -> Estimate:
+    """Mean over items with a percentile interval from resampled clusters (dialogues).
+
+    With fewer than two clusters there is no interval: low and high are NaN.
+    """
+    values = np.asarray(values, dtype=float)
+    if not len(values):
+        return EMPTY
+    sums, counts = _cluster_sums(values, clusters)
+    if len(sums) < 2:
+        return Estimate(float(values.mean()), float("nan"), float("nan"), len(values))
+    picks = rng.integers(len(sums), size=(samples, len(sums)))
+    draws = sums[picks].sum(axis=1) / counts[picks].sum(axis=1)
+    return Estimate(float(values.mean()), *_interval(draws), len(values))
+
+
+def paired_difference(
+    a: Mapping[tuple[Hashable, Hashable], float],
+    b: Mapping[tuple[Hashable, Hashable], float],
+    rng: np.random.Generator,
+    samples: int = 2000,
+) -> Estimate:
+    """Mean of a - b over keys (dialogue, turn) that both have, clusters = dialogues, with a p-value."""
+    keys = sorted(a.keys() & b.keys())
+    if not keys:
+        return EMPTY
+    values = np.array([a[key] - b[key] for key in keys])
+    sums, counts = _cluster_sums(values, [key[0] for key in keys])
+    if len(sums) < 2:
+        return Estimate(float(values.mean()), float("nan"), float("nan"), len(values))
+    picks = rng.integers(len(sums), size=(samples, len(sums)))
+    draws = sums[picks].sum(axis=1) / counts[picks].sum(axis=1)
+    return Estimate(float(values.mean()), *_interval(draws), len(values), _two_sided(draws, 0.0))
+
+
+def unpaired_difference(
+    a: Mapping[tuple[Hashable, Hashable], float],
+    b: Mapping[tuple[Hashable, Hashable], float],
+    rng: np.random.Generator,
+    samples: int = 2000,
+) -> Estimate:
+    """Difference of two means over different turns of the same dialogues; dialogues resampled together."""
+    if not a or not b:
+        return EMPTY
+    names = sorted({key[0] for key in a} | {key[0] for key in b})
+    position = {name: i for i, name in enumerate(names)}
+
+    def sums(values: Mapping[tuple[Hashable, Hashable], float]) -> tuple[np.ndarray, np.ndarray]:
+        where = np.array([position[key[0]] for key in values])
+        got = np.fromiter(values.values(), float)
+        n = len(names)
+        return np.bincount(where, weights=got, minlength=n), np.bincount(where, minlength=n).astype(float)
+
+    (sum_a, n_a), (sum_b, n_b) = sums(a), sums(b)
+    mean = sum_a.sum() / n_a.sum() - sum_b.sum() / n_b.sum()
+    if len(names) < 2:
+        return Estimate(float(mean), float("nan"), float("nan"), len(a) + len(b))
+    picks = rng.integers(len(names), size=(samples, len(names)))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        draws = sum_a[picks].sum(1) / n_a[picks].sum(1) - sum_b[picks].sum(1) / n_b[picks].sum(1)
+    return Estimate(float(mean), *_interval(draws), len(a) + len(b), _two_sided(draws, 0.0))
+
+
+def auc(positive: np.ndarray, negative: np.ndarray) -> float:
+    """Probability that a positive scores above a negative, ties counting half."""
+    from scipy.stats import rankdata
+
+    n, m = len(positive), len(negative)
+    if not n or not m:
+        return float("nan")
+    ranks = rankdata(np.concatenate([positive, negative]))
+    return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * m))
+
+
+def cluster_auc(
+    positive: Sequence[tuple[Hashable, float]],
+    negative: Sequence[tuple[Hashable, float]],
+    rng: np.random.Generator,
+    samples: int = 1000,
+) -> Estimate:
+    """AUC of (cluster, score) pairs with an interval from resampled clusters and a p-value against 0.5."""
+    names = sorted({c for c, _ in positive} | {c for c, _ in negative})
+    by = {
+        name: (
+            np.array([s for c, s in positive if c == name]),
+            np.array([s for c, s in negative if c == name]),
+        )
+        for name in names
+    }
+    value = auc(np.array([s for _, s in positive]), np.array([s for _, s in negative]))
+    n = len(positive) + len(negative)
+    if len(names) < 2 or not np.isfinite(value):
+        return Estimate(value, float("nan"), float("nan"), n)
+    draws = np.empty(samples)
+    for i in range(samples):
+        chosen = [by[names[j]] for j in rng.integers(len(names), size=len(names))]
+        draws[i] = auc(np.concatenate([p for p, _ in chosen]), np.concatenate([q for _, q in chosen]))
+    return Estimate(value, *_interval(draws), n, _two_sided(draws, 0.5))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction for several tests; NaN stays NaN and does not count as a test."""
+    known = sorted((p, i) for i, p in enumerate(p_values) if p is not None and np.isfinite(p))
+    out = [float("nan")] * len(p_values)
+    floor = 0.0
+    for rank, (p, i) in enumerate(known):
+        floor = max(floor, min(1.0, p * (len(known) - rank)))
+        out[i] = floor
+    return out

@@ -1,0 +1,1 @@
+"""Page templates; values are escaped when they are rendered."""

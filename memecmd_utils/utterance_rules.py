@@ -1,0 +1,54 @@
+"""Rules that every utterance must keep (paper, Section 4.1.3), checked in code."""
+
+import difflib
+import re
+from collections.abc import Sequence
+
+STARTER_CHARS = 2
+STARTER_WINDOW = 6
+"""Turns back in which a sentence starter must not come again; beyond it two people may both say 那你."""
+COPY_RATIO = 0.85
+
+# Pictographs, dingbats, flags, variation selectors and keycaps, but not CJK or its punctuation.
+EMOJI = re.compile(
+    "[\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\ufe0f\u20e3\u2190-\u21ff\u203c\u2049\U000e0020-\U000e007f]"
+)
+PUNCTUATION = re.compile(r"[\s，。！？、；：…—~～·,.!?;:\"'“”‘’（）()《》【】\-]+")
+
+
+def bare(text: str) -> str:
+    """Text without punctuation and blanks."""
+    return PUNCTUATION.sub("", text)
+
+
+def starter(text: str) -> str:
+    """The first characters that a reader would notice as the same beginning."""
+    return bare(text)[:STARTER_CHARS]
+
+
+def violations(text: str, earlier: Sequence[str], max_chars: int) -> list[str]:
+    """Return what is wrong with an utterance, in Chinese as it is told to the model; empty if nothing.
+
+    `earlier` are the utterances of the dialogue so far, oldest first.
+    """
+    found = []
+    if not bare(text):
+        return ["空的回复"]
+    if len(text) > max_chars:
+        found.append(f"太长（{len(text)}字，最多{max_chars}字）")
+    if EMOJI.search(text):
+        found.append("用了表情符号")
+    if starter(text) in {starter(other) for other in earlier[-STARTER_WINDOW:]}:
+        found.append(f"开头“{starter(text)}”和前面的话一样")
+    if any(is_copy(text, other) for other in earlier):
+        found.append("重复了前面说过的话")
+    return found
+
+
+def is_copy(text: str, other: str) -> bool:
+    """Whether two utterances say the same words, punctuation aside."""
+    a, b = bare(text), bare(other)
+    if a == b:
+        return True
+    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
+    return min(len(a), len(b)) >= 4 and matcher.quick_ratio() >= COPY_RATIO and matcher.ratio() >= COPY_RATIO

@@ -1,0 +1,148 @@
+import io
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from memecmd_utils import figures, fonts
+
+KEYWORDS = {key: {"加班": 9, "摸鱼": 5, "开心": 2} for key in figures.DIMENSIONS}
+
+
+def pixels(fig: Figure) -> np.ndarray:
+    buffer = io.BytesIO()
+    with figures.style():
+        fig.savefig(buffer, format="png", dpi=60)
+    return np.asarray(Image.open(buffer).convert("RGB"))
+
+
+def consistency_frame() -> pd.DataFrame:
+    rows = [
+        ("新闻", "greedy", 70.0, 69.0, 71.0, 40),
+        ("新闻", "random", 66.0, 65.0, 67.5, 44),
+        ("新闻", "shuffled", 65.0, 64.5, 65.5, 84),
+        ("Role", "greedy", 69.0, 68.0, 70.0, 38),
+    ]
+    return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "low", "high", "n"])
+
+
+def test_saved_bytes_are_equal_and_carry_no_date_or_version(tmp_path: Path) -> None:
+    written = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        fig = figures.gate_trace("对话一", [0.2, 1.1, 0.4], [0.5, 0.5, 1.2], [False, True, False])
+        written.append(figures.save(fig, folder, "gate"))
+    assert [path.name for path in written[0]] == ["gate.png", "gate.pdf"]
+    for first, second in zip(*written, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+    png, pdf = (path.read_bytes() for path in written[0])
+    assert Image.open(io.BytesIO(png)).info.get("Software") is None
+    assert b"CreationDate" not in pdf and b"Matplotlib" not in pdf and b"Producer" not in pdf
+    assert not list(tmp_path.rglob("*.part*"))
+
+
+def test_style_leaves_no_trace() -> None:
+    before = dict(matplotlib.rcParams)
+    figures.threshold_curve(0.7, 0.2, 1.0)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_users_settings_do_not_change_a_figure() -> None:
+    plain = pixels(figures.threshold_curve(0.7, 0.2, 1.0))
+    with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 20, "axes.facecolor": "yellow"}):
+        assert np.array_equal(pixels(figures.threshold_curve(0.7, 0.2, 1.0)), plain)
+
+
+def test_chinese_labels_have_glyphs(recwarn: pytest.WarningsRecorder) -> None:
+    pixels(figures.consistency_bars(consistency_frame()))
+    assert not [w for w in recwarn if "missing from font" in str(w.message)]
+    from fontTools.ttLib import TTFont
+
+    with TTFont(fonts.cjk_font_path(), lazy=True) as font:
+        assert all(ord(c) in font.getBestCmap() for c in "表情包新闻，。！？……《》")
+
+
+def test_word_clouds_are_seeded_and_show_their_words() -> None:
+    first, second = (figures.word_clouds(KEYWORDS, seed=3) for _ in range(2))
+    images = [[axes.images[0].get_array() for axes in fig.axes] for fig in (first, second)]
+    assert len(images[0]) == 4
+    for one, other in zip(*images, strict=True):
+        assert np.array_equal(one, other)
+        assert (np.asarray(one) < 250).any()
+    titles = [axes.get_title(loc="left") for axes in first.axes]
+    assert titles == list(figures.DIMENSIONS.values())
+    # One letter shape per character: tofu would give both words the same outline.
+    one, other = (figures.word_clouds({"emotion": {word: 1}}, seed=3) for word in ("加班", "摸鱼"))
+    assert not np.array_equal(one.axes[2].images[0].get_array(), other.axes[2].images[0].get_array())
+
+
+def test_word_clouds_without_words_and_with_a_wrong_key() -> None:
+    fig = figures.word_clouds({"emotion": {}})
+    assert [axes.texts[0].get_text() for axes in fig.axes] == ["no keywords"] * 4
+    with pytest.raises(ValueError, match="unknown dimensions"):
+        figures.word_clouds({"joy": {"开心": 1}})
+
+
+def test_score_distribution_fits_the_normal_curve_and_marks_theta() -> None:
+    scores = np.random.default_rng(5).normal(0.3, 0.1, (50, 40))
+    top1 = scores.max(axis=1)
+    fig = figures.score_distribution(scores, top1, theta0=float(np.median(top1)))
+    left, right = fig.axes
+    x, y = left.lines[0].get_data()
+    assert x[np.argmax(y)] == pytest.approx(scores.mean(), abs=0.005)
+    assert np.max(y) == pytest.approx(1 / (scores.std() * np.sqrt(2 * np.pi)), rel=1e-3)
+    assert "n = 2,000" in left.get_title(loc="left") and "n = 50" in right.get_title(loc="left")
+    assert "50% above" in right.texts[0].get_text()
+    assert right.lines[0].get_xdata()[0] == pytest.approx(np.median(top1))
+    heights = left.patches[0].get_data()
+    assert np.sum(heights.values * np.diff(heights.edges)) == pytest.approx(1)
+    with pytest.raises(ValueError, match="two scores"):
+        figures.score_distribution(scores, np.array([1.0]))
+
+
+def test_consistency_points_intervals_and_baseline() -> None:
+    fig = figures.consistency_bars(consistency_frame())
+    axes = fig.axes[0]
+    greedy, random = axes.containers
+    assert greedy.get_label() == "Greedy" and list(greedy[0].get_ydata()) == [70.0, 69.0]
+    low, high = random[2][0].get_segments()[0][:, 1]
+    assert (low, high) == (65.0, 67.5)
+    assert np.isnan(random[0].get_ydata()[1])  # no such strategy in the second dataset
+    legend = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert sorted(legend) == ["Greedy", "Random", "Shuffled pairs"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["新闻\nn = 40-44", "Role\nn = 38"]
+    with pytest.raises(ValueError, match="columns missing"):
+        figures.consistency_bars(consistency_frame().drop(columns="n"))
+
+
+def test_case_studies_letter_the_screenshots() -> None:
+    images = [Image.new("RGB", (60, 90 + 5 * i), (i * 40, 0, 0)) for i in range(6)]
+    fig = figures.case_studies(images, ["Greedy", "Sampling", "Random"] * 2)
+    titles = [axes.get_title(loc="left") for axes in fig.axes]
+    assert titles[0] == "(a) Greedy" and titles[5] == "(f) Random"
+    assert fig.axes[3].images[0].get_array().shape == (105, 60, 3)
+    with pytest.raises(ValueError, match="6 images but 1 labels"):
+        figures.case_studies(images, ["x"])
+
+
+def test_threshold_curve_follows_equation_23() -> None:
+    fig = figures.threshold_curve(0.7, 0.2, 1.0)
+    k, theta = fig.axes[0].lines[1].get_data()
+    assert k[0] == 1 and theta[0] == pytest.approx(0.7 + 0.2 * np.exp(-1))
+
+
+def test_gate_trace_starts_at_turn_2() -> None:
+    fig = figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])
+    lines = {line.get_label(): line.get_data() for line in fig.axes[0].lines}
+    assert [list(values) for values in lines["meme sent"]] == [[3], [1.1]]
+    assert [list(values) for values in lines["no meme"]] == [[2], [0.2]]
+    with pytest.raises(ValueError, match="equally long"):
+        figures.gate_trace("d", [0.2], [0.5, 0.6], [False])
+
+
+def test_show_gives_a_picture() -> None:
+    shown = figures.show(figures.threshold_curve(0.7, 0.2, 1.0))
+    assert Image.open(io.BytesIO(shown.data)).format == "PNG"

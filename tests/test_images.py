@@ -1,0 +1,223 @@
+import io
+import os
+import struct
+import time
+import tracemalloc
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFile
+
+from memecmd_utils import images
+from memecmd_utils.images import ImageRejected, LibraryError, decode, find_images
+
+RED, WHITE = (255, 0, 0), (255, 255, 255)
+
+
+def picture(size=(40, 30), colour=RED):
+    return Image.new("RGB", size, colour)
+
+
+def noise(size=(64, 48), seed=1):
+    values = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+def png_of_size(width, height):
+    """A valid 1-bit PNG of any size, packed by hand."""
+
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    packer = zlib.compressobj(9)
+    row = bytes(1 + (width + 7) // 8)
+    data = b"".join(packer.compress(row * 1000) for _ in range(height // 1000)) + packer.flush()
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"])
+def test_every_format_decodes_to_rgb_whatever_its_extension(tmp_path, kind):
+    path = tmp_path / "wrong.png"
+    picture().save(path, format=kind)
+    image = decode(path)
+    assert (image.mode, image.size) == ("RGB", (40, 30))
+    assert np.allclose(image.getpixel((20, 15)), RED, atol=3)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_an_animation_gives_its_first_frame(tmp_path, kind):
+    path = tmp_path / "a.gif"
+    picture().save(path, format=kind, save_all=True, append_images=[picture(colour=(0, 0, 255))], duration=90)
+    assert np.allclose(decode(path).getpixel((5, 5)), RED, atol=3)
+
+
+def test_exif_orientation_is_applied(tmp_path):
+    image = picture((40, 30))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees
+    image.save(tmp_path / "a.jpg", exif=exif)
+    assert decode(tmp_path / "a.jpg").size == (30, 40)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparency_becomes_white(tmp_path, mode):
+    image = Image.new("RGBA", (20, 20), (0, 0, 0, 0))
+    image.paste((0, 0, 0, 255), (0, 0, 10, 20))
+    image.convert(mode).save(tmp_path / "a.png")
+    decoded = decode(tmp_path / "a.png")
+    assert decoded.getpixel((5, 5)) == (0, 0, 0)
+    assert decoded.getpixel((15, 5)) == WHITE
+
+
+def test_half_transparency_is_mixed_with_white(tmp_path):
+    Image.new("RGBA", (20, 20), (0, 0, 0, 128)).save(tmp_path / "a.png")
+    assert decode(tmp_path / "a.png").getpixel((5, 5)) == (127, 127, 127)
+
+
+def test_a_transparent_colour_of_an_rgb_png_becomes_white(tmp_path):
+    picture().save(tmp_path / "a.png", transparency=RED)
+    assert decode(tmp_path / "a.png").getpixel((5, 5)) == WHITE
+
+
+def test_cmyk_one_bit_and_palette(tmp_path):
+    Image.new("CMYK", (20, 20), (0, 255, 255, 0)).save(tmp_path / "a.jpg")
+    assert np.allclose(decode(tmp_path / "a.jpg").getpixel((5, 5)), RED, atol=4)
+    Image.new("1", (20, 20), 1).save(tmp_path / "b.png")
+    assert decode(tmp_path / "b.png").getpixel((5, 5)) == WHITE
+    picture().convert("P").save(tmp_path / "c.gif")
+    assert decode(tmp_path / "c.gif").getpixel((5, 5)) == RED
+
+
+@pytest.mark.parametrize("extension", ["png", "tif"])
+def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path, extension):
+    path = tmp_path / f"a.{extension}"
+    ramp = np.linspace(0, 65535, 256).astype(np.uint16)
+    Image.fromarray(np.tile(ramp, (20, 1))).save(path)
+    assert [decode(path).getpixel((x, 3))[0] for x in (0, 64, 128, 255)] == [0, 64, 128, 255]
+
+
+def test_floating_point_from_zero_to_one(tmp_path):
+    Image.fromarray(np.full((20, 20), 0.5, dtype=np.float32)).save(tmp_path / "a.tif")
+    assert decode(tmp_path / "a.tif").getpixel((5, 5)) == (128, 128, 128)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"])
+@pytest.mark.parametrize("share", [0.03, 0.6])
+def test_truncated_files_are_rejected(tmp_path, kind, share):
+    path = tmp_path / "a.jpg"
+    noise().save(path, format=kind)
+    data = path.read_bytes()
+    path.write_bytes(data[: max(8, round(len(data) * share))])
+    with pytest.raises(ImageRejected, match=r"broken image data|not an image"):
+        decode(path)
+    assert not ImageFile.LOAD_TRUNCATED_IMAGES
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"])
+@pytest.mark.filterwarnings("ignore")  # Pillow warns of broken TIFF tags and of large sizes
+def test_damaged_bytes_never_raise_anything_else(kind):
+    buffer = io.BytesIO()
+    noise((24, 20)).save(buffer, format=kind)
+    rng = np.random.default_rng(7)
+    for _ in range(60):
+        data = bytearray(buffer.getvalue())
+        for place in rng.integers(0, min(len(data), 400), 4):
+            data[place] = rng.integers(256)
+        try:
+            assert images.decode_bytes(bytes(data)).mode == "RGB"
+        except ImageRejected as reason:
+            assert str(reason)
+
+
+def test_a_text_named_png_and_an_empty_file_are_rejected(tmp_path):
+    path = tmp_path / "a.png"
+    path.write_text("<html>404 not found</html>" * 20, encoding="utf-8")
+    with pytest.raises(ImageRejected, match="not an image"):
+        decode(path)
+    path.write_bytes(b"")
+    with pytest.raises(ImageRejected, match="empty file"):
+        decode(path)
+    with pytest.raises(ImageRejected, match="cannot be read: No such file"):
+        decode(tmp_path / "gone.png")
+
+
+@pytest.mark.parametrize("side", [40_000, 9_000])
+def test_a_decompression_bomb_is_rejected_before_it_is_decoded(tmp_path, side):
+    path = tmp_path / "bomb.png"
+    path.write_bytes(png_of_size(side, side))
+    assert path.stat().st_size < 300_000
+    limit = Image.MAX_IMAGE_PIXELS
+    tracemalloc.start()
+    started = time.perf_counter()
+    with pytest.raises(ImageRejected, match="too many pixels"):
+        decode(path)
+    assert time.perf_counter() - started < 1
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()
+    assert limit == Image.MAX_IMAGE_PIXELS
+
+
+def test_a_tiny_image_is_rejected(tmp_path):
+    picture((15, 300)).save(tmp_path / "a.png")
+    with pytest.raises(ImageRejected, match="too small: 15 x 300"):
+        decode(tmp_path / "a.png")
+
+
+def test_find_images_sorts_and_skips(tmp_path):
+    for name in ("b/2.png", "a/1.JPG", "b/.hidden.png", "__MACOSX/b/2.png", ".git/x.png", "c.png"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        picture().save(path, format="PNG")
+    (tmp_path / "index.csv").write_text("path,bytes\n", encoding="utf-8")
+    (tmp_path / "BM.txt").write_text("BM is not always a bitmap", encoding="utf-8")
+    picture().save(tmp_path / "a" / "no_extension", format="WEBP")
+    (tmp_path / "a" / "text.png").write_text("text", encoding="utf-8")
+    names = [path.relative_to(tmp_path).as_posix() for path in find_images(tmp_path)]
+    assert names == ["a/1.JPG", "a/no_extension", "a/text.png", "b/2.png", "c.png"]
+
+
+def test_looping_links_and_links_out_of_the_tree_end(tmp_path):
+    library, outside = tmp_path / "library", tmp_path / "outside"
+    (library / "b").mkdir(parents=True)
+    outside.mkdir()
+    picture().save(library / "b" / "1.png")
+    picture().save(outside / "2.png")
+    (library / "a_link").symlink_to(library / "b")
+    (library / "b" / "loop").symlink_to(library)
+    (library / "out").symlink_to(outside)
+    (outside / "back").symlink_to(library)
+    (library / "self").symlink_to(library / "self")
+    (library / "gone.png").symlink_to(tmp_path / "nothing")
+    names = [path.relative_to(library).as_posix() for path in find_images(library)]
+    assert names == ["b/1.png", "gone.png", "out/2.png"]
+
+
+def test_a_named_pipe_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    os.mkfifo(tmp_path / "pipe")
+    assert [path.name for path in find_images(tmp_path)] == ["pipe.png"]
+    with pytest.raises(ImageRejected, match="not a regular file"):
+        decode(tmp_path / "pipe.png")
+
+
+@pytest.mark.parametrize("make", [True, False])
+def test_an_empty_and_a_missing_folder_are_named(tmp_path, make):
+    folder = tmp_path / "memes"
+    if make:
+        folder.mkdir()
+    with pytest.raises(LibraryError, match="no image" if make else "does not exist") as error:
+        find_images(folder)
+    assert str(folder) in str(error.value)
+    assert "sources" in str(error.value)
+
+
+def test_names_in_gbk_become_readable(tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/" + "表情.png".encode("gbk"))
+    try:
+        picture().save(path)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    [found] = find_images(tmp_path)
+    assert images.readable(found.relative_to(tmp_path)) == "表情.png"

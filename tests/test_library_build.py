@@ -1,0 +1,394 @@
+import csv
+import os
+import re
+import shutil
+import stat
+import subprocess
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from memecmd_utils import (
+    contact_sheet,
+    example_memes,
+    images,
+    meme_sources,
+    near_duplicates,
+    paths,
+    schemas,
+    storage,
+)
+from memecmd_utils.images import LibraryError
+from memecmd_utils.library_build import build_library, check_ocr_on_sample
+from memecmd_utils.ocr import MemoryCache, RapidOcr
+from memecmd_utils.picture_notes import picture_note, reads_as_words
+from memecmd_utils.profiles import Profile
+
+CORPUS = paths.root.parent / "shared" / "corpora" / "emojipackage"
+
+
+class FakeOcr:
+    """Reads what the test says about a picture's colour at its upper left corner."""
+
+    ocr_id = "fake 1"
+
+    def __init__(self, texts=None, default=""):
+        self.texts, self.default, self.calls = texts or {}, default, 0
+
+    def read_text(self, image):
+        self.calls += 1
+        return self.texts.get(image.getpixel((0, 0)), self.default)
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "root", tmp_path)
+    return tmp_path
+
+
+def save(path, seed=0, corner=(255, 255, 255), size=(96, 96), **options):
+    """A picture of its own for every seed; `corner` colours one pixel and leaves the hash nearly alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 256, (6, 6), dtype=np.uint8)
+    image = Image.fromarray(values).resize(size, Image.Resampling.NEAREST).convert("RGB")
+    image.putpixel((0, 0), corner)
+    image.save(path, **{"format": "PNG", **options})
+    return path
+
+
+def profile(**values):
+    return Profile(name="test", **{"sources": ["memes"], **values})
+
+
+def build(root, ocr=None, cache=None, **values):
+    run = root / "run"
+    report = build_library(profile(**values), run, ocr or FakeOcr(default="字"), cache)
+    return report, storage.read_parquet(run / "memes.parquet", schemas.Meme)
+
+
+def reasons(root):
+    with (root / "run" / "rejected.csv").open(encoding="utf-8", newline="") as handle:
+        return {row["file"]: row["reason"] for row in csv.DictReader(handle)}
+
+
+def snapshot(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_folder_becomes_a_library(root):
+    save(root / "memes" / "鸽子" / "今天也要加油.png", seed=1, size=(1280, 320))
+    save(root / "memes" / "b" / "QQ图片20171201095500.jpg", seed=2, format="JPEG", quality=95)
+    ocr, cache = FakeOcr(default="加油"), MemoryCache()
+    report, memes = build(root, ocr, cache)
+    assert (report.found, report.kept, report.rejected, report.not_sampled) == (2, 2, 0, 0)
+    assert [m.origin for m in memes] == ["b/QQ图片20171201095500.jpg", "鸽子/今天也要加油.png"]
+    for meme in memes:
+        image = Image.open(root / "run" / meme.file)
+        assert image.format == "PNG"
+        assert image.size == (meme.width, meme.height)
+        assert meme.file == f"memes/{meme.meme_id}.png"
+        assert meme.meme_id == meme.sha256[:12]
+        assert (meme.text, meme.text_source, meme.source, meme.licence) == ("加油", "ocr", "user image", "")
+        assert re.fullmatch("[0-9a-f]{16}", meme.phash)
+    assert (memes[1].width, memes[1].height) == (640, 160)
+    assert memes[1].picture_note == "文件夹：鸽子；文件名：今天也要加油"
+    assert memes[0].picture_note == ""
+    assert reasons(root) == {}
+    assert (root / "run" / "rejected.csv").read_text(encoding="utf-8") == "file,reason\n"
+    build(root, ocr, cache)
+    assert ocr.calls == len(cache) == 2
+
+
+def test_bad_files_are_listed_with_their_reason(root):
+    folder = root / "memes"
+    save(folder / "good.png")
+    (folder / "text.png").write_text("no image", encoding="utf-8")
+    (folder / "empty.gif").touch()
+    data = save(folder / "cut.jpg", seed=3, format="JPEG").read_bytes()
+    (folder / "cut.jpg").write_bytes(data[: len(data) // 2])
+    (folder / "gone.png").symlink_to(root / "nothing.png")
+    report, _ = build(root)
+    assert (report.rejected, report.kept) == (4, 1)
+    listed = reasons(root)
+    assert sorted(listed) == ["cut.jpg", "empty.gif", "gone.png", "text.png"]
+    assert "broken image data" in listed["cut.jpg"]
+    assert "not an image" in listed["text.png"]
+    assert listed["empty.gif"] == "empty file"
+
+
+def test_duplicates_are_dropped_and_say_of_what(root):
+    folder = root / "memes"
+    save(folder / "a.png", seed=1)
+    save(folder / "copy.png", seed=1)
+    save(folder / "near.png", seed=1, corner=(255, 255, 254))
+    save(folder / "other caption.png", seed=1, corner=(1, 1, 1))
+    save(folder / "silent.png", seed=1, corner=(2, 2, 2))
+    ocr = FakeOcr({(1, 1, 1): "别的字", (2, 2, 2): ""}, default="字")
+    report, memes = build(root, ocr)
+    assert [m.origin for m in memes] == ["a.png", "other caption.png", "silent.png"]
+    assert (report.exact_duplicates, report.near_duplicates, report.doubtful_pairs) == (1, 1, 2)
+    assert reasons(root) == {
+        "copy.png": "exact duplicate of a.png",
+        "near.png": "near duplicate of a.png",
+    }
+    assert memes[2].text_source == "none"
+    page = report.contact_sheet.read_text(encoding="utf-8")
+    assert "Doubtful pairs" in page
+    for source in re.findall(r'<img src="([^"]+)"', page):
+        assert (root / "run" / source).is_file()
+
+
+def test_the_curation_file_is_honoured(root):
+    folder = root / "memes"
+    for name, corner in (("a.png", (9, 9, 9)), ("near.png", (8, 8, 8)), ("也.png", (7, 7, 7))):
+        save(folder / name, seed=1 if name != "也.png" else 2, corner=corner)
+    (root / "c.csv").write_text(
+        "\ufefffile,action,why\nnear.png,keep,\n也.png,drop,看不清\n", encoding="utf-8"
+    )
+    report, memes = build(root, curation="c.csv")
+    assert [m.origin for m in memes] == ["a.png", "near.png"]
+    assert report.near_duplicates == 0
+    assert reasons(root)["也.png"] == "dropped by the curation file: 看不清"
+    assert report.dropped == 1
+
+
+def test_keeping_one_twin_leaves_the_other_dropped_and_is_in_every_sample(root):
+    for name, corner in (("a.png", (9, 9, 9)), ("near.png", (8, 8, 8))):
+        save(root / "memes" / name, seed=1, corner=corner)
+    for number in range(2, 30):
+        save(root / "memes" / f"{number}.png", seed=number)
+    (root / "c.csv").write_text("file,action,why\na.png,keep,\n", encoding="utf-8")
+    _, memes = build(root, curation="c.csv")
+    assert "a.png" in [m.origin for m in memes]
+    assert reasons(root) == {"near.png": "near duplicate of a.png"}
+    for seed in range(4):
+        _, memes = build(root, curation="c.csv", max_memes=2, seed=seed)
+        assert "a.png" in [m.origin for m in memes]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("file,action,why\na.png,keep,\nb.png,drop,\n", r"line 3: there is no file 'b.png'"),
+        ("file,action,why\na.png,remove,\n", r"line 2: action 'remove' is neither keep nor drop"),
+        ("file,action,why\na.png,keep,\na.png,drop,\n", r"line 3: 'a.png' is kept on one line"),
+        ("a.png,keep\n", "the first line must be file,action,why"),
+        (None, "does not exist"),
+    ],
+)
+def test_a_wrong_curation_file_names_the_line(root, text, message):
+    save(root / "memes" / "a.png")
+    if text is not None:
+        (root / "c.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(LibraryError, match=message):
+        build(root, curation="c.csv")
+
+
+def test_a_sample_is_spread_over_folders_and_topped_up(root):
+    for folder, count in (("big", 30), ("small", 6)):
+        for number in range(count):
+            save(
+                root / "memes" / folder / f"{number:02}.png", seed=number + (100 if folder == "small" else 0)
+            )
+    ocr = FakeOcr(default="字")
+    _, memes = build(root, ocr, max_memes=12)
+    assert ocr.calls == 12
+    assert [m.origin.split("/")[0] for m in memes] == ["big"] * 10 + ["small"] * 2
+    again = snapshot(root / "run")
+    build(root, max_memes=12)
+    assert snapshot(root / "run") == again
+    _, other = build(root, max_memes=12, seed=14)
+    assert [m.origin for m in other] != [m.origin for m in memes]
+    # Three of the chosen break and two become twins of others: the number is made up again.
+    for meme in memes[:3]:
+        (root / "memes" / meme.origin).write_bytes(b"broken")
+    for one, two in ((memes[3], memes[4]), (memes[5], memes[6])):
+        (root / "memes" / one.origin).write_bytes((root / "memes" / two.origin).read_bytes())
+    report, refilled = build(root, max_memes=12)
+    assert (report.kept, report.rejected, report.exact_duplicates) == (12, 3, 2)
+    assert {m.origin for m in memes[7:]} <= {m.origin for m in refilled}
+    assert report.not_sampled == 36 - 12 - 5
+
+
+def test_more_memes_wanted_than_there_are(root):
+    save(root / "memes" / "a.png")
+    report, memes = build(root, max_memes=50)
+    assert (len(memes), report.not_sampled) == (1, 0)
+
+
+def test_an_interrupted_run_gives_the_same_result(root):
+    for number in range(6):
+        save(root / "memes" / f"{number}.png", seed=number)
+
+    class Stops(FakeOcr):
+        def read_text(self, image):
+            if self.calls == 3:
+                raise KeyboardInterrupt
+            return super().read_text(image)
+
+    build(root)
+    whole = snapshot(root / "run")
+    (root / "run" / "memes.parquet").unlink()
+    cache = MemoryCache()
+    with pytest.raises(KeyboardInterrupt):
+        build_library(profile(), root / "run", Stops(default="字"), cache)
+    assert not (root / "run" / "memes.parquet").exists()
+    (root / "run" / "memes" / "0123456789ab.png").write_bytes(b"left behind")
+    ocr = FakeOcr(default="字")
+    build(root, ocr, cache)
+    assert ocr.calls == 3
+    assert snapshot(root / "run") == whole
+
+
+def test_the_same_path_in_two_sources_gets_two_names(root):
+    save(root / "one" / "a.png", seed=1)
+    save(root / "two" / "a.png", seed=2)
+    (root / "c.csv").write_text("file,action,why\ntwo/a.png,drop,\n", encoding="utf-8")
+    _, memes = build(root, sources=["one", "two"], curation="c.csv")
+    assert [m.origin for m in memes] == ["a.png"]
+    assert list(reasons(root)) == ["two/a.png"]
+
+
+def test_missing_and_empty_sources_are_named(root):
+    with pytest.raises(LibraryError, match="memes does not exist"):
+        build(root)
+    (root / "memes").mkdir()
+    with pytest.raises(LibraryError, match="memes holds no image"):
+        build(root)
+    (root / "memes" / "a.png").write_bytes(b"text")
+    with pytest.raises(LibraryError, match=r"no meme is left of 1 files.*a\.png: not an image"):
+        build(root)
+    assert (root / "run" / "rejected.csv").is_file()
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file_is_rejected(root):
+    save(root / "memes" / "a.png")
+    save(root / "memes" / "b.png", seed=2).chmod(stat.S_IWUSR)
+    report, _ = build(root)
+    assert report.rejected == 1
+
+
+def test_example_memes_keep_id_and_known_text(root, monkeypatch):
+    table = root / "memes.csv"
+    rows = [
+        ("x1", "上面的", "下面的", "1F634", "top_bottom", "一张脸", "above / below"),
+        ("x2", "", "一起走吧", "1F431 1F436", "duo", "一猫一狗", "Let's go"),
+    ]
+    with table.open("w", encoding="utf-8", newline="") as handle:
+        csv.writer(handle).writerows([example_memes.COLUMNS, *rows])
+    monkeypatch.setattr(paths, "example", root)
+    ocr = FakeOcr(default="上面的")
+    _, memes = build(root, ocr, sources=["example"])
+    assert ocr.calls == 0
+    assert [m.meme_id for m in memes] == ["x1", "x2"]
+    first = memes[0]
+    assert (first.text, first.text_source, first.source) == ("上面的 下面的", "known", "drawn")
+    assert (first.picture_note, first.gloss) == ("一张脸", "above / below")
+    assert first.licence == "CC BY-SA 4.0 (OpenMoji)"
+    # A user's copy of an example meme does not replace it.
+    (root / "memes").mkdir()
+    (root / "memes" / "a.png").write_bytes((root / "run" / first.file).read_bytes())
+    _, both = build(root, ocr, sources=["memes", "example"])
+    assert [m.meme_id for m in both] == ["x1", "x2"]
+    assert reasons(root) == {"a.png": "exact duplicate of x1"}
+    sample = check_ocr_on_sample(memes, root / "run", ocr, n=1, seed=1)
+    assert list(sample.columns) == ["meme_id", "known", "read", "similarity"]
+    assert len(sample) == 1
+    whole = check_ocr_on_sample(memes, root / "run", ocr)
+    assert whole.loc[whole.meme_id == "x1", "similarity"].item() == pytest.approx(2 * 3 / 9)
+    assert check_ocr_on_sample([], root / "run", ocr).empty
+
+
+def test_the_contact_sheet_escapes_strangers_text(root):
+    evil = "<script>alert(1)</script>"
+    save(root / "memes" / "a b&#'.png")
+    (root / "memes" / "<img src=x onerror=y>.png").write_bytes(b"text")
+    (root / "c.csv").write_text('file,action,why\n"a b&#\'.png",keep,</script><b>\n', encoding="utf-8")
+    report, _ = build(root, FakeOcr(default=evil), curation="c.csv")
+    page = report.contact_sheet.read_text(encoding="utf-8")
+    assert evil not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<img src=x" not in page
+    assert "</script><b>" not in page
+    assert page.count("<script>") == 1
+
+
+def test_the_script_of_the_page_is_valid(root):
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    save(root / "memes" / "a.png")
+    page = build(root)[0].contact_sheet.read_text(encoding="utf-8")
+    script = root / "page.js"
+    script.write_text(page.split("<script>")[1].split("</script>")[0], encoding="utf-8")
+    subprocess.run([node, "--check", str(script)], check=True, timeout=30)
+
+
+def test_the_curation_file_of_the_page_can_be_read_back(tmp_path):
+    # What the page's button writes: every field in quotes, quotes doubled.
+    path = tmp_path / "curation.csv"
+    path.write_text('file,action,why\n"a, ""b"".png","drop","两次"\n', encoding="utf-8")
+    decisions = contact_sheet.read_curation(path, {'a, "b".png'})
+    assert decisions['a, "b".png'] == contact_sheet.Decision('a, "b".png', "drop", "两次")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("今天也要加油", True),
+        ("so tired", True),
+        ("猫2", True),
+        ("微信图片_20180101120000", False),
+        ("mmexport1526547", False),
+        ("IMG_20200101_120000", False),
+        ("0005fce3-aefd-4694-bb94-55fbe56d0793", False),
+        ("d41d8cd98f00b204e9800998ecf8427e", False),
+        ("9150e4e5ly1fdj7nq2gmtg206o06oq5n", False),
+        ("123", False),
+        ("下载 (3)", False),
+        ("Screenshot 2024-01-01", False),
+        ("表情", False),
+    ],
+)
+def test_names_that_say_something(name, words):
+    assert reads_as_words(name) is words
+
+
+def test_picture_note_leaves_out_what_says_nothing():
+    assert picture_note("", "123") == ""
+    assert picture_note("鸽子", "123") == "文件夹：鸽子"
+    assert picture_note("其他", "好的") == "文件名：好的"
+
+
+@pytest.mark.corpora
+def test_real_memes_and_real_ocr(root):
+    if not CORPUS.is_dir():
+        pytest.skip(f"no real memes at {CORPUS}")
+    run = root / "run"
+    report = build_library(profile(sources=[str(CORPUS)], max_memes=8), run, RapidOcr())
+    memes = storage.read_parquet(run / "memes.parquet", schemas.Meme)
+    assert (report.kept, len(memes)) == (8, 8)
+    # Most file names of this corpus are the caption.
+    shares = [
+        near_duplicates.similarity(
+            *map(near_duplicates.normalise_text, (m.text, m.origin.split("/")[-1][:-4]))
+        )
+        for m in memes
+    ]
+    assert np.median(shares) > 0.6
+
+
+@pytest.mark.corpora
+def test_every_real_file_decodes(root):
+    if not CORPUS.is_dir():
+        pytest.skip(f"no real memes at {CORPUS}")
+    with (CORPUS / "index.csv").open(encoding="utf-8", newline="") as handle:
+        index = {row["path"]: row for row in csv.DictReader(handle)}
+    found = meme_sources.find_candidates([str(CORPUS)])
+    assert {candidate.origin for candidate in found} == set(index)
+    for candidate in found[::25]:
+        image = images.decode(candidate.path)
+        assert image.size == (int(index[candidate.origin]["width"]), int(index[candidate.origin]["height"]))

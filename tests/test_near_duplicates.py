@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw
+
+from memecmd_utils import near_duplicates
+from memecmd_utils.near_duplicates import alike, close_pairs, near_duplicate_groups, normalise_text, phash
+
+
+def plain_pairs(hashes, max_distance):
+    n = len(hashes)
+    return [
+        [i, j]
+        for i in range(n)
+        for j in range(i + 1, n)
+        if (hashes[i] ^ hashes[j]).bit_count() <= max_distance
+    ]
+
+
+def near_hashes(n, seed):
+    """Hashes of which many lie within a few bits of each other."""
+    rng = np.random.default_rng(seed)
+    centres = [int(c) for c in rng.integers(0, 2**63, 20)]
+    out = []
+    for _ in range(n):
+        value = centres[rng.integers(20)]
+        for bit in rng.integers(0, 64, rng.integers(0, 6)):
+            value ^= 1 << int(bit)
+        out.append(value)
+    return out
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 2**64 - 1), max_size=30),
+    st.lists(st.tuples(st.integers(0, 29), st.sets(st.integers(0, 63), max_size=9)), max_size=30),
+    st.integers(0, 12),
+)
+def test_close_pairs_equal_a_double_loop(hashes, flips, max_distance):
+    for number, bits in flips:
+        if hashes:
+            hashes.append(hashes[number % len(hashes)] ^ sum(1 << bit for bit in bits))
+    assert close_pairs(hashes, max_distance).tolist() == plain_pairs(hashes, max_distance)
+
+
+@pytest.mark.parametrize(("small", "block"), [(0, 2048), (10_000, 7), (0, 7)])
+def test_buckets_and_blocks_change_nothing(monkeypatch, small, block):
+    monkeypatch.setattr(near_duplicates, "SMALL", small)
+    monkeypatch.setattr(near_duplicates, "BLOCK", block)
+    hashes = near_hashes(120, seed=3)
+    expected = plain_pairs(hashes, 6)
+    assert len(expected) > 100
+    assert close_pairs(hashes, 6).tolist() == expected
+
+
+def test_same_picture_needs_the_same_text():
+    hashes = [0, 0b111111, 0b1111111, 0, 0]
+    texts = ["今天也要加油", "今天也要加油！", "今天也要加油", "明天再说吧", ""]
+    found = near_duplicate_groups(hashes, texts)
+    assert found.groups == [[0, 1]]  # 2 is 7 bits away from 0 and near only to 1, which is dropped
+    assert found.doubtful == [(0, 4), (1, 4), (3, 4)]
+
+
+def test_two_pictures_without_text_are_near_duplicates():
+    assert near_duplicate_groups([5, 4, 2**40 - 1], ["", " ", ""]) == ([[0, 1]], [])
+
+
+def test_a_longer_input_keeps_earlier_decisions():
+    hashes, texts = near_hashes(60, seed=5), ["哈哈哈" if i % 2 else "呵呵呵" for i in range(60)]
+    whole = {j for group in near_duplicate_groups(hashes, texts).groups for j in group[1:]}
+    for n in range(60):
+        part = {j for group in near_duplicate_groups(hashes[:n], texts[:n]).groups for j in group[1:]}
+        assert part == {j for j in whole if j < n}
+
+
+def test_normalise_text():
+    assert normalise_text("Ｈｅｌｌｏ，　世界！") == "hello世界"
+    assert normalise_text(" ？？ ") == "??"
+    assert normalise_text("") == ""
+
+
+@given(st.text("甲乙丙ab", max_size=12), st.text("甲乙丙ab", max_size=12), st.floats(0, 1))
+def test_alike_is_symmetric_and_agrees_with_similarity(a, b, least):
+    assert alike(a, b, least) == alike(b, a, least)
+    assert alike(a, b, least) == (near_duplicates.similarity(a, b) >= least)
+
+
+def test_nine_tenths_is_the_border():
+    assert alike("一二三四五六七八九十", "一二三四五六七八九拾", 0.9)
+    assert not alike("一二三四五六七八九", "一二三四五六七八玖", 0.9)
+
+
+def test_phash_is_stable_under_scaling_and_tells_pictures_apart():
+    image = Image.new("RGB", (200, 200), "white")
+    ImageDraw.Draw(image).ellipse((20, 60, 120, 180), fill="black")
+    other = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    assert 0 <= phash(image) < 2**64
+    assert (phash(image) ^ phash(image.resize((90, 90)))).bit_count() <= 6
+    assert (phash(image) ^ phash(other)).bit_count() > 6
+
+
+def test_wrong_input_is_refused():
+    with pytest.raises(ValueError, match="2 hashes but 1 texts"):
+        near_duplicate_groups([1, 2], [""])
+    with pytest.raises(ValueError, match="max_distance"):
+        close_pairs([1], 64)
+    assert close_pairs([]).shape == (0, 2)

@@ -1,0 +1,101 @@
+import logging
+import socket
+
+import pytest
+from PIL import Image, ImageDraw
+
+from memecmd_utils import ocr
+from memecmd_utils.fonts import pil_font
+from memecmd_utils.ocr import Line, MemoryCache, RapidOcr, read_cached, reading_order
+
+
+def page(*lines):
+    image = Image.new("RGB", (360, 240), "white")
+    pen = ImageDraw.Draw(image)
+    for number, line in enumerate(lines):
+        pen.text((20, 20 + 80 * number), line, font=pil_font(40), fill="black")
+    return image
+
+
+class CountingOcr:
+    ocr_id = "fake 1"
+
+    def __init__(self):
+        self.calls = 0
+
+    def read_text(self, image):
+        self.calls += 1
+        return "字"
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return RapidOcr(threads=1)
+
+
+def test_chinese_lines_are_read_in_order_without_network_or_logs(engine, monkeypatch, capfd):
+    def no_network(*args, **kwargs):
+        raise AssertionError("OCR must not use the network")
+
+    monkeypatch.setattr(socket.socket, "connect", no_network)
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers))
+    assert engine.read_text(page("早上九点的我", "晚上九点的我")) == "早上九点的我 晚上九点的我"
+    assert (root.level, list(root.handlers)) == before
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_text_is_an_empty_string(engine):
+    assert engine.read_text(Image.new("RGB", (200, 200), "white")) == ""
+
+
+def test_low_confidence_is_dropped(engine, monkeypatch):
+    monkeypatch.setattr(ocr, "MIN_SCORE", 1.1)
+    assert engine.read_text(page("早上九点的我")) == ""
+
+
+def test_the_id_names_version_and_models(engine):
+    from importlib.metadata import version
+
+    assert engine.ocr_id.startswith(f"rapidocr {version('rapidocr')}; ")
+    assert "_det_" in engine.ocr_id
+    assert "_rec_" in engine.ocr_id
+    assert engine.ocr_id.endswith(ocr.RULES)
+
+
+def test_a_wheel_without_models_is_an_error(monkeypatch):
+    ocr.wheel_models.cache_clear()
+    monkeypatch.setattr(ocr.metadata, "files", lambda package: [])
+    try:
+        with pytest.raises(ocr.OcrError, match="holds no det model"):
+            ocr.wheel_models()
+    finally:
+        ocr.wheel_models.cache_clear()
+
+
+def test_the_cache_is_asked_first_and_keyed_by_image_and_engine():
+    reader, cache = CountingOcr(), MemoryCache()
+    image = page()
+    assert [read_cached(image, "a" * 64, reader, cache) for _ in range(3)] == ["字"] * 3
+    assert reader.calls == 1
+    read_cached(image, "b" * 64, reader, cache)
+    reader.ocr_id = "fake 2"
+    read_cached(image, "a" * 64, reader, cache)
+    assert reader.calls == 3
+
+
+def test_an_empty_text_is_cached_too():
+    reader, cache = CountingOcr(), MemoryCache()
+    cache.put(ocr.cache_key("a", reader.ocr_id), "")
+    assert read_cached(page(), "a", reader, cache) == ""
+    assert reader.calls == 0
+
+
+def test_rows_go_from_left_to_right_even_if_tilted():
+    lines = [Line("三", 0, 60, 50, 90), Line("二", 60, 5, 110, 35), Line("一", 0, 8, 50, 38)]
+    assert [line.text for line in reading_order(lines)] == ["一", "二", "三"]
+
+
+def test_vertical_columns_go_from_right_to_left():
+    lines = [Line("左边", 0, 0, 20, 80), Line("右边", 40, 0, 60, 80)]
+    assert [line.text for line in reading_order(lines)] == ["右边", "左边"]

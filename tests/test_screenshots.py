@@ -1,0 +1,171 @@
+import io
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+from made_up import COLOURS, TEXTS, dialogue, meme_files, placement
+from PIL import Image
+from pydantic import ValidationError
+
+from memecmd_utils import chat_tiles, screenshots
+from memecmd_utils.screenshots import Bubble, ChatSpec
+
+
+def test_meme_stands_before_or_after_the_utterance_on_its_speakers_side() -> None:
+    memes = [placement(2, "m1"), placement(5, "m2"), placement(3, "m3", dialogue_id="another")]
+    before = screenshots.chat_from_dialogue(dialogue(), memes)
+    assert [b.meme_id or b.text for b in before.bubbles] == [
+        TEXTS[0],
+        "m1",
+        *TEXTS[1:4],
+        "m2",
+        *TEXTS[4:],
+    ]
+    after = screenshots.chat_from_dialogue(dialogue(), memes, meme_position="after")
+    assert [b.meme_id or b.text for b in after.bubbles] == [*TEXTS[:2], "m1", *TEXTS[2:5], "m2", TEXTS[5]]
+    sides = {b.meme_id: b.side for b in before.bubbles if b.meme_id}
+    assert sides == {"m1": "left", "m2": "right"}  # B wrote turn 2, A (the owner) turn 5
+    assert before.title == "老柏"
+
+
+def test_n_turns_cuts_turns_and_memes() -> None:
+    memes = [placement(2, "m1"), placement(5, "m2")]
+    spec = screenshots.chat_from_dialogue(dialogue(), memes, n_turns=4)
+    assert [b.meme_id or b.text for b in spec.bubbles] == [TEXTS[0], "m1", *TEXTS[1:4]]
+
+
+def test_two_strategies_at_once_are_refused() -> None:
+    with pytest.raises(ValueError, match="one strategy"):
+        screenshots.chat_from_dialogue(
+            dialogue(), [placement(2, "m1"), placement(2, "m2", strategy="random")]
+        )
+    with pytest.raises(ValueError, match="the meme is A's"):
+        screenshots.chat_from_dialogue(dialogue(), [placement(2, "m1", speaker="A")])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("scale", [1, 2])
+def test_pixels_of_memes_and_bubbles(tmp_path: Path, theme: str, scale: int) -> None:
+    files = meme_files(tmp_path)
+    spec = screenshots.chat_from_dialogue(
+        dialogue(), [placement(2, "m1"), placement(5, "m2")], theme=theme, scale=scale
+    )
+    image = screenshots.draw(spec, files)
+    boxes, height = screenshots.arrange(spec, files)
+    assert image.size == (390 * scale, height)
+    colours = chat_tiles.THEMES[theme]
+    memes = [box for box in boxes if box.bubble.meme_id]
+    assert [box.bubble.meme_id for box in memes] == ["m1", "m2"]
+    for box in memes:
+        middle = (box.x + box.width // 2, box.y + box.height // 2)
+        assert image.getpixel(middle) == COLOURS[box.bubble.meme_id]
+        assert (box.x + box.width / 2 < image.width / 2) == (box.bubble.side == "left")
+        assert (box.width, box.height) == (150 * scale, 150 * scale)
+    for box in boxes:
+        if not box.bubble.meme_id:
+            fill = colours.right if box.bubble.side == "right" else colours.left
+            assert image.getpixel((box.x + box.width // 2, box.y + 3 * scale)) == fill
+            assert image.getpixel((box.x, box.y)) != fill  # the corner is round
+    for above, below in itertools.pairwise(boxes):
+        assert below.top >= above.y + above.height
+
+
+def test_text_is_drawn_inside_its_bubble(tmp_path: Path) -> None:
+    long = "这句话特别长，" * 8 + "终于说完了。"
+    spec = ChatSpec(title="老柏", bubbles=(Bubble(side="left", name="老柏", text=long),))
+    image = screenshots.draw(spec, {})
+    (box,), _ = screenshots.arrange(spec, {})
+    assert len(box.lines) > 3
+    inside = image.crop((box.x, box.y, box.x + box.width, box.y + box.height)).convert("L")
+    dark = inside.point(lambda v: 255 if v < 128 else 0).getbbox()
+    assert dark is not None
+    pad = screenshots.PAD_X
+    assert dark[0] >= pad - 1 and dark[2] <= box.width - pad + 1
+    assert dark[1] >= 4 and dark[3] <= box.height - 4
+    # every line has ink
+    for number in range(len(box.lines)):
+        top = screenshots.PAD_Y + number * screenshots.LINE
+        assert inside.crop((0, top, box.width, top + screenshots.LINE)).getextrema()[0] < 128
+
+
+def test_hash_changes_with_content_and_not_with_paths_or_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memes = [placement(2, "m1")]
+    spec = screenshots.chat_from_dialogue(dialogue(), memes)
+    first = screenshots.spec_sha256(spec)
+    assert len(first) == 64
+    reordered = dict(reversed(spec.model_dump(mode="json").items()))
+    assert screenshots.spec_sha256(ChatSpec.model_validate(reordered)) == first
+    others = [
+        screenshots.chat_from_dialogue(dialogue(), []),
+        screenshots.chat_from_dialogue(dialogue(), [placement(2, "m2")]),
+        screenshots.chat_from_dialogue(dialogue(), memes, meme_position="after"),
+        screenshots.chat_from_dialogue(dialogue(), memes, n_turns=5),
+        screenshots.chat_from_dialogue(dialogue(), memes, theme="dark"),
+        screenshots.chat_from_dialogue(dialogue(), memes, scale=2),
+    ]
+    assert len({first, *map(screenshots.spec_sha256, others)}) == 1 + len(others)
+    assert "png" not in spec.model_dump_json()  # a meme is its id; where its file lies is not content
+    monkeypatch.setattr(screenshots, "RENDERER_VERSION", screenshots.RENDERER_VERSION + 1)
+    assert screenshots.spec_sha256(spec) != first
+
+
+def test_same_specification_same_bytes(tmp_path: Path) -> None:
+    files = meme_files(tmp_path)
+    spec = screenshots.chat_from_dialogue(dialogue(), [placement(2, "m1")])
+    for kind, name in (("png", "PNG"), ("jpeg", "JPEG")):
+        first = screenshots.encode(screenshots.draw(spec, files), kind)
+        assert first == screenshots.encode(screenshots.draw(spec, files), kind)
+        assert Image.open(io.BytesIO(first)).format == name
+
+
+def test_missing_and_odd_memes(tmp_path: Path) -> None:
+    spec = screenshots.chat_from_dialogue(dialogue(), [placement(2, "m1")])
+    with pytest.raises(KeyError, match="'m1'"):
+        screenshots.draw(spec, {})
+    banner = tmp_path / "banner.png"
+    Image.new("RGBA", (2000, 10), (0, 0, 0, 0)).save(banner)
+    boxes, _ = screenshots.arrange(spec, {"m1": banner})
+    shown = next(box for box in boxes if box.bubble.meme_id)
+    assert (shown.width, shown.height) == (150, 24)
+    image = screenshots.draw(spec, {"m1": banner})
+    assert image.getpixel((shown.x + 75, shown.y + 12)) == (255, 255, 255)  # transparent means white
+
+
+def test_changed_meme_file_is_not_shown_from_the_cache(tmp_path: Path) -> None:
+    files = meme_files(tmp_path)
+    spec = screenshots.chat_from_dialogue(dialogue(), [placement(2, "m1")])
+    old = screenshots.draw(spec, files)
+    Image.new("RGB", (300, 300), (0, 200, 0)).save(files["m1"])
+    os.utime(files["m1"], ns=(1, 1))
+    assert screenshots.draw(spec, files).tobytes() != old.tobytes()
+
+
+def test_bubble_needs_text_or_meme() -> None:
+    for values in ({}, {"text": "嗨", "meme_id": "m1"}):
+        with pytest.raises(ValidationError, match="either text or meme_id"):
+            Bubble(side="left", name="A", **values)
+
+
+def test_the_font_has_chinese_glyphs() -> None:
+    def shape(text: str) -> bytes:
+        return bytes(chat_tiles.font(32).getmask(text))
+
+    missing = shape("\U0010fffd")
+    assert all(shape(c) != missing for c in "表情包，。！？“”《》……龘喵囧")
+    assert shape("直") != shape("真")
+
+
+def test_long_titles_are_cut(tmp_path: Path) -> None:
+    cut = chat_tiles.fit("一个特别特别特别特别特别特别长的名字", 120, 17)
+    assert cut.endswith("…") and chat_tiles.font(17).getlength(cut) <= 120
+    assert chat_tiles.fit("短", 120, 17) == "短"
+
+
+def test_the_two_people_never_look_alike() -> None:
+    page = chat_tiles.THEMES["light"].page
+    for name in ("同名", "A", "李四", "x" * 9):
+        left, right = (chat_tiles.avatar(name, side, 1, page).getpixel((4, 20)) for side in (False, True))
+        assert left != right
