@@ -9,7 +9,11 @@ from memecmd_utils import paths, profiles
 
 
 def _resolve(_: argparse.Namespace) -> int:
-    print(profiles.resolve(*profiles.from_environment())[0])
+    from memecmd_utils import runs
+
+    name, settings = profiles.from_environment()
+    runs.preflight(profiles.load_profile(name, profiles.parse_settings(settings)))
+    print(profiles.resolve(name, settings)[0])
     return 0
 
 

@@ -46,11 +46,14 @@ async def annotate(
     A meme without a usable reply keeps an empty annotation with the reason in `unscored`.
     """
     bar = tqdm(total=len(memes), desc="annotations", unit="meme")
+    # A picture is read only when its turn comes: all of a library at once would not fit in memory.
+    in_flight = asyncio.Semaphore(chat.concurrency)
 
     async def one(meme: Meme) -> Annotation:
         seed = int(seeds.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
-        request = annotation_request(meme, seed, image)
-        answer = await chat.ask(request, lambda reply: replies.structured(reply, AnnotationReply))
+        async with in_flight:
+            request = annotation_request(meme, seed, image)
+            answer = await chat.ask(request, lambda reply: replies.structured(reply, AnnotationReply))
         fields = dict.fromkeys(AnnotationReply.model_fields, "")
         if answer.value is not None:
             fields = answer.value.model_dump()
@@ -66,6 +69,6 @@ async def annotate(
         )
 
     try:
-        return list(await asyncio.gather(*(one(meme) for meme in memes)))
+        return await chat.side_by_side(one(meme) for meme in memes)
     finally:
         bar.close()

@@ -8,12 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 from markupsafe import Markup, escape
 from PIL import Image
 
-from memecmd_utils import dataset_card, evaluation_run, release, report, results, schemas, storage, tables
+from memecmd_utils import (
+    dataset_card,
+    evaluation_run,
+    paths,
+    release,
+    report,
+    results,
+    schemas,
+    storage,
+    tables,
+)
 from memecmd_utils.runs import Run
 
+CASE_TURNS = 10
+"""Turns that Figure 5 shows of each case; Table 2 counts all of them."""
 PAPER_STRATEGIES = ("greedy", "sampling", "random")
 STRATEGY_WORDS = {"greedy": "Greedy", "sampling": "Sampling", "random": "Random"}
 
@@ -49,7 +62,9 @@ def case_pictures(run: Run, records: Records) -> tuple[list[Image.Image], list[s
     images, labels = [], []
     for name in tables.case_dialogues(records.placements, records.dialogues):
         for strategy in PAPER_STRATEGIES:
-            _, picture = evaluation_run.screenshot(run, by_id[name], records.placements, strategy, memes)
+            _, picture = evaluation_run.screenshot(
+                run, by_id[name], records.placements, strategy, memes, CASE_TURNS
+            )
             images.append(picture)
             labels.append(f"{name}, {STRATEGY_WORDS[strategy]}")
     return images, labels
@@ -73,8 +88,14 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
     """Write `release/` below the run's data; pictures without a licence stay out."""
     return release.write_release(
         run.read("memes.parquet").parent, run.folder / "release", records.dialogues, records.placements,
-        records.memes, records.annotations, run.profile,
+        records.memes, records.annotations, run.profile, published=published(),
     )  # fmt: skip
+
+
+def published() -> str:
+    """Date of the package's release, from CITATION.cff: a clock would make two equal runs differ."""
+    citation = yaml.safe_load((paths.root / "CITATION.cff").read_text(encoding="utf-8"))
+    return str(citation["date-released"])
 
 
 def rich(frame: pd.DataFrame) -> Markup:
@@ -111,7 +132,7 @@ def write_page(run: Run, records: Records, numbers: dict[str, Any]) -> Path:
         (
             "Table 1: this run",
             rich(tables.table_1_printed(table_1).set_index("Dataset").T.reset_index(names="")),
-            f"Judge: {judged}. Consistency: {scorer}. Mean [95 % interval, dialogues resampled] (n memes); arrows: "
+            f"Judge: {judged}. Consistency: {scorer}. Mean [95 % interval, dialogues resampled] (n); arrows: "
             "difference to Random. Best bold, second underlined.",
         ),
         (
@@ -143,12 +164,14 @@ def write_page(run: Run, records: Records, numbers: dict[str, Any]) -> Path:
             "Figure 3. Retrieval scores of all memes at all turns; best of each turn.",
         ),
         (figures_dir / "fig4_consistency.png", f"Figure 4. Consistency ({scorer}) with 95 % intervals."),
-        (figures_dir / "fig5_cases.png", "Figure 5. Two dialogues under Greedy, Sampling and Random."),
+        (
+            figures_dir / "fig5_cases.png",
+            f"Figure 5. First {CASE_TURNS} turns of two dialogues under Greedy, Sampling and Random.",
+        ),
     ]
-    images, labels = case_pictures(run, records)
-    chats = [(image, label) for image, label in zip(images, labels, strict=True) if label.endswith("Greedy")]
-    if images:
-        images[0].save(run.report / "figures" / "chat.png")
+    chats = whole_chats(run, records)
+    if chats:
+        chats[0][0].save(run.report / "figures" / "chat.png")
     notebooks = [(path.stem, path) for path in sorted(run.report.glob("0*.html"))]
     return report.write_index(
         run.report,
@@ -165,6 +188,19 @@ def write_page(run: Run, records: Records, numbers: dict[str, Any]) -> Path:
         dataset_dir=run.folder / "release",
         sections=sections(records, numbers),
     )
+
+
+def whole_chats(run: Run, records: Records) -> list[tuple[Image.Image, str]]:
+    """The case dialogues at full length with Greedy's memes."""
+    memes = {meme.meme_id: meme for meme in records.memes}
+    by_id = {dialogue.dialogue_id: dialogue for dialogue in records.dialogues}
+    return [
+        (
+            evaluation_run.screenshot(run, by_id[name], records.placements, "greedy", memes)[1],
+            f"{name}, Greedy",
+        )
+        for name in tables.case_dialogues(records.placements, records.dialogues)
+    ]
 
 
 def sections(records: Records, numbers: dict[str, Any]) -> Sequence[tuple[str, str]]:

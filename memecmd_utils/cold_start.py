@@ -1,6 +1,5 @@
 """Cold starts: news items and role pairs become the context a dialogue begins from (Eq. 3, 7, 9)."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -177,7 +176,7 @@ async def role_cold_starts(
     glosses: dict[str, str] | None = None,
 ) -> tuple[list[Scenario], list[ColdStart]]:
     """Write the scenarios of all pairs side by side and turn them into cold starts."""
-    written = await asyncio.gather(*(write_scenarios(p, chat, profile, encode, glosses) for p in pairs))
+    written = await chat.side_by_side(write_scenarios(p, chat, profile, encode, glosses) for p in pairs)
     scenarios = [scenario for group in written for scenario in group]
     by_id = {pair.pair_id: pair for pair in pairs}
     return scenarios, [from_scenario(scenario, by_id[scenario.pair_id]) for scenario in scenarios]

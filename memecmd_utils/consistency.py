@@ -138,14 +138,20 @@ def text_pairs(
     pairs: list[tuple[Placement, TextKind, str]] = []
     for strategy, group in by_strategy.items():
         rng = seeds.rng(profile.seed, "shuffled", strategy)
+        own: dict[str, list[int]] = {}
+        for position, placed in enumerate(group):
+            own.setdefault(placed.dialogue_id, []).append(position)
         for placed in group:
             pairs.append((placed, "u_t", utterance(placed)))
             following = utterance(placed, 1)
             if following is not None:
                 pairs.append((placed, "u_t+1", following))
-            others = [p for p in group if p.dialogue_id != placed.dialogue_id]
-            if others:
-                pairs.append((placed, "shuffled", utterance(others[int(rng.integers(len(others)))])))
+            mine = own[placed.dialogue_id]
+            if len(mine) < len(group):
+                drawn = int(rng.integers(len(group) - len(mine)))  # among the others, then past one's own
+                for position in mine:
+                    drawn += position <= drawn
+                pairs.append((placed, "shuffled", utterance(group[drawn])))
     return pairs
 
 

@@ -68,6 +68,9 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     n_dialogues = profile.n_news + n_role
     if profile.n_dialogues is not None:
         n_dialogues = min(n_dialogues, profile.n_dialogues)
+    if profile.shard:
+        part, parts = map(int, profile.shard.split("/"))
+        n_dialogues = len(range(part - 1, n_dialogues, parts))
     lines = []
     seen = TOKENS_PER_IMAGE if annotator.vision and profile.llm == "openai" else 0
     t_in = n_memes * (_characters(annotation_request(meme, 0)) * per_char + seen)
@@ -162,11 +165,13 @@ def _judge_lines(
             gate_score=None, threshold=None, fold="a", source="estimate",
         )  # fmt: skip
         calls, t_in, t_out = 0, 0.0, 0.0
-        seen = TOKENS_PER_IMAGE * 2 if endpoint.vision else 0
+        sees = judge.llm == "openai" and endpoint.vision
+        seen = TOKENS_PER_IMAGE * 2 if sees else 0
+        screenshot = (lambda: ("estimate", b"")) if sees else None
         spans = evaluation.lengths(profile.n_turns)
         for memes_sent in sent.values():
             n_calls = round(memes_sent) if profile.judge_unit == "meme" else n_dialogues * len(spans)
-            request = judges.rating_request(dialogue, [placed], {"m": meme}, profile.n_turns, 0)
+            request = judges.rating_request(dialogue, [placed], {"m": meme}, profile.n_turns, 0, screenshot)
             calls += n_calls
             t_in += n_calls * (_characters(request) * per_char + seen)
             each = memes_sent if profile.judge_unit == "meme" else memes_sent * sum(spans) / profile.n_turns

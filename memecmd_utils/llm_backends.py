@@ -4,21 +4,19 @@ import asyncio
 import json
 import os
 import random
-import re
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
-
-from pydantic import BaseModel
+from urllib.parse import urlsplit
 
 from memecmd_utils.llm import ModelId, Reply, Request
+from memecmd_utils.llm_wire import EmptyReply, read_reply, retry_after, strict_schema, wire_message
 from memecmd_utils.profiles import Endpoint
 
 RETRY_STATUS = {408, 409, 425, 429}
+FORM_STATUS = {400, 422}  # how servers say that they do not know a form of structured replies
 MAX_TRIES = 6
-MAX_WAIT_S = 60.0
-THINK = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
+SAMPLE_STRIDE = 1000  # seeds of sample n + 1 begin after those of the further attempts of sample n
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 class EndpointError(RuntimeError):
@@ -85,28 +83,6 @@ class ScriptedBackend:
         """Nothing to release."""
 
 
-def strict_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """JSON schema within OpenAI's strict subset: every key required, nothing additional, no formats."""
-
-    def tighten(node: Any) -> Any:
-        if isinstance(node, list):
-            return [tighten(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        node = {
-            key: tighten(value)
-            for key, value in node.items()
-            if key not in ("title", "default", "minLength", "maxLength", "minimum", "maximum", "description")
-            or isinstance(value, dict)
-        }
-        if node.get("type") == "object" and "properties" in node:
-            node["required"] = list(node["properties"])
-            node["additionalProperties"] = False
-        return node
-
-    return tighten(model.model_json_schema())
-
-
 class OpenAIBackend:
     """Any OpenAI-compatible chat endpoint, through the `openai` package's async client.
 
@@ -129,12 +105,14 @@ class OpenAIBackend:
                 "no model is named: set endpoints.generator.model in the profile, for example "
                 "SET=\"endpoints='{generator: {model: gpt-4o-mini}}'\""
             )
-        key = api_key or os.environ.get(endpoint.key_env)
+        key = (api_key or os.environ.get(endpoint.key_env) or "").strip()
         if not key:
             raise EndpointError(
                 f"no API key: set the environment variable {endpoint.key_env} (its name is the profile's "
                 "`key_env`), or use PROFILE=example, which needs none. A server without keys takes any text"
             )
+        if not key.isascii() or len(key.split()) > 1:
+            raise EndpointError(f"what stands in {endpoint.key_env} is not an API key: it has odd characters")
         self.endpoint = endpoint
         self.model = model or ModelId(name=endpoint.model, label=endpoint.model_label)
         self.source = f"model {self.model}"
@@ -142,62 +120,81 @@ class OpenAIBackend:
         self._key, self._sleep = key, sleep
         self._client: Any = None
         self._loop: Any = None
+        self._closer: Any = None
         self._forms = ["schema", "json", "plain"]
+        self._form_works = False
 
-    def _connect(self) -> Any:
-        import openai  # 0.8 s, so not at the top
-
+    async def _connect(self) -> Any:
         # A client belongs to the event loop it was first used in; notebooks start one per call.
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
-            self._client = openai.AsyncOpenAI(
-                api_key=self._key,
-                base_url=self.endpoint.base_url,
-                timeout=self.endpoint.timeout_s,
-                max_retries=0,
-            )
-            self._loop = loop
+            self._loop, self._closer = loop, self._client_until_loop_ends()
+            self._client = await anext(self._closer)
         return self._client
 
-    def _body(self, request: Request) -> dict[str, Any]:
+    async def _client_until_loop_ends(self) -> AsyncIterator[Any]:
+        """Yield the one client of this loop. `asyncio.run` closes open generators, and so the client."""
+        import openai  # 0.8 s, so not at the top
+
+        # A server on this machine is never behind the proxy that the environment may name.
+        local = self.endpoint.base_url and urlsplit(self.endpoint.base_url).hostname in LOOPBACK
+        client = openai.AsyncOpenAI(
+            api_key=self._key,
+            base_url=self.endpoint.base_url,
+            timeout=self.endpoint.timeout_s,
+            max_retries=0,
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if local else None,
+        )
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    def _body(self, request: Request, form: str) -> dict[str, Any]:
         sampling = request.sampling
+        seed = None if request.seed is None else request.seed + SAMPLE_STRIDE * request.sample
         body: dict[str, Any] = {
             "model": self.endpoint.model,
-            "messages": [_wire_message(message) for message in request.messages],
+            "messages": [wire_message(message) for message in request.messages],
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "presence_penalty": sampling.presence_penalty,
             "max_tokens": sampling.max_tokens,
             "stop": sampling.stop,
-            "seed": request.seed,
+            "seed": seed,
         }
         if sampling.top_logprobs:
             body |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
         if request.reply_schema is not None:
             schema = request.reply_schema
-            if self._forms[0] == "schema":
+            if form == "schema":
                 body["response_format"] = {
                     "type": "json_schema",
                     "json_schema": {"name": schema.__name__, "strict": True, "schema": strict_schema(schema)},
                 }
-            elif self._forms[0] == "json":
+            elif form == "json":
                 body["response_format"] = {"type": "json_object"}
+        extra = dict(sampling.extra)  # also for renamed parameters, whose names the SDK need not know
         for name, other in self.endpoint.parameters.items():
             value = body.pop(name, None)
             if other and value is not None:
-                body[other] = value
+                extra[other] = value
         known = {key: value for key, value in body.items() if value is not None}
-        return known | ({"extra_body": sampling.extra} if sampling.extra else {})
+        return known | ({"extra_body": extra} if extra else {})
 
     async def complete(self, request: Request) -> Reply:
         """Return one reply; transient faults are retried, a wrong key or model raises `EndpointError`."""
         import openai
 
-        client = self._connect()
-        for attempt in range(1, MAX_TRIES + 1):
+        client = await self._connect()
+        structured = request.reply_schema is not None
+        last, tries = "", 0
+        while tries < MAX_TRIES:
+            form = self._forms[0]
             try:
-                raw = await client.chat.completions.create(**self._body(request))
-                return _read(raw)
+                reply = read_reply(await client.chat.completions.create(**self._body(request, form)))
+                self._form_works |= structured
+                return reply
             except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
                 raise EndpointError(
                     f"the endpoint refused the key ({error.status_code}): check {self.endpoint.key_env}"
@@ -207,79 +204,36 @@ class OpenAIBackend:
                     f"the endpoint does not know the model {self.endpoint.model!r} (404): check `model` and "
                     "`base_url` of the profile"
                 ) from None
-            except openai.BadRequestError as error:
-                if request.reply_schema is not None and len(self._forms) > 1:
-                    self._forms.pop(0)  # this endpoint does not take that form; the next one down
-                    continue
-                raise EndpointError(f"the endpoint refuses the request (400): {_plain(error)}") from None
             except openai.APIStatusError as error:
-                if error.status_code not in RETRY_STATUS and error.status_code < 500:
-                    raise EndpointError(f"status {error.status_code}: {_plain(error)}") from None
-                last, wait = f"status {error.status_code}", retry_after(error.response.headers)
-            except (openai.APIConnectionError, openai.APIError, json.JSONDecodeError, EmptyReply) as error:
-                # Time-outs and resets are connection errors; half a body or HTML is a decoding error.
+                status = error.status_code
+                if error.code == "content_filter":  # Azure says so by a status
+                    return Reply(text="", finish_reason="content_filter")
+                if structured and status in FORM_STATUS and not self._form_works and form != "plain":
+                    # This endpoint does not take that form: the next one down. Requests sent side by side
+                    # all come back with it, and only the first of them takes the step.
+                    if form == self._forms[0]:
+                        self._forms.pop(0)
+                    continue
+                if (status not in RETRY_STATUS and status < 500) or error.code == "insufficient_quota":
+                    raise EndpointError(
+                        f"the endpoint refuses the request ({status}): {self._plain(error)}"
+                    ) from None
+                last, wait = f"status {status}", retry_after(error.response.headers)
+            except (openai.APIError, json.JSONDecodeError, UnicodeDecodeError, EmptyReply) as error:
+                # Time-outs and resets are connection errors; half a body or HTML cannot be read.
                 last, wait = type(error).__name__, None
-            if attempt < MAX_TRIES:
+            tries += 1
+            if tries < MAX_TRIES:
                 self.retries += 1
-                await self._sleep(wait if wait is not None else random.uniform(0.5, 1.0) * 2 ** (attempt - 1))
+                await self._sleep(wait if wait is not None else random.uniform(0.5, 1.0) * 2 ** (tries - 1))
         raise EndpointError(f"the endpoint did not answer {MAX_TRIES} tries; the last fault was {last}")
+
+    def _plain(self, error: Any) -> str:
+        """The server's message without headers or request; a server may have put the key into it."""
+        return str(getattr(error, "message", error)).replace(self._key, "***")[:300]
 
     async def aclose(self) -> None:
         """Close the client's connections."""
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
-
-
-class EmptyReply(ValueError):
-    """A reply without choices."""
-
-
-def _plain(error: Any) -> str:
-    """The server's message without headers or request."""
-    return str(getattr(error, "message", error))[:300]
-
-
-def _wire_message(message: Any) -> dict[str, Any]:
-    if not message.images:
-        return {"role": message.role, "content": message.text}
-    parts: list[dict[str, Any]] = [{"type": "text", "text": message.text}]
-    parts += [{"type": "image_url", "image_url": {"url": image.data_url}} for image in message.images]
-    return {"role": message.role, "content": parts}
-
-
-def _read(raw: Any) -> Reply:
-    """Turn the SDK's object into a `Reply`. `<think>` blocks are taken out and counted."""
-    if isinstance(raw, str) or not getattr(raw, "choices", None):
-        raise EmptyReply("no choices")
-    choice = raw.choices[0]
-    text = choice.message.content or ""
-    kept = THINK.sub("", text).strip()
-    first = None
-    if choice.logprobs and choice.logprobs.content:
-        first = {top.token: top.logprob for top in choice.logprobs.content[0].top_logprobs}
-    usage = raw.usage
-    return Reply(
-        text=kept,
-        finish_reason=choice.finish_reason or "stop",
-        refusal=bool(getattr(choice.message, "refusal", None)),
-        tokens_in=usage.prompt_tokens if usage else 0,
-        tokens_out=usage.completion_tokens if usage else 0,
-        think_characters=len(text) - len(kept) if "<think>" in text else 0,
-        first_token=first,
-    )
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks us to wait (`Retry-After` as seconds or as a date), at most a minute."""
-    value = headers.get("retry-after")
-    if not value:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
-        except (TypeError, ValueError):
-            return None
-    return min(max(seconds, 0.0), MAX_WAIT_S)
+        if self._closer is not None:
+            await self._closer.aclose()
+            self._client = self._closer = None

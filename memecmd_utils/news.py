@@ -10,7 +10,7 @@ from memecmd_utils import example_corpus, paths, storage
 from memecmd_utils.profiles import Profile
 from memecmd_utils.schemas import TOPICS, NewsItem
 
-TAGS = re.compile(r"<[^>]+>")
+TAGS = re.compile(r"</?[A-Za-z!][^>]*>")  # not the signs in "1 < 2"
 BLANKS = re.compile(r"\s+")
 MAX_CHARACTERS = 2000
 MIN_CHARACTERS = 20
@@ -56,7 +56,7 @@ def read_feed(topic: str, url: str, parse: Callable | None = None) -> list[NewsI
     if parse is None:
         from feedparser import parse
     feed = parse(url)
-    if getattr(feed, "bozo", False) and not feed.entries:
+    if not feed.entries:
         raise NewsError(f"feed {url} could not be read: {feed.get('bozo_exception', 'no entries')}")
     return from_entries(topic, feed.entries)
 

@@ -23,11 +23,16 @@ def _png(fig) -> bytes:
 def gate_panel(dialogue_id: str, gate_scores: Sequence[float], gate: Gate) -> VBox:
     """Sliders for theta0, Delta and lambda over one dialogue's trace; every move redraws it."""
     scores = np.asarray(gate_scores, dtype=float)
-    finite = scores[np.isfinite(scores)]
-    low, high = float(finite.min()) - 1.0, float(finite.max()) + 1.0
+    reach = [*scores[np.isfinite(scores)], gate.theta0]
+    low, high = float(min(reach)) - 1.0, float(max(reach)) + 1.0
+    # The ends take in the gate's own values: a slider would cut them off in silence.
     theta0 = FloatSlider(value=gate.theta0, min=low, max=high, step=0.05, description="theta0")
-    penalty = FloatSlider(value=gate.penalty, min=0.0, max=3.0, step=0.1, description="Delta")
-    decay = FloatSlider(value=gate.decay, min=0.1, max=3.0, step=0.1, description="lambda")
+    penalty = FloatSlider(
+        value=gate.penalty, min=0.0, max=max(3.0, gate.penalty), step=0.1, description="Delta"
+    )
+    decay = FloatSlider(
+        value=gate.decay, min=min(0.1, gate.decay), max=max(3.0, gate.decay), step=0.1, description="lambda"
+    )
     picture = Image(format="png")
 
     def redraw(_=None) -> None:

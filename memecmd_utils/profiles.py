@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from memecmd_utils import paths, storage
 
@@ -25,16 +34,24 @@ class Setting(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _yes_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # YAML reads yes, no, on and off as booleans, and pydantic would go on and read those as 1 and 0.
+        if isinstance(value, bool) and cls.model_fields[info.field_name].annotation is not bool:
+            raise ValueError("yes and no are no values of this key")
+        return value
+
 
 class Endpoint(Setting):
     """One OpenAI-compatible endpoint. The key itself never stands here, only its variable's name."""
 
-    base_url: str | None = None
+    base_url: str | None = Field(None, pattern=r"^https?://")
     """None: the SDK's own `OPENAI_BASE_URL`, else api.openai.com."""
     model: str = ""
     model_label: str = "default"
     """Part of a recording's key: change it when the weights behind a name change."""
-    key_env: str = "OPENAI_API_KEY"
+    key_env: str = Field("OPENAI_API_KEY", pattern=r"^[A-Z_][A-Z0-9_]*$")
     usd_per_million_in: float = 0.0
     usd_per_million_out: float = 0.0
     parameters: dict[str, str | None] = {}
@@ -63,6 +80,7 @@ class Profile(Setting):
     """Every setting of a run. See data/README.md for the same list in prose."""
 
     name: str
+    _file: Path | None = PrivateAttr(None)
     # inputs and sizes
     sources: list[str] = ["example"]
     max_memes: int | None = Field(None, ge=1)
@@ -174,7 +192,8 @@ def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
 
     Raises `ProfileError` for an unknown profile, an unknown key (with the known ones) or a wrong type.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else paths.profiles / f"{name}.yaml"
+    # A relative path counts from the project's root: notebooks run in a folder of their own.
+    path = paths.root / name if name.endswith((".yaml", ".yml")) else paths.profiles / f"{name}.yaml"
     if not path.is_file():
         have = ", ".join(sorted(p.stem for p in paths.profiles.glob("*.yaml")))
         raise ProfileError(f"no profile {name!r}; there are: {have}")
@@ -184,11 +203,15 @@ def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
         raise ProfileError(f"{path.name} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise ProfileError(f"{path.name}: a profile is a mapping of keys to values")
-    merged = {"name": path.stem, **values, **(settings or {})}
+    merged = {**values, **(settings or {})}
+    if "name" in merged:
+        raise ProfileError("'name' cannot be set: a profile is named by its file")
     try:
-        return Profile.model_validate(merged)
+        profile = Profile.model_validate({"name": path.stem, **merged})
     except ValidationError as error:
         raise ProfileError(_explain(error)) from None
+    profile._file = path
+    return profile
 
 
 def _explain(error: ValidationError) -> str:
@@ -196,24 +219,33 @@ def _explain(error: ValidationError) -> str:
     for problem in error.errors():
         where = ".".join(map(str, problem["loc"])) or "profile"
         if problem["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(where, known_keys(), n=1)
+            known = _keys_at(problem["loc"])
+            close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            lines.append(f"unknown key {where!r}{hint}")
+            inside = f" (known here: {', '.join(known)})" if len(problem["loc"]) > 1 else ""
+            lines.append(f"unknown key {where!r}{hint}{inside}")
+        elif problem["loc"][-1:] == ("key_env",):  # never shown: some put the key itself there
+            lines.append(f"{where}: this must be the name of an environment variable, not a key")
         else:
             lines.append(f"{where}: {problem['msg']} (got {problem['input']!r})")
     return "\n".join([*lines, "known keys: " + ", ".join(known_keys())])
 
 
+def _keys_at(place: tuple) -> list[str]:
+    """Keys that are known at a place inside a profile."""
+    if place[0] == "judges":
+        return list(Judge.model_fields)
+    if place[0] == "endpoints":
+        return list((Endpoints if len(place) == 2 else Endpoint).model_fields)
+    return known_keys()
+
+
 def run_name(profile: Profile) -> str:
     """Name of a run: the profile's, with 8 hex digits of the settings where they differ from the file."""
-    plain = load_profile(profile.name)
-    if profile == plain:
+    plain = load_profile(str(profile._file or profile.name)).model_dump(mode="json")
+    different = {k: v for k, v in profile.model_dump(mode="json").items() if v != plain[k]}
+    if not different:
         return profile.name
-    different = {
-        key: value
-        for key, value in profile.model_dump(mode="json").items()
-        if value != plain.model_dump(mode="json")[key]
-    }
     digest = hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest()
     return f"{profile.name}-{digest[:8]}"
 

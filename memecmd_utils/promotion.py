@@ -2,19 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
 from memecmd_utils import paths, storage
-from memecmd_utils.embedding import read_shard, write_shard
-from memecmd_utils.recordings import promote
+from memecmd_utils.embedding import RecordedEmbedder, read_shard, write_shard
+from memecmd_utils.recordings import RecordingError, promote
 
 
 def promote_run(run: str) -> Iterator[str]:
     """Write, for every stage and embedder that `run` used, one sorted tracked file; yield what was done."""
     target = paths.example / "recordings"
-    profile = run.split("-")[0]
-    sources = [target, paths.raw / "recordings" / profile]
+    sources = [target, recordings_of(run)]
     for keys_file in sorted((paths.processed / run / "usage").glob("*.keys.json")):
         stage = keys_file.name.removesuffix(".keys.json")
         wanted = set(json.loads(keys_file.read_text(encoding="utf-8")))
@@ -24,6 +24,8 @@ def promote_run(run: str) -> Iterator[str]:
             for source in sources:
                 for shard in sorted((source / "embedding" / name).glob("*.npz")):
                     vectors.update({k: v for k, v in read_shard(shard).items() if k in wanted})
+            if not vectors:
+                raise RecordingError(f"none of the {len(wanted)} vectors of {name} is recorded")
             folder = target / "embedding" / name
             write_shard(folder / "example.npz", vectors)
             yield f"{len(vectors)} of {len(wanted)} vectors -> {folder.relative_to(paths.root)}"
@@ -34,7 +36,15 @@ def promote_run(run: str) -> Iterator[str]:
             yield f"{count} of {len(wanted)} replies -> {out.relative_to(paths.root)}"
 
 
-def note_vectors(folder, embedder) -> None:
+def recordings_of(run: str) -> Path:
+    """Folder of a run's recordings: that of its profile, which is the beginning of the run's name."""
+    parts = run.split("-")
+    names = ["-".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    folders = [paths.raw / "recordings" / name for name in names]
+    return next((folder for folder in folders if folder.is_dir()), folders[-1])
+
+
+def note_vectors(folder: Path, embedder: RecordedEmbedder) -> None:
     """Write down which vectors of an embedder a run used (several notebooks add to one file)."""
     path = folder / "usage" / f"embedding:{embedder.name.replace('/', '__')}.keys.json"
     old = set(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else set()

@@ -1,6 +1,7 @@
 """Prompts are Jinja files in `memecmd_utils/prompts`; their hash goes into every record made with them."""
 
 import hashlib
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ import jinja2
 from jinja2 import meta
 
 from memecmd_utils import paths
+
+
+EXAMPLE_MARK = re.compile(r"\n@(user|assistant)\n")
 
 
 class PromptError(ValueError):
@@ -39,11 +43,20 @@ def render(name: str, **values: Any) -> str:
         raise PromptError(f"prompt {name}: {error}") from error
 
 
+def render_examples(name: str) -> list[tuple[str, str]]:
+    """Render a prompt of worked examples into (role, text) messages; `@user` and `@assistant` part them."""
+    parts = EXAMPLE_MARK.split("\n" + render(name))
+    return [(role, text.strip()) for role, text in zip(parts[1::2], parts[2::2], strict=True)]
+
+
 def prompt_sha256(name: str) -> str:
     """SHA-256 of a prompt file and the files it includes: what `prompt_sha256` of a record means."""
     digest = hashlib.sha256()
-    for path in _with_includes(f"{name}.j2"):
-        digest.update(path.read_bytes())
+    try:
+        for path in _with_includes(f"{name}.j2"):
+            digest.update(path.read_bytes())
+    except FileNotFoundError as error:
+        raise PromptError(f"no prompt file {name}.j2 in {paths.prompts}") from error
     return digest.hexdigest()
 
 

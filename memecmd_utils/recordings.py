@@ -73,7 +73,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             line = json.loads(raw)
             if not isinstance(line, dict) or line.get("v") != KEY_VERSION:
                 raise ValueError("not a recording of this version")
-            if "text" not in line and not {"key", "form", "value"} <= set(line):
+            if not ({"text", "is"} <= set(line) or {"key", "form", "value"} <= set(line)):
                 raise ValueError("a field is missing")
         except (ValueError, UnicodeDecodeError) as error:
             raise RecordingError(
@@ -268,7 +268,9 @@ class TextCache:
         """Record a text."""
         self._fresh[key] = text
         if self._write:
-            self._store.put(self._form(key), {"text": text})
+            form = self._form(key)
+            self.used_keys.add(key_of(form))
+            self._store.put(form, {"text": text})
 
     def _form(self, key: str) -> dict[str, Any]:
         return {"key_version": KEY_VERSION, "task": self._task, "subject": key}

@@ -138,16 +138,21 @@ def headline(found: dict[str, Any]) -> dict[str, Any]:
                 "note": None if row["p_holm"] is None else f"Holm-corrected p = {row['p_holm']:.3f}",
             }
     for row in found["judge_check"]:
-        if row["score"] == "centred" and row["low"] is not None:
-            words = "tells" if row["tells apart"] else "cannot tell"
+        if row["score"] == "centred" and row["low"] is not None and "AUC of the judge" not in out:
             out["AUC of the judge"] = {
                 "value": round(row["auc"], 3),
                 "low": round(row["low"], 3),
                 "high": round(row["high"], 3),
                 "n": row["n"],
-                "note": f"{words} greedy's memes from random ones at the same turns",
+                "note": f"{_said_of_judge(row)} at the same turns",
             }
     return out
+
+
+def _said_of_judge(row: dict[str, Any]) -> str:
+    if not row["tells apart"]:
+        return "cannot tell greedy's memes from random ones"
+    return "tells greedy's memes from random ones" if row["auc"] > 0.5 else "prefers random memes to greedy's"
 
 
 def judge_verdict(found: dict[str, Any]) -> str:
@@ -161,9 +166,7 @@ def judge_verdict(found: dict[str, Any]) -> str:
     numbers_said = (
         f"AUC {row['auc']:.2f}, 95 % interval {row['low']:.2f} to {row['high']:.2f}, n = {row['n']}"
     )
-    if row["tells apart"] and row["auc"] > 0.5:
-        return f"The judge tells greedy's memes from random ones at the same turns ({numbers_said})."
-    return (
-        f"The judge cannot tell greedy's memes from random ones at the same turns ({numbers_said}): "
-        "its scores say nothing about quality here."
-    )
+    verdict = f"The judge {_said_of_judge(row)} at the same turns ({numbers_said})"
+    if row["tells apart"]:
+        return f"{verdict}."
+    return f"{verdict}: its scores say nothing about quality here."

@@ -18,8 +18,8 @@ COMPONENTS = ("alpha", "delta", "beta", "gamma")
 SIGNS = np.array([1.0, -1.0, 1.0, 1.0])
 """delta carries its own minus (Eq. 19). Eq. 20 prints a minus for beta too, against its own text: plus."""
 
-ROUNDING = 1e-4
-"""Upper bound of what float32 and the order of additions can change in a score."""
+PAIRS_AT_ONCE = 512
+"""Pairs scored in float64 at a time: bounds memory when very many memes tie."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,10 @@ class MemeIndex:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Top K of every turn: `memes` are positions in the index; `components` has shape [turns, K, 4]."""
+    """Top K of every turn: `memes` are positions in the index; `components` has shape [turns, K, 4].
+
+    A turn that could not be ranked has positions -1, scores -inf and components 0.
+    """
 
     memes: np.ndarray
     scores: np.ndarray
@@ -74,8 +77,9 @@ def build_queries(
     parts = (
         [centre(p) for p in (scenario, emotion, motivation)] if centring else [scenario, emotion, motivation]
     )
-    stacked = np.stack([parts[0], parts[0], parts[1], parts[2]], axis=1)
-    return (stacked * SIGNS[:, None]).astype(np.float32)
+    stacked = np.stack([parts[0], parts[0], parts[1], parts[2]], axis=1, dtype=np.float32)
+    stacked *= SIGNS[:, None].astype(np.float32)  # in place: the paper's queries fill 1.3 GB
+    return stacked
 
 
 def weigh(queries: np.ndarray, weights: Sequence[float]) -> np.ndarray:
@@ -103,11 +107,29 @@ def pair_components(index: MemeIndex, queries: np.ndarray, memes: np.ndarray) ->
 
     Summed pair by pair, so a value depends on its two vectors alone, not on how the batch was cut.
     """
+    turns = np.repeat(np.arange(len(memes)), memes.shape[1])
+    return _components(index, queries, turns, memes.ravel()).reshape(*memes.shape, 4)
+
+
+def _components(index: MemeIndex, queries: np.ndarray, turns: np.ndarray, memes: np.ndarray) -> np.ndarray:
+    """Components of the pairs (turns[i], memes[i]), shape [pairs, 4]."""
     rows = index.rows.reshape(len(index.meme_ids), 4, index.dim)
-    out = np.empty((*memes.shape, 4))
-    for turn, chosen in enumerate(memes):
-        out[turn] = np.einsum("npd,pd->np", rows[chosen].astype(np.float64), queries[turn].astype(np.float64))
+    out = np.empty((len(memes), 4))
+    for start in range(0, len(memes), PAIRS_AT_ONCE):
+        part = slice(start, start + PAIRS_AT_ONCE)
+        product = rows[memes[part]].astype(np.float64)
+        product *= queries[turns[part]]
+        out[part] = product.sum(axis=2)
     return out
+
+
+def _rounding(index: MemeIndex, weights: np.ndarray) -> float:
+    """How far two scores of the float32 product can be apart from their true difference, at most.
+
+    A sum of n float32 products errs by at most n + 1 half units in the last place times the sum of
+    their absolute values, whatever the order; unit vectors bound that sum by the sum of the weights.
+    """
+    return float((index.rows.shape[1] + 2) * np.finfo(np.float32).eps * np.abs(weights).sum()) + 1e-8
 
 
 def top_k(
@@ -122,19 +144,21 @@ def top_k(
     k = min(k, n_memes)
     if k < 1:
         raise ValueError("top_k needs at least one meme and k >= 1")
-    weighted = weigh(queries, weights)
+    exact_weights = np.asarray(weights, dtype=np.float64)
     by_id = np.argsort(np.argsort(np.array(index.meme_ids)))  # rank of each meme's id
-    rounding = ROUNDING * max(1.0, float(np.abs(weights).sum()))
+    rounding = _rounding(index, exact_weights)
     chosen = np.empty((len(queries), k), dtype=np.int64)
     scores, parts = np.empty((len(queries), k)), np.empty((len(queries), k, 4))
     for start in range(0, len(queries), block):
-        rough = weighted[start : start + block] @ index.rows.T
+        batch = slice(start, start + block)
+        rough = weigh(queries[batch], weights) @ index.rows.T
         cut = np.partition(rough, n_memes - k, axis=1)[:, n_memes - k] - rounding
-        for offset, row in enumerate(rough):
-            turn = start + offset
-            close = np.flatnonzero(row >= cut[offset])
-            exact = pair_components(index, queries[turn : turn + 1], close[None])[0]
-            total = np.round(exact @ np.asarray(weights, dtype=np.float64), 9)
-            best = np.lexsort((by_id[close], -total))[:k]
-            chosen[turn], scores[turn], parts[turn] = close[best], total[best], exact[best]
+        turns, close = np.nonzero(rough >= cut[:, None])
+        exact = _components(index, queries[batch], turns, close)
+        # Term by term: a matrix product may add in another order for another number of pairs.
+        total = np.round(sum(exact[:, part] * exact_weights[part] for part in range(4)), 9)
+        order = np.lexsort((by_id[close], -total, turns))
+        first = np.searchsorted(turns, np.arange(len(rough)))  # `turns` is sorted, before and after
+        best = order[first[:, None] + np.arange(k)]
+        chosen[batch], scores[batch], parts[batch] = close[best], total[best], exact[best]
     return Ranking(chosen, scores, parts)

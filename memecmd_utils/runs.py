@@ -10,7 +10,7 @@ from memecmd_utils import example_corpus, paths, storage
 from memecmd_utils.embedding import RecordedEmbedder, make_embedder
 from memecmd_utils.llm import Chat, Usage
 from memecmd_utils.llm_backends import AuthoredBackend, OpenAIBackend
-from memecmd_utils.local_llm import LocalServer
+from memecmd_utils.local_llm import LocalServer, ensure_ready
 from memecmd_utils.profiles import Endpoint, Profile, load_profile, parse_settings
 from memecmd_utils.recordings import Recordings, TextCache
 
@@ -98,7 +98,7 @@ class Run:
         """Open the seam for a role: backend, recordings of `stage`, caps; written-down usage at the end."""
         profile = self.profile
         llm = profile.judges[number].llm if role == "judge" else profile.llm
-        usage = Usage()
+        usage, concurrency = Usage(), profile.concurrency
         store: Recordings | None = None
         server: LocalServer | None = None
         try:
@@ -107,9 +107,8 @@ class Run:
             else:
                 store = self.recordings(stage)
                 if llm == "local":
-                    server = LocalServer(
-                        profile.local_model, min(profile.concurrency, 2), threads=profile.local_threads
-                    )
+                    concurrency = min(concurrency, 2)
+                    server = LocalServer(profile.local_model, concurrency, threads=profile.local_threads)
                     if profile.mode == "recorded":
                         backend, server = server.offline_backend(), None
                     else:
@@ -117,12 +116,13 @@ class Run:
                 else:
                     endpoint = self.endpoint(role, number)
                     usage = Usage(endpoint.usd_per_million_in, endpoint.usd_per_million_out)
-                    backend = OpenAIBackend(endpoint)
+                    # Replaying needs no key.
+                    backend = OpenAIBackend(endpoint, api_key="none" if profile.mode == "recorded" else None)
             chat = Chat(
                 backend,
                 store,
                 profile.mode,
-                2 if llm == "local" else profile.concurrency,
+                concurrency,
                 profile.max_calls,
                 profile.max_usd,
                 usage,
@@ -133,19 +133,21 @@ class Run:
                 store.close()
             if server is not None:
                 server.__exit__(None, None, None)
-        self._note(stage, usage, chat)
+        self._note(stage, number, usage, chat)
 
-    def _note(self, stage: str, usage: Usage, chat: Chat) -> None:
+    def _note(self, stage: str, number: int, usage: Usage, chat: Chat) -> None:
         """Write counts and used keys beside the run, for the report and for `recordings-promote`."""
+        name = stage if number == 0 else f"{stage}-{number + 1}"
         storage.write_json(
-            self.folder / "usage" / f"{stage}.json", {"source": chat.backend.source, **usage.as_dict()}
+            self.folder / "usage" / f"{name}.json", {"source": chat.backend.source, **usage.as_dict()}
         )
         if chat.used_keys:
             self.note_used(stage, chat.used_keys)
 
     def note_used(self, stage: str, keys: set[str]) -> None:
-        """Write down which recordings a stage used."""
-        storage.write_json(self.folder / "usage" / f"{stage}.keys.json", sorted(keys))
+        """Write down which recordings a stage used; several judges of one stage add up."""
+        self.used[stage] = self.used.get(stage, set()) | keys
+        storage.write_json(self.folder / "usage" / f"{stage}.keys.json", sorted(self.used[stage]))
 
 
 def open_run(profile: str = "example", settings: str = "", run_name: str = "") -> Run:
@@ -158,3 +160,20 @@ def open_run(profile: str = "example", settings: str = "", run_name: str = "") -
     name = run_name or f"{loaded.name}-lab"
     fallback = None if run_name else paths.processed / loaded.name
     return Run(name, loaded, paths.processed / name, paths.reports / name, fallback)
+
+
+def preflight(profile: Profile) -> None:
+    """Raise before the first notebook if a model that the profile needs cannot be reached at all.
+
+    A missing key raises `EndpointError`, missing weights or engine `LocalModelError`; each says what to do.
+    """
+    roles: list[tuple[Role, int, str]] = []
+    if profile.llm != "authored":
+        roles += [("generator", 0, profile.llm), ("annotator", 0, profile.llm)]
+    roles += [("judge", number, judge.llm) for number, judge in enumerate(profile.judges)]
+    run = Run(profile.name, profile, paths.processed, paths.reports)
+    for role, number, llm in roles:
+        if llm == "openai":
+            OpenAIBackend(run.endpoint(role, number))
+        elif llm == "local" and profile.mode != "recorded":
+            ensure_ready(profile.local_model)

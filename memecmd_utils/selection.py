@@ -59,15 +59,20 @@ def score_dialogues(
     but the turn still counts.
     """
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
-    usable = np.array([not summary.unscored for summary in summaries])
+    usable = np.array([not summary.unscored for summary in summaries], dtype=bool)
     queries = np.zeros((len(summaries), 4, index.dim), dtype=np.float32)
+    shape = (len(summaries), min(profile.top_k, len(index.meme_ids)))
+    ranking = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
     fields = dict.fromkeys(QUERY_SIDE)  # scenario serves alpha and delta
     if usable.any():
         kept = [summary for summary in summaries if not summary.unscored]
         parts = [encode([getattr(summary, name) for summary in kept], "query") for name in fields]
-        queries[usable] = build_queries(*parts, centring=profile.centring == "attribute")
-    ranking = top_k(index, queries, profile.weights, profile.top_k)
-    ranking.scores[~usable] = -np.inf
+        asked = build_queries(*parts, centring=profile.centring == "attribute")
+        found = top_k(index, asked, profile.weights, profile.top_k)
+        queries[usable] = asked
+        ranking.memes[usable] = found.memes
+        ranking.scores[usable] = found.scores
+        ranking.components[usable] = found.components
     out, start = [], 0
     for dialogue in dialogues:
         part = slice(start, start + len(dialogue.summaries))

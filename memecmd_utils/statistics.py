@@ -143,24 +143,46 @@ def cluster_auc(
     rng: np.random.Generator,
     samples: int = 1000,
 ) -> Estimate:
-    """AUC of (cluster, score) pairs with an interval from resampled clusters and a p-value against 0.5."""
-    names = sorted({c for c, _ in positive} | {c for c, _ in negative})
-    by = {
-        name: (
-            np.array([s for c, s in positive if c == name]),
-            np.array([s for c, s in negative if c == name]),
-        )
-        for name in names
-    }
+    """AUC of (cluster, score) pairs with an interval from resampled clusters and a p-value against 0.5.
+
+    A dialogue drawn twice is not compared with its own copy: where scores differ within dialogues more
+    than between them, such pairs would move every draw, and the interval would miss the estimate.
+    """
+    names = {name: i for i, name in enumerate(sorted({c for c, _ in (*positive, *negative)}))}
     value = auc(np.array([s for _, s in positive]), np.array([s for _, s in negative]))
     n = len(positive) + len(negative)
     if len(names) < 2 or not np.isfinite(value):
         return Estimate(value, float("nan"), float("nan"), n)
-    draws = np.empty(samples)
-    for i in range(samples):
-        chosen = [by[names[j]] for j in rng.integers(len(names), size=len(names))]
-        draws[i] = auc(np.concatenate([p for p, _ in chosen]), np.concatenate([q for _, q in chosen]))
+    wins, pairs = _wins(positive, negative, names)
+    picks = rng.integers(len(names), size=(samples, len(names)))
+    times = np.stack([np.bincount(row, minlength=len(names)) for row in picks]).astype(float)
+    again = len(names) / (len(names) - 1)  # makes up for the pairs with copies that are left out
+    with np.errstate(invalid="ignore", divide="ignore"):
+        won, compared = (
+            times @ own + again * (((times @ matrix) * times).sum(axis=1) - times**2 @ own)
+            for matrix, own in ((wins, wins.diagonal()), (pairs, pairs.diagonal()))
+        )
+        draws = won / compared
     return Estimate(value, *_interval(draws), n, _two_sided(draws, 0.5))
+
+
+def _wins(
+    positive: Sequence[tuple[Hashable, float]],
+    negative: Sequence[tuple[Hashable, float]],
+    names: Mapping[Hashable, int],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Wins (ties half) of each cluster's positives over each cluster's negatives, and the numbers of pairs."""
+    mine: list[list[float]] = [[] for _ in names]
+    for cluster, score in positive:
+        mine[names[cluster]].append(score)
+    theirs = np.array([names[cluster] for cluster, _ in negative])
+    values = np.array([score for _, score in negative])
+    wins = np.empty((len(names), len(names)))
+    for row, scores in zip(wins, map(np.sort, mine), strict=True):
+        below = np.searchsorted(scores, values, "left") + np.searchsorted(scores, values, "right")
+        row[:] = np.bincount(theirs, weights=len(scores) - below / 2, minlength=len(names))
+    counts = np.bincount(theirs, minlength=len(names))
+    return wins, np.outer([len(scores) for scores in mine], counts).astype(float)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -300,4 +300,5 @@ def meme_use(placements: Sequence[Placement], dialogues: Sequence[Dialogue]) -> 
                 "distinct memes": len({p.meme_id for p in mine}),
             }
         )
-    return pd.DataFrame(rows)
+    columns = ["strategy", "memes sent", "rate", "mean gap", "consecutive", "distinct memes"]
+    return pd.DataFrame(rows, columns=columns)

@@ -18,7 +18,9 @@ class Gate:
     decay: float
 
     def threshold(self, turns_since_last: float) -> float:
-        """Return theta_t (Eq. 23); `math.inf` before the first meme gives theta0."""
+        """Return theta_t (Eq. 23); `math.inf` before the first meme gives theta0, whatever the decay."""
+        if math.isinf(turns_since_last):
+            return self.theta0
         return self.theta0 + self.penalty * math.exp(-self.decay * turns_since_last)
 
 

@@ -1,7 +1,9 @@
 """Tracked results: a few small files of the example run, copied for the README and compared by CI."""
 
+import csv
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,22 +11,27 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from memecmd_utils import paths
+from memecmd_utils import paths, readme
 
 FLOAT_TOLERANCE = 1e-6
 PIXEL_TOLERANCE = 0.02
 """Largest mean difference of two pictures, as a share of the full range: fonts differ a little."""
+DECIMAL = re.compile(r"-?\d+\.\d+")
 TEXT_FILES = ("numbers.json", "placements.csv")
 PICTURES = ("chat.png", "fig3_scores.png", "fig4_consistency.png")
 
 
 def refresh(run: str = "example") -> list[Path]:
-    """Copy numbers, placements and pictures of a run into `reports/`."""
+    """Copy numbers, placements and pictures of a run into `reports/`, and quote them in the READMEs."""
     copied = []
     for name in (*TEXT_FILES, *PICTURES):
         source = _find(paths.reports / run, name)
         shutil.copyfile(source, paths.reports / name)
         copied.append(paths.reports / name)
+    for page in (paths.reports.parent / name for name in readme.FILES):
+        if page.is_file():
+            numbers = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))
+            copied += [page] if readme.update(page, numbers) else []
     return copied
 
 
@@ -48,22 +55,24 @@ def differences(a: Any, b: Any, where: str = "") -> list[str]:
         return [
             d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in differences(x, y, f"{where}[{i}]")
         ]
-    if isinstance(a, float) or isinstance(b, float):
-        if a is None or b is None or not math.isclose(a, b, rel_tol=0, abs_tol=FLOAT_TOLERANCE):
-            return [f"{where}: {a} and {b}"]
-        return []
+    if _is_number(a) and _is_number(b) and (isinstance(a, float) or isinstance(b, float)):
+        same = math.isclose(a, b, rel_tol=0, abs_tol=FLOAT_TOLERANCE) or (math.isnan(a) and math.isnan(b))
+        return [] if same else [f"{where}: {a} and {b}"]
     return [] if a == b and type(a) is type(b) else [f"{where}: {a!r} and {b!r}"]
 
 
-def _csv_rows(path: Path) -> list[list[Any]]:
-    def value(cell: str) -> Any:
-        try:
-            return float(cell)
-        except ValueError:
-            return cell
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
-    lines = path.read_text(encoding="utf-8").strip().split("\n")
-    return [[value(cell) for cell in line.split(",")] for line in lines]
+
+def _csv_rows(path: Path) -> list[list[Any]]:
+    """Cells as text, save those with a decimal point: an id such as `12e456789012` is not a number."""
+
+    def value(cell: str) -> Any:
+        return float(cell) if DECIMAL.fullmatch(cell) else cell
+
+    with path.open(encoding="utf-8", newline="") as handle:
+        return [[value(cell) for cell in row] for row in csv.reader(handle)]
 
 
 def picture_difference(a: Path, b: Path) -> float:

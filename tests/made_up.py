@@ -1,10 +1,12 @@
-"""Small made-up records and pictures for the tests of screenshots, release and report."""
+"""Small made-up records, pictures and vectors for the tests."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
-from memecmd_utils import schemas
+from memecmd_utils import profiles, schemas, seeds
 
 TEXTS = (
     "周末去爬山吗？",
@@ -99,3 +101,44 @@ def annotation(meme_id: str, **changes: object) -> schemas.Annotation:
         "motivation": "想快点开饭",
     }
     return schemas.Annotation(**{**values, **changes})
+
+
+def profile(**changes: object) -> profiles.Profile:
+    return profiles.Profile(**{"name": "made-up", "n_turns": 6, "bootstrap_samples": 200, **changes})
+
+
+def rating(turn: int = 2, overall: float | None = 60.0, **changes: object) -> schemas.Rating:
+    values = {
+        "source": "scripted",
+        "dialogue_id": "news-made-1",
+        "turn": turn,
+        "strategy": "greedy",
+        "meme_id": "m1",
+        "judge": "judge one",
+        "judge_unit": "meme",
+        "n_turns": 6,
+        "overall": overall,
+        "unscored": "" if overall is not None else "unusable: no number",
+    }
+    return schemas.Rating(**{**values, **changes})
+
+
+def consistency(turn: int = 2, score: float = 70.0, **changes: object) -> schemas.Consistency:
+    values = {
+        "source": "model x",
+        "dialogue_id": "news-made-1",
+        "turn": turn,
+        "strategy": "greedy",
+        "meme_id": "m1",
+        "scorer": "text:x",
+        "text": "u_t",
+        "score": score,
+    }
+    return schemas.Consistency(**{**values, **changes})
+
+
+def vectors(texts: Sequence[str], side: str, dim: int = 8) -> np.ndarray:
+    """An encoder for tests: a random unit vector a text and side, the same on every call."""
+    rows = [seeds.rng(0, "made-up vector", text, side).standard_normal(dim) for text in texts]
+    stacked = np.array(rows, dtype=np.float32).reshape(len(texts), dim)
+    return stacked / np.linalg.norm(stacked, axis=1, keepdims=True)

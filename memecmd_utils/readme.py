@@ -1,0 +1,151 @@
+"""The parts of the READMEs that quote results: rendered from `reports/numbers.json`, never typed by hand."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from memecmd_utils import storage
+
+FILES = ("README.md", "README.zh-CN.md")
+MARKERS = ("numbers", "table-1")
+Language = Literal["en", "zh"]
+STRATEGIES = {
+    "greedy": ("Greedy", "Greedy（最优）"),
+    "sampling": ("Sampling", "Sampling（前 K 抽样）"),
+    "random": ("Random", "Random（随机）"),
+    "random_same_turns": ("Random, same turns", "Random（相同轮次）"),
+}
+WORDS: dict[Language, dict[str, str]] = {
+    "en": {
+        "sizes": "{memes} memes; {total} dialogues ({news} news, {role} role) of {turns} turns in all.",
+        "rate": "The gate sends {sent} memes, one at {rate:.0%} of the turns from the second on.",
+        "ratings": "{unscored} of {total} ratings are unscored.",
+        "unchecked": "**The judge could not be checked**: too few memes are rated.",
+        "tells": "**The judge tells greedy's memes from random ones at the same turns**{auc}.",
+        "cannot": "**The judge cannot tell greedy's memes from random ones at the same turns**{auc}: "
+        "its scores below say nothing about quality.",
+        "reversed": "**The judge prefers random memes to greedy's at the same turns**{auc}: "
+        "it is no measure of quality here.",
+        "auc": " (AUC {auc:.2f}, 95 % interval {low:.2f} to {high:.2f}, n = {n}; 0.5 is chance)",
+        "effects": "| effect | metric | comparison | mean difference [95 % interval] | n | p (Holm) |",
+        "table": "| dataset | metric |",
+        "judge": "judge",
+        "consistency": "text consistency",
+        "choice": "choice",
+        "timing": "timing",
+        "zero": "An interval that holds 0 means: with this many dialogues we cannot say.",
+    },
+    "zh": {
+        "sizes": "{memes} 张表情包；{total} 段对话（新闻 {news} 段，角色 {role} 段），共 {turns} 轮。",
+        "rate": "门控共发出 {sent} 张表情包，占第二轮起所有轮次的 {rate:.0%}。",
+        "ratings": "{total} 条评分中有 {unscored} 条无分。",
+        "unchecked": "**评判模型无法检验**：有评分的表情包太少。",
+        "tells": "**评判模型能区分 Greedy 选出的表情包与相同轮次的随机表情包**{auc}。",
+        "cannot": "**评判模型不能区分 Greedy 选出的表情包与相同轮次的随机表情包**{auc}："
+        "下面它的分数不能说明质量。",
+        "reversed": "**评判模型在相同轮次上更偏向随机表情包**{auc}：它在这里不能衡量质量。",
+        "auc": "（AUC {auc:.2f}，95% 区间 {low:.2f} 至 {high:.2f}，n = {n}；0.5 为随机水平）",
+        "effects": "| 效应 | 指标 | 比较 | 平均差 [95% 区间] | n | p（Holm） |",
+        "table": "| 数据 | 指标 |",
+        "judge": "评判模型",
+        "consistency": "文本一致性",
+        "choice": "选择",
+        "timing": "时机",
+        "zero": "区间包含 0 表示：凭这么多对话还不能下结论。",
+    },
+}
+
+
+class ReadmeError(ValueError):
+    """A README has not exactly one pair of a marker, in order."""
+
+
+def render(numbers: dict[str, Any], language: Language = "en") -> dict[str, str]:
+    """Markdown for each marker, from the numbers of a run."""
+    return {
+        "numbers": "\n".join(_headline(numbers, WORDS[language], language)),
+        "table-1": "\n".join(_table_1(numbers, WORDS[language], language)),
+    }
+
+
+def update(readme: Path, numbers: dict[str, Any]) -> bool:
+    """Put the rendered texts between the markers of a README; say whether the file changed."""
+    text = old = readme.read_text(encoding="utf-8")
+    for marker, new in render(numbers, language_of(readme)).items():
+        begin, end = between(text, marker)
+        text = f"{text[:begin]}\n{new}\n{text[end:]}"
+    if text != old:
+        storage.write_text(readme, text)
+    return text != old
+
+
+def language_of(readme: Path) -> Language:
+    """Language by the file's name."""
+    return "zh" if "zh-CN" in readme.name else "en"
+
+
+def between(text: str, marker: str) -> tuple[int, int]:
+    """Where the text between `<!-- marker:begin -->` and `<!-- marker:end -->` begins and ends."""
+    begin, end = f"<!-- {marker}:begin -->", f"<!-- {marker}:end -->"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ReadmeError(f"need one {begin} and, after it, one {end}")
+    return text.index(begin) + len(begin), text.index(end)
+
+
+def verdict(numbers: dict[str, Any], language: Language = "en") -> str:
+    """One sentence on whether the judge tells chosen memes from random ones, with its interval."""
+    words = WORDS[language]
+    row = next((row for row in numbers["judge_check"] if row["score"] == "centred"), None)
+    if row is None or row["low"] is None:
+        return words["unchecked"]
+    kind = "cannot" if not row["tells apart"] else "tells" if row["auc"] > 0.5 else "reversed"
+    return words[kind].format(auc=words["auc"].format(**row))
+
+
+def _headline(numbers: dict[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
+    yield f"- {verdict(numbers, language)}"
+    yield "- " + words["sizes"].format(memes=numbers["memes"], **numbers["dialogues"])
+    for row in numbers["meme_use"]:
+        if row["strategy"] == "greedy":
+            yield "- " + words["rate"].format(sent=row["memes sent"], rate=row["rate"])
+    yield "- " + words["ratings"].format(**numbers["ratings"])
+    rows = [row for row in numbers["effects"] if row["effect"] in ("choice", "timing")]
+    rows = [row for row in rows if row["metric"] in ("judge", "consistency")]
+    if not rows:
+        return
+    yield from ("", words["effects"], "|---|---|---|---:|---:|---:|")
+    for row in rows:
+        p = "–" if row["p_holm"] is None else f"{row['p_holm']:.3f}"
+        comparison = row["comparison"].replace("_", " ")
+        cells = (words[row["effect"]], words[row["metric"]], comparison, _interval(row), str(row["n"]), p)
+        yield "| " + " | ".join(cells) + " |"
+    yield from ("", words["zero"])
+
+
+def _interval(row: dict[str, Any]) -> str:
+    if row["mean"] is None:
+        return "–"
+    text = f"{row['mean']:+.2f}"
+    return text if row["low"] is None else f"{text} [{row['low']:+.2f}, {row['high']:+.2f}]"
+
+
+def _table_1(numbers: dict[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
+    """Two rows per dataset, one a metric; cells as the run's page shows them."""
+    import pandas as pd
+
+    from memecmd_utils import tables
+
+    frame = pd.DataFrame(numbers["table_1"])
+    present = list(frame["strategy"].unique()) if len(frame) else []
+    heads = [STRATEGIES[name][language == "zh"] for name in present]
+    yield words["table"] + "".join(f" {head} |" for head in heads)
+    yield "|---|---|" + "---|" * len(present)
+    if not present:
+        return
+    floats = dict.fromkeys(("mean", "low", "high", "difference"), float)
+    for row in tables.table_1_printed(frame.astype(floats)).to_dict("records"):
+        for metric in tables.METRICS:
+            # <ins> is the underline that code hosts let through.
+            cells = [row[f"{metric}: {name}"] for name in present]
+            cells = [cell.replace("<u>", "<ins>").replace("</u>", "</ins>") for cell in cells]
+            yield "| " + " | ".join((row["Dataset"], words[metric], *cells)) + " |"

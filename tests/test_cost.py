@@ -1,0 +1,120 @@
+import socket
+
+import made_up
+import pytest
+
+from memecmd_utils import cost, llm
+from memecmd_utils.profiles import load_profile
+
+LIVE = {
+    "llm": "openai",
+    "n_news": 4,
+    "n_role_pairs": 3,
+    "scenarios_per_pair": 2,
+    "judges": [{"kind": "rating", "llm": "openai"}],
+    "judge_unit": "dialogue",
+    "endpoints": {"generator": {"model": "big", "usd_per_million_in": 2.0, "usd_per_million_out": 8.0}},
+}
+
+
+@pytest.fixture(autouse=True)
+def no_calls(monkeypatch) -> None:
+    def refuse(*_, **__):
+        raise AssertionError("an estimate must not call anything")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(llm.Chat, "ask", refuse)
+
+
+def lines(n_memes: int = 20, **changes: object):
+    return cost.estimate(made_up.profile(**{**LIVE, **changes}), n_memes).set_index("stage")
+
+
+def test_calls_by_hand() -> None:
+    """20 memes: 20 annotations. 3 pairs x 2 scenarios: 12 requests (scenario, details). 4 + 6 dialogues of
+    6 turns: 60 utterances, 50 summaries. One judge, one length, four strategies, 10 dialogues: 40."""
+    calls = lines().calls
+    assert calls["02 annotation"] == 20 and calls["03 scenarios"] == 12
+    assert calls["03 utterance"] == 60 and calls["03 summary"] == 50
+    assert calls["05 judge 1 (rating)"] == 40
+    assert calls["total"] == 182
+
+
+def test_money_and_hours_by_hand() -> None:
+    """Every live line: tokens in * 2 + tokens out * 8 dollars a million; 2 s a call, 8 at a time."""
+    table = lines()
+    for _, row in table.drop(index="total").iterrows():
+        assert row.usd == pytest.approx((row.tokens_in * 2 + row.tokens_out * 8) / 1e6, rel=1e-3)
+        assert row.hours == pytest.approx(row.calls * 2 / 8 / 3600)
+    for column in ("calls", "tokens_in", "tokens_out", "usd", "hours"):
+        assert table[column]["total"] == pytest.approx(table[column].drop("total").sum())
+
+
+def test_twice_the_dialogues_twice_the_calls() -> None:
+    one, two = lines(n_role_pairs=0), lines(n_role_pairs=0, n_news=8)
+    for stage in ("03 utterance", "03 summary", "05 judge 1 (rating)"):
+        assert two.calls[stage] == 2 * one.calls[stage]
+        assert two.tokens_in[stage] == pytest.approx(2 * one.tokens_in[stage], rel=1e-3)
+    assert two.calls["02 annotation"] == one.calls["02 annotation"]
+    assert lines(40).calls["02 annotation"] == 2 * lines(20).calls["02 annotation"]
+
+
+def test_caps_and_shards() -> None:
+    assert lines(n_dialogues=5).calls["03 utterance"] == 30
+    assert lines(n_dialogues=99).calls["03 utterance"] == 60
+    shards = [lines(n_dialogues=5, shard=f"{i}/2").calls["03 utterance"] for i in (1, 2)]
+    assert shards == [18, 12]
+
+
+def test_long_dialogues_cost_more_than_in_proportion() -> None:
+    short, long = (lines(n_turns=n)["tokens_in"]["03 utterance"] for n in (6, 12))
+    assert long > 2.2 * short  # the history grows
+
+
+def test_unit_meme_asks_for_every_meme() -> None:
+    """10 dialogues, 5 places each: 15 memes of each gated strategy (rate .3) and 25 of Random."""
+    table = lines(judge_unit="meme")
+    assert table.calls["05 judge 1 (rating)"] == 3 * 15 + 25
+
+
+def test_yes_no_judge_by_hand() -> None:
+    """70 placed memes; 20 memes in each half at 4 contexts: 5 * (70 + 2 * 20 * 4) = 1150."""
+    table = lines(judges=[{"kind": "yes_no", "llm": "local"}])
+    assert table.calls["05 judge 1 (yes_no)"] == 1150
+    assert table.usd["05 judge 1 (yes_no)"] == 0
+
+
+def test_local_models_cost_hours_and_no_money() -> None:
+    table = lines(llm="local", judges=[{"kind": "yes_no", "llm": "local"}])
+    assert table.usd["total"] == 0 and table.hours["total"] > 0
+    assert set(table.model.drop("total")) == {made_up.profile().local_model}
+    row = table.loc["03 utterance"]
+    seconds = row.tokens_in / cost.LOCAL_TOKENS_IN_PER_S + row.tokens_out / cost.LOCAL_TOKENS_OUT_PER_S
+    assert row.hours == pytest.approx(seconds / 3600, rel=1e-3)
+
+
+def test_authored_texts_cost_nothing() -> None:
+    table = cost.estimate(load_profile("example"), 60).set_index("stage")
+    authored = table[table.model == "authored text"]
+    assert (
+        len(authored) == 4 and not authored[["calls", "tokens_in", "tokens_out", "usd", "hours"]].any().any()
+    )
+    assert table.calls["total"] == table.calls["05 judge 1 (yes_no)"] > 0 and table.usd["total"] == 0
+
+
+def test_pictures_are_counted_where_a_model_sees_them() -> None:
+    seeing = {"endpoints": {"generator": {**LIVE["endpoints"]["generator"], "vision": True}}}
+    blind, sees = lines(), lines(**seeing)
+    more = sees.tokens_in - blind.tokens_in
+    assert more["02 annotation"] == pytest.approx(20 * cost.TOKENS_PER_IMAGE, abs=1)
+    assert more["05 judge 1 (rating)"] > 0 and more["03 utterance"] == 0
+    local = [lines(judges=[{"kind": "rating", "llm": "local"}], **e) for e in ({}, seeing)]
+    stage = "05 judge 1 (rating)"
+    assert local[0].tokens_in[stage] == local[1].tokens_in[stage]  # a local judge reads the transcript
+
+
+def test_the_papers_size() -> None:
+    table = cost.estimate(load_profile("paper"), 6023).set_index("stage")
+    assert table.calls["02 annotation"] == 6023
+    assert table.calls["03 utterance"] == 34758 and table.calls["03 summary"] == 34758 - 1931
+    assert table.usd["total"] > 0 and table.model["03 utterance"] == "gpt-4o"

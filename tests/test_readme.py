@@ -1,0 +1,276 @@
+import csv
+import hashlib
+import importlib
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from memecmd_utils import __main__, local_llm, paths, profiles, readme, tracked
+
+PAGES = [paths.root / name for name in readme.FILES]
+PROSE = [*PAGES, paths.data / "README.md", paths.root / "CONTRIBUTING.md", paths.root / "CHANGELOG.md"]
+NUMBERS = paths.reports / "numbers.json"
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def made_up_numbers(auc: float = 0.55, low: float | None = 0.43, high: float | None = 0.66) -> dict:
+    def cell(metric: str, strategy: str, mean: float | None, difference: float | None) -> dict:
+        interval = {"low": None, "high": None} if mean is None else {"low": mean - 1, "high": mean + 1}
+        return {
+            "dataset": "news-6", "metric": metric, "strategy": strategy, "mean": mean, **interval,
+            "n": 0 if mean is None else 7, "unscored": 2, "difference": difference,
+        }  # fmt: skip
+
+    def effect(name: str, metric: str, mean: float, p: float | None) -> dict:
+        return {
+            "effect": name, "metric": metric, "comparison": "greedy - random_same_turns", "mean": mean,
+            "low": mean - 1, "high": mean + 1, "n": 30, "p": 0.2, "p_holm": p,
+        }  # fmt: skip
+
+    apart = low is not None and not low <= 0.5 <= high
+    return {
+        "memes": 60,
+        "dialogues": {"total": 12, "news": 6, "role": 6, "turns": 216},
+        "ratings": {"total": 200, "unscored": 3, "sources": ["model tiny@q4"]},
+        "meme_use": [{"strategy": "greedy", "memes sent": 62, "rate": 0.304}],
+        "table_1": [
+            cell("judge", "greedy", 51.5, 1.25),
+            cell("judge", "random", 50.25, 0.0),
+            cell("consistency", "greedy", None, None),
+            cell("consistency", "random", 60.0, 0.0),
+        ],
+        "effects": [
+            effect("choice", "judge", 0.5, 0.8),
+            effect("choice (secondary)", "consistency u_t+1", 9.0, None),
+            effect("timing", "consistency", -0.25, None),
+        ],
+        "judge_check": [
+            {"judge": "tiny", "score": "centred", "auc": auc, "low": low, "high": high, "n": 124,
+             "tells apart": apart},
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("check", "english", "chinese"),
+    [
+        ((0.55, 0.43, 0.66), "cannot tell", "不能区分"),
+        ((0.70, 0.60, 0.80), "tells greedy's", "能区分"),
+        ((0.30, 0.20, 0.40), "prefers random", "更偏向随机"),
+        ((0.55, None, None), "could not be checked", "无法检验"),
+    ],
+)
+def test_the_first_line_says_what_the_judge_is_worth(check, english: str, chinese: str) -> None:
+    numbers = made_up_numbers(*check)
+    for language, words in (("en", english), ("zh", chinese)):
+        first = readme.render(numbers, language)["numbers"].split("\n")[0]
+        assert first.startswith("- **") and words in first
+        if check[1] is not None:
+            assert all(f"{value:.2f}" in first for value in check) and "124" in first
+
+
+def test_no_check_of_the_judge_is_said_too() -> None:
+    assert "could not be checked" in readme.verdict({"judge_check": []})
+
+
+def test_numbers_come_with_intervals() -> None:
+    text = readme.render(made_up_numbers())["numbers"]
+    assert "60 memes; 12 dialogues (6 news, 6 role) of 216 turns" in text
+    assert "62 memes, one at 30%" in text and "3 of 200 ratings are unscored" in text
+    assert "+0.50 [-0.50, +1.50] | 30 | 0.800 |" in text
+    assert "-0.25 [-1.25, +0.75] | 30 | – |" in text
+    assert "9.00" not in text  # the secondary text stays on the page of the run
+
+
+def test_table_1_has_a_row_a_dataset_and_metric() -> None:
+    rows = readme.render(made_up_numbers())["table-1"].split("\n")
+    assert rows[0] == "| dataset | metric | Greedy | Random |"
+    assert [row.count("|") for row in rows] == [5] * 4
+    assert "**51.50** [50.50, 52.50] (n=7, 2 unscored) ↑1.25" in rows[2]
+    assert "<ins>50.25</ins>" in rows[2] and "text consistency" in rows[3] and "| – (n=0" in rows[3]
+
+
+def test_empty_tables_render() -> None:
+    empty = made_up_numbers() | {"table_1": [], "effects": [], "judge_check": [], "meme_use": []}
+    assert set(readme.render(empty)) == set(readme.MARKERS)
+
+
+def test_update_changes_only_what_stands_between_markers(tmp_path: Path) -> None:
+    page = tmp_path / "README.zh-CN.md"
+    begin = {m: f"<!-- {m}:begin -->" for m in readme.MARKERS}
+    body = "".join(f"前{m}\n{begin[m]}\n旧\n<!-- {m}:end -->\n后\n" for m in readme.MARKERS)
+    page.write_text(body, encoding="utf-8")
+    assert readme.update(page, made_up_numbers()) is True
+    text = page.read_text(encoding="utf-8")
+    assert "旧" not in text and "评判模型" in text and text.count("后\n") == 2
+    assert readme.update(page, made_up_numbers()) is False
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<!-- numbers:end --> <!-- numbers:begin -->", "<!-- numbers:begin -->"]
+)
+def test_a_missing_or_turned_marker_is_an_error(text: str) -> None:
+    with pytest.raises(readme.ReadmeError, match="numbers:begin"):
+        readme.between(text, "numbers")
+
+
+def test_refresh_quotes_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "reports" / "example"
+    run.mkdir(parents=True)
+    (run / "numbers.json").write_text(json.dumps(made_up_numbers()), encoding="utf-8")
+    for name in ("placements.csv", *tracked.PICTURES):
+        (run / name).write_bytes(b"x")
+    for page in PAGES:
+        (tmp_path / page.name).write_bytes(page.read_bytes())
+    monkeypatch.setattr(paths, "reports", tmp_path / "reports")
+    assert {path.name for path in tracked.refresh()} >= set(readme.FILES)
+    assert "cannot tell" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert not {path.name for path in tracked.refresh()} & set(readme.FILES)
+
+
+@each_page
+def test_results_in_the_page_are_the_tracked_ones(page: Path) -> None:
+    if not NUMBERS.is_file():
+        pytest.skip("reports/numbers.json does not exist yet: `make reproduce`, then `make refresh-tracked`")
+    text = page.read_text(encoding="utf-8")
+    fresh = readme.render(json.loads(NUMBERS.read_text(encoding="utf-8")), readme.language_of(page))
+    for marker, wanted in fresh.items():
+        begin, end = readme.between(text, marker)
+        assert text[begin:end].strip("\n") == wanted, f"{page.name}: run `make refresh-tracked`"
+
+
+@each_page
+def test_pictures_of_the_page_are_tracked(page: Path) -> None:
+    shown = re.findall(r"!\[[^\]]+\]\(reports/([^)]+)\)", page.read_text(encoding="utf-8"))
+    assert shown == ["chat.png", "fig4_consistency.png"] and set(shown) <= set(tracked.PICTURES)
+    if NUMBERS.is_file():
+        assert all((paths.reports / name).is_file() for name in shown)
+
+
+def test_both_pages_have_the_same_shape() -> None:
+    def shape(page: Path) -> list[str]:
+        text = page.read_text(encoding="utf-8")
+        for marker in readme.MARKERS:
+            begin, end = readme.between(text, marker)
+            text = text[:begin] + text[end:]
+        kinds = re.findall(r"^(#+ |```\w*|<!--.*-->|\|-.*)", text, re.M)
+        return [*kinds, *re.findall(r"`((?:tests|reports|data)/[^`]+)`", text)]
+
+    assert shape(PAGES[0]) == shape(PAGES[1])
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
+    local = [link for link in links if "://" not in link and not link.endswith(".png")]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.name)
+def test_targets_and_commands_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    makefile = (paths.root / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.M))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.M))
+    assert named <= targets
+    commands = set(re.findall(r"-m memecmd_utils ([a-z-]+)", text))
+    assert commands <= set(__main__.parser()._subparsers._group_actions[0].choices)
+
+
+def module(name: str) -> ModuleType:
+    return importlib.import_module(f"memecmd_utils.{name}")
+
+
+@each_page
+def test_equations_lead_to_functions_and_tests(page: Path) -> None:
+    rows = re.findall(
+        r"^\| ([\d-]+) \| [^|]+ \| ([^|]+) \| `(tests/[^`]+)` \|$", page.read_text("utf-8"), re.M
+    )
+    numbers = [
+        n for first, *_ in rows for n in range(int(first.split("-")[0]), int(first.split("-")[-1]) + 1)
+    ]
+    assert numbers == list(range(1, 27))
+    for _, functions, test in rows:
+        names = re.findall(r"`(\w+)\.(\w+)`", functions)
+        assert names and all(callable(getattr(module(name), function)) for name, function in names)
+        assert test in {f"tests/test_{name}.py" for name, _ in names}
+        assert (paths.root / test).is_file(), test
+
+
+@each_page
+def test_notebooks_lead_to_modules_and_tests(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| \[(\d\d_\w+)\]\(notebooks/\w+\.ipynb\) \| ([^|]+) \| `(tests/[^`]+)` \|$", text, re.M
+    )
+    assert [name for name, *_ in rows] == sorted(path.stem for path in paths.notebooks.glob("[0-9]*.ipynb"))
+    for name, modules, test in rows:
+        first, *rest = re.findall(r"`(\w+)`", modules)
+        assert name.partition("_")[2] == first and all(map(module, rest))
+        assert test == f"tests/test_{first}.py" and (paths.root / test).is_file(), test
+
+
+@each_page
+def test_keys_of_the_page_are_the_known_ones(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    begin, end = readme.between(text, "keys")
+    keys = re.findall(r"`(\w+)`", text[begin:end])
+    assert sorted(keys) == sorted(profiles.known_keys())
+
+
+@each_page
+def test_recipes_are_profiles(page: Path) -> None:
+    recipes = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    loaded = [profiles.Profile(name="mine", **yaml.safe_load(recipe)) for recipe in recipes]
+    assert len(loaded) == 3 and all(p.llm == "openai" and p.endpoints.generator.model for p in loaded)
+
+
+@each_page
+def test_settings_on_command_lines_are_understood(page: Path) -> None:
+    found = re.findall(r'SET="([^"]+)"', page.read_text(encoding="utf-8"))
+    assert found
+    for text in found:
+        profiles.load_profile("local", profiles.parse_settings(text))
+
+
+@pytest.mark.parametrize("page", [*PAGES, paths.data / "README.md"], ids=lambda page: str(page.parent.name))
+def test_every_profile_has_a_row(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path in paths.profiles.glob("*.yaml"):
+        assert re.search(rf"^\| `{path.stem}`", text, re.M), path.stem
+
+
+def test_the_key_tables_of_data_give_keys_and_defaults() -> None:
+    text = (paths.data / "README.md").read_text(encoding="utf-8")
+    keys, fields = text.split("### An endpoint")
+    keys = keys.split("## Profiles")[1]
+    for part, model in ((keys, profiles.Profile(name="x")), (fields, profiles.Endpoint())):
+        rows = dict(re.findall(r"^\| `(\w+)` \| (`.+?`(?: each)?|see below) \|", part, re.M))
+        wanted = model.model_dump(mode="json")
+        wanted.pop("name", None)
+        for path in paths.profiles.glob("*.yaml"):
+            rows.pop(path.stem, None)
+        assert list(rows) and set(rows) == set(wanted)
+        for key, cell in rows.items():
+            if key == "weights":
+                assert cell == "`1/3` each" and wanted[key] == pytest.approx([1 / 3] * 4)
+            elif key != "endpoints":
+                assert yaml.safe_load(cell.strip("`")) == wanted[key], key
+
+
+def test_sources_have_licences_and_true_hashes() -> None:
+    with (paths.data / "SOURCES.csv").open(encoding="utf-8", newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    known = set(re.findall(r"sha256:([0-9a-f]{64})", (paths.root / "requirements.lock").read_text("utf-8")))
+    known |= {weights.sha256 for weights in local_llm.REGISTRY.values()}
+    known |= {hashlib.sha256(p.read_bytes()).hexdigest() for p in (paths.data / "paper").glob("*.csv")}
+    assert rows
+    for row in rows:
+        assert all(row.values()) and row["url"].startswith("https://"), row
+        hashes = re.findall(r"[0-9a-f]{64}", row["sha256_or_commit"])
+        assert set(hashes) <= known, row["name"]
+        assert hashes or "requirements.lock" in row["sha256_or_commit"], row["name"]

@@ -1,0 +1,86 @@
+"""The runner is strict where papermill is not; every failure here passes papermill in silence or leaves traces."""
+
+import nbformat
+import pytest
+
+from memecmd_utils import runner
+from memecmd_utils.runner import NotebookFailed, run_notebook
+
+
+def notebook(path, *cells, parameters="seed: int = 13  # the run's seed"):
+    made = nbformat.v4.new_notebook(
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    )
+    first = nbformat.v4.new_code_cell(parameters)
+    first.metadata.tags = ["parameters"]
+    made.cells = [first, *(nbformat.v4.new_code_cell(source) for source in cells)]
+    nbformat.write(made, path)
+    return path
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out" / "made.ipynb"
+
+
+def run(source, out, parameters=None, timeout=60):
+    return run_notebook(source, out, parameters, cell_timeout=timeout, progress=False)
+
+
+def test_a_good_notebook_leaves_a_copy_and_a_page_without_times(tmp_path, out):
+    source = notebook(tmp_path / "made.ipynb", "print('seed is', seed)")
+    run(source, out, {"seed": 7})
+    text = out.read_text(encoding="utf-8")
+    assert "seed is 7" in text and "seed is 7" in out.with_suffix(".html").read_text(encoding="utf-8")
+    assert "start_time" not in text and "iopub" not in text
+    assert [p.name for p in sorted(out.parent.iterdir())] == ["made.html", "made.ipynb"]
+
+
+def test_an_unknown_parameter_is_refused_before_anything_runs(tmp_path, out):
+    source = notebook(tmp_path / "made.ipynb", f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    with pytest.raises(NotebookFailed, match="unknown parameter 'sed'; made takes: seed"):
+        run(source, out, {"sed": 7})
+    assert not out.exists() and not (tmp_path / "ran").exists()
+
+
+def test_a_cell_that_raises_names_cell_and_error_and_keeps_what_ran(tmp_path, out):
+    source = notebook(tmp_path / "made.ipynb", "1 / 0", "print('never')")
+    with pytest.raises(NotebookFailed, match=r"cell \d+ raised ZeroDivisionError"):
+        run(source, out)
+    assert not out.exists() and out.with_name("made.failed.ipynb").exists()
+
+
+def test_sys_exit_zero_is_not_success(tmp_path, out):
+    source = notebook(tmp_path / "made.ipynb", "import sys; sys.exit(0)", "print('never ran')")
+    with pytest.raises(NotebookFailed):
+        run(source, out)
+    assert not out.exists()
+
+
+def test_a_quit_kernel_is_not_success(tmp_path, out):
+    source = notebook(tmp_path / "made.ipynb", "import os; os._exit(0)", "print('never ran')")
+    with pytest.raises(NotebookFailed, match="kernel died"):
+        run(source, out)
+    assert not out.exists()
+
+
+def test_a_time_out_fails_though_papermill_would_save_completed(tmp_path, out):
+    source = notebook(tmp_path / "made.ipynb", "import time; time.sleep(60)")
+    with pytest.raises(NotebookFailed, match="longer than 2 s"):
+        run(source, out, timeout=2)
+    assert not out.exists()
+
+
+def test_an_old_target_survives_a_failure(tmp_path, out):
+    out.parent.mkdir()
+    out.write_text("old", encoding="utf-8")
+    source = notebook(tmp_path / "made.ipynb", "raise RuntimeError('no')")
+    with pytest.raises(NotebookFailed):
+        run(source, out)
+    assert out.read_text(encoding="utf-8") == "old"
+
+
+def test_check_complete_finds_a_cell_that_never_ran():
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x = 1")])
+    with pytest.raises(NotebookFailed, match="cell 0 never ran"):
+        runner.check_complete(made, "made")
