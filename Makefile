@@ -23,7 +23,7 @@ help:
 
 ## Make the dataset, every table and every figure of PROFILE (the main job)
 reproduce: $(READY)
-	@run=$$($(PY) -m memecmd_utils resolve) && \
+	@[ -x $(PY) ] || exit 0; run=$$($(PY) -m memecmd_utils resolve) && \
 	if $(MAKE) -q --no-print-directory stages RUN="$$run" 2>/dev/null; then echo "nothing to do: run $$run is up to date"; \
 	else $(MAKE) --no-print-directory stages RUN="$$run"; fi && \
 	$(PY) -m memecmd_utils summary "$$run"
@@ -66,7 +66,7 @@ lint: $(READY)
 
 ## Take outputs and counts out of the notebooks, keeping cell tags
 strip: $(READY)
-	$(VENV)/bin/nbstripout --drop-empty-cells notebooks/*.ipynb
+	$(VENV)/bin/nbstripout --keep-id --drop-empty-cells notebooks/*.ipynb
 
 ## Resolve the dependencies anew (maintainers)
 lock: $(READY)

@@ -145,8 +145,8 @@ def text_key(text: str, side: Side) -> str:
 class RecordedEmbedder:
     """An embedder with its recordings in front: float16 shards `<folder>/embedding/<name>/*.npz`.
 
-    A vector counts by its text, its side and the embedder's name; it is the same whichever texts were
-    asked for beside it. Vectors come back as float32, L2-normalised.
+    A vector counts by its text, its side and the embedder's name; once recorded it is the same whichever
+    texts are asked for beside it. Vectors come back as float32, L2-normalised.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ def screenshot(
     memes: Mapping[str, Meme],
     n_turns: int | None = None,
 ) -> tuple[str, Image.Image]:
-    """Draw a dialogue (or its first turns) with one strategy's memes: the specification's hash, the picture."""
+    """Draw a dialogue (or its first turns) with one strategy's memes: specification's hash and picture."""
     mine = [p for p in placements if p.strategy == strategy and p.dialogue_id == dialogue.dialogue_id]
     spec = screenshots.chat_from_dialogue(dialogue, mine, n_turns, meme_position=run.profile.meme_position)
     return screenshots.spec_sha256(spec), screenshots.draw(spec, meme_files(run, memes))

@@ -6,6 +6,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -16,13 +17,6 @@ from memecmd_utils.dialogue_generation import history_text
 from memecmd_utils.llm import Chat, Image, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement
 
-QUESTIONS = {
-    "semantic_consistency": "这张表情包的意思和上面聊的内容对得上吗？",
-    "emotional_consistency": "这张表情包的情绪和此刻聊天的情绪相符吗？",
-    "contextual_appropriateness": "在这个时候发这张表情包自然、得体吗？",
-    "humor_effect": "在这里发这张表情包会让对方觉得好笑吗？",
-    "conversational_coherence": "发了这张表情包以后，聊天还能顺着接下去吗？",
-}
 HISTORY_WINDOW = 8
 """Turns that the small judge sees before the meme: what matters is near, and its context is short."""
 YES = {"是", "是的", "yes", "对", "有"}
@@ -49,6 +43,13 @@ class Context:
         return self.dialogue.name_a if self.turn % 2 else self.dialogue.name_b
 
 
+@lru_cache(maxsize=1)
+def questions() -> dict[str, str]:
+    """The five questions by dimension, from `judge_questions.j2`."""
+    lines = prompting.render("judge_questions").split("\n")
+    return dict(line.split(": ", 1) for line in lines)
+
+
 def yes_no_request(context: Context, meme: Meme, dimension: str) -> Request:
     """One one-token question; the five of a pair differ in their last line only (shared prefix)."""
     text = prompting.render(
@@ -57,7 +58,7 @@ def yes_no_request(context: Context, meme: Meme, dimension: str) -> Request:
         speaker=context.speaker_name,
         meme_text=meme.text,
         meme_note=meme.picture_note,
-        question=QUESTIONS[dimension],
+        question=questions()[dimension],
         fence=prompting.fence,
     )
     return Request(

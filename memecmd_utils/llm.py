@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeVar
 
+from memecmd_utils import prompting
 from memecmd_utils import recordings as rec
 from memecmd_utils.llm_types import (
     Answer,
@@ -155,7 +156,7 @@ class Chat:
             seed = None if request.seed is None else request.seed + attempt
             messages = request.messages
             if attempt > UNCHANGED_RETRIES:
-                note = f"上一次的回复不能用：{error}。请改正后重新回复，只输出所要求的内容。"
+                note = prompting.render("ask_again", reason=str(error))
                 messages = [
                     *request.messages,
                     Message(role="assistant", text=reply.text or "（空）"),

@@ -208,12 +208,14 @@ class OpenAIBackend:
                 status = error.status_code
                 if error.code == "content_filter":  # Azure says so by a status
                     return Reply(text="", finish_reason="content_filter")
-                if structured and status in FORM_STATUS and not self._form_works and form != "plain":
-                    # This endpoint does not take that form: the next one down. Requests sent side by side
-                    # all come back with it, and only the first of them takes the step.
-                    if form == self._forms[0]:
+                if structured and status in FORM_STATUS:
+                    # This endpoint does not take that form: the next one down. Of requests sent side by
+                    # side, which all come back, only the first takes the step.
+                    if form != self._forms[0]:
+                        continue
+                    if form != "plain" and not self._form_works:
                         self._forms.pop(0)
-                    continue
+                        continue
                 if (status not in RETRY_STATUS and status < 500) or error.code == "insufficient_quota":
                     raise EndpointError(
                         f"the endpoint refuses the request ({status}): {self._plain(error)}"

@@ -11,7 +11,6 @@ from jinja2 import meta
 
 from memecmd_utils import paths
 
-
 EXAMPLE_MARK = re.compile(r"\n@(user|assistant)\n")
 
 

@@ -11,6 +11,8 @@ from memecmd_utils.llm import Reply, UnusableReply
 
 T = TypeVar("T", bound=BaseModel)
 FULL_WIDTH = str.maketrans("０１２３４５６７８９", "0123456789")
+COLON = re.compile(r'(?<=["”])\s*：\s*')  # full-width signs between the parts of JSON
+COMMA = re.compile(r'(?<=[\d"”\]}])\s*，\s*(?=["“{])')
 PAIRS = {"“": "”", "‘": "’", "「": "」", "『": "』", '"': '"', "'": "'"}
 """Quotes that may stand around an utterance; not 《》, which names a title."""
 
@@ -28,7 +30,7 @@ def structured(reply: Reply, schema: type[T]) -> T:
     if not objects:
         if reply.finish_reason == "length" or text.count("{") > text.count("}"):
             raise UnusableReply("回复被截断")
-        value = json_repair.loads(text[start:])
+        value = json_repair.loads(COMMA.sub(", ", COLON.sub(": ", text[start:])))
         # Prose with braces around the object makes a list of both.
         objects = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
     if not objects:

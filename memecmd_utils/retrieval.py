@@ -18,8 +18,8 @@ COMPONENTS = ("alpha", "delta", "beta", "gamma")
 SIGNS = np.array([1.0, -1.0, 1.0, 1.0])
 """delta carries its own minus (Eq. 19). Eq. 20 prints a minus for beta too, against its own text: plus."""
 
-PAIRS_AT_ONCE = 512
-"""Pairs scored in float64 at a time: bounds memory when very many memes tie."""
+CHUNK_VALUES = 150_000
+"""Numbers taken to float64 at a time: they stay in the cache, also where very many memes tie."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,9 @@ def _components(index: MemeIndex, queries: np.ndarray, turns: np.ndarray, memes:
     """Components of the pairs (turns[i], memes[i]), shape [pairs, 4]."""
     rows = index.rows.reshape(len(index.meme_ids), 4, index.dim)
     out = np.empty((len(memes), 4))
-    for start in range(0, len(memes), PAIRS_AT_ONCE):
-        part = slice(start, start + PAIRS_AT_ONCE)
+    step = max(1, CHUNK_VALUES // index.rows.shape[1])
+    for start in range(0, len(memes), step):
+        part = slice(start, start + step)
         product = rows[memes[part]].astype(np.float64)
         product *= queries[turns[part]]
         out[part] = product.sum(axis=2)

@@ -171,7 +171,7 @@ def _wins(
     negative: Sequence[tuple[Hashable, float]],
     names: Mapping[Hashable, int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Wins (ties half) of each cluster's positives over each cluster's negatives, and the numbers of pairs."""
+    """Wins (ties half) of each cluster's positives over each cluster's negatives, and numbers of pairs."""
     mine: list[list[float]] = [[] for _ in names]
     for cluster, score in positive:
         mine[names[cluster]].append(score)

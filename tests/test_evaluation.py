@@ -1,3 +1,4 @@
+import asyncio
 import json
 import math
 from collections import Counter
@@ -112,13 +113,10 @@ def test_held_out_contexts_that_fail_leave_the_mean_or_the_score() -> None:
     assert got[0].overall is None and got[0].unscored == "no held-out context could be scored"
 
 
-def rate_whole(placements, answer, dialogues=LONG, screenshot=None, concurrency=8, **changes):
+def rate_whole(placements, answer, **changes):
     backend = ScriptedBackend(answer, recordable=False)
     profile = made_up.profile(n_turns=18, **changes)
-    chat = Chat(backend, concurrency=concurrency)
-    got = llm.run(
-        evaluation.rate_screenshots(placements, dialogues, MEMES, chat, profile, "judge", screenshot)
-    )
+    got = llm.run(evaluation.rate_screenshots(placements, LONG, MEMES, Chat(backend), profile, "judge"))
     return got, backend.requests
 
 
@@ -183,8 +181,15 @@ def test_screenshots_are_drawn_a_few_at_a_time() -> None:
         answered += 1
         return numbers(request)
 
-    rate_whole(SIX, answer, screenshot=draw, concurrency=2, judge_unit="dialogue")
-    assert drawn == 7 and most <= 2
+    class Slow(ScriptedBackend):
+        async def complete(self, request):
+            await asyncio.sleep(0)  # lets the other calls draw theirs
+            return await super().complete(request)
+
+    profile = made_up.profile(n_turns=18, judge_unit="dialogue")
+    chat = Chat(Slow(answer, recordable=False), concurrency=2)
+    llm.run(evaluation.rate_screenshots(SIX, LONG, MEMES, chat, profile, "judge", draw))
+    assert drawn == 7 and most == 2
 
 
 def test_a_text_judge_sees_the_meme_where_the_screenshot_has_it() -> None:

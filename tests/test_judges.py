@@ -89,7 +89,7 @@ def test_the_five_questions_of_a_pair_follow_each_other_over_a_shared_prefix() -
     five = backend.texts[:5]
     heads = {text.split("问题：")[0] for text in five}
     assert len(heads) == 1 and len(set(five)) == 5
-    assert [text.split("问题：")[1].split("\n")[0] for text in five] == list(judges.QUESTIONS.values())
+    assert [text.split("问题：")[1].split("\n")[0] for text in five] == list(judges.questions().values())
 
 
 def test_a_pair_with_one_unusable_answer_has_a_reason_instead() -> None:

@@ -300,9 +300,12 @@ def test_the_stop_button_of_a_notebook_stops_the_asking() -> None:
 
     presser = threading.Thread(target=stop)
     presser.start()
+    # Not asyncio.run: like a kernel, this leaves SIGINT to Python.
+    loop = asyncio.new_event_loop()
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(notebook())
+        loop.run_until_complete(notebook())
     presser.join()
+    loop.close()
     count = len(backend.requests)
     time.sleep(0.05)
     assert len(backend.requests) == count < 100

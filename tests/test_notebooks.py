@@ -1,4 +1,4 @@
-"""All notebooks from top to bottom: the example profile from recordings, and a simulated endpoint with own images."""
+"""All notebooks from top to bottom: example from recordings, own images with a simulated endpoint."""
 
 import http.server
 import json
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from PIL import Image, ImageDraw
@@ -82,7 +83,7 @@ class Simulated(http.server.BaseHTTPRequestHandler):
     """A simulated endpoint: replies by schema, hostile where text is free; now and then unusable."""
 
     calls = 0
-    keys: set = set()
+    keys: ClassVar[set] = set()
     images = 0
 
     def log_message(self, *_):
@@ -106,7 +107,9 @@ class Simulated(http.server.BaseHTTPRequestHandler):
             text = "对不起，我先想想"  # not JSON: asked again
         reply = {
             "id": "x", "object": "chat.completion", "created": 0, "model": body["model"],
-            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
+            "choices": [
+                {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+            ],
             "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
         }  # fmt: skip
         raw = json.dumps(reply).encode()

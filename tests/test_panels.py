@@ -7,10 +7,11 @@ from PIL import Image
 from memecmd_utils import panels
 from memecmd_utils.threshold import Gate
 
+GATE = Gate(0.5, 1.0, 1.0)
 SCORES = [0.2, 1.1, -np.inf, 0.4, 0.9, 1.6]
 
 
-def parts(gate: Gate = Gate(0.5, 1.0, 1.0), scores=SCORES):
+def parts(gate: Gate = GATE, scores=SCORES):
     panel = panels.gate_panel("d", scores, gate)
     sliders, picture = panel.children
     return sliders.children, picture

@@ -118,7 +118,7 @@ def test_equation_24_top_k_with_ties_broken_by_id() -> None:
 @QUICK
 @given(seeded, st.integers(1, 5))
 def test_all_equal_scores_give_the_first_ids(rng, k) -> None:
-    memes = retrieval.PAIRS_AT_ONCE + 40
+    memes = 600
     ids = [f"m{i:04d}" for i in rng.permutation(memes)]
     index = retrieval.build_index(ids, [unit(rng, 1, 4).repeat(memes, axis=0)] * 4)
     queries = retrieval.build_queries(*(unit(rng, 2, 4) for _ in range(3)))
@@ -195,6 +195,14 @@ def test_block_size_changes_nothing() -> None:
     whole = retrieval.top_k(index, queries, WEIGHTS, 3)
     for block in (1, 7, len(queries)):
         assert same(retrieval.top_k(index, queries, WEIGHTS, 3, block=block), whole)
+
+
+def test_cutting_the_exact_work_changes_nothing(monkeypatch) -> None:
+    index, queries = close_library()
+    whole = retrieval.top_k(index, queries, WEIGHTS, 3)
+    for values in (1, 5 * index.rows.shape[1], 10**9):
+        monkeypatch.setattr(retrieval, "CHUNK_VALUES", values)
+        assert same(retrieval.top_k(index, queries, WEIGHTS, 3), whole)
 
 
 def test_a_turn_ranks_the_same_alone_and_among_others() -> None:

@@ -1,4 +1,4 @@
-"""The runner is strict where papermill is not; every failure here passes papermill in silence or leaves traces."""
+"""The runner is strict where papermill is not: most failures here pass papermill in silence."""
 
 import nbformat
 import pytest

@@ -129,6 +129,24 @@ def test_another_dialogue_does_not_change_random_choices() -> None:
     }
 
 
+def test_every_dialogue_and_strategy_has_a_stream_of_its_own() -> None:
+    profile, wide = made_up.profile(), np.ones(17, bool)
+    picks = [
+        selection.choose(strategy, ranking_of(17), wide, 10, profile, name)
+        for strategy in ("random_same_turns", "sampling")
+        for name in ("d1", "d2")
+    ]
+    memes = [[meme for _, meme, _ in chosen] for chosen in picks]
+    assert all(memes[i] != memes[j] for i in range(4) for j in range(i))
+
+
+def test_a_random_meme_has_no_rank_where_nothing_was_ranked() -> None:
+    nothing = retrieval.Ranking(np.full((5, 1), -1), np.full((5, 1), -np.inf), np.zeros((5, 1, 4)))
+    profile = made_up.profile(random_rate=1.0)
+    picks = selection.choose("random", nothing, np.zeros(5, bool), 1, profile, "d")
+    assert picks == [(row, 0, None) for row in range(5)]
+
+
 def test_where_the_strategies_place() -> None:
     scored, index, profile = score()
     places = by_strategy(selection.place(scored, index, profile))

@@ -1,0 +1,1 @@
+"""Prompt files; `memecmd_utils.prompting` renders them."""

@@ -1,0 +1,66 @@
+from pathlib import Path
+
+import made_up
+import pytest
+
+from memecmd_utils import annotation, llm
+from memecmd_utils.llm import Chat, Request
+from memecmd_utils.llm_backends import ScriptedBackend
+from memecmd_utils.profiles import Profile
+from memecmd_utils.storage import dumps
+
+FOUR = {"s_plus": "约饭", "s_minus": "追悼会", "emotion": "开心", "motivation": "想吃"}
+MEMES = [made_up.meme(f"m{n}").model_copy(update={"sha256": f"{n:064d}"}) for n in range(6)]
+PROFILE = Profile(name="p")
+
+
+def annotate(backend: ScriptedBackend, image=None, **options):
+    return llm.run(annotation.annotate(MEMES, Chat(backend, **options), PROFILE, image))
+
+
+def test_every_meme_gets_its_four_dimensions_in_order() -> None:
+    done = annotate(ScriptedBackend(lambda r: dumps(FOUR | {"emotion": r.subject})))
+    assert [(a.meme_id, a.emotion) for a in done] == [(f"m{n}", f"m{n}") for n in range(6)]
+    assert {(a.s_plus, a.s_minus, a.motivation, a.unscored) for a in done} == {("约饭", "追悼会", "想吃", "")}
+    assert len({a.seed for a in done}) == 6 and {len(a.prompt_sha256) for a in done} == {64}
+
+
+def test_a_meme_without_a_usable_reply_is_kept_with_the_reason() -> None:
+    done = annotate(ScriptedBackend(lambda r: "不会" if r.subject == "m2" else dumps(FOUR)))
+    assert len(done) == 6 and [a.meme_id for a in done if a.unscored] == ["m2"]
+    assert done[2].s_plus == "" and done[2].unscored.startswith("unusable: ")
+
+
+def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture(tmp_path: Path) -> None:
+    meme = MEMES[0].model_copy(update={"picture_note": "一只猫"})
+    blind = annotation.annotation_request(meme, 1).messages[0]
+    assert "先吃饭" in blind.text and "一只猫" in blind.text and "看不到图" in blind.text and not blind.images
+    path = made_up.meme_files(tmp_path, (8, 8))["m1"]
+    seeing = annotation.annotation_request(meme, 1, lambda _: annotation.data_url(path)).messages[0]
+    assert "看不到图" not in seeing.text
+    assert seeing.images[0].image_id == meme.sha256, "the key knows the picture by its hash"
+    assert seeing.images[0].data_url.startswith("data:image/png;base64,iVBOR")
+    bare = annotation.annotation_request(meme.model_copy(update={"text": "", "picture_note": ""}), 1)
+    assert "没有可读的文字" in bare.messages[0].text
+
+
+def test_pictures_are_read_only_when_their_turn_comes() -> None:
+    read: list[str] = []
+    most = 0
+
+    def reply(request: Request) -> str:
+        nonlocal most
+        most = max(most, len(read) - len(backend.requests) + 1)
+        return dumps(FOUR)
+
+    backend = ScriptedBackend(reply)
+    annotate(backend, lambda meme: read.append(meme.meme_id) or "data:,x", concurrency=2)
+    assert len(read) == 6 and most <= 2
+
+
+def test_a_fault_stops_the_stage() -> None:
+    def broken(request: Request) -> str:
+        raise ConnectionError("told")
+
+    with pytest.raises(ConnectionError, match="told"):
+        annotate(ScriptedBackend(broken))

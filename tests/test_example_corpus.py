@@ -1,0 +1,91 @@
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from memecmd_utils import example_corpus, freeze, paths, prompting
+from memecmd_utils.schemas import TOPICS, AnnotationReply, ScenarioDetails, ScenarioReply, SummaryReply
+from memecmd_utils.storage import StageOutputError
+
+
+def rows(name: str) -> list[dict]:
+    return [json.loads(line) for line in (paths.example / name).read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("file", "fields"),
+    [
+        ("annotations.jsonl", ["meme_id"]),
+        ("news.jsonl", ["news_id"]),
+        ("role_pairs.jsonl", ["pair_id"]),
+        ("scenarios.jsonl", ["scenario_id"]),
+        ("dialogues.jsonl", ["dialogue_id", "turn"]),
+        ("summaries.jsonl", ["dialogue_id", "turn"]),
+    ],
+)
+def test_ids_are_distinct_and_every_row_says_that_it_is_authored(file: str, fields: list[str]) -> None:
+    found = rows(file)
+    ids = Counter(tuple(row[field] for field in fields) for row in found)
+    assert [name for name, count in ids.items() if count > 1] == []
+    assert {row["source"] for row in found} == {"authored"}
+
+
+def test_texts_are_there_for_every_turn_and_have_the_shape_of_replies() -> None:
+    texts = example_corpus.texts()
+    schemas = {"annotation": AnnotationReply, "summary": SummaryReply}
+    for (task, subject), text in texts.items():
+        if task == "scenario":
+            schema = ScenarioDetails if subject.endswith("/details") else ScenarioReply
+            schema.model_validate_json(text)
+        elif task in schemas:
+            schemas[task].model_validate_json(text)
+        else:
+            assert task == "utterance" and text == text.strip() and text
+    said = {subject for task, subject in texts if task == "utterance"}
+    summed = {subject for task, subject in texts if task == "summary"}
+    assert summed == {subject for subject in said if not subject.endswith("/1")}
+
+
+def test_cold_starts_of_the_dialogues_are_there() -> None:
+    starts = {f"news-{item.news_id}" for item in example_corpus.load_news()}
+    starts |= {f"role-{row['scenario_id']}" for row in rows("scenarios.jsonl")}
+    assert {row["dialogue_id"] for row in rows("dialogues.jsonl")} <= starts
+    assert {item.topic for item in example_corpus.load_news()} == set(TOPICS)
+
+
+def test_there_are_23_role_pairs_and_scenarios_name_them() -> None:
+    pairs = example_corpus.load_role_pairs()
+    assert len({pair.pair_id for pair in pairs}) == 23
+    assert {row["pair_id"] for row in rows("scenarios.jsonl")} <= {pair.pair_id for pair in pairs}
+
+
+def test_a_bad_line_is_named(tmp_path: Path) -> None:
+    shutil.copytree(paths.example, tmp_path / "c", ignore=shutil.ignore_patterns("recordings"))
+    path = tmp_path / "c" / "dialogues.jsonl"
+    path.write_text(path.read_text(encoding="utf-8") + "{\n", encoding="utf-8")
+    with pytest.raises(StageOutputError, match=r"dialogues\.jsonl line \d+"):
+        example_corpus.texts.__wrapped__(tmp_path / "c")
+
+
+def test_a_changed_prompt_brings_a_notice_that_says_how_to_go_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, corpus = tmp_path / "prompts", tmp_path / "corpus"
+    shutil.copytree(paths.prompts, prompts)
+    shutil.copytree(paths.example, corpus, ignore=shutil.ignore_patterns("recordings"))
+    monkeypatch.setattr(paths, "prompts", prompts)
+    prompting._environment.cache_clear()
+    try:
+        freeze.write(corpus)
+        assert example_corpus.changed_prompts(corpus) == [] and example_corpus.prompt_notice(corpus) is None
+        path = prompts / "summary.j2"
+        path.write_text(path.read_text(encoding="utf-8") + "再短一点。\n", encoding="utf-8")
+        (prompts / "brief_news.j2").unlink()
+        assert example_corpus.changed_prompts(corpus) == ["brief_news", "summary"]
+        notice = example_corpus.prompt_notice(corpus)
+        assert "summary" in notice and "authored text ignores prompts" in notice
+        assert "PROFILE=local" in notice and "make local-llm" in notice and "PROFILE=openai" in notice
+    finally:
+        prompting._environment.cache_clear()

@@ -1,0 +1,35 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from memecmd_utils import freeze, paths
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    for name in (*freeze.TEXT_FILES, "TEXT_HASHES.json"):
+        shutil.copy(paths.example / name, tmp_path / name)
+    return tmp_path
+
+
+def test_the_texts_are_as_frozen() -> None:
+    assert freeze.changed_texts() == []
+
+
+@pytest.mark.parametrize("name", freeze.TEXT_FILES)
+def test_a_changed_byte_or_a_missing_file_is_seen(corpus: Path, name: str) -> None:
+    assert freeze.changed_texts(corpus) == []
+    path = corpus / name
+    path.write_bytes(path.read_bytes() + b"\n")
+    assert freeze.changed_texts(corpus) == [name]
+    path.unlink()
+    assert freeze.changed_texts(corpus) == [name]
+
+
+def test_freezing_anew(corpus: Path) -> None:
+    path = corpus / "news.jsonl"
+    path.write_bytes(path.read_bytes() + b"\n")
+    freeze.write(corpus)
+    assert freeze.changed_texts(corpus) == []
+    assert (corpus / "prompt_hashes.json").is_file()

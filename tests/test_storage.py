@@ -1,0 +1,92 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from memecmd_utils import storage
+from memecmd_utils.schemas import NewsItem, Placement, Turn
+from memecmd_utils.storage import StageOutputError
+
+
+def turn(text: str = "早", **changes) -> Turn:
+    return Turn(**{"source": "authored", "turn": 1, "speaker": "A", "text": text, **changes})
+
+
+def placement(**changes) -> Placement:
+    values = {
+        "source": "computed", "dialogue_id": "d", "turn": 2, "speaker": "B", "strategy": "random",
+        "meme_id": "m", "rank": None, "score": None, "gate_score": None, "threshold": None, "fold": "a",
+    }  # fmt: skip
+    return Placement(**{**values, **changes})
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "x.txt"
+    storage.write_text(target, "旧\n")
+    with pytest.raises(RuntimeError), storage.atomic_path(target) as part:
+        part.write_text("half", encoding="utf-8")
+        raise RuntimeError
+    assert target.read_text(encoding="utf-8") == "旧\n"
+    assert [path.name for path in target.parent.iterdir()] == ["x.txt"]
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
+    target = tmp_path / "x.txt"
+    storage.write_text(target, "old")
+    with storage.atomic_path(target) as part:
+        part.write_text("new", encoding="utf-8")
+        assert target.read_text(encoding="utf-8") == "old"
+        assert part.parent == target.parent and part.suffix == target.suffix
+    assert target.read_text(encoding="utf-8") == "new"
+
+
+def test_text_is_utf8_with_plain_line_ends_and_json_is_readable(tmp_path: Path) -> None:
+    storage.write_text(tmp_path / "t", "一\n二\n")
+    assert (tmp_path / "t").read_bytes() == "一\n二\n".encode()
+    storage.write_json(tmp_path / "j", {"b": "二", "a": 1})
+    assert (tmp_path / "j").read_text(encoding="utf-8") == '{\n "a": 1,\n "b": "二"\n}\n'
+    assert storage.dumps({"x": "中"}) == '{"x": "中"}'
+
+
+@pytest.mark.parametrize("text", ["一\u2028二", "a\r\nb", "引号\"'{}", "\x85", "表情😀"])
+def test_jsonl_brings_any_text_back(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.jsonl"
+    records = [turn(f"{text}尾"), turn("第二行", turn=2)]
+    storage.write_jsonl(path, records)
+    assert storage.read_jsonl(path, Turn) == records
+
+
+def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    good = turn().model_dump_json()
+    for bad in ("{", json.dumps({"turn": 1}), good.replace("}", ', "extra": 1}')):
+        path.write_text(f"{good}\n\n{bad}\n", encoding="utf-8")
+        with pytest.raises(StageOutputError, match=r"x\.jsonl line 3"):
+            storage.read_jsonl(path, Turn)
+
+
+def test_parquet_keeps_missing_numbers_lists_and_types(tmp_path: Path) -> None:
+    path = tmp_path / "p.parquet"
+    rows = [placement(), placement(rank=2, score=0.5)]
+    storage.write_parquet(path, rows, Placement)
+    read = storage.read_parquet(path, Placement)
+    assert read == rows and isinstance(read[1].rank, int) and read[0].score is None
+    turns = [turn(violations=["太长", "重复"]), turn(turn=2)]
+    storage.write_parquet(path, turns, Turn)
+    assert storage.read_parquet(path, Turn) == turns
+    storage.write_parquet(path, [], Placement)
+    assert storage.read_parquet(path, Placement) == []
+
+
+def test_parquet_of_another_schema_is_refused_and_bad_records_do_not_replace_good_ones(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "p.parquet"
+    storage.write_parquet(path, [turn()], Turn)
+    with pytest.raises(StageOutputError, match=r"p\.parquet: columns missing: \['news_id'"):
+        storage.read_parquet(path, NewsItem)
+    broken = turn().model_copy(update={"turn": 0})
+    with pytest.raises(StageOutputError):
+        storage.write_parquet(path, [broken], Turn)
+    assert storage.read_parquet(path, Turn) == [turn()]
+    assert [p.name for p in tmp_path.iterdir()] == ["p.parquet"]

@@ -1,0 +1,122 @@
+import pytest
+
+from memecmd_utils import example_corpus, utterance_rules
+from memecmd_utils.utterance_rules import STARTER_WINDOW, is_copy, violations
+
+SPOKEN = ("今天好热", "空调坏了", "你来我家吧")
+
+
+def found(text: str, earlier: tuple[str, ...] = SPOKEN) -> list[str]:
+    return violations(text, earlier, 25)
+
+
+def test_an_ordinary_sentence_breaks_nothing() -> None:
+    assert found("行，我带西瓜过去") == []
+
+
+def test_length_at_its_edge() -> None:
+    assert found("长" * 25) == []
+    assert found("长" * 26) == ["太长（26字，最多25字）"]
+    assert found("长" * 24 + "！！") == ["太长（26字，最多25字）"], "punctuation counts"
+
+
+@pytest.mark.parametrize("text", ["", "  ", "？！……", "——", "“”"])
+def test_nothing_said(text: str) -> None:
+    assert found(text) == ["空的回复"]
+
+
+@pytest.mark.parametrize(
+    "emoji",
+    [
+        "😀",
+        "🤣",
+        "👍🏽",
+        "❤️",
+        "☀",
+        "✨",
+        "⭐",
+        "🇨🇳",
+        "1️⃣",
+        "➡",
+        "‼",
+        "⏰",
+        "⌛",
+        "㊗",
+        "🫠",
+        "🀄",
+        "👨\u200d👩\u200d👧",
+    ],
+)
+def test_emoji(emoji: str) -> None:
+    assert found(f"行吧{emoji}") == ["用了表情符号"]
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [*"！？…—～，。、；：“”‘’（）《》【】「」·￥％＋", "……", "——", "①", "km²", "α", "3℃", "Wi-Fi", "々"],
+)
+def test_no_emoji(sign: str) -> None:
+    assert found(f"行吧{sign}好") == []
+
+
+def test_starters() -> None:
+    assert found("今天？不来了") == ["开头“今天”和前面的话一样"]
+    assert found("“今，天”不来了")[0].startswith("开头“今天”"), "punctuation does not hide it"
+    assert found("今晚不来了") == []
+    away = ("今天好热", *(f"{word}一句别的话" for word in "甲乙丙丁戊己庚"[:STARTER_WINDOW]))
+    assert violations("今天不来了", away[:STARTER_WINDOW], 25) != []
+    assert violations("今天不来了", away, 25) == [], "so far back it is no repetition"
+
+
+def test_copies() -> None:
+    assert "重复了前面说过的话" in found("空调坏了！")
+    assert "重复了前面说过的话" in violations("咱们周末一起去爬香山吧", ["哎，咱们周末一起去爬香山吧"], 25)
+    far = ("空调坏了", *(f"{word}一句话" for word in "甲乙丙丁戊己庚辛"))
+    assert violations("空调坏了", far, 25) == ["重复了前面说过的话"], "however far back"
+    assert is_copy("好", "好。") and not is_copy("好", "好的") and not is_copy("今天好热", "今天好冷啊你说")
+    assert not is_copy("abcd", "abce"), "three quarters alike are not a copy"
+
+
+def test_all_rules_are_told_at_once() -> None:
+    text = "今天好热" + "热" * 30 + "😀"
+    assert [words[:2] for words in found(text)] == ["太长", "用了", "开头"]
+
+
+# The authored corpus
+
+
+def _spoken() -> dict[str, list[str]]:
+    said: dict[str, list[str]] = {}
+    for (task, subject), text in example_corpus.texts().items():
+        if task == "utterance":
+            name, turn = subject.split("/")
+            said.setdefault(name, []).append(text)
+            assert len(said[name]) == int(turn), "turns stand in order, without gaps"
+    return said
+
+
+def test_the_authored_dialogues_break_no_rule() -> None:
+    said = _spoken()
+    assert len(said) >= 12 and all(len(turns) == 18 for turns in said.values())
+    broken = {
+        (name, number): found
+        for name, turns in said.items()
+        for number, text in enumerate(turns)
+        if (found := violations(text, turns[:number], 25))
+    }
+    assert broken == {}
+
+
+def test_no_authored_utterance_is_nearly_another_of_another_dialogue() -> None:
+    everything = [(name, text) for name, turns in _spoken().items() for text in turns]
+    doubles = [
+        (a, b)
+        for i, (one, a) in enumerate(everything)
+        for other, b in everything[i + 1 :]
+        if one != other and is_copy(a, b)
+    ]
+    assert doubles == []
+
+
+def test_punctuation_is_left_out_of_comparison_only() -> None:
+    assert utterance_rules.bare("好，的 ——！") == "好的"
