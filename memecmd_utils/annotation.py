@@ -27,12 +27,16 @@ def annotation_request(meme: Meme, seed: int, image: Callable[[Meme], str] | Non
         has_image=image is not None,
         fence=prompting.fence,
     )
+    examples = prompting.render_examples("annotation_examples")
     images = [Image(image_id=meme.sha256, data_url=image(meme))] if image is not None else []
     return Request(
         task="annotation",
         subject=meme.meme_id,
-        messages=[Message(role="user", text=text, images=images)],
-        sampling=Sampling(temperature=0.3, max_tokens=500),
+        messages=[
+            *(Message(role=role, text=example) for role, example in examples),
+            Message(role="user", text=text, images=images),
+        ],
+        sampling=Sampling(temperature=0.5, max_tokens=400),
         seed=seed,
         reply_schema=AnnotationReply,
     )

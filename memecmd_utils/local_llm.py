@@ -234,6 +234,9 @@ class LocalServer:
         if template and not os.environ.get("MEMECMD_GGUF"):
             parameters.chat_template = template
         self._server = xllamacpp.Server(parameters)
+        # A server that is ended before its loop has begun never ends, as in a run that only replays.
+        # One token (20 ms) is the sure sign that it has.
+        self._server.handle_completions({"prompt": "a", "max_tokens": 1})
         return self
 
     def __exit__(self, *_: object) -> None:

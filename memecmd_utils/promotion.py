@@ -18,6 +18,8 @@ def promote_run(run: str) -> Iterator[str]:
     for keys_file in sorted((paths.processed / run / "usage").glob("*.keys.json")):
         stage = keys_file.name.removesuffix(".keys.json")
         wanted = set(json.loads(keys_file.read_text(encoding="utf-8")))
+        if not wanted:
+            continue
         if stage.startswith("embedding:"):
             name = stage.removeprefix("embedding:")
             vectors: dict[str, np.ndarray] = {}

@@ -12,6 +12,12 @@ from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
 from memecmd_utils.selection import Calibration
 
 
+WEAK_AUC = 0.7
+"""Below it a judge orders fewer than seven of ten pairs rightly: a trend over many memes, no verdict on one."""
+FEW_DIALOGUES = 30
+FEW_WARNING = " With so few dialogues intervals of this kind come out somewhat too narrow."
+
+
 def frame_rows(frame: pd.DataFrame, digits: int = 6) -> list[dict[str, Any]]:
     """A table as plain JSON values: floats rounded, NaN as None."""
 
@@ -168,5 +174,7 @@ def judge_verdict(found: dict[str, Any]) -> str:
     )
     verdict = f"The judge {_said_of_judge(row)} at the same turns ({numbers_said})"
     if row["tells apart"]:
-        return f"{verdict}."
+        weak = ", but only weakly" if abs(row["auc"] - 0.5) < WEAK_AUC - 0.5 else ""
+        few = "" if found.get("dialogues", {}).get("total", FEW_DIALOGUES) >= FEW_DIALOGUES else FEW_WARNING
+        return f"{verdict}{weak}.{few}"
     return f"{verdict}: its scores say nothing about quality here."

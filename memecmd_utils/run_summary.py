@@ -52,6 +52,9 @@ def real_usage(run: str) -> Iterator[str]:
             continue
         used = json.loads(path.read_text(encoding="utf-8"))
         if used["calls"] or used["replayed"]:
+            if used["source"] == "authored":
+                yield f"  {path.stem}: {used['calls']} authored texts, no model asked"
+                continue
             outcomes = ", ".join(f"{count} {name}" for name, count in used["outcomes"].items())
             yield (
                 f"  {path.stem}: {used['source']}; {used['calls']} calls, {used['replayed']} replayed, "

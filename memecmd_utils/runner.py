@@ -6,6 +6,7 @@ papermill only warns on an unknown parameter, saves a notebook that timed out as
 
 import contextlib
 import os
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,7 +78,7 @@ def run_notebook(
     working = output.with_name(f".{output.stem}.{os.getpid()}.running.ipynb")
     started = time.monotonic()
     try:
-        with _kernel_environment():
+        with _kernel_environment(), tempfile.TemporaryDirectory(prefix="memecmd-") as sockets:
             papermill.execute_notebook(
                 str(notebook),
                 str(working),
@@ -87,8 +88,9 @@ def run_notebook(
                 cwd=str(paths.root),
                 execution_timeout=cell_timeout,
                 start_timeout=START_TIMEOUT_S,
-                # Sockets in the file system: no other user of the machine can read or write them.
-                config=Config({"KernelManager": {"transport": "ipc"}}),
+                # Sockets in a private folder: no other user of the machine can read or write them, and
+                # notebooks that run at the same time do not share one.
+                config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}}),
                 progress_bar=progress,
             )
         executed = nbformat.read(working, as_version=4)

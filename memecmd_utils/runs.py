@@ -167,6 +167,8 @@ def preflight(profile: Profile) -> None:
 
     A missing key raises `EndpointError`, missing weights or engine `LocalModelError`; each says what to do.
     """
+    if profile.mode == "recorded":
+        return  # replaying needs neither key nor weights
     roles: list[tuple[Role, int, str]] = []
     if profile.llm != "authored":
         roles += [("generator", 0, profile.llm), ("annotator", 0, profile.llm)]
@@ -175,5 +177,5 @@ def preflight(profile: Profile) -> None:
     for role, number, llm in roles:
         if llm == "openai":
             OpenAIBackend(run.endpoint(role, number))
-        elif llm == "local" and profile.mode != "recorded":
+        elif llm == "local":
             ensure_ready(profile.local_model)

@@ -1,10 +1,11 @@
+import asyncio
 from pathlib import Path
 
 import made_up
 import pytest
 
 from memecmd_utils import annotation, llm
-from memecmd_utils.llm import Chat, Request
+from memecmd_utils.llm import Chat, Reply, Request
 from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.profiles import Profile
 from memecmd_utils.storage import dumps
@@ -33,29 +34,30 @@ def test_a_meme_without_a_usable_reply_is_kept_with_the_reason() -> None:
 
 def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture(tmp_path: Path) -> None:
     meme = MEMES[0].model_copy(update={"picture_note": "一只猫"})
-    blind = annotation.annotation_request(meme, 1).messages[0]
+    blind = annotation.annotation_request(meme, 1).messages[-1]
     assert "先吃饭" in blind.text and "一只猫" in blind.text and "看不到图" in blind.text and not blind.images
     path = made_up.meme_files(tmp_path, (8, 8))["m1"]
-    seeing = annotation.annotation_request(meme, 1, lambda _: annotation.data_url(path)).messages[0]
+    seeing = annotation.annotation_request(meme, 1, lambda _: annotation.data_url(path)).messages[-1]
     assert "看不到图" not in seeing.text
     assert seeing.images[0].image_id == meme.sha256, "the key knows the picture by its hash"
     assert seeing.images[0].data_url.startswith("data:image/png;base64,iVBOR")
     bare = annotation.annotation_request(meme.model_copy(update={"text": "", "picture_note": ""}), 1)
-    assert "没有可读的文字" in bare.messages[0].text
+    assert "没有可读的文字" in bare.messages[-1].text
 
 
 def test_pictures_are_read_only_when_their_turn_comes() -> None:
     read: list[str] = []
-    most = 0
+    held: list[int] = []
 
-    def reply(request: Request) -> str:
-        nonlocal most
-        most = max(most, len(read) - len(backend.requests) + 1)
-        return dumps(FOUR)
+    class Slow(ScriptedBackend):
+        async def complete(self, request: Request) -> Reply:
+            held.append(len(read) - len(self.requests))
+            await asyncio.sleep(0.005)
+            return await super().complete(request)
 
-    backend = ScriptedBackend(reply)
+    backend = Slow(lambda r: dumps(FOUR))
     annotate(backend, lambda meme: read.append(meme.meme_id) or "data:,x", concurrency=2)
-    assert len(read) == 6 and most <= 2
+    assert len(read) == 6 and max(held) == 2
 
 
 def test_a_fault_stops_the_stage() -> None:

@@ -41,6 +41,8 @@ def test_vectors_are_of_unit_length_and_replay_equals_computing(tmp_path: Path) 
     silent = recorded(tmp_path, "recorded")
     assert np.array_equal(silent.encode(texts, "query"), first) and not silent.embedder.asked
     assert np.array_equal(silent.encode(texts[1:2], "query")[0], first[1]), "whatever is asked for beside it"
+    (shard,) = tmp_path.rglob("*.npz")
+    assert {vector.dtype for vector in read_shard(shard).values()} == {np.dtype("float16")}
     assert np.abs(first - embedding.normalise(Fake().encode(texts, "query"))).max() < 1e-3
 
 

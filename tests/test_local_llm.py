@@ -169,8 +169,9 @@ def test_the_server_ends_with_its_block_and_with_its_process() -> None:
         "from memecmd_utils import local_llm\n"
         "def threads():\n"
         "    return len(os.listdir('/proc/self/task')) if os.path.isdir('/proc/self/task') else 0\n"
-        f"with local_llm.LocalServer({SMALL!r}, 1, 512, threads=1) as server:\n"
-        "    up, url = threads(), server.base_url\n"
+        "for _ in range(4):\n"  # ended at once, as in a run that only replays
+        f"    with local_llm.LocalServer({SMALL!r}, 1, 512, threads=1) as server:\n"
+        "        up, url = threads(), server.base_url\n"
         "print(url, threads() < up or not up)\n"
         f"forgotten = local_llm.LocalServer({SMALL!r}, 1, 512, threads=1).__enter__()\n"
     )
