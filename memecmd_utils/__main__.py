@@ -137,6 +137,9 @@ EXPECTED = {
     "LocalModelError",
     "EndpointError",
     "RecordingError",
+    "RecordingMiss",
+    "BudgetReached",
+    "NewsError",
     "StageMissing",
     "LibraryError",
 }

@@ -171,7 +171,8 @@ def write_page(run: Run, records: Records, numbers: dict[str, Any]) -> Path:
     ]
     chats = whole_chats(run, records)
     if chats:
-        chats[0][0].save(run.report / "figures" / "chat.png")
+        figures_dir.mkdir(parents=True, exist_ok=True)
+        chats[0][0].save(figures_dir / "chat.png")
     notebooks = [(path.stem, path) for path in sorted(run.report.glob("0*.html"))]
     return report.write_index(
         run.report,

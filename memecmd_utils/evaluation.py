@@ -143,7 +143,7 @@ async def rate_screenshots(
         return rated
 
     try:
-        return [r for group in await asyncio.gather(*(one(*call) for call in calls)) for r in group]
+        return [r for group in await chat.side_by_side(one(*call) for call in calls) for r in group]
     finally:
         bar.close()
 

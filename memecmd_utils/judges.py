@@ -112,7 +112,7 @@ async def ask_yes_no(
         return {dimension: answer.value for dimension, answer in zip(DIMENSIONS, answers, strict=True)}
 
     try:
-        return list(await asyncio.gather(*(one(context, meme) for context, meme in pairs)))
+        return await chat.side_by_side(one(context, meme) for context, meme in pairs)
     finally:
         bar.close()
 

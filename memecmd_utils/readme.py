@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from memecmd_utils import storage
+from memecmd_utils import results, storage
 
 FILES = ("README.md", "README.zh-CN.md")
 MARKERS = ("numbers", "table-1")
@@ -21,12 +21,13 @@ WORDS: dict[Language, dict[str, str]] = {
         "rate": "The gate sends {sent} memes, one at {rate:.0%} of the turns from the second on.",
         "ratings": "{unscored} of {total} ratings are unscored.",
         "unchecked": "**The judge could not be checked**: too few memes are rated.",
-        "tells": "**The judge tells greedy's memes from random ones at the same turns**{auc}.",
+        "tells": "**The judge tells greedy's memes from random ones at the same turns{weak}**{auc}.",
         "cannot": "**The judge cannot tell greedy's memes from random ones at the same turns**{auc}: "
         "its scores below say nothing about quality.",
         "reversed": "**The judge prefers random memes to greedy's at the same turns**{auc}: "
         "it is no measure of quality here.",
         "auc": " (AUC {auc:.2f}, 95 % interval {low:.2f} to {high:.2f}, n = {n}; 0.5 is chance)",
+        "weak": ", but only weakly",
         "effects": "| effect | metric | comparison | mean difference [95 % interval] | n | p (Holm) |",
         "table": "| dataset | metric |",
         "judge": "judge",
@@ -40,11 +41,12 @@ WORDS: dict[Language, dict[str, str]] = {
         "rate": "门控共发出 {sent} 张表情包，占第二轮起所有轮次的 {rate:.0%}。",
         "ratings": "{total} 条评分中有 {unscored} 条无分。",
         "unchecked": "**评判模型无法检验**：有评分的表情包太少。",
-        "tells": "**评判模型能区分 Greedy 选出的表情包与相同轮次的随机表情包**{auc}。",
+        "tells": "**评判模型能区分 Greedy 选出的表情包与相同轮次的随机表情包{weak}**{auc}。",
         "cannot": "**评判模型不能区分 Greedy 选出的表情包与相同轮次的随机表情包**{auc}："
         "下面它的分数不能说明质量。",
         "reversed": "**评判模型在相同轮次上更偏向随机表情包**{auc}：它在这里不能衡量质量。",
         "auc": "（AUC {auc:.2f}，95% 区间 {low:.2f} 至 {high:.2f}，n = {n}；0.5 为随机水平）",
+        "weak": "，但区分力很弱",
         "effects": "| 效应 | 指标 | 比较 | 平均差 [95% 区间] | n | p（Holm） |",
         "table": "| 数据 | 指标 |",
         "judge": "评判模型",
@@ -99,7 +101,8 @@ def verdict(numbers: dict[str, Any], language: Language = "en") -> str:
     if row is None or row["low"] is None:
         return words["unchecked"]
     kind = "cannot" if not row["tells apart"] else "tells" if row["auc"] > 0.5 else "reversed"
-    return words[kind].format(auc=words["auc"].format(**row))
+    weak = words["weak"] if row["auc"] < results.WEAK_AUC else ""
+    return words[kind].format(auc=words["auc"].format(**row), weak=weak)
 
 
 def _headline(numbers: dict[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:

@@ -11,9 +11,8 @@ from memecmd_utils.profiles import Profile
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
 from memecmd_utils.selection import Calibration
 
-
 WEAK_AUC = 0.7
-"""Below it a judge orders fewer than seven of ten pairs rightly: a trend over many memes, no verdict on one."""
+"""Below it a judge orders fewer than seven of ten pairs rightly: a trend, no verdict on one meme."""
 FEW_DIALOGUES = 30
 FEW_WARNING = " With so few dialogues intervals of this kind come out somewhat too narrow."
 

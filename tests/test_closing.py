@@ -1,0 +1,98 @@
+"""Stage 06 over a small run of made-up records: numbers, page and release."""
+
+import json
+
+import made_up
+import pandas as pd
+import pytest
+
+from memecmd_utils import closing, paths, profiles, release_check, runs, schemas, storage
+
+ATTACK = "<script>alert('x')</script>"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run whose five earlier stages have been written."""
+    profile = profiles.load_profile("example", {"n_turns": 6})
+    made = runs.Run("made", profile, tmp_path / "data", tmp_path / "report")
+    files = made_up.meme_files(tmp_path / "data" / "memes", (40, 30))
+    memes = [
+        schemas.Meme(
+            meme_id=name, file=f"memes/{path.name}", text=f"字幕{ATTACK}", text_source="known", origin=name,
+            sha256="0" * 64, phash="0" * 16, width=40, height=30, source="drawn",
+            licence="CC BY-SA 4.0 (OpenMoji)",
+        )
+        for name, path in files.items()
+    ]  # fmt: skip
+    annotations = [
+        schemas.Annotation(
+            meme_id=m.meme_id, s_plus="合", s_minus="不合", emotion="乐", motivation="逗", source="authored"
+        )
+        for m in memes
+    ]
+    strategies = ("greedy", "sampling", "random", "random_same_turns")
+    placements = [
+        made_up.placement(turn, meme, strategy=strategy)
+        for strategy in strategies
+        for turn, meme in ((2, "m1"), (4, "m2"))
+    ]
+    ratings = [
+        schemas.Rating(
+            dialogue_id=p.dialogue_id, turn=p.turn, strategy=p.strategy, meme_id=p.meme_id, judge="j",
+            judge_unit="meme", n_turns=6, overall=60.0 if p.strategy == "greedy" else 50.0, raw=55.0,
+            source="model j@1",
+        )
+        for p in placements
+    ]  # fmt: skip
+    consistency = [
+        schemas.Consistency(
+            dialogue_id=p.dialogue_id, turn=p.turn, strategy=p.strategy, meme_id=p.meme_id, scorer="text:s",
+            text="u_t", score=57.0, source="model text:s",
+        )
+        for p in placements
+    ]  # fmt: skip
+    storage.write_parquet(made.write("memes.parquet"), memes, schemas.Meme)
+    storage.write_parquet(made.write("annotations.parquet"), annotations, schemas.Annotation)
+    storage.write_jsonl(made.write("dialogues.jsonl"), [made_up.dialogue()])
+    storage.write_parquet(made.write("placements.parquet"), placements, schemas.Placement)
+    storage.write_parquet(made.write("ratings.parquet"), ratings, schemas.Rating)
+    storage.write_parquet(made.write("consistency.parquet"), consistency, schemas.Consistency)
+    storage.write_json(made.write("gates.json"), {"a": {"theta0": 0.1}})
+    return made
+
+
+def test_numbers_come_from_the_records(run):
+    found = closing.write_numbers(run, closing.load(run))
+    assert found == json.loads((run.report / "numbers.json").read_text(encoding="utf-8"))
+    assert found["memes"] == 3 and found["dialogues"]["turns"] == 6 and found["gates"]["a"]["theta0"] == 0.1
+    assert len((run.report / "placements.csv").read_text(encoding="utf-8").splitlines()) == 9
+
+
+def test_the_page_shows_chats_and_escapes_texts(run):
+    records = closing.load(run)
+    numbers = closing.write_numbers(run, records)
+    page = closing.write_page(run, records, numbers).read_text(encoding="utf-8")
+    assert "Table 1: this run" in page and "news-made-1, Greedy" in page
+    assert "<script>alert" not in page
+    assert (run.report / "figures" / "chat.png").is_file()
+
+
+def test_pictures_of_the_cases_are_a_to_c_of_the_only_kind(run):
+    images, labels = closing.case_pictures(run, closing.load(run))
+    assert labels == ["news-made-1, Greedy", "news-made-1, Sampling", "news-made-1, Random"]
+    assert all(image.width == images[0].width for image in images)
+
+
+def test_the_release_is_dated_by_the_citation_and_checks_out(run):
+    counts = closing.write_release(run, closing.load(run))
+    assert counts == release_check.check_release(run.folder / "release")
+    card = (run.folder / "release" / "croissant.json").read_text(encoding="utf-8")
+    assert closing.published() in card and closing.published() in (paths.root / "CITATION.cff").read_text()
+
+
+def test_rich_tables_escape_everything_but_our_own_marks():
+    frame = pd.DataFrame({"a": [ATTACK, "**1.50** and <u>2.00</u>", 0.12345], "b": [1, 2, float("nan")]})
+    html = str(closing.rich(frame))
+    assert "<script>" not in html and "<b>1.50</b>" in html and "<u>2.00</u>" in html
+    assert "0.123" in html and "–" in html
