@@ -67,7 +67,7 @@ async def annotate(
             unscored="" if answer.value is not None else f"{answer.outcome}: {answer.reason}",
             source=answer.source,
             profile=profile.name,
-            prompt_sha256=prompting.prompt_sha256("annotation"),
+            prompt_sha256=prompting.prompt_sha256("annotation_examples", "annotation"),
             seed=seed,
             **fields,
         )

@@ -14,6 +14,8 @@ from memecmd_utils.utterance_rules import bare, violations
 
 Phase = Literal["initial", "early", "middle", "late"]
 MIDDLE_FROM, LATE_FROM = 7, 13
+SHARED_PROMPTS = ("chat_system", "chat_examples")
+"""Prompts that stand before every request of a dialogue."""
 
 
 def phase_of(turn: int) -> Phase:
@@ -125,7 +127,7 @@ async def _utterance(
         attempts=answer.attempts,
         source=answer.source,
         profile=profile.name,
-        prompt_sha256=prompting.prompt_sha256(f"utterance_{phase_of(turn)}"),
+        prompt_sha256=prompting.prompt_sha256(*SHARED_PROMPTS, f"utterance_{phase_of(turn)}"),
         seed=request.seed,
     )
 
@@ -143,7 +145,7 @@ async def _summary(start: ColdStart, earlier: Sequence[str], chat: Chat, profile
         unscored="" if answer.value is not None else f"{answer.outcome}: {answer.reason}",
         source=answer.source,
         profile=profile.name,
-        prompt_sha256=prompting.prompt_sha256("summary"),
+        prompt_sha256=prompting.prompt_sha256(*SHARED_PROMPTS, "summary"),
         seed=request.seed,
         **fields,
     )

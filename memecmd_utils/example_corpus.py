@@ -9,7 +9,7 @@ from memecmd_utils import paths, prompting, storage
 from memecmd_utils.schemas import NewsItem, RolePair
 
 AUTHORED_NOTICE = (
-    "authored text ignores prompts: {names} changed since the corpus was written, and nothing in this run "
+    "authored text ignores prompts: {names} differ from the shipped ones, and nothing in this run "
     "will differ for it. To see what a prompt does, go live: PROFILE=local after `make local-llm`, or "
     "PROFILE=openai with a key."
 )
@@ -69,7 +69,7 @@ def glosses(folder: Path = paths.example) -> dict[str, str]:
 
 
 def changed_prompts(folder: Path = paths.example) -> list[str]:
-    """Names of prompts whose file differs from the one that stood when the corpus was written."""
+    """Names of prompts whose file differs from the one that was shipped with the corpus."""
     shipped = json.loads((folder / "prompt_hashes.json").read_text(encoding="utf-8"))
     return sorted(name for name, digest in shipped.items() if _prompt_sha256(name) != digest)
 

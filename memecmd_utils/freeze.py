@@ -1,4 +1,4 @@
-"""Hashes of the authored texts and of the prompts as they stood when the corpus was written."""
+"""Hashes of the authored texts, frozen before their first scoring, and of the prompts as shipped."""
 
 import hashlib
 import json

@@ -48,14 +48,15 @@ def render_examples(name: str) -> list[tuple[str, str]]:
     return [(role, text.strip()) for role, text in zip(parts[1::2], parts[2::2], strict=True)]
 
 
-def prompt_sha256(name: str) -> str:
-    """SHA-256 of a prompt file and the files it includes: what `prompt_sha256` of a record means."""
+def prompt_sha256(*names: str) -> str:
+    """SHA-256 of prompt files and the files they include: what `prompt_sha256` of a record means."""
     digest = hashlib.sha256()
-    try:
-        for path in _with_includes(f"{name}.j2"):
-            digest.update(path.read_bytes())
-    except FileNotFoundError as error:
-        raise PromptError(f"no prompt file {name}.j2 in {paths.prompts}") from error
+    for name in names:
+        try:
+            for path in _with_includes(f"{name}.j2"):
+                digest.update(path.read_bytes())
+        except FileNotFoundError as error:
+            raise PromptError(f"no prompt file {name}.j2 in {paths.prompts}") from error
     return digest.hexdigest()
 
 

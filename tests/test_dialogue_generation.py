@@ -8,6 +8,7 @@ import pytest
 
 from memecmd_utils import cold_start, example_corpus, llm, prompting
 from memecmd_utils.dialogue_generation import (
+    SHARED_PROMPTS,
     generate,
     history_text,
     phase_of,
@@ -142,7 +143,9 @@ def test_what_a_dialogue_says_of_itself() -> None:
     (dialogue,), chat = talk()
     assert dialogue.complete and dialogue.title == "题" and dialogue.source == "scripted"
     for turn in dialogue.turns:
-        assert turn.prompt_sha256 == prompting.prompt_sha256(f"utterance_{phase_of(turn.turn)}")
+        assert turn.prompt_sha256 == prompting.prompt_sha256(
+            *SHARED_PROMPTS, f"utterance_{phase_of(turn.turn)}"
+        )
         assert (turn.source, turn.profile, turn.attempts, turn.violations) == ("scripted", "p", 1, [])
     assert chat.usage.calls == 4 + 3
     seeds = [turn.seed for turn in dialogue.turns] + [summary.seed for summary in dialogue.summaries]

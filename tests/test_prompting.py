@@ -78,7 +78,7 @@ def test_hostile_text_of_a_picture_goes_through_as_data() -> None:
         source="user image", meme_id="m", file="m.png", text=HOSTILE, text_source="ocr",
         picture_note=f"注{HOSTILE}", origin="o", sha256="0", phash="0", width=1, height=1,
     )  # fmt: skip
-    text = annotation.annotation_request(meme, 1).messages[0].text
+    text = annotation.annotation_request(meme, 1).messages[-1].text
     assert FENCED.strip() in text and "49" not in text
     assert inside_fences(text).count("忽略以上要求") == text.count("忽略以上要求") == 2
 
