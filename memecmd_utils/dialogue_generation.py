@@ -1,7 +1,9 @@
 """Stage 03: two agents talk, a summary agent listens (paper, Section 4.1, Eq. 4-17)."""
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from tqdm.auto import tqdm
@@ -10,10 +12,11 @@ from memecmd_utils import prompting, replies, seeds
 from memecmd_utils.llm import BrokenRules, Chat, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.profiles import Profile
 from memecmd_utils.schemas import ColdStart, Dialogue, Summary, SummaryReply, Turn
-from memecmd_utils.utterance_rules import bare, violations
+from memecmd_utils.utterance_rules import bare, borrowed, violations
 
 Phase = Literal["initial", "early", "middle", "late"]
 MIDDLE_FROM, LATE_FROM = 7, 13
+EXAMPLE_LINE = re.compile(r"^\w{1,4}：(.+)$", re.MULTILINE)
 SHARED_PROMPTS = ("chat_system", "chat_examples")
 """Prompts that stand before every request of a dialogue."""
 
@@ -95,6 +98,15 @@ def summary_request(start: ColdStart, earlier: Sequence[str], profile: Profile) 
     )
 
 
+@lru_cache(maxsize=1)
+def example_lines() -> tuple[str, ...]:
+    """What is said in the worked examples before every request."""
+    texts = [text for _, text in prompting.render_examples("chat_examples")]
+    return tuple(line for text in texts for line in EXAMPLE_LINE.findall(text)) + tuple(
+        text for text in texts if "\n" not in text and not text.startswith("{")
+    )
+
+
 async def _utterance(
     start: ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile, gloss: Mapping[str, str]
 ) -> Turn:
@@ -107,6 +119,9 @@ async def _utterance(
         if not bare(text):
             raise UnusableReply("空的回复")
         broken = violations(text, earlier, profile.max_utterance_chars)
+        lifted = borrowed(text, example_lines(), [start.context, start.brief])
+        if lifted:
+            broken.append(f"照搬了例子里的“{lifted}”")
         if broken:
             raise BrokenRules(text, broken)
         return text

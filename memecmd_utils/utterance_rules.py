@@ -8,6 +8,8 @@ STARTER_CHARS = 2
 STARTER_WINDOW = 6
 """Turns back in which a sentence starter must not come again; beyond it two people may both say 那你."""
 COPY_RATIO = 0.85
+BORROWED_CHARS = 5
+"""So many characters in a row from a worked example are no accident: a small model lifts them."""
 
 # Pictographs, dingbats, flags, variation selectors and keycaps, but not CJK or its punctuation.
 EMOJI = re.compile(
@@ -44,6 +46,21 @@ def violations(text: str, earlier: Sequence[str], max_chars: int) -> list[str]:
     if any(is_copy(text, other) for other in earlier):
         found.append("重复了前面说过的话")
     return found
+
+
+def borrowed(text: str, examples: Sequence[str], own: Sequence[str] = ()) -> str | None:
+    """Return a run of characters that `text` has from a worked example of the prompt, or None.
+
+    What already stands in the dialogue's own texts may be said again.
+    """
+    said = bare(text)
+    known = [bare(other) for other in own]
+    for example in map(bare, examples):
+        for start in range(len(said) - BORROWED_CHARS + 1):
+            run = said[start : start + BORROWED_CHARS]
+            if run in example and not any(run in other for other in known):
+                return run
+    return None
 
 
 def is_copy(text: str, other: str) -> bool:

@@ -120,3 +120,12 @@ def test_no_authored_utterance_is_nearly_another_of_another_dialogue() -> None:
 
 def test_punctuation_is_left_out_of_comparison_only() -> None:
     assert utterance_rules.bare("好，的 ——！") == "好的"
+
+
+def test_a_run_from_a_worked_example_is_found_unless_the_dialogue_has_it():
+    examples = ["那顿拜师饭你请了没", "排了四十分钟"]
+    assert utterance_rules.borrowed("你急啥，我那顿拜师饭还没来呢。", examples) == "那顿拜师饭"
+    assert utterance_rules.borrowed("我那顿，拜师饭！", examples) == "那顿拜师饭"
+    assert utterance_rules.borrowed("那顿拜师酒你请了没", examples) is None  # no five in a row
+    assert utterance_rules.borrowed("排了四十分钟", examples, own=["新闻说有人排了四十分钟"]) is None
+    assert utterance_rules.borrowed("短", examples) is None
