@@ -167,7 +167,8 @@ def judge_verdict(found: dict[str, Any]) -> str:
         return "No judge could be checked: there are too few rated memes."
     row = rows[0]
     if row["low"] is None:
-        return "The judge could not be checked: an interval needs at least two dialogues."
+        least = statistics.MIN_CLUSTERS
+        return f"The judge could not be checked: an interval needs at least {least} dialogues."
     numbers_said = (
         f"AUC {row['auc']:.2f}, 95 % interval {row['low']:.2f} to {row['high']:.2f}, n = {row['n']}"
     )

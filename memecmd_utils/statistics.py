@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+MIN_CLUSTERS = 5
+"""Dialogues below which no interval and no p-value is given: resampling two or three only repeats them."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -66,13 +69,13 @@ def cluster_mean(
 ) -> Estimate:
     """Mean over items with a percentile interval from resampled clusters (dialogues).
 
-    With fewer than two clusters there is no interval: low and high are NaN.
+    With fewer than `MIN_CLUSTERS` clusters there is no interval: low and high are NaN.
     """
     values = np.asarray(values, dtype=float)
     if not len(values):
         return EMPTY
     sums, counts = _cluster_sums(values, clusters)
-    if len(sums) < 2:
+    if len(sums) < MIN_CLUSTERS:
         return Estimate(float(values.mean()), float("nan"), float("nan"), len(values))
     picks = rng.integers(len(sums), size=(samples, len(sums)))
     draws = sums[picks].sum(axis=1) / counts[picks].sum(axis=1)
@@ -91,7 +94,7 @@ def paired_difference(
         return EMPTY
     values = np.array([a[key] - b[key] for key in keys])
     sums, counts = _cluster_sums(values, [key[0] for key in keys])
-    if len(sums) < 2:
+    if len(sums) < MIN_CLUSTERS:
         return Estimate(float(values.mean()), float("nan"), float("nan"), len(values))
     picks = rng.integers(len(sums), size=(samples, len(sums)))
     draws = sums[picks].sum(axis=1) / counts[picks].sum(axis=1)
@@ -118,7 +121,7 @@ def unpaired_difference(
 
     (sum_a, n_a), (sum_b, n_b) = sums(a), sums(b)
     mean = sum_a.sum() / n_a.sum() - sum_b.sum() / n_b.sum()
-    if len(names) < 2:
+    if len(names) < MIN_CLUSTERS:
         return Estimate(float(mean), float("nan"), float("nan"), len(a) + len(b))
     picks = rng.integers(len(names), size=(samples, len(names)))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -151,7 +154,7 @@ def cluster_auc(
     names = {name: i for i, name in enumerate(sorted({c for c, _ in (*positive, *negative)}))}
     value = auc(np.array([s for _, s in positive]), np.array([s for _, s in negative]))
     n = len(positive) + len(negative)
-    if len(names) < 2 or not np.isfinite(value):
+    if len(names) < MIN_CLUSTERS or not np.isfinite(value):
         return Estimate(value, float("nan"), float("nan"), n)
     wins, pairs = _wins(positive, negative, names)
     picks = rng.integers(len(names), size=(samples, len(names)))

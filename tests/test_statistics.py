@@ -4,6 +4,12 @@ import pytest
 from memecmd_utils import statistics
 
 
+@pytest.fixture(autouse=True)
+def two_clusters_are_enough(monkeypatch):
+    """Cases worked out by hand have two or three dialogues; the real floor has a test of its own."""
+    monkeypatch.setattr(statistics, "MIN_CLUSTERS", 2)
+
+
 def rng(seed: int = 1) -> np.random.Generator:
     return np.random.default_rng(seed)
 
@@ -182,3 +188,22 @@ def test_holm_by_hand() -> None:
 def test_rounded_turns_nan_into_none() -> None:
     got = statistics.Estimate(1.23456789, float("nan"), 2.0, 3).rounded()
     assert got == {"mean": 1.234568, "low": None, "high": 2.0, "n": 3, "p": None}
+
+
+def test_too_few_dialogues_give_no_interval_and_no_p(monkeypatch):
+    monkeypatch.undo()
+    assert statistics.MIN_CLUSTERS == 5
+    rng = np.random.default_rng(0)
+    for n, known in ((4, False), (5, True)):
+        a = {(f"d{i}", t): 2.0 + i for i in range(n) for t in range(3)}
+        b = {(f"d{i}", t): 1.0 for i in range(n) for t in range(3)}
+        pairs = [(key[0], value) for key, value in a.items()]
+        found = (
+            statistics.cluster_mean(list(a.values()), [key[0] for key in a], rng),
+            statistics.paired_difference(a, b, rng),
+            statistics.unpaired_difference(a, b, rng),
+            statistics.cluster_auc(pairs, [(key[0], 0.0) for key in b], rng),
+        )
+        assert all(np.isfinite(item.mean) for item in found)
+        assert all(np.isfinite(item.low) == known for item in found)
+        assert all((item.p is not None) == known for item in found[1:])

@@ -7,6 +7,12 @@ from memecmd_utils import statistics, tables
 ALL = ("greedy", "sampling", "random", "random_same_turns")
 
 
+@pytest.fixture(autouse=True)
+def two_clusters_are_enough(monkeypatch):
+    """Cases worked out by hand have two or three dialogues; the real floor has a test of its own."""
+    monkeypatch.setattr(statistics, "MIN_CLUSTERS", 2)
+
+
 def dialogues(*names: str, n_turns: int = 6):
     texts = tuple(f"{t}" for t in range(1, n_turns + 1))
     return [made_up.dialogue(name, texts).model_copy(update={"kind": name.split("-")[0]}) for name in names]
