@@ -287,6 +287,15 @@ def test_run_works_with_and_without_a_running_loop() -> None:
 
 
 def test_the_stop_button_of_a_notebook_stops_the_asking() -> None:
+    # A process started in the background may ignore SIGINT; a kernel never does.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        _press_stop()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _press_stop() -> None:
     backend = SlowBackend(lambda r: GOOD)
     chat = Chat(backend, None, concurrency=1)
 
