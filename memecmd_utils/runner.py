@@ -91,6 +91,9 @@ def run_notebook(
                 # Sockets in a private folder: no other user of the machine can read or write them, and
                 # notebooks that run at the same time do not share one.
                 config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}}),
+                # The kernel logs the interrupt of its own orderly shutdown as an error; errors of cells
+                # come back in the notebook.
+                extra_arguments=["--log-level=50"],
                 progress_bar=progress,
             )
         executed = nbformat.read(working, as_version=4)
