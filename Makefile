@@ -58,7 +58,7 @@ compare-tracked: $(READY)
 
 ## Measure speed (tests/bench)
 bench: $(READY)
-	$(PY) -m pytest tests/bench --benchmark-only --benchmark-json=reports/bench.json
+	$(PY) -m pytest $(wildcard tests/bench/bench_*.py) --benchmark-only --benchmark-json=reports/bench.json
 
 ## Check style
 lint: $(READY)
