@@ -75,7 +75,7 @@ def utterance_request(start: ColdStart, earlier: Sequence[str], profile: Profile
     extra: dict[str, float] = {}
     if profile.llm == "local":
         # Small models loop and turn polite: cut the tail, and make repeating costly (DRY).
-        extra = {"min_p": 0.05, "dry_multiplier": 0.8, "dry_base": 1.75, "dry_allowed_length": 3}
+        extra = {"min_p": 0.05, "dry_multiplier": 1.0, "dry_base": 1.75, "dry_allowed_length": 2}
     return Request(
         task="utterance",
         subject=f"{start.dialogue_id}/{turn}",

@@ -8,6 +8,8 @@ STARTER_CHARS = 2
 STARTER_WINDOW = 6
 """Turns back in which a sentence starter must not come again; beyond it two people may both say 那你."""
 COPY_RATIO = 0.85
+REPEATED_CHARS = 6
+"""Characters in a row from an earlier turn that count as saying it again; a name or an echo is shorter."""
 BORROWED_CHARS = 5
 """So many characters in a row from a worked example are no accident: a small model lifts them."""
 
@@ -45,7 +47,17 @@ def violations(text: str, earlier: Sequence[str], max_chars: int) -> list[str]:
         found.append(f"开头“{starter(text)}”和前面的话一样")
     if any(is_copy(text, other) for other in earlier):
         found.append("重复了前面说过的话")
+    elif run := shared_run(text, earlier, REPEATED_CHARS):
+        found.append(f"“{run}”前面已经说过")
     return found
+
+
+def shared_run(text: str, others: Sequence[str], length: int) -> str | None:
+    """The first `length` characters in a row that `text` has from one of `others`, or None."""
+    said = bare(text)
+    known = [bare(other) for other in others]
+    runs = (said[start : start + length] for start in range(len(said) - length + 1))
+    return next((run for run in runs if any(run in other for other in known)), None)
 
 
 def borrowed(text: str, examples: Sequence[str], own: Sequence[str] = ()) -> str | None:
@@ -53,14 +65,8 @@ def borrowed(text: str, examples: Sequence[str], own: Sequence[str] = ()) -> str
 
     What already stands in the dialogue's own texts may be said again.
     """
-    said = bare(text)
-    known = [bare(other) for other in own]
-    for example in map(bare, examples):
-        for start in range(len(said) - BORROWED_CHARS + 1):
-            run = said[start : start + BORROWED_CHARS]
-            if run in example and not any(run in other for other in known):
-                return run
-    return None
+    run = shared_run(text, examples, BORROWED_CHARS)
+    return None if run is None or shared_run(run, own, BORROWED_CHARS) else run
 
 
 def is_copy(text: str, other: str) -> bool:

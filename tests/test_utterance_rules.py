@@ -129,3 +129,10 @@ def test_a_run_from_a_worked_example_is_found_unless_the_dialogue_has_it():
     assert utterance_rules.borrowed("那顿拜师酒你请了没", examples) is None  # no five in a row
     assert utterance_rules.borrowed("排了四十分钟", examples, own=["新闻说有人排了四十分钟"]) is None
     assert utterance_rules.borrowed("短", examples) is None
+
+
+def test_six_characters_in_a_row_of_an_earlier_turn_are_said_again_and_five_are_an_echo():
+    earlier = ["太激动了，差点连脚都抽筋了", "后来呢"]
+    assert violations("我那脚啊，差点连脚都抽", earlier, 25) == ["“差点连脚都抽”前面已经说过"]
+    assert violations("我那脚啊，差点连脚都麻了", earlier, 25) == []
+    assert violations("比赛时，连脚都抽筋，真惨", earlier, 25) == []
