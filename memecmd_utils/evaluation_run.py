@@ -1,6 +1,5 @@
 """Stage 05 over a run: opens judges and scorers of the profile and writes tables."""
 
-import io
 import re
 from collections.abc import Mapping, Sequence
 
@@ -43,9 +42,7 @@ def rate(
         spec = screenshots.chat_from_dialogue(
             dialogue, shown, n_turns, meme_position=run.profile.meme_position
         )
-        buffer = io.BytesIO()
-        screenshots.draw(spec, files).save(buffer, format="PNG")
-        return screenshots.spec_sha256(spec), buffer.getvalue()
+        return screenshots.spec_sha256(spec), screenshots.encode(screenshots.draw(spec, files))
 
     for number, judge in enumerate(run.profile.judges):
         with run.chat("judge", "evaluation", number) as chat:

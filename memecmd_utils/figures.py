@@ -84,14 +84,19 @@ def save(fig: Figure, folder: Path, name: str) -> list[Path]:
     return written
 
 
+def png_bytes(fig: Figure) -> bytes:
+    """The figure as PNG bytes, for notebook cells and widgets."""
+    buffer = io.BytesIO()
+    with style():
+        fig.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
 def show(fig: Figure) -> Any:
     """Return the figure as an image for a notebook cell; without pyplot Jupyter has no view of its own."""
     from IPython.display import Image as Shown
 
-    buffer = io.BytesIO()
-    with style():
-        fig.savefig(buffer, format="png", metadata={"Software": None})
-    return Shown(buffer.getvalue(), width=int(fig.get_figwidth() * 96))
+    return Shown(png_bytes(fig), width=int(fig.get_figwidth() * 96))
 
 
 def montage(paths: Sequence[Path], columns: int = 6, side: int = 150) -> Image.Image:

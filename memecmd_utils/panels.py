@@ -3,7 +3,6 @@
 Pictures go through an `Image` widget: the `Output` widget that `interact` uses never returns under nbclient.
 """
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,13 +10,6 @@ from ipywidgets import FloatSlider, HBox, Image, VBox
 
 from memecmd_utils import figures
 from memecmd_utils.threshold import Gate, simulate
-
-
-def _png(fig) -> bytes:
-    buffer = io.BytesIO()
-    with figures.style():
-        fig.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
 
 
 def gate_panel(dialogue_id: str, gate_scores: Sequence[float], gate: Gate) -> VBox:
@@ -37,7 +29,9 @@ def gate_panel(dialogue_id: str, gate_scores: Sequence[float], gate: Gate) -> VB
 
     def redraw(_=None) -> None:
         trace = simulate(scores, Gate(theta0.value, penalty.value, decay.value))
-        picture.value = _png(figures.gate_trace(dialogue_id, scores, trace.thresholds, trace.sent))
+        picture.value = figures.png_bytes(
+            figures.gate_trace(dialogue_id, scores, trace.thresholds, trace.sent)
+        )
 
     for slider in (theta0, penalty, decay):
         slider.observe(redraw, names="value")

@@ -22,15 +22,25 @@ def judge_values(ratings: Sequence[Rating], strategy: str, names: set[str], n_tu
     A rating of unit `dialogue` counts for the length it was given for; one of unit `meme` for every
     length that reaches its turn.
     """
-    return {
-        (r.dialogue_id, r.turn): r.overall
+    counted = _counted(ratings, strategy, names, n_turns)
+    return {(r.dialogue_id, r.turn): r.overall for r in counted if r.overall is not None}
+
+
+def _counted(ratings: Sequence[Rating], strategy: str, names: set[str], n_turns: int) -> list[Rating]:
+    """Ratings, scored or not, that belong to a cell of Table 1."""
+    return [
+        r
         for r in ratings
         if r.strategy == strategy
         and r.dialogue_id in names
-        and r.overall is not None
         and r.turn <= n_turns
         and (r.judge_unit == "meme" or r.n_turns == n_turns)
-    }
+    ]
+
+
+def _of_first_judge(ratings: Sequence[Rating]) -> list[Rating]:
+    """Ratings of the profile's first judge: the one that the tables show."""
+    return [r for r in ratings if r.judge == ratings[0].judge]
 
 
 def consistency_values(
@@ -59,7 +69,7 @@ def table_1(
     profile: Profile,
 ) -> pd.DataFrame:
     """One row per source, length, metric and strategy: mean, interval, n, unscored, difference to Random."""
-    judged = [r for r in ratings if r.judge == ratings[0].judge] if ratings else []
+    judged = _of_first_judge(ratings)
     rows = []
     for kind in ("news", "role"):
         names = {d.dialogue_id for d in dialogues if d.kind == kind}
@@ -76,15 +86,8 @@ def table_1(
                     cells[strategy] = _estimate(values, profile, kind, str(n), metric, strategy)
                 baseline = cells.get("random", EMPTY).mean
                 for strategy, cell in cells.items():
-                    missing = sum(
-                        r.overall is None
-                        for r in judged
-                        if metric == "judge"
-                        and r.strategy == strategy
-                        and r.dialogue_id in names
-                        and r.turn <= n
-                        and (r.judge_unit == "meme" or r.n_turns == n)
-                    )
+                    asked = _counted(judged, strategy, names, n) if metric == "judge" else []
+                    missing = sum(r.overall is None for r in asked)
                     rows.append(
                         {
                             "dataset": f"{kind}-{n}",
@@ -154,7 +157,7 @@ def effects(
 ) -> pd.DataFrame:
     """Choice effect (paired by turn) and timing effect, by metric, with Holm over the choice effects."""
     names = {d.dialogue_id for d in dialogues}
-    judged = [r for r in ratings if r.judge == ratings[0].judge] if ratings else []
+    judged = _of_first_judge(ratings)
     longest = profile.n_turns
 
     def values(metric: str, strategy: str) -> Values:
@@ -258,7 +261,7 @@ def table_2(
     cases: Sequence[str], ratings: Sequence[Rating], consistency: Sequence[Consistency], profile: Profile
 ) -> pd.DataFrame:
     """Table 2: judge and consistency of the case studies, a row per dialogue and strategy (5a-5f)."""
-    judged = [r for r in ratings if r.judge == ratings[0].judge] if ratings else []
+    judged = _of_first_judge(ratings)
     rows = []
     letters = iter("abcdef")
     for name in cases:
