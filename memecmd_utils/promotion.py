@@ -8,7 +8,8 @@ import numpy as np
 
 from memecmd_utils import paths, storage
 from memecmd_utils.embedding import RecordedEmbedder, read_shard, write_shard
-from memecmd_utils.recordings import RecordingError, promote
+from memecmd_utils.recording_files import RecordingError, files_in
+from memecmd_utils.recording_tools import promote
 
 
 def promote_run(run: str) -> Iterator[str]:
@@ -24,7 +25,7 @@ def promote_run(run: str) -> Iterator[str]:
             name = stage.removeprefix("embedding:")
             vectors: dict[str, np.ndarray] = {}
             for source in sources:
-                for shard in sorted((source / "embedding" / name).glob("*.npz")):
+                for shard in files_in(source / "embedding" / name, "*.npz"):
                     vectors.update({k: v for k, v in read_shard(shard).items() if k in wanted})
             if not vectors:
                 raise RecordingError(f"none of the {len(wanted)} vectors of {name} is recorded")
@@ -32,7 +33,7 @@ def promote_run(run: str) -> Iterator[str]:
             write_shard(folder / "example.npz", vectors)
             yield f"{len(vectors)} of {len(wanted)} vectors -> {folder.relative_to(paths.root)}"
         else:
-            files = [path for source in sources for path in sorted((source / stage).glob("*.jsonl"))]
+            files = [path for source in sources for path in files_in(source / stage)]
             out = target / stage / "example.jsonl"
             count = promote(files, out, wanted)
             yield f"{count} of {len(wanted)} replies -> {out.relative_to(paths.root)}"

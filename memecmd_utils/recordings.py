@@ -1,172 +1,159 @@
 """Recorded outputs of real models: the checkpoint of a run, and what makes it replay without a model.
 
-A recording is a JSON line {v, key, form, value}. The key is the SHA-256 of `form`, our own normal form
-of everything that changes the answer; `form` stands beside the value so that `explain_miss` can name
-the field that differs. Long message texts are written once per file and referred to by their hash.
+`Recordings` is the store of one stage; how its files are built stands in `recording_files`.
 """
 
-import fcntl
-import hashlib
-import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from memecmd_utils import storage
+from memecmd_utils.recording_files import (
+    INTERN_FROM,
+    KEY_VERSION,
+    RecordingError,
+    RecordingMiss,
+    canonical,
+    cut_torn_line,
+    files_in,
+    key_of,
+    line_at,
+    lines_of,
+    lock,
+    read_file,
+    read_lines,
+    scan,
+    text_line,
+)
 
-KEY_VERSION = 1
-INTERN_FROM = 60  # characters; shorter texts are not worth a reference
+__all__ = [
+    "INTERN_FROM",
+    "KEY_VERSION",
+    "RecordingError",
+    "RecordingMiss",
+    "Recordings",
+    "TextCache",
+    "canonical",
+    "cut_torn_line",
+    "differing_fields",
+    "is_answer",
+    "key_of",
+    "read_file",
+    "read_lines",
+]
 
-
-class RecordingError(ValueError):
-    """A recording file is damaged other than by a torn last line."""
-
-
-class RecordingMiss(LookupError):
-    """`mode: recorded` and the answer is not there."""
-
-
-def canonical(form: Any) -> str:
-    """One text for one meaning: sorted keys, no blanks, Chinese as it is."""
-    return json.dumps(form, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-
-
-def key_of(form: dict[str, Any]) -> str:
-    """Return the SHA-256 of a normal form."""
-    return hashlib.sha256(canonical(form).encode()).hexdigest()
-
-
-def _pack(value: Any, texts: dict[str, str]) -> Any:
-    """Replace long strings by references, collecting them in `texts`."""
-    if isinstance(value, str) and len(value) >= INTERN_FROM:
-        digest = hashlib.sha256(value.encode()).hexdigest()[:16]
-        texts[digest] = value
-        return {"$text": digest}
-    if isinstance(value, list):
-        return [_pack(item, texts) for item in value]
-    if isinstance(value, dict):
-        return {key: _pack(item, texts) for key, item in value.items()}
-    return value
-
-
-def _unpack(value: Any, texts: dict[str, str]) -> Any:
-    if isinstance(value, dict):
-        if set(value) == {"$text"}:
-            return texts[value["$text"]]
-        return {key: _unpack(item, texts) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_unpack(item, texts) for item in value]
-    return value
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, line) of one file.
-
-    A last line without its line end was cut by a crash: it is passed over, and cut off when a writer
-    opens the file. Any other line that is not a recording raises `RecordingError`.
-    """
-    text = path.read_bytes()
-    lines = text.split(b"\n")
-    for number, raw in enumerate(lines[:-1], start=1):
-        try:
-            line = json.loads(raw)
-            if not isinstance(line, dict) or line.get("v") != KEY_VERSION:
-                raise ValueError("not a recording of this version")
-            if not ({"text", "is"} <= set(line) or {"key", "form", "value"} <= set(line)):
-                raise ValueError("a field is missing")
-        except (ValueError, UnicodeDecodeError) as error:
-            raise RecordingError(
-                f"{path} line {number} is damaged ({error}); restore the file, or delete this line "
-                "to have that one answer asked for again"
-            ) from error
-        yield number, line
-
-
-def read_file(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
-    """Yield (key, form, value) of one file, references resolved."""
-    texts: dict[str, str] = {}
-    for number, line in read_lines(path):
-        if "text" in line:
-            texts[line["text"]] = line["is"]
-            continue
-        try:
-            yield line["key"], _unpack(line["form"], texts), line["value"]
-        except KeyError as error:
-            raise RecordingError(
-                f"{path} line {number} refers to a text that is not there: {error}"
-            ) from error
+REMEMBERED_TEXTS = 4096  # digests; a text that fell out is written once more, which does no harm
+EXCERPT = 40  # characters
+ANSWER, USED = 1, 2  # flags of an index entry
 
 
 class Recordings:
     """All recordings of a stage, from several folders; new ones go to one file of our own.
 
-    Reading merges every `<folder>/<stage>/*.jsonl`; the first accepted answer of a key wins.
-    Writing appends to the first `w<N>.jsonl` of `write_dir` that no other process holds.
+    Reading merges every `<folder>/<stage>/*.jsonl`; the first accepted answer of a key wins. Only an index
+    is held: where the answer of a key stands. Writing appends to the first `w<N>.jsonl` of `write_dir`
+    that no other process holds; what others write meanwhile is seen when the store is opened again.
     """
 
     def __init__(self, stage: str, read_dirs: Sequence[Path], write_dir: Path | None = None) -> None:
         self.stage = stage
         self._folders = [folder / stage for folder in read_dirs]
         self._write_folder = write_dir / stage if write_dir else None
-        self._values: dict[str, Any] = {}
+        self._index: dict[bytes, int] = {}
+        self._paths = self.files()
         self._handle: Any = None
-        self._written_texts: set[str] = set()
-        for path in self.files():
-            for _, line in read_lines(path):
+        self._own = self._end = 0  # number and bytes of the file that we write
+        self._written: OrderedDict[str, None] = OrderedDict()
+        for number, path in enumerate(self._paths):
+            for _, offset, line in scan(path):
                 if "key" in line:
-                    self._merge(line["key"], line["value"])
+                    self._merge(line["key"], number, offset, line["value"])
 
     def files(self) -> list[Path]:
         """All files read, in a fixed order."""
-        return [path for folder in self._folders for path in sorted(folder.glob("*.jsonl"))]
+        return [path for folder in self._folders for path in files_in(folder)]
 
-    def _merge(self, key: str, value: Any) -> None:
+    def _merge(self, key: str, file: int, offset: int, value: Any, flags: int = 0) -> None:
         # An answer beats a refusal or an unusable reply that an earlier run had to write down.
-        old = self._values.get(key)
-        if old is None or (is_answer(value) and not is_answer(old)):
-            self._values[key] = value
+        packed = bytes.fromhex(key)
+        old = self._index.get(packed)
+        answer = is_answer(value)
+        if old is None or (answer and not old & ANSWER):
+            old = offset << 20 | file << 2 | (ANSWER if answer else 0)
+        self._index[packed] = old | flags
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._index)
 
     def get(self, key: str) -> Any | None:
         """Value of a key, or None."""
-        return self._values.get(key)
+        entry = self._index.get(bytes.fromhex(key))
+        if entry is None:
+            return None
+        path = self._paths[entry >> 2 & 0x3FFFF]
+        try:
+            line = line_at(path, entry >> 20)
+            if line["key"] != key:
+                raise ValueError("another recording stands there")
+            return line["value"]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise RecordingError(
+                f"{path} was changed or moved while it was in use ({error}); run again"
+            ) from error
 
-    def put(self, form: dict[str, Any], value: Any) -> None:
-        """Append one recording and hand it to the operating system at once (a kill loses nothing)."""
+    def mark_used(self, key: str) -> None:
+        """Note that a run used a recording; `put` does so by itself, an unknown key is passed over."""
+        packed = bytes.fromhex(key)
+        if packed in self._index:
+            self._index[packed] |= USED
+
+    def used_keys(self) -> list[str]:
+        """Keys of the recordings that were used, in hex."""
+        return [key.hex() for key, entry in self._index.items() if entry & USED]
+
+    def put(self, form: dict[str, Any], value: Any, key: str | None = None) -> None:
+        """Append one recording and hand it to the operating system at once (a kill loses nothing).
+
+        `key` spares the work where the caller has it already.
+        """
         if self._write_folder is None:
             raise RecordingError(f"the recordings of {self.stage!r} are open for reading only")
         if self._handle is None:
             self._open()
-        texts: dict[str, str] = {}
-        packed = _pack(form, texts)
-        key = key_of(form)
-        lines = [
-            storage.dumps({"v": KEY_VERSION, "text": digest, "is": text})
-            for digest, text in texts.items()
-            if digest not in self._written_texts
-        ]
-        lines.append(storage.dumps({"v": KEY_VERSION, "key": key, "form": packed, "value": value}))
-        self._handle.write(("\n".join(lines) + "\n").encode())
-        self._handle.flush()
-        self._written_texts |= set(texts)
-        self._merge(key, value)
+        key, texts, line = lines_of(form, value, key)
+        before = b"".join(text_line(d, text) for d, text in texts.items() if d not in self._written)
+        start = self._append(before + line)
+        for digest in texts:
+            self._written[digest] = None
+            self._written.move_to_end(digest)
+        while len(self._written) > REMEMBERED_TEXTS:
+            self._written.popitem(last=False)
+        self._merge(key, self._own, start + len(before), value, USED)
+
+    def _append(self, data: bytes) -> int:
+        """Write to our file; return the offset at which `data` begins."""
+        # An earlier write may have broken off (disk full, interrupt) and left half a line.
+        if os.fstat(self._handle.fileno()).st_size != self._end:
+            self._end = cut_torn_line(self._handle)
+        start, rest = self._end, memoryview(data)
+        while rest:
+            rest = rest[self._handle.write(rest) :]
+        self._end = start + len(data)
+        return start
 
     def _open(self) -> None:
         self._write_folder.mkdir(parents=True, exist_ok=True)
         for number in range(10_000):
             path = self._write_folder / f"w{number}.jsonl"
-            handle = path.open("ab+")
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                handle.close()  # another process writes there
-                continue
-            cut_torn_line(handle)
-            self._written_texts = {line["text"] for _, line in read_lines(path) if "text" in line}
-            self._handle = handle
+            handle = lock(path)
+            if handle is None:
+                continue  # another process writes there
+            if path not in self._paths:
+                self._paths.append(path)
+            self._handle, self._own = handle, self._paths.index(path)
+            self._end = cut_torn_line(handle)
+            self._written.clear()
             return
         raise RecordingError(f"no free recording file in {self._write_folder}")
 
@@ -179,17 +166,22 @@ class Recordings:
 
     def explain_miss(self, form: dict[str, Any]) -> str:
         """Say how the nearest recording of the same task differs from `form`, field by field."""
-        best: list[str] | None = None
+        best: list[tuple[str, Any, Any]] | None = None
+        rank = (0, 0)
         for path in self.files():
             for _, other, _ in read_file(path):
                 if other.get("task") != form.get("task"):
                     continue
-                different = sorted(differing_fields(form, other))
-                if best is None or len(different) < len(best):
-                    best = different
+                found = list(differences(form, other))
+                # Of equally many fields, those whose texts part later are nearer.
+                texts = [(a, b) for _, a, b in found if isinstance(a, str) and isinstance(b, str)]
+                this = len(found), -sum(common_length(a, b) for a, b in texts)
+                if best is None or this < rank:
+                    best, rank = found, this
         if best is None:
             return f"nothing is recorded for task {form.get('task')!r} in stage {self.stage!r}"
-        return "the nearest recording differs in: " + (", ".join(best) or "nothing (key version)")
+        told = ", ".join(_told(*found) for found in sorted(best, key=lambda found: found[0]))
+        return "the nearest recording differs in: " + (told or "nothing")
 
 
 def is_answer(value: Any) -> bool:
@@ -197,50 +189,47 @@ def is_answer(value: Any) -> bool:
     return not isinstance(value, dict) or value.get("outcome", "accepted") in ("accepted", "violations")
 
 
-def cut_torn_line(handle: Any) -> None:
-    """Cut what follows the last line end of an open binary file."""
-    handle.seek(0)
-    content = handle.read()
-    end = content.rfind(b"\n") + 1
-    if end < len(content):
-        handle.truncate(end)
-    handle.seek(0, os.SEEK_END)
-
-
-def differing_fields(a: Any, b: Any, where: str = "") -> Iterator[str]:
-    """Yield the paths of the fields in which two normal forms differ."""
+def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield (path, value in a, value in b) of the fields in which two normal forms differ."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in a.keys() | b.keys():
-            yield from differing_fields(a.get(key), b.get(key), f"{where}.{key}" if where else key)
+            yield from differences(a.get(key), b.get(key), f"{where}.{key}" if where else key)
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         for index, (x, y) in enumerate(zip(a, b, strict=True)):
-            yield from differing_fields(x, y, f"{where}[{index}]")
+            yield from differences(x, y, f"{where}[{index}]")
     elif a != b:
-        yield where
+        yield where, a, b
 
 
-def promote(files: Iterable[Path], target: Path, wanted: set[str]) -> int:
-    """Write the `wanted` answers of `files` to `target`, sorted by key; return how many.
+def differing_fields(a: Any, b: Any) -> Iterator[str]:
+    """Yield the paths of the fields in which two normal forms differ."""
+    return (where for where, _, _ in differences(a, b))
 
-    This is how a maintainer turns the recordings of a run into tracked ones.
-    """
-    found: dict[str, tuple[dict[str, Any], Any]] = {}
-    for path in files:
-        for key, form, value in read_file(path):
-            if key in wanted and (key not in found or (is_answer(value) and not is_answer(found[key][1]))):
-                found[key] = (form, value)
-    lines: list[str] = []
-    written: set[str] = set()
-    for key in sorted(found):
-        form, value = found[key]
-        texts: dict[str, str] = {}
-        packed = _pack(form, texts)
-        for digest in sorted(set(texts) - written):
-            lines.append(storage.dumps({"v": KEY_VERSION, "text": digest, "is": texts[digest]}))
-        written |= set(texts)
-        lines.append(storage.dumps({"v": KEY_VERSION, "key": key, "form": packed, "value": value}))
-    storage.write_text(target, "".join(line + "\n" for line in lines))
-    return len(found)
+
+def common_length(a: str, b: str) -> int:
+    """Return how many characters two texts have in common at their beginnings."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if a[:middle] == b[:middle] else (low, middle - 1)
+    return low
+
+
+def excerpts(a: str, b: str) -> tuple[str, str]:
+    """Cut the stretch around the first difference out of two texts, `EXCERPT` characters at most."""
+    start = max(0, common_length(a, b) - EXCERPT // 4)
+
+    def cut(text: str) -> str:
+        front, end = "…" * (start > 0), "…" * (len(text) > start + EXCERPT)
+        return front + text[start + len(front) : start + EXCERPT - len(end)] + end
+
+    return cut(a), cut(b)
+
+
+def _told(where: str, asked: Any, recorded: Any) -> str:
+    if where.endswith(".text") and isinstance(asked, str) and isinstance(recorded, str):
+        return "{} (asked {!r}, recorded {!r})".format(where, *excerpts(asked, recorded))
+    return where
 
 
 class TextCache:
@@ -252,25 +241,26 @@ class TextCache:
     def __init__(self, store: Recordings, task: str, write: bool) -> None:
         self._store, self._task, self._write = store, task, write
         self._fresh: dict[str, str] = {}
-        self.used_keys: set[str] = set()
+
+    @property
+    def used_keys(self) -> set[str]:
+        """Keys of the recorded texts that were asked for or written."""
+        return set(self._store.used_keys())
 
     def get(self, key: str) -> str | None:
         """Text of a key, or None."""
         if key in self._fresh:
             return self._fresh[key]
         hashed = key_of(self._form(key))
+        self._store.mark_used(hashed)
         value = self._store.get(hashed)
-        if value is not None:
-            self.used_keys.add(hashed)
         return None if value is None else value["text"]
 
     def put(self, key: str, text: str) -> None:
         """Record a text."""
         self._fresh[key] = text
         if self._write:
-            form = self._form(key)
-            self.used_keys.add(key_of(form))
-            self._store.put(form, {"text": text})
+            self._store.put(self._form(key), {"text": text})
 
     def _form(self, key: str) -> dict[str, Any]:
         return {"key_version": KEY_VERSION, "task": self._task, "subject": key}

@@ -1,15 +1,17 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from memecmd_utils import recording_files, storage
 from memecmd_utils import recordings as rec
-from memecmd_utils.llm import Image, Message, ModelId, Request, Sampling
+from memecmd_utils.llm_types import Image, Message, ModelId, Request, Sampling
 from memecmd_utils.recordings import RecordingError, Recordings, TextCache
 
 LONG = "这是一段很长的话，" * 20
@@ -27,7 +29,13 @@ class Feeling(BaseModel):
 
 
 def form(text: str = "你好", **changes) -> dict:
-    return {"key_version": 1, "task": "utterance", "messages": [{"text": text}], "seed": 1, **changes}
+    return {
+        "key_version": rec.KEY_VERSION,
+        "task": "utterance",
+        "messages": [{"text": text}],
+        "seed": 1,
+        **changes,
+    }
 
 
 def opened(folder: Path) -> Recordings:
@@ -71,7 +79,7 @@ def test_a_torn_last_line_is_cut_off_and_the_run_goes_on(tmp_path: Path) -> None
 
 def test_a_file_that_is_one_torn_line_and_an_empty_file_are_no_error(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "w0.jsonl").write_bytes(b'{"v": 1, "ke')
+    (tmp_path / "s" / "w0.jsonl").write_bytes(b'{"v": 2, "ke')
     store = opened(tmp_path)
     store.put(form(), GOOD)
     store.close()
@@ -86,9 +94,10 @@ def test_a_file_that_is_one_torn_line_and_an_empty_file_are_no_error(tmp_path: P
         b"garbled",
         b"",
         b"[1]",
-        b'{"v": 99, "key": "k", "form": {}, "value": {}}',
-        b'{"v": 1, "key": "k"}',
-        b'{"v": 1, "text": "abc"}',
+        b'{"v": "2", "key": "k", "form": {}, "value": {}}',
+        b'{"v": 2, "key": "k", "form": {}, "value": {}}',
+        b'{"v": 2, "text": "abc"}',
+        b'{"v": 2, "key": "%s", "value": {}}' % (b"a" * 64),
         b"\xff\xfe{}",
     ],
 )
@@ -98,6 +107,84 @@ def test_a_garbled_line_in_the_middle_names_file_and_line(tmp_path: Path, bad: b
     path.write_bytes(b"\n".join([first, bad, second, b""]))
     with pytest.raises(RecordingError, match=r"w0\.jsonl line 2 is damaged"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [(1, r"make recordings-migrate PROFILE=mine`$"), (99, "newer than ours.*update this package")],
+)
+def test_another_key_version_says_what_to_do(tmp_path: Path, version: int, told: str) -> None:
+    path = write(tmp_path / "mine", (form("一"), GOOD), (form("二"), GOOD))
+    first, second = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([first, second.replace(b'"v": 2', b'"v": %d' % version), b""]))
+    with pytest.raises(RecordingError, match=rf"w0\.jsonl line 2 has key version {version}, .*{told}"):
+        opened(tmp_path / "mine")
+
+
+def test_a_long_torn_line_is_cut_off(tmp_path: Path) -> None:
+    path = write(tmp_path, (form("一"), GOOD))
+    whole = path.read_bytes()
+    for torn in (b"x", b"x" * recording_files.CHUNK, b"x" * (3 * recording_files.CHUNK + 7)):
+        for kept in (whole, b""):
+            path.write_bytes(kept + torn)
+            with path.open("ab+") as handle:
+                assert rec.cut_torn_line(handle) == len(kept) == handle.tell()
+            assert path.read_bytes() == kept
+
+
+def test_a_write_that_breaks_off_leaves_no_half_line_in_the_middle(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.put(form("一"), GOOD)
+    real = store._handle
+
+    class FullDisk:
+        fileno = real.fileno
+
+        def write(self, data: bytes) -> int:
+            real.write(data[:20])
+            raise OSError(28, "no space left")
+
+    store._handle = FullDisk()
+    with pytest.raises(OSError, match="no space"):
+        store.put(form("二"), GOOD)
+    store._handle = real
+    assert store.get(rec.key_of(form("二"))) is None
+    store.put(form("三"), {**GOOD, "text": "三"})
+    assert store.get(rec.key_of(form("三")))["text"] == "三"
+    store.close()
+    assert [line["form"]["messages"][0]["text"] for line in lines(tmp_path)] == ["一", "三"]
+
+
+def test_a_file_that_changes_under_the_store_is_an_error_and_no_wrong_answer(tmp_path: Path) -> None:
+    path = write(tmp_path, (form("一"), GOOD), (form("二"), GOOD))
+    store = opened(tmp_path)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[::-1]))
+    with pytest.raises(RecordingError, match="run again"):
+        store.get(rec.key_of(form("一")))
+    path.unlink()
+    with pytest.raises(RecordingError, match="run again"):
+        store.get(rec.key_of(form("二")))
+
+
+def test_what_a_killed_rewriting_left_is_no_recording_file(tmp_path: Path) -> None:
+    path = write(tmp_path, (form(), GOOD))
+    path.with_name(".w0.jsonl.77.part.jsonl").write_bytes(b"half a li\n")
+    assert len(opened(tmp_path)) == 1 and opened(tmp_path).files() == [path]
+
+
+def test_the_store_knows_what_was_used(tmp_path: Path) -> None:
+    write(tmp_path, (form("一"), REFUSED), (form("二"), GOOD))
+    store = opened(tmp_path)
+    one, two, three = (rec.key_of(form(text)) for text in "一二三")
+    assert store.used_keys() == []
+    store.mark_used(two)
+    store.mark_used(three)
+    assert store.used_keys() == [two], "a key that is not recorded is passed over"
+    store.mark_used(one)
+    for text in "一三":
+        store.put(form(text), GOOD)
+    assert set(store.used_keys()) == {one, two, three} and store.get(one) == GOOD
+    store.close()
 
 
 def test_two_writers_get_different_files_and_a_freed_one_is_used_again(tmp_path: Path) -> None:
@@ -132,6 +219,46 @@ def test_another_process_holds_its_file_until_it_is_killed(tmp_path: Path) -> No
     assert len(opened(tmp_path)) == 2, "what the killed process wrote is whole"
 
 
+def test_a_writer_that_waited_for_a_compaction_takes_the_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, (form("一"), GOOD))
+    real, calls = recording_files.fcntl.flock, []
+
+    def flock(handle, how) -> None:
+        if not calls:  # the file is replaced between its opening and its locking
+            storage.write_text(path, path.read_text(encoding="utf-8"))
+        calls.append(handle)
+        real(handle, how)
+
+    monkeypatch.setattr(recording_files.fcntl, "flock", flock)
+    store = opened(tmp_path)
+    store.put(form("二"), GOOD)
+    store.close()
+    assert len(calls) == 2 and len(opened(tmp_path)) == 2, "not lost in a file that has no name"
+
+
+def test_two_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from memecmd_utils.recordings import Recordings\n"
+        "s = Recordings('s', [], Path(sys.argv[1])); sys.stdin.readline()\n"
+        "long = '长' * 5000\n"
+        "for n in range(200):\n"
+        "    s.put({'task': 'x', 'who': sys.argv[2], 'n': n, 'long': long + str(n % 7)}, {'text': long})\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    both = [subprocess.Popen([*command, who], stdin=subprocess.PIPE, text=True) for who in "ab"]
+    for process in both:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in both:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    found = [f for path in sorted((tmp_path / "s").iterdir()) for _, f, _ in rec.read_file(path)]
+    assert {(f["who"], f["n"]) for f in found} == {(who, n) for who in "ab" for n in range(200)}
+    assert len(found) == 400 == len(opened(tmp_path)), "no line of one stands inside a line of the other"
+
+
 def test_first_accepted_answer_wins_in_file_order(tmp_path: Path) -> None:
     write(tmp_path, (form(), {**GOOD, "text": "第二"}), writer="w1")
     write(tmp_path, (form(), {**GOOD, "text": "第一"}))
@@ -156,7 +283,8 @@ def test_long_texts_are_written_once_and_read_back(tmp_path: Path) -> None:
     write(tmp_path, (first, GOOD), (form(LONG, seed=2), GOOD))
     path = write(tmp_path, (form(LONG, seed=3), GOOD))
     raw = path.read_text(encoding="utf-8")
-    assert raw.count(LONG) == 1 and raw.count(f'"{edge}"') == 1 and raw.count(short) == 1
+    assert raw.count(LONG) == 2, "once for each time the file was opened to write"
+    assert raw.count(f'"{edge}"') == 1 and raw.count(short) == 1
     read = list(rec.read_file(path))
     assert [f["seed"] for _, f, _ in read] == [1, 2, 3]
     assert read[0][1] == first and all(rec.key_of(f) == key for key, f, _ in read)
@@ -169,10 +297,44 @@ def test_a_reference_to_a_text_that_is_not_there_is_an_error(tmp_path: Path) -> 
         list(rec.read_file(path))
 
 
+def test_texts_that_fell_out_of_memory_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rec, "REMEMBERED_TEXTS", 2)
+    forms = [form(LONG + letter, seed=n) for n, letter in enumerate("甲乙甲丙甲乙")]
+    path = write(tmp_path, *((f, GOOD) for f in forms))
+    assert [path.read_text(encoding="utf-8").count(LONG + letter) for letter in "甲乙丙"] == [1, 2, 1]
+    assert [f for _, f, _ in rec.read_file(path)] == forms
+    assert all(opened(tmp_path).get(rec.key_of(f)) == GOOD for f in forms)
+
+
 def test_reading_only_refuses_to_write(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="reading only"):
         Recordings("s", [tmp_path]).put(form(), GOOD)
     assert not (tmp_path / "s").exists()
+
+
+def test_old_and_new_recordings_of_several_folders_are_found(tmp_path: Path) -> None:
+    write(tmp_path / "tracked", (form("一"), {**GOOD, "text": "一"}))
+    write(tmp_path / "mine", (form("二"), {**GOOD, "text": "二"}))
+    (tmp_path / "mine" / "s" / "w0.jsonl").rename(tmp_path / "mine" / "s" / "old.jsonl")
+    store = Recordings("s", [tmp_path / "tracked", tmp_path / "mine"], tmp_path / "mine")
+    store.put(form("三"), {**GOOD, "text": "三"})
+    assert [store.get(rec.key_of(form(text)))["text"] for text in "一二三"] == list("一二三")
+    store.close()
+
+
+def test_a_store_that_goes_on_in_another_file_writes_its_texts_again(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    first.put(form(LONG, seed=1), GOOD)
+    first.close()
+    other = opened(tmp_path)
+    other.put(form("二"), GOOD)
+    first.put(form(LONG, seed=3), {**GOOD, "text": "三"})
+    first.close()
+    other.close()
+    assert [f for _, f, _ in rec.read_file(tmp_path / "s" / "w1.jsonl")] == [form(LONG, seed=3)]
+    assert first.get(rec.key_of(form(LONG, seed=3)))["text"] == "三"
 
 
 def test_explain_miss_names_the_fields_of_the_nearest(tmp_path: Path) -> None:
@@ -182,27 +344,57 @@ def test_explain_miss_names_the_fields_of_the_nearest(tmp_path: Path) -> None:
     store = opened(tmp_path)
     asked = form(LONG + "！", sampling={"temperature": 0.5, "top_p": 1})
     told = store.explain_miss(asked)
-    assert told.endswith("differs in: messages[0].text, sampling.temperature")
+    first, second = re.search(
+        r"messages\[0\].text \(asked '(.+)', recorded '(.+)'\), sampling", told
+    ).groups()
+    assert told.endswith(", sampling.temperature")
+    assert first == f"…{LONG[-9:]}！" and second == f"…{LONG[-9:]}", "where they part, not the whole texts"
     assert "summary" in store.explain_miss(form(task="summary"))
     assert store.explain_miss(form(LONG, messages=[], sampling=near["sampling"])).endswith(": messages")
 
 
-def test_promote_sorts_drops_doubles_and_is_stable(tmp_path: Path) -> None:
-    forms = [form(LONG, seed=n) for n in range(6)]
-    a = write(tmp_path / "a", *((f, GOOD) for f in forms[:4]), (forms[5], GOOD))
-    b = write(tmp_path / "b", (forms[0], {**GOOD, "text": "后"}), (forms[4], REFUSED), (forms[3], GOOD))
-    c = write(tmp_path / "c", (forms[4], GOOD))
-    wanted = {rec.key_of(f) for f in forms[:5]}
-    target = tmp_path / "tracked" / "s" / "example.jsonl"
-    assert rec.promote([a, b, c], target, wanted) == 5
-    once = target.read_bytes()
-    read = list(rec.read_file(target))
-    keys = [key for key, _, _ in read]
-    assert keys == sorted(wanted) and once.decode().count(LONG) == 1
-    assert {key: value for key, _, value in read}[rec.key_of(forms[0])] == GOOD
-    assert {key: value for key, _, value in read}[rec.key_of(forms[4])] == GOOD, "the refusal lost"
-    assert rec.promote([target, c, b, a], target, wanted) == 5 and target.read_bytes() == once
-    assert len(Recordings("s", [tmp_path / "tracked"])) == 5
+def test_explain_miss_takes_the_recording_whose_text_parts_last(tmp_path: Path) -> None:
+    near, asked = "同一段对话，" * 20 + "近处", "同一段对话，" * 20 + "问处"
+    write(tmp_path, (form("远" * 200), GOOD), (form(near), GOOD), (form("同一段" + "远" * 90), GOOD))
+    told = opened(tmp_path).explain_miss(form(asked))
+    assert "问处', recorded " in told and told.endswith("近处')")
+
+
+@pytest.mark.parametrize("where", [0, 5, 60, 119])
+def test_excerpts_show_the_difference(where: int) -> None:
+    a = "".join(chr(0x4E00 + n) for n in range(120))
+    b = a[:where] + "X" + a[where + 1 :]
+    first, second = rec.excerpts(a, b)
+    assert "X" in second and a[where] in first and len(first) <= 40 and len(second) <= 40
+    longer, shorter = rec.excerpts(a, a[:where])
+    assert a[where] in longer and shorter.endswith(a[:where][-5:])
+
+
+RSS = """
+import sys
+from pathlib import Path
+from memecmd_utils.recordings import Recordings
+
+def rss():
+    text = Path("/proc/self/status").read_text()
+    return int(text.split("VmRSS:")[1].split()[0]) / 1024
+
+before = rss()
+store = Recordings("s", [Path(sys.argv[1])])
+print(len(store), rss() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_an_open_store_holds_an_index_and_not_the_answers(tmp_path: Path) -> None:
+    count, allowed_mb = 20_000, 8
+    path = tmp_path / "s" / "w0.jsonl"
+    reply = {**GOOD, "text": "答" * 500}
+    recording_files.write_file(path, ((form("问" * 200, seed=n), reply) for n in range(count)))
+    assert path.stat().st_size > 30e6
+    done = subprocess.run([sys.executable, "-c", RSS, str(tmp_path)], capture_output=True, text=True)
+    opened_count, grown_mb = done.stdout.split()
+    assert int(opened_count) == count and float(grown_mb) < allowed_mb
 
 
 # The key
@@ -214,7 +406,7 @@ def request(**changes) -> Request:
         "subject": "d/1",
         "messages": [
             Message(role="system", text="系统"),
-            Message(role="user", text="你好", images=[Image(image_id="m1", data_url="data:,x")]),
+            Message(role="user", text="你好", images=[Image(image_id="m1", load=lambda: "data:,x")]),
         ],
         "sampling": Sampling(temperature=0.9, max_tokens=60, extra={"min_p": 0.05, "dry": 1}),
         "seed": 3,
@@ -240,7 +432,7 @@ def _message(**changes) -> list[Message]:
         {"task": "summary"},
         {"messages": _message(text="你好！")},
         {"messages": _message(role="assistant")},
-        {"messages": _message(images=[Image(image_id="m2", data_url="data:,x")])},
+        {"messages": _message(images=[Image(image_id="m2", load=lambda: "data:,x")])},
         {"messages": _message(images=[])},
         {"messages": request().messages[::-1]},
         {"sampling": Sampling(temperature=0.8, max_tokens=60, extra={"min_p": 0.05, "dry": 1})},
@@ -265,7 +457,7 @@ def test_the_key_changes_with_each_part_of_the_normal_form(changes: dict) -> Non
 def test_the_key_does_not_change_with_what_does_not_change_the_answer() -> None:
     same = {
         "subject": "another",
-        "messages": _message(images=[Image(image_id="m1", data_url="data:,other bytes")]),
+        "messages": _message(images=[Image(image_id="m1", load=lambda: "data:,other bytes")]),
         "sampling": Sampling(temperature=0.9, max_tokens=60, extra={"dry": 1, "min_p": 0.05}),
     }
     assert key(**same) == key()
@@ -276,15 +468,21 @@ def test_the_key_does_not_change_with_what_does_not_change_the_answer() -> None:
 
 def test_the_key_of_today_is_the_key_of_the_recordings() -> None:
     """A change here makes every recording of every user unusable: raise KEY_VERSION only if it must be."""
-    assert key() == "de1164dcbf73a6cda55f1a617d295ae838b65d88378ad380a79babaa81c48eef"
+    assert key() == "34e2e853f9ae673909ede7039c782569659f1e13365b3336aef9fff52dd2b938"
     plain = Request(task="rating", subject="x", messages=[Message(role="user", text="是不是")])
     assert (
         rec.key_of(plain.normal_form(ModelId(name="m")))
-        == "db5211617bbce7e997785a4d601576cf9dbedad3809770e09a3fb7ad3055d8c7"
+        == "fc6b70b214adac4cfc3b1d16252f33e849e300e922914a8c5a2afa76f2cd1441"
     )
     assert set(plain.normal_form(MODEL)) == {
         "key_version", "task", "schema", "messages", "sampling", "seed", "sample", "model",
     }  # fmt: skip
+
+
+def test_the_key_leaves_out_what_the_endpoint_does_not_take() -> None:
+    asked = request().normal_form(MODEL, dropped=["temperature", "seed"])
+    without = Sampling(max_tokens=60, extra={"min_p": 0.05, "dry": 1})
+    assert asked == request(sampling=without, seed=None).normal_form(MODEL)
 
 
 JSON = st.recursive(
@@ -302,11 +500,28 @@ def test_any_form_keeps_its_key_in_any_order_of_fields(value: dict, random) -> N
     assert list(rec.differing_fields(value, dict(items))) == []
 
 
+@settings(deadline=None)  # it writes files
 @given(st.dictionaries(st.sampled_from("abc"), st.text(max_size=150), min_size=1))
 def test_any_text_comes_back_from_the_file_as_it_was(tmp_path_factory, value: dict) -> None:
     folder = tmp_path_factory.mktemp("any")
     path = write(folder, (value, GOOD))
     assert [read for _, read, _ in rec.read_file(path)] == [value]
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=150)
+
+
+@settings(deadline=None)  # it writes files
+@given(st.lists(st.tuples(st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=3), ANY_TEXT), max_size=5))
+def test_any_unicode_goes_in_and_comes_back(tmp_path_factory, pairs: list[tuple[dict, str]]) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    write(folder, *((value, {**GOOD, "text": text}) for value, text in pairs))
+    store = opened(folder)
+    firsts = {rec.key_of(value): (value, text) for value, text in reversed(pairs)}
+    assert len(store) == len(firsts)
+    assert {key: store.get(key)["text"] for key in firsts} == {key: text for key, (_, text) in firsts.items()}
+    read = {key: value for path in store.files() for key, value, _ in rec.read_file(path)}
+    assert read == {key: value for key, (value, _) in firsts.items()}
 
 
 def test_text_cache_writes_notes_its_keys_and_keeps_memory_only_where_it_must_not_write(
