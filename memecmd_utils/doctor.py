@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -79,7 +80,7 @@ def _key_names(profile) -> set[str]:
 
 def _core_requirements() -> list[str]:
     requires = metadata.requires("memecmd") or []
-    return [r.split(">")[0].split("=")[0].strip() for r in requires if "extra ==" not in r]
+    return [re.split(r"[\[<>=!~; ]", r)[0] for r in requires if "extra ==" not in r]
 
 
 def _installed(name: str) -> bool:

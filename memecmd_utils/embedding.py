@@ -12,9 +12,10 @@ from typing import Literal, Protocol
 import numpy as np
 
 from memecmd_utils import storage
-from memecmd_utils.llm_backends import EndpointError
+from memecmd_utils.key_guard import NO_KEY, address, api_key, is_local
+from memecmd_utils.llm_types import EndpointError
 from memecmd_utils.profiles import Endpoint
-from memecmd_utils.recordings import RecordingError, RecordingMiss
+from memecmd_utils.recording_files import RecordingError, RecordingMiss, files_in
 
 Side = Literal["query", "document"]
 RETRIES = 5  # of the SDK, which is the one retry layer here
@@ -96,29 +97,35 @@ class EndpointEmbedder:
         import openai
 
         endpoint, prefix = self._endpoint, self._prefix if side == "query" else ""
+        key = api_key(endpoint) if os.getenv(endpoint.key_env) else NO_KEY
+        url, local = address(endpoint), is_local(endpoint)
         try:
             with openai.OpenAI(
-                api_key=(os.environ.get(endpoint.key_env) or "none").strip(),
-                base_url=endpoint.base_url,
+                api_key=key.get_secret_value(),
+                base_url=url,
                 timeout=endpoint.timeout_s,
                 max_retries=RETRIES,
+                http_client=openai.DefaultHttpxClient(trust_env=not local),
             ) as client:
                 inputs = [prefix + text for text in texts]
                 data = client.embeddings.create(
                     model=endpoint.model, input=inputs, encoding_format="float"
                 ).data
+            rows = [item.embedding for item in sorted(data, key=lambda d: d.index)]
+            return np.asarray(rows, dtype=np.float32)
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
-            raise EndpointError(
-                f"the embedder's endpoint refused the key ({error.status_code}): check {endpoint.key_env}"
-            ) from None
+            what = f"refused the key ({error.status_code}): check {endpoint.key_env}"
         except openai.NotFoundError:
-            raise EndpointError(
-                f"the embedder's endpoint does not know the model {endpoint.model!r} (404): check `model` "
-                "and `base_url` of endpoints.embedder"
-            ) from None
-        except openai.APIError as error:
-            raise EndpointError(f"the embedder's endpoint failed: {type(error).__name__}") from None
-        return np.asarray([item.embedding for item in sorted(data, key=lambda d: d.index)], dtype=np.float32)
+            what = (
+                f"does not know the model {endpoint.model!r} (404): check `model` and `base_url` of "
+                "endpoints.embedder"
+            )
+        except openai.APIStatusError as error:
+            what = f"failed: status {error.status_code}"
+        except Exception as error:  # also a body without vectors, or an address that is none
+            what = f"failed: {type(error).__name__}"
+        # Outside of the handlers, so that our fault does not carry the SDK's, whose headers hold the key.
+        raise EndpointError(f"the embedder's endpoint {what}")
 
 
 def make_embedder(name: str, endpoint: Endpoint | None = None) -> Embedder:
@@ -163,7 +170,7 @@ class RecordedEmbedder:
         self._vectors: dict[str, np.ndarray] = {}
         self.used_keys: set[str] = set()
         for read_dir in read_dirs:
-            for path in sorted((read_dir / folder).glob("*.npz")):
+            for path in files_in(read_dir / folder, "*.npz"):
                 self._vectors.update(read_shard(path))
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:

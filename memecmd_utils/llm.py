@@ -1,21 +1,27 @@
 """The only place that talks to a language model.
 
 `Chat.ask` takes a `Request` and a parser, and returns an `Answer`: from the recordings, else from the
-backend, asked up to five times until the parser accepts. Backends are in `llm_backends` and `local_llm`.
+backend, asked up to five times until the parser accepts. How a request gets there is in `delivery`;
+backends are in `llm_backends`, `openai_backend`, `batch` and `local_llm`.
 """
 
 import asyncio
+import inspect
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeVar
 
 from memecmd_utils import prompting
 from memecmd_utils import recordings as rec
+from memecmd_utils.budget import Budget
+from memecmd_utils.delivery import Delivery
 from memecmd_utils.llm_types import (
     Answer,
     Backend,
     BrokenRules,
     BudgetReached,
+    EndpointError,
     Image,
     Message,
     ModelId,
@@ -25,8 +31,9 @@ from memecmd_utils.llm_types import (
     Sampling,
     Task,
     UnusableReply,
-    Usage,
 )
+from memecmd_utils.throttle import Throttle
+from memecmd_utils.usage import Usage
 
 __all__ = [
     "Answer",
@@ -34,6 +41,7 @@ __all__ = [
     "BrokenRules",
     "BudgetReached",
     "Chat",
+    "EndpointError",
     "Image",
     "Message",
     "ModelId",
@@ -50,9 +58,6 @@ __all__ = [
 T = TypeVar("T")
 UNCHANGED_RETRIES = 2
 RETRIES_WITH_ERROR = 2
-# What a call may cost at most, for `max_usd`, where the request does not say.
-TOKENS_PER_IMAGE = 1000
-TOKENS_OUT = 1000
 
 
 class Chat:
@@ -64,18 +69,16 @@ class Chat:
         recordings: rec.Recordings | None = None,
         mode: Literal["recorded", "auto", "live"] = "auto",
         concurrency: int = 8,
-        max_calls: int | None = None,
-        max_usd: float | None = None,
-        usage: Usage | None = None,
+        budget: Budget | None = None,
+        dead_after_s: float = 50.0,
+        sleep: Callable[[float], Any] = asyncio.sleep,
     ) -> None:
         self.backend, self.recordings, self.mode = backend, recordings, mode
-        self.usage = usage or Usage()
-        self.concurrency = concurrency
-        self.used_keys: set[str] = set()
-        self._slots: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
-        self._max_calls, self._max_usd = max_calls, max_usd
-        self._reserved_usd = 0.0
-        self._fault: Exception | None = None
+        self.concurrency, self.in_bulk = concurrency, backend.in_bulk
+        self.usage, self.budget = Usage(), budget or Budget()
+        self.throttle = Throttle(concurrency, dead_after_s)
+        self._delivery = Delivery(backend, self.throttle, self.budget, self.usage, sleep)
+        self._fault: BaseException | None = None
 
     async def ask(self, request: Request, parse: Callable[[Reply], T]) -> Answer[T]:
         """Return the parsed answer to `request`.
@@ -85,13 +88,13 @@ class Chat:
         """
         self._stop_after_fault()
         if not self.backend.recordable:
-            return await self._ask_live(request, parse, None)
-        form = request.normal_form(self.backend.model)
+            return await self._ask_live(request, parse, None, "")
+        form = request.normal_form(self.backend.model, self.backend.dropped)
         key = rec.key_of(form)
-        self.used_keys.add(key)
         stored = self.recordings.get(key) if self.recordings is not None and self.mode != "live" else None
         if stored is not None and (rec.is_answer(stored) or self.mode == "recorded"):
             self.usage.replayed += 1
+            self.recordings.mark_used(key)
             return self._replay(stored, parse)
         if self.mode == "recorded":
             why = self.recordings.explain_miss(form) if self.recordings is not None else "no recordings"
@@ -99,23 +102,65 @@ class Chat:
                 f"no recorded reply for {request.task} {request.subject} of {self.backend.model} ({why}). "
                 "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
             )
-        return await self._ask_live(request, parse, form)
+        return await self._ask_live(request, parse, form, key)
 
-    async def side_by_side(self, work: Iterable[Awaitable[T]]) -> list[T]:
-        """Await coroutines that ask this chat, all at once; results in their order.
+    @property
+    def used_keys(self) -> set[str]:
+        """Keys of the recordings that were replayed or made."""
+        return set(self.recordings.used_keys()) if self.recordings is not None else set()
 
-        On the first fault no further request goes out, but those under way are waited for and
-        recorded, because they are paid for. Then the fault is raised.
+    async def side_by_side(
+        self,
+        work: Iterable[Awaitable[T]],
+        at_once: int | None = None,
+        keep: Callable[[T], Any] | None = None,
+    ) -> list[T]:
+        """Await coroutines that ask this chat, `at_once` of them at a time; results in their order.
+
+        `work` is drawn from as places become free, so a generator keeps memory flat; with `keep` each
+        result is handed over in order instead of being collected. On the first fault no further request
+        goes out, but those under way are waited for and recorded, because they are paid for.
         """
-        tasks = [asyncio.ensure_future(item) for item in work]
+        results: list[T] = []
+        keep = keep or results.append
+        at_once = at_once or self.concurrency
+        work = iter(work)
+        in_order: deque[asyncio.Task[T]] = deque()
+        running: set[asyncio.Task[T]] = set()
+        finished: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
         try:
-            return list(await asyncio.gather(*tasks))
+            while True:
+                # A slow one at the head must not let finished ones pile up behind it without end.
+                while len(running) < at_once and len(in_order) < 4 * at_once:
+                    item = next(work, None)
+                    if item is None:
+                        break
+                    task = asyncio.ensure_future(item)
+                    task.add_done_callback(finished.put_nowait)
+                    in_order.append(task)
+                    running.add(task)
+                if not running:
+                    return results
+                task = await finished.get()
+                running.discard(task)
+                task.result()  # a fault shows at once, wherever it stands in the order
+                while in_order and in_order[0].done():
+                    keep(in_order.popleft().result())
         except Exception as error:
             self._fault = error
-            await asyncio.gather(*tasks, return_exceptions=True)
+            self._delivery.stop_waiting()
+            await asyncio.gather(*running, return_exceptions=True)
             raise
         finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
             self._fault = None
+            if inspect.isgenerator(work):
+                work.close()
+            for item in work:
+                if inspect.iscoroutine(item):
+                    item.close()
 
     def _stop_after_fault(self) -> None:
         if self._fault is not None:
@@ -141,22 +186,23 @@ class Chat:
             ) from error
 
     async def _ask_live(
-        self, request: Request, parse: Callable[[Reply], T], form: dict[str, Any] | None
+        self, request: Request, parse: Callable[[Reply], T], form: dict[str, Any] | None, key: str
     ) -> Answer[T]:
         best: tuple[Answer[T], Reply] | None = None
         asked = request
         for attempt in range(1, 2 + UNCHANGED_RETRIES + RETRIES_WITH_ERROR):
-            reply = await self._call(asked)
+            reply = await self._delivery.send(asked, self._stop_after_fault)
             answer, error = self._judge(reply, parse, attempt)
             if best is None or _rank(answer) <= _rank(best[0]):
                 best = answer, reply
             if error is None:
                 break
-            # A fixed seed would bring the same unusable reply again: the next attempt moves it on.
-            seed = None if request.seed is None else request.seed + attempt
+            # Where a fixed seed brings the same unusable reply again, the next attempt moves it on.
+            moved = self.backend.repeats and request.seed is not None
+            seed = request.seed + attempt if moved else request.seed
             messages = request.messages
             if attempt > UNCHANGED_RETRIES:
-                note = prompting.render("ask_again", reason=str(error))
+                note = prompting.render("ask_again", reason=str(error), fence=prompting.fence)
                 messages = [
                     *request.messages,
                     Message(role="assistant", text=reply.text or "（空）"),
@@ -167,7 +213,7 @@ class Chat:
         answer.attempts = attempt
         self.usage.outcomes[answer.outcome] += 1
         if form is not None and self.recordings is not None:
-            self.recordings.put(form, _recorded(answer, reply))
+            self.recordings.put(form, _recorded(answer, reply), key)
         return answer
 
     def _judge(
@@ -175,6 +221,8 @@ class Chat:
     ) -> tuple[Answer[T], UnusableReply | None]:
         """Turn a reply into an answer, and say whether it should be asked for again."""
         common = {"raw": reply.text, "attempts": attempt, "source": self.backend.source}
+        if reply.finish_reason in ("failed", "rejected"):  # asking again would bring the same
+            return Answer(outcome=reply.finish_reason, reason=reply.text, **common), None
         if reply.refusal:
             return Answer(outcome="refusal", reason="the model refused", **common), UnusableReply("拒绝回答")
         if reply.finish_reason == "content_filter":
@@ -187,40 +235,6 @@ class Chat:
         except UnusableReply as error:
             outcome: Outcome = "length" if reply.finish_reason == "length" else "unusable"
             return Answer(outcome=outcome, reason=str(error), **common), error
-
-    async def _call(self, request: Request) -> Reply:
-        async with self._slot():
-            self._stop_after_fault()
-            if self._max_calls is not None and self.usage.calls >= self._max_calls:
-                raise BudgetReached(f"max_calls={self._max_calls} reached; raise it and run again to go on")
-            # Requests in flight have no price yet, so what they may cost is set aside.
-            price = self._price_at_most(request)
-            if self._max_usd is not None and (
-                self.usage.usd >= self._max_usd or self.usage.usd + self._reserved_usd + price > self._max_usd
-            ):
-                raise BudgetReached(
-                    f"max_usd={self._max_usd} would be passed by the next call (spent {self.usage.usd:.4f}); "
-                    "raise it and run again to go on"
-                )
-            self.usage.calls += 1
-            self._reserved_usd += price
-            try:
-                reply = await self.backend.complete(request)
-            finally:
-                self._reserved_usd -= price
-            self.usage.add(reply)
-            return reply
-
-    def _slot(self) -> asyncio.Semaphore:
-        # A semaphore belongs to one event loop; notebooks start one per `run`.
-        loop = asyncio.get_running_loop()
-        if self._slots is None or self._slots[0] is not loop:
-            self._slots = loop, asyncio.Semaphore(self.concurrency)
-        return self._slots[1]
-
-    def _price_at_most(self, request: Request) -> float:
-        tokens_in = sum(len(m.text) + TOKENS_PER_IMAGE * len(m.images) for m in request.messages)
-        return self.usage.price(tokens_in, request.sampling.max_tokens or TOKENS_OUT)
 
 
 def _rank(answer: Answer) -> int:
@@ -251,7 +265,10 @@ def run(work: Awaitable[T]) -> T:
     box: dict[str, Any] = {}
     try:
         asyncio.get_running_loop()
+        inside = True
     except RuntimeError:
+        inside = False
+    if not inside:
         return asyncio.run(main())
 
     def target() -> None:

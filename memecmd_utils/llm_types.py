@@ -1,9 +1,10 @@
-"""What goes over the seam of `llm`: requests, replies, answers, the outcomes that are no answer, and counts.
+"""What goes over the seam of `llm`: requests, replies, answers, the outcomes that are no answer, and faults.
 
 Import these names from `memecmd_utils.llm`; they stand here so that each module stays on one page.
 """
 
-from collections import Counter
+import math
+from collections.abc import Callable, Collection
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -12,7 +13,8 @@ from memecmd_utils import recordings as rec
 
 T = TypeVar("T")
 Task = Literal["utterance", "summary", "annotation", "scenario", "rating"]
-Outcome = Literal["accepted", "violations", "unusable", "refusal", "length", "filtered"]
+Outcome = Literal["accepted", "violations", "unusable", "refusal", "length", "filtered", "rejected", "failed"]
+"""`rejected`: the endpoint takes other requests but not this one. `failed`: it never got through."""
 
 
 class ModelId(BaseModel):
@@ -41,10 +43,11 @@ class Sampling(BaseModel):
 
 
 class Image(BaseModel):
-    """An image in a message. `image_id` enters the key; `data_url` is sent and never recorded."""
+    """An image in a message. `image_id` enters the key; what `load` gives is sent and never recorded."""
 
     image_id: str
-    data_url: str
+    load: Callable[[], str]
+    """Makes the data URL, only when the request is sent: a library's pictures do not fit in memory."""
 
 
 class Message(BaseModel):
@@ -68,9 +71,14 @@ class Request(BaseModel):
     reply_schema: type[BaseModel] | None = None
     schema_version: int = 1
 
-    def normal_form(self, model: ModelId) -> dict[str, Any]:
-        """Our own normal form, the text behind the recording's key. Holds neither endpoint nor key."""
+    def normal_form(self, model: ModelId, dropped: Collection[str] = ()) -> dict[str, Any]:
+        """Our own normal form, the text behind the recording's key. Holds neither endpoint nor key.
+
+        `dropped` names parameters that the endpoint's parameter map leaves out: what is not sent cannot
+        change the answer.
+        """
         schema = self.reply_schema
+        sampling = self.sampling.model_dump(exclude_none=True, exclude_defaults=True)
         return {
             "key_version": rec.KEY_VERSION,
             "task": self.task,
@@ -79,8 +87,8 @@ class Request(BaseModel):
                 {"role": m.role, "text": m.text, "images": [image.image_id for image in m.images]}
                 for m in self.messages
             ],
-            "sampling": self.sampling.model_dump(exclude_none=True, exclude_defaults=True),
-            "seed": self.seed,
+            "sampling": {name: value for name, value in sampling.items() if name not in dropped},
+            "seed": None if "seed" in dropped else self.seed,
             "sample": self.sample,
             "model": model.model_dump(exclude_none=True),
         }
@@ -102,8 +110,10 @@ class Reply(BaseModel):
     @field_validator("first_token")
     @classmethod
     def _as_recorded(cls, value: dict[str, float] | None) -> dict[str, float] | None:
-        # Rounded before use, so that a run that asks equals a run that replays.
-        return None if value is None else {token: round(p, 4) for token, p in value.items()}
+        # Rounded before use, so that a run that asks equals a run that replays. No probability is above 1.
+        if value is None:
+            return None
+        return {token: round(min(p, 0.0), 4) for token, p in value.items() if math.isfinite(p)}
 
 
 class Answer(BaseModel, Generic[T]):
@@ -137,54 +147,51 @@ class BudgetReached(RuntimeError):
     """`max_calls` or `max_usd` would be passed by the next call; everything paid for is recorded."""
 
 
+class EndpointError(RuntimeError):
+    """The endpoint cannot be used as set up; the message says what to set. It never holds a key."""
+
+
+class TransientFault(Exception):
+    """One exchange failed in a way that the next try may mend.
+
+    `wait_s` is what the server asked us to wait, `limited` marks a rate limit, and `paid` says that the
+    model may have answered although the answer did not arrive whole.
+    """
+
+    def __init__(self, kind: str, wait_s: float | None = None, limited: bool = False, paid: bool = False):
+        super().__init__(kind)
+        self.kind, self.wait_s, self.limited, self.paid = kind, wait_s, limited, paid
+
+
+class RequestRejected(Exception):
+    """The endpoint refuses this one request, for example because its context is too long."""
+
+
 class Backend(Protocol):
-    """A model behind the seam."""
+    """A model behind the seam. `complete` is one exchange; further tries are made in `delivery`."""
 
     model: ModelId
     recordable: bool
     """Whether replies belong into the recordings (real models only)."""
     source: str
     """Value of `source` in records made from its replies."""
+    repeats: bool
+    """Whether a fixed seed brings the same reply again, so that asking unchanged is in vain."""
+    dropped: Collection[str]
+    """Parameters of a request that this backend leaves out."""
+    in_bulk: bool
+    """Whether requests are collected and sent together, so that all should be handed over at once."""
+    status: str
+    """What the backend is waiting for, in words for the live line; mostly empty."""
 
     async def complete(self, request: Request) -> Reply:
-        """Return one reply; raise on anything that no further attempt can mend."""
+        """Return one reply, or raise `TransientFault`, `RequestRejected` or what nothing can mend."""
+        ...
+
+    async def alive(self, within_s: float) -> bool:
+        """Whether the other side gives any sign of life within so many seconds."""
         ...
 
     async def aclose(self) -> None:
         """Release connections."""
         ...
-
-
-class Usage:
-    """Counts of one `Chat`: calls, tokens, money, outcomes."""
-
-    def __init__(self, usd_in: float = 0.0, usd_out: float = 0.0) -> None:
-        self.calls = self.replayed = self.tokens_in = self.tokens_out = self.think_characters = 0
-        self.outcomes: Counter[str] = Counter()
-        self._usd_in, self._usd_out = usd_in / 1e6, usd_out / 1e6
-
-    def add(self, reply: Reply) -> None:
-        """Count one live reply."""
-        self.tokens_in += reply.tokens_in
-        self.tokens_out += reply.tokens_out
-        self.think_characters += reply.think_characters
-
-    def price(self, tokens_in: int, tokens_out: int) -> float:
-        """US dollars for so many tokens, by the profile's prices."""
-        return tokens_in * self._usd_in + tokens_out * self._usd_out
-
-    @property
-    def usd(self) -> float:
-        """Money spent so far."""
-        return self.price(self.tokens_in, self.tokens_out)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Figures for the report."""
-        return {
-            "calls": self.calls,
-            "replayed": self.replayed,
-            "tokens_in": self.tokens_in,
-            "tokens_out": self.tokens_out,
-            "usd": round(self.usd, 6),
-            "outcomes": dict(sorted(self.outcomes.items())),
-        }

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -16,30 +17,52 @@ MAX_WAIT_S = 60.0
 THINK = re.compile(r"<think>.*?(?:</think>|\Z)|\A(?:(?!<think>).)*?</think>", re.DOTALL)
 
 
+STRICT_DEPTH = 10
+KEPT_KEYWORDS = {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf"}
+KEPT_KEYWORDS |= {"$ref", "$defs"}
+DROPPED_KEYWORDS = {"title", "description", "default", "format", "pattern", "examples"}
+DROPPED_KEYWORDS |= {"minLength", "maxLength", "minItems", "maxItems"}
+DROPPED_KEYWORDS |= {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+"""Control characters and halves of surrogate pairs: they cannot be written or shown."""
+
+
 class EmptyReply(ValueError):
     """A reply without a message."""
 
 
-def strict_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """JSON schema within OpenAI's strict subset: every key required, nothing additional, no formats."""
+@lru_cache(maxsize=64)
+def strict_schema(model: type[BaseModel]) -> dict[str, Any] | None:
+    """JSON schema within OpenAI's strict subset, or None where the subset cannot say it.
 
-    def tighten(node: Any) -> Any:
-        if isinstance(node, list):
-            return [tighten(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        node = {
-            key: tighten(value)
-            for key, value in node.items()
-            if key not in ("title", "default", "minLength", "maxLength", "minimum", "maximum", "description")
-            or isinstance(value, dict)
-        }
-        if node.get("type") == "object" and "properties" in node:
-            node["required"] = list(node["properties"])
-            node["additionalProperties"] = False
-        return node
+    Every key is required and nothing additional allowed; bounds and formats are left to our own check of
+    the reply. Free-form mappings, tuples and an alternative at the root have no form there, nor have more
+    than ten levels.
+    """
 
-    return tighten(model.model_json_schema())
+    def tighten(node: dict[str, Any], depth: int) -> dict[str, Any]:
+        if depth > STRICT_DEPTH or set(node) - KEPT_KEYWORDS - DROPPED_KEYWORDS:
+            raise ValueError("outside the strict subset")
+        out = {key: value for key, value in node.items() if key in KEPT_KEYWORDS}
+        for group in ("properties", "$defs"):
+            if group in out:
+                out[group] = {name: tighten(inner, depth + 1) for name, inner in out[group].items()}
+        if "items" in out:
+            out["items"] = tighten(out["items"], depth + 1)
+        if "anyOf" in out:
+            out["anyOf"] = [tighten(inner, depth + 1) for inner in out["anyOf"]]
+        if out.get("type") == "object":
+            if "properties" not in out or isinstance(out.get("additionalProperties"), dict):
+                raise ValueError("a free-form mapping")
+            out["required"] = list(out["properties"])
+            out["additionalProperties"] = False
+        return out
+
+    try:
+        schema = tighten(model.model_json_schema(), 0)
+    except ValueError:
+        return None
+    return schema if schema.get("type") == "object" else None
 
 
 def wire_message(message: Message) -> dict[str, Any]:
@@ -47,30 +70,64 @@ def wire_message(message: Message) -> dict[str, Any]:
     if not message.images:
         return {"role": message.role, "content": message.text}
     parts: list[dict[str, Any]] = [{"type": "text", "text": message.text}]
-    parts += [{"type": "image_url", "image_url": {"url": image.data_url}} for image in message.images]
+    parts += [{"type": "image_url", "image_url": {"url": image.load()}} for image in message.images]
     return {"role": message.role, "content": parts}
 
 
-def read_reply(raw: Any) -> Reply:
-    """Turn the SDK's object into a `Reply`. `<think>` blocks are taken out and counted."""
-    choices = getattr(raw, "choices", None)
-    message = getattr(choices[0], "message", None) if choices else None
-    text = getattr(message, "content", None) or ""
-    if message is None or not isinstance(text, str):
+def read_reply(body: Any) -> Reply:
+    """Turn the body of a chat completion into a `Reply`. `<think>` blocks are taken out and counted.
+
+    Raises `EmptyReply` for a body that is no chat completion, also an error sent with status 200.
+    """
+    choices = body.get("choices") if isinstance(body, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(message, dict):
         raise EmptyReply("no choices")
-    choice, usage = choices[0], raw.usage
-    first = None
-    if choice.logprobs and choice.logprobs.content:
-        first = {top.token: top.logprob for top in choice.logprobs.content[0].top_logprobs or []}
+    text = message.get("content")
+    if isinstance(text, list):  # some servers send parts, as in requests
+        text = "".join(str(part.get("text") or "") for part in text if isinstance(part, dict))
+    if not isinstance(text, str | None):
+        raise EmptyReply("no text")
+    text = CONTROL.sub("", text or "")
+    thought = message.get("reasoning_content") or message.get("reasoning") or ""
+    usage = body.get("usage") if isinstance(body.get("usage"), dict) else {}
     return Reply(
         text=THINK.sub("", text).strip(),
-        finish_reason=choice.finish_reason or "stop",
-        refusal=bool(getattr(message, "refusal", None)),
-        tokens_in=(usage.prompt_tokens or 0) if usage else 0,
-        tokens_out=(usage.completion_tokens or 0) if usage else 0,
-        think_characters=sum(len(found.group()) for found in THINK.finditer(text)),
-        first_token=first,
+        finish_reason=_finish_reason(choice.get("finish_reason")),
+        refusal=bool(message.get("refusal")),
+        tokens_in=_count(usage.get("prompt_tokens")),
+        tokens_out=_count(usage.get("completion_tokens")),
+        think_characters=sum(len(found.group()) for found in THINK.finditer(text))
+        + (len(thought) if isinstance(thought, str) else 0),
+        first_token=_first_token(choice.get("logprobs")),
     )
+
+
+def _finish_reason(value: Any) -> str:
+    # `failed` and `rejected` are words of `delivery`.
+    return value if value in ("length", "content_filter") else "stop"
+
+
+def _count(value: Any) -> int:
+    return int(value) if isinstance(value, int | float) and 0 <= value < 1e12 else 0
+
+
+def _first_token(logprobs: Any) -> dict[str, float] | None:
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if not (isinstance(content, list) and content and isinstance(content[0], dict)):
+        return None
+    tops = content[0].get("top_logprobs")
+    return {
+        CONTROL.sub("", str(top["token"])): min(float(top["logprob"]), 0.0)
+        for top in (tops if isinstance(tops, list) else [])
+        if isinstance(top, dict) and "token" in top and _is_probability(top.get("logprob"))
+    }
+
+
+def _is_probability(value: Any) -> bool:
+    # At most 0 but for rounding; infinities and what is not a number cannot be written as JSON.
+    return isinstance(value, int | float) and -1e6 < value < 1.0
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from memecmd_utils import storage
+from memecmd_utils.key_guard import NO_KEY
 from memecmd_utils.llm import ModelId
-from memecmd_utils.llm_backends import OpenAIBackend
+from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Endpoint
 
 
@@ -250,9 +251,9 @@ class LocalServer:
     def backend(self) -> OpenAIBackend:
         """Return a backend that talks to this server."""
         endpoint = Endpoint(base_url=self.base_url, model=self.name, timeout_s=600)
-        return OpenAIBackend(endpoint, model=model_id(self.name), api_key="none")
+        return OpenAIBackend(endpoint, model_id(self.name), NO_KEY, repeats=True)
 
     def offline_backend(self) -> OpenAIBackend:
         """Return a backend with the model's identity and no server: enough to replay recordings."""
         endpoint = Endpoint(base_url="http://127.0.0.1:9/v1", model=self.name)
-        return OpenAIBackend(endpoint, model=model_id(self.name), api_key="none")
+        return OpenAIBackend(endpoint, model_id(self.name), NO_KEY, repeats=True)

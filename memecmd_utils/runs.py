@@ -7,14 +7,23 @@ from pathlib import Path
 from typing import Literal
 
 from memecmd_utils import example_corpus, paths, storage
+from memecmd_utils.batch import BatchBackend
+from memecmd_utils.batch_jobs import is_free
+from memecmd_utils.budget import BATCH_DISCOUNT, Budget, Ledger
 from memecmd_utils.embedding import RecordedEmbedder, make_embedder
-from memecmd_utils.llm import Chat, Usage
-from memecmd_utils.llm_backends import AuthoredBackend, OpenAIBackend
+from memecmd_utils.key_guard import NO_KEY, is_local
+from memecmd_utils.llm import Chat, EndpointError
+from memecmd_utils.llm_backends import AuthoredBackend
 from memecmd_utils.local_llm import LocalServer, ensure_ready
+from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Endpoint, Profile, load_profile, parse_settings
 from memecmd_utils.recordings import Recordings, TextCache
 
 Role = Literal["generator", "annotator", "judge"]
+BATCHED: tuple[Role, ...] = ("annotator", "judge")
+"""Whose requests do not wait for each other's answers, as the turns of a dialogue do."""
+ALL_AT_ONCE = 1_000_000
+"""Requests that a batch may hold back; the budget and the size of a file bound them."""
 
 
 class StageMissing(FileNotFoundError):
@@ -44,6 +53,7 @@ class Run:
     fallback: Path | None = None
     """Where inputs are read from when this run does not have them (notebooks run by hand)."""
     used: dict[str, set[str]] = field(default_factory=dict)
+    _ledger: Ledger | None = None
 
     def read(self, name: str) -> Path:
         """Path of an input, or `StageMissing` with the notebook to run first."""
@@ -93,14 +103,39 @@ class Run:
             return endpoints.judges[number]
         return endpoints.generator
 
+    @property
+    def ledger(self) -> Ledger:
+        """What this run has spent so far, in all its processes and in those that were killed."""
+        if self._ledger is None:
+            recorded = self.profile.mode == "recorded"
+            self._ledger = Ledger(None if recorded else self.folder / "usage" / "ledger.jsonl")
+        return self._ledger
+
+    def budget(self, stage: str, endpoint: Endpoint, batch: bool) -> Budget:
+        """The profile's caps, held against the run's ledger at the endpoint's prices."""
+        usd_in, usd_out = prices(endpoint, self.profile)
+        share = BATCH_DISCOUNT if batch else 1.0
+        return Budget(
+            self.ledger,
+            stage,
+            self.profile.max_calls,
+            self.profile.max_usd,
+            usd_in * share,
+            usd_out * share,
+            endpoint.tokens_per_image,
+            unbounded=endpoint.parameters.get("max_tokens", "max_tokens") is None,
+        )
+
     @contextmanager
     def chat(self, role: Role, stage: str, number: int = 0) -> Iterator[Chat]:
         """Open the seam for a role: backend, recordings of `stage`, caps; written-down usage at the end."""
         profile = self.profile
         llm = profile.judges[number].llm if role == "judge" else profile.llm
-        usage, concurrency = Usage(), profile.concurrency
+        name = stage if number == 0 else f"{stage}-{number + 1}"
+        concurrency, budget, dead_after_s = profile.concurrency, None, float("inf")
         store: Recordings | None = None
         server: LocalServer | None = None
+        chat: Chat | None = None
         try:
             if llm == "authored":
                 backend = AuthoredBackend(example_corpus.texts())
@@ -113,39 +148,35 @@ class Run:
                         backend, server = server.offline_backend(), None
                     else:
                         backend = server.__enter__().backend()
+                    budget = self.budget(name, backend.endpoint, batch=False)
                 else:
                     endpoint = self.endpoint(role, number)
-                    usage = Usage(endpoint.usd_per_million_in, endpoint.usd_per_million_out)
+                    batch = profile.batch and role in BATCHED
+                    budget = self.budget(name, endpoint, batch)
+                    dead_after_s = endpoint.dead_after_s
                     # Replaying needs no key.
-                    backend = OpenAIBackend(endpoint, api_key="none" if profile.mode == "recorded" else None)
-            chat = Chat(
-                backend,
-                store,
-                profile.mode,
-                concurrency,
-                profile.max_calls,
-                profile.max_usd,
-                usage,
-            )
+                    backend = OpenAIBackend(endpoint, key=NO_KEY if profile.mode == "recorded" else None)
+                    if batch:
+                        folder = self.write_dir / "batches" / name
+                        if is_free(folder):  # what a killed process had under way is attached to again
+                            self.ledger.release_abandoned(name)
+                        backend = BatchBackend(backend, folder)
+                        concurrency, dead_after_s = ALL_AT_ONCE, float("inf")
+            chat = Chat(backend, store, profile.mode, concurrency, budget, dead_after_s)
             yield chat
+            if chat.used_keys:
+                self.note_used(stage, chat.used_keys)
         finally:
             if store is not None:
                 store.close()
             if server is not None:
                 server.__exit__(None, None, None)
-        self._note(stage, number, usage, chat)
-
-    def _note(self, stage: str, number: int, usage: Usage, chat: Chat) -> None:
-        """Write counts and used keys beside the run, for the report and for `recordings-promote`."""
-        name = stage if number == 0 else f"{stage}-{number + 1}"
-        storage.write_json(
-            self.folder / "usage" / f"{name}.json", {"source": chat.backend.source, **usage.as_dict()}
-        )
-        if chat.used_keys:
-            self.note_used(stage, chat.used_keys)
+            if chat is not None:  # also of a chat that a cap, a fault or the stop button ended
+                counts = {"source": chat.backend.source, **chat.usage.as_dict()}
+                storage.write_json(self.folder / "usage" / f"{name}.json", counts)
 
     def note_used(self, stage: str, keys: set[str]) -> None:
-        """Write down which recordings a stage used; several judges of one stage add up."""
+        """Write down which recordings a stage used, for `recordings-promote`; several judges add up."""
         self.used[stage] = self.used.get(stage, set()) | keys
         storage.write_json(self.folder / "usage" / f"{stage}.keys.json", sorted(self.used[stage]))
 
@@ -160,6 +191,19 @@ def open_run(profile: str = "example", settings: str = "", run_name: str = "") -
     name = run_name or f"{loaded.name}-lab"
     fallback = None if run_name else paths.processed / loaded.name
     return Run(name, loaded, paths.processed / name, paths.reports / name, fallback)
+
+
+def prices(endpoint: Endpoint, profile: Profile) -> tuple[float, float]:
+    """US dollars per million tokens in and out; `EndpointError` where `max_usd` would count nothing."""
+    known = endpoint.usd_per_million_in, endpoint.usd_per_million_out
+    pays = profile.max_usd is not None and profile.mode != "recorded" and not is_local(endpoint)
+    if None in known and pays:
+        raise EndpointError(
+            f"max_usd={profile.max_usd} is set, but the price of {endpoint.model!r} is not known: give "
+            "usd_per_million_in and usd_per_million_out of its endpoint (0 for a server of your own), or "
+            "set max_usd=null"
+        )
+    return known[0] or 0.0, known[1] or 0.0
 
 
 def preflight(profile: Profile) -> None:
@@ -177,5 +221,6 @@ def preflight(profile: Profile) -> None:
     for role, number, llm in roles:
         if llm == "openai":
             OpenAIBackend(run.endpoint(role, number))
+            prices(run.endpoint(role, number), profile)
         elif llm == "local":
             ensure_ready(profile.local_model)

@@ -1,18 +1,35 @@
 import asyncio
+import gc
 import os
 import signal
 import threading
 import time
+import traceback
+import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
+import fast_time
 import pytest
 from pydantic import BaseModel
 
 from memecmd_utils import llm, replies
 from memecmd_utils import recordings as rec
-from memecmd_utils.llm import BrokenRules, BudgetReached, Chat, Message, Reply, Request, Sampling, Usage
+from memecmd_utils.budget import Budget
+from memecmd_utils.llm import (
+    BrokenRules,
+    BudgetReached,
+    Chat,
+    EndpointError,
+    Message,
+    ModelId,
+    Reply,
+    Request,
+    Sampling,
+)
 from memecmd_utils.llm_backends import ScriptedBackend
+from memecmd_utils.llm_types import RequestRejected, TransientFault
 from memecmd_utils.recordings import RecordingError, RecordingMiss, Recordings
 
 
@@ -63,16 +80,24 @@ def test_an_accepted_answer() -> None:
         "scripted",
     )
     assert chat.usage.as_dict() == {
-        "calls": 1, "replayed": 0, "tokens_in": 5, "tokens_out": 2, "usd": 0.0, "outcomes": {"accepted": 1},
+        "calls": 1, "replayed": 0, "tokens_in": 5, "tokens_out": 2, "think_characters": 0, "usd": 0.0,
+        "outcomes": {"accepted": 1}, "retries": {},
     }  # fmt: skip
 
 
-def test_twice_unchanged_then_twice_with_the_error_then_unscored_with_the_raw_text(tmp_path: Path) -> None:
-    backend = ScriptedBackend([f"不会{n}" for n in range(5)])
+@pytest.mark.parametrize(
+    ("repeats", "seeds"), [(False, [100, 100, 100, 100, 100]), (True, [100, 101, 102, 103, 104])]
+)
+def test_twice_unchanged_then_twice_with_the_error_then_unscored_with_the_raw_text(
+    repeats: bool, seeds: list[int], tmp_path: Path
+) -> None:
+    backend = ScriptedBackend([f"不会{n}" for n in range(5)], repeats=repeats)
     answer = ask(backend, tmp_path)
     asked = backend.requests
-    assert len(asked) == 5 and [r.seed for r in asked] == [100, 101, 102, 103, 104]
+    assert len(asked) == 5 and [r.seed for r in asked] == seeds, "where a seed repeats itself it moves on"
     assert [r.messages for r in asked[:3]] == [request().messages] * 3
+    if not repeats:
+        assert asked[1] == asked[2] == request(), "truly unchanged"
     for number, later in enumerate(asked[3:], start=2):
         assert later.messages[:1] == request().messages and len(later.messages) == 3
         assert later.messages[1] == Message(role="assistant", text=f"不会{number}")
@@ -90,8 +115,9 @@ def test_asking_stops_at_the_first_accepted_reply(good_at: int) -> None:
     assert (answer.value, answer.attempts, len(backend.requests)) == ("开心", good_at, good_at)
 
 
-def test_a_request_without_seed_stays_without() -> None:
-    backend = ScriptedBackend(["不会", GOOD])
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_request_without_seed_stays_without(repeats: bool) -> None:
+    backend = ScriptedBackend(["不会", GOOD], repeats=repeats)
     llm.run(Chat(backend).ask(request(seed=None), parse))
     assert [r.seed for r in backend.requests] == [None, None]
 
@@ -204,13 +230,13 @@ def test_kill_in_the_middle_and_nothing_accepted_is_asked_for_again(tmp_path: Pa
 def test_max_calls_stops_before_it_is_passed_and_a_later_run_goes_on(tmp_path: Path) -> None:
     backend = ScriptedBackend(lambda r: f'{{"mood": "{r.subject}"}}')
     with pytest.raises(BudgetReached, match="max_calls=4"):
-        llm.run(_all(Chat(backend, store(tmp_path), max_calls=4), range(10)))
+        llm.run(_all(Chat(backend, store(tmp_path), budget=Budget(max_calls=4)), range(10)))
     assert len(backend.requests) == 4 and len(store(tmp_path)) == 4
-    chat = Chat(backend, store(tmp_path), max_calls=6)
+    chat = Chat(backend, store(tmp_path), budget=Budget(max_calls=6))
     llm.run(_all(chat, range(10)))
     assert chat.usage.calls == 6 and len(backend.requests) == 10
     with pytest.raises(BudgetReached):
-        llm.run(Chat(backend, None, max_calls=0).ask(request(), parse))
+        llm.run(Chat(backend, None, budget=Budget(max_calls=0)).ask(request(), parse))
 
 
 class SlowBackend(ScriptedBackend):
@@ -230,19 +256,20 @@ class SlowBackend(ScriptedBackend):
 
 def test_calls_under_way_when_a_cap_is_reached_are_waited_for_and_recorded(tmp_path: Path) -> None:
     backend = SlowBackend(lambda r: GOOD)
+    chat = Chat(backend, store(tmp_path), concurrency=8, budget=Budget(max_calls=5))
     with pytest.raises(BudgetReached):
-        llm.run(_all(Chat(backend, store(tmp_path), max_calls=5, concurrency=8), range(20)))
+        llm.run(_all(chat, range(20)))
     assert len(backend.requests) == 5 and len(store(tmp_path)) == 5
 
 
 def test_max_usd_is_not_passed_even_by_calls_under_way(tmp_path: Path) -> None:
     backend = SlowBackend(lambda r: Reply(text=GOOD, tokens_in=3, tokens_out=10))
-    usage = Usage(usd_in=0, usd_out=1e5)  # 0.1 a token, so a reply of 10 tokens costs 1
+    budget = Budget(max_usd=3.5, usd_out=1e5)  # 0.1 a token, so a reply of 10 tokens costs 1
     asked = [request(n, sampling=Sampling(max_tokens=10)) for n in range(20)]
-    chat = Chat(backend, store(tmp_path), concurrency=8, max_usd=3.5, usage=usage)
+    chat = Chat(backend, store(tmp_path), concurrency=8, budget=budget)
     with pytest.raises(BudgetReached, match=r"max_usd=3\.5"):
         llm.run(chat.side_by_side(chat.ask(r, parse) for r in asked))
-    assert len(store(tmp_path)) == 3 and usage.usd == pytest.approx(3.0)
+    assert len(store(tmp_path)) == 3 and chat.usage.usd == budget.ledger.usd == pytest.approx(3.0)
 
 
 def test_on_a_fault_nothing_new_goes_out_and_the_fault_itself_is_raised(tmp_path: Path) -> None:
@@ -319,6 +346,327 @@ def _press_stop() -> None:
     time.sleep(0.05)
     assert len(backend.requests) == count < 100
     assert not [t for t in threading.enumerate() if t.name == "memecmd-async"]
+
+
+# --- outcomes of the delivery -----------------------------------------------------------------------
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@pytest.mark.parametrize("outcome", ["failed", "rejected"])
+def test_failed_and_rejected_are_written_down_as_no_answer_and_asked_again(
+    outcome: str, tmp_path: Path
+) -> None:
+    def bad(r: Request):
+        if r.subject != "d/1":
+            return GOOD
+        return RequestRejected("400: too long") if outcome == "rejected" else TransientFault("status 500")
+
+    async def no_wait(seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    backend = ScriptedBackend(bad)
+    chat = Chat(backend, store(tmp_path), sleep=no_wait)
+
+    async def others() -> None:
+        for n in range(2, 100):
+            await chat.ask(request(n), parse)
+
+    async def both():
+        return (await asyncio.gather(chat.ask(request(), parse), others()))[0]
+
+    answer = llm.run(both())
+    assert (answer.outcome, answer.value, answer.attempts) == (outcome, None, 1) and answer.reason
+    assert chat.usage.outcomes == {"accepted": 98, outcome: 1}
+    silent = ScriptedBackend([])
+    again = ask(silent, tmp_path, mode="recorded")
+    assert (again.outcome, again.reason, again.replayed) == (outcome, answer.reason, True)
+    assert ask(ScriptedBackend([GOOD]), tmp_path).value == "开心", "auto mode asks again"
+    assert ask(silent, tmp_path, mode="recorded").value == "开心"
+
+
+def test_a_rejection_does_not_displace_what_can_be_used_at_need() -> None:
+    answer = ask(ScriptedBackend(["太长了一些", RequestRejected("400")]), parser=short)
+    assert (answer.value, answer.outcome, answer.attempts) == ("太长了一些", "violations", 2)
+
+
+def test_parameters_that_are_not_sent_leave_the_key(tmp_path: Path) -> None:
+    class Plain(ScriptedBackend):
+        dropped = ("temperature", "seed")
+
+    warm = request(sampling=Sampling(temperature=0.9, max_tokens=5))
+    model = ModelId(name="m")
+    form = warm.normal_form(model, ("temperature", "seed"))
+    assert form["seed"] is None and form["sampling"] == {"max_tokens": 5}
+    assert rec.key_of(form) != rec.key_of(warm.normal_form(model))
+    chat = Chat(Plain([GOOD]), store(tmp_path))
+    first = llm.run(chat.ask(warm, parse))
+    cold = request(sampling=Sampling(temperature=0.1, max_tokens=5), seed=7)
+    again = llm.run(chat.ask(cold, parse))
+    assert not first.replayed and again.replayed
+
+
+# --- side by side -----------------------------------------------------------------------------------
+
+
+def in_no_time(work: Callable, **options):
+    """Run `work(chat)` in a loop without waiting."""
+
+    async def main():
+        chat = Chat(ScriptedBackend(lambda r: GOOD), None, **options)
+        return await work(chat)
+
+    return fast_time.run(main())
+
+
+async def sleeper(n: int, seconds: float, log: list[int] | None = None) -> int:
+    if log is not None:
+        log.append(n)
+    await asyncio.sleep(seconds)
+    return n
+
+
+def test_results_come_in_the_order_of_the_work_whatever_ends_first() -> None:
+    seconds = [5, 1, 4, 1, 3, 9, 2, 6]
+    assert in_no_time(lambda chat: chat.side_by_side(sleeper(n, s) for n, s in enumerate(seconds))) == list(
+        range(8)
+    )
+    assert in_no_time(lambda chat: chat.side_by_side([])) == []
+
+
+def test_kept_results_are_handed_over_in_order_as_soon_as_they_can_be() -> None:
+    kept: list[tuple[int, float]] = []
+
+    async def work(chat: Chat) -> list:
+        seconds = [3, 1, 2, 5, 1]
+        items = (sleeper(n, s) for n, s in enumerate(seconds))
+        return await chat.side_by_side(items, at_once=5, keep=lambda n: kept.append((n, now())))
+
+    assert in_no_time(work) == [], "nothing is collected"
+    assert kept == [(0, 3.0), (1, 3.0), (2, 3.0), (3, 5.0), (4, 5.0)]
+
+
+@pytest.mark.parametrize(("at_once", "expected"), [(1, 1), (3, 3), (None, 4), (99, 20)])
+def test_so_many_at_once_and_no_more(at_once: int | None, expected: int) -> None:
+    running = most = 0
+
+    async def item() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(1)
+        running -= 1
+
+    in_no_time(lambda chat: chat.side_by_side((item() for _ in range(20)), at_once), concurrency=4)
+    assert most == expected
+
+
+def test_work_is_drawn_as_places_become_free() -> None:
+    drawn = 0
+    waiting: list[int] = []
+
+    def items():
+        nonlocal drawn
+        for n in range(50):
+            drawn += 1
+            waiting.append(drawn - len(done))
+            yield sleeper(n, 1)
+
+    done: list[int] = []
+    in_no_time(lambda chat: chat.side_by_side(items(), 3, keep=done.append))
+    assert drawn == 50 and max(waiting) <= 4
+
+
+def test_behind_a_slow_head_finished_ones_do_not_pile_up_without_end() -> None:
+    async def work(chat: Chat) -> tuple[int, int]:
+        alive: weakref.WeakSet = weakref.WeakSet()
+        most = 0
+
+        class Big:
+            pass
+
+        async def item(n: int) -> Big:
+            nonlocal most
+            await asyncio.sleep(1000 if n == 0 else 1)
+            big = Big()
+            alive.add(big)
+            most = max(most, len(alive))
+            return big
+
+        count = 0
+
+        def keep(_: Big) -> None:
+            nonlocal count
+            count += 1
+
+        await chat.side_by_side((item(n) for n in range(400)), 4, keep)
+        return most, count
+
+    most, count = in_no_time(work)
+    assert count == 400 and most <= 4 * 4 + 1
+
+
+def test_after_the_first_fault_no_further_request_goes_out_and_those_under_way_come_home(
+    tmp_path: Path,
+) -> None:
+    class Timed(ScriptedBackend):
+        async def complete(self, r: Request) -> Reply:
+            reply = await super().complete(r)
+            await asyncio.sleep(1.0 if r.subject == "d/2" else 3.0)
+            if r.subject == "d/2":
+                raise ConnectionError("told")
+            return reply
+
+    recorded = store(tmp_path)
+    backend = Timed(lambda r: GOOD)
+
+    async def several(chat: Chat, n: int) -> None:
+        for k in range(5):
+            await chat.ask(request(n + 100 * k), parse)
+
+    async def main() -> float:
+        chat = Chat(backend, recorded, concurrency=4)
+        with pytest.raises(ConnectionError, match="told"):
+            await chat.side_by_side(several(chat, n) for n in range(40))
+        return now()
+
+    assert fast_time.run(main()) == 3.0
+    assert sorted(r.subject for r in backend.requests) == ["d/0", "d/1", "d/2", "d/3"]
+    assert len(store(tmp_path)) == 3
+
+
+def test_the_fault_is_the_one_that_happened_first_wherever_it_stands() -> None:
+    async def fail(seconds: float, name: str) -> None:
+        await asyncio.sleep(seconds)
+        raise KeyError(name)
+
+    with pytest.raises(KeyError, match="early"):
+        in_no_time(lambda chat: chat.side_by_side([fail(9, "late"), sleeper(1, 1), fail(2, "early")]))
+
+
+def test_after_a_fault_the_work_is_not_drawn_to_its_end() -> None:
+    drawn = 0
+
+    def endless():
+        nonlocal drawn
+        while drawn < 5000:
+            drawn += 1
+            yield fail() if drawn == 10 else sleeper(drawn, 1)
+
+    async def fail() -> None:
+        raise KeyError("told")
+
+    with pytest.raises(KeyError, match="told"):
+        in_no_time(lambda chat: chat.side_by_side(endless(), 4))
+    assert drawn < 20
+
+
+def test_after_a_fault_no_coroutine_is_left_unawaited() -> None:
+    async def fail() -> None:
+        raise KeyError("told")
+
+    started: list[int] = []
+    work = [fail(), *(sleeper(n, 1, started) for n in range(50))]
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with pytest.raises(KeyError, match="told"):
+            in_no_time(lambda chat: chat.side_by_side(work, 4))
+        work.clear()
+        gc.collect()
+    assert [str(w.message) for w in seen if "never awaited" in str(w.message)] == []
+    assert len(started) <= 4
+
+
+@pytest.mark.parametrize("where", ["work", "keep"])
+def test_a_fault_of_the_caller_ends_it_like_any_other(where: str) -> None:
+    def items():
+        for n in range(30):
+            if where == "work" and n == 7:
+                raise ZeroDivisionError
+            yield sleeper(n, 1, started)
+
+    def keep(n: int) -> None:
+        if where == "keep" and n == 7:
+            raise ZeroDivisionError
+
+    started: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        in_no_time(lambda chat: chat.side_by_side(items(), 3, keep))
+    assert len(started) < 15
+
+
+def test_being_cancelled_ends_all_that_is_under_way(tmp_path: Path) -> None:
+    ended: list[int] = []
+
+    async def item(n: int) -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            ended.append(n)
+
+    async def work(chat: Chat) -> None:
+        whole = asyncio.ensure_future(chat.side_by_side((item(n) for n in range(50)), 3))
+        await asyncio.sleep(1)
+        whole.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await whole
+        assert sorted(ended) == [0, 1, 2] and now() == 1.0
+        assert (await chat.ask(request(), parse)).value == "开心", "the chat is of use again"
+
+    in_no_time(work)
+
+
+def test_calls_of_a_cancelled_run_count_at_their_most() -> None:
+    class Never(ScriptedBackend):
+        async def complete(self, r: Request) -> Reply:
+            await asyncio.Event().wait()
+
+    async def main() -> Chat:
+        chat = Chat(Never([]), None, concurrency=3, budget=Budget(usd_out=1e6), dead_after_s=float("inf"))
+        asked = request(sampling=Sampling(max_tokens=10))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(chat.side_by_side(chat.ask(asked, parse) for _ in range(9)), 1)
+        return chat
+
+    ledger = fast_time.run(main()).budget.ledger
+    assert len(ledger.open) == 3 and ledger.usd == pytest.approx(30)
+
+
+def test_a_dead_endpoint_ends_a_run_of_hundreds_in_one_error() -> None:
+    async def main() -> tuple[str, Chat]:
+        chat = Chat(ScriptedBackend(lambda r: TransientFault("no connection")), None, dead_after_s=20.0)
+        chat.throttle.clock = now
+        with pytest.raises(EndpointError) as caught:
+            await chat.side_by_side((chat.ask(request(n), parse) for n in range(500)), at_once=300)
+        return str(caught.value), chat
+
+    message, chat = fast_time.run(main())
+    assert "no connection" in message and chat.usage.calls < 50 and chat.throttle.in_flight == 0
+
+
+def test_side_by_side_works_inside_a_running_loop() -> None:
+    chat = Chat(ScriptedBackend(lambda r: GOOD), None)
+
+    async def notebook() -> list:
+        return llm.run(_all(chat, range(5)))
+
+    assert [a.value for a in asyncio.run(notebook())] == ["开心"] * 5
+
+
+def test_a_fault_is_told_without_a_word_about_loops() -> None:
+    async def fail() -> None:
+        raise KeyError("told")
+
+    async def notebook() -> None:
+        llm.run(fail())
+
+    for start in (lambda: llm.run(fail()), lambda: asyncio.run(notebook())):
+        with pytest.raises(KeyError) as caught:
+            start()
+        told = "".join(traceback.format_exception(caught.value))
+        assert "no running event loop" not in told and "During handling" not in told
 
 
 def test_names_of_the_seam_are_importable_from_llm() -> None:

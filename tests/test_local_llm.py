@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils import cold_start, example_corpus, llm, local_llm, paths
+from memecmd_utils import cold_start, example_corpus, llm, local_llm, paths, storage
 from memecmd_utils.dialogue_generation import generate
 from memecmd_utils.local_llm import LocalModelError, LocalServer
 from memecmd_utils.recordings import read_file
 from memecmd_utils.runs import open_run
+from memecmd_utils.schemas import Dialogue
 
 SMALL = "gemma-3-270m"
 
@@ -92,6 +93,7 @@ def test_the_registry() -> None:
 def test_replaying_needs_no_server() -> None:
     backend = LocalServer(SMALL).offline_backend()
     assert backend.model == local_llm.model_id(SMALL) and backend.source == "model gemma-3-270m@Q4_K_M"
+    assert backend.repeats, "a fixed seed brings the same reply, so further attempts move it on"
 
 
 # With the real engine
@@ -134,9 +136,9 @@ def test_a_real_model_talks_is_recorded_and_replayed(
     def talk(settings: str):
         run = open_run("local", settings, "local-test")
         with run.chat("generator", "dialogue_generation") as chat:
-            dialogues = llm.run(generate(starts, chat, run.profile))
+            llm.run(generate(starts, chat, run.profile, run.folder))
             grown = resident() - before if sys.platform == "linux" else 0
-        return dialogues, chat, grown
+        return storage.read_jsonl(run.folder / "dialogues.jsonl", Dialogue), chat, grown
 
     (dialogue,), chat, grown = talk(settings)
     assert [(t.turn, t.speaker) for t in dialogue.turns] == [(1, "A"), (2, "B"), (3, "A")]

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from memecmd_utils import paths, profiles
 from memecmd_utils.profiles import (
+    HOW_NOT_WHAT,
     Endpoint,
     Profile,
     ProfileError,
@@ -79,7 +80,9 @@ def test_an_unknown_key_inside_another_gets_the_keys_of_that_place() -> None:
         "n_turns=many", "n_turns=1", "n_turns=2.5", "n_turns=yes", "seed=on", "n_news=", "llm=magic",
         "mode=replay", "shard=0/2", "shard=3/2", "shard=2", "weights='[1, 2, 3]'", "judges=stars",
         "strategies='[best]'", "wanted_rate=1", "n_news=0 n_role_pairs=0", "n_role_pairs=24", "theta0=high",
-        "endpoints='{generator: {base_url: localhost:8000}}'",
+        "endpoints='{generator: {base_url: localhost:8000}}'", "concurrency=0", "max_usd=-1", "max_calls=-1",
+        "endpoints='{generator: {timeout_s: 0}}'", "endpoints='{generator: {dead_after_s: -1}}'",
+        "endpoints='{generator: {usd_per_million_in: -1}}'", "batch=3",
     ],
 )  # fmt: skip
 def test_a_wrong_type_or_value_is_refused_with_key_and_known_list(settings: str) -> None:
@@ -93,6 +96,30 @@ def test_no_key_is_ever_shown_or_taken_as_a_variables_name() -> None:
         with pytest.raises(ProfileError, match="name of an environment variable") as caught:
             load_profile("openai", {"endpoints": {"generator": {"model": "m", "key_env": key}}})
         assert key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://me:hush-0123@host/v1", "https://hush-0123@host/v1", "https://host/v1?key=hush-0123",
+     "https://host/v1#hush-0123", "ftp://hush-0123/v1", "https://ho st/hush-0123", "https://"],
+)  # fmt: skip
+def test_an_address_with_a_password_or_a_query_is_refused_and_not_shown(url: str) -> None:
+    for endpoints in ({"generator": {"model": "m", "base_url": url}}, {"judges": [{"base_url": url}]}):
+        with pytest.raises(ProfileError, match="without user, password or query") as caught:
+            load_profile("openai", {"endpoints": endpoints})
+        told: BaseException | None = caught.value
+        assert "hush-0123" not in str(told)
+        while told is not None:
+            assert "hush-0123" not in str(told), "nor in what the error carries"
+            told = told.__cause__ or told.__context__
+
+
+def test_what_an_endpoint_costs_is_unknown_until_it_is_said() -> None:
+    endpoint = Endpoint(model="m")
+    assert endpoint.usd_per_million_in is endpoint.usd_per_million_out is None
+    free = Endpoint(model="m", usd_per_million_in=0, usd_per_million_out=0)
+    assert (free.usd_per_million_in, free.usd_per_million_out) == (0, 0)
+    assert (endpoint.timeout_s, endpoint.dead_after_s, endpoint.parameters) == (120, 50, {})
 
 
 def test_a_profile_is_named_by_its_file_alone(own: Path) -> None:
@@ -151,6 +178,37 @@ def test_a_run_is_plain_until_a_setting_differs_from_the_file() -> None:
     assert re.fullmatch(r"example-[0-9a-f]{8}", changed)
     assert changed == named("seed=99 n_turns=4"), "order does not matter"
     assert len({changed, named("n_turns=4"), named("n_turns=5"), named("n_turns=4", "local")}) == 4
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["max_usd=1.5", "max_calls=10", "concurrency=2", "batch=true", "local_threads=1"],
+)
+def test_with_a_raised_cap_the_same_run_goes_on(setting: str) -> None:
+    assert named(setting) == "example"
+    assert named(f"n_turns=4 {setting}") == named("n_turns=4")
+    assert setting.split("=")[0] in HOW_NOT_WHAT <= {*Profile.model_fields, *Endpoint.model_fields}
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["dead_after_s: 90", "timeout_s: 300", "usd_per_million_in: 2", "tokens_per_image: 85", "key_env: K"],
+)
+def test_patience_and_prices_of_an_endpoint_leave_the_name_as_it_is(key: str) -> None:
+    # The error of a dead endpoint says to raise `dead_after_s` and to run again: that must be the same run.
+    plain, more = (
+        named(f"endpoints='{{generator: {{model: m{extra}}}, judges: [{{model: j{extra}}}]}}'", "openai")
+        for extra in ("", f", {key}")
+    )
+    assert plain == more
+    assert named("endpoints='{generator: {model: other}}'", "openai") != named(
+        "endpoints='{generator: {model: m}}'", "openai"
+    )
+
+
+def test_what_changes_the_data_changes_the_name() -> None:
+    changes = ("llm=local", "mode=auto", "seed=1", "judge_unit=dialogue", "shard=1/2", "n_news=5")
+    assert len({named(change) for change in changes} | {"example"}) == len(changes) + 1
 
 
 def test_the_name_of_a_run_is_the_same_tomorrow() -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 
 from memecmd_utils import llm, paths, runs
-from memecmd_utils.llm import Message, Request
-from memecmd_utils.llm_backends import EndpointError, ScriptedBackend
-from memecmd_utils.runs import Run, StageMissing, open_run
+from memecmd_utils.budget import TOKENS_OUT
+from memecmd_utils.llm import BudgetReached, EndpointError, Message, Reply, Request, Sampling
+from memecmd_utils.llm_backends import ScriptedBackend
+from memecmd_utils.runs import ALL_AT_ONCE, Run, StageMissing, open_run, preflight, prices
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def request(text: str) -> Request:
 
 
 def ask(run: Run, role: str, text: str, number: int = 0) -> str:
-    with run.chat(role, "evaluation", number) as chat:
+    with run.chat(role, "made-up", number) as chat:
         return llm.run(chat.ask(request(text), lambda reply: reply.text)).value
 
 
@@ -85,14 +86,156 @@ def test_a_replay_needs_no_key_no_server_and_no_engine() -> None:
 
 
 def test_two_judges_of_a_stage_both_leave_their_keys_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "OpenAIBackend", lambda endpoint, api_key=None: ScriptedBackend(lambda r: "是"))
+    monkeypatch.setattr(runs, "OpenAIBackend", lambda endpoint, key=None: ScriptedBackend(lambda r: "是"))
     judges = "judges='[{kind: rating, llm: openai}, {kind: yes_no, llm: openai}]'"
     run = open_run("openai", judges, "openai-x")
     assert ask(run, "judge", "一") == ask(run, "judge", "二", 1) == "是"
     usage = run.folder / "usage"
-    assert len(json.loads((usage / "evaluation.keys.json").read_text())) == 2
-    assert json.loads((usage / "evaluation.json").read_text())["calls"] == 1
-    assert json.loads((usage / "evaluation-2.json").read_text())["calls"] == 1
+    assert len(json.loads((usage / "made-up.keys.json").read_text())) == 2
+    assert json.loads((usage / "made-up.json").read_text())["calls"] == 1
+    assert json.loads((usage / "made-up-2.json").read_text())["calls"] == 1
+
+
+# --- money, caps and patience -----------------------------------------------------------------------
+
+PRICED = "endpoints='{generator: {model: g, usd_per_million_in: 1, usd_per_million_out: 2, dead_after_s: 7}}'"
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, reply=None) -> list[Request]:
+    """Every endpoint answers from here; the requests."""
+    asked: list[Request] = []
+
+    def answer(request: Request):
+        asked.append(request)
+        return reply(request) if reply else Reply(text="是", tokens_in=1_000_000, tokens_out=500_000)
+
+    monkeypatch.setattr(runs, "OpenAIBackend", lambda endpoint, key=None: ScriptedBackend(answer))
+    return asked
+
+
+def test_a_chat_has_the_caps_prices_and_patience_of_its_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch)
+    run = open_run("openai", f"{PRICED} max_usd=50 max_calls=7 concurrency=3", "openai-x")
+    with run.chat("generator", "dialogue_generation") as chat:
+        budget = chat.budget
+        assert (budget.max_usd, budget.max_calls, budget.stage) == (50, 7, "dialogue_generation")
+        assert budget.price(1_000_000, 1_000_000) == pytest.approx(3.0)
+        assert (chat.concurrency, chat.throttle.cap, chat.throttle.dead_after_s) == (3, 3, 7)
+
+
+def test_all_chats_of_a_run_spend_from_one_ledger_that_outlives_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = scripted(monkeypatch)
+    settings = f"{PRICED} max_usd=5 judges='[{{kind: rating, llm: openai}}]'"
+    run = open_run("openai", settings, "openai-x")
+    assert ask(run, "generator", "一") == ask(run, "judge", "二") == "是"
+    assert run.ledger.usd == pytest.approx(4.0), "a million in and half a million out, twice"
+    assert {stage for stage, _ in run.ledger.spent} == {"made-up"}
+    assert (run.folder / "usage" / "ledger.jsonl").is_file()
+    again = open_run("openai", settings, "openai-x")
+    assert again.ledger.usd == pytest.approx(4.0)
+    raised = open_run("openai", settings.replace("max_usd=5", "max_usd=4"), "openai-x")
+    with pytest.raises(BudgetReached, match=r"max_usd=4(\.0)? would be passed"):
+        ask(raised, "generator", "三")
+    assert len(asked) == 2
+    assert ask(open_run("openai", settings, "openai-x"), "generator", "三") == "是"
+
+
+def test_the_counts_of_a_chat_that_a_cap_or_a_fault_ended_are_written_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scripted(monkeypatch)
+    run = open_run("openai", f"{PRICED} max_calls=1", "openai-x")
+    with pytest.raises(BudgetReached), run.chat("generator", "s") as chat:
+        for text in "一二":
+            llm.run(chat.ask(request(text), lambda reply: reply.text))
+    counts = json.loads((run.folder / "usage" / "s.json").read_text())
+    assert counts["calls"] == 1 and counts["usd"] == pytest.approx(2.0)
+    assert not (run.folder / "usage" / "s.keys.json").exists(), "keys are noted of whole stages only"
+
+
+def test_a_replay_touches_no_ledger() -> None:
+    run = open_run("openai", "mode=recorded", "openai-x")
+    assert run.ledger.path is None
+    with run.chat("generator", "s"):
+        pass
+    assert not (run.folder / "usage" / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize(("parameters", "reckoned"), [("{}", 10), ("{max_tokens: null}", TOKENS_OUT)])
+def test_an_endpoint_that_drops_the_limit_of_tokens_is_reckoned_with_long_replies(
+    parameters: str, reckoned: int
+) -> None:
+    priced = PRICED.replace("dead_after_s: 7", f"parameters: {parameters}")
+    run = open_run("openai", priced, "openai-x")
+    budget = run.budget("s", run.endpoint("generator"), batch=False)
+    short = Request(task="rating", subject="x", messages=[], sampling=Sampling(max_tokens=10))
+    assert llm.run(budget.reserve(short)).usd == pytest.approx(reckoned * 2e-6)
+    renamed = PRICED.replace("dead_after_s: 7", "parameters: {max_tokens: max_completion_tokens}")
+    run = open_run("openai", renamed, "openai-y")
+    budget = run.budget("s", run.endpoint("generator"), batch=False)
+    assert llm.run(budget.reserve(short)).usd == pytest.approx(10 * 2e-6)
+
+
+def test_a_batch_costs_half_and_takes_everything_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    run = open_run(
+        "openai", f"{PRICED} batch=true concurrency=3 judges='[{{kind: rating, llm: openai}}]'", "o"
+    )
+    for role in ("annotator", "judge"):
+        with run.chat(role, "s") as chat:
+            assert chat.in_bulk and chat.concurrency == ALL_AT_ONCE
+            assert chat.throttle.dead_after_s == float("inf")
+            assert chat.budget.price(1_000_000, 1_000_000) == pytest.approx(1.5)
+    with run.chat("generator", "s") as chat:
+        assert not chat.in_bulk and chat.concurrency == 3, "turns of a dialogue wait for each other"
+        assert chat.budget.price(1_000_000, 1_000_000) == pytest.approx(3.0)
+
+
+UNKNOWN = "endpoints='{generator: {model: g, base_url: \"https://api.example.com/v1\"}}'"
+HALF = UNKNOWN.replace("model: g", "model: g, usd_per_million_in: 1")
+HERE = UNKNOWN.replace("https://api.example.com", "http://localhost:8000")
+
+
+@pytest.mark.parametrize("endpoint", [UNKNOWN, HALF])
+def test_a_cap_in_dollars_needs_the_price(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    run = open_run("openai", f"{endpoint} max_usd=5", "openai-x")
+    for fails in (
+        lambda: prices(run.profile.endpoints.generator, run.profile),
+        lambda: preflight(run.profile),
+    ):
+        with pytest.raises(EndpointError, match=r"max_usd=5.*price of 'g' is not known.*usd_per_million_in"):
+            fails()
+    with pytest.raises(EndpointError, match="price of 'g'"), run.chat("generator", "s"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        f"{UNKNOWN} max_usd=null",
+        f"{UNKNOWN} max_usd=5 mode=recorded",
+        f"{HERE} max_usd=5",
+        f"{PRICED} max_usd=5",
+    ],
+)
+def test_where_no_price_is_needed(settings: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    run = open_run("openai", settings, "openai-x")
+    assert prices(run.profile.endpoints.generator, run.profile) in ((0.0, 0.0), (1.0, 2.0))
+    preflight(run.profile)
+
+
+def test_preflight_asks_for_a_key_unless_everything_is_replayed() -> None:
+    with pytest.raises(EndpointError, match="OPENAI_API_KEY"):
+        preflight(open_run("openai").profile)
+    preflight(open_run("openai", "mode=recorded").profile)
+    preflight(open_run("example").profile)
+    with pytest.raises(EndpointError, match="MY_KEY"):
+        judge = "judges='[{kind: rating, llm: openai}]' endpoints='{judges: [{model: j, key_env: MY_KEY}]}'"
+        preflight(open_run("example", f"mode=auto {judge}").profile)
 
 
 def test_texts_of_pictures_are_noted_as_used(tmp_path: Path) -> None:

@@ -33,7 +33,11 @@ def error(message: str, **more: Any) -> dict[str, Any]:
 
 
 class Answer:
-    """Status, body and headers; `reset` breaks the connection, `cut` sends half of the body."""
+    """Status, body and headers.
+
+    `reset` breaks the connection, `cut` sends half of the body, `hang` sends nothing while the server runs,
+    `after_s` waits first.
+    """
 
     def __init__(
         self,
@@ -42,21 +46,32 @@ class Answer:
         kind: str = "application/json",
         reset=False,
         cut=False,
+        hang=False,
+        after_s=0.0,
         **headers: str,
     ) -> None:
         self.status, self.kind, self.reset, self.cut = status, kind, reset, cut
-        self.body = body if isinstance(body, str) else json.dumps(body)
+        self.hang, self.after_s = hang, after_s
+        self.body = body if isinstance(body, str | bytes) else json.dumps(body)
         self.headers = {key.replace("_", "-"): value for key, value in headers.items()}
 
 
 class TinyServer:
-    """Answers with the next of `script`, or with what a function makes of the request's JSON."""
+    """Answers with the next of `script`, or with what a function makes of the request's JSON.
 
-    def __init__(self, script: list[Answer] | Callable[[dict[str, Any]], Answer]) -> None:
+    What is asked for with GET, such as the list of models, gets `got`.
+    """
+
+    def __init__(
+        self, script: list[Answer] | Callable[[dict[str, Any]], Answer], got: Answer | None = None
+    ) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.gets: list[str] = []
+        self._got = got or Answer({"object": "list", "data": []})
         self._script = script if callable(script) else iter(script)
         self._lock = threading.Lock()
+        self._ended = threading.Event()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -65,11 +80,21 @@ class TinyServer:
             def do_POST(self) -> None:
                 outer._answer(self)
 
+            def do_GET(self) -> None:
+                outer.gets.append(self.path)
+                outer._send(self, outer._got)
+
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 256
+
+            def handle_error(self, *_: object) -> None:
+                """Clients that went away are part of the tests."""
+
+        self._http = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_port}/v1"
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
@@ -78,13 +103,21 @@ class TinyServer:
             self.bodies.append(body)
             self.headers.append({k.lower(): v for k, v in handler.headers.items()})
             answer = self._script(body) if callable(self._script) else next(self._script)
+        self._send(handler, answer)
+
+    def _send(self, handler: BaseHTTPRequestHandler, answer: Answer) -> None:
+        if answer.hang or answer.after_s:
+            self._ended.wait(None if answer.hang else answer.after_s)
+        if answer.hang:
+            handler.close_connection = True
+            return
         if answer.reset:
             # A linger of zero sends RST instead of FIN.
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             handler.connection.close()
             handler.close_connection = True
             return
-        data = answer.body.encode()
+        data = answer.body if isinstance(answer.body, bytes) else answer.body.encode()
         handler.send_response(answer.status)
         handler.send_header("Content-Type", answer.kind)
         handler.send_header("Content-Length", str(len(data)))
@@ -101,6 +134,7 @@ class TinyServer:
         try:
             yield self
         finally:
+            self._ended.set()
             self._http.shutdown()
             self._http.server_close()
             thread.join()

@@ -1,0 +1,191 @@
+"""Gets a request to a backend and its reply back: slots, budget, and the one layer of retries.
+
+`Chat` in `llm` decides what to ask; here it is only decided when, and how often, until a reply is there.
+"""
+
+import asyncio
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+from memecmd_utils.budget import Budget
+from memecmd_utils.llm_types import (
+    Backend,
+    EndpointError,
+    Reply,
+    Request,
+    RequestRejected,
+    TransientFault,
+)
+from memecmd_utils.throttle import Throttle
+from memecmd_utils.usage import Usage
+
+MAX_TRIES = 10
+"""Of one request, while others get through. With 20 % of calls failing at random: one in ten million."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 4.0
+"""Ten tries end within 42 s: one request that always fails is given up before its endpoint is."""
+PROBE_GAP_S = 1.0
+"""Between two requests to an endpoint that may be dead."""
+WATCH_SHARE, LOOK_SHARE = 0.4, 0.25
+"""Of `dead_after_s`: when a request that waits looks for a sign of life; how long each of two looks takes."""
+
+
+class NoSignOfLife(EndpointError):
+    """The endpoint took requests, so they may be paid for, but it answers nothing at all."""
+
+
+class Delivery:
+    """Sends requests of one chat; any number of coroutines may wait for `send` at once."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        throttle: Throttle,
+        budget: Budget,
+        usage: Usage,
+        sleep: Callable[[float], Any] = asyncio.sleep,
+    ) -> None:
+        self.backend, self.throttle, self.budget, self.usage = backend, throttle, budget, usage
+        self._sleep = sleep
+        self._dead: EndpointError | None = None
+        self._pauses: set[asyncio.Future[Any]] = set()
+        self._probe: asyncio.Task[None] | None = None
+
+    async def send(self, request: Request, may_go: Callable[[], None] = lambda: None) -> Reply:
+        """Return the reply to `request`, after as many tries as it takes.
+
+        A request that fails time and again while others get through, or that the endpoint rejects, comes
+        back as a reply with `finish_reason` `failed` or `rejected`. Raises `EndpointError` when the endpoint
+        is dead or set up wrongly, and `BudgetReached`. `may_go` is called before every try and may raise.
+        """
+        tries, answered = 0, self.throttle.successes
+        while True:
+            outcome = await self._try(request, may_go)
+            if isinstance(outcome, Reply):
+                return outcome
+            # A rate limit says that the endpoint works: it costs the request no try.
+            tries += not outcome.limited or self.throttle.successes == answered
+            if tries >= MAX_TRIES:
+                if self.throttle.successes == answered:
+                    raise EndpointError(
+                        f"the endpoint did not answer {MAX_TRIES} tries of {request.task} {request.subject}; "
+                        f"the last fault was {outcome.kind}. What was accepted is recorded: run again to "
+                        "go on"
+                    )
+                return Reply(text=f"{tries} tries, the last: {outcome.kind}", finish_reason="failed")
+            self.usage.retries[outcome.kind] += 1
+            back_off = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** max(0, tries - 1))
+            # The slot is free while we wait. Jitter parts requests that failed together.
+            wait = outcome.wait_s if outcome.wait_s is not None else back_off
+            await self._pause(wait + random.uniform(0.0, 0.5) * back_off)
+
+    def stop_waiting(self) -> None:
+        """Wake every request that waits for its next try, because there will be none."""
+        for pause in self._pauses:
+            pause.cancel()
+
+    async def _pause(self, seconds: float) -> None:
+        pause = asyncio.ensure_future(self._sleep(seconds))
+        self._pauses.add(pause)
+        try:
+            await pause
+        except asyncio.CancelledError:
+            if asyncio.current_task().cancelling():  # we are cancelled, not only woken
+                pause.cancel()
+                raise
+        finally:
+            self._pauses.discard(pause)
+
+    def _check(self, may_go: Callable[[], None]) -> None:
+        may_go()
+        if self._dead is not None:
+            raise self._dead.with_traceback(None)
+
+    async def _try(self, request: Request, may_go: Callable[[], None]) -> Reply | TransientFault:
+        sent_at = await self.throttle.acquire()
+        try:
+            self._check(may_go)
+            reserved = await self.budget.reserve(request)
+            try:
+                self._check(may_go)  # the run may have stopped while we waited for money
+            except BaseException:
+                self.budget.release(reserved)
+                raise
+            self.usage.calls += 1
+            fault: TransientFault | None = None
+            try:
+                reply = await self._exchange(request)
+            except TransientFault as error:
+                fault = error
+            except RequestRejected as error:
+                self.budget.release(reserved)
+                self.throttle.succeeded()
+                return Reply(text=str(error), finish_reason="rejected")
+            except (asyncio.CancelledError, NoSignOfLife):
+                self.budget.abandon(reserved)
+                raise
+            except BaseException:
+                self.budget.release(reserved)
+                raise
+            if fault is not None:
+                (self.budget.settle_unsure if fault.paid else self.budget.release)(reserved)
+                self.throttle.failed(sent_at, fault.limited, fault.wait_s, fault.kind)
+                if self.throttle.suspect:  # with the slot held: the others wait behind this probe
+                    await self._pause(PROBE_GAP_S)
+                return fault
+            self.budget.settle(reserved, reply)
+            self.throttle.succeeded()
+            self.usage.add(reply, self.budget.price(reply.tokens_in, reply.tokens_out))
+            return reply
+        except EndpointError as error:
+            self._dead = error
+            self.stop_waiting()
+            raise
+        finally:
+            self.throttle.release()
+
+    async def _exchange(self, request: Request) -> Reply:
+        """One exchange, given up early when the endpoint shows no sign of life at all."""
+        exchange = asyncio.ensure_future(self.backend.complete(request))
+        patience = self.throttle.dead_after_s
+        watch_s = WATCH_SHARE * patience if math.isfinite(patience) else None
+        try:
+            while True:
+                answered = self.throttle.successes
+                done, _ = await asyncio.wait({exchange}, timeout=watch_s)
+                if done:
+                    return exchange.result()
+                if self.throttle.successes == answered:
+                    look = self._look_for_life()
+                    await asyncio.wait({exchange, look}, return_when=asyncio.FIRST_COMPLETED)
+                    if not exchange.done() and self.throttle.successes == answered:
+                        look.result()
+        finally:
+            if not exchange.done():
+                exchange.cancel()
+                await asyncio.gather(exchange, return_exceptions=True)
+            elif not exchange.cancelled():
+                exchange.exception()  # seen, whatever becomes of it
+
+    def _look_for_life(self) -> asyncio.Task[None]:
+        """Fails with `NoSignOfLife` if the endpoint answers nothing; requests that wait share one look."""
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.ensure_future(self._two_looks())
+            # Nobody may be left to hear of it.
+            self._probe.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._probe
+
+    async def _two_looks(self) -> None:
+        loop, within_s = asyncio.get_running_loop(), LOOK_SHARE * self.throttle.dead_after_s
+        for _ in range(2):
+            until = loop.time() + within_s
+            if await self.backend.alive(within_s):
+                return
+            # A refusal comes at once; a server that is being restarted gets the same time.
+            await self._sleep(max(0.0, until - loop.time()))
+        raise NoSignOfLife(
+            "the endpoint takes requests but answers nothing, not even a list of its models: check "
+            "`base_url`; where it is only slow, raise `dead_after_s`. What was accepted is recorded: run "
+            "again to go on"
+        )

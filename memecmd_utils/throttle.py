@@ -1,0 +1,115 @@
+"""How many requests are in flight at one endpoint, and when an endpoint counts as dead.
+
+Multiplicative cut on an episode of rate limits, slow growth after clean rounds (AIMD), and a breaker: after
+ten faults in a row one request at a time goes out as a probe, and without any answer for `dead_after_s`
+the run ends with one message.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+
+from memecmd_utils.llm_types import EndpointError
+
+CUT = 0.7
+GROW = 1.05
+COOL_DOWN_S = 5.0
+"""One cut per so many seconds: the rate limits of one burst are one episode."""
+SUSPECT_AFTER = 10
+"""Faults in a row. With 20 % of calls failing at random this happens once in ten million calls."""
+SURE_AFTER = 3
+"""Fewer faults in a row never end a run."""
+
+
+class Throttle:
+    """Slots of one endpoint. `acquire` a slot, then tell how it went, then `release`."""
+
+    def __init__(
+        self, cap: int, dead_after_s: float = 50.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.cap, self.dead_after_s, self.clock = cap, dead_after_s, clock
+        self.limit = float(cap)
+        self.in_flight = self.successes = self.cuts = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._clean = self._faults = 0
+        self._cut_at = self._answered_at = float("-inf")
+        self._silent_since: float | None = None
+        self._asked_wait = 0.0
+
+    @property
+    def suspect(self) -> bool:
+        """Whether so many faults came in a row that only one request at a time is let through."""
+        return self._faults >= SUSPECT_AFTER
+
+    @property
+    def room(self) -> int:
+        """How many requests may be in flight now."""
+        return 1 if self.suspect else max(1, int(self.limit))
+
+    async def acquire(self) -> float:
+        """Wait for a slot, first come first served; return the time at which it was given."""
+        if self.in_flight >= self.room or self._waiting:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():  # it was given to us just now
+                    self.release()
+                else:
+                    with contextlib.suppress(ValueError):  # a release may have passed over it just now
+                        self._waiting.remove(turn)
+                raise
+        else:
+            self.in_flight += 1
+        return self.clock()
+
+    def release(self) -> None:
+        """Give a slot back and wake whoever may go."""
+        self.in_flight -= 1
+        self._wake()
+
+    def succeeded(self) -> None:
+        """An answer came."""
+        self.successes += 1
+        self._answered_at = self.clock()
+        self._faults, self._silent_since, self._asked_wait = 0, None, 0.0
+        self._clean += 1
+        if (
+            self.limit < self.cap
+            and self._clean >= self.limit
+            and self._answered_at - self._cut_at >= COOL_DOWN_S
+        ):
+            self.limit = min(float(self.cap), max(self.limit * GROW, self.limit + 1))
+            self._clean = 0
+            self._wake()
+
+    def failed(self, sent_at: float, limited: bool, wait_s: float | None, kind: str) -> None:
+        """A fault came for a request sent at `sent_at`. Raises `EndpointError` once the endpoint is dead."""
+        now = self.clock()
+        self._faults += 1
+        self._clean = 0
+        self._asked_wait = max(self._asked_wait, wait_s or 0.0)
+        if self._silent_since is None:
+            # What was sent long ago may fail although others were answered meanwhile.
+            self._silent_since = max(sent_at, self._answered_at)
+        # Requests that went out before the last cut tell nothing about the limit after it.
+        if limited and sent_at > self._cut_at and now - self._cut_at >= COOL_DOWN_S:
+            self.limit = max(1.0, min(self.limit, self.in_flight) * CUT)
+            self._cut_at, self.cuts = now, self.cuts + 1
+        silent = now - self._silent_since
+        if self._faults >= SURE_AFTER and silent >= self.dead_after_s + self._asked_wait:
+            raise EndpointError(
+                f"the endpoint has not answered for {silent:.0f} s ({self._faults} faults in a row, the "
+                f"last: {kind}). What was accepted is recorded: run again to go on. Where it is only slow to "
+                "come back, raise `dead_after_s` of the endpoint"
+            )
+
+    def _wake(self) -> None:
+        while self._waiting and self.in_flight < self.room:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self.in_flight += 1
+                turn.set_result(None)

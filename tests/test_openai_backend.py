@@ -1,0 +1,800 @@
+import asyncio
+import json
+import socket
+import traceback
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, RootModel, SecretStr, create_model
+from tiny_server import Answer, TinyServer, chat_reply, error
+
+from memecmd_utils import llm
+from memecmd_utils.delivery import FIRST_WAIT_S, LONGEST_WAIT_S
+from memecmd_utils.llm import Chat, EndpointError, Image, Message, Reply, Request, Sampling
+from memecmd_utils.llm_types import RequestRejected, TransientFault
+from memecmd_utils.llm_wire import EmptyReply, read_reply, retry_after, strict_schema
+from memecmd_utils.openai_backend import FILTER_CODES, REJECTED_IN_A_ROW, OpenAIBackend, is_local
+from memecmd_utils.profiles import Endpoint
+from memecmd_utils.recordings import Recordings
+
+KEY = "sk-very-secret-0123456789"
+
+
+class Mood(BaseModel):
+    mood: str = Field(min_length=1, description="how it feels")
+    score: int = Field(default=0, ge=0, le=100)
+
+
+class Free(BaseModel):
+    """Outside of the strict subset."""
+
+    values: dict[str, int]
+
+
+def request(text: str = "你好", schema: type[BaseModel] | None = None, **changes) -> Request:
+    values = {"task": "utterance", "subject": "d/1", "messages": [Message(role="user", text=text)]}
+    return Request(**{**values, "reply_schema": schema, **changes})
+
+
+def backend_for(url: str | None, **endpoint) -> OpenAIBackend:
+    return OpenAIBackend(Endpoint(**{"base_url": url, "model": "tiny", **endpoint}), key=SecretStr(KEY))
+
+
+async def outcome(backend: OpenAIBackend, asked: Request) -> Reply | Exception:
+    try:
+        return await backend.complete(asked)
+    except Exception as fault:
+        return fault
+
+
+def exchange(script, *requests: Request, **endpoint) -> tuple[list[Any], TinyServer, OpenAIBackend]:
+    """Send requests one after another, each once; return what became of them."""
+    with TinyServer(script).running() as server:
+        backend = backend_for(server.url, **endpoint)
+
+        async def work():
+            return [await outcome(backend, r) for r in requests or (request(),)]
+
+        return llm.run(work()), server, backend
+
+
+def one(answer: Answer, asked: Request | None = None, **endpoint) -> Any:
+    return exchange([answer], asked or request(), **endpoint)[0][0]
+
+
+GOOD = Answer(chat_reply("好"))
+
+
+def after_success(answer: Answer, asked: Request | None = None) -> Any:
+    return exchange([GOOD, answer], request(), asked or request())[0][1]
+
+
+# --- what is sent -----------------------------------------------------------------------------------
+
+
+def test_a_plain_request_and_its_reply() -> None:
+    sampling = Sampling(temperature=0.9, max_tokens=60, extra={"min_p": 0.05})
+    (reply,), server, _ = exchange([Answer(chat_reply("好的"))], request(sampling=sampling, seed=7))
+    assert (reply.text, reply.tokens_in, reply.tokens_out, reply.finish_reason) == ("好的", 11, 3, "stop")
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+    assert server.bodies[0] == {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "你好"}],
+        "temperature": 0.9,
+        "max_tokens": 60,
+        "min_p": 0.05,
+        "seed": 7,
+    }
+
+
+def test_parameter_map_renames_and_drops() -> None:
+    names = {"max_tokens": "max_completion_tokens", "temperature": None, "seed": None, "top_p": "nucleus"}
+    sampling = Sampling(temperature=0.9, max_tokens=60, top_p=0.5, extra={"min_p": 0.1})
+    names["min_p"] = None
+    _, server, backend = exchange([GOOD], request(sampling=sampling, seed=3), parameters=names)
+    body = server.bodies[0]
+    assert body["max_completion_tokens"] == 60 and body["nucleus"] == 0.5
+    assert not {"max_tokens", "temperature", "seed", "top_p", "min_p"} & set(body)
+    assert set(backend.dropped) == {"temperature", "seed", "min_p"}
+
+
+def test_each_sample_of_a_request_has_a_seed_of_its_own_on_the_wire() -> None:
+    _, server, _ = exchange([GOOD] * 2, request(seed=7), request(seed=7, sample=1))
+    first, second = (body["seed"] for body in server.bodies)
+    assert first == 7 and second > 7 + 4, "further attempts of sample 0 use 8 to 11"
+
+
+def test_images_go_as_data_urls_are_recorded_by_id_and_loaded_only_to_be_sent(tmp_path: Path) -> None:
+    loaded: list[str] = []
+
+    def load() -> str:
+        loaded.append("m001")
+        return "data:image/png;base64,AAAA"
+
+    seen = request(messages=[Message(role="user", text="看", images=[Image(image_id="m001", load=load)])])
+    with TinyServer([Answer(chat_reply("猫"))]).running() as server:
+        for mode in ("auto", "auto", "recorded"):
+            store = Recordings("s", [tmp_path], tmp_path)
+            answer = llm.run(Chat(backend_for(server.url), store, mode).ask(seen, lambda reply: reply.text))
+            store.close()
+            assert answer.value == "猫" and loaded == ["m001"], "not when it is replayed"
+    assert server.bodies[0]["messages"][0]["content"] == [
+        {"type": "text", "text": "看"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+    ]
+    written = (tmp_path / "s" / "w0.jsonl").read_text(encoding="utf-8")
+    assert '"m001"' in written and "base64" not in written
+    assert KEY not in written and server.url not in written
+
+
+# --- the ladder of forms ----------------------------------------------------------------------------
+
+
+def forms(server: TinyServer) -> list[str | None]:
+    return [body.get("response_format", {}).get("type") for body in server.bodies]
+
+
+def knows(*known: str):
+    """A server that knows these forms of structured replies."""
+
+    def serve(body: dict) -> Answer:
+        form = body.get("response_format", {}).get("type")
+        return Answer(chat_reply("{}")) if form in (None, *known) else Answer(error("form?"), status=400)
+
+    return serve
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_ladder_schema_then_json_then_plain_is_probed_once(status: int) -> None:
+    def serve(body):
+        form = body.get("response_format", {}).get("type")
+        return Answer(error("response_format?"), status=status) if form else Answer(chat_reply("{}"))
+
+    replies, server, _ = exchange(serve, *[request(schema=Mood)] * 2)
+    assert forms(server) == ["json_schema", "json_object", None, None]
+    assert [reply.text for reply in replies] == ["{}", "{}"]
+    sent = server.bodies[0]["response_format"]["json_schema"]
+    assert sent["name"] == "Mood" and sent["strict"] is True
+    assert sent["schema"]["additionalProperties"] is False and sent["schema"]["required"] == ["mood", "score"]
+
+
+def test_requests_side_by_side_take_one_step_down_together() -> None:
+    with TinyServer(knows("json_object")).running() as server:
+        backend = backend_for(server.url)
+
+        async def work():
+            return await asyncio.gather(*(backend.complete(request(schema=Mood)) for _ in range(8)))
+
+        assert [r.text for r in llm.run(work())] == ["{}"] * 8
+    assert set(forms(server)) == {"json_schema", "json_object"} and len(forms(server)) <= 16
+
+
+def test_plain_requests_do_not_touch_the_ladder() -> None:
+    bad = Answer(error("too long"), status=400)
+    got, server, _ = exchange(
+        [GOOD, bad, Answer(chat_reply("{}"))], request(), request(), request(schema=Mood)
+    )
+    assert isinstance(got[1], RequestRejected) and forms(server) == [None, None, "json_schema"]
+
+
+def test_a_schema_outside_the_strict_subset_starts_at_json_mode() -> None:
+    got, server, _ = exchange(
+        knows("json_schema", "json_object"), request(schema=Free), request(schema=Mood), request(schema=Free)
+    )
+    assert forms(server) == ["json_object", "json_schema", "json_object"]
+    assert all(isinstance(reply, Reply) for reply in got)
+
+
+def test_that_json_mode_worked_says_nothing_about_schemas() -> None:
+    got, server, _ = exchange(knows("json_object"), request(schema=Free), request(schema=Mood))
+    assert [getattr(reply, "text", reply) for reply in got] == ["{}", "{}"]
+    assert forms(server) == ["json_object", "json_schema", "json_object"]
+
+
+def test_a_form_that_has_worked_is_not_given_up_for_one_bad_request() -> None:
+    script = [
+        Answer(chat_reply("{}")),
+        Answer(error("context too long"), status=400),
+        Answer(chat_reply("{}")),
+    ]
+    got, server, _ = exchange(script, *[request(schema=Mood)] * 3)
+    assert isinstance(got[1], RequestRejected) and "context too long" in str(got[1])
+    assert forms(server) == ["json_schema"] * 3
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Inner(BaseModel):
+    title: str
+    moods: list[Mood]
+    maybe: int | None = None
+    kind: Literal["a", "b"] = "a"
+    colour: Colour = Colour.RED
+
+
+def nested(levels: int) -> type[BaseModel]:
+    kind: Any = str
+    for _ in range(levels):
+        kind = list[kind]
+    return create_model("Nested", deep=(kind, ...))
+
+
+def test_strict_schema_holds_what_the_strict_subset_allows() -> None:
+    schema = strict_schema(Inner)
+    text = json.dumps(schema)
+    assert not any(
+        f'"{word}":' in text for word in ("minLength", "maximum", "minimum", "default", "description")
+    )
+    assert set(schema["properties"]) == {"title", "moods", "maybe", "kind", "colour"}, (
+        "`title` is a field here"
+    )
+    assert schema["required"] == list(schema["properties"]), "also what has a default"
+    assert schema["$defs"]["Mood"]["required"] == ["mood", "score"]
+    assert schema["$defs"]["Colour"]["enum"] == ["red", "blue"]
+    assert schema["properties"]["maybe"]["anyOf"] == [{"type": "integer"}, {"type": "null"}]
+    assert all(d["additionalProperties"] is False for d in (schema, schema["$defs"]["Mood"]))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Free,
+        create_model("Loose", x=(dict, ...)),
+        create_model("Pair", x=(tuple[int, str], ...)),
+        create_model("Inside", x=(list[Free], ...)),
+        RootModel[list[int]],
+        RootModel[Mood | Inner],
+        nested(12),
+        create_model("Any", x=(set[int], ...)),
+    ],
+)
+def test_what_the_strict_subset_cannot_say_is_asked_for_in_json_mode(model: type[BaseModel]) -> None:
+    assert strict_schema(model) is None
+
+
+def test_ten_levels_are_allowed() -> None:
+    assert strict_schema(nested(4)) is not None
+
+
+def test_the_schemas_of_the_stages_are_within_the_strict_subset() -> None:
+    from memecmd_utils.judges import RatingsReply
+    from memecmd_utils.schemas import AnnotationReply, SummaryReply
+
+    assert all(strict_schema(model) for model in (RatingsReply, AnnotationReply, SummaryReply))
+
+
+# --- what a status means ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_wrong_key_names_the_variable(status: int) -> None:
+    fault = one(Answer(error("Incorrect API key"), status=status), key_env="MY_KEY")
+    assert isinstance(fault, EndpointError) and "MY_KEY" in str(fault) and str(status) in str(fault)
+
+
+def test_a_wrong_model_is_named() -> None:
+    fault = one(Answer(error("no such model"), status=404), model="gpt-none")
+    assert isinstance(fault, EndpointError) and "'gpt-none'" in str(fault) and "`base_url`" in str(fault)
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_refused_request_is_the_set_up_before_the_first_success_and_the_request_after_it(
+    status: int,
+) -> None:
+    bad = Answer(error("too many tokens"), status=status)
+    before, after = one(bad), after_success(bad)
+    assert isinstance(before, EndpointError) and f"({status})" in str(before)
+    assert isinstance(after, RequestRejected) and f"{status}: " in str(after)
+    assert "too many tokens" in str(before) and "too many tokens" in str(after)
+
+
+def test_ten_refused_requests_of_a_task_in_a_row_are_the_set_up() -> None:
+    bad = Answer(error("too long"), status=400)
+    nine = [bad] * (REJECTED_IN_A_ROW - 1)
+    got, _, _ = exchange([GOOD, *nine, GOOD, *nine, bad], *[request()] * (2 + 2 * len(nine) + 1))
+    kinds = [type(x) for x in got]
+    assert kinds == [Reply, *[RequestRejected] * 9, Reply, *[RequestRejected] * 9, EndpointError]
+
+
+def test_refused_requests_of_another_task_do_not_count() -> None:
+    bad = Answer(error("too long"), status=400)
+    asked = [request(), *[request(task=("summary", "utterance")[n % 2]) for n in range(18)]]
+    got, _, _ = exchange([GOOD, *[bad] * 18], *asked)
+    assert {type(x) for x in got[1:]} == {RequestRejected}
+
+
+@pytest.mark.parametrize("status", [402, 405, 451])
+def test_any_other_refusal_stops_the_run_with_the_servers_words(status: int) -> None:
+    for fault in (
+        one(Answer(error("no balance"), status=status)),
+        after_success(Answer(error("x"), status=status)),
+    ):
+        assert isinstance(fault, EndpointError) and f"({status})" in str(fault)
+
+
+@pytest.mark.parametrize("code", ["insufficient_quota", "billing_hard_limit_reached"])
+def test_an_empty_account_is_not_waited_for(code: str) -> None:
+    fault = one(Answer(error("You exceeded your quota", code=code), status=429))
+    assert isinstance(fault, EndpointError) and "credit" in str(fault) and "your quota" in str(fault)
+
+
+@pytest.mark.parametrize("code", sorted(FILTER_CODES))
+@pytest.mark.parametrize("status", [400, 403])
+def test_a_content_filter_that_answers_by_a_status_is_an_outcome(code: str, status: int) -> None:
+    reply = one(Answer(error("policy", code=code), status=status))
+    assert (reply.finish_reason, reply.text) == ("content_filter", "")
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
+def test_what_may_mend_itself_is_a_transient_fault_that_was_not_paid(status: int) -> None:
+    fault = one(Answer(error("busy"), status=status, Retry_After="7"))
+    assert isinstance(fault, TransientFault)
+    assert (fault.kind, fault.wait_s, fault.paid) == (f"status {status}", 7.0, False)
+    assert fault.limited == (status == 429)
+    assert one(Answer(error("busy"), status=status)).wait_s is None
+
+
+@pytest.mark.parametrize(
+    ("parameter", "hint"),
+    [("max_tokens", "{max_tokens: max_completion_tokens}"), ("temperature", "{temperature: null}")],
+)
+def test_a_parameter_that_the_endpoint_does_not_take_comes_with_what_to_set(
+    parameter: str, hint: str
+) -> None:
+    refused = Answer(error(f"Unsupported parameter: {parameter}", param=parameter), status=400)
+    assert hint in str(one(refused))
+    assert hint not in str(one(Answer(error("Unsupported: x", param="x"), status=400)))
+
+
+@pytest.mark.parametrize("parameter", [None, [], ["temperature"], {"a": 1}, 3])
+def test_an_odd_name_of_a_parameter_does_no_harm(parameter: Any) -> None:
+    assert isinstance(one(Answer(error("bad", param=parameter), status=400)), EndpointError)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "oops", "<html>bad gateway</html>", "null", "[]", '{"error": "told"}', '{"error": null}',
+     '{"error": {"message": null, "code": 7}}', '{"detail": [{"loc": ["body"]}]}', b"\xff\xfe"],
+)  # fmt: skip
+def test_bodies_of_errors_may_be_anything(body: str | bytes) -> None:
+    for kind in ("application/json", "text/html"):
+        assert isinstance(one(Answer(body, status=400, kind=kind)), EndpointError)
+        assert one(Answer(body, status=503, kind=kind)).kind == "status 503"
+
+
+def test_the_servers_words_can_be_recorded_and_shown(tmp_path: Path) -> None:
+    bad = Answer(r'{"error": {"message": "no \ud800 \u0000 \u001b[31m way"}}', status=400)
+    with TinyServer([GOOD, bad]).running() as server:
+        store = Recordings("s", [tmp_path], tmp_path)
+        chat = Chat(backend_for(server.url), store)
+        llm.run(chat.ask(request("一"), lambda r: r.text))
+        answer = llm.run(chat.ask(request("二"), lambda r: r.text))
+        store.close()
+    assert answer.outcome == "rejected" and "no" in answer.reason and "way" in answer.reason
+    assert not any(bad in answer.reason for bad in ("\ud800", "\0", "\x1b"))
+
+
+# --- faults of the connection -----------------------------------------------------------------------
+
+
+def test_a_refused_connection_was_certainly_not_paid() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        fault = llm.run(outcome(backend_for(f"http://127.0.0.1:{taken.getsockname()[1]}/v1"), request()))
+    assert (fault.kind, fault.paid) == ("no connection", False)
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind"),
+    [
+        (Answer(reset=True), "broken connection"),
+        (Answer(chat_reply("好"), cut=True), "broken connection"),
+        (Answer(hang=True), "time-out"),
+        (Answer("<html>hello</html>", kind="text/html"), "unreadable body"),
+        (Answer("<html>", kind="application/json"), "unreadable body"),
+        (Answer('{"choices": [{"mess'), "unreadable body"),
+        (Answer(""), "unreadable body"),
+        (Answer(b'{"choices": "\xff\xfe"}'), "unreadable body"),
+        (Answer("plain words", Content_Encoding="gzip"), ""),
+    ],
+    ids=["reset", "cut", "hang", "html", "html-as-json", "half-json", "empty", "not-utf8", "not-gzip"],
+)
+def test_an_answer_that_does_not_arrive_whole_may_be_paid(bad: Answer, kind: str) -> None:
+    (fault,), server, _ = exchange([bad, GOOD], timeout_s=0.3)
+    assert isinstance(fault, TransientFault) and fault.paid and not fault.limited
+    assert len(server.bodies) == 1, "no layer below ours sends it again"
+    if not bad.cut:
+        assert fault.kind.startswith(kind)
+
+
+# --- odd bodies -------------------------------------------------------------------------------------
+
+ODD = {
+    "null": None,
+    "list": [],
+    "number": 3,
+    "no choices": {"id": "x"},
+    "choices null": {"choices": None},
+    "choices empty": {"choices": []},
+    "choices a mapping": {"choices": {"0": {}}},
+    "choice null": {"choices": [None]},
+    "choice empty": {"choices": [{}]},
+    "message null": {"choices": [{"message": None}]},
+    "message a text": {"choices": [{"message": "好"}]},
+    "content a number": {"choices": [{"message": {"content": 5}}]},
+    "content a mapping": {"choices": [{"message": {"content": {"text": "好"}}}]},
+    "error in 200": {"error": {"message": "overloaded"}},
+}
+
+
+@pytest.mark.parametrize("body", ODD.values(), ids=ODD.keys())
+def test_a_body_that_is_no_chat_completion_is_a_fault_that_may_be_paid(body: Any) -> None:
+    with pytest.raises(EmptyReply):
+        read_reply(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["null", "[]", '{"choices": []}', "[" * 200_000, '{"usage": ' + "9" * 5000 + "}"],
+    ids=["null", "list", "no choices", "nested too deep", "number too long"],
+)
+def test_odd_bodies_are_tried_again(body: str) -> None:
+    fault = one(Answer(body))
+    assert isinstance(fault, TransientFault) and fault.paid and fault.kind.startswith("unreadable body")
+
+
+def reply_of(message: dict | None = None, **changes: Any) -> Reply:
+    choice = {"message": {"content": "好", **(message or {})}}
+    return read_reply({"choices": [choice | changes.pop("choice", {})], **changes})
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, ""),
+        ("", ""),
+        ("  好 ", "好"),
+        ([{"type": "text", "text": "你"}, {"type": "text", "text": "好"}], "你好"),
+        ([{"type": "image"}, None, "x", {"type": "text", "text": None}, {"text": 5}], "5"),
+        ([], ""),
+        ("好\ud83d尾", "好尾"),
+        ("\x00好\x1b[31m\x7f\n行", "好[31m\n行"),
+        ("😀\u2028\ufffd", "😀\u2028\ufffd"),
+    ],
+)
+def test_content_in_every_form(content: Any, text: str) -> None:
+    reply = reply_of({"content": content})
+    assert reply.text == text
+    reply.text.encode()
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"prompt_tokens": 3, "completion_tokens": 4}, (3, 4)),
+        ({"prompt_tokens": 3.0, "completion_tokens": None}, (3, 0)),
+        ({"prompt_tokens": "3", "completion_tokens": "x"}, (0, 0)),
+        ({"prompt_tokens": -3, "completion_tokens": float("inf")}, (0, 0)),
+        ({"prompt_tokens": float("nan"), "completion_tokens": [1]}, (0, 0)),
+        (None, (0, 0)),
+        ("3", (0, 0)),
+        ([], (0, 0)),
+    ],
+)
+def test_usage_in_every_form(usage: Any, tokens: tuple[int, int]) -> None:
+    reply = reply_of(usage=usage)
+    assert (reply.tokens_in, reply.tokens_out) == tokens
+
+
+def top(*pairs: tuple[Any, Any]) -> dict:
+    return {"content": [{"token": "x", "top_logprobs": [{"token": t, "logprob": p} for t, p in pairs]}]}
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "first"),
+    [
+        (top(("是", -0.123456), ("否", -2.5)), {"是": -0.1235, "否": -2.5}),
+        (top(("是", -0.5), ("否", "x"), ("不", None), (7, -1)), {"是": -0.5, "7": -1.0}),
+        (top(("是", -0.5), ("否", float("nan"))), {"是": -0.5}),
+        (top(("\ud800是", -0.5)), {"是": -0.5}),
+        ({"content": [{"token": "x", "top_logprobs": None}]}, {}),
+        ({"content": [{"token": "x", "top_logprobs": 5}]}, {}),
+        ({"content": [{"token": "x", "top_logprobs": [None, "x", 3, {}]}]}, {}),
+        ({"content": [{"token": "x"}]}, {}),
+        ({"content": [None]}, None),
+        ({"content": []}, None),
+        ({"content": None}, None),
+        ({"tokens": ["是"]}, None),
+        ([], None),
+        ("x", None),
+        (None, None),
+    ],
+)
+def test_log_probabilities_in_every_form(logprobs: Any, first: dict | None) -> None:
+    assert reply_of(choice={"logprobs": logprobs}).first_token == first
+
+
+@pytest.mark.parametrize("value", [5000.0, float("inf"), 10**400], ids=["5000", "inf", "huge"])
+def test_a_log_probability_beyond_all_bounds_does_not_end_a_run(value: float) -> None:
+    from memecmd_utils import judges
+
+    reply = reply_of({"content": "是"}, choice={"logprobs": top(("是", value), ("否", -2.0))})
+    assert 0 <= judges.p_yes(reply) <= 1
+
+
+def test_log_probabilities_are_asked_for() -> None:
+    asked = request(sampling=Sampling(top_logprobs=20, max_tokens=1))
+    (reply,), server, _ = exchange([Answer(chat_reply("是", logprobs=top(("是", -0.5))))], asked)
+    assert reply.first_token == {"是": -0.5}
+    assert server.bodies[0]["logprobs"] is True and server.bodies[0]["top_logprobs"] == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "thought"),
+    [
+        ("<think>想想</think>好", "好", 17),
+        ("<think>一</think>好<think>二</think>", "好", 32),
+        ("<think>没有想完", "", 11),
+        ("模板已写了开头</think>\n好", "好", 15),
+        ("  好 ", "好", 0),
+    ],
+)
+def test_thoughts_are_taken_out_and_counted(text: str, kept: str, thought: int) -> None:
+    reply = reply_of({"content": text})
+    assert (reply.text, reply.think_characters) == (kept, thought)
+
+
+@pytest.mark.parametrize(
+    ("message", "thought"),
+    [
+        ({"reasoning_content": "想想看"}, 3),
+        ({"reasoning": "想"}, 1),
+        ({"reasoning_content": None, "reasoning": "想想"}, 2),
+        ({"reasoning_content": ["x"]}, 0),
+        ({"content": "<think>一</think>好", "reasoning_content": "二三"}, 18),
+    ],
+)
+def test_thoughts_beside_the_text_are_counted_too(message: dict, thought: int) -> None:
+    reply = reply_of(message)
+    assert (reply.text, reply.think_characters) == ("好", thought)
+
+
+def test_refusals_filters_and_cuts_are_seen() -> None:
+    refused = reply_of({"content": None, "refusal": "I cannot"})
+    assert refused.refusal and refused.text == ""
+    assert reply_of(choice={"finish_reason": "content_filter"}).finish_reason == "content_filter"
+    assert reply_of(choice={"finish_reason": "length"}).finish_reason == "length"
+    assert reply_of(choice={"finish_reason": None}).finish_reason == "stop"
+
+
+def test_a_servers_finish_reason_cannot_pass_for_one_of_ours() -> None:
+    for reason in ("failed", "rejected", "fail\ud800ed"):
+        assert reply_of(choice={"finish_reason": reason}).finish_reason not in ("failed", "rejected")
+
+
+def test_retry_after() -> None:
+    now = datetime.now(UTC)
+    assert retry_after({}) is None and retry_after({"retry-after": "soon"}) is None
+    assert retry_after({"retry-after": "nan"}) is None
+    assert retry_after({"retry-after": "3.5"}) == 3.5
+    assert retry_after({"retry-after": "9999"}) == 60 and retry_after({"retry-after": "-2"}) == 0
+    assert retry_after({"retry-after": "inf"}) == 60 and retry_after({"retry-after": ""}) is None
+    assert retry_after({"retry-after": format_datetime(now - timedelta(hours=1), usegmt=True)}) == 0
+    assert 25 <= retry_after({"retry-after": format_datetime(now + timedelta(seconds=30), usegmt=True)}) <= 30
+    assert retry_after({"retry-after": "Wed, 21 Oct 2026 07:28:00 -0000"}) is None, "a date without zone"
+
+
+# --- the one layer of retries -----------------------------------------------------------------------
+
+
+def test_faults_are_retried_by_our_layer_alone_and_through_the_seam() -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    script = [
+        Answer(error("slow down"), status=429, Retry_After="7"),
+        Answer(error("slow down"), status=429, Retry_After=later),
+        Answer(error("oops"), status=500),
+        Answer("<html>bad gateway</html>", kind="text/html"),
+        Answer({"id": "x", "choices": []}),
+        GOOD,
+    ]
+    with TinyServer(script).running() as server:
+        chat = Chat(backend_for(server.url), sleep=sleep)
+        answer = llm.run(chat.ask(request(), lambda reply: reply.text))
+    assert answer.value == "好" and answer.attempts == 1
+    assert len(server.bodies) == chat.usage.calls == 6, "the SDK's own retries are off"
+    assert chat.usage.retries == {"status 429": 2, "status 500": 1, "unreadable body (EmptyReply)": 2}
+    assert 7 <= waits[0] < 7.3 and 25 <= waits[1] <= 30.5
+    # The first two were rate limits of an endpoint that had not answered yet: they count as tries.
+    lows = [min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**n) for n in (2, 3, 4)]
+    assert all(low <= wait <= 1.5 * low for low, wait in zip(lows, waits[2:], strict=True))
+
+
+def test_an_outcome_of_a_status_reaches_the_answer(tmp_path: Path) -> None:
+    script = [
+        GOOD,
+        Answer(error("context too long"), status=400),
+        Answer(error("x", code="content_filter"), status=400),
+    ]
+    with TinyServer([*script, *script[2:] * 4]).running() as server:
+        chat = Chat(backend_for(server.url), Recordings("s", [tmp_path], tmp_path))
+        answers = [llm.run(chat.ask(request(t), lambda r: r.text)) for t in ("一", "二", "三")]
+    assert [a.outcome for a in answers] == ["accepted", "rejected", "filtered"]
+    assert "context too long" in answers[1].reason and answers[1].attempts == 1 and answers[2].attempts == 5
+
+
+# --- keys -------------------------------------------------------------------------------------------
+
+
+def chain(fault: BaseException | None) -> list[BaseException]:
+    """A fault and all that it carries, whether Python would show it or not."""
+    found: list[BaseException] = []
+    todo = [fault]
+    while todo:
+        one = todo.pop()
+        if one is not None and one not in found:
+            found.append(one)
+            todo += [one.__cause__, one.__context__]
+    return found
+
+
+def locals_of(trace: TracebackType | None) -> list[str]:
+    """What a traceback with variables (IPython's verbose mode) would show."""
+    shown = []
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename).name != Path(__file__).name:
+            shown += [f"{name}={value!r}" for name, value in trace.tb_frame.f_locals.items()]
+        trace = trace.tb_next
+    return shown
+
+
+LEAKY = {
+    "401": Answer(error(f"Incorrect API key provided: {KEY}"), status=401),
+    "404": Answer(error(f"no model for {KEY}"), status=404),
+    "400": Answer(error(f"bad header Bearer {KEY}"), status=400),
+    "429": Answer(error(f"no credit for {KEY}", code="insufficient_quota"), status=429),
+    "500": Answer(error(f"oops {KEY}"), status=500),
+    "200": Answer(error(f"oops {KEY}")),
+    "half": Answer(f'{{"error": "{KEY}'),
+    "reset": Answer(reset=True),
+    "hang": Answer(hang=True),
+}
+
+
+@pytest.mark.parametrize("bad", LEAKY.values(), ids=LEAKY.keys())
+def test_no_fault_carries_the_sdks_or_the_key(bad: Answer) -> None:
+    with TinyServer([bad]).running() as server:
+        backend = backend_for(server.url, timeout_s=0.2)
+        with pytest.raises((EndpointError, TransientFault)) as caught:
+            llm.run(backend.complete(request()))
+    carried = chain(caught.value)
+    assert [
+        type(x).__module__ for x in carried if type(x).__module__.startswith(("openai", "httpx", "aiohttp"))
+    ] == []
+    told = "".join(traceback.format_exception(caught.value))
+    assert KEY not in told
+    for fault in carried:
+        assert KEY not in repr(fault) + repr(vars(fault))
+        assert [line for line in locals_of(fault.__traceback__) if KEY in line] == []
+
+
+def test_through_the_seam_nothing_carries_the_key_either(tmp_path: Path) -> None:
+    with TinyServer([LEAKY["401"]]).running() as server:
+        chat = Chat(backend_for(server.url), Recordings("s", [tmp_path], tmp_path))
+        with pytest.raises(EndpointError) as caught:
+            llm.run(chat.side_by_side(chat.ask(request(str(n)), lambda r: r.text) for n in range(3)))
+    for fault in chain(caught.value):
+        assert not type(fault).__module__.startswith(("openai", "httpx", "aiohttp"))
+        assert [line for line in [repr(fault), *locals_of(fault.__traceback__)] if KEY in line] == []
+    assert KEY not in repr(chat.backend) + repr(vars(chat.backend)) + repr(vars(chat))
+
+
+def test_a_key_in_the_servers_words_is_blotted_out() -> None:
+    assert "bad header Bearer ***" in str(one(LEAKY["400"]))
+    assert "bad header Bearer ***" in str(after_success(LEAKY["400"]))
+
+
+def test_no_key_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "  \n"):
+        monkeypatch.setenv("MY_KEY", value)
+        with pytest.raises(EndpointError, match="MY_KEY"):
+            OpenAIBackend(Endpoint(model="m", key_env="MY_KEY"))
+    for value in ("密钥-secret", "two secrets"):
+        monkeypatch.setenv("MY_KEY", value)
+        with pytest.raises(EndpointError, match="MY_KEY") as caught:
+            OpenAIBackend(Endpoint(model="m", key_env="MY_KEY"))
+        assert "secret" not in str(caught.value)
+    with pytest.raises(EndpointError, match=r"endpoints\.generator\.model"):
+        OpenAIBackend(Endpoint(), key=SecretStr("x"))
+
+
+def test_a_key_with_a_line_end_from_a_file_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", KEY + "\n")
+    with TinyServer([GOOD]).running() as server:
+        backend = OpenAIBackend(Endpoint(base_url=server.url, model="m", key_env="MY_KEY"))
+        llm.run(backend.complete(request()))
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_picture_that_cannot_be_read_is_our_fault_and_not_the_endpoints() -> None:
+    def load() -> str:
+        raise ValueError("no such picture")
+
+    seen = request(messages=[Message(role="user", text="看", images=[Image(image_id="m001", load=load)])])
+    (fault,), server, _ = exchange([], seen)
+    assert isinstance(fault, ValueError) and "no such picture" in str(fault) and server.bodies == []
+
+
+# --- the connection ---------------------------------------------------------------------------------
+
+
+def test_one_backend_serves_several_event_loops_and_leaves_no_open_connection() -> None:
+    with TinyServer(lambda _: GOOD).running() as server:
+        backend = backend_for(server.url)
+        clients = []
+        for _ in range(2):
+            llm.run(backend.complete(request()))
+            clients.append(backend._client)
+        assert clients[0] is not clients[1] and all(client.is_closed() for client in clients)
+
+        async def closed_by_hand() -> bool:
+            await backend.complete(request())
+            client = backend._client
+            await backend.aclose()
+            return client.is_closed()
+
+        assert llm.run(closed_by_hand())
+        assert llm.run(backend.complete(request())).text == "好", "and it can be used again"
+
+
+def test_a_server_on_this_machine_is_not_sought_behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("no_proxy", "")
+    assert one(GOOD).text == "好"
+
+
+def test_which_servers_are_on_this_machine() -> None:
+    for url in ("http://127.0.0.1:8000/v1", "http://localhost/v1", "http://[::1]:1/v1"):
+        assert is_local(Endpoint(base_url=url))
+    for url in ("https://api.example.com/v1", "http://127.0.0.1.example.com/v1", None):
+        assert not is_local(Endpoint(base_url=url))
+
+
+@pytest.mark.parametrize(
+    ("got", "lives"),
+    [
+        (Answer({"data": []}), True),
+        (Answer(error("no list here"), status=404), True),
+        (Answer(error("key"), status=401), True),
+        (Answer("<html>", kind="text/html"), True),
+        (Answer("half", kind="application/json"), True),
+        (Answer(hang=True), False),
+        (Answer(reset=True), False),
+    ],
+    ids=["models", "404", "401", "html", "half", "hang", "reset"],
+)
+def test_signs_of_life(got: Answer, lives: bool) -> None:
+    with TinyServer([], got).running() as server:
+        assert llm.run(backend_for(server.url).alive(0.3)) is lives
+        assert set(server.gets) == {"/v1/models"} and server.bodies == []
+
+
+def test_a_closed_port_gives_no_sign_of_life() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+    assert llm.run(backend_for(url).alive(5.0)) is False
