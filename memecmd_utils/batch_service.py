@@ -1,0 +1,167 @@
+"""Calls to the Batch API of a service: files up, batches made and looked at, results down.
+
+Every call is tried again for as long as a fault may mend; making a batch is looked up before it is tried
+again, so that no fault makes two.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from memecmd_utils.batch_jobs import Part
+from memecmd_utils.llm_types import EndpointError, Request, TransientFault
+from memecmd_utils.llm_wire import retry_after
+from memecmd_utils.openai_backend import OpenAIBackend
+
+T = TypeVar("T")
+URL = "/v1/chat/completions"
+TAG = "memecmd"
+"""Name of the entry of a batch's metadata that says which of our files it was made from."""
+TRIES_AT_FIRST, TRIES = 8, 60
+"""Of one call: two minutes before the service ever answered, an hour after."""
+LONGEST_WAIT_S = 60.0
+TRANSFER_S = 3600.0
+"""Longest silence while a file goes over the line."""
+LOOK_AGAIN_S, SETTLED_AFTER_S = 5.0, 120.0
+"""A batch made a moment ago may not be in the service's list yet."""
+CLOCK_SKEW_S = 86_400.0
+ENDED = {"completed", "failed", "expired", "cancelled"}
+OURS = {400, 404, 405, 413, 422}
+"""Statuses that say that the service does not do what we ask for."""
+NO_BATCHES = "has it a Batch API? `batch: false` asks one by one"
+STRANGE_BATCH = (
+    "was it sent with another account or endpoint, or too long ago? Delete the stage's folder of batches to "
+    "send anew what is not recorded"
+)
+NO_REQUEST = Request(task="annotation", subject="batch", messages=[])
+"""Stands for a request where a fault is the file's or the batch's."""
+
+
+class Service:
+    """The endpoint of `inner`, spoken to about files and batches."""
+
+    def __init__(
+        self, inner: OpenAIBackend, sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
+    ) -> None:
+        self.inner, self._sleep = inner, sleep
+        self._reached = False
+
+    async def create(self, part: Part) -> str:
+        """Make the batch of a part and return its id; the file goes up first where it has not yet."""
+        if not part.file:
+            part.file = await self._call("uploading a file", lambda client, _: _upload(client, part))
+
+        async def make(client: Any, tries: int) -> str:
+            found = None if tries == 1 else await self._look_up(client, part)
+            if found is not None:
+                return found
+            batch = await client.batches.create(
+                input_file_id=part.file,
+                endpoint=URL,
+                completion_window="24h",
+                metadata={TAG: part.tag},
+            )
+            return batch.id
+
+        return await self._call("making a batch", make)
+
+    async def find(self, part: Part) -> str | None:
+        """Return the id of the batch that a killed process may have made of a part, or None."""
+        return await self._call("listing batches", lambda client, _: self._look_up(client, part))
+
+    async def look(self, batch: str) -> Any:
+        """Return the batch as it stands now."""
+        return await self._call(f"looking at batch {batch}", lambda client, _: client.batches.retrieve(batch))
+
+    async def results(self, batch: Any) -> list[bytes]:
+        """Return the lines of an ended batch, answered requests first; the key is nowhere in them."""
+        blot = self.inner.guard.blot
+        lines: list[bytes] = []
+        for file in (batch.output_file_id, batch.error_file_id):
+            if file:
+                what = f"fetching the results of batch {batch.id}"
+                some = await self._call(what, lambda client, _, file=file: _lines(client, file))
+                lines += [blot(line.decode(errors="replace")).encode() for line in some]
+        return lines
+
+    async def why_failed(self, batch: Any) -> tuple[str, str]:
+        """Return code and message of the first error of a failed batch."""
+        errors = (batch.errors.data if batch.errors is not None else None) or []
+        if not errors:
+            return "", "the service does not say why"
+        line = f" (line {errors[0].line})" if errors[0].line else ""
+        return str(errors[0].code or ""), self.inner.plain(errors[0].message) + line
+
+    async def _look_up(self, client: Any, part: Part) -> str | None:
+        young = time.time() - part.at < SETTLED_AFTER_S
+        for wait_s in (0.0, LOOK_AGAIN_S) if young else (0.0,):
+            if wait_s:
+                await self._sleep(wait_s)
+            async for batch in client.batches.list(limit=100):
+                if (batch.metadata or {}).get(TAG) == part.tag:
+                    return batch.id
+                if batch.created_at < part.at - CLOCK_SKEW_S:
+                    break
+        return None
+
+    async def _call(self, what: str, make: Callable[[Any, int], Awaitable[T]]) -> T:
+        import openai
+
+        client = await self.inner.connect()
+        tries = 0
+        while True:
+            tries += 1
+            fault: Exception
+            try:
+                result = await make(client, tries)
+                self._reached = True
+                return result
+            except openai.APIStatusError as error:
+                code, message = str(error.code or ""), self.inner.plain(error.message)
+                message = message.removeprefix(f"Error code: {error.status_code} - ")
+                wait_s = retry_after(error.response.headers)
+                fault = self._name(what, error.status_code, code, message, wait_s)
+            except openai.APIConnectionError:
+                fault = TransientFault("no connection")
+            except (openai.APIError, ValueError) as error:
+                fault = TransientFault(f"unreadable body ({type(error).__name__})")
+            # Outside of the handlers, so that no fault of ours carries the SDK's, whose headers hold the key.
+            if not isinstance(fault, TransientFault):
+                raise fault
+            if tries >= (TRIES if self._reached else TRIES_AT_FIRST):
+                raise EndpointError(
+                    f"{what} failed {tries} times, the last time with {fault.kind}. Batches that were sent "
+                    "go on at the service: run again to go on"
+                )
+            back_off = min(LONGEST_WAIT_S, 2.0 ** (tries - 1))
+            wait = back_off if fault.wait_s is None else fault.wait_s
+            await self._sleep(wait * random.uniform(1.0, 1.25))
+
+    def _name(self, what: str, status: int, code: str, message: str, wait_s: float | None) -> Exception:
+        if status in OURS:
+            hint = STRANGE_BATCH if what.startswith(("looking", "fetching")) else NO_BATCHES
+            return EndpointError(f"the endpoint refused {what} ({status}): {message}; {hint}")
+        fault = self.inner.name_status(status, code, message, None, NO_REQUEST, "plain", wait_s)
+        known = isinstance(fault, TransientFault | EndpointError)
+        return fault if known else EndpointError(f"the endpoint refused {what} ({status}): {message}")
+
+
+async def _upload(client: Any, part: Part) -> str:
+    with part.path.open("rb") as handle:
+        file = await client.files.create(
+            file=(f"{part.tag}.jsonl", handle), purpose="batch", timeout=TRANSFER_S
+        )
+    return file.id
+
+
+async def _lines(client: Any, file: str) -> list[bytes]:
+    """Return the lines of a file; `ValueError` where it did not arrive whole."""
+    content = await client.files.content(file, timeout=TRANSFER_S)
+    lines = [line for line in content.content.split(b"\n") if line.strip()]
+    for line in lines:
+        if not isinstance(json.loads(line), dict):
+            raise ValueError("not a line of results")
+    return lines

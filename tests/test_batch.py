@@ -1,0 +1,392 @@
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+from batch_server import (
+    KEY,
+    BatchServer,
+    Fault,
+    Mood,
+    Outcome,
+    ask_all,
+    backend_for,
+    chat_for,
+    completed,
+    mood,
+    number_of,
+    parse,
+    request,
+    run,
+)
+from pydantic import RootModel
+from tiny_server import error
+
+from memecmd_utils import batch, llm, replies
+from memecmd_utils.batch_jobs import Jobs
+from memecmd_utils.budget import Budget
+from memecmd_utils.llm import BudgetReached, EndpointError, Image, Message
+from memecmd_utils.llm_types import RequestRejected, TransientFault
+
+# --- the whole way ----------------------------------------------------------------------------------
+
+
+def test_answers_come_back_to_their_questions(tmp_path: Path) -> None:
+    loads = []
+
+    def load() -> str:
+        loads.append(1)
+        return "data:image/png;base64,QUJD"
+
+    with BatchServer(mood, polls=2).running() as server:
+        asked = [request(n, images=[Image(image_id=f"i{n}", load=load)]) for n in range(30)]
+        backend = backend_for(server.url, tmp_path)
+        answers = ask_all(chat_for(backend, tmp_path), asked)
+    assert [a.value for a in answers] == [f"{n}号" for n in range(30)]
+    assert {a.outcome for a in answers} == {"accepted"} and server.sizes == [30]
+    body = server.sent(0)[0]["body"]
+    assert body["messages"][0]["content"][1]["image_url"]["url"] == "data:image/png;base64,QUJD"
+    assert body["response_format"]["json_schema"]["name"] == "Mood" and body["model"] == "tiny"
+    assert len(loads) == 30, "each image is read once"
+    assert not list((tmp_path / "jobs" / "inputs").iterdir()), "files that are back take no room"
+    assert backend.in_bulk and backend.status == "" and llm.run(backend.alive(1.0))
+
+
+def test_what_is_recorded_needs_no_batch(tmp_path: Path) -> None:
+    with BatchServer(mood).running() as server:
+        first = run(server.url, tmp_path, [request(1), request(2)])
+        calls = server.calls.total()
+        second = run(server.url, tmp_path, [request(2), request(1)])
+    assert [a.value for a in first] == ["1号", "2号"] and [a.value for a in second] == ["2号", "1号"]
+    assert all(a.replayed for a in second) and server.calls.total() == calls
+
+
+def test_one_backend_serves_several_loops(tmp_path: Path) -> None:
+    with BatchServer(mood).running() as server:
+        backend = backend_for(server.url, tmp_path)
+        chat = chat_for(backend, tmp_path)
+        for n in range(3):
+            assert llm.run(chat.ask(request(n), parse)).value == f"{n}号"
+        llm.run(backend.aclose())
+        chat.recordings.close()
+    assert server.sizes == [1, 1, 1]
+
+
+def test_files_are_split_by_count(tmp_path: Path) -> None:
+    with BatchServer(mood).running() as server:
+        answers = run(server.url, tmp_path, [request(n) for n in range(10)], max_requests=4)
+    assert [a.value for a in answers] == [f"{n}号" for n in range(10)]
+    assert sorted(server.sizes) == [2, 4, 4] and server.open_at_most > 1
+
+
+def test_files_are_split_by_bytes_as_sent(tmp_path: Path) -> None:
+    asked = [request(n, messages=[Message(role="user", text=f"{n}" + "长" * 1000)]) for n in range(8)]
+    with BatchServer(mood).running() as server:
+        run(server.url, tmp_path / "one", asked[:1])
+        size = len(server.files["file-0"])
+        assert 3000 < size < 4000, "UTF-8, not escapes"
+        answers = run(server.url, tmp_path / "two", asked[1:], max_bytes=3 * size + 10)
+    assert [a.value for a in answers] == [f"{n}号" for n in range(1, 8)]
+    assert sorted(server.sizes[1:]) == [1, 3, 3]
+    assert all(len(server.files[f"file-{n}"]) <= 3 * size + 10 for n in range(1, 4))
+
+
+def test_a_request_larger_than_a_file_is_rejected_alone(tmp_path: Path) -> None:
+    with BatchServer(mood).running() as server:
+        large = request(2, messages=[Message(role="user", text="2" * 5000)])
+        small, big = run(server.url, tmp_path, [request(1), large], max_bytes=4000)
+    assert small.value == "1号" and big.outcome == "rejected" and "4,000" in big.reason
+
+
+def test_plan_counts_files() -> None:
+    assert [batch.plan(n, 1000) for n in (0, 1, 50_000, 50_001)] == [0, 1, 1, 2]
+    assert batch.plan(6023, 700_000) == 23 and batch.plan(3, 10**9) == 3
+
+
+def test_the_status_says_how_far(tmp_path: Path) -> None:
+    seen = set()
+    with BatchServer(mood, polls=4).running() as server:
+        backend = backend_for(server.url, tmp_path)
+        server.on_call = lambda call: seen.add(backend.status)
+        ask_all(chat_for(backend, tmp_path), [request(n) for n in range(5)])
+    assert "0 of 1 batches back, 3 of 5 requests done" in seen
+
+
+# --- replies that are none ----------------------------------------------------------------------------
+
+
+def test_an_unusable_reply_is_asked_again_under_the_next_name(tmp_path: Path) -> None:
+    def answer(body: dict) -> str:
+        first = server.sizes == [3] and number_of(body) == 1
+        return "不是" if first else mood(body)
+
+    with BatchServer(answer).running() as server:
+        answers = run(server.url, tmp_path, [request(n) for n in range(3)])
+    assert [(a.value, a.attempts) for a in answers] == [("0号", 1), ("1号", 2), ("2号", 1)]
+    (again,) = server.sent(1)
+    digest, _, number = again["custom_id"].partition("-")
+    assert number == "2" and len(digest) == 40
+    assert f"{digest}-1" in {line["custom_id"] for line in server.sent(0)}
+
+
+def test_five_attempts_and_a_later_run_asks_anew(tmp_path: Path) -> None:
+    with BatchServer(lambda body: "不是").running() as server:
+        (answer,) = run(server.url, tmp_path, [request()])
+        assert (answer.outcome, answer.attempts, server.sizes) == ("unusable", 5, [1] * 5)
+        assert len(server.sent(4)[0]["body"]["messages"]) == 3, "the last attempts show the error"
+        server.answer = mood
+        (answer,) = run(server.url, tmp_path, [request()])
+    assert (answer.value, answer.attempts, len(server.sizes)) == ("1号", 1, 6)
+
+
+def test_equal_bodies_of_two_samples_are_two_requests(tmp_path: Path) -> None:
+    with BatchServer(mood).running() as server:
+        run(
+            server.url,
+            tmp_path,
+            [request(sample=n) for n in range(2)],
+            endpoint={"parameters": {"seed": None}},
+        )
+        one, two = server.sent(0)
+    assert one["body"] == two["body"] and one["custom_id"][:40] != two["custom_id"][:40]
+
+
+def test_rejected_filtered_and_failed_requests_stand_alone(tmp_path: Path) -> None:
+    def answer(body: dict) -> str | Outcome:
+        match number_of(body):
+            case 1:
+                return Outcome(error("too long"), 400)
+            case 2:
+                return Outcome(error("no", code="content_filter"), 400)
+            case 3:
+                return Outcome(error("oops"), 500)
+            case n if n >= 10:
+                return Outcome(error("too long"), 400)
+        return mood(body)
+
+    asked = [request(n) for n in [*range(5), *range(10, 30)]]
+    with BatchServer(answer).running() as server:
+        rejected, filtered, failed = (results := completed(server.url, tmp_path, *asked))[1:4]
+    assert isinstance(rejected, RequestRejected) and "too long" in str(rejected)
+    assert filtered.finish_reason == "content_filter"
+    assert failed.finish_reason == "failed" and "status 500" in failed.text
+    assert results[0].text and results[4].text
+    assert all(isinstance(r, RequestRejected) for r in results[5:]), "however many they are"
+    assert server.sizes == [25, 1, 1]
+
+
+def test_a_reply_that_cannot_be_read_is_sent_anew_by_delivery(tmp_path: Path) -> None:
+    def answer(body: dict) -> str | Outcome:
+        return Outcome({"choices": []}) if number_of(body) == 1 and len(server.sizes) == 1 else mood(body)
+
+    with BatchServer(answer).running() as server:
+        good, bad = completed(server.url, tmp_path / "a", request(0), request(1))
+        assert good.text and isinstance(bad, TransientFault) and bad.paid
+    with BatchServer(answer).running() as server:
+        chat = chat_for(backend_for(server.url, tmp_path / "b"), tmp_path / "b")
+        answers = ask_all(chat, [request(0), request(1)])
+    assert [a.value for a in answers] == ["0号", "1号"] and server.sizes == [2, 1]
+    assert sum(s.unsure_calls for s in chat.budget.ledger.spent.values()) == 1
+
+
+def test_a_service_that_sends_no_completions_ends_the_run(tmp_path: Path) -> None:
+    with BatchServer(lambda body: Outcome({"answer": 42})).running() as server:
+        faults = completed(server.url, tmp_path, *(request(n) for n in range(30)))
+    assert all("without a single chat completion" in str(fault) for fault in faults)
+    assert {type(fault) for fault in faults} == {EndpointError} and len(server.sizes) == 1
+
+
+def test_a_refusal_that_was_mended_is_not_held_against_a_request(tmp_path: Path) -> None:
+    asked = [request(n, schema=None) for n in range(3)]
+    with BatchServer(lambda body: Outcome(error("no such thing"), 400)).running() as server:
+        faults = completed(server.url, tmp_path, *asked)
+        assert all(isinstance(f, EndpointError) and "no such thing" in str(f) for f in faults)
+        server.answer = mood
+        answers = completed(server.url, tmp_path, *asked)
+    assert [parse(reply) for reply in answers] == ["0号", "1号", "2号"] and server.sizes == [3, 3]
+
+
+# --- forms ----------------------------------------------------------------------------------------------
+
+
+def only(*forms: str | None):
+    def answer(body: dict) -> str | Outcome:
+        form = body.get("response_format", {}).get("type")
+        return mood(body) if form in forms else Outcome(error("unknown response_format"), 400)
+
+    return answer
+
+
+@pytest.mark.parametrize(("form", "batches"), [("json_schema", 1), ("json_object", 2), (None, 3)])
+def test_the_ladder_of_forms(tmp_path: Path, form: str | None, batches: int) -> None:
+    with BatchServer(only(form)).running() as server:
+        answers = run(server.url, tmp_path, [request(n) for n in range(4)])
+    assert [a.value for a in answers] == [f"{n}号" for n in range(4)]
+    assert server.sizes == [4] * batches
+
+
+class Loose(RootModel):
+    root: dict[str, str]
+
+
+def test_a_schema_outside_the_strict_subset_steps_down_too(tmp_path: Path) -> None:
+    with BatchServer(only(None)).running() as server:
+        (reply,) = completed(server.url, tmp_path, request(schema=Loose))
+    assert replies.structured(reply, Loose).root == {"mood": "1号"} and server.sizes == [1, 1]
+
+
+def test_where_a_form_works_a_refusal_is_the_requests_own(tmp_path: Path) -> None:
+    def answer(body: dict) -> str | Outcome:
+        return Outcome(error("bad image"), 400) if number_of(body) == 1 else mood(body)
+
+    for schema in (Mood, Loose):
+        with BatchServer(answer).running() as server:
+            asked = [request(n, schema) for n in range(3)]
+            good, bad, _ = completed(server.url, tmp_path / schema.__name__, *asked)
+        assert good.text and isinstance(bad, RequestRejected) and server.sizes == [3]
+
+
+# --- money and secrets --------------------------------------------------------------------------------------
+
+
+def test_a_tight_cap_makes_several_batches_and_is_never_passed(tmp_path: Path) -> None:
+    with BatchServer(mood).running() as server:
+        # 40 tokens at most, 3 in the end: 0.40 reserved, 0.03 spent.
+        budget = Budget(max_usd=1.0, usd_out=10_000.0)
+        chat = chat_for(backend_for(server.url, tmp_path), tmp_path, budget=budget)
+        answers = ask_all(chat, [request(n) for n in range(5)])
+    assert all(a.value for a in answers) and server.sizes == [2, 2, 1]
+    assert budget.ledger.usd == pytest.approx(0.15)
+
+
+def test_at_the_cap_the_run_ends_and_goes_on_later(tmp_path: Path) -> None:
+    with BatchServer(mood).running() as server:
+        chat = chat_for(backend_for(server.url, tmp_path), tmp_path, budget=Budget(max_calls=3))
+        with pytest.raises(BudgetReached):
+            ask_all(chat, [request(n) for n in range(5)])
+        answers = run(server.url, tmp_path, [request(n) for n in range(5)])
+    assert [a.replayed for a in answers] == [True, True, True, False, False]
+    assert server.sizes == [3, 2] and set(server.answered.values()) == {1}
+
+
+def from_sdk(error: BaseException | None) -> bool:
+    """Whether an exception of the SDK or of its transport hangs on this one."""
+    while error is not None:
+        if type(error).__module__.split(".")[0] in ("openai", "httpx", "httpx2", "aiohttp"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def test_the_key_is_nowhere(tmp_path: Path) -> None:
+    def answer(body: dict) -> str | Outcome:
+        return Outcome(error(f"Incorrect key {KEY}"), 400) if number_of(body) else mood(body)
+
+    shown = []
+    with BatchServer(answer).running() as server:
+        shown += completed(server.url, tmp_path / "a", request(0), request(1))
+        server.end = lambda number, bodies: ("invalid", f"key {KEY}")
+        shown += completed(server.url, tmp_path / "b", request(0))
+        server.faults = {"POST /files": [Fault(401, message=KEY), Fault(404, message=KEY)]}
+        shown += completed(server.url, tmp_path / "c", request(0))
+        shown += completed(server.url, tmp_path / "d", request(0))
+    faults = [fault for fault in shown if isinstance(fault, Exception)]
+    texts = ["".join(traceback.format_exception(fault)) for fault in faults]
+    assert len(faults) == 4 and KEY not in "".join(texts)
+    assert "Incorrect key ***" in texts[0] and "key ***" in texts[1]
+    assert "OPENAI_API_KEY" in texts[2] and "Batch API" in texts[3]
+    assert not [fault for fault in faults if from_sdk(fault)], "its headers hold the key"
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 4 and not any(KEY.encode() in path.read_bytes() for path in files)
+
+
+# --- kills --------------------------------------------------------------------------------------------------
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from batch_server import request, run
+from memecmd_utils import batch_jobs, batch_service
+
+url, folder, where, when = sys.argv[1:]
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+note, upload, look = batch_jobs.Jobs._note, batch_service._upload, batch_service.Service.look
+looks = []
+
+def dying_note(self, event, *args, **more):
+    if (event, when) == (where, "before"):
+        die()
+    note(self, event, *args, **more)
+    if (event, when) == (where, "after"):
+        die()
+
+async def dying_upload(*args):
+    file = await upload(*args)
+    if where == "upload":
+        die()
+    return file
+
+async def dying_look(self, batch):
+    looks.append(batch)
+    if where == "look" and len(looks) == 2:
+        die()
+    return await look(self, batch)
+
+batch_jobs.Jobs._note, batch_service._upload = dying_note, dying_upload
+batch_service.Service.look = dying_look
+run(url, Path(folder), [request(n) for n in range(6)])
+"""
+
+
+def child(url: str, folder: Path, where: str, when: str) -> int:
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", CHILD, url, str(folder), where, when]
+    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
+    return subprocess.run(command, cwd=here, env=environment).returncode
+
+
+POINTS = ["before intent", "after intent", "after upload", "before created", "after created", "at look",
+          "before saved", "after saved"]  # fmt: skip
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_anywhere_pays_nothing_twice(tmp_path: Path, point: str) -> None:
+    when, where = point.split()
+    with BatchServer(mood).running() as server:
+        assert child(server.url, tmp_path, where, when) == -signal.SIGKILL
+        uploads, batches = server.calls["POST /files"], len(server.batches)
+        calls = server.calls.total()
+        answers = run(server.url, tmp_path, [request(n) for n in range(6)])
+    assert [a.value for a in answers] == [f"{n}号" for n in range(6)]
+    assert len(server.batches) == 1 and set(server.answered.values()) == {1}
+    if batches:
+        assert server.calls["POST /files"] == uploads
+    if where == "saved":
+        assert server.calls.total() == calls, "what is saved needs no call"
+
+
+def test_two_kills_and_a_smaller_third_run(tmp_path: Path) -> None:
+    with BatchServer(mood).running() as server:
+        child(server.url, tmp_path, "created", "before")
+        child(server.url, tmp_path, "look", "at")
+        answers = run(server.url, tmp_path, [request(n) for n in range(2)])
+        assert [a.value for a in answers] == ["0号", "1号"]
+        answers = run(server.url, tmp_path, [request(n) for n in range(8)])
+    assert [a.value for a in answers] == [f"{n}号" for n in range(8)]
+    assert server.sizes == [6, 2] and set(server.answered.values()) == {1}
+
+
+def test_a_second_process_is_told(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path / "jobs")
+    with BatchServer(mood).running() as server:
+        (fault,) = completed(server.url, tmp_path, request())
+        assert isinstance(fault, EndpointError) and "another process" in str(fault)
+        jobs.close()
+        (reply,) = completed(server.url, tmp_path, request())
+    assert reply.text
