@@ -13,13 +13,13 @@ STAGES := 01_library_build 02_annotation 03_dialogue_generation 04_retrieval 05_
 SOURCES := $(wildcard memecmd_utils/*.py memecmd_utils/*.txt memecmd_utils/prompts/* memecmd_utils/templates/*)
 CORPUS := $(wildcard data/example/*.* data/example/recordings/*/* data/example/recordings/*/*/* data/paper/*)
 
-.PHONY: help reproduce test lab local-llm doctor cost refresh-tracked compare-tracked bench lint strip lock clean stages
+.PHONY: help reproduce test lab local-llm doctor cost refresh-tracked compare-tracked recordings-check recordings-compact recordings-migrate bench lint strip lock clean stages
 .DEFAULT_GOAL := help
 
 ## Show this list
 help:
 	@echo 'make TARGET [PROFILE=example|local|openai|paper] [SET="key=value ..."]'; echo
-	@awk '/^## /{text=substr($$0,4); next} /^[a-z-]+:/{if(text!=""){name=$$1; sub(/:.*/,"",name); printf "  %-17s %s\n", name, text}} {text=""}' $(MAKEFILE_LIST)
+	@awk '/^## /{text=substr($$0,4); next} /^[a-z-]+:/{if(text!=""){name=$$1; sub(/:.*/,"",name); printf "  %-18s %s\n", name, text}} {text=""}' $(MAKEFILE_LIST)
 
 ## Make the dataset, every table and every figure of PROFILE (the main job)
 reproduce: $(READY)
@@ -55,6 +55,18 @@ refresh-tracked: $(READY)
 ## Compare the example run with the tracked numbers, placements and pictures
 compare-tracked: $(READY)
 	@$(PY) -m memecmd_utils compare-tracked
+
+## Verify the tracked recordings and those of PROFILE, line by line
+recordings-check: $(READY)
+	@$(PY) -m memecmd_utils recordings-check
+
+## Merge the recording files of PROFILE into one a stage; no answer is lost
+recordings-compact: $(READY)
+	@$(PY) -m memecmd_utils recordings-compact
+
+## Give recordings of an older version their new keys (tracked ones and PROFILE's)
+recordings-migrate: $(READY)
+	@$(PY) -m memecmd_utils recordings-migrate
 
 ## Measure speed (tests/bench)
 bench: $(READY)

@@ -1,7 +1,6 @@
 """`python -m memecmd_utils COMMAND`: what the Makefile calls."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 
@@ -29,7 +28,7 @@ def _run(options: argparse.Namespace) -> int:
         output,
         {"profile": profile, "settings": settings, "run_name": options.run},
         cell_timeout=runner.REPLAY_TIMEOUT_S if recorded else runner.CELL_TIMEOUT_S,
-        progress=sys.stderr.isatty(),
+        status=sys.stderr,
     )
     print(f"{options.notebook} done in {seconds:.0f} s")
     return 0
@@ -51,13 +50,11 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _cost(_: argparse.Namespace) -> int:
-    from memecmd_utils import cost, run_summary
+    from memecmd_utils import run_summary
 
     name, settings = profiles.from_environment()
     profile = profiles.load_profile(name, profiles.parse_settings(settings))
-    table = cost.estimate(profile, run_summary.expected_memes(profile))
-    print(table.to_string(index=False, float_format=lambda x: f"{x:,.2f}"))
-    print("\nEstimate: prompts of typical length, nothing recorded yet. No call was made.")
+    print(run_summary.cost_text(profile))
     for row in run_summary.real_usage(profiles.run_name(profile)):
         print(row)
     return 0
@@ -98,12 +95,38 @@ def _promote(options: argparse.Namespace) -> int:
     return 0
 
 
-def _explain(options: argparse.Namespace) -> int:
-    from memecmd_utils.recordings import differing_fields
+def _check_recordings(_: argparse.Namespace) -> int:
+    from memecmd_utils import recording_tools
 
-    a, b = (json.loads(text) for text in (options.a, options.b))
-    print("\n".join(sorted(differing_fields(a, b))) or "no difference")
+    report = recording_tools.check(recording_tools.folders_of(_profile_name()))
+    print(report.text())
+    return 1 if report.problems else 0
+
+
+def _compact_recordings(_: argparse.Namespace) -> int:
+    from memecmd_utils import recording_tools
+
+    print(recording_tools.compact(recording_tools.folders_of(_profile_name())[1]).text())
     return 0
+
+
+def _migrate_recordings(_: argparse.Namespace) -> int:
+    from memecmd_utils import recording_tools
+
+    print(recording_tools.migrate(recording_tools.folders_of(_profile_name())).text())
+    return 0
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from memecmd_utils import recording_tools
+
+    folders = recording_tools.folders_of(_profile_name())
+    print("\n".join(recording_tools.explain(options.a, options.b, folders)))
+    return 0
+
+
+def _profile_name() -> str:
+    return profiles.load_profile(profiles.from_environment()[0]).name
 
 
 def parser() -> argparse.ArgumentParser:
@@ -126,7 +149,10 @@ def parser() -> argparse.ArgumentParser:
     add("refresh-tracked", _refresh, "copy the example run's results into reports/")
     add("compare-tracked", _compare, "compare the example run with the tracked results")
     add("recordings-promote", _promote, "turn the recordings a run used into tracked ones", "run")
-    add("explain-miss", _explain, "name the fields in which two normal forms differ", "a", "b")
+    add("recordings-check", _check_recordings, "verify the recordings of PROFILE and the tracked ones")
+    add("recordings-compact", _compact_recordings, "merge the recording files of PROFILE")
+    add("recordings-migrate", _migrate_recordings, "give recordings of an older key version their new keys")
+    add("explain-miss", _explain, "say how two forms, or two recorded keys of PROFILE, differ", "a", "b")
     return top
 
 
@@ -139,6 +165,7 @@ EXPECTED = {
     "RecordingError",
     "RecordingMiss",
     "BudgetReached",
+    "NoUtterance",
     "NewsError",
     "StageMissing",
     "LibraryError",
@@ -150,6 +177,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         return options.function(options)
+    except KeyboardInterrupt:
+        print("stopped; what was accepted is recorded, run again to go on", file=sys.stderr)
+        return 130
     except Exception as error:
         if type(error).__name__ in EXPECTED:
             print(f"error: {error}", file=sys.stderr)

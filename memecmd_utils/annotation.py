@@ -1,15 +1,13 @@
 """Stage 02: an annotator says of every meme where it fits, where not, what it means and why one sends it."""
 
-import asyncio
 import base64
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tqdm.auto import tqdm
-
 from memecmd_utils import prompting, replies, seeds
 from memecmd_utils.llm import Chat, Image, Message, Request, Sampling
 from memecmd_utils.profiles import Profile
+from memecmd_utils.progress import Progress
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
 
 
@@ -28,7 +26,7 @@ def annotation_request(meme: Meme, seed: int, image: Callable[[Meme], str] | Non
         fence=prompting.fence,
     )
     examples = prompting.render_examples("annotation_examples")
-    images = [Image(image_id=meme.sha256, data_url=image(meme))] if image is not None else []
+    images = [Image(image_id=meme.sha256, load=lambda: image(meme))] if image is not None else []
     return Request(
         task="annotation",
         subject=meme.meme_id,
@@ -49,15 +47,11 @@ async def annotate(
 
     A meme without a usable reply keeps an empty annotation with the reason in `unscored`.
     """
-    bar = tqdm(total=len(memes), desc="annotations", unit="meme")
-    # A picture is read only when its turn comes: all of a library at once would not fit in memory.
-    in_flight = asyncio.Semaphore(chat.concurrency)
 
     async def one(meme: Meme) -> Annotation:
         seed = int(seeds.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
-        async with in_flight:
-            request = annotation_request(meme, seed, image)
-            answer = await chat.ask(request, lambda reply: replies.structured(reply, AnnotationReply))
+        request = annotation_request(meme, seed, image)
+        answer = await chat.ask(request, lambda reply: replies.structured(reply, AnnotationReply))
         fields = dict.fromkeys(AnnotationReply.model_fields, "")
         if answer.value is not None:
             fields = answer.value.model_dump()
@@ -72,7 +66,5 @@ async def annotate(
             **fields,
         )
 
-    try:
+    with Progress(chat, len(memes), "annotations", "meme") as bar:
         return await chat.side_by_side(one(meme) for meme in memes)
-    finally:
-        bar.close()

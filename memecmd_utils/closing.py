@@ -19,6 +19,7 @@ from memecmd_utils import (
     release,
     report,
     results,
+    run_summary,
     schemas,
     storage,
     tables,
@@ -154,6 +155,12 @@ def write_page(run: Run, records: Records, numbers: dict[str, Any]) -> Path:
             "Meme use",
             rich(tables.meme_use(records.placements, records.dialogues)),
             "Rates over turns 2 to T.",
+        ),
+        (
+            "What was asked, and what became of it",
+            pd.DataFrame(run_summary.outcomes(run.folder)),
+            "This time; a question that an earlier run paid for is replayed. Outcomes other than accepted "
+            "and violations are no answers: they are counted here and never scored as zero.",
         ),
     ]
     figures_dir = run.report / "figures"

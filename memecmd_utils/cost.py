@@ -6,12 +6,15 @@ import pandas as pd
 
 from memecmd_utils import cold_start, dialogue_generation, evaluation, judges, prompting
 from memecmd_utils.annotation import annotation_request
+from memecmd_utils.budget import BATCH_DISCOUNT, Ledger, Spent
 from memecmd_utils.llm import Request
 from memecmd_utils.profiles import Endpoint, Profile
 from memecmd_utils.schemas import ColdStart, Dialogue, Meme, Placement, RolePair, Turn
 
 TYPICAL_UTTERANCE = "这事儿我跟你说没那么简单啊"
-TOKENS_PER_IMAGE = 765  # one 512-pixel tile at high detail, GPT-4o class
+BATCHED_TASKS = {"annotation", "rating"}
+BATCH_WINDOW_S = 24 * 3600.0
+"""The one completion window that the Batch API has: results come within it."""
 REMOTE_SECONDS_PER_CALL = 2.0
 LOCAL_TOKENS_IN_PER_S, LOCAL_TOKENS_OUT_PER_S = 80.0, 12.0
 REPLY_TOKENS = {"annotation": 160, "scenario": 120, "utterance": 18, "summary": 110}
@@ -28,6 +31,8 @@ class Line:
     tokens_out: int
     usd: float
     hours: float
+    ledger: tuple[str, str]
+    """Stage and task under which the ledger has the real figures."""
 
 
 def _characters(request: Request) -> int:
@@ -35,25 +40,35 @@ def _characters(request: Request) -> int:
 
 
 def _line(
-    stage: str, profile: Profile, llm: str, endpoint: Endpoint, calls: int, t_in: float, t_out: float
+    stage: str,
+    ledger: tuple[str, str],
+    profile: Profile,
+    llm: str,
+    endpoint: Endpoint,
+    calls: int,
+    t_in: float,
+    t_out: float,
 ) -> Line:
-    usd = (t_in * endpoint.usd_per_million_in + t_out * endpoint.usd_per_million_out) / 1e6
     if llm == "authored":
-        return Line(stage, "authored text", 0, 0, 0, 0.0, 0.0)
+        return Line(stage, "authored text", 0, 0, 0, 0.0, 0.0, ledger)
     if llm == "local":
         seconds = t_in / LOCAL_TOKENS_IN_PER_S + t_out / LOCAL_TOKENS_OUT_PER_S
-        return Line(stage, profile.local_model, calls, round(t_in), round(t_out), 0.0, seconds / 3600)
-    seconds = calls * REMOTE_SECONDS_PER_CALL / profile.concurrency
-    return Line(
-        stage, endpoint.model or "(no model named)", calls, round(t_in), round(t_out), usd, seconds / 3600
-    )
+        model, usd = profile.local_model, 0.0
+    else:
+        batch = profile.batch and ledger[1] in BATCHED_TASKS
+        usd_in, usd_out = endpoint.usd_per_million_in or 0.0, endpoint.usd_per_million_out or 0.0
+        usd = (t_in * usd_in + t_out * usd_out) / 1e6 * (BATCH_DISCOUNT if batch else 1.0)
+        seconds = BATCH_WINDOW_S if batch else calls * REMOTE_SECONDS_PER_CALL / profile.concurrency
+        model = (endpoint.model or "(no model named)") + (" (batch)" if batch else "")
+    return Line(stage, model, calls, round(t_in), round(t_out), usd, seconds / 3600 if calls else 0.0, ledger)
 
 
 def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     """Estimate a run over `n_memes` memes: a row per stage and a total.
 
     Prompts are rendered with text of typical length; tokens are characters times `tokens_per_character`,
-    images by rule. Answers that are already recorded cost nothing and are not looked at here.
+    images by rule. Answers that are already recorded cost nothing and are not looked at here. `beside` adds
+    what was really used.
     """
     per_char = profile.tokens_per_character
     generator = profile.endpoints.generator
@@ -72,11 +87,12 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
         part, parts = map(int, profile.shard.split("/"))
         n_dialogues = len(range(part - 1, n_dialogues, parts))
     lines = []
-    seen = TOKENS_PER_IMAGE if annotator.vision and profile.llm == "openai" else 0
+    seen = annotator.tokens_per_image if annotator.vision and profile.llm == "openai" else 0
     t_in = n_memes * (_characters(annotation_request(meme, 0)) * per_char + seen)
     lines.append(
         _line(
             "02 annotation",
+            ("annotation", "annotation"),
             profile,
             profile.llm,
             annotator,
@@ -96,6 +112,7 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     lines.append(
         _line(
             "03 scenarios",
+            ("scenario", "scenario"),
             profile,
             profile.llm,
             generator,
@@ -114,6 +131,7 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
         lines.append(
             _line(
                 f"03 {task}",
+                ("dialogue_generation", task),
                 profile,
                 profile.llm,
                 generator,
@@ -123,11 +141,37 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
             )
         )
     lines += _judge_lines(profile, n_dialogues, n_memes, start, meme, per_char)
-    table = pd.DataFrame(lines)
-    total = {"stage": "total", "model": ""} | table[
-        ["calls", "tokens_in", "tokens_out", "usd", "hours"]
-    ].sum().to_dict()
+    return pd.DataFrame(lines)
+
+
+def beside(table: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
+    """Add a total, and where the run has asked a model what it really used so far.
+
+    Real calls are those that were or may have been paid; tokens are the endpoint's own counts.
+    """
+    real = bool(ledger.spent)
+    table = table.copy()
+    if real:
+        spent = [ledger.spent.get(key, Spent()) for key in table.ledger]
+        table["real_calls"] = [s.calls + s.unsure_calls for s in spent]
+        table["real_in"] = [s.tokens_in for s in spent]
+        table["real_out"] = [s.tokens_out for s in spent]
+        table["real_usd"] = [s.usd + s.unsure_usd for s in spent]
+    table = table.drop(columns="ledger")
+    numbers = table.columns[2:]
+    total = {"stage": "total", "model": ""} | table[numbers].sum().to_dict()
     return pd.concat([table, pd.DataFrame([total])], ignore_index=True)
+
+
+def as_text(table: pd.DataFrame) -> str:
+    """The table for a terminal: whole calls and tokens, money to the cent or finer where it is little."""
+    finest = 4 if table.filter(like="usd").to_numpy().max(initial=0.0) < 1 else 2
+    formats = {
+        name: (lambda x: f"{x:,.{finest}f}") if "usd" in name else (lambda x: f"{x:,.2f}")
+        if name == "hours" else (lambda x: f"{x:,.0f}")
+        for name in table.columns[2:]
+    }  # fmt: skip
+    return table.to_string(index=False, formatters=formats)
 
 
 def _judge_lines(
@@ -151,6 +195,7 @@ def _judge_lines(
         endpoints = profile.endpoints.judges
         endpoint = endpoints[number] if number < len(endpoints) else profile.endpoints.generator
         name = f"05 judge {number + 1} ({judge.kind})"
+        ledger = ("evaluation" if number == 0 else f"evaluation-{number + 1}", "rating")
         if judge.kind == "yes_no":
             half = min(n_memes, sum(sent.values()) / 2)
             calls = round(5 * (sum(sent.values()) + 2 * half * profile.judge_contexts))
@@ -158,7 +203,7 @@ def _judge_lines(
             characters = _characters(judges.yes_no_request(context, meme, "humor_effect"))
             # Four of five questions share all but their last line with the first: the server's cache has it.
             t_in = calls * per_char * characters * (0.3 if judge.llm == "local" else 1.0)
-            lines.append(_line(name, profile, judge.llm, endpoint, calls, t_in, calls))
+            lines.append(_line(name, ledger, profile, judge.llm, endpoint, calls, t_in, calls))
             continue
         placed = Placement(
             dialogue_id="estimate", turn=2, speaker="B", strategy="greedy", meme_id="m", rank=1, score=0,
@@ -166,8 +211,8 @@ def _judge_lines(
         )  # fmt: skip
         calls, t_in, t_out = 0, 0.0, 0.0
         sees = judge.llm == "openai" and endpoint.vision
-        seen = TOKENS_PER_IMAGE * 2 if sees else 0
-        screenshot = (lambda: ("estimate", b"")) if sees else None
+        seen = endpoint.tokens_per_image * 2 if sees else 0
+        screenshot = ("estimate", lambda: b"") if sees else None
         spans = evaluation.lengths(profile.n_turns)
         for memes_sent in sent.values():
             n_calls = round(memes_sent) if profile.judge_unit == "meme" else n_dialogues * len(spans)
@@ -176,7 +221,7 @@ def _judge_lines(
             t_in += n_calls * (_characters(request) * per_char + seen)
             each = memes_sent if profile.judge_unit == "meme" else memes_sent * sum(spans) / profile.n_turns
             t_out += each * 60
-        lines.append(_line(name, profile, judge.llm, endpoint, calls, t_in, t_out))
+        lines.append(_line(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out))
     return lines
 
 

@@ -2,16 +2,18 @@
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
-from tqdm.auto import tqdm
-
-from memecmd_utils import prompting, replies, seeds
+from memecmd_utils import prompting, replies, seeds, storage
 from memecmd_utils.llm import BrokenRules, Chat, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.profiles import Profile
-from memecmd_utils.schemas import ColdStart, Dialogue, Summary, SummaryReply, Turn
+from memecmd_utils.progress import Progress
+from memecmd_utils.schemas import ColdStart, Dialogue, Summary, SummaryReply, Turn, Unfinished
 from memecmd_utils.utterance_rules import bare, borrowed, violations
 
 Phase = Literal["initial", "early", "middle", "late"]
@@ -61,10 +63,17 @@ def _messages(
         # A small model answers what stands last; the history alone leaves it to guess whose turn it is.
         values |= {"other": other, "last": earlier[-1]}
     return [
-        Message(role="system", text=prompting.render("chat_system")),
-        *(Message(role=role, text=text) for role, text in prompting.render_examples("chat_examples")),
+        *_shared_messages(prompting.render("chat_system"), tuple(prompting.render_examples("chat_examples"))),
         Message(role="user", text=prompting.render(prompt, fence=prompting.fence, **values)),
     ]
+
+
+@lru_cache(maxsize=4)
+def _shared_messages(system: str, examples: tuple[tuple[str, str], ...]) -> tuple[Message, ...]:
+    return (
+        Message(role="system", text=system),
+        *(Message(role=role, text=text) for role, text in examples),
+    )
 
 
 def utterance_request(start: ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
@@ -107,6 +116,10 @@ def example_lines() -> tuple[str, ...]:
     )
 
 
+class NoUtterance(RuntimeError):
+    """The model has no usable text for a turn, also after all attempts."""
+
+
 async def _utterance(
     start: ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile, gloss: Mapping[str, str]
 ) -> Turn:
@@ -128,10 +141,7 @@ async def _utterance(
 
     answer = await chat.ask(request, parse)
     if answer.value is None:
-        raise RuntimeError(
-            f"no usable utterance for {request.subject} after {answer.attempts} attempts ({answer.outcome}: "
-            f"{answer.reason}); what was accepted so far is recorded, a new run goes on from here"
-        )
+        raise NoUtterance(f"{answer.outcome} after {answer.attempts} attempts: {answer.reason}")
     turn = len(earlier) + 1
     return Turn(
         turn=turn,
@@ -139,7 +149,6 @@ async def _utterance(
         text=answer.value,
         gloss=gloss.get(request.subject, "") if answer.source == "authored" else "",
         violations=answer.violations,
-        attempts=answer.attempts,
         source=answer.source,
         profile=profile.name,
         prompt_sha256=prompting.prompt_sha256(*SHARED_PROMPTS, f"utterance_{phase_of(turn)}"),
@@ -167,28 +176,48 @@ async def _summary(start: ColdStart, earlier: Sequence[str], chat: Chat, profile
 
 
 async def talk(
-    start: ColdStart, chat: Chat, profile: Profile, gloss: Mapping[str, str], bar: tqdm
-) -> Dialogue:
-    """Hold one dialogue. u_t and the summary for t both need turns 1..t-1 only, so they run side by side."""
+    start: ColdStart, chat: Chat, profile: Profile, gloss: Mapping[str, str], bar: Progress
+) -> Dialogue | Unfinished:
+    """Hold one dialogue.
+
+    u_t and the summary for t both need turns 1..t-1 only, so they run side by side; u_{t+1} does not wait
+    for the summary, which is the longer text.
+    """
     turns: list[Turn] = []
-    summaries: list[Summary] = []
-    for number in range(1, profile.n_turns + 1):
-        earlier = [turn.text for turn in turns]
-        if number == 1:
-            turns.append(await _utterance(start, earlier, chat, profile, gloss))
-        else:
-            # If one fails the other is waited for: its reply may be paid for already.
-            turn, summary = await asyncio.gather(
-                _utterance(start, earlier, chat, profile, gloss),
-                _summary(start, earlier, chat, profile),
-                return_exceptions=True,
-            )
-            for result in (turn, summary):
-                if isinstance(result, BaseException):
-                    raise result
-            turns.append(turn)
-            summaries.append(summary)
-        bar.update()
+    summaries: list[asyncio.Task[Summary]] = []
+    reason = ""
+    try:
+        while len(turns) < profile.n_turns and not reason:
+            earlier = [turn.text for turn in turns]
+            for task in summaries:
+                if task.done():
+                    task.result()  # a fault ends the dialogue now, not at its last turn
+            if earlier:
+                summaries.append(asyncio.ensure_future(_summary(start, earlier, chat, profile)))
+            try:
+                turns.append(await _utterance(start, earlier, chat, profile, gloss))
+                bar.update()
+            except NoUtterance as error:
+                reason = str(error)
+        done = await asyncio.gather(*summaries)
+    except Exception:
+        # What is under way is waited for: it may be paid for already, and its answer is recorded.
+        await asyncio.gather(*summaries, return_exceptions=True)
+        raise
+    finally:
+        for task in summaries:
+            task.cancel()
+    if reason:
+        bar.update(profile.n_turns - len(turns))
+        return Unfinished(
+            dialogue_id=start.dialogue_id,
+            turn=len(turns) + 1,
+            reason=reason,
+            turns=turns,
+            source=chat.backend.source,
+            profile=profile.name,
+            seed=profile.seed,
+        )
     return Dialogue(
         dialogue_id=start.dialogue_id,
         kind=start.kind,
@@ -197,8 +226,8 @@ async def talk(
         name_a=start.name_a,
         name_b=start.name_b,
         turns=turns,
-        summaries=summaries,
-        complete=len(turns) == profile.n_turns,
+        summaries=done,
+        complete=True,
         source=turns[0].source,
         profile=profile.name,
         prompt_sha256=start.prompt_sha256,
@@ -206,12 +235,62 @@ async def talk(
     )
 
 
+@dataclass
+class Generated:
+    """What `generate` wrote: counts that do not grow with the run, and a number a turn."""
+
+    dialogues: int = 0
+    unfinished: int = 0
+    violations: Counter[str] = field(default_factory=Counter)
+    broken_turns: int = 0
+    lengths: list[int] = field(default_factory=list)
+    """Characters of every turn."""
+
+    def count(self, dialogue: Dialogue | Unfinished) -> None:
+        """Take one dialogue in."""
+        if isinstance(dialogue, Unfinished):
+            self.unfinished += 1
+            return
+        self.dialogues += 1
+        for turn in dialogue.turns:
+            self.lengths.append(len(turn.text))
+            self.broken_turns += bool(turn.violations)
+            self.violations.update(violation.split("（")[0] for violation in turn.violations)
+
+
 async def generate(
-    starts: Sequence[ColdStart], chat: Chat, profile: Profile, gloss: Mapping[str, str] | None = None
-) -> list[Dialogue]:
-    """Hold all dialogues side by side; order follows `starts`. Stops on the first fault of the endpoint."""
-    bar = tqdm(total=len(starts) * profile.n_turns, desc="turns", unit="turn")
-    try:
-        return await chat.side_by_side(talk(start, chat, profile, gloss or {}, bar) for start in starts)
-    finally:
-        bar.close()
+    starts: Iterable[ColdStart],
+    chat: Chat,
+    profile: Profile,
+    folder: Path,
+    gloss: Mapping[str, str] | None = None,
+) -> Generated:
+    """Hold all dialogues side by side and write them, in the order of `starts`, as they are done.
+
+    `dialogues.jsonl` of `folder` takes the complete ones, `unfinished.jsonl` those that stopped, with the
+    reason. Memory does not grow with the number of dialogues. Stops on the first fault of the endpoint; a
+    run without any complete dialogue raises `NoUtterance`.
+    """
+    starts = list(starts)
+    found = Generated()
+    first = ""
+    with (
+        Progress(chat, len(starts) * profile.n_turns, "turns", "turn") as bar,
+        storage.jsonl_writer(folder / "dialogues.jsonl") as write_dialogue,
+        storage.jsonl_writer(folder / "unfinished.jsonl") as write_unfinished,
+    ):
+
+        def keep(dialogue: Dialogue | Unfinished) -> None:
+            nonlocal first
+            found.count(dialogue)
+            if isinstance(dialogue, Unfinished):
+                first = first or f"{dialogue.dialogue_id}, turn {dialogue.turn}: {dialogue.reason}"
+                write_unfinished(dialogue)
+            else:
+                write_dialogue(dialogue)
+
+        work = (talk(start, chat, profile, gloss or {}, bar) for start in starts)
+        await chat.side_by_side(work, keep=keep)
+        if starts and not found.dialogues:
+            raise NoUtterance(f"no dialogue came to its end; the first: {first}")
+    return found

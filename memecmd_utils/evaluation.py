@@ -1,15 +1,14 @@
 """Stage 05: rate every placed meme with every judge, centred where the judge is small."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from memecmd_utils import judges, seeds
 from memecmd_utils.judges import Context
 from memecmd_utils.llm import Chat
 from memecmd_utils.profiles import Profile
+from memecmd_utils.progress import Progress
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating
 from memecmd_utils.selection import halves
 
@@ -101,11 +100,11 @@ async def rate_screenshots(
     chat: Chat,
     profile: Profile,
     judge: str,
-    screenshot: Callable[[Dialogue, Sequence[Placement], int], tuple[str, bytes]] | None = None,
+    screenshot: Callable[[Dialogue, Sequence[Placement], int], tuple[str, Callable[[], bytes]]] | None = None,
 ) -> list[Rating]:
     """Rate by one call per dialogue, strategy and length (unit `dialogue`) or per placed meme (unit `meme`).
 
-    `screenshot` draws a dialogue's first n turns; without it the judge gets a transcript.
+    `screenshot` specifies the picture of a dialogue's first n turns; without it the judge gets a transcript.
     """
     calls: list[tuple[Dialogue, list[Placement], int]] = []
     for strategy in dict.fromkeys(p.strategy for p in placements):
@@ -121,16 +120,12 @@ async def rate_screenshots(
                     shown = [p for p in here if p.turn <= n]
                     if shown:
                         calls.append((dialogue, shown, n))
-    bar = tqdm(total=len(calls), desc=f"{judge}: ratings", unit="call")
-    # Screenshots are drawn only when their turn comes: all of a run at once would not fit in memory.
-    in_flight = asyncio.Semaphore(chat.concurrency)
 
     async def one(dialogue: Dialogue, shown: list[Placement], n: int) -> list[Rating]:
         seed = int(seeds.rng(profile.seed, "rating", dialogue.dialogue_id, n).integers(2**31))
-        draw = None if screenshot is None else (lambda: screenshot(dialogue, shown, n))
-        async with in_flight:
-            request = judges.rating_request(dialogue, shown, memes, n, seed, draw, profile.meme_position)
-            answer = await chat.ask(request, lambda reply: judges.parse_ratings(reply, len(shown)))
+        picture = None if screenshot is None else screenshot(dialogue, shown, n)
+        request = judges.rating_request(dialogue, shown, memes, n, seed, picture, profile.meme_position)
+        answer = await chat.ask(request, lambda reply: judges.parse_ratings(reply, len(shown)))
         bar.update()
         rated = []
         for i, placed in enumerate(shown):
@@ -142,10 +137,8 @@ async def rate_screenshots(
             rated.append(_rating(placed, chat, profile, judge, profile.judge_unit, n, scores))
         return rated
 
-    try:
+    with Progress(chat, len(calls), f"{judge}: ratings", "call") as bar:
         return [r for group in await chat.side_by_side(one(*call) for call in calls) for r in group]
-    finally:
-        bar.close()
 
 
 def _rating(

@@ -1,7 +1,7 @@
 """Stage 05 over a run: opens judges and scorers of the profile and writes tables."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 from PIL import Image
@@ -38,11 +38,11 @@ def rate(
     ratings: list[Rating] = []
     files = meme_files(run, memes)
 
-    def draw(dialogue: Dialogue, shown: Sequence[Placement], n_turns: int) -> tuple[str, bytes]:
+    def draw(dialogue: Dialogue, shown: Sequence[Placement], n_turns: int) -> tuple[str, Callable[[], bytes]]:
         spec = screenshots.chat_from_dialogue(
             dialogue, shown, n_turns, meme_position=run.profile.meme_position
         )
-        return screenshots.spec_sha256(spec), screenshots.encode(screenshots.draw(spec, files))
+        return screenshots.spec_sha256(spec), lambda: screenshots.encode(screenshots.draw(spec, files))
 
     for number, judge in enumerate(run.profile.judges):
         with run.chat("judge", "evaluation", number) as chat:
@@ -84,6 +84,7 @@ def save_tables(run: Run, **tables: pd.DataFrame) -> None:
         storage.write_text(folder / f"{name}.tex", latex(table))
 
 
+MARKDOWN_SIGNS = re.compile(r"[|<`$]|\](?=[(\[:])")
 LATEX_MARKS = (
     (r"\*\*(.+?)\*\*", r"\\textbf{\1}"),
     (r"<u>(.+?)</u>", r"\\underline{\1}"),
@@ -109,7 +110,9 @@ def markdown(table: pd.DataFrame) -> str:
             return "–"
         if isinstance(value, float):
             return f"{value:.3f}"
-        return str(value).replace("|", "\\|").replace("\n", " ")
+        # Markdown lets HTML through and makes links and pictures; our own <u> and ** stay.
+        text = MARKDOWN_SIGNS.sub(r"\\\g<0>", " ".join(str(value).splitlines()))
+        return re.sub(r"\\<(/?u)\\?>", r"<\1>", text)
 
     lines = ["| " + " | ".join(table.columns) + " |", "|" + "---|" * len(table.columns)]
     lines += ["| " + " | ".join(cell(v) for v in row) + " |" for row in table.itertuples(index=False)]

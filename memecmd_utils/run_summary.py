@@ -4,9 +4,10 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from memecmd_utils import paths
-from memecmd_utils.profiles import Profile
+from memecmd_utils.profiles import Profile, run_name
 
 
 def _count(path: Path) -> str:
@@ -41,25 +42,77 @@ def text(run: str) -> str:
     return "\n".join([*lines, *real_usage(run)])
 
 
+def cost_text(profile: Profile) -> str:
+    """The estimate of a profile, beside what its run really used where it has begun. No call is made."""
+    from memecmd_utils import cost
+    from memecmd_utils.budget import Ledger
+
+    ledger = Ledger(paths.processed / run_name(profile) / "usage" / "ledger.jsonl")
+    table = cost.beside(cost.estimate(profile, expected_memes(profile)), ledger)
+    notes = ["", "Estimate: prompts of typical length, nothing recorded yet. No call was made."]
+    if not ledger.spent:
+        notes[1] += " After a run the real figures stand beside it."
+    if profile.batch:
+        notes.append("Batches come back within 24 hours, often sooner; they cost half.")
+    endpoints = [profile.endpoints.generator, profile.endpoints.annotator, *profile.endpoints.judges]
+    for endpoint in endpoints:
+        if endpoint is not None and endpoint.model and endpoint.usd_per_million_in is None:
+            notes.append(
+                f"The price of {endpoint.model} is not known (usd_per_million_in, usd_per_million_out)."
+            )
+    return cost.as_text(table) + "\n" + "\n".join(notes)
+
+
 def _where(path: Path) -> str:
     return str(path.relative_to(paths.root))
 
 
-def real_usage(run: str) -> Iterator[str]:
-    """A line per stage that spoke to a model."""
-    for path in sorted((paths.processed / run / "usage").glob("*.json")):
+def _usage(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Stage and counts of every chat of a run's folder that asked for anything."""
+    for path in sorted((folder / "usage").glob("*.json")):
         if path.name.endswith(".keys.json"):
             continue
-        used = json.loads(path.read_text(encoding="utf-8"))
+        # Runs made before these two were counted have none.
+        used = {"retries": {}, "think_characters": 0, **json.loads(path.read_text(encoding="utf-8"))}
         if used["calls"] or used["replayed"]:
-            if used["source"] == "authored":
-                yield f"  {path.stem}: {used['calls']} authored texts, no model asked"
-                continue
-            outcomes = ", ".join(f"{count} {name}" for name, count in used["outcomes"].items())
-            yield (
-                f"  {path.stem}: {used['source']}; {used['calls']} calls, {used['replayed']} replayed, "
-                f"{used['tokens_in']} tokens in, {used['tokens_out']} out, ${used['usd']:.2f}; {outcomes}"
-            )
+            yield path.stem, used
+
+
+def outcomes(folder: Path) -> list[dict[str, Any]]:
+    """What became of every question of a run: a row a stage, with all outcomes by name."""
+    return [
+        {
+            "stage": stage,
+            "source": used["source"],
+            "calls": used["calls"],
+            "replayed": used["replayed"],
+            "tokens in": used["tokens_in"],
+            "tokens out": used["tokens_out"],
+            "characters of thought": used["think_characters"],
+            "US dollars": round(used["usd"], 4),
+            "outcomes": _counted(used["outcomes"]),
+            "tried again": _counted(used["retries"]) or "none",
+        }
+        for stage, used in _usage(folder)
+    ]
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+
+
+def real_usage(run: str) -> Iterator[str]:
+    """A line per stage that spoke to a model."""
+    for stage, used in _usage(paths.processed / run):
+        if used["source"] == "authored":
+            yield f"  {stage}: {used['calls']} authored texts, no model asked"
+            continue
+        again = _counted(used["retries"])
+        yield (
+            f"  {stage}: {used['source']}; {used['calls']} calls, {used['replayed']} replayed, "
+            f"{used['tokens_in']} tokens in, {used['tokens_out']} out, ${used['usd']:.2f}; "
+            f"{_counted(used['outcomes'])}" + (f"; tried again: {again}" if again else "")
+        )
 
 
 def expected_memes(profile: Profile) -> int:

@@ -10,9 +10,10 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from memecmd_utils import paths, storage
+from memecmd_utils.status_line import STATUS_VARIABLE, StatusLine
 
 CELL_TIMEOUT_S = 7 * 24 * 3600  # a live stage of 34,758 turns is one cell
 REPLAY_TIMEOUT_S = 900  # nothing that only replays recordings takes longer
@@ -59,9 +60,11 @@ def run_notebook(
     output: Path,
     parameters: Mapping[str, Any] | None = None,
     cell_timeout: int = CELL_TIMEOUT_S,
-    progress: bool = True,
+    status: TextIO | None = None,
 ) -> float:
     """Run `notebook` with `parameters` and write the executed copy and its HTML page beside it.
+
+    The live line of its long loops goes to `status`.
 
     Returns the seconds it took. On any failure `NotebookFailed` is raised, `output` is not written, and
     what ran is kept as `<name>.failed.ipynb` for a look.
@@ -78,7 +81,13 @@ def run_notebook(
     working = output.with_name(f".{output.stem}.{os.getpid()}.running.ipynb")
     started = time.monotonic()
     try:
-        with _kernel_environment(), tempfile.TemporaryDirectory(prefix="memecmd-") as sockets:
+        with (
+            tempfile.TemporaryDirectory(prefix="memecmd-") as sockets,
+            _kernel_environment(Path(sockets) / "status"),
+            StatusLine(Path(sockets) / "status", status, notebook.stem).running()
+            if status is not None
+            else contextlib.nullcontext(),
+        ):
             papermill.execute_notebook(
                 str(notebook),
                 str(working),
@@ -94,7 +103,7 @@ def run_notebook(
                 # The kernel logs the interrupt of its own orderly shutdown as an error; errors of cells
                 # come back in the notebook.
                 extra_arguments=["--log-level=50"],
-                progress_bar=progress,
+                progress_bar=False,
             )
         executed = nbformat.read(working, as_version=4)
         check_complete(executed, notebook.stem)
@@ -123,9 +132,10 @@ def run_notebook(
 
 
 @contextlib.contextmanager
-def _kernel_environment():
+def _kernel_environment(status: Path):
     """Variables that the kernel inherits: a plot backend without a screen, this environment's kernel."""
     wanted = {"MPLBACKEND": os.environ.get("MPLBACKEND", "Agg"), "JUPYTER_PREFER_ENV_PATH": "1"}
+    wanted[STATUS_VARIABLE] = str(status)
     # The kernel's debugger warns about frozen modules on every start; nobody attaches to it here.
     wanted["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
     before = {name: os.environ.get(name) for name in wanted}

@@ -78,7 +78,8 @@ class AnnotationReply(BaseModel):
 class NewsItem(Record):
     """A news cold start (paper, Section 4.1.1)."""
 
-    news_id: Text
+    news_id: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,80}$")]
+    """A name, no text: it stands in ids of dialogues, and these in titles of figures and in tables."""
     topic: Topic
     title: Text
     text: Text
@@ -136,7 +137,6 @@ class Turn(Record):
     text: Text
     gloss: str = ""
     violations: list[str] = []
-    attempts: int = 1
 
 
 class SummaryReply(BaseModel):
@@ -186,6 +186,16 @@ class Dialogue(Record):
     turns: list[Turn]
     summaries: list[Summary]
     complete: bool
+
+
+class Unfinished(Record):
+    """A dialogue that no further turn could be had for: the model refused, or the endpoint rejects it."""
+
+    dialogue_id: Text
+    turn: int = Field(ge=1)
+    """The turn that is missing."""
+    reason: Text
+    turns: list[Turn]
 
 
 class Candidate(Record):

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,21 +53,34 @@ def write_json(target: Path, value: Any) -> None:
 
 def write_jsonl(target: Path, records: Iterable[BaseModel]) -> None:
     """Write one record a line, fields in the order of the schema."""
-    write_text(target, "".join(record.model_dump_json() + "\n" for record in records))
+    with jsonl_writer(target) as write:
+        for record in records:
+            write(record)
+
+
+@contextmanager
+def jsonl_writer(target: Path) -> Iterator[Callable[[BaseModel], None]]:
+    """Yield a function that appends one record; the file appears, atomically, when the block ends well."""
+    with atomic_path(target) as part, part.open("w", encoding="utf-8", newline="\n") as handle:
+        yield lambda record: handle.write(record.model_dump_json() + "\n") and None
+
+
+def iter_jsonl(source: Path, schema: type[T]) -> Iterator[T]:
+    """Read records of one schema one by one; a bad line raises `StageOutputError` with file and line."""
+    # A text file's lines end at "\n" only; str.splitlines would also break at U+2028 inside a text.
+    with source.open(encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield schema.model_validate_json(line)
+            except ValidationError as error:
+                raise StageOutputError(f"{source.name} line {number}: {error}") from error
 
 
 def read_jsonl(source: Path, schema: type[T]) -> list[T]:
-    """Read records of one schema; a bad line raises `StageOutputError` with file and line number."""
-    records = []
-    # Split at "\n" only: str.splitlines would also break at U+2028 inside a text.
-    for number, line in enumerate(source.read_text(encoding="utf-8").split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            records.append(schema.model_validate_json(line))
-        except ValidationError as error:
-            raise StageOutputError(f"{source.name} line {number}: {error}") from error
-    return records
+    """Read all records of one schema; a bad line raises `StageOutputError` with file and line number."""
+    return list(iter_jsonl(source, schema))
 
 
 def write_parquet(target: Path, records: Iterable[T], schema: type[T]) -> None:

@@ -74,5 +74,9 @@ def is_copy(text: str, other: str) -> bool:
     a, b = bare(text), bare(other)
     if a == b:
         return True
+    # No more characters can match than stand in both: most pairs need no closer look.
+    letters = set(b)
+    if min(len(a), len(b)) < 4 or 2 * sum(c in letters for c in a) < COPY_RATIO * (len(a) + len(b)):
+        return False
     matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
-    return min(len(a), len(b)) >= 4 and matcher.quick_ratio() >= COPY_RATIO and matcher.ratio() >= COPY_RATIO
+    return matcher.quick_ratio() >= COPY_RATIO and matcher.ratio() >= COPY_RATIO

@@ -7,7 +7,9 @@ import pytest
 from memecmd_utils import annotation, llm
 from memecmd_utils.llm import Chat, Reply, Request
 from memecmd_utils.llm_backends import ScriptedBackend
+from memecmd_utils.llm_types import RequestRejected
 from memecmd_utils.profiles import Profile
+from memecmd_utils.recordings import Recordings
 from memecmd_utils.storage import dumps
 
 FOUR = {"s_plus": "约饭", "s_minus": "追悼会", "emotion": "开心", "motivation": "想吃"}
@@ -40,24 +42,43 @@ def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture(tmp_path: 
     seeing = annotation.annotation_request(meme, 1, lambda _: annotation.data_url(path)).messages[-1]
     assert "看不到图" not in seeing.text
     assert seeing.images[0].image_id == meme.sha256, "the key knows the picture by its hash"
-    assert seeing.images[0].data_url.startswith("data:image/png;base64,iVBOR")
+    assert seeing.images[0].load().startswith("data:image/png;base64,iVBOR")
     bare = annotation.annotation_request(meme.model_copy(update={"text": "", "picture_note": ""}), 1)
     assert "没有可读的文字" in bare.messages[-1].text
 
 
-def test_pictures_are_read_only_when_their_turn_comes() -> None:
+def test_pictures_are_read_when_they_are_sent_each_its_own(tmp_path: Path) -> None:
     read: list[str] = []
     held: list[int] = []
 
-    class Slow(ScriptedBackend):
+    class Seeing(ScriptedBackend):
         async def complete(self, request: Request) -> Reply:
             held.append(len(read) - len(self.requests))
+            (image,) = request.messages[-1].images
+            assert image.load() == f"data:,{request.subject}"
             await asyncio.sleep(0.005)
             return await super().complete(request)
 
-    backend = Slow(lambda r: dumps(FOUR))
-    annotate(backend, lambda meme: read.append(meme.meme_id) or "data:,x", concurrency=2)
-    assert len(read) == 6 and max(held) == 2
+    def picture(meme) -> str:
+        read.append(meme.meme_id)
+        return f"data:,{meme.meme_id}"
+
+    store = Recordings("annotation", [tmp_path], tmp_path)
+    done = annotate(Seeing(lambda r: dumps(FOUR)), picture, recordings=store, concurrency=2)
+    assert sorted(read) == [f"m{n}" for n in range(6)] and max(held) < 2
+    store.close()
+    replayed = annotate(
+        Seeing([]), lambda meme: pytest.fail("read in vain"), recordings=Recordings("annotation", [tmp_path])
+    )
+    assert replayed == done, "nothing is read to be replayed"
+
+
+def test_a_picture_that_the_endpoint_rejects_leaves_its_meme_empty_with_the_reason() -> None:
+    def answer(request: Request):
+        return RequestRejected("400: image too large") if request.subject == "m4" else dumps(FOUR)
+
+    done = annotate(ScriptedBackend(answer))
+    assert [(a.meme_id, a.unscored) for a in done if a.unscored] == [("m4", "rejected: 400: image too large")]
 
 
 def test_a_fault_stops_the_stage() -> None:

@@ -4,6 +4,7 @@ import made_up
 import pytest
 
 from memecmd_utils import cost, llm
+from memecmd_utils.budget import Ledger
 from memecmd_utils.profiles import load_profile
 
 LIVE = {
@@ -26,8 +27,12 @@ def no_calls(monkeypatch) -> None:
     monkeypatch.setattr(llm.Chat, "ask", refuse)
 
 
+def table_of(profile, n_memes: int = 20):
+    return cost.beside(cost.estimate(profile, n_memes), Ledger()).set_index("stage")
+
+
 def lines(n_memes: int = 20, **changes: object):
-    return cost.estimate(made_up.profile(**{**LIVE, **changes}), n_memes).set_index("stage")
+    return table_of(made_up.profile(**{**LIVE, **changes}), n_memes)
 
 
 def test_calls_by_hand() -> None:
@@ -97,7 +102,7 @@ def test_local_models_cost_hours_and_no_money() -> None:
 
 
 def test_authored_texts_cost_nothing() -> None:
-    table = cost.estimate(load_profile("example"), 60).set_index("stage")
+    table = table_of(load_profile("example"), 60)
     authored = table[table.model == "authored text"]
     assert (
         len(authored) == 4 and not authored[["calls", "tokens_in", "tokens_out", "usd", "hours"]].any().any()
@@ -109,7 +114,9 @@ def test_pictures_are_counted_where_a_model_sees_them() -> None:
     seeing = {"endpoints": {"generator": {**LIVE["endpoints"]["generator"], "vision": True}}}
     blind, sees = lines(), lines(**seeing)
     more = sees.tokens_in - blind.tokens_in
-    assert more["02 annotation"] == pytest.approx(20 * cost.TOKENS_PER_IMAGE, abs=1)
+    assert more["02 annotation"] == pytest.approx(20 * 765, abs=1)
+    dear = {"endpoints": {"generator": {**seeing["endpoints"]["generator"], "tokens_per_image": 8500}}}
+    assert (lines(**dear).tokens_in - blind.tokens_in)["02 annotation"] == pytest.approx(20 * 8500, abs=1)
     assert more["05 judge 1 (rating)"] > 0 and more["03 utterance"] == 0
     local = [lines(judges=[{"kind": "rating", "llm": "local"}], **e) for e in ({}, seeing)]
     stage = "05 judge 1 (rating)"
@@ -117,7 +124,46 @@ def test_pictures_are_counted_where_a_model_sees_them() -> None:
 
 
 def test_the_papers_size() -> None:
-    table = cost.estimate(load_profile("paper"), 6023).set_index("stage")
+    table = table_of(load_profile("paper"), 6023)
     assert table.calls["02 annotation"] == 6023
     assert table.calls["03 utterance"] == 34758 and table.calls["03 summary"] == 34758 - 1931
     assert table.usd["total"] > 0 and table.model["03 utterance"] == "gpt-4o"
+
+
+def test_batches_take_half_the_money_and_up_to_a_day_and_never_dialogues() -> None:
+    plain, batch = lines(), lines(batch=True)
+    for stage in ("02 annotation", "05 judge 1 (rating)"):
+        assert batch.usd[stage] == pytest.approx(plain.usd[stage] / 2) and batch.hours[stage] == 24
+        assert batch.model[stage] == "big (batch)" and batch.calls[stage] == plain.calls[stage]
+    for stage in ("03 scenarios", "03 utterance", "03 summary"):
+        assert batch.loc[stage].equals(plain.loc[stage])
+    local = lines(batch=True, llm="local", judges=[{"kind": "yes_no", "llm": "local"}])
+    assert local.usd["total"] == 0 and "batch" not in " ".join(local.model)
+
+
+def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
+    ledger = Ledger()
+    for stage, task, tokens in (
+        ("annotation", "annotation", 100),
+        ("dialogue_generation", "summary", 30),
+        ("dialogue_generation", "summary", 31),
+        ("evaluation", "rating", 7),
+    ):
+        made = ledger.reserve(stage, task, 1.0, 10, None, None)
+        ledger.settle(made, 0.25, tokens, 2)
+    cut_off = ledger.reserve("evaluation", "rating", 1.0, 10, None, None)
+    ledger.settle(cut_off, 1.0, 0, 0, sure=False)
+    table = cost.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
+    assert table.real_calls.to_dict() == {
+        "02 annotation": 1, "03 scenarios": 0, "03 utterance": 0, "03 summary": 2,
+        "05 judge 1 (rating)": 2, "total": 5,
+    }  # fmt: skip
+    assert table.real_in["03 summary"] == 61 and table.real_usd["05 judge 1 (rating)"] == 1.25
+    assert table.real_usd["total"] == pytest.approx(2.0) and table.calls["02 annotation"] == 20
+    text = cost.as_text(table.reset_index())
+    assert "real_usd" in text and "1.25" in text
+
+
+def test_an_endpoint_without_a_price_is_counted_and_costs_nothing_known() -> None:
+    table = lines(endpoints={"generator": {"model": "big"}})
+    assert table.calls["total"] == 182 and table.usd["total"] == 0

@@ -9,6 +9,8 @@ import pytest
 from memecmd_utils import evaluation, llm
 from memecmd_utils.llm import Chat, Reply
 from memecmd_utils.llm_backends import ScriptedBackend
+from memecmd_utils.llm_types import RequestRejected
+from memecmd_utils.recordings import Recordings
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.selection import halves
 
@@ -167,29 +169,61 @@ def test_a_reply_that_cannot_be_parsed_leaves_all_its_memes_unscored() -> None:
     assert len(got) == 10 and all(r.unscored.startswith("unusable: ") for r in missing)
 
 
-def test_screenshots_are_drawn_a_few_at_a_time() -> None:
-    drawn, answered, most = 0, 0, 0
+class Seeing(ScriptedBackend):
+    """Loads the pictures that it is sent, as an endpoint does."""
 
-    def draw(dialogue, shown, n):
-        nonlocal drawn, most
-        drawn += 1
-        most = max(most, drawn - answered)
-        return f"{dialogue.dialogue_id}-{n}-{len(shown)}", b"png"
+    async def complete(self, request):
+        for image in request.messages[0].images:
+            assert image.load().startswith("data:image/png;base64,")
+        await asyncio.sleep(0)  # lets the other calls draw theirs
+        return await super().complete(request)
+
+
+def test_screenshots_are_drawn_a_few_at_a_time_and_only_to_be_sent(tmp_path) -> None:
+    specified, drawn, answered, most = 0, [], 0, 0
+
+    def specify(dialogue, shown, n):
+        nonlocal specified
+        specified += 1
+        name = f"{dialogue.dialogue_id}-{n}-{len(shown)}"
+
+        def draw() -> bytes:
+            nonlocal most
+            drawn.append(name)
+            most = max(most, len(drawn) - answered)
+            return name.encode()
+
+        return name, draw
 
     def answer(request):
         nonlocal answered
         answered += 1
         return numbers(request)
 
-    class Slow(ScriptedBackend):
-        async def complete(self, request):
-            await asyncio.sleep(0)  # lets the other calls draw theirs
-            return await super().complete(request)
-
     profile = made_up.profile(n_turns=18, judge_unit="dialogue")
-    chat = Chat(Slow(answer, recordable=False), concurrency=2)
-    llm.run(evaluation.rate_screenshots(SIX, LONG, MEMES, chat, profile, "judge", draw))
-    assert drawn == 7 and most == 2
+
+    def rate_seen(backend):
+        store = Recordings("evaluation", [tmp_path], tmp_path)
+        chat = Chat(backend, store, concurrency=2)
+        got = llm.run(evaluation.rate_screenshots(SIX, LONG, MEMES, chat, profile, "judge", specify))
+        store.close()
+        return got
+
+    first = rate_seen(Seeing(answer))
+    assert specified == 7 and most <= 2
+    # Two strategies show the same first six turns: what is recorded once is drawn once.
+    assert len(drawn) == answered <= 7
+    before = len(drawn)
+    assert rate_seen(Seeing([])) == first and len(drawn) == before, "nothing is drawn to be replayed"
+
+
+def test_a_screenshot_that_the_endpoint_rejects_leaves_its_memes_unscored() -> None:
+    def answer(request):
+        return RequestRejected("413: too large") if request.subject == "n2/18" else numbers(request)
+
+    got, _ = rate_whole(SIX, answer, judge_unit="dialogue")
+    assert {r.unscored for r in got if r.dialogue_id == "n2"} == {"rejected: 413: too large"}
+    assert all(r.overall is not None for r in got if r.dialogue_id == "n1")
 
 
 def test_a_text_judge_sees_the_meme_where_the_screenshot_has_it() -> None:

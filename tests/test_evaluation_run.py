@@ -1,8 +1,17 @@
+import json
+from contextlib import contextmanager
 from types import SimpleNamespace
 
+import made_up
 import pandas as pd
+import pytest
 
-from memecmd_utils import evaluation_run
+from memecmd_utils import evaluation_run, screenshots
+from memecmd_utils.llm import Chat
+from memecmd_utils.llm_backends import ScriptedBackend
+from memecmd_utils.profiles import Endpoint, Judge
+from memecmd_utils.recordings import Recordings
+from memecmd_utils.schemas import DIMENSIONS
 
 TABLE = pd.DataFrame(
     {
@@ -41,3 +50,40 @@ def test_tables_are_written_in_three_forms(tmp_path) -> None:
     assert list(back.columns) == list(TABLE.columns) and back["mean"][0] == 1.23456
     assert (folder / "one.md").read_text(encoding="utf-8") == evaluation_run.markdown(TABLE)
     assert (folder / "one.tex").read_text(encoding="utf-8").startswith("\\begin{tabular}")
+
+
+@pytest.mark.parametrize("vision", [True, False])
+def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
+    vision: bool, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    monkeypatch.setattr(screenshots, "draw", lambda spec, files: drawn.append(1))
+    monkeypatch.setattr(screenshots, "encode", lambda picture: b"png")
+
+    class Seeing(ScriptedBackend):
+        async def complete(self, request):
+            assert [image.load() for image in request.messages[0].images] == [
+                "data:image/png;base64,cG5n"
+            ] * vision
+            return await super().complete(request)
+
+    def rate(backend) -> list:
+        @contextmanager
+        def chat(role: str, stage: str, number: int):
+            store = Recordings(stage, [tmp_path], tmp_path)
+            yield Chat(backend, store)
+            store.close()
+
+        run = SimpleNamespace(
+            profile=made_up.profile(judges=[Judge(kind="rating", llm="openai")]),
+            read=lambda name: tmp_path / name,
+            endpoint=lambda role, number: Endpoint(model="m", vision=vision),
+            chat=chat,
+        )
+        dialogues = {"news-made-1": made_up.dialogue()}
+        return evaluation_run.rate(run, [made_up.placement(2, "m1")], dialogues, {"m1": made_up.meme("m1")})
+
+    reply = json.dumps({"ratings": [{"meme": 1, **dict.fromkeys(DIMENSIONS, 40)}]})
+    (first,) = rate(Seeing([reply]))
+    assert (first.overall, first.judge) == (40, "scripted rating") and len(drawn) == vision
+    assert rate(Seeing([])) == [first] and len(drawn) == vision, "not to be replayed"

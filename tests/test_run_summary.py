@@ -1,6 +1,7 @@
 """What a run says at its end."""
 
 from memecmd_utils import paths, profiles, run_summary, storage
+from memecmd_utils.budget import Ledger
 
 
 def test_missing_files_are_counted_as_missing_not_as_zero(tmp_path, monkeypatch):
@@ -32,3 +33,33 @@ def test_expected_memes_follow_table_folder_and_cap(tmp_path):
     for name in ("a.png", "b.jpg", "c.gif"):
         (tmp_path / name).write_bytes(b"x")
     assert run_summary.expected_memes(example.model_copy(update={"sources": [str(tmp_path)]})) == 3
+
+
+def test_every_outcome_and_every_further_try_is_counted(tmp_path):
+    counts = {"calls": 9, "replayed": 0, "tokens_in": 10, "tokens_out": 4, "usd": 0.5, "think_characters": 77}
+    storage.write_json(
+        tmp_path / "usage" / "annotation.json",
+        {
+            "source": "model m@1",
+            "outcomes": {"accepted": 5, "refusal": 1, "rejected": 2},
+            "retries": {"status 429": 1200, "time-out": 1},
+            **counts,
+        },
+    )
+    storage.write_json(tmp_path / "usage" / "annotation.keys.json", ["k"])
+    (row,) = run_summary.outcomes(tmp_path)
+    assert row["outcomes"] == "5 accepted, 1 refusal, 2 rejected"
+    assert row["tried again"] == "1,200 status 429, 1 time-out"
+    assert row["characters of thought"] == 77 and row["stage"] == "annotation"
+
+
+def test_cost_says_what_it_does_not_know_and_makes_no_ledger(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "processed", tmp_path)
+    endpoints = {"generator": {"model": "big"}}
+    profile = profiles.load_profile("openai", {"endpoints": endpoints, "batch": True})
+    text = run_summary.cost_text(profile)
+    assert "No call was made" in text and "price of big is not known" in text and "24 hours" in text
+    assert "real_calls" not in text and not list(tmp_path.rglob("*"))
+    ledger = Ledger(tmp_path / profiles.run_name(profile) / "usage" / "ledger.jsonl")
+    ledger.settle(ledger.reserve("annotation", "annotation", 1.0, 5, None, None), 0.5, 5, 2)
+    assert "real_calls" in run_summary.cost_text(profile)

@@ -1,5 +1,8 @@
 """The runner is strict where papermill is not: most failures here pass papermill in silence."""
 
+import io
+import os
+
 import nbformat
 import pytest
 
@@ -24,7 +27,7 @@ def out(tmp_path):
 
 
 def run(source, out, parameters=None, timeout=60):
-    return run_notebook(source, out, parameters, cell_timeout=timeout, progress=False)
+    return run_notebook(source, out, parameters, cell_timeout=timeout)
 
 
 def test_a_good_notebook_leaves_a_copy_and_a_page_without_times(tmp_path, out):
@@ -84,3 +87,15 @@ def test_check_complete_finds_a_cell_that_never_ran():
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x = 1")])
     with pytest.raises(NotebookFailed, match="cell 0 never ran"):
         runner.check_complete(made, "made")
+
+
+def test_the_live_line_of_a_kernel_reaches_the_terminal(tmp_path, out):
+    """What a long loop writes to the status file is printed while the notebook runs, and at its end."""
+    cell = (
+        "import os, pathlib\n"
+        "pathlib.Path(os.environ['MEMECMD_STATUS']).write_text('turns 3/9 · 4 min left', encoding='utf-8')"
+    )
+    shown = io.StringIO()
+    run_notebook(notebook(tmp_path / "made.ipynb", cell), out, status=shown)
+    assert shown.getvalue() == "made: turns 3/9 · 4 min left\n"
+    assert "MEMECMD_STATUS" not in os.environ

@@ -56,6 +56,41 @@ def test_jsonl_brings_any_text_back(tmp_path: Path, text: str) -> None:
     assert storage.read_jsonl(path, Turn) == records
 
 
+def test_records_are_written_one_by_one_and_the_file_appears_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "x.jsonl"
+    with storage.jsonl_writer(path) as write:
+        assert write(turn("一")) is None
+        assert not path.exists()
+        write(turn("二\u2028尾", turn=2))
+    assert storage.read_jsonl(path, Turn) == [turn("一"), turn("二\u2028尾", turn=2)]
+    assert path.read_bytes().count(b"\n") == 2 and [p.name for p in path.parent.iterdir()] == ["x.jsonl"]
+    with storage.jsonl_writer(path):
+        pass
+    assert path.read_bytes() == b"", "nothing written is an empty file"
+
+
+def test_a_writer_that_breaks_off_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    storage.write_jsonl(path, [turn("旧")])
+    with pytest.raises(KeyError), storage.jsonl_writer(path) as write:
+        write(turn("新"))
+        raise KeyError
+    assert storage.read_jsonl(path, Turn) == [turn("旧")]
+    assert [p.name for p in tmp_path.iterdir()] == ["x.jsonl"]
+
+
+def test_records_are_read_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    good = turn().model_dump_json()
+    path.write_text(f"{good}\n{good}\nnot json\n", encoding="utf-8")
+    lines = storage.iter_jsonl(path, Turn)
+    assert [next(lines), next(lines)] == [turn(), turn()], "before the bad line is met"
+    with pytest.raises(StageOutputError, match=r"x\.jsonl line 3"):
+        next(lines)
+    path.write_text(good, encoding="utf-8")  # without a line end
+    assert list(storage.iter_jsonl(path, Turn)) == [turn()]
+
+
 def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     good = turn().model_dump_json()
