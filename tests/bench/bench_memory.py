@@ -1,0 +1,108 @@
+"""Peak memory of a process that generates 1,000, 10,000 and 34,758 turns, recordings and ledger on disk.
+
+Replies are simulated in the process. Each size runs in a fresh process: `bench_memory.py TURNS` is that
+process, and prints its peak resident memory in MB.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+TURNS_EACH = 18
+SIZES = (1_000, 10_000, 34_758)
+AT_ONCE = 128
+FLAT = 1.2
+"""Peak at the largest size over the peak at the smallest: what may grow is the index of recordings."""
+
+
+def peak_mb() -> float:
+    """Largest resident size of this process; `ru_maxrss` would also count that of its parent."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+
+
+def work(turns: int) -> dict[str, float]:
+    import asyncio
+
+    import openai  # noqa: F401  (a real run has it loaded)
+    from fault_replies import drawn, utterance, value_of
+    from stage_run import USD_IN, USD_OUT, starts
+
+    from memecmd_utils import dialogue_generation, llm, schemas
+    from memecmd_utils.budget import Budget, Ledger
+    from memecmd_utils.llm_backends import ScriptedBackend
+    from memecmd_utils.profiles import Profile
+    from memecmd_utils.recordings import Recordings
+
+    schema = schemas.SummaryReply.model_json_schema()
+
+    class Simulated(ScriptedBackend):
+        """Recordable replies made from the request; keeps nothing."""
+
+        async def complete(self, request: llm.Request) -> llm.Reply:
+            await asyncio.sleep(0)
+            messages = [(m.role, m.text) for m in request.messages]
+            numbers = drawn(messages, request.task)
+            if request.reply_schema is None:
+                text = utterance(messages, numbers)
+            else:
+                text = json.dumps(value_of(schema, schema, "", numbers), ensure_ascii=False)
+            return llm.Reply(text=text, tokens_in=1000, tokens_out=len(text))
+
+    profile = Profile(name="made", llm="openai", mode="auto", n_turns=TURNS_EACH)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        budget = Budget(Ledger(folder / "ledger.jsonl"), "made", 10**9, 1e9, USD_IN, USD_OUT)
+        store = Recordings("made", [folder], folder)
+        chat = llm.Chat(Simulated(lambda request: ""), store, "auto", AT_ONCE, budget)
+        before = peak_mb()
+        begun = starts(round(turns / TURNS_EACH))
+        made = llm.run(dialogue_generation.generate(begun, chat, profile, folder))
+        store.close()
+        files = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return {"turns": len(made.lengths), "before": before, "peak": peak_mb(), "files": files / (1 << 20)}
+
+
+def test_memory_stays_flat(benchmark, capsys) -> None:
+    found = []
+
+    def all_sizes() -> None:
+        for turns in SIZES:
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", __file__, str(turns)],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            found.append(json.loads(done.stdout.splitlines()[-1]))
+
+    benchmark.pedantic(all_sizes, rounds=1)
+    first, *_, last = found
+    growth = (last["peak"] - first["peak"]) / (last["turns"] - first["turns"]) * 1000
+    benchmark.extra_info.update(
+        {f"peak_mb_{item['turns']}": round(item["peak"], 1) for item in found},
+        mb_per_1000_turns=round(growth, 3),
+        ratio=round(last["peak"] / first["peak"], 3),
+    )
+    with capsys.disabled():
+        for item in found:
+            print(
+                f"\n{item['turns']:,} turns: peak {item['peak']:.1f} MB "
+                f"({item['before']:.1f} MB before the first, {item['files']:.0f} MB of files)",
+                end="",
+            )
+        print(f"\ngrowth {growth:.3f} MB per 1,000 turns, {last['peak'] / first['peak']:.3f} x")
+    assert last["turns"] == pytest.approx(SIZES[-1], abs=TURNS_EACH)
+    assert last["peak"] <= FLAT * first["peak"]
+
+
+if __name__ == "__main__":
+    print(json.dumps(work(int(sys.argv[1]))))

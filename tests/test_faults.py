@@ -1,0 +1,248 @@
+"""Stages 02 and 03 against a simulated endpoint that fails, limits, costs money or is dead."""
+
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import stage_run
+from fault_server import FaultServer, Options
+from stage_run import checkout, datasets, finish, recorded, run_with_kills, simulated, start
+
+from memecmd_utils import llm, schemas, utterance_rules
+from memecmd_utils.judges import RatingsReply
+from memecmd_utils.openai_backend import OpenAIBackend
+from memecmd_utils.profiles import Endpoint
+
+DIALOGUES, TURNS, MEMES = 8, 8, 8
+CALLS = DIALOGUES * (2 * TURNS - 1) + MEMES
+SHORT = {"dead_after_s": 4.0, "timeout_s": 30.0}
+
+
+@pytest.fixture(scope="module")
+def faultless(tmp_path_factory) -> dict[str, str]:
+    """What the stages write when nothing fails."""
+    folder = tmp_path_factory.mktemp("faultless")
+    with simulated(folder) as server:
+        root = checkout(folder, server.url, n_turns=TURNS)
+        assert finish(start(root, DIALOGUES, MEMES))["status"] == 0
+        assert server.count() == CALLS
+    return datasets(root)
+
+
+def cli(root: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "memecmd_utils", *arguments], cwd=root, timeout=120, text=True,
+        env=stage_run.environment(root, PROFILE="made", **settings), capture_output=True, check=False,
+    )  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# --- the simulated endpoint itself ------------------------------------------------------------------
+
+
+def test_the_simulated_endpoint_keeps_the_rules_and_repeats_itself(faultless) -> None:
+    dialogues = [
+        schemas.Dialogue.model_validate_json(line) for line in faultless["dialogues.jsonl"].splitlines()
+    ]
+    assert len(dialogues) == DIALOGUES and faultless["unfinished.jsonl"] == ""
+    for dialogue in dialogues:
+        texts = [turn.text for turn in dialogue.turns]
+        assert len(texts) == TURNS and len(dialogue.summaries) == TURNS - 1
+        for number, text in enumerate(texts):
+            assert utterance_rules.violations(text, texts[:number], 25) == []
+    assert len({tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}) == DIALOGUES
+
+
+@pytest.mark.parametrize(
+    "schema", [schemas.ScenarioReply, schemas.ScenarioDetails, schemas.AnnotationReply, RatingsReply]
+)
+def test_the_simulated_endpoint_knows_every_schema(schema) -> None:
+    with FaultServer(Options()).running() as server:
+        question = [llm.Message(role="user", text="表情包编号为1到3。说说看")]
+        request = llm.Request(task="scenario", subject="x", messages=question, reply_schema=schema)
+        text = exchange(server, request).text
+    reply = schema.model_validate_json(text)
+    if schema is RatingsReply:
+        assert [rating.meme for rating in reply.ratings] == [1, 2, 3]
+
+
+def test_the_simulated_endpoint_says_yes_or_no_with_probabilities() -> None:
+    request = llm.Request(
+        task="rating",
+        subject="x",
+        messages=[llm.Message(role="user", text="好笑吗？")],
+        sampling=llm.Sampling(max_tokens=1, top_logprobs=5),
+    )
+    with FaultServer(Options()).running() as server:
+        reply = exchange(server, request)
+    assert reply.text in ("是", "否") and set(reply.first_token) == {"是", "否"}
+
+
+def exchange(server: FaultServer, request: llm.Request) -> llm.Reply:
+    backend = OpenAIBackend(Endpoint(base_url=server.url, model="m"), key=stage_run.KEY)
+    return llm.run(backend.complete(request))
+
+
+def test_a_fault_depends_on_the_request_its_number_and_the_seed() -> None:
+    def faults(seed: int, names: list[str]) -> list[str]:
+        server = FaultServer(Options(faults=0.5, seed=seed))
+        return [server.fault(name) for name in names]
+
+    names = [f"{number % 50}" for number in range(200)]
+    assert faults(1, names) == faults(1, names) != faults(2, names)
+    shuffled = sorted(names, key=lambda name: int(name) * 7 % 50)
+    by_name = {name: [f for n, f in zip(names, faults(1, names), strict=True) if n == name] for name in names}
+    found = dict.fromkeys(names, ())
+    for name, fault in zip(shuffled, faults(1, shuffled), strict=True):
+        found[name] = (*found[name], fault)
+    assert {name: list(f) for name, f in found.items()} == by_name
+    assert 60 < sum(map(bool, faults(3, names))) < 140
+
+
+# --- faults and kills -------------------------------------------------------------------------------
+
+
+def test_a_run_with_faults_and_five_kills_ends_with_the_same_bytes(tmp_path: Path, faultless) -> None:
+    with simulated(tmp_path, faults=0.2, content=False, seed=3, latency=0.02) as server:
+        root = checkout(tmp_path, server.url, n_turns=TURNS)
+        found = run_with_kills(root, server, DIALOGUES, MEMES, kills=5, seed=7, calls=CALLS)
+    assert found["status"] == 0, found
+    assert found["again"] == [] and found["recorded twice"] == 0
+    assert sum(found["faults"].values()) > CALLS / 10
+    assert datasets(root) == faultless
+
+
+def test_spoilt_replies_change_nothing_in_the_dataset(tmp_path: Path, faultless) -> None:
+    with simulated(tmp_path, faults=0.3, seed=4) as server:
+        root = checkout(tmp_path, server.url, n_turns=TURNS)
+        found = finish(start(root, DIALOGUES, MEMES))
+        faults = Counter(line["fault"] for line in server.lines())
+    assert found["status"] == 0 and faults["cut text"] and faults["empty text"]
+    assert datasets(root) == faultless
+
+
+def test_two_processes_share_a_profile_without_harm(tmp_path: Path, faultless) -> None:
+    with simulated(tmp_path, latency=0.02) as server:
+        root = checkout(tmp_path, server.url, n_turns=TURNS)
+        processes = [start(root, DIALOGUES, MEMES, run=name) for name in ("one", "two")]
+        for process in processes:
+            assert finish(process)["status"] == 0
+        assert datasets(root, "one") == datasets(root, "two") == faultless
+        assert len(recorded(root)) == CALLS
+        before = server.count()
+        assert finish(start(root, DIALOGUES, MEMES, run="three"))["replayed"] > 0
+        assert server.count() == before, "everything is recorded"
+
+
+# --- an endpoint that limits ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("retry_after", ["1", ""], ids=["Retry-After", "no Retry-After"])
+def test_a_rate_limit_costs_at_most_half_as_much_again(retry_after: str, tmp_path: Path, capsys) -> None:
+    dialogues, turns, rate = 64, 9, 50.0
+    calls = dialogues * (2 * turns - 1)
+    limits = {"mode": "rate", "rate": rate, "burst": 10, "latency": 0.05, "retry_after": retry_after}
+    with simulated(tmp_path, **limits) as server:
+        root = checkout(tmp_path, server.url, n_turns=turns, concurrency=64)
+        found = finish(start(root, dialogues))
+        refused = sum(line["fault"] == "rate" for line in server.lines())
+    assert found["status"] == 0, found
+    bound = (calls - 10) / rate
+    with capsys.disabled():
+        print(
+            f"\n{calls} calls at {rate:.0f}/s: {found['seconds']:.1f} s, bound {bound:.1f} s "
+            f"(x {found['seconds'] / bound:.2f}); {refused} refused, {found['cuts']} cuts, "
+            f"{found['limit']:.0f} at once in the end"
+        )
+    assert len(datasets(root)["dialogues.jsonl"].splitlines()) == dialogues
+    assert found["seconds"] <= 1.5 * bound
+
+
+# --- money ------------------------------------------------------------------------------------------
+
+
+def test_a_cap_in_dollars_is_never_passed_and_a_raised_one_goes_on(tmp_path: Path, faultless) -> None:
+    with simulated(tmp_path, faults=0.2, content=False, seed=5, latency=0.02) as server:
+        root = checkout(tmp_path, server.url, n_turns=TURNS)
+        caps, done = [0.1, 0.25, 100], set()
+        for cap in caps:
+            first = server.count()
+            found = finish(start(root, DIALOGUES, MEMES, settings=f"max_usd={cap}"))
+            assert server.usd() <= cap
+            assert not [line for line in server.lines(first) if line["hash"] in done], "paid for twice"
+            done = set(recorded(root))
+            if cap != caps[-1]:
+                assert found["status"] and "BudgetReached" in found["error"], found
+                assert re.search(rf"max_usd={cap} would be passed .*run again to go on", found["error"])
+                assert server.usd() > 0.5 * cap, "the cap is made use of"
+    assert found["status"] == 0, found
+    assert datasets(root) == faultless
+
+
+def test_a_cap_in_calls_is_never_passed_and_a_raised_one_goes_on(tmp_path: Path, faultless) -> None:
+    with simulated(tmp_path) as server:
+        root = checkout(tmp_path, server.url, n_turns=TURNS)
+        for cap in (1, 37, CALLS):
+            found = finish(start(root, DIALOGUES, MEMES, settings=f"max_calls={cap}"))
+            assert server.count() == cap == len(recorded(root))
+            if cap < CALLS:
+                assert f"max_calls={cap} reached" in found["error"], found
+        hashes = Counter(line["hash"] for line in server.lines())
+    assert found["status"] == 0 and set(hashes.values()) == {1}
+    assert datasets(root) == faultless
+
+
+# --- an endpoint that is not there ------------------------------------------------------------------
+
+
+SILENT = "memecmd_utils.delivery.NoSignOfLife: "
+DEAD = {
+    "refused": "no connection",
+    "500": "status 500",
+    "429": "status 429",
+    "silent": "answers nothing, not even a list of its models",
+    "401": "check OPENAI_API_KEY",
+    "404": "does not know the model 'simulated'",
+}
+
+
+@pytest.mark.parametrize("mode", DEAD)
+def test_a_dead_endpoint_ends_the_run_soon_with_one_message(mode: str, tmp_path: Path) -> None:
+    with simulated(tmp_path, mode="normal" if mode == "refused" else mode) as server:
+        url = f"http://127.0.0.1:{free_port()}/v1" if mode == "refused" else server.url
+        root = checkout(tmp_path, url, endpoint=SHORT, n_turns=TURNS)
+        process, begun = start(root, DIALOGUES, MEMES), time.monotonic()
+        found = finish(process)
+        requests = server.count()
+    assert found["error"].startswith(("memecmd_utils.llm_types.EndpointError: ", SILENT)), found
+    assert found["errors"] == 1, "one message"
+    assert DEAD[mode] in found["error"]
+    assert time.monotonic() - begun < 4 * SHORT["dead_after_s"]
+    assert requests <= {"401": 16, "404": 16}.get(mode, 64), "it is not hammered"
+
+
+def test_a_time_out_while_the_endpoint_is_looked_at_is_told_once(tmp_path: Path) -> None:
+    with simulated(tmp_path, mode="silent") as server:
+        root = checkout(tmp_path, server.url, endpoint={"dead_after_s": 4.0, "timeout_s": 2.5}, n_turns=4)
+        found = finish(start(root, DIALOGUES))
+    assert "EndpointError" in found["error"] and found["errors"] <= 2, found  # it may show its cause
+
+
+def test_a_notebook_on_a_dead_endpoint_ends_with_one_line(tmp_path: Path) -> None:
+    root = checkout(tmp_path, f"http://127.0.0.1:{free_port()}/v1", endpoint=SHORT, n_turns=4)
+    done = cli(root, "run", "03_dialogue_generation", "run")
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "EndpointError" in errors[0] and "no connection" in errors[0]
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 6, done.stderr
+    assert not (root / "reports" / "run" / "03_dialogue_generation.ipynb").exists()
