@@ -10,15 +10,16 @@ from functools import lru_cache
 from typing import Literal
 
 from pydantic import BaseModel, Field
-from tqdm.auto import tqdm
 
 from memecmd_utils import prompting, replies
 from memecmd_utils.dialogue_generation import history_text
 from memecmd_utils.llm import Chat, Image, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.progress import Progress
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement
 
 HISTORY_WINDOW = 8
 """Turns that the small judge sees before the meme: what matters is near, and its context is short."""
+PNG_URL = "data:image/png;base64,"
 YES = {"是", "是的", "yes", "对", "有"}
 NO = {"否", "不", "不是", "no", "没有", "无"}
 
@@ -95,26 +96,23 @@ async def ask_yes_no(
 
     Pairs of one context come one after another, so a server can reuse the context's prefix.
     """
-    bar = tqdm(total=len(pairs), desc=label, unit="pair")
-    # As many pairs as requests in flight: otherwise all first questions would go before any second one,
-    # and the shared prefix would be gone from the server's cache.
-    in_flight = asyncio.Semaphore(chat.concurrency)
 
     async def one(context: Context, meme: Meme) -> dict[str, float] | str:
-        async with in_flight:
-            answers = [
-                await chat.ask(yes_no_request(context, meme, dimension), p_yes) for dimension in DIMENSIONS
-            ]
+        requests = [yes_no_request(context, meme, dimension) for dimension in DIMENSIONS]
+        if chat.in_bulk:
+            answers = await asyncio.gather(*(chat.ask(request, p_yes) for request in requests))
+        else:
+            # One after another, and as many pairs as requests in flight: otherwise all first questions would
+            # go before any second one, and the shared prefix would be gone from the server's cache.
+            answers = [await chat.ask(request, p_yes) for request in requests]
         bar.update()
         missing = [answer for answer in answers if answer.value is None]
         if missing:
             return f"{missing[0].outcome}: {missing[0].reason}"
         return {dimension: answer.value for dimension, answer in zip(DIMENSIONS, answers, strict=True)}
 
-    try:
+    with Progress(chat, len(pairs), label, "pair") as bar:
         return await chat.side_by_side(one(context, meme) for context, meme in pairs)
-    finally:
-        bar.close()
 
 
 def centred(p: Mapping[str, float], means: Mapping[str, float]) -> dict[str, float]:
@@ -169,12 +167,13 @@ def rating_request(
     memes: Mapping[str, Meme],
     n_turns: int,
     seed: int,
-    screenshot: Callable[[], tuple[str, bytes]] | None = None,
+    screenshot: tuple[str, Callable[[], bytes]] | None = None,
     meme_position: Literal["before", "after"] = "before",
 ) -> Request:
     """One call for a dialogue's first `n_turns` turns: all its memes at once, from a screenshot or as text.
 
-    `screenshot` returns the specification's hash (which enters the key) and the PNG bytes.
+    `screenshot` is the specification's hash, which enters the key, and a function that draws the PNG; it is
+    drawn only when the request is sent.
     """
     text = prompting.render(
         "rating",
@@ -185,9 +184,8 @@ def rating_request(
     )
     images = []
     if screenshot is not None:
-        spec, png = screenshot()
-        url = "data:image/png;base64," + base64.b64encode(png).decode()
-        images = [Image(image_id=spec, data_url=url)]
+        spec, draw = screenshot
+        images = [Image(image_id=spec, load=lambda: PNG_URL + base64.b64encode(draw()).decode())]
     return Request(
         task="rating",
         subject=f"{dialogue.dialogue_id}/{n_turns}",
