@@ -5,6 +5,7 @@ SET ?=
 MODEL ?= qwen2.5-coder-1.5b
 VENV ?= .venv
 PYTHON ?=
+PEER ?= .venv-peer
 export PROFILE SET
 
 PY := $(VENV)/bin/python
@@ -13,7 +14,7 @@ STAGES := 01_library_build 02_annotation 03_dialogue_generation 04_retrieval 05_
 SOURCES := $(wildcard memecmd_utils/*.py memecmd_utils/*.txt memecmd_utils/prompts/* memecmd_utils/templates/*)
 CORPUS := $(wildcard data/example/*.* data/example/recordings/*/* data/example/recordings/*/*/* data/paper/*)
 
-.PHONY: help reproduce test lab local-llm doctor cost refresh-tracked compare-tracked recordings-check recordings-compact recordings-migrate bench lint strip lock clean stages
+.PHONY: help reproduce test lab local-llm doctor cost refresh-tracked compare-tracked recordings-check recordings-compact recordings-migrate bench bench-peer lint strip lock clean stages
 .DEFAULT_GOAL := help
 
 ## Show this list
@@ -68,9 +69,13 @@ recordings-compact: $(READY)
 recordings-migrate: $(READY)
 	@$(PY) -m memecmd_utils recordings-migrate
 
-## Measure speed (tests/bench)
+## Measure speed (tests/bench), beside other packages where `make bench-peer` has been run
 bench: $(READY)
-	$(PY) -m pytest $(wildcard tests/bench/bench_*.py) --benchmark-only --benchmark-json=reports/bench.json
+	MEMECMD_PEER_PYTHON="$(abspath $(wildcard $(PEER)/bin/python))" $(PY) -m pytest $(wildcard tests/bench/bench_*.py) --benchmark-only --benchmark-json=reports/bench.json
+
+## Install another generator in an environment of its own, for make bench to compare with
+bench-peer: $(READY)
+	$(PY) -m venv "$(PEER)" && "$(PEER)/bin/python" -m pip install -q "distilabel[openai]==1.5.3" requests beautifulsoup4
 
 ## Check style
 lint: $(READY)

@@ -1,6 +1,7 @@
 """`python -m memecmd_utils COMMAND`: what the Makefile calls."""
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -178,6 +179,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return options.function(options)
     except KeyboardInterrupt:
+        # Whatever still waited for the kernel complains while it is torn down.
+        logging.getLogger("asyncio").disabled = True
         print("stopped; what was accepted is recorded, run again to go on", file=sys.stderr)
         return 130
     except Exception as error:

@@ -26,6 +26,7 @@ class Progress:
         self._bar = tqdm(total=total, desc=label, unit=unit)
         status = os.environ.get(STATUS_VARIABLE)
         self._status = Path(status) if status else None
+        self._replayed_at = time.monotonic()
         self._live_from: tuple[float, int] | None = None
         self._ticker: asyncio.Task[None] | None = None
 
@@ -50,7 +51,9 @@ class Progress:
         now = time.monotonic()
         if self._live_from is None and self.chat.usage.calls > self._calls_before:
             # What is replayed takes no time: it must not make the rest look short.
-            self._live_from = now, self.done
+            self._live_from = self._replayed_at, self.done - n
+        elif self._live_from is None:
+            self._replayed_at = now
         self._bar.update(n)
 
     def _show(self) -> None:
@@ -61,11 +64,12 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate from the units that the model was asked for, or None before there are any."""
+        """Estimate from the units that the model was asked for, or None while these tell little."""
         if self._live_from is None or self.done == self._live_from[1]:
             return None
         since, first = self._live_from
-        return (time.monotonic() - since) / (self.done - first) * (self.total - self.done)
+        taken = time.monotonic() - since
+        return taken / (self.done - first) * (self.total - self.done) if taken >= EVERY_S else None
 
     def line(self) -> str:
         """The whole line, for a terminal."""

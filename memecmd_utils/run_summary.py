@@ -9,6 +9,8 @@ from typing import Any
 from memecmd_utils import paths
 from memecmd_utils.profiles import Profile, run_name
 
+STAGES = ("annotation", "scenario", "dialogue_generation", "evaluation")
+
 
 def _count(path: Path) -> str:
     if not path.is_file():
@@ -68,8 +70,12 @@ def _where(path: Path) -> str:
 
 
 def _usage(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Stage and counts of every chat of a run's folder that asked for anything."""
-    for path in sorted((folder / "usage").glob("*.json")):
+    """Stage and counts of every chat of a run's folder that asked for anything, in the order of stages."""
+
+    def place(path: Path) -> tuple[int, str]:
+        return next((i for i, s in enumerate(STAGES) if path.name.startswith(s)), len(STAGES)), path.name
+
+    for path in sorted((folder / "usage").glob("*.json"), key=place):
         if path.name.endswith(".keys.json"):
             continue
         # Runs made before these two were counted have none.
@@ -84,14 +90,14 @@ def outcomes(folder: Path) -> list[dict[str, Any]]:
         {
             "stage": stage,
             "source": used["source"],
+            "outcomes": _counted(used["outcomes"]),
             "calls": used["calls"],
             "replayed": used["replayed"],
+            "tried again": _counted(used["retries"]) or "none",
             "tokens in": used["tokens_in"],
             "tokens out": used["tokens_out"],
             "characters of thought": used["think_characters"],
             "US dollars": round(used["usd"], 4),
-            "outcomes": _counted(used["outcomes"]),
-            "tried again": _counted(used["retries"]) or "none",
         }
         for stage, used in _usage(folder)
     ]

@@ -21,7 +21,7 @@ WORDS = [
 SLOTS = [group.split() for group in WORDS]
 ENDINGS = ("", "吧", "呢", "啦")
 HISTORY = re.compile(r"到目前为止的聊天记录：\n<<<\n(.*?)\n>>>", re.DOTALL)
-MEMES = re.compile(r"编号为1到(\d+)")
+MEMES = re.compile(r"(?:编号为1到|，共)(\d+)")
 
 
 def fingerprint(messages: list[tuple[str, str]], schema: str, seed: int | None) -> str:

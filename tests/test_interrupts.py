@@ -112,10 +112,12 @@ def test_the_stop_button_stops_a_cell_and_the_cell_can_go_on(endpoint) -> None:
 
 def start_stage(root: Path) -> subprocess.Popen:
     """`make` runs this command; it leads a process group of its own, as a job of a terminal does."""
+    # What a shell starts in the background ignores Ctrl-C, and so would all that these tests start.
     return subprocess.Popen(
         [sys.executable, "-m", "memecmd_utils", "run", STAGE, "run"],
         cwd=root, env=environment(root, PROFILE="made"), start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 

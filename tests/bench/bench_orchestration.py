@@ -19,7 +19,7 @@ from stage_run import checkout, datasets, finish, run_with_kills, simulated, sta
 
 DIALOGUES, TURNS, CAP = 64, 18, 128
 CALLS = DIALOGUES * (2 * TURNS - 1)
-PEER = os.environ.get("MEMECMD_PEER_PYTHON")
+PEER = os.environ.get("MEMECMD_PEER_PYTHON")  # empty where `make bench-peer` has not been run
 PEER_SCRIPT = Path(__file__).with_name("peer_distilabel.py")
 
 
@@ -134,7 +134,7 @@ def test_faults_and_kills_at_full_size(benchmark, capsys, tmp_path: Path) -> Non
     assert datasets(roots["faulty"]) == datasets(roots["faultless"])
 
 
-@pytest.mark.skipif(PEER is None, reason="MEMECMD_PEER_PYTHON names no interpreter with a peer installed")
+@pytest.mark.skipif(not PEER, reason="no other generator is installed: make bench-peer")
 def test_single_generations_beside_a_peer(benchmark, capsys, bodies, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.json"
     prompts.write_text(json.dumps([body["messages"] for body in bodies.values()]), encoding="utf-8")
