@@ -18,8 +18,8 @@ class Usage:
         self.usd = 0.0
         self.outcomes: Counter[str] = Counter()
         self.retries: Counter[str] = Counter()
-        self._recent: deque[tuple[float, int]] = deque()
-        self._recent_tokens = 0
+        self._recent: deque[tuple[int, int]] = deque()
+        """Second and tokens that came in it: a fast endpoint sends thousands of replies in the window."""
 
     def add(self, reply: Reply, usd: float) -> None:
         """Count one live reply."""
@@ -27,19 +27,18 @@ class Usage:
         self.tokens_out += reply.tokens_out
         self.think_characters += reply.think_characters
         self.usd += usd
-        now = time.monotonic()
-        self._recent.append((now, reply.tokens_out))
-        self._recent_tokens += reply.tokens_out
-        while self._recent[0][0] < now - WINDOW_S:
-            self._recent_tokens -= self._recent.popleft()[1]
+        second = int(time.monotonic())
+        before = self._recent.pop()[1] if self._recent and self._recent[-1][0] == second else 0
+        self._recent.append((second, before + reply.tokens_out))
+        while self._recent[0][0] < second - WINDOW_S:
+            self._recent.popleft()
 
     @property
     def tokens_per_second(self) -> float:
         """Tokens that came back a second, lately."""
-        if len(self._recent) < 2:
+        if not self._recent:
             return 0.0
-        # The first only marks when the time began.
-        tokens = self._recent_tokens - self._recent[0][1]
+        tokens = sum(count for _, count in self._recent)
         return tokens / max(time.monotonic() - self._recent[0][0], 1.0)
 
     def as_dict(self) -> dict[str, Any]:

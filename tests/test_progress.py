@@ -91,7 +91,7 @@ def test_parts_that_say_nothing_are_left_out() -> None:
         bar.update()
         assert bar.line() == "ratings 1/3", "nobody was asked"
         live(bar)
-        assert bar.line() == "ratings 2/3 · 0 tokens/s", "an endpoint without prices and without a cap"
+        assert bar.line() == "ratings 2/3 · 60 tokens/s", "an endpoint without prices and without a cap"
         await asyncio.sleep(1)
         live(bar)
         assert "left" not in bar.line()
