@@ -1,11 +1,11 @@
 """Stage 02: an annotator says of every meme where it fits, where not, what it means and why one sends it."""
 
-import base64
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from memecmd_utils import prompting, replies, seeds
 from memecmd_utils.llm import Chat, Image, Message, Request, Sampling
+from memecmd_utils.llm_wire import png_url
 from memecmd_utils.profiles import Profile
 from memecmd_utils.progress import Progress
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
@@ -13,7 +13,7 @@ from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
 
 def data_url(path: Path) -> str:
     """A PNG file as a data URL; the MIME type is what the bytes are (stage 01 writes PNG only)."""
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    return png_url(path.read_bytes())
 
 
 def annotation_request(meme: Meme, seed: int, image: Callable[[Meme], str] | None = None) -> Request:

@@ -1,7 +1,6 @@
 """LLM judges of placed memes (paper, Section 5.1): five scores from 0 to 100, or a reason why not."""
 
 import asyncio
-import base64
 import math
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +13,12 @@ from pydantic import BaseModel, Field
 from memecmd_utils import prompting, replies
 from memecmd_utils.dialogue_generation import history_text
 from memecmd_utils.llm import Chat, Image, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm_wire import png_url
 from memecmd_utils.progress import Progress
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement
 
 HISTORY_WINDOW = 8
 """Turns that the small judge sees before the meme: what matters is near, and its context is short."""
-PNG_URL = "data:image/png;base64,"
 YES = {"是", "是的", "yes", "对", "有"}
 NO = {"否", "不", "不是", "no", "没有", "无"}
 
@@ -185,7 +184,7 @@ def rating_request(
     images = []
     if screenshot is not None:
         spec, draw = screenshot
-        images = [Image(image_id=spec, load=lambda: PNG_URL + base64.b64encode(draw()).decode())]
+        images = [Image(image_id=spec, load=lambda: png_url(draw()))]
     return Request(
         task="rating",
         subject=f"{dialogue.dialogue_id}/{n_turns}",

@@ -1,5 +1,6 @@
 """What goes over the wire to an OpenAI-compatible endpoint, and what comes back: translation only."""
 
+import base64
 import math
 import re
 from collections.abc import Mapping
@@ -63,6 +64,11 @@ def strict_schema(model: type[BaseModel]) -> dict[str, Any] | None:
     except ValueError:
         return None
     return schema if schema.get("type") == "object" else None
+
+
+def png_url(data: bytes) -> str:
+    """The bytes of a PNG as a data URL."""
+    return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
 def wire_message(message: Message) -> dict[str, Any]:

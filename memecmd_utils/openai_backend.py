@@ -64,7 +64,7 @@ class OpenAIBackend:
         self.endpoint, self.repeats = endpoint, repeats
         self.model = model or ModelId(name=endpoint.model, label=endpoint.model_label)
         self.source = f"model {self.model}"
-        self.dropped = frozenset(name for name, other in endpoint.parameters.items() if not other)
+        self.dropped = endpoint.dropped
         self._client: Any = None
         self._loop: Any = None
         self._closer: Any = None

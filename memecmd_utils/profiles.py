@@ -64,6 +64,11 @@ class Endpoint(Setting):
     dead_after_s: float = Field(50.0, gt=0)
     """Without any sign of life for so long the run ends with one message."""
 
+    @property
+    def dropped(self) -> frozenset[str]:
+        """Parameters of a request that the parameter map leaves out."""
+        return frozenset(name for name, other in self.parameters.items() if not other)
+
 
 class Endpoints(Setting):
     """Which endpoint serves which task."""

@@ -123,7 +123,7 @@ class Run:
             usd_in * share,
             usd_out * share,
             endpoint.tokens_per_image,
-            unbounded=endpoint.parameters.get("max_tokens", "max_tokens") is None,
+            unbounded="max_tokens" in endpoint.dropped,
         )
 
     @contextmanager
@@ -164,8 +164,8 @@ class Run:
                         concurrency, dead_after_s = ALL_AT_ONCE, float("inf")
             chat = Chat(backend, store, profile.mode, concurrency, budget, dead_after_s)
             yield chat
-            if chat.used_keys:
-                self.note_used(stage, chat.used_keys)
+            if used := chat.used_keys:
+                self.note_used(stage, used)
         finally:
             if store is not None:
                 store.close()
