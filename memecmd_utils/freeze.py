@@ -10,6 +10,8 @@ TEXT_FILES = (
     "ANALYSIS_PLAN.md",
     "annotations.jsonl",
     "dialogues.jsonl",
+    "grades.jsonl",
+    "marks.jsonl",
     "memes.csv",
     "news.jsonl",
     "role_pairs.jsonl",
