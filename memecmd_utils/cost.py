@@ -189,7 +189,9 @@ def _judge_lines(
     per_strategy = {
         s: profile.random_rate if s == "random" else profile.wanted_rate for s in profile.strategies
     }
+    most = profile.judge_sample or places
     sent = {s: rate * places * n_dialogues for s, rate in per_strategy.items()}
+    sampled = {s: min(rate * places, most) * n_dialogues for s, rate in per_strategy.items()}
     lines = []
     for number, judge in enumerate(profile.judges):
         endpoints = profile.endpoints.judges
@@ -197,8 +199,8 @@ def _judge_lines(
         name = f"05 judge {number + 1} ({judge.kind})"
         ledger = ("evaluation" if number == 0 else f"evaluation-{number + 1}", "rating")
         if judge.kind == "yes_no":
-            half = min(n_memes, sum(sent.values()) / 2)
-            calls = round(5 * (sum(sent.values()) + 2 * half * profile.judge_contexts))
+            half = min(n_memes, sum(sampled.values()) / 2)
+            calls = round(5 * (sum(sampled.values()) + 2 * half * profile.judge_contexts))
             context = judges.Context(dialogue, min(10, profile.n_turns))
             characters = _characters(judges.yes_no_request(context, meme, "humor_effect"))
             # Four of five questions share all but their last line with the first: the server's cache has it.
@@ -214,7 +216,7 @@ def _judge_lines(
         seen = endpoint.tokens_per_image * 2 if sees else 0
         screenshot = ("estimate", lambda: b"") if sees else None
         spans = evaluation.lengths(profile.n_turns)
-        for memes_sent in sent.values():
+        for memes_sent in (sampled if profile.judge_unit == "meme" else sent).values():
             n_calls = round(memes_sent) if profile.judge_unit == "meme" else n_dialogues * len(spans)
             request = judges.rating_request(dialogue, [placed], {"m": meme}, profile.n_turns, 0, screenshot)
             calls += n_calls

@@ -37,6 +37,25 @@ def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[s
     return out
 
 
+def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placement]:
+    """The placements that are judged: all, or `judge_sample` of each dialogue and strategy.
+
+    Turns are drawn once for a dialogue, so strategies that share their turns keep sharing them.
+    """
+    if profile.judge_sample is None:
+        return list(placements)
+    of: dict[tuple[str, str], list[Placement]] = {}
+    for placed in placements:
+        of.setdefault((placed.dialogue_id, placed.strategy), []).append(placed)
+    kept: set[tuple[str, str, int]] = set()
+    for (name, strategy), mine in of.items():
+        drawn = seeds.rng(profile.seed, "judge sample", name).permutation(profile.n_turns - 1)
+        rank = {int(turn) + 2: place for place, turn in enumerate(drawn)}
+        chosen = sorted(mine, key=lambda p: rank[p.turn])[: profile.judge_sample]
+        kept |= {(name, strategy, placed.turn) for placed in chosen}
+    return [p for p in placements if (p.dialogue_id, p.strategy, p.turn) in kept]
+
+
 async def rate_yes_no(
     placements: Sequence[Placement],
     dialogues: Mapping[str, Dialogue],

@@ -47,7 +47,9 @@ def rate(
     for number, judge in enumerate(run.profile.judges):
         with run.chat("judge", "evaluation", number) as chat:
             name = f"{chat.backend.model.name} {judge.kind}"
-            common = (placements, dialogues, memes, chat, run.profile, name)
+            by_meme = judge.kind == "yes_no" or run.profile.judge_unit == "meme"
+            shown = evaluation.to_judge(placements, run.profile) if by_meme else placements
+            common = (shown, dialogues, memes, chat, run.profile, name)
             if judge.kind == "yes_no":
                 work = evaluation.rate_yes_no(*common)
             else:

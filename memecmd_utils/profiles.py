@@ -98,8 +98,8 @@ class Profile(Setting):
     news: str = "example"
     feeds: list[str] = []
     n_dialogues: int | None = Field(None, ge=1)
-    n_news: int = Field(6, ge=0)
-    n_role_pairs: int = Field(6, ge=0, le=23)
+    n_news: int = Field(24, ge=0)
+    n_role_pairs: int = Field(23, ge=0, le=23)
     scenarios_per_pair: int = Field(1, ge=1)
     scenario_similarity_cap: float = Field(0.93, gt=0, le=1)
     n_turns: int = Field(18, ge=2)
@@ -140,6 +140,8 @@ class Profile(Setting):
     judges: list[Judge] = [Judge(kind="yes_no")]
     judge_unit: Literal["dialogue", "meme"] = "meme"
     judge_contexts: int = Field(4, ge=1)
+    judge_sample: int | None = Field(None, ge=1)
+    """Memes a dialogue and strategy that a judge of single memes rates, drawn by seed; null rates all."""
     bootstrap_samples: int = Field(2000, ge=100)
 
     @field_validator("sources", "feeds", "strategies", mode="before")
