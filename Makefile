@@ -2,6 +2,7 @@
 SHELL := /bin/sh
 PROFILE ?= example
 SET ?=
+RELEASE ?=
 MODEL ?= qwen2.5-coder-1.5b
 VENV ?= .venv
 PYTHON ?=
@@ -14,7 +15,7 @@ STAGES := 01_library_build 02_annotation 03_dialogue_generation 04_retrieval 05_
 SOURCES := $(wildcard memecmd_utils/*.py memecmd_utils/*.txt memecmd_utils/prompts/* memecmd_utils/templates/*)
 CORPUS := $(wildcard data/example/*.* data/example/recordings/*/* data/example/recordings/*/*/* data/paper/*)
 
-.PHONY: help reproduce test lab local-llm doctor cost refresh-tracked compare-tracked recordings-check recordings-compact recordings-migrate bench bench-peer lint strip lock clean stages
+.PHONY: help reproduce test lab local-llm doctor cost verify refresh-tracked compare-tracked recordings-check recordings-compact recordings-migrate bench bench-peer lint strip lock clean stages
 .DEFAULT_GOAL := help
 
 ## Show this list
@@ -48,6 +49,10 @@ doctor: $(READY)
 ## Print calls, tokens, money and hours of PROFILE before it runs
 cost: $(READY)
 	@$(PY) -m memecmd_utils cost
+
+## Check the release of PROFILE, or the one in RELEASE=DIR, against its manifest
+verify: $(READY)
+	@$(PY) -m memecmd_utils verify "$(RELEASE)"
 
 ## Copy the example run's numbers and pictures into reports/ for the README
 refresh-tracked: $(READY)

@@ -4,6 +4,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from memecmd_utils import paths, profiles
 
@@ -88,6 +89,26 @@ def _compare(_: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
+def _verify(options: argparse.Namespace) -> int:
+    from memecmd_utils import release_check
+
+    name, settings = profiles.from_environment()
+    if options.folder:
+        folder = Path(options.folder).expanduser()
+    else:
+        run = profiles.run_name(profiles.load_profile(name, profiles.parse_settings(settings)))
+        folder = paths.processed / run / "release"
+        if not folder.is_dir():
+            print(f"error: run {run} has no release yet: `make reproduce` makes one", file=sys.stderr)
+            return 2
+    try:
+        print(release_check.report(folder))
+    except release_check.ReleaseError as error:
+        print(error)
+        return 1
+    return 0
+
+
 def _promote(options: argparse.Namespace) -> int:
     from memecmd_utils import promotion
 
@@ -138,7 +159,7 @@ def parser() -> argparse.ArgumentParser:
     def add(name: str, function, text: str, *arguments: str) -> None:
         command = commands.add_parser(name, help=text)
         for argument in arguments:
-            command.add_argument(argument)
+            command.add_argument(argument, **({"nargs": "?"} if argument == "folder" else {}))
         command.set_defaults(function=function)
 
     add("resolve", _resolve, "write the resolved profile of PROFILE and SET, print the run's name")
@@ -149,6 +170,12 @@ def parser() -> argparse.ArgumentParser:
     add("local-llm", _local_llm, "install the local engine and one model's weights", "model")
     add("refresh-tracked", _refresh, "copy the example run's results into reports/")
     add("compare-tracked", _compare, "compare the example run with the tracked results")
+    add(
+        "verify",
+        _verify,
+        "check a release against its manifest, by default that of PROFILE and SET",
+        "folder",
+    )
     add("recordings-promote", _promote, "turn the recordings a run used into tracked ones", "run")
     add("recordings-check", _check_recordings, "verify the recordings of PROFILE and the tracked ones")
     add("recordings-compact", _compact_recordings, "merge the recording files of PROFILE")

@@ -14,7 +14,10 @@ from PIL import Image
 
 from memecmd_utils import (
     dataset_card,
+    embedding,
     evaluation_run,
+    ground_truth,
+    ground_truth_run,
     paths,
     release,
     report,
@@ -24,6 +27,7 @@ from memecmd_utils import (
     storage,
     tables,
 )
+from memecmd_utils.profiles import Profile
 from memecmd_utils.runs import Run
 
 CASE_TURNS = 10
@@ -42,17 +46,26 @@ class Records:
     placements: list[schemas.Placement]
     ratings: list[schemas.Rating]
     consistency: list[schemas.Consistency]
+    truth: ground_truth.GroundTruth = ground_truth.NONE
+
+    @property
+    def grades(self) -> dict[str, tables.Values]:
+        """Mean grades of placed memes by strategy, where the run has ground truth."""
+        return ground_truth_run.grades_of_placed(self.placements, self.truth)
 
 
 def load(run: Run) -> Records:
     """Read the records of a run, each checked against its schema."""
+    memes = storage.read_parquet(run.read("memes.parquet"), schemas.Meme)
+    dialogues = storage.read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
     return Records(
-        memes=storage.read_parquet(run.read("memes.parquet"), schemas.Meme),
+        memes=memes,
         annotations=storage.read_parquet(run.read("annotations.parquet"), schemas.Annotation),
-        dialogues=storage.read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue),
+        dialogues=dialogues,
         placements=storage.read_parquet(run.read("placements.parquet"), schemas.Placement),
         ratings=storage.read_parquet(run.read("ratings.parquet"), schemas.Rating),
         consistency=storage.read_parquet(run.read("consistency.parquet"), schemas.Consistency),
+        truth=ground_truth.of_run(run.profile, dialogues, memes),
     )
 
 
@@ -76,7 +89,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     gates = json.loads(run.read("gates.json").read_text(encoding="utf-8"))
     found = results.numbers(
         run.profile, records.memes, records.dialogues, records.placements, records.ratings,
-        records.consistency, gates,
+        records.consistency, gates, ground_truth_run.load_found(run), records.grades,
     )  # fmt: skip
     storage.write_json(run.report / "numbers.json", found)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
@@ -89,8 +102,19 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
     """Write `release/` below the run's data; pictures without a licence stay out."""
     return release.write_release(
         run.read("memes.parquet").parent, run.folder / "release", records.dialogues, records.placements,
-        records.memes, records.annotations, run.profile, published=published(),
+        records.memes, records.annotations, run.profile, published=published(), run=run.name,
+        models=other_models(run, records), marks=records.truth.marks, grades=records.truth.grades,
     )  # fmt: skip
+
+
+def other_models(run: Run, records: Records) -> dict[str, list[str]]:
+    """Models that chose and judged memes: no record of the release names them."""
+    profile = run.profile
+    return {
+        "retrieval embedder": [embedding.make_embedder(profile.embedder, profile.endpoints.embedder).name],
+        "judges": sorted({rating.source for rating in records.ratings}),
+        "consistency scorers": sorted({row.source for row in records.consistency}),
+    }
 
 
 def published() -> str:
@@ -130,6 +154,7 @@ def write_page(run: Run, records: Records, numbers: dict[str, Any]) -> Path:
     scorer = records.consistency[0].scorer if records.consistency else "none"
     judged = ", ".join(numbers["ratings"]["sources"]) or "none"
     shown = [
+        *truth_tables(numbers["ground_truth"], profile),
         (
             "Table 1: this run",
             rich(tables.table_1_printed(table_1).set_index("Dataset").T.reset_index(names="")),
@@ -138,7 +163,11 @@ def write_page(run: Run, records: Records, numbers: dict[str, Any]) -> Path:
         ),
         (
             "Choice and timing effects",
-            rich(tables.effects(records.ratings, records.consistency, records.dialogues, profile)),
+            rich(
+                tables.effects(
+                    records.ratings, records.consistency, records.dialogues, profile, records.grades
+                )
+            ),
             results.judge_verdict(numbers),
         ),
         (
@@ -196,6 +225,29 @@ def write_page(run: Run, records: Records, numbers: dict[str, Any]) -> Path:
         dataset_dir=run.folder / "release",
         sections=sections(records, numbers),
     )
+
+
+def truth_tables(
+    found: dict[str, list[dict[str, Any]]], profile: Profile
+) -> list[tuple[str, pd.DataFrame, str]]:
+    """The tables of the ground truth; none where the run has no ground truth."""
+    if not found.get("retrieval"):
+        return []
+    return [
+        (
+            "Which system finds the memes that fit?",
+            ground_truth_run.short_table(found, profile),
+            "Turns with a relevant meme (mean grade 1 or more of two graders). R@K: a relevant meme among "
+            "the top K. judged@5: share of the top 5 that was graded. Differences with 95 % intervals, "
+            "dialogues resampled. Markers and graders are sessions of a large language model, not people.",
+        ),
+        ("Model-model agreement", pd.DataFrame(found["agreement"]), "Kappa; quadratic weights for grades."),
+        (
+            "When one would send",
+            pd.DataFrame(found["timing"]),
+            "A marked rate is what two sessions of a model would do; it is no rate of people.",
+        ),
+    ]
 
 
 def whole_chats(run: Run, records: Records) -> list[tuple[Image.Image, str]]:

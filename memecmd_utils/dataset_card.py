@@ -1,5 +1,7 @@
-"""What a release says of itself: dataset card, licence note and Croissant metadata."""
+"""What a release says of itself: the dataset card with its numbers, and the licence note."""
 
+import re
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -7,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import pyarrow as pa
+import yaml
 
 from memecmd_utils import schemas
 
@@ -31,8 +33,8 @@ def describe_source(source: str) -> str:
 
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
-    # Markdown, not HTML: nothing to escape; values are counts, ids and names of models.
-    return jinja2.Environment(
+    # Markdown, not HTML: values are counts, names of strategies and models; `plain` keeps these inert.
+    found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES, encoding="utf-8"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -40,6 +42,13 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
+    found.filters["plain"] = plain
+    return found
+
+
+def plain(text: str) -> str:
+    """A name that stays one word of a Markdown page: no markup, cell border, code mark or line end."""
+    return re.sub(r"[\s|`<>\[\]*\\]+", " ", text).strip()
 
 
 def provenance(
@@ -47,6 +56,8 @@ def provenance(
     placements: Sequence[schemas.Placement],
     memes: Iterable[schemas.Meme],
     annotations: Sequence[schemas.Annotation],
+    marks: Sequence[schemas.Mark] = (),
+    grades: Sequence[schemas.Grade] = (),
 ) -> list[dict[str, Any]]:
     """Count the records of each kind by their source, most frequent first."""
     kinds: dict[str, Iterable[schemas.Record]] = {
@@ -55,6 +66,8 @@ def provenance(
         "meme images": memes,
         "meme annotations": annotations,
         "meme placements": placements,
+        "marks": marks,
+        "grades": grades,
     }
     rows = []
     for kind, records in kinds.items():
@@ -64,13 +77,13 @@ def provenance(
     return rows
 
 
+TEXTS = ("utterances", "turn summaries", "meme annotations", "marks", "grades")
+"""Kinds of records that somebody wrote; pictures and computed numbers are licensed apart."""
+
+
 def licences(memes: Sequence[schemas.Meme], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Collect what the licence note needs: licences of pictures, and whose texts there are."""
-    texts = {
-        row["source"]
-        for row in sources
-        if row["kind"] in ("utterances", "turn summaries", "meme annotations")
-    }
+    texts = {row["source"] for row in sources if row["kind"] in TEXTS}
     pictures = Counter(meme.licence for meme in memes)
     others = sorted(name for name in pictures if name and "BY-SA" not in name.upper())
     models = sorted(texts - {"authored", "computed"})
@@ -87,7 +100,139 @@ def licences(memes: Sequence[schemas.Meme], sources: Sequence[Mapping[str, Any]]
         "unknown": unknown,
         "tags": tags or ["other"],
         "urls": urls or ["LICENSE.md"],
+        "parts": _licence_parts(pictures, sources),
     }
+
+
+def _licence_parts(
+    pictures: Mapping[str, int], sources: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, str]]:
+    """Part of the release and its licence, in words, a row each."""
+    rows = [
+        (f"pictures: {count:,}", f"{plain(name)}" if name else "none stated: the rights are yours to check")
+        for name, count in sorted(pictures.items(), reverse=True)
+    ]
+    by_source: dict[str, list[str]] = {}
+    for row in sources:
+        if row["kind"] in TEXTS:
+            by_source.setdefault(row["source"], []).append(row["kind"])
+    for source, kinds in by_source.items():
+        terms = "CC BY 4.0" if source == "authored" else "the terms of the model and of its provider"
+        rows.append((f"{', '.join(kinds)} (`{plain(source)}`)", terms))
+    rows.append(("placements: ids and computed numbers", "no rights are claimed in them"))
+    return [*rows, ("code that made this release, not part of it", "MIT")]
+
+
+def statistics_of(
+    dialogues: Sequence[schemas.Dialogue],
+    memes: Sequence[schemas.Meme],
+    annotations: Sequence[schemas.Annotation],
+    placements: Sequence[schemas.Placement],
+    marks: Sequence[schemas.Mark] = (),
+    grades: Sequence[schemas.Grade] = (),
+) -> dict[str, list[tuple[str, ...]]]:
+    """The numbers of the card: rows of printed cells for sizes, strategies, marks and grades."""
+    turns = [turn for dialogue in dialogues for turn in dialogue.turns]
+    summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
+    kinds = Counter(dialogue.kind for dialogue in dialogues)
+    bigrams = [turn.text[i : i + 2] for turn in turns for i in range(len(turn.text) - 1)]
+    sizes = [
+        ("dialogues", f"{len(dialogues):,} ({kinds['news']:,} from news, {kinds['role']:,} from role pairs)"),
+        ("turns", f"{len(turns):,}"),
+        ("turns of a dialogue", _spread([len(dialogue.turns) for dialogue in dialogues])),
+        ("characters of an utterance", _spread([len(turn.text) for turn in turns])),
+        ("distinct character pairs (distinct-2)", _share(len(set(bigrams)), len(bigrams))),
+        (
+            "turns that still break a rule of the prompts",
+            _share(sum(bool(t.violations) for t in turns), len(turns)),
+        ),
+        ("turn summaries", _scored(summaries)),
+        ("memes", f"{len(memes):,}, {sum(bool(meme.file) for meme in memes):,} with their picture"),
+        ("memes with text on them", _share(sum(bool(meme.text) for meme in memes), len(memes))),
+        ("meme annotations", _scored(annotations)),
+        ("memes placed by any strategy", _share(len({p.meme_id for p in placements}), len(memes))),
+    ]
+    chances = len(turns) - len(dialogues)
+    strategies = []
+    for strategy in dict.fromkeys(placement.strategy for placement in placements):
+        mine = [placement for placement in placements if placement.strategy == strategy]
+        used = len({placement.meme_id for placement in mine})
+        strategies.append((plain(strategy), f"{len(mine):,}", _percent(len(mine), chances), f"{used:,}"))
+    return {
+        "sizes": sizes,
+        "strategies": strategies,
+        "marks": [_mark_row(marker, marks) for marker in sorted({mark.marker for mark in marks})],
+        "grades": [_grade_row(grader, grades) for grader in sorted({grade.grader for grade in grades})],
+    }
+
+
+def _mark_row(marker: str, marks: Sequence[schemas.Mark]) -> tuple[str, ...]:
+    mine = [mark for mark in marks if mark.marker == marker]
+    named = statistics.fmean(len(mark.best) for mark in mine)
+    sent = _percent(sum(mark.send for mark in mine), len(mine))
+    return plain(marker), f"{len(mine):,}", sent, f"{named:.2f}"
+
+
+def _grade_row(grader: str, grades: Sequence[schemas.Grade]) -> tuple[str, ...]:
+    mine = [grade for grade in grades if grade.grader == grader]
+    of_turns = len({(grade.dialogue_id, grade.turn) for grade in mine})
+    counts = Counter(grade.grade for grade in mine)
+    shares = (_percent(counts[value], len(mine)) for value in (0, 1, 2))
+    return plain(grader), f"{len(mine):,}", f"{of_turns:,}", *shares
+
+
+def _spread(values: Sequence[int]) -> str:
+    if not values:
+        return "none"
+    mean, middle = statistics.fmean(values), statistics.median(values)
+    return f"mean {mean:.1f}, median {middle:g}, {min(values):,} to {max(values):,}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} of {whole:,} ({_percent(part, whole)})"
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "–"
+
+
+def _scored(records: Sequence[schemas.Summary | schemas.Annotation]) -> str:
+    return (
+        f"{len(records):,}, of which {sum(bool(r.unscored) for r in records):,} came to nothing (`unscored`)"
+    )
+
+
+def header(name: str, licence_tags: Sequence[str], rows: Mapping[str, int], sizes: Mapping[str, int]) -> str:
+    """The card's YAML: what the hub shows, and for `datasets.load_dataset` a configuration a table.
+
+    `rows` and `sizes`: records and bytes of Parquet by table. `datasets` refuses a table without records, so
+    such a one gets no configuration.
+    """
+    filled = {table: count for table, count in rows.items() if count}
+    values = {
+        "pretty_name": name,
+        "language": ["zh"],
+        "license": list(licence_tags),
+        **({"license_name": "see-license-md"} if "other" in licence_tags else {}),
+        "license_link": "LICENSE.md",
+        "annotations_creators": ["machine-generated"],
+        "language_creators": ["machine-generated"],
+        "size_categories": [size_category(rows["dialogues"])],
+        "task_categories": ["text-generation", "text-retrieval"],
+        "tags": ["dialogue", "memes", "multimodal"],
+        "configs": [
+            {"config_name": table, "data_files": f"{table}.parquet"} | ({"default": True} if first else {})
+            for table, first in ((table, table == "dialogues") for table in filled)
+        ],
+        "dataset_info": [
+            {
+                "config_name": table,
+                "splits": [{"name": "train", "num_bytes": sizes[table], "num_examples": count}],
+            }
+            for table, count in filled.items()
+        ],
+    }
+    return yaml.safe_dump(values, allow_unicode=True, sort_keys=False)
 
 
 def size_category(count: int) -> str:
@@ -98,127 +243,3 @@ def size_category(count: int) -> str:
 def render(template: str, **values: Any) -> str:
     """Render one of the Markdown templates of a release."""
     return _environment().get_template(template).render(**values)
-
-
-_CONTEXT: dict[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
-    "conformsTo": "dct:conformsTo",
-    "cr": "http://mlcommons.org/croissant/",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "equivalentProperty": "cr:equivalentProperty",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileProperty": "cr:fileProperty",
-    "fileObject": "cr:fileObject",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
-    "parentField": "cr:parentField",
-    "path": "cr:path",
-    "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
-    "repeated": "cr:repeated",
-    "replace": "cr:replace",
-    "samplingRate": "cr:samplingRate",
-    "sc": "https://schema.org/",
-    "separator": "cr:separator",
-    "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
-}
-_FORMATS = {
-    ".parquet": "application/x-parquet",
-    ".jsonl": "application/jsonlines",
-    ".md": "text/markdown",
-    ".png": "image/png",
-}
-
-
-def croissant(
-    name: str,
-    description: str,
-    version: str,
-    published: str,
-    url: str,
-    licence_urls: Sequence[str],
-    files: Mapping[str, str],
-    tables: Mapping[str, pa.Schema],
-) -> dict[str, Any]:
-    """Croissant 1.0 metadata: `files` maps path to sha256, `tables` maps a record set to its columns."""
-    value: dict[str, Any] = {
-        "@context": _CONTEXT,
-        "@type": "sc:Dataset",
-        "conformsTo": "http://mlcommons.org/croissant/1.0",
-        "name": name,
-        "description": description,
-        "version": version,
-        "url": url,
-        "inLanguage": "zh",
-        "license": list(licence_urls),
-        "isBasedOn": PAPER_URL,
-        "citeAs": f"MemeCMD, arXiv 2507.00891, {PAPER_URL}",
-        "creator": {"@type": "sc:Organization", "name": "The MemeCMD developers"},
-        "distribution": [
-            {
-                "@type": "cr:FileObject",
-                "@id": path,
-                "name": path,
-                "contentUrl": path,
-                "encodingFormat": _FORMATS.get(Path(path).suffix, "application/octet-stream"),
-                "sha256": digest,
-            }
-            for path, digest in sorted(files.items())
-        ],
-        "recordSet": [
-            {
-                "@type": "cr:RecordSet",
-                "@id": table,
-                "name": table,
-                "field": [_field(table, f"{table}.parquet", column) for column in schema],
-            }
-            for table, schema in tables.items()
-        ],
-    }
-    if published:
-        value["datePublished"] = published
-    return value
-
-
-def _field(parent: str, file: str, column: pa.Field, within: str = "") -> dict[str, Any]:
-    kind = column.type
-    field: dict[str, Any] = {
-        "@type": "cr:Field",
-        "@id": f"{parent}/{column.name}",
-        "name": f"{parent}/{column.name}",
-    }
-    if pa.types.is_list(kind):
-        field["repeated"] = True
-        kind = kind.value_type
-    if pa.types.is_struct(kind):
-        field["subField"] = [_field(field["@id"], file, inner, column.name) for inner in kind]
-        return field
-    field["dataType"] = _data_type(kind)
-    field["source"] = {"fileObject": {"@id": file}, "extract": {"column": within or column.name}}
-    if within:
-        field["source"]["transform"] = {"jsonPath": column.name}
-    return field
-
-
-def _data_type(kind: pa.DataType) -> str:
-    if pa.types.is_boolean(kind):
-        return "sc:Boolean"
-    if pa.types.is_integer(kind):
-        return "sc:Integer"
-    return "sc:Float" if pa.types.is_floating(kind) else "sc:Text"

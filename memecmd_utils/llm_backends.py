@@ -30,7 +30,7 @@ class AuthoredBackend:
         except KeyError:
             raise MissingText(
                 f"the example corpus has no {request.task} for {request.subject}. It holds its own memes, "
-                "6 news and 6 role dialogues of 18 turns only; for anything else use a live model: "
+                "24 news and 23 role dialogues of 18 turns only; for anything else use a live model: "
                 "PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
             ) from None
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from memecmd_utils import results, storage
 
 FILES = ("README.md", "README.zh-CN.md")
-MARKERS = ("numbers", "table-1")
+MARKERS = ("numbers", "ground-truth", "table-1")
 Language = Literal["en", "zh"]
 STRATEGIES = {
     "greedy": ("Greedy", "Greedy（最优）"),
@@ -19,7 +19,7 @@ WORDS: dict[Language, dict[str, str]] = {
     "en": {
         "sizes": "{memes} memes; {total} dialogues ({news} news, {role} role) of {turns} turns in all.",
         "rate": "The gate sends {sent} memes, one at {rate:.0%} of the turns from the second on.",
-        "ratings": "{unscored} of {total} ratings are unscored.",
+        "ratings": "The judge rated {total} of {placed} placed memes; {unscored} ratings are unscored.",
         "unchecked": "**The judge could not be checked**: too few memes are rated.",
         "tells": "**The judge tells greedy's memes from random ones at the same turns{weak}**{auc}.",
         "cannot": "**The judge cannot tell greedy's memes from random ones at the same turns**{auc}: "
@@ -32,14 +32,18 @@ WORDS: dict[Language, dict[str, str]] = {
         "table": "| dataset | metric |",
         "judge": "judge",
         "consistency": "text consistency",
+        "grade": "grade (0-2)",
         "choice": "choice",
         "timing": "timing",
+        "no truth": "This run has no ground truth.",
+        "agreement": "Model-model agreement: kappa {send} on send or not, weighted kappa {grade} on grades. "
+        "{turns} turns have a relevant meme.",
         "zero": "An interval that holds 0 means: with this many dialogues we cannot say.",
     },
     "zh": {
         "sizes": "{memes} 张表情包；{total} 段对话（新闻 {news} 段，角色 {role} 段），共 {turns} 轮。",
         "rate": "门控共发出 {sent} 张表情包，占第二轮起所有轮次的 {rate:.0%}。",
-        "ratings": "{total} 条评分中有 {unscored} 条无分。",
+        "ratings": "评判模型评了 {placed} 张已放置表情包中的 {total} 张；其中 {unscored} 条无分。",
         "unchecked": "**评判模型无法检验**：有评分的表情包太少。",
         "tells": "**评判模型能区分 Greedy 选出的表情包与相同轮次的随机表情包{weak}**{auc}。",
         "cannot": "**评判模型不能区分 Greedy 选出的表情包与相同轮次的随机表情包**{auc}："
@@ -51,8 +55,12 @@ WORDS: dict[Language, dict[str, str]] = {
         "table": "| 数据 | 指标 |",
         "judge": "评判模型",
         "consistency": "文本一致性",
+        "grade": "标注分（0–2）",
         "choice": "选择",
         "timing": "时机",
+        "no truth": "本次运行没有标注答案。",
+        "agreement": "模型间一致性：发与不发 kappa {send}，相关度加权 kappa {grade}。"
+        "{turns} 个轮次有相关表情包。",
         "zero": "区间包含 0 表示：凭这么多对话还不能下结论。",
     },
 }
@@ -66,6 +74,7 @@ def render(numbers: dict[str, Any], language: Language = "en") -> dict[str, str]
     """Markdown for each marker, from the numbers of a run."""
     return {
         "numbers": "\n".join(_headline(numbers, WORDS[language], language)),
+        "ground-truth": "\n".join(_ground_truth(numbers, WORDS[language])),
         "table-1": "\n".join(_table_1(numbers, WORDS[language], language)),
     }
 
@@ -113,7 +122,7 @@ def _headline(numbers: dict[str, Any], words: dict[str, str], language: Language
             yield "- " + words["rate"].format(sent=row["memes sent"], rate=row["rate"])
     yield "- " + words["ratings"].format(**numbers["ratings"])
     rows = [row for row in numbers["effects"] if row["effect"] in ("choice", "timing")]
-    rows = [row for row in rows if row["metric"] in ("judge", "consistency")]
+    rows = [row for row in rows if row["metric"] in ("grade", "judge", "consistency")]
     if not rows:
         return
     yield from ("", words["effects"], "|---|---|---|---:|---:|---:|")
@@ -130,6 +139,30 @@ def _interval(row: dict[str, Any]) -> str:
         return "–"
     text = f"{row['mean']:+.2f}"
     return text if row["low"] is None else f"{text} [{row['low']:+.2f}, {row['high']:+.2f}]"
+
+
+def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[str]:
+    """The systems against the graded ground truth, and how far two models agree on it."""
+    from memecmd_utils import ground_truth_run, profiles
+
+    found = numbers["ground_truth"]
+    if not found.get("retrieval"):
+        yield words["no truth"]
+        return
+    kappas = {row["what"]: row for row in found["agreement"]}
+    yield words["agreement"].format(
+        send=_kappa(kappas["send or not"]),
+        grade=_kappa(kappas["grade 0/1/2"]),
+        turns=found["retrieval"][0]["turns"],
+    )
+    table = ground_truth_run.short_table(found, profiles.load_profile(numbers["profile"]))
+    yield from ("", "| " + " | ".join(table.columns) + " |", "|" + "---|" * len(table.columns))
+    for row in table.itertuples(index=False):
+        yield "| " + " | ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row) + " |"
+
+
+def _kappa(row: dict[str, Any]) -> str:
+    return f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
 
 
 def _table_1(numbers: dict[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:

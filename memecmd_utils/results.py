@@ -1,6 +1,6 @@
 """The numbers of a run: what the README, the page and the comparison in CI read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,13 @@ def numbers(
     ratings: Sequence[Rating],
     consistency: Sequence[Consistency],
     gate_table: dict[str, Any],
+    truth: Mapping[str, list[dict[str, Any]]] | None = None,
+    grades: Mapping[str, tables.Values] | None = None,
 ) -> dict[str, Any]:
-    """Everything that the report quotes, computed from the run's records."""
+    """Everything that the report quotes, computed from the run's records.
+
+    `truth` are the tables of `ground_truth.json`, `grades` those of placed memes by strategy.
+    """
     turns = [turn for dialogue in dialogues for turn in dialogue.turns]
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
     texts = [turn.text for turn in turns]
@@ -81,10 +86,12 @@ def numbers(
         "table_2": frame_rows(
             tables.table_2(tables.case_dialogues(placements, dialogues), ratings, consistency, profile)
         ),
-        "effects": frame_rows(tables.effects(ratings, consistency, dialogues, profile)),
+        "effects": frame_rows(tables.effects(ratings, consistency, dialogues, profile, grades)),
+        "ground_truth": dict(truth or {}),
         "judge_check": frame_rows(tables.judge_check(ratings, profile)),
         "ratings": {
             "total": len(ratings),
+            "placed": len(placements),
             "unscored": sum(rating.overall is None for rating in ratings),
             "sources": sorted({rating.source for rating in ratings}),
         },

@@ -39,6 +39,7 @@ WRITTEN_BY = {
     "placements.parquet": "04_retrieval",
     "ratings.parquet": "05_evaluation",
     "consistency.parquet": "05_evaluation",
+    "ground_truth.json": "05_evaluation",
 }
 
 

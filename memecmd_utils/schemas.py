@@ -265,3 +265,28 @@ class Consistency(Record):
     scorer: Text
     text: Literal["u_t", "u_t+1", "shuffled"]
     score: float = Field(ge=0, le=100)
+
+
+class Mark(Record):
+    """What one marker says of a turn: whether one would send a meme there, and the memes that fit best.
+
+    A marker reads u_1..u_{t-1} and the sheet of pictures and captions; no annotation, summary or score.
+    """
+
+    dialogue_id: Text
+    turn: int = Field(ge=2)
+    marker: Text
+    send: bool
+    best: list[str]
+    """Ids of the memes that fit best, the best first; may be empty."""
+
+
+class Grade(Record):
+    """Graded relevance of one pooled meme at one turn, judged without knowing which system found it."""
+
+    dialogue_id: Text
+    turn: int = Field(ge=2)
+    meme_id: Text
+    grader: Text
+    grade: int = Field(ge=0, le=2)
+    """0: does not fit; 1: one could send it; 2: it lands."""

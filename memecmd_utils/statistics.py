@@ -197,3 +197,68 @@ def holm(p_values: Sequence[float]) -> list[float]:
         floor = max(floor, min(1.0, p * (len(known) - rank)))
         out[i] = floor
     return out
+
+
+def kappa(pairs: Sequence[tuple[int, int]], classes: int) -> float:
+    """Cohen's kappa of two raters over items, with quadratic weights (for two classes: the plain one)."""
+    counts = np.zeros((classes, classes))
+    np.add.at(counts, tuple(np.array(pairs, dtype=int).reshape(-1, 2).T), 1)
+    return float(_kappa(counts[None])[0])
+
+
+def _kappa(counts: np.ndarray) -> np.ndarray:
+    """Quadratically weighted kappa of confusion matrices, shape [n, classes, classes] (Cohen, 1968)."""
+    grades = np.arange(counts.shape[1])
+    weights = (grades[:, None] - grades) ** 2
+    total = counts.sum(axis=(1, 2))
+    by_chance = counts.sum(2)[:, :, None] * counts.sum(1)[:, None, :]
+    with np.errstate(invalid="ignore", divide="ignore"):  # all items in one class: no chance to disagree
+        expected = (weights * by_chance).sum((1, 2)) / total
+        return 1 - (weights * counts).sum((1, 2)) / expected
+
+
+def cluster_kappa(
+    pairs: Sequence[tuple[int, int]],
+    clusters: Sequence[Hashable],
+    classes: int,
+    rng: np.random.Generator,
+    samples: int = 2000,
+) -> Estimate:
+    """Kappa of two raters with an interval from resampled clusters."""
+    if not len(pairs):
+        return EMPTY
+    names = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
+    counts = np.zeros((len(names), classes, classes))
+    first, second = np.array(pairs, dtype=int).T
+    np.add.at(counts, ([names[name] for name in clusters], first, second), 1)
+    value = float(_kappa(counts.sum(axis=0)[None])[0])
+    if len(names) < MIN_CLUSTERS:
+        return Estimate(value, float("nan"), float("nan"), len(pairs))
+    picks = rng.integers(len(names), size=(samples, len(names)))
+    return Estimate(value, *_interval(_kappa(counts[picks].sum(axis=1))), len(pairs))
+
+
+def cluster_draws(
+    values: np.ndarray, clusters: Sequence[Hashable], rng: np.random.Generator, samples: int = 2000
+) -> np.ndarray:
+    """Means of the columns of `values` [items, k] in resampled clusters: [samples, k].
+
+    All columns see the same resamples, so a difference of two columns is a paired one.
+    """
+    names = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
+    position = np.array([names[name] for name in clusters])
+    sums = np.zeros((len(names), values.shape[1]))
+    np.add.at(sums, position, values)
+    picks = rng.integers(len(names), size=(samples, len(names)))
+    times = np.stack([np.bincount(row, minlength=len(names)) for row in picks]).astype(float)
+    counts = np.bincount(position, minlength=len(names)).astype(float)
+    # Summed cluster by cluster: a matrix product may round in another way with another number of threads.
+    total = sum(times[:, i : i + 1] * sums[i] for i in range(len(names)))
+    return total / (times @ counts)[:, None]
+
+
+def from_draws(value: float, draws: np.ndarray, n: int, clusters: int, null: float | None = None) -> Estimate:
+    """An estimate whose interval (and p-value against `null`) come from draws of `cluster_draws`."""
+    if clusters < MIN_CLUSTERS:
+        return Estimate(value, float("nan"), float("nan"), n)
+    return Estimate(value, *_interval(draws), n, None if null is None else _two_sided(draws, null))

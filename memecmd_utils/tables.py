@@ -154,13 +154,19 @@ def effects(
     consistency: Sequence[Consistency],
     dialogues: Sequence[Dialogue],
     profile: Profile,
+    grades: Mapping[str, Values] | None = None,
 ) -> pd.DataFrame:
-    """Choice effect (paired by turn) and timing effect, by metric, with Holm over the choice effects."""
+    """Choice effect (paired by turn) and timing effect, by metric, with Holm over the choice effects.
+
+    `grades` are mean grades (0-2) of placed memes by strategy, where the run has ground truth.
+    """
     names = {d.dialogue_id for d in dialogues}
     judged = _of_first_judge(ratings)
     longest = profile.n_turns
 
     def values(metric: str, strategy: str) -> Values:
+        if metric == "grade":
+            return dict((grades or {}).get(strategy, {}))
         if metric == "judge":
             return judge_values(judged, strategy, names, longest)
         text = "u_t+1" if metric == "consistency u_t+1" else "u_t"
@@ -172,7 +178,7 @@ def effects(
         return pd.DataFrame(
             columns=["effect", "metric", "comparison", "mean", "low", "high", "n", "p", "p_holm"]
         )
-    for metric in ("judge", "consistency", "consistency u_t+1"):
+    for metric in (*(("grade",) if grades else ()), "judge", "consistency", "consistency u_t+1"):
         for strategy in ("greedy", "sampling"):
             rng = seeds.rng(profile.seed, "effect", metric, strategy)
             got = statistics.paired_difference(

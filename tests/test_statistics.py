@@ -207,3 +207,49 @@ def test_too_few_dialogues_give_no_interval_and_no_p(monkeypatch):
         assert all(np.isfinite(item.mean) for item in found)
         assert all(np.isfinite(item.low) == known for item in found)
         assert all((item.p is not None) == known for item in found[1:])
+
+
+def test_kappa_by_hand_and_against_its_textbook_form() -> None:
+    """Cohen (1960): observed 0.7, by chance 0.5 * 0.6 + 0.5 * 0.4 = 0.5, kappa 0.4."""
+    pairs = [(1, 1)] * 4 + [(1, 0)] + [(0, 1)] * 2 + [(0, 0)] * 3
+    assert statistics.kappa(pairs, 2) == pytest.approx(0.4)
+    assert statistics.kappa([(0, 0), (1, 1), (2, 2)], 3) == 1
+    assert np.isnan(statistics.kappa([(1, 1), (1, 1)], 2))  # one class only: nothing to agree on by chance
+
+
+def test_weighted_kappa_forgives_small_differences() -> None:
+    base = [(0, 0), (1, 1), (2, 2)] * 5
+    assert statistics.kappa([*base, (0, 1)], 3) > statistics.kappa([*base, (0, 2)], 3)
+    generator = rng(3)
+    unrelated = list(zip(generator.integers(3, size=4000), generator.integers(3, size=4000), strict=True))
+    assert abs(statistics.kappa(unrelated, 3)) < 0.05
+
+
+def test_the_interval_of_kappa_widens_when_disagreement_is_clustered() -> None:
+    """The same pairs; disagreements either spread over the dialogues or heaped in a fifth of them."""
+    pairs = ([(0, 0)] * 4 + [(1, 1)] * 4 + [(0, 1)] * 2) * 20
+    spread = [i // 10 for i in range(200)]
+    order = np.argsort([a != b for a, b in pairs], kind="stable")
+    heaped = [pairs[i] for i in order]
+    even = statistics.cluster_kappa(pairs, spread, 2, rng())
+    uneven = statistics.cluster_kappa(heaped, spread, 2, rng())
+    assert even.mean == pytest.approx(uneven.mean) and even.low <= even.mean <= even.high
+    assert width(uneven) > 3 * width(even) + 0.05
+    assert statistics.cluster_kappa([], [], 2, rng()) == statistics.EMPTY
+
+
+def test_draws_of_columns_are_those_of_cluster_mean_and_paired() -> None:
+    values, clusters = clustered(5, 60, 7, 1.0, 1.0)
+    both = np.stack([values, values + 2], axis=1)
+    draws = statistics.cluster_draws(both, clusters, rng(4), 2000)
+    assert draws.shape == (2000, 2)
+    assert np.allclose(draws[:, 1] - draws[:, 0], 2)
+    got = statistics.from_draws(float(values.mean()), draws[:, 0], len(values), 60, 0.0)
+    usual = statistics.cluster_mean(values, clusters, rng(4), 2000)
+    assert (got.low, got.high) == pytest.approx((usual.low, usual.high))
+    assert got.p is not None and 0 < got.p <= 1
+
+
+def test_too_few_clusters_give_no_interval_from_draws() -> None:
+    got = statistics.from_draws(1.0, np.ones(10), 4, 1, 0.0)
+    assert got.mean == 1 and np.isnan(got.low) and np.isnan(got.high) and got.p is None

@@ -1,0 +1,181 @@
+"""Stage 05 against the ground truth: agreement, timing, retrieval systems, grades of placed memes."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils import (
+    ground_truth,
+    promotion,
+    results,
+    retrieval_evaluation,
+    retrieval_systems,
+    schemas,
+    storage,
+)
+from memecmd_utils.ground_truth import GroundTruth, Relevance
+from memecmd_utils.profiles import Profile
+from memecmd_utils.retrieval_systems import Query, System
+from memecmd_utils.runs import Run
+
+STRICT = 3
+"""Sum of two grades from which a meme lands for both graders: at least 2 and 1."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Retrieval against the ground truth: all systems, their paired differences, the stricter relevance."""
+
+    systems: pd.DataFrame
+    differences: pd.DataFrame
+    strict: pd.DataFrame
+
+    def save(self, run: Run, agreement: pd.DataFrame, timing: pd.DataFrame) -> None:
+        """Write `ground_truth.json`, which the report and the README quote."""
+        tables = {
+            "agreement": agreement,
+            "timing": timing,
+            "retrieval": self.systems,
+            "retrieval_strict": self.strict,
+            "retrieval_differences": self.differences,
+        }
+        rows = {name: results.frame_rows(table) for name, table in tables.items()}
+        storage.write_json(run.write("ground_truth.json"), rows)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Scores [turns, memes] of every system, with the turns and the memes they belong to."""
+
+    matrices: dict[System, np.ndarray]
+    asked: list[Query]
+    meme_ids: list[str]
+
+
+def rank(
+    run: Run,
+    dialogues: Sequence[schemas.Dialogue],
+    memes: Mapping[str, schemas.Meme],
+    annotations: Sequence[schemas.Annotation],
+) -> Ranked:
+    """Score the library with every system, under the run's embedder and the one that took no part in it."""
+    usable = [a for a in annotations if not a.unscored]
+    asked = retrieval_systems.queries(dialogues)
+    names = dict.fromkeys([run.profile.embedder, run.profile.consistency_embedder])
+    embedders = {name: run.embedder(name) for name in names}
+    encoders = {name: embedder.encode for name, embedder in embedders.items()}
+    found = retrieval_systems.score_matrices(asked, memes, usable, encoders, run.profile.weights)
+    matrices = dict(found)
+    for embedder in embedders.values():
+        promotion.note_vectors(run.folder, embedder)
+    return Ranked(matrices, asked, [a.meme_id for a in usable])
+
+
+def evaluate(
+    run: Run,
+    dialogues: Sequence[schemas.Dialogue],
+    memes: Mapping[str, schemas.Meme],
+    annotations: Sequence[schemas.Annotation],
+    truth: GroundTruth,
+) -> Found:
+    """Measure every system against the grades; empty tables where the run has none."""
+    if not truth.grades:
+        return Found(*(pd.DataFrame(columns=list(names)) for names in retrieval_evaluation.HEADS))
+    ranked = rank(run, dialogues, memes, annotations)
+    relevant = ground_truth.relevance(truth.grades)
+    tables = []
+    for level in (ground_truth.RELEVANT, STRICT):
+        measured, keys = retrieval_evaluation.evaluate(
+            ranked.matrices, ranked.asked, ranked.meme_ids, relevant, run.profile, level
+        )
+        tables.append(retrieval_evaluation.tables(measured, keys, run.profile, run.profile.embedder))
+    (systems, differences), (strict, _) = tables
+    return Found(systems, differences, strict)
+
+
+def pool(
+    run: Run, ranked: Ranked, truth: GroundTruth, placements: Sequence[schemas.Placement]
+) -> dict[ground_truth.Key, list[str]]:
+    """What is to be graded: the top 5 of the planned systems, the markers' best and all placed memes.
+
+    Systems: all four terms, each term alone and the caption baseline under both embedders with the run's
+    centring, and one random ranking.
+    """
+    wanted = {*retrieval_systems.PARTS, retrieval_systems.FULL, retrieval_systems.CAPTION}
+    rankings: dict[str, dict[ground_truth.Key, list[str]]] = {}
+    orders = {
+        " ".join(system): retrieval_systems.order(scores, ranked.meme_ids)
+        for system, scores in ranked.matrices.items()
+        if system.uses in wanted and system.centring == run.profile.centring
+    }
+    orders["random"] = retrieval_systems.random_order(ranked.asked, len(ranked.meme_ids), run.profile.seed, 0)
+    for name, order in orders.items():
+        rankings[name] = {
+            q.key: [ranked.meme_ids[i] for i in row[: ground_truth.POOL_DEPTH]]
+            for q, row in zip(ranked.asked, order, strict=True)
+        }
+    also: dict[ground_truth.Key, list[str]] = {}
+    for mark in truth.marks:
+        also.setdefault((mark.dialogue_id, mark.turn), []).extend(mark.best)
+    for placed in placements:
+        also.setdefault((placed.dialogue_id, placed.turn), []).append(placed.meme_id)
+    return ground_truth.pool(rankings, also, run.profile.seed)
+
+
+def grades_of_placed(
+    placements: Sequence[schemas.Placement], truth: GroundTruth
+) -> dict[str, dict[ground_truth.Key, float]]:
+    """Mean grade (0-2) of the placed memes that were judged, by strategy and turn."""
+    if not truth.grades:
+        return {}
+    relevant: Relevance = ground_truth.relevance(truth.grades)
+    return ground_truth.placed_grades(placements, relevant, len(truth.graders))
+
+
+def load_found(run: Run) -> dict[str, list[dict]]:
+    """`ground_truth.json` of a run; empty tables where it has no ground truth."""
+    return json.loads(run.read("ground_truth.json").read_text(encoding="utf-8"))
+
+
+def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.DataFrame:
+    """The systems that fed the pool, the same score uncentred, and random, with intervals of differences.
+
+    The difference in nDCG@5 to random and to the run's own full score, each `mean [low, high]`.
+    """
+    baselines = (retrieval_systems.CAPTION, retrieval_systems.RANDOM)
+    uses = (retrieval_systems.FULL, *retrieval_systems.PARTS, *baselines)
+    rows = []
+    differences = {
+        (row["embedder"], row["centring"], row["uses"], row["minus"]): row
+        for row in found["retrieval_differences"]
+        if row["measure"] == "nDCG@5"
+    }
+    for row in found["retrieval"]:
+        system = row["embedder"], row["centring"], row["uses"]
+        as_run = row["centring"] in ("", profile.centring)
+        if row["uses"] not in uses or not (as_run or row["uses"] == retrieval_systems.FULL):
+            continue
+        shown = {
+            "embedder": row["embedder"] or "–",
+            "uses": row["uses"] + ("" if as_run else ", not centred"),
+        }
+        if profile.centring == "none" and not as_run:
+            shown["uses"] = row["uses"] + ", centred"
+        shown |= {column: row[column] for column in retrieval_evaluation.COLUMNS}
+        for against in ("random", "the full score"):
+            shown[f"nDCG@5 minus {against}"] = _interval(differences.get((*system, against)))
+        rows.append(shown)
+    rows.sort(key=lambda row: -row["nDCG@5"])
+    columns = ["embedder", "uses", *retrieval_evaluation.COLUMNS]
+    columns += ["nDCG@5 minus random", "nDCG@5 minus the full score"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _interval(row: Mapping | None) -> str:
+    if row is None:
+        return "–"
+    text = f"{row['mean']:+.3f}"
+    return text if row["low"] is None else f"{text} [{row['low']:+.3f}, {row['high']:+.3f}]"

@@ -1,0 +1,244 @@
+"""The manifest of a release: ties every file to the profile, the package, the models and the inputs."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from memecmd_utils import __version__, freeze, paths, profiles, prompting, release_tables, schemas, storage
+
+FILE = "manifest.json"
+SUMS = "sha256sums.txt"
+FORMAT = 1
+"""Version of the layout of a release; raised when a reader of the older one could not read it."""
+FOREIGN = {".git", ".gitattributes", ".cache", ".DS_Store"}
+"""What a hub, git or a desktop puts beside the files of a release; no part of it."""
+STAGE = "06_figures"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class FileEntry(_Part):
+    """One file: what it is, and what it was made from."""
+
+    path: str
+    bytes: int
+    sha256: str
+    records: int | None = None
+    """Rows of a table."""
+    stage: str
+    """The notebook that made what is in it."""
+    made_from: list[str]
+    """Files of the run, of the example corpus or of this release."""
+    sources: list[str] = []
+    """Who wrote or computed what is in it: the distinct values of `source`."""
+    prompt_sha256: list[str] = []
+
+
+class ProfileEntry(_Part):
+    """The settings that decide what a run makes; no address, no path of a machine, no name of a key."""
+
+    name: str
+    sha256: str
+    """Of the settings as sorted JSON."""
+    settings: dict[str, Any]
+
+
+class Manifest(_Part):
+    """The whole manifest. Nothing in it depends on the clock or on the machine."""
+
+    release_format: int
+    package: str
+    package_version: str
+    run: str
+    profile: ProfileEntry
+    models: dict[str, list[str]]
+    """Part of the work -> who did it: `authored`, `drawn`, `computed` or a model's name and label."""
+    inputs: dict[str, dict[str, str]]
+    """SHA-256 of what went in: texts of the example corpus, prompts, files named by the profile."""
+    counts: dict[str, int]
+    files: list[FileEntry]
+
+    @property
+    def tables(self) -> list[str]:
+        """Tables of the release, in the order of `release_tables.TABLES`."""
+        listed = {entry.path for entry in self.files}
+        return [name for name in release_tables.TABLES if f"{name}.jsonl" in listed]
+
+
+def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Path inside the release and path on disk of every file, sorted."""
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if path.is_file() and inside.parts[0] not in FOREIGN and path.name != ".DS_Store":
+            yield inside.as_posix(), path
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file in a release but the list of checksums itself, by path."""
+    return {name: sha256(path) for name, path in files_of(folder) if name != SUMS}
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, read in blocks."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def settings_sha256(settings: Mapping[str, Any]) -> str:
+    """SHA-256 of settings as sorted JSON."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def public_settings(profile: profiles.Profile) -> dict[str, Any]:
+    """The settings that decide what a run makes, fit to be passed on.
+
+    Of a folder or file elsewhere only its name is given, of a feed no user, password or query, of an endpoint
+    its model and not its address.
+    """
+    settings = _deciding(profile.model_dump(mode="json"))
+    settings["sources"] = [_named(source) for source in profile.sources]
+    settings["news"] = _named(profile.news)
+    settings["curation"] = profile.curation and _named(profile.curation)
+    settings["embedder"], settings["name"] = _named(profile.embedder), _named(profile.name)
+    settings["feeds"] = [re.sub(r"[?#].*$|(?<=//)[^/@]*@", "", feed) for feed in profile.feeds]
+    return settings
+
+
+def _deciding(value: Any) -> Any:
+    if isinstance(value, dict):
+        left_out = profiles.HOW_NOT_WHAT | {"base_url"}
+        return {key: _deciding(inner) for key, inner in value.items() if key not in left_out}
+    return [_deciding(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _named(text: str) -> str:
+    path = Path(text).expanduser()
+    if path.is_absolute() and path.is_relative_to(paths.root):
+        return path.relative_to(paths.root).as_posix()
+    return path.name if path.is_absolute() or ".." in path.parts else text
+
+
+def inputs(profile: profiles.Profile, tables: Iterable[str]) -> dict[str, dict[str, str]]:
+    """SHA-256 of the example texts and the ground truth, where a run has them, of prompts and named files."""
+    example = "example" in profile.sources or profile.news == "example" or profile.llm == "authored"
+    named = [paths.root / name for name in (profile.news, profile.curation) if name]
+    prompts = sorted(path.stem for path in paths.prompts.glob("*.j2"))
+    truth = [paths.example / f"{name}.jsonl" for name in tables if release_tables.TABLES[name].optional]
+    return {
+        "example_texts": freeze.text_hashes() if example else {},
+        "prompts": {name: prompting.prompt_sha256(name) for name in prompts},
+        "ground_truth": {path.name: sha256(path) for path in truth if path.is_file()},
+        "files": {path.name: sha256(path) for path in named if path.is_file()},
+    }
+
+
+def write(
+    folder: Path,
+    records: Mapping[str, Sequence[schemas.Record]],
+    profile: profiles.Profile,
+    run: str,
+    models: Mapping[str, Sequence[str]],
+    digests: Mapping[str, str],
+) -> None:
+    """Write the manifest of the files in `digests` (path to sha256), all but itself and the sums."""
+    settings = public_settings(profile)
+    pictures = {meme.file: meme for meme in records["memes"] if meme.file}
+    found = Manifest(
+        release_format=FORMAT,
+        package="memecmd",
+        package_version=__version__,
+        run=run,
+        profile=ProfileEntry(name=settings["name"], sha256=settings_sha256(settings), settings=settings),
+        models={part: sorted(set(names)) for part, names in models.items()},
+        inputs=inputs(profile, records),
+        counts=counts(records),
+        files=[
+            FileEntry(
+                path=path,
+                bytes=(folder / path).stat().st_size,
+                sha256=digest,
+                **_origin(path, records, pictures),
+            )
+            for path, digest in sorted(digests.items())
+        ],
+    )
+    storage.write_json(folder / FILE, found.model_dump(mode="json", exclude_defaults=True))
+
+
+def counts(records: Mapping[str, Sequence[Any]]) -> dict[str, int]:
+    """Number of records of every table, of turns and of images."""
+    return {table: len(rows) for table, rows in records.items()} | {
+        "turns": sum(len(dialogue.turns) for dialogue in records["dialogues"]),
+        "images": sum(bool(meme.file) for meme in records["memes"]),
+    }
+
+
+def _origin(
+    path: str, records: Mapping[str, Sequence[Any]], pictures: Mapping[str, schemas.Meme]
+) -> dict[str, Any]:
+    table = path.removesuffix(".jsonl").removesuffix(".parquet")
+    if path in pictures:
+        about, sources = release_tables.TABLES["memes"], {"sources": [pictures[path].source]}
+        return {"stage": about.stage, "made_from": list(about.made_from), **sources}
+    if table in records:
+        about = release_tables.TABLES[table]
+        made_from = [*about.made_from, "images/"] if path == "memes.parquet" else list(about.made_from)
+        described = release_tables.sources(records[table])
+        return {"stage": about.stage, "made_from": made_from, "records": len(records[table]), **described}
+    return {"stage": STAGE, "made_from": [f"{name}.jsonl" for name in records]}
+
+
+def read(folder: Path) -> Manifest:
+    """Read and validate a manifest; `ValueError` says in one line what is wrong with it."""
+    try:
+        text = (folder / FILE).read_text(encoding="utf-8")
+        wanted = json.loads(text).get("release_format")
+        if wanted != FORMAT:
+            raise ValueError(f"release format {wanted!r}; this version of the package reads {FORMAT}")
+        return Manifest.model_validate_json(text)
+    except FileNotFoundError:
+        raise ValueError(f"{FILE} is missing") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{FILE}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{FILE}: {error}") from None
+
+
+def problems(folder: Path, found: Manifest, digests: Mapping[str, str]) -> list[str]:
+    """What differs between a manifest and the files on disk: missing, unlisted, size, checksum."""
+    listed = {entry.path: entry for entry in found.files}
+    here = {path: digest for path, digest in digests.items() if path != FILE}
+    wrong = [f"{path}: in {FILE} but missing" for path in sorted(listed.keys() - here.keys())]
+    wrong += [f"{path}: not listed in {FILE}" for path in sorted(here.keys() - listed.keys())]
+    for path in sorted(listed.keys() & here.keys()):
+        size = (folder / path).stat().st_size
+        if size != listed[path].bytes:
+            wrong.append(f"{path}: {size} bytes, {FILE} says {listed[path].bytes}")
+        if here[path] != listed[path].sha256:
+            wrong.append(f"{path}: not the sha256 of {FILE}")
+    if len(listed) != len(found.files):
+        wrong.append(f"{FILE} lists a file twice")
+    if found.profile.sha256 != settings_sha256(found.profile.settings):
+        wrong.append(f"{FILE}: the profile's settings do not have its sha256")
+    return wrong
+
+
+def wrong_records(found: Manifest, records: Mapping[str, Sequence[schemas.Record]]) -> list[str]:
+    """What the manifest says of the tables that is not so: counts, sources, prompts."""
+    wrong = [] if found.counts == counts(records) else [f"{FILE}: counts {found.counts} are not so"]
+    for entry in found.files:
+        table = entry.path.removesuffix(".jsonl").removesuffix(".parquet")
+        if table not in records:
+            continue
+        said = {"sources": entry.sources, "prompt_sha256": entry.prompt_sha256}
+        if said != release_tables.sources(records[table]) or entry.records != len(records[table]):
+            wrong.append(f"{FILE}: records, sources or prompts of {entry.path} are not so")
+    return wrong

@@ -1,0 +1,135 @@
+"""Retrieval measured against graded ground truth: R@K, MRR, nDCG@5, judged@5, bpref.
+
+The measures are trec_eval's own code (`pytrec_eval-terrier`). R@K is, as in image-text retrieval, the
+share of turns with a relevant meme among the top K (trec_eval's success_K): a turn has many relevant memes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils import retrieval_systems as systems
+from memecmd_utils import seeds, statistics
+from memecmd_utils.ground_truth import RELEVANT, Relevance
+from memecmd_utils.profiles import Profile
+from memecmd_utils.retrieval_systems import System
+
+MEASURES = {
+    "R@1": "success_1",
+    "R@5": "success_5",
+    "MRR": "recip_rank",
+    "nDCG@5": "ndcg_cut_5",
+    "bpref": "bpref",
+}
+COLUMNS = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5", "bpref")
+_SYSTEM = ("embedder", "centring", "uses")
+_HEAD = (*_SYSTEM, *COLUMNS, "R@1 low", "R@1 high", "nDCG@5 low", "nDCG@5 high", "turns")
+HEADS = (_HEAD, (*_SYSTEM, "minus", "measure", "mean", "low", "high", "p"), _HEAD)
+"""Columns of the three tables: systems, differences, systems with the stricter relevance."""
+RANDOM_DRAWS = 20
+"""Random rankings whose mean stands for random: one alone would add its luck."""
+
+
+def per_turn(
+    order: np.ndarray,
+    meme_ids: Sequence[str],
+    keys: Sequence[tuple[str, int]],
+    relevant: Relevance,
+    level: int = RELEVANT,
+) -> np.ndarray:
+    """Measures of one ranking, [turns, len(COLUMNS)].
+
+    `order` [turns, memes] holds positions in `meme_ids`, best first. nDCG takes the summed grades as gains,
+    the others take memes from `level` on as relevant; unjudged memes count as not relevant, except in bpref.
+    """
+    import pytrec_eval
+
+    names = [f"{dialogue}/{turn}" for dialogue, turn in keys]
+    judged = {name: relevant[key] for name, key in zip(names, keys, strict=True)}
+    found = {
+        name: {meme_ids[meme]: float(len(row) - rank) for rank, meme in enumerate(row)}
+        for name, row in zip(names, order.tolist(), strict=True)
+    }
+    wanted = {"success_1,5", "recip_rank", "ndcg_cut_5", "bpref"}
+    scores = pytrec_eval.RelevanceEvaluator(judged, wanted, relevance_level=level).evaluate(found)
+    out = np.empty((len(keys), len(COLUMNS)))
+    for row, (name, key) in enumerate(zip(names, keys, strict=True)):
+        top = [meme_ids[meme] for meme in order[row, :5]]
+        values = {column: scores[name][measure] for column, measure in MEASURES.items()}
+        values["judged@5"] = sum(meme in relevant[key] for meme in top) / max(1, len(top))
+        out[row] = [values[column] for column in COLUMNS]
+    return out
+
+
+def evaluate(
+    matrices: Mapping[System, np.ndarray],
+    asked: Sequence[systems.Query],
+    meme_ids: Sequence[str],
+    relevant: Relevance,
+    profile: Profile,
+    level: int = RELEVANT,
+) -> tuple[dict[System, np.ndarray], list[tuple[str, int]]]:
+    """Measures of every system and of random at the turns that have a relevant meme, and those turns."""
+    rows = [i for i, q in enumerate(asked) if max(relevant.get(q.key, {"": 0}).values()) >= level]
+    keys = [asked[i].key for i in rows]
+    out = {
+        system: per_turn(systems.order(scores[rows], meme_ids), meme_ids, keys, relevant, level)
+        for system, scores in matrices.items()
+    }
+    here = [asked[i] for i in rows]
+    draws = [
+        per_turn(
+            systems.random_order(here, len(meme_ids), profile.seed, draw), meme_ids, keys, relevant, level
+        )
+        for draw in range(RANDOM_DRAWS)
+    ]
+    out[System("", "", systems.RANDOM)] = np.mean(draws, axis=0)
+    return out, keys
+
+
+def tables(
+    measured: Mapping[System, np.ndarray], keys: Sequence[tuple[str, int]], profile: Profile, embedder: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Means of all systems, and paired differences to the run's own system and to random, with intervals.
+
+    Dialogues are resampled; every system sees the same resamples.
+    """
+    names, clusters = list(measured), [dialogue for dialogue, _ in keys]
+    values = np.hstack([measured[name] for name in names])
+    rng = seeds.rng(profile.seed, "bootstrap", "retrieval")
+    draws = statistics.cluster_draws(values, clusters, rng, profile.bootstrap_samples)
+    means, k = values.mean(axis=0), len(COLUMNS)
+
+    def estimate(at: int, less: int | None = None) -> statistics.Estimate:
+        mean, drawn = (
+            (means[at], draws[:, at])
+            if less is None
+            else (means[at] - means[less], draws[:, at] - draws[:, less])
+        )
+        null = None if less is None else 0.0
+        return statistics.from_draws(float(mean), drawn, len(keys), len(set(clusters)), null)
+
+    rows: list[dict[str, Any]] = []
+    differences: list[dict[str, Any]] = []
+    own = System(embedder, profile.centring, systems.FULL)
+    bases = {"the full score": names.index(own), "random": names.index(System("", "", systems.RANDOM))}
+    for i, system in enumerate(names):
+        found = {column: estimate(i * k + c) for c, column in enumerate(COLUMNS)}
+        row = {**system._asdict(), **{column: got.mean for column, got in found.items()}}
+        for column in ("R@1", "nDCG@5"):
+            row |= {f"{column} low": found[column].low, f"{column} high": found[column].high}
+        rows.append({**row, "turns": len(keys)})
+        for against, base in bases.items():
+            for c, column in enumerate(COLUMNS):
+                if base == i or column == "judged@5":
+                    continue
+                got = estimate(i * k + c, base * k + c)
+                differences.append(
+                    {
+                        **system._asdict(), "minus": against, "measure": column, "mean": got.mean,
+                        "low": got.low, "high": got.high, "p": np.nan if got.p is None else got.p,
+                    }
+                )  # fmt: skip
+    return pd.DataFrame(rows, columns=list(HEADS[0])), pd.DataFrame(differences, columns=list(HEADS[1]))

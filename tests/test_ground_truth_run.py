@@ -1,0 +1,105 @@
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from made_up import annotation, dialogue, meme, placement, profile, vectors
+from test_ground_truth import grade, mark
+
+from memecmd_utils import ground_truth, ground_truth_run, retrieval_systems
+from memecmd_utils.embedding import RecordedEmbedder
+from memecmd_utils.ground_truth import GroundTruth
+
+MEMES = [f"m{i}" for i in range(1, 81)]
+NAMES = [f"news-made-{i}" for i in range(1, 8)]
+
+
+class Tiny:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def encode(self, texts, side) -> np.ndarray:
+        return vectors(texts, side + self.name)
+
+
+def world(tmp_path):
+    settings = profile(embedder="tiny", consistency_embedder="other", bootstrap_samples=200)
+    asked: list[str] = []
+
+    def embedder(name: str | None = None) -> RecordedEmbedder:
+        asked.append(name or "")
+        return RecordedEmbedder(Tiny(name or "tiny"), [], None, "live")
+
+    run = SimpleNamespace(
+        profile=settings, folder=tmp_path, embedder=embedder, write=lambda name: tmp_path / name, asked=asked
+    )
+    annotations = [
+        annotation(m, s_plus=f"{m}好", s_minus=f"{m}坏", emotion=f"{m}情", motivation=f"{m}意") for m in MEMES
+    ]
+    dialogues = [varied(name) for name in NAMES]
+    return run, dialogues, {m: meme(m).model_copy(update={"text": f"{m}字"}) for m in MEMES}, annotations
+
+
+def varied(name: str):
+    made = dialogue(name)
+    summaries = [s.model_copy(update={"scenario": f"{name}{s.turn}"}) for s in made.summaries]
+    return made.model_copy(update={"summaries": summaries})
+
+
+def graded(asked, best) -> list:
+    return [
+        grade(q.turn, m, grader, 2 if m in best[q.key] else 0, q.key[0])
+        for q in asked
+        for m in MEMES
+        for grader in ("g1", "g2")
+    ]
+
+
+def test_the_run_is_measured_end_to_end_and_written_down(tmp_path) -> None:
+    run, dialogues, library, annotations = world(tmp_path)
+    ranked = ground_truth_run.rank(run, dialogues, library, annotations)
+    own = ranked.matrices[retrieval_systems.System("tiny", "attribute", retrieval_systems.FULL)]
+    order = retrieval_systems.order(own, ranked.meme_ids)
+    best = {q.key: {ranked.meme_ids[row[0]]} for q, row in zip(ranked.asked, order, strict=True)}
+    truth = GroundTruth([mark(2, w, True, name=NAMES[0]) for w in "ab"], graded(ranked.asked, best))
+    found = ground_truth_run.evaluate(run, dialogues, library, annotations, truth)
+    rows = found.systems.set_index(["embedder", "centring", "uses"])
+    mine = rows.loc[("tiny", "attribute", retrieval_systems.FULL)]
+    assert mine["R@1"] == mine["nDCG@5"] == mine["judged@5"] == 1 and mine["turns"] == len(ranked.asked)
+    assert rows.loc[("", "", "random")]["R@1"] == pytest.approx(1 / len(MEMES), abs=0.02)
+    assert len(found.systems) == len(found.strict) == 49
+    agreement = ground_truth.agreement(truth, run.profile)
+    found.save(run, agreement, ground_truth.timing(truth, [], dialogues))
+    said = json.loads((tmp_path / "ground_truth.json").read_text(encoding="utf-8"))
+    assert set(said) == {"agreement", "timing", "retrieval", "retrieval_strict", "retrieval_differences"}
+    assert len(said["retrieval"]) == 49 and said["agreement"][1]["value"] == 1
+    assert (tmp_path / "usage" / "embedding:other.keys.json").is_file()
+
+
+def test_without_ground_truth_no_text_is_embedded(tmp_path) -> None:
+    run, dialogues, library, annotations = world(tmp_path)
+    found = ground_truth_run.evaluate(run, dialogues, library, annotations, ground_truth.NONE)
+    assert run.asked == [] and found.systems.empty and {"R@1", "uses"} <= set(found.systems.columns)
+    assert "measure" in found.differences.columns
+    assert ground_truth_run.grades_of_placed([placement(2, "m1")], ground_truth.NONE) == {}
+
+
+def test_the_pool_takes_the_planned_systems_marks_and_placed_memes(tmp_path) -> None:
+    run, dialogues, library, annotations = world(tmp_path)
+    ranked = ground_truth_run.rank(run, dialogues, library, annotations)
+    key = (NAMES[0], 3)
+    plain = ground_truth_run.pool(run, ranked, ground_truth.NONE, [])
+    outside = [m for m in MEMES if m not in plain[key]]
+    row = next(i for i, q in enumerate(ranked.asked) if q.key == key)
+    wanted = set()
+    for system, scores in ranked.matrices.items():
+        single = system.uses in (*retrieval_systems.PARTS, retrieval_systems.FULL, retrieval_systems.CAPTION)
+        if single and system.centring == "attribute":
+            top = retrieval_systems.order(scores[row : row + 1], ranked.meme_ids)[0, :5]
+            wanted |= {ranked.meme_ids[i] for i in top}
+    chance = retrieval_systems.random_order(ranked.asked, len(MEMES), run.profile.seed, 0)[row, :5]
+    assert set(plain[key]) == wanted | {ranked.meme_ids[i] for i in chance}
+    assert len(outside) > 2
+    truth = GroundTruth([mark(3, "a", True, (outside[0],), NAMES[0])], [])
+    placed = [placement(3, outside[1], dialogue_id=NAMES[0])]
+    assert set(ground_truth_run.pool(run, ranked, truth, placed)[key]) == {*plain[key], *outside[:2]}
