@@ -48,15 +48,14 @@ def per_turn(
 
     names = [f"{dialogue}/{turn}" for dialogue, turn in keys]
     judged = {name: relevant[key] for name, key in zip(names, keys, strict=True)}
-    found = {
-        name: {meme_ids[meme]: float(len(row) - rank) for rank, meme in enumerate(row)}
-        for name, row in zip(names, order.tolist(), strict=True)
-    }
+    ranked = np.array(meme_ids, dtype=object)[order].tolist()
+    falling = [float(-rank) for rank in range(order.shape[1])]  # trec_eval wants scores
+    found = {name: dict(zip(row, falling, strict=True)) for name, row in zip(names, ranked, strict=True)}
     wanted = {"success_1,5", "recip_rank", "ndcg_cut_5", "bpref"}
     scores = pytrec_eval.RelevanceEvaluator(judged, wanted, relevance_level=level).evaluate(found)
     out = np.empty((len(keys), len(COLUMNS)))
     for row, (name, key) in enumerate(zip(names, keys, strict=True)):
-        top = [meme_ids[meme] for meme in order[row, :5]]
+        top = ranked[row][:5]
         values = {column: scores[name][measure] for column, measure in MEASURES.items()}
         values["judged@5"] = sum(meme in relevant[key] for meme in top) / max(1, len(top))
         out[row] = [values[column] for column in COLUMNS]

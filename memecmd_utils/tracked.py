@@ -84,9 +84,7 @@ def picture_difference(a: Path, b: Path) -> float:
     return float(np.abs(x - y).mean() / 255)
 
 
-def compare(
-    run: str = "example", tracked: Path = paths.reports, reports: Path = paths.reports
-) -> list[str]:
+def compare(run: str = "example", tracked: Path = paths.reports, reports: Path = paths.reports) -> list[str]:
     """What differs between a run below `reports` and the tracked files; empty if nothing does."""
     folder = reports / run
     found = differences(
