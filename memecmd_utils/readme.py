@@ -35,6 +35,9 @@ WORDS: dict[Language, dict[str, str]] = {
         "grade": "grade (0-2)",
         "choice": "choice",
         "timing": "timing",
+        "and": " and ",
+        "timing of the gate": "When to send: the markers would at {marked}, the gate does at {rate:.0%}; "
+        "its kappa with them is {kappas} (0 is chance).",
         "no truth": "This run has no ground truth.",
         "agreement": "Model-model agreement: kappa {send} on send or not, weighted kappa {grade} on grades. "
         "{turns} turns have a relevant meme.",
@@ -58,6 +61,9 @@ WORDS: dict[Language, dict[str, str]] = {
         "grade": "标注分（0–2）",
         "choice": "选择",
         "timing": "时机",
+        "and": " 和 ",
+        "timing of the gate": "何时发：标注者在 {marked} 的轮次会发，门控在 {rate:.0%} 的轮次发；"
+        "门控与他们的 kappa 为 {kappas}（0 为随机水平）。",
         "no truth": "本次运行没有标注答案。",
         "agreement": "模型间一致性：发与不发 kappa {send}，相关度加权 kappa {grade}。"
         "{turns} 个轮次有相关表情包。",
@@ -155,6 +161,16 @@ def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[st
         grade=_kappa(kappas["grade 0/1/2"]),
         turns=found["retrieval"][0]["turns"],
     )
+    who = {row["who"]: row for row in found["timing"]}
+    markers = sorted(name for name in who if name.startswith("marker"))
+    if "the gate" in who:
+        gate = who["the gate"]
+        yield ""
+        yield words["timing of the gate"].format(
+            marked=words["and"].join(f"{who[name]['rate']:.0%}" for name in markers),
+            rate=gate["rate"],
+            kappas=words["and"].join(f"{gate[f'kappa with {name}']:+.2f}" for name in markers),
+        )
     table = ground_truth_run.short_table(found, profiles.load_profile(numbers["profile"]))
     yield from ("", "| " + " | ".join(table.columns) + " |", "|" + "---|" * len(table.columns))
     for row in table.itertuples(index=False):

