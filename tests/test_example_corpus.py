@@ -23,6 +23,8 @@ def rows(name: str) -> list[dict]:
         ("scenarios.jsonl", ["scenario_id"]),
         ("dialogues.jsonl", ["dialogue_id", "turn"]),
         ("summaries.jsonl", ["dialogue_id", "turn"]),
+        ("marks.jsonl", ["dialogue_id", "turn", "marker"]),
+        ("grades.jsonl", ["dialogue_id", "turn", "grader"]),
     ],
 )
 def test_ids_are_distinct_and_every_row_says_that_it_is_authored(file: str, fields: list[str]) -> None:
