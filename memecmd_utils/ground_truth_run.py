@@ -145,7 +145,11 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
 
     The difference in nDCG@5 to random and to the run's own full score, each `mean [low, high]`.
     """
-    baselines = (retrieval_systems.CAPTION, retrieval_systems.RANDOM)
+    baselines = (
+        retrieval_systems.CAPTION,
+        retrieval_systems.RANDOM,
+        retrieval_systems.RANDOM_GRADED,
+    )
     uses = (retrieval_systems.FULL, *retrieval_systems.PARTS, *baselines)
     rows = []
     differences = {

@@ -70,7 +70,11 @@ def evaluate(
     profile: Profile,
     level: int = RELEVANT,
 ) -> tuple[dict[System, np.ndarray], list[tuple[str, int]]]:
-    """Measures of every system and of random at the turns that have a relevant meme, and those turns."""
+    """Measures of every system and of random at the turns that have a relevant meme, and those turns.
+
+    Unjudged memes count as not relevant, which is hard on the mean of random rankings: the one that fed the
+    pool stands beside it.
+    """
     rows = [i for i, q in enumerate(asked) if max(relevant.get(q.key, {"": 0}).values()) >= level]
     keys = [asked[i].key for i in rows]
     out = {
@@ -85,6 +89,7 @@ def evaluate(
         for draw in range(RANDOM_DRAWS)
     ]
     out[System("", "", systems.RANDOM)] = np.mean(draws, axis=0)
+    out[System("", "", systems.RANDOM_GRADED)] = draws[0]  # the draw that fed the pool
     return out, keys
 
 

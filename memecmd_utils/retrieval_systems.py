@@ -16,6 +16,8 @@ PARTS = ("S+", "S-", "E", "Psi")
 FULL = " ".join(PARTS)
 CAPTION = "context to caption"
 RANDOM = "random"
+RANDOM_GRADED = "random, one ranking graded"
+"""The one random ranking whose top was graded: the mean of many meets memes that nobody judged."""
 CONTEXT_TURNS = 3
 """Last turns that the baseline without annotations compares with the caption."""
 

@@ -67,12 +67,12 @@ def test_the_run_is_measured_end_to_end_and_written_down(tmp_path) -> None:
     mine = rows.loc[("tiny", "attribute", retrieval_systems.FULL)]
     assert mine["R@1"] == mine["nDCG@5"] == mine["judged@5"] == 1 and mine["turns"] == len(ranked.asked)
     assert rows.loc[("", "", "random")]["R@1"] == pytest.approx(1 / len(MEMES), abs=0.02)
-    assert len(found.systems) == len(found.strict) == 49
+    assert len(found.systems) == len(found.strict) == 50
     agreement = ground_truth.agreement(truth, run.profile)
     found.save(run, agreement, ground_truth.timing(truth, [], dialogues))
     said = json.loads((tmp_path / "ground_truth.json").read_text(encoding="utf-8"))
     assert set(said) == {"agreement", "timing", "retrieval", "retrieval_strict", "retrieval_differences"}
-    assert len(said["retrieval"]) == 49 and said["agreement"][1]["value"] == 1
+    assert len(said["retrieval"]) == 50 and said["agreement"][1]["value"] == 1
     assert (tmp_path / "usage" / "embedding:other.keys.json").is_file()
 
 
