@@ -220,7 +220,12 @@ def write_page(run: Run, records: Records, numbers: dict[str, Any]) -> Path:
         chats,
         notebooks,
         sources=dataset_card.provenance(
-            records.dialogues, records.placements, records.memes, records.annotations
+            records.dialogues,
+            records.placements,
+            records.memes,
+            records.annotations,
+            records.truth.marks,
+            records.truth.grades,
         ),
         dataset_dir=run.folder / "release",
         sections=sections(records, numbers),
@@ -233,6 +238,8 @@ def truth_tables(
     """The tables of the ground truth; none where the run has no ground truth."""
     if not found.get("retrieval"):
         return []
+    timing = pd.DataFrame(found["timing"])
+    kappas = sorted(column for column in timing.columns if column.startswith("kappa"))
     return [
         (
             "Which system finds the memes that fit?",
@@ -241,10 +248,14 @@ def truth_tables(
             "the top K. judged@5: share of the top 5 that was graded. Differences with 95 % intervals, "
             "dialogues resampled. Markers and graders are sessions of a large language model, not people.",
         ),
-        ("Model-model agreement", pd.DataFrame(found["agreement"]), "Kappa; quadratic weights for grades."),
+        (
+            "Model-model agreement",
+            pd.DataFrame(found["agreement"], columns=list(ground_truth.AGREEMENT)),
+            "Kappa with 95 % interval, dialogues resampled; quadratic weights for grades; share of the same.",
+        ),
         (
             "When one would send",
-            pd.DataFrame(found["timing"]),
+            timing.reindex(columns=[*ground_truth.TIMING, *kappas]),
             "A marked rate is what two sessions of a model would do; it is no rate of people.",
         ),
     ]

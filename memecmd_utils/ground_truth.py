@@ -16,6 +16,9 @@ import pandas as pd
 from memecmd_utils import paths, schemas, seeds, statistics, storage
 from memecmd_utils.profiles import Profile
 
+AGREEMENT = ("what", "measure", "value", "low", "high", "same", "n")
+TIMING = ("who", "memes", "rate", "mean gap")
+"""Columns of the two tables, to which timing adds a kappa with each marker."""
 RELEVANT = 2
 """Sum of two graders' grades (0-4) from which a meme counts as relevant: a mean of 1 or more."""
 POOL_DEPTH = 5
@@ -140,8 +143,7 @@ def agreement(truth: GroundTruth, profile: Profile) -> pd.DataFrame:
         rows.append(_kappa_row("grade 0/1/2", "weighted kappa", graded, 3, profile))
         relevant = {key: (int(a > 0), int(b > 0)) for key, (a, b) in graded.items()}
         rows.append(_kappa_row("grade 0 or not", "kappa", relevant, 2, profile))
-    columns = ["what", "measure", "value", "low", "high", "same", "n"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=list(AGREEMENT))
 
 
 def _pairs(rows: Sequence[tuple[tuple, str, int]]) -> dict[tuple, tuple[int, int]]:
@@ -193,6 +195,4 @@ def timing(
             pairs = [(int(turn in sent), int(turn in theirs)) for turn in turns]
             row[f"kappa with {marker}"] = np.nan if marker == name else statistics.kappa(pairs, 2)
         rows.append(row)
-    return pd.DataFrame(
-        rows, columns=["who", "memes", "rate", "mean gap", *(f"kappa with {m}" for m in marked)]
-    )
+    return pd.DataFrame(rows, columns=[*TIMING, *(f"kappa with {m}" for m in marked)])
