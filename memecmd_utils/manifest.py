@@ -130,9 +130,11 @@ def inputs(profile: profiles.Profile, tables: Iterable[str]) -> dict[str, dict[s
     example = "example" in profile.sources or profile.news == "example" or profile.llm == "authored"
     named = [paths.root / name for name in (profile.news, profile.curation) if name]
     prompts = sorted(path.stem for path in paths.prompts.glob("*.j2"))
-    truth = [paths.example / f"{name}.jsonl" for name in tables if release_tables.TABLES[name].optional]
+    optional = {f"{name}.jsonl" for name, table in release_tables.TABLES.items() if table.optional}
+    truth = [paths.example / f"{name}.jsonl" for name in tables if f"{name}.jsonl" in optional]
+    texts = {name: digest for name, digest in freeze.text_hashes().items() if name not in optional}
     return {
-        "example_texts": freeze.text_hashes() if example else {},
+        "example_texts": texts if example else {},
         "prompts": {name: prompting.prompt_sha256(name) for name in prompts},
         "ground_truth": {path.name: sha256(path) for path in truth if path.is_file()},
         "files": {path.name: sha256(path) for path in named if path.is_file()},

@@ -62,7 +62,7 @@ def report(release_dir: Path) -> str:
     size = {entry.path: entry.bytes for entry in said.files}
     rows = [(t, counts[t], size[f"{t}.parquet"], size[f"{t}.jsonl"]) for t in said.tables]
     pictures = sum(count for path, count in size.items() if path.startswith("images/"))
-    used = said.inputs.get("example_texts", {})
+    used = {**said.inputs.get("example_texts", {}), **said.inputs.get("ground_truth", {})}
     here = freeze.text_hashes() if used else {}
     same = sum(here.get(name) == digest for name, digest in used.items())
     lines = [

@@ -84,9 +84,9 @@ def picture_difference(a: Path, b: Path) -> float:
     return float(np.abs(x - y).mean() / 255)
 
 
-def compare(run: str = "example", tracked: Path = paths.reports, reports: Path = paths.reports) -> list[str]:
+def compare(run: str = "example", tracked: Path = paths.reports, reports: Path | None = None) -> list[str]:
     """What differs between a run below `reports` and the tracked files; empty if nothing does."""
-    folder = reports / run
+    folder = (reports or paths.reports) / run
     found = differences(
         json.loads((tracked / "numbers.json").read_text(encoding="utf-8")),
         json.loads(_find(folder, "numbers.json").read_text(encoding="utf-8")),

@@ -106,7 +106,7 @@ def test_no_check_of_the_judge_is_said_too() -> None:
 def test_numbers_come_with_intervals() -> None:
     text = readme.render(made_up_numbers())["numbers"]
     assert "60 memes; 12 dialogues (6 news, 6 role) of 216 turns" in text
-    assert "62 memes, one at 30%" in text and "3 of 200 ratings are unscored" in text
+    assert "62 memes, one at 30%" in text and "rated 200 of 248 placed memes; 3 ratings are unscored" in text
     assert "+0.50 [-0.50, +1.50] | 30 | 0.800 |" in text
     assert "-0.25 [-1.25, +0.75] | 30 | – |" in text
     assert "9.00" not in text  # the secondary text stays on the page of the run

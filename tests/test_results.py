@@ -58,7 +58,7 @@ def test_numbers_by_hand() -> None:
     assert 0 < found["dialogues"]["distinct_2"] <= 0.5
     assert found["dialogues"]["summaries"] == 10 and found["dialogues"]["summaries_unscored"] == 0
     assert [row["rate"] for row in found["meme_use"]] == [0.4] * 4
-    assert found["ratings"] == {"total": 16, "unscored": 0, "sources": ["scripted"]}
+    assert found["ratings"] == {"total": 16, "placed": 16, "unscored": 0, "sources": ["scripted"]}
     assert found["gates"] == {"a": {"theta0": 0.5}}
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 

@@ -28,7 +28,7 @@ def test_usage_names_the_model_and_calls_authored_text_by_its_name(tmp_path, mon
 
 def test_expected_memes_follow_table_folder_and_cap(tmp_path):
     example = profiles.load_profile("example")
-    assert run_summary.expected_memes(example) == 60
+    assert run_summary.expected_memes(example) == 200
     assert run_summary.expected_memes(example.model_copy(update={"max_memes": 7})) == 7
     for name in ("a.png", "b.jpg", "c.gif"):
         (tmp_path / name).write_bytes(b"x")
