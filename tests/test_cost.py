@@ -85,6 +85,16 @@ def test_unit_meme_asks_for_every_meme() -> None:
     assert table.calls["05 judge 1 (rating)"] == 3 * 15 + 25
 
 
+def test_a_sample_of_memes_costs_less_and_a_generous_one_changes_nothing() -> None:
+    judges = [{"kind": "yes_no", "llm": "local"}]
+    calls = {n: lines(judges=judges, judge_sample=n).calls["05 judge 1 (yes_no)"] for n in (None, 1, 99)}
+    assert calls[1] < calls[None] == calls[99]
+    rated = {n: lines(judge_unit="meme", judge_sample=n).calls["05 judge 1 (rating)"] for n in (None, 1)}
+    assert rated[1] < rated[None]
+    shown = {n: lines(judge_unit="dialogue", judge_sample=n).calls["05 judge 1 (rating)"] for n in (None, 1)}
+    assert shown[1] == shown[None]  # a whole chat is shown with all its memes
+
+
 def test_yes_no_judge_by_hand() -> None:
     """70 placed memes; 20 memes in each half at 4 contexts: 5 * (70 + 2 * 20 * 4) = 1150."""
     table = lines(judges=[{"kind": "yes_no", "llm": "local"}])

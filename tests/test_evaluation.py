@@ -233,3 +233,21 @@ def test_a_text_judge_sees_the_meme_where_the_screenshot_has_it() -> None:
         at = next(i for i, line in enumerate(lines) if "［表情包1：先吃饭" in line)
         beside = lines[at + 1] if position == "before" else lines[at - 1]
         assert beside.endswith("n1 3")
+
+
+def test_a_sample_is_bounded_shared_by_strategies_and_grows_into_a_larger_one() -> None:
+    turns = {"greedy": (2, 5, 9, 14), "random_same_turns": (2, 5, 9, 14), "random": (3, 5, 8, 9, 12)}
+    placements = [placed(name, t, "m1", s) for name in NAMES for s, where_ in turns.items() for t in where_]
+
+    def kept(n: int | None) -> dict[tuple[str, str], set[int]]:
+        found: dict[tuple[str, str], set[int]] = {}
+        for p in evaluation.to_judge(placements, made_up.profile(judge_sample=n, n_turns=18)):
+            found.setdefault((p.dialogue_id, p.strategy), set()).add(p.turn)
+        return found
+
+    two, three, everything = kept(2), kept(3), kept(None)
+    assert {len(v) for v in two.values()} == {2} and len(two) == len(everything) == len(NAMES) * 3
+    assert all(two[name, "greedy"] == two[name, "random_same_turns"] for name in NAMES)
+    assert all(two[key] < three[key] < everything[key] for key in two)
+    assert len({frozenset(two[name, "greedy"]) for name in NAMES}) > 1  # not always the first ones
+    assert kept(99) == everything and two == kept(2)
