@@ -246,7 +246,14 @@ def truth_tables(
             ground_truth_run.short_table(found, profile),
             "Turns with a relevant meme (mean grade 1 or more of two graders). R@K: a relevant meme among "
             "the top K. judged@5: share of the top 5 that was graded. Differences with 95 % intervals, "
-            "dialogues resampled. Markers and graders are sessions of a large language model, not people.",
+            "dialogues resampled, against the random ranking that was graded. Where judged@5 is below 1 "
+            "the system did not feed the pool: its figures are lower bounds, save bpref, which is too kind "
+            "to it. Markers and graders are sessions of a large language model, not people.",
+        ),
+        (
+            "Grades of the placed memes",
+            pd.DataFrame(found.get("placed", []), columns=["strategy", "memes", "mean grade"]),
+            "0 does not fit, 1 one could send it, 2 it lands; mean of two graders. Empty unless all are.",
         ),
         (
             "Model-model agreement",

@@ -36,6 +36,8 @@ WORDS: dict[Language, dict[str, str]] = {
         "choice": "choice",
         "timing": "timing",
         "and": " and ",
+        "comma": ", ",
+        "mean grades": "Mean grade of the placed memes, of 2: {grades}.",
         "timing of the gate": "When to send: the markers would at {marked}, the gate does at {rate:.0%}; "
         "its kappa with them is {kappas} (0 is chance).",
         "no truth": "This run has no ground truth.",
@@ -62,6 +64,8 @@ WORDS: dict[Language, dict[str, str]] = {
         "choice": "选择",
         "timing": "时机",
         "and": " 和 ",
+        "comma": "，",
+        "mean grades": "已放置表情包的平均分（满分 2）：{grades}。",
         "timing of the gate": "何时发：标注者在 {marked} 的轮次会发，门控在 {rate:.0%} 的轮次发；"
         "门控与他们的 kappa 为 {kappas}（0 为随机水平）。",
         "no truth": "本次运行没有标注答案。",
@@ -171,6 +175,14 @@ def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[st
             rate=gate["rate"],
             kappas=words["and"].join(f"{gate[f'kappa with {name}']:+.2f}" for name in markers),
         )
+    if found["placed"]:
+        yield ""
+        yield words["mean grades"].format(
+            grades=words["comma"].join(
+                f"{STRATEGIES[row['strategy']][words is WORDS['zh']]} {row['mean grade']:.2f}"
+                for row in found["placed"]
+            )
+        )
     table = ground_truth_run.short_table(found, profiles.load_profile(numbers["profile"]))
     yield from ("", "| " + " | ".join(table.columns) + " |", "|" + "---|" * len(table.columns))
     for row in table.itertuples(index=False):
@@ -178,7 +190,8 @@ def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[st
 
 
 def _kappa(row: dict[str, Any]) -> str:
-    return f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+    text = f"{row['value']:.2f}"
+    return text if row["low"] is None else f"{text} [{row['low']:.2f}, {row['high']:.2f}]"
 
 
 def _table_1(numbers: dict[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:

@@ -170,6 +170,8 @@ def _said_of_judge(row: dict[str, Any]) -> str:
 def judge_verdict(found: dict[str, Any]) -> str:
     """One sentence on what the judge's scores are worth in this run."""
     rows = [row for row in found["judge_check"] if row["score"] == "centred"]
+    if not rows and not found.get("ratings", {}).get("total", 1):
+        return "No judge rated anything in this run."
     if not rows:
         return "No judge could be checked: there are too few rated memes."
     row = rows[0]

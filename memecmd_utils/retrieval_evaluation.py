@@ -2,6 +2,10 @@
 
 The measures are trec_eval's own code (`pytrec_eval-terrier`). R@K is, as in image-text retrieval, the
 share of turns with a relevant meme among the top K (trec_eval's success_K): a turn has many relevant memes.
+
+Only what is in the pool was judged. For a system that did not feed it (judged@5 below 1) all measures but
+bpref are lower bounds, and bpref is none the fairer: a pool of depth 5 holds the misses at the top of the
+systems that fed it and few of the others, so bpref favours those that did not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +46,7 @@ def per_turn(
     """Measures of one ranking, [turns, len(COLUMNS)].
 
     `order` [turns, memes] holds positions in `meme_ids`, best first. nDCG takes the summed grades as gains,
-    the others take memes from `level` on as relevant; unjudged memes count as not relevant, except in bpref.
+    the others take memes from `level` on as relevant; unjudged memes count as not relevant, bpref skips them.
     """
     import pytrec_eval
 
@@ -77,6 +81,8 @@ def evaluate(
     """
     rows = [i for i, q in enumerate(asked) if max(relevant.get(q.key, {"": 0}).values()) >= level]
     keys = [asked[i].key for i in rows]
+    if not keys:
+        return {}, []
     out = {
         system: per_turn(systems.order(scores[rows], meme_ids), meme_ids, keys, relevant, level)
         for system, scores in matrices.items()
@@ -89,7 +95,9 @@ def evaluate(
         for draw in range(RANDOM_DRAWS)
     ]
     out[System("", "", systems.RANDOM)] = np.mean(draws, axis=0)
-    out[System("", "", systems.RANDOM_GRADED)] = draws[0]  # the draw that fed the pool
+    # The draw that fed the pool, where this run has the seed and the library that the pool was made with.
+    if draws[0][:, COLUMNS.index("judged@5")].min() == 1:
+        out[System("", "", systems.RANDOM_GRADED)] = draws[0]
     return out, keys
 
 
@@ -100,6 +108,8 @@ def tables(
 
     Dialogues are resampled; every system sees the same resamples.
     """
+    if not keys:
+        return pd.DataFrame(columns=list(HEADS[0])), pd.DataFrame(columns=list(HEADS[1]))
     names, clusters = list(measured), [dialogue for dialogue, _ in keys]
     values = np.hstack([measured[name] for name in names])
     rng = seeds.rng(profile.seed, "bootstrap", "retrieval")
@@ -118,7 +128,10 @@ def tables(
     rows: list[dict[str, Any]] = []
     differences: list[dict[str, Any]] = []
     own = System(embedder, profile.centring, systems.FULL)
-    bases = {"the full score": names.index(own), "random": names.index(System("", "", systems.RANDOM))}
+    bases = {"the full score": names.index(own)}
+    for name in (systems.RANDOM, systems.RANDOM_GRADED):
+        if System("", "", name) in measured:
+            bases[name] = names.index(System("", "", name))
     for i, system in enumerate(names):
         found = {column: estimate(i * k + c) for c, column in enumerate(COLUMNS)}
         row = {**system._asdict(), **{column: got.mean for column, got in found.items()}}

