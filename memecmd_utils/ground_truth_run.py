@@ -193,12 +193,12 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
         if profile.centring == "none" and not as_run:
             shown["uses"] = row["uses"] + ", centred"
         shown |= {column: row[column] for column in retrieval_evaluation.COLUMNS}
-        shown["nDCG@5 minus random"] = _interval(differences.get((*system, chance)))
-        shown["nDCG@5 minus the full score"] = _interval(differences.get((*system, "the full score")))
+        shown["nDCG@5 − random"] = _interval(differences.get((*system, chance)))
+        shown["nDCG@5 − full"] = _interval(differences.get((*system, "the full score")))
         rows.append(shown)
     rows.sort(key=lambda row: -row["nDCG@5"])
     columns = ["embedder", "uses", *retrieval_evaluation.COLUMNS]
-    columns += ["nDCG@5 minus random", "nDCG@5 minus the full score"]
+    columns += ["nDCG@5 − random", "nDCG@5 − full"]
     return pd.DataFrame(rows, columns=columns)
 
 

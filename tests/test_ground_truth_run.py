@@ -141,4 +141,4 @@ def test_random_is_called_graded_only_where_it_was(tmp_path) -> None:
         "retrieval": found.systems.to_dict("records"),
         "retrieval_differences": found.differences.to_dict("records"),
     }
-    assert "[" in ground_truth_run.short_table(saved, run.profile)["nDCG@5 minus random"][0]
+    assert "[" in ground_truth_run.short_table(saved, run.profile)["nDCG@5 − random"][0]
