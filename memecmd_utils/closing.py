@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Records:
     consistency: list[schemas.Consistency]
     truth: ground_truth.GroundTruth = ground_truth.NONE
 
-    @property
+    @cached_property
     def grades(self) -> dict[str, tables.Values]:
         """Mean grades of placed memes by strategy, where the run has ground truth."""
         return ground_truth_run.grades_of_placed(self.placements, self.truth)

@@ -15,6 +15,7 @@ import pandas as pd
 
 from memecmd_utils import paths, schemas, seeds, statistics, storage
 from memecmd_utils.profiles import Profile
+from memecmd_utils.tables import Key, gaps_of
 
 AGREEMENT = ("what", "measure", "value", "low", "high", "same", "n")
 TIMING = ("who", "memes", "rate", "mean gap")
@@ -23,7 +24,6 @@ RELEVANT = 2
 """Sum of two graders' grades (0-4) from which a meme counts as relevant: a mean of 1 or more."""
 POOL_DEPTH = 5
 
-Key = tuple[str, int]
 Relevance = dict[Key, dict[str, int]]
 """(dialogue, turn) -> meme -> sum of the graders' grades. A meme that is not there was not judged."""
 
@@ -184,7 +184,7 @@ def timing(
             senders.setdefault(name, set()).add((placed.dialogue_id, placed.turn))
     rows = []
     for name, sent in senders.items():
-        gaps = [b[1] - a[1] for a, b in zip(sorted(sent), sorted(sent)[1:], strict=False) if a[0] == b[0]]
+        gaps = gaps_of(sent)
         row = {
             "who": name,
             "memes": len(sent),

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import (
+    evaluation_run,
     ground_truth,
     promotion,
     results,
@@ -33,6 +34,11 @@ class Found:
     differences: pd.DataFrame
     strict: pd.DataFrame
 
+    def overview(self, strict: bool = False) -> pd.DataFrame:
+        """All systems with their measures, the best nDCG@5 first."""
+        columns = ["embedder", "centring", "uses", *retrieval_evaluation.COLUMNS, "turns"]
+        return (self.strict if strict else self.systems)[columns].sort_values("nDCG@5", ascending=False)
+
     def save(
         self,
         run: Run,
@@ -40,7 +46,7 @@ class Found:
         timing: pd.DataFrame,
         grades: Mapping[str, Mapping[ground_truth.Key, float]],
     ) -> None:
-        """Write `ground_truth.json`, which the report and the README quote."""
+        """Write the tables of the report, and `ground_truth.json`, which page and README quote."""
         tables = {
             "placed": mean_grades(grades),
             "agreement": agreement,
@@ -49,6 +55,7 @@ class Found:
             "retrieval_strict": self.strict,
             "retrieval_differences": self.differences,
         }
+        evaluation_run.save_tables(run, **tables)
         rows = {name: results.frame_rows(table) for name, table in tables.items()}
         storage.write_json(run.write("ground_truth.json"), rows)
 
@@ -112,18 +119,16 @@ def pool(
     centring, and one random ranking.
     """
     wanted = {*retrieval_systems.PARTS, retrieval_systems.FULL, retrieval_systems.CAPTION}
-    rankings: dict[str, dict[ground_truth.Key, list[str]]] = {}
     orders = {
         " ".join(system): retrieval_systems.order(scores, ranked.meme_ids)
         for system, scores in ranked.matrices.items()
         if system.uses in wanted and system.centring == run.profile.centring
     }
     orders["random"] = retrieval_systems.random_order(ranked.asked, len(ranked.meme_ids), run.profile.seed, 0)
-    for name, order in orders.items():
-        rankings[name] = {
-            q.key: [ranked.meme_ids[i] for i in row[: ground_truth.POOL_DEPTH]]
-            for q, row in zip(ranked.asked, order, strict=True)
-        }
+    rankings = {
+        name: {q.key: [ranked.meme_ids[i] for i in row] for q, row in zip(ranked.asked, order, strict=True)}
+        for name, order in orders.items()
+    }
     also: dict[ground_truth.Key, list[str]] = {}
     for mark in truth.marks:
         also.setdefault((mark.dialogue_id, mark.turn), []).extend(mark.best)
@@ -173,6 +178,7 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
         retrieval_systems.RANDOM_GRADED,
     )
     uses = (retrieval_systems.FULL, *retrieval_systems.PARTS, *baselines)
+    other = ", not centred" if profile.centring == "attribute" else ", centred"
     rows = []
     graded = any(row["uses"] == retrieval_systems.RANDOM_GRADED for row in found["retrieval"])
     chance = retrieval_systems.RANDOM_GRADED if graded else retrieval_systems.RANDOM
@@ -186,15 +192,10 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
         as_run = row["centring"] in ("", profile.centring)
         if row["uses"] not in uses or not (as_run or row["uses"] == retrieval_systems.FULL):
             continue
-        shown = {
-            "embedder": row["embedder"] or "–",
-            "uses": row["uses"] + ("" if as_run else ", not centred"),
-        }
-        if profile.centring == "none" and not as_run:
-            shown["uses"] = row["uses"] + ", centred"
+        shown = {"embedder": row["embedder"] or "–", "uses": row["uses"] + ("" if as_run else other)}
         shown |= {column: row[column] for column in retrieval_evaluation.COLUMNS}
-        shown["nDCG@5 − random"] = _interval(differences.get((*system, chance)))
-        shown["nDCG@5 − full"] = _interval(differences.get((*system, "the full score")))
+        shown["nDCG@5 − random"] = _difference(differences.get((*system, chance)))
+        shown["nDCG@5 − full"] = _difference(differences.get((*system, "the full score")))
         rows.append(shown)
     rows.sort(key=lambda row: -row["nDCG@5"])
     columns = ["embedder", "uses", *retrieval_evaluation.COLUMNS]
@@ -202,8 +203,5 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
     return pd.DataFrame(rows, columns=columns)
 
 
-def _interval(row: Mapping | None) -> str:
-    if row is None:
-        return "–"
-    text = f"{row['mean']:+.3f}"
-    return text if row["low"] is None else f"{text} [{row['low']:+.3f}, {row['high']:+.3f}]"
+def _difference(row: Mapping | None) -> str:
+    return "–" if row is None else results.with_interval(row, 3)

@@ -139,16 +139,16 @@ def _headline(numbers: dict[str, Any], words: dict[str, str], language: Language
     for row in rows:
         p = "–" if row["p_holm"] is None else f"{row['p_holm']:.3f}"
         comparison = row["comparison"].replace("_", " ")
-        cells = (words[row["effect"]], words[row["metric"]], comparison, _interval(row), str(row["n"]), p)
+        cells = (
+            words[row["effect"]],
+            words[row["metric"]],
+            comparison,
+            results.with_interval(row, 2),
+            str(row["n"]),
+            p,
+        )
         yield "| " + " | ".join(cells) + " |"
     yield from ("", words["zero"])
-
-
-def _interval(row: dict[str, Any]) -> str:
-    if row["mean"] is None:
-        return "–"
-    text = f"{row['mean']:+.2f}"
-    return text if row["low"] is None else f"{text} [{row['low']:+.2f}, {row['high']:+.2f}]"
 
 
 def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[str]:

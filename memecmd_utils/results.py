@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import statistics, tables
+from memecmd_utils import corpus_check, statistics, tables
 from memecmd_utils.profiles import Profile
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
 from memecmd_utils.selection import Calibration
@@ -30,6 +30,14 @@ def frame_rows(frame: pd.DataFrame, digits: int = 6) -> list[dict[str, Any]]:
         return value
 
     return [{key: clean(value) for key, value in row.items()} for row in frame.to_dict("records")]
+
+
+def with_interval(row: Mapping[str, Any], digits: int) -> str:
+    """`mean [low, high]` of a row with these three, signed; a dash where there is no mean."""
+    if row["mean"] is None:
+        return "–"
+    text = f"{row['mean']:+.{digits}f}"
+    return text if row["low"] is None else f"{text} [{row['low']:+.{digits}f}, {row['high']:+.{digits}f}]"
 
 
 def gates(calibrations: dict[str, Calibration]) -> dict[str, Any]:
@@ -65,7 +73,6 @@ def numbers(
     turns = [turn for dialogue in dialogues for turn in dialogue.turns]
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
     texts = [turn.text for turn in turns]
-    bigrams = [text[i : i + 2] for text in texts for i in range(len(text) - 1)]
     return {
         "profile": profile.name,
         "memes": len(memes),
@@ -75,7 +82,7 @@ def numbers(
             "role": sum(d.kind == "role" for d in dialogues),
             "turns": len(turns),
             "mean_characters": round(float(np.mean([len(text) for text in texts])), 6),
-            "distinct_2": round(len(set(bigrams)) / max(1, len(bigrams)), 6),
+            "distinct_2": round(corpus_check.distinct(texts, 2), 6),
             "turns_with_violations": sum(bool(turn.violations) for turn in turns),
             "summaries": len(summaries),
             "summaries_unscored": sum(bool(summary.unscored) for summary in summaries),

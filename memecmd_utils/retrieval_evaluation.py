@@ -55,8 +55,8 @@ def per_turn(
     ranked = np.array(meme_ids, dtype=object)[order].tolist()
     falling = [float(-rank) for rank in range(order.shape[1])]  # trec_eval wants scores
     found = {name: dict(zip(row, falling, strict=True)) for name, row in zip(names, ranked, strict=True)}
-    wanted = {"success_1,5", "recip_rank", "ndcg_cut_5", "bpref"}
-    scores = pytrec_eval.RelevanceEvaluator(judged, wanted, relevance_level=level).evaluate(found)
+    judge = pytrec_eval.RelevanceEvaluator(judged, set(MEASURES.values()), relevance_level=level)
+    scores = judge.evaluate(found)
     out = np.empty((len(keys), len(COLUMNS)))
     for row, (name, key) in enumerate(zip(names, keys, strict=True)):
         top = ranked[row][:5]

@@ -41,11 +41,16 @@ class Estimate:
 EMPTY = Estimate(float("nan"), float("nan"), float("nan"), 0)
 
 
-def _cluster_sums(values: np.ndarray, clusters: Sequence[Hashable]) -> tuple[np.ndarray, np.ndarray]:
+def _positions(clusters: Sequence[Hashable]) -> tuple[np.ndarray, int]:
+    """Number of each item's cluster, in order of first appearance, and how many clusters there are."""
     names = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
-    position = np.array([names[name] for name in clusters])
-    counts = np.bincount(position, minlength=len(names)).astype(float)
-    return np.bincount(position, weights=values, minlength=len(names)), counts
+    return np.array([names[name] for name in clusters], dtype=int), len(names)
+
+
+def _cluster_sums(values: np.ndarray, clusters: Sequence[Hashable]) -> tuple[np.ndarray, np.ndarray]:
+    position, n = _positions(clusters)
+    counts = np.bincount(position, minlength=n).astype(float)
+    return np.bincount(position, weights=values, minlength=n), counts
 
 
 def _interval(draws: np.ndarray) -> tuple[float, float]:
@@ -227,15 +232,13 @@ def cluster_kappa(
     """Kappa of two raters with an interval from resampled clusters."""
     if not len(pairs):
         return EMPTY
-    names = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
-    counts = np.zeros((len(names), classes, classes))
+    position, n = _positions(clusters)
+    counts = np.zeros((n, classes, classes))
     first, second = np.array(pairs, dtype=int).T
-    np.add.at(counts, ([names[name] for name in clusters], first, second), 1)
+    np.add.at(counts, (position, first, second), 1)
     value = float(_kappa(counts.sum(axis=0)[None])[0])
-    if len(names) < MIN_CLUSTERS:
-        return Estimate(value, float("nan"), float("nan"), len(pairs))
-    picks = rng.integers(len(names), size=(samples, len(names)))
-    return Estimate(value, *_interval(_kappa(counts[picks].sum(axis=1))), len(pairs))
+    picks = rng.integers(n, size=(samples, n))
+    return from_draws(value, _kappa(counts[picks].sum(axis=1)), len(pairs), n)
 
 
 def cluster_draws(
@@ -245,15 +248,14 @@ def cluster_draws(
 
     All columns see the same resamples, so a difference of two columns is a paired one.
     """
-    names = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
-    position = np.array([names[name] for name in clusters], dtype=int)
-    sums = np.zeros((len(names), values.shape[1]))
+    position, n = _positions(clusters)
+    sums = np.zeros((n, values.shape[1]))
     np.add.at(sums, position, values)
-    picks = rng.integers(len(names), size=(samples, len(names)))
-    times = np.stack([np.bincount(row, minlength=len(names)) for row in picks]).astype(float)
-    counts = np.bincount(position, minlength=len(names)).astype(float)
+    picks = rng.integers(n, size=(samples, n))
+    times = np.stack([np.bincount(row, minlength=n) for row in picks]).astype(float)
+    counts = np.bincount(position, minlength=n).astype(float)
     # Summed cluster by cluster: a matrix product may round in another way with another number of threads.
-    total = sum(times[:, i : i + 1] * sums[i] for i in range(len(names)))
+    total = sum(times[:, i : i + 1] * sums[i] for i in range(n))
     return total / (times @ counts)[:, None]
 
 

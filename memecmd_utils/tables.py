@@ -1,6 +1,7 @@
 """Tables 1 and 2 in the paper's form, the comparisons of the analysis plan, and the numbers behind them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -287,18 +288,18 @@ def table_2(
     return pd.DataFrame(rows, columns=["case", "dialogue", "strategy", "memes", "judge", "consistency"])
 
 
+def gaps_of(places: Iterable[Key]) -> list[int]:
+    """Turns from each place to the next one in the same dialogue."""
+    return [b[1] - a[1] for a, b in pairwise(sorted(places)) if a[0] == b[0]]
+
+
 def meme_use(placements: Sequence[Placement], dialogues: Sequence[Dialogue]) -> pd.DataFrame:
     """How often each strategy sends, how far apart, and how many different memes."""
     turns = sum(len(d.turns) - 1 for d in dialogues)
     rows = []
     for strategy in dict.fromkeys(p.strategy for p in placements):
         mine = [p for p in placements if p.strategy == strategy]
-        by: dict[str, list[int]] = {}
-        for placed in mine:
-            by.setdefault(placed.dialogue_id, []).append(placed.turn)
-        gaps = [
-            b - a for where in by.values() for a, b in zip(sorted(where), sorted(where)[1:], strict=False)
-        ]
+        gaps = gaps_of((placed.dialogue_id, placed.turn) for placed in mine)
         rows.append(
             {
                 "strategy": strategy,

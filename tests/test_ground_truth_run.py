@@ -31,7 +31,12 @@ def world(tmp_path):
         return RecordedEmbedder(Tiny(name or "tiny"), [], None, "live")
 
     run = SimpleNamespace(
-        profile=settings, folder=tmp_path, embedder=embedder, write=lambda name: tmp_path / name, asked=asked
+        profile=settings,
+        folder=tmp_path,
+        report=tmp_path / "report",
+        embedder=embedder,
+        write=lambda name: tmp_path / name,
+        asked=asked,
     )
     annotations = [
         annotation(m, s_plus=f"{m}好", s_minus=f"{m}坏", emotion=f"{m}情", motivation=f"{m}意") for m in MEMES
@@ -83,6 +88,8 @@ def test_the_run_is_measured_end_to_end_and_written_down(tmp_path) -> None:
     }
     assert len(said["retrieval"]) == 50 and said["agreement"][1]["value"] == 1
     assert (tmp_path / "usage" / "embedding:other.keys.json").is_file()
+    assert (tmp_path / "report" / "tables" / "retrieval_strict.csv").is_file()
+    assert found.overview()["nDCG@5"].is_monotonic_decreasing and len(found.overview(strict=True)) == 50
 
 
 def test_without_ground_truth_no_text_is_embedded(tmp_path) -> None:
