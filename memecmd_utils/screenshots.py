@@ -12,15 +12,16 @@ from typing import Literal, NamedTuple
 from PIL import Image, ImageDraw
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from memecmd_utils import chat_tiles, linebreak, schemas
+from memecmd_utils import chat_text, chat_tiles, linebreak, schemas
 from memecmd_utils.chat_tiles import AVATAR, FOOTER, HEADER, STATUS, Theme
 
-RENDERER_VERSION = 1
+RENDERER_VERSION = 2
 """Part of every specification's hash: raise it when the same specification would look different."""
 
 BODY, LINE, PAD_X, PAD_Y, RADIUS = 16, 22, 12, 9, 6
 MARGIN, GAP, BETWEEN, STAMP = 12, 11, 14, 30
 MEME, MIN_HEIGHT = 150, 480
+TITLE, TITLE_MARGIN = 17, 85
 PHASE_STARTS = (1, 7, 13)
 """Turns that open a part of the dialogue (paper, Eq. 11-14): a time stamp stands above them."""
 
@@ -118,32 +119,33 @@ class Box(NamedTuple):
 
 
 def arrange(spec: ChatSpec, meme_files: Mapping[str, Path]) -> tuple[list[Box], int]:
-    """Place every bubble; return the boxes and the height of the whole picture, in device pixels."""
+    """Place every bubble; return the boxes and the height of the whole picture, in device pixels.
+
+    All sizes are reckoned in logical pixels and multiplied at the end, so 2x is the layout of 1x, doubled.
+    """
     k, page = spec.scale, chat_tiles.THEMES[spec.theme].page
-    size = BODY * k
-    room = (spec.width - 2 * (MARGIN + AVATAR + GAP + PAD_X)) * k
-    measure = partial(chat_tiles.measure, size)
+    room = spec.width - 2 * (MARGIN + AVATAR + GAP + PAD_X)
+    measure = partial(chat_text.measure, BODY)
     boxes: list[Box] = []
-    y = (STATUS + HEADER + BETWEEN) * k
+    y = STATUS + HEADER + BETWEEN
     for bubble in spec.bubbles:
         top = y
-        y += STAMP * k if bubble.stamp else 0
+        y += STAMP if bubble.stamp else 0
         lines: tuple[str, ...] = ()
         picture = None
         if bubble.meme_id:
-            picture = chat_tiles.thumbnail(bubble.meme_id, meme_files, MEME * k, k, page)
-            width, height = picture.size
+            picture = chat_tiles.thumbnail(bubble.meme_id, meme_files, MEME, k, page)
+            width, height = picture.width // k, picture.height // k
         else:
             lines = tuple(linebreak.wrap(bubble.text, room, measure))
-            widest = max(chat_tiles.font(size).getlength(line) for line in lines)
-            width = math.ceil(widest) + 2 * PAD_X * k
-            height = (len(lines) * LINE + 2 * PAD_Y) * k
-        x = (MARGIN + AVATAR + GAP) * k
+            width = max(math.ceil(max(map(measure, lines))), BODY) + 2 * PAD_X
+            height = len(lines) * LINE + 2 * PAD_Y
+        x = MARGIN + AVATAR + GAP
         if bubble.side == "right":
-            x = spec.width * k - x - width
-        boxes.append(Box(bubble, top, x, y, width, height, lines, picture))
-        y += max(height, AVATAR * k) + BETWEEN * k
-    return boxes, max(y + FOOTER * k, MIN_HEIGHT * k)
+            x = spec.width - x - width
+        boxes.append(Box(bubble, top * k, x * k, y * k, width * k, height * k, lines, picture))
+        y += max(height, AVATAR) + BETWEEN
+    return boxes, max(y + FOOTER, MIN_HEIGHT) * k
 
 
 def draw(spec: ChatSpec, meme_files: Mapping[str, Path]) -> Image.Image:
@@ -152,14 +154,14 @@ def draw(spec: ChatSpec, meme_files: Mapping[str, Path]) -> Image.Image:
     boxes, height = arrange(spec, meme_files)
     width = spec.width * k
     image = Image.new("RGB", (width, height), colours.page)
-    pen = ImageDraw.Draw(image)
     header, footer = chat_tiles.chrome(spec.theme, k, spec.width)
     image.paste(header, (0, 0))
     image.paste(footer, (0, height - footer.height))
-    title = chat_tiles.fit(spec.title, 220 * k, 17 * k)
-    middle = (width // 2, (STATUS + HEADER // 2 + 6) * k)
-    pen.text(middle, title, font=chat_tiles.font(17 * k), fill=colours.ink, anchor="ms")
-    pen.text((22 * k, 20 * k), spec.clock, font=chat_tiles.font(14 * k), fill=colours.ink, anchor="ls")
+    title = chat_text.fit(spec.title, spec.width - 2 * TITLE_MARGIN, TITLE)
+    middle = (width - chat_text.length(title, TITLE * k)) // 2, (STATUS + HEADER // 2 + 6) * k
+    chat_text.write(image, middle, title, TITLE * k, colours.ink, bold=True)
+    chat_text.write(image, (22 * k, 20 * k), spec.clock, 14 * k, colours.ink, bold=True)
+    pen = ImageDraw.Draw(image)
     for box in boxes:
         _paint(image, pen, box, spec)
     return image
@@ -169,8 +171,8 @@ def _paint(image: Image.Image, pen: ImageDraw.ImageDraw, box: Box, spec: ChatSpe
     k, colours, bubble = spec.scale, chat_tiles.THEMES[spec.theme], box.bubble
     page, width = colours.page, image.width
     if bubble.stamp:
-        font = chat_tiles.font(12 * k)
-        pen.text((width // 2, box.top + 16 * k), bubble.stamp, font=font, fill=colours.faint, anchor="ms")
+        left = (width - chat_text.length(bubble.stamp, 12 * k)) // 2
+        chat_text.write(image, (left, box.top + 16 * k), bubble.stamp, 12 * k, colours.faint)
     right = bubble.side == "right"
     avatar_x = width - (MARGIN + AVATAR) * k if right else MARGIN * k
     image.paste(chat_tiles.avatar(bubble.name, right, k, page), (avatar_x, box.y))
@@ -186,7 +188,7 @@ def _paint(image: Image.Image, pen: ImageDraw.ImageDraw, box: Box, spec: ChatSpe
     first = round(box.y + (PAD_Y + (LINE - BODY) / 2 + 0.88 * BODY) * k)
     for number, line in enumerate(box.lines):
         where = (box.x + PAD_X * k, first + number * LINE * k)
-        pen.text(where, line, font=chat_tiles.font(BODY * k), fill=ink, anchor="ls")
+        chat_text.write(image, where, line, BODY * k, ink)
 
 
 def encode(image: Image.Image, kind: Literal["png", "jpeg"] = "png") -> bytes:

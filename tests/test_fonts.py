@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import ImageFont
 
 from memecmd_utils import fonts, paths
 
@@ -43,6 +44,15 @@ def test_two_processes_may_cut_at_once(tmp_path):
 
 def test_pillow_uses_simplified_forms():
     assert fonts.pil_font(20).getname()[0] == "Noto Sans CJK SC"
+    assert fonts.pil_font(20, shaped=False).layout_engine == ImageFont.Layout.BASIC
+
+
+def test_symbols_and_emoji_have_their_files(monkeypatch):
+    assert ImageFont.truetype(str(fonts.symbol_font_path()), 20).getname()[0] == "DejaVu Sans"
+    assert (fonts.emoji_folder() / "1F602.svg").is_file()
+    monkeypatch.setattr(fonts, "find_spec", lambda name: None)
+    with pytest.raises(fonts.FontMissing, match="pip install matplotlib"):
+        fonts.symbol_font_path()
 
 
 def test_matplotlib_draws_chinese_without_missing_glyphs(interim):

