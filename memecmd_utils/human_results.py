@@ -1,0 +1,298 @@
+"""What ratings by people say: agreement, means and strengths of strategies, and how judges compare."""
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils import agreement, schemas, seeds, statistics
+from memecmd_utils.human_ratings import Ratings
+from memecmd_utils.schemas import DIMENSIONS
+from memecmd_utils.statistics import Estimate
+
+Place = tuple[str, int, str]
+"""Dialogue, turn and meme: what a judge scored and a person may have rated."""
+SCALES = (*DIMENSIONS, "overall")
+REGULARISATION = 0.01
+"""choix's alpha: a little of every strategy winning against every other, so that strengths stay finite
+where one never lost; with ten choices a pair it moves them by about 0.02."""
+TABLES = {
+    "alpha": ["kind", "scale", "level", "alpha", "low", "high", "items", "raters", "source"],
+    "means": ["strategy", "scale", "mean", "low", "high", "items", "ratings", "source"],
+    "bradley_terry": [
+        "strategy", "strength", "low", "high", "win_rate", "win_low", "win_high", "choices", "source",
+    ],
+    "pairs": ["first", "second", "first_better", "second_better", "no_difference", "source"],
+    "correlations": ["scorer", "spearman", "low", "high", "items", "source"],
+    "repeats": ["rater", "kind", "items", "mean_difference", "same_choice", "source"],
+}  # fmt: skip
+"""Tables of `summary` with their columns."""
+
+
+def summary(
+    found: Ratings,
+    judged: Mapping[str, Mapping[Place, float]] | None = None,
+    *,
+    seed: int = 0,
+    samples: int = 2000,
+) -> dict[str, pd.DataFrame]:
+    """All tables of `TABLES`; empty ones where nobody rated. Intervals (95 %) resample dialogues.
+
+    `judged`: score by place of each judge or other scorer (see `scores_of_judges`). Only first showings
+    count, but in `repeats`. Every row says whether its ratings are human or made up.
+    """
+    made = {
+        "alpha": _alphas(found, seed, samples),
+        "means": _means(found, seed, samples),
+        "bradley_terry": _strengths(found, seed, samples),
+        "pairs": _pairs(found),
+        "correlations": _correlations(found, judged or {}, seed, samples),
+        "repeats": _repeats(found),
+    }
+    return {
+        name: pd.DataFrame([{**row, "source": found.source} for row in made[name]], columns=columns)
+        for name, columns in TABLES.items()
+    }
+
+
+def verdict(found: Ratings, tables: Mapping[str, pd.DataFrame]) -> str:
+    """One paragraph in plain words."""
+    others = f" Files of other forms, not read: {', '.join(found.left_out)}." if found.left_out else ""
+    used = [rating for rating in found.ratings if rating.source == found.source]
+    trials = len(found.ratings) - len(used)
+    if found.source is None:
+        return "No person has rated this run." + others
+    raters = len({rating.rater for rating in used})
+    if found.source == "made up":
+        text = (
+            "No person has rated this run. The ratings below are made up: they try out the form and say "
+            f"nothing about the strategies. {len(used)} answers under {raters} name(s)."
+        )
+    else:
+        text = f"{raters} person(s) gave {len(used)} answers."
+        text += f" {trials} made-up answers are left out." if trials else ""
+    if found.doubled:
+        text += f" {found.doubled} answers were replaced by later ones."
+    overall = tables["alpha"].query("scale == 'overall' or scale == 'choice'")
+    for row in overall.to_dict("records"):
+        text += f" Krippendorff's alpha, {row['scale']} ({row['level']}): {_shown(row)}."
+    return text + others
+
+
+def _shown(row: Mapping[Hashable, float]) -> str:
+    if not np.isfinite(row["alpha"]):
+        return "not defined with these answers"
+    if not np.isfinite(row["low"]):
+        return f"{row['alpha']:.2f}"
+    return f"{row['alpha']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+
+
+def scores_of_judges(
+    ratings: Sequence[schemas.Rating],
+    consistency: Sequence[schemas.Consistency] = (),
+    grades: Sequence[schemas.Grade] = (),
+) -> dict[str, dict[Place, float]]:
+    """Score of every judge, of text or image consistency with u_t, and mean grade, by place.
+
+    A judge that scored a place more than once (several lengths or strategies) counts with its mean.
+    """
+    gathered: dict[str, dict[Place, list[float]]] = {}
+
+    def add(scorer: str, place: Place, score: float) -> None:
+        gathered.setdefault(scorer, {}).setdefault(place, []).append(score)
+
+    for r in ratings:
+        if r.overall is not None:
+            add(r.judge, (r.dialogue_id, r.turn, r.meme_id), r.overall)
+    for c in consistency:
+        if c.text == "u_t":
+            add(f"consistency {c.scorer}", (c.dialogue_id, c.turn, c.meme_id), c.score)
+    for g in grades:
+        add("mean grade", (g.dialogue_id, g.turn, g.meme_id), g.grade)
+    return {
+        scorer: {place: float(np.mean(scores)) for place, scores in places.items()}
+        for scorer, places in gathered.items()
+    }
+
+
+def _alphas(found: Ratings, seed: int, samples: int) -> list[dict]:
+    rows = []
+    for kind, scales, level in (("rating", SCALES, "interval"), ("pairwise", ("choice",), "nominal")):
+        frame = found.frame(kind)
+        dialogue = dict(found.draws(kind)[["item", "dialogue_id"]].itertuples(index=False))
+        for scale in scales if len(frame) else ():
+            # Nominal values need no order, so the position of a choice in the list may stand for it.
+            values = frame[scale] if level == "interval" else frame[scale].map({"A": 0, "B": 1}).fillna(2)
+            wide = frame.assign(value=values.astype(float)).pivot(
+                index="rater", columns="item", values="value"
+            )
+            clusters = [dialogue[item] for item in wide.columns]
+            rng = seeds.rng(seed, "human alpha", kind, scale)
+            alpha = agreement.alpha_interval(wide.to_numpy(), clusters, level, rng, samples)
+            rows.append(
+                {"kind": kind, "scale": scale, "level": level, "alpha": alpha.mean, "low": alpha.low,
+                 "high": alpha.high, "items": alpha.n, "raters": len(wide)}
+            )  # fmt: skip
+    return rows
+
+
+def _means(found: Ratings, seed: int, samples: int) -> list[dict]:
+    """Mean of the items' means over raters, so that an item rated by many counts once."""
+    frame = found.frame("rating")
+    by_item = frame.groupby("item")[list(SCALES)].mean()
+    counts = frame.groupby("item").size()
+    rows = []
+    for strategy, drawn in found.draws("rating").groupby("strategy"):
+        drawn = drawn[drawn.item.isin(by_item.index)]
+        for scale in SCALES if len(drawn) else ():
+            rng = seeds.rng(seed, "human means", strategy, scale)
+            values = by_item.loc[drawn.item, scale].tolist()
+            mean = statistics.cluster_mean(values, drawn.dialogue_id.tolist(), rng, samples)
+            rows.append(
+                {"strategy": strategy, "scale": scale, "mean": mean.mean, "low": mean.low, "high": mean.high,
+                 "items": mean.n, "ratings": int(counts.loc[drawn.item].sum())}
+            )  # fmt: skip
+    return rows
+
+
+def _choices(found: Ratings) -> pd.DataFrame:
+    """One row a choice and pair of strategies: dialogue, both strategies, share won by the first."""
+    drawn = found.draws("pairwise")
+    sides = drawn[drawn.side == "A"].merge(drawn[drawn.side == "B"], on=["item", "draw"])
+    rows = found.frame("pairwise").merge(sides, on="item", how="inner")
+    won = rows["choice"].map({"A": 1.0, "B": 0.0, "no difference": 0.5})
+    columns = {"strategy_x": "first", "strategy_y": "second", "dialogue_id_x": "dialogue_id"}
+    return rows.assign(won=won)[[*columns, "won"]].rename(columns=columns)
+
+
+def bradley_terry(wins: np.ndarray) -> np.ndarray:
+    """Strengths from `wins` [i, j], how often i was chosen over j, ties half to each; their mean is 0.
+
+    P(i over j) = 1 / (1 + exp(s_j - s_i)) (Bradley and Terry, 1952).
+    """
+    import choix
+
+    return choix.ilsr_pairwise_dense(wins, alpha=REGULARISATION, max_iter=10_000)
+
+
+def _strengths(found: Ratings, seed: int, samples: int) -> list[dict]:
+    choices = _choices(found)
+    if choices.empty:
+        return []
+    names = sorted({*choices["first"], *choices["second"]})
+    dialogues = sorted(set(choices.dialogue_id))
+    # Wins by dialogue: a resample is a weighted sum of these.
+    wins = np.zeros((len(dialogues), len(names), len(names)))
+    for dialogue, first, second, won in choices[["dialogue_id", "first", "second", "won"]].itertuples(
+        index=False
+    ):
+        d, i, j = dialogues.index(dialogue), names.index(first), names.index(second)
+        wins[d, i, j] += won
+        wins[d, j, i] += 1 - won
+    rng = seeds.rng(seed, "human Bradley-Terry")
+    n = len(dialogues)
+    strengths, rates = np.empty((samples, len(names))), np.empty((samples, len(names)))
+    for row in range(samples):
+        drawn = np.tensordot(np.bincount(rng.integers(n, size=n), minlength=n), wins, axes=1)
+        strengths[row], rates[row] = bradley_terry(drawn), _win_rates(drawn)
+    total = wins.sum(axis=0)
+    played = (total + total.T).sum(axis=1)
+    rows = []
+    for i, name in enumerate(names):
+        strength = statistics.from_draws(float(bradley_terry(total)[i]), strengths[:, i], int(played[i]), n)
+        rate = statistics.from_draws(float(_win_rates(total)[i]), rates[:, i], int(played[i]), n)
+        rows.append(
+            {"strategy": name, "strength": strength.mean, "low": strength.low, "high": strength.high,
+             "win_rate": rate.mean, "win_low": rate.low, "win_high": rate.high, "choices": rate.n}
+        )  # fmt: skip
+    return sorted(rows, key=lambda row: -row["strength"])
+
+
+def _win_rates(wins: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):  # a resample without any choice about a strategy
+        return wins.sum(axis=1) / (wins + wins.T).sum(axis=1)
+
+
+def _pairs(found: Ratings) -> list[dict]:
+    choices = _choices(found)
+    # A pair's two strategies stand on either side by chance; the table names them in one order.
+    turned = choices["first"] > choices["second"]
+    choices.loc[turned, ["first", "second"]] = choices.loc[turned, ["second", "first"]].to_numpy()
+    choices.loc[turned, "won"] = 1 - choices.loc[turned, "won"]
+    return [
+        {"first": first, "second": second, "first_better": int((won == 1).sum()),
+         "second_better": int((won == 0).sum()), "no_difference": int((won == 0.5).sum())}
+        for (first, second), won in choices.groupby(["first", "second"])["won"]
+    ]  # fmt: skip
+
+
+def _correlations(
+    found: Ratings, judged: Mapping[str, Mapping[Place, float]], seed: int, samples: int
+) -> list[dict]:
+    human = found.frame("rating").groupby("item")["overall"].mean()
+    places = found.draws("rating").drop_duplicates("item").set_index("item")
+    rows = []
+    for scorer, scores in judged.items() if len(human) else ():
+        both = []
+        for item, value in human.items():
+            place = places.loc[item]
+            score = scores.get((place.dialogue_id, int(place.turn), place.meme_id))
+            if score is not None:
+                both.append((place.dialogue_id, value, score))
+        rho = spearman(both, seeds.rng(seed, "human correlation", scorer), samples)
+        rows.append(
+            {"scorer": scorer, "spearman": rho.mean, "low": rho.low, "high": rho.high, "items": rho.n}
+        )
+    return rows
+
+
+def spearman(
+    pairs: Sequence[tuple[Hashable, float, float]], rng: np.random.Generator, samples: int = 2000
+) -> Estimate:
+    """Spearman's correlation of (cluster, x, y) with an interval from resampled clusters.
+
+    NaN with fewer than three pairs, or where x or y does not vary.
+    """
+    x, y = np.array([p[1] for p in pairs], dtype=float), np.array([p[2] for p in pairs], dtype=float)
+    members: dict[Hashable, list[int]] = {}
+    for i, (cluster, _, _) in enumerate(pairs):
+        members.setdefault(cluster, []).append(i)
+    groups = [np.array(of) for of in members.values()]
+    if len(groups) < statistics.MIN_CLUSTERS:
+        return statistics.from_draws(_rho(x, y), np.array([]), len(pairs), len(groups))
+    draws = []
+    for _ in range(samples):
+        drawn = np.concatenate([groups[i] for i in rng.integers(len(groups), size=len(groups))])
+        draws.append(_rho(x[drawn], y[drawn]))
+    return statistics.from_draws(_rho(x, y), np.array(draws), len(pairs), len(groups))
+
+
+def _rho(x: np.ndarray, y: np.ndarray) -> float:
+    from scipy.stats import rankdata
+
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
+
+
+def _repeats(found: Ratings) -> list[dict]:
+    """How far raters agree with themselves: same item again, in a pairwise form with the sides changed."""
+    rows = []
+    for kind in ("rating", "pairwise"):
+        again = found.frame(kind, repeats=True)
+        both = again.merge(
+            found.frame(kind),
+            left_on=["rater", "repeat_of"],
+            right_on=["rater", "item"],
+            suffixes=("", "_first"),
+        )
+        for rater, of in both.groupby("rater"):
+            rating = kind == "rating"
+            apart = (of.overall - of.overall_first).abs().mean()
+            same = (of["choice"].replace({"A": "B", "B": "A"}) == of["choice_first"]).mean()
+            rows.append(
+                {"rater": rater, "kind": kind, "items": len(of),
+                 "mean_difference": float(apart) if rating else np.nan,
+                 "same_choice": np.nan if rating else float(same)}
+            )  # fmt: skip
+    return rows

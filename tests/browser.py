@@ -1,0 +1,90 @@
+"""A headless Chromium for the tests of pages; skipped where there is none."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+REQUIRED = "MEMECMD_REQUIRE_BROWSER"
+"""Set to 1 where a missing browser is a fault and not a reason to skip (CI)."""
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+QUIET = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-dev-shm-usage", "--hide-scrollbars", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+SECONDS = 60
+"""A page that is not there by then is a failure."""
+
+
+def missing() -> str:
+    """Why no browser can be opened here; empty where one can."""
+    if not any(map(shutil.which, NAMES)):
+        return "no Chromium on this machine (Debian: apt install chromium)"
+    if shutil.which("chromedriver") is None:
+        return "no chromedriver on this machine (Debian: apt install chromium-driver)"
+    try:
+        import selenium  # noqa: F401
+    except ImportError:
+        return "selenium is not installed"
+    return ""
+
+
+@contextmanager
+def open_browser(
+    width: int = 1400, height: int = 1000, *, dark: bool = False, scripts: bool = True
+) -> Iterator:
+    """A Selenium driver over a headless Chromium whose page is `width` x `height` CSS pixels.
+
+    `dark`: the page is told that the reader likes dark colours. `scripts`: whether pages may run any. The
+    console's messages are kept for `errors`. Skips the test where Chromium, chromedriver or selenium is
+    missing; fails instead if MEMECMD_REQUIRE_BROWSER is 1.
+    """
+    if reason := missing():
+        if os.environ.get(REQUIRED) == "1":
+            pytest.fail(f"{reason}; {REQUIRED} is set")
+        pytest.skip(reason)
+    from selenium import webdriver
+
+    with tempfile.TemporaryDirectory(prefix="memecmd-browser-", ignore_cleanup_errors=True) as profile:
+        options = webdriver.ChromeOptions()
+        options.binary_location = next(filter(None, map(shutil.which, NAMES)))
+        for argument in (*QUIET, f"--user-data-dir={profile}"):
+            options.add_argument(argument)
+        if not scripts:
+            blocked = {"profile.managed_default_content_settings.javascript": 2}
+            options.add_experimental_option("prefs", blocked)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+        try:
+            driver.set_page_load_timeout(SECONDS)
+            driver.set_script_timeout(SECONDS)
+            resize(driver, width, height)
+            if dark:
+                features = [{"name": "prefers-color-scheme", "value": "dark"}]
+                driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            yield driver
+        finally:
+            driver.quit()
+
+
+def resize(driver, width: int, height: int) -> None:
+    """Give the page this size in CSS pixels (a window is wider than a phone; a page need not be)."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def errors(driver) -> list[str]:
+    """Messages of level SEVERE that the page wrote to the console since the last call."""
+    return [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def photograph(driver, path: Path) -> Path:
+    """Save what the page shows now as a PNG; returns `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(driver.get_screenshot_as_png())
+    return path

@@ -1,0 +1,219 @@
+import math
+
+import numpy as np
+import pytest
+from made_ratings import QUALITY, answers, dialogues, form
+from made_up import consistency, rating
+
+from memecmd_utils import human_results, schemas
+from memecmd_utils.human_ratings import Ratings
+from memecmd_utils.human_results import TABLES
+from memecmd_utils.schemas import DIMENSIONS
+
+SAMPLES = 200
+
+
+@pytest.fixture(scope="module")
+def both():
+    keys = [form(kind, n_items=60, of=dialogues(20), repeats=0.2)[1] for kind in ("rating", "pairwise")]
+    return [row for key in keys for row in key]
+
+
+@pytest.fixture(scope="module")
+def found(both):
+    return Ratings(answers(both), both)
+
+
+@pytest.fixture(scope="module")
+def tables(found):
+    return human_results.summary(found, seed=1, samples=SAMPLES)
+
+
+def test_without_ratings_the_tables_are_empty_and_the_text_says_so(both) -> None:
+    nothing = Ratings([], both)
+    made = human_results.summary(nothing, {"judge": {("d", 2, "m1"): 50.0}}, samples=SAMPLES)
+    assert {name: list(table.columns) for name, table in made.items()} == TABLES
+    assert all(table.empty for table in made.values())
+    assert human_results.verdict(nothing, made) == "No person has rated this run."
+    left = human_results.verdict(nothing._replace(left_out=("a.csv",)), made)
+    assert left == "No person has rated this run. Files of other forms, not read: a.csv."
+    assert all(table.empty for table in human_results.summary(Ratings([], [])).values())
+
+
+def test_every_row_says_that_made_up_ratings_are_made_up(found, tables) -> None:
+    for name, table in tables.items():
+        assert list(table.columns) == TABLES[name] and set(table.source) <= {"made up"}
+    text = human_results.verdict(found, tables)
+    assert text.startswith("No person has rated this run. The ratings below are made up")
+    assert "person(s) gave" not in text
+
+
+def test_people_are_counted_where_they_rated(both) -> None:
+    people = answers(both, ["p1", "p2"], source="human")
+    found = Ratings([*people, *answers(both, ["t"])], both, doubled=2)
+    made = human_results.summary(found, samples=50)
+    text = human_results.verdict(found, made)
+    assert text.startswith(f"2 person(s) gave {len(people)} answers. {len(people) // 2} made-up answers")
+    assert "2 answers were replaced" in text and set(made["means"].source) == {"human"}
+    assert "Krippendorff's alpha, overall (interval): 0." in text and "choice (nominal): 0." in text
+
+
+def test_agreement_falls_with_noise(both) -> None:
+    def alpha(noise: float) -> dict[str, float]:
+        found = Ratings(answers(both, noise=noise), both)
+        table = human_results.summary(found, samples=30)["alpha"]
+        return table.set_index("scale").alpha.to_dict()
+
+    calm, loud = alpha(2.0), alpha(60.0)
+    assert set(calm) == {*DIMENSIONS, "overall", "choice"}
+    assert min(calm[name] for name in DIMENSIONS) > 0.9 > 0.5 > max(loud[name] for name in DIMENSIONS)
+    assert calm["choice"] > 0.8 > loud["choice"]
+
+
+def test_one_rater_agrees_with_nobody(both) -> None:
+    found = Ratings(answers(both, ["alone"]), both)
+    made = human_results.summary(found, samples=20)
+    assert made["alpha"].alpha.isna().all() and set(made["alpha"]["items"]) == {0}
+    assert "not defined" in human_results.verdict(found, made)
+
+
+def test_means_recover_what_the_made_up_raters_like(tables) -> None:
+    overall = tables["means"].query("scale == 'overall'").set_index("strategy")
+    for name, quality in QUALITY.items():
+        row = overall.loc[name]
+        # Not exactly: a meme that several strategies share is liked as the first of them is.
+        assert row["mean"] == pytest.approx(quality, abs=12) and row.low < row["mean"] < row.high
+        assert 15 <= row["items"] <= 20, "a quarter each, and some count for two"
+    assert overall.loc["greedy", "low"] > overall.loc["random", "high"]
+    assert set(tables["means"].scale) == {*DIMENSIONS, "overall"}
+
+
+def test_a_mean_is_that_of_the_items_drawn_for_a_strategy(both, found, tables) -> None:
+    overall = found.frame("rating").groupby("item").overall.mean()
+    drawn = [r.item for r in both if r.kind == "rating" and r.strategy == "random" and not r.repeat_of]
+    row = tables["means"].query("scale == 'overall' and strategy == 'random'").iloc[0]
+    assert row["mean"] == pytest.approx(overall[drawn].mean()) and row["items"] == len(drawn)
+    assert row.ratings == 3 * len(drawn)
+
+
+def test_repeated_items_count_once(both) -> None:
+    """Answers to repeats say nothing about strategies: other values there change no mean."""
+    again = {row.item for row in both if row.repeat_of}
+    given = answers(both)
+    zero = dict.fromkeys(DIMENSIONS, 0.0)
+    other = [r.model_copy(update=zero) if r.item in again and r.kind == "rating" else r for r in given]
+    one, two = (human_results.summary(Ratings(r, both), seed=1, samples=30) for r in (given, other))
+    assert one["means"].equals(two["means"]) and one["alpha"].equals(two["alpha"])
+    assert not one["repeats"].equals(two["repeats"])
+
+
+def test_strengths_recover_the_order(tables) -> None:
+    table = tables["bradley_terry"]
+    assert list(table.strategy[:2]) == ["greedy", "sampling"]
+    assert (table.low <= table.strength).all() and (table.strength <= table.high).all()
+    assert table.strength.sum() == pytest.approx(0, abs=1e-9)
+    assert table.win_rate.iloc[0] > 0.8 and table.win_rate.iloc[-1] < 0.35
+    assert (
+        table.choices.sum()
+        == 2 * tables["pairs"][["first_better", "second_better", "no_difference"]].sum().sum()
+    )
+
+
+def test_strengths_are_the_logits_of_two_strategies() -> None:
+    strengths = human_results.bradley_terry(np.array([[0, 30.0], [10, 0]]))
+    assert strengths[0] - strengths[1] == pytest.approx(math.log(3), abs=0.01)
+    always = human_results.bradley_terry(np.array([[0, 30.0], [0, 0]]))
+    assert np.isfinite(always).all() and always[0] - always[1] > 3, "finite where one never lost"
+    assert human_results.bradley_terry(np.array([[0, 5.0], [5, 0]])) == pytest.approx([0, 0], abs=1e-6)
+
+
+def test_ties_count_half_and_sides_do_not_matter(both) -> None:
+    def all_say(choice: dict[str, str] | str) -> dict:
+        given = [
+            r.model_copy(update={"choice": choice if isinstance(choice, str) else choice[r.item]})
+            for r in answers(both, ["r1"])
+            if r.kind == "pairwise"
+        ]
+        return human_results.summary(Ratings(given, both), samples=20)
+
+    ties = all_say("no difference")
+    assert ties["bradley_terry"].win_rate.tolist() == [0.5] * 4
+    assert ties["bradley_terry"].strength.tolist() == pytest.approx([0] * 4, abs=1e-6)
+    assert not ties["pairs"][["first_better", "second_better"]].any().any()
+    greedy = {row.item: row.side for row in both if row.strategy == "greedy"}
+    sides = {row.item: greedy.get(row.item, "no difference") for row in both}
+    table = all_say(sides)["bradley_terry"].set_index("strategy")
+    assert table.win_rate["greedy"] == 1.0 and table.strength["greedy"] == table.strength.max()
+    pairs = all_say(sides)["pairs"].set_index(["first", "second"])
+    assert (
+        pairs.loc[("greedy", "random"), "second_better"]
+        == 0
+        < pairs.loc[("greedy", "random"), "first_better"]
+    )
+
+
+def test_a_rater_who_repeats_herself(both) -> None:
+    """With the sides changed the same opinion is the other letter."""
+    given = {r.item: r for r in answers(both, ["r1"])}
+    first_of = {row.item: row.repeat_of for row in both if row.repeat_of}
+    turned = {"A": "B", "B": "A", "no difference": "no difference", None: None}
+    for again, first in first_of.items():
+        same = {name: getattr(given[first], name) for name in DIMENSIONS}
+        given[again] = given[again].model_copy(update={**same, "choice": turned[given[first].choice]})
+    table = human_results.summary(Ratings(list(given.values()), both), samples=20)["repeats"].set_index(
+        "kind"
+    )
+    assert table.mean_difference["rating"] == 0 and table.same_choice["pairwise"] == 1
+    assert table["items"].tolist() == [12, 12]
+
+
+def test_correlation_with_judges(both, found) -> None:
+    drawn = [row for row in both if row.kind == "rating" and not row.repeat_of]
+    liked = found.frame("rating").groupby("item").overall.mean()
+    place = {row.item: (row.dialogue_id, row.turn, row.meme_id) for row in drawn}
+    same = {place[item]: value**3 for item, value in liked.items()}
+    against = {p: -v for p, v in list(same.items())[:30]}
+    rng = np.random.default_rng(0)
+    noise = {p: rng.normal() for p in same}
+    judged = {"same order": same, "against": against, "noise": noise, "elsewhere": {("x", 2, "m1"): 1.0}}
+    table = human_results.summary(found, judged, seed=1, samples=SAMPLES)["correlations"].set_index("scorer")
+    assert table.spearman["same order"] == pytest.approx(1) and table["items"]["same order"] == 60
+    assert table.spearman["against"] == pytest.approx(-1) and table["items"]["against"] == 30
+    assert table.low["noise"] < 0 < table.high["noise"]
+    assert math.isnan(table.spearman["elsewhere"]) and table["items"]["elsewhere"] == 0
+
+
+def test_spearman_is_scipys() -> None:
+    from scipy.stats import spearmanr
+
+    rng = np.random.default_rng(2)
+    pairs = [(i // 4, float(rng.integers(0, 6)), float(rng.integers(0, 6))) for i in range(40)]
+    rho = human_results.spearman(pairs, rng, SAMPLES)
+    assert rho.mean == pytest.approx(spearmanr([p[1] for p in pairs], [p[2] for p in pairs]).statistic)
+    assert rho.low < rho.mean < rho.high and rho.n == 40
+    few = human_results.spearman(pairs[:8], rng, SAMPLES)
+    assert math.isfinite(few.mean) and math.isnan(few.low)
+
+
+def test_scores_of_judges_are_joined_by_place() -> None:
+    ratings = [
+        rating(2, 60.0),
+        rating(2, 40.0, strategy="sampling"),
+        rating(3, None),
+        rating(4, 9.0, judge="two"),
+    ]
+    grades = [
+        schemas.Grade(source="x", dialogue_id="news-made-1", turn=2, meme_id="m1", grader=g, grade=n)
+        for g, n in (("a", 2), ("b", 1))
+    ]
+    found = human_results.scores_of_judges(
+        ratings, [consistency(2, 70.0), consistency(2, 1.0, text="shuffled")], grades
+    )
+    here = ("news-made-1", 2, "m1")
+    assert found["judge one"] == {here: 50.0} and found["two"] == {("news-made-1", 4, "m1"): 9.0}
+    assert found["consistency text:x"] == {here: 70.0} and found["mean grade"] == {here: 1.5}
+
+
+def test_the_same_seed_gives_the_same_tables(found, tables) -> None:
+    again = human_results.summary(found, seed=1, samples=SAMPLES)
+    assert all(table.equals(again[name]) for name, table in tables.items())
