@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from memecmd_utils import paths, storage
+from memecmd_utils import headless, paths, storage
 from memecmd_utils.status_line import STATUS_VARIABLE, StatusLine
 
 CELL_TIMEOUT_S = 7 * 24 * 3600  # a live stage of 34,758 turns is one cell
@@ -136,6 +136,7 @@ def _kernel_environment(status: Path):
     """Variables that the kernel inherits: a plot backend without a screen, this environment's kernel."""
     wanted = {"MPLBACKEND": os.environ.get("MPLBACKEND", "Agg"), "JUPYTER_PREFER_ENV_PATH": "1"}
     wanted[STATUS_VARIABLE] = str(status)
+    wanted[headless.VARIABLE] = "1"  # nobody turns a knob: panels show a picture
     # The kernel's debugger warns about frozen modules on every start; nobody attaches to it here.
     wanted["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
     before = {name: os.environ.get(name) for name in wanted}

@@ -1,0 +1,257 @@
+"""Selection with knobs: one dialogue, any weights, gate, K and strategy, redone at every change.
+
+What the panel of notebook 04 shows, without widgets. The four turns-by-memes matrices of the open dialogue
+are kept, so new weights are a sum of four; the picks equal those of `selection.place` at the same settings.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from memecmd_utils import selection
+from memecmd_utils.explorer_ranking import id_order, rank
+from memecmd_utils.profiles import Profile, Strategy
+from memecmd_utils.retrieval import MemeIndex, Ranking, component_matrices, pair_components, top_k
+from memecmd_utils.schemas import Dialogue
+from memecmd_utils.selection import ScoredDialogue
+from memecmd_utils.threshold import Gate, ScoreScale, calibrate_theta0, simulate, standard_scale
+
+KEPT_NUMBERS = 4_000_000
+"""Cosines of a calibration half that are kept and looked through at every change of a weight (16 MB, some
+20 ms): 24 dialogues x 17 turns x 200 memes take 0.3 million, half of the paper's run 400 million."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the knobs stand. `theta0` is on the gate's scale (`score_scale` of the profile)."""
+
+    weights: tuple[float, float, float, float]
+    theta0: float
+    penalty: float
+    decay: float
+    top_k: int
+    strategy: Strategy
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A meme put at a turn; `components` are alpha, delta, beta, gamma (Eq. 18-21)."""
+
+    turn: int
+    meme_id: str
+    rank: int | None
+    score: float | None
+    components: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class View:
+    """One dialogue under one setting: arrays have one value for each of `turns`, which are 2..T.
+
+    `scores` are T of the best meme, `gate_scores` the same on the gate's scale; both are -inf at a turn
+    without a usable summary. `sent` is what the gate decides, which Random does not ask.
+    """
+
+    dialogue: Dialogue
+    settings: Settings
+    scale: ScoreScale
+    scale_is_current: bool
+    """Whether mean and spread were fitted under these weights."""
+    turns: tuple[int, ...]
+    scores: np.ndarray
+    gate_scores: np.ndarray
+    thresholds: np.ndarray
+    sent: np.ndarray
+    best: tuple[str | None, ...]
+    """Meme with the highest T at every turn."""
+    picks: tuple[Pick, ...]
+
+
+class Explorer:
+    """Holds one open dialogue of a run; `select` redoes it under any settings."""
+
+    def __init__(self, scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> None:
+        """`scored` as from `selection.score_dialogues`; its gates are fitted once, as `place` does."""
+        if not scored:
+            raise ValueError("there is no dialogue to explore")
+        self.index, self.profile, self._by_id = index, profile, id_order(index)
+        self._scored = {item.dialogue.dialogue_id: item for item in scored}
+        self._half = selection.halves([item.dialogue for item in scored])
+        self._calibrations = selection.calibrate(scored, profile)
+        own = {half: calibration.scale for half, calibration in self._calibrations.items()}
+        self._scales = {(half, profile.weights): scale for half, scale in own.items()}
+        self._last_scale = own
+        self._theta0: dict[tuple, float] = {
+            (half, profile.weights, found.gate.penalty, found.gate.decay): found.gate.theta0
+            for half, found in self._calibrations.items()
+            if profile.theta0 == "auto"
+        }
+        self._kept: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
+        self.open(next(iter(self._scored)))
+
+    @property
+    def dialogues(self) -> dict[str, Dialogue]:
+        """All dialogues by id, in the order of the run."""
+        return {name: item.dialogue for name, item in self._scored.items()}
+
+    @property
+    def half(self) -> str:
+        """Half of the open dialogue; its gate is fitted on the other one."""
+        return self._half[self.open_id]
+
+    @property
+    def fold(self) -> str:
+        """Half that the open dialogue's gate is fitted on, or `self` where there is one dialogue only."""
+        return self._calibrations[self.half].fold
+
+    def open(self, dialogue_id: str) -> None:
+        """Open a dialogue: its four matrices replace those of the one before."""
+        item = self._scored[dialogue_id]
+        self.open_id = dialogue_id
+        self._usable = _usable(item)
+        self._queries = item.queries[self._usable]
+        self._components = component_matrices(self.index, self._queries)
+        self._ranked: tuple[tuple, Ranking] | None = None
+
+    def own_settings(self, strategy: Strategy | None = None) -> Settings:
+        """The profile's settings for the open dialogue, with its half's theta0."""
+        profile, gate = self.profile, self._calibrations[self.half].gate
+        chosen = strategy or (profile.strategies[0] if profile.strategies else "greedy")
+        return Settings(profile.weights, gate.theta0, gate.penalty, gate.decay, profile.top_k, chosen)
+
+    def gate_range(self) -> tuple[float, float]:
+        """Lowest and highest gate score of the best memes in the run, at the profile's weights."""
+        values = [
+            self._calibrations[self._half[name]].scale.apply(item.top1[np.isfinite(item.top1)])
+            for name, item in self._scored.items()
+        ]
+        pooled = np.concatenate(values)
+        return float(pooled.min()), float(pooled.max())
+
+    # --- what a change of the knobs does ------------------------------------------------------------
+
+    def select(self, settings: Settings) -> View:
+        """Rank, gate and place in the open dialogue."""
+        item, index = self._scored[self.open_id], self.index
+        ranking = self._ranking(item, settings)
+        scale, current = self.scale(settings.weights)
+        gate_scores = scale.apply(ranking.scores[:, 0])
+        trace = simulate(gate_scores, Gate(settings.theta0, settings.penalty, settings.decay))
+        chosen = selection.choose(
+            settings.strategy, ranking, trace.sent, len(index.meme_ids), self.profile, self.open_id
+        )
+        return View(
+            dialogue=item.dialogue,
+            settings=settings,
+            scale=scale,
+            scale_is_current=current,
+            turns=item.turns,
+            scores=ranking.scores[:, 0],
+            gate_scores=gate_scores,
+            thresholds=trace.thresholds,
+            sent=trace.sent,
+            best=tuple(index.meme_ids[m] if m >= 0 else None for m in ranking.memes[:, 0]),
+            picks=tuple(self._pick(item, settings, ranking, *choice) for choice in chosen),
+        )
+
+    def _ranking(self, item: ScoredDialogue, settings: Settings) -> Ranking:
+        """Rank anew only if weights or K have changed."""
+        key = (settings.weights, settings.top_k)
+        if self._ranked is not None and self._ranked[0] == key:
+            return self._ranked[1]
+        shape = (len(item.turns), min(settings.top_k, len(self.index.meme_ids)))
+        out = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
+        if self._usable.any():
+            found = rank(
+                self.index, self._queries, self._components, settings.weights, settings.top_k, self._by_id
+            )
+            out.memes[self._usable] = found.memes
+            out.scores[self._usable] = found.scores
+            out.components[self._usable] = found.components
+        self._ranked = (key, out)
+        return out
+
+    def _pick(
+        self,
+        item: ScoredDialogue,
+        settings: Settings,
+        ranking: Ranking,
+        row: int,
+        meme: int,
+        place: int | None,
+    ) -> Pick:
+        if place is not None and self._usable[row]:
+            parts = ranking.components[row, place - 1]
+        else:
+            parts = pair_components(self.index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
+        score = round(float(parts @ np.asarray(settings.weights)), 9) if self._usable[row] else None
+        return Pick(item.turns[row], self.index.meme_ids[meme], place, score, tuple(map(float, parts)))
+
+    # --- scale and theta0 ---------------------------------------------------------------------------
+
+    def scale(self, weights: Sequence[float]) -> tuple[ScoreScale, bool]:
+        """Scale of the gate for the open dialogue, and whether it was fitted under these weights.
+
+        With `score_scale: standard` mean and spread follow the weights as long as the other half's
+        cosines fit into `KEPT_NUMBERS`; beyond that they stay as last fitted (`fit`).
+        """
+        if self.profile.score_scale == "raw":
+            return ScoreScale(), True
+        known = self._scales.get((self.half, tuple(weights)))
+        if known is None and self._kept_components() is not None:
+            known = self._fit_scale(weights)
+        return (known, True) if known is not None else (self._last_scale[self.half], False)
+
+    def fit(self, settings: Settings) -> Settings:
+        """The settings with theta0 fitted to the wanted rate on the other half, under the same weights."""
+        key = (self.half, settings.weights, settings.penalty, settings.decay)
+        if key not in self._theta0:
+            top1 = self._other_top1(settings.weights)
+            scale, _ = self.scale(settings.weights)
+            if self.profile.score_scale == "standard":
+                scale = self._last_scale[self.half] = standard_scale(top1)
+                self._scales[self.half, settings.weights] = scale
+            self._theta0[key] = calibrate_theta0(
+                [scale.apply(scores) for scores in top1],
+                settings.penalty,
+                settings.decay,
+                self.profile.wanted_rate,
+            )
+        return replace(settings, theta0=self._theta0[key])
+
+    def _fit_scale(self, weights: Sequence[float]) -> ScoreScale:
+        found = standard_scale(self._other_top1(weights))
+        self._scales[self.half, tuple(weights)] = self._last_scale[self.half] = found
+        return found
+
+    def _others(self) -> list[ScoredDialogue]:
+        """Dialogues that the open one's gate is fitted on."""
+        fold = self._calibrations[self.half].fold
+        return [item for name, item in self._scored.items() if fold in ("self", self._half[name])]
+
+    def _other_top1(self, weights: Sequence[float]) -> list[np.ndarray]:
+        """Best scores of the dialogues that calibrate, one array a dialogue; -inf where there is none."""
+        others = self._others()
+        kept = self._kept_components()
+        if kept is not None:
+            found = iter(rank(self.index, *kept, weights, 1, self._by_id).scores[:, 0])
+            return [np.array([next(found) if u else -np.inf for u in _usable(o)]) for o in others]
+        out = [np.full(len(item.turns), -np.inf) for item in others]
+        for scores, item in zip(out, others, strict=True):
+            if (usable := _usable(item)).any():
+                scores[usable] = top_k(self.index, item.queries[usable], weights, 1).scores[:, 0]
+        return out
+
+    def _kept_components(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Queries and cosines of the calibrating half's scored turns; None where they are too many."""
+        if self.fold not in self._kept:
+            queries = np.concatenate([item.queries[_usable(item)] for item in self._others()])
+            small = 4 * len(queries) * len(self.index.meme_ids) <= KEPT_NUMBERS
+            self._kept[self.fold] = (queries, component_matrices(self.index, queries)) if small else None
+        return self._kept[self.fold]
+
+
+def _usable(item: ScoredDialogue) -> np.ndarray:
+    """Turns that could be ranked at all."""
+    return np.isfinite(item.top1)

@@ -1,0 +1,37 @@
+"""A panel over made-up dialogues, memes and pictures."""
+
+from pathlib import Path
+
+import explorer_data
+import made_up
+from PIL import Image
+
+from memecmd_utils import panels, paste_panel, pasted_chat, runs
+from memecmd_utils.explorer import Explorer
+
+
+def memes(folder: Path) -> tuple[dict, dict[str, Path]]:
+    """The memes of `explorer_data` and their pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found, files = {}, {}
+    for number, annotation in enumerate(explorer_data.ANNOTATIONS):
+        name = annotation.meme_id
+        files[name] = folder / f"{name}.png"
+        Image.new("RGB", (60, 48), (6 * number, 250 - 6 * number, 90)).save(files[name])
+        texts = {"meme_id": name, "text": f"<b>{name}</b>", "file": f"memes/{name}.png"}
+        found[name] = made_up.meme(name).model_copy(update=texts)
+    return found, files
+
+
+def tab(folder: Path, dialogues=explorer_data.DIALOGUES, **changes) -> panels.DialogueTab:
+    scored, index, profile = explorer_data.scored_with(dialogues, **changes)
+    return panels.DialogueTab(Explorer(scored, index, profile), *memes(folder / "memes"))
+
+
+def paste(folder: Path, **changes) -> tuple[paste_panel.PasteTab, panels.DialogueTab]:
+    first = tab(folder, **changes)
+    explorer = first.explorer
+    dialogues = list(explorer.dialogues.values())
+    found = pasted_chat.PastedRetrieval(explorer.profile, explorer.index, dialogues, made_up.vectors)
+    run = runs.Run("made", explorer.profile, folder / "run", folder / "report")
+    return paste_panel.PasteTab(run, found, first, memes(folder / "memes")[0]), first
