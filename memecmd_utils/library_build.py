@@ -150,6 +150,28 @@ def check_ocr_on_sample(
     return pd.DataFrame(rows, columns=["meme_id", "known", "read", "similarity"])
 
 
+def closest_pictures(memes: Sequence[Meme], n: int = 3) -> "pd.DataFrame":
+    """The `n` pairs of memes whose perceptual hashes differ least, the closest first; fewer if there are.
+
+    Columns meme_id, text, other, other_text, bits (of 64 that differ), similarity (0-1, normalised texts).
+    """
+    import pandas as pd
+
+    hashes = [int(meme.phash, 16) for meme in memes]
+    found: list[tuple[int, int, int]] = []
+    for distance in range(6, 64, 3):  # close pairs are found fast, and most libraries have some
+        pairs = near_duplicates.close_pairs(hashes, distance).tolist()
+        found = sorted(((hashes[i] ^ hashes[j]).bit_count(), i, j) for i, j in pairs)
+        if len(found) >= n:
+            break
+    rows = []
+    for bits, i, j in found[:n]:
+        a, b = memes[i], memes[j]
+        same = near_duplicates.similarity(*map(near_duplicates.normalise_text, (a.text, b.text)))
+        rows.append((a.meme_id, a.text, b.meme_id, b.text, bits, same))
+    return pd.DataFrame(rows, columns=["meme_id", "text", "other", "other_text", "bits", "similarity"])
+
+
 def _decisions(profile: Profile, candidates: Sequence[Candidate]) -> dict[str, Decision]:
     if profile.curation is None:
         return {}

@@ -5,6 +5,7 @@ import shutil
 import stat
 import subprocess
 
+import made_up
 import numpy as np
 import pytest
 from PIL import Image
@@ -20,7 +21,7 @@ from memecmd_utils import (
     storage,
 )
 from memecmd_utils.images import LibraryError
-from memecmd_utils.library_build import build_library, check_ocr_on_sample
+from memecmd_utils.library_build import build_library, check_ocr_on_sample, closest_pictures
 from memecmd_utils.ocr import MemoryCache, RapidOcr
 from memecmd_utils.picture_notes import picture_note, reads_as_words
 from memecmd_utils.profiles import Profile
@@ -300,6 +301,20 @@ def test_example_memes_keep_id_and_known_text(root, monkeypatch):
     whole = check_ocr_on_sample(memes, root / "run", ocr)
     assert whole.loc[whole.meme_id == "x1", "similarity"].item() == pytest.approx(2 * 3 / 9)
     assert check_ocr_on_sample([], root / "run", ocr).empty
+
+
+def test_the_closest_pictures_come_first():
+    known = {"m0": (0b0, "早"), "m1": (0b1, "早！"), "m2": (0b111, "晚安"), "far": (2**64 - 1, "早")}
+    memes = [
+        made_up.meme(name).model_copy(update={"phash": f"{bits:016x}", "text": text})
+        for name, (bits, text) in known.items()
+    ]
+    pairs = closest_pictures(memes, n=2)
+    assert pairs.values.tolist() == [["m0", "早", "m1", "早！", 1, 1.0], ["m1", "早！", "m2", "晚安", 2, 0.0]]
+    # Beyond the first distance that is tried, and where there are not as many.
+    assert closest_pictures(memes, n=4).bits.tolist() == [1, 2, 3, 61]
+    assert len(closest_pictures(memes, n=99)) == 5, "a picture and its negative share no bit"
+    assert closest_pictures(memes[:1]).empty and list(closest_pictures([]).columns) == list(pairs.columns)
 
 
 def test_the_contact_sheet_escapes_strangers_text(root):

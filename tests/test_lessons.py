@@ -1,0 +1,311 @@
+"""The notebooks as lessons: exercises with solutions that fit the notebook and stay folded away.
+
+Running every solution takes minutes, so it is done on demand, after `make reproduce`:
+
+    MEMECMD_RUN_SOLUTIONS=1 pytest tests/test_lessons.py
+"""
+
+import ast
+import builtins
+import importlib
+import os
+import re
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+import pytest
+
+import memecmd_utils
+from memecmd_utils import paths, runner
+
+NOTEBOOKS = sorted(paths.notebooks.glob("*.ipynb"))
+FEWEST_EXERCISES = 3
+LONGEST_SOLUTION = 15
+LONGEST_LINE = 110
+HEAD = re.compile(r"^\*\*(\d+)\.(?: [^*\n]+)?\*\* \S", re.MULTILINE)
+# Blank lines around the fence: without them Markdown takes it for a part of the raw HTML.
+SOLUTION = re.compile(
+    r"^<details><summary>Solution</summary>\n\n(.+?)\n</details>$", re.MULTILINE | re.DOTALL
+)
+FENCE = re.compile(r"(?:^|(?<=\n\n))```python\n(.+?)\n```(?=\n\n|$)", re.DOTALL)
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+class Exercise(NamedTuple):
+    number: int
+    text: str
+    solutions: list[str]
+    """What stands within the folded parts."""
+
+
+def exercises(notebook: nbformat.NotebookNode) -> list[Exercise]:
+    """The exercises between their heading and the last one, in order."""
+    prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    part = prose.partition("\n## Exercises\n")[2].partition("\n## What we learned\n")[0]
+    heads = list(HEAD.finditer(part))
+    ends = [*(head.start() for head in heads[1:]), len(part)]
+    texts = [part[head.start() : end] for head, end in zip(heads, ends, strict=False)]
+    return [
+        Exercise(int(head[1]), text, SOLUTION.findall(text)) for head, text in zip(heads, texts, strict=True)
+    ]
+
+
+def blocks(notebook: nbformat.NotebookNode) -> list[str]:
+    """The code of all solutions, in order."""
+    return [code for e in exercises(notebook) for text in e.solutions for code in FENCE.findall(text)]
+
+
+@cache
+def load(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def code_of(notebook: nbformat.NotebookNode) -> ast.Module:
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    return ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", "\n".join(cells), flags=re.MULTILINE))
+
+
+def bound(tree: ast.AST) -> set[str]:
+    """Names that code gives a value to, in any scope: a little too kind, and good enough to find slips."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+    return found
+
+
+def unknown_names(code: str, notebook: ast.Module) -> set[str]:
+    """Names that a solution uses and that neither it, nor the notebook, nor Python knows."""
+    tree = ast.parse(code)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return used - bound(tree) - bound(notebook) - set(dir(builtins))
+
+
+def own_modules(*trees: ast.AST) -> dict[str, str]:
+    """Local name -> module, for what is imported from this package."""
+    return {
+        alias.asname or alias.name: alias.name
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == memecmd_utils.__name__
+        for alias in node.names
+    }
+
+
+def missing_functions(code: str, notebook: ast.Module) -> set[str]:
+    """`module.name` of this package that a solution uses and that is not there (any more)."""
+    tree = ast.parse(code)
+    modules = own_modules(notebook, tree)
+    used = {
+        (modules[node.value.id], node.attr)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules
+    }
+    return {
+        f"{module}.{name}"
+        for module, name in used
+        if not hasattr(importlib.import_module(f"memecmd_utils.{module}"), name)
+    }
+
+
+@each_notebook
+def test_a_lesson_ends_with_exercises_and_what_was_learned(path: Path) -> None:
+    prose = "\n\n".join(cell.source for cell in load(path).cells if cell.cell_type == "markdown")
+    assert re.findall(r"^## .+$", prose, re.MULTILINE)[-2:] == ["## Exercises", "## What we learned"]
+    found = exercises(load(path))
+    assert len(found) >= FEWEST_EXERCISES
+    assert [exercise.number for exercise in found] == list(range(1, len(found) + 1))
+
+
+@each_notebook
+def test_every_exercise_has_one_folded_solution_with_code(path: Path) -> None:
+    for exercise in exercises(load(path)):
+        assert len(exercise.solutions) == 1, exercise.text[:60]
+        code = FENCE.findall(exercise.solutions[0])
+        assert code, f"no code, or no blank line around its fence: {exercise.text[:60]}"
+        # Nothing of the solution stands outside of the fold.
+        assert "```" not in SOLUTION.sub("", exercise.text), exercise.text[:60]
+        # What the code shows is also put into words.
+        assert len(FENCE.sub("", exercise.solutions[0]).split()) >= 5, exercise.text[:60]
+
+
+@each_notebook
+def test_nothing_is_folded_away_but_solutions(path: Path) -> None:
+    prose = "\n\n".join(cell.source for cell in load(path).cells if cell.cell_type == "markdown")
+    assert prose.count("<details>") == prose.count("</details>") == len(exercises(load(path)))
+
+
+@each_notebook
+def test_solutions_are_code_that_fits_the_notebook(path: Path) -> None:
+    notebook = code_of(load(path))
+    for code in blocks(load(path)):
+        lines = code.split("\n")
+        assert len(lines) <= LONGEST_SOLUTION and max(map(len, lines)) <= LONGEST_LINE, lines[0]
+        assert unknown_names(code, notebook) == set(), lines[0]
+        assert missing_functions(code, notebook) == set(), lines[0]
+
+
+@each_notebook
+def test_every_output_stands_beside_prose(path: Path) -> None:
+    cells = load(path).cells
+    kinds = ["tool" if {"parameters", "remove-cell"} & set(c.metadata.get("tags", [])) else c.cell_type
+             for c in cells]  # fmt: skip
+    alone = [
+        cells[i].source.split("\n")[0]
+        for i, kind in enumerate(kinds)
+        if kind == "code" and "markdown" not in (kinds[i - 1], kinds[i + 1])
+    ]
+    assert alone == []
+
+
+@each_notebook
+def test_prose_keeps_its_voice_down(path: Path) -> None:
+    for cell in load(path).cells:
+        if cell.cell_type == "markdown":
+            said = re.sub(r"```.+?```|`[^`\n]*`|\$[^$\n]*\$|!\[", "", cell.source, flags=re.DOTALL)
+            assert not re.findall(r"[^\n]*[!！][^\n]*", said)
+
+
+@each_notebook
+def test_a_reader_is_told_who_wrote_the_texts(path: Path) -> None:
+    prose = " ".join(cell.source for cell in load(path).cells if cell.cell_type == "markdown")
+    assert "large language model" in prose
+
+
+class Folds(HTMLParser):
+    """What a page holds within each `<details>`: its text, and the text of code blocks in it."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.codes: list[str] = []
+        self._depth, self._pre = 0, 0
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag == "details":
+            assert not self._depth, "a fold within a fold"
+            self._depth = 1
+            self.texts.append("")
+            self.codes.append("")
+        self._pre += self._depth and tag == "pre"
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "details":
+            self._depth = 0
+        self._pre -= self._depth and tag == "pre"
+
+    def handle_data(self, data: str) -> None:
+        if self._depth:
+            self.texts[-1] += data
+            self.codes[-1] += data if self._pre else ""
+
+
+@each_notebook
+def test_the_page_folds_the_solutions_with_their_code_inside(path: Path) -> None:
+    page = Folds(runner.to_html(load(path), path.stem))
+    expected = [[FENCE.findall(text)[0] for text in e.solutions] for e in exercises(load(path))]
+    assert len(page.codes) == len(expected) >= FEWEST_EXERCISES
+    for text, code, wanted in zip(page.texts, page.codes, expected, strict=True):
+        assert text.strip().startswith("Solution") and "```" not in text
+        assert wanted[0] in code
+
+
+# --- the checks can fail ------------------------------------------------------------------------------
+
+
+LESSON = """text
+
+## Exercises
+
+**1. One.** Change it.
+
+<details><summary>Solution</summary>
+
+```python
+table.head(n)
+```
+
+Words.
+</details>
+
+## What we learned
+"""
+
+
+def lesson(text: str = LESSON) -> nbformat.NotebookNode:
+    code = nbformat.v4.new_code_cell("from memecmd_utils import figures\nwith open('x') as table:\n    n = 1")
+    return nbformat.v4.new_notebook(cells=[code, nbformat.v4.new_markdown_cell(text)])
+
+
+def test_a_slip_in_a_solution_is_found() -> None:
+    notebook = code_of(lesson())
+    assert blocks(lesson()) == ["table.head(n)"]
+    assert unknown_names("table.head(n)", notebook) == set()
+    assert unknown_names("tabel.head(m)", notebook) == {"tabel", "m"}
+    assert unknown_names("[k for k in table if (z := k)]\nf = lambda a: a + z", notebook) == set()
+    assert missing_functions("figures.save(table)\nfigures.gone(n)", notebook) == {"figures.gone"}
+
+
+def test_a_fence_without_blank_lines_is_found() -> None:
+    for broken in (
+        LESSON.replace("\n\n```python", "\n```python"),
+        LESSON.replace("```\n\nWords", "```\nWords"),
+    ):
+        assert broken != LESSON and blocks(lesson(broken)) == []
+    page = Folds(runner.to_html(lesson(LESSON.replace("\n\n```python", "\n```python")), "x"))
+    assert "```" in page.texts[0] or not page.codes[0]
+    assert Folds(runner.to_html(lesson(), "x")).codes[0].strip() == "table.head(n)"
+
+
+# --- on demand: every solution runs ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout of its own that reads the finished example run of this one."""
+    if os.environ.get("MEMECMD_RUN_SOLUTIONS") != "1":
+        pytest.skip("takes minutes: set MEMECMD_RUN_SOLUTIONS=1 to run every solution")
+    finished = paths.processed / "example"
+    assert (finished / "release").is_dir(), "run `make reproduce` first"
+    root = tmp_path / "checkout"
+    (root / "data" / "processed").mkdir(parents=True)
+    for name in (
+        "notebooks",
+        "pyproject.toml",
+        "CITATION.cff",
+        "data/example",
+        "data/profiles",
+        "data/paper",
+    ):
+        (root / name).symlink_to(paths.root / name)
+    (root / "data" / "processed" / "example").symlink_to(finished)
+    monkeypatch.setenv("MEMECMD_ROOT", str(root))
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+    return root
+
+
+@each_notebook
+def test_every_solution_runs_after_the_last_cell(path: Path, checkout: Path) -> None:
+    from nbclient import NotebookClient
+
+    notebook = nbformat.from_dict(load(path))
+    found = blocks(notebook)
+    notebook.cells += [nbformat.v4.new_code_cell(code) for code in found]
+    NotebookClient(
+        notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": checkout}}
+    ).execute()
+    shown = checkout.parent / f"{path.stem}.ipynb"
+    nbformat.write(notebook, shown)
+    for code, cell in zip(found, notebook.cells[-len(found) :], strict=True):
+        assert cell.outputs, f"shows nothing: {code[:60]} (see {shown})"
