@@ -97,11 +97,15 @@ def utterance_request(start: ColdStart, earlier: Sequence[str], profile: Profile
 def summary_request(start: ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
     """Request of the summary agent for turn t, seen from the side of who speaks at t (Eq. 16)."""
     turn = len(earlier) + 1
+    extra: dict[str, float] = {}
+    if profile.llm == "local":
+        # Small models repeat a clause until the reply is cut off. Names of six tokens may still recur.
+        extra = {"min_p": 0.05, "dry_multiplier": 1.0, "dry_base": 1.75, "dry_allowed_length": 6}
     return Request(
         task="summary",
         subject=f"{start.dialogue_id}/{turn}",
         messages=_messages("summary", start, earlier, turn, profile.max_utterance_chars),
-        sampling=Sampling(temperature=0.3, max_tokens=300),
+        sampling=Sampling(temperature=0.3, max_tokens=300, extra=extra),
         seed=int(seeds.rng(profile.seed, "summary", start.dialogue_id, turn).integers(2**31)),
         reply_schema=SummaryReply,
     )
@@ -156,7 +160,8 @@ async def _utterance(
     )
 
 
-async def _summary(start: ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile) -> Summary:
+async def summarise(start: ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile) -> Summary:
+    """(S, E, Psi) for the turn after `earlier` (Eq. 16); `unscored` says why there is none."""
     request = summary_request(start, earlier, profile)
     answer = await chat.ask(request, lambda reply: replies.structured(reply, SummaryReply))
     fields = dict.fromkeys(SummaryReply.model_fields, "")
@@ -193,7 +198,7 @@ async def talk(
                 if task.done():
                     task.result()  # a fault ends the dialogue now, not at its last turn
             if earlier:
-                summaries.append(asyncio.ensure_future(_summary(start, earlier, chat, profile)))
+                summaries.append(asyncio.ensure_future(summarise(start, earlier, chat, profile)))
             try:
                 turns.append(await _utterance(start, earlier, chat, profile, gloss))
                 bar.update()

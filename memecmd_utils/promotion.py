@@ -51,4 +51,5 @@ def note_vectors(folder: Path, embedder: RecordedEmbedder) -> None:
     """Write down which vectors of an embedder a run used (several notebooks add to one file)."""
     path = folder / "usage" / f"embedding:{embedder.name.replace('/', '__')}.keys.json"
     old = set(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else set()
-    storage.write_json(path, sorted(old | embedder.used_keys))
+    if not path.is_file() or not embedder.used_keys <= old:
+        storage.write_json(path, sorted(old | embedder.used_keys))

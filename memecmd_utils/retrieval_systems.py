@@ -8,7 +8,7 @@ import numpy as np
 
 from memecmd_utils import seeds
 from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, centre
-from memecmd_utils.schemas import Annotation, Dialogue, Meme
+from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary
 from memecmd_utils.selection import Encode
 
 PARTS = ("S+", "S-", "E", "Psi")
@@ -69,25 +69,38 @@ def score_matrices(
     the run's weights, and the plain text of the last turns against the caption.
     """
     summaries = {(d.dialogue_id, s.turn): s for d, _ in asked for s in d.summaries}
+    asked_for = [summaries[q.key] for q in asked]
     for name, encode in encoders.items():
-        texts = {
-            side: encode([getattr(summaries[q.key], side) for q in asked], "query")
-            for side in dict.fromkeys(QUERY_SIDE)
-        }
-        attributes = {side: encode([getattr(a, side) for a in annotations], "document") for side in MEME_SIDE}
         contexts = encode([q.context for q in asked], "query")
         captions = encode([memes[a.meme_id].text for a in annotations], "document")
         for centring in centrings:
-            terms = [
-                sign * _cosines(texts[query], attributes[meme], centring)
-                for query, meme, sign in zip(QUERY_SIDE, MEME_SIDE, SIGNS, strict=True)
-            ]
+            terms = four_terms(asked_for, annotations, encode, centring)
             for part, term in zip(PARTS, terms, strict=True):
                 yield System(name, centring, part), term
             for i, j in combinations(range(len(PARTS)), 2):
                 yield System(name, centring, f"{PARTS[i]} {PARTS[j]}"), terms[i] + terms[j]
             yield System(name, centring, FULL), sum(w * t for w, t in zip(weights, terms, strict=True))
             yield System(name, centring, CAPTION), _cosines(contexts, captions, centring)
+
+
+def four_terms(
+    summaries: Sequence[Summary], annotations: Sequence[Annotation], encode: Encode, centring: str
+) -> np.ndarray:
+    """alpha, delta, beta, gamma of every pair, shape [4, summaries, memes], in float64 (Eq. 18-21).
+
+    delta carries its minus. Memes stand in the order of `annotations`.
+    """
+    texts = {
+        side: encode([getattr(summary, side) for summary in summaries], "query")
+        for side in dict.fromkeys(QUERY_SIDE)
+    }
+    return np.stack(
+        [
+            sign
+            * _cosines(texts[query], encode([getattr(a, side) for a in annotations], "document"), centring)
+            for query, side, sign in zip(QUERY_SIDE, MEME_SIDE, SIGNS, strict=True)
+        ]
+    )
 
 
 def _cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:

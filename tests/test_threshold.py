@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memecmd_utils.threshold import Gate, calibrate_theta0, meme_rate, simulate, standard_scale
+from memecmd_utils.threshold import (
+    BISECTION_STEPS,
+    Gate,
+    calibrate_many,
+    calibrate_theta0,
+    meme_rate,
+    simulate,
+    simulate_many,
+    standard_scale,
+)
 
 QUICK = settings(max_examples=30, deadline=None)
 PAPER = Gate(theta0=0.7, penalty=0.2, decay=1.0)
@@ -19,6 +28,14 @@ def test_equation_23_by_hand() -> None:
     assert PAPER.threshold(2) == pytest.approx(0.727067, abs=1e-6)
     assert PAPER.threshold(0) == pytest.approx(0.9)
     assert PAPER.threshold(math.inf) == 0.7
+
+
+def test_the_other_forms_by_hand() -> None:
+    """Linear, a quarter of .2 a turn: .7 + .2 * (1, .75, .5, .25, 0, 0) for k = 0..5. Fixed: .7 always."""
+    linear = Gate(0.7, 0.2, 0.25, "linear")
+    assert [linear.threshold(k) for k in range(6)] == pytest.approx([0.9, 0.85, 0.8, 0.75, 0.7, 0.7])
+    fixed = Gate(0.7, 0.2, 0.25, "fixed")
+    assert {fixed.threshold(k) for k in (0, 1, 5, math.inf)} == {0.7} == {linear.threshold(math.inf)}
 
 
 def test_infinite_k_gives_theta0_even_without_decay() -> None:
@@ -116,3 +133,52 @@ def test_calibration_without_any_score_says_so() -> None:
         standard_scale([np.array([-np.inf])])
     with pytest.raises(ValueError, match="at least one scored turn"):
         calibrate_theta0([], 1.0, 1.0, 0.3)
+
+
+forms = st.sampled_from(["exponential", "linear", "fixed"])
+
+
+@QUICK
+@given(st.integers(0, 2**32 - 1), st.floats(0, 2), st.floats(0.1, 1), forms)
+def test_many_dialogues_at_once_send_as_one_by_one(seed, penalty, decay, form) -> None:
+    rng = np.random.default_rng(seed)
+    scores, theta0 = rng.standard_normal((3, 4, 9)), rng.standard_normal(3)
+    scores[rng.random(scores.shape) < 0.1] = -np.inf
+    found = simulate_many(scores, Gate(0.0, penalty, decay, form), theta0[:, None])
+    for i, dialogues in enumerate(scores):
+        for j, one in enumerate(dialogues):
+            gate = Gate(theta0[i], penalty, decay, form)
+            assert found[i, j].tolist() == simulate(one, gate).sent.tolist()
+
+
+def slow_bisection(dialogues, penalty, decay, wanted, form) -> float:
+    """The definition of the calibration, dialogue by dialogue."""
+    pooled = np.concatenate(dialogues)
+    pooled = pooled[np.isfinite(pooled)]
+    low, high = float(pooled.min()) - penalty - 1e-6, float(pooled.max())
+    best, best_gap = high, math.inf
+    for _ in range(BISECTION_STEPS):
+        middle = (low + high) / 2
+        rate = meme_rate(dialogues, Gate(middle, penalty, decay, form))
+        if abs(rate - wanted) < best_gap:
+            best, best_gap = middle, abs(rate - wanted)
+        low, high = (middle, high) if rate > wanted else (low, middle)
+    return best
+
+
+@pytest.mark.parametrize("form", ["exponential", "linear", "fixed"])
+def test_calibration_is_the_bisection_of_its_definition(form) -> None:
+    rng = np.random.default_rng(5)
+    dialogues = [rng.standard_normal(n) for n in (9, 3, 7)]
+    dialogues[1][0] = -np.inf
+    for wanted in (0.1, 0.3, 0.5):
+        expected = slow_bisection(dialogues, 1.0, 0.5, wanted, form)
+        assert calibrate_theta0(dialogues, 1.0, 0.5, wanted, form) == expected
+
+
+def test_each_set_is_calibrated_as_if_alone_and_to_its_own_rate() -> None:
+    scores = np.random.default_rng(6).standard_normal((3, 5, 8))
+    wanted = np.array([0.2, 0.3, 0.6])
+    found = calibrate_many(scores, Gate(0.0, 1.0, 1.0), wanted, 40)
+    alone = [calibrate_theta0(list(s), 1.0, 1.0, w) for s, w in zip(scores, wanted, strict=True)]
+    assert found.tolist() == alone and len(set(alone)) == 3

@@ -1,0 +1,179 @@
+"""Does each of the four terms help, and do weights fitted on one half of the dialogues help in the other?
+
+Studies 2 and 3 of the example's study plan. Dialogues are resampled, not turns.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils import fast_retrieval
+from memecmd_utils.fast_retrieval import MEASURES, Graded, columns, direction, said, with_intervals
+from memecmd_utils.retrieval_systems import PARTS
+from memecmd_utils.study_data import StudyData
+
+TERMS = ("alpha", "delta", "beta", "gamma")
+"""Names of the paper (Eq. 18-21) in the order of `PARTS` and of the weights."""
+EQUAL = (0.25,) * len(TERMS)
+STEP = 0.1
+SCORED = ("R@1", "nDCG@5")
+ABLATION = ("embedder", "without", "compares", "measure", "full", "rest", *with_intervals("difference"))
+HALVES = (
+    "embedder", "fitted on", "used on", *TERMS, "nDCG@5 fitted on", "nDCG@5 used on", "equal weights", "turns"
+)  # fmt: skip
+JOINED = (
+    "embedder", "fitted", "equal", *with_intervals("difference", "optimism"), "turns", "held out"
+)  # fmt: skip
+
+
+# --- study 2: one term left out ---------------------------------------------------------------------------
+
+
+def leave_one_out(data: StudyData) -> pd.DataFrame:
+    """Full score minus the score without one term, a row an embedder, term and measure (columns `ABLATION`).
+
+    The other weights stay as they are in the run, and so does the centring. A difference above 0: the term
+    helps. Without ground truth the table is empty.
+    """
+    known = fast_retrieval.of_study(data)
+    rows = []
+    for embedder in data.encoders if len(known.rows) else ():
+        terms, weights = data.terms(embedder, data.profile.centring), np.array(data.profile.weights)
+        full = known.measure(fast_retrieval.weighted(terms, weights))
+        rest = [
+            known.measure(fast_retrieval.weighted(terms, np.where(np.arange(len(TERMS)) == i, 0, weights)))
+            for i in range(len(TERMS))
+        ]
+        gaps = np.hstack([full - part for part in rest])
+        found = fast_retrieval.means(gaps, known.clusters, data.profile, "ablation")
+        for (i, term), (at, measure) in product(enumerate(TERMS), enumerate(MEASURES)):
+            if measure in SCORED:
+                rows.append(
+                    {
+                        "embedder": embedder, "without": term, "compares": PARTS[i], "measure": measure,
+                        "full": full[:, at].mean(), "rest": rest[i][:, at].mean(),
+                        **columns("difference", found[i * len(MEASURES) + at]),
+                    }
+                )  # fmt: skip
+    return pd.DataFrame(rows, columns=list(ABLATION))
+
+
+def ablation_sentence(frame: pd.DataFrame, measure: str = "nDCG@5") -> str:
+    """What `leave_one_out` found in one measure: which terms clearly help, clearly hurt, or neither."""
+    frame = frame[frame["measure"] == measure]
+    if frame.empty:
+        return "Without graded memes it cannot be said which term helps."
+    parts = []
+    for embedder, rows in frame.groupby("embedder", sort=False):
+        groups: dict[int, list[str]] = {1: [], -1: [], 0: []}
+        for _, row in rows.iterrows():
+            sign = direction(row["difference low"], row["difference high"])
+            groups[sign].append(f"{row['without']} ({row['compares']}) {said(row, 'difference')}")
+        words = {1: "clearly helps", -1: "clearly hurts", 0: "makes no clear difference"}
+        told = [f"{words[sign]}: {', '.join(terms)}" for sign, terms in groups.items() if terms]
+        parts.append(f"under {embedder}, {'; '.join(told)}")
+    return f"What each term adds to {measure} of the full score: {'. '.join(parts)}.".replace(". u", ". U")
+
+
+# --- study 3: weights fitted on the other half ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FittedWeights:
+    """`halves`: the weights of each half and what they give there and in the other; `joined`: both halves."""
+
+    halves: pd.DataFrame
+    joined: pd.DataFrame
+
+
+def simplex(step: float = STEP) -> np.ndarray:
+    """All weight vectors of four shares in steps of `step`: [286, 4] for 0.1, rows sum to 1."""
+    n = round(1 / step)
+    grid = [w for w in product(range(n + 1), repeat=len(TERMS)) if sum(w) == n]
+    return np.array(grid) / n
+
+
+def fit_weights(data: StudyData) -> FittedWeights:
+    """The best weights of each half by nDCG@5, measured on the other one (columns `HALVES`, `JOINED`).
+
+    `optimism`: at every turn, nDCG@5 under the weights fitted with it minus that under those fitted without
+    it; so the difficulty of the halves cancels out. Intervals hold the weights fixed: the fit is not repeated
+    in every resample. With one dialogue there is no other half: it is fitted on itself, and `held out` is no.
+    """
+    known = fast_retrieval.of_study(data)
+    halves, joined = [], []
+    for embedder in data.encoders if len(known.rows) else ():
+        terms = data.terms(embedder, data.profile.centring)
+        rows, values = _one_embedder(terms, known, data.half[known.rows])
+        halves += [{"embedder": embedder, **row} for row in rows]
+        test, trained, equal = values.T
+        gaps = np.column_stack([test - equal, trained - test])
+        gain, optimism = fast_retrieval.means(gaps, known.clusters, data.profile, "fitted weights")
+        held_out = all(row["fitted on"] != fast_retrieval.SELF for row in rows)
+        joined.append(
+            {
+                "embedder": embedder, "fitted": test.mean(), "equal": equal.mean(), "turns": len(test),
+                **columns("difference", gain), **columns("optimism", optimism), "held out": held_out,
+            }
+        )  # fmt: skip
+    return FittedWeights(
+        pd.DataFrame(halves, columns=list(HALVES)), pd.DataFrame(joined, columns=list(JOINED))
+    )
+
+
+def _one_embedder(terms: np.ndarray, known: Graded, half: np.ndarray) -> tuple[list[dict], np.ndarray]:
+    """A row a half, and nDCG@5 at every turn under weights fitted elsewhere, fitted here, and equal ones."""
+    grid, at = simplex(), MEASURES.index("nDCG@5")
+    ndcg = np.array([known.measure(fast_retrieval.weighted(terms, w))[:, at] for w in grid])
+    equal = known.measure(fast_retrieval.weighted(terms, EQUAL))[:, at]
+    values = np.column_stack([np.zeros((len(equal), 2)), equal])
+    rows = []
+    for used, fit, fold in fast_retrieval.folds(half):
+        chosen, own = _best(grid, ndcg[:, fit]), _best(grid, ndcg[:, used])
+        values[used, 0], values[used, 1] = ndcg[chosen, used], ndcg[own, used]
+        rows.append(
+            {
+                "fitted on": fold, "used on": half[used[0]],
+                **dict(zip(TERMS, grid[chosen], strict=True)),
+                "nDCG@5 fitted on": ndcg[chosen, fit].mean(), "nDCG@5 used on": ndcg[chosen, used].mean(),
+                "equal weights": equal[used].mean(), "turns": len(used),
+            }
+        )  # fmt: skip
+    return rows, values
+
+
+def _best(grid: np.ndarray, ndcg: np.ndarray) -> int:
+    """Number of the weights with the best mean over `ndcg` [weights, turns]; of equals the most even ones."""
+    mean = np.round(ndcg.mean(axis=1), 12)
+    return int(np.lexsort((((grid - 1 / len(TERMS)) ** 2).sum(axis=1).round(12), -mean))[0])
+
+
+def weights_sentence(found: FittedWeights) -> str:
+    """What `fit_weights` found: the gain of fitting in the other half, the optimism, the weights."""
+    if found.joined.empty:
+        return "Without graded memes no weights can be fitted."
+    words = {1: "clearly better than", -1: "clearly worse than", 0: "not clearly different from"}
+    parts = []
+    for _, row in found.joined.iterrows():
+        mine = found.halves[found.halves["embedder"] == row["embedder"]]
+        vectors = " and ".join(
+            "(" + ", ".join(f"{value:.1f}" for value in one) + ")"
+            for one in mine[list(TERMS)].drop_duplicates().to_numpy()
+        )
+        if not row["held out"]:
+            parts.append(
+                f"under {row['embedder']} there is no other half: the weights {vectors} were fitted on the "
+                f"turns they are measured on, so {said(row, 'difference')} over equal weights is no test"
+            )
+            continue
+        sign = direction(row["difference low"], row["difference high"])
+        parts.append(
+            f"under {row['embedder']}, weights fitted on the other half, {vectors} for "
+            f"({', '.join(TERMS)}), give nDCG@5 {row['fitted']:.3f}, {words[sign]} the {row['equal']:.3f} of "
+            f"equal weights ({said(row, 'difference')}), and look better by {said(row, 'optimism')} on the "
+            "half they were fitted on"
+        )
+    text = "; ".join(parts)
+    return text[0].upper() + text[1:] + "."

@@ -1,0 +1,154 @@
+"""R@1, nDCG@5 and judged@5 of whole score matrices at once: for studies that rank hundreds of times.
+
+`retrieval_evaluation` asks trec_eval, ranking by ranking; these are the same values (a test compares), some
+hundred times as fast. What the studies say in sentences is put into words here, too.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils import seeds, statistics
+from memecmd_utils.ground_truth import RELEVANT
+from memecmd_utils.profiles import Profile
+from memecmd_utils.statistics import Estimate
+from memecmd_utils.study_data import StudyData
+
+MEASURES = ("R@1", "nDCG@5", "judged@5")
+DEPTH = 5
+SELF = "self"
+"""The fold where there is no other half, as in `selection.calibrate`."""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """The turns that have a relevant meme, and the gains of all memes there."""
+
+    rows: np.ndarray
+    """Rows of the study's matrices: what is measured."""
+    clusters: list[str]
+    """Dialogue of each of these rows."""
+    gains: np.ndarray
+    """Sums of grades, [rows, memes]; nan where nobody graded."""
+    level: int
+    _by_id: np.ndarray
+    _ideal: np.ndarray
+
+    def measure(self, scores: np.ndarray, judged_only: bool = False) -> np.ndarray:
+        """R@1, nDCG@5 and judged@5 of scores [all turns, memes] at each graded turn, [rows, 3].
+
+        An ungraded meme gains nothing; with `judged_only` it is taken out of the ranking instead.
+        """
+        here = scores[self.rows]
+        if judged_only:
+            here = np.where(np.isnan(self.gains), -np.inf, here)
+        best = top(here, self._by_id, DEPTH)
+        found = np.where(best < 0, np.nan, np.take_along_axis(self.gains, np.maximum(best, 0), axis=1))
+        gained = (np.nan_to_num(found) * _discounts(found.shape[1])).sum(axis=1)
+        hit = found[:, 0] >= self.level  # nan is no hit
+        judged = np.isfinite(found).sum(axis=1) / np.maximum(1, (best >= 0).sum(axis=1))
+        return np.column_stack([hit, gained / self._ideal, judged])
+
+
+def graded(
+    gains: np.ndarray, meme_ids: Sequence[str], clusters: Sequence[str], level: int = RELEVANT
+) -> Graded:
+    """Prepare the turns with a meme of at least `level`: `gains` [turns, memes], nan where nobody graded.
+
+    A meme without a usable annotation has no column, so the ideal ranking does not hold it either.
+    """
+    gains = np.asarray(gains, dtype=float)
+    rows = np.flatnonzero((np.nan_to_num(gains, nan=-1.0) >= level).any(axis=1))
+    kept = gains[rows]
+    best = -np.sort(-np.nan_to_num(kept), axis=1)[:, :DEPTH]
+    ideal = (best * _discounts(best.shape[1])).sum(axis=1)
+    by_id = np.argsort(np.array(meme_ids, dtype=str))
+    return Graded(rows, [clusters[i] for i in rows], kept, level, by_id, ideal)
+
+
+def of_study(data: StudyData) -> Graded:
+    """The graded turns of a study; none where the run has no ground truth."""
+    return graded(data.gains, data.meme_ids, data.clusters)
+
+
+def _discounts(n: int) -> np.ndarray:
+    """1 / log2(rank + 1) of ranks 1..n: linear gains, as trec_eval has them."""
+    return 1 / np.log2(np.arange(n) + 2)
+
+
+def top(scores: np.ndarray, by_id: np.ndarray, k: int) -> np.ndarray:
+    """Positions of the k best memes of every turn, best first; -1 where only scores of -inf are left.
+
+    `by_id` holds the positions in order of meme id: of equal scores the lower id comes first, after the same
+    rounding as in `retrieval_systems.order`. For a small k this is far faster than sorting.
+    """
+    left = np.round(np.take(scores, by_id, axis=1), 9)  # take: rows lie together in memory, as argmax likes
+    every, k = np.arange(len(left)), min(k, left.shape[1])
+    out = np.empty((len(left), k), dtype=int)
+    for rank in range(k):
+        best = left.argmax(axis=1)  # of equal ones the first
+        out[:, rank] = np.where(np.isneginf(left[every, best]), -1, by_id[best])
+        left[every, best] = -np.inf
+    return out
+
+
+def weighted(terms: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+    """T = w1 alpha + w2 delta + w3 beta + w4 gamma from terms [4, turns, memes] (Eq. 22).
+
+    Added term by term: a matrix product may round in another way with another number of threads.
+    """
+    return sum(w * term for w, term in zip(weights, terms, strict=True))
+
+
+def folds(half: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
+    """For each half: its rows, the rows to fit on, and the name of the fold (`self` if there is no other)."""
+    for mine, other in (("a", "b"), ("b", "a")):
+        rows, fit = np.flatnonzero(half == mine), np.flatnonzero(half == other)
+        if len(rows):
+            yield (rows, fit, other) if len(fit) else (rows, rows, SELF)
+
+
+def means(
+    values: np.ndarray, clusters: Sequence[str], profile: Profile, *stream: str, null: float | None = None
+) -> list[Estimate]:
+    """Mean of each column of `values` [items, k], dialogues resampled; columns see the same resamples.
+
+    A paired difference is a column of differences. `stream` names the random stream.
+    """
+    values = np.asarray(values, dtype=float)
+    if not len(values):
+        return [statistics.EMPTY] * values.shape[1]
+    rng = seeds.rng(profile.seed, "bootstrap", *stream)
+    draws = statistics.cluster_draws(values, clusters, rng, profile.bootstrap_samples)
+    n = len(set(clusters))
+    return [
+        statistics.from_draws(float(mean), draws[:, i], len(values), n, null)
+        for i, mean in enumerate(values.mean(axis=0))
+    ]
+
+
+def columns(name: str, got: Estimate) -> dict[str, float]:
+    """An estimate as three columns of a table: `name`, `name low`, `name high`."""
+    return {name: got.mean, f"{name} low": got.low, f"{name} high": got.high}
+
+
+def with_intervals(*names: str) -> list[str]:
+    """The names of the columns that `columns` makes."""
+    return [f"{name}{end}" for name in names for end in ("", " low", " high")]
+
+
+def direction(low: float, high: float, null: float = 0.0) -> int:
+    """1 if the interval lies above `null`, -1 if below, 0 if it holds it or does not exist."""
+    return int(low > null) - int(high < null)
+
+
+def said(row: pd.Series, name: str, sign: str = "+", digits: int = 3) -> str:
+    """A column and its interval in words: `+0.012 [0.003, 0.021]`; `sign=""` for what is no difference."""
+    mean, low, high = (row[f"{name}{end}"] for end in ("", " low", " high"))
+    if not np.isfinite(mean):
+        return "not measured"
+    if not np.isfinite(low):
+        return f"{mean:{sign}.{digits}f} (too few dialogues for an interval)"
+    return f"{mean:{sign}.{digits}f} [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"

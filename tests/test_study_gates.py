@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+from made_studies import sends_nothing, study
+from made_up import vectors
+
+from memecmd_utils import retrieval_systems, selection, study_gates
+
+UNUSABLE = ((0, 2), (3, 5), (3, 9))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"centring": "none"},
+        {"weights": (0.2, 0.0, 0.5, 0.3)},
+        {"score_scale": "raw", "theta0": 0.05, "threshold_penalty": 0.2},
+        sends_nothing(),
+    ],
+)
+@pytest.mark.parametrize("n_dialogues", [1, 7])
+def test_memes_go_where_the_run_puts_them(settings, n_dialogues) -> None:
+    data = study(n_dialogues=n_dialogues, unscored=UNUSABLE, **settings)
+    index = selection.index_library(data.annotations, vectors, data.profile)
+    scored = selection.score_dialogues(data.dialogues, index, vectors, data.profile)
+    expected = {
+        (p.dialogue_id, p.turn, p.meme_id)
+        for p in selection.place(scored, index, data.profile)
+        if p.strategy == "greedy"
+    }
+    scores = study_gates.own_scores(data)
+    best = study_gates.best(scores, data.meme_ids)
+    top1 = scores[np.arange(len(scores)), best[:, 0]]
+    sent = study_gates.sent(data, top1[None], study_gates.own_rule(data))[0]
+    found = {(*key, data.meme_ids[best[i, 0]]) for i, key in enumerate(data.keys) if sent[i]}
+    assert found == expected
+    assert bool(expected) == (settings != sends_nothing())
+
+
+def test_the_best_memes_are_the_head_of_the_order() -> None:
+    scores = np.round(np.random.default_rng(0).random((40, 12)), 1)  # many ties
+    ids = [f"m{i}" for i in np.random.default_rng(1).permutation(12)]
+    for depth in (1, 5, 12, 20):
+        assert (study_gates.best(scores, ids, depth) == retrieval_systems.order(scores, ids)[:, :depth]).all()
+
+
+def test_scores_are_left_as_they_are() -> None:
+    scores = np.arange(6.0).reshape(2, 3)
+    study_gates.best(scores, ["a", "b", "c"])
+    assert scores.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_layout_has_every_turn_in_its_place() -> None:
+    data = study(n_dialogues=2, n_turns=4, unscored=[(0, 3)])
+    assert study_gates.layout(data).tolist() == [[0, -1, 1], [2, 3, 4]]
+
+
+def test_a_fixed_threshold_follows_the_rate_it_is_given() -> None:
+    data = study(n_dialogues=40)
+    top1 = np.random.default_rng(0).standard_normal((2, len(data.asked)))
+    rule = study_gates.GateRule("standard", 0.0, 1.0, "fixed")
+    few = study_gates.sent(data, top1, rule, np.full((2, 2), 0.1)).mean(axis=1)
+    many = study_gates.sent(data, top1, rule, np.full((2, 2), 0.6)).mean(axis=1)
+    assert few == pytest.approx([0.1, 0.1], abs=0.05) and many == pytest.approx([0.6, 0.6], abs=0.08)
+    assert not study_gates.sent(data, top1, rule, np.full((2, 2), np.nan)).any()
+
+
+def test_rates_are_those_of_the_other_half() -> None:
+    """Dialogues 0, 1 (first of their kind) are half a, 2, 3 half b; only dialogue 2 has memes: 1 of 2."""
+    data = study(n_dialogues=4, n_turns=2)
+    sent = np.array([[key[0].endswith("-2") for key in data.keys]])
+    assert data.half.tolist() == ["a", "a", "b", "b"]
+    rates = study_gates.fit_rates(data, sent)
+    assert rates[0, 0] == 0.5 and np.isnan(rates[0, 1])
