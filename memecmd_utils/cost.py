@@ -48,12 +48,13 @@ def _line(
     calls: int,
     t_in: float,
     t_out: float,
+    local_model: str | None = None,
 ) -> Line:
     if llm == "authored":
         return Line(stage, "authored text", 0, 0, 0, 0.0, 0.0, ledger)
     if llm == "local":
         seconds = t_in / LOCAL_TOKENS_IN_PER_S + t_out / LOCAL_TOKENS_OUT_PER_S
-        model, usd = profile.local_model, 0.0
+        model, usd = local_model or profile.local_model, 0.0
     else:
         batch = profile.batch and ledger[1] in BATCHED_TASKS
         usd_in, usd_out = endpoint.usd_per_million_in or 0.0, endpoint.usd_per_million_out or 0.0
@@ -141,6 +142,13 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
             )
         )
     lines += _judge_lines(profile, n_dialogues, n_memes, start, meme, per_char)
+    if profile.other_summaries:
+        summarised = min(profile.other_summaries, n_dialogues)
+        calls = summarised * (profile.n_turns - 1)
+        t_in = summarised * characters * per_char
+        ledger = ("studies", "summary")
+        t_out = calls * REPLY_TOKENS["summary"]
+        lines.append(_line("05b summary", ledger, profile, "local", generator, calls, t_in, t_out))
     return pd.DataFrame(lines)
 
 
@@ -200,12 +208,17 @@ def _judge_lines(
         ledger = ("evaluation" if number == 0 else f"evaluation-{number + 1}", "rating")
         if judge.kind == "yes_no":
             half = min(n_memes, sum(sampled.values()) / 2)
-            calls = round(5 * (sum(sampled.values()) + 2 * half * profile.judge_contexts))
+            # The checks ask about three memes a turn, and three times about two memes of some turns.
+            checked, worded = 3 * profile.judge_checks, 6 * min(profile.judge_checks, profile.judge_wordings)
+            pairs = sum(sampled.values()) + checked + worded
+            held_out = 2 * min(n_memes, half + checked / 2)
+            calls = round(5 * (pairs + held_out * profile.judge_contexts))
             context = judges.Context(dialogue, min(10, profile.n_turns))
             characters = _characters(judges.yes_no_request(context, meme, "humor_effect"))
             # Four of five questions share all but their last line with the first: the server's cache has it.
             t_in = calls * per_char * characters * (0.3 if judge.llm == "local" else 1.0)
-            lines.append(_line(name, ledger, profile, judge.llm, endpoint, calls, t_in, calls))
+            local = judge.local_model
+            lines.append(_line(name, ledger, profile, judge.llm, endpoint, calls, t_in, calls, local))
             continue
         placed = Placement(
             dialogue_id="estimate", turn=2, speaker="B", strategy="greedy", meme_id="m", rank=1, score=0,
@@ -218,12 +231,14 @@ def _judge_lines(
         spans = evaluation.lengths(profile.n_turns)
         for memes_sent in (sampled if profile.judge_unit == "meme" else sent).values():
             n_calls = round(memes_sent) if profile.judge_unit == "meme" else n_dialogues * len(spans)
-            request = judges.rating_request(dialogue, [placed], {"m": meme}, profile.n_turns, 0, screenshot)
+            shown = min(10, profile.n_turns) if profile.judge_unit == "meme" else profile.n_turns
+            request = judges.rating_request(dialogue, [placed], {"m": meme}, shown, 0, screenshot)
             calls += n_calls
             t_in += n_calls * (_characters(request) * per_char + seen)
             each = memes_sent if profile.judge_unit == "meme" else memes_sent * sum(spans) / profile.n_turns
             t_out += each * 60
-        lines.append(_line(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out))
+        local = judge.local_model
+        lines.append(_line(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out, local))
     return lines
 
 

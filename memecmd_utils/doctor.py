@@ -10,7 +10,7 @@ from importlib import metadata, util
 from typing import NamedTuple
 
 from memecmd_utils import freeze, local_llm, paths
-from memecmd_utils.profiles import ProfileError, load_profile, parse_settings
+from memecmd_utils.profiles import Profile, ProfileError, load_profile, parse_settings
 
 
 class Check(NamedTuple):
@@ -50,21 +50,23 @@ def checks(profile_name: str, settings: str) -> Iterator[Check]:
         yield Check("fail", str(error))
         return
     yield Check("ok", f"profile {profile.name}: llm={profile.llm}, mode={profile.mode}")
-    uses_local = profile.llm == "local" or any(judge.llm == "local" for judge in profile.judges)
-    if uses_local:
+    used = [profile.local_model] if profile.llm == "local" or profile.other_summaries else []
+    used += [judge.local_model or profile.local_model for judge in profile.judges if judge.llm == "local"]
+    for model in dict.fromkeys(used):
         live = profile.mode != "recorded"
         engine = util.find_spec("xllamacpp") is not None
-        weights = local_llm.weights_path(profile.local_model).is_file() or bool(
-            os.environ.get("MEMECMD_GGUF")
-        )
+        weights = local_llm.weights_path(model).is_file() or bool(os.environ.get("MEMECMD_GGUF"))
         ready = engine and weights
+        install = "make local-llm" + (
+            "" if model == Profile.model_fields["local_model"].default else f" MODEL={model}"
+        )
         state = "ok" if ready else "fail" if live else "info"
         words = (
             "ready"
             if ready
-            else "not installed: make local-llm" + ("" if live else " (needed for live runs only)")
+            else f"not installed: {install}" + ("" if live else " (needed for live runs only)")
         )
-        yield Check(state, f"local model {profile.local_model}: {words}")
+        yield Check(state, f"local model {model}: {words}")
     if profile.llm == "openai" or any(judge.llm == "openai" for judge in profile.judges):
         for name in sorted(_key_names(profile)):
             given = bool(os.environ.get(name))

@@ -133,7 +133,8 @@ async def rate_screenshots(
                 key=lambda p: p.turn,
             )
             if profile.judge_unit == "meme":
-                calls += [(dialogue, [p], profile.n_turns) for p in here]
+                # Up to u_t: what comes later cannot make a meme fit, and the rating serves every length.
+                calls += [(dialogue, [p], p.turn) for p in here]
             else:
                 for n in lengths(profile.n_turns):
                     shown = [p for p in here if p.turn <= n]

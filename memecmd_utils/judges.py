@@ -10,15 +10,20 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from memecmd_utils import prompting, replies
+from memecmd_utils import local_llm, prompting, replies
 from memecmd_utils.dialogue_generation import history_text
-from memecmd_utils.llm import Chat, Image, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm import Chat, Image, Message, ModelId, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.llm_wire import png_url
 from memecmd_utils.progress import Progress
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement
 
 HISTORY_WINDOW = 8
 """Turns that the small judge sees before the meme: what matters is near, and its context is short."""
+Wording = Literal["as asked", "second", "third", "no or yes"]
+WORDINGS: tuple[Wording, ...] = ("as asked", "second", "third")
+"""The same five questions in other words; the first are the run's own."""
+OTHER_ORDER: Wording = "no or yes"
+"""The run's own questions with the two answers named the other way round."""
 YES = {"是", "是的", "yes", "对", "有"}
 NO = {"否", "不", "不是", "no", "没有", "无"}
 
@@ -43,31 +48,51 @@ class Context:
         return self.dialogue.name_a if self.turn % 2 else self.dialogue.name_b
 
 
-@lru_cache(maxsize=1)
-def questions() -> dict[str, str]:
-    """The five questions by dimension, from `judge_questions.j2`."""
-    lines = prompting.render("judge_questions").split("\n")
+@lru_cache(maxsize=8)
+def questions(wording: Wording = "as asked") -> dict[str, str]:
+    """The five questions by dimension from `judge_questions.j2`, in other words where the wording has them.
+
+    A further wording may also hold an `instruction`: how to answer.
+    """
+    files = ["judge_questions"]
+    if wording != "as asked":
+        files.append(f"judge_wording_{wording.replace(' ', '_')}")
+    lines = [line for name in files for line in prompting.render(name).split("\n")]
     return dict(line.split(": ", 1) for line in lines)
 
 
-def yes_no_request(context: Context, meme: Meme, dimension: str) -> Request:
-    """One one-token question; the five of a pair differ in their last line only (shared prefix)."""
+def continues_text(model: ModelId) -> bool:
+    """Whether a model is a base model of the registry: it knows no chat format and only goes on writing."""
+    return any(w.chat_template and w.sha256 == model.sha256 for w in local_llm.REGISTRY.values())
+
+
+def yes_no_request(
+    context: Context, meme: Meme, dimension: str, wording: Wording = "as asked", base: bool = False
+) -> Request:
+    """One one-token question; the five of a pair differ in their last line only (shared prefix).
+
+    A `base` model gets two solved examples before it (`judge_base.j2`), in the run's own wording only.
+    Raises ValueError for another wording of that.
+    """
+    if base and wording != "as asked":
+        raise ValueError(f"a base model's examples are in the run's own words, not in wording {wording!r}")
+    words = questions(wording)
+    how = {"instruction": words["instruction"]} if "instruction" in words else {}
     text = prompting.render(
-        "judge_yes_no",
+        "judge_base" if base else "judge_yes_no",
         history=context.history,
         speaker=context.speaker_name,
         meme_text=meme.text,
         meme_note=meme.picture_note,
-        question=questions()[dimension],
+        question=words[dimension],
         fence=prompting.fence,
+        **how,
     )
+    system = [] if base else [Message(role="system", text=prompting.render("judge_system", **how))]
     return Request(
         task="rating",
         subject=f"{context.dialogue.dialogue_id}/{context.turn}/{meme.meme_id}/{dimension}",
-        messages=[
-            Message(role="system", text=prompting.render("judge_system")),
-            Message(role="user", text=text),
-        ],
+        messages=[*system, Message(role="user", text=text)],
         sampling=Sampling(temperature=0.0, max_tokens=1, top_logprobs=20),
     )
 
@@ -89,15 +114,16 @@ def p_yes(reply: Reply) -> float:
 
 
 async def ask_yes_no(
-    pairs: Sequence[tuple[Context, Meme]], chat: Chat, label: str
+    pairs: Sequence[tuple[Context, Meme]], chat: Chat, label: str, wording: Wording = "as asked"
 ) -> list[dict[str, float] | str]:
     """Ask the five questions of every pair: p(yes) by dimension, or the reason why there is none.
 
     Pairs of one context come one after another, so a server can reuse the context's prefix.
     """
+    base = continues_text(chat.backend.model)
 
     async def one(context: Context, meme: Meme) -> dict[str, float] | str:
-        requests = [yes_no_request(context, meme, dimension) for dimension in DIMENSIONS]
+        requests = [yes_no_request(context, meme, dimension, wording, base) for dimension in DIMENSIONS]
         if chat.in_bulk:
             answers = await asyncio.gather(*(chat.ask(request, p_yes) for request in requests))
         else:

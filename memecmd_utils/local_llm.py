@@ -230,6 +230,7 @@ class LocalServer:
         parameters.hostnames = ["127.0.0.1"]
         parameters.port = 0  # the system picks a free one
         parameters.cache_ram_mib = 512  # of old prompts; the default of 8 GiB starves a laptop
+        parameters.swa_full = True  # a sliding window (Gemma) would forget the prefix that questions share
         parameters.verbosity = -1  # it logs every token's slot otherwise
         template = find(self.name).chat_template
         if template and not os.environ.get("MEMECMD_GGUF"):

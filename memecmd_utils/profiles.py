@@ -84,6 +84,8 @@ class Judge(Setting):
 
     kind: Literal["yes_no", "rating"]
     llm: Literal["local", "openai"] = "local"
+    local_model: str | None = None
+    """Of a local judge; None: the profile's own."""
 
 
 class Profile(Setting):
@@ -142,6 +144,12 @@ class Profile(Setting):
     judge_contexts: int = Field(4, ge=1)
     judge_sample: int | None = Field(None, ge=1)
     """Memes a dialogue and strategy that a judge of single memes rates, drawn by seed; null rates all."""
+    judge_checks: int = Field(0, ge=0)
+    """Turns at which every judge is held against the ground truth, with hard negatives and other wordings."""
+    judge_wordings: int = Field(0, ge=0)
+    """Of these turns, how many also have their questions asked in other wordings."""
+    other_summaries: int = Field(0, ge=0)
+    """Dialogues that a small local model summarises again, to compare sources of summaries."""
     bootstrap_samples: int = Field(2000, ge=100)
 
     @field_validator("sources", "feeds", "strategies", mode="before")

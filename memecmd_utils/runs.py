@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from memecmd_utils import example_corpus, paths, storage
 from memecmd_utils.batch import BatchBackend
@@ -18,8 +18,9 @@ from memecmd_utils.local_llm import LocalServer, ensure_ready
 from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Endpoint, Profile, load_profile, parse_settings
 from memecmd_utils.recordings import Recordings, TextCache
+from memecmd_utils.usage import added
 
-Role = Literal["generator", "annotator", "judge"]
+Role = Literal["generator", "annotator", "judge", "summariser"]
 BATCHED: tuple[Role, ...] = ("annotator", "judge")
 """Whose requests do not wait for each other's answers, as the turns of a dialogue do."""
 ALL_AT_ONCE = 1_000_000
@@ -40,6 +41,10 @@ WRITTEN_BY = {
     "ratings.parquet": "05_evaluation",
     "consistency.parquet": "05_evaluation",
     "ground_truth.json": "05_evaluation",
+    "judge_checks.json": "05_evaluation",
+    "human_ratings.json": "05_evaluation",
+    "rating_key.csv": "05_evaluation",
+    "studies.json": "05b_studies",
 }
 
 
@@ -54,6 +59,7 @@ class Run:
     fallback: Path | None = None
     """Where inputs are read from when this run does not have them (notebooks run by hand)."""
     used: dict[str, set[str]] = field(default_factory=dict)
+    counted: dict[str, dict[str, Any]] = field(default_factory=dict)
     _ledger: Ledger | None = None
 
     def read(self, name: str) -> Path:
@@ -131,7 +137,12 @@ class Run:
     def chat(self, role: Role, stage: str, number: int = 0) -> Iterator[Chat]:
         """Open the seam for a role: backend, recordings of `stage`, caps; written-down usage at the end."""
         profile = self.profile
-        llm = profile.judges[number].llm if role == "judge" else profile.llm
+        llm, local_model = profile.llm, profile.local_model
+        if role == "judge":
+            llm = profile.judges[number].llm
+            local_model = profile.judges[number].local_model or local_model
+        elif role == "summariser":
+            llm = "local"  # the study compares a small model's summaries with the run's own
         name = stage if number == 0 else f"{stage}-{number + 1}"
         concurrency, budget, dead_after_s = profile.concurrency, None, float("inf")
         store: Recordings | None = None
@@ -144,7 +155,7 @@ class Run:
                 store = self.recordings(stage)
                 if llm == "local":
                     concurrency = min(concurrency, 2)
-                    server = LocalServer(profile.local_model, concurrency, threads=profile.local_threads)
+                    server = LocalServer(local_model, concurrency, threads=profile.local_threads)
                     if profile.mode == "recorded":
                         backend, server = server.offline_backend(), None
                     else:
@@ -173,7 +184,9 @@ class Run:
             if server is not None:
                 server.__exit__(None, None, None)
             if chat is not None:  # also of a chat that a cap, a fault or the stop button ended
-                counts = {"source": chat.backend.source, **chat.usage.as_dict()}
+                # A stage may open a judge twice: for placed memes, and for the items it is checked on.
+                self.counted[name] = added(self.counted.get(name, {}), chat.usage.as_dict())
+                counts = {"source": chat.backend.source, **self.counted[name]}
                 storage.write_json(self.folder / "usage" / f"{name}.json", counts)
 
     def note_used(self, stage: str, keys: set[str]) -> None:
@@ -218,10 +231,13 @@ def preflight(profile: Profile) -> None:
     if profile.llm != "authored":
         roles += [("generator", 0, profile.llm), ("annotator", 0, profile.llm)]
     roles += [("judge", number, judge.llm) for number, judge in enumerate(profile.judges)]
+    if profile.other_summaries:
+        roles.append(("summariser", 0, "local"))
     run = Run(profile.name, profile, paths.processed, paths.reports)
     for role, number, llm in roles:
         if llm == "openai":
             OpenAIBackend(run.endpoint(role, number))
             prices(run.endpoint(role, number), profile)
         elif llm == "local":
-            ensure_ready(profile.local_model)
+            chosen = profile.judges[number].local_model if role == "judge" else None
+            ensure_ready(chosen or profile.local_model)

@@ -10,6 +10,17 @@ WINDOW_S = 30.0
 """Over which the speed of the live line is measured."""
 
 
+def added(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Figures of two chats of one stage together."""
+    out: dict[str, Any] = {}
+    for name, value in second.items():
+        if isinstance(value, dict):
+            out[name] = dict(sorted((Counter(first.get(name, {})) + Counter(value)).items()))
+        else:
+            out[name] = round(first.get(name, 0) + value, 6)
+    return out
+
+
 class Usage:
     """Calls, replays, tokens, money, retries and outcomes."""
 

@@ -117,7 +117,20 @@ def test_authored_texts_cost_nothing() -> None:
     assert (
         len(authored) == 4 and not authored[["calls", "tokens_in", "tokens_out", "usd", "hours"]].any().any()
     )
-    assert table.calls["total"] == table.calls["05 judge 1 (yes_no)"] > 0 and table.usd["total"] == 0
+    asked = [name for name in table.index if name.startswith(("05 judge", "05b"))]
+    assert table.calls["total"] == table.calls[asked].sum() > 0 and table.usd["total"] == 0
+    assert table.calls["05b summary"] == 12 * 17 and table.model["05 judge 2 (yes_no)"] == "gemma-3-270m"
+
+
+def test_checks_of_judges_are_counted() -> None:
+    def calls(**changes: object) -> float:
+        return table_of(load_profile("example", changes), 200).calls["05 judge 1 (yes_no)"]
+
+    few, some, more = (calls(judge_checks=n) for n in (0, 10, 94))
+    # Three memes a turn, two memes three times more at up to 50 turns; held-out contexts beside.
+    assert some - few >= 5 * (3 * 10 + 6 * 10) and 5 * (3 * 94 + 6 * 50) <= more - few < 2 * 5 * (
+        3 * 94 + 6 * 50
+    )
 
 
 def test_pictures_are_counted_where_a_model_sees_them() -> None:

@@ -99,7 +99,7 @@ def test_an_unknown_profile_or_key_fails_with_the_known_ones() -> None:
 
 
 def test_the_local_model_is_needed_for_live_runs_only() -> None:
-    recorded = state_of("local model", "example")
+    recorded = state_of("local model qwen", "example")
     assert recorded.state == "info" and "live runs only" in recorded.text
     live = state_of("local model", "local")
     assert live.state == "fail" and "make local-llm" in live.text
@@ -158,3 +158,11 @@ def test_the_command_ends_with_a_status(monkeypatch: pytest.MonkeyPatch, capsys)
 def test_hashes_of_the_tracked_texts_hold() -> None:
     frozen = json.loads((paths.example / "TEXT_HASHES.json").read_text(encoding="utf-8"))
     assert frozen == freeze.text_hashes()
+
+
+def test_every_local_judge_needs_its_own_weights(monkeypatch) -> None:
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: object())
+    judges = "judges='[{kind: yes_no}, {kind: yes_no, local_model: gemma-3-270m}]' mode=auto"
+    found = [check for check in doctor.checks("example", judges) if check.text.startswith("local model")]
+    assert [check.state for check in found] == ["fail", "fail"]
+    assert found[0].text.endswith("make local-llm") and "make local-llm MODEL=gemma-3-270m" in found[1].text

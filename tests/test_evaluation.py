@@ -156,7 +156,10 @@ def test_one_call_per_dialogue_strategy_and_length_with_the_memes_shown() -> Non
 def test_unit_meme_asks_once_per_placed_meme() -> None:
     got, requests = rate_whole(SIX, numbers, judge_unit="meme")
     assert len(got) == len(requests) == 5
-    assert {n_memes(r) for r in requests} == {1} and {r.n_turns for r in got} == {18}
+    assert {n_memes(r) for r in requests} == {1} and {r.judge_unit for r in got} == {"meme"}
+    assert all(r.n_turns == r.turn for r in got)
+    third = next(r for r in requests if r.subject == "n1/3")
+    assert "n1 3" in third.messages[0].text and "n1 4" not in third.messages[0].text  # u_t, nothing later
 
 
 def test_a_reply_that_cannot_be_parsed_leaves_all_its_memes_unscored() -> None:

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 
 from memecmd_utils import usage
@@ -66,3 +68,11 @@ def test_replies_that_come_in_one_moment_are_no_wonder_of_speed(clock: Clock) ->
     for _ in range(8):
         counts.add(Reply(text="x", tokens_out=60), 0.0)
     assert counts.tokens_per_second <= 8 * 60
+
+
+def test_two_chats_of_a_stage_add_up() -> None:
+    first, second = usage.Usage(), usage.Usage()
+    first.replayed, first.outcomes = 3, Counter(accepted=3)
+    second.replayed, second.usd, second.outcomes = 2, 0.5, Counter(accepted=1, refusal=1)
+    both = usage.added(usage.added({}, first.as_dict()), second.as_dict())
+    assert both == {**second.as_dict(), "replayed": 5, "outcomes": {"accepted": 4, "refusal": 1}}

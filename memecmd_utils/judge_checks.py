@@ -1,0 +1,248 @@
+"""What each judge is worth: does it tell memes that fit from those that do not, and is it steady?
+
+Study 1 of the example's study plan. The memes are graded by a large language model, not by people.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils import agreement, judge_answers, judge_calibration, seeds, statistics
+from memecmd_utils.fast_retrieval import columns, said, with_intervals
+from memecmd_utils.judge_answers import CENTRED, CONSISTENCY, P_YES, RATING, RETRIEVAL, Answers
+from memecmd_utils.judges import OTHER_ORDER, WORDINGS
+from memecmd_utils.profiles import Profile
+from memecmd_utils.runs import Run
+from memecmd_utils.statistics import EMPTY, Estimate
+from memecmd_utils.study_data import StudyData
+
+STEADY = 0.667
+"""Alpha over wordings from which a judge is steady: Krippendorff's bound for tentative conclusions."""
+KINDS = {"random": "random", "hard": "hard negative"}
+"""What fitting memes are held against, by its name in the columns."""
+TRUST = (
+    "judge", "reading", "turns", "unscored",
+    *with_intervals("AUC random"), "wins random", *with_intervals("AUC hard"), "wins hard",
+    "ECE", "Brier", "Brier base rate", *with_intervals("order shift", "length rho", "alpha wordings"),
+    "verdict",
+)  # fmt: skip
+CALIBRATION = ("judge", "bin", "items", "mean p", "share that fits")
+WORDED = ("judge", "wording", "items", "mean p", *with_intervals("AUC random"))
+AGREEMENT = ("judge", "other", "items", *with_intervals("alpha"))
+PRINTED = ("AUC random", "AUC hard", "order shift", "length rho", "alpha wordings")
+"""Columns that are shown with their interval in one cell; three digits, so that 0.503 is not 0.50."""
+TRUSTED, TOPIC, UNSTEADY, NO, YARDSTICK = "trust", "topic only", "unsteady", "no", "yardstick"
+IN_WORDS = {
+    TRUSTED: "tells fitting memes from random ones and from hard negatives",
+    TOPIC: "tells fitting memes from random ones, but not from hard negatives",
+    UNSTEADY: "tells fitting memes from others, but its answers change with the wording of the questions",
+    NO: "cannot tell fitting memes from random ones",
+}
+
+
+class Checks(NamedTuple):
+    """Four tables; empty, with their columns, where a run has no ground truth or checks nothing."""
+
+    trust: pd.DataFrame
+    """A row a judge and reading: how far each deserves trust."""
+    calibration: pd.DataFrame
+    """p(yes) against the share of memes that fit, in equally filled bins."""
+    wordings: pd.DataFrame
+    """AUC of fitting against random memes by wording."""
+    agreement: pd.DataFrame
+    """Krippendorff's alpha of the ranks that two judges give the same items."""
+
+
+def run_checks(run: Run, data: StudyData) -> Checks:
+    """Ask every judge of the run's profile and measure its answers."""
+    return measure(judge_answers.ask_all(run, data), run.profile)
+
+
+def measure(answers: Answers, profile: Profile) -> Checks:
+    """All tables of some answers; dialogues are resampled `bootstrap_samples` times."""
+    scores, worded = answers
+    trust = [
+        _trust_row(judge, reading, group, worded[worded["judge"] == judge], profile)
+        for (judge, reading), group in scores.groupby(["judge", "reading"], sort=False)
+    ]
+    bins = [
+        {"judge": judge, **row}
+        for judge, group in scores[scores["reading"] == P_YES].groupby("judge", sort=False)
+        for row in judge_calibration.bins(*_p_and_truth(group))
+    ]
+    by_wording = [
+        {
+            "judge": judge,
+            "wording": wording,
+            "items": int(group["p"].notna().sum()),
+            "mean p": float(group["p"].mean()),
+            **columns("AUC random", _auc(group, "random", "p", profile, "wording", judge, wording)),
+        }
+        for (judge, wording), group in worded.groupby(["judge", "wording"], sort=False)
+    ]
+    return Checks(
+        pd.DataFrame(trust, columns=list(TRUST)),
+        pd.DataFrame(bins, columns=list(CALIBRATION)),
+        pd.DataFrame(by_wording, columns=list(WORDED)),
+        pd.DataFrame(_agreements(scores, profile), columns=list(AGREEMENT)),
+    )
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """How far a judge deserves trust, by the rule of the plan, from its AUCs and its alpha over wordings.
+
+    Without an interval (too few dialogues) nothing is clear. A judge without alpha is judged by its AUCs.
+    """
+    if row["reading"] == RETRIEVAL:
+        return YARDSTICK
+    if not row["AUC random low"] > 0.5:
+        return NO
+    if not row["AUC hard low"] > 0.5:
+        return TOPIC
+    return UNSTEADY if row["alpha wordings"] < STEADY else TRUSTED
+
+
+def sentence(checks: Checks) -> str:
+    """What the run's first judge can do, and which judges deserve trust; numbers from the tables only."""
+    trust = checks.trust[checks.trust["verdict"] != YARDSTICK]
+    if trust.empty:
+        return "No judge was held against the ground truth."
+    # The reading that the tables of stage 05 show: a yes/no judge's centred one.
+    first = trust.sort_values("reading", key=lambda names: names == P_YES, kind="stable").iloc[0]
+    told = (
+        f"{_name(first)} {IN_WORDS[first['verdict']]} (AUC {said(first, 'AUC random', '')} against random "
+        f"memes, {said(first, 'AUC hard', '')} against hard negatives)"
+    )
+    good = [_name(row) for _, row in trust[trust["verdict"] == TRUSTED].iterrows()]
+    which = f": {', '.join(good)}" if good else ""
+    return f"{told}; of {len(trust)} scores by judges {len(good) or 'none'} deserve{_s(good)} trust{which}."
+
+
+def _s(good: Sequence[str]) -> str:
+    return "s" if len(good) < 2 else ""
+
+
+def _name(row: pd.Series) -> str:
+    return f"{row['judge']} ({row['reading']})" if row["reading"] in (P_YES, CENTRED) else row["judge"]
+
+
+def printed(trust: pd.DataFrame) -> pd.DataFrame:
+    """The table of trust for a reader: estimates with their intervals in one cell, what is missing a dash."""
+    out = trust.drop(columns=[f"{name} {end}" for name in PRINTED for end in ("low", "high")]).round(3)
+    for name in PRINTED:
+        out[name] = [said(row, name, "") if np.isfinite(row[name]) else "–" for _, row in trust.iterrows()]
+    return out
+
+
+def _rng(profile: Profile, *names: str) -> np.random.Generator:
+    return seeds.rng(profile.seed, "judge checks", *names)
+
+
+def _auc(group: pd.DataFrame, kind: str, value: str, profile: Profile, *names: str) -> Estimate:
+    """AUC of fitting memes against another kind, with an interval from resampled dialogues."""
+    of = {
+        one: list(zip(part["dialogue_id"], part[value], strict=True))
+        for one, part in group.dropna(subset=[value]).groupby("kind")
+    }
+    positive, negative = of.get("fitting", []), of.get(kind, [])
+    if not positive or not negative:
+        return EMPTY
+    return statistics.cluster_auc(positive, negative, _rng(profile, kind, *names), profile.bootstrap_samples)
+
+
+def wins(group: pd.DataFrame, kind: str) -> float:
+    """Share of turns at which the fitting meme scores above the one of the other kind, ties half."""
+    table = group.pivot(index=["dialogue_id", "turn"], columns="kind", values="score")
+    both = table.reindex(columns=["fitting", kind]).dropna()
+    return float((np.sign(both["fitting"] - both[kind]) / 2 + 0.5).mean()) if len(both) else float("nan")
+
+
+def length_correlation(group: pd.DataFrame, profile: Profile, *names: str) -> Estimate:
+    """Spearman correlation of score and caption length among memes that do not fit; dialogues resampled."""
+    others = group[group["kind"] != "fitting"].dropna(subset=["score"])
+    others = others.drop_duplicates(["dialogue_id", "turn", "meme_id"])
+    parts = [part[["length", "score"]].to_numpy(float) for _, part in others.groupby("dialogue_id")]
+    value = _spearman(others[["length", "score"]].to_numpy(float))
+    rng, draws = _rng(profile, "length", *names), []
+    for _ in range(profile.bootstrap_samples if len(parts) >= statistics.MIN_CLUSTERS else 0):
+        picks = rng.integers(len(parts), size=len(parts))
+        draws.append(_spearman(np.concatenate([parts[i] for i in picks])))
+    return statistics.from_draws(value, np.array(draws), len(others), len(parts))
+
+
+def _spearman(pairs: np.ndarray) -> float:
+    """Rank correlation of two columns; nan where one of them is constant."""
+    from scipy.stats import rankdata
+
+    if len(pairs) < 3 or not np.ptp(pairs, axis=0).all():
+        return float("nan")
+    return float(np.corrcoef(rankdata(pairs, axis=0).T)[0, 1])
+
+
+def _p_and_truth(group: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    known = group.dropna(subset=["p"])
+    return known["p"].to_numpy(float), (known["kind"] == "fitting").to_numpy(float)
+
+
+def _trust_row(
+    judge: str, reading: str, group: pd.DataFrame, worded: pd.DataFrame, profile: Profile
+) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(TRUST, np.nan)
+    row |= {"judge": judge, "reading": reading, "unscored": int(group["score"].isna().sum())}
+    row["turns"] = len(group[["dialogue_id", "turn"]].drop_duplicates())
+    for against, kind in KINDS.items():
+        row |= columns(f"AUC {against}", _auc(group, kind, "score", profile, judge, reading))
+        row[f"wins {against}"] = wins(group, kind)
+    row |= columns("length rho", length_correlation(group, profile, judge, reading))
+    if reading == P_YES:
+        p, fits = _p_and_truth(group)
+        row["ECE"], row["Brier"] = judge_calibration.error(p, fits), judge_calibration.brier(p, fits)
+        row["Brier base rate"] = (
+            judge_calibration.brier(np.full(len(p), fits.mean()), fits) if len(p) else np.nan
+        )
+    if reading in (P_YES, CENTRED) and len(worded):
+        # Both readings come from the same answers, so one alpha, that of p(yes), speaks for both.
+        row |= columns("alpha wordings", _steadiness(worded, profile, judge))
+        row |= columns("order shift", _order_shift(worded, profile, judge))
+    row["verdict"] = verdict(row)
+    return row
+
+
+def _by_wording(worded: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """p(yes) as a table [items, wordings]; the index begins with the dialogue."""
+    index = ["dialogue_id", "turn", "meme_id", "kind"]
+    return worded.pivot(index=index, columns="wording", values="p").reindex(columns=list(names))
+
+
+def _steadiness(worded: pd.DataFrame, profile: Profile, judge: str) -> Estimate:
+    """Alpha (interval) of p(yes) with the wordings as raters."""
+    asked = _by_wording(worded, WORDINGS)
+    clusters, rng = list(asked.index.get_level_values(0)), _rng(profile, "wordings", judge)
+    return agreement.alpha_interval(asked.to_numpy().T, clusters, "interval", rng, profile.bootstrap_samples)
+
+
+def _order_shift(worded: pd.DataFrame, profile: Profile, judge: str) -> Estimate:
+    """Mean change of p(yes) when the answers are named the other way round."""
+    both = _by_wording(worded, [WORDINGS[0], OTHER_ORDER]).dropna()
+    change, clusters = both[OTHER_ORDER] - both[WORDINGS[0]], list(both.index.get_level_values(0))
+    rng = _rng(profile, "order", judge)
+    return statistics.cluster_mean(list(change), clusters, rng, profile.bootstrap_samples)
+
+
+def _agreements(scores: pd.DataFrame, profile: Profile) -> list[dict[str, Any]]:
+    """Alpha (interval, of ranks) of every two judges' overall scores, over the items that both scored."""
+    overall = scores[scores["reading"].isin([CENTRED, RATING, CONSISTENCY])]
+    names = list(dict.fromkeys(overall["judge"]))
+    index = ["dialogue_id", "turn", "meme_id", "kind"]
+    table = overall.pivot(index=index, columns="judge", values="score")
+    rows = []
+    for place, judge in enumerate(names):
+        for other in names[place + 1 :]:
+            both = table[[judge, other]].dropna()
+            ranks, rng = both.rank().to_numpy().T, _rng(profile, "agreement", judge, other)
+            clusters = list(both.index.get_level_values(0))
+            got = agreement.alpha_interval(ranks, clusters, "interval", rng, profile.bootstrap_samples)
+            rows.append({"judge": judge, "other": other, "items": len(both), **columns("alpha", got)})
+    return rows
