@@ -11,11 +11,11 @@ export PROFILE SET
 
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-STAGES := 01_library_build 02_annotation 03_dialogue_generation 04_retrieval 05_evaluation 06_figures
+STAGES := 01_library_build 02_annotation 03_dialogue_generation 04_retrieval 05_evaluation 05b_studies 06_figures
 SOURCES := $(wildcard memecmd_utils/*.py memecmd_utils/*.txt memecmd_utils/prompts/* memecmd_utils/templates/*)
 CORPUS := $(wildcard data/example/*.* data/example/recordings/*/* data/example/recordings/*/*/* data/paper/*)
 
-.PHONY: help reproduce test lab local-llm doctor cost verify refresh-tracked compare-tracked recordings-check recordings-compact recordings-migrate bench bench-peer lint strip lock clean stages
+.PHONY: help reproduce test lab local-llm doctor cost verify refresh-tracked compare-tracked recordings-check recordings-compact recordings-migrate site page-pictures bench bench-peer lint strip lock clean stages
 .DEFAULT_GOAL := help
 
 ## Show this list
@@ -74,6 +74,14 @@ recordings-compact: $(READY)
 recordings-migrate: $(READY)
 	@$(PY) -m memecmd_utils recordings-migrate
 
+## Put the page of PROFILE's run and its notebooks into one folder for any static host
+site: $(READY)
+	@$(PY) -m memecmd_utils site
+
+## Take the READMEs' pictures of the example's page (maintainers; needs Chromium)
+page-pictures: $(READY)
+	MEMECMD_REQUIRE_BROWSER=1 $(PY) tests/page_pictures.py
+
 ## Measure speed (tests/bench), beside other packages where `make bench-peer` has been run
 bench: $(READY)
 	MEMECMD_PEER_PYTHON="$(abspath $(wildcard $(PEER)/bin/python))" $(PY) -m pytest $(wildcard tests/bench/bench_*.py) --benchmark-only --benchmark-json=reports/bench.json
@@ -100,8 +108,17 @@ clean:
 	find data/processed data/interim reports -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
 	rm -rf .pytest_cache .ruff_cache .hypothesis .benchmarks
 
+# An environment that a class shares is read-only and was not made from this checkout: it is used as it is, with
+# the package and the folders of this checkout. Whoever sets it up puts a file .shared into it.
+ifneq ($(wildcard $(VENV)/.shared),)
+export PYTHONPATH := $(CURDIR)
+MADE_FROM :=
+else
+MADE_FROM := requirements.lock pyproject.toml
+endif
+
 # The first Python that starts and is new enough; a shim that only prints an error does not count.
-$(READY): requirements.lock pyproject.toml
+$(READY): $(MADE_FROM)
 	@set -e; found=; for candidate in $(if $(PYTHON),"$(PYTHON)",python3.12 python3.11 python3.13 python3); do \
 	  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$candidate; break; fi; \
 	done; \
@@ -122,4 +139,5 @@ reports/$(RUN)/%.ipynb: notebooks/%.ipynb $(SOURCES) $(CORPUS) data/processed/$(
 reports/$(RUN)/02_annotation.ipynb: reports/$(RUN)/01_library_build.ipynb
 reports/$(RUN)/04_retrieval.ipynb: reports/$(RUN)/02_annotation.ipynb reports/$(RUN)/03_dialogue_generation.ipynb
 reports/$(RUN)/05_evaluation.ipynb: reports/$(RUN)/04_retrieval.ipynb
-reports/$(RUN)/06_figures.ipynb: reports/$(RUN)/05_evaluation.ipynb
+reports/$(RUN)/05b_studies.ipynb: reports/$(RUN)/05_evaluation.ipynb
+reports/$(RUN)/06_figures.ipynb: reports/$(RUN)/05b_studies.ipynb

