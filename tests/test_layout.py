@@ -25,7 +25,8 @@ PACKAGE = paths.root / "memecmd_utils"
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "__main__"))
 TESTS = sorted(path.stem.removeprefix("test_") for path in (paths.root / "tests").glob("test_*.py"))
 CROSS_CUTTING = {
-    "environment", "example_data", "faults", "interrupts", "layout", "main", "makefile", "notebooks",
+    "environment", "example_data", "lessons", "page", "panel_in_browser", "rating_form_in_browser",
+    "faults", "interrupts", "layout", "main", "makefile", "notebooks",
     "prompts", "reproduce", "resume", "secrets", "security", "tracked_results", "untrusted_text",
 }  # fmt: skip
 LONGEST_MODULE = 320
@@ -40,16 +41,31 @@ STAGES = {
                       "picture_notes", "example_memes", "captions", "sticker_parts"},
     "annotation": {"annotation", "keywords"},
     "dialogue_generation": {"dialogue_generation", "cold_start", "news", "utterance_rules"},
-    "retrieval": {"retrieval", "selection", "threshold", "panels"},
+    "retrieval": {"retrieval", "selection", "threshold", "panels", "panel_parts", "paste_panel",
+                  "pasted_chat", "explorer", "explorer_ranking", "explorer_view"},
     "evaluation": {"evaluation", "evaluation_run", "judges", "consistency", "statistics", "tables",
                    "results", "ground_truth", "ground_truth_run", "retrieval_systems", "retrieval_evaluation",
-                   "corpus_check"},
+                   "corpus_check", "judge_items", "judge_answers", "judge_checks", "judge_calibration",
+                   "agreement", "rating_items", "rating_form", "rating_panel", "human_ratings",
+                   "human_results"},
     "figures": {"figures", "closing", "release", "release_check", "release_tables", "manifest", "croissant",
-                "report", "dataset_card", "screenshots", "chat_tiles", "linebreak"},
+                "report", "dataset_card", "screenshots", "chat_tiles", "chat_text", "linebreak", "answers",
+                "study_pages",
+                "page_tables", "chat_browser", "library_sheet", "site", "run_records"},
+}  # fmt: skip
+# Studies take apart what the stages made, so they stand above them.
+STUDIES = {
+    "studies", "study_data", "study_gates", "study_figures", "ablation", "fast_retrieval", "hubness",
+    "hub_counts", "hub_cures", "summary_sources", "threshold_study", "choice_study", "score_shape",
+    "spec_curve", "spec_measures", "spec_worlds", "spec_tables", "spec_figures", "resampling",
 }  # fmt: skip
 # Public functions that one stage takes from another, each for a reason.
 ACROSS_STAGES = {
-    ("panels", "figures"): "the panel redraws a figure",
+    ("panels", "screenshots"): "a headless run shows a picture of the panel",
+    ("explorer_view", "figures"): "the still holds the figure of the gate",
+    ("explorer_view", "screenshots"): "the still holds the chat",
+    ("explorer_view", "dataset_card"): "where texts come from is said in one place",
+    ("pasted_chat", "dialogue_generation"): "a pasted chat is summarised as the run's own are",
     ("judges", "dialogue_generation"): "the judge reads the history as the agents do",
     ("evaluation", "selection"): "held-out contexts are those of the other calibration half",
     ("results", "selection"): "numbers name the calibrated gates",
@@ -57,7 +73,21 @@ ACROSS_STAGES = {
     ("closing", "evaluation_run"): "Figure 5 shows the judged screenshots",
     ("closing", "results"): "the page quotes the numbers",
     ("closing", "tables"): "the page shows the tables",
-    ("closing", "ground_truth"): "the release holds marks and grades",
+    ("chat_browser", "ground_truth"): "the page shows grades",
+    ("chat_browser", "selection"): "a dialogue's half names its gate",
+    ("chat_browser", "threshold"): "the page shows the gate's path",
+    ("page_tables", "ground_truth"): "columns of the tables shown",
+    ("page_tables", "ground_truth_run"): "the page shows what was measured",
+    ("page_tables", "results"): "the page quotes the verdict",
+    ("page_tables", "tables"): "the page shows the tables",
+    ("run_records", "ground_truth"): "the records hold marks and grades",
+    ("run_records", "ground_truth_run"): "grades of placed memes",
+    ("run_records", "tables"): "their type",
+    ("rating_panel", "screenshots"): "the panel shows the chat as the judge sees it",
+    ("answers", "results"): "intervals in words",
+    ("study_pages", "judge_checks"): "the page prints the table of trust",
+    ("judge_answers", "screenshots"): "a judge that sees is shown the chat up to the meme",
+    ("judge_calibration", "figures"): "the style of all figures",
     ("closing", "ground_truth_run"): "the page shows what was measured",
     ("retrieval_systems", "retrieval"): "the measured score is the one that places",
     ("retrieval_systems", "selection"): "an encoder is typed in one place",
@@ -222,7 +252,8 @@ def test_stages_use_seams_and_not_each_other() -> None:
 
 def test_seams_do_not_know_the_stages() -> None:
     # These stand above the stages: they drive, estimate or copy what stages make.
-    above = {"cost", "readme", "runner", "run_summary", "tracked"}
+    above = {"cost", "readme", "runner", "run_summary", "tracked"} | STUDIES
+    assert set(MODULES) >= STUDIES
     staged = set().union(*STAGES.values())
     seams = set(MODULES) - staged - above
     assert {(m, o) for m in seams for o in imports()[m][0] if o in staged} == set()
@@ -308,8 +339,10 @@ def without_magics(cell: dict) -> str:
 
 
 def test_notebooks_are_numbered_without_a_gap() -> None:
-    assert [path.stem[:3] for path in NOTEBOOKS] == [f"{n:02d}_" for n in range(1, len(NOTEBOOKS) + 1)]
-    assert {path.stem[3:] for path in NOTEBOOKS} <= set(MODULES)
+    numbers = [path.stem.split("_")[0] for path in NOTEBOOKS]  # a `b` goes on where its number ends
+    assert list(dict.fromkeys(n.rstrip("b") for n in numbers)) == [f"{n:02d}" for n in range(1, 7)]
+    assert all(n.rstrip("b") in numbers for n in numbers)
+    assert {path.stem.split("_", 1)[1] for path in NOTEBOOKS} <= set(MODULES)
 
 
 @each_notebook
@@ -343,7 +376,7 @@ def test_the_parameters_are_plain_and_typed(path: Path) -> None:
 def test_head_and_tail(path: Path) -> None:
     first, second, third, *_ = load(path)["cells"]
     head = source(first).split("\n")
-    assert first["cell_type"] == "markdown" and re.match(rf"# {path.stem[:2]} · \S", head[0])
+    assert first["cell_type"] == "markdown" and re.match(rf"# {path.stem.split('_')[0]} · \S", head[0])
     assert "?" in head[2], "the question"
     assert re.search(r"^\| reads \| .+ \|\n\| writes \| .+ \|$", source(first), re.M)
     assert tags(second) == ["parameters"] and tags(third) == ["remove-cell"]
@@ -351,7 +384,7 @@ def test_head_and_tail(path: Path) -> None:
     prose = "\n".join(map(source, cells(path, "markdown")))
     assert re.findall(r"^## .+$", prose, re.M)[-1] == "## What we learned"
     last = load(path)["cells"][-1]
-    assert last["cell_type"] == "markdown" and re.search(r"\]\(\d\d_\w+\.ipynb\)", source(last))
+    assert last["cell_type"] == "markdown" and re.search(r"\]\(\d\db?_\w+\.ipynb\)", source(last))
 
 
 @each_notebook

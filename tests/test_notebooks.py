@@ -21,6 +21,7 @@ STAGES = [
     "03_dialogue_generation",
     "04_retrieval",
     "05_evaluation",
+    "05b_studies",
     "06_figures",
 ]
 

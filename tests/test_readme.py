@@ -250,7 +250,7 @@ def test_equations_lead_to_functions_and_tests(page: Path) -> None:
 def test_notebooks_lead_to_modules_and_tests(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     rows = re.findall(
-        r"^\| \[(\d\d_\w+)\]\(notebooks/\w+\.ipynb\) \| ([^|]+) \| `(tests/[^`]+)` \|$", text, re.M
+        r"^\| \[(\d\db?_\w+)\]\(notebooks/\w+\.ipynb\) \| ([^|]+) \| `(tests/[^`]+)` \|$", text, re.M
     )
     assert [name for name, *_ in rows] == sorted(path.stem for path in paths.notebooks.glob("[0-9]*.ipynb"))
     for name, modules, test in rows:

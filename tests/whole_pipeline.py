@@ -28,7 +28,7 @@ from memecmd_utils.recordings import Recordings, TextCache
 
 STAGES = (
     "01_library_build", "02_annotation", "03_dialogue_generation", "04_retrieval", "05_evaluation",
-    "06_figures",
+    "05b_studies", "06_figures",
 )  # fmt: skip
 PROFILE = "lab"
 
