@@ -34,9 +34,12 @@ class Studies:
         """Write every table as CSV, Markdown and LaTeX, and `studies.json` for whoever quotes them."""
         evaluation_run.save_tables(run, **self.tables)
         rows = {name: results.frame_rows(table) for name, table in self.tables.items()}
-        storage.write_json(run.write(FILE), {"sentences": self.sentences, "tables": rows})
+        # JSON objects are written with their names sorted: the order of columns stands beside them.
+        columns = {name: list(table.columns) for name, table in self.tables.items()}
+        found = {"sentences": self.sentences, "tables": rows, "columns": columns}
+        storage.write_json(run.write(FILE), found)
 
 
 def load(run: Run) -> dict[str, Mapping[str, Any]]:
-    """`sentences` and `tables` of a run as they were saved."""
+    """`sentences`, `tables` (rows) and `columns` of a run as they were saved."""
     return json.loads(run.read(FILE).read_text(encoding="utf-8"))

@@ -94,7 +94,7 @@ def groups(run: Run) -> list[Group]:
     found = [_judges(checks)]
     for shown in GROUPS:
         tables = [
-            (title, frame(made["tables"][name]), note)
+            (title, frame(made["tables"][name], made["columns"][name]), note)
             for name, (title, note) in shown.tables.items()
             if made["tables"].get(name)
         ]
@@ -105,6 +105,7 @@ def groups(run: Run) -> list[Group]:
 def _judges(checks: Mapping[str, Any]) -> Group:
     tables: Sequence[Table] = ()
     if checks["trust"]:
+        trust = frame(checks["trust"], judge_checks.TRUST)
         note = (
             "AUC: share of pairs in which a fitting meme scores above a random one, or above one that "
             "fits another turn of the same dialogue (hard negative); 0.5 is chance. Hard negatives were "
@@ -113,13 +114,13 @@ def _judges(checks: Mapping[str, Any]) -> Group:
             "other way round. alpha wordings: agreement over three wordings. The rule of the verdict was "
             "fixed before."
         )
-        tables = [("Judges against the ground truth", judge_checks.printed(frame(checks["trust"])), note)]
+        tables = [("Judges against the ground truth", judge_checks.printed(trust), note)]
     return Group("Which judge deserves which trust?", tables, checks["sentence"])
 
 
-def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """A table read back from JSON: what was not a number comes back as nan."""
-    out = pd.DataFrame(rows)
+def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    """A table read back from JSON, its columns in order: what was not a number comes back as nan."""
+    out = pd.DataFrame(rows, columns=list(columns))
     for column in out:
         if out[column].map(lambda value: value is None or isinstance(value, float)).all():
             out[column] = out[column].astype(float)

@@ -83,6 +83,7 @@ def run(tmp_path):
     storage.write_json(made.write("ground_truth.json"), {name: [] for name in TRUTH})
     storage.write_json(made.write("judge_checks.json"), {"sentence": "No judge can tell.", "trust": []})
     made_studies = {"sentences": {"ablation": f"It depends.{ATTACK}"}, "tables": {"ablation": [{"a": 1.5}]}}
+    made_studies["columns"] = {"ablation": ["a"]}
     storage.write_json(made.write("studies.json"), made_studies)
     storage.write_json(made.write("human_ratings.json"), {"verdict": "No person has rated this run."})
     return made

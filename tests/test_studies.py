@@ -16,6 +16,7 @@ def test_studies_are_kept_saved_and_read_back(tmp_path) -> None:
     found.save(run)
     read = studies.load(run)
     assert read["sentences"] == {"hubs": "Hubs do it.", "k": "More is less."}
+    assert read["columns"]["hubs"] == ["k", "skew"]
     assert read["tables"]["hubs"] == [{"k": 1, "skew": 2.5}] and read["tables"]["k_relevance"] == []
     assert (tmp_path / "report/tables/hubs.csv").read_text() == "k,skew\n1,2.500000\n"
 

@@ -17,6 +17,7 @@ def run(tmp_path):
         "studies.json": {
             "sentences": {"hubs": "Hubs do it."},
             "tables": {"hubs": [{"k": 1, "skewness": None}], "claims": []},
+            "columns": {"hubs": ["skewness", "k"], "claims": []},
         },
         "human_ratings.json": {"verdict": "No person has rated this run."},
     }
@@ -31,7 +32,8 @@ def test_a_group_for_each_study_that_was_made(run) -> None:
     (_, table, _), *rest = judges.tables
     assert not rest and table["AUC random"].tolist() == ["0.500 [0.400, 0.600]"]
     (_, table, _), *rest = hubs.tables
-    assert not rest and table["k"].tolist() == [1] and np.isnan(table["skewness"]).all()
+    assert not rest and list(table) == ["skewness", "k"] and table["k"].tolist() == [1]
+    assert np.isnan(table["skewness"]).all()
 
 
 def test_without_a_judge_there_is_no_group_of_judges(run, tmp_path) -> None:
