@@ -115,9 +115,17 @@ def sentence(checks: Checks) -> str:
         f"{_name(first)} {IN_WORDS[first['verdict']]} (AUC {said(first, 'AUC random', '')} against random "
         f"memes, {said(first, 'AUC hard', '')} against hard negatives)"
     )
-    good = [_name(row) for _, row in trust[trust["verdict"] == TRUSTED].iterrows()]
+    good = [_name(row) + _unasked(row) for _, row in trust[trust["verdict"] == TRUSTED].iterrows()]
     which = f": {', '.join(good)}" if good else ""
     return f"{told}; of {len(trust)} scores by judges {len(good) or 'none'} deserve{_s(good)} trust{which}."
+
+
+def _unasked(row: pd.Series) -> str:
+    return (
+        ""
+        if np.isfinite(row["alpha wordings"]) or row["reading"] == CONSISTENCY
+        else ", not asked in other words"
+    )
 
 
 def _s(good: Sequence[str]) -> str:

@@ -145,7 +145,7 @@ def _answers(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[str]:
     yield from ("", words["trust"], "|---|---|---|---|---|---|")
     for row in found["trust"]:
         cells = (
-            results.plain_interval(row, name, 2) for name in ("AUC random", "AUC hard", "alpha wordings")
+            results.plain_interval(row, name, 3) for name in ("AUC random", "AUC hard", "alpha wordings")
         )
         yield "| " + " | ".join((row["judge"], row["reading"], *cells, row["verdict"])) + " |"
     yield from ("", words["claims"], "|---|---:|---:|---:|---:|---:|")

@@ -241,6 +241,9 @@ def test_the_sentence_quotes_the_table() -> None:
     assert told.endswith("; of 3 scores by judges 1 deserves trust: text u_t.")
     none = judge_checks.sentence(checks._replace(trust=checks.trust[:2]))
     assert none.endswith("; of 2 scores by judges none deserves trust.")
+    sure = [scored(lambda n, t, kind: 90 if kind == "fitting" else 10, "small", P_YES), *frames[1:2]]
+    told = judge_checks.sentence(judge_checks.measure(Answers(pd.concat(sure), NOT_WORDED), PROFILE))
+    assert told.endswith("of 2 scores by judges 1 deserves trust: small (p(yes)), not asked in other words.")
     two = pd.concat([frames[2], frames[2].assign(judge="text u_t+1")])
     told = judge_checks.sentence(judge_checks.measure(Answers(two, NOT_WORDED), PROFILE))
     assert told.endswith("of 2 scores by judges 2 deserve trust: text u_t, text u_t+1.")

@@ -191,7 +191,9 @@ def test_results_in_the_page_are_the_tracked_ones(page: Path) -> None:
 @each_page
 def test_pictures_of_the_page_are_tracked(page: Path) -> None:
     shown = re.findall(r"!\[[^\]]+\]\(reports/([^)]+)\)", page.read_text(encoding="utf-8"))
-    assert shown == ["chat.png", "fig4_consistency.png"] and set(shown) <= set(tracked.PICTURES)
+    # The picture of the page hangs on the browser: it is taken by hand (`make page-pictures`), not compared.
+    assert shown == ["chat.png", "chat_browser.png", "fig4_consistency.png"]
+    assert set(shown) - {"chat_browser.png"} <= set(tracked.PICTURES)
     if NUMBERS.is_file():
         assert all((paths.reports / name).is_file() for name in shown)
 
