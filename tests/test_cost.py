@@ -126,11 +126,9 @@ def test_checks_of_judges_are_counted() -> None:
     def calls(**changes: object) -> float:
         return table_of(load_profile("example", changes), 200).calls["05 judge 1 (yes_no)"]
 
-    few, some, more = (calls(judge_checks=n) for n in (0, 10, 94))
-    # Three memes a turn, two memes three times more at up to 50 turns; held-out contexts beside.
-    assert some - few >= 5 * (3 * 10 + 6 * 10) and 5 * (3 * 94 + 6 * 50) <= more - few < 2 * 5 * (
-        3 * 94 + 6 * 50
-    )
+    none, few, worded = (calls(judge_checks=n, judge_wordings=w) for n, w in ((0, 0), (10, 0), (10, 10)))
+    # Three memes a turn and their held-out contexts; two of the three three times more.
+    assert 5 * 3 * 10 <= few - none <= 5 * 3 * 10 * 3 and worded - few == 5 * 6 * 10
 
 
 def test_pictures_are_counted_where_a_model_sees_them() -> None:
