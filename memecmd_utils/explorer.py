@@ -1,7 +1,8 @@
 """Selection with knobs: one dialogue, any weights, gate, K and strategy, redone at every change.
 
 What the panel of notebook 04 shows, without widgets. The four turns-by-memes matrices of the open dialogue
-are kept, so new weights are a sum of four; the picks equal those of `selection.place` at the same settings.
+are kept, so new weights are a sum of four; a large library is searched anew instead. The picks equal those of
+`selection.place` at the same settings.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from memecmd_utils.threshold import Gate, ScoreScale, calibrate_theta0, simulate
 KEPT_NUMBERS = 4_000_000
 """Cosines of a calibration half that are kept and looked through at every change of a weight (16 MB, some
 20 ms): 24 dialogues x 17 turns x 200 memes take 0.3 million, half of the paper's run 400 million."""
+DIALOGUES_AT_ONCE = 32
+"""Whose turns are ranked together: a library on disk is read once for all of them."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +109,13 @@ class Explorer:
         return self._calibrations[self.half].fold
 
     def open(self, dialogue_id: str) -> None:
-        """Open a dialogue: its four matrices replace those of the one before."""
+        """Open a dialogue: its four matrices, if any are kept, replace those of the one before."""
         item = self._scored[dialogue_id]
         self.open_id = dialogue_id
         self._usable = _usable(item)
         self._queries = item.queries[self._usable]
-        self._components = component_matrices(self.index, self._queries)
+        in_memory = self.index.search is None
+        self._components = component_matrices(self.index, self._queries) if in_memory else None
         self._ranked: tuple[tuple, Ranking] | None = None
 
     def own_settings(self, strategy: Strategy | None = None) -> Settings:
@@ -163,9 +167,12 @@ class Explorer:
         shape = (len(item.turns), min(settings.top_k, len(self.index.meme_ids)))
         out = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
         if self._usable.any():
-            found = rank(
-                self.index, self._queries, self._components, settings.weights, settings.top_k, self._by_id
-            )
+            if self._components is None:
+                found = top_k(self.index, self._queries, settings.weights, settings.top_k)
+            else:
+                found = rank(
+                    self.index, self._queries, self._components, settings.weights, settings.top_k, self._by_id
+                )
             out.memes[self._usable] = found.memes
             out.scores[self._usable] = found.scores
             out.components[self._usable] = found.components
@@ -237,17 +244,20 @@ class Explorer:
         if kept is not None:
             found = iter(rank(self.index, *kept, weights, 1, self._by_id).scores[:, 0])
             return [np.array([next(found) if u else -np.inf for u in _usable(o)]) for o in others]
-        out = [np.full(len(item.turns), -np.inf) for item in others]
-        for scores, item in zip(out, others, strict=True):
-            if (usable := _usable(item)).any():
-                scores[usable] = top_k(self.index, item.queries[usable], weights, 1).scores[:, 0]
+        out = []
+        for start in range(0, len(others), DIALOGUES_AT_ONCE):
+            part = others[start : start + DIALOGUES_AT_ONCE]
+            queries = np.concatenate([item.queries[_usable(item)] for item in part])
+            best = iter(top_k(self.index, queries, weights, 1).scores[:, 0])
+            out += [np.array([next(best) if u else -np.inf for u in _usable(item)]) for item in part]
         return out
 
     def _kept_components(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Queries and cosines of the calibrating half's scored turns; None where they are too many."""
         if self.fold not in self._kept:
             queries = np.concatenate([item.queries[_usable(item)] for item in self._others()])
-            small = 4 * len(queries) * len(self.index.meme_ids) <= KEPT_NUMBERS
+            few = 4 * len(queries) * len(self.index.meme_ids) <= KEPT_NUMBERS
+            small = few and self.index.search is None
             self._kept[self.fold] = (queries, component_matrices(self.index, queries)) if small else None
         return self._kept[self.fold]
 

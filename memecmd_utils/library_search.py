@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 from pydantic import ValidationError
 
-from memecmd_utils import paths, profiles, selection, storage
+from memecmd_utils import library_index, paths, profiles, selection, storage
 from memecmd_utils.embedding import RecordedEmbedder
 from memecmd_utils.llm import EndpointError
 from memecmd_utils.profiles import Profile, ProfileError
@@ -135,7 +135,7 @@ class Library:
 
 
 def open_library(run: Run, mode: str) -> Library:
-    """Read a finished run's memes and annotations and index them.
+    """Read a finished run's memes and annotations and index them; a large index is kept in the run's folder.
 
     `mode` is that of the profile that asks. Where the run only replays, vectors of new texts are computed on
     this machine and not recorded; an endpoint's embedder is asked only if `mode` allows it. Raises
@@ -153,5 +153,6 @@ def open_library(run: Run, mode: str) -> Library:
         annotations = storage.read_parquet(run.read("annotations.parquet"), Annotation)
     except storage.StageOutputError as error:
         raise StageMissing(f"run {run.name!r} is of another version ({error}): make it anew") from error
-    index = selection.index_library(annotations, stored.encode, run.profile)
+    folder = run.write(library_index.FOLDER)
+    index = selection.index_library(annotations, stored.encode, run.profile, folder, stored.name)
     return Library(run, {meme.meme_id: meme for meme in memes}, index, stored.encode)

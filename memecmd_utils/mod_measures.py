@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from memecmd_utils import mod_format
+from memecmd_utils import library_index, mod_format
 from memecmd_utils.chat_summaries import Told
 from memecmd_utils.library_search import Library
 from memecmd_utils.mod_format import Item
@@ -35,7 +35,7 @@ def score_matrices(
     full = np.full((len(items), len(index.meme_ids)), np.nan)
     if rows:
         queries = library.queries([summaries[i].summary for i in rows])
-        full[rows] = weigh(queries, profile.weights) @ index.rows.T
+        full[rows] = library_index.products(index, weigh(queries, profile.weights))
     texts = ["\n".join(m.text for m in item.history[-CONTEXT_TURNS:] if m.text) for item in items]
     captions = [library.memes[name].text for name in index.meme_ids]
     # Some embedders refuse an empty text.

@@ -49,7 +49,8 @@ def explore(
         picture = explorer_view.still(view, files, run.profile.meme_position)
         return Shown(screenshots.encode(picture, "jpeg"), width=picture.width)
     first = DialogueTab(explorer, memes, files)
-    first.pictures.make_ahead()
+    if index.search is None:  # the pictures of a large library would fill the memory
+        first.pictures.make_ahead()
     dialogues = list(explorer.dialogues.values())
     second = PasteTab(run, PastedRetrieval(run.profile, index, dialogues, encode), first, memes)
     both = ipywidgets.Tab([first.box, second.box], titles=["A dialogue of the run", "A chat of your own"])

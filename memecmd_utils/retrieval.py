@@ -5,7 +5,7 @@ query [w1 S, -w2 S, w3 E, w4 Psi]; their product is T. Weights stand on the quer
 need no new index.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,10 +24,15 @@ CHUNK_VALUES = 150_000
 
 @dataclass(frozen=True)
 class MemeIndex:
-    """Unit vectors of a library: `rows` has shape [memes, 4 * dim], blocks in the order of `MEME_SIDE`."""
+    """Unit vectors of a library: `rows` has shape [memes, 4 * dim], blocks in the order of `MEME_SIDE`.
+
+    A large library has its rows on disk, in float16, and a `search` of its own (`library_index`): queries,
+    weights and K to the top K. None: `top_k` compares every meme.
+    """
 
     meme_ids: tuple[str, ...]
     rows: np.ndarray
+    search: "Callable[[np.ndarray, Sequence[float], int], Ranking] | None" = None
 
     @property
     def dim(self) -> int:
@@ -98,7 +103,7 @@ def weigh(queries: np.ndarray, weights: Sequence[float]) -> np.ndarray:
 def component_matrices(index: MemeIndex, queries: np.ndarray) -> np.ndarray:
     """alpha, delta, beta, gamma of every pair, shape [4, turns, memes] (Eq. 18-21).
 
-    For libraries small enough to keep: a change of weights is then a sum of four matrices.
+    For libraries small enough to keep, in memory: a change of weights is then a sum of four matrices.
     """
     rows = index.rows.reshape(len(index.meme_ids), 4, index.dim)
     return np.stack([queries[:, part] @ rows[:, part].T for part in range(4)])
@@ -174,7 +179,10 @@ def top_k(
 
     A float32 product finds a few more candidates than asked for; their scores are then computed
     pair by pair in float64. So the result depends neither on `block` nor on the number of threads.
+    An index that brings its own search is asked through it.
     """
+    if index.search is not None:
+        return index.search(queries, weights, k)
     n_memes = len(index.meme_ids)
     k = min(k, n_memes)
     if k < 1:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -44,13 +45,37 @@ Encode = Callable[[Sequence[str], str], np.ndarray]
 """Texts and side (`query` or `document`) to unit vectors: `RecordedEmbedder.encode`."""
 
 
-def index_library(annotations: Sequence[Annotation], encode: Encode, profile: Profile) -> MemeIndex:
-    """Index the annotated memes. One that is not annotated, or unsafe, cannot be retrieved."""
+def index_library(
+    annotations: Sequence[Annotation],
+    encode: Encode,
+    profile: Profile,
+    folder: Path | None = None,
+    embedder: str = "",
+) -> MemeIndex:
+    """Index the annotated memes. One that is not annotated, or unsafe, cannot be retrieved.
+
+    From `large_index_build.FROM_MEMES` memes on the library is kept in `folder` (None: in memory, whatever
+    its size) and reused as long as texts, settings and `embedder`, the encoder's name and version, stay.
+    """
     usable = [a for a in annotations if a.usable]
     if not usable:
         raise ValueError("no meme has a usable annotation, so nothing can be retrieved")
+    if folder is not None:
+        from memecmd_utils import large_index_build, library_index
+
+        if len(usable) >= large_index_build.FROM_MEMES:
+            return library_index.stored(usable, encode, profile, folder, embedder or profile.embedder)
     blocks = [encode([getattr(a, name) for a in usable], "document") for name in MEME_SIDE]
     return build_index([a.meme_id for a in usable], blocks, profile.centring == "attribute")
+
+
+def tuned(index: MemeIndex, dialogues: Sequence[Dialogue], encode: Encode, profile: Profile) -> MemeIndex:
+    """The index, a large one set to the least work that finds the best memes of these dialogues' turns."""
+    if index.search is None:
+        return index
+    from memecmd_utils import library_index
+
+    return library_index.tuned(index, dialogues, encode, profile)
 
 
 def score_dialogues(
@@ -98,15 +123,15 @@ def sample_scores(
     """T of every pair of turn and meme, float32; of a seeded sample of `limit` pairs where there are more."""
     sizes = np.array([len(item.turns) for item in scored])
     pairs = int(sizes.sum()) * len(index.meme_ids)
-    if pairs <= limit:
+    if pairs <= limit and index.search is None:
         parts = [combine(component_matrices(index, item.queries), profile.weights).ravel() for item in scored]
         return np.concatenate(parts).astype(np.float32) if parts else np.zeros(0, dtype=np.float32)
     rng = seeds.rng(profile.seed, "sample of scores")
-    drawn = np.sort(rng.choice(pairs, size=limit, replace=False))
+    drawn = np.sort(rng.choice(pairs, size=min(limit, pairs), replace=False))
     turns, memes = np.divmod(drawn, len(index.meme_ids))
     dialogue = np.searchsorted(np.cumsum(sizes), turns, side="right")
     row = turns - (np.cumsum(sizes) - sizes)[dialogue]
-    out = np.empty(limit, dtype=np.float32)
+    out = np.empty(len(drawn), dtype=np.float32)
     for number in np.unique(dialogue):
         mine = np.flatnonzero(dialogue == number)
         asked = scored[number].queries

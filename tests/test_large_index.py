@@ -1,4 +1,5 @@
 import os
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ from made_vectors import WEIGHTS, blocks, rows, turns
 
 from memecmd_utils import large_index, retrieval
 from memecmd_utils.large_index import LargeIndex, open_index, recall_at_k
-from memecmd_utils.large_index_build import build
+from memecmd_utils.large_index_build import build, extend
 from memecmd_utils.stored_library import LibraryError, flat_top_k
 
 DIM, MEMES, TYPE = 16, 6000, "IVF32,PQ32x4fs,Refine(SQ8)"
@@ -124,3 +125,53 @@ def test_recall_by_hand() -> None:
         return retrieval.Ranking(np.array(memes), np.zeros((2, 2)), np.zeros((2, 2, 4)))
 
     assert recall_at_k(ranking([[1, 2], [3, 4]]), ranking([[2, 1], [4, 9]])) == 0.75
+
+
+def test_turns_with_too_few_candidates_change_no_other_turn(index) -> None:
+    """One list holds some 190 memes, so for K = 150 some turns are searched exactly, and only those."""
+    queries = turns(60)
+    one = replace(index, probes=1, candidates=10)
+    whole = one.top_k(queries, WEIGHTS, 150)
+    true = flat_top_k(index.library, queries, WEIGHTS, 150)
+    exact = (whole.memes == true.memes).all(axis=1)
+    assert 0 < exact.sum() < len(queries)
+    alone = one.top_k(queries, WEIGHTS, 150, block=1)
+    assert np.array_equal(alone.memes, whole.memes) and np.array_equal(alone.scores, whole.scores)
+
+
+def test_a_copy_opens_the_folder_with_the_same_settings(index) -> None:
+    tuned = replace(index, probes=5, candidates=99)
+    packed = pickle.dumps(tuned)
+    again = pickle.loads(packed)
+    assert len(packed) < 1000 and (again.probes, again.candidates) == (5, 99)
+    expected = tuned.top_k(turns(5), WEIGHTS, 3)
+    assert np.array_equal(again.top_k(turns(5), WEIGHTS, 3).memes, expected.memes)
+    assert pickle.loads(pickle.dumps(replace(index, faiss=None))).faiss is None
+    assert len(repr(index)) < 500, "a notebook shows it"
+
+
+def test_settings_and_queries_that_do_not_fit_are_refused(index) -> None:
+    for wrong in ({"probes": 0}, {"candidates": 0}, {"probes": -1}):
+        with pytest.raises(ValueError, match="probes and candidates >= 1"):
+            replace(index, **wrong)
+    with pytest.raises(ValueError, match="four finite weights"):
+        index.top_k(turns(2), (1,), 3)
+    with pytest.raises(ValueError, match=r"\[turns, 4, 16\]"):
+        index.top_k(turns(2, 8), WEIGHTS, 3)
+    with pytest.raises(ValueError, match="there are none"):
+        index.tuned(turns(0), WEIGHTS)
+
+
+def test_an_index_that_goes_while_it_is_opened_is_opened_anew(tmp_path, index, monkeypatch) -> None:
+    ids, stacked = rows(3000)
+    build(tmp_path, blocks(ids[:2900], stacked[:2900]), DIM, index=TYPE)
+    opened = large_index.open_library
+
+    def slow(folder):
+        library = opened(folder)
+        if len(library.index.meme_ids) == 2900:
+            extend(folder, blocks(ids[2900:], stacked[2900:]))  # by another process
+        return library
+
+    monkeypatch.setattr(large_index, "open_library", slow)
+    assert open_index(tmp_path).meme_ids == tuple(ids)

@@ -50,7 +50,7 @@ STAGES = {
                             "news_duplicates", "news_collect", "utterance_rules"},
     "retrieval": {"retrieval", "selection", "threshold", "panels", "panel_parts", "paste_panel",
                   "pasted_chat", "explorer", "explorer_ranking", "explorer_view",
-                  "stored_library", "large_index", "large_index_build"},
+                  "stored_library", "large_index", "large_index_build", "library_index"},
     "evaluation": {"evaluation", "evaluation_run", "judges", "consistency", "statistics", "tables",
                    "results", "ground_truth", "ground_truth_run", "retrieval_systems", "retrieval_evaluation",
                    "corpus_check", "judge_items", "judge_answers", "judge_checks", "judge_calibration",

@@ -5,7 +5,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memecmd_utils import library_search, pasted_chat, schemas, selection, storage
+from memecmd_utils import (
+    large_index_build,
+    library_index,
+    library_search,
+    pasted_chat,
+    schemas,
+    selection,
+    storage,
+)
 from memecmd_utils.embedding import RecordedEmbedder
 from memecmd_utils.llm import EndpointError
 from memecmd_utils.profiles import ProfileError
@@ -25,6 +33,31 @@ def test_it_ranks_as_the_panel_of_notebook_04_does(monkeypatch, tmp_path, centri
     panel = pasted_chat.PastedRetrieval(run.profile, library.index, dialogues, library.encode)
     panel._embedder = RecordedEmbedder(made_chats.TopicEmbedder(), (), None, "live")
     assert np.allclose(panel.queries(SUMMARY)[0], queries[1], atol=1e-6)
+
+
+def test_a_large_library_is_kept_in_the_run_and_ranks_as_the_small_one(monkeypatch, tmp_path) -> None:
+    run = made_chats.finished_run(monkeypatch, tmp_path)
+    plain = library_search.open_library(run, "recorded")
+    assert not run.write("library_index").exists()
+    monkeypatch.setattr(large_index_build, "FROM_MEMES", made_chats.N_MEMES)
+    # Twelve memes are too few to train an index on.
+    monkeypatch.setattr(large_index_build, "index_type", lambda memes, dims: None)
+    monkeypatch.setattr(library_index, "find_spec", lambda name: None)
+    with pytest.warns(UserWarning, match="faiss is not installed"):
+        library = library_search.open_library(run, "recorded")
+    rows_file = run.write("library_index") / "rows.f16"
+    assert library.index.rows.dtype == np.float16 and rows_file.is_file()
+    summaries = [schemas.SummaryReply(**made_chats.summary(topic)) for topic in range(9)]
+    ours, theirs = (lib.rank([None, *summaries], lib.query_means())[1] for lib in (library, plain))
+    assert np.array_equal(ours.memes[:, 0], theirs.memes[:, 0])
+    assert np.allclose(ours.scores[1:], theirs.scores[1:], atol=2**-10)
+    made = rows_file.stat().st_mtime_ns
+    with pytest.warns(UserWarning, match="faiss is not installed"):
+        library_search.open_library(run, "recorded")
+    assert rows_file.stat().st_mtime_ns == made, "opened again, not made again"
+    panel = pasted_chat.PastedRetrieval(run.profile, library.index, [], library.encode)
+    queries = library.queries(summaries, library.query_means())
+    assert np.array_equal(panel.top(queries, run.profile.weights, 3).memes, ours.memes[1:])
 
 
 def test_a_query_does_not_depend_on_the_others_where_means_are_given(monkeypatch, tmp_path) -> None:

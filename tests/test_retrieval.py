@@ -2,6 +2,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -250,6 +251,13 @@ def test_k_larger_than_the_library_and_k_below_one() -> None:
     assert retrieval.top_k(index, queries, WEIGHTS, 5).memes.shape == (len(queries), 2)
     with pytest.raises(ValueError, match="k >= 1"):
         retrieval.top_k(index, queries, WEIGHTS, 0)
+
+
+def test_an_index_with_a_search_of_its_own_is_asked_through_it() -> None:
+    index, queries = make(np.random.default_rng(3))
+    asked = []
+    own = replace(index, search=lambda *given: asked.append(given) or "found")
+    assert retrieval.top_k(own, queries, WEIGHTS, 3) == "found" and asked == [(queries, WEIGHTS, 3)]
 
 
 def test_no_turns_give_an_empty_ranking() -> None:
