@@ -38,22 +38,46 @@ class Plan(NamedTuple):
 def close_pairs(hashes: Sequence[int] | np.ndarray, max_distance: int = 6) -> np.ndarray:
     """All pairs i < j of 64-bit hashes with Hamming distance <= `max_distance`, exact.
 
-    Returns an int64 array of shape (pairs, 2), sorted. Memory: some 100 MB beside the hashes and the pairs
-    themselves. Raises `ValueError` for a distance that is not from 0 to 63.
+    Returns an int64 array of shape (pairs, 2), sorted. Memory: some 100 MB, the pairs and as much again
+    while they are sorted; n equal hashes are n (n - 1) / 2 pairs of 16 bytes, 3.2 GB for 20,000. Raises
+    `ValueError` for a distance that is not a whole number from 0 to 63 and for what `as_hashes` refuses.
     """
-    if not 0 <= max_distance < BITS:
+    if not 0 <= max_distance < BITS or int(max_distance) != max_distance:
         raise ValueError(f"max_distance must be from 0 to 63, got {max_distance}")
-    values = np.asarray(hashes, dtype=np.uint64)
+    values, max_distance = as_hashes(hashes), int(max_distance)
     n = len(values)
     # Equal hashes (blank pictures, copies) would fill a bucket with pairs: they are searched for once.
     unique, inverse = np.unique(values, return_inverse=True)
+    first, second = _pairs_of_unique(unique, max_distance)
     if len(unique) == n:
-        first, second = _pairs_of_unique(unique, max_distance)
-        first, second = _sorted_back(first, second, inverse)
+        places = np.empty_like(inverse)
+        places[inverse] = np.arange(n)
+        keys = _keys(places[first], places[second], n)
     else:
-        first, second = _spread(*_pairs_of_unique(unique, max_distance), inverse, len(unique))
-    order = np.lexsort((second, first))
-    return np.stack([first[order], second[order]], axis=1)
+        keys = np.concatenate([np.empty(0, dtype=np.int64), *_spread(first, second, inverse, len(unique))])
+    keys.sort()  # one number a pair: a quarter of the memory and time of sorting two columns
+    pairs = np.empty((len(keys), 2), dtype=np.int64)
+    np.floor_divide(keys, max(n, 1), out=pairs[:, 0])
+    np.remainder(keys, max(n, 1), out=pairs[:, 1])
+    return pairs
+
+
+def as_hashes(hashes: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Hashes as a row of uint64; `ValueError` for other than a row of whole numbers from 0 to 2**64 - 1.
+
+    Numbers of NumPy's int64 are taken for the 64 bits that they are stored as.
+    """
+    kind = hashes.dtype.kind if isinstance(hashes, np.ndarray) else "O"
+    if kind not in "iuO" or np.ndim(hashes) != 1:
+        raise ValueError("hashes must be a row of whole numbers of 64 bits")
+    if kind == "O" and not all(isinstance(value, int | np.integer) for value in hashes):
+        raise ValueError("hashes must be whole numbers: a float holds 53 bits of 64")
+    try:
+        return (
+            np.asarray(hashes).astype(np.uint64) if kind != "O" else np.array(list(hashes), dtype=np.uint64)
+        )
+    except OverflowError as error:
+        raise ValueError("hashes must be from 0 to 2**64 - 1") from error
 
 
 def plan(n: int, max_distance: int) -> Plan:
@@ -161,18 +185,16 @@ def _expanded(
         done, at = int(ends[stop - 1]), stop
 
 
-def _sorted_back(first: np.ndarray, second: np.ndarray, inverse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Positions in the sorted hashes to positions in the input, the smaller first."""
-    places = np.empty_like(inverse)
-    places[inverse] = np.arange(len(inverse))
-    a, b = places[first], places[second]
-    return np.minimum(a, b), np.maximum(a, b)
+def _keys(a: np.ndarray, b: np.ndarray, n: int) -> np.ndarray:
+    """One number for each pair of positions below n, ascending as the pairs do; n up to 3 * 10**9."""
+    keys = np.minimum(a, b)
+    keys *= n
+    keys += np.maximum(a, b)
+    return keys
 
 
-def _spread(
-    first: np.ndarray, second: np.ndarray, inverse: np.ndarray, groups: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of the input: of different hashes each copy of one with each of the other, and the copies."""
+def _spread(first: np.ndarray, second: np.ndarray, inverse: np.ndarray, groups: int) -> Iterator[np.ndarray]:
+    """Keys of the input's pairs: of unlike hashes each copy of one with each of the other, and the copies."""
     members = np.argsort(inverse, kind="stable")
     sizes = np.bincount(inverse, minlength=groups)
     starts = np.cumsum(sizes) - sizes
@@ -181,10 +203,10 @@ def _spread(
     begin, count = (np.repeat(x[second], sizes[first]) for x in (starts, sizes))
     inside = np.arange(len(inverse))
     until = (starts + sizes)[inverse[members]]
-    parts = [*_expanded(rows, begin, count), *_expanded(inside, inside + 1, until - inside - 1)]
-    a = members[np.concatenate([x for x, _ in parts])] if parts else np.empty(0, dtype=np.int64)
-    b = members[np.concatenate([y for _, y in parts])] if parts else np.empty(0, dtype=np.int64)
-    return np.minimum(a, b), np.maximum(a, b)
+    for x, y in itertools.chain(
+        _expanded(rows, begin, count), _expanded(inside, inside + 1, until - inside - 1)
+    ):
+        yield _keys(members[x], members[y], len(inverse))
 
 
 def _steps(counts: np.ndarray) -> np.ndarray:

@@ -127,3 +127,21 @@ def test_wrong_input_is_refused():
     with pytest.raises(ValueError, match="max_distance"):
         close_pairs([1], -1)
     assert close_pairs([]).shape == (0, 2) and close_pairs([3]).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [[1.5], np.array([1.0]), [-1], [2**64], [[1, 2]], np.zeros((2, 8), np.uint8), ["a"]]
+)
+def test_what_is_no_row_of_hashes_is_refused(wrong):
+    with pytest.raises(ValueError, match="hashes must be"):
+        close_pairs(wrong)
+    with pytest.raises(ValueError, match="max_distance"):
+        close_pairs([1], 5.5)
+
+
+def test_signed_hashes_are_their_bits():
+    """A table may hold them as int64; and the highest bits count as any."""
+    signed = np.array([-1, -2, 0, 2**62], dtype=np.int64)
+    assert close_pairs(signed, 1).tolist() == [[0, 1], [2, 3]]
+    assert close_pairs([2**64 - 1, 2**64 - 2, 0], 63).tolist() == [[0, 1], [1, 2]]
+    assert close_pairs([np.uint64(3), 2]).tolist() == [[0, 1]]
