@@ -288,6 +288,7 @@ EXPECTED = {
     "ProfileError",
     "NotebookFailed",
     "LocalModelError",
+    "LiveExtraMissing",
     "EndpointError",
     "RecordingError",
     "RecordingMiss",

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from memecmd_utils import live_extra
 from memecmd_utils.key_guard import NO_KEY, address, api_key, is_local
 from memecmd_utils.llm_types import EndpointError
 from memecmd_utils.settings import Endpoint
@@ -27,6 +28,7 @@ class EndpointEmbedder:
 
     def encode(self, texts: Sequence[str], side: Literal["query", "document"]) -> np.ndarray:
         """Encode, shape [n, dim], in requests of at most `INPUTS` texts; `EndpointError` says what to set."""
+        live_extra.need("an endpoint's embedder")
         import openai
 
         endpoint = self._endpoint

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from memecmd_utils import llm, paths, recording_files, storage
+from memecmd_utils import live_extra, llm, paths, recording_files, storage
 from memecmd_utils.news_duplicates import Seen, normal_text
 from memecmd_utils.news_feeds import Feed, NewsError
 from memecmd_utils.news_fetch import Fetched, Fetcher
@@ -107,6 +107,7 @@ def collect(feeds: Sequence[Feed], folder: Path, limits: Limits | None = None) -
     A feed that fails is named in feeds.csv and stops no other. Raises `NewsError` when every feed fails, or
     when another collection is writing into `folder`.
     """
+    live_extra.need("collecting news")
     limits = limits or Limits()
     folder.mkdir(parents=True, exist_ok=True)
     lock = recording_files.lock(folder / ".lock")

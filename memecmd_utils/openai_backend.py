@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from memecmd_utils import live_extra
 from memecmd_utils.key_guard import KeyGuard, address, api_key, is_local
 from memecmd_utils.llm_types import (
     EndpointError,
@@ -83,6 +84,7 @@ class OpenAIBackend:
 
     async def _client_until_loop_ends(self) -> AsyncIterator[Any]:
         """Yield the one client of this loop. `asyncio.run` closes open generators, and so the client."""
+        live_extra.need("an endpoint")
         import openai  # 0.8 s, so not at the top
 
         # A server on this machine is never behind the proxy that the environment may name. Over aiohttp a

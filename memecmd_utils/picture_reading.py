@@ -1,5 +1,6 @@
 """What is done with the bytes of one image of a library, in this process or in one of several."""
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,10 +9,13 @@ from PIL import Image
 from memecmd_utils import example_memes, images, library_funnel, near_duplicates
 from memecmd_utils.images import ImageRejected
 from memecmd_utils.library_funnel import Exit
-from memecmd_utils.ocr import MAX_SIDE, Ocr
+from memecmd_utils.ocr import MAX_SIDE, Ocr, OcrError
 from memecmd_utils.settings import Filters
 
 LONGEST_SIDE = 640  # pixels of the normalised copies
+THINNEST = 20
+"""Sides of a picture as OCR gets it, at most so many to 1. The engine makes the shorter side 480 pixels: at
+50 to 1 that takes minutes and 2 GB, and from 126 to 1 it fails."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,47 @@ def read_picture(job: Job, ocr: Ocr) -> Reading:
         return Reading(library_funnel.undecodable(str(reason)))
     if out := library_funnel.by_size(job.filters, *sides):
         return Reading(out)
-    text = job.text if job.text is not None else ocr.read_text(picture)
+    text = job.text
+    if text is None:
+        try:
+            text = ocr.read_text(_not_too_thin(picture))
+        except OcrError:
+            raise
+        except Exception as error:  # one odd picture must not end the reading of thousands
+            why = f"the OCR engine failed: {type(error).__name__} {error}".splitlines()[0].strip()
+            return Reading(library_funnel.undecodable(why))
     if out := library_funnel.by_text(job.filters, text):
         return Reading(out, text)
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
     size = picture.size
-    picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    if max(size) < sides[1]:  # decoded in part: rounded sides may give another shape by a pixel
+        whole = sides if size[0] < size[1] else sides[::-1]
+        picture = picture.resize(_stored_size(*whole), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    else:
+        picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     # A drawn picture is in normal form; encoding it again would give the same bytes.
     normal = b"" if job.drawn and picture.size == size else example_memes.png_bytes(picture)
     return Reading(None, text, normal, *picture.size, f"{near_duplicates.phash(picture):016x}")
+
+
+def _stored_size(width: int, height: int) -> tuple[int, int]:
+    """Size in pixels that `Image.thumbnail` would give a larger picture, which is not there to ask."""
+    shape = width / height
+    exact = LONGEST_SIDE * min(shape, 1 / shape)
+    sides = max(1, math.floor(exact)), max(1, math.ceil(exact))
+    # Like Pillow: the whole number whose shape is nearer, for a wide picture not always the rounded one.
+    if width < height:
+        return min(sides, key=lambda side: abs(shape - side / LONGEST_SIDE)), LONGEST_SIDE
+    return LONGEST_SIDE, min(sides, key=lambda side: abs(shape - LONGEST_SIDE / side))
+
+
+def _not_too_thin(picture: Image.Image) -> Image.Image:
+    """The picture itself, or a thin one at the size OCR can use with white beside it."""
+    if max(picture.size) <= THINNEST * min(picture.size):
+        return picture
+    small = picture.copy()
+    small.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
+    least = -(-max(small.size) // THINNEST)
+    wide = Image.new("RGB", (max(small.width, least), max(small.height, least)), "white")
+    wide.paste(small)
+    return wide

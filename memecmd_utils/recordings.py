@@ -243,14 +243,10 @@ def _told(where: str, asked: Any, recorded: Any) -> str:
 
 
 class TextCache:
-    """Recorded texts by a plain key (OCR): what stage 01 asks before it reads an image.
+    """Recorded texts by a plain key (OCR): what stage 01 asks before it reads an image."""
 
-    In `recorded` mode new texts stay in memory: reading an image costs nothing but time.
-    """
-
-    def __init__(self, store: Recordings, task: str, write: bool) -> None:
-        self._store, self._task, self._write = store, task, write
-        self._fresh: dict[str, str] = {}
+    def __init__(self, store: Recordings, task: str) -> None:
+        self._store, self._task = store, task
 
     @property
     def used_keys(self) -> set[str]:
@@ -259,8 +255,6 @@ class TextCache:
 
     def get(self, key: str) -> str | None:
         """Text of a key, or None."""
-        if key in self._fresh:
-            return self._fresh[key]
         hashed = key_of(self._form(key))
         self._store.mark_used(hashed)
         value = self._store.get(hashed)
@@ -268,9 +262,7 @@ class TextCache:
 
     def put(self, key: str, text: str) -> None:
         """Record a text."""
-        self._fresh[key] = text
-        if self._write:
-            self._store.put(self._form(key), {"text": text})
+        self._store.put(self._form(key), {"text": text})
 
     def _form(self, key: str) -> dict[str, Any]:
         return {"key_version": KEY_VERSION, "task": self._task, "subject": key}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from memecmd_utils import example_corpus, paths, profiles, storage
+from memecmd_utils import example_corpus, live_extra, paths, profiles, storage
 from memecmd_utils.batch import BatchBackend
 from memecmd_utils.batch_jobs import is_free
 from memecmd_utils.budget import BATCH_DISCOUNT, Budget, Ledger
@@ -103,8 +103,11 @@ class Run:
         return store
 
     def ocr_cache(self) -> TextCache:
-        """Texts read from images by earlier runs of the profile."""
-        return TextCache(self.recordings("ocr"), "ocr", self.profile.mode != "recorded")
+        """Texts read from images by earlier runs of the profile. New ones are kept in every mode.
+
+        They are no replies of a model that is asked, and reading thousands of images takes an hour.
+        """
+        return TextCache(Recordings("ocr", self.read_dirs, self.write_dir), "ocr")
 
     def embedder(self, name: str | None = None) -> RecordedEmbedder:
         """The retrieval embedder, or the one named, with its recordings."""
@@ -243,7 +246,8 @@ def preflight(profile: Profile, templates: bool = False) -> None:
     """Raise before the first notebook if a model that the profile needs cannot be reached at all.
 
     `templates`: for `make templates`, which asks the annotator and nobody else.
-    A missing key raises `EndpointError`, missing weights or engine `LocalModelError`; each says what to do.
+    A missing key raises `EndpointError`, missing weights or engine `LocalModelError`, a missing SDK
+    `LiveExtraMissing`; each says what to do.
     """
     if profile.mode == "recorded":
         return  # replaying needs neither key nor weights
@@ -255,6 +259,8 @@ def preflight(profile: Profile, templates: bool = False) -> None:
         roles.append(("summariser", 0, "local"))
     if templates:
         roles = [role for role in roles if role[0] == "annotator"]
+    if roles:
+        live_extra.need(f"mode={profile.mode} with a model")
     run = Run(profile.name, profile, paths.processed, paths.reports)
     for role, number, llm in roles:
         if llm == "openai":

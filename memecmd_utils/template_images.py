@@ -17,7 +17,7 @@ import pandas as pd
 from pydantic import ValidationError
 from tqdm.auto import tqdm
 
-from memecmd_utils import images, llm, manifest, paths, profiles, recording_files, storage
+from memecmd_utils import images, live_extra, llm, paths, profiles, recording_files, storage
 from memecmd_utils.image_host import FINAL, ImageEntry, ImageHost, host_of
 from memecmd_utils.news_http import Limits
 
@@ -110,6 +110,7 @@ def fetch(
     if not allowed:
         counts[OFF] += len(asked)
     elif asked:
+        live_extra.need("fetching pictures")
         counts.update(_fetch_all(asked, wanted, folder, limits, private, progress))
     return {reason: count for reason, count in counts.items() if count or reason in (THERE, FETCHED)}
 
@@ -171,7 +172,7 @@ def _compact(folder: Path, urls: dict[str, str]) -> None:
     entries = index(folder)
     for meme_id, path in files_in(folder).items():
         if meme_id not in entries or not entries[meme_id].file:
-            size, digest = path.stat().st_size, manifest.sha256(path)
+            size, digest = path.stat().st_size, storage.sha256(path)
             url = urls.get(meme_id, entries[meme_id].url if meme_id in entries else "")
             name = path.relative_to(folder).as_posix()
             entries[meme_id] = ImageEntry(meme_id=meme_id, url=url, file=name, sha256=digest, bytes=size)
@@ -182,8 +183,6 @@ def _compact(folder: Path, urls: dict[str, str]) -> None:
 def files_in(folder: Path) -> dict[str, Path]:
     """Image files below a folder by base name, hidden ones left out, the first by path."""
     found: dict[str, Path] = {}
-    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix.lower() in images.EXTENSIONS and not hidden and path.is_file():
-            found.setdefault(path.stem, path)
+    for path in images.pictures_below(folder):
+        found.setdefault(path.stem, path)
     return found

@@ -18,7 +18,7 @@ def extra(name: str) -> list[Requirement]:
     found = []
     for wanted in map(Requirement, PROJECT["optional-dependencies"][name]):
         own = wanted.name == PROJECT["name"]
-        found += [inner for other in wanted.extras for inner in extra(other)] if own else [wanted]
+        found += [inner for other in sorted(wanted.extras) for inner in extra(other)] if own else [wanted]
     return found
 
 
@@ -42,7 +42,7 @@ def test_conda_gets_this_package_and_no_second_list() -> None:
     pip = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
     assert sorted(re.match(r"[\w-]+", entry).group() for entry in plain) == ["pip", "python"]
     assert f"python{PROJECT['requires-python']}" in plain
-    assert pip == [["-e ."]]
+    assert pip == [["-e .[live]"]]
 
 
 def test_makefile_asks_for_the_same_python() -> None:
@@ -93,4 +93,4 @@ def test_one_version_of_each_on_every_python(python: str, system: str) -> None:
 
 def test_optional_engines_stay_out_of_the_lock() -> None:
     names = {canonicalize_name(r.name) for r, _ in LOCK}
-    assert not names & {"torch", "torchvision", "sentence-transformers", "cn-clip", "faiss-cpu", "xllamacpp"}
+    assert not names & {"torch", "torchvision", "sentence-transformers", "cn-clip", "xllamacpp"}

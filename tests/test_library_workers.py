@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from memecmd_utils import library_workers, ocr, paths
-from memecmd_utils.library_workers import Workers, one_after_another
+from memecmd_utils.library_workers import Workers, WorkersLost, one_after_another
 from memecmd_utils.ocr import OcrError
 from memecmd_utils.picture_reading import Job, read_picture
 from memecmd_utils.settings import Filters
@@ -34,6 +34,8 @@ class CornerOcr:
             raise OcrError("no model")
         if red == 3:
             time.sleep(0.5)
+        if red == 5:
+            time.sleep(100)
         if red == 4 and not (self.folder / str(green)).exists():
             (self.folder / str(green)).touch()
             os._exit(3)
@@ -114,6 +116,58 @@ def test_a_worker_killed_while_idle_costs_nothing(pair):
     assert [r.exit for _, r in found] == [None] * 6
 
 
+class DyingOcr(CornerOcr):
+    def read_text(self, image):
+        os._exit(4)
+
+
+def test_workers_that_die_of_a_blank_picture_too_end_the_run(monkeypatch):
+    monkeypatch.setattr(library_workers, "MOST_LOST", 1)
+    with Workers(1, DyingOcr()) as workers, pytest.raises(WorkersLost, match="a blank picture"):
+        list(workers.run((n, job(30)) for n in range(9)))
+
+
+def test_many_images_in_a_row_may_be_at_fault(pair, monkeypatch):
+    monkeypatch.setattr(library_workers, "MOST_LOST", 2)
+    found = dict(pair.run((n, job(1 if n < 3 else 30)) for n in range(5)))
+    assert [reading.undecodable for reading in found.values()] == [True, True, True, False, False]
+
+
+def test_a_worker_that_cannot_be_started_again_is_not_the_images_fault(monkeypatch):
+    with Workers(1, CornerOcr()) as workers:
+        list(workers.run([(0, job(30))]))
+        monkeypatch.setattr(library_workers, "_begin", os._exit)  # as where memory is out
+        with pytest.raises(WorkersLost, match="no other can be started"):
+            list(workers.run([(1, job(1)), (2, job(31))]))
+
+
+class BriefOcr(CornerOcr):
+    """Sets the limit low where it is unpacked, which is in a worker."""
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        library_workers.LIMIT = 1.0
+
+
+def test_an_image_that_does_not_come_to_an_end_is_left_out(monkeypatch):
+    monkeypatch.setattr(library_workers, "LIMIT", library_workers.LIMIT)
+    with Workers(1, BriefOcr()) as workers:
+        begun = time.monotonic()
+        found = dict(workers.run((n, job(5 if n == 1 else 30)) for n in range(3)))
+    assert [reading.undecodable for reading in found.values()] == [False, True, False]
+    assert "did not come to an end" in found[1].exit.why and time.monotonic() - begun < 40
+
+
+def test_an_interrupted_run_does_not_wait_for_what_hangs():
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), Workers(2, CornerOcr()) as workers:
+        pids = list(workers._pids.values())
+        for number, _ in workers.run((n, job(5 if n == 1 else 30)) for n in range(3)):
+            assert number == 0
+            raise KeyboardInterrupt
+    assert time.monotonic() - begun < 40 and not any(map(alive, pids))
+
+
 def test_an_error_that_is_no_fault_of_the_image_ends_the_run(pair):
     with pytest.raises(OcrError, match="no model"):
         list(pair.run((n, job(2 if n == 3 else 70)) for n in range(9)))
@@ -126,12 +180,17 @@ def test_bytes_that_are_no_picture_are_told_as_in_one_process(pair):
 
 
 def test_few_images_are_read_in_this_process(monkeypatch):
+    monkeypatch.setattr(library_workers, "_memory", lambda: 1 << 40)
     monkeypatch.setattr(library_workers, "cores", lambda: 8)
     assert library_workers.workers_for(library_workers.PARALLEL_FROM - 1) == 1
     assert library_workers.workers_for(library_workers.PARALLEL_FROM) == 8
     monkeypatch.setattr(library_workers, "cores", lambda: 200)
     assert library_workers.workers_for(10_000) == library_workers.MOST_WORKERS
     assert library_workers.workers_for(200) > 1
+    monkeypatch.setattr(library_workers, "_memory", lambda: 3 * library_workers.WORKER_BYTES + 5)
+    assert library_workers.workers_for(10_000) == 3
+    monkeypatch.setattr(library_workers, "_memory", lambda: 5)
+    assert library_workers.workers_for(10_000) == 1
     monkeypatch.setattr(library_workers, "cores", lambda: 1)
     assert library_workers.workers_for(10_000) == 1
 

@@ -5,7 +5,7 @@ from PIL import Image, ImageDraw
 
 from memecmd_utils import example_memes, images, near_duplicates, picture_reading
 from memecmd_utils.fonts import pil_font
-from memecmd_utils.ocr import MAX_SIDE, RapidOcr
+from memecmd_utils.ocr import MAX_SIDE, OcrError, RapidOcr
 from memecmd_utils.picture_reading import Job, read_picture
 from memecmd_utils.settings import Filters
 
@@ -69,3 +69,60 @@ def test_a_smaller_one_is_read_whole_to_the_bit(width):
     plain.thumbnail((picture_reading.LONGEST_SIDE,) * 2, Image.Resampling.LANCZOS)
     assert found.normal == example_memes.png_bytes(plain)
     assert found.phash == f"{near_duplicates.phash(plain):016x}"
+
+
+def test_a_picture_decoded_in_part_is_stored_in_the_size_of_the_whole():
+    # At a half its sides are 2,605 and 2,623, which give 636 by 640.
+    buffer = io.BytesIO()
+    Image.radial_gradient("L").resize((5209, 5246)).save(buffer, "JPEG")
+    found = read_picture(Job(buffer.getvalue(), Filters(), "字"), Never())
+    assert (found.width, found.height) == (635, 640)
+
+
+@pytest.mark.parametrize("size", [(5209, 5246), (5246, 5209), (4003, 601), (700, 1), (3, 4000), (641, 640)])
+def test_the_stored_size_is_pillows(size):
+    image = Image.new("1", size)
+    image.thumbnail((640, 640))
+    assert picture_reading._stored_size(*size) == image.size
+
+
+class Sizes:
+    ocr_id = "sizes"
+
+    def __init__(self, fault=None):
+        self.seen, self.fault = [], fault
+
+    def read_text(self, image):
+        self.seen.append((image.size, image.getpixel((image.width - 1, image.height - 1))))
+        if self.fault:
+            raise self.fault
+        return "字"
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [((800, 40), (800, 40)), ((820, 40), (820, 41)), ((16, 30000), (100, 2000)), ((9000, 20), (2000, 100))],
+)
+def test_a_thin_picture_is_widened_for_ocr_only(size, shown):
+    reader = Sizes()
+    found = read_picture(Job(example_memes.png_bytes(Image.new("RGB", size, "navy")), Filters()), reader)
+    ((seen, corner),) = reader.seen
+    assert seen == shown and corner == ((0, 0, 128) if size == shown else (255, 255, 255))
+    assert (found.exit, max(found.width, found.height)) == (None, 640)
+
+
+def test_a_line_of_text_on_a_thin_banner_is_read():
+    image = Image.new("RGB", (2400, 60), "white")
+    ImageDraw.Draw(image).text((40, 4), "今天也要好好吃饭", font=pil_font(46), fill="black")
+    assert (
+        "好好吃饭" in read_picture(Job(example_memes.png_bytes(image), Filters()), RapidOcr(threads=1)).text
+    )
+
+
+def test_an_engine_that_fails_at_one_picture_leaves_out_that_picture_and_says_so():
+    data = example_memes.png_bytes(Image.radial_gradient("L").convert("RGB"))
+    found = read_picture(Job(data, Filters()), Sizes(RuntimeError("no\nshape")))
+    assert found.undecodable and found.exit.why == "the OCR engine failed: RuntimeError no"
+    assert found.exit.reason == "the OCR engine failed"
+    with pytest.raises(OcrError, match="no model"):
+        read_picture(Job(data, Filters()), Sizes(OcrError("no model")))

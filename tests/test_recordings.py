@@ -524,18 +524,11 @@ def test_any_unicode_goes_in_and_comes_back(tmp_path_factory, pairs: list[tuple[
     assert read == {key: value for key, (value, _) in firsts.items()}
 
 
-def test_text_cache_writes_notes_its_keys_and_keeps_memory_only_where_it_must_not_write(
-    tmp_path: Path,
-) -> None:
-    cache = TextCache(opened(tmp_path), "ocr", write=True)
+def test_text_cache_writes_and_notes_its_keys(tmp_path: Path) -> None:
+    cache = TextCache(opened(tmp_path), "ocr")
     assert cache.get("k") is None and not cache.used_keys
     cache.put("k", "文字")
     assert cache.get("k") == "文字" and len(cache.used_keys) == 1, "a fresh text is one that the run used"
-    again = TextCache(opened(tmp_path), "ocr", write=True)
+    again = TextCache(opened(tmp_path), "ocr")
     assert again.get("k") == "文字" and again.used_keys == cache.used_keys
     assert again.get("other") is None
-
-    silent = TextCache(Recordings("s", [tmp_path]), "ocr", write=False)
-    silent.put("new", "")
-    assert silent.get("new") == "" and silent.used_keys == set()
-    assert TextCache(opened(tmp_path), "ocr", write=True).get("new") is None

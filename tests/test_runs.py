@@ -264,13 +264,16 @@ def test_template_memes_need_the_annotator_and_no_judge(monkeypatch: pytest.Monk
         preflight(open_run("openai").profile, templates=True)
 
 
-def test_texts_of_pictures_are_noted_as_used(tmp_path: Path) -> None:
-    run = open_run("example", "mode=auto", "example-x")
+@pytest.mark.parametrize("mode", ["mode=auto", "mode=recorded"])
+def test_texts_of_pictures_are_kept_and_noted_as_used(tmp_path: Path, mode: str) -> None:
+    run = open_run("example", mode, "example-x")
     cache = run.ocr_cache()
     cache.put("picture", "文字")
     run.note_used("ocr", cache.used_keys)
     assert len(json.loads((run.folder / "usage" / "ocr.keys.json").read_text())) == 1
-    assert open_run("example", "mode=auto").ocr_cache().get("picture") == "文字"
+    assert open_run("example", mode).ocr_cache().get("picture") == "文字", (
+        "a killed run reads it no second time"
+    )
 
 
 def test_the_embedders_of_a_run() -> None:

@@ -283,7 +283,7 @@ NEWS_IDS = ("lab-1", "lab-2")
 
 def plant_pictures(project: Path) -> None:
     """Pictures with odd names, and texts that an OCR engine could have read from them."""
-    cache = TextCache(recordings_of_ocr(project), "ocr", write=True)
+    cache = TextCache(recordings_of_ocr(project), "ocr")
     engine = ocr.RapidOcr()
     names = [*FILE_NAMES, DROPPED]
     for number, name in enumerate(names):

@@ -54,7 +54,7 @@ def plant(project: Path, size: dict[str, int]) -> None:
     folder = project / "pictures"
     folder.mkdir(parents=True)
     store = project / "data" / "raw" / "recordings" / PROFILE
-    cache = TextCache(Recordings("ocr", [store], store), "ocr", write=True)
+    cache = TextCache(Recordings("ocr", [store], store), "ocr")
     engine = ocr.RapidOcr()
     for number in range(size["memes"]):
         rng = np.random.default_rng(number)

@@ -1,0 +1,16 @@
+"""The extra `live`: packages that ask endpoints, feeds and hosts of pictures; replaying needs none."""
+
+from importlib.util import find_spec
+
+PACKAGES = ("openai", "aiohttp", "feedparser")
+
+
+class LiveExtraMissing(RuntimeError):
+    """A package of the extra is not installed; the message says how to install it."""
+
+
+def need(purpose: str) -> None:
+    """Raise `LiveExtraMissing` where a package of the extra is missing. Looks for them, imports none."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise LiveExtraMissing(f"{purpose} needs {' and '.join(missing)}: pip install -e '.[live]'")

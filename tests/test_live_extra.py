@@ -1,0 +1,75 @@
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from pydantic import SecretStr
+
+from memecmd_utils import live_extra, llm, news_collect, paths, runs, template_images
+from memecmd_utils.endpoint_embedder import EndpointEmbedder
+from memecmd_utils.openai_backend import OpenAIBackend
+from memecmd_utils.profiles import Endpoint, load_profile
+from memecmd_utils.template_schemas import TemplateMeme
+
+MEME = TemplateMeme(meme_id="a1", template="10-Guy", url="http://127.0.0.1:9/a1.jpg", source="made up")
+ENDPOINT = Endpoint(model="m", base_url="http://127.0.0.1:9/v1")
+HIDE = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Hidden(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("openai", "aiohttp", "feedparser"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """As if the extra were not installed."""
+    monkeypatch.setattr(live_extra, "find_spec", lambda name: None)
+
+
+def test_the_packages_are_those_of_the_extra_and_none_is_in_the_core() -> None:
+    project = tomllib.loads((paths.root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extra = {Requirement(text).name for text in project["optional-dependencies"]["live"]}
+    assert extra == set(live_extra.PACKAGES)
+    assert extra.isdisjoint(Requirement(text).name for text in project["dependencies"])
+
+
+def test_nothing_is_said_where_all_are_installed() -> None:
+    live_extra.need("this")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda folder: runs.preflight(load_profile("openai", {})),
+        lambda folder: llm.run(OpenAIBackend(ENDPOINT, key=SecretStr("k")).connect()),
+        lambda folder: EndpointEmbedder(ENDPOINT).encode(["t"], "query"),
+        lambda folder: news_collect.collect([], folder),
+        lambda folder: template_images.fetch([MEME], folder, 1),
+    ],
+)
+def test_whoever_asks_a_server_says_what_to_install(without, tmp_path, ask) -> None:
+    with pytest.raises(
+        live_extra.LiveExtraMissing, match=r"needs openai and aiohttp and feedparser: pip.*live"
+    ):
+        ask(tmp_path)
+
+
+def test_replaying_imports_none_of_them(tmp_path) -> None:
+    """A run of the example resolves and its modules are imported in a process that has none of them."""
+    script = HIDE + (
+        "from memecmd_utils import __main__, annotation, dialogue_run, evaluation_run, library_build, runs\n"
+        "from memecmd_utils import library_search, report, selection\n"
+        "from memecmd_utils.profiles import load_profile\n"
+        "runs.preflight(load_profile('example', {}))\n"
+        "sys.exit(__main__.main(['resolve']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=paths.root)
+    assert done.returncode == 0, done.stderr
+    assert "example" in done.stdout
