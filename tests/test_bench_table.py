@@ -1,5 +1,8 @@
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +14,7 @@ from memecmd_utils import paths
 sys.path.insert(0, str(paths.root / "tests" / "bench"))
 
 import speed_table
-from figures_to_reach import FIGURES, GROUPS, exponent, told
+from figures_to_reach import FIGURES, GROUPS, exponent, not_measured, told
 
 
 @pytest.fixture
@@ -20,12 +23,13 @@ def bench() -> SimpleNamespace:
     return SimpleNamespace(extra_info={})
 
 
-def kept(path: Path, *benches: tuple[str, SimpleNamespace]) -> Path:
+def kept(path: Path, *benches: tuple[str, SimpleNamespace], untold: list | None = None) -> Path:
     """A file as pytest-benchmark writes it, of the parts that the table reads."""
     info = {"cpu": {"brand_raw": "Made-up 9000", "count": 2}, "system": "Linux", "machine": "x86_64"}
     rows = [{"name": name, "extra_info": made.extra_info} for name, made in benches]
     made = {"machine_info": info | {"python_version": "3.12.1"}, "datetime": "2026-01-02T03:04:05"}
-    path.write_text(json.dumps(made | {"commit_info": {"id": "ab" * 20}, "benchmarks": rows}))
+    made |= {"commit_info": {"id": "ab" * 20}, "benchmarks": rows, "untold": untold or []}
+    path.write_text(json.dumps(made))
     return path
 
 
@@ -98,6 +102,80 @@ def test_a_later_file_replaces_lines_of_an_earlier_one(tmp_path) -> None:
     assert row_of(text, FIGURES["slider/paper"].what)[2:4] == ["20 ms (once)", "yes"]
     assert row_of(text, FIGURES["calls/cpu"].what)[2] == "0.25 ms (once)"
     assert text.count("Made-up 9000") == 1
+
+
+def test_a_figure_that_was_not_measured_says_why(bench, tmp_path) -> None:
+    told(bench, "top_k/product", 1.1)
+    not_measured(bench, "top_k/faiss", "faiss is not installed")
+    with pytest.raises(KeyError, match="top_k/fais"):
+        not_measured(bench, "top_k/fais", "misspelt")
+    untold = [
+        {"test": "test_million", "why": "no captions", "keys": ["million/recall", "million/speed"]},
+        {"test": "test_paper_size", "why": "failed: AssertionError: a figure", "keys": ["top_k/product"]},
+        {"test": "test_peer", "why": "no other generator", "keys": []},
+    ]
+    text = speed_table.page([kept(tmp_path / "a.json", ("test_paper_size", bench), untold=untold)])
+    assert row_of(text, FIGURES["top_k/faiss"].what)[4] == "faiss is not installed"
+    assert row_of(text, FIGURES["million/speed"].what)[2:] == [
+        "not measured", "not measured", "`test_million`: no captions",
+    ]  # fmt: skip
+    assert row_of(text, FIGURES["slider/paper"].what)[4] == speed_table.NOT_RUN
+    assert row_of(text, FIGURES["top_k/product"].what)[3] == "yes", "it told its line before it failed"
+    shown = text[text.index("## Benchmarks without a result") :]
+    assert re.findall(r"^- `(\w+)`", shown, re.M) == ["test_million", "test_peer"]
+
+
+BENCHMARKS = """
+import pytest
+from figures_to_reach import told
+
+def helper(benchmark, seconds):
+    told(benchmark, "near_duplicates/seconds", seconds)
+
+def test_skipped(benchmark):
+    pytest.skip("no corpus here")
+    told(benchmark, "slider/paper", 1)
+
+@pytest.mark.skipif(True, reason="no program here")
+def test_marked(benchmark):
+    told(benchmark, "calls/cpu", 1)
+
+def test_missing(benchmark):
+    pytest.importorskip("no_such_package", reason="no_such_package is not installed")
+    told(benchmark, "million/recall", 1)
+
+def test_broken(benchmark):
+    raise RuntimeError("out of luck")
+    told(benchmark, "turns/memory", 1)
+
+def test_missed(benchmark):
+    benchmark.pedantic(lambda: None, rounds=1)
+    assert told(benchmark, "screenshots/core", 3), "39 a second"
+"""
+
+
+def test_reasons_of_pytest_reach_the_table_and_a_missed_figure_its_row(tmp_path) -> None:
+    bench = paths.root / "tests" / "bench"
+    for name in ("conftest.py", "figures_to_reach.py"):
+        shutil.copy2(bench / name, tmp_path)
+    (tmp_path / "bench_made.py").write_text(BENCHMARKS, encoding="utf-8")
+    words = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(tmp_path), "--benchmark-only"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, "--benchmark-json=a.json", "bench_made.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        # Without xdist's variables: as its worker, pytest-benchmark would measure nothing.
+        env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+        | {"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert ran.returncode == 1 and "2 failed, 3 skipped" in ran.stdout, ran.stdout + ran.stderr
+    text = speed_table.page([tmp_path / "a.json"])
+    why = {key: row_of(text, FIGURES[key].what)[4] for key in FIGURES}
+    assert why["slider/paper"] == "`test_skipped`: no corpus here"
+    assert why["calls/cpu"] == "`test_marked`: no program here"
+    assert why["million/recall"] == "`test_missing`: no_such_package is not installed"
+    assert why["turns/memory"] == "`test_broken`: failed: RuntimeError: out of luck"
+    assert row_of(text, FIGURES["screenshots/core"].what)[2:4] == ["3 1/s (once)", "**no**: no reason given"]
+    assert "- `test_missed`" not in text
 
 
 def test_another_file_is_refused(tmp_path) -> None:

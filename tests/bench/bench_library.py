@@ -1,8 +1,10 @@
-"""Images a second of stage 01, one process beside several, at 1,000 and 10,000 images.
+"""Images a second of stage 01: one process beside several at 1,000 images, several at 10,000, too.
 
 Real memes with noise where they are (`../shared/corpora/emojipackage`), else pictures with captions: each
-image is a variant, scaled and with noise of its own, so none is a copy. MEMECMD_BENCH_SHARE takes a share of
-the sizes (0.1 takes some minutes); the two ways are measured in turn.
+image is a variant, scaled and with noise of its own, so none is a copy. At the smaller size the two ways are
+measured in turn, ROUNDS times; one process at the larger would take hours and say the same. The growth is
+that of all processes. MEMECMD_BENCH_SHARE takes a share of the sizes (0.05: some minutes); each run prints
+how long the whole would take here.
 
     python tests/bench/bench_library.py IMAGES...    # prints the rows without pytest
 """
@@ -14,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +28,12 @@ from figures_to_reach import exponent, told
 
 from memecmd_utils import images, library_build, library_workers, paths
 from memecmd_utils.fonts import pil_font
-from memecmd_utils.ocr import MemoryCache, RapidOcr, cache_key
+from memecmd_utils.ocr import MAX_SIDE, MemoryCache, RapidOcr, cache_key
 from memecmd_utils.profiles import Profile
 
 CORPUS = paths.root.parent / "shared" / "corpora" / "emojipackage"
 SIZES = (1_000, 10_000)
+ROUNDS = 1
 SHARE = float(os.environ.get("MEMECMD_BENCH_SHARE", "1"))
 
 
@@ -87,50 +91,86 @@ def build(folder: Path, workers: int, with_texts: bool) -> float:
     return seconds
 
 
-def measure(sizes: list[int], with_texts: bool) -> dict[int, tuple[float, float]]:
-    """Median seconds with one process and with all cores, by size."""
-    rows = {}
-    for n in sizes:
+@dataclass
+class Measured:
+    """Seconds by number of images: one process at the smallest number alone, all processes at each."""
+
+    one: dict[int, list[float]] = field(default_factory=dict)
+    all: dict[int, list[float]] = field(default_factory=dict)
+
+    @property
+    def ratios(self) -> list[float]:
+        """One process / all processes, within each round."""
+        (n,) = self.one
+        return [one / many for one, many in zip(self.one[n], self.all[n], strict=True)]
+
+    @property
+    def growth(self) -> float:
+        """Exponent of the time of all processes."""
+        return exponent(list(self.all), [statistics.median(times) for times in self.all.values()])
+
+
+def measure(sizes: list[int], with_texts: bool) -> Measured:
+    """Build libraries of each size, the two ways in turn at the smallest; prints a line for each build."""
+    found = Measured()
+    for n in sorted(sizes):
+        first = n == min(sizes)
         with tempfile.TemporaryDirectory() as name:
             plant(Path(name), n)
-            times: tuple[list[float], list[float]] = ([], [])
-            for _ in range(1 if n > 500 else 3):
-                for place, workers in enumerate((1, library_workers.cores())):
-                    times[place].append(build(Path(name), workers, with_texts))
-        rows[n] = (statistics.median(times[0]), statistics.median(times[1]))
-    return rows
+            for _ in range(ROUNDS if first else 1):
+                ways = [(library_workers.cores(), found.all)]
+                for workers, times in [(1, found.one), *ways] if first else ways:
+                    times.setdefault(n, []).append(build(Path(name), workers, with_texts))
+                    print(f"{n:,} images, {workers} processes: {times[n][-1]:.1f} s", flush=True)
+    return found
 
 
-def rates(rows: dict[int, tuple[float, float]]) -> str:
-    """Images a second and a core, in words."""
-    count = library_workers.cores()
-    return "; ".join(
-        f"{n:,} images: one process {n / one:.3g}/s, {count} processes {n / many:.3g}/s "
-        f"({n / many / count:.3g}/s a core)"
-        for n, (one, many) in rows.items()
-    )
+def rates(found: Measured) -> str:
+    """Images a second and a core, and the seconds, in words; medians of the rounds."""
+    count, parts = library_workers.cores(), []
+    for n, many in ((n, statistics.median(times)) for n, times in found.all.items()):
+        text = f"{n:,} images: "
+        if n in found.one:
+            one = statistics.median(found.one[n])
+            text += f"one process {n / one:.3g}/s ({one:.3g} s), "
+        parts.append(
+            f"{text}{count} processes {n / many:.3g}/s ({many:.3g} s, {n / many / count:.3g}/s a core)"
+        )
+    return "; ".join(parts)
+
+
+def whole_run(found: Measured) -> float:
+    """Minutes that this measurement takes at the full `SIZES`, from the rates found."""
+    small, large = SIZES
+    (n,) = found.one
+    one, (largest, *_) = sum(found.one[n]) / n, sorted(found.all, reverse=True)
+    many = statistics.median(found.all[largest]) / largest
+    return (small * one + (ROUNDS * small + large) * many) / 60
 
 
 def sizes() -> list[int]:
     return [max(20, round(SHARE * n)) for n in SIZES]
 
 
-def test_images_are_read_in_several_processes(benchmark) -> None:
-    rows = benchmark.pedantic(measure, args=(sizes(), False), rounds=1)
-    many = [row[1] for row in rows.values()]
-    told(benchmark, "growth/library", exponent(list(rows), many), note=rates(rows))
-    ratios = [one / many for one, many in rows.values()]
+def test_images_are_read_in_several_processes(benchmark, capsys) -> None:
+    found = benchmark.pedantic(measure, args=(sizes(), False), rounds=1)
+    with capsys.disabled():
+        print(
+            f"\nat {SIZES[0]:,} and {SIZES[1]:,} images this takes about {whole_run(found):.0f} minutes here"
+        )
+    told(benchmark, "growth/library", found.growth, note=rates(found))
     cores = library_workers.cores()
-    what = f"images read by OCR: one process / {cores} processes"
+    what = f"{min(found.one):,} images read by OCR: one process / {cores} processes"
     limit = 1.0 if cores > 1 else None
-    assert told(benchmark, "library/processes", ratios, what=what, unit="x", at_least=limit, note=rates(rows))
+    assert told(
+        benchmark, "library/processes", found.ratios, what=what, unit="x", at_least=limit, note=rates(found)
+    )
 
 
 def test_images_whose_texts_are_recorded(benchmark) -> None:
-    rows = benchmark.pedantic(measure, args=(sizes(), True), rounds=1)
-    ratios = [one / many for one, many in rows.values()]
-    what = "images whose texts are recorded: one process / all cores"
-    told(benchmark, "library/recorded", ratios, what=what, unit="x", note=rates(rows))
+    found = benchmark.pedantic(measure, args=(sizes(), True), rounds=1)
+    what = f"{min(found.one):,} images whose texts are recorded: one process / all cores"
+    told(benchmark, "library/recorded", found.ratios, what=what, unit="x", note=rates(found))
 
 
 def test_a_large_jpeg_is_decoded_in_part(benchmark) -> None:
@@ -149,11 +189,12 @@ def test_a_large_jpeg_is_decoded_in_part(benchmark) -> None:
     benchmark.pedantic(both, rounds=1)
     ratios = [a / b for a, b in zip(whole, reduced, strict=True)]
     what = "JPEG of 12 megapixels: decoded whole / reduced to what OCR can use"
-    assert told(benchmark, "library/draft", ratios, what=what, unit="x", at_least=1.0)
+    note = f"whole {1e3 * statistics.median(whole):.0f} ms, reduced {1e3 * statistics.median(reduced):.0f} ms"
+    assert told(benchmark, "library/draft", ratios, what=what, unit="x", at_least=1.0, note=note)
 
 
 def reduced_to_ocr(data: bytes) -> Image.Image:
-    return images.decode_reduced(data, 2000)[0]
+    return images.decode_reduced(data, MAX_SIDE)[0]
 
 
 if __name__ == "__main__":

@@ -186,12 +186,38 @@ def test_install_and_reproduce(benchmark, tmp_path: Path) -> None:
 
     benchmark.pedantic(both, rounds=1)
     install, run = found["install"], found["reproduce"]
-    told(
-        benchmark,
-        "install/seconds",
-        install.seconds,
-        note="pip, wheels of the lock, development tools included",
-    )
-    small = told(benchmark, "install/size", size(project / ".venv") / GIB)
-    fast = told(benchmark, "reproduce/bare", install.seconds + run.seconds)
-    assert small and fast
+    what = "what `make` installs (the lock: development tools and the extras live, scale, templates too)"
+    told(benchmark, "install/lock/seconds", install.seconds, what=f"{what}: time", unit="s", note="by pip")
+    told(benchmark, "install/lock/size", size(project / ".venv") / GIB, what=f"{what}: size", unit="GB")
+    note = f"installation {install.seconds:.0f} s, run {run.seconds:.0f} s"
+    assert told(benchmark, "reproduce/bare", install.seconds + run.seconds, note=note)
+
+
+def test_core_install(benchmark, tmp_path: Path) -> None:
+    """`pip install .` with the lock's versions: no extra, no development tool."""
+    project = copy(tmp_path / "core")
+    names = re.findall(r"^(\S+==[^\s;]+)", (project / "requirements.lock").read_text(encoding="utf-8"), re.M)
+    constraints = (
+        tmp_path / "constraints.txt"
+    )  # without hashes, which pip would then want of the project, too
+    constraints.write_text("\n".join(names), encoding="utf-8")
+    python, found = tmp_path / "env" / "bin" / "python", []
+
+    def install() -> None:
+        watch([sys.executable, "-m", "venv", str(tmp_path / "env")], project, environment(project))
+        words = [str(python), "-m", "pip", "install", "--quiet", "-c", str(constraints), "."]
+        try:
+            found.append(watch(words, project, environment(project)))
+        except subprocess.CalledProcessError as error:
+            if UNREACHABLE.search(error.output):
+                pytest.skip(f"packages cannot be fetched: {error.output.strip().splitlines()[-1][:200]}")
+            raise
+
+    benchmark.pedantic(install, rounds=1)
+    sizes = {
+        path.name: size(path) for path in next((tmp_path / "env").glob("lib/python*/site-packages")).iterdir()
+    }
+    largest = sorted(sizes, key=sizes.get, reverse=True)[:8]
+    note = "largest: " + ", ".join(f"{name} {sizes[name] / 1e6:.0f} MB" for name in largest)
+    told(benchmark, "install/seconds", found[0].seconds, note="pip, wheels from its cache where it has them")
+    assert told(benchmark, "install/size", size(tmp_path / "env") / GIB, note=note)

