@@ -32,7 +32,7 @@ def test_unpacking() -> None:
     [
         (b"no zip at all", "gzip", "broken"),
         (b"\xff\xff\xff\xff", "deflate", "broken"),
-        (gzip.compress(b"x" * 5000)[:-12], "gzip", "broken"),
+        (gzip.compress(b"x" * 5000, mtime=0)[:-12], "gzip", "broken"),
         (b"x", "br", "not a feed"),
         (b"x", "gzip, gzip", "not a feed"),
     ],
