@@ -5,7 +5,6 @@ model that shows the wiring would else be read as results.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -128,6 +127,4 @@ def _downloaded(model: str) -> dict[str, Any] | None:
     """Configuration of a hub model in the hub's cache."""
     label, _, commit = model.partition("@")
     commit = commit or model_files.hub_commit(label) or ""
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
-    return _config(cache / f"models--{label.replace('/', '--')}" / "snapshots" / commit) if commit else None
+    return _config(model_files.hub_folder(label) / "snapshots" / commit) if commit else None

@@ -3,19 +3,23 @@
 import hashlib
 import unicodedata
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memecmd_utils import images
+from memecmd_utils import images, template_sources
 from memecmd_utils.clip_towers import TRAINED_TOKENS, Dtype, ModelMissing, Towers
 from memecmd_utils.vectors import Mode, RecordedVectors, recorded_names
+
+if TYPE_CHECKING:
+    from memecmd_utils.runs import Run
 
 SHORTEST, LONGEST = 1e-3, 1e3
 """Lengths of rows that are kept to two thousandths; those of CLIP are near 10."""
 
-__all__ = ["DualEncoder", "ModelMissing", "load"]
+__all__ = ["DualEncoder", "ModelMissing", "load", "of_run"]
 
 
 def load(
@@ -37,6 +41,17 @@ def load(
     """
     towers = Towers(str(name), device, dtype, batch, download)
     return DualEncoder(towers, dtype, read_dirs, write_dir, mode)
+
+
+def of_run(run: "Run") -> "Callable[[str], DualEncoder]":
+    """`load` with a run's recordings and mode; nothing is downloaded where that is forbidden."""
+    return partial(
+        load,
+        read_dirs=run.read_dirs,
+        write_dir=None if run.profile.mode == "recorded" else run.write_dir,
+        mode=run.profile.mode,
+        download=template_sources.may_fetch(),
+    )
 
 
 class DualEncoder:

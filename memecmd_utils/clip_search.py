@@ -37,11 +37,12 @@ def search(
     seed: int = 0,
     model: str | None = None,
     device: str | None = None,
-) -> tuple[pd.DataFrame, MemeRetrieval]:
-    """Tune `settings.trials` times (0: 15, as the paper); give the table of trials and the best settings.
+) -> tuple[pd.DataFrame, MemeRetrieval, Path]:
+    """Tune `settings.trials` times (0: 15, as the paper); give trials, best settings and their folder.
 
-    Resumable: trials that are done are kept in `folder/search.db`, one that was killed goes on from its last
-    checkpoint. Of the weights only the best trial's stay.
+    With these settings and this folder `clip_tuning.tune` reads what the best trial made. Resumable: trials
+    that are done are kept in `folder/search.db`, one that was killed goes on from its last checkpoint. Of the
+    weights only the best trial's stay.
     """
 
     def score(tried: MemeRetrieval, place: Path) -> tuple[float, int]:
@@ -60,7 +61,7 @@ def run(
     folder: Path,
     n_pairs: int,
     seed: int = 0,
-) -> tuple[pd.DataFrame, MemeRetrieval]:
+) -> tuple[pd.DataFrame, MemeRetrieval, Path]:
     """Search with any `score(settings, folder of the trial) -> (R@1, epoch)`; see `search`."""
     optuna = _optuna()
     name = _plan(settings, n_pairs, seed)
@@ -89,7 +90,7 @@ def run(
         study.tell(trial, value)
         _drop_others(study, places)
     best = settings.model_copy(update=study.best_trial.params)
-    return _table(study), best
+    return _table(study), best, places / _folder_name(study.best_trial.params)
 
 
 def _suggested(trial: Any, settings: MemeRetrieval, n_pairs: int) -> MemeRetrieval:

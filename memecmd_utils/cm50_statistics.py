@@ -10,10 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from memecmd_utils.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, style
+from memecmd_utils.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.template_schemas import MemeReading
 
 CLIP_TOKENS = 77
@@ -152,8 +151,7 @@ def figure(readings: Sequence[MemeReading], counter: TokenCounter | None = None)
     """Figure 4: lengths in words and in CLIP tokens (line: 77), and counts of devices and emotions."""
     frame, labels = lengths(readings, counter), label_counts(readings)
     with style():
-        fig = Figure(figsize=(9.5, 6.4))
-        FigureCanvasAgg(fig)
+        fig = canvas(9.5, 6.4)
         (words, tokens), (devices, emotions) = fig.subplots(2, 2)
         _histogram(words, frame, "words")
         words.set_title("Words")

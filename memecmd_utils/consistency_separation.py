@@ -6,7 +6,6 @@ seen in the tuning scores higher with any text. The grades come from a large lan
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,6 @@ from memecmd_utils import (
     paired_auc,
     seeds,
     study_data,
-    template_sources,
 )
 from memecmd_utils.clip_models import ModelMissing
 from memecmd_utils.fast_retrieval import columns, said, with_intervals
@@ -87,13 +85,7 @@ def study(
         return not_computed("the run has no ground truth, or its profile has judge_checks=0")
     if tune is None:
         from memecmd_utils.clip_tuning import tune
-    load = load or partial(
-        clip_models.load,
-        read_dirs=run.read_dirs,
-        write_dir=None if run.profile.mode == "recorded" else run.write_dir,
-        mode=run.profile.mode,
-        download=template_sources.may_fetch(),
-    )
+    load = load or clip_models.of_run(run)
     files, memes = evaluation_run.meme_files(run, data.memes), list(data.memes.values())
     plain = settings.model_copy(update={"selection": "validation"})
     parts, notes = [], []

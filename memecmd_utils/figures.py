@@ -62,10 +62,9 @@ def style() -> Iterator[None]:
         yield
 
 
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    return figure
+def canvas(width: float, height: float) -> Figure:
+    """Return an empty figure of that many inches; it needs no display."""
+    return FigureCanvasAgg(Figure(figsize=(width, height))).figure
 
 
 def save(fig: Figure, folder: Path, name: str) -> list[Path]:
@@ -128,7 +127,7 @@ def word_clouds(keywords: Mapping[str, Mapping[str, int]], seed: int = 13) -> Fi
     if unknown:
         raise ValueError(f"unknown dimensions {sorted(unknown)}; known: {list(DIMENSIONS)}")
     with style():
-        fig = _figure(9, 5.6)
+        fig = canvas(9, 5.6)
         for axes, (key, title) in zip(fig.subplots(2, 2).flat, DIMENSIONS.items(), strict=True):
             axes.set_title(title)
             axes.set_axis_off()
@@ -176,7 +175,7 @@ def score_distribution(
     `theta0` is drawn into the second panel, so it must be on the scale of `top1`.
     """
     with style():
-        fig = _figure(9, 3.4)
+        fig = canvas(9, 3.4)
         left, right = fig.subplots(1, 2)
         for axes, values, colour in ((left, scores, BLUE), (right, top1, GREEN)):
             values = np.asarray(values, dtype=float).ravel()
@@ -219,7 +218,7 @@ def consistency_bars(frame: pd.DataFrame) -> Figure:
     datasets = list(dict.fromkeys(frame["dataset"]))
     present = [s for s in dict.fromkeys(frame["strategy"]) if s != "shuffled"]
     with style():
-        fig = _figure(max(5.0, 1.9 * len(datasets) + 2.4), 3.6)
+        fig = canvas(max(5.0, 1.9 * len(datasets) + 2.4), 3.6)
         axes = fig.subplots()
         for place, strategy in enumerate(present):
             label, colour, marker = STRATEGIES.get(strategy, (strategy, "black", "x"))
@@ -260,7 +259,7 @@ def case_studies(images: Sequence[Image.Image], labels: Sequence[str]) -> Figure
     rows = -(-len(images) // columns)
     tallest = max(image.height / image.width for image in images)
     with style():
-        fig = _figure(2.9 * columns, rows * (2.7 * tallest + 0.45))
+        fig = canvas(2.9 * columns, rows * (2.7 * tallest + 0.45))
         grid = fig.subplots(rows, columns, squeeze=False)
         for axes in grid.flat:
             axes.set_axis_off()
@@ -274,7 +273,7 @@ def case_studies(images: Sequence[Image.Image], labels: Sequence[str]) -> Figure
 def threshold_curve(theta0: float, penalty: float, decay: float, longest: int = 12) -> Figure:
     """Eq. 23: the gate's threshold over the turns since the last meme."""
     with style():
-        fig = _figure(5, 3)
+        fig = canvas(5, 3)
         axes = fig.subplots()
         k = np.linspace(0, longest, 200)
         axes.plot(k, theta0 + penalty * np.exp(-decay * k), color=BLUE, lw=1.2)
@@ -305,7 +304,7 @@ def gate_trace(
     chosen = np.asarray(sent, dtype=bool)
     values = np.asarray(gate_scores, dtype=float)
     with style():
-        fig = _figure(7, 3)
+        fig = canvas(7, 3)
         axes = fig.subplots()
         axes.step(turns, thresholds, where="mid", color=RED, lw=1.3, label="threshold $\\theta_t$")
         axes.plot(turns, values, color=GREY, lw=0.8)

@@ -1,10 +1,15 @@
 """How HTML is rendered from `templates/`: every page, form and panel of the package."""
 
+import base64
+import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -24,3 +29,13 @@ def environment(**filters: Callable[..., Any]) -> jinja2.Environment:
     )
     found.filters.update(filters)
     return found
+
+
+def jpeg_url(picture: "Image.Image", side: int, quality: int) -> str:
+    """Data URL of a picture as JPEG, made smaller in place where a side is longer than `side` pixels."""
+    from PIL import Image
+
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=quality)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

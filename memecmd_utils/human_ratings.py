@@ -4,7 +4,6 @@ What nobody rated (a trial of the form, a test) carries `source: made up` and is
 """
 
 import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -171,13 +170,11 @@ def read_answers(path: Path) -> list[HumanRating]:
 
 def write_answers(path: Path, ratings: Iterable[HumanRating]) -> Path:
     """Write answers in the form's own columns, atomically."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    for rating in ratings:
-        writer.writerow({**rating.model_dump(mode="json"), "made_up": int(rating.source == "made up")})
-    storage.write_text(path, buffer.getvalue())
-    return path
+    rows = (
+        {**r.model_dump(mode="json", exclude={"source"}), "made_up": int(r.source == "made up")}
+        for r in ratings
+    )
+    return storage.write_csv(path, COLUMNS, rows)
 
 
 def _record(row: dict, where: str) -> HumanRating:

@@ -14,6 +14,8 @@ from pydantic import BaseModel
 from memecmd_utils import __version__, images, storage
 from memecmd_utils.news_http import (
     PRODUCT,
+    REDIRECTS,
+    TRY_AGAIN,
     Answer,
     FetchError,
     Guard,
@@ -36,7 +38,7 @@ GIVEN_UP = "host given up"
 FINAL = frozenset({"not found", "not an image", "too big", "redirect", "forbidden", "refused", "bad address"})
 """Reasons that stand; an image that failed for another one is asked for again by the next run."""
 _SUFFIXES = {"PNG": ".png", "JPEG": ".jpg", "GIF": ".gif", "WEBP": ".webp", "BMP": ".bmp", "TIFF": ".tif"}
-_REDIRECTS, _AGAIN, _GONE = (301, 302, 303, 307, 308), (429, 500, 502, 503, 504), (404, 410)
+_GONE = (404, 410)
 
 
 class ImageEntry(BaseModel):
@@ -106,7 +108,7 @@ class ImageHost:
             try:
                 answer = await ask()
                 wait = _wait(answer) or 0.0
-                if answer.code not in _AGAIN or last or wait > self.limits.max_wait_s:
+                if answer.code not in TRY_AGAIN or last or wait > self.limits.max_wait_s:
                     return answer
             except FetchError as error:
                 if not error.again or last:
@@ -120,7 +122,7 @@ class ImageHost:
             if self.robots is not None and not self.robots.allows(at):
                 raise FetchError("forbidden", f"robots.txt of {urlsplit(at).netloc} forbids {at}")
             answer = await self._ask(at)
-            if answer.code not in _REDIRECTS:
+            if answer.code not in REDIRECTS:
                 return answer
             target = urldefrag(urljoin(at, answer.headers.get("location", "")))[0]
             if not _same_image(at, target):
@@ -146,7 +148,7 @@ class ImageHost:
         for _ in range(self.limits.max_redirects + 1):
             answer = await self._ask(at, cut_at=MAX_BYTES)
             target = urldefrag(urljoin(at, answer.headers.get("location", "")))[0]
-            if answer.code not in _REDIRECTS or not host_of(target):
+            if answer.code not in REDIRECTS or not host_of(target):
                 break
             at = target
         return answer
@@ -173,7 +175,7 @@ def _same_image(at: str, target: str) -> bool:
 
 
 def _wait(answer: Answer) -> float | None:
-    return retry_after_s(answer.headers.get("retry-after")) if answer.code in _AGAIN else None
+    return retry_after_s(answer.headers.get("retry-after")) if answer.code in TRY_AGAIN else None
 
 
 def _suffix(data: bytes) -> str:

@@ -67,6 +67,7 @@ def _decode(data: bytes, longest: int | None) -> tuple[Image.Image, tuple[int, i
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # "Corrupt EXIF data": real memes have such
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `_check_size` is stricter
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 _check_size(*image.size)
                 whole = image.size
@@ -81,8 +82,10 @@ def _decode(data: bytes, longest: int | None) -> tuple[Image.Image, tuple[int, i
                 picture = _to_rgb(_turned(image))
     except ImageRejected:
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+    except Image.DecompressionBombError as error:
         raise ImageRejected(f"too many pixels (limit {MAX_PIXELS:,}): {error}") from error
+    except MemoryError as error:
+        raise ImageRejected("too little memory to decode it") from error
     except UnidentifiedImageError as error:
         if looks_like_image(data[:16]):
             raise ImageRejected("broken image data: the header cannot be read") from error
@@ -155,6 +158,19 @@ def readable(path: Path) -> str:
         except UnicodeDecodeError:
             continue
     return raw.decode("utf-8", "replace")
+
+
+def pictures_below(folder: Path) -> list[Path]:
+    """Files below `folder` with an image extension, sorted by path, no hidden ones; none if it is missing.
+
+    For folders whose file names say what a picture is, such as meme ids; `find_images` is for any folder.
+    """
+    found = []
+    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix.lower() in EXTENSIONS and not hidden and path.is_file():
+            found.append(path)
+    return found
 
 
 def find_images(folder: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from memecmd_utils import near_duplicates, seeds
+from memecmd_utils import hamming_pairs, near_duplicates, seeds
 from memecmd_utils.schemas import Annotation, Meme
 from memecmd_utils.tuning_data import Pair
 
@@ -50,7 +50,7 @@ def groups(memes: Sequence[Meme], annotations: Sequence[Annotation] = ()) -> dic
         low, high = sorted((root(i), root(j)))
         parent[high] = low
 
-    for i, j in near_duplicates.close_pairs([int(m.phash, 16) for m in memes], MAX_DISTANCE).tolist():
+    for i, j in hamming_pairs.close_pairs([int(m.phash, 16) for m in memes], MAX_DISTANCE).tolist():
         join(i, j)
     said = [(meme.text, i) for i, meme in enumerate(memes)]
     said += [(getattr(a, f), place[a.meme_id]) for a in annotations if a.meme_id in place for f in FIELDS]

@@ -4,7 +4,7 @@ import csv
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -119,16 +119,15 @@ def fetch(
     return found
 
 
-def checksum(folder: Path) -> tuple[int, str]:
-    """Number of files below `folder` and the SHA-256 over the sorted list of their paths and SHA-256s.
+def checksum(folder: Path, files: Iterable[Path] | None = None) -> tuple[int, str]:
+    """Number of `files` below `folder` and the SHA-256 over the sorted list of their paths and SHA-256s.
 
-    Hidden entries at the top level (`.git`) do not count; images unpacked from an archive do.
+    None counts all files; but hidden entries at the top level (`.git`) do not count, images unpacked from an
+    archive do.
     """
     lines = []
-    for path in _files(folder):
-        with path.open("rb") as handle:
-            digest = hashlib.file_digest(handle, "sha256").hexdigest()
-        lines.append(f"{path.relative_to(folder).as_posix()}\0{digest}\n")
+    for path in _files(folder) if files is None else files:
+        lines.append(f"{path.relative_to(folder).as_posix()}\0{storage.sha256(path)}\n")
     whole = hashlib.sha256()
     for line in sorted(lines):
         whole.update(line.encode("utf-8", "surrogateescape"))

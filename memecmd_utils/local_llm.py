@@ -86,12 +86,6 @@ def weights_path(name: str) -> Path:
     return cache / "memecmd" / f"{name}.gguf"
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, read in blocks."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
 def join_parts(parts: list[Path], target: Path, sha256: str) -> Path:
     """Join files in order into `target`, atomically; a wrong SHA-256 leaves nothing behind."""
     with storage.atomic_path(target) as whole:
@@ -157,7 +151,7 @@ def model_id(name: str) -> ModelId:
     own = os.environ.get("MEMECMD_GGUF")
     if own:
         path = ensure_weights(name)
-        return ModelId(name=path.stem, label="own file", sha256=sha256_of(path))
+        return ModelId(name=path.stem, label="own file", sha256=storage.sha256(path))
     return ModelId(name=weights.name, label=weights.label, sha256=weights.sha256)
 
 
@@ -168,7 +162,7 @@ def install(name: str) -> Path:
         engine = [r.split(";")[0].strip() for r in metadata.requires("memecmd") or [] if "xllamacpp" in r]
         _pip([engine[0]])
     path = weights_path(name)
-    if os.environ.get("MEMECMD_GGUF") or (path.is_file() and sha256_of(path) == weights.sha256):
+    if os.environ.get("MEMECMD_GGUF") or (path.is_file() and storage.sha256(path) == weights.sha256):
         return ensure_weights(name)
     path.unlink(missing_ok=True)
     from_hub = _from_hub(weights)

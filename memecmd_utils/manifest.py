@@ -93,13 +93,7 @@ def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def sums(folder: Path) -> dict[str, str]:
     """SHA-256 of every file in a release but the list of checksums itself, by path."""
-    return {name: sha256(path) for name, path in files_of(folder) if name != SUMS}
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, read in blocks."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+    return {name: storage.sha256(path) for name, path in files_of(folder) if name != SUMS}
 
 
 def settings_sha256(settings: Mapping[str, Any]) -> str:
@@ -163,8 +157,8 @@ def inputs(profile: profiles.Profile, tables: Iterable[str]) -> dict[str, dict[s
     return {
         "example_texts": texts if example else {},
         "prompts": prompt_hashes("dialogues"),
-        "ground_truth": {path.name: sha256(path) for path in truth if path.is_file()},
-        "files": {path.name: sha256(path) for path in named if path.is_file()},
+        "ground_truth": {path.name: storage.sha256(path) for path in truth if path.is_file()},
+        "files": {path.name: storage.sha256(path) for path in named if path.is_file()},
     }
 
 

@@ -1,8 +1,6 @@
 """What notebook 08 does with a run: its pairs of picture and text, the tuning, and the models to measure."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,17 +23,6 @@ if TYPE_CHECKING:
     from memecmd_utils.clip_tuning import Tuned
 
 NOT_COMPUTED = "not computed here: {}"
-
-
-def loader(run: Run) -> Callable[[str], clip_models.DualEncoder]:
-    """`clip_models.load` with the run's recordings and mode."""
-    return partial(
-        clip_models.load,
-        read_dirs=run.read_dirs,
-        write_dir=None if run.profile.mode == "recorded" else run.write_dir,
-        mode=run.profile.mode,
-        download=template_sources.may_fetch(),
-    )
 
 
 def cm50_items(run: Run, split: Split | None = "validation") -> list[RetrievalItem]:
@@ -104,7 +91,7 @@ def tune(run: Run) -> "Tuned | None":
         return None
     try:
         if settings.trials:
-            _, settings = clip_search.search(
+            _, settings, folder = clip_search.search(
                 train, validation, settings, folder / "search", test=test, seed=run.profile.seed
             )
         return clip_tuning.tune(train, validation, settings, folder, test=test, seed=run.profile.seed)
@@ -123,7 +110,7 @@ def separation(run: Run) -> Separation:
     """
     library = replace(run, fallback=paths.processed / run.profile.name)
     try:
-        return study(library, load=loader(run))
+        return study(library)
     except StageMissing as error:
         return not_computed(str(error))
 

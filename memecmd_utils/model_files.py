@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from memecmd_utils import paths
+from memecmd_utils import paths, storage
 
 WHOLE_UP_TO = 16 << 20  # bytes: larger files count by their size and by samples
 SAMPLES, SAMPLE = 64, 1 << 16
@@ -49,16 +49,20 @@ def folder_of(model: str | Path) -> Path | None:
 
 def file_digest(path: Path) -> str:
     """First 12 hex digits of a file's SHA-256, over all of it."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()[:DIGITS]
+    return storage.sha256(path)[:DIGITS]
+
+
+def hub_folder(model: str) -> Path:
+    """Folder in the hub's cache where a hub model's downloads lie, there or not."""
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+    return cache / f"models--{model.replace('/', '--')}"
 
 
 def hub_commit(model: str) -> str | None:
     """Commit of a hub model's downloaded `main`; None where it was not downloaded."""
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
     try:
-        commit = (cache / f"models--{model.replace('/', '--')}" / "refs" / "main").read_text(encoding="utf-8")
+        commit = (hub_folder(model) / "refs" / "main").read_text(encoding="utf-8")
     except OSError:
         return None
     return commit.strip() or None

@@ -10,6 +10,8 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 
 from memecmd_utils.news_http import (
     PRODUCT,
+    REDIRECTS,
+    TRY_AGAIN,
     Answer,
     FetchError,
     Guard,
@@ -20,9 +22,6 @@ from memecmd_utils.news_http import (
     retry_after_s,
 )
 from memecmd_utils.news_robots import MAX_BYTES, Robots
-
-REDIRECTS = (301, 302, 303, 307, 308)
-TRY_AGAIN = (429, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True)

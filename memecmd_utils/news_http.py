@@ -24,6 +24,9 @@ PRODUCT = "MemeCMD"
 USER_AGENT = (
     f"{PRODUCT}/{__version__} (news feed reader of a research package; +https://arxiv.org/abs/2507.00891)"
 )
+REDIRECTS = (301, 302, 303, 307, 308)
+TRY_AGAIN = (429, 500, 502, 503, 504)
+"""Codes of an answer after which waiting may help."""
 ACCEPT = "application/atom+xml, application/rss+xml, application/xml;q=0.9, text/xml;q=0.8, */*;q=0.1"
 
 

@@ -69,16 +69,6 @@ def cache_key(sha256: str, ocr_id: str) -> str:
     return f"{sha256}|{ocr_id}"
 
 
-def read_cached(image: "Image.Image", sha256: str, ocr: Ocr, cache: OcrCache) -> str:
-    """Text of `image` from the cache, else read now and cached."""
-    key = cache_key(sha256, ocr.ocr_id)
-    text = cache.get(key)
-    if text is None:
-        text = ocr.read_text(image)
-        cache.put(key, text)
-    return text
-
-
 @cache
 def wheel_models() -> dict[str, Path]:
     """Files of the `det` and `rec` models that came with the wheel.

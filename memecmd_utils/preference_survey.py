@@ -4,16 +4,13 @@ For every meme five questions, each with the answers of all systems in an order 
 the two captions, any number for the rest. Who answers sees neither systems nor prompts; the key is apart.
 """
 
-import base64
 import csv
 import hashlib
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from PIL import Image
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from memecmd_utils import html_pages, images, seeds, storage
@@ -226,33 +223,21 @@ def _data_url(file: Path) -> str:
         picture = images.decode(file)
     except images.ImageRejected as error:
         raise FormError(f"{file.name}: {error}; take another picture of this meme") from error
-    picture.thumbnail((PICTURE_SIDE, PICTURE_SIDE), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=86)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return html_pages.jpeg_url(picture, PICTURE_SIDE, quality=86)
 
 
 def write_key(target: Path, key: Sequence[KeyRow]) -> Path:
     """Write the key as CSV. It goes to nobody who answers."""
-    return _write_csv(target, list(KeyRow.model_fields), [row.model_dump() for row in key])
+    return storage.write_csv(target, list(KeyRow.model_fields), (row.model_dump() for row in key))
 
 
 def write_answers(target: Path, answers: Iterable[SurveyAnswer]) -> Path:
     """Write answers in the form's own columns."""
-    rows = [
+    rows = (
         {**a.model_dump(mode="json", exclude={"source"}), "made_up": int(a.source == "made up")}
         for a in answers
-    ]
-    return _write_csv(target, list(COLUMNS), rows)
-
-
-def _write_csv(target: Path, columns: list[str], rows: list[dict]) -> Path:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    storage.write_text(target, buffer.getvalue())
-    return target
+    )
+    return storage.write_csv(target, COLUMNS, rows)
 
 
 def read_key(source: Path) -> list[KeyRow]:

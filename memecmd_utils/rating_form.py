@@ -1,8 +1,6 @@
 """The rating form as one HTML file, and the key as a CSV beside the run's data."""
 
-import base64
 import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -22,10 +20,7 @@ def data_url(file: Path) -> str:
     """A small JPEG of a meme for the page; all are drawn alike, whatever they come from."""
     with Image.open(file) as opened:
         picture = opened.convert("RGB")
-    picture.thumbnail((PICTURE_SIDE, PICTURE_SIDE), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=84)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return html_pages.jpeg_url(picture, PICTURE_SIDE, quality=84)
 
 
 def write_form(target: Path, form: Form, meme_files: Mapping[str, Path]) -> Path:
@@ -60,12 +55,7 @@ def write_form(target: Path, form: Form, meme_files: Mapping[str, Path]) -> Path
 
 def write_key(target: Path, rows: Iterable[KeyRow]) -> Path:
     """Write the key as CSV. It goes to nobody who rates."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(KeyRow.model_fields), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(row.model_dump() for row in rows)
-    storage.write_text(target, buffer.getvalue())
-    return target
+    return storage.write_csv(target, list(KeyRow.model_fields), (row.model_dump() for row in rows))
 
 
 def read_key(source: Path) -> list[KeyRow]:

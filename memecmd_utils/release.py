@@ -143,7 +143,7 @@ def write_dataset(
             dataset=dataset,
             inputs=inputs(records),
         )
-        digests[manifest.FILE] = manifest.sha256(part / manifest.FILE)
+        digests[manifest.FILE] = storage.sha256(part / manifest.FILE)
         lines = (f"{digest}  {path}\n" for path, digest in sorted(digests.items()))
         storage.write_text(part / manifest.SUMS, "".join(lines))
         counts = check_release(part)
@@ -234,4 +234,4 @@ def _write_texts(
         files=digests,
         tables=list(records),
     )
-    return digests | {croissant.FILE: manifest.sha256(part / croissant.FILE)}
+    return digests | {croissant.FILE: storage.sha256(part / croissant.FILE)}

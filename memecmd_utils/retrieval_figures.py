@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from memecmd_utils.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, style
+from memecmd_utils.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.meme_text_retrieval import BOTH, KS
 from memecmd_utils.retrieval_items import KINDS
 
@@ -40,8 +39,7 @@ def recall_figure(recalls: pd.DataFrame, models: Sequence[str] | None = None) ->
     with style():
         if not kinds or not counted:
             return _empty("not computed here: no model was measured")
-        fig = Figure(figsize=(2.5 * len(kinds) + 0.8, 2.4 * len(counted) + 0.7))
-        FigureCanvasAgg(fig)
+        fig = canvas(2.5 * len(kinds) + 0.8, 2.4 * len(counted) + 0.7)
         grid = fig.subplots(len(counted), len(kinds), sharex=True, sharey=True, squeeze=False)
         for panels, counting in zip(grid, counted, strict=True):
             for axes, kind in zip(panels, kinds, strict=True):
@@ -82,8 +80,7 @@ def _panel(axes: Axes, frame: pd.DataFrame, kind: str, counting: str) -> None:
 
 
 def _empty(text: str) -> Figure:
-    fig = Figure(figsize=(6, 1.6))
-    FigureCanvasAgg(fig)
+    fig = canvas(6, 1.6)
     axes = fig.subplots()
     axes.set_axis_off()
     axes.text(0.5, 0.5, text, ha="center", va="center", color=GREY, transform=axes.transAxes)

@@ -16,7 +16,6 @@ Kind = Literal["meme_caption", "image_caption", "embedded_text", "title"]
 KINDS: tuple[Kind, ...] = ("meme_caption", "image_caption", "embedded_text", "title")
 """The texts of Tables 3 and 4, in their order."""
 Captions = Literal["first", "merge", "extend"]
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".gif", ".webp"})
 
 
 class DataMissing(RuntimeError):
@@ -93,10 +92,9 @@ def files_below(folder: Path | None, key: str = "meme_retrieval.images") -> dict
         raise DataMissing(f"there is no folder of pictures: give {key}=DIR")
     names: dict[str, Path] = {}
     stems: dict[str, Path] = {}
-    for path in sorted(Path(folder).rglob("*")):
-        if path.suffix.lower() in SUFFIXES and path.is_file():
-            names.setdefault(path.name, path)
-            stems.setdefault(path.stem, path)
+    for path in images.pictures_below(Path(folder)):
+        names.setdefault(path.name, path)
+        stems.setdefault(path.stem, path)
     if not names:
         raise DataMissing(f"{folder} holds no picture: give {key}=DIR")
     return stems | names

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -31,12 +30,6 @@ MOST_COLUMNS = 240
 """Columns of the grid of choices: with more worlds each column stands for several."""
 
 
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def choice(table: pd.DataFrame, own_k: int | None = None) -> Figure:
     """What K brings and costs, from the first table of `choice_study.tables`; `own_k` is the run's."""
     panels = {
@@ -46,7 +39,7 @@ def choice(table: pd.DataFrame, own_k: int | None = None) -> Figure:
         "entropy": "entropy of use (bits)",
     }
     with figures.style():
-        fig = _figure(8, 5)
+        fig = figures.canvas(8, 5)
         for axes, (column, label) in zip(fig.subplots(2, 2, sharex=True).flat, panels.items(), strict=True):
             axes.set_ylabel(label)
             known = table[table[column].notna()]
@@ -98,7 +91,7 @@ def specification_curve(worlds: pd.DataFrame, claim: int) -> Figure:
     scales = list(dict.fromkeys(_scale(name) for name in told["measure"]))
     rows = _grid_rows(told)
     with figures.style():
-        fig = _figure(max(5.0, 2.6 + 4.0 * max(1, len(scales))), 3.1 + 0.19 * max(1, len(rows)))
+        fig = figures.canvas(max(5.0, 2.6 + 4.0 * max(1, len(scales))), 3.1 + 0.19 * max(1, len(rows)))
         fig.suptitle(_title(claim, mine), fontsize=11, x=0.01, ha="left")
         if not scales:
             fig.subplots().set_axis_off()

@@ -1,8 +1,11 @@
 """One writer and one reader for JSON Lines, Parquet and small files; every write is atomic."""
 
+import csv
+import hashlib
+import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,10 +37,26 @@ def atomic_path(target: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def sha256(path: Path) -> str:
+    """SHA-256 of a file as hex, read in blocks."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
 def write_text(target: Path, text: str) -> None:
     """Write UTF-8 text with `\\n` line ends, atomically."""
     with atomic_path(target) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_csv(target: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write rows as CSV with `\\n` line ends, atomically; `ValueError` for a field that is no column."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(target, buffer.getvalue())
+    return target
 
 
 def dumps(value: Any) -> str:

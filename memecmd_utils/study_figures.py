@@ -5,20 +5,13 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from memecmd_utils.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, style
+from memecmd_utils.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.hub_cures import CENTRING, CSLS, INVERTED, NONE
 
 _MARKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "D"), (PURPLE, "^"))
 _CURES = {NONE: (GREY, "-"), CENTRING: (GREEN, "-."), CSLS: (BLUE, "--"), INVERTED: (RED, ":")}
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def _says(axes: Axes, text: str) -> None:
@@ -33,7 +26,7 @@ def ablation(frame: pd.DataFrame) -> Figure:
     """
     measures = list(dict.fromkeys(frame["measure"])) or ["nDCG@5"]
     with style():
-        fig = _figure(4.4 * len(measures) + 0.6, 3.3)
+        fig = canvas(4.4 * len(measures) + 0.6, 3.3)
         panels = fig.subplots(1, len(measures), sharey=True, squeeze=False)[0]
         for axes, measure in zip(panels, measures, strict=True):
             if frame.empty:
@@ -82,7 +75,7 @@ def hubs(counts: pd.DataFrame) -> Figure:
     with style():
         columns = min(2, len(panels)) or 1
         rows = -(-len(panels) // columns) or 1
-        fig = _figure(4.3 * columns + 0.6, 2.5 * rows + 0.7)
+        fig = canvas(4.3 * columns + 0.6, 2.5 * rows + 0.7)
         grid = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
         for axes in grid[len(panels) :]:
             axes.set_axis_off()

@@ -78,15 +78,9 @@ def match(run: Run, data: Data, dataset: DataSet) -> Matches | None:
     rows = [(meme.image, meme.caption, meme.text or meme.title) for meme in memes_of(data, dataset)]
     instances, missing = matching_records.find_instances(template_images.folder_of(profile), rows)
     print(f"{len(instances)} memes with a picture, {len(missing)} without")
-    may_fetch = template_sources.may_fetch()
-    encoder = clip_models.load(
-        settings.clip,
-        read_dirs=run.read_dirs,
-        write_dir=None if profile.mode == "recorded" else run.write_dir,
-        mode=profile.mode,
-        download=may_fetch,
-    )
-    lpips = perceptual_distance.load(settings.lpips, settings.lpips_scale, download=may_fetch)
+    encoder = clip_models.of_run(run)(settings.clip)
+    download = template_sources.may_fetch()
+    lpips = perceptual_distance.load(settings.lpips, settings.lpips_scale, download=download)
     folder = data.found["cm50"].path
     infos = [info for info in data.infos if info.picture]
     return template_matching.match(instances, infos, folder, encoder, lpips, settings.thresholds)

@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from memecmd_utils.figures import BLUE, GREY, ORANGE, style
+from memecmd_utils.figures import BLUE, GREY, ORANGE, canvas, style
 from memecmd_utils.template_filter import CM50_MEMES, TITLE_WAYS, last_places, measure, passing
 from memecmd_utils.template_schemas import TemplateInfo
 from memecmd_utils.template_settings import TemplateRule
@@ -233,8 +232,7 @@ def sizes_figure(table: pd.DataFrame) -> Figure:
     if rows.empty:
         raise ValueError("no template has an estimate: give CM50's validation set as the sample")
     with style():
-        fig = Figure(figsize=(9, 0.19 * len(rows) + 1.2))
-        FigureCanvasAgg(fig)
+        fig = canvas(9, 0.19 * len(rows) + 1.2)
         axes = fig.subplots()
         y = np.arange(len(rows))
         spread = [rows["estimate"] - rows["low"], rows["high"] - rows["estimate"]]

@@ -8,7 +8,6 @@ import pandas as pd
 
 from memecmd_utils import (
     images,
-    manifest,
     paths,
     storage,
     template_images,
@@ -118,14 +117,13 @@ def note(profile: Profile, folder: Path, found: Mapping[str, Found]) -> None:
     pictures were fetched, so that they do not count as a change at the next `make templates`.
     """
     pictures = template_images.folder_of(profile)
-    files = pictures.rglob("*") if pictures.is_dir() else ()
-    n_images = sum(path.suffix.lower() in images.EXTENSIONS for path in files)
+    n_images = len(images.pictures_below(pictures))
     off = ", fetching is off" if profile.meme_retrieval.fetch and not template_sources.may_fetch() else ""
     state = {**template_sources.states(found), "images": f"{n_images} images below {pictures.name}{off}"}
     for key in ("confirmed", "confirmed_figmemes"):
         if given := getattr(profile.template_matching, key):
             file = paths.root / Path(given).expanduser()
-            state[key] = f"sha256 {manifest.sha256(file)}" if file.is_file() else "missing"
+            state[key] = f"sha256 {storage.sha256(file)}" if file.is_file() else "missing"
     text = storage.dumps(state) + "\n"
     target = folder / STATE
     if not target.is_file() or target.read_text(encoding="utf-8") != text:

@@ -1,12 +1,11 @@
 """Pictures of template memes for a model that sees: found by the meme's id, read when they are sent."""
 
-import hashlib
 from collections.abc import Callable
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 
-from memecmd_utils import template_images
+from memecmd_utils import storage, template_images
 from memecmd_utils.llm import Image
 from memecmd_utils.llm_wire import image_url
 from memecmd_utils.template_schemas import TemplateMeme
@@ -27,14 +26,9 @@ def pictures_in(folder: Path | None) -> Picture:
         path = there.get(meme.meme_id)
         if path is None:
             return None
-        return Image(image_id=_sha256(path), load=partial(_data_url, path))
+        return Image(image_id=storage.sha256(path), load=partial(_data_url, path))
 
     return find
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _data_url(path: Path) -> str:

@@ -8,7 +8,6 @@ where `HF_HUB_OFFLINE` or `MEMECMD_OFFLINE` is set; a server that stays silent i
 
 import contextlib
 import csv
-import hashlib
 import io
 import os
 import signal
@@ -128,21 +127,16 @@ def table(found: Mapping[str, Found]) -> pd.DataFrame:
 def states(found: Mapping[str, Found]) -> dict[str, str]:
     """Commit, number and SHA-256 of the files of each data set that is there, for a manifest.
 
-    Counted are the files that it must hold and those that are read where they are there.
-    The SHA-256 is over the sorted list of the files' names within the folder and their own SHA-256.
+    Counted are the files that it must hold and those that are read where they are there, by
+    `library_sources.checksum`.
     """
     told = {}
     for name, one in found.items():
         if one.path is None:
             continue
         base = one.path if one.path.is_dir() else one.path.parent
-        lines = []
-        for path in sorted(read_of(name, one.path)):
-            with path.open("rb") as handle:
-                digest = hashlib.file_digest(handle, "sha256").hexdigest()
-            lines.append(f"{path.relative_to(base).as_posix()}\0{digest}\n")
-        whole = hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
-        told[name] = f"{f'commit {one.commit} ' if one.commit else ''}files {len(lines)} sha256 {whole}"
+        count, whole = library_sources.checksum(base, read_of(name, one.path))
+        told[name] = f"{f'commit {one.commit} ' if one.commit else ''}files {count} sha256 {whole}"
     return told
 
 

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from memecmd_utils.figures import BLUE, GREY, ORANGE, style
+from memecmd_utils.figures import BLUE, GREY, ORANGE, canvas, style
 from memecmd_utils.retrieval_figures import CHOSEN_BY
 from memecmd_utils.template_settings import MemeRetrieval
 from memecmd_utils.tuning_schedule import learning_rate
@@ -28,8 +27,7 @@ def rates(settings: MemeRetrieval, steps_per_epoch: int) -> list[float]:
 def schedule_figure(settings: MemeRetrieval, steps_per_epoch: int) -> Figure:
     """Draw the learning rate over the epochs (2501.13851, Section 4.2)."""
     with style():
-        fig = Figure(figsize=(6.4, 2.4))
-        FigureCanvasAgg(fig)
+        fig = canvas(6.4, 2.4)
         axes = fig.subplots()
         drawn = rates(settings, steps_per_epoch)
         axes.plot([step / steps_per_epoch for step in range(len(drawn))], drawn, color=BLUE)
@@ -43,8 +41,7 @@ def history_figure(history: pd.DataFrame, epochs: Mapping[str, int]) -> Figure:
     `history` and `epochs` are those of `clip_tuning.Tuned`. Epoch 0 is the model before tuning.
     """
     with style():
-        fig = Figure(figsize=(8, 2.8))
-        FigureCanvasAgg(fig)
+        fig = canvas(8, 2.8)
         left, right = fig.subplots(1, 2)
         trained = history[history["epoch"] > 0]
         left.plot(trained["epoch"], trained["loss"], color=GREY, marker="o")

@@ -11,6 +11,7 @@ from typing import Any
 import made_templates
 import tiny_clips
 import tiny_metrics
+from made_readings import FIVE, STEPS
 from made_templates import TEMPLATES, annotated, record, title_of
 from PIL import Image, ImageDraw
 from tiny_server import Answer, chat_reply
@@ -136,23 +137,10 @@ def models(folder: Path) -> dict[str, str]:
 
 
 MEANING = "The poster says that one sock laughs."
-STEPS = {
-    "multiple choice": ["irony", "contrast"],
-    "extraction of answer": ["irony", "contrast"],
-    "choice by choice comparison": [
-        {"label": "irony", "why": "it is meant otherwise", "explains": "yes"},
-        {"label": "contrast", "why": "nothing is set side by side", "explains": "no"},
-    ],
-    "literary device": ["irony"],
-}
 
 
 def annotator(body: dict[str, Any]) -> Answer:
     """A simulated model: the same reply to every meme, in the form that was asked for."""
-    five = {
-        "explanation": "A long wait.", "visual elaboration": "A kettle stands on a stove.",
-        "detected text": "when the kettle sings", "meaning of the meme": MEANING,
-        "literary device": "hyperbole", "emotion word": "joy",
-    }  # fmt: skip
+    five = FIVE | {"meaning of the meme": MEANING}
     said = {"ThreeStep12Reply": STEPS, "FiveTasksReply": five}
     return Answer(chat_reply(json.dumps(said[schema_of(body)])))

@@ -10,7 +10,9 @@ from PIL import Image, ImageDraw
 
 from memecmd_utils import clip_models, clip_towers, model_files, vectors
 from memecmd_utils.images import ImageRejected
+from memecmd_utils.profiles import Profile
 from memecmd_utils.recordings import RecordingMiss
+from memecmd_utils.runs import Run
 
 KINDS = ("clip", "align", "chinese_clip")
 LONG = "when you see it " * 20
@@ -216,3 +218,16 @@ def test_lengths_that_float16_would_lose_are_refused(tmp_path: Path, monkeypatch
         monkeypatch.setattr(clip_towers.Towers, "texts", lambda self, part, n=length: np.array([[n, 0.0]]))
         kept = clip_models.load("some/model").encode_texts(["a"])[0, 0]
         assert kept == pytest.approx(length, rel=2e-3)
+
+
+@pytest.mark.parametrize("mode", ["auto", "recorded"])
+def test_encoders_have_the_recordings_of_the_run(tmp_path: Path, monkeypatch, mode: str) -> None:
+    asked = {}
+    monkeypatch.setenv("MEMECMD_OFFLINE", "1")
+    monkeypatch.setattr(clip_models, "load", lambda name, **given: asked.update(given, name=name))
+    run = Run("p-1", Profile(name="p", mode=mode), tmp_path / "data", tmp_path / "reports")
+    clip_models.of_run(run)("a model")
+    assert asked == {
+        "name": "a model", "read_dirs": run.read_dirs, "mode": mode, "download": False,
+        "write_dir": run.write_dir if mode == "auto" else None,
+    }  # fmt: skip

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import tunable_clip
 
-from memecmd_utils import clip_search
+from memecmd_utils import clip_search, clip_tuning
 from memecmd_utils.template_settings import MemeRetrieval
 
 SETTINGS = MemeRetrieval(batch_size=2048, trials=6)
@@ -31,7 +31,7 @@ def optuna():
 
 def test_the_space_is_the_papers(optuna, tmp_path: Path) -> None:
     asked = []
-    table, best = clip_search.run(made_up(asked), SETTINGS, tmp_path, 31823)
+    table, best, place = clip_search.run(made_up(asked), SETTINGS, tmp_path, 31823)
     assert len(table) == len(asked) == 6
     assert all(1e-6 <= s.learning_rate <= 4e-5 and 512 <= s.batch_size <= 2048 for s in asked)
     assert all(s.warmup_epochs in range(1, 6) and s.epochs in range(10, 27) for s in asked)
@@ -41,21 +41,22 @@ def test_the_space_is_the_papers(optuna, tmp_path: Path) -> None:
     assert best.betas == SETTINGS.betas and table.best_epoch[0] == best.epochs - 1
     MemeRetrieval.model_validate(best.model_dump())
     kept = list(tmp_path.glob("*/trial-*/weights"))
+    assert kept == [place / "weights"]
     assert len(kept) == 1 and len(list(tmp_path.glob("*/trial-*"))) == 6
 
 
 def test_a_killed_search_goes_on_as_an_unbroken_one(optuna, tmp_path: Path) -> None:
-    whole, _ = clip_search.run(made_up(), SETTINGS, tmp_path / "whole", 5000)
+    whole, *_ = clip_search.run(made_up(), SETTINGS, tmp_path / "whole", 5000)
     asked = []
     with pytest.raises(KeyboardInterrupt):
         clip_search.run(made_up(asked, dies_at=4), SETTINGS, tmp_path / "killed", 5000)
     assert len(asked) == 4
-    table, _ = clip_search.run(made_up(asked), SETTINGS, tmp_path / "killed", 5000)
+    table, *_ = clip_search.run(made_up(asked), SETTINGS, tmp_path / "killed", 5000)
     assert len(asked) == 4 + 3, "three were done, the fourth is tried again"
     assert asked[4] == asked[3], "with its own values, so that its folder is found again"
     columns = ["learning_rate", "batch_size", "warmup_epochs", "epochs", "R@1"]
     assert table[columns].equals(whole[columns])
-    again, _ = clip_search.run(made_up(asked), SETTINGS, tmp_path / "killed", 5000)
+    again, *_ = clip_search.run(made_up(asked), SETTINGS, tmp_path / "killed", 5000)
     assert len(asked) == 7 and again.equals(table), "nothing is left to try"
 
 
@@ -75,7 +76,7 @@ def test_trials_of_other_settings_do_not_count(optuna, tmp_path: Path) -> None:
 
 
 def test_the_papers_number_of_trials(optuna, tmp_path: Path) -> None:
-    table, _ = clip_search.run(made_up(), MemeRetrieval(), tmp_path, 40)
+    table, *_ = clip_search.run(made_up(), MemeRetrieval(), tmp_path, 40)
     assert len(table) == clip_search.PAPER_TRIALS == 15
     assert table.batch_size.between(10, 40).all(), "no more than there are pairs"
 
@@ -96,7 +97,13 @@ def test_a_search_on_a_tiny_clip(optuna, tmp_path: Path, monkeypatch: pytest.Mon
     model = tunable_clip.clip_folder(tmp_path / "tiny")
     pairs = tunable_clip.pairs(tmp_path / "drawn")
     settings = MemeRetrieval(model=str(model), batch_size=12, mini_batch_size=5, trials=2)
-    table, best = clip_search.search(pairs, pairs[:6], settings, tmp_path / "search", device="cpu")
+    table, best, place = clip_search.search(pairs, pairs[:6], settings, tmp_path / "search", device="cpu")
     assert len(table) == 2 and table["R@1"].between(0, 1).all()
     assert (best.learning_rate, best.epochs) == (table.learning_rate[0], table.epochs[0])
     assert len(list((tmp_path / "search").glob("*/trial-*/weights/validation/model.safetensors"))) == 1
+    (weights,) = (tmp_path / "search").glob("*/trial-*/weights/validation/model.safetensors")
+    made = weights.stat().st_mtime_ns
+    tuned = clip_tuning.tune(pairs, pairs[:6], best, place, device="cpu")
+    assert tuned.folder / "model.safetensors" == weights and weights.stat().st_mtime_ns == made, (
+        "read, not tuned"
+    )

@@ -290,3 +290,22 @@ def test_a_reduced_picture_is_turned_and_its_faults_are_told():
         images.decode_reduced(as_jpeg(photo((2400, 15))), 600)
     with pytest.raises(ImageRejected, match="too many pixels"):
         images.decode_reduced(png_of_size(40_000, 40_000), 600)
+
+
+def test_a_picture_too_large_for_the_memory_is_named_so(monkeypatch):
+    def no_memory(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(images, "_to_rgb", no_memory)
+    buffer = io.BytesIO()
+    Image.new("RGB", (32, 32)).save(buffer, "PNG")
+    with pytest.raises(images.ImageRejected, match="too little memory"):
+        images.decode_bytes(buffer.getvalue())
+
+
+@pytest.mark.filterwarnings("error")
+def test_pixels_between_the_limit_and_pillows_bomb_are_refused_without_a_warning():
+    buffer = io.BytesIO()
+    Image.new("1", (10_000, 9_200)).save(buffer, "PNG")
+    with pytest.raises(images.ImageRejected, match="too many pixels: 10,000 x 9,200"):
+        images.decode_bytes(buffer.getvalue())

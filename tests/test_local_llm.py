@@ -35,7 +35,7 @@ def test_parts_are_joined_in_order(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "x.gguf"
     good = hashlib.sha256(b"GGUFabc").hexdigest()
     assert local_llm.join_parts(parts(tmp_path, b"GGUF", b"a", b"bc"), target, good) == target
-    assert target.read_bytes() == b"GGUFabc" and local_llm.sha256_of(target) == good
+    assert target.read_bytes() == b"GGUFabc" and storage.sha256(target) == good
 
 
 def test_a_wrong_hash_leaves_nothing_behind(tmp_path: Path) -> None:

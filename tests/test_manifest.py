@@ -5,7 +5,7 @@ import made_release
 import pytest
 from made_release import write
 
-from memecmd_utils import __version__, freeze, manifest, paths, profiles, prompting
+from memecmd_utils import __version__, freeze, manifest, paths, profiles, prompting, storage
 
 ENDPOINT = {
     "base_url": "http://gpu-17.example:8000/v1", "model": "big-model", "model_label": "v2",
@@ -30,7 +30,7 @@ def test_every_file_is_tied_to_what_made_it(target: Path) -> None:
     assert there - entries.keys() == {manifest.FILE, manifest.SUMS}
     for name, entry in entries.items():
         assert entry.bytes == (target / name).stat().st_size
-        assert entry.sha256 == manifest.sha256(target / name) and entry.stage and entry.made_from
+        assert entry.sha256 == storage.sha256(target / name) and entry.stage and entry.made_from
     assert entries["annotations.parquet"].sources == ["authored", "big-model@v2"]
     assert entries["dialogues.jsonl"].sources == ["authored", "tiny-model@q4"]
     assert entries["dialogues.jsonl"].records == 2
@@ -86,7 +86,7 @@ def test_inputs_are_those_that_the_run_used(tmp_path: Path) -> None:
     own = profiles.Profile(name="x", llm="local", sources=["mine"], news=str(news))
     found = manifest.inputs(own, ["memes"])
     assert found["example_texts"] == {} and found["ground_truth"] == {}
-    assert found["files"] == {"news.jsonl": manifest.sha256(news)}
+    assert found["files"] == {"news.jsonl": storage.sha256(news)}
     assert manifest.inputs(profiles.Profile(name="x"), [])["files"] == {}
 
 

@@ -107,20 +107,6 @@ def test_pairs_have_the_first_text_of_a_kind(tmp_path: Path) -> None:
     assert meme_text_run.pairs(items, "title") == [Pair(tmp_path / "0", "one", "T")]
 
 
-@pytest.mark.parametrize("mode", ["auto", "recorded"])
-def test_encoders_have_the_recordings_of_the_run(tmp_path: Path, monkeypatch, mode: str) -> None:
-    asked = {}
-    monkeypatch.setattr(
-        meme_text_run.clip_models, "load", lambda name, **given: asked.update(given, name=name)
-    )
-    run = run_of(tmp_path, mode)
-    meme_text_run.loader(run)("a model")
-    assert asked == {
-        "name": "a model", "read_dirs": run.read_dirs, "mode": mode, "download": False,
-        "write_dir": run.write_dir if mode == "auto" else None,
-    }  # fmt: skip
-
-
 # --- tuning -------------------------------------------------------------------------------------------
 
 
@@ -172,12 +158,13 @@ def test_a_search_comes_first_where_the_profile_asks_for_one(
 
     def search(train, validation, settings, folder, **more):
         searched.append((len(train), len(validation), folder.name, more))
-        return None, best
+        return None, best, folder / "best"
 
     monkeypatch.setattr(clip_search, "search", search)
     meme_text_run.tune(run)
     assert searched == [(4, 2, "search", {"test": None, "seed": run.profile.seed})]
     assert tuning[0]["settings"] is best
+    assert tuning[0]["folder"] == run.folder / "mtrclip" / "search" / "best", "read, not tuned once more"
 
 
 def test_why_nothing_is_tuned_is_said(
@@ -297,7 +284,7 @@ def test_separation_says_what_is_missing(tmp_path: Path) -> None:
 def test_the_library_is_the_runs_own_or_that_of_the_plain_run(tmp_path: Path, monkeypatch) -> None:
     seen: list[Run] = []
 
-    def study(run: Run, load: Callable) -> Separation:
+    def study(run: Run) -> Separation:
         seen.append(run)
         return Separation(None, None, "done")
 

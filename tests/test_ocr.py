@@ -6,7 +6,7 @@ from PIL import Image, ImageDraw
 
 from memecmd_utils import ocr
 from memecmd_utils.fonts import pil_font
-from memecmd_utils.ocr import Line, MemoryCache, RapidOcr, read_cached, reading_order
+from memecmd_utils.ocr import Line, RapidOcr, reading_order
 
 
 def page(*lines):
@@ -15,17 +15,6 @@ def page(*lines):
     for number, line in enumerate(lines):
         pen.text((20, 20 + 80 * number), line, font=pil_font(40), fill="black")
     return image
-
-
-class CountingOcr:
-    ocr_id = "fake 1"
-
-    def __init__(self):
-        self.calls = 0
-
-    def read_text(self, image):
-        self.calls += 1
-        return "字"
 
 
 @pytest.fixture(scope="module")
@@ -83,24 +72,6 @@ def test_a_wheel_without_models_is_an_error(monkeypatch):
             ocr.wheel_models()
     finally:
         ocr.wheel_models.cache_clear()
-
-
-def test_the_cache_is_asked_first_and_keyed_by_image_and_engine():
-    reader, cache = CountingOcr(), MemoryCache()
-    image = page()
-    assert [read_cached(image, "a" * 64, reader, cache) for _ in range(3)] == ["字"] * 3
-    assert reader.calls == 1
-    read_cached(image, "b" * 64, reader, cache)
-    reader.ocr_id = "fake 2"
-    read_cached(image, "a" * 64, reader, cache)
-    assert reader.calls == 3
-
-
-def test_an_empty_text_is_cached_too():
-    reader, cache = CountingOcr(), MemoryCache()
-    cache.put(ocr.cache_key("a", reader.ocr_id), "")
-    assert read_cached(page(), "a", reader, cache) == ""
-    assert reader.calls == 0
 
 
 def test_rows_go_from_left_to_right_even_if_tilted():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from fault_server import FaultServer, Options
+from made_readings import FIVE, STEPS
 from PIL import Image as Pillow
 from pydantic import SecretStr
 
@@ -30,23 +31,6 @@ MEMES = [
     for n in range(6)
 ]
 INFOS = [TemplateInfo(source="made up", template="A", about="A heron that waits for the bus.")]
-FIVE = {
-    "explanation": "A long wait.",
-    "visual elaboration": "A heron stands at a bus stop.",
-    "detected text": "text, below",
-    "meaning of the meme": "The poster waits for too long.",
-    "literary device": "hyperbole",
-    "emotion word": "sadness",
-}
-STEPS = {
-    "multiple choice": ["irony", "contrast"],
-    "extraction of answer": ["irony", "contrast"],
-    "choice by choice comparison": [
-        {"label": "irony", "why": "it is meant otherwise", "explains": "yes"},
-        {"label": "contrast", "why": "nothing is set side by side", "explains": "no"},
-    ],
-    "literary device": ["irony"],
-}
 
 
 def answer(request: Request) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from made_readings import FIVE, STEPS
 from made_templates import TEMPLATES, record, world, write_cm50, write_source
 from PIL import Image
 from test_memecap import row
@@ -299,24 +300,6 @@ def test_imgflip_alone(checkout: Path, made: Made) -> None:
 
 
 # --- one's own annotator ------------------------------------------------------------------------------
-
-FIVE = {
-    "explanation": "It sings.",
-    "visual elaboration": "A tall kettle on a stove.",
-    "detected text": "when the kettle",
-    "meaning of the meme": "The kettle wants to be heard.",
-    "literary device": "hyperbole",
-    "emotion word": "joy",
-}
-STEPS = {
-    "multiple choice": ["irony", "contrast"],
-    "extraction of answer": ["irony", "contrast"],
-    "choice by choice comparison": [
-        {"label": "irony", "why": "it is meant otherwise", "explains": "yes"},
-        {"label": "contrast", "why": "nothing stands side by side", "explains": "no"},
-    ],
-    "literary device": ["irony"],
-}
 
 
 @pytest.fixture
