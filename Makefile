@@ -133,10 +133,10 @@ page-pictures: $(READY)
 
 ## Measure speed (tests/bench) into reports/bench.md; BENCH=tests/bench/bench_panel.py measures a part again
 bench: $(READY)
-	@status=0; json=reports/bench$(if $(BENCH),-again).json; \
+	@status=0; json=reports/bench$(if $(BENCH),-$(basename $(notdir $(firstword $(BENCH))))).json; $(if $(BENCH),,rm -f reports/bench-*.json;) \
 	MEMECMD_PEER_PYTHON="$(abspath $(wildcard $(PEER)/bin/python))" $(PY) -m pytest $(or $(BENCH),$(wildcard tests/bench/bench_*.py)) \
 	  --benchmark-only --benchmark-json="$$json" || status=$$?; \
-	$(PY) tests/bench/speed_table.py reports/bench.md $(if $(BENCH),$(wildcard reports/bench.json)) "$$json" && exit $$status
+	$(PY) tests/bench/speed_table.py reports/bench.md $$(ls -tr reports/bench*.json) && exit $$status
 
 ## Install another generator in an environment of its own, for make bench to compare with
 bench-peer: $(READY)
