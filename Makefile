@@ -131,12 +131,15 @@ site: $(READY)
 page-pictures: $(READY)
 	MEMECMD_REQUIRE_BROWSER=1 $(PY) tests/page_pictures.py
 
-## Measure speed (tests/bench) into reports/bench.md; BENCH=tests/bench/bench_panel.py measures a part again
+## Measure speed (tests/bench, an hour or two) into reports/bench.md; BENCH=tests/bench/bench_panel.py measures a part again
 bench: $(READY)
-	@status=0; json=reports/bench$(if $(BENCH),-$(basename $(notdir $(firstword $(BENCH))))).json; $(if $(BENCH),,rm -f reports/bench-*.json;) \
-	MEMECMD_PEER_PYTHON="$(abspath $(wildcard $(PEER)/bin/python))" $(PY) -m pytest $(or $(BENCH),$(wildcard tests/bench/bench_*.py)) \
-	  --benchmark-only --benchmark-json="$$json" || status=$$?; \
-	$(PY) tests/bench/speed_table.py reports/bench.md $$(ls -tr reports/bench*.json) && exit $$status
+	@mkdir -p reports/bench; $(if $(BENCH),,rm -f reports/bench/*.json;) status=0; \
+	for file in $(or $(BENCH),$(wildcard tests/bench/bench_*.py)); do \
+	  json="reports/bench/$$(basename "$$file" .py).json"; rm -f "$$json"; \
+	  MEMECMD_PEER_PYTHON="$(abspath $(wildcard $(PEER)/bin/python))" $(PY) -m pytest "$$file" \
+	    --benchmark-only --benchmark-json="$$json" || status=$$?; \
+	  $(PY) tests/bench/speed_table.py reports/bench.md $$(ls -tr reports/bench/*.json) || status=$$?; \
+	done; exit $$status
 
 ## Install another generator in an environment of its own, for make bench to compare with
 bench-peer: $(READY)

@@ -145,7 +145,9 @@ def test_missing(benchmark):
     told(benchmark, "million/recall", 1)
 
 def test_broken(benchmark):
-    raise RuntimeError("out of luck")
+    def work():
+        raise RuntimeError("out of luck")
+    benchmark.pedantic(work, rounds=1)
     told(benchmark, "turns/memory", 1)
 
 def test_missed(benchmark):
@@ -154,19 +156,32 @@ def test_missed(benchmark):
 """
 
 
-def test_reasons_of_pytest_reach_the_table_and_a_missed_figure_its_row(tmp_path) -> None:
+def run_benchmarks(tmp_path: Path, source: str) -> subprocess.CompletedProcess:
+    """Run made benchmarks with the project's conftest into a.json."""
     bench = paths.root / "tests" / "bench"
     for name in ("conftest.py", "figures_to_reach.py"):
         shutil.copy2(bench / name, tmp_path)
-    (tmp_path / "bench_made.py").write_text(BENCHMARKS, encoding="utf-8")
+    (tmp_path / "bench_made.py").write_text(source, encoding="utf-8")
     words = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(tmp_path), "--benchmark-only"]
-    ran = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "pytest", *words, "--benchmark-json=a.json", "bench_made.py"],
         cwd=tmp_path, capture_output=True, text=True, timeout=120,
         # Without xdist's variables: as its worker, pytest-benchmark would measure nothing.
         env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
         | {"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
+
+
+def test_reasons_stand_in_the_table_where_no_benchmark_ran(tmp_path) -> None:
+    ran = run_benchmarks(tmp_path, BENCHMARKS[: BENCHMARKS.index("def test_broken")])
+    assert ran.returncode == 0 and "3 skipped" in ran.stdout, ran.stdout + ran.stderr
+    text = speed_table.page([tmp_path / "a.json"])
+    assert row_of(text, FIGURES["slider/paper"].what)[4] == "`test_skipped`: no corpus here"
+    assert "unknown processor" not in text
+
+
+def test_reasons_of_pytest_reach_the_table_and_a_missed_figure_its_row(tmp_path) -> None:
+    ran = run_benchmarks(tmp_path, BENCHMARKS)
     assert ran.returncode == 1 and "2 failed, 3 skipped" in ran.stdout, ran.stdout + ran.stderr
     text = speed_table.page([tmp_path / "a.json"])
     why = {key: row_of(text, FIGURES[key].what)[4] for key in FIGURES}

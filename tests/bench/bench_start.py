@@ -35,7 +35,7 @@ COMMANDS = {
 }
 STAGE = re.compile(r"-m memecmd_utils run (\w+)")
 UNREACHABLE = re.compile(
-    r"No matching distribution|Could not find a version|[Cc]onnect|resolution|unreachable"
+    r"No matching distribution|Could not find a version|[Cc]onnect|name resolution|unreachable"
 )
 
 
@@ -196,7 +196,7 @@ def test_install_and_reproduce(benchmark, tmp_path: Path) -> None:
 def test_core_install(benchmark, tmp_path: Path) -> None:
     """`pip install .` with the lock's versions: no extra, no development tool."""
     project = copy(tmp_path / "core")
-    names = re.findall(r"^(\S+==[^\s;]+)", (project / "requirements.lock").read_text(encoding="utf-8"), re.M)
+    names = re.findall(r"^(\S+==[^\\\n]+)", (project / "requirements.lock").read_text(encoding="utf-8"), re.M)
     constraints = (
         tmp_path / "constraints.txt"
     )  # without hashes, which pip would then want of the project, too

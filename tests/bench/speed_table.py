@@ -86,7 +86,8 @@ def read(
         kept = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(kept, dict) or not {"benchmarks", "machine_info"} <= kept.keys():
             raise UnknownForm(f"{path} is no result of pytest-benchmark")
-        machines.append(machine(kept))
+        if kept["machine_info"]:  # else nothing ran
+            machines.append(machine(kept))
         for one in kept.get("untold", []):
             untold[one["test"]] = one["why"]
             reasons |= dict.fromkeys(one["keys"], f"`{one['test']}`: {one['why']}")
