@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 import numpy as np
-from figures_to_reach import not_measured, told
+from figures_to_reach import REST, not_measured, told
 
 from memecmd_utils import retrieval
 
@@ -44,6 +44,7 @@ def rounds(*work: Callable[[], object]) -> np.ndarray:
     times = np.empty((len(work), ROUNDS))
     for number in range(ROUNDS):
         for kind, function in enumerate(work):
+            time.sleep(REST)
             start = time.perf_counter()
             function()
             times[kind, number] = time.perf_counter() - start

@@ -22,6 +22,9 @@ from typing import Any
 
 import numpy as np
 
+REST = 0.1
+"""Seconds between competitors: BLAS threads of the one before go on spinning for some hundredths."""
+
 
 @dataclass(frozen=True)
 class Figure:
