@@ -131,10 +131,12 @@ site: $(READY)
 page-pictures: $(READY)
 	MEMECMD_REQUIRE_BROWSER=1 $(PY) tests/page_pictures.py
 
+# Last, so that a table is there early.
+LONG := tests/bench/bench_library.py tests/bench/bench_full_size.py
 ## Measure speed (tests/bench, an hour or two) into reports/bench.md; BENCH=tests/bench/bench_panel.py measures a part again
 bench: $(READY)
 	@mkdir -p reports/bench; $(if $(BENCH),,rm -f reports/bench/*.json;) status=0; \
-	for file in $(or $(BENCH),$(wildcard tests/bench/bench_*.py)); do \
+	for file in $(or $(BENCH),$(filter-out $(LONG),$(wildcard tests/bench/bench_*.py)) $(LONG)); do \
 	  json="reports/bench/$$(basename "$$file" .py).json"; rm -f "$$json"; \
 	  MEMECMD_PEER_PYTHON="$(abspath $(wildcard $(PEER)/bin/python))" $(PY) -m pytest "$$file" \
 	    --benchmark-only --benchmark-json="$$json" || status=$$?; \
