@@ -140,7 +140,7 @@ bench: $(READY)
 	  json="reports/bench/$$(basename "$$file" .py).json"; rm -f "$$json"; \
 	  MEMECMD_PEER_PYTHON="$(abspath $(wildcard $(PEER)/bin/python))" $(PY) -m pytest "$$file" \
 	    --benchmark-only --benchmark-json="$$json" || status=$$?; \
-	  $(PY) tests/bench/speed_table.py reports/bench.md $$(ls -tr reports/bench/*.json) || status=$$?; \
+	  $(PY) tests/bench/speed_table.py reports/bench.md reports/bench/*.json || status=$$?; \
 	done; exit $$status
 
 ## Install another generator in an environment of its own, for make bench to compare with
@@ -164,7 +164,7 @@ lock: $(READY)
 
 ## Delete runs and reports; keeps recordings, sources and tracked files
 clean:
-	find data/processed data/interim reports -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
+	find data/processed data/interim reports -mindepth 1 -maxdepth 1 -type d ! -path reports/bench -exec rm -rf {} +
 	rm -rf .pytest_cache .ruff_cache .hypothesis .benchmarks
 
 # An environment that a class shares is read-only and was not made from this checkout: it is used as it is, with

@@ -23,11 +23,16 @@ def bench() -> SimpleNamespace:
     return SimpleNamespace(extra_info={})
 
 
-def kept(path: Path, *benches: tuple[str, SimpleNamespace], untold: list | None = None) -> Path:
+def kept(
+    path: Path,
+    *benches: tuple[str, SimpleNamespace],
+    untold: list | None = None,
+    when: str = "2026-01-02T03:04:05",
+) -> Path:
     """A file as pytest-benchmark writes it, of the parts that the table reads."""
     info = {"cpu": {"brand_raw": "Made-up 9000", "count": 2}, "system": "Linux", "machine": "x86_64"}
     rows = [{"name": name, "extra_info": made.extra_info} for name, made in benches]
-    made = {"machine_info": info | {"python_version": "3.12.1"}, "datetime": "2026-01-02T03:04:05"}
+    made = {"machine_info": info | {"python_version": "3.12.1"}, "datetime": when}
     made |= {"commit_info": {"id": "ab" * 20}, "benchmarks": rows, "untold": untold or []}
     path.write_text(json.dumps(made))
     return path
@@ -80,7 +85,7 @@ def test_every_row_says_reached_or_why_not_or_that_it_was_not_measured(bench, tm
     assert row_of(text, FIGURES["slider/paper"].what)[2:4] == ["not measured", "not measured"]
     demanded = sum(f.at_most is not None or f.at_least is not None for f in FIGURES.values())
     assert f"Of {demanded} figures to reach 1 are reached, 2 are not, {demanded - 3} were not" in text
-    assert "- 2 x Made-up 9000, Linux x86_64, Python 3.12.1, 2026-01-02, commit ababababab" in text
+    assert "- 2 x Made-up 9000, Linux x86_64, Python 3.12.1, 2026-01-02, commit ababababab: a\n" in text
 
 
 def test_all_figures_stand_in_the_table_in_their_groups(tmp_path) -> None:
@@ -92,16 +97,19 @@ def test_all_figures_stand_in_the_table_in_their_groups(tmp_path) -> None:
     assert text.count("| not measured | not measured |") == len(FIGURES)
 
 
-def test_a_later_file_replaces_lines_of_an_earlier_one(tmp_path) -> None:
+def test_what_was_measured_later_replaces_what_was_earlier(tmp_path) -> None:
     first, second = (SimpleNamespace(extra_info={}) for _ in range(2))
     told(first, "slider/paper", 70)
     told(first, "calls/cpu", 0.25)
     told(second, "slider/paper", 20)
-    files = [kept(tmp_path / "a.json", ("old", first)), kept(tmp_path / "b.json", ("new", second))]
-    text = speed_table.page(files)
+    old = kept(tmp_path / "b.json", ("old", first), when="2026-01-02T01:00:00")
+    new = kept(tmp_path / "a.json", ("new", second), when="2026-01-02T02:00:00")
+    empty = tmp_path / "c.json"
+    empty.write_text(json.dumps({"benchmarks": [], "machine_info": {}, "untold": []}))
+    text = speed_table.page([new, old, empty])
     assert row_of(text, FIGURES["slider/paper"].what)[2:4] == ["20 ms (once)", "yes"]
     assert row_of(text, FIGURES["calls/cpu"].what)[2] == "0.25 ms (once)"
-    assert text.count("Made-up 9000") == 1
+    assert text.count("Made-up 9000") == 1 and "commit ababababab: b, a\n" in text
 
 
 def test_a_figure_that_was_not_measured_says_why(bench, tmp_path) -> None:
@@ -229,3 +237,8 @@ def test_every_figure_is_told_by_a_benchmark() -> None:
     files = (paths.root / "tests" / "bench").glob("bench_*.py")
     code = "\n".join(path.read_text(encoding="utf-8") for path in files)
     assert [key for key in FIGURES if f'"{key}"' not in code] == []
+
+
+def test_the_tracked_table_is_what_the_tracked_measurements_say() -> None:
+    page = speed_table.page((paths.root / "reports" / "bench").glob("bench_*.json"))
+    assert (paths.root / "reports" / "bench.md").read_text(encoding="utf-8") == page

@@ -1,9 +1,9 @@
 """Renders what `make bench` measured as Markdown: every figure to reach, with its reason where it is missed.
 
-    python tests/bench/speed_table.py reports/bench.md reports/bench.json [MORE.json ...]
+    python tests/bench/speed_table.py reports/bench.md reports/bench/bench_start.json [MORE.json ...]
 
-The JSON is pytest-benchmark's, its lines are those of `figures_to_reach.told`. Of several files the later
-one counts where both hold a line, so a part can be measured again. A figure without a measurement says why:
+The JSON is pytest-benchmark's, its lines are those of `figures_to_reach.told`. Where several files hold a
+line, the one measured last counts, so a part can be measured again. A figure without a measurement says why:
 the benchmark was skipped (a package, program or corpus is not there), failed, or was not run.
 """
 
@@ -76,18 +76,16 @@ def read(
 ) -> tuple[dict[str, dict[str, Any]], list[str], dict[str, str], dict[str, str]]:
     """Lines by key, of all files, each with its `test`; machines; why not, by key; why not, by test.
 
-    A machine is a sentence. A reason beside a line of its key means nothing; tests that told are left out.
+    A machine is a sentence that ends with the files measured there. A reason beside a line of its key means
+    nothing; tests that told are left out.
     """
     lines: dict[str, dict[str, Any]] = {}
-    machines: list[str] = []
+    machines: dict[str, list[str]] = {}
     reasons: dict[str, str] = {}
     untold: dict[str, str] = {}
-    for path in files:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(kept, dict) or not {"benchmarks", "machine_info"} <= kept.keys():
-            raise UnknownForm(f"{path} is no result of pytest-benchmark")
+    for name, kept in in_order_of_time(files):
         if kept["machine_info"]:  # else nothing ran
-            machines.append(machine(kept))
+            machines.setdefault(machine(kept), []).append(name)
         for one in kept.get("untold", []):
             untold[one["test"]] = one["why"]
             reasons |= dict.fromkeys(one["keys"], f"`{one['test']}`: {one['why']}")
@@ -97,7 +95,22 @@ def read(
             reasons |= bench["extra_info"].get("not_measured", {})
     told = {line["test"] for line in lines.values()}
     untold = {test: why for test, why in untold.items() if test not in told}
-    return lines, list(dict.fromkeys(machines)), reasons, untold
+    sentences = [f"{where}: {', '.join(names)}" for where, names in machines.items()]
+    return lines, sentences, reasons, untold
+
+
+def in_order_of_time(files: Iterable[Path]) -> list[tuple[str, dict[str, Any]]]:
+    """Name and content of each file, by when it was measured; where nothing ran comes first.
+
+    Raises UnknownForm.
+    """
+    found = []
+    for path in files:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(kept, dict) or not {"benchmarks", "machine_info"} <= kept.keys():
+            raise UnknownForm(f"{path} is no result of pytest-benchmark")
+        found.append((path.stem, kept))
+    return sorted(found, key=lambda one: (one[1].get("datetime", ""), one[0]))
 
 
 def machine(kept: Mapping[str, Any]) -> str:
