@@ -141,7 +141,7 @@ def processor_seconds() -> float:
 def run_both(root: Path, settings: str, notebooks=NOTEBOOKS, **more: str) -> Done:
     """What `make templates` does: resolve, look for the data sets, run the notebooks."""
     options = {"settings": settings, "MEMECMD_OFFLINE": "1", **more}
-    resolved = command(root, "resolve", **options)
+    resolved = command(root, "resolve", "--templates", **options)
     assert resolved.returncode == 0, resolved.stderr
     run = resolved.stdout.strip()
     found = command(root, "template-sources", run, **options)
