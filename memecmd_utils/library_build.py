@@ -25,6 +25,7 @@ from memecmd_utils.contact_sheet import Card, Decision, LeftOut
 from memecmd_utils.images import LibraryError
 from memecmd_utils.library_funnel import Exit
 from memecmd_utils.library_intake import Item, Pool, jobs, take
+from memecmd_utils.machine import cores
 from memecmd_utils.meme_sources import Candidate, find_candidates
 from memecmd_utils.ocr import MemoryCache, Ocr, OcrCache, RapidOcr, cache_key
 from memecmd_utils.picture_reading import Job, Reading
@@ -189,7 +190,7 @@ def _reader(stack: ExitStack, ocr: Ocr | None, workers: int) -> tuple[Reader, st
     """What reads images, here or in so many processes that `stack` ends, and the id of its OCR."""
     if workers > 1:
         # One thread each: two threads take twice the processor time of one for the same picture.
-        each = ocr if ocr is not None else RapidOcr(threads=max(1, library_workers.cores() // workers))
+        each = ocr if ocr is not None else RapidOcr(threads=max(1, cores() // workers))
         try:
             return stack.enter_context(library_workers.Workers(workers, each)).run, each.ocr_id
         except library_workers.WorkersUnavailable as error:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from memecmd_utils import library_funnel
+from memecmd_utils.machine import cores
 from memecmd_utils.ocr import Ocr
 from memecmd_utils.picture_reading import Job, Reading, read_picture
 from memecmd_utils.settings import Filters
@@ -45,13 +46,6 @@ class WorkersUnavailable(RuntimeError):
 
 class WorkersLost(RuntimeError):
     """Worker processes die for a reason that is no single image's; what was read before is handed out."""
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def workers_for(images: int) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 from memecmd_utils import storage
 from memecmd_utils.key_guard import NO_KEY
 from memecmd_utils.llm import ModelId
+from memecmd_utils.machine import cores
 from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Endpoint
 
@@ -208,7 +209,7 @@ class LocalServer:
 
     def __init__(self, name: str, parallel: int = 2, context: int = 4096, threads: int | None = None) -> None:
         self.name, self.parallel, self.context = name, parallel, context
-        self.threads = threads or os.cpu_count() or 2
+        self.threads = threads or cores()
         self._server: Any = None
 
     def __enter__(self) -> "LocalServer":

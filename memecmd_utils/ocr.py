@@ -1,10 +1,11 @@
 """Read the text on a meme. The models lie inside the `rapidocr` wheel; nothing is downloaded."""
 
-import os
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from memecmd_utils.machine import cores
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -93,7 +94,7 @@ class RapidOcr:
     """PP-OCR through `rapidocr` and onnxruntime; the engine is loaded at the first picture."""
 
     def __init__(self, threads: int | None = None) -> None:
-        self.threads = threads or min(4, os.cpu_count() or 1)
+        self.threads = threads or min(4, cores())
         self._engine: Any = None
 
     def __getstate__(self) -> dict[str, Any]:

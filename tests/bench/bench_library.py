@@ -26,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from figures_to_reach import exponent, told
 
-from memecmd_utils import images, library_build, library_workers, paths
+from memecmd_utils import images, library_build, paths
 from memecmd_utils.fonts import pil_font
+from memecmd_utils.machine import cores
 from memecmd_utils.ocr import MAX_SIDE, MemoryCache, RapidOcr, cache_key
 from memecmd_utils.profiles import Profile
 
@@ -118,7 +119,7 @@ def measure(sizes: list[int], with_texts: bool) -> Measured:
         with tempfile.TemporaryDirectory() as name:
             plant(Path(name), n)
             for _ in range(ROUNDS if first else 1):
-                ways = [(library_workers.cores(), found.all)]
+                ways = [(cores(), found.all)]
                 for workers, times in [(1, found.one), *ways] if first else ways:
                     times.setdefault(n, []).append(build(Path(name), workers, with_texts))
                     print(f"{n:,} images, {workers} processes: {times[n][-1]:.1f} s", flush=True)
@@ -127,7 +128,7 @@ def measure(sizes: list[int], with_texts: bool) -> Measured:
 
 def rates(found: Measured) -> str:
     """Images a second and a core, and the seconds, in words; medians of the rounds."""
-    count, parts = library_workers.cores(), []
+    count, parts = cores(), []
     for n, many in ((n, statistics.median(times)) for n, times in found.all.items()):
         text = f"{n:,} images: "
         if n in found.one:
@@ -159,9 +160,9 @@ def test_images_are_read_in_several_processes(benchmark, capsys) -> None:
             f"\nat {SIZES[0]:,} and {SIZES[1]:,} images this takes about {whole_run(found):.0f} minutes here"
         )
     told(benchmark, "growth/library", found.growth, note=rates(found))
-    cores = library_workers.cores()
-    what = f"{min(found.one):,} images read by OCR: one process / {cores} processes"
-    limit = 1.0 if cores > 1 else None
+    count = cores()
+    what = f"{min(found.one):,} images read by OCR: one process / {count} processes"
+    limit = 1.0 if count > 1 else None
     assert told(
         benchmark, "library/processes", found.ratios, what=what, unit="x", at_least=limit, note=rates(found)
     )
