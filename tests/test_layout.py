@@ -25,7 +25,7 @@ PACKAGE = paths.root / "memecmd_utils"
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "__main__"))
 TESTS = sorted(path.stem.removeprefix("test_") for path in (paths.root / "tests").glob("test_*.py"))
 CROSS_CUTTING = {
-    "bench_table", "environment", "example_data", "lessons", "page", "panel_in_browser",
+    "bench_table", "environment", "example_data", "lessons", "page", "panel_in_browser", "peak_memory",
     "rating_form_in_browser",
     "faults", "interrupts", "layout", "main", "makefile", "notebooks",
     "paper_models", "paper_profile", "paper_templates", "prompts", "reproduce", "resume", "secrets",

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -38,11 +39,14 @@ def checkout(tmp_path):
     return root
 
 
-def command(root: Path, *arguments: str, profile: str = "example", settings: str = "", **more: str):
+def command(
+    root: Path, *arguments: str, profile: str = "example", settings: str = "", launcher: Sequence[str] = (),
+    **more: str,
+):  # fmt: skip
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
     environment |= {"MEMECMD_ROOT": str(root), "PROFILE": profile, "SET": settings, **more}
     return subprocess.run(
-        [sys.executable, "-m", "memecmd_utils", *arguments],
+        [*launcher, sys.executable, "-m", "memecmd_utils", *arguments],
         env=environment, cwd=root, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
