@@ -110,6 +110,10 @@ def saved(driver, folder: Path, pairs: list[TemplateMatch]) -> list[Decision]:
     return read_decisions(found[0], pairs)
 
 
+def note_of_the_first(driver) -> str:
+    return driver.find_element("css selector", ".pair input").get_attribute("value")
+
+
 def test_keys_mark_pairs_and_the_csv_comes_back(driver, sheet) -> None:
     from selenium.webdriver.common.keys import Keys
 
@@ -119,9 +123,9 @@ def test_keys_mark_pairs_and_the_csv_comes_back(driver, sheet) -> None:
     keys(driver, "k", "k")  # the last one: marked, and the mark taken off
     assert value(driver, "open") == "1"
     keys(driver, Keys.ARROW_UP, Keys.ARROW_UP)
-    why = driver.find_element("css selector", ".pair.current input")
-    why.send_keys('k "r", sure')
-    driver.refresh()  # marks survive a closed page
+    why = 'k "r", sure'
+    driver.find_element("css selector", ".pair.current input").send_keys(why)
+    browser.reload_until(driver, lambda: note_of_the_first(driver) == why)  # marks survive a closed page
     decisions = saved(driver, folder, done.pairs)
     assert decisions == [
         Decision(HOSTILE, "Round", "keep", 'k "r", sure'),
