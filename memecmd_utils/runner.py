@@ -93,11 +93,14 @@ def run_notebook(
     import nbformat
     from traitlets.config import Config
 
+    from memecmd_utils.kernel_process import KernelProcess, last_words
+
     parameters = dict(parameters or {})
     check_parameters(notebook, parameters)
     output.parent.mkdir(parents=True, exist_ok=True)
     failed = output.with_name(f"{output.stem}.failed.ipynb")
     working = output.with_name(f".{output.stem}.{os.getpid()}.running.ipynb")
+    printed = output.with_name(f".{output.stem}.{os.getpid()}.kernel.log")
     started = time.monotonic()
     try:
         with (
@@ -107,6 +110,9 @@ def run_notebook(
             if status is not None
             else contextlib.nullcontext(),
         ):
+            # Sockets in a private folder: no other user of the machine can read or write them, and
+            # notebooks that run at the same time do not share one.
+            sockets_of_its_own = {"transport": "ipc", "ip": f"{sockets}/kernel"}
             papermill.execute_notebook(
                 str(notebook),
                 str(working),
@@ -116,9 +122,8 @@ def run_notebook(
                 cwd=str(paths.root),
                 execution_timeout=cell_timeout,
                 start_timeout=START_TIMEOUT_S,
-                # Sockets in a private folder: no other user of the machine can read or write them, and
-                # notebooks that run at the same time do not share one.
-                config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}}),
+                kernel_manager_class=KernelProcess,
+                config=Config({"KernelProcess": {**sockets_of_its_own, "printed": str(printed)}}),
                 # The kernel logs the interrupt of its own orderly shutdown as an error; errors of cells
                 # come back in the notebook.
                 extra_arguments=["--log-level=50"],
@@ -140,9 +145,17 @@ def run_notebook(
             working.replace(failed)
         what = "a cell ran longer than" if "imeout" in type(error).__name__ else "the kernel died"
         limit = f" {cell_timeout} s" if what.endswith("than") else ""
-        raise NotebookFailed(f"{notebook.stem}: {what}{limit} (see {_relative(failed)})") from None
+        raise NotebookFailed(
+            f"{notebook.stem}: {what}{limit} (see {_relative(failed)}){last_words(printed)}"
+        ) from None
+    except RuntimeError as error:
+        # jupyter_client's message is all that tells a kernel that did not start.
+        if not str(error).startswith("Kernel "):
+            raise
+        raise NotebookFailed(f"{notebook.stem}: {error}{last_words(printed)}") from None
     finally:
         working.unlink(missing_ok=True)
+        printed.unlink(missing_ok=True)
     failed.unlink(missing_ok=True)
     _strip_timing(executed)
     storage.write_text(output.with_suffix(".html"), to_html(executed, notebook.stem))

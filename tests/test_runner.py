@@ -1,5 +1,6 @@
 """The runner is strict where papermill is not: most failures here pass papermill in silence."""
 
+import contextlib
 import io
 import os
 import subprocess
@@ -81,6 +82,36 @@ def test_a_quit_kernel_is_not_success(tmp_path, out):
     with pytest.raises(NotebookFailed, match="kernel died"):
         run(source, out)
     assert not out.exists()
+
+
+def test_a_kernel_that_dies_says_the_last_thing_it_printed(tmp_path, out, capfd):
+    words = "import os; os.write(2, b'no memory left\\n'); os._exit(1)"
+    with pytest.raises(NotebookFailed, match=r"kernel died \(see .*made.failed.ipynb\)\n  no memory left$"):
+        run(notebook(tmp_path / "made.ipynb", words), out)
+    assert "no memory" not in capfd.readouterr().err, "told once"
+    assert [p.name for p in out.parent.iterdir()] == ["made.failed.ipynb"]
+
+
+def test_a_kernel_that_does_not_start_says_why(tmp_path, out, monkeypatch):
+    (tmp_path / "ipykernel_launcher.py").write_text(
+        "raise SystemExit('half an installation')", encoding="utf-8"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(NotebookFailed, match=r"^made: Kernel died before .*\n  half an installation$"):
+        run(notebook(tmp_path / "made.ipynb", "print('never ran')"), out)
+    assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("cell", ["print('good')", "raise ValueError('no')"])
+def test_what_a_kernel_complains_of_while_it_is_torn_down_stays_out_of_the_terminal(
+    cell, tmp_path, out, capfd
+):
+    """Its threads end in any order, and one that still prints may find its socket closed."""
+    late = "import atexit, sys; atexit.register(print, 'Traceback', file=sys.__stderr__)"
+    with contextlib.suppress(NotebookFailed):
+        run(notebook(tmp_path / "made.ipynb", late, cell), out)
+    assert list(out.parent.glob("made*.ipynb"))
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_time_out_fails_though_papermill_would_save_completed(tmp_path, out):
