@@ -83,6 +83,17 @@ def reload_until(driver, kept: Callable[[], object]) -> None:
         driver.refresh()
 
 
+def downloaded(folder: Path, pattern: str = "*.csv") -> Path:
+    """The file that a click lets the page save in `folder`, once all of it is there."""
+    end = time.monotonic() + 20
+    while True:
+        found = [file for file in folder.glob(pattern) if file.stat().st_size]
+        if found and not list(folder.glob("*.crdownload")):
+            return found[0]
+        assert time.monotonic() < end, "no download"
+        time.sleep(0.05)
+
+
 def resize(driver, width: int, height: int) -> None:
     """Give the page this size in CSS pixels (a window is wider than a phone; a page need not be)."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}

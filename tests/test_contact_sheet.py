@@ -58,11 +58,7 @@ def press(driver, box, action):
 
 def download(driver, folder, known):
     driver.find_element("id", "download").click()
-    end = time.monotonic() + 20
-    while not (found := list(folder.glob("*.csv"))):
-        assert time.monotonic() < end, "no download"
-        time.sleep(0.05)
-    return read_curation(found[0], known)
+    return read_curation(browser.downloaded(folder), known)
 
 
 def test_what_is_marked_comes_back_as_decisions(driver, page) -> None:

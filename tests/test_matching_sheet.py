@@ -1,7 +1,6 @@
 """The confirmation sheet: what it holds without a browser, and what its keys save in a real one."""
 
 import re
-import time
 from pathlib import Path
 
 import browser
@@ -103,11 +102,7 @@ def value(driver, name: str) -> str:
 
 def saved(driver, folder: Path, pairs: list[TemplateMatch]) -> list[Decision]:
     driver.find_element("id", "download").click()
-    end = time.monotonic() + 20
-    while not (found := list(folder.glob("*.csv"))):
-        assert time.monotonic() < end, "no download"
-        time.sleep(0.05)
-    return read_decisions(found[0], pairs)
+    return read_decisions(browser.downloaded(folder), pairs)
 
 
 def note_of_the_first(driver) -> str:

@@ -53,11 +53,7 @@ def begin(driver, name: str = "rater-1") -> None:
 
 def downloaded(driver, folder):
     driver.find_element("css selector", "#bar .download").click()
-    end = time.monotonic() + 20
-    while not (found := list(folder.glob("*.csv"))):
-        assert time.monotonic() < end, "no download"
-        time.sleep(0.05)
-    return found[0]
+    return browser.downloaded(folder)
 
 
 def test_two_items_by_keyboard_then_the_csv(driver, page) -> None:
