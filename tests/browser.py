@@ -83,11 +83,11 @@ def reload_until(driver, kept: Callable[[], object]) -> None:
         driver.refresh()
 
 
-def downloaded(folder: Path, pattern: str = "*.csv") -> Path:
-    """The file that a click lets the page save in `folder`, once all of it is there."""
+def downloaded(folder: Path) -> Path:
+    """The CSV file that a click lets the page save in `folder`, once all of it is there."""
     end = time.monotonic() + 20
     while True:
-        found = [file for file in folder.glob(pattern) if file.stat().st_size]
+        found = [file for file in folder.glob("*.csv") if file.stat().st_size]
         if found and not list(folder.glob("*.crdownload")):
             return found[0]
         assert time.monotonic() < end, "no download"
