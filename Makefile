@@ -25,7 +25,7 @@ TEMPLATE_STAGES := 07_template_memes 08_meme_text_retrieval
 SOURCES := $(wildcard memecmd_utils/*.py memecmd_utils/*.txt memecmd_utils/prompts/* memecmd_utils/templates/*)
 CORPUS := $(wildcard data/example/*.* data/example/recordings/*/* data/example/recordings/*/*/* data/paper/*)
 
-.PHONY: help reproduce test test-paper lab local-llm doctor cost insert-memes evaluate-mod library-sources collect-news verify refresh-tracked compare-tracked recordings-check recordings-compact recordings-migrate site page-pictures bench bench-peer lint strip lock clean stages shard merge templates template-stages
+.PHONY: help reproduce test test-paper lab local-llm doctor cost insert-memes evaluate-mod library-sources collect-news verify refresh-tracked compare-tracked recordings-check recordings-compact recordings-migrate site page-pictures bench coverage bench-peer lint strip lock clean stages shard merge templates template-stages
 .DEFAULT_GOAL := help
 
 ## Show this list
@@ -37,10 +37,10 @@ help:
 # the endpoint's rate and the live line for itself.
 ## Make the dataset, every table and every figure of PROFILE (the main job)
 reproduce: $(READY)
-	@[ -x $(PY) ] || exit 0; run=$$($(PY) -m memecmd_utils resolve) && \
+	@[ -x $(PY) ] || exit 0; run=$$($(PY) -m memecmd_utils resolve) || exit $$?; \
 	settled="data/processed/$$run/profile.yaml"; goal=$$(sed -n 's/^shard: [0-9].*/shard/p' "$$settled"); goal=$${goal:-stages}; \
 	if $(MAKE) -q --no-print-directory $$goal RUN="$$run" 2>/dev/null; then echo "nothing to do: run $$run is up to date"; \
-	else $(MAKE) -j$$(($$(grep -c '^mode: recorded' "$$settled") + 1)) --no-print-directory $$goal RUN="$$run"; fi && \
+	else $(PY) -m memecmd_utils hold "$$run" $(MAKE) -j$$(($$(grep -c '^mode: recorded' "$$settled") + 1)) --no-print-directory $$goal RUN="$$run"; fi && \
 	$(PY) -m memecmd_utils summary "$$run"
 
 ## Join the shards of PROFILE and make the rest (FROM="DIR ...": copies of other machines' project folders)
@@ -53,7 +53,7 @@ merge: $(READY)
 templates: $(READY)
 	@[ -x $(PY) ] || exit 0; run=$$($(PY) -m memecmd_utils resolve --templates) && $(PY) -m memecmd_utils template-sources "$$run" && \
 	if $(MAKE) -q --no-print-directory template-stages RUN="$$run" 2>/dev/null; then echo "nothing to do: run $$run is up to date"; \
-	else $(MAKE) --no-print-directory template-stages RUN="$$run"; fi
+	else $(PY) -m memecmd_utils hold "$$run" $(MAKE) --no-print-directory template-stages RUN="$$run"; fi
 
 ## Run the tests
 test: $(READY)
@@ -69,7 +69,8 @@ test-paper:
 
 ## Open JupyterLab on the notebooks
 lab: $(READY)
-	$(PY) -m jupyterlab --notebook-dir=notebooks
+	@[ "$$(id -u)" != 0 ] || echo "you are root, which JupyterLab refuses unless it is told --allow-root, as is done now: whoever has its address and token may do anything on this machine"
+	$(PY) -m jupyterlab --notebook-dir=notebooks $$([ "$$(id -u)" != 0 ] || echo --allow-root)
 
 ## Install the engine and the weights for PROFILE=local (MODEL=qwen2.5-coder-1.5b or gemma-3-270m)
 local-llm: $(READY)
@@ -143,6 +144,10 @@ bench: $(READY)
 	  $(PY) tests/bench/speed_table.py reports/bench.md reports/bench/*.json || status=$$?; \
 	done; exit $$status
 
+## Simulate how often intervals hold the truth, with few dialogues too, into reports/coverage.md (a minute or two)
+coverage: $(READY)
+	$(PY) tests/bench/coverage.py reports/coverage.md
+
 ## Install another generator in an environment of its own, for make bench to compare with
 bench-peer: $(READY)
 	$(PY) -m venv "$(PEER)" && "$(PEER)/bin/python" -m pip install -q "distilabel[openai]==1.5.3" requests beautifulsoup4
@@ -203,6 +208,10 @@ reports/$(RUN)/04_retrieval.ipynb: reports/$(RUN)/02_annotation.ipynb reports/$(
 reports/$(RUN)/05_evaluation.ipynb: reports/$(RUN)/04_retrieval.ipynb
 reports/$(RUN)/05b_studies.ipynb: reports/$(RUN)/05_evaluation.ipynb
 reports/$(RUN)/06_figures.ipynb: reports/$(RUN)/05b_studies.ipynb
+
+# What a stage reads from outside (pictures, news, ratings, weights ...) was written down by `resolve`, which also
+# makes the file new where something is gone that the stage wrote.
+$(foreach stage,$(STAGES) $(TEMPLATE_STAGES),$(eval reports/$(RUN)/$(stage).ipynb: $(wildcard data/processed/$(RUN)/inputs/$(stage).json)))
 
 template-stages: $(TEMPLATE_STAGES:%=reports/$(RUN)/%.ipynb)
 

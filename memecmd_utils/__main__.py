@@ -2,38 +2,50 @@
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from memecmd_utils import paths, profiles
+from memecmd_utils import errors, paths, profiles, run_lock
 
 
 def _resolve(options: argparse.Namespace) -> int:
-    from memecmd_utils import runs
+    from memecmd_utils import outside_inputs, readiness, runs
 
     name, settings = profiles.from_environment()
-    runs.preflight(profiles.load_profile(name, profiles.parse_settings(settings)), options.templates)
-    print(profiles.resolve(name, settings)[0])
+    profile = profiles.load_profile(name, profiles.parse_settings(settings))
+    readiness.check(profile, options.templates)
+    # A run that goes on keeps the settings that it began with.
+    with run_lock.taken(paths.processed / profiles.run_name(profile)):
+        run = runs.open_run(name, settings, profiles.resolve(name, settings)[0])
+        outside_inputs.note(run, outside_inputs.stages(options.templates))
+    print(run.name)
     return 0
 
 
+def _hold(options: argparse.Namespace) -> int:
+    run_lock.hold(paths.processed / options.run, options.words)
+
+
 def _run(options: argparse.Namespace) -> int:
-    from memecmd_utils import runner
+    from memecmd_utils import outside_inputs, runner, runs
 
     profile, settings = profiles.from_environment()
-    recorded = profiles.load_profile(profile, profiles.parse_settings(settings)).mode == "recorded"
-    replays = recorded and options.notebook not in runner.NOT_REPLAYED
+    run = runs.open_run(profile, settings, options.run)
+    replays = run.strict and options.notebook not in runner.NOT_REPLAYED
     output = paths.reports / options.run / f"{options.notebook}.ipynb"
     print(f"{options.notebook} ...", flush=True)
-    seconds = runner.run_notebook(
-        paths.notebooks / f"{options.notebook}.ipynb",
-        output,
-        {"profile": profile, "settings": settings, "run_name": options.run},
-        cell_timeout=runner.REPLAY_TIMEOUT_S if replays else runner.CELL_TIMEOUT_S,
-        status=sys.stderr,
-    )
+    with run_lock.taken(paths.processed / options.run):
+        seconds = runner.run_notebook(
+            paths.notebooks / f"{options.notebook}.ipynb",
+            output,
+            {"profile": profile, "settings": settings, "run_name": options.run},
+            cell_timeout=runner.REPLAY_TIMEOUT_S if replays else runner.CELL_TIMEOUT_S,
+            status=sys.stderr,
+        )
+        outside_inputs.done(run, options.notebook)
     print(f"{options.notebook} done in {seconds:.0f} s")
     return 0
 
@@ -54,11 +66,10 @@ def _library_sources(options: argparse.Namespace) -> int:
 
 
 def _template_sources(options: argparse.Namespace) -> int:
-    from memecmd_utils import template_memes
+    from memecmd_utils import runs, template_memes
 
-    name, settings = profiles.from_environment()
-    profile = profiles.load_profile(name, profiles.parse_settings(settings))
-    print(template_memes.shown(template_memes.settle(profile, paths.processed / options.run)))
+    run = runs.open_run(*profiles.from_environment(), options.run)
+    print(template_memes.shown(template_memes.settle(run.profile, run.folder)))
     return 0
 
 
@@ -119,13 +130,17 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _cost(_: argparse.Namespace) -> int:
-    from memecmd_utils import run_summary
+    from memecmd_utils import readiness, run_summary
 
     name, settings = profiles.from_environment()
     profile = profiles.load_profile(name, profiles.parse_settings(settings))
     print(run_summary.cost_text(profile))
     for row in run_summary.real_usage(profiles.run_name(profile)):
         print(row)
+    if lacks := readiness.lacks(profile):
+        print("Before it can run, this is missing:")
+        for lack in lacks:
+            print(f"- {lack.text}")
     return 0
 
 
@@ -228,9 +243,11 @@ def _profile_name() -> str:
 
 
 OPTIONAL: dict[str, dict[str, Any]] = {
+    "b": {"nargs": "?"},
     "folder": {"nargs": "?"},
     "zip": {"nargs": "?", "default": ""},
     "folders": {"nargs": "*"},
+    "words": {"nargs": argparse.REMAINDER},
     "--check": {"action": "store_true"},
     "--templates": {"action": "store_true"},
     "--run": {"default": ""},
@@ -254,6 +271,7 @@ def parser() -> argparse.ArgumentParser:
     about = "write the profile that PROFILE and SET make, print the run's name"
     add("resolve", _resolve, about, "--templates")
     add("run", _run, "run one notebook headlessly into a run's report folder", "notebook", "run")
+    add("hold", _hold, "run a command with a run's folder held for it, alone", "run", "words")
     add("summary", _summary, "say what a run wrote and where", "run")
     add("doctor", _doctor, "check this machine")
     add("cost", _cost, "estimate calls, tokens, money and hours")
@@ -279,48 +297,35 @@ def parser() -> argparse.ArgumentParser:
     add("recordings-check", _check_recordings, "verify the recordings of PROFILE and the tracked ones")
     add("recordings-compact", _compact_recordings, "merge the recording files of PROFILE")
     add("recordings-migrate", _migrate_recordings, "give recordings of an older key version their new keys")
-    add("explain-miss", _explain, "say how two forms, or two recorded keys of PROFILE, differ", "a", "b")
+    about = "say how two forms or keys of PROFILE differ, or a miss and the nearest recording"
+    add("explain-miss", _explain, about, "a", "b")
     return top
-
-
-# What a user can mend is told in one line without a traceback; anything else shows where it broke.
-EXPECTED = {
-    "ProfileError",
-    "NotebookFailed",
-    "LocalModelError",
-    "LiveExtraMissing",
-    "EndpointError",
-    "RecordingError",
-    "RecordingMiss",
-    "BudgetReached",
-    "NoUtterance",
-    "NewsError",
-    "ShardError",
-    "ChatFileError",
-    "ModError",
-    "NoSummaryAgent",
-    "SiteError",
-    "StageMissing",
-    "LibraryError",
-    "SourceError",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     options = parser().parse_args(arguments)
     try:
-        return options.function(options)
+        status = options.function(options)
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         # Whatever still waited for the kernel complains while it is torn down.
         logging.getLogger("asyncio").disabled = True
         print("stopped; what was accepted is recorded, run again to go on", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        # As with `| head`. Nothing more may be written there, also not when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print("stopped: nobody reads the output any more", file=sys.stderr)
+        return 1
     except Exception as error:
-        if type(error).__name__ in EXPECTED:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-        raise
+        # What a user can mend is told without a traceback; anything else shows where it broke.
+        message = errors.told(error)
+        if message is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

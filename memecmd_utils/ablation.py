@@ -1,6 +1,6 @@
 """Does each of the four terms help, and do weights fitted on one half of the dialogues help in the other?
 
-Studies 2 and 3 of the example's study plan. Dialogues are resampled, not turns.
+Studies 2 and 3 of the example's study plan. Intervals are over dialogues, not turns.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import fast_retrieval
-from memecmd_utils.fast_retrieval import MEASURES, Graded, columns, direction, said, with_intervals
+from memecmd_utils.fast_retrieval import MEASURES, Graded, columns, said, with_intervals
 from memecmd_utils.retrieval_systems import PARTS
+from memecmd_utils.statistics import direction
 from memecmd_utils.study_data import StudyData
 
 TERMS = ("alpha", "delta", "beta", "gamma")
@@ -19,12 +20,14 @@ TERMS = ("alpha", "delta", "beta", "gamma")
 EQUAL = (0.25,) * len(TERMS)
 STEP = 0.1
 SCORED = ("R@1", "nDCG@5")
-ABLATION = ("embedder", "without", "compares", "measure", "full", "rest", *with_intervals("difference"))
+ABLATION = (
+    "embedder", "without", "compares", "measure", "full", "rest", *with_intervals("difference"), "dialogues"
+)  # fmt: skip
 HALVES = (
     "embedder", "fitted on", "used on", *TERMS, "nDCG@5 fitted on", "nDCG@5 used on", "equal weights", "turns"
 )  # fmt: skip
 JOINED = (
-    "embedder", "fitted", "equal", *with_intervals("difference", "optimism"), "turns", "held out"
+    "embedder", "fitted", "equal", *with_intervals("difference", "optimism"), "turns", "dialogues", "held out"
 )  # fmt: skip
 
 
@@ -47,7 +50,7 @@ def leave_one_out(data: StudyData) -> pd.DataFrame:
             for i in range(len(TERMS))
         ]
         gaps = np.hstack([full - part for part in rest])
-        found = fast_retrieval.means(gaps, known.clusters, data.profile, "ablation")
+        found = fast_retrieval.means(gaps, known.clusters)
         for (i, term), (at, measure) in product(enumerate(TERMS), enumerate(MEASURES)):
             if measure in SCORED:
                 rows.append(
@@ -55,6 +58,7 @@ def leave_one_out(data: StudyData) -> pd.DataFrame:
                         "embedder": embedder, "without": term, "compares": PARTS[i], "measure": measure,
                         "full": full[:, at].mean(), "rest": rest[i][:, at].mean(),
                         **columns("difference", found[i * len(MEASURES) + at]),
+                        "dialogues": found[0].clusters,
                     }
                 )  # fmt: skip
     return pd.DataFrame(rows, columns=list(ABLATION))
@@ -74,7 +78,9 @@ def ablation_sentence(frame: pd.DataFrame, measure: str = "nDCG@5") -> str:
         words = {1: "clearly helps", -1: "clearly hurts", 0: "makes no clear difference"}
         told = [f"{words[sign]}: {', '.join(terms)}" for sign, terms in groups.items() if terms]
         parts.append(f"under {embedder}, {'; '.join(told)}")
-    return f"What each term adds to {measure} of the full score: {'. '.join(parts)}.".replace(". u", ". U")
+    among = f"{frame['dialogues'].max()} dialogues"
+    text = f"What each term adds to {measure} of the full score ({among}): {'. '.join(parts)}."
+    return text.replace(". u", ". U")
 
 
 # --- study 3: weights fitted on the other half ------------------------------------------------------------
@@ -100,7 +106,8 @@ def fit_weights(data: StudyData) -> FittedWeights:
 
     `optimism`: at every turn, nDCG@5 under the weights fitted with it minus that under those fitted without
     it; so the difficulty of the halves cancels out. Intervals hold the weights fixed: the fit is not repeated
-    in every resample. With one dialogue there is no other half: it is fitted on itself, and `held out` is no.
+    without each dialogue. With one dialogue there is no other half: it is fitted on itself, and `held out` is
+    no.
     """
     known = fast_retrieval.of_study(data)
     halves, joined = [], []
@@ -110,12 +117,13 @@ def fit_weights(data: StudyData) -> FittedWeights:
         halves += [{"embedder": embedder, **row} for row in rows]
         test, trained, equal = values.T
         gaps = np.column_stack([test - equal, trained - test])
-        gain, optimism = fast_retrieval.means(gaps, known.clusters, data.profile, "fitted weights")
+        gain, optimism = fast_retrieval.means(gaps, known.clusters)
         held_out = all(row["fitted on"] != fast_retrieval.SELF for row in rows)
         joined.append(
             {
                 "embedder": embedder, "fitted": test.mean(), "equal": equal.mean(), "turns": len(test),
                 **columns("difference", gain), **columns("optimism", optimism), "held out": held_out,
+                "dialogues": gain.clusters,
             }
         )  # fmt: skip
     return FittedWeights(
@@ -176,4 +184,4 @@ def weights_sentence(found: FittedWeights) -> str:
             "half they were fitted on"
         )
     text = "; ".join(parts)
-    return text[0].upper() + text[1:] + "."
+    return f"{text[0].upper()}{text[1:]} ({found.joined['dialogues'].max()} dialogues)."

@@ -9,6 +9,8 @@ from memecmd_utils import statistics
 
 # Our own few lines because the maintained package for it is under the GPL and this one is under MIT.
 
+SETS_AT_ONCE = 100
+"""Sets of clusters whose units are in memory together."""
 Level = Literal["nominal", "ordinal", "interval"]
 LEVELS = ("nominal", "ordinal", "interval")
 
@@ -34,68 +36,41 @@ def krippendorff_alpha(values: np.ndarray, level: Level) -> float:
     """
     counts = _count(values, level)
     together = np.zeros(len(counts.kept), dtype=int)
-    return float(_draws(counts, together, np.ones((1, 1)))[0])
+    return float(_alphas(counts, together, np.ones((1, 1)))[0])
 
 
-def alpha_interval(
-    values: np.ndarray,
-    clusters: Sequence[Hashable],
-    level: Level,
-    rng: np.random.Generator,
-    samples: int = 2000,
-) -> statistics.Estimate:
-    """Alpha with a 95 % interval from resampled clusters; `clusters` names the cluster of each item.
+def alpha_interval(values: np.ndarray, clusters: Sequence[Hashable], level: Level) -> statistics.Estimate:
+    """Alpha with its 95 % interval (`statistics.interval`); `clusters` names the cluster of each item.
 
-    `n` of the estimate counts the items with two values or more. With fewer than
-    `statistics.MIN_CLUSTERS` clusters there is no interval.
+    `n` of the estimate counts the items with two values or more.
     """
     counts = _count(values, level)
     if len(clusters) != np.shape(values)[1]:
         raise ValueError(f"{np.shape(values)[1]} items, but {len(clusters)} names of clusters")
     value = krippendorff_alpha(values, level)
-    names = {name: i for i, name in enumerate(dict.fromkeys(clusters[i] for i in counts.kept))}
-    where = np.array([names[clusters[i]] for i in counts.kept], dtype=int)
-    if len(names) < statistics.MIN_CLUSTERS:
-        return statistics.from_draws(value, np.array([]), len(counts.kept), len(names))
-    per_cluster = np.zeros((len(names), len(counts.values)))
-    np.add.at(per_cluster, where, counts.units)
-    times = statistics.resampled(len(names), rng, samples)
-    parts = np.array_split(times, max(1, samples // statistics.DRAWS_AT_ONCE))
-    draws = np.concatenate([_draws(counts, where, part) for part in parts])
-    return statistics.from_draws(value, draws, len(counts.kept), len(names))
+    where, n = statistics.positions([clusters[i] for i in counts.kept])
+    kept = np.array_split(1 - np.eye(n), max(1, n // SETS_AT_ONCE))
+    without = np.concatenate([_alphas(counts, where, part) for part in kept])
+    share = np.bincount(where, weights=counts.units.sum(axis=1), minlength=n) / max(1, counts.units.sum())
+    found = statistics.LeftOut(np.asarray(value), without, share)
+    return statistics.estimate(found, len(counts.kept), statistics.COEFFICIENT)
 
 
-def _draws(counts: _Counts, where: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """1 - (observed / n) / (expected / pairs) of resamples, shape [draws].
+def _alphas(counts: _Counts, where: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """1 - (observed / n) / (expected / pairs) in several sets of clusters, shape [sets].
 
-    `where` is the cluster of each unit, `times` [draws, clusters] says how often each cluster was drawn.
+    `where` is the cluster of each unit, `kept` [sets, clusters] is 1 for the clusters of a set, else 0.
     """
-    per_cluster = np.zeros((times.shape[1], len(counts.values)))
+    per_cluster = np.zeros((kept.shape[1], len(counts.values)))
     np.add.at(per_cluster, where, counts.units)
-    merged = times @ per_cluster
+    merged = kept @ per_cluster
     around = _around(counts, merged)
     shares = _within(counts.units, around) / (counts.units.sum(axis=1) - 1)
-    observed = (times[:, where] * shares).sum(axis=1)
-    n, (expected, pairs) = merged.sum(axis=1), _chance(per_cluster, times, around)
-    able = (n > 0) & (pairs > 0) & (expected > 0)
-    n, pairs, expected = (np.where(able, of, 1.0) for of in (n, pairs, expected))
-    return np.where(able, 1 - (observed / n) / (expected / pairs), np.nan)
-
-
-def _chance(
-    per_cluster: np.ndarray, times: np.ndarray, around: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Summed distances over pairs of values in each resample, and how many pairs these are: [draws] each.
-
-    A cluster that is drawn twice is not paired with its own copy, which agrees with it too well: the weight
-    of those pairs goes to pairs of different clusters, so that on average a resample is like the sample.
-    """
-    own, total = _within(per_cluster, around), _over(times @ per_cluster, around)
-    sizes = per_cluster.sum(axis=1)
-    again = len(sizes) / (len(sizes) - 1) if len(sizes) > 1 else 1.0
-    expected = again * (total - (times**2 * own).sum(axis=1)) + (times * own).sum(axis=1)
-    pairs = again * ((times @ sizes) ** 2 - times**2 @ sizes**2) + times @ (sizes * (sizes - 1))
-    return expected, pairs
+    observed = (kept[:, where] * shares).sum(axis=1)
+    n, expected = merged.sum(axis=1), _over(merged, around)
+    able = (n > 1) & (expected > 0)
+    n, expected = (np.where(able, of, 2.0) for of in (n, expected))
+    return np.where(able, 1 - (observed / n) / (expected / (n * (n - 1))), np.nan)
 
 
 def _count(values: np.ndarray, level: Level) -> _Counts:
@@ -115,10 +90,10 @@ def _count(values: np.ndarray, level: Level) -> _Counts:
 
 
 def _around(counts: _Counts, merged: np.ndarray) -> np.ndarray | None:
-    """Place of each value on the scale where the squared difference is its distance, [draws or 1, v].
+    """Place of each value on the scale where the squared difference is its distance, [sets or 1, v].
 
     None for nominal values. Krippendorff's ordinal distance, (n_c/2 + n_between + n_k/2)^2, is the squared
-    difference of mid-ranks in a draw's values, of which `merged` [draws, v] says how many there are. Around
+    difference of mid-ranks in a set's values, of which `merged` [sets, v] says how many there are. Around
     the mean, so that no large numbers cancel.
     """
     if counts.level == "nominal":
@@ -132,7 +107,7 @@ def _around(counts: _Counts, merged: np.ndarray) -> np.ndarray | None:
 
 
 def _within(rows: np.ndarray, around: np.ndarray | None) -> np.ndarray:
-    """Summed distances over ordered pairs of values in each row of counts [rows, v]: [draws or 1, rows]."""
+    """Summed distances over ordered pairs of values in each row of counts [rows, v]: [sets or 1, rows]."""
     sizes = rows.sum(axis=1)
     if around is None:
         return (sizes**2 - (rows**2).sum(axis=1))[None]
@@ -142,7 +117,7 @@ def _within(rows: np.ndarray, around: np.ndarray | None) -> np.ndarray:
 
 
 def _over(merged: np.ndarray, around: np.ndarray | None) -> np.ndarray:
-    """Summed distances over ordered pairs of all values of each draw: counts [draws, v] to [draws]."""
+    """Summed distances over ordered pairs of all values of each set: counts [sets, v] to [sets]."""
     sizes = merged.sum(axis=1)
     if around is None:
         return sizes**2 - (merged**2).sum(axis=1)

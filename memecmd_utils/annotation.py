@@ -1,14 +1,22 @@
 """Stage 02: an annotator says of every meme where it fits, where not, what it means and why one sends it."""
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
+from typing import TypeVar
 
-from memecmd_utils import prompting, replies, safety, seeds
-from memecmd_utils.llm import Chat, Image, Message, Request, Sampling
+from memecmd_utils import budget, near_duplicates, prompting, replies, safety, seeds
+from memecmd_utils.llm import BrokenRules, Chat, Image, Message, Reply, Request, Sampling
 from memecmd_utils.llm_wire import image_url
 from memecmd_utils.profiles import Profile
 from memecmd_utils.progress import Progress
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
+
+T = TypeVar("T", bound=AnnotationReply)
+LIKENESS = 0.8
+"""Share of common text (`near_duplicates.similarity`) from which on S- says what S+ says."""
+COMPARED = 300
+"""Characters that are compared; sixty are asked for, and a model may write thousands."""
 
 
 def data_url(path: Path) -> str:
@@ -28,6 +36,40 @@ def reply_schema(flag_unsafe: bool) -> type[AnnotationReply]:
     return safety.CheckedAnnotationReply if flag_unsafe else AnnotationReply
 
 
+def repetitions(value: AnnotationReply) -> list[str]:
+    """Which of the four texts say the same, in Chinese as it is told to the model; empty if none does.
+
+    S+ and S- pull a score in opposite directions (Eq. 18, 19), so a meme for which they are nearly the same
+    is placed by chance: they are alike from `LIKENESS` on. Of the others only equal ones are: short texts on
+    what is felt and what is wanted may share most of their words. Case, signs and blanks do not count.
+    """
+    texts = {
+        name: near_duplicates.normalise_text(getattr(value, name)) for name in AnnotationReply.model_fields
+    }
+    found = []
+    for (first, one), (second, other) in combinations(texts.items(), 2):
+        if one == other:
+            found.append(f"{second} 和 {first} 说的一样，四项要各说各的")
+        elif (first, second) == ("s_plus", "s_minus") and _alike(one, other):
+            found.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
+    return found
+
+
+def _alike(one: str, other: str) -> bool:
+    longest = LIKENESS * (len(one) + len(other)) / 2
+    return min(len(one), len(other)) >= longest and near_duplicates.alike(
+        one[:COMPARED], other[:COMPARED], LIKENESS
+    )
+
+
+def checked(reply: Reply, schema: type[T]) -> T:
+    """The four dimensions of a reply; `UnusableReply`, or `BrokenRules` where two of them say the same."""
+    value = replies.structured(reply, schema)
+    if broken := repetitions(value):
+        raise BrokenRules(value, broken)
+    return value
+
+
 def annotation_request(
     meme: Meme, seed: int, image: Callable[[Meme], str] | None = None, flag_unsafe: bool = False
 ) -> Request:
@@ -45,7 +87,10 @@ def annotation_request(
     if flag_unsafe:
         text = f"{text}\n{prompting.render('annotation_checked')}"
     examples = prompting.render_examples(prompt_files(flag_unsafe)[0])
-    images = [Image(image_id=meme.sha256, load=lambda: image(meme))] if image is not None else []
+    images = []
+    if image is not None:
+        tiles = budget.tiles(meme.width, meme.height)
+        images = [Image(image_id=meme.sha256, load=lambda: image(meme), tiles=tiles)]
     return Request(
         task="annotation",
         subject=meme.meme_id,
@@ -64,26 +109,29 @@ async def annotate(
 ) -> list[Annotation]:
     """Annotate a library (Eq. 2), memes side by side; order and length follow `memes`.
 
-    A meme without a usable reply keeps an empty annotation with the reason in `unscored`. With
-    `profile.flag_unsafe` an unsafe meme has its category in `unsafe`, and one without a reply is unchecked.
+    A meme without a usable reply, or with `repetitions` in each, keeps an empty annotation with the reason in
+    `unscored`. With `profile.flag_unsafe` an unsafe meme has its category in `unsafe`, and one without a
+    reply is unchecked.
     """
-    schema, checked = reply_schema(profile.flag_unsafe), profile.flag_unsafe
+    schema = reply_schema(profile.flag_unsafe)
 
     async def one(meme: Meme) -> Annotation:
         seed = int(seeds.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
-        request = annotation_request(meme, seed, image, checked)
-        answer = await chat.ask(request, lambda reply: replies.structured(reply, schema))
+        request = annotation_request(meme, seed, image, profile.flag_unsafe)
+        answer = await chat.ask(request, lambda reply: checked(reply, schema))
+        value = None if answer.violations else answer.value
         fields = dict.fromkeys(AnnotationReply.model_fields, "")
-        if answer.value is not None:
-            fields = {name: getattr(answer.value, name) for name in fields}
+        if value is not None:
+            fields = {name: getattr(value, name) for name in fields}
         bar.update()
+        why = "；".join(answer.violations) or answer.reason
         return Annotation(
             meme_id=meme.meme_id,
-            unscored="" if answer.value is not None else f"{answer.outcome}: {answer.reason}",
+            unscored="" if value is not None else f"{answer.outcome}: {why}",
             source=answer.source,
             profile=profile.name,
-            unsafe=safety.flag(answer.value) if checked else "",
-            prompt_sha256=prompting.prompt_sha256(*prompt_files(checked)),
+            unsafe=safety.flag(answer.value) if profile.flag_unsafe else "",
+            prompt_sha256=prompting.prompt_sha256(*prompt_files(profile.flag_unsafe)),
             seed=seed,
             **fields,
         )

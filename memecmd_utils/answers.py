@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memecmd_utils import results, studies
+from memecmd_utils import results, statistics, studies
 from memecmd_utils.runs import Run
 
 QUESTIONS = {
@@ -31,19 +31,22 @@ def beats_random(effects: Sequence[Mapping[str, Any]]) -> str:
         return "No measure of this run can say whether retrieval beats random."
     text = (
         f"Does retrieval beat random? By choice: Greedy's memes against random ones at the same turns "
-        f"differ by {results.with_interval(choice, 2)} ({METRICS[metric]}), so {_verdict(choice)}."
+        f"differ by {results.with_interval(choice, 2)} ({METRICS[metric]}; {choice['dialogues']} dialogues), "
+        f"so {_verdict(choice)}."
     )
     if timing and timing["mean"] is not None:
         text += (
             f" By timing: random memes at the gate's turns against random ones anywhere differ by "
-            f"{results.with_interval(timing, 2)}, so {_verdict(timing)}."
+            f"{results.with_interval(timing, 2)} ({timing['dialogues']} dialogues), so {_verdict(timing)}."
         )
     return text
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
-    if row["low"] is None:
+    if row["low"] is None and row["dialogues"] < statistics.MIN_CLUSTERS:
         return "too few dialogues to say"
+    if row["low"] is None:
+        return "it cannot be told"
     if row["low"] > 0:
         return "yes"
     return "no, it is worse" if row["high"] < 0 else "it cannot be told"

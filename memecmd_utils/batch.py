@@ -15,9 +15,16 @@ from memecmd_utils import storage
 from memecmd_utils.batch_jobs import Result
 from memecmd_utils.batch_service import Service
 from memecmd_utils.batch_session import Limits, Session
-from memecmd_utils.llm_types import EndpointError, Reply, Request, RequestRejected, TransientFault
+from memecmd_utils.llm_types import (
+    EndpointError,
+    InDoubt,
+    Reply,
+    Request,
+    RequestRejected,
+    TransientFault,
+)
 from memecmd_utils.llm_wire import EmptyReply, read_reply
-from memecmd_utils.openai_backend import Filtered, OpenAIBackend, UnknownForm
+from memecmd_utils.openai_backend import NEUTRAL, Filtered, OpenAIBackend, UnknownForm
 
 MAX_REQUESTS, MAX_BYTES = 50_000, 190_000_000
 """Of one file. The service takes 200 MB."""
@@ -64,12 +71,15 @@ class BatchBackend:
     async def complete(self, request: Request) -> Reply:
         """Return the reply once its batch is back. What failed for good has `finish_reason` `failed`.
 
-        Raises `EndpointError` for what needs a hand, `RequestRejected`, and `TransientFault` for a reply
-        that cannot be read; the next call with the same request then sends it anew.
+        Raises `EndpointError` for what needs a hand, `RequestRejected`, `InDoubt`, and `TransientFault` for a
+        reply that cannot be read; the next call with the same request then sends it anew. What is in doubt
+        is not left so for a day: a neutral request goes out at once, and not in a batch.
         """
+        if request.subject == NEUTRAL:
+            return await self.inner.complete(request)
         try:
             return await self._complete(request, await self._open())
-        except (RequestRejected, TransientFault):
+        except (RequestRejected, InDoubt, TransientFault):
             raise
         except BaseException:
             self._cut_short = True
@@ -127,7 +137,7 @@ class BatchBackend:
                 if rounds == ROUNDS:
                     return self._given_up(outcome.kind, session.jobs.works)
                 session.jobs.forget(custom_id)
-            elif isinstance(outcome, EndpointError) and not result.fresh:
+            elif isinstance(outcome, EndpointError | InDoubt) and not result.fresh:
                 session.jobs.forget(custom_id)  # whatever it was may have been mended since
             else:
                 raise outcome
@@ -168,7 +178,7 @@ class BatchBackend:
                 return EndpointError(
                     "the batch came back without a single chat completion; `batch: false` asks one by one"
                 )
-            self.inner.worked(request)
+            self.inner.worked(request, form)
             return reply
         if not status:
             error = line.get("error")
@@ -176,7 +186,7 @@ class BatchBackend:
         error = body.get("error") if isinstance(body, dict) else None
         error = error if isinstance(error, dict) else {"message": error or body}
         if self._kind(form) in works:
-            self.inner.worked(request)
+            self.inner.worked(request, form)
         message = str(error.get("message"))[:300]
         code = str(error.get("code") or "")
         fault = self.inner.name_status(status, code, message, error.get("param"), request, form)

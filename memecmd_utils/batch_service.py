@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from memecmd_utils.batch_jobs import Part
 from memecmd_utils.llm_types import EndpointError, Request, TransientFault
 from memecmd_utils.llm_wire import retry_after
-from memecmd_utils.openai_backend import OpenAIBackend
+from memecmd_utils.openai_backend import NEUTRAL, OpenAIBackend, name_fault
 
 T = TypeVar("T")
 URL = "/v1/chat/completions"
@@ -36,7 +36,7 @@ STRANGE_BATCH = (
     "was it sent with another account or endpoint, or too long ago? Delete the stage's folder of batches to "
     "send anew what is not recorded"
 )
-NO_REQUEST = Request(task="annotation", subject="batch", messages=[])
+NO_REQUEST = Request(task="annotation", subject=NEUTRAL, messages=[])
 """Stands for a request where a fault is the file's or the batch's."""
 
 
@@ -58,12 +58,13 @@ class Service:
             found = None if tries == 1 else await self._look_up(client, part)
             if found is not None:
                 return found
-            batch = await client.batches.create(
-                input_file_id=part.file,
-                endpoint=URL,
-                completion_window="24h",
-                metadata={TAG: part.tag},
-            )
+            async with asyncio.timeout(self.inner.endpoint.timeout_s):
+                batch = await client.batches.create(
+                    input_file_id=part.file,
+                    endpoint=URL,
+                    completion_window="24h",
+                    metadata={TAG: part.tag},
+                )
             return batch.id
 
         return await self._call("making a batch", make)
@@ -74,7 +75,12 @@ class Service:
 
     async def look(self, batch: str) -> Any:
         """Return the batch as it stands now."""
-        return await self._call(f"looking at batch {batch}", lambda client, _: client.batches.retrieve(batch))
+
+        async def look(client: Any, _: int) -> Any:
+            async with asyncio.timeout(self.inner.endpoint.timeout_s):
+                return await client.batches.retrieve(batch)
+
+        return await self._call(f"looking at batch {batch}", look)
 
     async def results(self, batch: Any) -> list[bytes]:
         """Return the lines of an ended batch, answered requests first; the key is nowhere in them."""
@@ -108,6 +114,7 @@ class Service:
         return None
 
     async def _call(self, what: str, make: Callable[[Any, int], Awaitable[T]]) -> T:
+        import aiohttp
         import openai
 
         client = await self.inner.connect()
@@ -124,10 +131,8 @@ class Service:
                 message = message.removeprefix(f"Error code: {error.status_code} - ")
                 wait_s = retry_after(error.response.headers)
                 fault = self._name(what, error.status_code, code, message, wait_s)
-            except openai.APIConnectionError:
-                fault = TransientFault("no connection")
-            except (openai.APIError, ValueError) as error:
-                fault = TransientFault(f"unreadable body ({type(error).__name__})")
+            except (openai.APIError, aiohttp.ClientError, TimeoutError, ValueError) as error:
+                fault = name_fault(error)
             # Outside of the handlers, so that no fault of ours carries the SDK's, whose headers hold the key.
             if not isinstance(fault, TransientFault):
                 raise fault

@@ -82,7 +82,7 @@ def load(model: str) -> BleurtScorer:
     settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     inner = settings.get("embedding_size")
     if not inner or not (folder / TOKENIZER).is_file():
-        raise ValueError(
+        raise model_files.ModelError(
             f"{model} is no BLEURT-20 checkpoint (embedding_size in config.json, {TOKENIZER}): give "
             "lucadiliello/BLEURT-20, or -D12, -D6, -D3 for smaller ones"
         )
@@ -99,7 +99,9 @@ def load(model: str) -> BleurtScorer:
     missing, unexpected = network.load_state_dict(_tensors(folder), strict=False)
     unexpected = [name for name in unexpected if not name.endswith("position_ids")]
     if missing or unexpected:
-        raise ValueError(f"{model}: weights do not fit: missing {missing[:3]}, unknown {unexpected[:3]}")
+        raise model_files.ModelError(
+            f"{model}: weights do not fit: missing {missing[:3]}, unknown {unexpected[:3]}"
+        )
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / TOKENIZER))
     return BleurtScorer(network, pieces, "cuda" if torch.cuda.is_available() else "cpu")
 

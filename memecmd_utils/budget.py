@@ -1,21 +1,15 @@
-"""What a run spends on models: a ledger on disk that outlives a kill, and the caps that are held against it.
-
-A call is entered at the most it can cost *before* it is sent, and settled when its answer is there. What
-was never settled, because the process was killed, counts at that most: the caps are never passed.
-"""
+"""What a call can cost and whether it may go: caps and prices of a chat, held against its run's ledger."""
 
 import asyncio
-import fcntl
 import json
-import secrets
+import math
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
+from memecmd_utils.ledger import Ledger, Most, Reservation
 from memecmd_utils.llm_types import BudgetReached, Reply, Request
 
 BATCH_DISCOUNT = 0.5
@@ -24,169 +18,13 @@ TOKENS_OUT = 4000
 """Longest reply that is reckoned with where a request sets no limit, or the endpoint drops it."""
 TOKENS_PER_MESSAGE = 8
 """What a chat template puts around a message."""
-
-
-@dataclass
-class Spent:
-    """Totals of one task of one stage."""
-
-    calls: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-    usd: float = 0.0
-    unsure_calls: int = 0
-    unsure_usd: float = 0.0
-    """Calls whose answer did not arrive whole: they may have been paid for, and count as such."""
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """A call that is entered in the ledger and not settled yet."""
-
-    name: str
-    stage: str
-    task: str
-    usd: float
-    tokens_in: int
-    """Our own count, before what was learned of the endpoint's."""
-
-
-@dataclass
-class Ledger:
-    """All calls of a run, from every process that works on it; in memory only where `path` is None.
-
-    Lines are `{"r": name, "stage", "task", "usd"}` for a reservation and `{"s": name, ...}` when it is
-    settled. They are appended under a lock; each process reads what others have appended since.
-    """
-
-    path: Path | None = None
-    open: dict[str, tuple[str, str, float]] = field(default_factory=dict)
-    """Unsettled reservations of all processes: name -> stage, task, the most it can cost."""
-    _open_usd: float = 0.0
-    """Their sum: a batch holds tens of thousands of them open."""
-    spent: dict[tuple[str, str], Spent] = field(default_factory=dict)
-    _offset: int = 0
-    _handle: Any = None
-
-    def __post_init__(self) -> None:
-        self.writer = secrets.token_hex(4)
-        self._count = 0
-        if self.path is not None and self.path.is_file():
-            self._open()
-            self._locked(lambda: None)
-
-    @property
-    def usd(self) -> float:
-        """Money that is or may be spent, in US dollars."""
-        settled = sum(s.usd + s.unsure_usd for s in self.spent.values())
-        return settled + (self._open_usd if self.open else 0.0)
-
-    @property
-    def calls(self) -> int:
-        """Calls that are or may be paid for."""
-        return sum(s.calls + s.unsure_calls for s in self.spent.values()) + len(self.open)
-
-    def reserve(
-        self, stage: str, task: str, usd: float, tokens_in: int, max_calls: int | None, max_usd: float | None
-    ) -> Reservation | None:
-        """Enter a call of at most `usd`, or return None if a cap would be passed by it."""
-
-        def enter() -> dict[str, Any] | None:
-            if max_calls is not None and self.calls >= max_calls:
-                return None
-            # A cap of 0 dollars allows no call, also where calls are free.
-            if max_usd is not None and (self.usd >= max_usd or self.usd + usd > max_usd):
-                return None
-            self._count += 1
-            return {"r": f"{self.writer}-{self._count}", "stage": stage, "task": task, "usd": usd}
-
-        line = self._locked(enter)
-        return None if line is None else Reservation(line["r"], stage, task, usd, tokens_in)
-
-    def settle(
-        self, reservation: Reservation, usd: float, tokens_in: int, tokens_out: int, sure: bool = True
-    ) -> None:
-        """Write down what a call cost; `sure=False` where its answer did not arrive whole."""
-        line = {"s": reservation.name, "in": tokens_in, "out": tokens_out, "usd": usd}
-        self._locked(lambda: line if sure else {**line, "unsure": True})
-
-    def release(self, reservation: Reservation) -> None:
-        """Take a call back that certainly was not paid for."""
-        self._locked(lambda: {"s": reservation.name, "free": True})
-
-    def release_abandoned(self, stage: str) -> None:
-        """Take back the calls that killed processes left open in `stage`.
-
-        Only where what was under way is not lost, as with batches: it is attached to again and counted then.
-        The caller sees to it that no other process works on the stage.
-        """
-        for name, (of_stage, _, _) in list(self.open.items()):
-            if of_stage == stage and not name.startswith(self.writer):
-                self._locked(lambda name=name: {"s": name, "free": True})
-
-    def close(self) -> None:
-        """Release the file."""
-        if self._handle is not None:
-            self._handle.close()
-            self._handle = None
-
-    def _locked(self, make: Any) -> dict[str, Any] | None:
-        """Take in what others wrote, then make, apply and append a line, all under the file's lock."""
-        if self.path is None:
-            line = make()
-            if line is not None:
-                self._apply(line)
-            return line
-        if self._handle is None:
-            self._open()
-        fcntl.flock(self._handle, fcntl.LOCK_EX)
-        try:
-            self._take_in()
-            line = make()
-            if line is not None:
-                self._apply(line)
-                data = (json.dumps(line) + "\n").encode()
-                self._handle.write(data)
-                self._handle.flush()
-                self._offset += len(data)
-            return line
-        finally:
-            fcntl.flock(self._handle, fcntl.LOCK_UN)
-
-    def _open(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._handle = self.path.open("ab+")
-
-    def _take_in(self) -> None:
-        end = self._handle.seek(0, 2)
-        if end == self._offset:
-            return
-        self._handle.seek(self._offset)
-        whole, _, torn = self._handle.read().rpartition(b"\n")
-        if torn:  # cut by a kill; whoever holds the lock next cuts it off
-            self._handle.truncate(end - len(torn))
-        for raw in whole.split(b"\n") if whole else ():
-            self._apply(json.loads(raw))
-        self._offset = end - len(torn)
-
-    def _apply(self, line: dict[str, Any]) -> None:
-        if "r" in line:
-            self.open[line["r"]] = (line["stage"], line["task"], line["usd"])
-            self._open_usd += line["usd"]
-            return
-        stage, task, usd = self.open.pop(line["s"])
-        self._open_usd -= usd
-        if line.get("free"):
-            return
-        spent = self.spent.setdefault((stage, task), Spent())
-        if line.get("unsure"):
-            spent.unsure_calls += 1
-            spent.unsure_usd += line["usd"]
-        else:
-            spent.calls += 1
-            spent.usd += line["usd"]
-            spent.tokens_in += line["in"]
-            spent.tokens_out += line["out"]
+TILE, LONGEST_SIDE, SHORTER_SIDE = 512, 2048, 768
+"""Pixels: a picture is made to fit the two sides, then cut into tiles."""
+AT_RISK = 0.001
+"""Share of a cap by which a power cut may let it be passed."""
+UNPROVEN = 50.0
+"""How many times what is reckoned the calls of a task may cost until its first answer is back: a model that
+thinks bills thousands of tokens for an utterance of 60."""
 
 
 class Budget:
@@ -200,70 +38,114 @@ class Budget:
         max_usd: float | None = None,
         usd_in: float = 0.0,
         usd_out: float = 0.0,
-        tokens_per_image: int = 0,
+        tokens_per_image: int | None = None,
         unbounded: bool = False,
     ) -> None:
-        """Prices are US dollars per million tokens; `unbounded` where the endpoint drops `max_tokens`."""
+        """Prices are US dollars per million tokens; `unbounded` where the endpoint drops `max_tokens`.
+
+        `tokens_per_image` None: not known, so a picture is reckoned at `PICTURE_AT_MOST` until one was
+        counted.
+        """
         self.ledger = ledger or Ledger()
         self.stage, self.max_calls, self.max_usd = stage, max_calls, max_usd
         self._usd_in, self._usd_out = usd_in / 1e6, usd_out / 1e6
         self._tokens_per_image, self._unbounded = tokens_per_image, unbounded
-        self._mine = 0
+        self._mine: Counter[str] = Counter()
+        """Our calls under way by task."""
         self._waiting: list[asyncio.Future[None]] = []
-        self._underestimate: Counter[str] = Counter()
+        self._sync: asyncio.Future[None] | None = None
 
     def price(self, tokens_in: int, tokens_out: int) -> float:
         """US dollars for so many tokens."""
         return tokens_in * self._usd_in + tokens_out * self._usd_out
 
-    async def reserve(self, request: Request) -> Reservation:
+    async def reserve(self, request: Request, in_bulk: bool = False) -> Reservation:
         """Set aside the most that a call can cost; wait for our own calls in flight where that is too much.
 
+        Before the first answer to a task only so many calls of it go out as fit in the cap if they cost
+        `UNPROVEN` times as much; at least one, and `in_bulk` all, because their answers come back together.
         Raises `BudgetReached` when nothing of ours is in flight and the cap would still be passed.
         """
-        tokens_in = tokens_at_most(request, self._tokens_per_image)
-        reckoned = tokens_in + round(tokens_in * self._underestimate[request.task])
         out = None if self._unbounded else request.sampling.max_tokens
-        usd = self.price(reckoned, out or TOKENS_OUT)
+        most = Most(
+            tokens_at_most(request),
+            self._usd_in,
+            out or TOKENS_OUT,
+            self._usd_out,
+            pictures_of(request),
+            self._tokens_per_image,
+        )
         while True:
-            made = self.ledger.reserve(self.stage, request.task, usd, tokens_in, self.max_calls, self.max_usd)
+            unproven = self._mine[request.task] and not in_bulk
+            unproven = unproven and not self.ledger.learned_of(self.stage, request.task).answered
+            made = self._enter(request.task, most, beside=UNPROVEN if unproven else 0.0)
             if made is not None:
-                self._mine += 1
+                try:
+                    await self._on_disk()
+                except BaseException:  # it is not sent
+                    self.release(made)
+                    raise
                 return made
-            if self._mine == 0:
+            if not self._mine.total():
                 raise BudgetReached(self._why())
             one_settled = asyncio.get_running_loop().create_future()
             self._waiting.append(one_settled)
             await one_settled
 
+    def reserve_text(self, task: str, texts: Sequence[str]) -> Reservation:
+        """Set aside the most that reading `texts` can cost, as `reserve` does, from code that cannot wait."""
+        tokens_in = sum(_bytes(text) + TOKENS_PER_MESSAGE for text in texts)
+        made = self._enter(task, Most(tokens_in, self._usd_in))
+        if made is None:
+            raise BudgetReached(self._why())
+        if self.ledger.at_risk(self.max_calls, self.max_usd) > AT_RISK:
+            self.ledger.sync()
+        return made
+
+    def _enter(self, task: str, most: Most, beside: float = 0.0) -> Reservation | None:
+        made = self.ledger.reserve(self.stage, task, most, self.max_calls, self.max_usd, beside)
+        if made is not None:
+            self._mine[task] += 1
+        return made
+
+    async def _on_disk(self) -> None:
+        """See to it that a power cut takes little from the ledger: the disk works beside the calls.
+
+        Only where more than `AT_RISK` of a cap would be missing do calls wait, all for the same `fsync`.
+        """
+        while (share := self.ledger.at_risk(self.max_calls, self.max_usd)) > AT_RISK / 2:
+            if self._sync is None or self._sync.done():
+                if self._sync is not None and not self._sync.cancelled():
+                    self._sync.result()  # a disk that fails ends the run
+                self._sync = asyncio.ensure_future(asyncio.to_thread(self.ledger.sync))
+            if share <= AT_RISK:
+                return
+            await asyncio.shield(self._sync)
+
     def settle(self, reservation: Reservation, reply: Reply) -> None:
         """Enter what a reply cost by the endpoint's own count of tokens."""
-        if reply.tokens_in > reservation.tokens_in:
-            # The endpoint counts more than we did (images): the next calls of the task reckon with it.
-            more = reply.tokens_in / max(1, reservation.tokens_in) - 1
-            self._underestimate[reservation.task] = max(self._underestimate[reservation.task], more)
-        usd = self.price(reply.tokens_in, reply.tokens_out)
+        usd: float | None = self.price(reply.tokens_in, reply.tokens_out)
         if not reply.tokens_in and not reply.tokens_out and reply.finish_reason != "content_filter":
-            usd = reservation.usd  # the endpoint does not count: nobody knows what it cost
+            usd = None  # the endpoint does not count: nobody knows what it cost
         self.ledger.settle(reservation, usd, reply.tokens_in, reply.tokens_out)
-        self._one_less()
+        self._one_less(reservation)
 
     def settle_unsure(self, reservation: Reservation) -> None:
         """Enter a call whose answer did not arrive whole, at the most that it can have cost."""
-        self.ledger.settle(reservation, reservation.usd, 0, 0, sure=False)
-        self._one_less()
+        self.ledger.settle(reservation, None, 0, 0, sure=False)
+        self._one_less(reservation)
 
     def release(self, reservation: Reservation) -> None:
         """Take back a call that was certainly not paid for."""
         self.ledger.release(reservation)
-        self._one_less()
+        self._one_less(reservation)
 
     def abandon(self, reservation: Reservation) -> None:
         """Leave a cancelled call unsettled: it may have been paid for."""
-        self._one_less()
+        self._one_less(reservation)
 
-    def _one_less(self) -> None:
-        self._mine -= 1
+    def _one_less(self, reservation: Reservation) -> None:
+        self._mine[reservation.task] -= 1
         waiting, self._waiting = self._waiting, []
         for one_settled in waiting:
             if not one_settled.done():
@@ -273,8 +155,7 @@ class Budget:
         if self.max_calls is not None and self.ledger.calls >= self.max_calls:
             cap = f"max_calls={self.max_calls}"
             return f"{cap} reached; all answers are recorded: raise it and run again to go on"
-        unsure = sum(s.unsure_usd for s in self.ledger.spent.values())
-        unsure += sum(usd for _, _, usd in self.ledger.open.values())
+        unsure = sum(s.unsure_usd for s in self.ledger.spent.values()) + self.ledger.unsettled_usd
         extra = f", of it {unsure:.4f} for calls that were cut off and may have been paid" if unsure else ""
         return (
             f"max_usd={self.max_usd} would be passed by the next call (spent {self.ledger.usd:.4f}{extra}); "
@@ -282,11 +163,26 @@ class Budget:
         )
 
 
-def tokens_at_most(request: Request, tokens_per_image: int) -> int:
-    """Upper bound of a request's input tokens: byte-level vocabularies have no token below a byte."""
-    total = sum(
-        _bytes(m.text) + TOKENS_PER_MESSAGE + tokens_per_image * len(m.images) for m in request.messages
-    )
+def tiles(width: int, height: int) -> int:
+    """Tiles into which vision models of OpenAI cut a picture of so many pixels."""
+    fit = min(1.0, LONGEST_SIDE / max(width, height))
+    fit *= min(1.0, SHORTER_SIDE / (fit * min(width, height)))
+    return math.ceil(fit * width / TILE) * math.ceil(fit * height / TILE)
+
+
+def picture_size(tiles: int) -> float:
+    """What a picture of so many tiles counts, in pictures of one: a tile takes twice what a picture does."""
+    return round((1 + 2 * tiles) / 3, 3)
+
+
+def pictures_of(request: Request) -> float:
+    """Sizes of all pictures of a request together."""
+    return sum(picture_size(image.tiles) for message in request.messages for image in message.images)
+
+
+def tokens_at_most(request: Request) -> int:
+    """Upper bound of the tokens of a request's texts: byte-level vocabularies have no token below a byte."""
+    total = sum(_bytes(m.text) + TOKENS_PER_MESSAGE for m in request.messages)
     if request.reply_schema is not None:
         total += _schema_bytes(request.reply_schema)
     return total

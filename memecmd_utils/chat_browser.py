@@ -10,7 +10,7 @@ import numpy as np
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from memecmd_utils import dataset_card, ground_truth, schemas, selection
+from memecmd_utils import dataset_card, ground_truth, linebreak, schemas, selection
 from memecmd_utils.profiles import Profile
 from memecmd_utils.run_records import Records
 from memecmd_utils.threshold import Gate, ScoreScale, simulate
@@ -181,12 +181,15 @@ class _Parts:
         turns = [summary.turn for summary in dialogue.summaries]
         scores = {t: top[t][0].score if t in top else -math.inf for t in turns}
         path = gate_path(scores, self.records.gates[self.halves[name]], sent)
+        names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
+        signs = linebreak.initials(names.values())
         return {
             "id": name,
             "kind": dialogue.kind,
             "title": dialogue.title,
             "gloss": self.records.title_glosses.get(name, ""),
-            "names": {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"},
+            "names": names,
+            "signs": {speaker: signs[called] for speaker, called in names.items()},
             "source": dialogue.source,
             "turns": [[t.turn, t.speaker, t.text, t.gloss, t.violations] for t in dialogue.turns],
             "seen": {s.turn: [s.scenario, s.emotion, s.motivation, s.unscored] for s in dialogue.summaries},

@@ -1,31 +1,31 @@
 """Read a chat export, and write it back with memes in it.
 
-CSV (any of UTF-8, UTF-16, GB18030; comma, semicolon, tab), JSON Lines and JSON: one row a message, or one
-object a chat (`{"messages": [...]}` as of chat endpoints, `{"dialogue": [...]}`). Several chats a file, any
-number of speakers. What is written back has the rows, columns, encoding and delimiter of what was read.
+CSV (comma, semicolon, tab), JSON Lines and JSON: one row a message, or one object a chat
+(`{"messages": [...]}` as of chat endpoints, `{"dialogue": [...]}`); and text as chat programs copy and
+export it. Several chats a file, any number of speakers, in one of the encodings of `chat_encodings`. What is
+written back has the rows, columns, encoding and delimiter of what was read.
 """
 
-import codecs
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memecmd_utils import chat_columns, chat_json, chat_tables, storage
+from memecmd_utils import chat_columns, chat_encodings, chat_json, chat_tables, chat_transcripts, storage
 from memecmd_utils.chat_columns import ChatFileError, Place
+from memecmd_utils.chat_encodings import Encoding
 from memecmd_utils.chat_json import Documents
 from memecmd_utils.chat_tables import Table
+from memecmd_utils.chat_transcripts import Transcript
 from memecmd_utils.conversations import Conversation
 
-MARKS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
 SUFFIXES = {
-    ".csv": "table", ".tsv": "table", ".txt": "table",
+    ".csv": "table", ".tsv": "table", ".txt": "text",
     ".jsonl": "lines", ".ndjson": "lines", ".json": "whole",
 }  # fmt: skip
+ENCODING = "encoding"
+"""What `FIELDS=` may name besides columns."""
 
 
 @dataclass(frozen=True)
@@ -36,26 +36,33 @@ class Export:
     chats: tuple[Conversation, ...]
     places: tuple[tuple[Place, ...], ...]
     """Where each message of each chat stands in the file."""
-    content: Table | Documents
-    codec: str
-    mark: bytes
-    """The byte order mark that the file began with, or nothing."""
+    content: Table | Documents | Transcript
+    encoding: Encoding
+    taken: str
+    """What was taken for what, in words: messages, speakers, chats, columns, order, encoding."""
 
-    def write(self, target: Path, memes: Mapping[tuple[int, int], Mapping[str, Any]]) -> None:
-        """Write the export with `memes`: (chat, message) to values of `chat_columns.MEME_COLUMNS`.
+    def render(self, memes: Mapping[tuple[int, int], Mapping[str, Any]], position: str = "before") -> bytes:
+        """The export with `memes`: (chat, message) to values of `chat_columns.MEME_COLUMNS`.
 
-        Atomic. The format is that of the file read, whatever `target` is called.
+        In a text, a meme stands before or after what its message says. Raises `ChatFileError` if the encoding
+        of the file lacks a sign of something in `memes`.
         """
         at = {self.places[chat][message]: values for (chat, message), values in memes.items()}
+        return self.encoding.encode(self.content.render(at, position))
+
+    def write(self, target: Path, memes: Mapping[tuple[int, int], Mapping[str, Any]]) -> None:
+        """Write what `render` gives, atomically, in the format of the file read."""
+        data = self.render(memes)
         with storage.atomic_path(target) as part:
-            part.write_bytes(self.mark + self.content.render(at).encode(self.codec))
+            part.write_bytes(data)
 
 
 def read(path: Path, columns: Mapping[str, str] | None = None) -> Export:
     """Read a chat export by its suffix: .csv, .tsv, .txt, .jsonl, .ndjson or .json.
 
     `columns` names columns that are not called by a known name: part of a message (`chat`, `order`, `time`,
-    `speaker`, `text`, `scenario`, `emotion`, `motivation`) to column. Raises `ChatFileError`.
+    `date`, `speaker`, `text`, `scenario`, `emotion`, `motivation`) to column; and the file's `encoding`,
+    where it is not recognised. Raises `ChatFileError`.
     """
     kind = SUFFIXES.get(path.suffix.lower())
     if kind is None:
@@ -66,45 +73,53 @@ def read(path: Path, columns: Mapping[str, str] | None = None) -> Export:
         data = path.read_bytes()
     except OSError as error:
         raise ChatFileError(f"{path} cannot be read: {error.strerror}") from error
-    text, codec, mark = decode(data, path.name)
+    given = dict(columns or {})
+    text, encoding = chat_encodings.decode(data, path.name, given.pop(ENCODING, ""))
     if not text.strip():
         raise ChatFileError(f"{path.name}: the file is empty")
-    given = dict(columns or {})
-    if kind == "table":
+    content: Table | Documents | Transcript
+    if kind == "table" or (kind == "text" and (given or chat_tables.is_table(text))):
         content = chat_tables.read(text, path.name, given)
+    elif kind == "text":
+        content = chat_transcripts.read(text, path.name)
     else:
         content = (chat_json.read_lines if kind == "lines" else chat_json.read_whole)(text, path.name)
-    found = chat_columns.conversations(content.cells(path.name, given))
-    if not any(m.speaker and m.text.strip() for chat, _ in found for m in chat.messages):
+    cells, how = content.cells(path.name, given)
+    found = chat_columns.conversations(cells)
+    messages = [message for read in found for message in read.chat.messages]
+    if not any(m.speaker and m.text.strip() for m in messages):
         raise ChatFileError(f"{path.name}: no message has both a speaker and a text")
-    chats, places = zip(*found, strict=True)
-    return Export(path, chats, tuple(map(tuple, places)), content, codec, mark)
+    speakers = {message.speaker for message in messages} - {""}
+    taken = [
+        f"{_counted(len(messages), 'message')} of {_counted(len(speakers), 'speaker')} "
+        f"in {_counted(len(found), 'chat')}",
+        how,
+        f"ordered by {_orders([read.order for read in found])}",
+        encoding.text(),
+    ]
+    return Export(
+        path,
+        tuple(read.chat for read in found),
+        tuple(tuple(read.places) for read in found),
+        content,
+        encoding,
+        "; ".join(taken),
+    )
 
 
-def decode(data: bytes, name: str) -> tuple[str, str, bytes]:
-    """Text of a file, its codec and its byte order mark: UTF-8, UTF-16 or GB18030 (so also GBK, GB 2312).
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
-    Without a mark, a file with zero bytes is UTF-16. Raises `ChatFileError` if none of them fits.
-    """
-    for mark, codec in MARKS:
-        if data.startswith(mark):
-            choices, body = [codec], data[len(mark) :]
-            break
-    else:
-        mark, body = b"", data
-        zeros = data[0::2].count(0), data[1::2].count(0)
-        wide = "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
-        choices = [wide] if any(zeros) else ["utf-8", "gb18030"]
-    for codec in choices:
-        try:
-            return body.decode(codec), codec, mark
-        except UnicodeDecodeError:
-            continue
-    raise ChatFileError(f"{name}: the text is in none of UTF-8, UTF-16 and GB18030; save it as UTF-8")
+
+def _orders(orders: list[str]) -> str:
+    counts = Counter(orders).most_common()
+    return (
+        counts[0][0] if len(counts) == 1 else ", ".join(f"{how} ({_counted(n, 'chat')})" for how, n in counts)
+    )
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """`FIELDS=` of the command line: `part=column`, commas between.
+    """`FIELDS=` of the command line: `part=column`, commas between, or `encoding=name`.
 
     >>> parse_columns("text=消息, speaker=昵称")
     {'text': '消息', 'speaker': '昵称'}

@@ -40,6 +40,8 @@ class ShownMeme:
     picture: Picture
     caption: str
     lines: tuple[str, ...] = ()
+    defined: str = ""
+    """Class and id under which a page has picture and caption once, so that they do not stand here again."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from memecmd_utils import chat_columns
-from memecmd_utils.chat_columns import MEME_COLUMNS, Cell, ChatFileError, Place
+from memecmd_utils.chat_columns import MEME_COLUMNS, Cell, ChatFileError, Columns, Place
 from memecmd_utils.conversations import Message
 
 LISTS = (
@@ -17,7 +17,7 @@ LISTS = (
 """Keys under which an object may hold the messages of a whole chat."""
 CHAT_NAMES = ("dialogue_id", "dialog_id", "session_id", "conversation_id", "chat_id", "id", "name", "title")
 """Keys under which such an object may hold the chat's name, first choice first."""
-BESIDE = "memes"
+BESIDE = "inserted_memes"
 """Where a chat is a list of bare texts, memes stand in a list of this name beside it, as long as it."""
 EXPECTED = (
     'an object is expected, a message as {"speaker": ..., "text": ...} or a chat as '
@@ -38,30 +38,37 @@ class Documents:
     names: list[str] | None = None
     """Keys of a document that maps names to chats."""
 
-    def cells(self, name: str, given: Mapping[str, str]) -> list[Cell]:
-        """All messages. Raises `ChatFileError` with file and line."""
-        flat = [o for o in self.objects if isinstance(o, dict) and _list_key(o) is None]
-        columns = chat_columns.find((k for o in flat for k in o), given, name) if flat else {}
+    def cells(self, name: str, given: Mapping[str, str]) -> tuple[list[Cell], str]:
+        """All messages, and which keys they were read from. Raises `ChatFileError` with file and line."""
+        flat = [i for i, o in enumerate(self.objects) if isinstance(o, dict) and _list_key(o) is None]
+        rows = [self.objects[i] for i in flat]
+        columns = chat_columns.settle(rows, (k for row in rows for k in row), given, name) if rows else None
+        told = [columns.text()] if columns else []
+        said_of = [chat_columns.text_of(columns.value(row, "chat")) for row in rows] if columns else []
+        of = chat_columns.chat_names(said_of)
+        nested = sorted(set(range(len(self.objects))) - set(flat))
+        own = [chat_columns.text_of(key) for key in self.names or ()]
+        own = own or [_chat_name(value, i) for i, value in enumerate(self.objects)]
+        # Two chats of one name stay two, and so do a chat and messages that name a chat like it.
+        every = chat_columns.unique([*dict.fromkeys(of), *(own[i] for i in nested)])
+        names = dict(zip(flat, of, strict=True)) | dict(zip(nested, every[len(set(of)) :], strict=True))
         out: list[Cell] = []
-        used: dict[str, int] = {}
         for number, (value, place) in enumerate(zip(self.objects, self.places, strict=True)):
             where = f"{name} {place}"
-            if isinstance(value, dict) and _list_key(value) is None:
-                out.append(_flat(value, columns, number, where))
-                continue
             key = _list_key(value) if isinstance(value, dict) else None
+            if columns is not None and isinstance(value, dict) and key is None:
+                out.append(_cell(value, columns, Place(number), where, names[number]))
+                continue
             messages = value[key] if key is not None else value
             if not isinstance(messages, list) or (key is None and self.names is None):
                 raise ChatFileError(f"{where}: {EXPECTED}, not {_kind(value)}")
-            chat = self.names[number] if self.names else _chat_name(value, number)
-            used[chat] = used.get(chat, 0) + 1
-            if used[chat] > 1:
-                chat = f"{chat} #{used[chat]}"  # two chats of one name stay two
             path = () if key is None else (key,)
-            out += _listed(messages, path, number, chat, given, where)
-        return out
+            inside, how = _listed(messages, path, number, names[number], given, where)
+            out += inside
+            told.append(how)
+        return out, "; ".join(dict.fromkeys(filter(None, told)))
 
-    def render(self, memes: Mapping[Place, Mapping[str, Any]]) -> str:
+    def render(self, memes: Mapping[Place, Mapping[str, Any]], _position: str = "before") -> str:
         """The file with the keys `MEME_COLUMNS` in the messages that a meme goes with.
 
         A line in which nothing changes is written as it stood.
@@ -123,9 +130,21 @@ def _list_key(value: Mapping[str, Any]) -> str | None:
 
 def _loads(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
+    except ChatFileError as error:
+        raise ChatFileError(f"{where}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise ChatFileError(f"{where}: not JSON ({error}); {EXPECTED}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two values under one key, Python would keep the last and lose a chat or a message."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for place, key in enumerate(keys) if key in keys[:place])
+        raise ChatFileError(f"two values under one key, {twice!r}; keys must differ")
+    return found
 
 
 def _dumps(value: Any, indent: int | None = None) -> str:
@@ -137,41 +156,46 @@ def _dumps(value: Any, indent: int | None = None) -> str:
     return text
 
 
-def _flat(value: Mapping[str, Any], columns: Mapping[str, str], number: int, where: str) -> Cell:
-    chat = chat_columns.text_of(value.get(columns.get("chat", ""))).strip() or "chat"
+def _cell(
+    value: Mapping[str, Any], columns: Columns, place: Place, where: str, chat: str, at: int | None = None
+) -> Cell:
+    """A message; one of a list is numbered by its place in it."""
+    order, time, date = (columns.value(value, part) for part in ("order", "time", "date"))
     said = chat_columns.message(value, columns, where)
-    order, time = (value.get(columns.get(part, "")) for part in ("order", "time"))
-    return Cell(Place(number), where, chat, said, order, time)
+    return Cell(place, where, chat, said, order if at is None else at, time, date)
 
 
 def _listed(
     messages: list[Any], path: tuple, number: int, chat: str, given: Mapping[str, str], where: str
-) -> Iterable[Cell]:
-    """Messages of one chat: objects, or bare texts of two who take turns. Their order is the list's."""
+) -> tuple[list[Cell], str]:
+    """Messages of one chat: objects, or bare texts of two who take turns; and the keys read, in words.
+
+    Their order is the list's, unless their times say that the newest comes first.
+    """
     if not messages:
-        return
+        return [], ""
+    places = [Place(number, (*path, i)) for i in range(len(messages))]
     objects = [m for m in messages if isinstance(m, dict)]
     if not objects and path and all(isinstance(m, str) for m in messages):
-        for i, text in enumerate(messages):
-            yield Cell(
-                Place(number, (*path, i)), where, chat, Message("AB"[i % 2], chat_columns.text_of(text)), i
-            )
-        return
+        said = [Message("AB"[i % 2], chat_columns.text_of(text)) for i, text in enumerate(messages)]
+        cells = [Cell(places[i], where, chat, message, i) for i, message in enumerate(said)]
+        return cells, "bare texts, said by A and B in turn"
     if len(objects) != len(messages):
         odd = next(i for i, m in enumerate(messages) if not isinstance(m, dict))
         spot = f"{where}, message {odd + 1}"
         raise ChatFileError(
             f"{spot}: an object with speaker and text is expected, not {_kind(messages[odd])}"
         )
-    columns = chat_columns.find((k for m in objects for k in m), given, where)
-    for i, value in enumerate(objects):
-        spot = f"{where}, message {i + 1}"
-        said = chat_columns.message(value, columns, spot)
-        yield Cell(Place(number, (*path, i)), spot, chat, said, i)
+    columns = chat_columns.settle(objects, (k for m in objects for k in m), given, where)
+    cells = [
+        _cell(value, columns, places[i], f"{where}, message {i + 1}", chat, i)
+        for i, value in enumerate(objects)
+    ]
+    return cells, columns.text()
 
 
-def _chat_name(value: Mapping[str, Any], number: int) -> str:
-    for key in CHAT_NAMES:
+def _chat_name(value: Any, number: int) -> str:
+    for key in CHAT_NAMES if isinstance(value, dict) else ():
         if isinstance(value.get(key), str | int) and str(value[key]).strip():
             return chat_columns.text_of(value[key]).strip()
     return f"chat {number + 1}"

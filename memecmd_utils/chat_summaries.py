@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from memecmd_utils import dialogue_generation, llm, prompting, replies, seeds
 from memecmd_utils.conversations import Context, one_line
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.llm import Chat, Message, Request
 from memecmd_utils.profiles import Profile
 from memecmd_utils.progress import Progress
@@ -12,7 +13,7 @@ from memecmd_utils.runs import Run
 from memecmd_utils.schemas import ColdStart, SummaryReply
 
 
-class NoSummaryAgent(RuntimeError):
+class NoSummaryAgent(MemecmdError, RuntimeError):
     """No model may be asked for summaries; the message says how to get one."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memecmd_utils import chat_columns
-from memecmd_utils.chat_columns import MEME_COLUMNS, Cell, ChatFileError, Place
+from memecmd_utils.chat_columns import MEME_COLUMNS, Cell, ChatFileError, Place, is_nameless
 
 DELIMITERS = (",", ";", "\t", "|", "，", "；")
 
@@ -19,40 +19,46 @@ class Table:
     rows: list[list[str]]
     lines: list[int]
     """Line of the file on which each row begins, from 1."""
+    ends: list[str]
+    """The line break after each row; the last row may have none."""
     delimiter: str
-    newline: str
 
-    def cells(self, name: str, given: Mapping[str, str]) -> list[Cell]:
-        """Messages, one a row. Raises `ChatFileError` with file and line."""
+    def cells(self, name: str, given: Mapping[str, str]) -> tuple[list[Cell], str]:
+        """Messages, one a row, and the columns read, in words. Raises `ChatFileError` with the line."""
         header = self.rows[0]
-        twice = sorted({column for column in header if header.count(column) > 1 and column.strip()})
-        if twice:
-            raise ChatFileError(f"{name} line 1: two columns are called {twice[0]!r}; names must differ")
-        columns = chat_columns.find(header, given, f"{name} line 1")
-        out = []
-        for number, (row, line) in enumerate(zip(self.rows[1:], self.lines[1:], strict=True), start=1):
-            where = f"{name} line {line}"
-            if not any(cell.strip() for cell in row):
-                continue
+        rows = [
+            (number, f"{name} line {line}", row)
+            for number, (row, line) in enumerate(zip(self.rows, self.lines, strict=True))
+            if number and any(cell.strip() for cell in row)
+        ]
+        for _, where, row in rows:
             if len(row) > len(header):
                 raise ChatFileError(
                     f"{where}: {len(row)} cells under {len(header)} columns; a text that holds "
                     f"{self.delimiter!r} must stand in double quotes"
                 )
-            values = dict(zip(header, row, strict=False))
-            out.append(
-                Cell(
-                    Place(number),
-                    where,
-                    str(values.get(columns.get("chat", ""), "")).strip() or "chat",
-                    chat_columns.message(values, columns, where),
-                    values.get(columns.get("order", "")),
-                    values.get(columns.get("time", "")),
-                )
+        values = [
+            {column: cell for column, cell in zip(header, row, strict=False) if not is_nameless(column)}
+            for _, _, row in rows
+        ]
+        columns = chat_columns.settle(values, header, given, f"{name} line 1")
+        twice = [column for column in columns.of.values() if header.count(column) > 1]
+        if twice:
+            raise ChatFileError(f"{name} line 1: two columns are called {twice[0]!r}; names must differ")
+        chats = chat_columns.chat_names([chat_columns.text_of(columns.value(v, "chat")) for v in values])
+        out = [
+            Cell(
+                Place(number),
+                where,
+                chat,
+                chat_columns.message(found, columns, where),
+                *(columns.value(found, part) for part in ("order", "time", "date")),
             )
-        return out
+            for (number, where, _), found, chat in zip(rows, values, chats, strict=True)
+        ]
+        return out, columns.text()
 
-    def render(self, memes: Mapping[Place, Mapping[str, Any]]) -> str:
+    def render(self, memes: Mapping[Place, Mapping[str, Any]], _position: str = "before") -> str:
         """The table with the columns `MEME_COLUMNS` at its end; those of an earlier insertion are replaced.
 
         All other cells are written as they were read, also those that begin with `=`, `+`, `-` or `@`: they
@@ -60,15 +66,13 @@ class Table:
         apart from the minus of a number.
         """
         kept = [place for place, name in enumerate(self.rows[0]) if name not in MEME_COLUMNS]
-        written = [_line([*(self.rows[0][i] for i in kept), *MEME_COLUMNS], self.delimiter)]
-        for number, row in enumerate(self.rows[1:], start=1):
-            if not row:
-                written.append("")
-                continue
-            added = [_cell(memes.get(Place(number), {}).get(name)) for name in MEME_COLUMNS]
+        written = []
+        for number, (row, end) in enumerate(zip(self.rows, self.ends, strict=True)):
+            found = memes.get(Place(number), {})
+            added = [_cell(found.get(name)) for name in MEME_COLUMNS] if number else MEME_COLUMNS
             own = [row[i] if i < len(row) else "" for i in kept]
-            written.append(_line([*own, *added], self.delimiter))
-        return "".join(line + self.newline for line in written)
+            written.append((_line([*own, *added], self.delimiter) if row else "") + end)
+        return "".join(written)
 
 
 def read(text: str, name: str, given: Mapping[str, str]) -> Table:
@@ -76,11 +80,12 @@ def read(text: str, name: str, given: Mapping[str, str]) -> Table:
 
     Raises `ChatFileError` for a file without rows and for quotes that are not closed.
     """
-    newline = "\r\n" if "\r\n" in text else "\r" if "\r" in text and "\n" not in text else "\n"
     delimiter = _delimiter(text, given)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    raw = io.StringIO(text, newline="").readlines()
+    reader = csv.reader(raw, delimiter=delimiter, strict=True)
     rows: list[list[str]] = []
     lines: list[int] = []
+    ends: list[str] = []
     try:
         while True:
             line = reader.line_num + 1
@@ -89,13 +94,21 @@ def read(text: str, name: str, given: Mapping[str, str]) -> Table:
                 break
             rows.append(row)
             lines.append(line)
+            last = raw[reader.line_num - 1]
+            ends.append(last[len(last.rstrip("\r\n")) :])
     except csv.Error as error:
         raise ChatFileError(
             f"{name} line {line}: {error}; a text with quotes stands in quotes, each quote in it doubled"
         ) from error
     if not rows or not any(cell.strip() for cell in rows[0]):
         raise ChatFileError(f"{name} line 1: a header is expected, for example `speaker,text`")
-    return Table(rows, lines, delimiter, newline)
+    return Table(rows, lines, ends, delimiter)
+
+
+def is_table(text: str) -> bool:
+    """Whether the first line is the header of a table that says who speaks and what."""
+    header = next(csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text, {})), [])
+    return {"speaker", "text"} <= set(chat_columns.recognised(header))
 
 
 def _delimiter(text: str, given: Mapping[str, str]) -> str:

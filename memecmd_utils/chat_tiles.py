@@ -122,20 +122,21 @@ def tail(right: bool, k: int, fill: Colour, ground: Colour) -> Image.Image:
 
 
 @lru_cache(maxsize=512)
-def avatar(name: str, right: bool, k: int, ground: Colour) -> Image.Image:
-    """Draw a rounded square with the name's first letter or emoji, in a colour that the name fixes.
+def avatar(name: str, right: bool, k: int, ground: Colour, sign: str | None = None) -> Image.Image:
+    """Draw a rounded square with a sign in it, in a colour that the name fixes.
 
-    Each side has colours of its own, so that the two people of a chat never look alike. A person without
-    a name gets a silhouette.
+    `sign`: one or two characters (`linebreak.initials`); None: the name's first letter or emoji. Each side
+    has colours of its own, so that the two people of a chat never look alike. A person without a name gets
+    a silhouette.
     """
     side = AVATAR * k
     # sha256, not hash(): Python salts the latter, and a picture must not change between runs.
     fill = AVATAR_COLOURS[hashlib.sha256(name.encode()).digest()[0] % 4 + 4 * right]
     image = Image.new("RGB", (side, side), ground)
     rounded(image, ImageDraw.Draw(image), (0, 0, side, side), 5 * k, fill, ground)
-    letter = "".join(linebreak.clusters(linebreak.clean(name).strip())[:1]).upper()
+    letter = linebreak.initials([name])[name] if sign is None else sign
     if letter:
-        size = 19 * k
+        size = (19 if len(linebreak.clusters(letter)) == 1 else 14) * k
         x = (side - chat_text.length(letter, size)) // 2
         chat_text.write(image, (x, round(side / 2 + 0.38 * size)), letter, size, (255, 255, 255))
     else:

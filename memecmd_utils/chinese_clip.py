@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from memecmd_utils import images, model_files
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.schemas import Meme
 from memecmd_utils.vectors import Mode, RecordedVectors, recorded_names
 
@@ -19,6 +20,10 @@ MAX_TOKENS = 52
 """What the model reads of a text, with the two marks around it."""
 BATCH = {"cuda": 64, "cpu": 16}
 FIRST_SAFE_TORCH = (2, 6)  # from here on `torch.load` reads tensors only, unless it is told otherwise
+
+
+class CheckpointMissing(MemecmdError, FileNotFoundError):
+    """The checkpoint that the profile names is not there."""
 
 
 class ChineseClipScorer:
@@ -45,7 +50,7 @@ class ChineseClipScorer:
         name that cn_clip gives them, else downloaded there. Nothing is loaded before it is needed.
         """
         if checkpoint is not None and not checkpoint.is_file() and mode != "recorded":
-            raise FileNotFoundError(
+            raise CheckpointMissing(
                 f"clip_checkpoint: there is no file {checkpoint}; give the path of the .pt file, or set "
                 "clip_checkpoint=null to have the weights looked for in data/interim/clip"
             )
@@ -65,7 +70,7 @@ class ChineseClipScorer:
             if len(found) == 1:
                 return found[0]
             if found:
-                raise ValueError(
+                raise model_files.ModelError(
                     f"vectors of several checkpoints are recorded ({', '.join(found)}) and there is no "
                     f"{self._file}: put the checkpoint there, or give clip_checkpoint"
                 )
@@ -121,7 +126,7 @@ class ChineseClipScorer:
         if self._parts is None:
             self._load()
             if self.name != (now := f"cn_clip:{self._structure}@{model_files.file_digest(self._file)}"):
-                raise RuntimeError(
+                raise model_files.ModelError(
                     f"vectors of {self.name} are recorded, but {self._file} is {now}: give the old "
                     "checkpoint as clip_checkpoint, or move its vectors away for a fresh start"
                 )
@@ -134,14 +139,14 @@ class ChineseClipScorer:
             from cn_clip import clip
             from cn_clip.clip import utils
         except (ImportError, RuntimeError) as error:
-            raise RuntimeError(model_files.install_hint("Chinese-CLIP", error)) from error
+            raise model_files.ModelError(model_files.install_hint("Chinese-CLIP", error)) from error
         if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < FIRST_SAFE_TORCH:
-            raise RuntimeError(
+            raise model_files.ModelError(
                 f"torch {torch.__version__} runs code that a checkpoint may hold: install torch 2.6 or later"
             )
         known = clip.available_models()
         if self._structure not in known:
-            raise ValueError(f"clip_model {self._structure!r} is none of {', '.join(known)}")
+            raise model_files.ModelError(f"clip_model {self._structure!r} is none of {', '.join(known)}")
         info = utils._MODEL_INFO[self._structure]
         vision, text = info["struct"].split("@")
         try:
@@ -153,13 +158,13 @@ class ChineseClipScorer:
                 else:
                     model, preprocess = clip.load_from_name(self._structure, "cpu", str(self._folder))
         except (pickle.UnpicklingError, KeyError) as error:
-            raise RuntimeError(
+            raise model_files.ModelError(
                 f"{self._file} is no Chinese-CLIP checkpoint of plain tensors ({type(error).__name__}): it "
                 "must hold `state_dict`, and nothing that would have to be run to be read"
             ) from error
         except Exception as error:  # sizes that do not fit, a broken file, no way to the hub
             said = " ".join(str(error).split())[:300]
-            raise RuntimeError(
+            raise model_files.ModelError(
                 f"Chinese-CLIP {self._structure} cannot be loaded ({type(error).__name__}: {said}). "
                 "Download the checkpoint once and give its path as clip_checkpoint, "
                 f"or put it at {self._file}; clip_model must be its structure"

@@ -7,16 +7,19 @@ that all K share: a turn's draw is one number in [0, 1), and its rank is that nu
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import hub_counts, resampling, seeds, study_gates
+from memecmd_utils import hub_counts, seeds, statistics, study_gates
+from memecmd_utils.fast_retrieval import columns
 from memecmd_utils.study_data import StudyData
 
 LARGEST_K = 10
 DRAWS = 200
 COLUMNS = (
     "K", "memes", "mean grade", "mean grade low", "mean grade high", "mean grade of judged", "judged@K",
-    "repeats", "repeats low", "repeats high", "distinct memes", "entropy",
+    "repeats", "repeats low", "repeats high", "distinct memes", "entropy", "dialogues",
 )  # fmt: skip
-DIFFERENCES = ("K", "minus", "measure", "mean", "low", "high", "clear")
+DIFFERENCES = ("K", "minus", "measure", "mean", "low", "high", "clear", "dialogues")
+MEASURES = {"mean grade": (0.0, 2.0), "repeats": statistics.SHARE}
+"""What has an interval, with its smallest and largest possible value."""
 
 
 def tables(data: StudyData) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -36,38 +39,34 @@ def tables(data: StudyData) -> tuple[pd.DataFrame, pd.DataFrame]:
     sent = np.flatnonzero(study_gates.sent(data, top1, study_gates.own_rule(data))[0])
     if not len(sent):
         return pd.DataFrame(columns=list(COLUMNS)), pd.DataFrame(columns=list(DIFFERENCES))
-    drawn = resampling.resamples(data, "choice")
     clusters = np.array(data.clusters)[sent].tolist()
     grades = np.take_along_axis(data.gains, best, axis=1)[sent] / max(1, len(data.truth.graders))
-    luck, both = _luck(data)[sent], drawn.sums(np.ones((len(sent), 2)), clusters)
-    sums = {}
+    luck, found = _luck(data)[sent], {}
     for k in range(1, best.shape[1] + 1):
         chosen = draw(best[sent], luck, k)
         repeated = repeats(chosen, clusters).mean(axis=1)
         known = np.isfinite(grades[:, :k])
         fit = np.nan_to_num(grades[:, :k]).mean(axis=1) if data.truth.grades else np.full(len(sent), np.nan)
-        sums[k] = drawn.sums(np.column_stack([fit, repeated]), clusters)
-        (grade, again), *ends = drawn.estimates(sums[k], both)
+        found[k] = {m: statistics.mean(v, clusters) for m, v in zip(MEASURES, (fit, repeated), strict=True)}
         distinct, entropy = variety(chosen, len(data.meme_ids))
-        rows.append(
-            {
-                "K": k, "memes": len(sent),
-                "mean grade": grade, "mean grade low": ends[0][0], "mean grade high": ends[1][0],
-                "mean grade of judged": float(np.mean(grades[:, :k][known])) if known.any() else np.nan,
-                "judged@K": float(known.mean()) if data.truth.grades else np.nan,
-                "repeats": again, "repeats low": ends[0][1], "repeats high": ends[1][1],
-                "distinct memes": distinct, "entropy": entropy,
-            }
-        )  # fmt: skip
-        if k > 1:
-            found = drawn.differences((sums[k], both), (sums[1], both))
-            for measure, (mean, low, high) in zip(("mean grade", "repeats"), found.T, strict=True):
-                differences.append(
-                    {
-                        "K": k, "minus": 1, "measure": measure, "mean": mean, "low": low, "high": high,
-                        "clear": resampling.clear(low, high),
-                    }
-                )  # fmt: skip
+        row: dict[str, object] = {
+            "K": k, "memes": len(sent), "dialogues": len(set(clusters)),
+            "mean grade of judged": float(np.mean(grades[:, :k][known])) if known.any() else np.nan,
+            "judged@K": float(known.mean()) if data.truth.grades else np.nan,
+            "distinct memes": distinct, "entropy": entropy,
+        }  # fmt: skip
+        for measure, ends in MEASURES.items():
+            row |= columns(measure, statistics.estimate(found[k][measure], len(sent), ends))
+        rows.append(row)
+        for measure in MEASURES if k > 1 else ():
+            got = statistics.estimate(found[k][measure].minus(found[1][measure]), len(sent))
+            differences.append(
+                {
+                    "K": k, "minus": 1, "measure": measure, "mean": got.mean, "low": got.low,
+                    "high": got.high, "clear": statistics.clear(got.low, got.high),
+                    "dialogues": got.clusters,
+                }
+            )  # fmt: skip
     return pd.DataFrame(rows, columns=list(COLUMNS)), pd.DataFrame(differences, columns=list(DIFFERENCES))
 
 
@@ -109,7 +108,8 @@ def sentence(table: pd.DataFrame, differences: pd.DataFrame) -> str:
         return "The library holds one meme, so no K can be compared with another."
     of = differences[differences["K"] == last["K"]].set_index("measure")
     text = (
-        f"From K = 1 to K = {last['K']:.0f} the expected share of memes that repeat an earlier one of their "
+        f"From K = 1 to K = {last['K']:.0f}, over {last['dialogues']:.0f} dialogues, the expected share of "
+        "memes that repeat an earlier one of their "
         f"dialogue goes from {first['repeats']:.2f} to {last['repeats']:.2f} "
         f"({_said(of.loc['repeats'])}), distinct memes from {first['distinct memes']:.0f} to "
         f"{last['distinct memes']:.0f} and the entropy of use from {first['entropy']:.2f} to "
@@ -128,4 +128,4 @@ def sentence(table: pd.DataFrame, differences: pd.DataFrame) -> str:
 
 
 def _said(row: pd.Series) -> str:
-    return f"difference {resampling.said(row)}, {resampling.verdict(row)}"
+    return f"difference {statistics.said(row)}, {statistics.verdict(row)}"

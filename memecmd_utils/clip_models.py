@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memecmd_utils import images, template_sources
+from memecmd_utils import images, model_files, template_sources
 from memecmd_utils.clip_towers import TRAINED_TOKENS, Dtype, ModelMissing, Towers
 from memecmd_utils.vectors import Mode, RecordedVectors, recorded_names
 
@@ -131,7 +131,7 @@ class DualEncoder:
         found = [n for beginning in labels for n in recorded_names(self._read_dirs, f"clip:{beginning}@")]
         found = [name for name in found if name.endswith(f"-{self._dtype}")]
         if len(found) > 1:
-            raise ValueError(
+            raise model_files.ModelError(
                 f"vectors of several versions of {label} are recorded ({', '.join(found)}): say which as "
                 "NAME@COMMIT, or move the others away"
             )
@@ -156,7 +156,7 @@ class DualEncoder:
                 recorded.name.rpartition("/")[2]
                 != (now := self._named(self._towers.load())).rpartition("/")[2]
             ):
-                raise RuntimeError(
+                raise model_files.ModelError(
                     f"vectors of {recorded.name} are recorded, but {now} is what loads now: give the old one "
                     "as NAME@COMMIT, or move its vectors away for a fresh start"
                 )
@@ -164,7 +164,7 @@ class DualEncoder:
             rows = encode(part)
             lengths = np.linalg.norm(rows, axis=1)
             if ((lengths > 0) & (lengths < SHORTEST)).any() or (lengths > LONGEST).any():
-                raise ValueError(
+                raise model_files.ModelError(
                     f"{recorded.name} gives {kind} of length {lengths.min():.2g} to {lengths.max():.2g}: "
                     f"float16 keeps the length of rows from {SHORTEST:g} to {LONGEST:g} only"
                 )

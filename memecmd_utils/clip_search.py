@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from memecmd_utils import clip_tuning, model_files, storage
+from memecmd_utils.errors import ExtraMissing
 from memecmd_utils.template_settings import MemeRetrieval
 from memecmd_utils.tuning_data import Pair
 
@@ -142,7 +143,7 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise RuntimeError(
+        raise ExtraMissing(
             "a search needs optuna: pip install -e '.[search]', or set meme_retrieval.trials=0 and tune=true "
             "to tune with the settings as they are"
         ) from error

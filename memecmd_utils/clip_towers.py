@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from memecmd_utils import images, model_files, paths
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.sentence_embedder import COMMIT
 
 TRAINED_TOKENS = {"clip": 77, "align": 64, "chinese_clip": 52}
@@ -15,7 +16,7 @@ BATCH = {"cuda": 64, "cpu": 16}
 Dtype = Literal["float32", "float16"]
 
 
-class ModelMissing(RuntimeError):
+class ModelMissing(MemecmdError, RuntimeError):
     """A model that cannot be had here; a table can print the message in its place."""
 
 
@@ -39,7 +40,7 @@ class Towers:
         self._folder = folder if folder.is_dir() else None
         self.label, _, self._pinned = (folder.name, "", "") if self._folder else model.partition("@")
         if self._pinned and not COMMIT.fullmatch(self._pinned):
-            raise ValueError(f"model {model!r}: after the @ stands a commit, 40 hex digits")
+            raise model_files.ModelError(f"model {model!r}: after the @ stands a commit, 40 hex digits")
         self._model, self._device, self._dtype = model, device, dtype
         self._batch, self._download = batch, download
         self._parts: dict[str, Any] = {}
@@ -75,7 +76,9 @@ class Towers:
         config = self._part("AutoConfig", download)
         if config.model_type not in TRAINED_TOKENS:
             kinds = ", ".join(TRAINED_TOKENS)
-            raise ValueError(f"{self.label} is of the kind {config.model_type!r}, which is none of {kinds}")
+            raise model_files.ModelError(
+                f"{self.label} is of the kind {config.model_type!r}, which is none of {kinds}"
+            )
         return min(TRAINED_TOKENS[config.model_type], config.text_config.max_position_embeddings)
 
     def counts(self, texts: Sequence[str], download: bool = True) -> list[int]:

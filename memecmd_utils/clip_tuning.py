@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from memecmd_utils import model_files, paths, storage, tuning_trainer
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.template_settings import MemeRetrieval
 from memecmd_utils.tuning_data import Pair
 from memecmd_utils.tuning_model import TunedModel, quiet
@@ -28,6 +29,10 @@ DECIDING = {
     "learning_rate", "edge_learning_rate", "weight_decay", "betas", "epsilon",
 }  # fmt: skip
 """Settings that decide what comes out; under other values of the rest a tuning may be resumed."""
+
+
+class TuningError(MemecmdError, ValueError):
+    """Pairs, settings or a folder that no tuning can go on with; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def tune(
     """Fine-tune `model` (default: `settings.model`) on `pairs`; everything goes to `folder`.
 
     Both selections are kept where `test` is given. A tuning that is finished is read, one that was broken
-    off is resumed, one with other pairs or settings in the same folder is refused (`ValueError`). Raises
+    off is resumed, one with other pairs or settings in the same folder is refused (`TuningError`). Raises
     `RuntimeError` where packages, weights or memory are wanting.
     """
     _check(pairs, validation, settings, test)
@@ -78,7 +83,7 @@ def tune(
     plan = _plan(name, pairs, sets, settings, seed)
     if (before := _read(folder / "plan.json")) not in (None, plan):
         other = sorted(key for key in plan | before if plan.get(key) != before.get(key))
-        raise ValueError(
+        raise TuningError(
             f"{folder} holds a tuning with other {', '.join(other)}: give another folder, or remove it"
         )
     if (folder / "tuned.json").is_file():
@@ -122,7 +127,7 @@ def load_tuned(folder: Path, selection: str = "validation") -> Tuned:
         state = "was broken off: run it again" if (folder / "plan.json").is_file() else "is none"
         raise FileNotFoundError(f"a finished tuning in {folder} {state}")
     if selection not in done["epochs"]:
-        raise ValueError(f"selection {selection}: {folder} was tuned without test pairs")
+        raise TuningError(f"selection {selection}: {folder} was tuned without test pairs")
     history, steps = (pd.read_csv(folder / f"{name}.csv") for name in ("history", "steps"))
     folders = {name: folder / "weights" / name for name in done["epochs"]}
     return Tuned(history, steps, done["epochs"], folders, selection)
@@ -146,11 +151,11 @@ def _check(
     test: Sequence[Pair] | None,
 ) -> None:
     if len(pairs) < 2 or not validation:
-        raise ValueError(
+        raise TuningError(
             f"{len(pairs)} pairs to tune on and {len(validation)} to validate on: at least 2 and 1 are needed"
         )
     if settings.selection == "paper" and not test:
-        raise ValueError("selection: paper picks the epoch by the test set: give the test pairs")
+        raise TuningError("selection: paper picks the epoch by the test set: give the test pairs")
     every = [*pairs, *validation, *(test or ())]
     missing = [pair.image for pair in every if not Path(pair.image).is_file()]
     if missing:
@@ -159,7 +164,7 @@ def _check(
             "leave their pairs out"
         )
     if blank := sum(not pair.text.strip() for pair in every):
-        raise ValueError(f"{blank} of {len(every)} pairs have a blank text: leave them out")
+        raise TuningError(f"{blank} of {len(every)} pairs have a blank text: leave them out")
 
 
 def _plan(

@@ -20,6 +20,7 @@ from memecmd_utils import (
     release,
     report,
     results,
+    run_summary,
     storage,
     study_pages,
     tables,
@@ -28,21 +29,21 @@ from memecmd_utils.run_records import Records as Records
 from memecmd_utils.run_records import load as load
 from memecmd_utils.runs import Run
 
-CASE_TURNS = 10
-"""Turns that Figure 5 shows of each case; Table 2 counts all of them."""
-PAPER_STRATEGIES = ("greedy", "sampling", "random")
 STRATEGY_WORDS = {"greedy": "Greedy", "sampling": "Sampling", "random": "Random"}
 
 
 def case_pictures(run: Run, records: Records) -> tuple[list[Image.Image], list[str]]:
-    """Screenshots of Figure 5 and their labels, in the order a to f."""
+    """Screenshots of Figure 5 and their labels, in the order a to f, with all turns that Table 2 counts.
+
+    None where no dialogue serves.
+    """
     memes = {meme.meme_id: meme for meme in records.memes}
     by_id = {dialogue.dialogue_id: dialogue for dialogue in records.dialogues}
     images, labels = [], []
-    for name in tables.case_dialogues(records.placements, records.dialogues):
-        for strategy in PAPER_STRATEGIES:
+    for name in tables.case_dialogues(records.placements, records.dialogues, run.profile):
+        for strategy in tables.case_strategies(run.profile):
             _, picture = evaluation_run.screenshot(
-                run, by_id[name], records.placements, strategy, memes, CASE_TURNS
+                run, by_id[name], records.placements, strategy, memes, run.profile.n_turns
             )
             images.append(picture)
             labels.append(f"{name}, {STRATEGY_WORDS[strategy]}")
@@ -94,7 +95,8 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         (figures_dir / "fig2_keywords.png", "Figure 2. Keywords of the four annotated dimensions."),
         (
             figures_dir / "fig3_scores.png",
-            "Figure 3. Retrieval scores of all memes at all turns; best of each turn.",
+            "Figure 3. Retrieval scores of all memes at all turns, and the best of each turn: above in "
+            "news-based dialogues, as in the paper's Figure 3, below in role-based ones.",
         ),
         (
             figures_dir / "fig4_consistency.png",
@@ -102,7 +104,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         ),
         (
             figures_dir / "fig5_cases.png",
-            f"Figure 5. First {CASE_TURNS} turns of two dialogues under Greedy, Sampling and Random.",
+            "Figure 5. Dialogues under Greedy, Sampling and Random; Table 2 has the scores of each.",
         ),
     ]
     chat_images = whole_chats(run, records)
@@ -128,7 +130,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
             records.truth.grades,
         ),
         dataset_dir=run.folder / "release",
-        sections=sections(records, numbers),
+        sections=sections(run, records, numbers),
         answers=study_pages.answers(run, numbers),
         chats=chats,
         library=library,
@@ -156,11 +158,11 @@ def whole_chats(run: Run, records: Records) -> list[tuple[Image.Image, str]]:
             evaluation_run.screenshot(run, by_id[name], records.placements, "greedy", memes)[1],
             f"{name}, Greedy",
         )
-        for name in tables.case_dialogues(records.placements, records.dialogues)
+        for name in tables.case_dialogues(records.placements, records.dialogues, run.profile)
     ]
 
 
-def sections(records: Records, numbers: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+def sections(run: Run, records: Records, numbers: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     """Plain words above the tables: what the judge is worth, what was left unscored."""
     counts = numbers["ratings"]
     unscored = f"{counts['unscored']} of {counts['total']} ratings are unscored"
@@ -171,6 +173,6 @@ def sections(records: Records, numbers: Mapping[str, Any]) -> Sequence[tuple[str
             "What could not be scored",
             f"{unscored}; {numbers['dialogues']['summaries_unscored']} summaries and "
             f"{sum(bool(a.unscored) for a in records.annotations)} annotations are unscored; {broken} turns "
-            "still break a rule of the prompts.",
+            f"still break a rule of the prompts. {run_summary.not_recorded(run.profile, run.folder)}".strip(),
         ),
     ]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memecmd_utils import prompting, replies, seeds, storage
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.llm import Chat, Message, Request, Sampling
 from memecmd_utils.profiles import Profile
 from memecmd_utils.schemas import (
@@ -145,7 +146,7 @@ async def write_scenarios(
     return done, failed
 
 
-class NoScenario(RuntimeError):
+class NoScenario(MemecmdError, RuntimeError):
     """The model has no usable scenario, or no details for it, also after all attempts."""
 
 

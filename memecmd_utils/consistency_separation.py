@@ -175,8 +175,7 @@ def score(
 def compare(scores: pd.DataFrame, profile: Profile) -> pd.DataFrame:
     """AUC of fitting against other memes before and after, and their paired difference: columns `TABLE`.
 
-    Memes are compared within a half only, where one model scored all of them. Dialogues are resampled within
-    their half, the same ones for both models.
+    Memes are compared within a half only, where one model scored all of them.
     """
     rows = []
     for text in TEXTS:
@@ -188,7 +187,7 @@ def compare(scores: pd.DataFrame, profile: Profile) -> pd.DataFrame:
             if here.empty:
                 continue
             rng = seeds.rng(profile.seed, "separation", text, against)
-            before, after, difference = paired_auc.before_after(here, rng, profile.bootstrap_samples)
+            before, after, difference = paired_auc.before_after(here, rng)
             rows.append(
                 {
                     "text": text,

@@ -1,6 +1,7 @@
 """The contact sheet of a meme library, and the curation file that it helps to fill."""
 
 import csv
+import unicodedata
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -39,11 +40,16 @@ class LeftOut(NamedTuple):
 def read_curation(path: Path, known: Collection[str]) -> dict[str, Decision]:
     """Read a curation file (CSV with `file,action,why`), by file.
 
-    Raises `LibraryError` naming the line for an unknown file or action and for contradicting lines.
+    Names may be guarded, as the contact sheet and `rejected.csv` write them, or as they are. Blanks around a
+    name that a spreadsheet took away are put back where one file alone can be meant. Raises `LibraryError`
+    naming the line for an unknown file or action and for contradicting lines.
     """
     if not path.is_file():
         raise LibraryError(f"curation file {path} does not exist: correct `curation` in the profile")
     decisions: dict[str, Decision] = {}
+    loose: dict[str, list[str]] = {}
+    for name in known:
+        loose.setdefault(_loosely(name), []).append(name)
     try:
         # "utf-8-sig" because spreadsheet programs put a byte order mark in front.
         with path.open(encoding="utf-8-sig", newline="") as handle:
@@ -52,19 +58,35 @@ def read_curation(path: Path, known: Collection[str]) -> dict[str, Decision]:
                 raise LibraryError(f"curation file {path.name}: the first line must be file,action,why")
             for row in reader:
                 where = f"curation file {path.name} line {reader.line_num}"
-                file, action = (row["file"] or "").strip(), (row["action"] or "").strip().lower()
-                if not file and not action:
+                cell, action = row["file"] or "", (row["action"] or "").strip().lower()
+                if not cell.strip() and not action:
                     continue
                 if action not in ACTIONS:
                     raise LibraryError(f"{where}: action {action!r} is neither keep nor drop")
+                file = storage.unguarded(cell)
                 if file not in known:
-                    raise LibraryError(f"{where}: there is no file {file!r} in the sources")
+                    file = cell
+                if file not in known:
+                    bare = _loosely(cell)
+                    meant = loose.get(storage.unguarded(bare)) or loose.get(bare) or []
+                    if len(meant) > 1:
+                        raise LibraryError(
+                            f"{where}: {cell!r} may be any of {sorted(meant)}: name it exactly"
+                        )
+                    if not meant:
+                        raise LibraryError(f"{where}: there is no file {cell.strip()!r} in the sources")
+                    file = meant[0]
                 if file in decisions and decisions[file].action != action:
                     raise LibraryError(f"{where}: {file!r} is kept on one line and dropped on another")
-                decisions[file] = Decision(file, action, (row.get("why") or "").strip())
+                decisions[file] = Decision(file, action, storage.unguarded(row.get("why") or "").strip())
     except UnicodeDecodeError as error:
         raise LibraryError(f"curation file {path.name} is not UTF-8: save it as CSV UTF-8") from error
     return decisions
+
+
+def _loosely(name: str) -> str:
+    """A name as it may come back from a spreadsheet or an editor: no blanks around it, signs composed."""
+    return unicodedata.normalize("NFC", name.strip())
 
 
 def write_contact_sheet(

@@ -4,9 +4,18 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from memecmd_utils import cold_start, dialogue_generation, evaluation, judges, prompting, start_plan
+from memecmd_utils import (
+    cold_start,
+    dialogue_generation,
+    endpoint_embedder,
+    evaluation,
+    judges,
+    prompting,
+    start_plan,
+)
 from memecmd_utils.annotation import annotation_request
-from memecmd_utils.budget import BATCH_DISCOUNT, Ledger, Spent
+from memecmd_utils.budget import BATCH_DISCOUNT, pictures_of
+from memecmd_utils.ledger import Ledger, Spent
 from memecmd_utils.llm import Request
 from memecmd_utils.profiles import Endpoint, Profile
 from memecmd_utils.schemas import ColdStart, Dialogue, Meme, Placement, RolePair, Turn
@@ -17,6 +26,8 @@ BATCH_WINDOW_S = 24 * 3600.0
 """The one completion window that the Batch API has: results come within it."""
 REMOTE_SECONDS_PER_CALL = 2.0
 LOCAL_TOKENS_IN_PER_S, LOCAL_TOKENS_OUT_PER_S = 80.0, 12.0
+UNSAID_TOKENS_PER_IMAGE = 765
+"""Where an endpoint does not say: four tiles of gpt-4o, between most models (170 to 260) and gpt-4o-mini."""
 REPLY_TOKENS = {"annotation": 160, "scenario": 120, "utterance": 18, "summary": 110}
 
 
@@ -37,6 +48,12 @@ class Line:
 
 def _characters(request: Request) -> int:
     return sum(len(message.text) for message in request.messages)
+
+
+def tokens_per_image(endpoint: Endpoint) -> int:
+    """Of a picture of one tile, also where the endpoint does not say."""
+    said = endpoint.tokens_per_image
+    return UNSAID_TOKENS_PER_IMAGE if said is None else said
 
 
 def _line(
@@ -85,10 +102,9 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     if profile.shard:  # it makes dialogues and nothing else
         n_memes = 0
     lines = []
-    seen = annotator.tokens_per_image if annotator.vision and profile.llm == "openai" else 0
-    t_in = n_memes * (
-        _characters(annotation_request(meme, 0, flag_unsafe=profile.flag_unsafe)) * per_char + seen
-    )
+    sees = annotator.vision and profile.llm == "openai"
+    asked = annotation_request(meme, 0, (lambda meme: "") if sees else None, profile.flag_unsafe)
+    t_in = n_memes * (_characters(asked) * per_char + pictures_of(asked) * tokens_per_image(annotator))
     lines.append(
         _line(
             "02 annotation",
@@ -140,6 +156,7 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
                 calls * REPLY_TOKENS[task],
             )
         )
+    lines += _embedding_lines(profile, n_memes, n_dialogues, n_role)
     lines += _judge_lines(profile, 0 if profile.shard else n_dialogues, n_memes, start, meme, per_char)
     if profile.other_summaries:
         summarised = 0 if profile.shard else min(profile.other_summaries, n_dialogues)
@@ -154,10 +171,15 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
 def beside(table: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
     """Add a total, and where the run has asked a model what it really used so far.
 
-    Real calls are those that were or may have been paid; tokens are the endpoint's own counts.
+    Real calls are those that were or may have been paid; tokens are the endpoint's own counts. What the
+    estimate does not know of has a row of its own.
     """
     real = bool(ledger.spent)
     table = table.copy()
+    others = [key for key in ledger.spent if key not in set(table.ledger)]
+    if others:
+        rows = [Line(f"other: {' '.join(dict.fromkeys(key))}", "", 0, 0, 0, 0.0, 0.0, key) for key in others]
+        table = pd.concat([table, pd.DataFrame(rows)], ignore_index=True)
     if real:
         spent = [ledger.spent.get(key, Spent()) for key in table.ledger]
         table["real_calls"] = [s.calls + s.unsure_calls for s in spent]
@@ -179,6 +201,30 @@ def as_text(table: pd.DataFrame) -> str:
         for name in table.columns[2:]
     }  # fmt: skip
     return table.to_string(index=False, formatters=formats)
+
+
+def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: int) -> list[Line]:
+    """Vectors that an endpoint makes: of scenarios, annotations and summaries, or for the consistency."""
+    endpoint = profile.endpoints.embedder
+    if endpoint is None or "endpoint" not in (profile.embedder, profile.consistency_embedder):
+        return []
+    per_char = profile.tokens_per_character
+    n_turns = 0 if profile.shard else n_dialogues * profile.n_turns
+    if profile.embedder == "endpoint":
+        n_summaries = n_turns - n_turns // profile.n_turns
+        texts = n_role + 4 * n_memes + 3 * n_summaries
+        tokens = n_role * REPLY_TOKENS["scenario"] / 2 + n_memes * REPLY_TOKENS["annotation"]
+        tokens += n_summaries * (
+            REPLY_TOKENS["summary"] + 3 * per_char * len(profile.query_instruction or "")
+        )
+    else:
+        texts = n_memes + n_turns
+        tokens = n_memes * len(_typical_meme().text) * per_char + n_turns * REPLY_TOKENS["utterance"]
+    calls = -(-texts // endpoint_embedder.INPUTS)
+    usd = tokens * (endpoint.usd_per_million_in or 0.0) / 1e6
+    hours = calls * REMOTE_SECONDS_PER_CALL / 3600
+    ledger = (endpoint_embedder.TASK, endpoint_embedder.TASK)
+    return [Line("04 embedding", endpoint.model, calls, round(tokens), 0, usd, hours, ledger)]
 
 
 def _judge_lines(
@@ -225,15 +271,17 @@ def _judge_lines(
         )  # fmt: skip
         calls, t_in, t_out = 0, 0.0, 0.0
         sees = judge.llm == "openai" and endpoint.vision
-        seen = endpoint.tokens_per_image * 2 if sees else 0
         screenshot = ("estimate", lambda: b"") if sees else None
-        spans = evaluation.lengths(profile.n_turns)
+        spans = [min(10, profile.n_turns)]
+        if profile.judge_unit == "dialogue":
+            spans = evaluation.lengths(profile.n_turns)
         for memes_sent in (sampled if profile.judge_unit == "meme" else sent).values():
-            n_calls = round(memes_sent) if profile.judge_unit == "meme" else n_dialogues * len(spans)
-            shown = min(10, profile.n_turns) if profile.judge_unit == "meme" else profile.n_turns
-            request = judges.rating_request(dialogue, [placed], {"m": meme}, shown, 0, screenshot)
-            calls += n_calls
-            t_in += n_calls * (_characters(request) * per_char + seen)
+            for shown in spans:
+                request = judges.rating_request(dialogue, [placed], {"m": meme}, shown, 0, screenshot)
+                n_calls = round(memes_sent) if profile.judge_unit == "meme" else n_dialogues
+                calls += n_calls
+                seen = pictures_of(request) * tokens_per_image(endpoint)
+                t_in += n_calls * (_characters(request) * per_char + seen)
             each = memes_sent if profile.judge_unit == "meme" else memes_sent * sum(spans) / profile.n_turns
             t_out += each * 60
         local = judge.local_model

@@ -9,8 +9,22 @@ from contextlib import contextmanager
 from typing import Any
 
 from memecmd_utils import dialogue_run, news, shards
+from memecmd_utils.errors import ExtraMissing
 from memecmd_utils.profiles import Profile, ProfileError
 from memecmd_utils.runs import Run
+
+
+def refusal(profile: Profile) -> str:
+    """Why Dask cannot make the dialogues that a profile wants it to make; empty where it can, or need not."""
+    if profile.engine != "dask" or profile.mode == "recorded" or profile.llm == "authored":
+        return ""
+    if profile.mode == "live":
+        return "engine: dask needs mode: auto, for the parts are put together from recordings"
+    if profile.shard:
+        return "engine: dask makes all shards by itself: leave `shard` out"
+    if profile.llm == "local":
+        return "engine: dask needs an endpoint: every worker would load the local model anew"
+    return ""
 
 
 def prepare(run: Run) -> int:
@@ -22,12 +36,8 @@ def prepare(run: Run) -> int:
     profile = run.profile
     if profile.engine != "dask" or profile.mode == "recorded" or profile.llm == "authored":
         return 0
-    if profile.mode == "live":
-        raise ProfileError("engine: dask needs mode: auto, for the parts are put together from recordings")
-    if profile.shard:
-        raise ProfileError("engine: dask makes all shards by itself: leave `shard` out")
-    if profile.llm == "local":
-        raise ProfileError("engine: dask needs an endpoint: every worker would load the local model anew")
+    if why := refusal(profile):
+        raise ProfileError(why)
     news.load(profile)  # feeds are read here, once, and not by every worker
     with _client(profile) as client:
         return launch(run, client)
@@ -65,7 +75,7 @@ def _client(profile: Profile) -> Iterator[Any]:
     try:
         from distributed import Client, LocalCluster
     except ImportError as error:
-        raise RuntimeError("engine: dask needs Dask: pip install -e '.[scale]'") from error
+        raise ExtraMissing("engine: dask needs Dask: pip install -e '.[scale]'") from error
     if profile.scheduler is not None:
         with Client(profile.scheduler) as client:
             client.wait_for_workers(1, timeout=60)

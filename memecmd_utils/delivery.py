@@ -13,6 +13,7 @@ from memecmd_utils.budget import Budget
 from memecmd_utils.llm_types import (
     Backend,
     EndpointError,
+    InDoubt,
     Reply,
     Request,
     RequestRejected,
@@ -25,6 +26,8 @@ MAX_TRIES = 10
 """Of one request, while others get through. With 20 % of calls failing at random: one in ten million."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 4.0
 """Ten tries end within 42 s: one request that always fails is given up before its endpoint is."""
+MAX_DOUBTS = 3
+"""Neutral requests for one request: its form may be given up and the next one be in doubt, too."""
 PROBE_GAP_S = 1.0
 """Between two requests to an endpoint that may be dead."""
 WATCH_SHARE, LOOK_SHARE = 0.4, 0.25
@@ -51,19 +54,29 @@ class Delivery:
         self._dead: EndpointError | None = None
         self._pauses: set[asyncio.Future[Any]] = set()
         self._probe: asyncio.Task[None] | None = None
+        self._neutral: dict[str, asyncio.Task[Reply]] = {}
 
-    async def send(self, request: Request, may_go: Callable[[], None] = lambda: None) -> Reply:
+    async def send(
+        self, request: Request, may_go: Callable[[], None] = lambda: None, ahead: bool = False
+    ) -> Reply:
         """Return the reply to `request`, after as many tries as it takes.
 
         A request that fails time and again while others get through, or that the endpoint rejects, comes
         back as a reply with `finish_reason` `failed` or `rejected`. Raises `EndpointError` when the endpoint
-        is dead or set up wrongly, and `BudgetReached`. `may_go` is called before every try and may raise.
+        is dead or set up wrongly, and `BudgetReached`. `may_go` is called before every try and may raise;
+        `ahead` lets it pass those that wait for a slot.
         """
-        tries, answered = 0, self.throttle.successes
+        tries, answered, doubts = 0, self.throttle.successes, 0
         while True:
-            outcome = await self._try(request, may_go)
+            outcome = await self._try(request, may_go, ahead)
             if isinstance(outcome, Reply):
                 return outcome
+            if isinstance(outcome, InDoubt):
+                doubts += 1
+                sure = doubts <= MAX_DOUBTS and await self._confirm(outcome, may_go)
+                if sure:
+                    continue
+                return Reply(text=str(outcome), finish_reason="rejected")
             # A rate limit says that the endpoint works: it costs the request no try.
             tries += not outcome.limited or self.throttle.successes == answered
             if tries >= MAX_TRIES:
@@ -79,6 +92,21 @@ class Delivery:
             # The slot is free while we wait. Jitter parts requests that failed together.
             wait = outcome.wait_s if outcome.wait_s is not None else back_off
             await self._pause(wait + random.uniform(0.0, 0.5) * back_off)
+
+    async def _confirm(self, doubt: InDoubt, may_go: Callable[[], None]) -> bool:
+        """Send a neutral request, counted and paid for like any other, and say whether it got through.
+
+        Requests in the same doubt share it. Raises `EndpointError` where it is refused as well.
+        """
+        task = self._neutral.get(doubt.way)
+        if task is None:
+            task = asyncio.ensure_future(self.send(doubt.neutral, may_go, ahead=True))
+            self._neutral[doubt.way] = task
+            # Nobody may be left to hear of it.
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())
+            task.add_done_callback(lambda _: self._neutral.pop(doubt.way))
+        await asyncio.wait({task})
+        return task.result().finish_reason != "failed"
 
     def stop_waiting(self) -> None:
         """Wake every request that waits for its next try, because there will be none."""
@@ -102,11 +130,13 @@ class Delivery:
         if self._dead is not None:
             raise self._dead.with_traceback(None)
 
-    async def _try(self, request: Request, may_go: Callable[[], None]) -> Reply | TransientFault:
-        sent_at = await self.throttle.acquire()
+    async def _try(
+        self, request: Request, may_go: Callable[[], None], ahead: bool
+    ) -> Reply | TransientFault | InDoubt:
+        sent_at = await self.throttle.acquire(ahead)
         try:
             self._check(may_go)
-            reserved = await self.budget.reserve(request)
+            reserved = await self.budget.reserve(request, self.backend.in_bulk)
             try:
                 self._check(may_go)  # the run may have stopped while we waited for money
             except BaseException:
@@ -118,15 +148,18 @@ class Delivery:
                 reply = await self._exchange(request)
             except TransientFault as error:
                 fault = error
-            except RequestRejected as error:
+            except (RequestRejected, InDoubt) as error:  # what is refused is not paid for
                 self.budget.release(reserved)
                 self.throttle.succeeded()
+                if isinstance(error, InDoubt):
+                    return error
                 return Reply(text=str(error), finish_reason="rejected")
             except (asyncio.CancelledError, NoSignOfLife):
                 self.budget.abandon(reserved)
                 raise
-            except BaseException:
-                self.budget.release(reserved)
+            except BaseException as error:
+                paid = isinstance(error, EndpointError) and error.paid
+                (self.budget.settle_unsure if paid else self.budget.release)(reserved)
                 raise
             if fault is not None:
                 (self.budget.settle_unsure if fault.paid else self.budget.release)(reserved)

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from memecmd_utils import prompting, replies, seeds, storage
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.llm import BrokenRules, Chat, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.profiles import Profile
 from memecmd_utils.progress import Progress
 from memecmd_utils.schemas import ColdStart, Dialogue, Summary, SummaryReply, Turn, Unfinished
-from memecmd_utils.utterance_rules import bare, borrowed, violations
+from memecmd_utils.utterance_rules import bare, borrowed, severity, violations
 
 Phase = Literal["initial", "early", "middle", "late"]
 MIDDLE_FROM, LATE_FROM = 7, 13
@@ -120,7 +121,7 @@ def example_lines() -> tuple[str, ...]:
     )
 
 
-class NoUtterance(RuntimeError):
+class NoUtterance(MemecmdError, RuntimeError):
     """The model has no usable text for a turn, also after all attempts."""
 
 
@@ -135,12 +136,12 @@ async def _utterance(
         text = reply.text if authored else replies.utterance_text(reply, (start.name_a, start.name_b))
         if not bare(text):
             raise UnusableReply("空的回复")
-        broken = violations(text, earlier, profile.max_utterance_chars)
+        broken = violations(text, earlier, profile.max_utterance_chars, (start.name_a, start.name_b))
         lifted = borrowed(text, example_lines(), [start.context, start.brief])
         if lifted:
             broken.append(f"照搬了例子里的“{lifted}”")
         if broken:
-            raise BrokenRules(text, broken)
+            raise BrokenRules(text, broken, severity(broken))
         return text
 
     answer = await chat.ask(request, parse)

@@ -5,12 +5,13 @@ import platform
 import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterator
-from importlib import metadata, util
+from importlib import metadata
 from typing import NamedTuple
 
-from memecmd_utils import freeze, local_llm, paths
-from memecmd_utils.profiles import Profile, ProfileError, load_profile, parse_settings
+from memecmd_utils import freeze, local_llm, paths, readiness
+from memecmd_utils.profiles import ProfileError, load_profile, parse_settings
 
 
 class Check(NamedTuple):
@@ -50,28 +51,23 @@ def checks(profile_name: str, settings: str) -> Iterator[Check]:
         yield Check("fail", str(error))
         return
     yield Check("ok", f"profile {profile.name}: llm={profile.llm}, mode={profile.mode}")
-    used = [profile.local_model] if profile.llm == "local" or profile.other_summaries else []
-    used += [judge.local_model or profile.local_model for judge in profile.judges if judge.llm == "local"]
-    for model in dict.fromkeys(used):
-        live = profile.mode != "recorded"
-        engine = util.find_spec("xllamacpp") is not None
-        weights = local_llm.weights_path(model).is_file() or bool(os.environ.get("MEMECMD_GGUF"))
-        ready = engine and weights
-        install = "make local-llm" + (
-            "" if model == Profile.model_fields["local_model"].default else f" MODEL={model}"
+    live = profile.mode != "recorded"
+    for model in readiness.local_models(profile):
+        lacking = local_llm.missing(model)
+        words = "; ".join(lacking) or "ready"
+        if lacking and not live:
+            words += " (needed for live runs only)"
+        yield Check(
+            "fail" if live and lacking else "info" if lacking else "ok", f"local model {model}: {words}"
         )
-        state = "ok" if ready else "fail" if live else "info"
-        words = (
-            "ready"
-            if ready
-            else f"not installed: {install}" + ("" if live else " (needed for live runs only)")
-        )
-        yield Check(state, f"local model {model}: {words}")
     if profile.llm == "openai" or any(judge.llm == "openai" for judge in profile.judges):
         for name in sorted(_key_names(profile)):
             given = bool(os.environ.get(name))
-            state = "ok" if given else "info" if profile.mode == "recorded" else "fail"
+            state = "ok" if given else "fail" if live else "info"
             yield Check(state, f"key in ${name}: {'set' if given else 'not set'}")
+    for lack in readiness.lacks(profile):
+        if lack.kind == "other":
+            yield Check("fail", lack.text)
 
 
 def _key_names(profile) -> set[str]:
@@ -81,8 +77,9 @@ def _key_names(profile) -> set[str]:
 
 
 def _core_requirements() -> list[str]:
-    requires = metadata.requires("memecmd") or []
-    return [re.split(r"[\[<>=!~; ]", r)[0] for r in requires if "extra ==" not in r]
+    # A shared environment holds the packages and not this project, so its own file says what it needs.
+    project = tomllib.loads((paths.root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [re.split(r"[\[<>=!~; ]", requirement)[0] for requirement in project["dependencies"]]
 
 
 def _installed(name: str) -> bool:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from memecmd_utils import seeds, statistics
+from memecmd_utils import statistics
+from memecmd_utils.errors import ExtraMissing
 from memecmd_utils.template_schemas import MemeReading, TemplateMeme
 from memecmd_utils.text_metrics import INSTALL, NOT_COMPUTED
 
@@ -64,7 +65,7 @@ def compare(readings: Sequence[Reading]) -> pd.DataFrame:
     try:
         from rapidfuzz.distance import Levenshtein
     except ImportError as error:
-        raise RuntimeError("error rates need rapidfuzz: pip install rapidfuzz") from error
+        raise ExtraMissing("error rates need rapidfuzz: pip install rapidfuzz") from error
     rows = []
     for reading in readings:
         read, recorded = plain(reading.read), plain(reading.recorded)
@@ -91,8 +92,8 @@ def compare(readings: Sequence[Reading]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def table(readings: Sequence[Reading], seed: int = 0, samples: int = 2000) -> pd.DataFrame:
-    """One row a measure: mean over memes with a 95 % interval from resampled templates, median, pooled value.
+def table(readings: Sequence[Reading]) -> pd.DataFrame:
+    """One row a measure: mean over memes with a 95 % interval over templates, median, pooled value.
 
     Pooled: all edits over all characters (words), so that long texts weigh more. Without readings or
     `rapidfuzz` the table has no rows, and `attrs["notes"]` says what to give.
@@ -113,8 +114,7 @@ def table(readings: Sequence[Reading], seed: int = 0, samples: int = 2000) -> pd
     }
     rows = {}
     for name in MEASURES:
-        rng = seeds.rng(seed, "bootstrap", "embedded text", name)
-        of = statistics.cluster_mean(found[name].tolist(), found["template"].tolist(), rng, samples)
+        of = statistics.cluster_mean(found[name].tolist(), found["template"].tolist())
         rows[name] = {
             "mean": of.mean,
             "low": of.low,

@@ -22,7 +22,10 @@ USE_THREADS = 4
 
 
 class Embedder(Protocol):
-    """Text to vectors. May have `query_instruction`, the text it puts before queries, and a `note`."""
+    """Text to vectors.
+
+    May have `query_instruction`, the text it puts before queries, a `note`, and `paid`: vectors cost money.
+    """
 
     name: str
     """Name and version: part of the key of a recorded vector."""
@@ -125,7 +128,9 @@ class RecordedEmbedder:
     ) -> None:
         self.embedder, self.mode = embedder, mode
         self.name = embedder.name
-        self._recorded = RecordedVectors(self.name, read_dirs, write_dir, mode)
+        self._recorded = RecordedVectors(
+            self.name, read_dirs, write_dir, mode, getattr(embedder, "paid", False)
+        )
 
     @property
     def used_keys(self) -> set[str]:

@@ -1,12 +1,13 @@
 """Stage 05: rate every placed meme with every judge, centred where the judge is small."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from memecmd_utils import judges, seeds
 from memecmd_utils.judges import Context
 from memecmd_utils.llm import Chat
+from memecmd_utils.llm_types import UNRECORDED
 from memecmd_utils.profiles import Profile
 from memecmd_utils.progress import Progress
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating
@@ -15,6 +16,8 @@ from memecmd_utils.selection import halves
 LENGTHS = (6, 12, 18)
 """Dialogue prefixes of Table 1."""
 
+Call = tuple[Dialogue, list[Placement], int]
+"""A dialogue, the memes of it that are rated, and how many turns are shown."""
 Draw = Callable[[Dialogue, Sequence[Placement], int], tuple[str, Callable[[], bytes]]]
 """Names, by a hash, the picture of a chat up to a turn, and makes it only when it is called."""
 
@@ -85,9 +88,18 @@ async def rate_yes_no(
     at_home = await judges.ask_yes_no(
         [(Context(dialogues[d], t), memes[m]) for d, t, m in pairs], chat, f"{judge}: placed memes"
     )
+    no_mean = "no held-out context could be scored"
+    if judges.STOPPED in at_home:
+        held_out, no_mean = [], judges.STOPPED
     elsewhere = await judges.ask_yes_no(
         [(contexts[half][i], memes[m]) for half, i, m in held_out], chat, f"{judge}: held-out contexts"
     )
+    # A mean over the contexts that happen to be on record is not the mean that a full run subtracts.
+    not_recorded = {
+        (half, meme): p
+        for (half, _, meme), p in zip(held_out, elsewhere, strict=True)
+        if isinstance(p, str) and p.startswith(UNRECORDED)
+    }
     means: dict[tuple[str, str], dict[str, float]] = {}
     for half, meme in needed:
         got = [
@@ -101,12 +113,15 @@ async def rate_yes_no(
     out = []
     for placed in placements:
         p = answers[placed.dialogue_id, placed.turn, placed.meme_id]
-        mean = means.get((split[placed.dialogue_id], placed.meme_id))
+        place = split[placed.dialogue_id], placed.meme_id
+        mean = means.get(place)
         scores: dict[str, float | str] = {}
         if isinstance(p, str):
             scores["unscored"] = p
+        elif place in not_recorded:
+            scores["unscored"] = not_recorded[place]
         elif mean is None:
-            scores["unscored"] = "no held-out context could be scored"
+            scores["unscored"] = no_mean
         else:
             scores |= {k: round(v, 4) for k, v in judges.centred(p, mean).items()}
             scores["overall"] = round(float(np.mean([scores[k] for k in DIMENSIONS])), 4)
@@ -127,8 +142,9 @@ async def rate_screenshots(
     """Rate by one call per dialogue, strategy and length (unit `dialogue`) or per placed meme (unit `meme`).
 
     `screenshot` specifies the picture of a dialogue's first n turns; without it the judge gets a transcript.
+    A judge that answers nearly none of the first calls is not asked for the others (`judges.unless_useless`).
     """
-    calls: list[tuple[Dialogue, list[Placement], int]] = []
+    calls: list[Call] = []
     for strategy in dict.fromkeys(p.strategy for p in placements):
         for name, dialogue in dialogues.items():
             here = sorted(
@@ -144,24 +160,32 @@ async def rate_screenshots(
                     if shown:
                         calls.append((dialogue, shown, n))
 
-    async def one(dialogue: Dialogue, shown: list[Placement], n: int) -> list[Rating]:
+    async def one(dialogue: Dialogue, shown: list[Placement], n: int) -> list[judges.MemeRating] | str:
         seed = int(seeds.rng(profile.seed, "rating", dialogue.dialogue_id, n).integers(2**31))
         picture = None if screenshot is None else screenshot(dialogue, shown, n)
         request = judges.rating_request(dialogue, shown, memes, n, seed, picture, profile.meme_position)
-        answer = await chat.ask(request, lambda reply: judges.parse_ratings(reply, len(shown)))
+        answer = await chat.ask(request, lambda reply: judges.parse_ratings(reply, len(shown)), again=False)
         bar.update()
-        rated = []
+        return f"{answer.outcome}: {answer.reason}" if answer.value is None else answer.value
+
+    def rated(call: Call, given: list[judges.MemeRating] | str) -> Iterator[Rating]:
+        _, shown, n = call
         for i, placed in enumerate(shown):
-            if answer.value is None:
-                scores: dict[str, float | str] = {"unscored": f"{answer.outcome}: {answer.reason}"}
+            if isinstance(given, str):
+                scores: dict[str, float | str] = {"unscored": given}
             else:
-                scores = {k: getattr(answer.value[i], k) for k in DIMENSIONS}
+                scores = {k: getattr(given[i], k) for k in DIMENSIONS}
                 scores["overall"] = float(np.mean(list(scores.values())))
-            rated.append(_rating(placed, chat, profile, judge, profile.judge_unit, n, scores))
-        return rated
+            yield _rating(placed, chat, profile, judge, profile.judge_unit, n, scores)
 
     with Progress(chat, len(calls), f"{judge}: ratings", "call") as bar:
-        return [r for group in await chat.side_by_side(one(*call) for call in calls) for r in group]
+        got = await judges.unless_useless(chat, len(calls), lambda i: one(*calls[i]), judges.is_no_answer)
+        bar.update(len(calls) - bar.done)
+    return [
+        rating
+        for call, given in zip(calls, got, strict=True)
+        for rating in rated(call, judges.STOPPED if given is None else given)
+    ]
 
 
 def _rating(

@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 from PIL import Image
 
-from memecmd_utils import chinese_clip, consistency, evaluation, llm, paths, promotion, screenshots, storage
+from memecmd_utils import (
+    chinese_clip,
+    consistency,
+    evaluation,
+    judges,
+    llm,
+    paths,
+    promotion,
+    screenshots,
+    storage,
+)
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
 
@@ -50,12 +60,16 @@ def drawing(run: Run, memes: Mapping[str, Meme]) -> evaluation.Draw:
 def rate(
     run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
 ) -> list[Rating]:
-    """Rate with every judge of the profile."""
+    """Rate with every judge of the profile; of several with one name the later ones are numbered.
+
+    A judge that was stopped early is named.
+    """
     ratings: list[Rating] = []
+    names: list[str] = []
     draw = drawing(run, memes)
     for number, judge in enumerate(run.profile.judges):
         with run.chat("judge", "evaluation", number) as chat:
-            name = f"{chat.backend.model.name} {judge.kind}"
+            name = judges.numbered(f"{chat.backend.model.name} {judge.kind}", names)
             by_meme = judge.kind == "yes_no" or run.profile.judge_unit == "meme"
             shown = evaluation.to_judge(placements, run.profile) if by_meme else placements
             common = (shown, dialogues, memes, chat, run.profile, name)
@@ -64,7 +78,12 @@ def rate(
             else:
                 sees = judge.llm == "openai" and run.endpoint("judge", number).vision
                 work = evaluation.rate_screenshots(*common, draw if sees else None)
-            ratings += llm.run(work)
+            mine = llm.run(work)
+            ratings += mine
+            unasked = sum(rating.unscored == judges.STOPPED for rating in mine)
+            if unasked:
+                print(f"{name}: {judges.STOPPED}; {unasked} of its {len(mine)} ratings were not asked for")
+            names.append(name)
     return ratings
 
 
@@ -73,7 +92,7 @@ def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> chinese_clip.ChineseClip
     files, profile = meme_files(run, memes), run.profile
     # A relative path counts from the project's root: notebooks run in a folder of their own.
     checkpoint = paths.root / profile.clip_checkpoint if profile.clip_checkpoint else None
-    write = None if profile.mode == "recorded" else run.write_dir
+    write = None if run.vector_mode == "recorded" else run.write_dir
     return chinese_clip.ChineseClipScorer(
         profile.clip_model,
         lambda meme: files[meme.meme_id],
@@ -81,7 +100,7 @@ def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> chinese_clip.ChineseClip
         checkpoint,
         run.read_dirs,
         write,
-        profile.mode,
+        run.vector_mode,
     )
 
 
@@ -115,7 +134,7 @@ def save_tables(run: Run, **tables: pd.DataFrame) -> None:
     """Write each table as CSV, Markdown and LaTeX into `tables/` of the report."""
     folder = run.report / "tables"
     for name, table in tables.items():
-        storage.write_text(folder / f"{name}.csv", table.to_csv(index=False, float_format="%.6f"))
+        storage.write_frame(folder / f"{name}.csv", table)
         storage.write_text(folder / f"{name}.md", markdown(table))
         storage.write_text(folder / f"{name}.tex", latex(table))
 

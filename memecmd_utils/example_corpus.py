@@ -14,6 +14,9 @@ AUTHORED_NOTICE = (
     "PROFILE=openai with a key."
 )
 
+N_TURNS = 18
+"""Turns of every authored dialogue."""
+
 
 def _rows(name: str, folder: Path) -> list[dict[str, Any]]:
     path = folder / name

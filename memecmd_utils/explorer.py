@@ -105,7 +105,7 @@ class Explorer:
 
     @property
     def fold(self) -> str:
-        """Half that the open dialogue's gate is fitted on, or `self` where there is one dialogue only."""
+        """Half that the open dialogue's gate is fitted on, or `self` where the other has no score."""
         return self._calibrations[self.half].fold
 
     def open(self, dialogue_id: str) -> None:
@@ -235,7 +235,9 @@ class Explorer:
     def _others(self) -> list[ScoredDialogue]:
         """Dialogues that the open one's gate is fitted on."""
         fold = self._calibrations[self.half].fold
-        return [item for name, item in self._scored.items() if fold in ("self", self._half[name])]
+        if fold == "self":
+            return [item for item in self._scored.values() if _usable(item).any()]
+        return [item for name, item in self._scored.items() if self._half[name] == fold]
 
     def _other_top1(self, weights: Sequence[float]) -> list[np.ndarray]:
         """Best scores of the dialogues that calibrate, one array a dialogue; -inf where there is none."""

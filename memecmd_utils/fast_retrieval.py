@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import seeds, statistics
+from memecmd_utils import statistics
 from memecmd_utils.ground_truth import RELEVANT
-from memecmd_utils.profiles import Profile
-from memecmd_utils.statistics import Estimate
+from memecmd_utils.statistics import Ends, Estimate
 from memecmd_utils.study_data import StudyData
 
 MEASURES = ("R@1", "nDCG@5", "judged@5")
@@ -119,23 +118,12 @@ def folds(half: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
             yield (rows, fit, other) if len(fit) else (rows, rows, SELF)
 
 
-def means(
-    values: np.ndarray, clusters: Sequence[str], profile: Profile, *stream: str, null: float | None = None
-) -> list[Estimate]:
-    """Mean of each column of `values` [items, k], dialogues resampled; columns see the same resamples.
+def means(values: np.ndarray, clusters: Sequence[str], ends: Ends = None) -> list[Estimate]:
+    """Mean of each column of `values` [items, k] with its interval; `ends` as in `statistics.interval`.
 
-    A paired difference is a column of differences. `stream` names the random stream.
+    A paired difference is a column of differences.
     """
-    values = np.asarray(values, dtype=float)
-    if not len(values):
-        return [statistics.EMPTY] * values.shape[1]
-    rng = seeds.rng(profile.seed, "bootstrap", *stream)
-    draws = statistics.cluster_draws(values, clusters, rng, profile.bootstrap_samples)
-    n = len(set(clusters))
-    return [
-        statistics.from_draws(float(mean), draws[:, i], len(values), n, null)
-        for i, mean in enumerate(values.mean(axis=0))
-    ]
+    return [statistics.cluster_mean(column, clusters, ends) for column in np.asarray(values, dtype=float).T]
 
 
 def columns(name: str, got: Estimate) -> dict[str, float]:
@@ -148,16 +136,10 @@ def with_intervals(*names: str) -> list[str]:
     return [f"{name}{end}" for name in names for end in ("", " low", " high")]
 
 
-def direction(low: float, high: float, null: float = 0.0) -> int:
-    """1 if the interval lies above `null`, -1 if below, 0 if it holds it or does not exist."""
-    return int(low > null) - int(high < null)
-
-
 def said(row: pd.Series, name: str, sign: str = "+", digits: int = 3) -> str:
     """A column and its interval in words: `+0.012 [0.003, 0.021]`; `sign=""` for what is no difference."""
     mean, low, high = (row[f"{name}{end}"] for end in ("", " low", " high"))
     if not np.isfinite(mean):
         return "not measured"
-    if not np.isfinite(low):
-        return f"{mean:{sign}.{digits}f} (too few dialogues for an interval)"
-    return f"{mean:{sign}.{digits}f} [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
+    text = statistics.in_words(mean, low, high, digits, sign)
+    return text if np.isfinite(low) else f"{text} (no interval: too few dialogues, or all alike)"

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import literary_devices
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.literary_devices import FIGMEMES_LABELS, Variant
 
 SPLITS: dict[str, str | None] = {"standard": None, "style": "style", "text_cluster": "cluster"}
@@ -33,7 +34,7 @@ WHERE = (
 )
 
 
-class FigMemesError(ValueError):
+class FigMemesError(MemecmdError, ValueError):
     """A table of FigMemes could not be read; the message says what to give."""
 
 

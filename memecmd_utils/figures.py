@@ -26,12 +26,16 @@ STRATEGIES: dict[str, tuple[str, str, str]] = {
     "shuffled": ("Shuffled pairs", GREY, "_"),
 }
 """Label, colour and marker of each strategy; `shuffled` is the baseline of the consistency score."""
+KINDS = {"news": "News-based", "role": "Role-based"}
+"""Labels of the kinds of dialogues, in the order of figures."""
 DIMENSIONS = {
     "s_plus": "$S^+$  fitting scenarios",
     "s_minus": "$S^-$  unfitting scenarios",
     "emotion": "$E$  emotion and internet meaning",
     "motivation": r"$\Psi$  motivation and intent",
 }
+_APART = "  "
+"""Around each word of a cloud, so in its own size: Chinese has no blanks, and what touches is read as one."""
 _CLOUD_COLOURS = {"s_plus": BLUE, "s_minus": RED, "emotion": GREEN, "motivation": PURPLE}
 _STYLE: dict[str, Any] = {
     "axes.grid": True,
@@ -142,11 +146,13 @@ def word_clouds(keywords: Mapping[str, Mapping[str, int]], seed: int = 13) -> Fi
                 background_color="white",
                 random_state=seed,
                 prefer_horizontal=1.0,
+                margin=6,
+                min_font_size=22,  # half of it on a page: what is smaller cannot be read
                 max_words=80,
                 max_font_size=110,
                 relative_scaling=0.5,
                 color_func=_shades(_CLOUD_COLOURS[key], counts),
-            ).generate_from_frequencies(counts)
+            ).generate_from_frequencies({f"{_APART}{word}{_APART}": n for word, n in counts.items()})
             axes.imshow(cloud.to_array(), interpolation="antialiased")
     return fig
 
@@ -157,7 +163,7 @@ def _shades(colour: str, counts: Mapping[str, int]) -> Any:
 
     def colour_of(word: str, **_: Any) -> str:
         # Rare words are paler, but never paler than the eye can read on white.
-        strength = 0.62 + 0.38 * counts[word] / most
+        strength = 0.62 + 0.38 * counts[word.strip()] / most
         return matplotlib.colors.to_hex(1 - strength * (1 - base))
 
     return colour_of
@@ -170,34 +176,16 @@ def score_distribution(
     *,
     top1_label: str = "score of the best meme",
 ) -> Figure:
-    """Figure 3: all retrieval scores with a fitted normal curve; beside it the best score of each turn.
+    """All retrieval scores with a fitted normal curve; beside it the best score of each turn.
 
     `theta0` is drawn into the second panel, so it must be on the scale of `top1`.
     """
     with style():
         fig = canvas(9, 3.4)
         left, right = fig.subplots(1, 2)
-        for axes, values, colour in ((left, scores, BLUE), (right, top1, GREEN)):
-            values = np.asarray(values, dtype=float).ravel()
-            if values.size < 2:
-                raise ValueError("a distribution needs at least two scores")
-            bins = int(np.clip(np.sqrt(values.size), 10, 80))
-            heights, edges = np.histogram(values, bins=bins, density=True)
-            axes.stairs(heights, edges, fill=True, color=colour, alpha=0.55)
-            axes.set_ylabel("density")
-            axes.margins(x=0.02)
-        mean, deviation = float(np.mean(scores)), float(np.std(scores))
-        if deviation > 0:
-            x = np.linspace(np.min(scores), np.max(scores), 300)
-            curve = np.exp(-0.5 * ((x - mean) / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi))
-            left.plot(x, curve, color="black", lw=1.2, label=f"normal, mean {mean:.3f}, sd {deviation:.3f}")
-            left.legend(loc="upper left", fontsize=8)
-            left.set_ylim(top=1.25 * max(left.get_ylim()[1], curve.max()) / 1.05)
-        left.set_title(f"Memes x turns (n = {np.size(scores):,})")
-        left.set_xlabel("retrieval score T")
-        right.set_title(f"Best meme of each turn (n = {np.size(top1):,})")
+        _score_panels(left, right, scores, top1)
         right.set_xlabel(top1_label)
-        if theta0 is not None:
+        if theta0 is not None and np.size(top1):
             right.set_ylim(top=1.2 * right.get_ylim()[1])  # room for the note above the bars
             right.axvline(theta0, color=RED, lw=1.4)
             share = float(np.mean(np.asarray(top1) > theta0))
@@ -206,13 +194,65 @@ def score_distribution(
     return fig
 
 
+def score_distributions(found: Mapping[str, np.ndarray]) -> Figure:
+    """Figure 3: a row for news-based dialogues, as the paper has it, and one for role-based ones.
+
+    `found`: `news scores`, `news top1`, `role scores`, `role top1` (`selection.scores_by_kind`); a kind that
+    is not there has no row.
+    """
+    rows = {
+        words: (found[f"{kind} scores"], found[f"{kind} top1"])
+        for kind, words in KINDS.items()
+        if f"{kind} top1" in found
+    } or {"": (np.zeros(0), np.zeros(0))}
+    with style():
+        fig = canvas(9, 3.1 * len(rows))
+        grid = fig.subplots(len(rows), 2, squeeze=False, sharex="col")
+        for (left, right), (words, (scores, top1)) in zip(grid, rows.items(), strict=True):
+            _score_panels(left, right, scores, top1, f"{words}: ")
+        for axes in grid[:-1].flat:
+            axes.set_xlabel("")
+    return fig
+
+
+def _score_panels(left: Axes, right: Axes, scores: np.ndarray, top1: np.ndarray, words: str = "") -> None:
+    for axes, values, colour in ((left, scores, BLUE), (right, top1, GREEN)):
+        values = np.asarray(values, dtype=float).ravel()
+        if not values.size:
+            axes.text(0.5, 0.5, "no scores", ha="center", color=GREY, transform=axes.transAxes)
+            continue
+        bins = int(np.clip(np.sqrt(values.size), 10, 80))
+        heights, edges = np.histogram(values, bins=bins, density=True)
+        axes.stairs(heights, edges, fill=True, color=colour, alpha=0.55)
+        axes.set_ylabel("density")
+        axes.margins(x=0.02)
+    deviation = float(np.std(scores)) if np.size(scores) else 0.0
+    if deviation > 0:
+        mean = float(np.mean(scores))
+        x = np.linspace(np.min(scores), np.max(scores), 300)
+        curve = np.exp(-0.5 * ((x - mean) / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi))
+        left.plot(
+            x,
+            curve,
+            color="black",
+            lw=1.2,
+            label=f"normal, mean {round(mean, 3) + 0.0:.3f}, sd {deviation:.3f}",
+        )
+        left.legend(loc="upper left", fontsize=9)
+        left.set_ylim(top=1.25 * max(left.get_ylim()[1], curve.max()) / 1.05)
+    left.set_title(f"{words}{'m' if words else 'M'}emes x turns (n = {np.size(scores):,})")
+    left.set_xlabel("retrieval score T")
+    right.set_title(f"{words}{'b' if words else 'B'}est meme of each turn (n = {np.size(top1):,})")
+    right.set_xlabel("score of the best meme")
+
+
 def consistency_bars(frame: pd.DataFrame) -> Figure:
     """Figure 4: mean consistency of each strategy with its 95% interval, and the shuffled-pair baseline.
 
-    Columns dataset, strategy, mean, low, high, n. Points, not bars: the differences are far smaller
-    than the distance to zero, and bars that start elsewhere would show false proportions.
+    Columns dataset, strategy, mean, low, high, n, dialogues. Points, not bars: the differences are far
+    smaller than the distance to zero, and bars that start elsewhere would show false proportions.
     """
-    missing = {"dataset", "strategy", "mean", "low", "high", "n"} - set(frame.columns)
+    missing = {"dataset", "strategy", "mean", "low", "high", "n", "dialogues"} - set(frame.columns)
     if missing:
         raise ValueError(f"columns missing: {sorted(missing)}")
     datasets = list(dict.fromkeys(frame["dataset"]))
@@ -227,11 +267,16 @@ def consistency_bars(frame: pd.DataFrame) -> Figure:
             low, high = rows["mean"] - rows["low"], rows["high"] - rows["mean"]
             axes.errorbar(x, rows["mean"], [low, high], fmt=marker, color=colour, capsize=3, label=label)
         _baseline(axes, frame, datasets)
-        counts = frame[frame["strategy"] != "shuffled"].groupby("dataset")["n"].agg(["min", "max"])
+        counts = (
+            frame[frame["strategy"] != "shuffled"].groupby("dataset")[["n", "dialogues"]].agg(["min", "max"])
+        )
         axes.set_xticks(range(len(datasets)), [_dataset_label(name, counts) for name in datasets])
         axes.set_xlim(-0.6, len(datasets) - 0.4)
         axes.set_ylabel("consistency (0-100), mean and 95% interval")
-        fig.legend(loc="outside right upper", fontsize=9)
+        if datasets:
+            fig.legend(loc="outside right upper", fontsize=9)
+        else:
+            axes.text(0.5, 0.5, "no meme was scored", ha="center", color=GREY, transform=axes.transAxes)
     return fig
 
 
@@ -247,8 +292,11 @@ def _baseline(axes: Axes, frame: pd.DataFrame, datasets: Sequence[str]) -> None:
 def _dataset_label(name: str, counts: pd.DataFrame) -> str:
     if name not in counts.index:
         return name
-    low, high = counts.loc[name, "min"], counts.loc[name, "max"]
-    return f"{name}\nn = {low:,}" if low == high else f"{name}\nn = {low:,}-{high:,}"
+    n, dialogues = (
+        f"{low:,}" if low == high else f"{low:,}-{high:,}"
+        for low, high in (counts.loc[name, column] for column in ("n", "dialogues"))
+    )
+    return f"{name}\nn = {n} in {dialogues} dialogues"
 
 
 def case_studies(images: Sequence[Image.Image], labels: Sequence[str]) -> Figure:
@@ -259,7 +307,8 @@ def case_studies(images: Sequence[Image.Image], labels: Sequence[str]) -> Figure
     rows = -(-len(images) // columns)
     tallest = max(image.height / image.width for image in images)
     with style():
-        fig = canvas(2.9 * columns, rows * (2.7 * tallest + 0.45))
+        # So wide that the smallest signs of a screenshot, 12 of its 390 pixels, are 9 pixels on a page.
+        fig = canvas(3.4 * columns, rows * (3.3 * tallest + 0.45))
         grid = fig.subplots(rows, columns, squeeze=False)
         for axes in grid.flat:
             axes.set_axis_off()

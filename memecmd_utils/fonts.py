@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memecmd_utils import paths, storage
+from memecmd_utils.errors import MemecmdError
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
@@ -17,7 +18,7 @@ FACE_SC = 2  # faces of the collection: 0 Japanese, 1 Korean, 2 Simplified Chine
 _cutting = threading.Lock()
 
 
-class FontMissing(RuntimeError):
+class FontMissing(MemecmdError, RuntimeError):
     """The font package is not installed, or its file is not where it should be."""
 
 

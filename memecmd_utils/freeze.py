@@ -20,10 +20,15 @@ TEXT_FILES = (
 )
 
 
+NOTES = b"\n## Notes after the fact\n"
+"""What stands in a plan from this heading on came after the freeze, with its date, and is not hashed."""
+
+
 def text_hashes(folder: Path = paths.example) -> dict[str, str]:
     """SHA-256 of every frozen file of the example corpus that is there."""
     found = [folder / name for name in TEXT_FILES if (folder / name).is_file()]
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+    frozen = {path.name: path.read_bytes().partition(NOTES)[0] for path in found}
+    return {name: hashlib.sha256(text).hexdigest() for name, text in frozen.items()}
 
 
 def changed_texts(folder: Path = paths.example) -> list[str]:

@@ -17,7 +17,7 @@ from memecmd_utils import paths, schemas, seeds, statistics, storage
 from memecmd_utils.profiles import Profile
 from memecmd_utils.tables import Key, gaps_of
 
-AGREEMENT = ("what", "measure", "value", "low", "high", "same", "n")
+AGREEMENT = ("what", "measure", "value", "low", "high", "same", "n", "dialogues")
 TIMING = ("who", "memes", "rate", "mean gap")
 """Columns of the two tables, to which timing adds a kappa with each marker."""
 RELEVANT = 2
@@ -137,17 +137,17 @@ def placed_grades(
     return out
 
 
-def agreement(truth: GroundTruth, profile: Profile) -> pd.DataFrame:
+def agreement(truth: GroundTruth) -> pd.DataFrame:
     """Model-model agreement: kappa of send or not, weighted kappa of the grades."""
     rows = []
     if len(truth.markers) == 2:
         sent = _pairs([((m.dialogue_id, m.turn), m.marker, int(m.send)) for m in truth.marks])
-        rows.append(_kappa_row("send or not", "kappa", sent, 2, profile))
+        rows.append(_kappa_row("send or not", "kappa", sent, 2))
     if len(truth.graders) == 2:
         graded = _pairs([((g.dialogue_id, g.turn, g.meme_id), g.grader, g.grade) for g in truth.grades])
-        rows.append(_kappa_row("grade 0/1/2", "weighted kappa", graded, 3, profile))
+        rows.append(_kappa_row("grade 0/1/2", "weighted kappa", graded, 3))
         relevant = {key: (int(a > 0), int(b > 0)) for key, (a, b) in graded.items()}
-        rows.append(_kappa_row("grade 0 or not", "kappa", relevant, 2, profile))
+        rows.append(_kappa_row("grade 0 or not", "kappa", relevant, 2))
     return pd.DataFrame(rows, columns=list(AGREEMENT))
 
 
@@ -160,16 +160,13 @@ def _pairs(rows: Sequence[tuple[tuple, str, int]]) -> dict[tuple, tuple[int, int
 
 
 def _kappa_row(
-    what: str, measure: str, pairs: Mapping[tuple, tuple[int, int]], classes: int, profile: Profile
+    what: str, measure: str, pairs: Mapping[tuple, tuple[int, int]], classes: int
 ) -> dict[str, object]:
-    rng = seeds.rng(profile.seed, "agreement", what)
-    got = statistics.cluster_kappa(
-        list(pairs.values()), [key[0] for key in pairs], classes, rng, profile.bootstrap_samples
-    )
+    got = statistics.cluster_kappa(list(pairs.values()), [key[0] for key in pairs], classes)
     same = float(np.mean([a == b for a, b in pairs.values()]))
     return {
         "what": what, "measure": measure, "value": got.mean, "low": got.low, "high": got.high, "same": same,
-        "n": got.n,
+        "n": got.n, "dialogues": got.clusters,
     }  # fmt: skip
 
 

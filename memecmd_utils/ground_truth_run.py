@@ -1,6 +1,7 @@
 """Stage 05 against the ground truth: agreement, timing, retrieval systems, grades of placed memes."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,11 +45,11 @@ class Found:
         run: Run,
         agreement: pd.DataFrame,
         timing: pd.DataFrame,
-        grades: Mapping[str, Mapping[ground_truth.Key, float]],
+        placed: pd.DataFrame,
     ) -> None:
         """Write the tables of the report, and `ground_truth.json`, which page and README quote."""
         tables = {
-            "placed": mean_grades(grades),
+            "placed": placed,
             "agreement": agreement,
             "timing": timing,
             "retrieval": self.systems,
@@ -151,13 +152,24 @@ def grades_of_placed(
     return found if sum(map(len, found.values())) == len(placements) else {}
 
 
-def mean_grades(grades: Mapping[str, Mapping[ground_truth.Key, float]]) -> pd.DataFrame:
-    """Mean grade (0-2) of the placed memes, a row a strategy."""
-    rows = [
-        {"strategy": name, "memes": len(of), "mean grade": float(np.mean(list(of.values())))}
-        for name, of in grades.items()
-    ]
-    return pd.DataFrame(rows, columns=["strategy", "memes", "mean grade"])
+PLACED = ("strategy", "memes", "ungraded", "mean grade", "ungraded as 0")
+
+
+def mean_grades(placements: Sequence[schemas.Placement], truth: GroundTruth) -> pd.DataFrame:
+    """Mean grade (0-2) of the placed memes that were graded, a row a strategy; none without ground truth.
+
+    `ungraded` is the share that nobody graded. They were in no system's pool, so most of them fit worse: the
+    mean over all memes should lie between `ungraded as 0`, which counts them so, and `mean grade`.
+    """
+    if not truth.grades:
+        return pd.DataFrame(columns=list(PLACED))
+    graded = ground_truth.placed_grades(placements, ground_truth.relevance(truth.grades), len(truth.graders))
+    rows = []
+    for name, memes in Counter(placed.strategy for placed in placements).items():
+        of = list(graded.get(name, {}).values())
+        mean = float(np.mean(of)) if of else np.nan
+        rows.append((name, memes, 1 - len(of) / memes, mean, sum(of) / memes))
+    return pd.DataFrame(rows, columns=list(PLACED))
 
 
 def load_found(run: Run) -> dict[str, list[dict]]:

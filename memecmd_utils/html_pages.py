@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from memecmd_utils import linebreak
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -27,7 +29,7 @@ def environment(**filters: Callable[..., Any]) -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=True,
     )
-    found.filters.update(filters)
+    found.filters.update({"initials": linebreak.initials, **filters})
     return found
 
 

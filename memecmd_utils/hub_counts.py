@@ -9,10 +9,10 @@ from functools import cached_property
 
 import numpy as np
 
-from memecmd_utils import fast_retrieval, seeds, statistics
+from memecmd_utils import fast_retrieval, statistics
 from memecmd_utils.fast_retrieval import MEASURES, Graded
 from memecmd_utils.retrieval_systems import order
-from memecmd_utils.statistics import Estimate
+from memecmd_utils.statistics import LeftOut
 from memecmd_utils.study_data import StudyData
 
 DEEPEST = 10
@@ -41,17 +41,6 @@ def repeated(memes: np.ndarray, clusters: Sequence[str]) -> np.ndarray:
         out[i] = key in seen
         seen.add(key)
     return out
-
-
-def moved(value: float, draws: np.ndarray, items: int, clusters: int) -> Estimate:
-    """A skewness with the interval of its draws, moved so that their mean is the estimate.
-
-    A resample that holds a dialogue twice counts its memes double and misses others: all skewnesses of
-    resamples lie too high, often all of them above the estimate.
-    """
-    usable = draws[np.isfinite(draws)]
-    shift = value - usable.mean() if len(usable) else 0.0
-    return statistics.from_draws(value, draws + shift, items, clusters)
 
 
 @dataclass(frozen=True)
@@ -87,16 +76,17 @@ class Turns:
         for group in (ALL, GATE):
             again = repeated(best[self.rows[group], 0], self.clusters[group])
             values[group] = again[:, None].astype(float)
-        return Counted(best, scores.shape[1], values, self.skewness_draws(best[:, :1], scores.shape[1]))
+        return Counted(best, scores.shape[1], values, self.skewness(best[:, :1], scores.shape[1]))
 
-    def skewness_draws(self, best: np.ndarray, n_memes: int) -> np.ndarray:
-        """Skewness of N_k in resampled dialogues; `best` [turns, k]."""
+    def skewness(self, best: np.ndarray, n_memes: int) -> LeftOut:
+        """Skewness of N_k over memes; `best` [turns, k] are the memes of every turn."""
         among = np.zeros((len(best), n_memes))
         np.put_along_axis(among, best, 1.0, axis=1)
-        rng = seeds.rng(self.data.profile.seed, "bootstrap", "hubs")
-        samples = self.data.profile.bootstrap_samples
-        # Shares of the turns: their skewness is that of the counts.
-        return skewness(statistics.cluster_draws(among, self.clusters[ALL], rng, samples))
+        names = list(self.data.rows_of)
+        counts = statistics.sums(among, self.clusters[ALL], names)
+        turns = statistics.sums(np.ones(len(best)), self.clusters[ALL], names)
+        total = counts.sum(axis=0)
+        return LeftOut(skewness(total), skewness(total - counts), turns / turns.sum())
 
 
 @dataclass(frozen=True)
@@ -108,8 +98,8 @@ class Counted:
     n_memes: int
     values: dict[str, np.ndarray]
     """[items, measures] of each of the `GROUPS`."""
-    draws: np.ndarray
-    """Skewness of N_1 in resampled dialogues."""
+    skewness: LeftOut
+    """Skewness of N_1."""
 
     def n_k(self, k: int, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
         """N_k of every meme over some turns, [memes]."""

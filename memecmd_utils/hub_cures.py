@@ -6,7 +6,7 @@ Centring: Suzuki et al. (2013). CSLS: Conneau et al. (2018). Inverted softmax: S
 import numpy as np
 
 from memecmd_utils import fast_retrieval
-from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, centre
+from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, centre, mean_row
 from memecmd_utils.study_data import StudyData
 
 NEIGHBOURS = 10
@@ -46,7 +46,7 @@ def centred(data: StudyData, embedder: str) -> np.ndarray:
         memes = centre(encode([getattr(a, side) for a in data.annotations], "document")).astype(float)
         for rows, fit, _ in fast_retrieval.folds(data.half):
             # One turn alone has no spread, as `centre` says: its half is left uncentred.
-            turns = centre(of[query][rows], of[query][fit].mean(axis=0)) if len(fit) > 1 else of[query][rows]
+            turns = centre(of[query][rows], mean_row(of[query][fit])) if len(fit) > 1 else of[query][rows]
             out[rows] += weight * sign * turns.astype(float) @ memes.T
     return out
 

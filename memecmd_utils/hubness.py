@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import fast_retrieval
-from memecmd_utils.fast_retrieval import columns, direction, said, with_intervals
-from memecmd_utils.hub_counts import ALL, GATE, GROUPS, Counted, Turns, moved, skewness
+from memecmd_utils import fast_retrieval, statistics
+from memecmd_utils.fast_retrieval import columns, said, with_intervals
+from memecmd_utils.hub_counts import ALL, GATE, GROUPS, Counted, Turns
 from memecmd_utils.hub_cures import CENTRING, NONE, STARTS, rankings
+from memecmd_utils.statistics import SHARE, direction
 from memecmd_utils.study_data import StudyData
 
 DEPTHS = (1, 5, 10)
@@ -23,14 +24,16 @@ TENTH = 0.1
 _RANKING = ("embedder", "scores")
 _MEASURED = ("nDCG@5", "nDCG@5 judged only", "repeats", "repeats at the gate")
 OCCURRENCE = (
-    *_RANKING, "k", *with_intervals("skewness"), "by chance", f"share of {FEW} memes", "most", "never"
+    *_RANKING, "k", *with_intervals("skewness"), "by chance", f"share of {FEW} memes", "most", "never",
+    "dialogues",
 )  # fmt: skip
 CURES = (
     *_RANKING, "cure", *with_intervals("skewness"), "R@1", "judged@5", "distinct",
-    *with_intervals(*_MEASURED, "skewness change", *(f"{name} change" for name in _MEASURED)),
+    *with_intervals(*_MEASURED, "skewness change", *(f"{name} change" for name in _MEASURED)), "dialogues",
 )  # fmt: skip
 SHARES = (
-    *_RANKING, "where", "hubs", "even share", *with_intervals("share of repeats"), "share of turns", "repeats"
+    *_RANKING, "where", "hubs", "even share", *with_intervals("share of repeats"), "share of turns",
+    "repeats", "dialogues",
 )  # fmt: skip
 COUNTS = (*_RANKING, "cure", "meme_id", "N_1")
 VERDICTS = (*_RANKING, "more than their share", "a cure helps", "hubs are the cause")
@@ -81,10 +84,10 @@ def study(data: StudyData) -> Hubs:
 def _occurrence(turns: Turns, found: Counted, k: int) -> dict[str, float]:
     """A row of the table of N_k. `by chance`: the skewness if every turn drew its k memes at random."""
     counts, n = found.n_k(k), found.n_memes
-    draws = found.draws if k == 1 else turns.skewness_draws(found.best[:, :k], n)
+    got = statistics.estimate(turns.skewness(found.best[:, :k], n), n)
     p = min(k, n) / n
     return {
-        "k": k, **columns("skewness", moved(float(skewness(counts)), draws, n, len(turns.data.rows_of))),
+        "k": k, **columns("skewness", got), "dialogues": got.clusters,
         "by chance": (1 - 2 * p) / np.sqrt(len(found.best) * p * (1 - p)) if p < 1 else np.nan,
         f"share of {FEW} memes": np.sort(counts)[-FEW:].sum() / counts.sum(),
         "most": int(counts.max()), "never": int((counts == 0).sum()),
@@ -95,18 +98,18 @@ def _measured(turns: Turns, found: Counted, plain: Counted | None) -> dict[str, 
     """A row of the table of cures, beside the same scores without a cure where `plain` has them."""
     row: dict[str, float] = {"distinct": len(np.unique(found.best[:, 0]))}
     for group, names in GROUPS.items():
-        values = found.values[group]
-        if plain is not None:
-            values = np.hstack([values, values - plain.values[group]])
-            names = (*names, *(f"{name} change" for name in names))
-        means = fast_retrieval.means(values, turns.clusters[group], turns.data.profile, "hubs", group)
-        for name, got in zip(names, means, strict=True):
+        values, clusters = found.values[group], turns.clusters[group]
+        for name, got in zip(names, fast_retrieval.means(values, clusters, SHARE), strict=True):
             row |= columns(name, got)
-    value, n = float(skewness(found.n_k(1))), len(turns.data.rows_of)
-    row |= columns("skewness", moved(value, found.draws, found.n_memes, n))
+        if plain is not None:
+            changes = fast_retrieval.means(values - plain.values[group], clusters)
+            for name, got in zip(names, changes, strict=True):
+                row |= columns(f"{name} change", got)
+    got = statistics.estimate(found.skewness, found.n_memes)
+    row |= columns("skewness", got) | {"dialogues": got.clusters}
     if plain is not None:
-        change, draws = value - float(skewness(plain.n_k(1))), found.draws - plain.draws
-        row |= columns("skewness change", moved(change, draws, found.n_memes, n))
+        change = found.skewness.minus(plain.skewness)
+        row |= columns("skewness change", statistics.estimate(change, found.n_memes))
     return row
 
 
@@ -122,12 +125,11 @@ def _shares(turns: Turns, found: Counted) -> list[dict[str, object]]:
     for where in (ALL, GATE):
         rows, again = turns.rows[where], found.values[where][:, 0] > 0
         clusters = [name for name, yes in zip(turns.clusters[where], again, strict=True) if yes]
-        share = is_hub[rows][again][:, None]
-        got = fast_retrieval.means(share, clusters, turns.data.profile, "hubs' share", where)[0]
+        got = statistics.cluster_mean(is_hub[rows][again], clusters, SHARE)
         out.append(
             {
                 "where": where, "hubs": n_hubs, "even share": n_hubs / found.n_memes,
-                **columns("share of repeats", got), "repeats": int(again.sum()),
+                **columns("share of repeats", got), "repeats": int(again.sum()), "dialogues": got.clusters,
                 "share of turns": is_hub[rows].mean() if len(rows) else np.nan,
             }
         )  # fmt: skip
@@ -171,7 +173,8 @@ def sentence(found: Hubs) -> str:
     return (
         f"By the rule set before, hubs {are} called the cause of the repeats under {name}: the top tenth "
         f"of the memes by N_1 in the other half ({row['hubs']}) takes {said(row, 'share of repeats', '', 2)} "
-        f"of the {row['repeats']} repeats, {'clearly' if more else 'not clearly'} more than "
+        f"of the {row['repeats']} repeats ({row['dialogues']} dialogues have some), "
+        f"{'clearly' if more else 'not clearly'} more than "
         f"{row['even share']:.2f} (of all turns it takes {row['share of turns']:.2f}), and "
         f"{tail if told else 'no cure lowers the skewness'}. "
         f"{'They are so under ' + ' and '.join(others) if others else 'Under no other ranking are they so'}."
@@ -190,7 +193,7 @@ def occurrence_sentence(found: Hubs, k: int = 1) -> str:
         + (f" (by chance {row['by chance']:.2f})" if np.isfinite(row["by chance"]) else "")
         for _, row in frame.iterrows()
     ]
-    return f"Among the top {k}, {'; '.join(parts)}."
+    return f"Among the top {k} ({frame['dialogues'].max()} dialogues), {'; '.join(parts)}."
 
 
 def cures_sentence(found: Hubs) -> str:
@@ -212,7 +215,7 @@ def cures_sentence(found: Hubs) -> str:
                 f"memes only {said(row, 'nDCG@5 judged only change')})"
             )
         parts.append(text)
-    return f"Under {found.own[0]}, {'; '.join(parts)}."
+    return f"Under {found.own[0]} ({frame['dialogues'].max()} dialogues), {'; '.join(parts)}."
 
 
 def _name(embedder: str, scores: str) -> str:

@@ -12,6 +12,7 @@ import pandas as pd
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from memecmd_utils import storage
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.rating_items import CHOICES, COLUMNS, KeyRow, Kind
 from memecmd_utils.schemas import DIMENSIONS, Text
 
@@ -27,7 +28,7 @@ ADVICE = {
 }
 
 
-class RatingsError(ValueError):
+class RatingsError(MemecmdError, ValueError):
     """A file of ratings that cannot be used; the message names file and line and says what to do."""
 
 
@@ -181,7 +182,7 @@ def _record(row: dict, where: str) -> HumanRating:
     made_up = (row.get("made_up") or "").strip().lower()
     if made_up not in TRUE | FALSE:
         raise RatingsError(f"{where}: made_up is {made_up!r}; write 1 for made-up ratings, else 0")
-    values = {name: (row[name] or "").strip() for name in COLUMNS if name not in OPTIONAL}
+    values = {name: storage.unguarded(row[name] or "").strip() for name in COLUMNS if name not in OPTIONAL}
     values = {name: value for name, value in values.items() if value != ""}
     try:
         return HumanRating(source="made up" if made_up in TRUE else "human", **values)

@@ -1,11 +1,11 @@
 """What ratings by people say: agreement, means and strengths of strategies, and how judges compare."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import agreement, schemas, seeds, statistics
+from memecmd_utils import agreement, schemas, statistics
 from memecmd_utils.human_ratings import Ratings
 from memecmd_utils.schemas import DIMENSIONS
 
@@ -16,36 +16,33 @@ REGULARISATION = 0.01
 """choix's alpha: a little of every strategy winning against every other, so that strengths stay finite
 where one never lost; with ten choices a pair it moves them by about 0.02."""
 TABLES = {
-    "alpha": ["kind", "scale", "level", "alpha", "low", "high", "items", "raters", "source"],
-    "means": ["strategy", "scale", "mean", "low", "high", "items", "ratings", "source"],
+    "alpha": ["kind", "scale", "level", "alpha", "low", "high", "items", "dialogues", "raters", "source"],
+    "means": ["strategy", "scale", "mean", "low", "high", "items", "dialogues", "ratings", "source"],
     "bradley_terry": [
-        "strategy", "strength", "low", "high", "win_rate", "win_low", "win_high", "choices", "source",
+        "strategy", "strength", "low", "high", "win_rate", "win_low", "win_high", "choices", "dialogues",
+        "source",
     ],
     "pairs": ["first", "second", "first_better", "second_better", "no_difference", "source"],
-    "correlations": ["scorer", "spearman", "low", "high", "items", "source"],
+    "correlations": ["scorer", "spearman", "low", "high", "items", "dialogues", "source"],
     "repeats": ["rater", "kind", "items", "mean_difference", "same_choice", "source"],
 }  # fmt: skip
 """Tables of `summary` with their columns."""
 
 
 def summary(
-    found: Ratings,
-    judged: Mapping[str, Mapping[Place, float]] | None = None,
-    *,
-    seed: int = 0,
-    samples: int = 2000,
+    found: Ratings, judged: Mapping[str, Mapping[Place, float]] | None = None
 ) -> dict[str, pd.DataFrame]:
-    """All tables of `TABLES`; empty ones where nobody rated. Intervals (95 %) resample dialogues.
+    """All tables of `TABLES`; empty ones where nobody rated. Intervals (95 %) are over dialogues.
 
     `judged`: score by place of each judge or other scorer (see `scores_of_judges`). Only first showings
     count, but in `repeats`. Every row says whether its ratings are human or made up.
     """
     made = {
-        "alpha": _alphas(found, seed, samples),
-        "means": _means(found, seed, samples),
-        "bradley_terry": _strengths(found, seed, samples),
+        "alpha": _alphas(found),
+        "means": _means(found),
+        "bradley_terry": _strengths(found),
         "pairs": _pairs(found),
-        "correlations": _correlations(found, judged or {}, seed, samples),
+        "correlations": _correlations(found, judged or {}),
         "repeats": _repeats(found),
     }
     return {
@@ -74,16 +71,12 @@ def verdict(found: Ratings, tables: Mapping[str, pd.DataFrame]) -> str:
         text += f" {found.doubled} answers were replaced by later ones."
     overall = tables["alpha"].query("scale == 'overall' or scale == 'choice'")
     for row in overall.to_dict("records"):
-        text += f" Krippendorff's alpha, {row['scale']} ({row['level']}): {_shown(row)}."
+        shown = statistics.in_words(row["alpha"], row["low"], row["high"])
+        shown = shown if np.isfinite(row["alpha"]) else "not defined with these answers"
+        text += (
+            f" Krippendorff's alpha, {row['scale']} ({row['level']}): {shown}, {row['dialogues']} dialogues."
+        )
     return text + others
-
-
-def _shown(row: Mapping[Hashable, float]) -> str:
-    if not np.isfinite(row["alpha"]):
-        return "not defined with these answers"
-    if not np.isfinite(row["low"]):
-        return f"{row['alpha']:.2f}"
-    return f"{row['alpha']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
 
 
 def scores_of_judges(
@@ -114,7 +107,7 @@ def scores_of_judges(
     }
 
 
-def _alphas(found: Ratings, seed: int, samples: int) -> list[dict]:
+def _alphas(found: Ratings) -> list[dict]:
     rows = []
     for kind, scales, level in (("rating", SCALES, "interval"), ("pairwise", ("choice",), "nominal")):
         frame = found.frame(kind)
@@ -126,16 +119,15 @@ def _alphas(found: Ratings, seed: int, samples: int) -> list[dict]:
                 index="rater", columns="item", values="value"
             )
             clusters = [dialogue[item] for item in wide.columns]
-            rng = seeds.rng(seed, "human alpha", kind, scale)
-            alpha = agreement.alpha_interval(wide.to_numpy(), clusters, level, rng, samples)
+            alpha = agreement.alpha_interval(wide.to_numpy(), clusters, level)
             rows.append(
                 {"kind": kind, "scale": scale, "level": level, "alpha": alpha.mean, "low": alpha.low,
-                 "high": alpha.high, "items": alpha.n, "raters": len(wide)}
+                 "high": alpha.high, "items": alpha.n, "dialogues": alpha.clusters, "raters": len(wide)}
             )  # fmt: skip
     return rows
 
 
-def _means(found: Ratings, seed: int, samples: int) -> list[dict]:
+def _means(found: Ratings) -> list[dict]:
     """Mean of the items' means over raters, so that an item rated by many counts once."""
     frame = found.frame("rating")
     by_item = frame.groupby("item")[list(SCALES)].mean()
@@ -144,12 +136,11 @@ def _means(found: Ratings, seed: int, samples: int) -> list[dict]:
     for strategy, drawn in found.draws("rating").groupby("strategy"):
         drawn = drawn[drawn.item.isin(by_item.index)]
         for scale in SCALES if len(drawn) else ():
-            rng = seeds.rng(seed, "human means", strategy, scale)
             values = by_item.loc[drawn.item, scale].tolist()
-            mean = statistics.cluster_mean(values, drawn.dialogue_id.tolist(), rng, samples)
+            mean = statistics.cluster_mean(values, drawn.dialogue_id.tolist())
             rows.append(
                 {"strategy": strategy, "scale": scale, "mean": mean.mean, "low": mean.low, "high": mean.high,
-                 "items": mean.n, "ratings": int(counts.loc[drawn.item].sum())}
+                 "items": mean.n, "dialogues": mean.clusters, "ratings": int(counts.loc[drawn.item].sum())}
             )  # fmt: skip
     return rows
 
@@ -174,13 +165,12 @@ def bradley_terry(wins: np.ndarray) -> np.ndarray:
     return choix.ilsr_pairwise_dense(wins, alpha=REGULARISATION, max_iter=10_000)
 
 
-def _strengths(found: Ratings, seed: int, samples: int) -> list[dict]:
+def _strengths(found: Ratings) -> list[dict]:
     choices = _choices(found)
     if choices.empty:
         return []
     names = sorted({*choices["first"], *choices["second"]})
     dialogues = sorted(set(choices.dialogue_id))
-    # Wins by dialogue: a resample is a weighted sum of these.
     wins = np.zeros((len(dialogues), len(names), len(names)))
     for dialogue, first, second, won in choices[["dialogue_id", "first", "second", "won"]].itertuples(
         index=False
@@ -188,28 +178,20 @@ def _strengths(found: Ratings, seed: int, samples: int) -> list[dict]:
         d, i, j = dialogues.index(dialogue), names.index(first), names.index(second)
         wins[d, i, j] += won
         wins[d, j, i] += 1 - won
-    rng = seeds.rng(seed, "human Bradley-Terry")
-    n = len(dialogues)
-    strengths, rates = np.empty((samples, len(names))), np.empty((samples, len(names)))
-    for row in range(samples):
-        drawn = np.tensordot(np.bincount(rng.integers(n, size=n), minlength=n), wins, axes=1)
-        strengths[row], rates[row] = bradley_terry(drawn), _win_rates(drawn)
-    total = wins.sum(axis=0)
-    played = (total + total.T).sum(axis=1)
-    rows = []
-    for i, name in enumerate(names):
-        strength = statistics.from_draws(float(bradley_terry(total)[i]), strengths[:, i], int(played[i]), n)
-        rate = statistics.from_draws(float(_win_rates(total)[i]), rates[:, i], int(played[i]), n)
-        rows.append(
-            {"strategy": name, "strength": strength.mean, "low": strength.low, "high": strength.high,
-             "win_rate": rate.mean, "win_low": rate.low, "win_high": rate.high, "choices": rate.n}
-        )  # fmt: skip
-    return sorted(rows, key=lambda row: -row["strength"])
-
-
-def _win_rates(wins: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore"):  # a resample without any choice about a strategy
-        return wins.sum(axis=1) / (wins + wins.T).sum(axis=1)
+    total, played = wins.sum(axis=0), (wins + wins.transpose(0, 2, 1)).sum(axis=2)
+    without = np.array([bradley_terry(total - of_dialogue) for of_dialogue in wins])
+    rates = statistics.ratio(wins.sum(axis=2), played)
+    # A strength hangs on all choices, also those about other strategies.
+    share = np.broadcast_to(played.sum(axis=1, keepdims=True) / played.sum(), played.shape)
+    strengths = statistics.LeftOut(bradley_terry(total), without, share)
+    columns = {
+        "strategy": names, "strength": strengths.value, "low": 0, "high": 0,
+        "win_rate": rates.value, "win_low": 0, "win_high": 0,
+        "choices": played.sum(axis=0).astype(int), "dialogues": rates.clusters,
+    }  # fmt: skip
+    columns["low"], columns["high"] = statistics.interval(strengths)
+    columns["win_low"], columns["win_high"] = statistics.interval(rates, statistics.SHARE)
+    return pd.DataFrame(columns).sort_values("strength", ascending=False, kind="stable").to_dict("records")
 
 
 def _pairs(found: Ratings) -> list[dict]:
@@ -225,9 +207,7 @@ def _pairs(found: Ratings) -> list[dict]:
     ]  # fmt: skip
 
 
-def _correlations(
-    found: Ratings, judged: Mapping[str, Mapping[Place, float]], seed: int, samples: int
-) -> list[dict]:
+def _correlations(found: Ratings, judged: Mapping[str, Mapping[Place, float]]) -> list[dict]:
     human = found.frame("rating").groupby("item")["overall"].mean()
     places = found.draws("rating").drop_duplicates("item").set_index("item")
     rows = []
@@ -238,10 +218,11 @@ def _correlations(
             score = scores.get((place.dialogue_id, int(place.turn), place.meme_id))
             if score is not None:
                 both.append((place.dialogue_id, value, score))
-        rho = statistics.cluster_spearman(both, seeds.rng(seed, "human correlation", scorer), samples)
+        rho = statistics.cluster_spearman(both)
         rows.append(
-            {"scorer": scorer, "spearman": rho.mean, "low": rho.low, "high": rho.high, "items": rho.n}
-        )
+            {"scorer": scorer, "spearman": rho.mean, "low": rho.low, "high": rho.high, "items": rho.n,
+             "dialogues": rho.clusters}
+        )  # fmt: skip
     return rows
 
 

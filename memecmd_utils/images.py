@@ -5,9 +5,12 @@ import os
 import stat
 import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+
+from memecmd_utils.errors import MemecmdError
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".tif", ".tiff"})
@@ -21,7 +24,7 @@ class ImageRejected(ValueError):
     """A file that cannot become a meme; the message is a plain reason for `rejected.csv`."""
 
 
-class LibraryError(ValueError):
+class LibraryError(MemecmdError, ValueError):
     """A source, curation file or library that cannot be used; the message says what to do."""
 
 
@@ -173,11 +176,26 @@ def pictures_below(folder: Path) -> list[Path]:
     return found
 
 
+class Found(NamedTuple):
+    """What a folder holds."""
+
+    images: list[Path]
+    """Candidates, sorted by relative path; not decoded yet."""
+    links_out: list[Path]
+    """Links to folders and images outside, sorted likewise; nothing behind them was looked at."""
+
+
 def find_images(folder: Path) -> list[Path]:
-    """All image candidates below `folder`, sorted by relative path; the files are not decoded yet.
+    """The candidates of `look_through`."""
+    return look_through(folder).images
+
+
+def look_through(folder: Path) -> Found:
+    """All image candidates below `folder`, and the links that lead out of it.
 
     A file with an image extension is always a candidate, any other one only if its first bytes say so.
-    Hidden files are left out. Links to folders are followed once per real folder, so loops end.
+    Hidden files are left out. Links are followed within the folder alone, and what several of them lead to
+    counts once, so loops end: one link to a parent folder would else bring in everything there.
     Raises `LibraryError` for a missing folder, an unreadable one or one without any candidate.
     """
     if not folder.is_dir():
@@ -186,24 +204,42 @@ def find_images(folder: Path) -> list[Path]:
             f"meme source {folder} {what}: correct `sources` in the profile (paths are relative to the "
             "project root), or use the source `example`"
         )
-    found: list[Path] = []
+    inside = Path(os.path.realpath(folder))
+    found, links_out, file_links = [], [], []
     seen: set[str] = set()
     links: list[Path] = [folder]
     while links:
         # Real folders come before links to them, so that a file keeps its own path.
         linked: list[Path] = []
         for start in sorted(links, key=readable):
-            _walk(start, seen, found, linked)
+            if Path(os.path.realpath(start)).is_relative_to(inside):
+                _walk(start, seen, found, linked, file_links)
+            else:
+                links_out.append(start)
         links = linked
+    known = {os.path.realpath(path) for path in found} if file_links else set()
+    for link in sorted(file_links, key=readable):
+        real = os.path.realpath(link)
+        if not Path(real).is_relative_to(inside) and link.exists():
+            if link.suffix.lower() in EXTENSIONS:
+                links_out.append(link)
+        elif real not in known and _is_candidate(link):
+            known.add(real)
+            found.append(link)
     if not found:
+        out = f"; {len(links_out)} links lead out of it and are not followed" if links_out else ""
         raise LibraryError(
-            f"meme source {folder} holds no image ({', '.join(FORMATS)}): put images into it or correct "
+            f"meme source {folder} holds no image ({', '.join(FORMATS)}){out}: put images into it or correct "
             "`sources` in the profile"
         )
-    return sorted(found, key=lambda path: readable(path.relative_to(folder)))
+
+    def place(path: Path) -> tuple[str, bytes]:
+        return readable(path.relative_to(folder)), os.fsencode(path)
+
+    return Found(sorted(found, key=place), sorted(links_out, key=place))
 
 
-def _walk(start: Path, seen: set[str], found: list[Path], linked: list[Path]) -> None:
+def _walk(start: Path, seen: set[str], found: list[Path], linked: list[Path], file_links: list[Path]) -> None:
     todo = [start]
     while todo:
         folder = todo.pop()
@@ -221,6 +257,8 @@ def _walk(start: Path, seen: set[str], found: list[Path], linked: list[Path]) ->
             path = Path(entry.path)
             if path.is_dir():  # unlike entry.is_dir() no error for a link to itself
                 (linked if entry.is_symlink() else todo).append(path)
+            elif entry.is_symlink():
+                file_links.append(path)
             elif _is_candidate(path):
                 found.append(path)
 

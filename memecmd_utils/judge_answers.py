@@ -37,7 +37,7 @@ def ask_all(run: Run, data: StudyData) -> Answers:
     scores, worded, names = [], [], []
     for number in range(len(run.profile.judges) if items else 0):
         name, ratings, in_words = ask_judge(run, data, items, number)
-        name = f"{name} {number + 1}" if name in names else name
+        name = judges.numbered(name, names)
         names.append(name)
         of = {(r.dialogue_id, r.turn, r.meme_id): r for r in ratings}
         mine = [of[item.pair] for item in items]
@@ -64,7 +64,7 @@ def ask_judge(
     """One judge of the profile on the items: its name, its ratings, and p(yes) by further wording and pair.
 
     The requests are those of stage 05, so what was asked there is replayed. A judge that gives numbers is
-    shown one item at a time and has no further wordings; neither has a base model.
+    shown one item at a time and has no further wordings; neither has a base model, or one that was stopped.
     """
     judge, profile = run.profile.judges[number], run.profile
     dialogues = {d.dialogue_id: d for d in data.dialogues}
@@ -73,7 +73,9 @@ def ask_judge(
         name = f"{chat.backend.model.name} {judge.kind}"
         if judge.kind == "yes_no":
             ratings = llm.run(evaluation.rate_yes_no(placed, dialogues, data.memes, chat, profile, name))
-            in_words = {} if judges.continues_text(chat.backend.model) else _worded(data, items, chat, name)
+            useless = any(rating.unscored == judges.STOPPED for rating in ratings)
+            asked_once = useless or judges.continues_text(chat.backend.model)
+            in_words = {} if asked_once else _worded(data, items, chat, name)
             return name, ratings, in_words
         sees = judge.llm == "openai" and run.endpoint("judge", number).vision
         alone = profile.model_copy(update={"judge_unit": "meme"})

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import agreement, judge_answers, judge_calibration, seeds, statistics
+from memecmd_utils import agreement, judge_answers, judge_calibration, statistics
 from memecmd_utils.fast_retrieval import columns, said, with_intervals
 from memecmd_utils.judge_answers import CENTRED, CONSISTENCY, P_YES, RATING, RETRIEVAL, Answers
 from memecmd_utils.judges import OTHER_ORDER, WORDINGS
-from memecmd_utils.profiles import Profile
 from memecmd_utils.runs import Run
-from memecmd_utils.statistics import EMPTY, Estimate
+from memecmd_utils.statistics import Estimate
 from memecmd_utils.study_data import StudyData
 
 STEADY = 0.667
@@ -23,22 +22,24 @@ STEADY = 0.667
 KINDS = {"random": "random", "hard": "hard negative"}
 """What fitting memes are held against, by its name in the columns."""
 TRUST = (
-    "judge", "reading", "turns", "unscored",
+    "judge", "reading", "turns", "dialogues", "unscored",
     *with_intervals("AUC random"), "wins random", *with_intervals("AUC hard"), "wins hard",
     "ECE", "Brier", "Brier base rate", *with_intervals("order shift", "length rho", "alpha wordings"),
     "verdict",
 )  # fmt: skip
 CALIBRATION = ("judge", "bin", "items", "mean p", "share that fits")
-WORDED = ("judge", "wording", "items", "mean p", *with_intervals("AUC random"))
-AGREEMENT = ("judge", "other", "items", *with_intervals("alpha"))
+WORDED = ("judge", "wording", "items", "dialogues", "mean p", *with_intervals("AUC random"))
+AGREEMENT = ("judge", "other", "items", "dialogues", *with_intervals("alpha"))
 PRINTED = ("AUC random", "AUC hard", "order shift", "length rho", "alpha wordings")
 """Columns that are shown with their interval in one cell; three digits, so that 0.503 is not 0.50."""
 TRUSTED, TOPIC, UNSTEADY, NO, YARDSTICK = "trust", "topic only", "unsteady", "no", "yardstick"
+REVERSED = "reversed"
 IN_WORDS = {
     TRUSTED: "tells fitting memes from random ones and from hard negatives",
     TOPIC: "tells fitting memes from random ones, but not from hard negatives",
     UNSTEADY: "tells fitting memes from others, but its answers change with the wording of the questions",
     NO: "cannot tell fitting memes from random ones",
+    REVERSED: "prefers random memes to fitting ones",
 }
 
 
@@ -57,14 +58,14 @@ class Checks(NamedTuple):
 
 def run_checks(run: Run, data: StudyData) -> Checks:
     """Ask every judge of the run's profile and measure its answers."""
-    return measure(judge_answers.ask_all(run, data), run.profile)
+    return measure(judge_answers.ask_all(run, data))
 
 
-def measure(answers: Answers, profile: Profile) -> Checks:
-    """All tables of some answers; dialogues are resampled `bootstrap_samples` times."""
+def measure(answers: Answers) -> Checks:
+    """All tables of some answers."""
     scores, worded = answers
     trust = [
-        _trust_row(judge, reading, group, worded[worded["judge"] == judge], profile)
+        _trust_row(judge, reading, group, worded[worded["judge"] == judge])
         for (judge, reading), group in scores.groupby(["judge", "reading"], sort=False)
     ]
     bins = [
@@ -78,25 +79,30 @@ def measure(answers: Answers, profile: Profile) -> Checks:
             "wording": wording,
             "items": int(group["p"].notna().sum()),
             "mean p": float(group["p"].mean()),
-            **columns("AUC random", _auc(group, "random", "p", profile, "wording", judge, wording)),
+            "dialogues": got.clusters,
+            **columns("AUC random", got),
         }
         for (judge, wording), group in worded.groupby(["judge", "wording"], sort=False)
+        for got in [_auc(group, "random", "p")]
     ]
     return Checks(
         pd.DataFrame(trust, columns=list(TRUST)),
         pd.DataFrame(bins, columns=list(CALIBRATION)),
         pd.DataFrame(by_wording, columns=list(WORDED)),
-        pd.DataFrame(_agreements(scores, profile), columns=list(AGREEMENT)),
+        pd.DataFrame(_agreements(scores), columns=list(AGREEMENT)),
     )
 
 
 def verdict(row: Mapping[str, Any]) -> str:
     """How far a judge deserves trust, by the rule of the plan, from its AUCs and its alpha over wordings.
 
-    Without an interval (too few dialogues) nothing is clear. A judge without alpha is judged by its AUCs.
+    Without an interval (too few dialogues) nothing is clear. A judge without alpha is judged by its AUCs; one
+    that clearly prefers random memes is told from one that cannot tell.
     """
     if row["reading"] == RETRIEVAL:
         return YARDSTICK
+    if row["AUC random high"] < 0.5:
+        return REVERSED
     if not row["AUC random low"] > 0.5:
         return NO
     if not row["AUC hard low"] > 0.5:
@@ -113,7 +119,7 @@ def sentence(checks: Checks) -> str:
     first = trust.sort_values("reading", key=lambda names: names == P_YES, kind="stable").iloc[0]
     told = (
         f"{_name(first)} {IN_WORDS[first['verdict']]} (AUC {said(first, 'AUC random', '')} against random "
-        f"memes, {said(first, 'AUC hard', '')} against hard negatives)"
+        f"memes, {said(first, 'AUC hard', '')} against hard negatives, {first['dialogues']:.0f} dialogues)"
     )
     good = [_name(row) + _unasked(row) for _, row in trust[trust["verdict"] == TRUSTED].iterrows()]
     which = f": {', '.join(good)}" if good else ""
@@ -149,20 +155,13 @@ def printed(trust: pd.DataFrame) -> pd.DataFrame:
     return out
 
 
-def _rng(profile: Profile, *names: str) -> np.random.Generator:
-    return seeds.rng(profile.seed, "judge checks", *names)
-
-
-def _auc(group: pd.DataFrame, kind: str, value: str, profile: Profile, *names: str) -> Estimate:
-    """AUC of fitting memes against another kind, with an interval from resampled dialogues."""
+def _auc(group: pd.DataFrame, kind: str, value: str) -> Estimate:
+    """AUC of fitting memes against another kind."""
     of = {
         one: list(zip(part["dialogue_id"], part[value], strict=True))
         for one, part in group.dropna(subset=[value]).groupby("kind")
     }
-    positive, negative = of.get("fitting", []), of.get(kind, [])
-    if not positive or not negative:
-        return EMPTY
-    return statistics.cluster_auc(positive, negative, _rng(profile, kind, *names), profile.bootstrap_samples)
+    return statistics.cluster_auc(of.get("fitting", []), of.get(kind, []))
 
 
 def wins(group: pd.DataFrame, kind: str) -> float:
@@ -172,13 +171,13 @@ def wins(group: pd.DataFrame, kind: str) -> float:
     return float((np.sign(both["fitting"] - both[kind]) / 2 + 0.5).mean()) if len(both) else float("nan")
 
 
-def length_correlation(group: pd.DataFrame, profile: Profile, *names: str) -> Estimate:
-    """Spearman correlation of score and caption length among memes that do not fit; dialogues resampled."""
+def length_correlation(group: pd.DataFrame) -> Estimate:
+    """Spearman correlation of score and caption length among memes that do not fit."""
     others = group[group["kind"] != "fitting"].dropna(subset=["score"])
     others = others.drop_duplicates(["dialogue_id", "turn", "meme_id"])
     others = others.sort_values("dialogue_id", kind="stable")
-    pairs = list(others[["dialogue_id", "length", "score"]].itertuples(index=False, name=None))
-    return statistics.cluster_spearman(pairs, _rng(profile, "length", *names), profile.bootstrap_samples)
+    columns = others[["dialogue_id", "length", "score"]]
+    return statistics.cluster_spearman(list(columns.itertuples(index=False, name=None)))
 
 
 def _p_and_truth(group: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -186,16 +185,15 @@ def _p_and_truth(group: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return known["p"].to_numpy(float), (known["kind"] == "fitting").to_numpy(float)
 
 
-def _trust_row(
-    judge: str, reading: str, group: pd.DataFrame, worded: pd.DataFrame, profile: Profile
-) -> dict[str, Any]:
+def _trust_row(judge: str, reading: str, group: pd.DataFrame, worded: pd.DataFrame) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(TRUST, np.nan)
     row |= {"judge": judge, "reading": reading, "unscored": int(group["score"].isna().sum())}
     row["turns"] = len(group[["dialogue_id", "turn"]].drop_duplicates())
+    row["dialogues"] = group["dialogue_id"].nunique()
     for against, kind in KINDS.items():
-        row |= columns(f"AUC {against}", _auc(group, kind, "score", profile, judge, reading))
+        row |= columns(f"AUC {against}", _auc(group, kind, "score"))
         row[f"wins {against}"] = wins(group, kind)
-    row |= columns("length rho", length_correlation(group, profile, judge, reading))
+    row |= columns("length rho", length_correlation(group))
     if reading == P_YES:
         p, fits = _p_and_truth(group)
         row["ECE"], row["Brier"] = judge_calibration.error(p, fits), judge_calibration.brier(p, fits)
@@ -204,8 +202,8 @@ def _trust_row(
         )
     if reading in (P_YES, CENTRED) and len(worded):
         # Both readings come from the same answers, so one alpha, that of p(yes), speaks for both.
-        row |= columns("alpha wordings", _steadiness(worded, profile, judge))
-        row |= columns("order shift", _order_shift(worded, profile, judge))
+        row |= columns("alpha wordings", _steadiness(worded))
+        row |= columns("order shift", _order_shift(worded))
     row["verdict"] = verdict(row)
     return row
 
@@ -216,22 +214,20 @@ def _by_wording(worded: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     return worded.pivot(index=index, columns="wording", values="p").reindex(columns=list(names))
 
 
-def _steadiness(worded: pd.DataFrame, profile: Profile, judge: str) -> Estimate:
+def _steadiness(worded: pd.DataFrame) -> Estimate:
     """Alpha (interval) of p(yes) with the wordings as raters."""
     asked = _by_wording(worded, WORDINGS)
-    clusters, rng = list(asked.index.get_level_values(0)), _rng(profile, "wordings", judge)
-    return agreement.alpha_interval(asked.to_numpy().T, clusters, "interval", rng, profile.bootstrap_samples)
+    return agreement.alpha_interval(asked.to_numpy().T, list(asked.index.get_level_values(0)), "interval")
 
 
-def _order_shift(worded: pd.DataFrame, profile: Profile, judge: str) -> Estimate:
+def _order_shift(worded: pd.DataFrame) -> Estimate:
     """Mean change of p(yes) when the answers are named the other way round."""
     both = _by_wording(worded, [WORDINGS[0], OTHER_ORDER]).dropna()
-    change, clusters = both[OTHER_ORDER] - both[WORDINGS[0]], list(both.index.get_level_values(0))
-    rng = _rng(profile, "order", judge)
-    return statistics.cluster_mean(list(change), clusters, rng, profile.bootstrap_samples)
+    change = both[OTHER_ORDER] - both[WORDINGS[0]]
+    return statistics.cluster_mean(list(change), list(both.index.get_level_values(0)))
 
 
-def _agreements(scores: pd.DataFrame, profile: Profile) -> list[dict[str, Any]]:
+def _agreements(scores: pd.DataFrame) -> list[dict[str, Any]]:
     """Alpha (interval, of ranks) of every two judges' overall scores, over the items that both scored."""
     overall = scores[scores["reading"].isin([CENTRED, RATING, CONSISTENCY])]
     names = list(dict.fromkeys(overall["judge"]))
@@ -241,8 +237,8 @@ def _agreements(scores: pd.DataFrame, profile: Profile) -> list[dict[str, Any]]:
     for place, judge in enumerate(names):
         for other in names[place + 1 :]:
             both = table[[judge, other]].dropna()
-            ranks, rng = both.rank().to_numpy().T, _rng(profile, "agreement", judge, other)
             clusters = list(both.index.get_level_values(0))
-            got = agreement.alpha_interval(ranks, clusters, "interval", rng, profile.bootstrap_samples)
-            rows.append({"judge": judge, "other": other, "items": len(both), **columns("alpha", got)})
+            got = agreement.alpha_interval(both.rank().to_numpy().T, clusters, "interval")
+            sizes = {"items": len(both), "dialogues": got.clusters}
+            rows.append({"judge": judge, "other": other, **sizes, **columns("alpha", got)})
     return rows

@@ -3,20 +3,32 @@
 import asyncio
 import math
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-from memecmd_utils import local_llm, prompting, replies
+from memecmd_utils import budget, local_llm, prompting, replies
 from memecmd_utils.dialogue_generation import history_text
-from memecmd_utils.llm import Chat, Image, Message, ModelId, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm import (
+    MODELS_OWN,
+    Chat,
+    Image,
+    Message,
+    ModelId,
+    Reply,
+    Request,
+    Sampling,
+    UncertainReply,
+    UnusableReply,
+)
 from memecmd_utils.llm_wire import image_url
 from memecmd_utils.progress import Progress
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement
 
+T = TypeVar("T")
 HISTORY_WINDOW = 8
 """Turns that the small judge sees before the meme: what matters is near, and its context is short."""
 Wording = Literal["as asked", "second", "third", "no or yes"]
@@ -24,8 +36,17 @@ WORDINGS: tuple[Wording, ...] = ("as asked", "second", "third")
 """The same five questions in other words; the first are the run's own."""
 OTHER_ORDER: Wording = "no or yes"
 """The run's own questions with the two answers named the other way round."""
+FIRST, NEARLY_ALL = 10, 9
+"""Items that are asked first, and how many of them without a usable answer end the asking."""
+STOPPED = f"stopped: the judge had no usable answer to {NEARLY_ALL} or more of its first {FIRST} items"
+"""Why the others have no score."""
 YES = {"是", "是的", "yes", "对", "有"}
 NO = {"否", "不", "不是", "no", "没有", "无"}
+LEAST_MASS = 0.25
+"""Of yes and no together among the first tokens. Below it what the judge would say instead outweighs both
+three to one, and the ratio of two rare tokens is noise."""
+ROUNDING = 1e-3
+"""Log-probabilities are kept to four digits."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +80,11 @@ def questions(wording: Wording = "as asked") -> dict[str, str]:
         files.append(f"judge_wording_{wording.replace(' ', '_')}")
     lines = [line for name in files for line in prompting.render(name).split("\n")]
     return dict(line.split(": ", 1) for line in lines)
+
+
+def numbered(name: str, before: Sequence[str]) -> str:
+    """A judge's name, with its place in the profile where one of the judges `before` it has the same."""
+    return f"{name} {len(before) + 1}" if name in before else name
 
 
 def continues_text(model: ModelId) -> bool:
@@ -100,17 +126,31 @@ def yes_no_request(
 def p_yes(reply: Reply) -> float:
     """Probability of yes among yes and no, from the first token's alternatives.
 
-    An endpoint without log-probabilities gives 1 or 0 by the word itself.
+    It is read where an answer is what the judge most likely gives: yes and no together have `LEAST_MASS`,
+    and no other word is likelier; else `UncertainReply`. An endpoint without log-probabilities, or with
+    those of another token than the answer's, gives 1 or 0 by the word itself.
     """
-    if reply.first_token:
-        yes = sum(math.exp(p) for token, p in reply.first_token.items() if token.strip().lower() in YES)
-        no = sum(math.exp(p) for token, p in reply.first_token.items() if token.strip().lower() in NO)
-        if yes + no > 0:
-            return yes / (yes + no)
-    word = unicodedata.normalize("NFKC", reply.text).strip(" \n。.!,“”\"'「」").lower()
+    yes = no = other = 0.0
+    for token, logprob in (reply.first_token or {}).items():
+        word, p = _word(token), math.exp(logprob)
+        yes, no = yes + p * (word in YES), no + p * (word in NO)
+        if word not in YES | NO:
+            other = max(other, p)
+    mass = yes + no
+    if mass > 0:
+        if mass < max(LEAST_MASS, other) - ROUNDING:
+            raise UncertainReply(
+                f"只能回答“是”或“否”，这两种回答的概率合计只有{mass:.2g}，最可能的是“{reply.text[:20]}”"
+            )
+        return yes / mass
+    word = _word(reply.text)
     if word in YES or word in NO:
         return float(word in YES)
     raise UnusableReply(f"只能回答“是”或“否”，收到的是“{reply.text[:20]}”")
+
+
+def _word(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).strip(" \n。.!,“”\"'「」").lower()
 
 
 async def ask_yes_no(
@@ -118,18 +158,24 @@ async def ask_yes_no(
 ) -> list[dict[str, float] | str]:
     """Ask the five questions of every pair: p(yes) by dimension, or the reason why there is none.
 
-    Pairs of one context come one after another, so a server can reuse the context's prefix.
+    Pairs of one context come one after another, so a server can reuse the context's prefix. A judge that
+    answers nearly none of the first pairs is not asked about the others (`unless_useless`).
     """
     base = continues_text(chat.backend.model)
 
     async def one(context: Context, meme: Meme) -> dict[str, float] | str:
         requests = [yes_no_request(context, meme, dimension, wording, base) for dimension in DIMENSIONS]
+        asked = (chat.ask(request, p_yes, again=False) for request in requests)
         if chat.in_bulk:
-            answers = await asyncio.gather(*(chat.ask(request, p_yes) for request in requests))
+            answers = await asyncio.gather(*asked)
         else:
             # One after another, and as many pairs as requests in flight: otherwise all first questions would
             # go before any second one, and the shared prefix would be gone from the server's cache.
-            answers = [await chat.ask(request, p_yes) for request in requests]
+            answers = []
+            for answer in asked:
+                answers.append(await answer)
+                if answers[-1].value is None:  # the pair has no score, whatever the others would be
+                    break
         bar.update()
         missing = [answer for answer in answers if answer.value is None]
         if missing:
@@ -137,7 +183,32 @@ async def ask_yes_no(
         return {dimension: answer.value for dimension, answer in zip(DIMENSIONS, answers, strict=True)}
 
     with Progress(chat, len(pairs), label, "pair") as bar:
-        return await chat.side_by_side(one(context, meme) for context, meme in pairs)
+        got = await unless_useless(chat, len(pairs), lambda i: one(*pairs[i]), is_no_answer)
+        bar.update(len(pairs) - bar.done)
+    return [STOPPED if one is None else one for one in got]
+
+
+def is_no_answer(result: object) -> bool:
+    """Whether a result is the reason why there is none, and that the judge gave no usable answer."""
+    return isinstance(result, str) and result.partition(":")[0] in MODELS_OWN
+
+
+async def unless_useless(
+    chat: Chat, n: int, ask: Callable[[int], Awaitable[T]], is_no_answer: Callable[[T], bool]
+) -> list[T | None]:
+    """Ask for items 0 to n-1; None for all but the first ones where the judge is of no use.
+
+    `FIRST` items, spread evenly, are asked before the others, which are not asked where `NEARLY_ALL` of these
+    have no usable answer. A batch has all asked at once and comes to the same result, and so does a replay.
+    """
+    first = sorted({i * n // FIRST for i in range(FIRST)}) if n > FIRST else []
+    head = list(range(n)) if chat.in_bulk else first
+    got = dict(zip(head, await chat.side_by_side(ask(i) for i in head), strict=True))
+    if first and sum(is_no_answer(got[i]) for i in first) >= NEARLY_ALL:
+        return [got[i] if i in first else None for i in range(n)]
+    rest = [i for i in range(n) if i not in got]
+    got |= zip(rest, await chat.side_by_side(ask(i) for i in rest), strict=True)
+    return [got[i] for i in range(n)]
 
 
 def centred(p: Mapping[str, float], means: Mapping[str, float]) -> dict[str, float]:
@@ -210,7 +281,7 @@ def rating_request(
     images = []
     if screenshot is not None:
         spec, draw = screenshot
-        images = [Image(image_id=spec, load=lambda: image_url(draw()))]
+        images = [Image(image_id=spec, load=lambda: image_url(draw()), tiles=screenshot_tiles(n_turns))]
     return Request(
         task="rating",
         subject=f"{dialogue.dialogue_id}/{n_turns}",
@@ -219,6 +290,11 @@ def rating_request(
         seed=seed,
         reply_schema=RatingsReply,
     )
+
+
+def screenshot_tiles(n_turns: int) -> int:
+    """Tiles of a screenshot of so many turns with some memes: 390 pixels wide, about 130 pixels a turn."""
+    return budget.tiles(390, 110 + 130 * n_turns)
 
 
 def parse_ratings(reply: Reply, n_memes: int) -> list[MemeRating]:

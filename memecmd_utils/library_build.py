@@ -1,7 +1,5 @@
 """Stage 01: from folders of images (or the example memes) to one clean library of memes."""
 
-import csv
-import io
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +30,9 @@ from memecmd_utils.picture_reading import Job, Reading
 from memecmd_utils.profiles import Profile
 from memecmd_utils.schemas import Meme
 
+LINK_OUT = (
+    "a link that leads out of the source folder, not followed: name its folder in `sources`, or copy it"
+)
 Reader = Callable[[Iterable[tuple[Item, Job | None]]], Iterator[tuple[Item, Reading | None]]]
 
 
@@ -46,8 +47,10 @@ class LibraryReport:
     near_duplicates: int
     dropped: int
     """Left out because the curation file says so."""
+    links_out: int
+    """Links that lead out of their source folder; none was followed."""
     not_sampled: int
-    """Never looked at, because `max_memes` was reached before."""
+    """Not needed, because `max_memes` was reached without them; hardly any of them was looked at."""
     kept: int
     doubtful_pairs: int
     memes: Path
@@ -77,7 +80,14 @@ def build_library(
     decisions = _decisions(profile, candidates)
     dropped = {name: d.why for name, d in decisions.items() if d.action == "drop"}
     wanted = {name for name, d in decisions.items() if d.action == "keep"}
-    order = _in_order([c for c in candidates if c.name not in dropped], profile)
+    links_out = [c.name for c in candidates if c.link_out]
+    if links_out:
+        warnings.warn(
+            f"{len(links_out)} links lead out of their source folder and were not followed, the first: "
+            f"{links_out[0]}; name what they lead to in `sources`, or copy it",
+            stacklevel=2,
+        )
+    order = _in_order([c for c in candidates if c.name not in dropped and not c.link_out], profile)
     rank = {candidate.name: number for number, candidate in enumerate(order)}
     queue = sorted(order, key=lambda c: c.name not in wanted)  # files to keep are in every sample
 
@@ -104,7 +114,12 @@ def build_library(
             bar.total = min(len(queue), done + limit - len(kept))
             bar.refresh()
 
+    # A larger twin that came late may have brought back two that the smaller one had pushed out.
+    beyond = set(sorted(kept)[limit:])
+    kept = [i for i in kept if i not in beyond]
+    near = {j: i for j, i in near.items() if i not in beyond}
     exits = dict(pool.exits)
+    exits.update(dict.fromkeys(links_out, Exit(library_funnel.LINK_OUT, LINK_OUT)))
     for j, i in near.items():
         exits[pool.names[j]] = Exit(library_funnel.NEAR, f"near duplicate of {pool.names[i]}")
     for name, why in dropped.items():
@@ -112,7 +127,7 @@ def build_library(
         exits[name] = Exit(library_funnel.CURATION, text)
     rejected = sorted((name, exit_.why) for name, exit_ in exits.items())
     _write_rejected(run_dir / "rejected.csv", rejected)
-    not_sampled = len(queue) - done
+    not_sampled = len(queue) - len(pool.exits) - len(near) - len(kept)
     library_funnel.write(
         run_dir / "funnel.csv",
         len(candidates),
@@ -150,6 +165,7 @@ def build_library(
         filtered=steps[library_funnel.FILTER],
         near_duplicates=len(near),
         dropped=len(dropped),
+        links_out=steps[library_funnel.LINK_OUT],
         not_sampled=not_sampled,
         kept=len(kept),
         doubtful_pairs=len(pairs),
@@ -204,10 +220,16 @@ def _without_near_duplicates(
 ) -> tuple[list[int], dict[int, int], list[tuple[int, int]]]:
     """Positions kept, dropped -> the one it is near, and doubtful pairs.
 
-    Example memes and files marked `keep` are never dropped. The search goes by rank and not in the order of
-    looking: a file marked `keep` comes back beside its twin and does not take its place.
+    Example memes and files marked `keep` are never dropped. Of near duplicates the largest picture is kept,
+    and the first by rank of equally large ones: a file marked `keep` comes back beside its twin and does not
+    take its place.
     """
-    order = sorted(range(len(pool.memes)), key=lambda i: rank[pool.names[i]])
+
+    def place(i: int) -> tuple[int, int, int]:
+        drawn = pool.memes[i].source == "drawn"
+        return not drawn, -pool.pixels[i] * (not drawn), rank[pool.names[i]]
+
+    order = sorted(range(len(pool.memes)), key=place)
     found = near_duplicates.near_duplicate_groups(
         [int(pool.memes[i].phash, 16) for i in order], [pool.memes[i].text for i in order]
     )
@@ -234,7 +256,4 @@ def _remove_strangers(folder: Path, files: set[str]) -> None:
 
 
 def _write_rejected(target: Path, rows: Sequence[tuple[str, str]]) -> None:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerows([("file", "reason"), *rows])
-    storage.write_text(target, buffer.getvalue())
+    storage.write_csv(target, ("file", "reason"), ({"file": name, "reason": why} for name, why in rows))

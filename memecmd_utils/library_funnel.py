@@ -14,10 +14,11 @@ from memecmd_utils.settings import Filters
 if TYPE_CHECKING:
     import pandas as pd
 
-UNDECODABLE, EXACT, FILTER, NEAR, CURATION, NOT_SAMPLED = (
-    "undecodable", "exact duplicate", "filter", "near duplicate", "dropped by curation", "not sampled",
+LINK_OUT, UNDECODABLE, EXACT, FILTER, NEAR, CURATION, NOT_SAMPLED = (
+    "link out of the source", "undecodable", "exact duplicate", "filter", "near duplicate",
+    "dropped by curation", "not sampled",
 )  # fmt: skip
-STEPS = (UNDECODABLE, EXACT, FILTER, NEAR, CURATION, NOT_SAMPLED)
+STEPS = (LINK_OUT, UNDECODABLE, EXACT, FILTER, NEAR, CURATION, NOT_SAMPLED)
 """Where a file can leave, in the order of the table. A file is counted once, where it left."""
 CURABLE = frozenset({FILTER, NEAR, CURATION})
 """Steps that a person can overrule on the contact sheet."""
@@ -101,6 +102,8 @@ def _always(step: str, filters: Collection[str], counts: Counter) -> set[str]:
     """Reasons of a step that stand in the table although no file left for them."""
     if step == FILTER:
         return set(filters)
+    if step == LINK_OUT:
+        return set()  # most folders have none
     return set() if step == UNDECODABLE and any(at == UNDECODABLE for at, _ in counts) else {""}
 
 

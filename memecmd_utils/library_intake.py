@@ -9,7 +9,7 @@ from memecmd_utils import example_memes, library_funnel, storage
 from memecmd_utils.images import ImageRejected
 from memecmd_utils.library_funnel import Exit
 from memecmd_utils.meme_sources import Candidate
-from memecmd_utils.ocr import OcrCache, cache_key
+from memecmd_utils.ocr import OcrCache, cache_key, without_wraps
 from memecmd_utils.picture_notes import picture_note
 from memecmd_utils.picture_reading import Job, Reading
 from memecmd_utils.profiles import Profile
@@ -23,6 +23,7 @@ class Pool:
 
     memes: list[Meme] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    pixels: list[int] = field(default_factory=list)  # of the pictures as their files hold them
     seen: dict[str, str] = field(default_factory=dict)  # sha256 of what is a picture -> name
     broken: dict[str, Exit] = field(default_factory=dict)  # sha256 of what is none -> why
     exits: dict[str, Exit] = field(default_factory=dict)  # name -> why it is left out
@@ -102,6 +103,7 @@ def take(item: Item, reading: Reading | None, pool: Pool, profile: Profile, run_
     with storage.atomic_path(run_dir / file) as part:
         part.write_bytes(reading.normal or item.data)
     pool.names.append(candidate.name)
+    pool.pixels.append(reading.pixels)
     pool.memes.append(
         Meme(
             source="drawn" if example else "user image",
@@ -109,7 +111,7 @@ def take(item: Item, reading: Reading | None, pool: Pool, profile: Profile, run_
             seed=profile.seed,
             meme_id=meme_id,
             file=file,
-            text=reading.text,
+            text=reading.text if example else without_wraps(reading.text),
             text_source="known" if example else ("ocr" if reading.text else "none"),
             picture_note="；".join(filter(None, (candidate.note, named))),
             gloss=example.gloss if example else "",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memecmd_utils import hamming_pairs, near_duplicates, seeds
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.schemas import Annotation, Meme
 from memecmd_utils.tuning_data import Pair
 
@@ -17,7 +18,7 @@ MAX_DISTANCE = 6
 """Bits by which perceptual hashes of one picture may differ, as in stage 01."""
 
 
-class TooFewMemes(ValueError):
+class TooFewMemes(MemecmdError, ValueError):
     """A library that cannot be split; the message says how many groups of memes are left."""
 
 

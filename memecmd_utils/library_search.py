@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import yaml
-from pydantic import ValidationError
 
 from memecmd_utils import library_index, paths, profiles, selection, storage
 from memecmd_utils.embedding import RecordedEmbedder
 from memecmd_utils.llm import EndpointError
-from memecmd_utils.profiles import Profile, ProfileError
-from memecmd_utils.retrieval import QUERY_SIDE, MemeIndex, Ranking, build_queries, centre, top_k
+from memecmd_utils.retrieval import (
+    QUERY_SIDE,
+    MemeIndex,
+    Ranking,
+    build_queries,
+    centre,
+    mean_row,
+    top_k,
+)
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply
 from memecmd_utils.selection import Encode
@@ -29,14 +34,9 @@ def finished_run(name: str) -> Run:
     Raises `StageMissing` where there is none, `ProfileError` where this version cannot read its settings.
     """
     folder = paths.processed / name
-    if not (folder / profiles.RESOLVED).is_file():
+    profile = profiles.settled(folder)
+    if profile is None:
         raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
-    try:
-        profile = Profile.model_validate(profiles.read_resolved(folder))
-    except (yaml.YAMLError, ValidationError) as error:
-        raise ProfileError(
-            f"the settings of run {name!r} cannot be read by this version: make the run anew ({error})"
-        ) from error
     return Run(name, profile, folder, paths.reports / name)
 
 
@@ -82,7 +82,7 @@ class Library:
         if len(usable) < 2:
             return dict.fromkeys(FIELDS)
         return {
-            field: self.encode([getattr(s, field) for s in usable], "query").mean(axis=0) for field in FIELDS
+            field: mean_row(self.encode([getattr(s, field) for s in usable], "query")) for field in FIELDS
         }
 
     def queries(
@@ -134,14 +134,17 @@ class Library:
         )
 
 
-def open_library(run: Run, mode: str) -> Library:
+def open_library(run: Run, mode: str, asking: Run | None = None) -> Library:
     """Read a finished run's memes and annotations and index them; a large index is kept in the run's folder.
 
     `mode` is that of the profile that asks. Where the run only replays, vectors of new texts are computed on
-    this machine and not recorded; an endpoint's embedder is asked only if `mode` allows it. Raises
-    `StageMissing` where notebooks 01 and 02 have not been run, or by another version.
+    this machine and not recorded; an endpoint's embedder is asked only if `mode` allows it, and `asking`, the
+    run on whose behalf the library is searched, pays for it. Raises `StageMissing` where notebooks 01 and 02
+    have not been run, or by another version.
     """
     stored = run.embedder()
+    if asking is not None:
+        asking.paying(stored.embedder)
     if run.profile.mode == "recorded":
         if run.profile.embedder == "endpoint" and mode == "recorded":
             raise EndpointError(

@@ -16,6 +16,8 @@ from memecmd_utils import dataset_card, schemas
 SIDE = 240
 """Longest side of a picture on the page, in pixels."""
 QUALITY = 60
+FIRST = 12
+"""Cards of the sheet that a page shows at once: two rows on a desk, six on a phone."""
 PICTURE_BYTES = 2_500_000
 """Most that the pictures of the sheet may take, in bytes of the page (base64); those that the chats need
 are always there and count as well."""
@@ -67,6 +69,9 @@ class Sheet:
 
     annotators: list[str]
     """Who wrote the annotations shown, in words."""
+
+    first: int = FIRST
+    """Cards that stand open on the page; the others are folded."""
 
     @property
     def unlicensed(self) -> int:

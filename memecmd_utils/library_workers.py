@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from memecmd_utils import library_funnel
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.machine import cores
 from memecmd_utils.ocr import Ocr
 from memecmd_utils.picture_reading import Job, Reading, read_picture
@@ -40,11 +41,11 @@ DIED = "the process that read it died twice (out of memory, the decoder crashed 
 T = TypeVar("T")
 
 
-class WorkersUnavailable(RuntimeError):
+class WorkersUnavailable(MemecmdError, RuntimeError):
     """Worker processes cannot be started; nothing has been read yet."""
 
 
-class WorkersLost(RuntimeError):
+class WorkersLost(MemecmdError, RuntimeError):
     """Worker processes die for a reason that is no single image's; what was read before is handed out."""
 
 

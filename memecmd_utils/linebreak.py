@@ -7,8 +7,9 @@ keep their full width and do not hang into the margin: phones set chat bubbles t
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from itertools import takewhile
 
 CLOSING = frozenset(
     "，。、；：？！．）】》〉」』”’〕〗〙〛〟］｝｠｡､｣…—～〜·・／％‰°℃ー々〻ゝゞヽヾ゛゜‼⁇⁈⁉"
@@ -84,6 +85,39 @@ def clusters(text: str) -> list[str]:
         return list(text)
     pattern = _patterns()[0]
     return [piece for part in re.split(r"(\s)", text) for piece in pattern.findall(part) or part]
+
+
+def initials(names: Iterable[str]) -> dict[str, str]:
+    """A short sign for each name, as on an avatar: its first character, or what tells it from the others.
+
+    Where several begin alike it is the first character in which they differ, else the last one, else two.
+
+    >>> initials(["母亲", "女儿"]), initials(["小王", "小李"]), initials(["Anna Bell", "Anna Cook"])
+    ({'母亲': '母', '女儿': '女'}, {'小王': '王', '小李': '李'}, {'Anna Bell': 'B', 'Anna Cook': 'C'})
+    """
+    parts = {name: clusters(clean(name).strip()) for name in dict.fromkeys(names)}
+    signs = {name: "".join(pieces[:1]).upper() for name, pieces in parts.items()}
+    for sign in dict.fromkeys(signs.values()):
+        alike = {name: parts[name] for name in parts if signs[name] == sign}
+        if sign and len(alike) > 1:
+            signs |= _apart(alike, {signs[name] for name in parts if name not in alike})
+    return signs
+
+
+def _apart(alike: dict[str, list[str]], taken: set[str]) -> dict[str, str]:
+    columns = zip(*([piece.casefold() for piece in pieces] for pieces in alike.values()), strict=False)
+    same = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    ways: tuple[Callable[[list[str]], str], ...] = (
+        lambda pieces: next((piece for piece in pieces[same:] if piece.strip()), pieces[-1]).upper(),
+        lambda pieces: pieces[-1].upper(),
+        lambda pieces: "".join(pieces[:2]).upper(),
+        lambda pieces: "".join(pieces[:2]),
+    )
+    for way in ways:
+        signs = {name: way(pieces) for name, pieces in alike.items()}
+        if len(set(signs.values())) == len(alike) and not taken & set(signs.values()):
+            break
+    return signs
 
 
 def units(line: str) -> list[str]:

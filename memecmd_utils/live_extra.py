@@ -2,10 +2,12 @@
 
 from importlib.util import find_spec
 
+from memecmd_utils.errors import ExtraMissing
+
 PACKAGES = ("openai", "aiohttp", "feedparser")
 
 
-class LiveExtraMissing(RuntimeError):
+class LiveExtraMissing(ExtraMissing):
     """A package of the extra is not installed; the message says how to install it."""
 
 

@@ -7,9 +7,11 @@ backends are in `llm_backends`, `openai_backend`, `batch` and `local_llm`.
 
 import asyncio
 import inspect
+import math
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
 from memecmd_utils import prompting
@@ -17,10 +19,12 @@ from memecmd_utils import recordings as rec
 from memecmd_utils.budget import Budget
 from memecmd_utils.delivery import Delivery
 from memecmd_utils.llm_types import (
+    UNRECORDED,
     Answer,
     Backend,
     BrokenRules,
     BudgetReached,
+    CutReply,
     EndpointError,
     Image,
     Message,
@@ -30,8 +34,10 @@ from memecmd_utils.llm_types import (
     Request,
     Sampling,
     Task,
+    UncertainReply,
     UnusableReply,
 )
+from memecmd_utils.llm_wire import garbled
 from memecmd_utils.throttle import Throttle
 from memecmd_utils.usage import Usage
 
@@ -41,6 +47,7 @@ __all__ = [
     "BrokenRules",
     "BudgetReached",
     "Chat",
+    "CutReply",
     "EndpointError",
     "Image",
     "Message",
@@ -50,14 +57,23 @@ __all__ = [
     "Request",
     "Sampling",
     "Task",
+    "UncertainReply",
     "UnusableReply",
     "Usage",
     "run",
 ]
 
 T = TypeVar("T")
+CLAIM_WAIT_S, LONGEST_CLAIM_WAIT_S = 0.02, 0.5
+"""Between two looks at a request that another process has claimed."""
+MODELS_OWN: frozenset[Outcome] = frozenset({"unusable", "length", "refusal", "filtered"})
+"""Outcomes without an answer that tell of the model, and not of the endpoint or the day."""
 UNCHANGED_RETRIES = 2
 RETRIES_WITH_ERROR = 2
+ATTEMPTS = 1 + UNCHANGED_RETRIES + RETRIES_WITH_ERROR
+LOST_IN_A_ROW = 5
+"""Replies that did not arrive whole and cost no attempt. What is lost at random comes back before that. What
+a model always cuts off or leaves empty then goes the way of other unusable replies, and so to an end."""
 
 
 class Chat:
@@ -72,37 +88,96 @@ class Chat:
         budget: Budget | None = None,
         dead_after_s: float = 50.0,
         sleep: Callable[[float], Any] = asyncio.sleep,
+        strict: bool = True,
     ) -> None:
+        """`strict`: in mode `recorded` a miss is an error; otherwise it is an answer without a value."""
         self.backend, self.recordings, self.mode = backend, recordings, mode
+        self.strict = strict
         self.concurrency, self.in_bulk = concurrency, backend.in_bulk
         self.usage, self.budget = Usage(), budget or Budget()
         self.throttle = Throttle(concurrency, dead_after_s)
         self._delivery = Delivery(backend, self.throttle, self.budget, self.usage, sleep)
         self._fault: BaseException | None = None
+        self._asking: dict[str, asyncio.Event] = {}
+        """Keys that are asked for at this moment, each with the event of its end."""
+        self.waiting = 0
+        """Requests that wait for another process, which asks the same."""
 
-    async def ask(self, request: Request, parse: Callable[[Reply], T]) -> Answer[T]:
+    async def ask(self, request: Request, parse: Callable[[Reply], T], again: bool = True) -> Answer[T]:
         """Return the parsed answer to `request`.
 
         `parse` raises `UnusableReply` for a reply that cannot be used and `BrokenRules` for one that
-        can at need. In `recorded` mode a miss raises `RecordingMiss`; `auto` asks the model and records.
+        can at need. In `recorded` mode a miss raises `RecordingMiss`, or is the outcome `unrecorded` where
+        the chat is not `strict`; `auto` asks the model and records, also where what is recorded could not be
+        used, unless `again` is false.
         """
         self._stop_after_fault()
         if not self.backend.recordable:
             return await self._ask_live(request, parse, None, "")
         form = request.normal_form(self.backend.model, self.backend.dropped)
         key = rec.key_of(form)
-        stored = self.recordings.get(key) if self.recordings is not None and self.mode != "live" else None
-        if stored is not None and (rec.is_answer(stored) or self.mode == "recorded"):
-            self.usage.replayed += 1
-            self.recordings.mark_used(key)
-            return self._replay(stored, parse)
+        if (stored := self._recorded(key, again)) is not None:
+            return self._replay(stored, parse, key)
+        if self.mode == "recorded" and not self.strict:
+            self.usage.outcomes[UNRECORDED] += 1
+            return Answer(
+                outcome=UNRECORDED, reason="no recorded answer", attempts=0, source=self.backend.source
+            )
         if self.mode == "recorded":
             why = self.recordings.explain_miss(form) if self.recordings is not None else "no recordings"
+            rec.note_miss(form, key)
+            short = key[: rec.SHOWN_DIGITS]
             raise rec.RecordingMiss(
                 f"no recorded reply for {request.task} {request.subject} of {self.backend.model} ({why}). "
+                f"Its key is {short}: `python -m memecmd_utils explain-miss {short}` shows where both part. "
                 "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
             )
-        return await self._ask_live(request, parse, form, key)
+        if self.recordings is None:
+            return await self._ask_live(request, parse, form, key)
+        async with self._alone(key) as waited:
+            if (stored := self._recorded(key, again, waited)) is not None:
+                return self._replay(stored, parse, key)
+            return await self._ask_live(request, parse, form, key)
+
+    def _recorded(self, key: str, again: bool, just_now: bool = False) -> dict[str, Any] | None:
+        """The recorded value that counts in our mode; `just_now`: others have asked while we waited."""
+        if self.recordings is None or (self.mode == "live" and not self.recordings.is_fresh(key)):
+            return None
+        stored = self.recordings.get(key)
+        if stored is None or self.mode != "auto" or just_now or rec.is_answer(stored):
+            return stored
+        return None if again or stored["outcome"] not in MODELS_OWN else stored
+
+    @asynccontextmanager
+    async def _alone(self, key: str) -> AsyncIterator[bool]:
+        """Wait until nobody else asks for `key`, here or in another process; yield whether somebody did."""
+        store, waited, pause_s = self.recordings, False, CLAIM_WAIT_S
+        while key in self._asking:
+            waited = True
+            await self._asking[key].wait()
+            self._stop_after_fault()
+        self._asking[key] = done = asyncio.Event()
+        # Whoever asks live means to ask anew, and one process at a time sends batches.
+        claims = self.mode == "auto" and not self.in_bulk
+        try:
+            while claims and not store.claim(key):
+                waited = True
+                self.waiting += 1
+                try:
+                    await asyncio.sleep(pause_s)
+                finally:
+                    self.waiting -= 1
+                self._stop_after_fault()
+                pause_s = min(LONGEST_CLAIM_WAIT_S, 2 * pause_s)
+            try:
+                store.refresh()
+                yield waited
+            finally:
+                if claims:
+                    store.release(key)
+        finally:
+            del self._asking[key]
+            done.set()
 
     @property
     def used_keys(self) -> set[str]:
@@ -166,36 +241,50 @@ class Chat:
         if self._fault is not None:
             raise self._fault.with_traceback(None)
 
-    def _replay(self, stored: dict[str, Any], parse: Callable[[Reply], T]) -> Answer[T]:
+    def _replay(self, stored: dict[str, Any], parse: Callable[[Reply], T], key: str) -> Answer[T]:
+        self.usage.replayed += 1
+        self.recordings.mark_used(key)
         reply = Reply(text=stored["text"], first_token=stored.get("first_token"))
         common = {"raw": reply.text, "attempts": stored.get("attempts", 1), "source": self.backend.source}
-        self.usage.outcomes[stored["outcome"]] += 1
-        if not rec.is_answer(stored):
-            reason = stored.get("reason", "")
-            return Answer(outcome=stored["outcome"], reason=reason, replayed=True, **common)
         try:
-            return Answer(value=parse(reply), replayed=True, **common)
+            if rec.is_answer(stored):
+                answer = Answer(value=parse(reply), replayed=True, **common)
+            else:
+                reason = stored.get("reason", "")
+                answer = Answer(outcome=stored["outcome"], reason=reason, replayed=True, **common)
         except BrokenRules as error:
-            return Answer(
+            answer = Answer(
                 value=error.value, outcome="violations", violations=error.violations, replayed=True, **common
             )
+        except UncertainReply as error:
+            answer = Answer(outcome="unusable", reason=str(error), replayed=True, **common)
         except UnusableReply as error:
             raise rec.RecordingError(
                 f"a recorded reply is no longer accepted ({error}); the parser has changed since: "
                 f"raise the request's schema_version. Reply: {reply.text[:200]!r}"
             ) from error
+        self.usage.outcomes[answer.outcome] += 1
+        return answer
 
     async def _ask_live(
         self, request: Request, parse: Callable[[Reply], T], form: dict[str, Any] | None, key: str
     ) -> Answer[T]:
-        best: tuple[Answer[T], Reply] | None = None
-        asked = request
-        for attempt in range(1, 2 + UNCHANGED_RETRIES + RETRIES_WITH_ERROR):
+        best: tuple[float, Answer[T], Reply] | None = None
+        asked, attempt, lost = request, 1, 0
+        while True:
             reply = await self._delivery.send(asked, self._stop_after_fault)
-            answer, error = self._judge(reply, parse, attempt)
-            if best is None or _rank(answer) <= _rank(best[0]):
-                best = answer, reply
-            if error is None:
+            answer, error = self._judge(reply, parse, attempt, asked)
+            why_lost = _lost(reply, error, asked)
+            # Asked unchanged, a server that lost a reply brings it yet; a fixed seed brings the same again.
+            if why_lost and lost < LOST_IN_A_ROW and not self.backend.repeats:
+                lost += 1
+                self.usage.retries[why_lost] += 1
+                continue
+            lost = LOST_IN_A_ROW if why_lost else 0
+            weight = _weight(answer, error)
+            if best is None or weight <= best[0]:
+                best = weight, answer, reply
+            if error is None or attempt == ATTEMPTS:
                 break
             # Where a fixed seed brings the same unusable reply again, the next attempt moves it on.
             moved = self.backend.repeats and request.seed is not None
@@ -209,15 +298,16 @@ class Chat:
                     Message(role="user", text=note),
                 ]
             asked = request.model_copy(update={"seed": seed, "messages": messages})
-        answer, reply = best
+            attempt += 1
+        _, answer, reply = best
         answer.attempts = attempt
         self.usage.outcomes[answer.outcome] += 1
         if form is not None and self.recordings is not None:
-            self.recordings.put(form, _recorded(answer, reply), key)
+            self.recordings.put(form, _recorded(answer, reply), key, live=self.mode == "live")
         return answer
 
     def _judge(
-        self, reply: Reply, parse: Callable[[Reply], T], attempt: int
+        self, reply: Reply, parse: Callable[[Reply], T], attempt: int, asked: Request
     ) -> tuple[Answer[T], UnusableReply | None]:
         """Turn a reply into an answer, and say whether it should be asked for again."""
         common = {"raw": reply.text, "attempts": attempt, "source": self.backend.source}
@@ -228,18 +318,40 @@ class Chat:
         if reply.finish_reason == "content_filter":
             return Answer(outcome="filtered", reason="content filter", **common), UnusableReply("被过滤")
         try:
+            if garbled(reply.text):
+                raise UnusableReply("文字里有乱码")
             return Answer(value=parse(reply), **common), None
         except BrokenRules as error:
             answer = Answer(value=error.value, outcome="violations", violations=error.violations, **common)
             return answer, error
         except UnusableReply as error:
-            outcome: Outcome = "length" if reply.finish_reason == "length" else "unusable"
+            outcome: Outcome = "length" if _is_cut(reply, asked) else "unusable"
             return Answer(outcome=outcome, reason=str(error), **common), error
 
 
-def _rank(answer: Answer) -> int:
-    """Order of outcomes: accepted, then broken rules (fewer first), then no answer at all."""
-    return len(answer.violations) if answer.outcome in ("accepted", "violations") else 1000
+def _is_cut(reply: Reply, asked: Request) -> bool:
+    """Whether the server says that the reply breaks off where it should not: one token is always cut."""
+    return reply.finish_reason == "length" and asked.sampling.max_tokens != 1
+
+
+def _lost(reply: Reply, error: UnusableReply | None, asked: Request) -> str:
+    """In what way an unusable reply did not arrive whole; empty where it did, and the model is to blame."""
+    said_no = reply.refusal or reply.finish_reason == "content_filter"
+    if error is None or isinstance(error, BrokenRules) or said_no:
+        return ""
+    if not reply.text:  # a model that spent its tokens on thought has nothing left to send
+        thought = reply.think_characters > 0 or asked.sampling.max_tokens == 1
+        return "" if thought and reply.finish_reason == "length" else "empty reply"
+    if garbled(reply.text) or "\ufffd" in reply.text:
+        return "garbled reply"
+    return "cut reply" if isinstance(error, CutReply) or _is_cut(reply, asked) else ""
+
+
+def _weight(answer: Answer, error: UnusableReply | None) -> float:
+    """Order of outcomes: accepted, then broken rules (fewer and milder first), then no answer at all."""
+    if answer.outcome == "accepted":
+        return 0.0
+    return error.weight if isinstance(error, BrokenRules) else math.inf
 
 
 def _recorded(answer: Answer, reply: Reply) -> dict[str, Any]:

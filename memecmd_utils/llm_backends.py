@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.llm_types import ModelId, Reply, Request
 
 
-class MissingText(LookupError):
+class MissingText(MemecmdError, LookupError):
     """The authored corpus has no text for a request."""
 
 

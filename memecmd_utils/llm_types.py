@@ -10,11 +10,16 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from memecmd_utils import recordings as rec
+from memecmd_utils.errors import MemecmdError
 
 T = TypeVar("T")
 Task = Literal["utterance", "summary", "annotation", "scenario", "rating"]
-Outcome = Literal["accepted", "violations", "unusable", "refusal", "length", "filtered", "rejected", "failed"]
-"""`rejected`: the endpoint takes other requests but not this one. `failed`: it never got through."""
+Outcome = Literal[
+    "accepted", "violations", "unusable", "refusal", "length", "filtered", "rejected", "failed", "unrecorded"
+]
+"""`rejected`: the endpoint takes other requests but not this one. `failed`: it never got through.
+`unrecorded`: nothing is on record and nobody is asked (mode `recorded` of a changed run)."""
+UNRECORDED: Outcome = "unrecorded"
 
 
 class ModelId(BaseModel):
@@ -48,6 +53,8 @@ class Image(BaseModel):
     image_id: str
     load: Callable[[], str]
     """Makes the data URL, only when the request is sent: a library's pictures do not fit in memory."""
+    tiles: int = 1
+    """Squares of 512 pixels that it covers, for what it will cost (`budget.tiles`); no part of the key."""
 
 
 class Message(BaseModel):
@@ -136,21 +143,43 @@ class UnusableReply(ValueError):
     """Raised by a parser: this reply cannot be used, the text says why (the model is shown it)."""
 
 
-class BrokenRules(UnusableReply):
-    """Raised by a parser of utterances: usable at need, but it breaks the named rules."""
+class CutReply(UnusableReply):
+    """Raised by a parser: the reply breaks off, in whatever way the server says so or does not."""
 
-    def __init__(self, value: Any, violations: list[str]) -> None:
+
+class UncertainReply(UnusableReply):
+    """Raised by a rule of reading that recorded replies may be older than.
+
+    A replayed reply that does not keep it is unusable, as a new one is, and no error.
+    """
+
+
+class BrokenRules(UnusableReply):
+    """Raised by a parser of utterances: usable at need, but it breaks the named rules.
+
+    Of several attempts the one of the least `weight` is kept; without one every rule weighs the same.
+    """
+
+    def __init__(self, value: Any, violations: list[str], weight: int | None = None) -> None:
         super().__init__("；".join(violations))
         self.value = value
         self.violations = violations
+        self.weight = len(violations) if weight is None else weight
 
 
-class BudgetReached(RuntimeError):
+class BudgetReached(MemecmdError, RuntimeError):
     """`max_calls` or `max_usd` would be passed by the next call; everything paid for is recorded."""
 
 
-class EndpointError(RuntimeError):
-    """The endpoint cannot be used as set up; the message says what to set. It never holds a key."""
+class EndpointError(MemecmdError, RuntimeError):
+    """The endpoint cannot be used as set up; the message says what to set. It never holds a key.
+
+    `paid` says that the model may have answered although the answer is of no use.
+    """
+
+    def __init__(self, message: str, paid: bool = False) -> None:
+        super().__init__(message)
+        self.paid = paid
 
 
 class TransientFault(Exception):
@@ -167,6 +196,19 @@ class TransientFault(Exception):
 
 class RequestRejected(Exception):
     """The endpoint refuses this one request, for example because its context is too long."""
+
+
+class InDoubt(Exception):
+    """The endpoint refuses a request, and nothing has shown yet whether this request or the set-up is why.
+
+    `neutral` asks for something harmless in the same way; `way` names that way. Once it is answered the
+    request can be sent again, and is then rejected for itself; if it is refused, too, `EndpointError` says
+    what to set.
+    """
+
+    def __init__(self, message: str, neutral: Request, way: str) -> None:
+        super().__init__(message)
+        self.neutral, self.way = neutral, way
 
 
 class Backend(Protocol):
@@ -187,7 +229,7 @@ class Backend(Protocol):
     """What the backend is waiting for, in words for the live line; mostly empty."""
 
     async def complete(self, request: Request) -> Reply:
-        """Return one reply, or raise `TransientFault`, `RequestRejected` or what nothing can mend."""
+        """Return one reply, or raise `TransientFault`, `RequestRejected`, `InDoubt` or what nothing mends."""
         ...
 
     async def alive(self, within_s: float) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from memecmd_utils.llm import Message, Reply
+from memecmd_utils.llm_types import Message, Reply
 
 MAX_WAIT_S = 60.0
 # The opening tag is missing where the chat template has written it already.
@@ -26,6 +26,20 @@ DROPPED_KEYWORDS |= {"minLength", "maxLength", "minItems", "maxItems"}
 DROPPED_KEYWORDS |= {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 """Control characters and halves of surrogate pairs: they cannot be written or shown."""
+PAGE = re.compile(r"\s*<(?:!doctype|html|head|body|\?xml)\b", re.IGNORECASE)
+
+
+WHOLE = {
+    "", "null", "none", "stop", "stop_sequence", "stop_token", "eos", "eos_token", "endoftext", "end_of_text",
+    "end", "end_turn", "complete", "completed", "finish", "finished", "done", "normal",
+}  # fmt: skip
+"""Finish reasons of a whole reply, as servers write them: nothing at all, OpenAI's word, a stop word or the
+end of the text reached (TGI, Together, AI21), Anthropic's, Cohere's and Titan's words, Qianfan's `normal`."""
+FILTERED = re.compile(
+    "filter|safety|sensitive|moderat|blocklist|prohibited|toxic|guardrail|recitation|spii|inspection|"
+    "policy|policies|violation"
+)
+"""Finish reasons and error codes of a content filter: OpenAI, Zhipu, Gemini, Cohere, Bedrock, DashScope."""
 
 
 class EmptyReply(ValueError):
@@ -99,10 +113,11 @@ def read_reply(body: Any) -> Reply:
     text = CONTROL.sub("", text or "")
     thought = message.get("reasoning_content") or message.get("reasoning") or ""
     usage = body.get("usage") if isinstance(body.get("usage"), dict) else {}
+    finish = _finish_reason(choice.get("finish_reason"))
     return Reply(
         text=THINK.sub("", text).strip(),
-        finish_reason=_finish_reason(choice.get("finish_reason")),
-        refusal=bool(message.get("refusal")),
+        finish_reason="stop" if finish == "refusal" else finish,
+        refusal=bool(message.get("refusal")) or finish == "refusal",
         tokens_in=_count(usage.get("prompt_tokens")),
         tokens_out=_count(usage.get("completion_tokens")),
         think_characters=sum(len(found.group()) for found in THINK.finditer(text))
@@ -112,8 +127,32 @@ def read_reply(body: Any) -> Reply:
 
 
 def _finish_reason(value: Any) -> str:
-    # `failed` and `rejected` are words of `delivery`.
-    return value if value in ("length", "content_filter") else "stop"
+    """`stop`, `content_filter`, `refusal` or, for whatever else a server may say, `length`: a cut."""
+    if value is None:
+        return "stop"
+    if not isinstance(value, str):
+        return "length"
+    word = re.sub(r"[^a-z0-9]+", "_", value.lower()).strip("_").removeprefix("finish_reason_")
+    if word in WHOLE:
+        return "stop"
+    if word == "refusal":
+        return "refusal"
+    return "content_filter" if FILTERED.search(word) else "length"
+
+
+def garbled(text: str) -> bool:
+    """Whether a text is a web page, or was read with another code page than it was written in."""
+    if PAGE.match(text) or "锟斤拷" in text:
+        return True
+    for codec in ("latin-1", "cp1252", "gb18030"):
+        try:
+            other = text.encode(codec).decode()
+        except UnicodeError:
+            continue
+        # The bytes of a few Chinese characters may be UTF-8 by chance (笑, 一), those of six hardly ever.
+        if other != text and (codec != "gb18030" or sum(not c.isascii() for c in text) >= 6):
+            return True
+    return False
 
 
 def _count(value: Any) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from memecmd_utils import storage
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.key_guard import NO_KEY
 from memecmd_utils.llm import ModelId
 from memecmd_utils.machine import cores
@@ -23,7 +24,7 @@ from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Endpoint
 
 
-class LocalModelError(RuntimeError):
+class LocalModelError(MemecmdError, RuntimeError):
     """Engine or weights are missing or damaged; the message says which command mends it."""
 
 
@@ -111,9 +112,10 @@ def wheel_parts(name: str) -> list[Path] | None:
     for number in range(1, PARTS[name] + 1):
         package, inside = weights.part(number)
         spec = util.find_spec(package)
-        if spec is None or not spec.submodule_search_locations:
+        folders = getattr(spec, "submodule_search_locations", None)
+        if not folders:
             return None
-        path = Path(next(iter(spec.submodule_search_locations))) / inside
+        path = Path(next(iter(folders))) / inside
         if not path.is_file():
             return None
         found.append(path)
@@ -135,14 +137,37 @@ def ensure_weights(name: str) -> Path:
         return path
     parts = wheel_parts(name)
     if parts is None:
-        raise LocalModelError(f"the weights of {name} are not installed: run `make local-llm`")
+        raise LocalModelError(f"the weights of {name} are not installed: run `{install_command(name)}`")
     return join_parts(parts, path, find(name).sha256)
+
+
+def install_command(name: str) -> str:
+    """What to type to install a model."""
+    return "make local-llm" if name == next(iter(REGISTRY)) else f"make local-llm MODEL={name}"
+
+
+def missing(name: str, live: bool = True) -> list[str]:
+    """What of a model is not here, each with what to do; of a replay (not `live`) only its name is needed."""
+    try:
+        weights = find(name)
+    except LocalModelError as error:
+        return [str(error)]
+    found = []
+    if live and util.find_spec("xllamacpp") is None:
+        found.append(f"the engine xllamacpp is not installed: run `{install_command(name)}`")
+    own, path = os.environ.get("MEMECMD_GGUF"), weights_path(name)
+    if own:
+        if not Path(own).is_file():
+            found.append(f"MEMECMD_GGUF names {own}, which is not a file")
+    elif live and not (path.is_file() and path.stat().st_size == weights.size) and not wheel_parts(name):
+        found.append(f"the weights of {name} are not installed: run `{install_command(name)}`")
+    return found
 
 
 def ensure_ready(name: str) -> None:
     """Raise `LocalModelError` if engine or weights are missing."""
-    if util.find_spec("xllamacpp") is None:
-        raise LocalModelError("the engine xllamacpp is not installed: run `make local-llm`")
+    if lacking := missing(name):
+        raise LocalModelError("; ".join(lacking))
     ensure_weights(name)
 
 

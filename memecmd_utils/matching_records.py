@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
+from memecmd_utils import storage
 from memecmd_utils.images import LibraryError
 from memecmd_utils.schemas import Record, Text
 
@@ -56,7 +57,8 @@ class TemplateMatch(Record):
     """A meme and its nearest template by one variant, or by several where they were merged."""
 
     source: str = "computed"
-    instance: Text
+    instance: str
+    """Name of its file, with the blanks that it may begin or end with."""
     template: Text
     variant: Text
     distance: float
@@ -151,11 +153,16 @@ def read_decisions(path: Path, pairs: Iterable[TemplateMatch]) -> list[Decision]
                 raise LibraryError(f"{path.name}: the first line must be instance,template,action,why")
             for row in reader:
                 where = f"{path.name} line {reader.line_num}"
-                instance, template, action, why = (
-                    (row.get(name) or "").strip() for name in ("instance", "template", "action", "why")
-                )
-                if not (instance or template or action):
+                cells = [row.get(name) or "" for name in ("instance", "template")]
+                action, why = (storage.unguarded(row.get(name) or "").strip() for name in ("action", "why"))
+                if not (any(map(str.strip, cells)) or action):
                     continue
+                # As the sheet guards it, as a person wrote it, as a spreadsheet trimmed it.
+                bare = [cell.strip() for cell in cells]
+                for texts in (map(storage.unguarded, cells), cells, map(storage.unguarded, bare), bare):
+                    instance, template = texts
+                    if (instance, template) in known:
+                        break
                 if action not in ACTIONS:
                     raise LibraryError(f"{where}: action {action!r} is neither keep nor reject")
                 if (instance, template) not in known:

@@ -1,10 +1,11 @@
 """Put memes into one's own chats: the library and the gate of a finished run, on a file of messages.
 
-What comes out: the chat file with memes in it, the pictures used in a folder `memes`, and a page to look at.
+What comes out: the chat file with memes in it, the pictures used in a folder named after it, and a page to
+look at. Nothing is overwritten that an earlier insertion did not write (`own_outputs`).
 """
 
+import hashlib
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,21 @@ from typing import Any, get_args
 
 import numpy as np
 
-from memecmd_utils import chat_exports, chat_summaries, conversations, insertion_page, library_search, storage
+from memecmd_utils import (
+    chat_columns,
+    chat_exports,
+    chat_summaries,
+    conversations,
+    insertion_page,
+    library_search,
+)
 from memecmd_utils.chat_columns import MEME_COLUMNS, ChatFileError
 from memecmd_utils.chat_exports import Export
 from memecmd_utils.chat_summaries import Told
 from memecmd_utils.conversations import SpokenTurn
 from memecmd_utils.insertion_page import Shown
 from memecmd_utils.library_search import Library
+from memecmd_utils.own_outputs import Outputs
 from memecmd_utils.profiles import Strategy
 from memecmd_utils.retrieval import Ranking, pair_components
 from memecmd_utils.runs import Run
@@ -28,8 +37,8 @@ from memecmd_utils.threshold import simulate
 
 STAGE = "own_chats"
 """Folder of the summary agent's recorded answers, below those of the profile that asked."""
-PICTURES = "memes"
-"""Folder beside the file written that takes the pictures."""
+PICTURES = "_memes"
+"""What is added to the name of the file written: the folder beside it that takes the pictures."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +57,17 @@ class Inserted:
     """Turns from the second on that have no summary: there the gate never opens."""
     summaries: str
     """Who wrote the summaries, in words."""
+    taken: str
+    """What was taken for what in the file read, in words."""
 
     def text(self) -> str:
-        """The counts in a line, then the files."""
+        """The counts in a line, how the file was read in another, then the files."""
         missing = f"; {_counted(self.unscored, 'turn')} without a summary" if self.unscored else ""
         where = f"{_counted(self.turns, 'turn')} of {_counted(self.chats, 'chat')}"
         return (
             f"{_counted(self.memes, 'meme')} ({self.different:,} different) in {where}; "
             f"summaries: {self.summaries}{missing}\n"
+            f"read: {self.taken}\n"
             f"{self.target}\n{self.page}\n{self.pictures}"
         )
 
@@ -109,7 +121,8 @@ def insert(
 
     A turn from the second on whose file gives no S, E and Psi is summarised by the model of `asking`, which
     is recorded and held to its caps; where it has none, `NoSummaryAgent` is raised if no turn has a summary,
-    else such turns get no meme. Raises `ChatFileError` for a file that cannot be read.
+    else such turns get no meme. Raises `ChatFileError` for a file that cannot be read or written, and where
+    `target`, its page or its folder is there and not of an earlier insertion.
     """
     if strategy not in get_args(Strategy):
         raise ChatFileError(f"no strategy {strategy!r}; there are: {', '.join(get_args(Strategy))}")
@@ -117,32 +130,46 @@ def insert(
         raise ChatFileError(f"OUT is the file that IN names, {source.name}: name another, it would be lost")
     if target.suffix.lower() != source.suffix.lower():
         raise ChatFileError(f"OUT has the format of IN: call it {target.stem}{source.suffix}")
+    page, pictures = target.with_suffix(".html"), target.with_name(target.stem + PICTURES)
+    outputs = Outputs(target, pictures)
+    outputs.check([target, page])
     export = chat_exports.read(source, columns)
     spoken = [conversations.spoken_turns(chat) for chat in export.chats]
-    library = library_search.open_library(run, asking.profile.mode)
+    library = library_search.open_library(run, asking.profile.mode, asking)
+    # Before anything is paid for: can the cells be written that may be added?
+    export.encoding.encode("".join([pictures.name, *library.memes]))
     summaries, who = _summaries(export, spoken, asking, run.name)
     placed = _place(spoken, summaries, export, library, strategy)
-    pictures = _copy_pictures(placed, library, target.parent / PICTURES)
+    files = _pictures(placed, library, pictures)
     after = run.profile.meme_position == "after"
     rows = {(p.chat, p.turn.last if after else p.turn.first): p for p in placed}
-    export.write(target, {at: _columns(p, pictures, strategy) for at, p in rows.items()})
-    page = target.with_suffix(".html")
-    unscored = sum(summary is None for chat in summaries for summary in chat)
     done = Inserted(
         target=target,
         page=page,
-        pictures=target.parent / PICTURES,
+        pictures=pictures,
         chats=len(spoken),
         turns=sum(map(len, spoken)),
         memes=len(placed),
-        different=len(pictures),
-        unscored=unscored,
+        different=len(files),
+        unscored=sum(summary is None for chat in summaries for summary in chat),
         summaries=who,
+        taken=export.taken,
     )
-    shown = {at: _shown(p, library) for at, p in rows.items()}
     about = f"{done.text().splitlines()[0]}. Memes by {strategy} from the library of run {run.name}."
-    files = {name: library.picture(name) for name in pictures}
-    insertion_page.write(page, source.name, about, export.chats, shown, files, run.profile.meme_position)
+    shown = insertion_page.render(
+        chat_columns.text_of(source.name),
+        about,
+        export.chats,
+        {at: _shown(p, library) for at, p in rows.items()},
+        {name: library.picture(name) for name in files},
+        run.profile.meme_position,
+    )
+    written = {path: library.picture(name).read_bytes() for name, path in files.items()}
+    written[page] = shown.encode()
+    written[target] = export.render(
+        {at: _columns(p, files, strategy) for at, p in rows.items()}, run.profile.meme_position
+    )
+    outputs.write(written)
     return done
 
 
@@ -206,26 +233,27 @@ def _place(
     return out
 
 
-def _copy_pictures(placed: Sequence[Insertion], library: Library, folder: Path) -> dict[str, str]:
-    """Copy the pictures used; meme id to the file's name below the folder of the chat file."""
-    files = {}
+def _pictures(placed: Sequence[Insertion], library: Library, folder: Path) -> dict[str, Path]:
+    """Meme id to the file in `folder` that takes its picture."""
+    files: dict[str, Path] = {}
+    taken = set()
     for meme_id in sorted({p.meme_id for p in placed}):
-        source = library.picture(meme_id)
         # Ids of a table of one's own may be any text; a file's name may not.
-        name = re.sub(r"[^\w.-]", "_", meme_id).lstrip(".-") + source.suffix
-        with storage.atomic_path(folder / name) as part:
-            shutil.copyfile(source, part)
-        files[meme_id] = f"{folder.name}/{name}"
+        name = re.sub(r"[^\w.-]", "_", meme_id).lstrip(".-")
+        if name.casefold() in taken:
+            name += "-" + hashlib.sha256(meme_id.encode()).hexdigest()[:8]
+        taken.add(name.casefold())
+        files[meme_id] = folder / (name + library.picture(meme_id).suffix)
     return files
 
 
-def _columns(placed: Insertion, pictures: Mapping[str, str], strategy: str) -> dict[str, Any]:
+def _columns(placed: Insertion, pictures: Mapping[str, Path], strategy: str) -> dict[str, Any]:
     def rounded(value: float | None) -> float | None:
         return None if value is None else round(value, 6)
 
     values = (
         placed.meme_id,
-        pictures[placed.meme_id],
+        "/".join(pictures[placed.meme_id].parts[-2:]),
         rounded(placed.score),
         rounded(placed.gate_score),
         rounded(placed.threshold),

@@ -1,5 +1,6 @@
 """Where memes come from: the sources of a profile and the images in them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -23,6 +24,8 @@ class Candidate:
     example: example_memes.ExampleMeme | None = None
     note: str = ""
     """What the source says of the picture; empty where it says nothing."""
+    link_out: bool = False
+    """A link that leads out of its source: nothing behind it is looked at."""
 
     def read(self) -> bytes:
         """Bytes of the image; `ImageRejected` if they cannot be had."""
@@ -36,6 +39,7 @@ def find_candidates(sources: Sequence[str]) -> list[Candidate]:
     """All images of all sources, sorted by name. `example` is the example memes, all others are folders.
 
     A folder that holds descriptions of its pictures (`picture_descriptions`) gives each picture its own.
+    Links that lead out of their source are among them, so that it can be said that they were left out.
     """
     if not sources:
         raise LibraryError("`sources` is empty: name folders of images, or `example`")
@@ -48,14 +52,22 @@ def find_candidates(sources: Sequence[str]) -> list[Candidate]:
             continue
         folder = paths.root / Path(source).expanduser()
         described = picture_descriptions.read(folder)
-        for path in images.find_images(folder):
+        there = images.look_through(folder)
+        for path in (*there.images, *there.links_out):
             origin = images.readable(path.relative_to(folder))
             group = f"{source}/{PurePosixPath(origin).parent}"
             note = described[path.name].note if path.name in described else ""
-            found.append((source, Candidate(origin, origin, group, path=path, note=note)))
-    # Two sources may hold the same path; then, and only then, the source is part of the name.
-    count: dict[str, int] = {}
-    for _, candidate in found:
-        count[candidate.name] = count.get(candidate.name, 0) + 1
-    unique = [c if count[c.name] == 1 else replace(c, name=f"{source}/{c.name}") for source, c in found]
-    return sorted(unique, key=lambda c: c.name)
+            out = path in there.links_out
+            found.append((source, Candidate(origin, origin, group, path=path, note=note, link_out=out)))
+    # Two sources may hold the same path; then, and only then, the source is part of the name. Within one
+    # source two paths may read alike, in GBK and in UTF-8; then all but the first have a number.
+    count = Counter(candidate.name for _, candidate in found)
+    unique: dict[str, Candidate] = {}
+    for source, candidate in found:
+        plain = candidate.name if count[candidate.name] == 1 else f"{source}/{candidate.name}"
+        name, number = plain, 1
+        while name in unique:
+            number += 1
+            name = f"{plain} #{number}"
+        unique[name] = replace(candidate, name=name)
+    return [unique[name] for name in sorted(unique)]

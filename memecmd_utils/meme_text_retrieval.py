@@ -22,10 +22,10 @@ MEASURES = (*(f"R@{k}" for k in KS), "Mean")
 DIRECTIONS = ("T2M", "M2T")
 BOTH = "both"
 """The mean of text-to-meme and meme-to-text: what Tables 3 and 4 hold."""
-MOST_DRAWN = 4_000_000  # clusters times resamples in memory at once: 32 MB
 RECALLS = ("model", "text", "counting", "direction", "measure", "value", "low", "high", "n", "clusters")
 DIFFERENCES = (
-    "text", "counting", "direction", "measure", "base", "tuned", "difference", "low", "high", "p", "n"
+    "text", "counting", "direction", "measure", "base", "tuned", "difference", "low", "high", "p", "n",
+    "clusters",
 )  # fmt: skip
 
 
@@ -74,20 +74,17 @@ def evaluate(
     return out
 
 
-def recalls(
-    rankings: Mapping[str, Ranking], model: str, seed: int, samples: int = 2000, ties: Ties = "expected"
-) -> pd.DataFrame:
-    """R@K with 95 % intervals, templates resampled: a row a kind of text, counting, direction and measure.
+def recalls(rankings: Mapping[str, Ranking], model: str, ties: Ties = "expected") -> pd.DataFrame:
+    """R@K with 95 % intervals over templates: a row a kind of text, counting, direction and measure.
 
-    `n` counts memes. Columns are `RECALLS`. Fewer than five templates give no interval.
+    `n` counts memes, `clusters` templates. Columns are `RECALLS`.
     """
     out = []
     for kind, ranking in rankings.items():
-        values = _values(ranking, ties)
-        for (counting, direction), estimates in _estimates(ranking.gallery, values, seed, samples).items():
-            for measure, got in zip(MEASURES, estimates, strict=True):
-                row = (model, kind, counting, direction, measure, got.mean, got.low, got.high)
-                out.append((*row, got.n, len(set(ranking.gallery.clusters))))
+        n = len(ranking.gallery.images)
+        for key, found in _means(ranking.gallery, _values(ranking, ties)).items():
+            of = zip(MEASURES, found.value, *statistics.interval(found, statistics.SHARE), strict=True)
+            out += [(model, kind, *key, *row, n, found.clusters[0]) for row in of]
     return pd.DataFrame(out, columns=list(RECALLS))
 
 
@@ -95,10 +92,9 @@ def differences(
     tuned: Mapping[str, Ranking],
     base: Mapping[str, Ranking],
     seed: int,
-    samples: int = 2000,
     ties: Ties = "expected",
 ) -> pd.DataFrame:
-    """R@K of `tuned` minus that of `base`, paired by query: columns `DIFFERENCES`.
+    """R@K of `tuned` minus that of `base`, paired by query: columns `DIFFERENCES`; `seed` is for p.
 
     Raises `ValueError` where the two did not rank the same memes and texts.
     """
@@ -109,12 +105,12 @@ def differences(
             raise ValueError(f"{kind}: the two models did not rank the same memes and texts")
         after, before = _values(tuned[kind], ties), _values(base[kind], ties)
         gaps = {key: after[key] - before[key] for key in after}
-        old, new = (_estimates(pairs, values, seed, 0) for values in (before, after))
-        for key, estimates in _estimates(pairs, gaps, seed, samples, null=0.0).items():
-            for at, (measure, got) in enumerate(zip(MEASURES, estimates, strict=True)):
-                p = np.nan if got.p is None else got.p
-                row = (kind, *key, measure, old[key][at].mean, new[key][at].mean)
-                out.append((*row, got.mean, got.low, got.high, p, got.n))
+        old, new = _means(pairs, before), _means(pairs, after)
+        for key, found in _means(pairs, gaps).items():
+            p = statistics.sign_flip_p(found, 0.0, seeds.rng(seed, "meme-text retrieval", kind, *key))
+            columns = old[key].value, new[key].value, found.value, *statistics.interval(found), p
+            sizes = len(pairs.images), found.clusters[0]
+            out += [(kind, *key, *row, *sizes) for row in zip(MEASURES, *columns, strict=True)]
     return pd.DataFrame(out, columns=list(DIFFERENCES))
 
 
@@ -127,37 +123,20 @@ def _values(ranking: Ranking, ties: Ties) -> dict[Key, np.ndarray]:
     return out
 
 
-def _estimates(
-    pairs: Gallery, values: Mapping[Key, np.ndarray], seed: int, samples: int, null: float | None = None
-) -> dict[Key, list[statistics.Estimate]]:
-    """Estimates of the columns, by counting and direction, and for the mean of both directions."""
+def _means(pairs: Gallery, values: Mapping[Key, np.ndarray]) -> dict[Key, statistics.LeftOut]:
+    """Means of the columns, by counting and direction, and the mean of both directions."""
     of = {"T2M": [pairs.clusters[i] for i in pairs.owner], "M2T": list(pairs.clusters)}
-    n_clusters = len(set(pairs.clusters))
-    means = {key: rows.mean(axis=0) for key, rows in values.items()}
-    # Texts stand in the order of their memes, so both directions number the templates alike and see the
-    # same resamples.
-    draws = {key: _draws(rows, of[key[1]], seed, samples) for key, rows in values.items()}
+    names = list(dict.fromkeys(pairs.clusters))
+    means = {}
+    for key, rows in values.items():
+        count = statistics.sums(np.ones_like(rows), of[key[1]], names)
+        found = statistics.ratio(statistics.sums(rows, of[key[1]], names), count)
+        means[key] = found._replace(value=rows.mean(axis=0))
     for counting in dict.fromkeys(name for name, _ in values):
-        for kept in (means, draws):
-            kept[counting, BOTH] = (kept[counting, "T2M"] + kept[counting, "M2T"]) / 2
+        both = zip(means[counting, "T2M"], means[counting, "M2T"], strict=True)
+        means[counting, BOTH] = statistics.LeftOut(*((one + other) / 2 for one, other in both))
     order = sorted(means, key=lambda key: (list(COUNTINGS).index(key[0]), (*DIRECTIONS, BOTH).index(key[1])))
-    return {
-        key: [
-            statistics.from_draws(float(mean), draws[key][:, at], len(pairs.images), n_clusters, null)
-            for at, mean in enumerate(means[key])
-        ]
-        for key in order
-    }
-
-
-def _draws(values: np.ndarray, clusters: Sequence[object], seed: int, samples: int) -> np.ndarray:
-    """Means of the columns in resamples of the clusters, [samples, columns], some resamples at a time."""
-    rng, n = seeds.rng(seed, "meme-text retrieval"), len(set(clusters))
-    if n < statistics.MIN_CLUSTERS or not samples:
-        return np.zeros((0, values.shape[1]))
-    step = max(1, MOST_DRAWN // n)
-    parts = [min(step, samples - start) for start in range(0, samples, step)]
-    return np.concatenate([statistics.cluster_draws(values, clusters, rng, part) for part in parts])
+    return {key: means[key] for key in order}
 
 
 def by_both(frame: pd.DataFrame, counting: str = "pair") -> pd.DataFrame:

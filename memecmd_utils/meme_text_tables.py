@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import clip_architectures, paths
+from memecmd_utils import clip_architectures, paths, statistics
 from memecmd_utils.clip_architectures import ARCHITECTURES, L14
 from memecmd_utils.meme_text_retrieval import BOTH, MEASURES
-from memecmd_utils.profiles import Profile
 from memecmd_utils.retrieval_items import KINDS
 from memecmd_utils.retrieval_rows import FINE_TUNED, NOT_COMPUTED, ORDER, Measured, Row
 
@@ -22,14 +21,14 @@ def paper_table(number: int) -> pd.DataFrame:
     return pd.read_csv(paths.data / "paper" / f"mtrclip_table{number}.csv")
 
 
-def table_2(measured: Sequence[Measured], profile: Profile) -> pd.DataFrame:
+def table_2(measured: Sequence[Measured]) -> pd.DataFrame:
     """Table 2: R@1 of meme captions in both directions, on MemeCap; a row a model and selection."""
     printed = paper_table(2).set_index("model")
     rows = []
     for label in ORDER:
         for one in _of_label(measured, label):
             row = {"model": label, "selection": one.row.selection}
-            found, note = _allowed(one, label, "meme_caption", profile)
+            found, note = _allowed(one, label, "meme_caption")
             for direction in ("T2M", "M2T"):
                 row[f"{direction} R@1 paper"] = printed.loc[label, direction.lower()]
                 row |= _cell(found, direction, "R@1", f"{direction} R@1")
@@ -37,24 +36,24 @@ def table_2(measured: Sequence[Measured], profile: Profile) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def table_3(measured: Sequence[Measured], profile: Profile) -> pd.DataFrame:
+def table_3(measured: Sequence[Measured]) -> pd.DataFrame:
     """Table 3: R@K on MemeCap by kind of text, both directions together, before and after fine-tuning."""
-    return _by_text(measured, profile, 3)
+    return _by_text(measured, 3)
 
 
-def table_4(measured: Sequence[Measured], profile: Profile) -> pd.DataFrame:
+def table_4(measured: Sequence[Measured]) -> pd.DataFrame:
     """Table 4: the same on CM50's validation set."""
-    return _by_text(measured, profile, 4)
+    return _by_text(measured, 4)
 
 
-def _by_text(measured: Sequence[Measured], profile: Profile, number: int) -> pd.DataFrame:
+def _by_text(measured: Sequence[Measured], number: int) -> pd.DataFrame:
     printed = paper_table(number).set_index(["fine_tuned", "text"])
     rows = []
     for label, fine_tuned in ((L14, "no"), ("Fine-tuned CLIP", "yes")):
         for one in _of_label(measured, label):
             for kind in KINDS:
                 row = {"fine-tuned": fine_tuned, "selection": one.row.selection, "text": kind}
-                found, note = _allowed(one, label, kind, profile)
+                found, note = _allowed(one, label, kind)
                 for name in MEASURES:
                     row[f"{name} paper"] = printed.loc[(fine_tuned, kind), name]
                     row |= _cell(found, BOTH, name, name)
@@ -68,7 +67,7 @@ def _of_label(measured: Sequence[Measured], label: str) -> list[Measured]:
     ]
 
 
-def _allowed(one: Measured, label: str, kind: str, profile: Profile) -> tuple[pd.DataFrame | None, str]:
+def _allowed(one: Measured, label: str, kind: str) -> tuple[pd.DataFrame | None, str]:
     """The numbers that may stand in a row, in the paper's counting; else None and why there are none."""
     if one.note:
         return None, one.note
@@ -81,7 +80,7 @@ def _allowed(one: Measured, label: str, kind: str, profile: Profile) -> tuple[pd
         return None, f"{NOT_COMPUTED}: {said}"
     if ranking.dim != (dim := ARCHITECTURES[wanted].dim):
         return None, f"{NOT_COMPUTED}: vectors of {one.weights} have length {ranking.dim}, not {dim}"
-    frame = Measured(one.row, one.weights, {kind: ranking}).recalls(profile)
+    frame = Measured(one.row, one.weights, {kind: ranking}).recalls()
     return frame[frame["counting"] == "pair"].set_index(["direction", "measure"]), ""
 
 
@@ -112,11 +111,7 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
             out[name] = [f"{value:.3f}" for value in table[name]] if digits else list(table[name])
             continue
         out[f"{name} here"] = [
-            "–" if np.isnan(value) else f"{value:.3f}" + _interval(low, high)
+            statistics.in_words(value, low, high, 3)
             for value, low, high in table[[name, f"{name} low", f"{name} high"]].itertuples(index=False)
         ]
     return out
-
-
-def _interval(low: float, high: float) -> str:
-    return "" if np.isnan(low) else f" [{low:.3f}, {high:.3f}]"

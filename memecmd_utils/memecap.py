@@ -8,6 +8,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from memecmd_utils import template_rows
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.schemas import Text
 from memecmd_utils.template_source_list import SOURCES, read_of
 
@@ -24,7 +25,7 @@ Choice = Literal["first", "merge", "extend"]
 Kind = Literal["meme_captions", "img_captions", "title"]
 
 
-class MemeCapError(ValueError):
+class MemeCapError(MemecmdError, ValueError):
     """MemeCap could not be read; the message says what to give."""
 
 

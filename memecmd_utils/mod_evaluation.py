@@ -1,4 +1,4 @@
-"""Retrieval of memes measured on MOD: Recall_n@K, R@K and MAP, with intervals from resampled dialogues.
+"""Retrieval of memes measured on MOD: Recall_n@K, R@K and MAP, with intervals over dialogues.
 
 `Recall_n@K` is the share of questions whose meme is among the first K of the n candidates that the file
 offers, R@K the same over the whole library; MAP is of one relevant meme a question. The measures are
@@ -59,16 +59,11 @@ class Evaluated:
 
     def text(self) -> str:
         """The measures with their intervals as a table, the notes, and where the files are."""
-        wide = self.table.assign(cell=[_cell(row) for row in self.table.itertuples()])
-        keys = ["split", "among", "memes", "questions", "system"]
+        cells = [statistics.in_words(r.mean, r.low, r.high, 3) for r in self.table.itertuples()]
+        wide = self.table.assign(cell=cells)
+        keys = ["split", "among", "memes", "questions", "dialogues", "system"]
         shown = wide.pivot_table(index=keys, columns="measure", values="cell", aggfunc="first", sort=False)
         return "\n".join([shown.reset_index().to_string(index=False), *self.notes, str(self.folder)])
-
-
-def _cell(row: object) -> str:
-    if not np.isfinite(row.low):
-        return f"{row.mean:.3f}"
-    return f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]"
 
 
 def evaluate_file(
@@ -95,7 +90,7 @@ def evaluate(path: Path, run: Run, asking: Run, n_dialogues: int | None = None) 
     `ModError` for files of another form, `NoSummaryAgent` where no model can be asked.
     """
     splits, notes = mod_format.read_all(path)
-    library = library_search.open_library(run, asking.profile.mode)
+    library = library_search.open_library(run, asking.profile.mode, asking)
     indexed = set(library.index.meme_ids)
     known = mod_format.meme_ids(m for m in library.memes.values() if m.meme_id in indexed)
     rows: list[dict[str, object]] = []
@@ -121,13 +116,13 @@ def evaluate(path: Path, run: Run, asking: Run, n_dialogues: int | None = None) 
                 measured, sizes = measure(
                     part, {s: m[asked] for s, m in scores.items()}, library, known, among
                 )
-                _tell(split.name, among, sizes, part, measured, run, rows, differences)
+                _tell(split.name, among, sizes, part, measured, rows, differences)
     table, minus = (
         pd.DataFrame(rows, columns=list(TABLE)),
         pd.DataFrame(differences, columns=list(DIFFERENCES)),
     )
     for name, frame in (("measures", table), ("differences", minus)):
-        storage.write_text(asking.report / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
+        storage.write_frame(asking.report / f"{name}.csv", frame, float_format=None)
     return Evaluated(table, minus, tuple(notes), asking.report)
 
 
@@ -166,7 +161,6 @@ def _tell(
     sizes: Sequence[int],
     items: Sequence[Item],
     measured: Mapping[str, np.ndarray],
-    run: Run,
     rows: list[dict[str, object]],
     differences: list[dict[str, object]],
 ) -> None:
@@ -176,15 +170,14 @@ def _tell(
     head = {"split": split, "among": among}
     tail = {"questions": len(items), "dialogues": len(set(clusters))}
 
-    def estimate(values: np.ndarray) -> dict[str, float]:
-        rng = seeds.rng(run.profile.seed, "bootstrap", "mod", split, among)
-        got = statistics.cluster_mean(values, clusters, rng, run.profile.bootstrap_samples)
+    def estimate(values: np.ndarray, ends: statistics.Ends = None) -> dict[str, float]:
+        got = statistics.cluster_mean(values, clusters, ends)
         return {"mean": got.mean, "low": got.low, "high": got.high}
 
     for system, values in measured.items():
         for column, name in enumerate(MEASURES):
             named = {"memes": memes, "system": system, "measure": name}
-            rows.append({**head, **named, **estimate(values[:, column]), **tail})
+            rows.append({**head, **named, **estimate(values[:, column], statistics.SHARE), **tail})
             if system != FULL:
                 less = {"system": FULL, "minus": system, "measure": name}
                 apart = measured[FULL][:, column] - values[:, column]

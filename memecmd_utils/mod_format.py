@@ -13,13 +13,14 @@ from typing import Any
 
 from memecmd_utils import storage
 from memecmd_utils.conversations import Conversation, Message
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.schemas import Meme
 
 PEOPLE = "甲乙丙丁戊己庚辛"
 """Names for `[speaker1]`, `[speaker2]`, ...: a chat reads better with names than with brackets."""
 
 
-class ModError(ValueError):
+class ModError(MemecmdError, ValueError):
     """A file that is not as MOD's files are; the message names file and item and what is expected."""
 
 
@@ -29,7 +30,7 @@ class Item:
 
     name: str
     dialogue: str
-    """Items of one dialogue are resampled together."""
+    """Items of one dialogue count as one cluster."""
     history: tuple[Message, ...]
     """What was said and sent before, and what the sender says with the meme."""
     sender: str

@@ -7,11 +7,16 @@ from importlib import metadata
 from pathlib import Path
 
 from memecmd_utils import paths, storage
+from memecmd_utils.errors import MemecmdError
 
 WHOLE_UP_TO = 16 << 20  # bytes: larger files count by their size and by samples
 SAMPLES, SAMPLE = 64, 1 << 16
 COUNTED = frozenset({".json", ".txt", ".model", ".py", ".safetensors", ".bin", ".pt", ".onnx"})
 DIGITS = 12  # hex digits of a revision or hash in a name
+
+
+class ModelError(MemecmdError, RuntimeError, ValueError):
+    """A model cannot be loaded, or is not the one that is named; the message says what to do."""
 
 
 def folder_digest(folder: Path) -> str:
@@ -27,6 +32,14 @@ def folder_digest(folder: Path) -> str:
         digest.update(f"{inside.as_posix()}\0{path.stat().st_size}\0".encode())
         for block in _blocks(path):
             digest.update(block)
+    return digest.hexdigest()[:DIGITS]
+
+
+def sampled_digest(path: Path) -> str:
+    """12 hex digits of a file by its content, of one over 16 MB by its size and samples, as above."""
+    digest = hashlib.sha256(f"{path.stat().st_size}\0".encode())
+    for block in _blocks(path):
+        digest.update(block)
     return digest.hexdigest()[:DIGITS]
 
 

@@ -27,10 +27,15 @@ def load(profile: Profile, limits: Limits | None = None) -> list[NewsItem]:
         return example_corpus.load_news()
     if profile.news == "feeds":
         return [item.news_item() for item in _enough(profile, limits).items]
-    path = paths.root / Path(profile.news).expanduser()
+    path = paths.of_user(profile.news)
     if not path.is_file():
         raise NewsError(f"news: {profile.news!r} is neither `example`, `feeds`, nor a file")
     return storage.read_jsonl(path, NewsItem)
+
+
+def collected(profile: Profile) -> int:
+    """How many news items were collected so far from the profile's feeds; nothing is fetched."""
+    return len(news_collect.compile_items(read_feeds(profile.feeds), collection_folder(profile)).items)
 
 
 def _enough(profile: Profile, limits: Limits | None) -> Collection:

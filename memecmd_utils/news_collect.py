@@ -6,9 +6,7 @@ same as plain news items, for `news: PATH`) and `feeds.csv` (how each feed fared
 """
 
 import asyncio
-import csv
 import hashlib
-import io
 import os
 import time
 from collections import defaultdict
@@ -165,11 +163,7 @@ def _row(feed: Feed, state: FeedState, kept: int) -> dict[str, object]:
 def _write(collection: Collection, folder: Path) -> None:
     storage.write_jsonl(folder / "items.jsonl", collection.items)
     storage.write_jsonl(folder / "news.jsonl", (item.news_item() for item in collection.items))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(collection.rows)
-    storage.write_text(folder / "feeds.csv", buffer.getvalue())
+    storage.write_csv(folder / "feeds.csv", COLUMNS, collection.rows)
 
 
 def _iso(seconds: float) -> str:

@@ -8,12 +8,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from memecmd_utils import paths
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.schemas import TOPICS, Text, Topic
 
 WRITE = "write topic=URL, or name one YAML file such as data/feeds.yaml"
 
 
-class NewsError(ValueError):
+class NewsError(MemecmdError, ValueError):
     """News cannot be had as the profile asks; the message says what to set."""
 
 
@@ -54,9 +55,16 @@ def read_feeds(entries: Sequence[str]) -> list[Feed]:
     """Feeds of the profile's key `feeds`: `[topic=URL, ...]`, or one path of a YAML file."""
     if not entries:
         raise NewsError(f"news: feeds needs the key `feeds`: {WRITE}")
-    if len(entries) == 1 and entries[0].endswith((".yaml", ".yml")) and "=" not in entries[0]:
-        return read_feed_file(paths.root / Path(entries[0]).expanduser())
+    if (path := list_file(entries)) is not None:
+        return read_feed_file(path)
     return _checked([dict(zip(("topic", "url"), split_feed(entry), strict=True)) for entry in entries])
+
+
+def list_file(entries: Sequence[str]) -> Path | None:
+    """The YAML file that the key `feeds` names; None where it names the feeds themselves."""
+    if len(entries) == 1 and entries[0].endswith((".yaml", ".yml")) and "=" not in entries[0]:
+        return paths.of_user(entries[0])
+    return None
 
 
 def read_feed_file(path: Path) -> list[Feed]:

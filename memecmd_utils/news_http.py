@@ -17,7 +17,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from memecmd_utils import __version__
+from memecmd_utils import __version__, proxies
+from memecmd_utils.llm_types import EndpointError
 
 PRODUCT = "MemeCMD"
 """The name that robots.txt may address."""
@@ -149,16 +150,18 @@ def guarded_session(guard: Guard, limits: Limits) -> Any:
 
 
 def proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for an address; none for addresses of this machine."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
+    """The proxy that the environment names for an address; none for addresses of this machine.
+
+    Raises `FetchError` for a proxy of a kind that is not supported.
+    """
+    host = urlsplit(url).hostname or ""
     with contextlib.suppress(ValueError):
         if not is_public(host):
             return None
-    if host == "localhost" or urllib.request.proxy_bypass(host):
-        return None
-    proxy = urllib.request.getproxies().get(parts.scheme)
-    return proxy if proxy and proxy.startswith("http://") else None
+    try:
+        return None if host == "localhost" else proxies.proxy_for(url)
+    except EndpointError as error:
+        raise FetchError("refused", str(error)) from error
 
 
 def proxy_hosts() -> frozenset[str]:

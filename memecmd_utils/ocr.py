@@ -1,10 +1,12 @@
 """Read the text on a meme. The models lie inside the `rapidocr` wheel; nothing is downloaded."""
 
+import re
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.machine import cores
 
 if TYPE_CHECKING:
@@ -22,7 +24,16 @@ DETECTION_SIDE = (
 MAX_SIDE = 2000
 
 
-class OcrError(RuntimeError):
+# Signs of scripts that are written without blanks, and those that such texts share with others.
+_DENSE = (
+    "\u2e80-\u2fdf\u3001-\u30ff\u3105-\u312f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\uff66-\uff9d\U00020000-\U0003ffff！（），．：；？～"
+)
+_SHARED = "\u2014\u2018\u2019\u201c\u201d\u2026\u00b7"
+_WRAP = re.compile(f"(?<=[{_DENSE}])\\s+(?=[{_DENSE}{_SHARED}])|(?<=[{_SHARED}])\\s+(?=[{_DENSE}])")
+
+
+class OcrError(MemecmdError, RuntimeError):
     """The OCR engine or its models are missing."""
 
 
@@ -140,6 +151,18 @@ class RapidOcr:
                 "EngineConfig.onnxruntime.inter_op_num_threads": 1,
             }
         )
+
+
+def without_wraps(text: str) -> str:
+    """What was read as one text: no blank where a line of Chinese or Japanese went on in the next.
+
+    Recorded texts keep the blanks, which `RapidOcr.read_text` puts between all lines, so they stay valid.
+    Blanks between words of Latin letters, Hangul or digits stay, one of each.
+
+    >>> without_wraps("今天不想 上班 because I am tired")
+    '今天不想上班 because I am tired'
+    """
+    return _WRAP.sub("", text)
 
 
 def reading_order(lines: list[Line]) -> list[Line]:

@@ -5,34 +5,67 @@ money are the business of `delivery`.
 """
 
 import asyncio
+import contextlib
+import hashlib
+import io
+import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
-from memecmd_utils import live_extra
-from memecmd_utils.key_guard import KeyGuard, address, api_key, is_local
+from memecmd_utils import live_extra, storage
+from memecmd_utils.key_guard import KeyGuard, address, api_key
 from memecmd_utils.llm_types import (
     EndpointError,
+    Image,
+    InDoubt,
+    Message,
     ModelId,
     Reply,
     Request,
     RequestRejected,
     TransientFault,
 )
-from memecmd_utils.llm_wire import CONTROL, read_reply, retry_after, strict_schema, wire_message
+from memecmd_utils.llm_wire import (
+    CONTROL,
+    image_url,
+    read_reply,
+    retry_after,
+    strict_schema,
+    wire_message,
+)
 from memecmd_utils.profiles import Endpoint
+from memecmd_utils.proxies import client_options
 
 RETRY_STATUS = {408, 409, 425, 429}
 FORM_STATUS = {400, 422}
 """How servers say that they do not know a form of structured replies."""
-FILTER_CODES = {"content_filter", "content_policy_violation", "data_inspection_failed"}
+SET_UP = {401, 402, 404, 405}
+"""Key, money, model, address. Any other 4xx may be for the request's own sake: its length, a moderation."""
+FILTER_CODE = re.compile(
+    "content_?(?:filter|policy|moderation)|data_?inspection|moderat|sensitive|responsible_?ai", re.IGNORECASE
+)
 """Some services tell of a content filter by a status instead of a reply."""
+FORMS = ["schema", "json", "plain"]
+"""Of structured replies, the surest first."""
 MAPPED = {"max_tokens", "temperature", "top_p", "presence_penalty", "seed", "stop", "logprobs"}
 OUT_OF_MONEY = {"insufficient_quota", "billing_hard_limit_reached"}
 REJECTED_IN_A_ROW = 10
-"""Requests of one task: by then it is the set-up and not the request."""
+"""Requests of one task: by then a neutral request has to show that it is not the set-up."""
+NEUTRAL = "neutral request"
+"""Subject of a request that nobody refuses for what it says."""
+NEUTRAL_TEXT = 'Reply with this JSON object: {"ok": true}'
+NEUTRAL_SIDE = 64
+"""Pixels of a neutral picture: some servers refuse smaller ones than 28."""
+EVENTS = re.compile(r"\ufeff?\s*(?:(?:event|id|retry)?:[^\n]*\n\s*)*data:")
+"""How a stream of events begins (`text/event-stream`), also behind comments that only keep it open."""
+STREAM = "a stream of events instead of one reply"
+NO_STREAM = "replies are not streamed here: take a server or a model that answers in one piece"
 SAMPLE_STRIDE = 1000  # seeds of sample n + 1 begin after those of the further attempts of sample n
 
 
@@ -53,7 +86,9 @@ class OpenAIBackend:
         model: ModelId | None = None,
         key: SecretStr | None = None,
         repeats: bool = False,
+        memory: Path | None = None,
     ) -> None:
+        """`memory`: folder where it is noted what the endpoint takes, for other backends and later runs."""
         if not endpoint.model:
             raise EndpointError(
                 "no model is named: set endpoints.generator.model in the profile, for example "
@@ -69,10 +104,15 @@ class OpenAIBackend:
         self._client: Any = None
         self._loop: Any = None
         self._closer: Any = None
-        self._forms = ["schema", "json", "plain"]
+        self._forms = list(FORMS)
         self._works = False
-        self._proven = {"plain"}
+        self._ways: set[str] = set()
+        """Ways of asking that the endpoint takes, see `way`."""
         self._rejected: Counter[str] = Counter()
+        known = [address(endpoint), endpoint.model, sorted(endpoint.parameters.items(), key=str)]
+        name = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+        self._memory = memory / f"{name}.json" if memory is not None else None
+        self._recall()
 
     async def connect(self) -> Any:
         """Return the SDK's client for this event loop; notebooks start one loop per call."""
@@ -87,16 +127,15 @@ class OpenAIBackend:
         live_extra.need("an endpoint")
         import openai  # 0.8 s, so not at the top
 
-        # A server on this machine is never behind the proxy that the environment may name. Over aiohttp a
-        # call takes two thirds of the CPU time that it takes over the SDK's default transport.
-        client, what = None, ""
+        # Over aiohttp a call takes two thirds of the CPU time that it takes over the SDK's default transport.
+        client, what, options = None, "", client_options(self.endpoint)
         try:
             client = openai.AsyncOpenAI(
                 api_key=self._key.get_secret_value(),
                 base_url=address(self.endpoint),
                 timeout=self.endpoint.timeout_s,
                 max_retries=0,
-                http_client=openai.DefaultAioHttpClient(trust_env=not is_local(self.endpoint)),
+                http_client=openai.DefaultAioHttpClient(**options),
             )
         except Exception as error:
             what = type(error).__name__
@@ -153,10 +192,13 @@ class OpenAIBackend:
             form, body = self.form(request), self.body(request)
             fault: Exception
             try:
-                # `post` gives the parsed JSON as it is: building the SDK's objects would take as long as
-                # all the rest of a call.
-                reply = read_reply(await client.post("/chat/completions", body=body, cast_to=object))
-                self.worked(request)
+                # The SDK's own limit is one for each silence, which a server that sends blank lines never
+                # meets. `post` gives the parsed JSON as it is: building the SDK's objects would take as long
+                # as all the rest of a call.
+                async with asyncio.timeout(self.endpoint.timeout_s):
+                    sent = client.post("/chat/completions", body=body, cast_to=object)
+                    reply = read_reply(_parsed(await sent))
+                self.worked(request, form)
                 return self._without_key(reply)
             except openai.APIStatusError as error:
                 # The body may hold the key, so it is no variable here: tracebacks may show those.
@@ -164,13 +206,14 @@ class OpenAIBackend:
                     error.status_code, str(error.code or ""), self.plain(error.message), _parameter(error),
                     request, form, retry_after(error.response.headers),
                 )  # fmt: skip
-            except openai.APIConnectionError as error:
-                fault = _name_connection(error)
-            except (openai.APIError, ValueError, RecursionError) as error:
-                # Half a body, HTML, nesting or numbers without end: it cannot be read.
-                fault = TransientFault(f"unreadable body ({type(error).__name__})", paid=True)
+            except json.JSONDecodeError as error:
+                fault = name_fault(error)
+                if EVENTS.match(error.doc):
+                    fault = TransientFault(STREAM, paid=True)
+                    if not self._works:
+                        fault = EndpointError(f"the endpoint answers with {STREAM}; {NO_STREAM}", paid=True)
             except Exception as error:  # a library's complaint, with frames that hold the key
-                fault = EndpointError(f"the request cannot be sent: {type(error).__name__}")
+                fault = name_fault(error)
             # Outside of the handlers, so that no fault of ours carries the SDK's, whose headers hold the key.
             if isinstance(fault, UnknownForm):
                 self.step_down(form)
@@ -187,11 +230,51 @@ class OpenAIBackend:
         if form in self._forms:
             self._forms = self._forms[self._forms.index(form) + 1 :]
 
-    def worked(self, request: Request) -> None:
-        """Note that the endpoint took this request in the form in which it was sent."""
+    def worked(self, request: Request, form: str) -> None:
+        """Note that the endpoint took this request, which was sent in `form`."""
         self._works = True
-        self._proven.add(self.form(request))
         self._rejected[request.task] = 0
+        way = self.way(request, form)
+        if way not in self._ways:
+            self._ways.add(way)
+            if self._memory is not None:
+                self._recall(forms=False)
+                note = {"model": self.endpoint.model, "forms": self._forms, "takes": sorted(self._ways)}
+                storage.write_json(self._memory, note)
+
+    def _recall(self, forms: bool = True) -> None:
+        """Take in what others have noted of this endpoint. A file that cannot be read is no loss."""
+        if self._memory is None or not self._memory.is_file():
+            return
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            note = json.loads(self._memory.read_text(encoding="utf-8"))
+            self._ways |= {str(way) for way in note["takes"]}
+            if forms and note["forms"] and note["forms"] == FORMS[-len(note["forms"]) :]:
+                self._forms = note["forms"]
+
+    def way(self, request: Request, form: str) -> str:
+        """How a request is put, whatever it says: form and schema, roles, pictures, names of parameters."""
+        sampling = request.sampling.model_dump(exclude_none=True, exclude_defaults=True)
+        names = {*sampling, *sampling.pop("extra", {})} - {"extra"} - self.dropped
+        if request.seed is not None and "seed" not in self.dropped:
+            names.add("seed")
+        names |= {message.role for message in request.messages}
+        if any(message.images for message in request.messages):
+            names.add("picture")
+        asked = form if form != "schema" else f"schema {request.reply_schema.__name__}"
+        return " ".join([asked, *sorted(names)])
+
+    def neutral(self, request: Request) -> Request:
+        """A tiny request put like another one, of which nothing can be refused but how it is put."""
+        messages = [
+            Message(
+                role=message.role,
+                text=NEUTRAL_TEXT,
+                images=[Image(image_id=NEUTRAL, load=_white)] if message.images else [],
+            )
+            for message in request.messages
+        ]
+        return request.model_copy(update={"messages": messages, "subject": NEUTRAL})
 
     def name_status(
         self,
@@ -204,27 +287,32 @@ class OpenAIBackend:
         wait_s: float | None = None,
     ) -> Exception:
         """Say what an error status means for a request sent in `form`, as the exception to raise."""
-        if status in (401, 403) and code not in FILTER_CODES:
-            return EndpointError(f"the endpoint refused the key ({status}): check {self.endpoint.key_env}")
+        neutral = request.subject == NEUTRAL
+        if status < 500 and status != 429 and FILTER_CODE.search(code) and not neutral:
+            return Filtered()
         if status == 404:
             return EndpointError(
                 f"the endpoint does not know the model {self.endpoint.model!r} (404): check `model` and "
                 "`base_url` of the profile"
             )
-        if code in FILTER_CODES:
-            return Filtered()
         if code in OUT_OF_MONEY:
             return EndpointError(f"the account has no credit left ({status}): {message}")
         if status in RETRY_STATUS or status >= 500:
             return TransientFault(f"status {status}", wait_s, limited=status == 429)
-        probing = form not in self._forms or form not in self._proven
-        if request.reply_schema is not None and status in FORM_STATUS and probing:
+        # Others may have given the form up meanwhile; of a neutral request only the form can be refused.
+        if status in FORM_STATUS and (form not in self._forms or (neutral and form != "plain")):
             return UnknownForm()
-        if self._works and status in (400, 413, 422):
-            self._rejected[request.task] += 1
-            if self._rejected[request.task] < REJECTED_IN_A_ROW:
+        if 400 <= status < 500 and status not in SET_UP and not neutral:
+            way = self.way(request, form)
+            # A key may have been taken back since an earlier process got through with it.
+            proven = way in self._ways and (status != 403 or self._works)
+            self._rejected[request.task] += proven
+            if proven and self._rejected[request.task] < REJECTED_IN_A_ROW:
                 return RequestRejected(f"{status}: {message}")
-        hint = ""
+            return InDoubt(f"{status}: {message}", self.neutral(request), way)
+        if status in (401, 403):
+            return EndpointError(f"the endpoint refused the key ({status}): check {self.endpoint.key_env}")
+        hint = f"; {NO_STREAM}" if re.search(r"\bstream", message, re.IGNORECASE) else ""
         if parameter in MAPPED:
             other = "max_completion_tokens" if parameter == "max_tokens" else "null"
             hint = f"; to leave out or rename it: `parameters: {{{parameter}: {other}}}` of the endpoint"
@@ -248,10 +336,11 @@ class OpenAIBackend:
 
         client = (await self.connect()).with_options(timeout=within_s, max_retries=0)
         try:
-            await client.get("/models", cast_to=object)
-        except openai.APIConnectionError:
+            async with asyncio.timeout(within_s):
+                await client.get("/models", cast_to=object)
+        except (openai.APIConnectionError, TimeoutError):
             return False
-        except (openai.APIError, ValueError):
+        except Exception:  # whatever cannot be read was sent by somebody
             return True
         return True
 
@@ -270,23 +359,52 @@ class Filtered(Exception):
     """The service's content filter stopped the request."""
 
 
+@lru_cache(maxsize=1)
+def _white() -> str:
+    """A white square as a data URL."""
+    from PIL import Image as Picture
+
+    held = io.BytesIO()
+    Picture.new("RGB", (NEUTRAL_SIDE, NEUTRAL_SIDE), "white").save(held, "PNG")
+    return image_url(held.getvalue())
+
+
+def _parsed(answer: Any) -> Any:
+    """A body as JSON. The SDK leaves it as text where the content type is not JSON's, or missing."""
+    return json.loads(answer.removeprefix("\ufeff")) if isinstance(answer, str) else answer
+
+
 def _parameter(error: Any) -> str:
     found = error.body.get("param") if isinstance(error.body, dict) else None
     return found if isinstance(found, str) else ""
 
 
-def _name_connection(error: BaseException | None) -> TransientFault:
-    """Name a fault of the connection. Where none was made nothing was sent; anything later may be paid.
+def name_fault(error: BaseException) -> TransientFault:
+    """Name a fault that is no answer of the endpoint.
 
-    The transport calls a broken connection a time-out, so what it was stands further down the chain.
+    Where no connection was made nothing was sent. Anything else may be paid for: also what cannot be read,
+    such as half a body, HTML, broken HTTP, or nesting and numbers without end.
     """
     import aiohttp
+    import openai
+    from aiohttp.http_exceptions import HttpProcessingError
 
-    kind = "time-out"
-    while error is not None:
-        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+    # The libraries call a broken connection a time-out, so what it was stands further down the chain.
+    broken = (aiohttp.ClientPayloadError, aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
+    kind, step = "", error
+    while step is not None and not kind:
+        if isinstance(step, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             return TransientFault("no connection")
-        if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | ConnectionError):
+        if isinstance(step, aiohttp.ClientHttpProxyError):
+            return TransientFault(f"the proxy answered with status {step.status}")
+        if isinstance(step, (*broken, ConnectionError)):
             kind = "broken connection"
-        error = error.__cause__ or error.__context__
+        elif isinstance(step, aiohttp.ClientResponseError | HttpProcessingError):
+            kind = "malformed HTTP"
+        elif isinstance(step, TimeoutError):
+            kind = "time-out"
+        step = step.__cause__ or step.__context__
+    if not kind:
+        inner = error.__cause__ if isinstance(error, openai.APIConnectionError) else None
+        kind = f"unreadable body ({type(inner or error).__name__})"
     return TransientFault(kind, paid=True)

@@ -32,13 +32,13 @@ def paper_tables(run: Run, records: Records, numbers: Mapping[str, Any]) -> list
     profile = run.profile
     judged = ", ".join(numbers["ratings"]["sources"]) or "none"
     measured = tables.table_1(records.ratings, records.consistency, records.dialogues, profile)
-    cases = tables.case_dialogues(records.placements, records.dialogues)
+    cases = tables.case_dialogues(records.placements, records.dialogues, profile)
     return [
         (
             "Table 1: this run",
             rich(tables.table_1_printed(measured).set_index("Dataset").T.reset_index(names="")),
-            f"Judge: {judged}. Consistency: {scorer(records)}. Mean [95 % interval, dialogues resampled] "
-            "(n); arrows: difference to Random. Best bold, second underlined.",
+            f"Judge: {judged}. Consistency: {scorer(records)}. Mean [95 % interval] (n=memes in dialogues), "
+            "arrows: difference to Random. Best bold, second underlined.",
         ),
         (
             "Choice and timing effects",
@@ -56,8 +56,9 @@ def paper_tables(run: Run, records: Records, numbers: Mapping[str, Any]) -> list
         ),
         (
             "Table 2: case studies",
-            rich(tables.table_2(cases, records.ratings, records.consistency, profile)),
-            "The six chats of Figure 5, chosen without a look at the scores.",
+            rich(tables.beside_paper(tables.table_2(cases, records.ratings, records.consistency, profile))),
+            "The chats of Figure 5, all turns that stand there, chosen without a look at the scores. Beside "
+            "them the paper's own: other dialogues and memes, scored by another judge.",
         ),
     ]
 
@@ -74,7 +75,7 @@ def bookkeeping(run: Run, records: Records) -> list[Table]:
             "What was asked, and what became of it",
             pd.DataFrame(run_summary.outcomes(run.folder)),
             "This time; a question that an earlier run paid for is replayed. Outcomes other than accepted "
-            "and violations are no answers: they are counted here and never scored as zero.",
+            "and, of utterances, violations are no answers: they are counted here and never scored as zero.",
         ),
     ]
 
@@ -95,20 +96,23 @@ def truth_tables(found: Mapping[str, Sequence[Mapping[str, Any]]], profile: Prof
             "Which system finds the memes that fit?",
             ground_truth_run.short_table(found, profile),
             "Turns with a relevant meme (mean grade 1 or more of two graders). R@K: a relevant meme among "
-            "the top K. judged@5: share of the top 5 that was graded. Differences with 95 % intervals, "
-            "dialogues resampled, against the random ranking that was graded. Where judged@5 is below 1 "
-            "the system did not feed the pool: its figures are lower bounds, save bpref, which is too kind "
-            "to it. Markers and graders are sessions of a large language model, not people.",
+            "the top K. judged@5: share of the top 5 that was graded. Differences with 95 % intervals over "
+            f"{found['retrieval'][0]['dialogues']} dialogues, against the random ranking that was graded. "
+            "Where judged@5 is below 1 the system did not feed the pool: its figures are lower bounds, save "
+            "bpref, which is too kind to it. Markers and graders are sessions of a large language model, not "
+            "people.",
         ),
         (
             "Grades of the placed memes",
-            pd.DataFrame(found.get("placed", []), columns=["strategy", "memes", "mean grade"]),
-            "0 does not fit, 1 one could send it, 2 it lands; mean of two graders. Empty unless all are.",
+            pd.DataFrame(found.get("placed", []), columns=list(ground_truth_run.PLACED)),
+            "0 does not fit, 1 one could send it, 2 it lands; mean of two graders. ungraded: share of the "
+            "memes that nobody graded, because no system of the pool had found them; the last column counts "
+            "them as 0.",
         ),
         (
             "Model-model agreement",
             pd.DataFrame(found["agreement"], columns=list(ground_truth.AGREEMENT)),
-            "Kappa with 95 % interval, dialogues resampled; quadratic weights for grades; share of the same.",
+            "Kappa with 95 % interval over dialogues; quadratic weights for grades; share of the same.",
         ),
         (
             "When one would send",

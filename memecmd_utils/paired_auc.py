@@ -1,4 +1,4 @@
-"""AUC of two scores on the same items, and their difference, with dialogues resampled for both at once."""
+"""AUC of two scores on the same items, and their difference, with dialogues left out of both at once."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,34 +18,25 @@ class BeforeAfter(NamedTuple):
     difference: Estimate
 
 
-def before_after(items: pd.DataFrame, rng: np.random.Generator, samples: int = 2000) -> BeforeAfter:
+def before_after(items: pd.DataFrame, rng: np.random.Generator) -> BeforeAfter:
     """Compare the columns `before` and `after` of items that fit (`kind` is `fitting`) or do not.
 
-    Items are compared within a `half` only, and dialogues resampled within theirs. Both columns see the same
-    resamples, so the difference is a paired one. As in `statistics.cluster_auc`, a dialogue that was drawn
-    twice is not compared with its own copy. Fewer than five dialogues give no interval.
+    Items are compared within a `half` only. Both columns lose the same dialogues, so the difference is a
+    paired one.
     """
-    won = dict.fromkeys(("before", "after", "pairs"), 0.0)
-    draws = {name: np.zeros(samples) for name in won}
+    names = sorted(set(items["dialogue_id"]))
+    won = {name: np.zeros((len(names), len(names))) for name in ("before", "after", "pairs")}
     for _, mine in items.groupby("half", sort=True):
-        names = sorted(set(mine["dialogue_id"]))
-        times = statistics.resampled(len(names), rng, samples)
-        again = len(names) / (len(names) - 1) if len(names) > 1 else 0.0
-        for name in won:
-            wins = _wins(mine, name, names)
-            own = wins.diagonal()
-            won[name] += wins.sum()
-            draws[name] += times @ own + again * (((times @ wins) * times).sum(axis=1) - times**2 @ own)
-    n, clusters = len(items), items["dialogue_id"].nunique()
-    if not won["pairs"]:
+        for name, matrix in won.items():
+            matrix += _wins(mine, name, names)
+    if not won["pairs"].any():
         return BeforeAfter(statistics.EMPTY, statistics.EMPTY, statistics.EMPTY)
-    before, after = (won[name] / won["pairs"] for name in ("before", "after"))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        old, new = (draws[name] / draws["pairs"] for name in ("before", "after"))
+    before, after = (statistics.pairwise(won[name], won["pairs"]) for name in ("before", "after"))
+    n = len(items)
     return BeforeAfter(
-        statistics.from_draws(before, old, n, clusters, 0.5),
-        statistics.from_draws(after, new, n, clusters, 0.5),
-        statistics.from_draws(after - before, new - old, n, clusters, 0.0),
+        statistics.estimate(before, n, statistics.SHARE, 0.5, rng),
+        statistics.estimate(after, n, statistics.SHARE, 0.5, rng),
+        statistics.estimate(after.minus(before), n, None, 0.0, rng),
     )
 
 

@@ -52,7 +52,8 @@ def explore(
     if index.search is None:  # the pictures of a large library would fill the memory
         first.pictures.make_ahead()
     dialogues = list(explorer.dialogues.values())
-    second = PasteTab(run, PastedRetrieval(run.profile, index, dialogues, encode), first, memes)
+    retrieval = PastedRetrieval(run.profile, index, dialogues, encode, run.paying)
+    second = PasteTab(run, retrieval, first, memes)
     both = ipywidgets.Tab([first.box, second.box], titles=["A dialogue of the run", "A chat of your own"])
     return ipywidgets.VBox([ipywidgets.HTML(chat_html.styles()), both])
 

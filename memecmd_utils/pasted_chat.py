@@ -4,27 +4,34 @@ Nothing of it is written down, in recordings or anywhere else. It leaves the mac
 names a live endpoint.
 """
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from memecmd_utils import dialogue_generation, llm, selection
-from memecmd_utils.embedding import RecordedEmbedder, embedder_of
+from memecmd_utils import chat_columns, chat_transcripts, dialogue_generation, llm, selection
+from memecmd_utils.embedding import Embedder, RecordedEmbedder, embedder_of
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.profiles import Profile
-from memecmd_utils.retrieval import QUERY_SIDE, MemeIndex, Ranking, build_queries, centre, top_k
+from memecmd_utils.retrieval import (
+    QUERY_SIDE,
+    MemeIndex,
+    Ranking,
+    build_queries,
+    centre,
+    mean_row,
+    top_k,
+)
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import ColdStart, Dialogue, Summary, SummaryReply
 
 MAX_CHARS, MAX_TURNS = 20_000, 200
 FIELDS = tuple(dict.fromkeys(QUERY_SIDE))
 """S, E, Psi by their names in a summary."""
-_LABEL = re.compile(r"(?P<name>[^:：，。！？；、,!?;…~“”\"()（）]{1,20}?)\s*[:：](?!//)\s*(?P<text>.*)")
 
 
-class ChatError(ValueError):
+class ChatError(MemecmdError, ValueError):
     """A pasted chat that cannot be read; the message says what to change."""
 
 
@@ -50,22 +57,21 @@ class PastedChat:
 
 
 def parse(text: str) -> PastedChat:
-    """Read `name: text` a line, with a full-width or an ordinary colon, between two people.
+    """Read a chat between two people: as a chat program copies it, or `name: text` a line.
 
-    A line without a name is said by the other one; so lines without any name alternate. A name alone on
-    its line goes with the next line. Lines of the same speaker one after the other become one turn.
-    Raises `ChatError` for an empty chat, three names, or one that is too long.
+    Where messages begin with a line of name and time (`chat_transcripts.parse`), all lines up to the next
+    such line are one message. Else a line without a name is said by the other one; so lines without any name
+    alternate. A name alone on its line goes with the next line, a day or a time alone on its line with none.
+    Lines of the same speaker one after the other become one turn. Raises `ChatError` for an empty chat, three
+    names, or one that is too long.
     """
     if len(text) > MAX_CHARS:
         raise ChatError(f"the chat has {len(text):,} characters; {MAX_CHARS:,} at most")
+    text = text.lstrip("\ufeff")
     speakers: dict[str, int] = {}
     said: list[Line] = []
     waiting: int | None = None  # whose name stood alone on the line before
-    for number, raw in enumerate(text.lstrip("\ufeff").splitlines(), start=1):
-        line = raw.strip()
-        if not line:
-            continue
-        name, words = _label(line)
+    for number, name, words in _lines(text):
         if name:
             if name not in speakers:
                 _check_third(name, speakers, number)
@@ -96,22 +102,30 @@ def parse(text: str) -> PastedChat:
     return PastedChat(tuple(names.get(who) or next(spare) for who in (first, 1 - first)), lines)
 
 
+def _lines(text: str) -> Iterator[tuple[int, str, str]]:
+    """Number, name and words of each message of a copied chat, or of each line of another."""
+    copied = chat_transcripts.parse(text)
+    if copied is not None:
+        for message in copied.messages:
+            read = chat_columns.said(message.speaker, message.text)
+            if read.speaker and message.text:  # a picture is a turn, a note of the program is none
+                yield message.first + 1, read.speaker, " ".join(message.text.split())
+        return
+    lines = chat_transcripts.split(text)
+    labelled = chat_transcripts.labels(lines)
+    for number, (name, words) in enumerate(labelled, start=1):
+        if words and not (not name and chat_transcripts.is_between(labelled, number - 1)):
+            yield number, name, words
+        elif name:
+            yield number, name, ""
+
+
 def _check_third(name: str, speakers: dict[str, int], number: int) -> None:
     if len(speakers) == 2:
         raise ChatError(
             f"line {number}: {name!r} would be a third person beside {' and '.join(map(repr, speakers))}; "
             "a chat here has two. If it is no name, write the line without the colon"
         )
-
-
-def _label(line: str) -> tuple[str, str]:
-    """Name and words of a line; no name where the colon belongs to a time or an address."""
-    found = _LABEL.fullmatch(line)
-    if found is None:
-        return "", line
-    name, words = found["name"].strip(), found["text"].strip()
-    clock = name[-1:].isdigit() and words[:2].isdigit()
-    return ("", line) if clock or not name or name.isdigit() else (name, words)
 
 
 # --- the summary agent --------------------------------------------------------------------------------
@@ -171,13 +185,18 @@ class PastedRetrieval:
     """Ranks a run's library for texts that the run has never seen."""
 
     def __init__(
-        self, profile: Profile, index: MemeIndex, dialogues: Sequence[Dialogue], encode: selection.Encode
+        self,
+        profile: Profile,
+        index: MemeIndex,
+        dialogues: Sequence[Dialogue],
+        encode: selection.Encode,
+        paying: Callable[[Embedder], Embedder] = lambda embedder: embedder,
     ) -> None:
         """`dialogues` are the run's, with `encode` for their summaries: their mean is subtracted where the
-        profile centres vectors.
+        profile centres vectors. `paying` has a run pay for the embedder of an endpoint (`Run.paying`).
         """
         self.index = index
-        self._profile, self._dialogues, self._encode = profile, dialogues, encode
+        self._profile, self._dialogues, self._encode, self._paying = profile, dialogues, encode, paying
         self._embedder: RecordedEmbedder | None = None
         self._means: dict[str, np.ndarray | None] | None = None
 
@@ -188,7 +207,7 @@ class PastedRetrieval:
             if profile.embedder == "endpoint" and profile.mode == "recorded":
                 raise ChatError("embedder=endpoint in mode recorded asks nobody: set mode=auto")
             # No folders: nothing is read from recordings or written to them.
-            self._embedder = RecordedEmbedder(embedder_of(profile), (), None, "live")
+            self._embedder = RecordedEmbedder(self._paying(embedder_of(profile)), (), None, "live")
         if self._means is None:
             self._means = self._query_means()
         parts = []
@@ -204,7 +223,7 @@ class PastedRetrieval:
         if self._profile.centring != "attribute" or len(usable) < 2:
             return dict.fromkeys(FIELDS)
         texts = {field: [getattr(summary, field) for summary in usable] for field in FIELDS}
-        return {field: self._encode(texts[field], "query").mean(axis=0) for field in FIELDS}
+        return {field: mean_row(self._encode(texts[field], "query")) for field in FIELDS}
 
     def top(self, queries: np.ndarray, weights: Sequence[float], k: int) -> Ranking:
         """The K best memes (Eq. 22, 24)."""

@@ -29,3 +29,8 @@ interim = data / "interim"  # caches that can be made again
 processed = data / "processed"  # one folder per run
 reports = root / "reports"  # executed notebooks, tables, figures: one folder per run
 prompts = Path(__file__).resolve().parent / "prompts"
+
+
+def of_user(name: str | Path) -> Path:
+    """A path as a user gives it: from the project's root if it is relative, `~` being the home folder."""
+    return root / Path(name).expanduser()

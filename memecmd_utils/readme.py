@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from memecmd_utils import results, storage
+from memecmd_utils import results, statistics, storage
+from memecmd_utils.errors import MemecmdError
 
 FILES = ("README.md", "README.zh-CN.md")
 MARKERS = ("answers", "numbers", "ground-truth", "table-1")
@@ -26,9 +27,11 @@ WORDS: dict[Language, dict[str, str]] = {
         "its scores below say nothing about quality.",
         "reversed": "**The judge prefers random memes to greedy's at the same turns**{auc}: "
         "it is no measure of quality here.",
-        "auc": " (AUC {auc:.2f}, 95 % interval {low:.2f} to {high:.2f}, n = {n}; 0.5 is chance)",
+        "auc": " (AUC {auc:.2f}, 95 % interval {low:.2f} to {high:.2f}, n = {n} in {dialogues} dialogues; "
+        "0.5 is chance)",
         "weak": ", but only weakly",
-        "effects": "| effect | metric | comparison | mean difference [95 % interval] | n | p (Holm) |",
+        "effects": "| effect | metric | comparison | mean difference [95 % interval] | n | dialogues "
+        "| p (Holm) |",
         "table": "| dataset | metric |",
         "judge": "judge",
         "consistency": "text consistency",
@@ -41,14 +44,14 @@ WORDS: dict[Language, dict[str, str]] = {
         "timing of the gate": "When to send: the markers would at {marked}, the gate does at {rate:.0%}; "
         "its kappa with them is {kappas} (0 is chance).",
         "no truth": "This run has no ground truth.",
-        "agreement": "Model-model agreement: kappa {send} on send or not, weighted kappa {grade} on grades. "
-        "{turns} turns have a relevant meme.",
+        "agreement": "Model-model agreement: kappa {send} on send or not, weighted kappa {grade} on grades, "
+        "{dialogues} dialogues. {turns} turns of {among} dialogues have a relevant meme.",
         "answers": "{paragraph}",
         "no answers": "The studies of this run have not been made.",
-        "trust": "| judge | score | AUC, fitting against random | AUC, against hard negatives "
+        "trust": "| judge | score | dialogues | AUC, fitting against random | AUC, against hard negatives "
         "| alpha over three wordings | trust |",
-        "claims": "| claim of the paper | readings | has its sign | clearly | clearly the opposite "
-        "| cannot tell |",
+        "claims": "| claim of the paper | dialogues | readings | has its sign | clearly "
+        "| clearly the opposite | cannot tell |",
         "zero": "An interval that holds 0 means: with this many dialogues we cannot say.",
     },
     "zh": {
@@ -60,9 +63,10 @@ WORDS: dict[Language, dict[str, str]] = {
         "cannot": "**评判模型不能区分 Greedy 选出的表情包与相同轮次的随机表情包**{auc}："
         "下面它的分数不能说明质量。",
         "reversed": "**评判模型在相同轮次上更偏向随机表情包**{auc}：它在这里不能衡量质量。",
-        "auc": "（AUC {auc:.2f}，95% 区间 {low:.2f} 至 {high:.2f}，n = {n}；0.5 为随机水平）",
+        "auc": "（AUC {auc:.2f}，95% 区间 {low:.2f} 至 {high:.2f}，n = {n}，{dialogues} 段对话；"
+        "0.5 为随机水平）",
         "weak": "，但区分力很弱",
-        "effects": "| 效应 | 指标 | 比较 | 平均差 [95% 区间] | n | p（Holm） |",
+        "effects": "| 效应 | 指标 | 比较 | 平均差 [95% 区间] | n | 对话数 | p（Holm） |",
         "table": "| 数据 | 指标 |",
         "judge": "评判模型",
         "consistency": "文本一致性",
@@ -75,18 +79,18 @@ WORDS: dict[Language, dict[str, str]] = {
         "timing of the gate": "何时发：标注者在 {marked} 的轮次会发，门控在 {rate:.0%} 的轮次发；"
         "门控与他们的 kappa 为 {kappas}（0 为随机水平）。",
         "no truth": "本次运行没有标注答案。",
-        "agreement": "模型间一致性：发与不发 kappa {send}，相关度加权 kappa {grade}。"
-        "{turns} 个轮次有相关表情包。",
+        "agreement": "模型间一致性（{dialogues} 段对话）：发与不发 kappa {send}，相关度加权 kappa {grade}。"
+        "{among} 段对话的 {turns} 个轮次有相关表情包。",
         "answers": "程序从结果文件写出的摘要（英文）：{paragraph}",
         "no answers": "本次运行没有做这些研究。",
-        "trust": "| 评判 | 分数 | AUC：合适对随机 | AUC：合适对难负例 | 三种问法的 alpha | 可信度 |",
-        "claims": "| 论文的论断 | 读法数 | 符号相符 | 明确成立 | 明确相反 | 无法判断 |",
+        "trust": "| 评判 | 分数 | 对话数 | AUC：合适对随机 | AUC：合适对难负例 | 三种问法的 alpha | 可信度 |",
+        "claims": "| 论文的论断 | 对话数 | 读法数 | 符号相符 | 明确成立 | 明确相反 | 无法判断 |",
         "zero": "区间包含 0 表示：凭这么多对话还不能下结论。",
     },
 }
 
 
-class ReadmeError(ValueError):
+class ReadmeError(MemecmdError, ValueError):
     """A README has not exactly one pair of a marker, in order."""
 
 
@@ -127,10 +131,10 @@ def between(text: str, marker: str) -> tuple[int, int]:
 def verdict(numbers: dict[str, Any], language: Language = "en") -> str:
     """One sentence on whether the judge tells chosen memes from random ones, with its interval."""
     words = WORDS[language]
-    row = next((row for row in numbers["judge_check"] if row["score"] == "centred"), None)
+    row = results.first_check(numbers)
     if row is None or row["low"] is None:
         return words["unchecked"]
-    kind = "cannot" if not row["tells apart"] else "tells" if row["auc"] > 0.5 else "reversed"
+    kind = {"yes": "tells", "no": "cannot"}.get(row["tells apart"], "reversed")
     weak = words["weak"] if row["auc"] < results.WEAK_AUC else ""
     return words[kind].format(auc=words["auc"].format(**row), weak=weak)
 
@@ -142,16 +146,18 @@ def _answers(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[str]:
         yield words["no answers"]
         return
     yield words["answers"].format(paragraph=numbers["answers"])
-    yield from ("", words["trust"], "|---|---|---|---|---|---|")
+    yield from ("", words["trust"], "|---|---|---:|---|---|---|---|")
     for row in found["trust"]:
         cells = (
             results.plain_interval(row, name, 3) for name in ("AUC random", "AUC hard", "alpha wordings")
         )
-        yield "| " + " | ".join((row["judge"], row["reading"], *cells, row["verdict"])) + " |"
-    yield from ("", words["claims"], "|---|---:|---:|---:|---:|---:|")
+        names = row["judge"], row["reading"], str(row["dialogues"])
+        yield "| " + " | ".join((*names, *cells, row["verdict"])) + " |"
+    yield from ("", words["claims"], "|---|---:|---:|---:|---:|---:|---:|")
     for row in found["claims"]:
         shares = (f"{row[name]:.0%}" for name in ("sign", "clear", "clearly opposite", "cannot tell"))
-        yield "| " + " | ".join((row["claim"], f"{row['worlds']:,}", *shares)) + " |"
+        names = row["claim"], str(row["dialogues"]), f"{row['worlds']:,}"
+        yield "| " + " | ".join((*names, *shares)) + " |"
 
 
 def _headline(numbers: dict[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
@@ -165,7 +171,7 @@ def _headline(numbers: dict[str, Any], words: dict[str, str], language: Language
     rows = [row for row in rows if row["metric"] in ("grade", "judge", "consistency")]
     if not rows:
         return
-    yield from ("", words["effects"], "|---|---|---|---:|---:|---:|")
+    yield from ("", words["effects"], "|---|---|---|---:|---:|---:|---:|")
     for row in rows:
         p = "–" if row["p_holm"] is None else f"{row['p_holm']:.3f}"
         comparison = row["comparison"].replace("_", " ")
@@ -175,6 +181,7 @@ def _headline(numbers: dict[str, Any], words: dict[str, str], language: Language
             comparison,
             results.with_interval(row, 2),
             str(row["n"]),
+            str(row["dialogues"]),
             p,
         )
         yield "| " + " | ".join(cells) + " |"
@@ -193,7 +200,9 @@ def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[st
     yield words["agreement"].format(
         send=_kappa(kappas["send or not"]),
         grade=_kappa(kappas["grade 0/1/2"]),
+        dialogues=kappas["grade 0/1/2"]["dialogues"],
         turns=found["retrieval"][0]["turns"],
+        among=found["retrieval"][0]["dialogues"],
     )
     who = {row["who"]: row for row in found["timing"]}
     markers = sorted(name for name in who if name.startswith("marker"))
@@ -220,8 +229,7 @@ def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[st
 
 
 def _kappa(row: dict[str, Any]) -> str:
-    text = f"{row['value']:.2f}"
-    return text if row["low"] is None else f"{text} [{row['low']:.2f}, {row['high']:.2f}]"
+    return statistics.in_words(row["value"], row["low"], row["high"])
 
 
 def _table_1(numbers: dict[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:

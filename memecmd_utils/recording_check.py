@@ -1,6 +1,7 @@
 """What `make recordings-check` does: every recorded line and vector verified, orphans counted."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from memecmd_utils.recording_files import (
     unpack,
     version_problem,
 )
-from memecmd_utils.recordings import is_answer
+from memecmd_utils.recordings import is_answer, rank
 from memecmd_utils.vectors import read_shard
 
 NORM_TOLERANCE = 0.01  # of a length of 1; rounding to float16 moves it by less than 0.001
@@ -72,20 +73,25 @@ def check(folders: Iterable[Path]) -> Report:
 
 
 def _check_stage(stage: Path, report: Report) -> None:
-    answered: dict[str, bool] = {}
+    answered: dict[str, tuple[bool, float]] = {}
+    answers: Counter[str] = Counter()
     count = refused = 0
     for path in files_in(stage):
         for key, value in _sound_lines(path, report):
             count += 1
             refused += not is_answer(value)
-            answered[key] = answered.get(key, False) or is_answer(value)
-    unanswered = sum(not answer for answer in answered.values())
+            answers[key] += is_answer(value)
+            answered[key] = max(answered.get(key, (False, 0.0)), rank(value))
+    unanswered = sum(not answer for answer, _ in answered.values())
+    replaced = sum(answers[key] - 1 for key, (answer, live) in answered.items() if answer and live)
     name = shown(stage)
     report.done.append(f"{name}: {len(answered)} recordings ({unanswered} without an answer)")
     if count > len(answered):
         report.notes.append(f"{name}: {count - len(answered)} lines repeat the key of another")
     if refused > unanswered:
         report.notes.append(f"{name}: {refused - unanswered} replies that were no answer are superseded")
+    if replaced:
+        report.notes.append(f"{name}: {replaced} answers are superseded by a newer one of mode live")
     _note_orphans(name, stage.name, answered.keys(), report)
 
 
@@ -140,6 +146,8 @@ def _problem(key: str, form: dict[str, Any], value: Any) -> str:
         return "" if set(value) == {"text"} else "the value holds more than a text"
     if value.get("outcome") not in get_args(Outcome):
         return f"unknown outcome {value.get('outcome')!r}"
+    if type(live := value.get("live", 0.0)) not in (int, float) or not 0 <= live < math.inf:
+        return f"the time of mode live is {live!r}"
     attempts = value.get("attempts")
     return "" if type(attempts) is int and attempts >= 1 else f"attempts are {attempts!r}"
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from memecmd_utils import storage
+from memecmd_utils.errors import MemecmdError
 
 KEY_VERSION = 2
 INTERN_FROM = 60  # characters; shorter texts are not worth a reference
@@ -25,11 +26,11 @@ KEY = re.compile("[0-9a-f]{64}")
 CHUNK = 1 << 16  # bytes
 
 
-class RecordingError(ValueError):
+class RecordingError(MemecmdError, ValueError):
     """A recording file is damaged other than by a torn last line, of another version, or not free."""
 
 
-class RecordingMiss(LookupError):
+class RecordingMiss(MemecmdError, LookupError):
     """`mode: recorded` and the answer is not there."""
 
 
@@ -90,11 +91,15 @@ def files_in(folder: Path, pattern: str = "*.jsonl") -> list[Path]:
     return [path for path in sorted(folder.glob(pattern)) if not path.name.startswith(".")]
 
 
-def raw_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (line number, byte offset, line); a last line without its line end is passed over."""
-    offset = 0
+def raw_lines(path: Path, after: tuple[int, int] = (0, 0)) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (line number, byte offset, line) after so many lines and bytes.
+
+    A last line without its line end is passed over.
+    """
+    lines, offset = after
     with path.open("rb") as handle:
-        for number, raw in enumerate(handle, start=1):
+        handle.seek(offset)
+        for number, raw in enumerate(handle, start=lines + 1):
             if raw.endswith(b"\n"):  # else a crash tore it; a writer that opens the file cuts it off
                 yield number, offset, raw
             offset += len(raw)
@@ -129,14 +134,16 @@ def version_problem(version: int, path: Path) -> str:
     )
 
 
-def scan(path: Path, oldest: int | None = None) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Yield (line number, byte offset, line) of one file, holding one line at a time.
+def scan(
+    path: Path, oldest: int | None = None, after: tuple[int, int] = (0, 0)
+) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield (line number, byte offset, line) of one file after so many lines and bytes, one line at a time.
 
     A line that is not a recording, or of a key version before `oldest` (None: ours) or after ours,
     raises `RecordingError`.
     """
     first = KEY_VERSION if oldest is None else oldest
-    for number, offset, raw in raw_lines(path):
+    for number, offset, raw in raw_lines(path, after):
         try:
             line = parse_line(raw)
         except ValueError as error:

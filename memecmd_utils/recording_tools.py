@@ -25,7 +25,7 @@ from memecmd_utils.recording_files import (
     scan,
     write_file,
 )
-from memecmd_utils.recordings import differences, excerpts, is_answer
+from memecmd_utils.recordings import differences, excerpts, missed_forms, nearest, rank
 from memecmd_utils.vectors import read_shard, write_shard
 
 __all__ = ["Report", "check", "compact", "explain", "folders_of", "migrate", "promote"]
@@ -70,11 +70,11 @@ def _walk(files: list[Path], oldest: int | None) -> Iterator[tuple[tuple[int, in
 
 def _merged(files: list[Path], oldest: int | None = None) -> Iterator[tuple[Form, Any]]:
     """Yield (form, value) of the winning line of every key, in the order of the lines."""
-    best: dict[bytes, tuple[tuple[int, int], bool]] = {}
+    best: dict[bytes, tuple[tuple[int, int], tuple[bool, float]]] = {}
     for place, key, _, value in _walk(files, oldest):
         packed = bytes.fromhex(key)
-        if packed not in best or (is_answer(value) and not best[packed][1]):
-            best[packed] = place, is_answer(value)
+        if packed not in best or rank(value) > best[packed][1]:
+            best[packed] = place, rank(value)
     for place, key, form, value in _walk(files, oldest):
         if best[bytes.fromhex(key)][0] == place:
             yield form, value
@@ -176,20 +176,28 @@ def promote(files: Iterable[Path], target: Path, wanted: set[str]) -> int:
     found: dict[str, tuple[Form, Any]] = {}
     for path in files:
         for key, form, value in read_file(path):
-            if key in wanted and (key not in found or (is_answer(value) and not is_answer(found[key][1]))):
+            if key in wanted and (key not in found or rank(value) > rank(found[key][1])):
                 found[key] = (form, value)
     if not found:
         raise RecordingError(f"none of the {len(wanted)} replies of {target.parent.name} is recorded")
     return write_file(target, (found[key] for key in sorted(found)))
 
 
-def explain(a: str, b: str, folders: Iterable[Path]) -> list[str]:
+def explain(a: str, b: str | None, folders: Iterable[Path]) -> list[str]:
     """Name the fields in which two recordings differ, with the stretch where each pair parts.
 
-    Each is a normal form as JSON, or the first 8 or more hex digits of a key recorded in `folders`.
+    Each is a normal form as JSON, or the first 8 or more hex digits of a key recorded in `folders` or named
+    by one of the last misses. `b`: None takes the recording of the same task that is nearest to `a`.
     """
     folders = list(folders)
-    first, second = (_form_of(text, folders) for text in (a, b))
+    first = _form_of(a, folders)
+    if b is None:
+        files = [path for folder in folders for stage in stages_in(folder) for path in files_in(stage)]
+        found = nearest(first, files)
+        if found is None:
+            raise RecordingError(f"nothing is recorded for task {first.get('task')!r}")
+        b = found[0]
+    second = _form_of(b, folders)
     lines: list[str] = []
     for where, x, y in sorted(differences(first, second), key=lambda found: found[0]):
         texts = (value if isinstance(value, str) else canonical(value) for value in (x, y))
@@ -202,8 +210,11 @@ def _form_of(text: str, folders: list[Path]) -> Form:
     if re.fullmatch("[0-9a-f]{8,64}", text):
         files = [path for folder in folders for stage in stages_in(folder) for path in files_in(stage)]
         found = {k: form for path in files for k, form, _ in read_file(path) if k.startswith(text)}
+        found |= {k: form for k, form in missed_forms().items() if k.startswith(text)}
         if len(found) != 1:
-            raise RecordingError(f"{len(found)} recordings have a key that begins with {text}")
+            raise RecordingError(
+                f"{len(found)} recordings have a key that begins with {text}, the last misses included"
+            )
         return found.popitem()[1]
     try:
         form = json.loads(text)

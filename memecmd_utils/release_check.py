@@ -11,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from memecmd_utils import croissant, freeze, manifest, release_tables, storage
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.release_tables import DATASETS
 
 TEXTS = ("README.md", "LICENSE.md", croissant.FILE, manifest.FILE, manifest.SUMS)
@@ -18,7 +19,7 @@ SHOWN = 20
 """Problems that are told in full; the rest is counted."""
 
 
-class ReleaseError(ValueError):
+class ReleaseError(MemecmdError, ValueError):
     """A release that does not agree with itself; the message lists what is wrong."""
 
 

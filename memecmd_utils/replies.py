@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import json_repair
 from pydantic import BaseModel, ValidationError
 
-from memecmd_utils.llm import Reply, UnusableReply
+from memecmd_utils.llm import CutReply, Reply, UnusableReply
 from memecmd_utils.llm_wire import THINK
 
 T = TypeVar("T", bound=BaseModel)
@@ -85,9 +85,9 @@ def _candidates(reply: Reply) -> Iterator[tuple[dict[str, Any], str | None]]:
     if reply.finish_reason == "length":
         if closed and found:
             return
-        raise UnusableReply("回复被截断")
+        raise CutReply("回复被截断")
     if not closed:
-        raise UnusableReply("回复被截断，或引号、括号不成对")
+        raise CutReply("回复被截断，或引号、括号不成对")
     plain = plain[: plain.rfind("}") + 1]
     if not sound or len(plain) > MAX_REPAIR_CHARS or len(SIGN.findall(plain)) > MAX_REPAIR_SIGNS:
         return
@@ -213,7 +213,7 @@ def utterance_text(reply: Reply, names: tuple[str, ...]) -> str:
         if not _visible(text) or text.startswith("```"):
             continue
         if reply.finish_reason == "length" and line.splitlines() == [line]:  # no line break after it
-            raise UnusableReply("回复被截断")
+            raise CutReply("回复被截断")
         if len(text) > MAX_LINE_CHARS:
             raise UnusableReply("回复太长")
         if UNWRITABLE.search(text):

@@ -13,8 +13,6 @@ from memecmd_utils.selection import Calibration
 
 WEAK_AUC = 0.7
 """Below it a judge orders fewer than seven of ten pairs rightly: a trend, no verdict on one meme."""
-FEW_DIALOGUES = 30
-FEW_WARNING = " With so few dialogues intervals of this kind come out somewhat too narrow."
 
 
 def frame_rows(frame: pd.DataFrame, digits: int = 6) -> list[dict[str, Any]]:
@@ -34,19 +32,12 @@ def frame_rows(frame: pd.DataFrame, digits: int = 6) -> list[dict[str, Any]]:
 
 def with_interval(row: Mapping[str, Any], digits: int) -> str:
     """`mean [low, high]` of a row with these three, signed; a dash where there is no mean."""
-    if row["mean"] is None:
-        return "–"
-    text = f"{row['mean']:+.{digits}f}"
-    return text if row["low"] is None else f"{text} [{row['low']:+.{digits}f}, {row['high']:+.{digits}f}]"
+    return statistics.said(row, digits)
 
 
 def plain_interval(row: Mapping[str, Any], name: str, digits: int) -> str:
     """`value [low, high]` of the columns `name`, `name low` and `name high`; a dash where there is none."""
-    if row[name] is None:
-        return "–"
-    text = f"{row[name]:.{digits}f}"
-    low, high = row[f"{name} low"], row[f"{name} high"]
-    return text if low is None else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
+    return statistics.in_words(row[name], row[f"{name} low"], row[f"{name} high"], digits)
 
 
 def gates(calibrations: dict[str, Calibration]) -> dict[str, Any]:
@@ -82,6 +73,7 @@ def numbers(
     turns = [turn for dialogue in dialogues for turn in dialogue.turns]
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
     texts = [turn.text for turn in turns]
+    cases = tables.case_dialogues(placements, dialogues, profile)
     return {
         "profile": profile.name,
         "memes": len(memes),
@@ -99,9 +91,7 @@ def numbers(
         "gates": gate_table,
         "meme_use": frame_rows(tables.meme_use(placements, dialogues)),
         "table_1": frame_rows(tables.table_1(ratings, consistency, dialogues, profile)),
-        "table_2": frame_rows(
-            tables.table_2(tables.case_dialogues(placements, dialogues), ratings, consistency, profile)
-        ),
+        "table_2": frame_rows(tables.table_2(cases, ratings, consistency, profile)),
         "effects": frame_rows(tables.effects(ratings, consistency, dialogues, profile, grades)),
         "ground_truth": dict(truth or {}),
         "judge_check": frame_rows(tables.judge_check(ratings, profile)),
@@ -127,9 +117,7 @@ def consistency_frame(
         groups = {s: [r for r in of_kind if r.strategy == s and r.text == "u_t"] for s in profile.strategies}
         groups["shuffled"] = [r for r in of_kind if r.text == "shuffled"]
         for strategy, group in groups.items():
-            rng = tables.seeds.rng(profile.seed, "figure 4", kind, strategy)
-            scores, clusters = [r.score for r in group], [r.dialogue_id for r in group]
-            got = statistics.cluster_mean(scores, clusters, rng, profile.bootstrap_samples)
+            got = statistics.cluster_mean([r.score for r in group], [r.dialogue_id for r in group])
             rows.append(
                 {
                     "dataset": f"{kind}-based",
@@ -138,9 +126,10 @@ def consistency_frame(
                     "low": got.low,
                     "high": got.high,
                     "n": got.n,
+                    "dialogues": got.clusters,
                 }
             )
-    return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "low", "high", "n"])
+    return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "low", "high", "n", "dialogues"])
 
 
 def headline(found: dict[str, Any]) -> dict[str, Any]:
@@ -163,43 +152,54 @@ def headline(found: dict[str, Any]) -> dict[str, Any]:
                 "low": None if row["low"] is None else round(row["low"], 2),
                 "high": None if row["high"] is None else round(row["high"], 2),
                 "n": row["n"],
+                "dialogues": row["dialogues"],
                 "note": None if row["p_holm"] is None else f"Holm-corrected p = {row['p_holm']:.3f}",
             }
-    for row in found["judge_check"]:
-        if row["score"] == "centred" and row["low"] is not None and "AUC of the judge" not in out:
-            out["AUC of the judge"] = {
-                "value": round(row["auc"], 3),
-                "low": round(row["low"], 3),
-                "high": round(row["high"], 3),
-                "n": row["n"],
-                "note": f"{_said_of_judge(row)} at the same turns",
-            }
+    row = first_check(found)
+    if row is not None and row["low"] is not None:
+        out["AUC of the judge"] = {
+            "value": round(row["auc"], 3),
+            "low": round(row["low"], 3),
+            "high": round(row["high"], 3),
+            "n": row["n"],
+            "dialogues": row["dialogues"],
+            "note": f"{SAID_OF_JUDGE[row['tells apart']]} at the same turns",
+        }
     return out
 
 
-def _said_of_judge(row: dict[str, Any]) -> str:
-    if not row["tells apart"]:
-        return "cannot tell greedy's memes from random ones"
-    return "tells greedy's memes from random ones" if row["auc"] > 0.5 else "prefers random memes to greedy's"
+SAID_OF_JUDGE = {
+    "yes": "tells greedy's memes from random ones",
+    "no": "cannot tell greedy's memes from random ones",
+    "reversed": "prefers random memes to greedy's",
+}
+"""By `tells apart` of `tables.judge_check`."""
+
+
+def first_check(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The check of the run's first judge, of the scores that its tables show; None where there is none."""
+    return next((row for row in found["judge_check"] if row["score"] != "raw"), None)
 
 
 def judge_verdict(found: dict[str, Any]) -> str:
     """One sentence on what the judge's scores are worth in this run."""
-    rows = [row for row in found["judge_check"] if row["score"] == "centred"]
-    if not rows and not found.get("ratings", {}).get("total", 1):
+    row = first_check(found)
+    if row is None and not found.get("ratings", {}).get("total", 1):
         return "No judge rated anything in this run."
-    if not rows:
+    if row is None:
         return "No judge could be checked: there are too few rated memes."
-    row = rows[0]
     if row["low"] is None:
         least = statistics.MIN_CLUSTERS
-        return f"The judge could not be checked: an interval needs at least {least} dialogues."
+        return (
+            f"The judge could not be checked: an interval needs at least {least} dialogues with rated memes."
+        )
     numbers_said = (
-        f"AUC {row['auc']:.2f}, 95 % interval {row['low']:.2f} to {row['high']:.2f}, n = {row['n']}"
+        f"AUC {row['auc']:.2f}, 95 % interval {row['low']:.2f} to {row['high']:.2f}, n = {row['n']} in "
+        f"{row['dialogues']} dialogues"
     )
-    verdict = f"The judge {_said_of_judge(row)} at the same turns ({numbers_said})"
-    if row["tells apart"]:
-        weak = ", but only weakly" if abs(row["auc"] - 0.5) < WEAK_AUC - 0.5 else ""
-        few = "" if found.get("dialogues", {}).get("total", FEW_DIALOGUES) >= FEW_DIALOGUES else FEW_WARNING
-        return f"{verdict}{weak}.{few}"
+    verdict = f"The judge {SAID_OF_JUDGE[row['tells apart']]} at the same turns ({numbers_said})"
+    if row["tells apart"] == "yes":
+        return f"{verdict}{', but only weakly' if row['auc'] < WEAK_AUC else ''}."
+    if row["tells apart"] == "reversed":
+        return f"{verdict}: it is no measure of quality here."
     return f"{verdict}: its scores say nothing about quality here."

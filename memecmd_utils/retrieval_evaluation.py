@@ -29,8 +29,8 @@ MEASURES = {
 }
 COLUMNS = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5", "bpref")
 _SYSTEM = ("embedder", "centring", "uses")
-_HEAD = (*_SYSTEM, *COLUMNS, "R@1 low", "R@1 high", "nDCG@5 low", "nDCG@5 high", "turns")
-HEADS = (_HEAD, (*_SYSTEM, "minus", "measure", "mean", "low", "high", "p"), _HEAD)
+_HEAD = (*_SYSTEM, *COLUMNS, "R@1 low", "R@1 high", "nDCG@5 low", "nDCG@5 high", "turns", "dialogues")
+HEADS = (_HEAD, (*_SYSTEM, "minus", "measure", "mean", "low", "high", "p", "dialogues"), _HEAD)
 """Columns of the three tables: systems, differences, systems with the stricter relevance."""
 RANDOM_DRAWS = 20
 """Random rankings whose mean stands for random: one alone would add its luck."""
@@ -130,50 +130,46 @@ def evaluate(
 
 
 def tables(found: Measured, profile: Profile, embedder: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Means of all systems, and paired differences to the run's own system and to random, with intervals.
-
-    Dialogues are resampled; every system sees the same resamples.
-    """
+    """Means of all systems, and paired differences to the run's own system and to random, with intervals."""
     measured, keys = found
     if not keys:
         return pd.DataFrame(columns=list(HEADS[0])), pd.DataFrame(columns=list(HEADS[1]))
     names, clusters = list(measured), [dialogue for dialogue, _ in keys]
-    values = np.hstack([measured[name] for name in names])
-    rng = seeds.rng(profile.seed, "bootstrap", "retrieval")
-    draws = statistics.cluster_draws(values, clusters, rng, profile.bootstrap_samples)
-    means, k = values.mean(axis=0), len(COLUMNS)
-
-    def estimate(at: int, less: int | None = None) -> statistics.Estimate:
-        mean, drawn = (
-            (means[at], draws[:, at])
-            if less is None
-            else (means[at] - means[less], draws[:, at] - draws[:, less])
-        )
-        null = None if less is None else 0.0
-        return statistics.from_draws(float(mean), drawn, len(keys), len(set(clusters)), null)
-
+    # [systems, measures], with each dialogue left out along a first axis of its own.
+    found = statistics.mean(np.stack([measured[name] for name in names], axis=1), clusters)
+    low, high = statistics.interval(found, statistics.SHARE)
+    size = {"dialogues": int(found.clusters.flat[0])}
     rows: list[dict[str, Any]] = []
-    differences: list[dict[str, Any]] = []
+    for i, system in enumerate(names):
+        row: dict[str, Any] = {**system._asdict(), **dict(zip(COLUMNS, found.value[i].tolist(), strict=True))}
+        for column in ("R@1", "nDCG@5"):
+            at = i, COLUMNS.index(column)
+            row |= {f"{column} low": low[at], f"{column} high": high[at]}
+        rows.append({**row, "turns": len(keys), **size})
     own = System(embedder, profile.centring, systems.FULL)
     bases = {"the full score": names.index(own)}
     for name in (systems.RANDOM, systems.RANDOM_GRADED):
         if System("", "", name) in measured:
             bases[name] = names.index(System("", "", name))
+    differences: list[dict[str, Any]] = []
+    rng = seeds.rng(profile.seed, "signs", "retrieval")
+    minus = {
+        against: found.minus(statistics.LeftOut(*(part[..., [base], :] for part in found)))
+        for against, base in bases.items()
+    }
+    tested = {
+        against: (gaps.value, *statistics.interval(gaps), statistics.sign_flip_p(gaps, 0.0, rng))
+        for against, gaps in minus.items()
+    }
     for i, system in enumerate(names):
-        of = {column: estimate(i * k + c) for c, column in enumerate(COLUMNS)}
-        row = {**system._asdict(), **{column: got.mean for column, got in of.items()}}
-        for column in ("R@1", "nDCG@5"):
-            row |= {f"{column} low": of[column].low, f"{column} high": of[column].high}
-        rows.append({**row, "turns": len(keys)})
-        for against, base in bases.items():
+        for against, (mean, low, high, p) in tested.items():
             for c, column in enumerate(COLUMNS):
-                if base == i or column == "judged@5":
+                if bases[against] == i or column == "judged@5":
                     continue
-                got = estimate(i * k + c, base * k + c)
                 differences.append(
                     {
-                        **system._asdict(), "minus": against, "measure": column, "mean": got.mean,
-                        "low": got.low, "high": got.high, "p": np.nan if got.p is None else got.p,
+                        **system._asdict(), "minus": against, "measure": column, "mean": mean[i, c],
+                        "low": low[i, c], "high": high[i, c], "p": p[i, c], **size,
                     }
                 )  # fmt: skip
     return pd.DataFrame(rows, columns=list(HEADS[0])), pd.DataFrame(differences, columns=list(HEADS[1]))

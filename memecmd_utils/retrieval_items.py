@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from memecmd_utils import images
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.memecap import MemeCapMeme
 from memecmd_utils.template_schemas import MemeReading, TemplateMeme
 
@@ -18,7 +19,7 @@ KINDS: tuple[Kind, ...] = ("meme_caption", "image_caption", "embedded_text", "ti
 Captions = Literal["first", "merge", "extend"]
 
 
-class DataMissing(RuntimeError):
+class DataMissing(MemecmdError, RuntimeError):
     """Data that cannot be had here. The message is one sentence that a table can print in its place."""
 
 
@@ -49,7 +50,7 @@ class Gallery:
     keys: tuple[str, ...] = field(init=False, repr=False)
     """Texts as they are compared: equal but for blanks means the same text."""
     clusters: tuple[tuple[str, int], ...] = field(init=False, repr=False)
-    """Each meme's template, what intervals resample; a meme without one is a template of its own."""
+    """Each meme's template, what intervals are over; a meme without one is a template of its own."""
 
     def __post_init__(self) -> None:
         if len(self.owner) and (np.any(np.diff(self.owner) < 0) or len(set(self.owner)) != len(self.images)):

@@ -15,7 +15,6 @@ from memecmd_utils import clip_architectures, clip_models, meme_text_retrieval, 
 from memecmd_utils.clip_architectures import ALIGN, B32, L14
 from memecmd_utils.clip_models import ModelMissing
 from memecmd_utils.meme_text_retrieval import BOTH, Encoder, Ranking
-from memecmd_utils.profiles import Profile
 from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.retrieval_items import Captions, DataMissing, RetrievalItem
 from memecmd_utils.template_settings import MemeRetrieval
@@ -54,11 +53,9 @@ class Measured:
     rankings: Mapping[str, Ranking] = field(default_factory=dict, repr=False)
     note: str = ""
 
-    def recalls(self, profile: Profile) -> pd.DataFrame:
+    def recalls(self) -> pd.DataFrame:
         """R@K with intervals (columns `meme_text_retrieval.RECALLS`), under the name of the weights."""
-        return meme_text_retrieval.recalls(
-            self.rankings, self.weights, profile.seed, profile.bootstrap_samples
-        )
+        return meme_text_retrieval.recalls(self.rankings, self.weights)
 
 
 def rows_of(settings: MemeRetrieval, tuned: Mapping[str, str | Path] | None = None) -> list[Row]:
@@ -139,13 +136,13 @@ def measure(
     return out
 
 
-def all_recalls(measured: Sequence[Measured], profile: Profile, data: str = "") -> pd.DataFrame:
+def all_recalls(measured: Sequence[Measured], data: str = "") -> pd.DataFrame:
     """R@K of all that was computed: all countings and directions, by label and selection; may be empty.
 
     `data` names what was measured in a first column `data set`, so that tables of several can be joined.
     """
     frames = [
-        one.recalls(profile).assign(model=one.row.label, selection=one.row.selection, weights=one.weights)
+        one.recalls().assign(model=one.row.label, selection=one.row.selection, weights=one.weights)
         for one in measured
         if one.rankings
     ]
@@ -155,21 +152,21 @@ def all_recalls(measured: Sequence[Measured], profile: Profile, data: str = "") 
     )
 
 
-def other_models(measured: Sequence[Measured], profile: Profile, data: str = "") -> pd.DataFrame:
+def other_models(measured: Sequence[Measured], data: str = "") -> pd.DataFrame:
     """R@K, both directions together, of models that are none of the paper's, under their own names.
 
     `data` as in `all_recalls`.
     """
     others = [one for one in measured if one.rankings and one.row.label not in ORDER]
-    frame = all_recalls(others, profile, data)
+    frame = all_recalls(others, data)
     kept = frame[(frame["direction"] == BOTH) & (frame["measure"].isin(["R@1", "Mean"]))]
     return kept.drop(columns="direction").reset_index(drop=True)
 
 
-def changes(measured: Sequence[Measured], profile: Profile, data: str = "") -> pd.DataFrame:
+def changes(measured: Sequence[Measured], seed: int, data: str = "") -> pd.DataFrame:
     """Tuned minus base, paired by query, with intervals: a block for each selection that was computed.
 
-    `data` as in `all_recalls`.
+    `seed` is for the p-values; `data` as in `all_recalls`.
     """
     bases = {one.row.label: one for one in measured if one.rankings and not one.row.selection}
     frames = []
@@ -177,9 +174,7 @@ def changes(measured: Sequence[Measured], profile: Profile, data: str = "") -> p
         if not (one.rankings and one.row.selection and one.row.base in bases):
             continue
         base = bases[one.row.base]
-        frame = meme_text_retrieval.differences(
-            one.rankings, base.rankings, profile.seed, profile.bootstrap_samples
-        )
+        frame = meme_text_retrieval.differences(one.rankings, base.rankings, seed)
         frame.insert(0, "model", one.row.label)
         frame.insert(1, "selection", one.row.selection)
         frames.append(frame)

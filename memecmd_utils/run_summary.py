@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from memecmd_utils import paths, profiles
+from memecmd_utils.endpoint_embedder import TASK
+from memecmd_utils.judges import STOPPED
+from memecmd_utils.ledger import Ledger
+from memecmd_utils.llm_types import UNRECORDED
 from memecmd_utils.profiles import Profile, run_name
 
 STAGES = ("annotation", "scenario", "dialogue_generation", "evaluation")
@@ -39,9 +43,10 @@ def text(run: str) -> str:
         "memes placed": _count(data / "placements.parquet"),
         "ratings": _count(data / "ratings.parquet"),
     }
+    scored, stopped = _judged(data / "ratings.parquet")
     lines = [
         "",
-        f"run {run}: " + ", ".join(f"{value} {name}" for name, value in show.items()),
+        f"run {run}: " + ", ".join(f"{value} {name}" for name, value in show.items()) + f", {scored} scored",
         f"  page to look at    {_where(report / 'index.html')}",
         f"  dataset            {_where(data / 'release')}/",
         f"  tables             {_where(report / 'tables')}/",
@@ -49,7 +54,58 @@ def text(run: str) -> str:
         f"  numbers            {_where(report / 'numbers.json')}",
         f"  executed notebooks {_where(report)}/*.html",
     ]
-    return "\n".join([*lines, *real_usage(run)])
+    lines += [*stopped, *real_usage(run)]
+    settled = profiles.read_resolved(data)
+    if settled and (lacking := not_recorded(Profile.model_validate(settled), data)):
+        lines += ["", lacking]
+    return "\n".join(lines)
+
+
+def not_recorded(profile: Profile, folder: Path) -> str:
+    """How many scores a run lacks because nothing is on record and nobody was asked, and how to have them.
+
+    Empty where none is lacking. Read from what stages 05 and 05b wrote into the run's `folder`.
+    """
+    lacking: list[str] = []
+    if (folder / "ratings.parquet").is_file():
+        import pyarrow.parquet as pq
+
+        reasons = pq.read_table(folder / "ratings.parquet", columns=["unscored"])["unscored"].to_pylist()
+        if n := sum(reason.startswith(UNRECORDED) for reason in reasons):
+            lacking.append(f"{n:,} of {len(reasons):,} ratings by judges")
+    outcomes = next((used["outcomes"] for stage, used in _usage(folder) if stage == "studies"), {})
+    if n := outcomes.get(UNRECORDED, 0):
+        lacking.append(f"{n:,} of {sum(outcomes.values()):,} summaries by a small model")
+    if not lacking:
+        return ""
+    return (
+        f"{' and '.join(lacking)} have no recorded answer: answers were recorded for other settings, and "
+        "mode=recorded asks nobody. They are unscored and left out of every mean. To have them answered: "
+        f"{_answered_by(profile)}"
+    )
+
+
+def _answered_by(profile: Profile) -> str:
+    """The commands after which a run's judges can answer."""
+    local = [judge.local_model or profile.local_model for judge in profile.judges if judge.llm == "local"]
+    if profile.other_summaries:
+        local.append(profile.local_model)
+    installs = [f"`make local-llm MODEL={model}`" for model in dict.fromkeys(local)]
+    return ", ".join([*installs, "then the same command with mode=auto added to SET."])
+
+
+def _judged(path: Path) -> tuple[str, list[str]]:
+    """How many ratings have a score, and a line for each judge that was stopped early."""
+    if not path.is_file():
+        return "-", []
+    import pandas as pd
+
+    ratings = pd.read_parquet(path, columns=["judge", "overall", "unscored"])
+    unasked = ratings[ratings["unscored"] == STOPPED].groupby("judge", sort=False).size()
+    return str(ratings["overall"].count()), [
+        f"  {judge} {STOPPED}; {n} of its ratings were not asked for (another model or model_label is)"
+        for judge, n in unasked.items()
+    ]
 
 
 def _shard(data: Path) -> tuple[str, str] | None:
@@ -61,7 +117,6 @@ def _shard(data: Path) -> tuple[str, str] | None:
 def cost_text(profile: Profile) -> str:
     """The estimate of a profile, beside what its run really used where it has begun. No call is made."""
     from memecmd_utils import cost
-    from memecmd_utils.budget import Ledger
 
     ledger = Ledger(paths.processed / run_name(profile) / "usage" / "ledger.jsonl")
     table = cost.beside(cost.estimate(profile, expected_memes(profile)), ledger)
@@ -70,12 +125,21 @@ def cost_text(profile: Profile) -> str:
         notes[1] += " After a run the real figures stand beside it."
     if profile.batch:
         notes.append("Batches come back within 24 hours, often sooner; they cost half.")
-    endpoints = [profile.endpoints.generator, profile.endpoints.annotator, *profile.endpoints.judges]
-    for endpoint in endpoints:
-        if endpoint is not None and endpoint.model and endpoint.usd_per_million_in is None:
+    ends = profile.endpoints
+    for endpoint in (ends.generator, ends.annotator, *ends.judges, ends.embedder):
+        if endpoint is None or not endpoint.model:
+            continue
+        if endpoint.usd_per_million_in is None:
             notes.append(
                 f"The price of {endpoint.model} is not known (usd_per_million_in, usd_per_million_out)."
             )
+        if endpoint.vision and endpoint.tokens_per_image is None:
+            notes.append(
+                f"What {endpoint.model} counts for a picture is not known (tokens_per_image): a meme counts "
+                f"as {cost.UNSAID_TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
+            )
+    if ledger.problem:
+        notes.append(ledger.problem)
     return cost.as_text(table) + "\n" + "\n".join(notes)
 
 
@@ -132,6 +196,13 @@ def real_usage(run: str) -> Iterator[str]:
             f"  {stage}: {used['source']}; {used['calls']} calls, {used['replayed']} replayed, "
             f"{used['tokens_in']} tokens in, {used['tokens_out']} out, ${used['usd']:.2f}; "
             f"{_counted(used['outcomes'])}" + (f"; tried again: {again}" if again else "")
+        )
+    path = paths.processed / run / "usage" / "ledger.jsonl"
+    vectors = (Ledger(path) if path.is_file() else Ledger()).spent.get((TASK, TASK))
+    if vectors is not None:
+        yield (
+            f"  {TASK}: {vectors.calls + vectors.unsure_calls} calls, {vectors.tokens_in} tokens in, "
+            f"${vectors.usd + vectors.unsure_usd:.2f}"
         )
 
 

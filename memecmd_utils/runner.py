@@ -4,26 +4,32 @@ papermill only warns on an unknown parameter, saves a notebook that timed out as
 `sys.exit(0)` for success. Here each of these fails, and the target appears only after a full run.
 """
 
+import builtins
 import contextlib
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
 from memecmd_utils import headless, paths, storage
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.status_line import STATUS_VARIABLE, StatusLine
 
 CELL_TIMEOUT_S = 7 * 24 * 3600  # a live stage of 34,758 turns is one cell
 REPLAY_TIMEOUT_S = 900  # nothing that only replays recordings takes longer
 NOT_REPLAYED = ("07_template_memes", "08_meme_text_retrieval")  # they fetch and tune, whatever the mode
 START_TIMEOUT_S = 120
+LONGEST_SOCKET = 100  # bytes of a socket's path: Linux allows 107, macOS 103
+SOCKET_NAME = len("/kernel-99")
+SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
+"""For sockets, where the folder for temporary files has a long path."""
 
 
-class NotebookFailed(RuntimeError):
+class NotebookFailed(MemecmdError, RuntimeError):
     """A notebook did not run from its first to its last cell; the message says where and why."""
 
 
@@ -104,15 +110,12 @@ def run_notebook(
     started = time.monotonic()
     try:
         with (
-            tempfile.TemporaryDirectory(prefix="memecmd-") as sockets,
-            _kernel_environment(Path(sockets) / "status"),
-            StatusLine(Path(sockets) / "status", status, notebook.stem).running()
+            _sockets() as (folder, sockets_of_its_own),
+            _kernel_environment(folder / "status"),
+            StatusLine(folder / "status", status, notebook.stem).running()
             if status is not None
             else contextlib.nullcontext(),
         ):
-            # Sockets in a private folder: no other user of the machine can read or write them, and
-            # notebooks that run at the same time do not share one.
-            sockets_of_its_own = {"transport": "ipc", "ip": f"{sockets}/kernel"}
             papermill.execute_notebook(
                 str(notebook),
                 str(working),
@@ -138,7 +141,7 @@ def run_notebook(
         working.replace(failed)
         raise NotebookFailed(
             f"{notebook.stem}: cell {error.cell_index} raised {error.ename}: {error.evalue}\n"
-            f"(all of it: {_relative(failed)})"
+            f"(all of it: {_relative(failed)}){_where_it_broke(error)}"
         ) from None
     except (nbclient.exceptions.CellTimeoutError, nbclient.exceptions.DeadKernelError) as error:
         if working.exists():
@@ -161,6 +164,42 @@ def run_notebook(
     storage.write_text(output.with_suffix(".html"), to_html(executed, notebook.stem))
     storage.write_text(output, nbformat.writes(executed) + "\n")
     return time.monotonic() - started
+
+
+def _where_it_broke(error: Any) -> str:
+    """The traceback of a cell's error, for a fault that no user can mend; else empty.
+
+    A `MemecmdError` comes out of the kernel with its message in place of a traceback, and what the system
+    refuses has a path in its message.
+    """
+    kind = getattr(builtins, error.ename, None)
+    if len(error.traceback) < 2 or (isinstance(kind, type) and issubclass(kind, OSError)):
+        return ""
+    from nbconvert.filters.ansi import strip_ansi
+
+    return "\n" + strip_ansi("\n".join(error.traceback))
+
+
+@contextlib.contextmanager
+def _sockets() -> Iterator[tuple[Path, dict[str, str]]]:
+    """A private folder for a notebook's run, and how its kernel is reached: by sockets in it.
+
+    No other user of the machine can read or write them, and notebooks that run at the same time share none.
+    The system allows such a path about a hundred bytes: where the folder for temporary files has a longer
+    one, a shorter folder serves, and where there is none, ports on the loopback address.
+    """
+    with contextlib.ExitStack() as stack:
+        for parent in (None, *SHORT_FOLDERS):
+            try:
+                made = stack.enter_context(tempfile.TemporaryDirectory(prefix="memecmd-", dir=parent))
+            except OSError:
+                if parent is None:
+                    raise
+                continue
+            if len(os.fsencode(made)) + SOCKET_NAME <= LONGEST_SOCKET:
+                yield Path(made), {"transport": "ipc", "ip": f"{made}/kernel"}
+                return
+        yield Path(made), {"transport": "tcp", "ip": "127.0.0.1"}
 
 
 @contextlib.contextmanager

@@ -1,55 +1,73 @@
 """A run: its profile, its folders, and the models it may use. What every notebook opens first."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from memecmd_utils import example_corpus, live_extra, paths, profiles, storage
+from memecmd_utils import example_corpus, paths, profiles, storage
 from memecmd_utils.batch import BatchBackend
 from memecmd_utils.batch_jobs import is_free
-from memecmd_utils.budget import BATCH_DISCOUNT, Budget, Ledger
-from memecmd_utils.embedding import RecordedEmbedder, embedder_of
+from memecmd_utils.budget import BATCH_DISCOUNT, Budget
+from memecmd_utils.embedding import Embedder, RecordedEmbedder, embedder_of
+from memecmd_utils.endpoint_embedder import TASK, EndpointEmbedder
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.key_guard import NO_KEY, is_local
+from memecmd_utils.ledger import Ledger
 from memecmd_utils.llm import Chat, EndpointError
 from memecmd_utils.llm_backends import AuthoredBackend
-from memecmd_utils.local_llm import LocalServer, ensure_ready
+from memecmd_utils.local_llm import LocalServer
 from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Endpoint, Profile, load_profile, parse_settings
 from memecmd_utils.recordings import Recordings, TextCache
 from memecmd_utils.usage import added
+from memecmd_utils.vectors import Mode
 
 Role = Literal["generator", "annotator", "judge", "summariser"]
 BATCHED: tuple[Role, ...] = ("annotator", "judge")
 """Whose requests do not wait for each other's answers, as the turns of a dialogue do."""
+SCORING: tuple[Role, ...] = ("judge", "summariser")
+"""Who measures a dataset that is there without them: a run can go on without their answers."""
 ALL_AT_ONCE = 1_000_000
 """Requests that a batch may hold back; the budget and the size of a file bound them."""
 
 
-class StageMissing(FileNotFoundError):
+class StageMissing(MemecmdError, FileNotFoundError):
     """A stage's input is not there; the message names the notebook that writes it."""
 
 
-WRITTEN_BY = {
-    "memes.parquet": "01_library_build",
-    "annotations.parquet": "02_annotation",
-    "cold_starts.jsonl": "03_dialogue_generation",
-    "dialogues.jsonl": "03_dialogue_generation",
-    "candidates.parquet": "04_retrieval",
-    "placements.parquet": "04_retrieval",
-    "gates.json": "04_retrieval",
-    "ratings.parquet": "05_evaluation",
-    "consistency.parquet": "05_evaluation",
-    "ground_truth.json": "05_evaluation",
-    "judge_checks.json": "05_evaluation",
-    "human_ratings.json": "05_evaluation",
-    "rating_key.csv": "05_evaluation",
-    "studies.json": "05b_studies",
-    "templates.parquet": "07_template_memes",
-    "template_memes.parquet": "07_template_memes",
-    "readings.parquet": "07_template_memes",
+OUTPUTS = {
+    "01_library_build": ("memes.parquet", "memes/*", "rejected.csv", "funnel.csv", "contact_sheet.html"),
+    "02_annotation": ("annotations.parquet",),
+    "03_dialogue_generation": (
+        "cold_starts.jsonl", "dialogues.jsonl", "scenarios.jsonl", "unfinished.jsonl",
+    ),
+    "04_retrieval": ("candidates.parquet", "placements.parquet", "gates.json", "scores.npz"),
+    "05_evaluation": (
+        "ratings.parquet", "consistency.parquet", "ground_truth.json", "judge_checks.json",
+        "human_ratings.json", "rating_key.csv",
+    ),
+    "05b_studies": ("studies.json",),
+    "06_figures": ("release/**/*",),
+    "07_template_memes": (
+        "templates.parquet", "template_memes.parquet", "readings.parquet", "survey_key.csv",
+        "release_templates/**/*",
+    ),
+    "08_meme_text_retrieval": (),
+}  # fmt: skip
+"""What each stage writes into a run's folder; not every run has all of it."""
+REPORTED = {
+    "02_annotation": ("figures/*",),
+    "05_evaluation": ("tables/*", "*_form.html"),
+    "05b_studies": ("tables/*", "figures/*"),
+    "06_figures": ("index.html", "numbers.json", "placements.csv", "figures/*"),
+    "07_template_memes": ("tables/*", "figures/*", "template_matches_*.html", "preference_survey.html"),
+    "08_meme_text_retrieval": ("tables/*", "figures/*"),
 }
+"""What stages write into its report, beside their executed notebooks."""
+WRITTEN_BY = {name: stage for stage, names in OUTPUTS.items() for name in names if "*" not in name}
 
 
 @dataclass
@@ -84,6 +102,20 @@ class Run:
         return self.folder / name
 
     @property
+    def strict(self) -> bool:
+        """Whether what is not on record ends the run: mode `recorded`, and the profile as its file has it.
+
+        A run that a user changed, by `SET=` or by hand, goes on: what only a model could say stays unanswered
+        and is counted, what this machine computes without paying anybody is computed.
+        """
+        return self.profile.mode == "recorded" and self.name == self.profile.name
+
+    @property
+    def vector_mode(self) -> Mode:
+        """Mode of vectors that this machine computes by itself."""
+        return "auto" if self.profile.mode == "recorded" and not self.strict else self.profile.mode
+
+    @property
     def read_dirs(self) -> list[Path]:
         """Folders of recordings: the tracked ones, then the user's for this profile."""
         return [paths.example / "recordings", self.write_dir]
@@ -111,9 +143,15 @@ class Run:
 
     def embedder(self, name: str | None = None) -> RecordedEmbedder:
         """The retrieval embedder, or the one named, with its recordings."""
-        chosen = embedder_of(self.profile, name, self.read_dirs)
-        write = None if self.profile.mode == "recorded" else self.write_dir
-        return RecordedEmbedder(chosen, self.read_dirs, write, self.profile.mode)
+        chosen = self.paying(embedder_of(self.profile, name, self.read_dirs))
+        mode = self.profile.mode if isinstance(chosen, EndpointEmbedder) else self.vector_mode
+        return RecordedEmbedder(chosen, self.read_dirs, None if mode == "recorded" else self.write_dir, mode)
+
+    def paying(self, embedder: Embedder) -> Embedder:
+        """The same embedder; where it is an endpoint its requests are held against this run's caps."""
+        if self.profile.mode != "recorded" and isinstance(embedder, EndpointEmbedder):
+            embedder.budget = self.budget(TASK, embedder.endpoint, batch=False, reads_only=True)
+        return embedder
 
     def embedder_name(self) -> str:
         """Name and version of the retrieval embedder, without reading its recorded vectors."""
@@ -135,11 +173,16 @@ class Run:
             recorded = self.profile.mode == "recorded"
             folder = self.spends_in or self.folder
             self._ledger = Ledger(None if recorded else folder / "usage" / "ledger.jsonl")
+            if problem := self._ledger.problem:
+                warnings.warn(problem, stacklevel=2)
         return self._ledger
 
-    def budget(self, stage: str, endpoint: Endpoint, batch: bool) -> Budget:
-        """The profile's caps, held against the run's ledger at the endpoint's prices."""
-        usd_in, usd_out = prices(endpoint, self.profile)
+    def budget(self, stage: str, endpoint: Endpoint, batch: bool, reads_only: bool = False) -> Budget:
+        """The profile's caps, held against the run's ledger at the endpoint's prices.
+
+        `reads_only`: the endpoint writes nothing, so its price for that need not be known.
+        """
+        usd_in, usd_out = prices(endpoint, self.profile, reads_only)
         share = BATCH_DISCOUNT if batch else 1.0
         return Budget(
             self.ledger,
@@ -185,15 +228,19 @@ class Run:
                     batch = profile.batch and role in BATCHED
                     budget = self.budget(name, endpoint, batch)
                     dead_after_s = endpoint.dead_after_s
-                    # Replaying needs no key.
-                    backend = OpenAIBackend(endpoint, key=NO_KEY if profile.mode == "recorded" else None)
+                    # Replaying needs no key, and asks nobody from whom there would be something to learn.
+                    replays, memory = profile.mode == "recorded", self.folder / "usage" / "endpoints"
+                    backend = OpenAIBackend(
+                        endpoint, key=NO_KEY if replays else None, memory=None if replays else memory
+                    )
                     if batch:
                         folder = self.write_dir / "batches" / name
                         if is_free(folder):  # what a killed process had under way is attached to again
                             self.ledger.release_abandoned(name)
                         backend = BatchBackend(backend, folder)
                         concurrency, dead_after_s = ALL_AT_ONCE, float("inf")
-            chat = Chat(backend, store, profile.mode, concurrency, budget, dead_after_s)
+            strict = self.strict or role not in SCORING
+            chat = Chat(backend, store, profile.mode, concurrency, budget, dead_after_s, strict=strict)
             yield chat
             if used := chat.used_keys:
                 self.note_used(stage, used)
@@ -217,55 +264,40 @@ class Run:
 def open_run(profile: str = "example", settings: str = "", run_name: str = "") -> Run:
     """Open a run by profile and settings (as in `SET=`).
 
-    Without `run_name`, as in a notebook run by hand, outputs go to `<profile>-lab` and inputs come from
-    there or else from the run that `make reproduce` made of the profile.
+    A run that `make reproduce` settled has the settings it was settled with, also where the profile's file
+    was edited since: all stages of a run go by the same ones. Without `run_name`, as in a notebook run by
+    hand, outputs go to `<profile>-lab` and inputs come from there or else from the run that `make reproduce`
+    made of the profile.
     """
-    loaded = load_profile(profile, parse_settings(settings))
+    given = parse_settings(settings)
+    loaded = profiles.settled(paths.processed / run_name, given) if run_name else None
+    if loaded is None:
+        loaded = load_profile(profile, given)
+    if not run_name:
+        profiles.claim_name(loaded)
     name = run_name or f"{loaded.name}-lab"
     fallback = None if run_name else paths.processed / loaded.name
-    whole = None
+    folder, whole = paths.processed / name, None
     if loaded.shard:
-        whole = paths.processed / profiles.run_name(loaded.model_copy(update={"shard": None}))
-    return Run(name, loaded, paths.processed / name, paths.reports / name, fallback, whole)
+        noted = folder / profiles.WHOLE
+        if noted.is_file():
+            whole = paths.processed / noted.read_text(encoding="utf-8").strip()
+        else:
+            whole = paths.processed / profiles.run_name(loaded.model_copy(update={"shard": None}))
+    return Run(name, loaded, folder, paths.reports / name, fallback, whole)
 
 
-def prices(endpoint: Endpoint, profile: Profile) -> tuple[float, float]:
-    """US dollars per million tokens in and out; `EndpointError` where `max_usd` would count nothing."""
-    known = endpoint.usd_per_million_in, endpoint.usd_per_million_out
+def prices(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> tuple[float, float]:
+    """US dollars per million tokens in and out; `EndpointError` where `max_usd` would count nothing.
+
+    `reads_only`: for an embedder, which writes none.
+    """
+    known = endpoint.usd_per_million_in, 0.0 if reads_only else endpoint.usd_per_million_out
     pays = profile.max_usd is not None and profile.mode != "recorded" and not is_local(endpoint)
     if None in known and pays:
         raise EndpointError(
             f"max_usd={profile.max_usd} is set, but the price of {endpoint.model!r} is not known: give "
-            "usd_per_million_in and usd_per_million_out of its endpoint (0 for a server of your own), or "
-            "set max_usd=null"
+            f"usd_per_million_in{'' if reads_only else ' and usd_per_million_out'} of its endpoint (0 for a "
+            "server of your own), or set max_usd=null"
         )
     return known[0] or 0.0, known[1] or 0.0
-
-
-def preflight(profile: Profile, templates: bool = False) -> None:
-    """Raise before the first notebook if a model that the profile needs cannot be reached at all.
-
-    `templates`: for `make templates`, which asks the annotator and nobody else.
-    A missing key raises `EndpointError`, missing weights or engine `LocalModelError`, a missing SDK
-    `LiveExtraMissing`; each says what to do.
-    """
-    if profile.mode == "recorded":
-        return  # replaying needs neither key nor weights
-    roles: list[tuple[Role, int, str]] = []
-    if profile.llm != "authored":
-        roles += [("generator", 0, profile.llm), ("annotator", 0, profile.llm)]
-    roles += [("judge", number, judge.llm) for number, judge in enumerate(profile.judges)]
-    if profile.other_summaries:
-        roles.append(("summariser", 0, "local"))
-    if templates:
-        roles = [role for role in roles if role[0] == "annotator"]
-    if roles:
-        live_extra.need(f"mode={profile.mode} with a model")
-    run = Run(profile.name, profile, paths.processed, paths.reports)
-    for role, number, llm in roles:
-        if llm == "openai":
-            OpenAIBackend(run.endpoint(role, number))
-            prices(run.endpoint(role, number), profile)
-        elif llm == "local":
-            chosen = profile.judges[number].local_model if role == "judge" else None
-            ensure_ready(chosen or profile.local_model)

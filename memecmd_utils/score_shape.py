@@ -4,26 +4,28 @@ Scores of one turn share its summary, scores of one meme its annotation: turns x
 independent ones, so what a test of normality says of them means little. The shape itself can be read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import resampling, seeds, statistics, study_gates
+from memecmd_utils import seeds, statistics, study_gates
+from memecmd_utils.statistics import SHARE
 from memecmd_utils.study_data import StudyData
+from memecmd_utils.threshold import spread
 
 CUTS = 500
-"""Places at which resampled distribution functions are compared; from one to the next both rise by 0.002."""
+"""Places at which distribution functions without a dialogue are compared; each step is a rise by 0.002."""
 ONE_A_TURN = 200
 """Samples of one score a turn: the p-value of the first is luck, the share below 0.05 is not."""
-COLUMNS = ("scores", "measure", "mean", "low", "high", "normal", "clear", "n")
+COLUMNS = ("scores", "measure", "mean", "low", "high", "normal", "clear", "n", "dialogues")
 TESTS = ("scores", "n", "p", "share of draws below 0.05")
 MEASURES = ("skewness", "excess kurtosis", "distance")
 
 
 class Moments(NamedTuple):
-    """Shape of a weighted distribution; each has one value a resample."""
+    """Shape of a distribution."""
 
     mean: np.ndarray
     sd: np.ndarray
@@ -44,22 +46,23 @@ def tables(data: StudyData) -> tuple[pd.DataFrame, pd.DataFrame]:
     if len(data.asked) < 2 or len(data.annotations) < 2:
         return pd.DataFrame(columns=list(COLUMNS)), pd.DataFrame(columns=list(TESTS))
     scores = study_gates.own_scores(data)
-    spread = scores.std(axis=1, keepdims=True)
-    within = (scores - scores.mean(axis=1, keepdims=True)) / np.where(spread > 0, spread, 1)
-    drawn = resampling.resamples(data, "shape of the scores")
+    sd = spread(scores, axis=1)
+    within = np.where(sd > 0, scores - scores.mean(axis=1, keepdims=True), 0) / np.where(sd > 0, sd, 1)
     for name, values in (("all", scores), ("within turns", within)):
-        found, draws = shape(values), _draws(values, data, drawn)
+        whole, without = np.array(shape(values)), _without(values, data)
+        share = np.array([len(rows) for rows in data.rows_of.values()]) / len(values)
         flat = -6 / (scores.shape[1] + 1) if name == "within turns" else 0.0
-        for measure, mean, these, normal in zip(MEASURES, found, draws, (0.0, flat, np.nan), strict=True):
-            got = statistics.from_draws(float(mean), these, values.size, len(drawn.names))
+        for i, (measure, normal) in enumerate(zip(MEASURES, (0.0, flat, np.nan), strict=True)):
+            left_out = statistics.LeftOut(whole[i], without[:, i], share)
+            got = statistics.estimate(left_out, values.size, SHARE if measure == "distance" else None)
             rows.append(
                 {
                     "scores": name, "measure": measure, "mean": got.mean, "low": got.low, "high": got.high,
                     "normal": normal,
                     "clear": None
                     if measure == "distance"
-                    else resampling.clear(got.low - normal, got.high - normal),
-                    "n": got.n,
+                    else statistics.clear(got.low, got.high, normal),
+                    "n": got.n, "dialogues": got.clusters,
                 }
             )  # fmt: skip
     return pd.DataFrame(rows, columns=list(COLUMNS)), _tests(scores, data)
@@ -80,37 +83,52 @@ def shape(values: np.ndarray) -> tuple[float, float, float]:
     """Skewness, excess kurtosis and distance to the fitted normal distribution; nan without spread."""
     from scipy.special import ndtr
 
+    if not spread(values) > 0:
+        return np.nan, np.nan, np.nan
     ordered = np.sort(values, axis=None)
     centred = ordered - ordered.mean()
     found = moments(np.array([(centred**power).mean() for power in (1, 2, 3, 4)]))
-    if not found.sd > 0:
-        return np.nan, np.nan, np.nan
     normal, n = ndtr(centred / found.sd), len(ordered)
     above, below = np.arange(1, n + 1) / n - normal, normal - np.arange(n) / n
     return float(found.skewness), float(found.kurtosis), float(max(above.max(), below.max()))
 
 
-def _draws(values: np.ndarray, data: StudyData, drawn: resampling.Resamples) -> np.ndarray:
-    """The three measures in every resample, [3, samples]; the distance at `CUTS` places."""
-    from scipy.special import ndtr
+def _without(values: np.ndarray, data: StudyData) -> np.ndarray:
+    """The three measures without each dialogue, [dialogues, 3].
 
-    middle = values.mean()
+    The distance is taken at `CUTS` places, and moved by what that takes off the distance over all.
+    """
+    middle, names = values.mean(), list(data.rows_of)
     powers = np.stack([((values - middle) ** power).mean(axis=1) for power in (1, 2, 3, 4)], axis=1)
     cuts = np.unique(np.quantile(values, np.arange(1, CUTS) / CUTS))
-    counts = np.stack(
+    below = np.stack(
         [
             np.searchsorted(np.sort(values[rows], axis=None), cuts, side="right") / values.shape[1]
             for rows in data.rows_of.values()
         ]
     )
     turns = np.array([len(rows) for rows in data.rows_of.values()], dtype=float)[:, None]
-    weights = drawn.times @ turns
-    found = moments((drawn.times @ drawn.sums(powers, data.clusters)) / weights)
-    below = (drawn.times @ counts) / weights
+    parts = np.hstack([statistics.sums(powers, data.clusters, names), below, turns])
     with np.errstate(invalid="ignore", divide="ignore"):
-        normal = ndtr((cuts - middle - found.mean[:, None]) / found.sd[:, None])
-    distance = np.abs(below - normal).max(axis=1)
-    return np.round(np.stack([found.skewness, found.kurtosis, distance]), resampling.DIGITS)
+        whole, *rest = (_at_cuts(sums[:-1] / sums[-1], cuts - middle) for sums in _leaving_out(parts))
+    off = np.array([0, 0, shape(values)[2] - whole[2]])
+    return np.array(rest).reshape(-1, 3) + off
+
+
+def _leaving_out(parts: np.ndarray) -> Iterator[np.ndarray]:
+    """The sum of all rows, and then that without each."""
+    total = parts.sum(axis=0)
+    yield total
+    yield from (total - part for part in parts)
+
+
+def _at_cuts(means: np.ndarray, cuts: np.ndarray) -> tuple[float, float, float]:
+    """The three measures from mean powers 1 to 4 and the distribution function at `cuts`."""
+    from scipy.special import ndtr
+
+    found = moments(means[:4])
+    distance = np.abs(means[4:] - ndtr((cuts - found.mean) / found.sd)).max(initial=0)
+    return float(found.skewness), float(found.kurtosis), float(distance)
 
 
 def _tests(scores: np.ndarray, data: StudyData) -> pd.DataFrame:
@@ -134,13 +152,13 @@ def sentence(table: pd.DataFrame, tests: pd.DataFrame) -> str:
     parts = []
     for name, rows in table.groupby("scores", sort=False):
         of = rows.set_index("measure")
-        shaped = [f"{m} {resampling.said(of.loc[m], 3)} ({_verdict(of.loc[m])})" for m in MEASURES[:2]]
+        shaped = [f"{m} {statistics.said(of.loc[m], 3)} ({_verdict(of.loc[m])})" for m in MEASURES[:2]]
         parts.append(
             f"{'all scores' if name == 'all' else 'scores within turns'} have {' and '.join(shaped)} "
             "and lie at most "
             f"{of.loc['distance', 'mean']:.3f} from the fitted normal distribution function"
         )
-    text = "; ".join(parts)
+    text = f"{'; '.join(parts)} ({table['dialogues'].max()} dialogues)"
     if tests["p"].isna().all():
         return f"{text[0].upper()}{text[1:]}."
     one = tests.iloc[-1]

@@ -59,9 +59,17 @@ class ChatSpec(BaseModel):
 
 def spec_sha256(spec: ChatSpec) -> str:
     """Hash of a specification and the renderer's version; enters the key of a recording."""
-    value = {"renderer": RENDERER_VERSION, "spec": spec.model_dump(mode="json")}
+    value: dict[str, object] = {"renderer": RENDERER_VERSION, "spec": spec.model_dump(mode="json")}
+    # Only where the signs are not the first letters: all other pictures look as they always did.
+    if odd := {name: sign for name, sign in _signs(spec).items() if linebreak.initials([name])[name] != sign}:
+        value["signs"] = odd
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _signs(spec: ChatSpec) -> dict[str, str]:
+    """What stands on each person's avatar."""
+    return linebreak.initials(bubble.name for bubble in spec.bubbles)
 
 
 def chat_from_dialogue(
@@ -161,13 +169,13 @@ def draw(spec: ChatSpec, meme_files: Mapping[str, Path]) -> Image.Image:
     middle = (width - chat_text.length(title, TITLE * k)) // 2, (STATUS + HEADER // 2 + 6) * k
     chat_text.write(image, middle, title, TITLE * k, colours.ink, bold=True)
     chat_text.write(image, (22 * k, 20 * k), spec.clock, 14 * k, colours.ink, bold=True)
-    pen = ImageDraw.Draw(image)
+    pen, signs = ImageDraw.Draw(image), _signs(spec)
     for box in boxes:
-        _paint(image, pen, box, spec)
+        _paint(image, pen, box, spec, signs[box.bubble.name])
     return image
 
 
-def _paint(image: Image.Image, pen: ImageDraw.ImageDraw, box: Box, spec: ChatSpec) -> None:
+def _paint(image: Image.Image, pen: ImageDraw.ImageDraw, box: Box, spec: ChatSpec, sign: str) -> None:
     k, colours, bubble = spec.scale, chat_tiles.THEMES[spec.theme], box.bubble
     page, width = colours.page, image.width
     if bubble.stamp:
@@ -175,7 +183,7 @@ def _paint(image: Image.Image, pen: ImageDraw.ImageDraw, box: Box, spec: ChatSpe
         chat_text.write(image, (left, box.top + 16 * k), bubble.stamp, 12 * k, colours.faint)
     right = bubble.side == "right"
     avatar_x = width - (MARGIN + AVATAR) * k if right else MARGIN * k
-    image.paste(chat_tiles.avatar(bubble.name, right, k, page), (avatar_x, box.y))
+    image.paste(chat_tiles.avatar(bubble.name, right, k, page, sign), (avatar_x, box.y))
     if box.picture:
         image.paste(box.picture, (box.x, box.y))
         return

@@ -23,6 +23,7 @@ from memecmd_utils.retrieval import (
     top_k,
 )
 from memecmd_utils.schemas import Annotation, Candidate, Dialogue, Placement
+from memecmd_utils.storage import StageOutputError
 from memecmd_utils.threshold import Gate, ScoreScale, Trace, calibrate_theta0, simulate, standard_scale
 
 
@@ -59,7 +60,7 @@ def index_library(
     """
     usable = [a for a in annotations if a.usable]
     if not usable:
-        raise ValueError("no meme has a usable annotation, so nothing can be retrieved")
+        raise StageOutputError("no meme has a usable annotation, so nothing can be retrieved")
     if folder is not None:
         from memecmd_utils import large_index_build, library_index
 
@@ -140,6 +141,22 @@ def sample_scores(
     return out
 
 
+def scores_by_kind(
+    scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile, limit: int = 200_000
+) -> dict[str, np.ndarray]:
+    """What Figure 3 shows: `KIND scores` as by `sample_scores` and `KIND top1`, the best score of each turn.
+
+    KIND is news or role; one without a scored turn is left out.
+    """
+    found = {}
+    for kind in ("news", "role"):
+        mine = [item for item in scored if item.dialogue.kind == kind]
+        top1 = np.concatenate([np.zeros(0), *(item.top1[np.isfinite(item.top1)] for item in mine)])
+        if top1.size:
+            found |= {f"{kind} scores": sample_scores(mine, index, profile, limit), f"{kind} top1": top1}
+    return found
+
+
 @dataclass(frozen=True)
 class Calibration:
     """A gate with its scale, and the half of the dialogues it was fitted on."""
@@ -159,14 +176,19 @@ def halves(dialogues: Sequence[Dialogue]) -> dict[str, str]:
 
 
 def calibrate(scored: Sequence[ScoredDialogue], profile: Profile) -> dict[str, Calibration]:
-    """For each half, the gate fitted on the other one; with one dialogue only, on itself (fold `self`)."""
+    """For each half, the gate fitted on the other one.
+
+    Where the other half has no score (there is one dialogue, or no turn of that half has a usable summary)
+    it is fitted on the dialogues that have one: fold `self`. Raises `ValueError` where none has.
+    """
     split = halves([item.dialogue for item in scored])
     out: dict[str, Calibration] = {}
     for half, other in (("a", "b"), ("b", "a")):
         fit = [item.top1 for item in scored if split[item.dialogue.dialogue_id] == other]
         fold = other
-        if not fit:
-            fit, fold = [item.top1 for item in scored], "self"
+        if not any(np.isfinite(scores).any() for scores in fit):
+            fit = [item.top1 for item in scored if np.isfinite(item.top1).any()]
+            fold = "self"
         scale = standard_scale(fit) if profile.score_scale == "standard" else ScoreScale()
         theta0 = profile.theta0
         if theta0 == "auto":

@@ -44,7 +44,7 @@ class SentenceTransformerEmbedder:
         if self._folder or Path(model).is_absolute():
             self._label = Path(model).name
         elif self._pinned and not COMMIT.fullmatch(self._pinned):
-            raise ValueError(f"embedder {model!r}: after the @ stands a commit, 40 hex digits")
+            raise model_files.ModelError(f"embedder {model!r}: after the @ stands a commit, 40 hex digits")
         self.query_instruction = query_instruction
         self._trust, self._dtype, self._read_dirs = trust_remote_code, dtype, read_dirs
         self._model: Any = None
@@ -85,7 +85,7 @@ class SentenceTransformerEmbedder:
         found = [n for b in labels for n in vectors.recorded_names(self._read_dirs, f"{b}@{revision or ''}")]
         found = [n for n in found if self._dtype == "auto" or n.endswith(f"-{self._dtype}")]
         if len(found) > 1:
-            raise ValueError(
+            raise model_files.ModelError(
                 f"vectors of several versions of {self._label} are recorded ({', '.join(found)}): say which "
                 "with embedder_dtype, or with the revision as `embedder: NAME@COMMIT`"
             )
@@ -100,7 +100,9 @@ class SentenceTransformerEmbedder:
         try:
             import torch
         except (ImportError, RuntimeError) as error:
-            raise RuntimeError(model_files.install_hint(f"embedder {self._label!r}", error)) from error
+            raise model_files.ModelError(
+                model_files.install_hint(f"embedder {self._label!r}", error)
+            ) from error
         return torch
 
     def _load(self) -> None:
@@ -109,7 +111,9 @@ class SentenceTransformerEmbedder:
         try:
             from sentence_transformers import SentenceTransformer
         except (ImportError, RuntimeError) as error:
-            raise RuntimeError(model_files.install_hint(f"embedder {self._label!r}", error)) from error
+            raise model_files.ModelError(
+                model_files.install_hint(f"embedder {self._label!r}", error)
+            ) from error
         auto = self._auto_dtype() if self._dtype == "auto" else self._dtype
         dtype = auto if self._name is None else self._precision
         commit = self._pinned or model_files.hub_commit(self._label) if self._folder is None else None
@@ -123,11 +127,11 @@ class SentenceTransformerEmbedder:
         except Exception as error:  # hub, files, remote code: each with faults of its own
             problem = " ".join(str(error).split())
             if not self._trust and "trust_remote_code" in problem:
-                raise RuntimeError(
+                raise model_files.ModelError(
                     f"embedder {self._label!r} runs code that comes with its weights. If you trust it, set "
                     "trust_remote_code=true in the profile or in SET=; `NAME@COMMIT` pins what you read"
                 ) from error
-            raise RuntimeError(
+            raise model_files.ModelError(
                 f"embedder {self._label!r} cannot be loaded ({type(error).__name__}: "
                 f"{problem[:300]}). Give a folder that holds it, or let it be downloaded from the hub once"
             ) from error
@@ -135,10 +139,12 @@ class SentenceTransformerEmbedder:
         card = getattr(model, "model_card_data", None)
         revision = self._revision() or getattr(card, "base_model_revision", None)
         if not revision:
-            raise RuntimeError(f"embedder {self._label!r} does not tell its revision: give NAME@COMMIT")
+            raise model_files.ModelError(
+                f"embedder {self._label!r} does not tell its revision: give NAME@COMMIT"
+            )
         loaded = f"{self._label}@{revision[: model_files.DIGITS]}-{dtype}"
         if self._name is not None and self._name.rpartition("/")[2] != loaded.rpartition("/")[2]:
-            raise RuntimeError(
+            raise model_files.ModelError(
                 f"vectors of {self._name} are recorded, but {loaded} is what loads now. To go on with the "
                 f"old one give it as `embedder: NAME@COMMIT`; for a fresh start move its vectors away"
             )
@@ -165,7 +171,7 @@ class SentenceTransformerEmbedder:
                 if not _is_out_of_memory(error):
                     raise
                 if size == 1:
-                    raise RuntimeError(
+                    raise model_files.ModelError(
                         f"a text of {longest} tokens does not fit the memory of {device} with "
                         f"{self._label!r}: set embedder_dtype=float16, or serve the model at an endpoint"
                     ) from error

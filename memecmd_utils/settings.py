@@ -1,14 +1,15 @@
 """The parts of a profile that are settings of their own: endpoints, judges, filters of the library."""
 
+from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 
 class Setting(BaseModel):
-    """Base of all settings: unknown keys are refused."""
+    """Base of all settings: unknown keys are refused, and so are numbers that are none or infinite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -17,6 +18,17 @@ class Setting(BaseModel):
         if isinstance(value, bool) and cls.model_fields[info.field_name].annotation is not bool:
             raise ValueError("yes and no are no values of this key")
         return value
+
+
+def each_once(values: Sequence[Any], same: Sequence[Hashable] | None = None) -> Sequence[Any]:
+    """`values`, of which no two may be equal, or be equal in what `same` says of them; else `ValueError`."""
+    first: dict[Hashable, Any] = {}
+    for value, key in zip(values, values if same is None else same, strict=True):
+        if key in first:
+            other = "" if first[key] == value else f", as {first[key]!r}"
+            raise ValueError(f"each may be named once; {value!r} is there already{other}")
+        first[key] = value
+    return values
 
 
 class Endpoint(Setting):
@@ -31,8 +43,8 @@ class Endpoint(Setting):
     usd_per_million_in: float | None = Field(None, ge=0)
     usd_per_million_out: float | None = Field(None, ge=0)
     """None: not known, which `max_usd` does not accept; 0 for a server of one's own."""
-    tokens_per_image: int = Field(765, ge=0)
-    """Four 512-pixel tiles at high detail, GPT-4o class; other models count otherwise."""
+    tokens_per_image: int | None = Field(None, ge=0)
+    """Of a picture within 512 x 512 pixels: gpt-4o counts 255, gpt-4o-mini 8,500. None: not known."""
     parameters: dict[str, str | None] = {}
     """Parameter map, for example {max_tokens: max_completion_tokens, temperature: null, seed: null}."""
     vision: bool = False
@@ -74,3 +86,9 @@ class Filters(Setting):
     max_text_chars: int | None = Field(None, ge=0)
     """Characters that were read from the image: above it are pages of text."""
     needs_text: bool = False
+
+    @model_validator(mode="after")
+    def _lets_something_in(self) -> "Filters":
+        if self.needs_text and self.max_text_chars == 0:
+            raise ValueError("needs_text with max_text_chars 0 lets no image in: allow at least 1 character")
+        return self

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memecmd_utils import paths, profiles, schemas, storage
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.profiles import Profile, ProfileError
 from memecmd_utils.recording_files import files_in
 from memecmd_utils.runs import Run
@@ -18,7 +19,7 @@ from memecmd_utils.runs import Run
 DIALOGUES = "dialogues.jsonl"
 
 
-class ShardError(ValueError):
+class ShardError(MemecmdError, ValueError):
     """Shards that cannot be joined: one is missing, or differs from what the whole run made."""
 
 

@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from memecmd_utils.errors import MemecmdError
+
 MARKER = ".nojekyll"
 """An empty file: hosts that run Jekyll then leave the pages as they are. By it a site is known again."""
 PARTS = ("figures", "tables")
@@ -14,7 +16,7 @@ _SCRIPT = re.compile(r"(<script\b.*?</script>)", re.DOTALL | re.IGNORECASE)
 _LINK = re.compile(r"""(<a\b[^>]*?\s)href="([^"]*)\"""", re.IGNORECASE)
 
 
-class SiteError(RuntimeError):
+class SiteError(MemecmdError, RuntimeError):
     """There is nothing to make a site of, or no room for it."""
 
 

@@ -1,23 +1,21 @@
 """Study 9: the specification curve. In which share of all readings of the paper does each claim hold?
 
-No reading is called the right one. All worlds see the same resampled dialogues, so they differ by their
+No reading is called the right one. All worlds are measured on the same dialogues, so they differ by their
 choices alone (Simonsohn, Simmons and Nelson, 2020, Nature Human Behaviour 4).
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import resampling, spec_measures, spec_worlds, threshold_study
-from memecmd_utils.resampling import Resamples
+from memecmd_utils import spec_measures, spec_worlds, statistics, threshold_study
 from memecmd_utils.schemas import Rating
 from memecmd_utils.spec_measures import ASKED_FROM, Sums
-from memecmd_utils.spec_worlds import GATES, KS, RANDOMS, Ranked, World
-from memecmd_utils.statistics import MIN_CLUSTERS
+from memecmd_utils.spec_worlds import EXPECTED_RANDOMS, GATES, RANDOMS, Ranked, World
+from memecmd_utils.statistics import LeftOut
 from memecmd_utils.study_data import StudyData
 
 CLAIMS = {
@@ -30,26 +28,27 @@ CLAIMS = {
     7: "the decaying threshold has fewer memes right after another than a fixed one",
 }
 KINDS = ("news", "role")
-COLUMNS = ("claim", *World._fields, "measure", "mean", "low", "high", "state")
+COLUMNS = ("claim", *World._fields, "measure", "mean", "low", "high", "dialogues", "state")
 STATES = ("clear", "sign only", "not", "clearly opposite", "cannot tell", "not asked")
 """Of one world: the interval leaves out 0; the estimate has the claim's sign; it has not; the interval lies
 on the other side; no meme was sent (or a kind of dialogue is missing); the judge was not asked."""
 
 
 class Found(NamedTuple):
-    """A claim's estimate in every world, each [scorings, K, gates, readings of Random] or 1 on some axes."""
+    """A claim's estimate in every world, each [scorings, K, gates, readings of Random] or 1 on some axes;
+    `dialogues` that its interval is over, and the share of the memes that a judge was asked about."""
 
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    dialogues: np.ndarray
     asked: np.ndarray
 
 
 class Means(NamedTuple):
-    """A strategy's mean in every world and, [samples, ...], in every resample; memes placed and asked of."""
+    """A strategy's mean in every world; memes placed and asked of."""
 
-    mean: np.ndarray
-    draws: np.ndarray
+    mean: LeftOut
     placed: np.ndarray
     asked: np.ndarray
 
@@ -61,7 +60,6 @@ class Setting(NamedTuple):
     ranked: Ranked
     sent: np.ndarray
     fixed: np.ndarray
-    drawn: Resamples
 
 
 def worlds(data: StudyData, ratings: Sequence[Rating] = ()) -> pd.DataFrame:
@@ -75,7 +73,7 @@ def worlds(data: StudyData, ratings: Sequence[Rating] = ()) -> pd.DataFrame:
         return pd.DataFrame(columns=list(COLUMNS))
     ranked = spec_worlds.rank(data)
     sent, fixed = spec_worlds.open_gates(data, ranked)
-    setting = Setting(data, ranked, sent, fixed, resampling.resamples(data, "specification curve"))
+    setting = Setting(data, ranked, sent, fixed)
     rows: list[tuple] = []
     for measure in spec_measures.measures(data, ratings):
         sums = spec_measures.sums(data, ranked, sent, measure)
@@ -93,48 +91,33 @@ def worlds(data: StudyData, ratings: Sequence[Rating] = ()) -> pd.DataFrame:
 
 def _of_measure(setting: Setting, sums: dict[str, Sums]) -> Iterator[tuple[int, Found]]:
     """Claims 1, 2, 3 and 5 under one measure."""
-    of = {name: means(part, setting.drawn) for name, part in sums.items()}
+    of = {name: means(part) for name, part in sums.items()}
     yield 1, minus(of["greedy"], of["random"])
     yield 2, minus(of["sampling"], of["random"])
     yield 3, minus(of["greedy"], of["sampling"])
     kind_of = {d.dialogue_id: d.kind for d in setting.data.dialogues}
     parts = []
     for kind in KINDS:
-        here = np.array([kind_of[name] == kind for name in setting.drawn.names])
-        of = {
-            name: means(Sums(*(values[..., here] for values in part)), setting.drawn.only(here))
-            for name, part in sums.items()
-        }
+        here = np.array([kind_of[name] == kind for name in setting.data.rows_of])
+        of = {name: means(Sums(*(values[..., here] for values in part))) for name, part in sums.items()}
         parts += [minus(of["greedy"], of["random"]), minus(of["sampling"], of["random"])]
     yield 5, smallest(parts)
 
 
-def means(sums: Sums, drawn: Resamples) -> Means:
-    """A strategy's mean in every world, and its mean in every resample (nan with too few dialogues)."""
+def means(sums: Sums) -> Means:
+    """A strategy's mean in every world."""
     shape = np.broadcast_shapes(*(values.shape for values in sums[:2]))
-    flat = prod(shape[:-1]), shape[-1]
-    top, bottom = (np.broadcast_to(values, shape).reshape(flat).T for values in sums[:2])
-    draws = drawn.ratio(top, bottom)
-    if len(drawn.names) < MIN_CLUSTERS:
-        draws = np.full_like(draws, np.nan)
-    mean = resampling.ratio(top, bottom)
-    placed, asked = (values.sum(axis=-1) for values in sums[2:])
-    return Means(mean.reshape(shape[:-1]), draws.reshape(-1, *shape[:-1]), placed, asked)
+    top, bottom = (np.moveaxis(np.broadcast_to(values, shape), -1, 0) for values in sums[:2])
+    return Means(statistics.ratio(top, bottom), *(values.sum(axis=-1) for values in sums[2:]))
 
 
 def minus(one: Means, other: Means) -> Found:
     """The mean of `one` minus that of `other` in every world."""
-    mean, draws = np.round(one.mean - other.mean, resampling.DIGITS), one.draws - other.draws
-    low, high = resampling.interval(draws.reshape(len(draws), mean.size)).reshape(2, *mean.shape)
-    unknown = np.isnan(mean)
+    gap = one.mean.minus(other.mean)
+    ends = (np.round(part, statistics.DIGITS) for part in (gap.value, *statistics.interval(gap)))
     with np.errstate(invalid="ignore"):
         asked = (one.asked + other.asked) / (one.placed + other.placed)
-    return Found(
-        mean,
-        np.where(unknown, np.nan, low),
-        np.where(unknown, np.nan, high),
-        np.broadcast_to(asked, mean.shape),
-    )
+    return Found(*ends, gap.clusters, np.broadcast_to(asked, gap.value.shape))
 
 
 def smallest(parts: Sequence[Found]) -> Found:
@@ -150,10 +133,10 @@ def repeats(setting: Setting) -> Found:
     memes = spec_measures.by_dialogue(data, sent.astype(float)).transpose(1, 0, 2)[:, None, :, None]
     one, *others = (
         Sums(expected_repeats(data, setting.ranked.top[:, :, :k], sent), memes, memes, memes)
-        for k in (1, *KS)
+        for k in (1, *setting.ranked.ks)
     )
     joined = Sums(np.concatenate([other.top for other in others], axis=1), memes, memes, memes)
-    return minus(means(one, setting.drawn), means(joined, setting.drawn))
+    return minus(means(one), means(joined))
 
 
 def expected_repeats(data: StudyData, top: np.ndarray, sent: np.ndarray) -> np.ndarray:
@@ -187,7 +170,7 @@ def full_and_single(setting: Setting) -> Found:
 
     def of(values: np.ndarray) -> Means:
         top = spec_measures.by_dialogue(data, values)[:, None, None, None]
-        return means(Sums(top, turns, turns, turns), setting.drawn)
+        return means(Sums(top, turns, turns, turns))
 
     return smallest([minus(of(full), of(single[:, term])) for term in range(4)])
 
@@ -201,22 +184,21 @@ def spacing(setting: Setting) -> Found:
             spec_measures.by_dialogue(setting.data, part.astype(float)).transpose(1, 0, 2)[:, None, :, None]
             for part in (after, sent)
         )
-        return means(Sums(top, memes, memes, memes), setting.drawn)
+        return means(Sums(top, memes, memes, memes))
 
     return minus(of(setting.fixed), of(setting.sent))
 
 
 def _rows(claim: int, measure: str, ranked: Ranked, found: Found, also_zero: bool = False) -> list[tuple]:
     """A row for every world of a claim: axes of length 1 hold `–`."""
-    rest = ([str(k) for k in KS], list(GATES), list(RANDOMS))
-    values = [
-        names if length == len(names) else ["–"]
-        for names, length in zip(rest, found.mean.shape[1:], strict=True)
-    ]
+    ks = [str(k) for k in ranked.ks]
+    rest = ({len(ks): ks}, {len(GATES): list(GATES)}, {len(n): list(n) for n in (RANDOMS, EXPECTED_RANDOMS)})
+    # Readings of Random differ in number by measure; what does not hang on an axis has one value there.
+    values = [{**names, 1: ["–"]}[length] for names, length in zip(rest, found.mean.shape[1:], strict=True)]
     cells = zip(*(part.ravel().tolist() for part in found), strict=True)
     return [
-        (claim, *World(*scoring, *choices), measure, *cell[:3], state(*cell, also_zero=also_zero))
-        for (scoring, *choices), cell in zip(product(ranked.scorings, *values), cells, strict=True)
+        (claim, *World(*scoring, *choices), measure, *said, state(*said[:3], asked, also_zero))
+        for (scoring, *choices), (*said, asked) in zip(product(ranked.scorings, *values), cells, strict=True)
     ]
 
 

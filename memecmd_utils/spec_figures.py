@@ -111,7 +111,8 @@ def _title(claim: int, worlds: pd.DataFrame) -> str:
     counted = worlds[worlds["state"] != "not asked"]
     silent = int((counted["state"] == "cannot tell").sum())
     left_out = f", {silent:,} of which cannot tell and are not drawn" if silent else ""
-    return f"Claim {claim}: {CLAIMS[claim]}\n{len(counted):,} worlds{left_out}"
+    among = f" over {counted['dialogues'].max()} dialogues" if len(counted) else ""
+    return f"Claim {claim}: {CLAIMS[claim]}\n{len(counted):,} worlds{among}{left_out}"
 
 
 def _scale(measure: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from memecmd_utils import consistency, seeds
 from memecmd_utils.schemas import Rating
-from memecmd_utils.spec_worlds import KS, RANDOMS, Ranked
+from memecmd_utils.spec_worlds import RANDOMS, Ranked
 from memecmd_utils.study_data import StudyData
 
 ASKED_FROM = 0.9
@@ -25,6 +25,8 @@ HALF = 0.5
 
 class Sums(NamedTuple):
     """Of one strategy, each [scorings, K, gates, readings of Random, dialogues] or 1 where all is the same.
+
+    Readings of Random are `RANDOMS` for a measure that was asked, else `EXPECTED_RANDOMS`.
 
     The strategy's mean is `top` over `bottom`; of `placed` memes `asked` were put to the measure.
     """
@@ -118,7 +120,7 @@ def sums(data: StudyData, ranked: Ranked, sent: np.ndarray, measure: Measure) ->
     for embedder in dict.fromkeys(s.embedder for s in ranked.scorings):
         own = np.array([s.embedder == embedder for s in ranked.scorings])
         make = _expected if measure.asked is None else _drawn
-        parts.append(make(data, ranked.top[own], sent[:, own], measure, embedder))
+        parts.append(make(data, ranked.top[own], sent[:, own], measure, embedder, ranked.ks))
     return {
         name: Sums(*(np.concatenate(arrays) for arrays in zip(*(part[name] for part in parts), strict=True)))
         for name in parts[0]
@@ -131,7 +133,7 @@ def by_dialogue(data: StudyData, values: np.ndarray) -> np.ndarray:
 
 
 def _expected(
-    data: StudyData, top: np.ndarray, sent: np.ndarray, measure: Measure, embedder: str
+    data: StudyData, top: np.ndarray, sent: np.ndarray, measure: Measure, embedder: str, ks: Sequence[int]
 ) -> dict[str, Sums]:
     """Exact expectations for the scorings of one embedder; arrays are [gates, scorings, turns]."""
     value, count = measure.known(embedder)
@@ -150,14 +152,11 @@ def _expected(
 
     ones = np.ones(len(value))
     whole, of_all = (matrix.mean(axis=1) for matrix in (value, count))
-    opens = sent.any(axis=-1).T[:, None, :, None]  # a gate that sends nothing has no rate for Random
-    random = [
-        np.stack([anywhere(v), anywhere(v) * opens, gated(v)[:, :, :, 0]], axis=3) for v in (whole, of_all)
-    ]
+    random = [np.stack([anywhere(v), gated(v)[:, :, :, 0]], axis=3) for v in (whole, of_all)]
     first = [gated(mean(matrix, 1)) for matrix in (value, count)]
-    among = [np.concatenate([gated(mean(m, k)) for k in KS], axis=1) for m in (value, count)]
+    among = [np.concatenate([gated(mean(m, k)) for k in ks], axis=1) for m in (value, count)]
     placed = gated(ones)
-    everywhere = np.stack([anywhere(ones), anywhere(ones) * opens, placed[:, :, :, 0]], axis=3)
+    everywhere = np.stack([anywhere(ones), placed[:, :, :, 0]], axis=3)
     return {
         "greedy": Sums(*first, placed, placed),
         "sampling": Sums(*among, placed, placed),
@@ -186,7 +185,7 @@ def luck(data: StudyData, strategy: str, k: int) -> Luck:
 
 
 def _drawn(
-    data: StudyData, top: np.ndarray, sent: np.ndarray, measure: Measure, embedder: str
+    data: StudyData, top: np.ndarray, sent: np.ndarray, measure: Measure, embedder: str, ks: Sequence[int]
 ) -> dict[str, Sums]:
     """As the run draws its memes, for the scorings of one embedder."""
     value, count = measure.known(embedder)
@@ -201,7 +200,7 @@ def _drawn(
     def join(parts: Sequence[Sums], axis: int) -> Sums:
         return Sums(*(np.concatenate(arrays, axis=axis) for arrays in zip(*parts, strict=True)))
 
-    ranks = [luck(data, "sampling", k).rank for k in KS]
+    ranks = [luck(data, "sampling", k).rank for k in ks]
     anyone, there = (luck(data, s, data.profile.top_k) for s in ("random", "random_same_turns"))
     rate = sent.mean(axis=-1, keepdims=True)
     where = {

@@ -7,9 +7,11 @@ import pandas as pd
 from memecmd_utils.spec_curve import CLAIMS
 from memecmd_utils.spec_worlds import World
 
-SHARES = ("worlds", "sign", "clear", "clearly opposite", "cannot tell", "sign if told", "not asked")
-"""Number of worlds that count, shares of them, the share with the sign among those that can tell, and the
-number of worlds that do not count because the judge was not asked."""
+SHARES = (
+    "worlds", "dialogues", "sign", "clear", "clearly opposite", "cannot tell", "sign if told", "not asked"
+)  # fmt: skip
+"""Number of worlds that count, dialogues behind their intervals (at most), shares of these worlds, the share
+with the sign among those that can tell, and the number that do not count because the judge was not asked."""
 AXES = (*World._fields, "measure")
 NAMES = {"beta": "sign of beta", "k": "K", "random": "reading of Random"}
 
@@ -30,9 +32,12 @@ def by_measure(worlds: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_axis(worlds: pd.DataFrame) -> pd.DataFrame:
-    """The same for each value of each open choice; choices on which a claim does not depend are left out."""
+    """The same for each value of each open choice; choices on which a claim does not depend are left out.
+
+    So are worlds that do not count: a judge's have other readings of Random than an expected mean.
+    """
     rows = []
-    for claim, of_claim in worlds.groupby("claim"):
+    for claim, of_claim in worlds[worlds["state"] != "not asked"].groupby("claim"):
         for axis in AXES:
             for value, of in of_claim.groupby(axis, sort=False):
                 if value != "–" and of_claim[axis].nunique() > 1:
@@ -75,7 +80,8 @@ def what_matters(worlds: pd.DataFrame) -> pd.DataFrame:
 
 def shares(worlds: pd.DataFrame) -> dict[str, float]:
     """`SHARES` of some worlds of one claim."""
-    states, counted = worlds["state"], worlds[worlds["state"] != "not asked"]["state"]
+    asked = worlds[worlds["state"] != "not asked"]
+    states, counted = worlds["state"], asked["state"]
     n, told = len(counted), int((counted != "cannot tell").sum())
 
     def share(*wanted: str) -> float:
@@ -83,6 +89,7 @@ def shares(worlds: pd.DataFrame) -> dict[str, float]:
 
     return {
         "worlds": n,
+        "dialogues": int(asked["dialogues"].max()) if n else 0,
         "sign": share("clear", "sign only"),
         "clear": share("clear"),
         "clearly opposite": share("clearly opposite"),
@@ -111,4 +118,4 @@ def sentence(worlds: pd.DataFrame, claims: Sequence[int] = tuple(CLAIMS)) -> str
         if len(widest) and (most := widest.iloc[0])["sign"] > 0:
             text += f", moved most by {most['choice']} (best: {most['best value']})"
         parts.append(text)
-    return "; ".join(parts) + "."
+    return f"Over {counted['dialogues'].max()} dialogues, {'; '.join(parts)}."

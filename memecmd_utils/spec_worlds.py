@@ -25,6 +25,8 @@ GATES = {
     "raw, paper's": GateRule("raw", 0.2, 1.0, "exponential", 0.7),
 }
 RANDOMS = ("half of the turns", "the gate's rate", "the gate's turns")
+EXPECTED_RANDOMS = ("any turns", RANDOMS[2])
+"""Of an expected mean, out of which cancels how often Random sends: the first two readings are one world."""
 TENTHS = np.round(ablation.simplex(0.1) * 10).astype(int)
 """All weights on the simplex in steps of 0.1, times 10: [286, 4]."""
 
@@ -64,6 +66,11 @@ class Ranked:
     relevant: np.ndarray
     ndcg: np.ndarray
     single: np.ndarray
+
+    @property
+    def ks(self) -> list[int]:
+        """`KS`, each no larger than the library, and so none twice."""
+        return list(dict.fromkeys(min(k, self.top.shape[2]) for k in KS))
 
 
 def axes(scorings: Sequence[Scoring]) -> dict[str, list[str]]:

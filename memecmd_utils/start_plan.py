@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from memecmd_utils.profiles import Profile
+from memecmd_utils.profiles import Profile, ProfileError
 from memecmd_utils.schemas import TOPICS, NewsItem, RolePair
 
 
@@ -23,8 +23,8 @@ class Plan(NamedTuple):
 def plan(items: Sequence[NewsItem], pairs: Sequence[RolePair], profile: Profile) -> Plan:
     """News and scenarios as the profile says: `n_news`, `scenarios_per_pair`, `n_dialogues`, `shard`.
 
-    `n_dialogues` takes news and role in turn. Raises `ValueError` where there are fewer news than asked for,
-    or where a shard would be empty.
+    `n_dialogues` takes news and role in turn. Raises `ProfileError` where there are fewer news than
+    asked for, or where a shard would be empty.
     """
     return _cut(choose_news(items, profile.n_news), pairs, profile)
 
@@ -44,7 +44,7 @@ def _cut(news: list, pairs: Sequence, profile: Profile) -> Plan:
     if profile.shard:
         made = part(made, *map(int, profile.shard.split("/")))
         if not made.n_dialogues:
-            raise ValueError(f"shard {profile.shard} has no dialogue: take fewer shards")
+            raise ProfileError(f"shard {profile.shard} has no dialogue: take fewer shards")
     return made
 
 
@@ -54,7 +54,7 @@ def choose_news(items: Sequence[NewsItem], n: int) -> list[NewsItem]:
     rounds = max((len(group) for group in by_topic), default=0)
     ordered = [group[i] for i in range(rounds) for group in by_topic if i < len(group)]
     if n > len(ordered):
-        raise ValueError(f"n_news={n}, but there are {len(ordered)} news items")
+        raise ProfileError(f"n_news={n}, but there are {len(ordered)} news items")
     return ordered[:n]
 
 

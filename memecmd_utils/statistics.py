@@ -1,27 +1,49 @@
-"""Means with intervals, paired differences and AUC. Dialogues are the clusters that are resampled.
+"""Means, differences and coefficients with intervals and p-values that few dialogues can bear.
 
-Turns of one dialogue share speakers, topic and retrieval quality, so a bootstrap over turns would make
-every interval too narrow.
+Turns of one dialogue share speakers, topic and retrieval quality, so dialogues count, not turns. Every
+interval is made of the same few things (`LeftOut`): the estimate, the estimate without each dialogue, and the
+share of the items that each dialogue has. Nothing is drawn at random, save signs for the p-value of many
+dialogues. Which form of interval keeps its promise was decided by simulation (`reports/coverage.md`).
 """
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-MIN_CLUSTERS = 5
-"""Dialogues below which no interval and no p-value is given: resampling two or three only repeats them."""
+MIN_CLUSTERS = 6
+"""Fewest dialogues with an interval, a p-value or the word "clearly". With five that all point one way an
+exact sign-flip test still gives p = 2 / 2^5 = 0.06; with six it can fall below 0.05, and from there on the
+simulated intervals hold (`reports/coverage.md`)."""
+TAIL = 0.025
+"""Left out on either side of an interval: 95 % remain."""
+EXACT = 14
+"""Dialogues up to which a p-value counts all 2^n ways to flip signs; beyond, `FLIPS` random ones."""
+FLIPS = 9_999
+FLIPPED_AT_ONCE = 500_000
+"""Signs in memory at a time."""
+DIGITS = 9
+"""Of means and ends of intervals where many are compared with 0: what lies beyond is rounding."""
+NOTHING = 1e-9
+"""Spread, relative to the values, below which dialogues are all alike."""
+SHARE = (0.0, 1.0)
+COEFFICIENT = (-1.0, 1.0)
+"""Smallest and largest possible value of a share (also of AUC and nDCG), and of kappa, alpha and rho."""
+
+Ends = tuple[float, float] | None
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean (or difference, or AUC) with its 95 % interval, number of items and p-value of 'no effect'."""
+    """A mean (or difference, or AUC) with its 95 % interval, p-value of 'no effect', items and dialogues."""
 
     mean: float
     low: float
     high: float
     n: int
     p: float | None = None
+    clusters: int = 0
 
     def rounded(self, digits: int = 6) -> dict[str, float | int | None]:
         """As plain numbers for `numbers.json`; NaN becomes None."""
@@ -35,206 +57,196 @@ class Estimate:
             "high": clean(self.high),
             "n": self.n,
             "p": clean(self.p),
+            "clusters": self.clusters,
         }
 
 
 EMPTY = Estimate(float("nan"), float("nan"), float("nan"), 0)
 
 
-DRAWS_AT_ONCE = 100
-"""Resamples whose items are in memory together."""
+# --- what all intervals are made of -----------------------------------------------------------------------
 
 
-def _positions(clusters: Sequence[Hashable]) -> tuple[np.ndarray, int]:
+class LeftOut(NamedTuple):
+    """Estimates of any shape, and the same without each dialogue: the first axis of the other two.
+
+    `share` holds each dialogue's share of the items and sums to 1; a dialogue with 0 says nothing and is not
+    counted.
+    """
+
+    value: np.ndarray
+    without: np.ndarray
+    share: np.ndarray
+
+    def minus(self, other: "LeftOut") -> "LeftOut":
+        """The difference of two estimates over the same dialogues, left out together."""
+        return LeftOut(self.value - other.value, self.without - other.without, (self.share + other.share) / 2)
+
+    @property
+    def gaps(self) -> np.ndarray:
+        """How far each dialogue moves the estimate; 0 where it says nothing."""
+        return np.where(self.share > 0, self.value - self.without, 0.0)
+
+    @property
+    def parts(self) -> np.ndarray:
+        """Each dialogue's part of the estimate's deviation; they sum to 0 (for a mean exactly)."""
+        return self.gaps * (1 - self.share)
+
+    @property
+    def clusters(self) -> np.ndarray:
+        """How many dialogues say something."""
+        return (self.share > 0).sum(axis=0)
+
+
+def ratio(top: np.ndarray, bottom: np.ndarray) -> LeftOut:
+    """sum(top) / sum(bottom) over dialogues, the first axis of both; nan over nothing.
+
+    A mean over items is the ratio of their sum to their number.
+    """
+    total, items = top.sum(axis=0), bottom.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return LeftOut(total / items, (total - top) / (items - bottom), np.nan_to_num(bottom / items))
+
+
+def interval(found: LeftOut, ends: Ends = None) -> tuple[np.ndarray, np.ndarray]:
+    """Low and high end of the 95 % interval of every estimate.
+
+    The standard error is the jackknife's over dialogues, the quantile Student's t of the effective number of
+    dialogues (Kish's, for uneven sizes) less one. A quantity with `ends`, its smallest and largest possible
+    value, gets its interval on the logit scale, and so within them; at an end itself, where all dialogues are
+    alike, it reaches to where so many dialogues would all be alike in 2.5 % of the cases. One without `ends`,
+    a difference say, gets estimate -+ t standard errors, and on the side to which dialogues are skewed what
+    the skewness adds to t (Johnson, 1978, J. Am. Stat. Assoc. 73); it takes nothing off on the other side.
+
+    There is no interval (nan) below `MIN_CLUSTERS` dialogues, where one dialogue holds all there is of
+    something, and where all dialogues are alike without being at an end.
+    """
+    from scipy.special import expit, logit, stdtrit
+
+    value, gaps, n = found.value, found.gaps, found.clusters
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        error = np.sqrt((n - 1) / n * (gaps**2).sum(axis=0))
+        effective = 1 / (found.share**2).sum(axis=0)
+        t = stdtrit(np.maximum(effective - 1, 1), 1 - TAIL)
+        if ends is None:
+            down, up = _reach(found, t)
+            low, high = value - error * down, value + error * up
+        else:
+            width = ends[1] - ends[0]
+            place = np.clip((value - ends[0]) / width, 0, 1)
+            reach = t * error / width / (place * (1 - place))
+            low, high = (ends[0] + width * expit(logit(place) + side * reach) for side in (-1, 1))
+            far = width * (1 - TAIL ** (1 / effective))
+            at_low, at_high = place < NOTHING, place > 1 - NOTHING
+            low = np.where(at_low, ends[0], np.where(at_high, ends[1] - far, low))
+            high = np.where(at_low, ends[0] + far, np.where(at_high, ends[1], high))
+        alike = error <= NOTHING * np.maximum(np.abs(value), 1e-3)
+        if ends is not None:
+            alike &= ~(at_low | at_high)
+    known = (n >= MIN_CLUSTERS) & np.isfinite(gaps).all(axis=0) & np.isfinite(value) & ~alike
+    return np.where(known, low, np.nan), np.where(known, high, np.nan)
+
+
+def _reach(found: LeftOut, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many standard errors an interval reaches down and up: t, and more where dialogues are skewed."""
+    n = found.clusters
+    parts = np.where(found.share > 0, found.parts - found.parts.sum(axis=0) / n, 0.0)
+    spread = np.sqrt((parts**2).sum(axis=0) / (n - 1))
+    skewness = n / (n - 1) / np.maximum(n - 2, 1) * (parts**3).sum(axis=0) / spread**3
+    more = skewness / np.sqrt(n) * (2 * t**2 + 1) / 6
+    return t + np.maximum(-more, 0), t + np.maximum(more, 0)
+
+
+def sign_flip_p(found: LeftOut, null: float, rng: np.random.Generator) -> np.ndarray:
+    """Two-sided p-values of 'the estimate is `null`', by flipping the signs of the dialogues' parts.
+
+    Exact for a mean of values that lie evenly around `null`, whatever the sizes of the dialogues. All ways to
+    flip are counted up to `EXACT` dialogues, so p is never below what their number allows; else random ones.
+    """
+    parts = found.parts + (found.value - null) * found.share
+    n, seen = len(parts), np.abs(parts.sum(axis=0)) - NOTHING * np.abs(parts).sum(axis=0)
+    flips = 2**n if n <= EXACT else FLIPS
+    reached = np.zeros(found.value.shape)
+    step = max(1, FLIPPED_AT_ONCE // max(1, n))
+    for start in range(0, flips, step):
+        number = np.arange(start, min(start + step, flips))
+        minus = number[:, None] >> np.arange(n) & 1 if n <= EXACT else rng.integers(2, size=(len(number), n))
+        reached += (np.abs(np.tensordot(1.0 - 2 * minus, parts, axes=1)) >= seen).sum(axis=0)
+    p = reached / flips if n <= EXACT else (reached + 1) / (flips + 1)
+    known = (found.clusters >= MIN_CLUSTERS) & np.isfinite(parts).all(axis=0)
+    return np.where(known, p, np.nan)
+
+
+def estimate(
+    found: LeftOut,
+    n: int,
+    ends: Ends = None,
+    null: float | None = None,
+    rng: np.random.Generator | None = None,
+) -> Estimate:
+    """One estimate of `n` items with its interval and, given `null` and `rng`, its p-value."""
+    low, high = interval(found, ends)
+    p = None if null is None or rng is None else float(sign_flip_p(found, null, rng))
+    p = None if p is None or np.isnan(p) else p
+    return Estimate(float(found.value), float(low), float(high), n, p, int(found.clusters))
+
+
+# --- sums over dialogues ----------------------------------------------------------------------------------
+
+
+def positions(clusters: Sequence[Hashable]) -> tuple[np.ndarray, int]:
     """Number of each item's cluster, in order of first appearance, and how many clusters there are."""
     names = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
     return np.array([names[name] for name in clusters], dtype=int), len(names)
 
 
-def _cluster_sums(values: np.ndarray, clusters: Sequence[Hashable]) -> tuple[np.ndarray, np.ndarray]:
-    position, n = _positions(clusters)
-    counts = np.bincount(position, minlength=n).astype(float)
-    return np.bincount(position, weights=values, minlength=n), counts
+def sums(values: np.ndarray, clusters: Sequence[Hashable], names: Sequence[Hashable]) -> np.ndarray:
+    """Sums of the rows of `values` [items, ...] by cluster, in the order of `names`: [clusters, ...]."""
+    place = {name: i for i, name in enumerate(names)}
+    out = np.zeros((len(names), *np.shape(values)[1:]))
+    np.add.at(out, np.array([place[name] for name in clusters], dtype=int), values)
+    return out
 
 
-def resampled(n: int, rng: np.random.Generator, samples: int) -> np.ndarray:
-    """How often each of `n` clusters is in each resample of n of them, [samples, n]."""
-    picks = rng.integers(max(1, n), size=(samples, n))
-    return np.stack([np.bincount(row, minlength=n) for row in picks]).astype(float)
+def mean(values: np.ndarray, clusters: Sequence[Hashable]) -> LeftOut:
+    """Mean over items of each column of `values` [items, ...]: a paired difference is a column of them."""
+    values, names = np.asarray(values, dtype=float), list(dict.fromkeys(clusters))
+    found = ratio(sums(values, clusters, names), sums(np.ones_like(values), clusters, names))
+    return found._replace(value=values.mean(axis=0))  # summed item by item, as anyone would
 
 
-def _interval(draws: np.ndarray) -> tuple[float, float]:
-    draws = draws[np.isfinite(draws)]
-    if not len(draws):
-        return float("nan"), float("nan")
-    return float(np.quantile(draws, 0.025)), float(np.quantile(draws, 0.975))
-
-
-def _two_sided(draws: np.ndarray, null: float) -> float:
-    """Bootstrap p-value: twice the smaller tail, never below what the number of draws can show."""
-    draws = draws[np.isfinite(draws)]
-    if not len(draws):
-        return float("nan")
-    tail = min((draws <= null).sum(), (draws >= null).sum()) + 1
-    return float(min(1.0, 2 * tail / (len(draws) + 1)))
-
-
-def cluster_mean(
-    values: Sequence[float], clusters: Sequence[Hashable], rng: np.random.Generator, samples: int = 2000
-) -> Estimate:
-    """Mean over items with a percentile interval from resampled clusters (dialogues).
-
-    With fewer than `MIN_CLUSTERS` clusters there is no interval: low and high are NaN.
-    """
-    values = np.asarray(values, dtype=float)
+def cluster_mean(values: Sequence[float], clusters: Sequence[Hashable], ends: Ends = None) -> Estimate:
+    """Mean over items with its interval; `ends` as in `interval`."""
     if not len(values):
         return EMPTY
-    sums, counts = _cluster_sums(values, clusters)
-    if len(sums) < MIN_CLUSTERS:
-        return Estimate(float(values.mean()), float("nan"), float("nan"), len(values))
-    picks = rng.integers(len(sums), size=(samples, len(sums)))
-    draws = sums[picks].sum(axis=1) / counts[picks].sum(axis=1)
-    return Estimate(float(values.mean()), *_interval(draws), len(values))
+    return estimate(mean(np.asarray(values), clusters), len(values), ends)
 
 
-def paired_difference(
-    a: Mapping[tuple[Hashable, Hashable], float],
-    b: Mapping[tuple[Hashable, Hashable], float],
-    rng: np.random.Generator,
-    samples: int = 2000,
-) -> Estimate:
-    """Mean of a - b over keys (dialogue, turn) that both have, clusters = dialogues, with a p-value."""
+Values = Mapping[tuple[Hashable, Hashable], float]
+"""Values by (dialogue, turn)."""
+
+
+def paired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estimate:
+    """Mean of a - b over the turns that both have, with a p-value."""
     keys = sorted(a.keys() & b.keys())
     if not keys:
         return EMPTY
-    values = np.array([a[key] - b[key] for key in keys])
-    sums, counts = _cluster_sums(values, [key[0] for key in keys])
-    if len(sums) < MIN_CLUSTERS:
-        return Estimate(float(values.mean()), float("nan"), float("nan"), len(values))
-    picks = rng.integers(len(sums), size=(samples, len(sums)))
-    draws = sums[picks].sum(axis=1) / counts[picks].sum(axis=1)
-    return Estimate(float(values.mean()), *_interval(draws), len(values), _two_sided(draws, 0.0))
+    found = mean(np.array([a[key] - b[key] for key in keys]), [key[0] for key in keys])
+    return estimate(found, len(keys), null=0.0, rng=rng)
 
 
-def unpaired_difference(
-    a: Mapping[tuple[Hashable, Hashable], float],
-    b: Mapping[tuple[Hashable, Hashable], float],
-    rng: np.random.Generator,
-    samples: int = 2000,
-) -> Estimate:
-    """Difference of two means over different turns of the same dialogues; dialogues resampled together."""
+def unpaired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estimate:
+    """Difference of two means over different turns of the same dialogues, with a p-value."""
     if not a or not b:
         return EMPTY
     names = sorted({key[0] for key in a} | {key[0] for key in b})
-    position = {name: i for i, name in enumerate(names)}
 
-    def sums(values: Mapping[tuple[Hashable, Hashable], float]) -> tuple[np.ndarray, np.ndarray]:
-        where = np.array([position[key[0]] for key in values])
+    def of(values: Values) -> LeftOut:
+        clusters = [key[0] for key in values]
         got = np.fromiter(values.values(), float)
-        n = len(names)
-        return np.bincount(where, weights=got, minlength=n), np.bincount(where, minlength=n).astype(float)
+        return ratio(sums(got, clusters, names), sums(np.ones(len(got)), clusters, names))
 
-    (sum_a, n_a), (sum_b, n_b) = sums(a), sums(b)
-    mean = sum_a.sum() / n_a.sum() - sum_b.sum() / n_b.sum()
-    if len(names) < MIN_CLUSTERS:
-        return Estimate(float(mean), float("nan"), float("nan"), len(a) + len(b))
-    picks = rng.integers(len(names), size=(samples, len(names)))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        draws = sum_a[picks].sum(1) / n_a[picks].sum(1) - sum_b[picks].sum(1) / n_b[picks].sum(1)
-    return Estimate(float(mean), *_interval(draws), len(a) + len(b), _two_sided(draws, 0.0))
-
-
-def auc(positive: np.ndarray, negative: np.ndarray) -> float:
-    """Probability that a positive scores above a negative, ties counting half."""
-    n, m = len(positive), len(negative)
-    if not n or not m:
-        return float("nan")
-    ranks = _ranks(np.concatenate([positive, negative]), np.ones((1, n + m)))[0][0]
-    return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * m))
-
-
-def cluster_auc(
-    positive: Sequence[tuple[Hashable, float]],
-    negative: Sequence[tuple[Hashable, float]],
-    rng: np.random.Generator,
-    samples: int = 1000,
-) -> Estimate:
-    """AUC of (cluster, score) pairs with an interval from resampled clusters and a p-value against 0.5.
-
-    A dialogue drawn twice is not compared with its own copy: where scores differ within dialogues more
-    than between them, such pairs would move every draw, and the interval would miss the estimate.
-    """
-    names = {name: i for i, name in enumerate(sorted({c for c, _ in (*positive, *negative)}))}
-    value = auc(np.array([s for _, s in positive]), np.array([s for _, s in negative]))
-    n = len(positive) + len(negative)
-    if len(names) < MIN_CLUSTERS or not np.isfinite(value):
-        return Estimate(value, float("nan"), float("nan"), n)
-    wins, pairs = _wins(positive, negative, names)
-    times = resampled(len(names), rng, samples)
-    again = len(names) / (len(names) - 1)  # makes up for the pairs with copies that are left out
-    with np.errstate(invalid="ignore", divide="ignore"):
-        won, compared = (
-            times @ own + again * (((times @ matrix) * times).sum(axis=1) - times**2 @ own)
-            for matrix, own in ((wins, wins.diagonal()), (pairs, pairs.diagonal()))
-        )
-        draws = won / compared
-    return Estimate(value, *_interval(draws), n, _two_sided(draws, 0.5))
-
-
-def _wins(
-    positive: Sequence[tuple[Hashable, float]],
-    negative: Sequence[tuple[Hashable, float]],
-    names: Mapping[Hashable, int],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Wins (ties half) of each cluster's positives over each cluster's negatives, and numbers of pairs."""
-    mine: list[list[float]] = [[] for _ in names]
-    for cluster, score in positive:
-        mine[names[cluster]].append(score)
-    theirs = np.array([names[cluster] for cluster, _ in negative])
-    values = np.array([score for _, score in negative])
-    wins = np.empty((len(names), len(names)))
-    for row, scores in zip(wins, map(np.sort, mine), strict=True):
-        below = np.searchsorted(scores, values, "left") + np.searchsorted(scores, values, "right")
-        row[:] = np.bincount(theirs, weights=len(scores) - below / 2, minlength=len(names))
-    counts = np.bincount(theirs, minlength=len(names))
-    return wins, np.outer([len(scores) for scores in mine], counts).astype(float)
-
-
-def cluster_spearman(
-    pairs: Sequence[tuple[Hashable, float, float]], rng: np.random.Generator, samples: int = 2000
-) -> Estimate:
-    """Spearman's correlation of (cluster, x, y) with an interval from resampled clusters.
-
-    NaN with fewer than three pairs, or where x or y does not vary.
-    """
-    x, y = np.array([p[1] for p in pairs], dtype=float), np.array([p[2] for p in pairs], dtype=float)
-    position, n = _positions([p[0] for p in pairs])
-    value = float(_rho(x, y, np.ones((1, len(pairs))))[0])
-    if n < MIN_CLUSTERS:
-        return from_draws(value, np.array([]), len(pairs), n)
-    times = np.array_split(resampled(n, rng, samples), max(1, samples // DRAWS_AT_ONCE))
-    draws = np.concatenate([_rho(x, y, part[:, position]) for part in times])
-    return from_draws(value, draws, len(pairs), n)
-
-
-def _rho(x: np.ndarray, y: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Spearman's correlation with every item `times` times: times [draws, items], result [draws]."""
-    count = np.maximum(times.sum(axis=1, keepdims=True), 1)
-    (x, several_x), (y, several_y) = _ranks(x, times), _ranks(y, times)
-    x, y = (ranks - (times * ranks).sum(axis=1, keepdims=True) / count for ranks in (x, y))
-    covered, of_x, of_y = ((times * both).sum(axis=1) for both in (x * y, x * x, y * y))
-    able = (count[:, 0] >= 3) & several_x & several_y
-    return np.divide(covered, np.sqrt(of_x * of_y), out=np.full(len(times), np.nan), where=able)
-
-
-def _ranks(values: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mid-ranks of items that come several times, [draws, items], and which draws have two values or more."""
-    order = np.argsort(values, kind="stable")
-    starts = np.flatnonzero(np.diff(values[order], prepend=np.nan) != 0)
-    alike = np.add.reduceat(times[:, order], starts, axis=1) if len(values) else times
-    middle = np.cumsum(alike, axis=1) - (alike - 1) / 2
-    group = np.searchsorted(values[order][starts], values)
-    return middle[:, group], (alike > 0).sum(axis=1) >= 2
+    return estimate(of(a).minus(of(b)), len(a) + len(b), null=0.0, rng=rng)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -246,6 +258,82 @@ def holm(p_values: Sequence[float]) -> list[float]:
         floor = max(floor, min(1.0, p * (len(known) - rank)))
         out[i] = floor
     return out
+
+
+# --- coefficients -----------------------------------------------------------------------------------------
+
+
+def auc(positive: np.ndarray, negative: np.ndarray) -> float:
+    """Probability that a positive scores above a negative, ties counting half."""
+    from scipy.stats import rankdata
+
+    n, m = len(positive), len(negative)
+    if not n or not m:
+        return float("nan")
+    ranks = rankdata(np.concatenate([positive, negative]))
+    return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * m))
+
+
+def pairwise(won: np.ndarray, pairs: np.ndarray) -> LeftOut:
+    """Share of pairs won; `won` and `pairs` [clusters, clusters] are sums over each pair of clusters."""
+
+    def without(matrix: np.ndarray) -> np.ndarray:
+        return matrix.sum() - matrix.sum(axis=0) - matrix.sum(axis=1) + matrix.diagonal()
+
+    share = (pairs.sum(axis=0) + pairs.sum(axis=1)) / (2 * pairs.sum())  # of the items of either side
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return LeftOut(np.asarray(won.sum() / pairs.sum()), without(won) / without(pairs), share)
+
+
+def wins(
+    positive: Sequence[tuple[Hashable, float]],
+    negative: Sequence[tuple[Hashable, float]],
+    names: Sequence[Hashable],
+) -> LeftOut:
+    """AUC of (cluster, score) pairs, with each cluster of `names` left out."""
+    place = {name: i for i, name in enumerate(names)}
+    mine: list[list[float]] = [[] for _ in names]
+    for cluster, score in positive:
+        mine[place[cluster]].append(score)
+    theirs = np.array([place[cluster] for cluster, _ in negative], dtype=int)
+    values = np.array([score for _, score in negative])
+    won = np.empty((len(names), len(names)))
+    for row, scores in zip(won, map(np.sort, mine), strict=True):
+        below = np.searchsorted(scores, values, "left") + np.searchsorted(scores, values, "right")
+        row[:] = np.bincount(theirs, weights=len(scores) - below / 2, minlength=len(names))
+    counts = np.array([len(scores) for scores in mine]), np.bincount(theirs, minlength=len(names))
+    return pairwise(won, np.outer(*counts).astype(float))
+
+
+def cluster_auc(
+    positive: Sequence[tuple[Hashable, float]],
+    negative: Sequence[tuple[Hashable, float]],
+    rng: np.random.Generator | None = None,
+) -> Estimate:
+    """AUC of (cluster, score) pairs with its interval and, given `rng`, a p-value against 0.5."""
+    n = len(positive) + len(negative)
+    if not positive or not negative:
+        return Estimate(float("nan"), float("nan"), float("nan"), n)
+    names = sorted({c for c, _ in (*positive, *negative)})
+    return estimate(wins(positive, negative, names), n, SHARE, null=0.5, rng=rng)
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+    """Spearman's correlation; NaN with fewer than three pairs, or where x or y does not vary."""
+    from scipy.stats import rankdata
+
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
+
+
+def cluster_spearman(pairs: Sequence[tuple[Hashable, float, float]]) -> Estimate:
+    """Spearman's correlation of (cluster, x, y) with its interval."""
+    x, y = (np.array([pair[i] for pair in pairs], dtype=float) for i in (1, 2))
+    position, n = positions([pair[0] for pair in pairs])
+    without = np.array([spearman(x[position != i], y[position != i]) for i in range(n)])
+    share = np.bincount(position, minlength=n) / max(1, len(x))
+    return estimate(LeftOut(np.asarray(spearman(x, y)), without, share), len(pairs), COEFFICIENT)
 
 
 def kappa(pairs: Sequence[tuple[int, int]], classes: int) -> float:
@@ -266,44 +354,53 @@ def _kappa(counts: np.ndarray) -> np.ndarray:
         return 1 - (weights * counts).sum((1, 2)) / expected
 
 
-def cluster_kappa(
-    pairs: Sequence[tuple[int, int]],
-    clusters: Sequence[Hashable],
-    classes: int,
-    rng: np.random.Generator,
-    samples: int = 2000,
-) -> Estimate:
-    """Kappa of two raters with an interval from resampled clusters."""
+def cluster_kappa(pairs: Sequence[tuple[int, int]], clusters: Sequence[Hashable], classes: int) -> Estimate:
+    """Kappa of two raters with its interval."""
     if not len(pairs):
         return EMPTY
-    position, n = _positions(clusters)
+    position, n = positions(clusters)
     counts = np.zeros((n, classes, classes))
     first, second = np.array(pairs, dtype=int).T
     np.add.at(counts, (position, first, second), 1)
-    value = float(_kappa(counts.sum(axis=0)[None])[0])
-    picks = rng.integers(n, size=(samples, n))
-    return from_draws(value, _kappa(counts[picks].sum(axis=1)), len(pairs), n)
+    whole = counts.sum(axis=0)
+    share = counts.sum(axis=(1, 2)) / len(pairs)
+    found = LeftOut(_kappa(whole[None])[0], _kappa(whole - counts), share)
+    return estimate(found, len(pairs), COEFFICIENT)
 
 
-def cluster_draws(
-    values: np.ndarray, clusters: Sequence[Hashable], rng: np.random.Generator, samples: int = 2000
-) -> np.ndarray:
-    """Means of the columns of `values` [items, k] in resampled clusters: [samples, k].
-
-    All columns see the same resamples, so a difference of two columns is a paired one.
-    """
-    position, n = _positions(clusters)
-    sums = np.zeros((n, values.shape[1]))
-    np.add.at(sums, position, values)
-    times = resampled(n, rng, samples)
-    counts = np.bincount(position, minlength=n).astype(float)
-    # Summed cluster by cluster: a matrix product may round in another way with another number of threads.
-    total = sum(times[:, i : i + 1] * sums[i] for i in range(n))
-    return total / (times @ counts)[:, None]
+# --- in words ---------------------------------------------------------------------------------------------
 
 
-def from_draws(value: float, draws: np.ndarray, n: int, clusters: int, null: float | None = None) -> Estimate:
-    """An estimate whose interval (and p-value against `null`) come from draws of `cluster_draws`."""
-    if clusters < MIN_CLUSTERS:
-        return Estimate(value, float("nan"), float("nan"), n)
-    return Estimate(value, *_interval(draws), n, None if null is None else _two_sided(draws, null))
+def direction(low: float, high: float, null: float = 0.0) -> int:
+    """1 if the interval lies above `null`, -1 if below, 0 if it holds it or does not exist."""
+    return int(low > null) - int(high < null)
+
+
+def clear(low: float, high: float, null: float = 0.0) -> bool:
+    """Whether an interval leaves out `null`; one that could not be had is not clear."""
+    return direction(low, high, null) != 0
+
+
+def in_words(mean: Any, low: Any, high: Any, digits: int = 2, sign: str = "") -> str:
+    """`mean [low, high]`; the mean alone without an interval, a dash without a mean (None or nan)."""
+    known = [x is not None and np.isfinite(x) for x in (mean, low, high)]
+    if not known[0]:
+        return "–"
+    # Adding 0 turns a rounded -0.0 into 0.0.
+    mean, low, high = (
+        f"{round(float(x), digits) + 0.0:{sign}.{digits}f}" if k else ""
+        for x, k in zip((mean, low, high), known, strict=True)
+    )
+    return f"{mean} [{low}, {high}]" if all(known) else mean
+
+
+def said(row: Mapping[str, Any], digits: int = 2) -> str:
+    """`in_words`, signed, of a row with mean, low and high."""
+    return in_words(row["mean"], row["low"], row["high"], digits, "+")
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """`clear`, `not clear`, or that there is no interval, of a row with low and high."""
+    if not np.isfinite(row["low"]):
+        return "no interval"
+    return "clear" if clear(row["low"], row["high"]) else "not clear"

@@ -5,17 +5,23 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+
+from memecmd_utils.errors import MemecmdError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T", bound=BaseModel)
 
 
-class StageOutputError(ValueError):
+class StageOutputError(MemecmdError, ValueError):
     """A file of a run does not have the columns or values that its schema demands."""
 
 
@@ -24,7 +30,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
     """Yield a temporary path beside `target`; on success fsync it and rename it over `target`.
 
     A reader sees the old file or the new one, never half of either. On an exception the
-    temporary file is removed and `target` stays as it was.
+    temporary file is removed and `target` stays as it was. An `OSError` of writing names `target`.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{os.getpid()}.part{target.suffix}")
@@ -33,6 +39,11 @@ def atomic_path(target: Path) -> Iterator[Path]:
         with part.open("rb+") as handle:
             os.fsync(handle.fileno())
         part.replace(target)
+    except OSError as error:
+        # A full disk names no file, and nobody knows the temporary one.
+        if error.errno is not None and error.filename in (None, str(part)):
+            error.filename, error.filename2 = str(target), None
+        raise
     finally:
         part.unlink(missing_ok=True)
 
@@ -49,14 +60,51 @@ def write_text(target: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8", newline="\n")
 
 
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
+
+def guarded(text: str) -> str:
+    """A cell that no spreadsheet takes for a formula: `'` before what begins with =, +, -, @, tab or CR.
+
+    The forms do the same (`templates/guarded.js.j2`). `unguarded` gives the text back, whatever it is.
+
+    >>> [guarded(text) for text in ("=1+1.png", "'=1", "1-2", "'t")]
+    ["'=1+1.png", "''=1", '1-2', "'t"]
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def unguarded(cell: str) -> str:
+    """The text that `guarded` made a cell of; a cell that a person wrote without a guard stays."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
 def write_csv(target: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Path:
-    """Write rows as CSV with `\\n` line ends, atomically; `ValueError` for a field that is no column."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(target, buffer.getvalue())
+    """Write rows as CSV with `\\n` line ends, atomically; `ValueError` for a field that is no column.
+
+    Texts are `guarded`: they may be names of files and words of strangers.
+    """
+    lines = []
+    for row in (dict(zip(columns, columns, strict=True)), *rows):
+        buffer = io.StringIO(newline="")
+        # With this line end the writer quotes every kind of line break in a cell.
+        writer = csv.DictWriter(buffer, columns, lineterminator="\r\n")
+        writer.writerow({k: guarded(v) if isinstance(v, str) else v for k, v in row.items()})
+        lines.append(buffer.getvalue().removesuffix("\r\n") + "\n")
+    write_text(target, "".join(lines))
     return target
+
+
+def write_frame(target: Path, frame: "pd.DataFrame", float_format: str | None = "%.6f") -> None:
+    """Write a table as CSV without its index, texts `guarded`; a sign alone stays as it is."""
+
+    import pandas as pd
+
+    def cell(value: Any) -> Any:
+        return guarded(value) if isinstance(value, str) and len(value) > 1 else value
+
+    safe = frame.apply(lambda column: column if pd.api.types.is_numeric_dtype(column) else column.map(cell))
+    write_text(target, safe.to_csv(index=False, float_format=float_format, lineterminator="\n"))
 
 
 def dumps(value: Any) -> str:

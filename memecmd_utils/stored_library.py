@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from memecmd_utils import storage
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.retrieval import MemeIndex, Ranking, rank_candidates, rounding_bound, weigh
 
 ROWS, IDS, STATE = "rows.f16", "ids.txt", "library.json"
@@ -30,7 +31,7 @@ Blocks = Iterable[tuple[Sequence[str], np.ndarray]]
 shorter, or zeros where a meme lacks that text. One block may be a memory map of the whole library."""
 
 
-class LibraryError(ValueError):
+class LibraryError(MemecmdError, ValueError):
     """The folder holds no whole library, or what is to be added does not fit."""
 
 

@@ -56,7 +56,7 @@ class StudyData:
 
     @cached_property
     def clusters(self) -> list[str]:
-        """Dialogue id of every row: what is resampled."""
+        """Dialogue id of every row: what intervals are over."""
         return [q.dialogue.dialogue_id for q in self.asked]
 
     @cached_property

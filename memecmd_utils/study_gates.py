@@ -73,19 +73,19 @@ def layout(data: StudyData) -> np.ndarray:
 def sent(data: StudyData, top1: np.ndarray, rule: GateRule, rates: np.ndarray | None = None) -> np.ndarray:
     """Where the gate opens for each of several sets of best scores, [sets, turns] to booleans of that shape.
 
-    Scale and theta0 of a dialogue come from the other half (`selection.halves`), or from all dialogues where
-    the other half has no score. `rates` [sets, 2]: the rate wanted on what half a and half b were fitted on,
-    by default the profile's; nan gives a gate that never opens.
+    Scale and theta0 of a dialogue come from the other half (`selection.halves`), or from the dialogues that
+    have a score where the other half has none. `rates` [sets, 2]: the rate wanted on what half a and half b
+    were fitted on, by default the profile's; nan gives a gate that never opens.
     """
     where, split = layout(data), halves(data.dialogues)
     names = np.array([split[d.dialogue_id] for d in data.dialogues])
     scores = np.where(where >= 0, top1[:, where], -np.inf)
     out = np.zeros(top1.shape, dtype=bool)
+    if not (where >= 0).any():
+        return out
     for number, half in enumerate("ab"):
-        fit = (names != half) & (where >= 0).any(axis=1)
-        fit = fit if fit.any() else (where >= 0).any(axis=1)
-        here = names == half
-        if not here.any() or not fit.any():
+        fit, here = _fitted_on(names, where, half), names == half
+        if not here.any():
             continue
         scale = [
             standard_scale(list(one[fit])) if rule.scale == "standard" else ScoreScale() for one in scores
@@ -104,12 +104,18 @@ def sent(data: StudyData, top1: np.ndarray, rule: GateRule, rates: np.ndarray | 
     return out
 
 
+def _fitted_on(names: np.ndarray, where: np.ndarray, half: str) -> np.ndarray:
+    """Dialogues that a half's gate is fitted on, as in `selection.calibrate`: booleans."""
+    other, scored = names != half, (where >= 0).any(axis=1)
+    return other if (other & scored).any() else scored
+
+
 def fit_rates(data: StudyData, sent_by: np.ndarray) -> np.ndarray:
     """Rate of memes where each half is fitted, [sets, turns] to [sets, 2]; nan if none is sent."""
     names = np.array([halves(data.dialogues)[d.dialogue_id] for d in data.dialogues])
     where, out = layout(data), np.full((len(sent_by), 2), np.nan)
     for number, half in enumerate("ab"):
-        fit = names != half if (names != half).any() else np.full(len(names), True)
+        fit = _fitted_on(names, where, half)
         turns = sum(len(d.summaries) for d, chosen in zip(data.dialogues, fit, strict=True) if chosen)
         places = where[fit][where[fit] >= 0]
         out[:, number] = sent_by[:, places].sum(axis=1) / max(1, turns)

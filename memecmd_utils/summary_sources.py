@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import dialogue_generation, fast_retrieval, llm, retrieval_systems, seeds
-from memecmd_utils.fast_retrieval import MEASURES, Graded, columns, direction, said, with_intervals
+from memecmd_utils.fast_retrieval import MEASURES, Graded, columns, said, with_intervals
 from memecmd_utils.progress import Progress
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import ColdStart, Dialogue, Summary
-from memecmd_utils.statistics import Estimate
+from memecmd_utils.statistics import SHARE, Estimate, direction
 from memecmd_utils.study_data import StudyData
 
 STAGE = "studies"
@@ -25,9 +25,10 @@ JUDGED_ONLY = "nDCG@5 judged only"
 _SCORED = (*MEASURES, JUDGED_ONLY)
 _NAMES = ("embedder", "dialogues", "source")
 TABLE = (
-    *_NAMES, "turns", "no summary", *with_intervals("R@1", "nDCG@5"), "judged@5", *with_intervals(JUDGED_ONLY)
+    *_NAMES, "turns", "no summary", *with_intervals("R@1", "nDCG@5"), "judged@5",
+    *with_intervals(JUDGED_ONLY), "n dialogues",
 )  # fmt: skip
-MINUS_OWN = (*_NAMES, *with_intervals("R@1", "nDCG@5", JUDGED_ONLY))
+MINUS_OWN = (*_NAMES, *with_intervals("R@1", "nDCG@5", JUDGED_ONLY), "n dialogues")
 
 
 def chosen(dialogues: Sequence[Dialogue], run: Run) -> list[Dialogue]:
@@ -129,15 +130,15 @@ def compare(data: StudyData, small: Mapping[str, Sequence[Summary]]) -> Sources:
         measured = {
             name: _measure(data, [of[i] for i in usable], known, embedder) for name, of in there.items()
         }
-        values = np.hstack([part for mine in measured.values() for part in (mine, mine - measured[OWN])])
-        found = fast_retrieval.means(values, known.clusters, data.profile, "summary sources", group)
-        for place, source in enumerate(measured):
-            first = 2 * place * len(_SCORED)
+        for source, mine in measured.items():
             row = {"embedder": embedder, "dialogues": group, "source": source}
             counts = {"turns": len(known.rows), "no summary": len(rows) - len(usable)}
-            table.append({**row, **counts, **_columns(found[first:])})
+            found = fast_retrieval.means(mine, known.clusters, SHARE)
+            number = {"n dialogues": found[0].clusters}
+            table.append({**row, **counts, **_columns(found), **number})
             if source != OWN:
-                differences.append({**row, **_columns(found[first + len(_SCORED) :])})
+                minus = fast_retrieval.means(mine - measured[OWN], known.clusters)
+                differences.append({**row, **_columns(minus), **number})
     return Sources(
         pd.DataFrame(table, columns=list(TABLE)), pd.DataFrame(differences, columns=list(MINUS_OWN))
     )
@@ -153,8 +154,8 @@ def _measure(data: StudyData, summaries: Sequence[Summary], known: Graded, embed
 
 
 def _columns(found: Sequence[Estimate]) -> dict[str, float]:
-    """The first estimates of a list as columns of a table."""
-    pairs = zip(_SCORED, found, strict=False)
+    """Estimates of `_SCORED` as columns of a table."""
+    pairs = zip(_SCORED, found, strict=True)
     return {key: value for name, got in pairs for key, value in columns(name, got).items()}
 
 
@@ -178,7 +179,8 @@ def sentence(found: Sources) -> str:
             )
         missing = f", {own['no summary']:.0f} more without a usable summary" if own["no summary"] else ""
         parts.append(
-            f"under {embedder}, {dialogues} dialogues ({own['turns']:.0f} turns{missing}): {OWN} summaries "
+            f"under {embedder}, {dialogues} dialogues ({own['turns']:.0f} turns of {own['n dialogues']:.0f}"
+            f"{missing}): {OWN} summaries "
             f"{own['nDCG@5']:.3f}; {'; '.join(told)}"
         )
     return f"nDCG@5 by source of the summary, {'. '.join(parts)}.".replace(". under", ". Under")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import agreement, seeds, statistics
+from memecmd_utils import agreement, statistics
 from memecmd_utils.human_ratings import Source
 from memecmd_utils.preference_survey import QUESTIONS, KeyRow, SurveyAnswer
 
@@ -86,12 +86,11 @@ def totals(table: pd.DataFrame) -> pd.DataFrame:
     return frame.join(paper, how="outer").sort_values("votes (paper)", ascending=False, na_position="last")
 
 
-def rater_agreement(
-    answers: Iterable[SurveyAnswer], key: Sequence[KeyRow], seed: int = 0, samples: int = 2000
-) -> pd.DataFrame:
-    """Krippendorff's nominal alpha of "was this option chosen", by subtask and over all, memes resampled.
+def rater_agreement(answers: Iterable[SurveyAnswer], key: Sequence[KeyRow]) -> pd.DataFrame:
+    """Krippendorff's nominal alpha of "was this option chosen", by subtask and over all, interval over memes.
 
-    NaN with one rater, and no interval with fewer than five memes. The paper does not say how many answered.
+    NaN with one rater, and no interval below `statistics.MIN_CLUSTERS` memes; the paper's survey has five. It
+    does not say how many answered.
     """
     counted = latest(answers)
     raters = sorted({answer.rater for answer in counted})
@@ -106,13 +105,13 @@ def rater_agreement(
                     values[i, j] = option in chosen[rater, item, asked]
         of = statistics.EMPTY
         if len(raters) > 1 and units:
-            rng = seeds.rng(seed, "bootstrap", "preference survey", subtask)
-            of = agreement.alpha_interval(values, [item for item, _, _ in units], "nominal", rng, samples)
+            of = agreement.alpha_interval(values, [item for item, _, _ in units], "nominal")
         rows[subtask] = {
             "alpha": of.mean,
             "low": of.low,
             "high": of.high,
             "options": of.n,
+            "memes": of.clusters,
             "raters": len(raters),
         }
     return pd.DataFrame.from_dict(rows, orient="index")

@@ -15,6 +15,11 @@ from memecmd_utils.statistics import EMPTY, Estimate
 Key = tuple[str, int]
 Values = dict[Key, float]
 METRICS = ("judge", "consistency")
+TABLE_1 = (
+    "dataset", "metric", "strategy", "mean", "low", "high", "n", "dialogues", "unscored", "difference"
+)  # fmt: skip
+EFFECTS = ("effect", "metric", "comparison", "mean", "low", "high", "n", "dialogues", "p", "p_holm")
+JUDGE_CHECK = ("judge", "score", "auc", "low", "high", "n", "dialogues", "tells apart")
 
 
 def judge_values(ratings: Sequence[Rating], strategy: str, names: set[str], n_turns: int) -> Values:
@@ -55,21 +60,13 @@ def consistency_values(
     }
 
 
-def _estimate(values: Values, profile: Profile, *name: str) -> Estimate:
-    rng = seeds.rng(profile.seed, "bootstrap", *name)
-    keys = list(values)
-    return statistics.cluster_mean(
-        [values[key] for key in keys], [key[0] for key in keys], rng, profile.bootstrap_samples
-    )
-
-
 def table_1(
     ratings: Sequence[Rating],
     consistency: Sequence[Consistency],
     dialogues: Sequence[Dialogue],
     profile: Profile,
 ) -> pd.DataFrame:
-    """One row per source, length, metric and strategy: mean, interval, n, unscored, difference to Random."""
+    """One row per source, length, metric and strategy: mean, interval, items, difference to Random."""
     judged = _of_first_judge(ratings)
     rows = []
     for kind in ("news", "role"):
@@ -84,7 +81,8 @@ def table_1(
                         values = judge_values(judged, strategy, names, n)
                     else:
                         values = consistency_values(consistency, strategy, names, n)
-                    cells[strategy] = _estimate(values, profile, kind, str(n), metric, strategy)
+                    clusters = [dialogue for dialogue, _ in values]
+                    cells[strategy] = statistics.cluster_mean(list(values.values()), clusters)
                 baseline = cells.get("random", EMPTY).mean
                 for strategy, cell in cells.items():
                     asked = _counted(judged, strategy, names, n) if metric == "judge" else []
@@ -98,12 +96,12 @@ def table_1(
                             "low": cell.low,
                             "high": cell.high,
                             "n": cell.n,
+                            "dialogues": cell.clusters,
                             "unscored": missing,
                             "difference": cell.mean - baseline,
                         }
                     )
-    columns = ["dataset", "metric", "strategy", "mean", "low", "high", "n", "unscored", "difference"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=list(TABLE_1))
 
 
 def _mark(cells: Mapping[str, float]) -> dict[str, str]:
@@ -119,7 +117,7 @@ def _mark(cells: Mapping[str, float]) -> dict[str, str]:
 
 
 def table_1_printed(table: pd.DataFrame) -> pd.DataFrame:
-    """Table 1 in the paper's form: a row per dataset, cells `mean [low, high] (n) ↑difference`."""
+    """Table 1 in the paper's form: a row per dataset, cells `mean [low, high] (n=memes in dialogues) ↑`."""
     out = []
     for dataset, of_dataset in table.groupby("dataset", sort=False):
         kind, n = dataset.split("-")
@@ -131,7 +129,8 @@ def table_1_printed(table: pd.DataFrame) -> pd.DataFrame:
                 text = marks.get(strategy, "–")
                 if np.isfinite(cell.low):
                     text += f" [{cell.low:.2f}, {cell.high:.2f}]"
-                text += f" (n={cell.n}{f', {cell.unscored} unscored' if cell.unscored else ''})"
+                text += f" (n={cell.n}{f' in {cell.dialogues}' if cell.n else ''}"
+                text += f", {cell.unscored} unscored)" if cell.unscored else ")"
                 if strategy != "random" and np.isfinite(cell.difference):
                     text += f" {'↑' if cell.difference >= 0 else '↓'}{abs(cell.difference):.2f}"
                 row[f"{metric}: {strategy}"] = text
@@ -176,29 +175,23 @@ def effects(
     rows = []
     control = "random_same_turns"
     if control not in profile.strategies:
-        return pd.DataFrame(
-            columns=["effect", "metric", "comparison", "mean", "low", "high", "n", "p", "p_holm"]
-        )
+        return pd.DataFrame(columns=list(EFFECTS))
     for metric in (*(("grade",) if grades else ()), "judge", "consistency", "consistency u_t+1"):
         for strategy in ("greedy", "sampling"):
             rng = seeds.rng(profile.seed, "effect", metric, strategy)
-            got = statistics.paired_difference(
-                values(metric, strategy), values(metric, control), rng, profile.bootstrap_samples
-            )
+            got = statistics.paired_difference(values(metric, strategy), values(metric, control), rng)
             primary = metric != "consistency u_t+1"
             rows.append(
                 _effect("choice" if primary else "choice (secondary)", metric, f"{strategy} - {control}", got)
             )
         rng = seeds.rng(profile.seed, "effect", metric, "timing")
-        got = statistics.unpaired_difference(
-            values(metric, control), values(metric, "random"), rng, profile.bootstrap_samples
-        )
+        got = statistics.unpaired_difference(values(metric, control), values(metric, "random"), rng)
         rows.append(_effect("timing", metric, f"{control} - random", got))
     table = pd.DataFrame(rows)
     primary = table.effect == "choice"
     table["p_holm"] = np.nan
     table.loc[primary, "p_holm"] = statistics.holm(list(table.loc[primary, "p"]))
-    return table
+    return table[list(EFFECTS)]
 
 
 def _effect(effect: str, metric: str, comparison: str, got: Estimate) -> dict[str, object]:
@@ -210,17 +203,23 @@ def _effect(effect: str, metric: str, comparison: str, got: Estimate) -> dict[st
         "low": got.low,
         "high": got.high,
         "n": got.n,
+        "dialogues": got.clusters,
         "p": np.nan if got.p is None else got.p,
     }
 
 
 def judge_check(ratings: Sequence[Rating], profile: Profile) -> pd.DataFrame:
-    """AUC of each judge between greedy's and random_same_turns' memes, raw and centred (analysis plan)."""
+    """AUC of each judge between greedy's and random_same_turns' memes (analysis plan).
+
+    `score`: `centred` and `raw` of a judge whose scores are centred, `rating` of one that gives numbers.
+    `tells apart`: `yes`, `no` (the interval holds 0.5), `reversed` (it prefers random memes), `no interval`.
+    """
     rows = []
     for judge in dict.fromkeys(r.judge for r in ratings):
         mine = [r for r in ratings if r.judge == judge and r.overall is not None]
         mine = [r for r in mine if r.judge_unit == "meme" or r.n_turns == profile.n_turns]
-        for score in ("overall", "raw"):
+        centred = any(r.raw is not None for r in mine)
+        for score, name in (("overall", "centred" if centred else "rating"), ("raw", "raw")):
             of = {
                 strategy: [
                     (r.dialogue_id, getattr(r, score))
@@ -231,34 +230,40 @@ def judge_check(ratings: Sequence[Rating], profile: Profile) -> pd.DataFrame:
             }
             if not of["greedy"] or not of["random_same_turns"]:
                 continue
-            rng = seeds.rng(profile.seed, "judge check", judge, score)
-            got = statistics.cluster_auc(of["greedy"], of["random_same_turns"], rng)
-            told_apart = bool(np.isfinite(got.low) and not got.low <= 0.5 <= got.high)
+            got = statistics.cluster_auc(of["greedy"], of["random_same_turns"])
+            apart = {1: "yes", -1: "reversed", 0: "no"}[statistics.direction(got.low, got.high, 0.5)]
             rows.append(
                 {
                     "judge": judge,
-                    "score": "centred" if score == "overall" else "raw",
+                    "score": name,
                     "auc": got.mean,
                     "low": got.low,
                     "high": got.high,
                     "n": got.n,
-                    "tells apart": told_apart,
+                    "dialogues": got.clusters,
+                    "tells apart": apart if np.isfinite(got.low) else "no interval",
                 }
             )
-    return pd.DataFrame(rows, columns=["judge", "score", "auc", "low", "high", "n", "tells apart"])
+    return pd.DataFrame(rows, columns=list(JUDGE_CHECK))
 
 
-def case_dialogues(placements: Sequence[Placement], dialogues: Sequence[Dialogue]) -> list[str]:
-    """First news and first role dialogue, by id, where greedy, sampling and random all place a meme."""
+def case_strategies(profile: Profile) -> list[str]:
+    """The strategies of Figure 5 and Table 2 that a run has, in the paper's order."""
+    return [name for name in ("greedy", "sampling", "random") if name in profile.strategies]
+
+
+def case_dialogues(
+    placements: Sequence[Placement], dialogues: Sequence[Dialogue], profile: Profile
+) -> list[str]:
+    """First news and first role dialogue, by id, where every one of the case strategies places a meme."""
+    compared = set(case_strategies(profile))
     have: dict[str, set[str]] = {}
     for placed in placements:
         have.setdefault(placed.dialogue_id, set()).add(placed.strategy)
     found = []
     for kind in ("news", "role"):
         for dialogue in sorted(dialogues, key=lambda d: d.dialogue_id):
-            if dialogue.kind == kind and {"greedy", "sampling", "random"} <= have.get(
-                dialogue.dialogue_id, set()
-            ):
+            if dialogue.kind == kind and compared and compared <= have.get(dialogue.dialogue_id, set()):
                 found.append(dialogue.dialogue_id)
                 break
     return found
@@ -267,12 +272,12 @@ def case_dialogues(placements: Sequence[Placement], dialogues: Sequence[Dialogue
 def table_2(
     cases: Sequence[str], ratings: Sequence[Rating], consistency: Sequence[Consistency], profile: Profile
 ) -> pd.DataFrame:
-    """Table 2: judge and consistency of the case studies, a row per dialogue and strategy (5a-5f)."""
+    """Table 2: judge and consistency of the chats of Figure 5, a row each (5a-5f); all their turns count."""
     judged = _of_first_judge(ratings)
     rows = []
     letters = iter("abcdef")
     for name in cases:
-        for strategy in ("greedy", "sampling", "random"):
+        for strategy in case_strategies(profile):
             judge = judge_values(judged, strategy, {name}, profile.n_turns)
             texts = consistency_values(consistency, strategy, {name}, profile.n_turns)
             rows.append(
@@ -286,6 +291,15 @@ def table_2(
                 }
             )
     return pd.DataFrame(rows, columns=["case", "dialogue", "strategy", "memes", "judge", "consistency"])
+
+
+def beside_paper(table: pd.DataFrame) -> pd.DataFrame:
+    """A `table_2` with the paper's own cells of the same strategies: of other dialogues, memes and judges."""
+    printed = pd.read_csv(paths.data / "paper" / "table2.csv")
+    printed.index = [printed.groupby("strategy").cumcount(), printed.strategy]  # which dialogue, strategy
+    mine = pd.MultiIndex.from_arrays([pd.factorize(table["dialogue"])[0], table["strategy"]])
+    beside = printed[["judge", "consistency"]].add_suffix(" (paper)").reindex(mine)
+    return table.assign(**{name: beside[name].to_numpy() for name in beside})
 
 
 def gaps_of(places: Iterable[Key]) -> list[int]:

@@ -14,9 +14,17 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import literary_devices, llm, prompting, seeds, template_prompts, template_replies
+from memecmd_utils import (
+    literary_devices,
+    llm,
+    prompting,
+    seeds,
+    template_images,
+    template_prompts,
+    template_replies,
+)
 from memecmd_utils.llm import Answer, Chat, Image, Request, Sampling
-from memecmd_utils.profiles import Profile
+from memecmd_utils.profiles import Profile, ProfileError
 from memecmd_utils.progress import Progress
 from memecmd_utils.runs import Run
 from memecmd_utils.template_pictures import Picture, pictures_in
@@ -51,10 +59,10 @@ class Passes:
             spec, fitting = template_prompts.prompt(name), _fitting(key)
             if name not in fitting:
                 there_are = ", ".join(fitting)
-                raise ValueError(f"{key}={name} asks for {spec.kind}; for {key} there are: {there_are}")
+                raise ProfileError(f"{key}={name} asks for {spec.kind}; for {key} there are: {there_are}")
             found.append(spec)
         if not found:
-            raise ValueError("prompt and devices_prompt are both empty: there is nothing to ask")
+            raise ProfileError("prompt and devices_prompt are both empty: there is nothing to ask")
         return cls(tuple(found))
 
     @property
@@ -91,6 +99,28 @@ def sample_of(memes: Sequence[TemplateMeme], n: int | None, seed: int) -> list[T
         order = seeds.rng(seed, "template sample", name).permutation(sorted(ids))
         drawn.update(map(str, order[: take[name] + (name in rest)]))
     return [meme for meme in memes if meme.meme_id in drawn]
+
+
+def shows_pictures(run: Run, profile: Profile | None = None) -> bool:
+    """Whether the run's annotator sees, and a prompt of the profile shows the picture."""
+    profile = profile or run.profile
+    prompts = Passes.of(profile.template_annotation).prompts
+    return profile.llm == "openai" and run.endpoint("annotator").vision and any(s.sees for s in prompts)
+
+
+def sampled(
+    run: Run, memes: Sequence[TemplateMeme], folder: Path | None = None, profile: Profile | None = None
+) -> list[TemplateMeme]:
+    """The memes that `read` asks about: the profile's sample of `memes`, by `sample_of`.
+
+    Where pictures are shown it is drawn among the memes whose picture lies below `folder`, in case there are
+    any: most of ImgFlip's are an address only, and what a model cannot see it reads from the texts.
+    """
+    profile, pool = profile or run.profile, memes
+    if folder is not None and shows_pictures(run, profile):
+        there = template_images.pictures_below(folder)
+        pool = [meme for meme in memes if meme.meme_id in there] or memes
+    return sample_of(pool, profile.template_annotation.sample, profile.seed)
 
 
 def reading_request(
@@ -188,19 +218,33 @@ def read(
     folder: Path | None = None,
     profile: Profile | None = None,
 ) -> list[MemeReading]:
-    """Annotate the profile's sample of `memes` with the run's annotator; `folder` has their pictures.
+    """Annotate the `sampled` of `memes` with the run's annotator; `folder` has their pictures.
 
-    Pictures go to an endpoint that is marked `vision` only. Where the profile has no model (`llm: authored`)
-    it says what to give, and returns no readings. `profile`: the run's, with other prompts.
+    Pictures go to an endpoint that is marked `vision` only, and it is said how many memes have none. Where
+    the profile has no model (`llm: authored`) it says what to give, and returns no readings. `profile`: the
+    run's, with other prompts.
     """
     profile = profile or run.profile
     if profile.llm == "authored":
         print(NOBODY)
         return []
-    sees = profile.llm == "openai" and run.endpoint("annotator").vision
-    drawn = sample_of(memes, profile.template_annotation.sample, profile.seed)
+    shown = folder if folder is not None and shows_pictures(run, profile) else None
+    drawn = sampled(run, memes, shown, profile)
+    if shown is not None:
+        there = template_images.pictures_below(shown)
+        if without := sum(meme.meme_id not in there for meme in memes):
+            print(_without(without, len(memes), shown))
     with run.chat("annotator", STAGE) as chat:
-        return llm.run(annotate(drawn, infos, chat, profile, pictures_in(folder if sees else None)))
+        return llm.run(annotate(drawn, infos, chat, profile, pictures_in(shown)))
+
+
+def _without(number: int, of: int, folder: Path) -> str:
+    if number == of:
+        return (
+            f"none of {of:,} memes has a picture below {folder.name}: they are read from their texts. "
+            "meme_retrieval.fetch fetches some, meme_retrieval.images names a folder of yours"
+        )
+    return f"{number:,} of {of:,} memes have no picture below {folder.name}: the sample is of the others"
 
 
 def reading_counts(

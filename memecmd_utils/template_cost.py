@@ -42,7 +42,7 @@ def estimate(
         said = [message for request in requests for message in request.messages]
         characters = sum(len(message.text) for message in said)
         images = sum(len(message.images) for message in said)
-        each = characters * TOKENS_PER_CHARACTER + images * endpoint.tokens_per_image
+        each = characters * TOKENS_PER_CHARACTER + images * cost.tokens_per_image(endpoint)
         t_in = asked * each / max(1, len(some))
         rows.append(_row(profile, spec, asked * spec.calls, round(t_in), asked * _reply_tokens(spec)))
     table = pd.DataFrame(rows)

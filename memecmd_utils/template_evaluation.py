@@ -12,6 +12,7 @@ from memecmd_utils import (
     memecap,
     paths,
     perceptual_distance,
+    preference_survey,
     seeds,
     template_annotation,
     template_images,
@@ -21,6 +22,7 @@ from memecmd_utils import (
 )
 from memecmd_utils.matching_records import Matches, TemplateMatch
 from memecmd_utils.profiles import Profile
+from memecmd_utils.rating_items import FormError
 from memecmd_utils.runs import Run
 from memecmd_utils.template_memes import Data
 from memecmd_utils.template_prompts import PromptSpec
@@ -89,16 +91,22 @@ def match(run: Run, data: Data, dataset: DataSet) -> Matches | None:
 def confirmed(profile: Profile, matches: Matches | None, dataset: DataSet) -> list[TemplateMatch]:
     """Pairs of all variants, with what a person said of them where the profile names that file (`CONFIRMED`).
 
-    The file is not read where matching was not computed: then there is no pair that it could speak of.
+    Where nothing was matched there is no pair that the file could speak of: then it is not read, and that is
+    said. Else a file that is not there or names another pair raises `LibraryError`.
     """
-    if matches is None:
-        return []
-    pairs = matching_records.merged(matches.pairs)
-    given = getattr(profile.template_matching, CONFIRMED[dataset])
-    if not given or matches.not_computed:
+    pairs = matching_records.merged(matches.pairs) if matches is not None else []
+    key = CONFIRMED[dataset]
+    if not (given := getattr(profile.template_matching, key)):
         return pairs
     file = paths.root / Path(given).expanduser()
-    return matching_records.confirm(pairs, matching_records.read_decisions(file, pairs))
+    if not pairs or matches.not_computed:
+        why = "none was looked for" if matches is None else matches.not_computed or "no pair was kept"
+        print(f"not read: {file.name} (template_matching.{key}) speaks of pairs of {TITLES[dataset]}; {why}")
+        return pairs
+    decisions = matching_records.read_decisions(file, pairs)
+    if not decisions:
+        print(f"{file.name} (template_matching.{key}) says nothing of any pair of {TITLES[dataset]}")
+    return matching_records.confirm(pairs, decisions)
 
 
 def asked_about(spec: PromptSpec) -> tuple[DataSet, Literal["all", "drawn", "matched"]]:
@@ -223,6 +231,32 @@ def _chosen(
         chosen = sorted(chosen, key=lambda meme: place[meme.meme_id])[:DRAWN]
         print(f"{spec.name}: {len(chosen)} memes of {TITLES[dataset]}, drawn (the paper's 11 are not named)")
     return list(chosen)
+
+
+def survey(run: Run, readings: Iterable[MemeReading], folder: Path) -> Path | None:
+    """Write `preference_survey.html` of a run and its key, or say why there is nothing to ask about.
+
+    It needs memes with readings by two systems whose pictures lie below `folder`, and answers that differ.
+    """
+    readings, pictures = list(readings), template_images.pictures_below(folder)
+    pictured = [reading for reading in readings if reading.meme_id in pictures]
+    systems = systems_of(pictured)
+    if not systems:
+        print(
+            "no preference survey: no meme with a picture has readings by two systems "
+            f"({len({r.meme_id for r in readings}):,} memes with readings, "
+            f"{len({r.meme_id for r in pictured}):,} of them with a picture below {folder.name})"
+        )
+        return None
+    try:
+        form, key = preference_survey.choose(systems, seed=run.profile.seed)
+        page = preference_survey.write_form(run.report / "preference_survey.html", form, key, pictures)
+    except FormError as error:
+        print(f"no preference survey: {error}")
+        return None
+    preference_survey.write_key(run.write("survey_key.csv"), key)
+    print(f"ask people: {page.name} compares {', '.join(systems)}; survey_key.csv says whose answer is whose")
+    return page
 
 
 def systems_of(readings: Iterable[MemeReading]) -> dict[str, list[MemeReading]]:

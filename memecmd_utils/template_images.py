@@ -186,3 +186,16 @@ def files_in(folder: Path) -> dict[str, Path]:
     for path in images.pictures_below(folder):
         found.setdefault(path.stem, path)
     return found
+
+
+def pictures_below(folder: Path) -> dict[str, Path]:
+    """Those of `files_in` whose first bytes are a picture's: what can be shown to a model or to people."""
+    return {name: path for name, path in files_in(folder).items() if _is_picture(path)}
+
+
+def _is_picture(path: Path) -> bool:
+    try:
+        with path.open("rb") as handle:
+            return images.looks_like_image(handle.read(16))
+    except OSError:
+        return False

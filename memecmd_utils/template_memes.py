@@ -15,6 +15,7 @@ from memecmd_utils import (
     template_rows,
     template_sources,
 )
+from memecmd_utils.fingerprints import Fingerprints
 from memecmd_utils.profiles import Profile
 from memecmd_utils.runs import Run
 from memecmd_utils.template_records import Cm50, Records
@@ -117,9 +118,12 @@ def note(profile: Profile, folder: Path, found: Mapping[str, Found]) -> None:
     pictures were fetched, so that they do not count as a change at the next `make templates`.
     """
     pictures = template_images.folder_of(profile)
-    n_images = len(images.pictures_below(pictures))
+    there = images.pictures_below(pictures)
     off = ", fetching is off" if profile.meme_retrieval.fetch and not template_sources.may_fetch() else ""
-    state = {**template_sources.states(found), "images": f"{n_images} images below {pictures.name}{off}"}
+    state = {**template_sources.states(found), "images": f"{len(there)} images below {pictures.name}{off}"}
+    if there:
+        with Fingerprints() as known:
+            state["images"] += f", {known.files(there, pictures)}"
     for key in ("confirmed", "confirmed_figmemes"):
         if given := getattr(profile.template_matching, key):
             file = paths.root / Path(given).expanduser()

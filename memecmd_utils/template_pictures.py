@@ -20,7 +20,7 @@ def pictures_in(folder: Path | None) -> Picture:
     A meme without a file, or any where `folder` is None, is annotated from its texts. A picture is known to
     the recordings by the hash of its file, and read again only when it is sent.
     """
-    there = {} if folder is None else template_images.files_in(folder)
+    there = {} if folder is None else template_images.pictures_below(folder)
 
     def find(meme: TemplateMeme) -> Image | None:
         path = there.get(meme.meme_id)

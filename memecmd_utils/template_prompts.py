@@ -15,6 +15,7 @@ from memecmd_utils import prompting
 from memecmd_utils import template_replies as form
 from memecmd_utils.literary_devices import DEVICES, EMOTIONS, FIGMEMES_DEVICES, TWELVE_DEVICES
 from memecmd_utils.llm import Image, Message
+from memecmd_utils.profiles import ProfileError
 from memecmd_utils.template_schemas import TemplateInfo, TemplateMeme
 
 F1, BLEURT, VOTES = "macro F1", "BLEURT, best match", "votes in the survey, with context"
@@ -138,7 +139,7 @@ PROMPTS: dict[str, PromptSpec] = {spec.name: spec for spec in _SPECS}
 def prompt(name: str) -> PromptSpec:
     """The prompt of a name; ValueError lists those that there are."""
     if name not in PROMPTS:
-        raise ValueError(f"no prompt {name!r} for template memes; there are: {', '.join(PROMPTS)}")
+        raise ProfileError(f"no prompt {name!r} for template memes; there are: {', '.join(PROMPTS)}")
     return PROMPTS[name]
 
 

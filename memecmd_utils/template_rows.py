@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 from pydantic import ValidationError
 
+from memecmd_utils.errors import MemecmdError
 from memecmd_utils.template_source_list import MEME_KINDS, SOURCES, files_of
 
 COLUMNS = ("meme_id", "template", "position", "url", "post", "title", "views", "votes", "captions")
@@ -29,7 +30,7 @@ Broken = list[tuple[str, int, str]]
 """What could not be read: file, place in it (from 1), reason."""
 
 
-class RecordsMissing(FileNotFoundError):
+class RecordsMissing(MemecmdError, FileNotFoundError):
     """A folder does not hold what is to be read; the message says what to give."""
 
 

@@ -1,10 +1,12 @@
 """Settings of `make templates`: the rule that makes CM50, its annotation, matching and the tuning of CLIP."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from memecmd_utils.settings import Setting
+from memecmd_utils.settings import Setting, each_once
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TemplateRule(Setting):
@@ -46,7 +48,8 @@ class TemplateAnnotation(Setting):
     labels: Literal["paper", "code"] = "paper"
     """What `antithesis` counts as, which Table 12 names twice: None, or contrast as the paper's code does."""
     sample: int | None = Field(200, ge=1)
-    """Memes to annotate, drawn by seed and template; None: all, which costs what `make templates` says."""
+    """Memes to annotate, drawn by seed and template, by a model that sees among those with a picture; None:
+    all, which costs what `make templates` says."""
     evaluate: list[str] = Field([])
     """Prompts that are asked about memes of MemeCap and FigMemes, to fill Tables 9 to 11."""
     max_tokens: int = Field(1500, ge=64)
@@ -107,7 +110,7 @@ class MemeRetrieval(Setting):
     edge_learning_rate: float = Field(1e-6, gt=0)
     """Where the cosine schedule starts and ends."""
     weight_decay: float = Field(0.1, ge=0)
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: tuple[Beta, Beta] = (0.9, 0.98)
     epsilon: float = Field(1e-8, gt=0)
     selection: Literal["validation", "paper"] = "validation"
     """Which R@1 picks the epoch: the validation set's, or the test set's as the paper's code does."""
@@ -115,6 +118,22 @@ class MemeRetrieval(Setting):
     """Trials of a hyperparameter search before the tuning (the `search` extra); the paper's code makes 15."""
     chinese_model: str | None = None
     """Chinese-CLIP checkpoint to tune on the run's own library; None: not done."""
+
+    @field_validator("baselines")
+    @classmethod
+    def _once(cls, value: list[str]) -> list[str]:
+        return list(each_once(value))
+
+    @model_validator(mode="after")
+    def _a_schedule(self) -> "MemeRetrieval":
+        if self.warmup_epochs > self.epochs:
+            raise ValueError(f"warmup_epochs {self.warmup_epochs:g} must not exceed epochs {self.epochs}")
+        if self.edge_learning_rate > self.learning_rate:
+            raise ValueError(
+                f"edge_learning_rate {self.edge_learning_rate:g}, where the schedule starts and ends, must "
+                f"not exceed learning_rate {self.learning_rate:g}, its peak"
+            )
+        return self
 
 
 class AnnotationMetrics(Setting):

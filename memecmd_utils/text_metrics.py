@@ -204,7 +204,7 @@ class BertScore(CheckpointMetric):
             raise OSError("fetching is off")
         layer = self._layer or model2layers.get(folder.name if folder else self._model)
         if layer is None:
-            raise ValueError(
+            raise model_files.ModelError(
                 f"BERTScore: say which layer of {self._model} counts (annotation_metrics.bertscore_layer)"
             )
         scorer = BERTScorer(model_type=str(folder or self._model), num_layers=layer, idf=False, batch_size=32)

@@ -8,6 +8,8 @@ from typing import Literal
 import numpy as np
 
 BISECTION_STEPS = 60
+EQUAL = 1e-9
+"""Scores no further apart than this, times their size, are equal: they are rounded to nine digits."""
 Form = Literal["exponential", "linear", "fixed"]
 """How the threshold falls after a meme; the paper's is exponential."""
 
@@ -61,7 +63,18 @@ class ScoreScale:
 def standard_scale(top1: Sequence[np.ndarray]) -> ScoreScale:
     """Fit the scale on top-1 scores, one array a dialogue. Equal scores give std 1."""
     pooled = _finite(top1)
-    return ScoreScale(float(pooled.mean()), float(pooled.std()) or 1.0)
+    return ScoreScale(float(pooled.mean()), float(spread(pooled)) or 1.0)
+
+
+def spread(values: np.ndarray, axis: int | None = None) -> np.ndarray:
+    """Standard deviation over `axis`, which is kept; 0 where all values are equal but for rounding.
+
+    NumPy's own is about 1e-17 for three equal values, and what is divided by that explodes.
+    """
+    kept = axis is not None
+    size = np.abs(values).max(axis=axis, keepdims=kept)
+    found = values.std(axis=axis, keepdims=kept)
+    return np.where(np.ptp(values, axis=axis, keepdims=kept) > EQUAL * size, found, 0.0)
 
 
 def _finite(dialogues: Sequence[np.ndarray]) -> np.ndarray:

@@ -5,12 +5,11 @@ Each form's theta0 is fitted to the run's wanted rate on the other half of the d
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import resampling, statistics, study_gates
+from memecmd_utils import statistics, study_gates
 from memecmd_utils.study_data import StudyData
 from memecmd_utils.study_gates import GateRule
 from memecmd_utils.tables import gaps_of
@@ -19,16 +18,9 @@ LINEAR_TURNS = 4
 """Turns after which the linear form has fallen back to theta0."""
 FORMS = ("form", "memes", "rate", "mean gap", "sd of gaps", "follow-ups", "mean grade", "judged")
 """Columns of `forms`, to which it adds a kappa with each marker."""
-DIFFERENCES = ("form", "minus", "measure", "mean", "low", "high", "clear")
+DIFFERENCES = ("form", "minus", "measure", "mean", "low", "high", "clear", "dialogues")
 MEASURES = ("follow-ups", "mean gap", "mean grade")
 BASE = "exponential"
-
-
-class Sums(NamedTuple):
-    """For every measure of a form its two sums by dialogue: the measure is top over bottom."""
-
-    top: np.ndarray
-    bottom: np.ndarray
 
 
 def rules(data: StudyData) -> dict[str, GateRule]:
@@ -69,17 +61,17 @@ def tables(data: StudyData) -> tuple[pd.DataFrame, pd.DataFrame]:
         columns = [*FORMS, *(f"kappa with {name}" for name in markers)]
         return pd.DataFrame(columns=columns), pd.DataFrame(columns=list(DIFFERENCES))
     sent_by, best = placed(data)
-    drawn = resampling.resamples(data, "form of the threshold")
-    sums = {form: _sums(data, sent, best, drawn) for form, sent in sent_by.items()}
-    rows = [_row(data, form, sent, best, sums[form]) for form, sent in sent_by.items()]
+    found = {form: _measured(data, sent, best) for form, sent in sent_by.items()}
+    rows = [_row(data, form, sent, best, found[form].value) for form, sent in sent_by.items()]
     differences = []
     for form in [form for form in sent_by if form != BASE]:
-        found = drawn.differences(sums[form], sums[BASE])
-        for measure, (mean, low, high) in zip(MEASURES, found.T, strict=True):
+        gaps = found[form].minus(found[BASE])
+        ends = statistics.interval(gaps)
+        for measure, mean, low, high, n in zip(MEASURES, gaps.value, *ends, gaps.clusters, strict=True):
             differences.append(
                 {
                     "form": form, "minus": BASE, "measure": measure, "mean": mean, "low": low, "high": high,
-                    "clear": resampling.clear(low, high),
+                    "clear": statistics.clear(low, high), "dialogues": n,
                 }
             )  # fmt: skip
     return pd.DataFrame(rows), pd.DataFrame(differences, columns=list(DIFFERENCES))
@@ -90,22 +82,27 @@ def _grades(data: StudyData, best: np.ndarray) -> np.ndarray:
     return data.gains[np.arange(len(best)), best] / max(1, len(data.truth.graders))
 
 
-def _sums(data: StudyData, sent: np.ndarray, best: np.ndarray, drawn: resampling.Resamples) -> Sums:
-    keys = data.keys
+def _measured(data: StudyData, sent: np.ndarray, best: np.ndarray) -> statistics.LeftOut:
+    """The `MEASURES` of one form."""
+    keys, names = data.keys, list(data.rows_of)
     gaps = {n: gaps_of(keys[row] for row in rows if sent[row]) for n, rows in data.rows_of.items()}
     graded = np.nan_to_num(_grades(data, best)) if data.truth.grades else np.full(len(best), np.nan)
     tops = np.column_stack([follow_ups(data, sent), np.where(sent, graded, 0.0)])
-    top, memes = drawn.sums(tops, data.clusters), drawn.sums(sent.astype(float), data.clusters)
-    length = np.array([sum(gaps[name]) for name in drawn.names], dtype=float)
-    number = np.array([len(gaps[name]) for name in drawn.names], dtype=float)
-    return Sums(np.column_stack([top[:, 0], length, top[:, 1]]), np.column_stack([memes, number, memes]))
+    top = statistics.sums(tops, data.clusters, names)
+    memes = statistics.sums(sent.astype(float), data.clusters, names)
+    length = np.array([sum(gaps[name]) for name in names], dtype=float)
+    number = np.array([len(gaps[name]) for name in names], dtype=float)
+    top = np.column_stack([top[:, 0], length, top[:, 1]])
+    return statistics.ratio(top, np.column_stack([memes, number, memes]))
 
 
-def _row(data: StudyData, form: str, sent: np.ndarray, best: np.ndarray, sums: Sums) -> dict[str, object]:
+def _row(
+    data: StudyData, form: str, sent: np.ndarray, best: np.ndarray, measured: np.ndarray
+) -> dict[str, object]:
     turns = {(d.dialogue_id, s.turn) for d in data.dialogues for s in d.summaries}
     memes = {key for key, is_sent in zip(data.keys, sent, strict=True) if is_sent}
     gaps, grades = gaps_of(memes), _grades(data, best)[sent]
-    found = dict(zip(MEASURES, resampling.ratio(*sums), strict=True))
+    found = dict(zip(MEASURES, measured, strict=True))
     row: dict[str, object] = {
         "form": form, "memes": len(memes), "rate": len(memes) / len(turns), "mean gap": found["mean gap"],
         "sd of gaps": float(np.std(gaps)) if gaps else np.nan, "follow-ups": found["follow-ups"],
@@ -136,8 +133,12 @@ def sentence(forms: pd.DataFrame, differences: pd.DataFrame) -> str:
                 else ""
             )
         )
-    return f"With theta0 fitted to one rate on the other half (reached: {rates}), {'; '.join(parts)}."
+    n = differences["dialogues"].max()
+    return (
+        f"With theta0 fitted to one rate on the other half (reached: {rates}; {n} dialogues), "
+        f"{'; '.join(parts)}."
+    )
 
 
 def _judged(row: Mapping[str, float]) -> str:
-    return f"{resampling.said(row)} ({resampling.verdict(row)})"
+    return f"{statistics.said(row)} ({statistics.verdict(row)})"

@@ -48,11 +48,11 @@ class Throttle:
         """How many requests may be in flight now."""
         return 1 if self.suspect else max(1, int(self.limit))
 
-    async def acquire(self) -> float:
-        """Wait for a slot, first come first served; return the time at which it was given."""
+    async def acquire(self, ahead: bool = False) -> float:
+        """Wait for a slot, first come first served or `ahead` of all; return the time of its being given."""
         if self.in_flight >= self.room or self._waiting:
             turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
+            (self._waiting.appendleft if ahead else self._waiting.append)(turn)
             try:
                 await turn
             except asyncio.CancelledError:

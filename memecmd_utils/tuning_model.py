@@ -55,7 +55,7 @@ class TunedModel:
         kind = getattr(getattr(self.clip, "config", None), "model_type", type(self.model[0]).__name__)
         if kind not in KINDS:
             # ALIGN's image tower has batch norms: in mini-batches they see other numbers than in the batch.
-            raise ValueError(f"{name} is of the kind {kind!r}; can be tuned: {', '.join(KINDS)}")
+            raise model_files.ModelError(f"{name} is of the kind {kind!r}; can be tuned: {', '.join(KINDS)}")
         config, processor = self.clip.config, self.model[0].processor
         self.pictures = Pictures(processor.image_processor, config.vision_config.image_size)
         room = min(TRAINED_TOKENS[kind], config.text_config.max_position_embeddings)

@@ -4,6 +4,8 @@ import difflib
 import re
 from collections.abc import Sequence
 
+from memecmd_utils.task_talk import task_talk
+
 STARTER_CHARS = 2
 STARTER_WINDOW = 6
 """Turns back in which a sentence starter must not come again; beyond it two people may both say 那你."""
@@ -18,6 +20,65 @@ EMOJI = re.compile(
     "[\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\ufe0f\u20e3\u2190-\u21ff\u203c\u2049\u200d"
     "\u231a\u231b\u23e9-\u23fa\u3297\u3299\U000e0020-\U000e007f]"
 )
+# Signs of faces that stand in no ordinary message: strokes, eyes and mouths of ╮(╯▽╰)╭, (≧◡≦), ಠ_ಠ, (；´Д｀).
+FACE_SIGNS = "\u0300-\u036f\u250c-\u254b\u256d-\u2573\uff61-\uff9f▽△▿◕◔◡◠◉ᴗ‿﹏﹃︿︶ಠಥʕʔᴥツ≧≦⊙⌒∀∇ωДд´¯๑٩۶"
+FACES = re.compile(
+    "|".join(
+        (
+            f"[{FACE_SIGNS}]",
+            # Two eyes and a mouth: T_T, ^_^, -_-, @_@, QAQ; o_O, >_<, ^^.
+            r"(?<![A-Za-z0-9])(?!---)([TQxXoOuU^=;@~+\-•・])\s?[_.oOwWvV\-]\s?\1(?![A-Za-z0-9])",
+            r"(?<![A-Za-z0-9])(?:[oO][_.][oO]|0_0)(?![A-Za-z0-9])|[>＞]\s?[_.\-]?\s?[<＜]|\^\^|=\s=|一_一",
+            r"(?<![A-Za-z])(?i:orz|otz|q[auw]q|t[a^]t|[ou]w[ou]|0[vw]0)(?![A-Za-z])",
+            # Smileys: :) ;-) at the end of words, :D XD :3 apart from them.
+            r"[:;][\-~^']?[)(）（](?=$|[\s，。！？~…,.!?])",
+            r"(?<![\w）)])(?:[:;=][\-~^']?[DPpOo3]|[xX]D+)(?![A-Za-z0-9])",
+            # Brackets that hold signs: neither a word nor a number, and more than . or ?
+            r"[(（](?![^()（）]*(?:[1-9\u4e00-\u9fff]|[A-Za-z]{2}))(?=[^()（）]*[^\w\s?!？！.。…,，、~～])[^()（）]{2,14}[)）]",
+        )
+    )
+)
+ASIDES = re.compile(
+    r"(?P<round>[(（]([^()（）]{1,20})(?P<closed>[)）]|$))"
+    r"|[\[［【〔]([\u4e00-\u9fff]{1,6}|[A-Za-z]{2,12})[\]］】〕]"
+    r"|(?<![\d*＊])[*＊]{1,2}(?=[^\s*＊])([^*＊\d]{1,20})[*＊]{1,2}"
+)
+"""What stands in brackets or between asterisks. 【】 and [] also hold the names of a chat program's faces."""
+ACTING = re.compile(
+    "[笑哭泣叹嘻嘿哼咳嗽呜捂挠摊耸眨瞪瞥翻皱撇抿嘟怒羞愣惊汗囧晕吐抖颤喘跪扶抱拥吻歪凑递掏搓]"
+    "|[摇点低抬仰转回]过?头|[转起]身|[站坐跑走]过?[起来下去到]|[挥摆招伸举拍握][了着起出]?[手拳桌肩]"
+    "|[看望盯指拿放端][着向了起出下]|沉默|停顿|沉思|思考|发呆|无奈|尴尬|得意|委屈|激动|兴奋|[开伤]心|高兴|难过|生气|害怕|紧张"
+    "|疑惑|不解|认真|严肃|[小大轻低]声|声音|悄悄|偷偷|默默|缓缓|慢慢|语气|语音|表情|动作|眼神|内心|心想|旁白|狗头|手动|划掉"
+    "|不是$|误$|逃$|(?i:haha|hehe|bushi|doge|lol)"
+)
+"""Acts, feelings and tones, as a stage direction names them."""
+REMARK = re.compile(
+    r"[\dA-Za-z]|^(?:不?[含包限]|除|约|共|即|就是|比如|如果|要是|大概|可能|应该|顺便|其实|虽然|不过|或者|加上|真的|对)"
+    r"|[店站楼路街号室家口边旁区里内外上下前后门院校点分月日天年岁元块钱价费折个只位次那这种人版]$"
+)
+"""Remarks on place, time, number or condition, which people do put into brackets: 那家店（楼下那家）."""
+SENTENCE_SIGN = re.compile(r"[\s，。！？；…~～,.!?;]")
+LABELS = "[AB甲乙丙丁]"
+ROLES = (
+    r"用户|助手|助理|人类|机器人|系统|旁白|客服|AI|User|Assistant|Human|Bot|System|Narrator"
+    r"|(?:角色|说话人|发言人)\w?"
+)
+WEIGHTS = {
+    "谈到了任务本身": 30,
+    "重复了前面说过的话": 6,
+    "照搬了例子": 6,
+    "前面已经说过": 4,
+    "写了人名前缀": 3,
+    "写了括号动作": 3,
+    "用了颜文字": 2,
+    "用了表情符号": 2,
+    "太长": 1,
+    "开头": 1,
+}
+"""How bad a broken rule is, by the words in which the model is told of it. Talk about the task is worse than
+all others together: it is no utterance. What was said before adds nothing to the dialogue; a prefix,
+an act or a face can be read over; a long sentence or a common beginning is only less good."""
+
 PUNCTUATION = re.compile(r"[\s，。！？、；：…—~～·,.!?;:\"'“”‘’（）()《》【】\-]+")
 
 
@@ -31,10 +92,10 @@ def starter(text: str) -> str:
     return bare(text)[:STARTER_CHARS]
 
 
-def violations(text: str, earlier: Sequence[str], max_chars: int) -> list[str]:
+def violations(text: str, earlier: Sequence[str], max_chars: int, names: Sequence[str] = ()) -> list[str]:
     """Return what is wrong with an utterance, in Chinese as it is told to the model; empty if nothing.
 
-    `earlier` are the utterances of the dialogue so far, oldest first.
+    `earlier` are the utterances of the dialogue so far, oldest first; `names` are those of the speakers.
     """
     found = []
     if not bare(text):
@@ -43,6 +104,14 @@ def violations(text: str, earlier: Sequence[str], max_chars: int) -> list[str]:
         found.append(f"太长（{len(text)}字，最多{max_chars}字）")
     if EMOJI.search(text):
         found.append("用了表情符号")
+    if FACES.search(text):
+        found.append("用了颜文字")
+    if prefix := name_prefix(text, names):
+        found.append(f"写了人名前缀（{prefix}）")
+    elif act := stage_direction(text):
+        found.append(f"写了括号动作（{act}）")
+    if talk := task_talk(text):
+        found.append(f"谈到了任务本身（{talk}）")
     if starter(text) in {starter(other) for other in earlier[-STARTER_WINDOW:]}:
         found.append(f"开头“{starter(text)}”和前面的话一样")
     if any(is_copy(text, other) for other in earlier):
@@ -50,6 +119,42 @@ def violations(text: str, earlier: Sequence[str], max_chars: int) -> list[str]:
     elif run := shared_run(text, earlier, REPEATED_CHARS):
         found.append(f"“{run}”前面已经说过")
     return found
+
+
+def severity(broken: Sequence[str]) -> int:
+    """How bad the broken rules that `violations` names are together; fewer and milder ones make it less."""
+    return sum(next((weight for words, weight in WEIGHTS.items() if words in rule), 5) for rule in broken)
+
+
+def stage_direction(text: str) -> str | None:
+    """The act, feeling or tone that `text` puts in brackets or between asterisks, or None.
+
+    At either end of a sentence anything is one but a remark on place, time or number; inside it, what
+    names an act.
+    """
+    for found in ASIDES.finditer(text):
+        inside = next(found[number] for number in (2, 4, 5) if found[number])
+        if not found["round"] or ACTING.search(inside):
+            return found.group()
+        if len(bare(inside)) < 2 or not found["closed"] or FACES.search(found.group()):
+            continue
+        begins = not found.start() or SENTENCE_SIGN.match(text[found.start() - 1])
+        if (begins or not bare(text[found.end() :])) and not REMARK.search(inside):
+            return found.group()
+    return None
+
+
+def name_prefix(text: str, names: Sequence[str] = ()) -> str | None:
+    """The name before a speaker's words, as in 甲： or 【外婆】, also before a second speaker's; or None."""
+    known = "|".join([*map(re.escape, filter(None, names)), LABELS])
+    end = r"[\s\]］】)）*＊]*(?:[(（][^()（）]{1,10}[)）])?"
+    found = re.search(
+        rf"(?:^|(?<=[。！？!?…~\s]))[\s\[［【(（*＊#]*(?:(?:{known}){end}(?:说|道|回复?|问|答)?|(?:{ROLES}){end})\s*[：:]"
+        rf"|^[\[［【(（](?:{known}|{ROLES})[\]］】)）]",
+        text,
+        re.IGNORECASE,
+    )
+    return None if found is None else found.group().strip()
 
 
 def shared_run(text: str, others: Sequence[str], length: int) -> str | None:

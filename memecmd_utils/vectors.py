@@ -1,9 +1,11 @@
 """Recorded vectors: what an encoder computed once is read from disk ever after, also by other runs."""
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,15 +29,29 @@ class RecordedVectors:
     """
 
     def __init__(
-        self, name: str, read_dirs: Sequence[Path], write_dir: Path | None = None, mode: Mode = "auto"
+        self,
+        name: str,
+        read_dirs: Sequence[Path],
+        write_dir: Path | None = None,
+        mode: Mode = "auto",
+        paid: bool = False,
     ) -> None:
-        self.name, self.mode = name, mode
+        """`paid`: vectors cost money, so of several processes one at a time makes them."""
+        self.name, self.mode, self._paid = name, mode, paid
         self._write = shard_folder(write_dir, name) if write_dir else None
         self._vectors: dict[str, np.ndarray] = {}
         self.used_keys: set[str] = set()
-        for read_dir in read_dirs:
-            for path in files_in(shard_folder(read_dir, name), "*.npz"):
-                self._vectors.update(read_shard(path))
+        self._folders = [shard_folder(read_dir, name) for read_dir in read_dirs]
+        self._read: set[Path] = set()
+        self._take_in()
+
+    def _take_in(self) -> None:
+        """Read the shards that were not there before."""
+        for folder in self._folders:
+            for path in files_in(folder, "*.npz"):
+                if path not in self._read:
+                    self._vectors.update(read_shard(path))
+                    self._read.add(path)
 
     def rows(
         self,
@@ -65,7 +81,10 @@ class RecordedVectors:
             missing.sort(key=lambda pair: size(pair[1]), reverse=True)
         with _Bar(len(missing), f"{kind} by {self.name}") as bar:
             for start in range(0, len(missing), BATCH):
-                self._add(missing[start : start + BATCH], encode, kind)
+                with self._alone():
+                    part = [pair for pair in missing[start : start + BATCH] if pair[0] not in self._vectors]
+                    if part:
+                        self._add(part, encode, kind)
                 bar.step(min(BATCH, len(missing) - start), note())
         dim = len(next(iter(self._vectors.values()), ()))
         out = np.empty((len(keys), dim), dtype=np.float32)
@@ -74,6 +93,18 @@ class RecordedVectors:
             part = np.stack([self._vectors[key] for key in keys[start : start + ROWS_AT_ONCE]])
             out[start : start + ROWS_AT_ONCE] = normalise(part.astype(np.float32))
         return out
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait until no other process asks for vectors that are paid for, and take in what it got."""
+        if self._write is None or not self._paid:
+            yield
+            return
+        self._write.mkdir(parents=True, exist_ok=True)
+        with (self._write / ".lock").open("ab") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # released when it is closed, also by a kill
+            self._take_in()
+            yield
 
     def _add(
         self, part: Sequence[tuple[str, Any]], encode: Callable[[list[Any]], np.ndarray], kind: str
@@ -86,6 +117,7 @@ class RecordedVectors:
         if self._write is not None:
             name = hashlib.sha256("".join(fresh).encode()).hexdigest()[:16]
             write_shard(self._write / f"{name}.npz", fresh)
+            self._read.add(self._write / f"{name}.npz")
         self._vectors.update(fresh)
 
 

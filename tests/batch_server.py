@@ -21,6 +21,7 @@ from tiny_server import chat_reply, error
 from memecmd_utils import llm, replies
 from memecmd_utils.batch import BatchBackend
 from memecmd_utils.llm import Chat, Message, Reply, Request, Sampling
+from memecmd_utils.llm_types import InDoubt
 from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Endpoint
 from memecmd_utils.recordings import Recordings
@@ -152,6 +153,10 @@ class BatchServer:
             return 200, json.dumps(value).encode()
 
         match call:
+            case "POST /chat/ID":  # asked at once and not in a batch
+                outcome = self.answer(json.loads(data))
+                outcome = Outcome(chat_reply(outcome)) if isinstance(outcome, str) else outcome
+                return outcome.status, json.dumps(outcome.body).encode()
             case "POST /files":
                 name, content = self._store_upload(data, headers["Content-Type"])
                 return ok({"id": name, "object": "file", "bytes": len(content), "created_at": 1,
@@ -280,7 +285,7 @@ def request(n: int = 1, schema: type[BaseModel] | None = Mood, **changes: Any) -
 def number_of(body: Body) -> int:
     content = body["messages"][0]["content"]
     text = content if isinstance(content, str) else content[0]["text"]
-    return int(re.search(r"[0-9]+", text).group())
+    return int(re.search(r"[0-9]+|$", text).group() or 0)  # 0: a neutral request
 
 
 def mood(body: Body) -> str:
@@ -323,6 +328,13 @@ def completed(url: str, folder: Path, *asked: Request, **options: Any) -> list[A
     backend = backend_for(url, folder, **options)
 
     async def work() -> list[Any]:
-        return await asyncio.gather(*(backend.complete(r) for r in asked), return_exceptions=True)
+        return await asyncio.gather(*(settled(r) for r in asked), return_exceptions=True)
+
+    async def settled(asked: Request) -> Reply:
+        try:
+            return await backend.complete(asked)
+        except InDoubt as doubt:  # as `delivery` does
+            await backend.complete(doubt.neutral)
+            return await backend.complete(asked)
 
     return llm.run(work())

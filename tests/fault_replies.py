@@ -57,6 +57,14 @@ def utterance(messages: list[tuple[str, str]], numbers: Iterator[int]) -> str:
     return "".join(words[:2]) + "，" + "".join(words[2:]) + ENDINGS[next(numbers) % 4]
 
 
+def breaking(text: str, messages: list[tuple[str, str]], numbers: Iterator[int]) -> str:
+    """A line that breaks one of the rules, each time in a way of its own."""
+    history = next((h.group(1) for _, told in reversed(messages) if (h := HISTORY.search(told))), "")
+    said = [line.partition("：")[2] for line in history.splitlines() if "：" in line]
+    ways = [f"（笑）{text}", f"{text}T_T", f"以下是修改后的：{text}", text * 3, *said[-1:]]
+    return ways[next(numbers) % len(ways)]
+
+
 def value_of(schema: dict[str, Any], root: dict[str, Any], text: str, numbers: Iterator[int]) -> Any:
     """A value of a JSON schema."""
     if "$ref" in schema:
@@ -82,7 +90,7 @@ def value_of(schema: dict[str, Any], root: dict[str, Any], text: str, numbers: I
 class Asked:
     """One request as the server reads it."""
 
-    def __init__(self, body: bytes, use_seed: bool = False) -> None:
+    def __init__(self, body: bytes, use_seed: bool = False, breaks: float = 0.0) -> None:
         request = json.loads(body)
         self.messages, self.images = [], []
         for message in request["messages"]:
@@ -95,6 +103,7 @@ class Asked:
         self.schema, self.name, self.model = form.get("schema"), form.get("name", ""), request["model"]
         self.logprobs = bool(request.get("logprobs"))
         self.fingerprint = fingerprint(self.messages, self.name, request.get("seed"))
+        self._breaks = breaks
         self._numbers = drawn(self.messages, self.name, *self.images, request.get("seed") if use_seed else "")
 
     @property
@@ -114,10 +123,15 @@ class Asked:
             logprobs = {"content": [{"token": text, "logprob": -0.1, "top_logprobs": tops}]}
         else:
             text = utterance(self.messages, self._numbers)
-        text = {"cut text": text[: len(text) // 2] if self.schema else "", "empty text": ""}.get(change, text)
+            if next(self._numbers) < 256 * self._breaks:
+                text = breaking(text, self.messages, self._numbers)
+        finish = "length" if change == "cut text" and next(self._numbers) % 2 else "stop"
+        cut = text[: len(text) // 2] if self.schema or finish == "length" else ""
+        spoilt = {"cut text": cut, "empty text": "", "garbled text": text.encode().decode("latin-1")}
+        text = spoilt.get(change, text)
         counts = sum(len(text) for _, text in self.messages), len(text)
         usage = {"prompt_tokens": counts[0], "completion_tokens": counts[1], "total_tokens": sum(counts)}
         message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "finish_reason": "stop", "logprobs": logprobs, "message": message}
+        choice = {"index": 0, "finish_reason": finish, "logprobs": logprobs, "message": message}
         return {"id": "x", "object": "chat.completion", "created": 1, "model": self.model,
                 "choices": [choice], "usage": usage}  # fmt: skip

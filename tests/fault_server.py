@@ -30,20 +30,27 @@ BUSY = ("429 seconds", "429 date", "429 plain", "500", "503", "502 html", "408",
 """Faults for which nobody pays: the model was never asked."""
 LOST = ("time-out", "reset", "half body", "html 200", "bad json", "no choices", "null choices", "empty body")
 """Faults after which the model has answered, but the answer did not arrive."""
-CONTENT = ("cut text", "empty text")
+CONTENT = ("cut text", "empty text", "garbled text")
+"""Faults after which an answer arrives that is not what the model said."""
 HTML = b"<html><body><h1>Bad Gateway</h1></body></html>"
 MODES = ("normal", "500", "429", "401", "404", "silent", "rate")
 
 
 @dataclass
 class Options:
-    """What the server does; `latency` and `hang` in seconds, `rate` in requests a second."""
+    """What the server does; `latency` and `hang` in seconds, `rate` in requests a second.
+
+    `breaks` is the share of utterances that break a rule: a function of the request, as all replies are.
+    Requests that hold the text `refuse` are refused, each time.
+    """
 
     port: int = 0
     mode: str = "normal"
     latency: float = 0.0
     faults: float = 0.0
     content: bool = True
+    breaks: float = 0.0
+    refuse: str = ""
     seed: int = 0
     use_seed: bool = False
     rate: float = 50.0
@@ -108,7 +115,6 @@ class FaultServer:
     def __init__(self, options: Options) -> None:
         self.options, self.lines, self.port = options, [], 0
         self.seen: Counter[str] = Counter()
-        self._spoilt: set[str] = set()
         self._tokens, self._filled = options.burst, time.monotonic()
         self._log = os.open(options.log, os.O_APPEND | os.O_CREAT | os.O_WRONLY) if options.log else None
 
@@ -127,7 +133,11 @@ class FaultServer:
         elif body is None:
             connection.later(0, http(200, b'{"object": "list", "data": []}'))
         else:
-            asked = Asked(body, self.options.use_seed)
+            asked = Asked(body, self.options.use_seed, self.options.breaks)
+            if self.options.refuse and any(self.options.refuse in text for _, text in asked.messages):
+                self._note({"hash": asked.fingerprint, "task": asked.task, "fault": "refused"})
+                connection.later(wait, refusal(403))
+                return
             fault = self.fault(asked.fingerprint)
             reply = asked.reply(fault)
             billed = fault not in BUSY and fault != "rate"
@@ -149,13 +159,9 @@ class FaultServer:
             self._tokens -= 1
         numbers = drawn(self.options.seed, name, self.seen[name])
         if (next(numbers) * 256 + next(numbers)) / 65536 >= self.options.faults:
-            self._spoilt.discard(name)
             return ""
-        kinds = (*BUSY, *LOST, *(CONTENT if self.options.content and name not in self._spoilt else ()))
-        fault = kinds[next(numbers) % len(kinds)]
-        # Never twice in a row: the third attempt would show the error, which is another request.
-        self._spoilt.add(name) if fault in CONTENT else None
-        return fault
+        kinds = (*BUSY, *LOST, *(CONTENT if self.options.content else ()))
+        return kinds[next(numbers) % len(kinds)]
 
     def _send(self, connection: Connection, fault: str, good: bytes) -> None:
         soon = format_datetime(datetime.now(UTC) + timedelta(seconds=1), usegmt=True)

@@ -104,7 +104,7 @@ def annotation(meme_id: str, **changes: object) -> schemas.Annotation:
 
 
 def profile(**changes: object) -> profiles.Profile:
-    return profiles.Profile(**{"name": "made-up", "n_turns": 6, "bootstrap_samples": 200, **changes})
+    return profiles.Profile(**{"name": "made-up", "n_turns": 6, **changes})
 
 
 def rating(turn: int = 2, overall: float | None = 60.0, **changes: object) -> schemas.Rating:

@@ -30,7 +30,10 @@ def test_what_is_left_out_is_the_weight_and_nothing_else() -> None:
     data = study_world.world(weights=(0.4, 0.0, 0.6, 0.0), carried_by={"emotion"})
     frame = ablation.leave_one_out(data)
     none = frame[frame["without"].isin(["delta", "gamma"])]  # they had no weight
-    assert (none[["difference", "difference low", "difference high"]] == 0).all(axis=None)
+    assert (none["difference"] == 0).all() and none["difference low"].isna().all()
+    assert "delta (S-) +0.000 (no interval: too few dialogues, or all alike)" in ablation.ablation_sentence(
+        frame
+    )
     only_beta = study_world.world(weights=(0.0, 0.0, 1.0, 0.0), carried_by={"emotion"})
     alone = ablation.leave_one_out(only_beta)
     beta = alone[(alone["without"] == "alpha") & (alone["measure"] == "R@1")]

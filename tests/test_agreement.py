@@ -101,7 +101,7 @@ def test_faults_in_the_input_are_named() -> None:
     with pytest.raises(ValueError, match="infinite"):
         agreement.krippendorff_alpha(np.array([[1, np.inf], [1, 2]]), "interval")
     with pytest.raises(ValueError, match="12 items, but 2 names"):
-        agreement.alpha_interval(PUBLISHED, ["a", "b"], "nominal", np.random.default_rng(0))
+        agreement.alpha_interval(PUBLISHED, ["a", "b"], "nominal")
 
 
 def made_up_ratings(rng: np.random.Generator, clusters: int) -> tuple[np.ndarray, list[int]]:
@@ -111,57 +111,50 @@ def made_up_ratings(rng: np.random.Generator, clusters: int) -> tuple[np.ndarray
     return (item + rng.normal(0, 10, (3, len(names)))).round(), names
 
 
-@pytest.mark.parametrize("level", ["ordinal", "interval"])
-def test_the_interval_covers_as_it_says(level) -> None:
-    """Of 60 intervals at 95 %, nearly all hold the alpha of a very large sample."""
-    truth = agreement.krippendorff_alpha(made_up_ratings(np.random.default_rng(7), 1000)[0], level)
-    held, middles = 0, []
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        values, names = made_up_ratings(rng, 25)
-        found = agreement.alpha_interval(values, names, level, rng, 200)
+@pytest.mark.parametrize("level", ["nominal", "ordinal", "interval"])
+@pytest.mark.parametrize("clusters", [8, 25])
+def test_the_interval_covers_as_it_says(level, clusters) -> None:
+    """Of 200 intervals 184 or more hold the alpha of a very large sample: 93 %, but for some luck."""
+
+    def made(seed: int, n: int) -> tuple[np.ndarray, list[int]]:
+        values, names = made_up_ratings(np.random.default_rng(seed), n)
+        return (np.sign(values // 10) if level == "nominal" else values), names
+
+    truth = agreement.krippendorff_alpha(made(777, 1000)[0], level)
+    held = 0
+    for seed in range(200):
+        found = agreement.alpha_interval(*made(seed, clusters), level)
         held += found.low <= truth <= found.high
-        middles.append((found.low + found.high) / 2 - found.mean)
-    assert 51 <= held <= 60
-    assert abs(np.mean(middles)) < 0.02, "draws sit around the estimate"
+    assert held >= 184
 
 
 def test_the_interval_is_wider_with_fewer_clusters_and_none_with_very_few() -> None:
     rng = np.random.default_rng(3)
     values, names = made_up_ratings(rng, 30)
-    wide = agreement.alpha_interval(values[:, :60], names[:60], "interval", rng, 300)
-    narrow = agreement.alpha_interval(values, names, "interval", rng, 300)
+    wide = agreement.alpha_interval(values[:, :60], names[:60], "interval")
+    narrow = agreement.alpha_interval(values, names, "interval")
     assert wide.high - wide.low > narrow.high - narrow.low and narrow.n == 150
-    few = agreement.alpha_interval(values[:, :20], names[:20], "interval", rng, 300)
-    assert np.isnan(few.low) and np.isfinite(few.mean) and few.n == 20
-    empty = agreement.alpha_interval(np.full((2, 9), _), names[:9], "nominal", rng, 10)
+    assert (wide.clusters, narrow.clusters) == (12, 30)
+    few = agreement.alpha_interval(values[:, :25], names[:25], "interval")
+    assert np.isnan(few.low) and np.isfinite(few.mean) and few.n == 25
+    empty = agreement.alpha_interval(np.full((2, 9), _), names[:9], "nominal")
     assert np.isnan(empty.mean) and empty.n == 0
-
-
-def test_the_same_seed_gives_the_same_interval() -> None:
-    values, names = made_up_ratings(np.random.default_rng(3), 8)
-    one, two = (
-        agreement.alpha_interval(values, names, "nominal", np.random.default_rng(5), 50) for _ in "ab"
-    )
-    assert one == two
 
 
 @pytest.mark.parametrize("level", ["nominal", "ordinal"])
 def test_only_the_order_matters_below_interval_level_and_for_its_interval(level) -> None:
     values, names = made_up_ratings(np.random.default_rng(4), 8)
     bent = np.exp(values / 10)
-    one, two = (
-        agreement.alpha_interval(v, names, level, np.random.default_rng(1), 50) for v in (values, bent)
-    )
+    one, two = (agreement.alpha_interval(v, names, level) for v in (values, bent))
     assert (one.mean, one.low, one.high) == pytest.approx((two.mean, two.low, two.high))
 
 
-@pytest.mark.parametrize("scale", [None, np.array([[0.0, 1.0, 5.0]])])
-def test_on_average_a_resample_is_like_the_sample(scale) -> None:
-    """Over all 27 resamples of three clusters: a copy of a cluster makes no pairs with it."""
-    clusters = np.array([[4.0, 1, 0], [0, 3, 2], [1, 0, 6]])
-    draws = [np.bincount(drawn, minlength=3).astype(float) for drawn in itertools.product(range(3), repeat=3)]
-    expected, pairs = agreement._chance(clusters, np.array(draws), scale)
-    [total] = agreement._over(clusters.sum(axis=0)[None], scale)
-    assert expected.mean() == pytest.approx(total)
-    assert pairs.mean() == pytest.approx(clusters.sum() * (clusters.sum() - 1))
+@pytest.mark.parametrize("level", agreement.LEVELS)
+def test_without_a_cluster_alpha_is_that_of_the_others(level) -> None:
+    values, names = made_up_ratings(np.random.default_rng(2), 7)
+    values[1, 3] = np.nan
+    names = np.array(names)
+    counts = agreement._count(values, level)
+    got = agreement._alphas(counts, names[counts.kept], 1 - np.eye(7))
+    wanted = [agreement.krippendorff_alpha(values[:, names != i], level) for i in range(7)]
+    assert got == pytest.approx(wanted)

@@ -1,18 +1,19 @@
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import made_up
 import pytest
 
-from memecmd_utils import annotation, llm, paths, prompting
+from memecmd_utils import annotation, llm, paths, prompting, storage
 from memecmd_utils.llm import Chat, Reply, Request
 from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.llm_types import RequestRejected
 from memecmd_utils.profiles import Profile
 from memecmd_utils.recordings import Recordings
 from memecmd_utils.safety import CheckedAnnotationReply
-from memecmd_utils.schemas import AnnotationReply
+from memecmd_utils.schemas import Annotation, AnnotationReply
 from memecmd_utils.storage import dumps
 
 FOUR = {"s_plus": "约饭", "s_minus": "追悼会", "emotion": "开心", "motivation": "想吃"}
@@ -35,6 +36,72 @@ def test_a_meme_without_a_usable_reply_is_kept_with_the_reason() -> None:
     done = annotate(ScriptedBackend(lambda r: "不会" if r.subject == "m2" else dumps(FOUR)))
     assert len(done) == 6 and [a.meme_id for a in done if a.unscored] == ["m2"]
     assert done[2].s_plus == "" and done[2].unscored.startswith("unusable: ")
+
+
+SAME = [
+    ({"s_minus": "约饭"}, "s_minus 和 s_plus 说的一样"),
+    ({"s_minus": "约饭！"}, "s_minus 和 s_plus 说的一样"),
+    ({"s_minus": " 约 饭。"}, "s_minus 和 s_plus 说的一样"),
+    ({"s_plus": "Deadline 前夜", "s_minus": "ＤＥＡＤＬＩＮＥ前夜"}, "s_minus 和 s_plus 说的一样"),
+    ({"s_plus": "朋友约你吃饭的时候", "s_minus": "不是朋友约你吃饭的时候"}, "s_minus 和 s_plus 几乎一样"),
+    ({"s_plus": "和同事在群里闲聊", "s_minus": "和老板在群里闲聊"}, ""),
+    ({"s_plus": "和同事在群里闲聊时发", "s_minus": "和老板在群里闲聊时发"}, "几乎一样"),
+    ({"motivation": "开心"}, "motivation 和 emotion 说的一样"),
+    ({"emotion": "约饭"}, "emotion 和 s_plus 说的一样"),
+    ({"emotion": "无奈的自嘲，想休息", "motivation": "无奈自嘲，想休息"}, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "said"), SAME)
+def test_texts_that_say_the_same_break_a_rule(change, said) -> None:
+    broken = annotation.repetitions(AnnotationReply(**FOUR | change))
+    assert said in "".join(broken) and bool(broken) == bool(said)
+
+
+def test_equal_scenarios_are_asked_for_again_with_the_reason_and_never_kept() -> None:
+    tries: dict[str, int] = {}
+
+    def answer(request: Request) -> str:
+        tries[request.subject] = tries.get(request.subject, 0) + 1
+        mended = request.subject == "m1" and tries["m1"] == 4
+        same = request.subject in ("m1", "m4") and not mended
+        return dumps(FOUR | {"s_minus": "约饭。"} if same else FOUR)
+
+    backend = ScriptedBackend(answer)
+    done = annotate(backend)
+    assert tries == {"m0": 1, "m1": 4, "m2": 1, "m3": 1, "m4": 5, "m5": 1}
+    assert [a.meme_id for a in done if a.unscored] == ["m4"] and not done[4].usable
+    assert done[4].unscored == "violations: s_minus 和 s_plus 说的一样，四项要各说各的"
+    assert (done[4].s_plus, done[4].s_minus, done[1].s_minus) == ("", "", "追悼会")
+    shown = [r.messages[-1].text for r in backend.requests if r.subject == "m4"]
+    assert "说的一样" in shown[3] and shown[0] == shown[2] != shown[3]
+
+
+def test_recordings_with_equal_scenarios_are_replayed_as_unscored(tmp_path: Path) -> None:
+    """Such as were accepted before there was a rule: no error, and nothing is paid for twice."""
+    store = Recordings("annotation", [tmp_path], tmp_path)
+    annotate(ScriptedBackend(lambda r: dumps(FOUR)), recordings=store)
+    store.close()
+    (file,) = tmp_path.rglob("*.jsonl")
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("追悼会", "约饭", 1), encoding="utf-8")
+    stored = Recordings("annotation", [tmp_path])
+    done = annotate(ScriptedBackend([]), recordings=stored, mode="recorded")
+    assert [a.unscored.partition(":")[0] for a in done].count("violations") == 1 and len(done) == 6
+
+
+def test_a_reply_of_any_length_is_compared_soon() -> None:
+    one, other = "ab" * 9_000, "aab" * 6_000
+    start = time.process_time()
+    annotation.repetitions(AnnotationReply(s_plus=one, s_minus=other, emotion=one[1:], motivation=other[1:]))
+    assert time.process_time() - start < 5
+
+
+def test_no_authored_annotation_breaks_the_rule() -> None:
+    authored = storage.read_jsonl(paths.example / "annotations.jsonl", Annotation)
+    assert len(authored) == 200
+    for said in authored:
+        assert annotation.repetitions(AnnotationReply(**said.model_dump(include=set(FOUR)))) == []
 
 
 def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ import pytest
 from memecmd_utils import answers
 
 
-def row(metric: str, comparison: str, mean, low, high) -> dict:
-    return {"metric": metric, "comparison": comparison, "mean": mean, "low": low, "high": high}
+def row(metric: str, comparison: str, mean, low, high, dialogues: int = 9) -> dict:
+    found = {"metric": metric, "comparison": comparison, "mean": mean, "low": low, "high": high}
+    return found | {"dialogues": dialogues}
 
 
 CHOICE, TIMING = "greedy - random_same_turns", "random_same_turns - random"
@@ -14,11 +15,15 @@ CHOICE, TIMING = "greedy - random_same_turns", "random_same_turns - random"
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [(0.1, 0.3, "yes"), (-0.3, -0.1, "worse"), (-0.1, 0.3, "cannot be told"), (None, None, "too few")],
+    [(0.1, 0.3, "yes"), (-0.3, -0.1, "worse"), (-0.1, 0.3, "cannot be told"), (None, None, "cannot be told")],
 )
 def test_the_interval_decides_what_is_said(low, high, verdict) -> None:
     text = answers.beats_random([row("grade", CHOICE, 0.2, low, high)])
-    assert verdict in text and "+0.20" in text and "timing" not in text
+    assert verdict in text and "+0.20" in text and "; 9 dialogues)" in text and "timing" not in text
+
+
+def test_too_few_dialogues_are_called_so() -> None:
+    assert "too few dialogues to say" in answers.beats_random([row("grade", CHOICE, 0.2, None, None, 5)])
 
 
 def test_choice_and_timing_are_told_apart() -> None:

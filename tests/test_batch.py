@@ -220,12 +220,26 @@ def only(*forms: str | None):
     return answer
 
 
-@pytest.mark.parametrize(("form", "batches"), [("json_schema", 1), ("json_object", 2), (None, 3)])
-def test_the_ladder_of_forms(tmp_path: Path, form: str | None, batches: int) -> None:
+@pytest.mark.parametrize(
+    ("form", "batches", "neutral"), [("json_schema", 1, 0), ("json_object", 2, 2), (None, 2, 3)]
+)
+def test_the_ladder_of_forms(tmp_path: Path, form: str | None, batches: int, neutral: int) -> None:
+    """What form is taken is found out at once by a neutral request, and not by a batch a rung."""
     with BatchServer(only(form)).running() as server:
         answers = run(server.url, tmp_path, [request(n) for n in range(4)])
     assert [a.value for a in answers] == [f"{n}号" for n in range(4)]
-    assert server.sizes == [4] * batches
+    assert server.sizes == [4] * batches and server.calls["POST /chat/ID"] == neutral
+
+
+def test_a_first_batch_of_refused_requests_alone_is_held_against_them(tmp_path: Path) -> None:
+    def answer(body: dict) -> str | Outcome:
+        return Outcome(error("not this one", code=403), 403) if number_of(body) > 1 else mood(body)
+
+    with BatchServer(answer).running() as server:
+        for asked, outcomes in (([2, 3], ["rejected"] * 2), ([1, 2], ["accepted", "rejected"])):
+            answers = run(server.url, tmp_path, [request(n) for n in asked])
+            assert [a.outcome for a in answers] == outcomes
+        assert server.calls["POST /chat/ID"] == 1 and "not this one" in answers[1].reason
 
 
 class Loose(RootModel):

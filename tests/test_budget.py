@@ -3,6 +3,7 @@ import gc
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from memecmd_utils import paths
-from memecmd_utils.budget import TOKENS_OUT, Budget, Ledger, tokens_at_most
+from memecmd_utils.budget import TOKENS_OUT, Budget, tiles, tokens_at_most
+from memecmd_utils.ledger import PICTURE_AT_MOST, UNKNOWN, Ledger, Most
 from memecmd_utils.llm import BudgetReached, Image, Message, Reply, Request, Sampling
 
 
@@ -35,7 +37,7 @@ def budget(ledger: Ledger | None = None, **changes) -> Budget:
 
 
 def reserve(ledger: Ledger, usd: float = 1.0, max_calls: int | None = None, max_usd: float | None = None):
-    return ledger.reserve("s", "utterance", usd, 5, max_calls, max_usd)
+    return ledger.reserve("s", "utterance", Most(5, usd / 5), max_calls, max_usd)
 
 
 def reached(made: Budget, asked: Request | None = None) -> str:
@@ -51,13 +53,10 @@ class Mood(BaseModel):
     mood: str
 
 
-def test_the_bound_of_tokens_counts_bytes_messages_pictures_and_the_schema() -> None:
-    picture = Image(image_id="x", load=lambda: pytest.fail("not needed for an estimate"))
-    plain = request("火锅hot")
-    assert tokens_at_most(plain, 765) == 9 + 8
-    two = request(messages=[Message(role="user", text="a"), Message(role="user", text="b", images=[picture])])
-    assert tokens_at_most(two, 765) == 2 + 16 + 765
-    more = tokens_at_most(request("火锅hot", reply_schema=Mood), 0) - 17
+def test_the_bound_of_tokens_counts_bytes_messages_and_the_schema() -> None:
+    assert tokens_at_most(request("火锅hot")) == 9 + 8
+    assert tokens_at_most(request(messages=[Message(role="user", text="a")] * 2)) == 2 + 16
+    more = tokens_at_most(request("火锅hot", reply_schema=Mood)) - 17
     assert more >= len(json.dumps(Mood.model_json_schema()))
 
 
@@ -156,6 +155,185 @@ def test_calls_made_side_by_side_do_not_add_their_underestimates_up() -> None:
     assert fast_time.run(made.reserve(asked)).usd == pytest.approx(200)
 
 
+# --- endpoints that bill more than was reckoned -----------------------------------------------------
+
+
+PICTURE = Image(image_id="x", load=lambda: pytest.fail("not needed for an estimate"))
+
+
+def seen(text: str = "a" * 92, pictures: int = 1) -> Request:
+    return request(messages=[Message(role="user", text=text, images=[PICTURE] * pictures)])
+
+
+def call(made: Budget, asked: Request, tokens_in: int = 1, tokens_out: int = 1) -> float:
+    """One call that is answered; what it was reckoned at."""
+    reserved = fast_time.run(made.reserve(asked))
+    made.settle(reserved, Reply(text="x", tokens_in=tokens_in, tokens_out=tokens_out))
+    return reserved.usd
+
+
+def test_replies_longer_than_asked_for_are_reckoned_with_from_then_on_and_by_the_next_process(
+    tmp_path,
+) -> None:
+    ledger = Ledger(tmp_path / "l")
+    assert call(budget(ledger), request(), tokens_out=30) == pytest.approx(10)
+    assert call(budget(ledger), request(), tokens_out=9) == pytest.approx(60), "and as much again"
+    assert call(budget(ledger), request(task="summary")) == pytest.approx(10), "another task"
+    assert call(budget(ledger, stage="other"), request()) == pytest.approx(10), "another stage"
+    ledger.close()
+    made = budget(Ledger(tmp_path / "l"))
+    assert call(made, request()) == pytest.approx(60) and call(made, request(max_tokens=20)) == pytest.approx(
+        120
+    )
+
+
+def test_what_is_under_way_is_reckoned_anew_too(tmp_path) -> None:
+    ledger, other = Ledger(tmp_path / "l"), Ledger(tmp_path / "l")
+    made = budget(ledger)
+    first, cut_off, _ = (fast_time.run(made.reserve(request())) for _ in range(3))
+    made.settle(first, Reply(text="x", tokens_in=1, tokens_out=30))
+    assert ledger.usd == pytest.approx(30 + 60 + 60)
+    made.settle_unsure(cut_off)
+    for one in (ledger, other, Ledger(tmp_path / "l")):
+        one.sync()
+        assert reserve(one, 1.0) is not None
+        assert one.spent["s", "utterance"].unsure_usd == pytest.approx(60)
+        one.release_abandoned("no such stage")
+    assert Ledger(tmp_path / "l").usd == pytest.approx(30 + 60 + 60 + 3)
+
+
+@pytest.mark.parametrize(
+    ("said", "counted", "first", "then"),
+    [
+        (765, 600, 865, 865),  # less than was said of it
+        (765, 9000, 865, 100 + 2 * 9000),
+        (None, 9000, 100 + PICTURE_AT_MOST, 100 + 2 * 9000),
+        (0, 300, 100, 100 + 2 * 300),
+    ],
+)
+def test_a_picture_is_reckoned_as_said_or_at_the_most_known_and_then_as_counted(
+    said, counted, first, then
+) -> None:
+    made = Budget(stage="s", usd_in=1e6, tokens_per_image=said)
+    assert call(made, seen(), counted) == pytest.approx(first)
+    assert call(made, seen(), counted) == pytest.approx(then)
+    assert call(made, seen(pictures=2), counted) == pytest.approx(100 + 2 * (then - 100)), "each of them"
+    assert call(made, seen("a")) == pytest.approx(then - 91), "also where there is less text beside it"
+    assert call(made, request("a" * 92)) == pytest.approx(100), "texts alone are counted as they are"
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of these tests would jump ahead of a thread."""
+
+    async def here(function, *arguments):
+        return function(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", here)
+
+
+def spend(
+    made: Budget, asked: Request, tokens_in: int, tokens_out: int, at_once: int = 16
+) -> dict[str, float]:
+    """As many calls as the cap allows, `at_once` under way; `lead` is the most that was under way before the
+    first answer, in real money."""
+    found = {"usd": 0.0, "under way": 0, "lead": 0, "calls": 0}
+
+    async def worker() -> None:
+        while True:
+            try:
+                reserved = await made.reserve(asked)
+            except BudgetReached:
+                return
+            found["under way"] += 1
+            if not found["calls"]:
+                found["lead"] = max(found["lead"], found["under way"])
+            await asyncio.sleep(1)
+            found["under way"] -= 1
+            found["calls"] += 1
+            found["usd"] += made.price(tokens_in, tokens_out)
+            made.settle(reserved, Reply(text="x", tokens_in=tokens_in, tokens_out=tokens_out))
+
+    async def main() -> None:
+        await asyncio.gather(*(worker() for _ in range(at_once)))
+
+    fast_time.run(main())
+    return found | {"lead usd": found["lead"] * made.price(tokens_in, tokens_out)}
+
+
+@pytest.mark.parametrize("times", [1, 3, 40])
+@pytest.mark.parametrize("cap", [0.05, 1.1, 20.0])
+def test_a_cap_is_passed_by_no_more_than_what_was_under_way_at_the_first_overrun(
+    tmp_path, no_threads, times, cap
+) -> None:
+    """A model that thinks: it bills several times its `max_tokens`."""
+    prices = {"usd_in": 1.0, "usd_out": 100.0, "max_usd": cap, "tokens_per_image": 765}
+    asked = request(max_tokens=100)  # a cent
+    found = spend(Budget(Ledger(tmp_path / "l"), "s", **prices), asked, 10, 100 * times)
+    assert found["usd"] <= cap + (found["lead usd"] if times > 1 else 0)
+    assert found["lead"] == (16 if cap == 20 else 2 if cap == 1.1 else 1), "few where the cap is near"
+    assert found["usd"] >= cap - 2.5 * times * 0.01, "and it is made use of"
+    again = Budget(Ledger(tmp_path / "l"), "s", **{**prices, "max_usd": found["usd"] + 1})
+    more = spend(again, asked, 10, 100 * times)
+    assert more["usd"] <= 1, "the next process knows from the ledger"
+
+
+@pytest.mark.parametrize("said", [None, 765, 8500])
+def test_a_cap_is_not_passed_with_pictures_that_count_many_tokens(said: int | None) -> None:
+    """gpt-4o-mini: 36,839 tokens for a picture at 15 cents a million; 16 at once."""
+    made = Budget(None, "s", usd_in=0.15, usd_out=0.6, max_usd=0.01, tokens_per_image=said)
+    found = spend(made, seen(), 36_839 + 40, 60)
+    assert 0.005 < found["usd"] <= 0.01 and found["lead"] == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((380, 350), 1), ((512, 512), 1), ((513, 512), 2), ((1024, 1024), 4), ((4096, 4096), 4),
+        ((16, 9000), 4), ((390, 880), 2), ((390, 1797), 4), ((390, 2470), 4), ((768, 2048), 8),
+        ((2048, 4096), 6), ((1, 1), 1),
+    ],
+)  # fmt: skip
+def test_tiles_are_those_of_the_price_list(size: tuple[int, int], expected: int) -> None:
+    """A picture must fit 2,048 by 2,048 pixels, its shorter side 768; then it is cut into squares of 512."""
+    assert tiles(*size) == expected
+
+
+def test_a_larger_picture_is_reckoned_by_its_tiles() -> None:
+    large = PICTURE.model_copy(update={"tiles": 4})
+    asked = request(messages=[Message(role="user", text="a" * 92, images=[large, PICTURE])])
+    made = Budget(stage="s", usd_in=1e6, tokens_per_image=8500)
+    assert fast_time.run(made.reserve(asked)).usd == pytest.approx(100 + 8500 * (3 + 1))
+
+
+def test_a_batch_is_not_held_back_until_one_is_answered() -> None:
+    made = budget(max_usd=100.0)
+
+    async def bulk() -> int:
+        return len([await made.reserve(request(), in_bulk=True) for _ in range(10)])
+
+    assert fast_time.run(bulk()) == 10
+
+
+def test_an_endpoint_that_does_not_count_is_asked_one_by_one_near_the_cap() -> None:
+    made = budget(max_usd=100.0)
+    found = {"most": 0, "now": 0}
+
+    async def one() -> None:
+        reserved = await made.reserve(request())
+        found["now"] += 1
+        found["most"] = max(found["most"], found["now"])
+        await asyncio.sleep(1)
+        found["now"] -= 1
+        made.settle(reserved, Reply(text="x"))
+
+    async def main() -> None:
+        await asyncio.gather(*(one() for _ in range(10)))
+
+    fast_time.run(main())
+    assert found["most"] == 1 and made.ledger.usd == pytest.approx(100)
+
+
 # --- caps -------------------------------------------------------------------------------------------
 
 
@@ -185,7 +363,7 @@ def test_what_the_message_says_when_a_cap_is_reached() -> None:
 
 def test_near_the_cap_calls_in_flight_are_waited_for_because_they_cost_less_than_set_aside() -> None:
     async def main() -> tuple[int, int, float]:
-        made, most, flying = budget(max_usd=30.0), 0, 0
+        made, most, flying = budget(max_usd=31.0), 0, 0
 
         async def call() -> None:
             nonlocal most, flying
@@ -201,8 +379,8 @@ def test_near_the_cap_calls_in_flight_are_waited_for_because_they_cost_less_than
         return ends.count(None), most, made.ledger.usd
 
     done, most, usd = fast_time.run(main())
-    assert most == 3, "three at their most fill the cap"
-    assert done == 21 and usd == pytest.approx(21), "stopping at the first full cap would make it three"
+    assert most == 3, "one until it is answered, then three at their most fill the cap"
+    assert done == 22 and usd == pytest.approx(22), "stopping at the first full cap would make it three"
 
 
 def test_a_call_that_waits_takes_what_another_gives_back() -> None:
@@ -264,7 +442,7 @@ def test_no_cap_is_ever_passed(data: st.DataObject) -> None:
             return
         check()
         await asyncio.sleep(seconds)
-        tokens_in = max(1, round(share * reserved.tokens_in))
+        tokens_in = max(1, round(share * tokens_at_most(asked)))
         reply = Reply(text="x", tokens_in=tokens_in, tokens_out=max(1, round(share * max_tokens)))
         if end != "release":
             real["usd"] += made.price(reply.tokens_in, reply.tokens_out)
@@ -359,7 +537,8 @@ def test_half_a_line_is_seen_by_those_who_already_read_the_file(tmp_path: Path) 
 
 SPENDER = """
 import asyncio, random, sys
-from memecmd_utils.budget import Budget, Ledger
+from memecmd_utils.budget import Budget
+from memecmd_utils.ledger import Ledger
 from memecmd_utils.llm import BudgetReached, Message, Reply, Request, Sampling
 from pathlib import Path
 
@@ -428,7 +607,8 @@ def test_several_processes_on_one_ledger_never_pass_the_caps_together(tmp_path: 
 
 KILLED = """
 import asyncio, sys
-from memecmd_utils.budget import Budget, Ledger
+from memecmd_utils.budget import Budget
+from memecmd_utils.ledger import Ledger
 from memecmd_utils.llm import Message, Reply, Request, Sampling
 from pathlib import Path
 
@@ -490,13 +670,149 @@ def test_many_open_calls_are_entered_in_a_moment_each() -> None:
 
 def test_what_a_killed_batch_had_open_is_taken_back_for_its_stage_only(tmp_path: Path) -> None:
     dead = Ledger(tmp_path / "ledger.jsonl")
-    dead.reserve("annotation", "annotation", 3.0, 5, None, None)
-    dead.reserve("dialogue_generation", "utterance", 2.0, 5, None, None)
+    dead.reserve("annotation", "annotation", Most(1, 3.0))
+    dead.reserve("dialogue_generation", "utterance", Most(1, 2.0))
     dead.close()
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    mine = ledger.reserve("annotation", "annotation", 1.0, 5, None, None)
+    mine = ledger.reserve("annotation", "annotation", Most(1, 1.0))
     assert ledger.usd == pytest.approx(6.0)
     ledger.release_abandoned("annotation")
     assert ledger.usd == pytest.approx(3.0) and mine.name in ledger.open and ledger.calls == 2
     again = Ledger(tmp_path / "ledger.jsonl")
     assert again.usd == pytest.approx(3.0), "written down, not only forgotten"
+
+
+# --- power cuts and damage --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("caps", "fewest", "most"),
+    [
+        ({"max_usd": 400.0}, 1, 39),  # ten dollars a call, more than a thousandth: calls wait, together
+        ({"max_usd": 40_000.0}, 1, 20),  # four calls are a thousandth
+        ({"max_calls": 40}, 1, 39),
+        ({"max_usd": 1e7, "max_calls": 10**6}, 0, 0),
+        ({}, 0, 0),
+    ],
+)
+def test_a_power_cut_takes_no_more_than_a_thousandth_of_a_cap_from_the_ledger(
+    tmp_path, monkeypatch, caps, fewest: int, most: int
+) -> None:
+    path = tmp_path / "usage" / "l"
+    on_disk, real = [b""], os.fsync
+
+    def fsync(handle: int) -> None:
+        is_file = stat.S_ISREG(os.fstat(handle).st_mode)  # its folder is flushed, too
+        kept = path.read_bytes() if is_file else b""
+        real(handle)
+        if is_file:
+            on_disk.append(kept)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    made = budget(Ledger(path), **caps)
+
+    async def one() -> None:
+        await made.reserve(request(), in_bulk=True)
+        kept = tmp_path / f"kept-{len(on_disk)}"
+        kept.write_bytes(on_disk[-1])
+        after = Ledger(kept)
+        if "max_usd" in caps:
+            assert made.ledger.usd - after.usd <= 0.001 * caps["max_usd"] + 1e-9
+        if "max_calls" in caps:
+            assert made.ledger.calls - after.calls <= 0.001 * caps["max_calls"]
+
+    async def many() -> None:
+        await asyncio.gather(*(one() for _ in range(40)))
+
+    asyncio.run(many())
+    assert made.ledger.calls == 40 and fewest <= len(on_disk) - 1 <= most
+
+
+def test_a_call_whose_place_on_the_disk_fails_is_taken_back(tmp_path, monkeypatch) -> None:
+    ledger = Ledger(tmp_path / "l")
+    reserve(ledger)
+
+    def broken(handle: int) -> None:
+        raise OSError(5, "input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="input/output"):
+        asyncio.run(budget(ledger, max_usd=50.0).reserve(request()))
+    assert ledger.calls == 1
+
+
+SETTLED = b'{"s": "gone-1", "in": 4, "out": 2, "usd": 2.5}'
+DAMAGED = [
+    b"\0" * 300, b"garbled", b"{}", b"[1]", b"7", b'"r"', b"\xff\xfe", b"[" * 100_000,
+    b'{"r": "x-1", "stage": "s", "task": "t"}',
+    b'{"r": "x-1", "stage": "s", "task": 5, "usd": 1}',
+    b'{"r": "x-1", "stage": "s", "task": "t", "usd": NaN}',
+    b'{"r": "x-1", "stage": "s", "task": "t", "usd": -1}',
+    b'{"r": "x-1", "stage": "s", "task": "t", "usd": "1"}',
+    b'{"r": "x-1", "stage": "s", "task": "t", "usd": 1, "in": 1, "out": 1, "price": [1]}',
+    b'{"s": "x-1"}', b'{"s": "x-1", "usd": 1}', b'{"s": "x-1", "in": 1, "out": true, "usd": 1}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", DAMAGED, ids=lambda bad: bad[:40].decode(errors="replace"))
+def test_a_damaged_line_counts_as_a_call_at_the_most_and_stops_nothing(tmp_path, bad: bytes) -> None:
+    path = tmp_path / "l"
+    ledger = Ledger(path)
+    ledger.settle(reserve(ledger, 3.0), 1.0, 5, 5)
+    ledger.close()
+    path.write_bytes(path.read_bytes() + bad + b"\n\n")
+    again = Ledger(path)
+    assert (again.damaged, again.calls, again.usd) == (1, 2, pytest.approx(1 + 3))
+    assert reserve(again, 5.0, max_usd=8.0) is None, "the cap holds"
+    assert reserve(again, 5.0, max_usd=20.0) is not None
+    assert again.usd == pytest.approx(1 + 5 + 5), "the dearest call may be the lost one"
+    again.close()
+    assert Ledger(path).usd == pytest.approx(11)
+    made = budget(Ledger(path), max_usd=12.0)
+    assert "spent 11.0000, of it 10.0000 for calls" in reached(made)
+
+
+def test_an_answer_whose_reservation_is_damaged_costs_what_it_says(tmp_path) -> None:
+    path = tmp_path / "l"
+    ledger = Ledger(path)
+    ledger.settle(reserve(ledger, 3.0), 1.0, 5, 5)
+    ledger.close()
+    path.write_bytes(path.read_bytes() + b"\0" * 50 + b"\n" + SETTLED + b"\n")
+    again = Ledger(path)
+    assert (again.damaged, again.calls, again.usd) == (0, 2, pytest.approx(3.5))
+    assert again.spent[UNKNOWN].tokens_in == 4
+    path.write_bytes(SETTLED + b"\n" + b'{"s": "gone-2", "free": true}\n')
+    assert (Ledger(path).calls, Ledger(path).usd) == (1, 2.5), "also where it was deleted"
+
+
+def test_zero_bytes_before_a_whole_line_hide_nothing(tmp_path) -> None:
+    path = tmp_path / "l"
+    ledger = Ledger(path)
+    first = reserve(ledger, 3.0)
+    ledger.close()
+    path.write_bytes(path.read_bytes() + b"\0" * 99 + b'{"s": "%s", "free": true}\n' % first.name.encode())
+    again = Ledger(path)
+    assert (again.damaged, again.calls, again.usd) == (1, 1, pytest.approx(3.0)) and not again.open
+
+
+def test_a_name_that_stands_twice_counts_twice(tmp_path) -> None:
+    path = tmp_path / "l"
+    ledger = Ledger(path)
+    reserve(ledger, 3.0)
+    ledger.close()
+    path.write_bytes(path.read_bytes() * 2)
+    assert (Ledger(path).calls, Ledger(path).usd) == (2, pytest.approx(6))
+
+
+def test_a_ledger_of_an_older_version_is_read(tmp_path) -> None:
+    path = tmp_path / "l"
+    old = [
+        {"r": "x-1", "stage": "s", "task": "utterance", "usd": 3.0},
+        {"s": "x-1", "in": 50, "out": 9, "usd": 1.0},
+        {"r": "x-2", "stage": "s", "task": "utterance", "usd": 4.0},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in old))
+    ledger = Ledger(path)
+    assert (ledger.calls, ledger.usd, ledger.damaged) == (2, 5.0, 0)
+    assert call(budget(ledger), request(), tokens_out=30) == pytest.approx(10)
+    assert ledger.usd == pytest.approx(35), "what it holds open stays as it was entered"

@@ -62,6 +62,17 @@ def test_the_gate_s_path_is_that_of_the_simulation() -> None:
     assert entry(build())["gate"][2] == [1.0, 0.5, True]
 
 
+def test_people_whose_names_begin_alike_have_other_signs() -> None:
+    records = made_page.records()
+    named = [d.model_copy(update={"name_a": "小王", "name_b": "小李"}) for d in records.dialogues]
+    found = entry(
+        chat_browser.build(
+            made_page.Records(**{**vars(records), "dialogues": named}), made_page.profile(), lambda _: 0
+        )
+    )
+    assert found["names"] == {"A": "小王", "B": "小李"} and found["signs"] == {"A": "王", "B": "李"}
+
+
 def test_decisions_are_those_of_the_records_even_where_a_rounded_score_says_otherwise() -> None:
     path = chat_browser.gate_path({2: 0.05, 3: 0.05}, GATE, {2})
     assert path[2][2] and path[3][1] == pytest.approx(0.5 + math.exp(-1)) and not path[3][2]

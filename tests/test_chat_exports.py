@@ -3,6 +3,7 @@ import csv
 import io
 import json
 
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -59,8 +60,8 @@ def test_encodings_are_read_and_kept(tmp_path, mark, codec) -> None:
 
 
 def test_no_encoding_fits(tmp_path) -> None:
-    with pytest.raises(ChatFileError, match=r"chat\.csv: the text is in none of UTF-8, UTF-16 and GB18030"):
-        read(tmp_path, b"speaker,text\n\xff\xff,\x80")
+    with pytest.raises(ChatFileError, match=r'chat\.csv: the text is in none of UTF-8.*FIELDS="encoding='):
+        read(tmp_path, b"speaker,text\n\xff\x81,\x8d")
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
@@ -117,6 +118,190 @@ def test_several_chats_in_the_order_they_were_sent(tmp_path) -> None:
 def test_times_that_cannot_be_compared_leave_the_order_of_the_file(tmp_path, times) -> None:
     rows = f"time,speaker,text\n{times[0]},甲,一\n{times[1]},乙,二\n"
     assert said(read(tmp_path, rows)) == [[("甲", "一"), ("乙", "二")]]
+
+
+# --- what pandas and chat programs write ----------------------------------------------------------------
+
+FRAME = pd.DataFrame({"speaker": list("甲乙丙甲"), "text": list("一二三四")})
+TALK = [list(zip(FRAME.speaker, FRAME.text, strict=True))]
+
+
+def twice(table: str) -> str:
+    return pd.read_csv(io.StringIO(table)).to_csv()
+
+
+INDEXED = {
+    "blank": FRAME.to_csv(),
+    "read again": twice(FRAME.to_csv()),
+    "and again": twice(twice(FRAME.to_csv())),
+    "two levels": FRAME.set_index([pd.Index([0, 0, 1, 1]), pd.Index([3, 2, 1, 0])]).to_csv(),
+    "backwards": FRAME.set_index(pd.Index([3, 2, 1, 0])).to_csv(),
+    "last": FRAME.assign(**{"": [3, 2, 1, 0]}).to_csv(index=False),
+    "blanks": FRAME.assign(**{" ": [3, 2, 1, 0]}).to_csv(index=False),
+    **{
+        f"named {name}": FRAME.to_csv(index_label=name)
+        for name in ("index", "idx", "id", "no", "session", "conversation", "chat", "dialogue_id", "row")
+    },
+}
+
+
+@pytest.mark.parametrize("table", INDEXED.values(), ids=INDEXED)
+def test_an_index_is_no_chat_and_no_order(tmp_path, table) -> None:
+    export = read(tmp_path, table)
+    assert said(export) == TALK
+    export.write(tmp_path / "out.csv", {(0, 1): MEME})
+    out = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
+    assert [line.removesuffix(",,,,,,") for line in (out[1], *out[3:])] == [
+        line for i, line in enumerate(table.splitlines()) if i not in (0, 2)
+    ]
+    assert out[2].startswith(table.splitlines()[2]) and out[2].endswith("greedy")
+
+
+def test_an_index_in_json_is_none_either(tmp_path) -> None:
+    rows = [{"": i, "speaker": who, "text": text} for i, (who, text) in enumerate(TALK[0])]
+    assert said(read(tmp_path, lines(*rows), "c.jsonl")) == TALK
+    rows = [{"session": i, "speaker": who, "text": text} for i, (who, text) in enumerate(TALK[0])]
+    assert said(read(tmp_path, json.dumps(rows), "c.json")) == TALK
+
+
+def test_a_column_that_is_given_is_taken_as_it_is(tmp_path) -> None:
+    table = FRAME.to_csv(index_label="session")
+    assert len(read(tmp_path, table, columns={"chat": "session"}).chats) == 4
+
+
+DAYS = ["2024-05-01 09:05", "2024-05-01 23:59", "2024-05-02 08:00", "2024-05-02 08:01", "2024-05-13 12:30"]
+FORMS = [
+    "%Y-%m-%d %H:%M:%S",
+    "%Y/%m/%d %H:%M",
+    "%m/%d/%Y %I:%M %p",
+    "%d.%m.%y, %H:%M",
+    "%Y年%m月%d日 %H:%M",
+    "%s000",
+]
+
+
+@pytest.mark.parametrize("form", [*FORMS, "%b %d, %Y %I:%M %p", "%m月%d日 %H:%M", "%Y%m%d%H%M%S"])
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [3, 0, 4, 1, 2]])
+def test_numbers_that_restart_every_day_leave_the_order_to_the_time(tmp_path, form, rows) -> None:
+    numbers = [1, 2, 1, 2, 1]
+    stamps = [pd.Timestamp(day) for day in DAYS]
+    times = [str(int(s.timestamp() * 1000)) if form == "%s000" else s.strftime(form) for s in stamps]
+    table = "".join(f'{numbers[i]},"{times[i]}",{"甲乙"[i % 2]},{i}\n' for i in rows)
+    export = read(tmp_path, "no,time,speaker,text\n" + table)
+    assert "".join(text for _, text in said(export)[0]) == "01234"
+    assert "ordered by time, as their numbers repeat" in export.taken
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
+@pytest.mark.parametrize("columns", ["日期,时间,序号", "日期,钟,序号", "日期,x,序号"])
+def test_day_and_time_may_stand_in_two_columns(tmp_path, rows, columns) -> None:
+    """Also the day alone: within it the numbers count."""
+    numbers = [1, 2, 1, 2, 1]
+    table = "".join(f"{DAYS[i].replace(' ', ',')},{numbers[i]},{'甲乙'[i % 2]},{i}\n" for i in rows)
+    export = read(tmp_path, f"{columns},发送人,内容\n{table}")
+    assert "".join(text for _, text in said(export)[0]) == "01234"
+
+
+@pytest.mark.parametrize(
+    ("table", "order", "told"),
+    [
+        # Times of day without a day cannot say which of two messages was first.
+        ("no,time\n1,12:30\n2,12:31\n1,08:00\n", "012", "their place in the file, as their numbers repeat"),
+        ("no,x\n3,\n2,\n2,\n1,\n", "3210", "their numbers, newest first in the file"),
+        ("no,x\n2,\n0,\n1,\n", "120", "their numbers"),
+        # Two messages of one minute in a file with the newest first.
+        ("x,time\n,2024-05-01 12:31\n,2024-05-01 12:30\n,2024-05-01 12:30\n", "210", "time"),
+        # A running number that was given to a file with the newest first, and to one that was sorted.
+        (
+            "index,time\n0,2024-05-03\n1,2024-05-02\n2,2024-05-01\n",
+            "210",
+            "time, the newest first in the file",
+        ),
+        ("index,time\n2,2024-05-01\n0,2024-05-02\n1,2024-05-03\n", "012", "time, against their numbers"),
+        ("turn,time\n1,2024-05-02\n2,2024-05-01\n3,2024-05-03\n", "012", "their place in the file"),
+        # The day stands at the first message of it only.
+        ("date,time\n2024-05-02,08:00\n,08:01\n2024-05-01,12:30\n,12:31\n", "2301", "time"),
+        ("time,x\n5月2日 12:30,\n5月1日 12:30,\n,\n", "210", "time"),
+        ("time,x\n昨天 12:30,\n5月1日 12:30,\n", "01", "their place in the file"),
+    ],
+)
+def test_which_order_is_taken_is_said(tmp_path, table, order, told) -> None:
+    header, *rows = table.splitlines()
+    cells = [f"{row},{'甲乙'[i % 2]},{i}" for i, row in enumerate(rows)]
+    export = read(tmp_path, "\n".join([f"{header},speaker,text", *cells]))
+    assert "".join(text for _, text in said(export)[0]) == order
+    assert f"ordered by {told}; encoding" in export.taken
+
+
+def test_messages_of_a_list_with_the_newest_first_are_turned_round(tmp_path) -> None:
+    talk = [
+        {"sender_name": who, "timestamp_ms": 9000 - i, "content": text}
+        for i, (who, text) in enumerate(TALK[0])
+    ]
+    export = read(tmp_path, json.dumps({"messages": talk}), "c.json")
+    assert said(export) == [TALK[0][::-1]]
+    export.write(tmp_path / "o.json", {(0, 0): MEME})
+    assert "meme_id" in json.loads((tmp_path / "o.json").read_text(encoding="utf-8"))["messages"][3]
+
+
+@pytest.mark.parametrize(
+    ("cells", "chats"),
+    [
+        (["s1", "", "s2", ""], [("s1", "01"), ("s2", "23")]),  # a name at the head of its messages
+        (["s1", "s1", "", "s2"], [("s1", "01"), ("chat", "2"), ("s2", "3")]),
+        (["chat", "chat", "", ""], [("chat", "01"), ("chat #2", "23")]),
+    ],
+)
+def test_rows_without_the_name_of_a_chat(tmp_path, cells, chats) -> None:
+    rows = [f"{cell},{'甲乙'[i % 2]},{i}\n" for i, cell in enumerate(cells)]
+    export = read(tmp_path, "session,speaker,text\n" + "".join(rows))
+    assert [(c.name, "".join(m.text for m in c.messages)) for c in export.chats] == chats
+
+
+def test_the_owner_of_the_telephone_does_not_say_everything(tmp_path) -> None:
+    export = read(tmp_path, "nickname,sender,text\n小王,小王,一\n小王,我,二\n小王,,三\n")
+    assert said(export) == [[("小王", "一"), ("我", "二"), ("", "三")]]
+    assert "speaker is 'sender'" in export.taken and "'nickname' is the same everywhere" in export.taken
+    talk = [{"role": "user", "name": who, "content": text} for who, text in TALK[0]]
+    assert said(read(tmp_path, json.dumps({"messages": talk}), "c.json")) == TALK
+    talk = [{"author": {"id": "1", "name": who}, "content": text} for who, text in TALK[0]]
+    assert said(read(tmp_path, json.dumps({"messages": talk}), "c.json")) == TALK
+
+
+@pytest.mark.parametrize(("inner", "outer"), [("\r\n", "\n"), ("\n", "\r\n"), ("\r", "\n"), ("\n", "\r")])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_line_break_in_a_cell_does_not_change_those_between_rows(tmp_path, inner, outer, last) -> None:
+    table = outer.join(["speaker,text", f'甲,"一{inner}二"', "乙,三"]) + outer * last
+    export = read(tmp_path, table)
+    assert said(export) == [[("甲", f"一{inner}二"), ("乙", "三")]]
+    export.write(tmp_path / "out.csv", {})
+    added = "," + ",".join(MEME_COLUMNS)
+    expected = outer.join([f"speaker,text{added}", f'甲,"一{inner}二",,,,,,', "乙,三,,,,,,"]) + outer * last
+    assert (tmp_path / "out.csv").read_bytes().decode() == expected
+
+
+def test_what_was_read_is_told(tmp_path) -> None:
+    table = "session,时间,发送人,内容\nx,2024-05-01 12:30,甲,一\nx,2024-05-01 12:31,乙,二\ny,,甲,三\n"
+    taken = read(tmp_path, table.encode("gb18030")).taken
+    assert taken == (
+        "3 messages of 2 speakers in 2 chats; "
+        "chat is 'session', time is '时间', speaker is '发送人', text is '内容'; "
+        "ordered by time (1 chat), their place in the file (1 chat); "
+        'encoding GB18030, a guess: FIELDS="encoding=..." names another'
+    )
+
+
+def test_its_owner_names_the_encoding(tmp_path) -> None:
+    columns = chat_exports.parse_columns("encoding=euc_jp, text=was")
+    export = read(tmp_path, "speaker,was\n愛,亜\n".encode("euc_jp"), columns=columns)
+    assert said(export) == [[("愛", "亜")]] and "encoding EUC-JP" in export.taken
+
+
+def test_a_zero_byte_is_not_said_and_is_kept(tmp_path) -> None:
+    export = read(tmp_path, "speaker,text\n小雨,去\0不去\n")
+    assert said(export) == [[("小雨", "去不去")]]
+    export.write(tmp_path / "out.csv", {})
+    assert "去\0不去" in (tmp_path / "out.csv").read_text(encoding="utf-8")
 
 
 def test_messages_without_text_or_sender_are_kept_in_place(tmp_path) -> None:
@@ -287,6 +472,46 @@ def test_a_message_that_brings_its_history_is_a_message(tmp_path) -> None:
 def test_two_chats_of_one_name_stay_two(tmp_path) -> None:
     talk = {"id": "x", "messages": [{"role": "user", "content": "a"}]}
     assert [c.name for c in read(tmp_path, lines(talk, talk), "c.jsonl").chats] == ["x", "x #2"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a", "a", "a #2"], ["a", "a #3", "a #2"]),
+        (["a #2", "a", "a", "a"], ["a #2", "a", "a #3", "a #4"]),
+        (["a", "a #2", "a #2", "a"], ["a", "a #2", "a #2 #2", "a #3"]),
+        ([1, "1", "", None], ["1", "1 #2", "chat 3", "chat 4"]),
+        (["chat 2", None, "chat 2"], ["chat 2", "chat 2 #2", "chat 2 #3"]),
+    ],
+)
+def test_chats_of_any_names_stay_apart(tmp_path, names, expected) -> None:
+    talks = [{"id": name, "messages": [{"role": "user", "content": str(i)}]} for i, name in enumerate(names)]
+    export = read(tmp_path, lines(*talks), "c.jsonl")
+    assert [chat.name for chat in export.chats] == expected
+    assert [chat.messages[0].text for chat in export.chats] == [str(i) for i in range(len(names))]
+    assert [chat.name for chat in read(tmp_path, json.dumps(talks), "c.json").chats] == expected
+
+
+def test_a_chat_and_messages_that_name_one_like_it_stay_apart(tmp_path) -> None:
+    flat = [{"chat_id": "a", "speaker": "x", "text": "1"}, {"chat_id": "a", "speaker": "x", "text": "2"}]
+    whole = {"id": "a", "messages": [{"role": "user", "content": "3"}]}
+    export = read(tmp_path, lines(flat[0], whole, flat[1]), "c.jsonl")
+    assert [(c.name, len(c.messages)) for c in export.chats] == [("a", 2), ("a #2", 1)]
+
+
+def test_two_values_under_one_key_are_refused(tmp_path) -> None:
+    with pytest.raises(ChatFileError, match=r"c\.json: two values under one key, 'a'"):
+        read(
+            tmp_path, '{"a": [{"role": "u", "content": "1"}], "a": [{"role": "u", "content": "2"}]}', "c.json"
+        )
+
+
+def test_a_key_of_ones_own_beside_bare_texts_is_kept(tmp_path) -> None:
+    value = {"dialog": ["一", "二"], "memes": ["x", "y"]}
+    export = read(tmp_path, lines(value), "c.jsonl")
+    export.write(tmp_path / "o.jsonl", {(0, 1): MEME})
+    out = json.loads((tmp_path / "o.jsonl").read_text(encoding="utf-8"))
+    assert {**value, "inserted_memes": [None, MEME]} == out
 
 
 @pytest.mark.parametrize(

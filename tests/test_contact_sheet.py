@@ -1,5 +1,6 @@
 """The contact sheet in a real browser: its buttons make the curation file that the build reads."""
 
+import csv
 import time
 
 import browser
@@ -88,6 +89,31 @@ def test_what_is_marked_comes_back_as_decisions(driver, page) -> None:
     # The build that read this file writes the page anew: marks stored on top of the older one are forgotten.
     cards, _ = page(6, [Decision(cards[1].file, "keep", "")])
     assert driver.find_element("id", "marked").get_attribute("value") == "1"
+
+
+def test_odd_names_come_back_from_a_file_that_no_spreadsheet_runs(driver, page) -> None:
+    names = [
+        " a.png ",
+        "=1+1.png",
+        "'=1+1.png",
+        "-b.png",
+        "@c.png",
+        "\td.png",
+        "\re.png",
+        "f\ng.png",
+        "a.png",
+    ]
+    _, folder = page(1, left_out=[LeftOut(name, "too small", True) for name in names])
+    rows = driver.find_elements("css selector", "tr .choice")
+    assert [row.get_attribute("data-file") for row in rows] == names
+    for row in rows:
+        press(driver, row, "keep")
+    rows[0].find_element("tag name", "input").send_keys("=1+1")
+    found = download(driver, folder, set(names))
+    assert found == {name: Decision(name, "keep", "=1+1" * (name == names[0])) for name in names}
+    with next(folder.glob("*.csv")).open(encoding="utf-8", newline="") as handle:
+        cells = [cell for row in csv.reader(handle) for cell in row]
+    assert not any(cell.startswith(("=", "+", "-", "@", "\t", "\r")) for cell in cells)
 
 
 def test_six_thousand_memes_stay_usable(driver, page) -> None:

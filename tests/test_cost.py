@@ -3,8 +3,8 @@ import socket
 import made_up
 import pytest
 
-from memecmd_utils import cost, llm
-from memecmd_utils.budget import Ledger
+from memecmd_utils import annotation, budget, cost, judges, llm, screenshots
+from memecmd_utils.ledger import Ledger, Most
 from memecmd_utils.profiles import load_profile
 
 LIVE = {
@@ -136,7 +136,8 @@ def test_checks_of_judges_are_counted() -> None:
 
 def test_pictures_are_counted_where_a_model_sees_them() -> None:
     seeing = {"endpoints": {"generator": {**LIVE["endpoints"]["generator"], "vision": True}}}
-    blind, sees = lines(), lines(**seeing)
+    blind = {"endpoints": {"generator": {**seeing["endpoints"]["generator"], "tokens_per_image": 0}}}
+    blind, sees = lines(**blind), lines(**seeing)
     more = sees.tokens_in - blind.tokens_in
     assert more["02 annotation"] == pytest.approx(20 * 765, abs=1)
     dear = {"endpoints": {"generator": {**seeing["endpoints"]["generator"], "tokens_per_image": 8500}}}
@@ -145,6 +146,59 @@ def test_pictures_are_counted_where_a_model_sees_them() -> None:
     local = [lines(judges=[{"kind": "rating", "llm": "local"}], **e) for e in ({}, seeing)]
     stage = "05 judge 1 (rating)"
     assert local[0].tokens_in[stage] == local[1].tokens_in[stage]  # a local judge reads the transcript
+
+
+def test_pictures_cost_what_a_model_that_counts_tiles_bills(tmp_path) -> None:
+    """gpt-4o-mini by OpenAI's price list, over memes and screenshots as they are drawn."""
+    base, tile, per_char = 2833, 5667, made_up.profile().tokens_per_character
+    files = made_up.meme_files(tmp_path, (380, 350))
+    long = made_up.dialogue(texts=tuple(f"{n}：{cost.TYPICAL_UTTERANCE}" for n in range(18)))
+
+    def billed(request: llm.Request, *sizes: tuple[int, int]) -> float:
+        letters = sum(len(message.text) for message in request.messages)
+        return letters * per_char + sum(base + tile * budget.tiles(*size) for size in sizes)
+
+    meme = made_up.meme("m1").model_copy(update={"width": 380, "height": 350})
+    annotations = 20 * billed(annotation.annotation_request(meme, 0, lambda _: ""), (380, 350))
+    ratings = 0.0
+    for n in (6, 12, 18):
+        placed = [made_up.placement(turn, "m1") for turn in range(3, n + 1, 4)]
+        drawn = screenshots.draw(screenshots.chat_from_dialogue(long, placed, n), files)
+        request = judges.rating_request(long, placed, {"m1": meme}, n, 0, ("x", lambda: b""))
+        ratings += 10 * 4 * billed(request, drawn.size)
+    endpoint = {**LIVE["endpoints"]["generator"], "vision": True, "tokens_per_image": 8500}
+    table = lines(n_turns=18, endpoints={"generator": endpoint})
+    assert table.tokens_in["02 annotation"] == pytest.approx(annotations, rel=0.05)
+    assert table.tokens_in["05 judge 1 (rating)"] == pytest.approx(ratings, rel=0.15)
+    real = budget.pictures_of(request) * 8500
+    assert real == pytest.approx(base + tile * budget.tiles(*drawn.size), rel=0.01), "as the cap reckons"
+
+
+VECTORS = {"embedder": {"model": "vectors", "usd_per_million_in": 0.5}}
+
+
+def test_vectors_of_an_endpoint_by_hand() -> None:
+    """6 scenarios, 20 memes of 4 texts, 10 dialogues with 5 summaries of 3 texts: 236 texts, 32 a request."""
+    ends = {"endpoints": {**LIVE["endpoints"], **VECTORS}}
+    row = lines(embedder="endpoint", **ends).loc["04 embedding"]
+    tokens = 6 * 60 + 20 * 160 + 50 * 110
+    assert (row.calls, row.tokens_in, row.tokens_out, row.model) == (8, tokens, 0, "vectors")
+    assert row.usd == pytest.approx(tokens * 0.5 / 1e6)
+    asked = lines(embedder="endpoint", query_instruction="查询：", **ends).loc["04 embedding"]
+    assert asked.tokens_in == pytest.approx(tokens + 50 * 3 * 3 * made_up.profile().tokens_per_character)
+    other = lines(consistency_embedder="endpoint", **ends).loc["04 embedding"]
+    assert 0 < other.tokens_in < row.tokens_in
+    assert "04 embedding" not in lines(**ends).index, "the endpoint is named, but nobody asks it"
+    assert lines(embedder="endpoint", shard="1/2", **ends).calls["04 embedding"] == 1, "scenarios only"
+
+
+def test_what_the_estimate_does_not_know_has_a_row_of_its_own() -> None:
+    ledger = Ledger()
+    for stage, task in (("own_chats", "summary"), ("embedding", "embedding"), ("annotation", "annotation")):
+        ledger.settle(ledger.reserve(stage, task, Most(10, 0.1)), 0.25, 10, 2)
+    table = cost.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
+    assert table.real_usd["other: own_chats summary"] == table.real_usd["other: embedding"] == 0.25
+    assert table.real_usd["total"] == pytest.approx(0.75) and table.calls["other: embedding"] == 0
 
 
 def test_the_papers_size() -> None:
@@ -173,9 +227,9 @@ def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
         ("dialogue_generation", "summary", 31),
         ("evaluation", "rating", 7),
     ):
-        made = ledger.reserve(stage, task, 1.0, 10, None, None)
+        made = ledger.reserve(stage, task, Most(10, 0.1))
         ledger.settle(made, 0.25, tokens, 2)
-    cut_off = ledger.reserve("evaluation", "rating", 1.0, 10, None, None)
+    cut_off = ledger.reserve("evaluation", "rating", Most(10, 0.1))
     ledger.settle(cut_off, 1.0, 0, 0, sure=False)
     table = cost.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
     assert table.real_calls.to_dict() == {

@@ -14,10 +14,17 @@ from tiny_server import Answer, TinyServer, chat_reply, error
 
 from memecmd_utils import llm
 from memecmd_utils.budget import Budget
-from memecmd_utils.delivery import FIRST_WAIT_S, LONGEST_WAIT_S, MAX_TRIES, PROBE_GAP_S, Delivery
+from memecmd_utils.delivery import (
+    FIRST_WAIT_S,
+    LONGEST_WAIT_S,
+    MAX_DOUBTS,
+    MAX_TRIES,
+    PROBE_GAP_S,
+    Delivery,
+)
 from memecmd_utils.llm import BudgetReached, EndpointError, Message, Reply, Request
 from memecmd_utils.llm_backends import ScriptedBackend
-from memecmd_utils.llm_types import RequestRejected, TransientFault
+from memecmd_utils.llm_types import InDoubt, RequestRejected, TransientFault
 from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Endpoint
 from memecmd_utils.throttle import SUSPECT_AFTER, Throttle
@@ -145,6 +152,54 @@ def test_a_rejected_request_comes_back_as_a_reply_and_shows_that_the_endpoint_li
     reply = fast_time.run(delivery.send(request()))
     assert (reply.finish_reason, reply.text) == ("rejected", "400: too long")
     assert delivery.throttle.successes == 1 and delivery.usage.retries == {}
+
+
+def in_doubt(r: Request) -> InDoubt:
+    return InDoubt("400: not this one", request("neutral"), "way")
+
+
+def test_a_doubt_is_settled_by_one_neutral_request_for_all_that_are_in_it() -> None:
+    known: set[str] = set()
+
+    def reply(r: Request):
+        if r.subject == "neutral":
+            known.add("way")
+            return "好"
+        if r.subject.startswith("bad"):
+            return RequestRejected("400: not this one") if known else in_doubt(r)
+        return "好"
+
+    backend = Timed(reply, takes_s=1.0)
+    delivery = delivery_of(backend, cap=8)
+    replies = fast_time.run(send_all(delivery, ["bad 1", "bad 2", "bad 3", 1, 2]))
+    assert [r.finish_reason for r in replies] == [*["rejected"] * 3, "stop", "stop"]
+    assert len(backend.at("neutral")) == 1 and len(backend.sent) == 2 * 3 + 2 + 1 == delivery.usage.calls
+    assert delivery.throttle.in_flight == 0
+
+
+def test_a_doubt_that_is_never_settled_costs_few_requests() -> None:
+    backend = Timed(lambda r: "好" if r.subject == "neutral" else in_doubt(r))
+    reply = fast_time.run(delivery_of(backend).send(request("bad")))
+    assert (reply.finish_reason, reply.text) == ("rejected", "400: not this one")
+    assert len(backend.at("neutral")) == MAX_DOUBTS
+
+
+def test_where_no_neutral_request_gets_through_the_request_is_rejected_and_the_others_go_on() -> None:
+    def reply(r: Request):
+        return {"bad": in_doubt(r), "neutral": fault("status 500")}.get(r.subject, "好")
+
+    replies = fast_time.run(feed(delivery_of(Timed(reply, takes_s=0.5), cap=4), ["bad", *range(800)], 4))
+    assert replies.pop("bad").finish_reason == "rejected"
+    assert {r.finish_reason for r in replies.values()} == {"stop"}
+
+
+def test_a_refused_neutral_request_ends_all_in_one_error() -> None:
+    def reply(r: Request):
+        return EndpointError("the endpoint refuses the request") if r.subject == "neutral" else in_doubt(r)
+
+    backend = Timed(reply, takes_s=0.1)
+    ends = fast_time.run(send_all(delivery_of(backend, cap=4), range(50)))
+    assert {type(end) for end in ends} == {EndpointError} and len(backend.sent) <= 3 * 4
 
 
 # --- among others -----------------------------------------------------------------------------------

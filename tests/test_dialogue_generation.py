@@ -228,6 +228,42 @@ def test_a_broken_rule_is_asked_again_and_kept_with_its_name_if_it_stays() -> No
     assert chat.usage.outcomes["violations"] == 1 and not dialogue.turns[3].violations
 
 
+LONG, ACT, TALK = "今晚" + "吃" * 30, "（叹气）吃面吧", "抱歉，我之前的回答重复了"
+
+
+@pytest.mark.parametrize(
+    ("attempts", "kept"),
+    [
+        ([LONG, TALK, ACT, TALK, TALK], LONG),
+        ([TALK, ACT + "T_T", TALK, ACT, TALK], ACT),
+        ([TALK, "（叹气）" + SAID[0], TALK, TALK, TALK], "（叹气）" + SAID[0]),
+        ([LONG, LONG + "呀", TALK, LONG + "啊", ACT], LONG + "啊"),
+        ([TALK, TALK, TALK, "", TALK + "啊"], TALK + "啊"),
+    ],
+    ids=["mildest", "fewest", "two are milder than talk about the task", "latest of equals", "one at all"],
+)
+def test_of_five_attempts_the_one_with_the_fewest_and_mildest_rules_broken_is_kept(
+    attempts: list[str], kept: str
+) -> None:
+    left = iter(attempts)
+
+    def stubborn(request: Request) -> str:
+        third = request.task == "utterance" and request.subject == "news-1/3"
+        return next(left, attempts[-1]) if third else scripted(request)
+
+    (dialogue,), _ = talk(ScriptedBackend(stubborn))
+    assert dialogue.turns[2].text == kept and dialogue.turns[2].violations
+
+
+def test_a_speakers_own_name_in_an_odd_form_is_a_broken_rule() -> None:
+    def named_in_brackets(request: Request) -> str:
+        third = request.task == "utterance" and request.subject == "news-1/3"
+        return "【外婆】吃面吧" if third else scripted(request)
+
+    (dialogue,), _ = talk(ScriptedBackend(named_in_brackets))
+    assert dialogue.turns[2].violations == ["写了人名前缀（【外婆】）"]
+
+
 REFUSED = Reply(text="", refusal=True)
 
 

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import sys
 from collections import namedtuple
@@ -108,17 +109,22 @@ def test_the_local_model_is_needed_for_live_runs_only() -> None:
 def test_the_local_model_is_ready_with_engine_and_weights(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(doctor.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(local_llm.util, "find_spec", lambda name: object())
     assert state_of("local model", "local").state == "fail"
-    (tmp_path / "qwen2.5-coder-1.5b.gguf").write_bytes(b"x")
+    weights = tmp_path / "qwen2.5-coder-1.5b.gguf"
+    weights.write_bytes(b"x")
+    assert state_of("local model", "local").state == "fail", "cut off"
+    os.truncate(weights, local_llm.find("qwen2.5-coder-1.5b").size)
     assert state_of("local model", "local").state == "ok"
-    monkeypatch.setattr(doctor.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(local_llm.util, "find_spec", lambda name: None)
     assert state_of("local model", "local").state == "fail"
 
 
-def test_weights_of_ones_own_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.util, "find_spec", lambda name: object())
-    monkeypatch.setenv("MEMECMD_GGUF", "own.gguf")
+def test_weights_of_ones_own_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(local_llm.util, "find_spec", lambda name: object())
+    monkeypatch.setenv("MEMECMD_GGUF", str(tmp_path / "own.gguf"))
+    assert state_of("local model", "local").state == "fail"
+    (tmp_path / "own.gguf").write_bytes(b"x")
     assert state_of("local model", "local").state == "ok"
 
 
@@ -161,8 +167,8 @@ def test_hashes_of_the_tracked_texts_hold() -> None:
 
 
 def test_every_local_judge_needs_its_own_weights(monkeypatch) -> None:
-    monkeypatch.setattr(doctor.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(local_llm.util, "find_spec", lambda name: object())
     judges = "judges='[{kind: yes_no}, {kind: yes_no, local_model: gemma-3-270m}]' mode=auto"
     found = [check for check in doctor.checks("example", judges) if check.text.startswith("local model")]
     assert [check.state for check in found] == ["fail", "fail"]
-    assert found[0].text.endswith("make local-llm") and "make local-llm MODEL=gemma-3-270m" in found[1].text
+    assert found[0].text.endswith("`make local-llm`") and "make local-llm MODEL=gemma-3-270m" in found[1].text

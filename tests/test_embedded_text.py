@@ -58,12 +58,11 @@ def test_the_table_has_an_interval_by_template_and_the_pooled_rate() -> None:
     pytest.importorskip("rapidfuzz")
     good = [reading("a long enough text", "a long enough text", f"g{i}", f"T{i % 6}") for i in range(12)]
     bad = [reading("ab", "cd", f"b{i}", f"B{i % 3}") for i in range(6)]
-    found = embedded_text.table(good + bad, samples=300)
+    found = embedded_text.table(good + bad)
     rate = found.loc["character error rate"]
     assert rate["mean"] == pytest.approx(6 / 18) and rate["median"] == 0
     assert rate["pooled"] == pytest.approx(6 * 2 / (12 * 18 + 6 * 2))
     assert rate["low"] < rate["mean"] < rate["high"] and rate["templates"] == 9 and rate["memes"] == 18
-    assert embedded_text.table(good + bad, samples=300).equals(found)  # seeded
     assert embedded_text.table([]).empty
     assert "no readings of memes" in embedded_text.table([]).attrs["notes"]["embedded text"]
 
@@ -103,8 +102,7 @@ def test_published_readings_of_cm50_are_close_to_the_records() -> None:
     pytest.importorskip("rapidfuzz")
     rows = json.loads(gzip.decompress((REAL / "validation_dev.json.gz").read_bytes()))
     found = embedded_text.table(
-        [Reading(row["image_dir"], row["type"], row["detected text"], "\n".join(row["ocr"])) for row in rows],
-        samples=200,
+        [Reading(row["image_dir"], row["type"], row["detected text"], "\n".join(row["ocr"])) for row in rows]
     )
     assert found["memes"].min() >= 670 and found["templates"].min() == 50
     assert 0.05 < found.loc["character error rate", "pooled"] < 0.2

@@ -1,12 +1,20 @@
 import base64
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny_server import Answer, TinyServer, error
 
-from memecmd_utils import endpoint_embedder
+from memecmd_utils import endpoint_embedder, paths
+from memecmd_utils.budget import Budget
 from memecmd_utils.endpoint_embedder import EndpointEmbedder
-from memecmd_utils.llm import EndpointError
+from memecmd_utils.ledger import Ledger
+from memecmd_utils.llm import BudgetReached, EndpointError
 from memecmd_utils.profiles import Endpoint
 
 
@@ -79,3 +87,143 @@ def test_vectors_come_packed_where_the_server_packs_them_and_as_numbers_where_it
             rows += [embedder.encode(texts, "document"), embedder.encode(texts, "document")]
         assert [body["encoding_format"] for body in server.bodies] == asked
     assert all(row.dtype == np.float32 and row.tolist() == [[1, 1], [2, 1], [3, 1]] for row in rows)
+
+
+# --- money ------------------------------------------------------------------------------------------
+
+
+def counted(tokens: int | None):
+    """Answers whose usage says so many tokens."""
+
+    def answer(body: dict) -> Answer:
+        made = _vectors(body)
+        usage = {} if tokens is None else {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+        data = [{"object": "embedding", "index": i, "embedding": [1.0]} for i, _ in enumerate(body["input"])]
+        made.body = json.dumps({"object": "list", "model": "m", "data": data} | usage)
+        return made
+
+    return answer
+
+
+def priced(
+    url: str, ledger: Ledger | None = None, max_usd: float | None = None, **changes
+) -> EndpointEmbedder:
+    """A dollar a token."""
+    return EndpointEmbedder(
+        Endpoint(base_url=url, model="m", **changes),
+        budget=Budget(ledger, "embedding", None, max_usd, usd_in=1e6),
+    )
+
+
+@pytest.mark.parametrize(("counts", "usd"), [(7, 7), (None, 2 * (3 + 8)), (0, 2 * (3 + 8)), (500, 500)])
+def test_vectors_cost_what_the_endpoint_counts_or_at_most_their_bytes(counts, usd, tmp_path: Path) -> None:
+    with TinyServer(counted(counts)).running() as server:
+        embedder = priced(server.url, Ledger(tmp_path / "l"))
+        embedder.encode(["一", "二"], "document")
+    ledger = Ledger(tmp_path / "l")
+    assert ledger.usd == pytest.approx(usd) and ledger.calls == 1
+    assert ledger.spent["embedding", "embedding"].tokens_in == (counts or 0)
+
+
+def test_the_cap_holds_for_vectors_also_where_they_cost_more_than_was_reckoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_embedder, "INPUTS", 1)
+    with TinyServer(counted(30)).running() as server:
+        ledger = Ledger(tmp_path / "l")
+        with pytest.raises(BudgetReached, match=r"max_usd=100.* would be passed"):
+            priced(server.url, ledger, 100).encode(["一"] * 9, "document")
+        assert len(server.bodies) == 3 and ledger.usd == pytest.approx(90)
+        with pytest.raises(BudgetReached):
+            priced(server.url, Ledger(tmp_path / "l"), 119).encode(["一"], "document")
+        priced(server.url, Ledger(tmp_path / "l"), 120).encode(["一"], "document")
+    assert len(server.bodies) == 4, "the next process reckons with what was billed"
+
+
+def test_a_fault_that_may_be_paid_counts_and_one_that_is_not_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    busy = [Answer(error("busy"), status=429, retry_after="3"), Answer(error("x"), status=503)]
+    script = [*busy, Answer(reset=True), counted(5)({"input": ["一"]})]
+    with TinyServer(script).running() as server:
+        embedder = priced(server.url)
+        embedder.encode(["一"], "document")
+    spent = embedder.budget.ledger.spent["embedding", "embedding"]
+    assert (spent.calls, spent.usd, spent.unsure_calls, spent.unsure_usd) == (1, 5, 1, 11)
+    assert len(waits) == 3 and waits[0] == 3 and 0 < waits[1] < waits[2] <= 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "calls", "usd"),
+    [
+        ([Answer(error("no"), status=401)], 1, 0),
+        ([Answer("garbled")], 1, 11),
+        ([Answer(reset=True)] * 6, 6, 66),
+    ],
+)
+def test_what_ends_in_an_error_is_in_the_ledger(answers, calls, usd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with TinyServer(list(answers)).running() as server:
+        embedder = priced(server.url)
+        with pytest.raises(EndpointError):
+            embedder.encode(["一"], "document")
+        assert len(server.bodies) == calls
+    assert embedder.budget.ledger.usd == pytest.approx(usd) and not embedder.budget.ledger.open
+
+
+RUN = """
+import sys
+from pathlib import Path
+from memecmd_utils.embedding import RecordedEmbedder
+from memecmd_utils.endpoint_embedder import EndpointEmbedder
+from memecmd_utils.profiles import Endpoint
+
+folder = Path(sys.argv[2])
+embedder = EndpointEmbedder(Endpoint(base_url=sys.argv[1], model="m"))
+recorded = RecordedEmbedder(embedder, [folder], folder)
+print("ready", flush=True)
+sys.stdin.readline()
+rows = recorded.encode([f"{n}" for n in range(300)], "document")
+print(rows.shape)
+"""
+
+
+def test_two_processes_at_once_pay_for_each_text_once_also_when_one_is_killed(tmp_path: Path) -> None:
+    def slow(body: dict) -> Answer:
+        made = _vectors(body)
+        made.after_s = 0.05
+        return made
+
+    with TinyServer(slow).running() as server:
+        runs = [
+            subprocess.Popen(
+                [sys.executable, "-c", RUN, server.url, str(tmp_path)], cwd=paths.root, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+            for _ in range(3)
+        ]  # fmt: skip
+        assert [process.stdout.readline() for process in runs] == ["ready\n"] * 3
+        for process in runs:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        while not server.bodies:
+            time.sleep(0.01)
+        runs[0].kill()
+        for process in runs[1:]:
+            out, told = process.communicate(timeout=60)
+            assert out == "(300, 2)\n", told
+        runs[0].communicate()
+        asked = Counter(text for body in server.bodies for text in body["input"])
+    assert len(asked) == 300 and max(asked.values()) <= 2
+    assert sum(asked.values()) <= 300 + 128, "only what the killed one had not recorded yet"
+
+
+def test_an_answer_that_drips_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_embedder, "RETRIES", 0)
+    with TinyServer(lambda _: Answer(drip_s=0.05)).running() as server:
+        begun = time.monotonic()
+        with pytest.raises(EndpointError, match="timeout_s"):
+            EndpointEmbedder(Endpoint(base_url=server.url, model="m", timeout_s=0.4)).encode(["一"], "query")
+        assert time.monotonic() - begun < 3.0

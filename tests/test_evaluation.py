@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 import math
 from collections import Counter
@@ -6,7 +7,7 @@ from collections import Counter
 import made_up
 import pytest
 
-from memecmd_utils import evaluation, llm
+from memecmd_utils import evaluation, judges, llm
 from memecmd_utils.llm import Chat, Reply
 from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.llm_types import RequestRejected
@@ -141,6 +142,25 @@ SIX = [
 ]
 
 
+def test_a_score_is_replayed_as_the_full_run_gave_it_or_not_at_all(tmp_path) -> None:
+    """No mean over those held-out contexts that happen to be on record."""
+
+    def rated(mode: str, answers=()):
+        store = Recordings("s", [tmp_path], tmp_path if mode == "auto" else None)
+        chat = Chat(ScriptedBackend(answers), store, mode, strict=False)
+        work = evaluation.rate_yes_no([placed("n1", 3)], LONG, MEMES, chat, made_up.profile(), "judge")
+        with contextlib.closing(store):
+            return llm.run(work)
+
+    full = rated("auto", lambda request: yes(0.7))
+    assert rated("recorded") == full and full[0].overall == 50
+    (path,) = (tmp_path / "s").glob("*.jsonl")
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]), encoding="utf-8")  # without one held-out answer
+    (lacking,) = rated("recorded")
+    assert (lacking.overall, lacking.unscored) == (None, "unrecorded: no recorded answer")
+
+
 def test_one_call_per_dialogue_strategy_and_length_with_the_memes_shown() -> None:
     got, requests = rate_whole(SIX, numbers, judge_unit="dialogue")
     calls = sorted((r.subject, n_memes(r)) for r in requests)
@@ -170,6 +190,106 @@ def test_a_reply_that_cannot_be_parsed_leaves_all_its_memes_unscored() -> None:
     missing = [r for r in got if r.overall is None]
     assert [(r.n_turns, r.turn) for r in missing] == [(18, 3), (18, 8), (18, 14)]
     assert len(got) == 10 and all(r.unscored.startswith("unusable: ") for r in missing)
+
+
+# --- a judge that never answers properly ------------------------------------------------------------
+
+MANY = [placed(name, turn) for name in LONG for turn in range(2, 18)]
+"""32 memes in two dialogues."""
+
+
+def judged(folder, answer, mode: str = "auto", kind: str = "rating", in_bulk: bool = False, placements=MANY):
+    """Ratings of `MANY`, and the requests that a model got."""
+    backend = ScriptedBackend(answer)
+    backend.in_bulk = in_bulk
+    store = Recordings("evaluation", [folder], folder)
+    chat, profile = Chat(backend, store, mode, concurrency=4), made_up.profile(n_turns=18)
+    rate = evaluation.rate_screenshots if kind == "rating" else evaluation.rate_yes_no
+    got = llm.run(rate(placements, LONG, MEMES, chat, profile, "judge"))
+    store.close()
+    return got, backend.requests
+
+
+def says_nothing(request) -> str:
+    return "我不确定"
+
+
+@pytest.mark.parametrize(("kind", "reply"), [("rating", numbers), ("yes_no", lambda request: yes(0.5))])
+def test_a_judge_that_never_answers_is_stopped_and_asked_no_second_time(tmp_path, kind, reply) -> None:
+    got, requests = judged(tmp_path, says_nothing, kind=kind)
+    assert len(requests) == 10 * 5, "five attempts for each of ten, and nothing for the other 22"
+    reasons = Counter(r.unscored.partition(":")[0] for r in got)
+    assert reasons == {"unusable": 10, "stopped": 22} and all(r.overall is None for r in got)
+    assert {r.unscored for r in got if r.unscored.startswith("stopped")} == {judges.STOPPED}
+    assert {r.dialogue_id for r in got if r.unscored.startswith("unusable")} == set(LONG), "spread evenly"
+    for mode in ("recorded", "auto"):
+        again, requests = judged(tmp_path, [], mode, kind)
+        assert again == got and not requests
+    better, requests = judged(tmp_path, reply, "live", kind)
+    assert all(r.overall is not None for r in better) and judged(tmp_path, [], "recorded", kind)[0] == better
+
+
+@pytest.mark.parametrize("bad", [8, 9])
+def test_nearly_all_of_the_first_must_be_unusable(tmp_path, bad: int) -> None:
+    first = [MANY[i * len(MANY) // 10].turn for i in range(10)]
+    names = [MANY[i * len(MANY) // 10].dialogue_id for i in range(10)]
+    useless = {f"{name}/{turn}" for name, turn in list(zip(names, first, strict=True))[:bad]}
+
+    def answer(request):
+        return "也许" if request.subject in useless else numbers(request)
+
+    got, requests = judged(tmp_path, answer)
+    assert len(requests) == bad * 5 + ((32 - bad) if bad == 8 else 1)
+    assert sum(r.overall is not None for r in got) == (32 - bad if bad == 8 else 1)
+    again, requests = judged(tmp_path, answer)
+    assert again == got and not requests, "what could not be used is not asked for a second time"
+
+
+@pytest.mark.parametrize("kind", ["rating", "yes_no"])
+def test_a_batch_comes_to_the_same_and_so_does_its_replay(tmp_path, kind: str) -> None:
+    def answer(request):  # the rest would be fine, which only a batch learns
+        text = request.messages[-1].text
+        turn = int(request.subject.split("/")[1])
+        fine = numbers(request) if kind == "rating" else yes(0.5)
+        return fine if turn % 5 == 3 and "n1" in text else "也许"
+
+    one_by_one, _ = judged(tmp_path / "a", answer, kind=kind)
+    in_bulk, requests = judged(tmp_path / "b", answer, kind=kind, in_bulk=True)
+    assert in_bulk == one_by_one and len(requests) > 50
+    assert judged(tmp_path / "b", [], "recorded", kind)[0] == in_bulk
+
+
+def test_a_stopped_judge_that_was_killed_on_the_way_is_asked_only_for_the_rest(tmp_path) -> None:
+    asked: list[str] = []
+
+    def dies(request) -> str:
+        if len(asked) == 23:
+            raise KeyboardInterrupt
+        asked.append(request.subject)
+        return "也许"
+
+    with pytest.raises(KeyboardInterrupt):
+        judged(tmp_path, dies)
+    kept = len(Recordings("evaluation", [tmp_path]))
+    _, requests = judged(tmp_path, says_nothing)
+    assert kept and len(requests) == (10 - kept) * 5
+
+
+def test_few_items_and_faults_of_the_endpoint_stop_no_judge(tmp_path) -> None:
+    got, requests = judged(tmp_path / "few", says_nothing, placements=MANY[:10])
+    assert len(requests) == 50 and {r.unscored.partition(":")[0] for r in got} == {"unusable"}
+    got, requests = judged(tmp_path / "faults", lambda request: RequestRejected("413: too large"))
+    assert len(requests) == len(got) == 32 and {r.unscored for r in got} == {"rejected: 413: too large"}
+    assert len(judged(tmp_path / "faults", numbers)[1]) == 32, "these are asked for again"
+
+
+def test_a_pair_without_an_answer_to_one_question_is_asked_no_other(tmp_path) -> None:
+    def answer(request):
+        return Reply(text="也许") if request.subject.endswith(DIMENSIONS[1]) else yes(0.5)
+
+    got, requests = judged(tmp_path, answer, kind="yes_no", placements=MANY[:1])
+    places = 1 + made_up.profile().judge_contexts
+    assert len(requests) == places * (1 + 5) and got[0].unscored.startswith("unusable: ")
 
 
 class Seeing(ScriptedBackend):

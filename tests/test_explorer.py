@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from explorer_data import ANNOTATIONS, DIALOGUES, N_MEMES, scored_with, talk
+from explorer_data import ALL, ANNOTATIONS, DIALOGUES, N_MEMES, scored_with, talk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,6 +195,22 @@ def test_one_dialogue_alone_is_fitted_on_itself() -> None:
     explored = explorer_with(DIALOGUES[:1])
     assert explored.fold == "self"
     assert explored.select(explored.own_settings()).picks
+
+
+def test_a_half_without_any_summary_is_fitted_as_the_pipeline_does() -> None:
+    split = selection.halves(DIALOGUES)
+    dialogues = [
+        talk(d.dialogue_id, d.kind, unscored=ALL) if split[d.dialogue_id] == "a" else d for d in DIALOGUES
+    ]
+    scored, index, profile = scored_with(dialogues)
+    expected = placed_by(scored, index, profile)
+    explored = Explorer(scored, index, profile)
+    for name in explored.dialogues:
+        explored.open(name)
+        assert explored.fold == ("self" if split[name] == "b" else "b")
+        for strategy in STRATEGIES:
+            assert picks(explored.select(explored.own_settings(strategy))) == expected[name, strategy]
+    assert any(expected.values())
 
 
 def test_no_dialogue_is_an_error() -> None:

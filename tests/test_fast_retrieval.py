@@ -75,7 +75,7 @@ def test_without_grades_nothing_is_measured() -> None:
     known = fast_retrieval.of_study(data)
     scores = np.zeros((len(data.asked), len(data.meme_ids)))
     assert known.measure(scores).shape == (0, 3) and known.clusters == []
-    empty = fast_retrieval.means(known.measure(scores), [], data.profile, "x")
+    empty = fast_retrieval.means(known.measure(scores), [])
     assert [got.n for got in empty] == [0, 0, 0] and np.isnan(empty[0].mean)
 
 
@@ -92,16 +92,17 @@ def test_folds_fit_on_the_other_half_or_on_themselves() -> None:
     assert list(fast_retrieval.folds(np.array([]))) == []
 
 
-def test_means_resample_dialogues_and_pair_the_columns() -> None:
-    data = study_world.world()
+def test_means_are_over_dialogues_and_pair_the_columns() -> None:
     clusters = [f"d{i // 10}" for i in range(80)]
     effect = np.repeat(np.random.default_rng(0).normal(size=8), 10)  # dialogues differ, turns of one do not
     values = np.column_stack([effect, effect + 1, np.ones(80)])
-    first, second, level = fast_retrieval.means(values, clusters, data.profile, "x")
+    first, second, level = fast_retrieval.means(values, clusters)
     assert first.mean == pytest.approx(effect.mean()) and second.low - first.low == pytest.approx(1)
-    assert (level.low, level.high) == pytest.approx((1, 1))
+    assert level.mean == 1 and np.isnan(level.low) and first.clusters == 8
+    share = fast_retrieval.means(values[:, 2:], clusters, (0.0, 1.0))[0]
+    assert share.high == 1 and 0.5 < share.low < 1
     assert first.high - first.low > 3 * 1.96 * effect.std() / np.sqrt(80) / 2
-    few = fast_retrieval.means(values[:20], clusters[:20], data.profile, "x")[0]
+    few = fast_retrieval.means(values[:20], clusters[:20])[0]
     assert np.isfinite(few.mean) and np.isnan(few.low)
 
 
@@ -109,7 +110,7 @@ def test_means_resample_dialogues_and_pair_the_columns() -> None:
     ("estimate", "words"),
     [
         (Estimate(0.0123, -0.001, 0.02, 9), "+0.012 [-0.001, +0.020]"),
-        (Estimate(0.5, np.nan, np.nan, 9), "+0.500 (too few dialogues for an interval)"),
+        (Estimate(0.5, np.nan, np.nan, 9), "+0.500 (no interval: too few dialogues, or all alike)"),
         (Estimate(np.nan, np.nan, np.nan, 0), "not measured"),
     ],
 )
@@ -117,13 +118,3 @@ def test_an_estimate_in_words(estimate: Estimate, words: str) -> None:
     row = pd.Series(fast_retrieval.columns("gain", estimate))
     assert list(row.index) == fast_retrieval.with_intervals("gain")
     assert fast_retrieval.said(row, "gain") == words
-
-
-def test_directions() -> None:
-    assert [fast_retrieval.direction(*x) for x in ((0.1, 0.2), (-0.2, -0.1), (-1, 1), (0, 1))] == [
-        1,
-        -1,
-        0,
-        0,
-    ]
-    assert fast_retrieval.direction(np.nan, np.nan) == 0 and fast_retrieval.direction(0.2, 0.4, 0.1) == 1

@@ -1,5 +1,6 @@
 """Stages 02 and 03 against a simulated endpoint that fails, limits, costs money or is dead."""
 
+import json
 import re
 import socket
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import stage_run
-from fault_server import FaultServer, Options
+from fault_server import CONTENT, FaultServer, Options
 from stage_run import checkout, datasets, finish, recorded, run_with_kills, simulated, start
 
 from memecmd_utils import llm, schemas, utterance_rules
@@ -32,6 +33,17 @@ def faultless(tmp_path_factory) -> dict[str, str]:
         assert finish(start(root, DIALOGUES, MEMES))["status"] == 0
         assert server.count() == CALLS
     return datasets(root)
+
+
+@pytest.fixture(scope="module")
+def faultless_breaking(tmp_path_factory) -> tuple[dict[str, str], int]:
+    """The same of a model that breaks a rule in two of five replies, and how often it was asked."""
+    folder = tmp_path_factory.mktemp("breaking")
+    with simulated(folder, breaks=0.4) as server:
+        root = checkout(folder, server.url, n_turns=TURNS)
+        assert finish(start(root, DIALOGUES, MEMES))["status"] == 0
+        calls = server.count()
+    return datasets(root), calls
 
 
 def cli(root: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess:
@@ -112,14 +124,22 @@ def test_a_fault_depends_on_the_request_its_number_and_the_seed() -> None:
 # --- faults and kills -------------------------------------------------------------------------------
 
 
-def test_a_run_with_faults_and_five_kills_ends_with_the_same_bytes(tmp_path: Path, faultless) -> None:
-    with simulated(tmp_path, faults=0.2, content=False, seed=3, latency=0.02) as server:
+def test_a_run_with_faults_and_five_kills_ends_with_the_same_bytes(
+    tmp_path: Path, faultless_breaking
+) -> None:
+    """Faults of every kind, also in what is said, while the model breaks rules and is shown its errors."""
+    whole, calls = faultless_breaking
+    with simulated(tmp_path, faults=0.2, breaks=0.4, seed=3, latency=0.02) as server:
         root = checkout(tmp_path, server.url, n_turns=TURNS)
-        found = run_with_kills(root, server, DIALOGUES, MEMES, kills=5, seed=7, calls=CALLS)
+        found = run_with_kills(root, server, DIALOGUES, MEMES, kills=5, seed=7, calls=calls)
     assert found["status"] == 0, found
     assert found["again"] == [] and found["recorded twice"] == 0
-    assert sum(found["faults"].values()) > CALLS / 10
-    assert datasets(root) == faultless
+    assert sum(found["faults"].values()) > calls / 10
+    assert sum(found["faults"][kind] for kind in CONTENT) > calls / 100
+    assert datasets(root) == whole
+    turns = [turn for line in whole["dialogues.jsonl"].splitlines() for turn in json.loads(line)["turns"]]
+    kept = sum(bool(turn["violations"]) for turn in turns)
+    assert calls > CALLS + 2 * kept and 0 < kept < 0.2 * len(turns), "asked again, mostly with success"
 
 
 def test_spoilt_replies_change_nothing_in_the_dataset(tmp_path: Path, faultless) -> None:
@@ -127,21 +147,58 @@ def test_spoilt_replies_change_nothing_in_the_dataset(tmp_path: Path, faultless)
         root = checkout(tmp_path, server.url, n_turns=TURNS)
         found = finish(start(root, DIALOGUES, MEMES))
         faults = Counter(line["fault"] for line in server.lines())
-    assert found["status"] == 0 and faults["cut text"] and faults["empty text"]
+    assert found["status"] == 0 and all(faults[kind] for kind in CONTENT)
     assert datasets(root) == faultless
 
 
-def test_two_processes_share_a_profile_without_harm(tmp_path: Path, faultless) -> None:
-    with simulated(tmp_path, latency=0.02) as server:
+def test_a_run_whose_first_live_request_is_refused_each_time_goes_on_to_its_end(
+    tmp_path: Path, faultless
+) -> None:
+    """A moderation, say: after a cap or a kill this request is what every resumed stage begins with."""
+    with simulated(tmp_path, refuse="第1号见闻") as server:
+        root = checkout(tmp_path, server.url, n_turns=TURNS)
+        for cap in (CALLS // 3, CALLS, CALLS):
+            found = finish(start(root, DIALOGUES, MEMES, settings=f"max_calls={cap}"))
+            assert (found["status"] == 0) == (cap == CALLS), found
+        neutral = len(server.lines()) - len({line["hash"] for line in server.lines()})
+        assert neutral <= 7, "a few refused and neutral requests a time, and nothing else twice"
+    written = datasets(root)
+    (left,) = map(json.loads, written["unfinished.jsonl"].splitlines())
+    assert left["dialogue_id"] == "made-00001" and left["reason"].startswith("rejected after 1 attempts: 403")
+    whole = [line for line in faultless["dialogues.jsonl"].splitlines() if '"made-00001"' not in line]
+    assert written["dialogues.jsonl"].splitlines() == whole and len(whole) == DIALOGUES - 1
+
+
+def test_two_processes_share_a_profile_and_pay_once(tmp_path: Path, faultless) -> None:
+    # Slow enough that the second has begun before the first is done.
+    with simulated(tmp_path, latency=0.4) as server:
         root = checkout(tmp_path, server.url, n_turns=TURNS)
         processes = [start(root, DIALOGUES, MEMES, run=name) for name in ("one", "two")]
         for process in processes:
             assert finish(process)["status"] == 0
         assert datasets(root, "one") == datasets(root, "two") == faultless
-        assert len(recorded(root)) == CALLS
+        assert len(recorded(root)) == CALLS and max(recorded(root).values()) == 1
+        assert server.count() == CALLS, "what one asks for the other waits for and reads"
         before = server.count()
         assert finish(start(root, DIALOGUES, MEMES, run="three"))["replayed"] > 0
         assert server.count() == before, "everything is recorded"
+
+
+def test_what_a_killed_process_had_claimed_is_asked_for_by_the_other(tmp_path: Path, faultless) -> None:
+    with simulated(tmp_path, latency=0.4) as server:
+        root = checkout(tmp_path, server.url, n_turns=TURNS)
+        one, two = (start(root, DIALOGUES, MEMES, run=name) for name in ("one", "two"))
+        while server.count() < CALLS / 2:
+            time.sleep(0.01)
+        one.kill()
+        one.communicate()
+        assert finish(two)["status"] == 0
+        assert datasets(root, "two") == faultless
+        again = Counter(line["hash"] for line in server.lines())
+        assert max(again.values()) <= 2 and server.count() <= CALLS + 16, (
+            "only what was in flight, paid twice"
+        )
+        assert max(recorded(root).values()) == 1
 
 
 # --- an endpoint that limits ------------------------------------------------------------------------

@@ -5,8 +5,10 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+import wordcloud
 from matplotlib.figure import Figure
-from PIL import Image
+from matplotlib.text import Text
+from PIL import Image, ImageFont
 
 from memecmd_utils import figures, fonts
 
@@ -22,12 +24,12 @@ def pixels(fig: Figure) -> np.ndarray:
 
 def consistency_frame() -> pd.DataFrame:
     rows = [
-        ("新闻", "greedy", 70.0, 69.0, 71.0, 40),
-        ("新闻", "random", 66.0, 65.0, 67.5, 44),
-        ("新闻", "shuffled", 65.0, 64.5, 65.5, 84),
-        ("Role", "greedy", 69.0, 68.0, 70.0, 38),
+        ("新闻", "greedy", 70.0, 69.0, 71.0, 40, 24),
+        ("新闻", "random", 66.0, 65.0, 67.5, 44, 24),
+        ("新闻", "shuffled", 65.0, 64.5, 65.5, 84, 24),
+        ("Role", "greedy", 69.0, 68.0, 70.0, 38, 23),
     ]
-    return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "low", "high", "n"])
+    return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "low", "high", "n", "dialogues"])
 
 
 def test_saved_bytes_are_equal_and_carry_no_date_or_version(tmp_path: Path) -> None:
@@ -79,6 +81,65 @@ def test_word_clouds_are_seeded_and_show_their_words() -> None:
     assert not np.array_equal(one.axes[2].images[0].get_array(), other.axes[2].images[0].get_array())
 
 
+def test_words_of_a_cloud_stand_apart(monkeypatch) -> None:
+    """Chinese has no blanks: two words that touch are read as one."""
+    made = []
+
+    class Watched(wordcloud.WordCloud):
+        def generate_from_frequencies(self, *given, **more):
+            made.append(self)
+            return super().generate_from_frequencies(*given, **more)
+
+    monkeypatch.setattr(wordcloud, "WordCloud", Watched)
+    pairs = zip("天地玄黄宇宙洪荒" * 5, "日月盈昃辰" * 8, strict=True)
+    words = {f"{a}{b}": 5 + (n % 9) * 4 for n, (a, b) in enumerate(pairs)}
+    figures.word_clouds({"s_plus": words, "emotion": words})
+    for cloud in made:
+        boxes = []
+        for (word, _), size, (row, column), *_ in cloud.layout_:
+            font = ImageFont.truetype(cloud.font_path, size)
+            left, top, right, bottom = font.getmask(word).getbbox()  # of the ink
+            boxes.append((size, column + left, row + top, column + right, row + bottom))
+        assert len(boxes) > 30 and min(size for size, *_ in boxes) >= 20
+        for n, (size, left, top, right, bottom) in enumerate(boxes):
+            for other, x0, y0, x1, y1 in boxes[n + 1 :]:
+                beside = min(bottom, y1) - max(top, y0) > 0.5 * min(bottom - top, y1 - y0)
+                gap = max(left, x0) - min(right, x1)
+                assert not beside or gap > 0.25 * min(size, other), "wider than a blank"
+
+
+LEAST = 9
+"""Pixels on a page, which counts 96 an inch."""
+
+
+def on_page(fig: Figure) -> list[float]:
+    """Heights of all texts of a figure, in pixels of a page."""
+    texts = [text for text in fig.findobj(Text) if text.get_text().strip() and text.get_visible()]
+    return [text.get_fontsize() * 96 / 72 for text in texts]
+
+
+def widths(fig: Figure) -> list[float]:
+    """Widths of the pictures in a figure, in pixels of a page."""
+    fig.canvas.draw()
+    return [axes.get_window_extent().width / fig.dpi * 96 for axes in fig.axes]
+
+
+def test_words_of_the_figures_can_be_read_on_a_page() -> None:
+    rng = np.random.default_rng(0)
+    scores = {
+        f"{kind} {what}": rng.normal(0, 1, 99) for kind in ("news", "role") for what in ("scores", "top1")
+    }
+    pictures = [Image.new("RGB", (390, 2600)) for _ in range(6)]
+    with figures.style():
+        cloud = figures.word_clouds(KEYWORDS)
+        drawn = [cloud, figures.score_distributions(scores), figures.consistency_bars(consistency_frame())]
+        cases = figures.case_studies(pictures, ["Greedy"] * 6)
+        assert min(size for fig in (*drawn, cases) for size in on_page(fig)) >= LEAST
+        smallest = 12 / 390  # time stamps of a screenshot
+        assert min(widths(cases)) * smallest >= LEAST
+        assert min(widths(cloud)) * 22 / 880 >= LEAST, "22 of 880 pixels is the smallest word"
+
+
 def test_word_clouds_without_words_and_with_a_wrong_key() -> None:
     fig = figures.word_clouds({"emotion": {}})
     assert [axes.texts[0].get_text() for axes in fig.axes] == ["no keywords"] * 4
@@ -99,8 +160,33 @@ def test_score_distribution_fits_the_normal_curve_and_marks_theta() -> None:
     assert right.lines[0].get_xdata()[0] == pytest.approx(np.median(top1))
     heights = left.patches[0].get_data()
     assert np.sum(heights.values * np.diff(heights.edges)) == pytest.approx(1)
-    with pytest.raises(ValueError, match="two scores"):
-        figures.score_distribution(scores, np.array([1.0]))
+    for few in (np.array([1.0]), np.array([])):  # one turn; none that could be scored
+        drawn = figures.score_distribution(few, few)
+        assert [text.get_text() for text in drawn.axes[1].texts] == ["no scores"] * (not few.size)
+
+
+def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:
+    rng = np.random.default_rng(5)
+    found = {
+        "scores": rng.normal(9, 1, 500), "top1": rng.normal(9, 1, 50),
+        "news scores": rng.normal(0.3, 0.1, 400), "news top1": rng.normal(0.5, 0.1, 40),
+        "role scores": rng.normal(0.1, 0.1, 300), "role top1": rng.normal(0.4, 0.1, 30),
+    }  # fmt: skip
+    fig = figures.score_distributions(found)
+    titles = [axes.get_title(loc="left") for axes in fig.axes]
+    assert titles == [
+        "News-based: memes x turns (n = 400)", "News-based: best meme of each turn (n = 40)",
+        "Role-based: memes x turns (n = 300)", "Role-based: best meme of each turn (n = 30)",
+    ]  # fmt: skip
+    assert fig.axes[0].get_xlim() == fig.axes[2].get_xlim(), "both on one scale"
+    peak = fig.axes[0].lines[0].get_data()
+    assert peak[0][np.argmax(peak[1])] == pytest.approx(found["news scores"].mean(), abs=0.01)
+    alone = figures.score_distributions({k: v for k, v in found.items() if not k.startswith("news")})
+    assert [axes.get_title(loc="left")[:10] for axes in alone.axes] == ["Role-based"] * 2
+    few = figures.score_distributions(found | {"role top1": np.array([0.4])})
+    assert len(few.axes) == 4, "one turn is drawn, too"
+    none = figures.score_distributions({"scores": found["scores"], "top1": found["top1"]})
+    assert [text.get_text() for axes in none.axes for text in axes.texts] == ["no scores"] * 2
 
 
 def test_consistency_points_intervals_and_baseline() -> None:
@@ -113,7 +199,10 @@ def test_consistency_points_intervals_and_baseline() -> None:
     assert np.isnan(random[0].get_ydata()[1])  # no such strategy in the second dataset
     legend = [text.get_text() for text in fig.legends[0].get_texts()]
     assert sorted(legend) == ["Greedy", "Random", "Shuffled pairs"]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["新闻\nn = 40-44", "Role\nn = 38"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == [
+        "新闻\nn = 40-44 in 24 dialogues",
+        "Role\nn = 38 in 23 dialogues",
+    ]
     with pytest.raises(ValueError, match="columns missing"):
         figures.consistency_bars(consistency_frame().drop(columns="n"))
 

@@ -21,10 +21,22 @@ def test_the_texts_are_as_frozen() -> None:
 def test_a_changed_byte_or_a_missing_file_is_seen(corpus: Path, name: str) -> None:
     assert freeze.changed_texts(corpus) == []
     path = corpus / name
-    path.write_bytes(path.read_bytes() + b"\n")
+    path.write_bytes(path.read_bytes()[:-1] + b"\n\n" if freeze.NOTES not in path.read_bytes() else b"\n")
     assert freeze.changed_texts(corpus) == [name]
     path.unlink()
     assert freeze.changed_texts(corpus) == [name]
+
+
+def test_a_plan_may_be_given_dated_notes_and_keeps_its_wording(corpus: Path) -> None:
+    path = corpus / "ANALYSIS_PLAN.md"
+    plan, heading, notes = path.read_bytes().partition(freeze.NOTES)
+    assert heading and notes.startswith(b"\n**2026-11-23.**")
+    path.write_bytes(plan + heading + notes + b"\n**2030-01-01.** Another note.\n")
+    assert freeze.changed_texts(corpus) == []
+    path.write_bytes(plan.replace(b"two-sided", b"one-sided") + heading + notes)
+    assert freeze.changed_texts(corpus) == ["ANALYSIS_PLAN.md"]
+    path.write_bytes(plan)
+    assert freeze.changed_texts(corpus) == []
 
 
 def test_freezing_anew(corpus: Path) -> None:

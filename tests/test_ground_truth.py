@@ -69,7 +69,7 @@ def test_agreement_is_kappa_of_each_pair_of_raters() -> None:
     marks = [mark(t, who, send) for t in range(2, 6) for who, send in (("a", t < 4), ("b", t < 5))]
     grades = [grade(t, "m1", who, g) for t, (x, y) in enumerate([(0, 0), (2, 2), (1, 2), (0, 0)], 2)
               for who, g in (("a", x), ("b", y))]  # fmt: skip
-    table = ground_truth.agreement(GroundTruth(marks, grades), profile()).set_index("what")
+    table = ground_truth.agreement(GroundTruth(marks, grades)).set_index("what")
     # Sent: 2 and 3 of 4 turns, equal in 3: observed 0.75, by chance 0.5.
     assert table.loc["send or not"].value == pytest.approx(0.5) and table.loc["send or not"].same == 0.75
     # Quadratic weights: one disagreement of 1 in 4; by chance sum((i-j)^2 a_i b_j)/4, a 2,1,1 and b 2,0,2.

@@ -23,7 +23,7 @@ class Tiny:
 
 
 def world(tmp_path):
-    settings = profile(embedder="tiny", consistency_embedder="other", bootstrap_samples=200)
+    settings = profile(embedder="tiny", consistency_embedder="other")
     asked: list[str] = []
 
     def embedder(name: str | None = None) -> RecordedEmbedder:
@@ -73,12 +73,14 @@ def test_the_run_is_measured_end_to_end_and_written_down(tmp_path) -> None:
     assert mine["R@1"] == mine["nDCG@5"] == mine["judged@5"] == 1 and mine["turns"] == len(ranked.asked)
     assert rows.loc[("", "", "random")]["R@1"] == pytest.approx(1 / len(MEMES), abs=0.02)
     assert len(found.systems) == len(found.strict) == 50
-    agreement = ground_truth.agreement(truth, run.profile)
-    found.save(
-        run, agreement, ground_truth.timing(truth, [], dialogues), {"greedy": dict.fromkeys(best, 0.5)}
-    )
+    agreement = ground_truth.agreement(truth)
+    placed = [placement(turn, max(memes), dialogue_id=name) for (name, turn), memes in best.items()]
+    grades = ground_truth_run.mean_grades(placed, truth)
+    found.save(run, agreement, ground_truth.timing(truth, [], dialogues), grades)
     said = json.loads((tmp_path / "ground_truth.json").read_text(encoding="utf-8"))
-    assert said["placed"] == [{"strategy": "greedy", "memes": len(best), "mean grade": 0.5}]
+    assert [(row["strategy"], row["memes"], row["ungraded"]) for row in said["placed"]] == [
+        ("greedy", len(best), 0)
+    ]
     assert set(said) - {"placed"} == {
         "agreement",
         "timing",
@@ -126,7 +128,12 @@ def test_grades_of_a_part_of_the_placed_memes_are_no_effect() -> None:
     assert ground_truth_run.grades_of_placed([placement(2, "m1")], truth) == {
         "greedy": {("news-made-1", 2): 2.0}
     }
-    assert ground_truth_run.grades_of_placed([placement(2, "m1"), placement(3, "m1")], truth) == {}
+    more = [placement(2, "m1"), placement(3, "m1"), placement(2, "m2", strategy="random")]
+    assert ground_truth_run.grades_of_placed(more, truth) == {}
+    found = ground_truth_run.mean_grades(more, truth).set_index("strategy")
+    assert found.loc["greedy"].tolist() == [2, 0.5, 2.0, 1.0], "one of two was graded, with 2"
+    assert found.loc["random", "ungraded"] == 1 and np.isnan(found.loc["random", "mean grade"])
+    assert ground_truth_run.mean_grades(more, ground_truth.NONE).empty
 
 
 def test_no_turn_with_a_relevant_meme_gives_empty_tables(tmp_path) -> None:

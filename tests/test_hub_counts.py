@@ -3,8 +3,9 @@ import pytest
 import scipy.stats
 import study_world
 
-from memecmd_utils import fast_retrieval, hub_counts
+from memecmd_utils import fast_retrieval, hub_counts, statistics
 from memecmd_utils.hub_counts import ALL, GATE, GRADED
+from memecmd_utils.statistics import LeftOut
 
 
 def test_skewness_is_the_usual_one() -> None:
@@ -20,13 +21,21 @@ def test_a_repeat_is_one_of_the_same_dialogue() -> None:
     assert hub_counts.repeated(memes, clusters).tolist() == [False, False, True, True, False, False, True]
 
 
-def test_the_interval_of_a_skewness_holds_the_estimate() -> None:
-    rng = np.random.default_rng(0)
-    draws = rng.normal(2.0, 0.1, 400)
-    got = hub_counts.moved(1.0, draws, 9, 20)
-    assert got.low < got.mean == 1.0 < got.high and got.high - got.low == pytest.approx(0.4, abs=0.06)
-    assert np.isnan(hub_counts.moved(1.0, draws, 9, 3).low)  # too few dialogues
-    assert np.isnan(hub_counts.moved(np.nan, np.full(5, np.nan), 9, 20).high)
+@pytest.mark.parametrize("dialogues", [10, 30])
+def test_the_interval_of_a_skewness_covers_as_it_says(dialogues) -> None:
+    """Memes of uneven popularity, which differs by dialogue; the truth is the mean skewness."""
+    rng, found = np.random.default_rng(1), []
+    popular = rng.gamma(0.5, size=25)
+    for _ in range(200):
+        tastes = popular * rng.gamma(1.0, size=(dialogues, 25))
+        counts = np.array([rng.multinomial(17, taste / taste.sum()) for taste in tastes])
+        total = counts.sum(axis=0)
+        without = hub_counts.skewness((total - counts).astype(float))
+        share = np.full(dialogues, 1 / dialogues)
+        found.append(LeftOut(hub_counts.skewness(total.astype(float)), without, share))
+    truth = np.mean([one.value for one in found])
+    held = [low <= truth <= high for low, high in map(statistics.interval, found)]
+    assert np.mean(held) >= 0.93 - 3 * np.sqrt(0.93 * 0.07 / 200)
 
 
 def test_what_is_counted_of_a_ranking() -> None:
@@ -44,12 +53,12 @@ def test_what_is_counted_of_a_ranking() -> None:
     known = fast_retrieval.of_study(data)
     assert np.array_equal(found.values[GRADED][:, :3], known.measure(scores))
     assert np.array_equal(found.values[GRADED][:, 3], known.measure(scores, judged_only=True)[:, 1])
-    assert found.draws.shape == (data.profile.bootstrap_samples,)
-    # However dialogues are drawn, one meme takes all.
-    assert np.allclose(found.draws, hub_counts.skewness(found.n_k(1)))
+    # Whichever dialogue is left out, one meme takes all.
+    assert np.allclose(found.skewness.without, hub_counts.skewness(found.n_k(1)))
+    assert found.skewness.value == hub_counts.skewness(found.n_k(1)) and found.skewness.clusters == 6
 
 
-def test_dialogues_are_resampled_not_turns() -> None:
+def test_dialogues_are_left_out_not_turns() -> None:
     data = study_world.world(dialogues=20, turns=11, memes=20)
     turns = hub_counts.Turns(data)
     of_dialogue = np.zeros((200, 20))
@@ -58,5 +67,6 @@ def test_dialogues_are_resampled_not_turns() -> None:
     mixed[np.arange(200), np.arange(200) % 20] = 1.0
     bound, free = turns.count(of_dialogue), turns.count(mixed)
     assert bound.n_k(1).tolist() == free.n_k(1).tolist() == [10] * 20
-    # Mixed, a dialogue gives its turns to ten memes alike: drawn as a whole, two equal groups of ten remain.
-    assert np.nanmean(bound.draws) > 0.5 and np.nanmedian(np.abs(free.draws)) < 1e-6
+    # Without its dialogue one meme is left without a turn; mixed, ten of twenty memes lose one turn each.
+    alone = scipy.stats.skew([0.0] + [10.0] * 19)
+    assert np.allclose(bound.skewness.without, alone) and np.allclose(free.skewness.without, 0)

@@ -179,7 +179,7 @@ def test_find_images_sorts_and_skips(tmp_path):
     assert names == ["a/1.JPG", "a/no_extension", "a/text.png", "b/2.png", "c.png"]
 
 
-def test_looping_links_and_links_out_of_the_tree_end(tmp_path):
+def test_links_are_followed_within_the_tree_alone_and_end(tmp_path):
     library, outside = tmp_path / "library", tmp_path / "outside"
     (library / "b").mkdir(parents=True)
     outside.mkdir()
@@ -192,7 +192,43 @@ def test_looping_links_and_links_out_of_the_tree_end(tmp_path):
     (library / "self").symlink_to(library / "self")
     (library / "gone.png").symlink_to(tmp_path / "nothing")
     names = [path.relative_to(library).as_posix() for path in find_images(library)]
-    assert names == ["b/1.png", "gone.png", "out/2.png"]
+    assert names == ["b/1.png", "gone.png"]
+    assert [path.name for path in images.look_through(library).links_out] == ["out"]
+
+
+def test_a_link_to_a_parent_brings_in_nothing_and_what_is_inside_counts_once(tmp_path):
+    library = tmp_path / "home" / "library"
+    for path in ("home/private.png", "home/other/2.png", "home/library/b/1.png", "home/library/.store/3.png"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        picture().save(tmp_path / path)
+    (library / "up").symlink_to("..")
+    (library / "b" / "far").symlink_to(tmp_path / "home" / "other")
+    (library / "over").symlink_to(library / "b" / "far")  # by way of a link inside
+    (library / "picture.png").symlink_to("../private.png")
+    (library / "notes.txt").symlink_to("../private.png")  # no picture by its name: not opened
+    (library / "again.png").symlink_to("b/1.png")
+    (library / "b2").symlink_to("b")
+    (library / "x.png").symlink_to(".store/3.png")  # as git-annex keeps its files
+    (library / "y.png").symlink_to(".store/3.png")
+    (library / "self.png").symlink_to("self.png")
+    (tmp_path / "shortcut").symlink_to(library)
+    for source in (library, tmp_path / "shortcut"):
+        found = images.look_through(source)
+        assert [path.relative_to(source).as_posix() for path in found.images] == [
+            "b/1.png",
+            "self.png",
+            "x.png",
+        ]
+        out = [path.relative_to(source).as_posix() for path in found.links_out]
+        assert out == ["b/far", "over", "picture.png", "up"]
+
+
+def test_a_folder_of_nothing_but_links_out_says_so(tmp_path):
+    (tmp_path / "memes").mkdir()
+    picture().save(tmp_path / "a.png")
+    (tmp_path / "memes" / "a.png").symlink_to(tmp_path / "a.png")
+    with pytest.raises(LibraryError, match="1 links lead out of it and are not followed"):
+        find_images(tmp_path / "memes")
 
 
 def test_a_named_pipe_does_not_block(tmp_path):

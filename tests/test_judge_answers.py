@@ -160,7 +160,7 @@ def test_what_cannot_be_scored_is_missing(tmp_path) -> None:
     for frame, column in ((answers.scores[answers.scores.reading == P_YES], "p"), (answers.worded, "p")):
         assert frame[frame.meme_id == "m0"][column].isna().all()
         assert frame[frame.meme_id != "m0"][column].notna().all()
-    row = judge_checks.measure(answers, made.profile).trust.iloc[0]
+    row = judge_checks.measure(answers).trust.iloc[0]
     assert row["unscored"] == sum(item.meme_id == "m0" for item in judge_items.draw(made)) > 0
 
 
@@ -207,7 +207,7 @@ def test_a_rating_judge_with_eyes_is_shown_a_screenshot(tmp_path) -> None:
 
 
 def test_two_judges_of_one_model_keep_their_names_apart(tmp_path) -> None:
-    made = data(judges=["yes_no", "yes_no"])
+    made = data(judges=["yes_no", {"kind": "yes_no", "llm": "openai"}])
     run = ScriptedRun(tmp_path, made.profile, lambda r: yes(0.5), lambda r: yes(0.9))
     scores, worded = judge_answers.ask_all(run, made)
     assert set(worded.judge) == {"scripted yes_no", "scripted yes_no 2"}
@@ -282,7 +282,7 @@ def test_without_items_nobody_is_asked(tmp_path, changes) -> None:
 
 def test_checks_from_the_asking_to_the_verdict(asked) -> None:
     made, run, answers = asked
-    checks = judge_checks.measure(answers, made.profile)
+    checks = judge_checks.measure(answers)
     row = checks.trust.iloc[0]
     assert row["AUC random"] == row["AUC hard"] == 1 and row["verdict"] == "trust"
     assert row["alpha wordings"] == pytest.approx(1)

@@ -5,7 +5,7 @@ import math
 import made_up
 import pytest
 
-from memecmd_utils import judges, llm, local_llm
+from memecmd_utils import judges, llm, local_llm, paths
 from memecmd_utils import recordings as rec
 from memecmd_utils.llm import Chat, ModelId, Reply, UnusableReply
 from memecmd_utils.llm_backends import ScriptedBackend
@@ -40,6 +40,70 @@ def test_an_unusable_word(text) -> None:
     # Alternatives without yes or no leave the word to decide.
     with pytest.raises(UnusableReply):
         judges.p_yes(Reply(text=text, first_token={"也": -0.1, "<": -3.0}))
+
+
+def tops(**p: float) -> dict[str, float]:
+    return {token: math.log(value) for token, value in p.items()}
+
+
+@pytest.mark.parametrize(
+    "first",
+    [{"Sure": -0.01, "否": -11.5}, tops(Sure=0.99, 是=0.005), tops(好=0.5, 是=0.3, 否=0.1),
+     tops(好=0.1, 行=0.1, 可=0.1, 是=0.12, 否=0.1), {"是": -20.0, "否": -21.0}],
+)  # fmt: skip
+@pytest.mark.parametrize("text", ["Sure", "是", "否"])
+def test_a_reply_that_is_most_likely_something_else_is_no_reading(first, text) -> None:
+    with pytest.raises(UnusableReply, match="概率合计只有"):
+        judges.p_yes(Reply(text=text, first_token=first))
+
+
+@pytest.mark.parametrize(
+    ("first", "p"),
+    [(tops(是=0.2, 否=0.05, 好=0.2), 0.8), (tops(是=0.15, 不=0.15, 好=0.3), 0.5), (tops(否=0.25), 0.0)],
+)
+def test_the_least_mass_of_a_reading(first, p) -> None:
+    assert judges.p_yes(Reply(text="好", first_token=first)) == pytest.approx(p, abs=1e-4)
+
+
+def test_tokens_with_signs_around_them_count_as_the_words_they_are() -> None:
+    first = tops(**{"是。": 0.3, "“是": 0.3, " Yes,": 0.1, "否！": 0.1})
+    assert judges.p_yes(Reply(text="是。", first_token=first)) == pytest.approx(0.875, abs=1e-3)
+
+
+def test_log_probabilities_of_another_token_leave_the_word_to_decide() -> None:
+    assert judges.p_yes(Reply(text="是", first_token={"<think>": -0.1, "\n": -3.0})) == 1
+
+
+def test_an_uncertain_answer_is_unscored_when_it_comes_and_when_it_is_replayed(tmp_path) -> None:
+    """Also one that was recorded as accepted before there was a least mass."""
+    noise = Reply(text="Sure", first_token={"Sure": -0.01, "否": -11.5})
+
+    def chat(backend, mode: str = "auto") -> Chat:
+        return Chat(backend, rec.Recordings("s", [tmp_path], tmp_path), mode)
+
+    asked = chat(ScriptedBackend(lambda request: noise))
+    (why,) = llm.run(judges.ask_yes_no(pairs()[:1], asked, "test"))
+    assert isinstance(why, str) and why.startswith("unusable: ") and "概率合计" in why
+    asked.recordings.close()
+    old = rec.Recordings("s", [tmp_path / "old"], tmp_path / "old")
+    for dimension in DIMENSIONS:
+        request = judges.yes_no_request(*pairs()[0], dimension)
+        value = {"text": noise.text, "outcome": "accepted", "attempts": 1, "first_token": noise.first_token}
+        old.put(request.normal_form(ScriptedBackend([]).model), value)
+    replayed = Chat(ScriptedBackend([]), old, "recorded")
+    assert llm.run(judges.ask_yes_no(pairs()[:1], replayed, "test")) == [why]
+    assert replayed.usage.outcomes == {"unusable": 1} and replayed.usage.calls == 0
+
+
+def test_the_recorded_answers_of_the_example_can_all_be_read() -> None:
+    answers = [
+        value
+        for path in (paths.example / "recordings" / "evaluation").glob("*.jsonl")
+        for _, _, value in rec.read_file(path)
+    ]
+    assert len(answers) > 10_000
+    for value in answers:
+        assert 0 <= judges.p_yes(Reply(text=value["text"], first_token=value["first_token"])) <= 1
 
 
 class Counting:

@@ -150,6 +150,63 @@ def test_duplicates_are_dropped_and_say_of_what(root):
         assert (root / "run" / source).is_file()
 
 
+def scaled(path, side, corner=(255, 255, 255)):
+    """One soft picture at any size; its perceptual hash stays near."""
+    values = np.random.default_rng(1).integers(0, 256, (6, 6), dtype=np.uint8)
+    image = Image.fromarray(values).resize((1200, 1200), Image.Resampling.BICUBIC)
+    image = image.resize((side, side), Image.Resampling.LANCZOS).convert("RGB")
+    image.putpixel((0, 0), corner)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
+
+
+@pytest.mark.parametrize("sizes", [(100, 150), (150, 100), (700, 1000), (1000, 700)])
+def test_of_near_duplicates_the_largest_stays(root, sizes):
+    for name, side in zip("ab", sizes, strict=True):  # the stored copies have at most 640 pixels a side
+        scaled(root / "memes" / f"{name}.png", side)
+    scaled(root / "memes" / "copy of the small one.png", min(sizes))
+    for limit in (None, 3):
+        report, memes = build(root, max_memes=limit)
+        large = "a.png" if sizes[0] > sizes[1] else "b.png"
+        assert [meme.origin for meme in memes] == [large]
+        assert f"near duplicate of {large}" in reasons(root).values()
+        assert report.exact_duplicates == 1
+
+
+def test_of_equally_large_near_duplicates_the_first_name_stays(root):
+    for number, name in enumerate(("b.png", "a.png", "c.png")):
+        save(root / "memes" / name, seed=1, corner=(number, 0, 0))
+    _, memes = build(root)
+    assert [meme.origin for meme in memes] == ["a.png"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, None])
+def test_a_larger_twin_that_comes_late_makes_no_sample_too_long(root, limit):
+    """y is near x1 and x2, which are not near each other; z is near y alone."""
+    texts = ("壹二三四五六七八九十", "一贰三四五六七八九十", "一二三四五六七八九十", "一二三四五六七八九拾")
+    for number, (name, side) in enumerate((("x1", 90), ("x2", 90), ("y", 100), ("z", 120))):
+        scaled(root / "memes" / f"{name}.png", side, (number, 0, 0))
+    ocr = FakeOcr({(number, 0, 0): text for number, text in enumerate(texts)})
+    for seed in range(12):
+        report, memes = build(root, ocr, max_memes=limit, seed=seed)
+        assert len(memes) <= (limit or 4) and report.found == 4
+        assert report.kept + report.near_duplicates + report.not_sampled == 4
+        assert {path.stem for path in (root / "run" / "memes").iterdir()} >= {m.meme_id for m in memes}
+        if limit is None:
+            assert [meme.origin for meme in memes] == ["x1.png", "x2.png", "z.png"]
+
+
+def test_a_copy_of_an_example_meme_takes_no_place_however_large(root):
+    meme = example_memes.read_table()[0]
+    picture = example_memes.draw(meme)
+    large = picture.resize((picture.width * 3, picture.height * 3))
+    (root / "memes").mkdir()
+    large.save(root / "memes" / "0.png")
+    report, memes = build(root, FakeOcr(default=meme.text), sources=["memes", "example"])
+    assert "0.png" not in {m.origin for m in memes} and report.near_duplicates == 1
+    assert reasons(root)["0.png"] == f"near duplicate of {meme.meme_id}"
+
+
 def test_the_curation_file_is_honoured(root):
     folder = root / "memes"
     for name, corner in (("a.png", (9, 9, 9)), ("near.png", (8, 8, 8)), ("也.png", (7, 7, 7))):
@@ -194,6 +251,68 @@ def test_a_wrong_curation_file_names_the_line(root, text, message):
         (root / "c.csv").write_text(text, encoding="utf-8")
     with pytest.raises(LibraryError, match=message):
         build(root, curation="c.csv")
+
+
+ODD_NAMES = (
+    " begins.png", "ends.png ", " both ", "=1+1.png", "'=1+1.png", "-x.png", "@x.png", "\tx.png", "\rx.png",
+    "+1.png", "two\nlines.png", 'a,"b".png', "'quoted'.png", "e\u0301.png",
+)  # fmt: skip
+
+
+def test_every_file_can_be_named_as_rejected_csv_names_it(root):
+    for number, name in enumerate(ODD_NAMES):
+        save(root / "memes" / name, seed=number, size=(20, 20))
+    save(root / "memes" / "large.png", seed=99)
+    build(root, filters={"min_side": 64})
+    listed = reasons(root)
+    assert len(listed) == len(ODD_NAMES) and not any(re.match(r"[=+\-@\t\r]", name) for name in listed)
+    rows = [{"file": name, "action": "keep", "why": "-"} for name in listed]
+    with (root / "c.csv").open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.DictWriter(handle, ["file", "action", "why"])
+        writer.writeheader()
+        writer.writerows(rows)
+    _, memes = build(root, curation="c.csv", filters={"min_side": 64})
+    assert {meme.origin for meme in memes} == {*ODD_NAMES, "large.png"}
+
+
+def test_names_that_a_person_typed_or_a_spreadsheet_trimmed_are_understood(root):
+    for number, name in enumerate((" a.png", "=b.png", "e\u0301.png", "c.png", "c.png ")):
+        save(root / "memes" / name, seed=number)
+    (root / "c.csv").write_text("file,action,why\na.png,drop,\n=b.png,drop,\n\u00e9.png,drop,\nc.png,drop,\n",
+                                encoding="utf-8")  # fmt: skip
+    _, memes = build(root, curation="c.csv")
+    assert [meme.origin for meme in memes] == ["c.png "]
+    (root / "c.csv").write_text("file,action,why\n c.png ,drop,\n", encoding="utf-8")
+    with pytest.raises(LibraryError, match=r"line 2: ' c.png ' may be any of \['c.png', 'c.png '\]"):
+        build(root, curation="c.csv")
+
+
+def test_two_files_whose_names_read_alike_are_both_there(root):
+    try:
+        for number, code in enumerate(("utf-8", "gbk")):
+            save(root / "memes" / os.fsdecode("表情.png".encode(code)), seed=number)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    names = [c.name for c in meme_sources.find_candidates(["memes"])]
+    assert len(set(names)) == 2
+    (root / "c.csv").write_text(f"file,action,why\n{names[1]},drop,\n", encoding="utf-8")
+    report, _ = build(root, curation="c.csv")
+    assert (report.found, report.kept, report.dropped) == (2, 1, 1)
+
+
+def test_links_that_lead_out_are_left_out_counted_and_named(root):
+    save(root / "memes" / "a.png", seed=1)
+    save(root / "private" / "b.png", seed=2)
+    (root / "memes" / "up").symlink_to("..")
+    (root / "memes" / "=b.png").symlink_to("../private/b.png")
+    (root / "memes" / "again").symlink_to(".")
+    with pytest.warns(UserWarning, match="2 links lead out of their source folder and were not followed"):
+        report, memes = build(root)
+    assert [meme.origin for meme in memes] == ["a.png"]
+    assert (report.found, report.kept, report.links_out, report.rejected) == (3, 1, 2, 0)
+    assert list(reasons(root)) == ["'=b.png", "up"] and "not followed" in reasons(root)["up"]
+    table = library_funnel.read(report.funnel)
+    assert table[table.step == "link out of the source"].files.tolist() == [2]
 
 
 def test_a_sample_is_spread_over_folders_and_topped_up(root):
@@ -310,6 +429,22 @@ def test_recorded_texts_are_not_read_again_in_workers(root):
     # Another answer would show that it was asked; the id is the same.
     build_library(profile(), root / "run", FakeOcr(default="别的"), cache, workers=2)
     assert {m.text for m in storage.read_parquet(root / "run" / "memes.parquet", schemas.Meme)} == {"字"}
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_wrapped_lines_are_one_text_and_recordings_stay_as_they_are(root, recorded):
+    path = save(root / "memes" / "a.png")
+    key, read = (
+        cache_key(hashlib.sha256(path.read_bytes()).hexdigest(), FakeOcr.ocr_id),
+        "不想上 班的 Monday morning",
+    )
+    cache = MemoryCache({key: read} if recorded else {})
+    ocr = FakeOcr(default=read)
+    _, memes = build(root, ocr, cache, sources=["memes", "example"])
+    assert [m.text for m in memes if m.text_source == "ocr"] == ["不想上班的 Monday morning"]
+    assert cache == {key: read} and ocr.calls == (not recorded)
+    known = {meme.meme_id: meme.text for meme in example_memes.read_table()}
+    assert {m.meme_id: m.text for m in memes if m.text_source == "known"} == known
 
 
 def test_without_worker_processes_the_library_is_made_here(root, monkeypatch):

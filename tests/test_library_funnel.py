@@ -60,12 +60,14 @@ def test_the_rows_add_up_and_name_every_step(tmp_path) -> None:
         "d": Exit(funnel.NEAR, "near duplicate of x"),
         "e": Exit(funnel.CURATION, "dropped"),
         "f": Exit(funnel.FILTER, "9 characters", "max_text_chars"),
+        "g": Exit(funnel.LINK_OUT, "leads out"),
     }
     in_use = funnel.in_use(Filters(min_side=20, max_text_chars=0))
     assert in_use == ["min_side", "max_text_chars"] and funnel.in_use(Filters()) == []
-    funnel.write(tmp_path / "funnel.csv", 20, exits, 4, 10, in_use)
+    funnel.write(tmp_path / "funnel.csv", 21, exits, 4, 10, in_use)
     assert funnel.read(tmp_path / "funnel.csv").values.tolist() == [
-        ["found", "", 20, 20],
+        ["found", "", 21, 21],
+        ["link out of the source", "", 1, 20],
         ["undecodable", "empty file", 1, 19],
         ["undecodable", "too small", 2, 17],
         ["exact duplicate", "", 0, 17],
@@ -76,12 +78,12 @@ def test_the_rows_add_up_and_name_every_step(tmp_path) -> None:
         ["not sampled", "", 4, 10],
         ["kept", "", 10, 10],
     ]
-    with pytest.raises(ValueError, match="20 files found, 10 left after all steps, but 11 kept"):
-        funnel.write(tmp_path / "other.csv", 20, exits, 4, 11, [])
+    with pytest.raises(ValueError, match="21 files found, 10 left after all steps, but 11 kept"):
+        funnel.write(tmp_path / "other.csv", 21, exits, 4, 11, [])
     assert not (tmp_path / "other.csv").exists()
 
 
 def test_nothing_left_out(tmp_path) -> None:
     funnel.write(tmp_path / "funnel.csv", 3, {}, 0, 3, [])
-    steps = [step for step in funnel.STEPS if step != funnel.FILTER]
+    steps = [step for step in funnel.STEPS if step not in (funnel.FILTER, funnel.LINK_OUT)]
     assert funnel.read(tmp_path / "funnel.csv").step.tolist() == ["found", *steps, "kept"]

@@ -385,6 +385,9 @@ def test_the_notebooks_panel_shows_a_large_run(tmp_path, faiss, monkeypatch) -> 
         def read(self, name):
             return tmp_path / "run" / name
 
+        def paying(self, embedder):
+            return embedder
+
     assert explore(Run(), scored, index, memes, encode).children
 
 

@@ -1,4 +1,5 @@
 import json
+from types import SimpleNamespace
 
 import made_chats
 import numpy as np
@@ -105,7 +106,10 @@ def test_a_remote_embedder_is_asked_only_where_the_mode_allows(monkeypatch, tmp_
     run = made_chats.finished_run(monkeypatch, tmp_path, embedder="endpoint")
     with pytest.raises(EndpointError, match="SET=mode=auto"):
         library_search.open_library(run, "recorded")
-    library_search.open_library(run, "auto")
+    paid = []
+    asking = SimpleNamespace(paying=paid.append)
+    library_search.open_library(run, "auto", asking)
+    assert [embedder.name for embedder in paid] == [run.embedder_name()], "who asks pays"
 
 
 def test_a_run_that_is_not_there_or_cannot_be_read(monkeypatch, tmp_path) -> None:

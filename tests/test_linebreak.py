@@ -126,3 +126,22 @@ def test_what_cannot_be_drawn_is_dropped_and_what_chooses_a_picture_kept() -> No
         assert linebreak.clean(kept) == kept
         assert linebreak.clusters(kept) == [kept]
     assert linebreak.clusters("A🇨🇳🇯🇵 好") == ["A", "🇨🇳", "🇯🇵", " ", "好"]
+
+
+@pytest.mark.parametrize(
+    ("names", "signs"),
+    [
+        (("母亲", "女儿"), ("母", "女")), (("甲", "乙"), ("甲", "乙")), (("小王", "小李"), ("王", "李")),
+        (("王芳", "王伟"), ("芳", "伟")), (("张伟", "李伟"), ("张", "李")), (("王", "王八"), ("王", "八")),
+        (("妈", "妈妈"), ("妈", "妈妈")), (("Alice", "bob"), ("A", "B")), (("Alice", "Anna"), ("L", "N")),
+        (("Anna Bell", "Anna Cook"), ("B", "C")), (("anna", "Anna B"), ("A", "B")),
+        (("Li", "li"), ("Li", "li")), (("👍🏽 a", "👍🏽 b"), ("A", "B")),
+        (("e\u0301a", "e\u0301b"), ("A", "B")), (("", "小李"), ("", "小")), (("", " "), ("", "")),
+        (("欧阳", "欧阳"), ("欧", "欧")),
+        (("王芳", "王伟", "芳姐"), ("王芳", "王伟", "芳")), (("A1", "A2", "A3"), ("1", "2", "3")),
+    ],
+)  # fmt: skip
+def test_people_of_a_chat_have_signs_of_their_own(names, signs) -> None:
+    found = linebreak.initials(names)
+    assert tuple(found[name] for name in names) == signs
+    assert found == linebreak.initials(reversed(names)), "whoever speaks first"

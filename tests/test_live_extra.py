@@ -6,7 +6,7 @@ import pytest
 from packaging.requirements import Requirement
 from pydantic import SecretStr
 
-from memecmd_utils import live_extra, llm, news_collect, paths, runs, template_images
+from memecmd_utils import live_extra, llm, news_collect, paths, readiness, template_images
 from memecmd_utils.endpoint_embedder import EndpointEmbedder
 from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Endpoint, load_profile
@@ -47,7 +47,6 @@ def test_nothing_is_said_where_all_are_installed() -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda folder: runs.preflight(load_profile("openai", {})),
         lambda folder: llm.run(OpenAIBackend(ENDPOINT, key=SecretStr("k")).connect()),
         lambda folder: EndpointEmbedder(ENDPOINT).encode(["t"], "query"),
         lambda folder: news_collect.collect([], folder),
@@ -61,13 +60,16 @@ def test_whoever_asks_a_server_says_what_to_install(without, tmp_path, ask) -> N
         ask(tmp_path)
 
 
+def test_a_run_says_what_to_install_before_its_first_stage(without) -> None:
+    first = readiness.lacks(load_profile("openai", {}))[0]
+    assert first.text.startswith("mode=auto with a model needs openai and aiohttp and feedparser: pip")
+
+
 def test_replaying_imports_none_of_them(tmp_path) -> None:
     """A run of the example resolves and its modules are imported in a process that has none of them."""
     script = HIDE + (
         "from memecmd_utils import __main__, annotation, dialogue_run, evaluation_run, library_build, runs\n"
         "from memecmd_utils import library_search, report, selection\n"
-        "from memecmd_utils.profiles import load_profile\n"
-        "runs.preflight(load_profile('example', {}))\n"
         "sys.exit(__main__.main(['resolve']))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=paths.root)

@@ -18,6 +18,7 @@ from memecmd_utils import llm, replies
 from memecmd_utils import recordings as rec
 from memecmd_utils.budget import Budget
 from memecmd_utils.llm import (
+    LOST_IN_A_ROW,
     BrokenRules,
     BudgetReached,
     Chat,
@@ -134,7 +135,7 @@ def test_broken_rules_are_kept_with_violations_the_fewest_and_latest(tmp_path: P
 
 
 def test_an_unusable_last_reply_does_not_displace_one_that_can_be_used_at_need(tmp_path: Path) -> None:
-    answer = ask(ScriptedBackend(["", "有点太长", "", "", ""]), tmp_path, short)
+    answer = ask(ScriptedBackend(["", "有点太长", *[""] * (LOST_IN_A_ROW + 4)]), tmp_path, short)
     assert (answer.value, answer.outcome, answer.raw) == ("有点太长", "violations", "有点太长")
     assert answer.attempts == 5
     assert ask(ScriptedBackend([]), tmp_path, short).value == "有点太长"
@@ -149,14 +150,85 @@ def test_an_unusable_last_reply_does_not_displace_one_that_can_be_used_at_need(t
     ],
 )
 def test_outcomes_that_are_no_answer(reply: Reply, outcome: str, tmp_path: Path) -> None:
-    backend = ScriptedBackend([reply] * 5)
+    backend = ScriptedBackend([reply] * (LOST_IN_A_ROW + 5))
     answer = ask(backend, tmp_path)
     assert (answer.outcome, answer.value, answer.raw) == (outcome, None, reply.text) and answer.reason
+    assert answer.attempts == 5
     # Recorded mode replays it as what it is; auto mode asks again, and the answer then stands.
     silent = ScriptedBackend([])
     assert ask(silent, tmp_path, mode="recorded").outcome == outcome and not silent.requests
     assert ask(ScriptedBackend([GOOD]), tmp_path).value == "开心"
     assert ask(silent, tmp_path, mode="recorded").value == "开心" and not silent.requests
+
+
+EMPTY, CUT = Reply(text=""), Reply(text='{"mood": "开', finish_reason="length")
+LOST = {
+    "empty": EMPTY,
+    "cut": CUT,
+    "cut without a word": Reply(text='{"mood": "开'),
+    "replacement signs": Reply(text='{"mood": "\ufffd\ufffd"}'),
+    "another code page": Reply(text=GOOD.encode().decode("latin-1")),
+    "a Chinese code page": Reply(text='{"mood": "下雨心情好坏"}'.encode().decode("gb18030")),
+    "a page": Reply(text="<!DOCTYPE html><html><body>好</body></html>"),
+}
+
+
+@pytest.mark.parametrize("lost", LOST.values(), ids=LOST.keys())
+def test_a_reply_that_did_not_arrive_whole_is_asked_for_again_and_costs_no_attempt(lost: Reply) -> None:
+    """Two broken replies, each after as many lost ones as are allowed; then the error is shown as ever."""
+    row = [lost] * LOST_IN_A_ROW
+    backend = ScriptedBackend([*row, "不会0", *row, "不会1", *row, "不会2", *row, GOOD])
+    chat = Chat(backend)
+    answer = llm.run(chat.ask(request(), parse))
+    assert (answer.value, answer.attempts) == ("开心", 4)
+    assert chat.usage.retries.total() == 4 * LOST_IN_A_ROW and len(backend.requests) == 4 * LOST_IN_A_ROW + 4
+    plain, with_error = backend.requests[: 3 * LOST_IN_A_ROW + 3], backend.requests[3 * LOST_IN_A_ROW + 3 :]
+    assert all(asked == request() for asked in plain) and len(plain) == 3 * (LOST_IN_A_ROW + 1)
+    assert all(asked == with_error[0] and len(asked.messages) == 3 for asked in with_error)
+    assert with_error[0].messages[1].text == "不会2", "what is shown is what the model said"
+
+
+def test_lost_replies_change_nothing_in_what_is_kept() -> None:
+    said = ["太长了一些", "还是太长", "依然太长", "仍旧太长了", "总是太长了"]
+    kept = ask(ScriptedBackend(said), parser=short)
+    between = [reply for text in said for reply in (EMPTY, Reply(text="\ufffd"), text)]
+    again = ask(ScriptedBackend(between), parser=strict)
+    assert (again.value, again.violations, again.attempts) == (kept.value, kept.violations, kept.attempts)
+
+
+def strict(reply: Reply) -> str:
+    if "\ufffd" in reply.text:
+        raise llm.UnusableReply("文字里有乱码")
+    return short(reply)
+
+
+@pytest.mark.parametrize("lost", [EMPTY, CUT, LOST["a page"]], ids=["empty", "cut", "page"])
+def test_a_model_that_always_answers_so_comes_to_an_end(lost: Reply, tmp_path: Path) -> None:
+    backend = ScriptedBackend(lambda r: lost)
+    answer = ask(backend, tmp_path)
+    assert answer.value is None and answer.attempts == 5 and answer.reason
+    assert len(backend.requests) == LOST_IN_A_ROW + 5
+    assert [len(r.messages) for r in backend.requests[-2:]] == [3, 3], "the error is shown as ever"
+
+
+def test_what_the_model_itself_left_out_is_an_attempt() -> None:
+    thought = Reply(text="", finish_reason="length", think_characters=90)
+    one_token = Sampling(max_tokens=1)
+    for reply, sampling in ((thought, Sampling()), (Reply(text="", finish_reason="length"), one_token)):
+        chat = Chat(ScriptedBackend([reply] * 5))
+        answer = llm.run(chat.ask(request(sampling=sampling), parse))
+        assert answer.attempts == 5 and answer.value is None and not chat.usage.retries
+    # One token is always cut: that is no outcome of its own.
+    answer = llm.run(Chat(ScriptedBackend(lambda r: Reply(text="也", finish_reason="length"))).ask(
+        request(sampling=one_token), parse
+    ))  # fmt: skip
+    assert (answer.outcome, answer.attempts) == ("unusable", 5)
+
+
+def test_where_a_fixed_seed_brings_the_same_reply_it_is_moved_on_and_counted() -> None:
+    backend = ScriptedBackend([CUT, CUT, CUT, CUT, GOOD], repeats=True)
+    answer = ask(backend)
+    assert answer.attempts == 5 and [r.seed for r in backend.requests] == [100, 101, 102, 103, 104]
 
 
 def test_a_miss_in_recorded_mode_names_the_field_and_how_to_go_live(tmp_path: Path) -> None:
@@ -168,9 +240,56 @@ def test_a_miss_in_recorded_mode_names_the_field_and_how_to_go_live(tmp_path: Pa
     assert not backend.requests and chat.usage.calls == 0
 
 
-def test_live_mode_asks_although_it_is_recorded(tmp_path: Path) -> None:
+def test_live_mode_asks_although_it_is_recorded_and_its_answer_counts_from_then_on(tmp_path: Path) -> None:
     ask(ScriptedBackend([GOOD]), tmp_path)
-    assert ask(ScriptedBackend(['{"mood": "累"}']), tmp_path, mode="live").value == "累"
+    for mood in ("累", "困"):
+        assert ask(ScriptedBackend([f'{{"mood": "{mood}"}}']), tmp_path, mode="live").value == mood
+        for mode in ("recorded", "auto"):
+            assert ask(ScriptedBackend([]), tmp_path, mode=mode).value == mood
+
+
+@pytest.mark.parametrize("mode", ["auto", "live"])
+@pytest.mark.parametrize("replies", [[GOOD], ["不会"] * 5], ids=["answered", "unusable"])
+def test_the_same_request_twice_in_a_run_is_paid_once_and_the_run_replays_as_it_was(
+    tmp_path: Path, mode: str, replies: list[str]
+) -> None:
+    def twice(backend: ScriptedBackend, mode: str) -> list[tuple]:
+        chat = Chat(backend, store(tmp_path), mode, concurrency=4)
+        answers = llm.run(chat.side_by_side(chat.ask(request(), parse) for _ in range(4)))
+        if replies == [GOOD]:  # in mode auto a refusal is asked for again later
+            answers.append(llm.run(chat.ask(request(), parse)))
+        chat.recordings.close()
+        return [(a.value, a.outcome, a.raw) for a in answers]
+
+    backend = SlowBackend(replies)
+    made = twice(backend, mode)
+    assert len(set(made)) == 1 and len(backend.requests) == len(replies)
+    assert twice(ScriptedBackend([]), "recorded") == made
+
+
+def test_who_waits_for_another_to_ask_stops_when_the_run_does(tmp_path: Path) -> None:
+    class Claimed(Recordings):
+        def claim(self, key: str) -> bool:
+            return False
+
+    class Broken(ScriptedBackend):
+        async def complete(self, request: Request) -> Reply:
+            raise ConnectionError("gone")
+
+    async def main() -> None:
+        claimed = Chat(Broken([]), Claimed("s", [tmp_path], tmp_path), concurrency=4)
+
+        async def fails() -> None:
+            await asyncio.sleep(1)
+            assert claimed.waiting == 2
+            raise ConnectionError("gone")
+
+        with pytest.raises(ConnectionError, match="gone"):
+            work = [claimed.ask(request(1), parse), claimed.ask(request(2), parse), fails()]
+            await claimed.side_by_side(work)
+        assert claimed.waiting == 0
+
+    fast_time.run(main())
 
 
 def test_a_stricter_parser_says_so_instead_of_asking_in_silence(tmp_path: Path) -> None:

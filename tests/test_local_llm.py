@@ -128,8 +128,7 @@ def test_a_real_model_talks_is_recorded_and_replayed(
         monkeypatch.setattr(paths, name, tmp_path / name)
     settings = f"local_model={SMALL} n_turns=3 n_news=1 n_role_pairs=0 mode=auto local_threads=1"
     # A base model rarely keeps the rules; asking five times would take minutes.
-    monkeypatch.setattr(llm, "UNCHANGED_RETRIES", 0)
-    monkeypatch.setattr(llm, "RETRIES_WITH_ERROR", 0)
+    monkeypatch.setattr(llm, "ATTEMPTS", 1)
     starts = [cold_start.from_news(example_corpus.load_news()[0])]
     before = resident() if sys.platform == "linux" else 0
 

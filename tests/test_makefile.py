@@ -2,11 +2,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from memecmd_utils import paths
+from memecmd_utils import paths, rating_items
 
 MAKEFILE = paths.root / "Makefile"
 MAKE = shutil.which("gmake") or shutil.which("make")
@@ -30,6 +31,7 @@ case "$3" in
   run) echo "$4" >> "{log}"; mkdir -p "reports/$5" && : > "reports/$5/$4.ipynb" ;;
   summary) echo "summary of $4" ;;
   merge) shift 2; echo "$*" >> "{log}" ;;
+  hold) shift 4; exec "$@" ;;
 esac
 """
 OLD, NEW = 1_700_000_000, 1_700_000_500
@@ -285,6 +287,109 @@ def test_a_failed_notebook_stops_the_run_and_is_run_again(ready: Path) -> None:
     assert numbers(ran(ready)) == ["01", "02", "03", "04", "05", "05b", "06"]
 
 
+@pytest.mark.parametrize(
+    ("target", "fails"),
+    [
+        (("reproduce",), "resolve"), (("reproduce",), "run"), (("merge",), "merge"), (("merge",), "resolve"),
+        (("templates",), "resolve"), (("templates",), "template-sources"), (("cost",), "cost"),
+        (("insert-memes", "IN=a.csv", "OUT=b.csv"), "insert-memes"), (("verify",), "verify"),
+    ],
+)  # fmt: skip
+def test_an_error_is_the_last_thing_said(ready: Path, target: tuple[str, ...], fails: str) -> None:
+    broken = f'[ "$3" = {fails} ] && {{ echo "error: mend this" >&2; exit 2; }}\n'
+    write(ready / ".venv/bin/python", STAND_IN.format(log="ran.log").replace("\n", f"\n{broken}", 1), True)
+    os.utime(ready / ".venv/.ready", (NEW, NEW))
+    (ready / "data/processed/r/profile.yaml").unlink() if fails != "run" else None
+    made = make(ready, *target)
+    of_make = re.compile(r"\w+(\[\d\])?: \*\*\* ")
+    *said, last = [line for line in made.stderr.splitlines() if not of_make.match(line)]
+    assert last == "error: mend this" and made.returncode == 2
+    assert said in ([], [last]), "the other stage of two that run side by side"
+    assert "summary of" not in made.stdout and "nothing to do" not in made.stdout
+
+
+@pytest.mark.parametrize(
+    ("stage", "wanted"),
+    [
+        ("01_library_build", "01 02 04 05 05b 06"),
+        ("03_dialogue_generation", "03 04 05 05b 06"),
+        ("05_evaluation", "05 05b 06"),
+        ("06_figures", "06"),
+    ],
+)
+def test_what_a_stage_reads_from_outside_runs_it_again(ready: Path, stage: str, wanted: str) -> None:
+    for name in STAGES:
+        write(ready / f"data/processed/r/inputs/{name}.json", time=OLD)
+    assert numbers(rerun(ready, f"data/processed/r/inputs/{stage}.json")) == wanted.split()
+    assert "nothing to do" in make(ready, "reproduce").stdout
+
+
+@pytest.mark.parametrize(("user", "root"), [("0", True), ("1000", False)])
+def test_jupyterlab_starts_for_root_too_and_says_what_that_means(
+    ready: Path, tmp_path: Path, user: str, root: bool
+) -> None:
+    write(tmp_path / "commands/id", f"#!/bin/sh\necho {user}\n", executable=True)
+    write(ready / ".venv/bin/python", '#!/bin/sh\necho "started $*"\n', executable=True)
+    os.utime(ready / ".venv/.ready", (NEW, NEW))
+    shown = make(ready, "lab", first_on_path=tmp_path / "commands")
+    assert shown.returncode == 0
+    assert ("--allow-root" in shown.stdout.splitlines()[-1]) == root
+    assert shown.stdout.splitlines()[-1].startswith("started -m jupyterlab --notebook-dir=notebooks")
+    assert ("may do anything on this machine" in shown.stdout) == root
+
+
+# A stand-in that resolves with the package itself; a stage writes a file, and which one, and nothing else.
+REAL = """#!/bin/sh
+case "$3" in
+  run) echo "$4" >> ran.log
+    case "$4" in 03*) file=dialogues.jsonl ;; 01*) file=memes.parquet ;; *) file="of-$4" ;; esac
+    data="data/processed/$5"; mkdir -p "$data/outputs" "reports/$5"
+    : > "$data/$file"; : > "reports/$5/$4.ipynb"
+    printf '{{"data": ["%s"], "report": []}}' "$file" > "$data/outputs/$4.json" ;;
+  summary) ;;
+  *) MEMECMD_ROOT="$PWD" PYTHONPATH="{package}" exec "{python}" "$@" ;;
+esac
+"""
+
+
+def test_what_lies_outside_is_looked_at_by_every_call(checkout: Path) -> None:
+    real = REAL.format(package=paths.root, python=sys.executable)
+    write(checkout / ".venv/bin/python", real, executable=True)
+    write(checkout / ".venv/.ready", time=NEW)
+    shutil.rmtree(checkout / "data/example")
+    (checkout / "data/example").symlink_to(paths.example)
+    profile = "llm: openai\nmode: recorded\nsources: [my memes]\nnews: news.jsonl\nn_news: 1\njudges: []\n"
+    profile += "n_role_pairs: 0\nendpoints: {generator: {model: m}}\n"
+    write(checkout / "data/profiles/mine.yaml", profile)
+    item = '{"news_id": "a", "topic": "sports", "title": "t", "text": "x", "source": "made up"}\n'
+    write(checkout / "news.jsonl", item)
+    signature = "\x89PNG\r\n\x1a\n"
+    for name in ("a", "b"):
+        write(checkout / f"my memes/{name}.png", signature)
+
+    def stages() -> str:
+        (checkout / "ran.log").unlink(missing_ok=True)
+        made = make(checkout, "reproduce", "PROFILE=mine")
+        assert made.returncode == 0, made.stderr
+        assert ("nothing to do" in made.stdout) == (not ran(checkout))
+        return " ".join(numbers(ran(checkout)))
+
+    assert stages() == "01 02 03 04 05 05b 06" and stages() == ""
+    library = "01 02 04 05 05b 06"
+    write(checkout / "my memes/c.png", signature)
+    assert stages() == library
+    write(checkout / "my memes/b.png", f"{signature}changed")
+    assert stages() == library
+    (checkout / "my memes/a.png").unlink()
+    assert stages() == library
+    write(checkout / "data/raw/ratings/mine/anna.csv", ",".join(rating_items.COLUMNS) + "\n")
+    assert stages() == "05 05b 06"
+    write(checkout / "news.jsonl", item * 2)
+    assert stages() == "03 04 05 05b 06"
+    (checkout / "data/processed/mine/dialogues.jsonl").unlink()
+    assert stages() == "03 04 05 05b 06" and stages() == ""
+
+
 def test_clean_keeps_recordings_and_tracked_files(ready: Path) -> None:
     kept = ["data/raw/recordings/mine/generator/w0.jsonl", "reports/numbers.json", "reports/chat.png"]
     gone = ["data/processed/r/memes.parquet", "data/interim/fonts/a.otf", "reports/r/index.html"]
@@ -358,6 +463,19 @@ def test_a_change_runs_again_the_template_notebooks_that_depend_on_it(
 ) -> None:
     assert ran_templates(templates) == TEMPLATE_STAGES
     os.utime(templates / changed, (NEW + 100, NEW + 100))
+    assert ran_templates(templates) == wanted
+
+
+@pytest.mark.parametrize(
+    ("stage", "wanted"), [(stage, TEMPLATE_STAGES[i:]) for i, stage in enumerate(TEMPLATE_STAGES)]
+)
+def test_what_a_template_stage_reads_from_outside_runs_it_again(
+    templates: Path, stage: str, wanted: list[str]
+) -> None:
+    for name in TEMPLATE_STAGES:
+        write(templates / f"data/processed/r/inputs/{name}.json", time=OLD)
+    assert ran_templates(templates) == TEMPLATE_STAGES
+    os.utime(templates / f"data/processed/r/inputs/{stage}.json", (NEW + 100, NEW + 100))
     assert ran_templates(templates) == wanted
 
 

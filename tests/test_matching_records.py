@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from memecmd_utils import storage
 from memecmd_utils.images import LibraryError
 from memecmd_utils.matching_records import (
     RULES,
@@ -65,6 +66,15 @@ def test_decisions_come_back_and_confirm(tmp_path: Path) -> None:
     assert [p.confirmed for p in said] == [True, None, False] and said[0].why == "yes, it is"
     assert list(table(said)["confirmed"]) == [True, None, False] and len(table([])) == 0
     assert list(table([]).columns) == list(table(said).columns)
+
+
+@pytest.mark.parametrize("name", [" a.png ", "=1.png", "'=1.png", "-a.png", "a.png"])
+def test_odd_names_are_read_as_the_sheet_saves_them_and_as_they_are(tmp_path: Path, name: str) -> None:
+    pairs = [pair(name, "Round")]
+    for cell in (storage.guarded(name), name, *([f" {name}"] if name == name.strip() else [])):
+        assert read_decisions(csv_file(tmp_path, f'"{cell}",Round,keep,-'), pairs) == [
+            Decision(name, "Round", "keep", "-")
+        ]
 
 
 @pytest.mark.parametrize(

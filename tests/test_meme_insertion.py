@@ -1,14 +1,27 @@
 import csv
+import dataclasses
 import io
 import json
 import re
 
 import made_chats
+import numpy as np
 import pytest
+from PIL import Image
 
-from memecmd_utils import chat_exports, meme_insertion, paths, schemas, storage
+from memecmd_utils import (
+    chat_exports,
+    insertion_page,
+    library_search,
+    meme_insertion,
+    paths,
+    schemas,
+    storage,
+)
 from memecmd_utils.chat_columns import MEME_COLUMNS, ChatFileError
 from memecmd_utils.chat_summaries import NoSummaryAgent
+from memecmd_utils.conversations import Conversation, Message
+from memecmd_utils.insertion_page import Shown
 from memecmd_utils.llm import BudgetReached
 from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.runs import StageMissing
@@ -58,15 +71,11 @@ def test_the_right_memes_at_the_right_places(run, tmp_path) -> None:
     ]
     assert [r["meme_id"] for r in out] == ["", "m05", "", "", "", "", "m07", "m02"]
     placed = out[1]
-    assert placed["meme_strategy"] == "greedy" and placed["meme_file"] == "memes/m05.png"
+    assert placed["meme_strategy"] == "greedy" and placed["meme_file"] == "chat_memes/m05.png"
     assert float(placed["meme_score"]) > float(placed["meme_threshold"]) == pytest.approx(0.6)
     # The gate remembers: the turn after a meme has a higher threshold (Eq. 23).
     assert float(out[7]["meme_threshold"]) == pytest.approx(0.6 + 0.1 * 2.718281828**-1, abs=1e-4)
-    assert sorted(p.name for p in (done.target.parent / "memes").iterdir()) == [
-        "m02.png",
-        "m05.png",
-        "m07.png",
-    ]
+    assert sorted(p.name for p in done.pictures.glob("*.png")) == ["m02.png", "m05.png", "m07.png"]
     assert (done.target.parent / placed["meme_file"]).read_bytes() == run.read("memes/m05.png").read_bytes()
     assert (done.chats, done.turns, done.memes, done.different, done.unscored) == (2, 6, 3, 3, 0)
     assert not (tmp_path / "raw").exists(), "a run that only replays records nothing of a chat"
@@ -109,7 +118,150 @@ def test_doing_it_again_replaces_the_memes(run, tmp_path) -> None:
     rows = [row("", "甲", "在吗"), row("", "乙", "在", 4)]
     meme_insertion.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "1.csv", "made")
     meme_insertion.insert_file(tmp_path / "1.csv", tmp_path / "2.csv", "made")
-    assert (tmp_path / "1.csv").read_bytes() == (tmp_path / "2.csv").read_bytes()
+    first, second = ((tmp_path / f"{n}.csv").read_bytes() for n in (1, 2))
+    assert first.replace(b"1_memes/", b"2_memes/") == second
+
+
+# --- what may be overwritten --------------------------------------------------------------------------
+
+ROWS = [row("", "甲", "在吗"), row("", "乙", "在", 4), row("", "甲", "好", 40), row("", "乙", "嗯", 7)]
+
+
+def files(folder) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_folder_of_ones_own_called_memes_is_left_alone(run, tmp_path) -> None:
+    out = tmp_path / "out"
+    (out / "memes").mkdir(parents=True)
+    (out / "memes" / "m04.png").write_bytes(b"mine")
+    source = write_csv(tmp_path / "c.csv", ROWS)
+    done = meme_insertion.insert_file(source, out / "o.csv", "made")
+    assert (out / "memes" / "m04.png").read_bytes() == b"mine"
+    assert done.pictures == out / "o_memes" and done.text().splitlines()[-1] == str(out / "o_memes")
+    assert {r["meme_file"] for r in read_csv(done.target)} == {"", "o_memes/m04.png", "o_memes/m07.png"}
+    assert set(files(out)) == {
+        "memes/m04.png", "o.csv", "o.html", "o_memes/m04.png", "o_memes/m07.png", "o_memes/written.json",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "there", ["o.csv", "o.html", "o_memes/m04.png", "o_memes/note.txt", "o_memes", "o_memes/written.json"]
+)
+def test_what_an_insertion_did_not_write_is_not_overwritten(run, tmp_path, there) -> None:
+    source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
+    (out / there).parent.mkdir(parents=True)
+    (out / there).write_text("mine", encoding="utf-8")
+    before = files(out)
+    with pytest.raises(ChatFileError, match=r"was not written by this command for o\.csv, or was changed"):
+        meme_insertion.insert_file(source, out / "o.csv", "made")
+    assert files(out) == before
+
+
+@pytest.mark.parametrize("changed", ["o.csv", "o.html", "o_memes/m04.png"])
+def test_what_was_changed_since_is_not_overwritten(run, tmp_path, changed) -> None:
+    source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
+    meme_insertion.insert_file(source, out / "o.csv", "made")
+    (out / changed).write_bytes(b"edited")
+    before = files(out)
+    with pytest.raises(ChatFileError, match="or was changed since: name another OUT, or move it away"):
+        meme_insertion.insert_file(source, out / "o.csv", "made")
+    assert files(out) == before
+
+
+def test_an_insertion_of_ones_own_is_overwritten(run, tmp_path) -> None:
+    source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
+    meme_insertion.insert_file(source, out / "o.csv", "made")
+    first = files(out)
+    meme_insertion.insert_file(source, out / "o.csv", "made")
+    assert files(out) == first
+    write_csv(source, ROWS[:2])
+    meme_insertion.insert_file(source, out / "o.csv", "made")
+    assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04"]
+    # Another output beside it would have the same page.
+    source.with_suffix(".jsonl").write_text('{"speaker": "a", "text": "x"}\n', encoding="utf-8")
+    with pytest.raises(ChatFileError, match=r"o_memes was not written by this command for o\.jsonl"):
+        meme_insertion.insert_file(source.with_suffix(".jsonl"), out / "o.jsonl", "made")
+
+
+def test_a_run_that_was_killed_while_it_wrote_can_be_repeated(run, tmp_path, monkeypatch) -> None:
+    source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
+    meme_insertion.insert_file(source, out / "o.csv", "made")
+    write_csv(source, [*ROWS, row("", "甲", "再来", 9)])
+    write = storage.atomic_path
+    for stop in ("written.json", "m09.png", "o.html", "o.csv"):
+
+        def killed(target, stop=stop):
+            if target.name == stop:
+                raise KeyboardInterrupt
+            return write(target)
+
+        monkeypatch.setattr(storage, "atomic_path", killed)
+        with pytest.raises(KeyboardInterrupt):
+            meme_insertion.insert_file(source, out / "o.csv", "made")
+        assert not list(out.rglob("*.part*"))
+    monkeypatch.setattr(storage, "atomic_path", write)
+    meme_insertion.insert_file(source, out / "o.csv", "made")
+    assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04", "", "m07", "m09"]
+
+
+def test_two_ids_that_make_one_name_of_a_file_keep_their_pictures(run, tmp_path) -> None:
+    library = library_search.open_library(run, "recorded")
+    memes = dict(zip(("a b", "a_b", "A?B"), list(library.memes.values())[:3], strict=True))
+    strange = dataclasses.replace(library, memes=memes)
+    placed = [meme_insertion.Insertion(0, None, name, None, None, None, None) for name in memes]
+    paths_of = meme_insertion._pictures(placed, strange, tmp_path)
+    assert len({path.name.casefold() for path in paths_of.values()}) == 3
+
+
+def test_an_output_that_cannot_be_written_is_said(run, tmp_path) -> None:
+    source = write_csv(tmp_path / "c.csv", ROWS)
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    with pytest.raises(ChatFileError, match="cannot be written"):
+        meme_insertion.insert_file(source, tmp_path / "file" / "o.csv", "made")
+
+
+def test_a_folder_whose_name_the_encoding_lacks_is_said_before_a_model_is_asked(run, tmp_path) -> None:
+    source = tmp_path / "c.csv"
+    source.write_bytes("speaker,text\n太郎,了解です\n花子,東京駅で会おう\n".encode("shift_jis"))
+    with pytest.raises(ChatFileError, match="cannot be written in cp932"):
+        meme_insertion.insert_file(source, tmp_path / "带表情.csv", "made")
+
+
+# --- size ---------------------------------------------------------------------------------------------
+
+
+def noisy(path, number: int) -> None:
+    """A picture that does not compress."""
+    pixels = np.random.default_rng(number).integers(0, 256, (200, 200, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def test_a_page_of_ten_thousand_rows_has_each_picture_and_text_once(run, tmp_path) -> None:
+    for number in range(made_chats.N_MEMES):
+        noisy(run.read(f"memes/m{number:02d}.png"), number)
+    rows = [
+        row("一", "甲乙"[i % 2], f"第{i}句，周末爬山去不去，天气预报说要下雨，我的帐篷白买了", i % 12)
+        for i in range(10_000)
+    ]
+    done = meme_insertion.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
+    page = done.page.read_text(encoding="utf-8")
+    assert done.memes > 9_000 and page.count("data-meme=") == done.memes
+    assert page.count("data:image/jpeg;base64,") == done.different == 12
+    assert page.count("第4321句，周末") == 1 and page.count("字幕 k7<") == 1
+    assert done.page.stat().st_size < 10_000_000
+
+
+def test_thousands_of_pictures_are_smaller(tmp_path) -> None:
+    noisy(tmp_path / "m.png", 1)
+    ids = [f"m{i}" for i in range(1500)]
+    chat = Conversation("c", tuple(Message("甲乙"[i % 2], "好") for i in range(1500)))
+    shown = {(0, i): Shown(name, f"字幕{i}", ("T",)) for i, name in enumerate(ids)}
+    page = insertion_page.render("t", "a", [chat], shown, dict.fromkeys(ids, tmp_path / "m.png"), "before")
+    assert page.count("data:image/jpeg") == 1500 and len(page.encode()) < 10_000_000
+
+
+# --- strategies ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -143,7 +295,8 @@ def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, mo
         meme_insertion.insert_file(source, tmp_path / "p.csv", name, run_name="made")
         assert len(server.bodies) == 3
     assert [r["meme_id"] for r in read_csv(done.target)] == ["", "m03", "", "m06"]
-    assert (tmp_path / "o.csv").read_bytes() == (tmp_path / "p.csv").read_bytes()
+    first, second = ((tmp_path / f"{name}.csv").read_bytes() for name in "op")
+    assert first.replace(b"o_memes/", b"p_memes/") == second
     assert any("甲：说说 k3\n乙：好 k40\n丙：还有 k6" in text and "轮到甲" in text for text in asked)
     recorded = [p.relative_to(tmp_path).as_posix() for p in (tmp_path / "raw").rglob("*.jsonl")]
     assert recorded and all(p.startswith("raw/recordings/live/own_chats/") for p in recorded)
@@ -177,6 +330,43 @@ def test_a_file_of_mod_comes_out_with_memes(run, tmp_path, monkeypatch) -> None:
             for key in MEME_COLUMNS[1:]:
                 message.pop(key, None)
     assert out == value
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "gb18030", "utf-16"])
+def test_a_chat_as_qq_exports_it(run, tmp_path, monkeypatch, encoding) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
+    heads = ["2024-05-01 12:30:11 小王(12345678)", "2024-05-01 12:31:11 小李(87654321)"] * 2
+    texts = ["说说 k3", "好 k40\n明天 10:30", "还有 k6", "行"]
+    text = "".join(f"{head}\n{said}\n\n" for head, said in zip(heads, texts, strict=True))
+    source = tmp_path / "c.txt"
+    source.write_bytes(text.encode(encoding))
+    with made_chats.agent().running() as server:
+        name = made_chats.live_profile(tmp_path, server.url)
+        done = meme_insertion.insert_file(source, tmp_path / "o.txt", name, run_name="made")
+        asked = [body["messages"][-1]["content"] for body in server.bodies]
+    out = done.target.read_bytes().decode(encoding).splitlines(keepends=True)
+    memes = [i for i, line in enumerate(out) if line.startswith("[meme")]
+    assert [(out[i], out[i - 1]) for i in memes] == [
+        ("[meme m03: o_memes/m03.png]\n", heads[1] + "\n"),
+        ("[meme m06: o_memes/m06.png]\n", heads[3] + "\n"),
+    ]
+    assert "".join(line for i, line in enumerate(out) if i not in memes) == text
+    assert any("小王：说说 k3\n小李：好 k40 明天 10:30\n小王：还有 k6" in text for text in asked)
+    assert "4 messages of 2 speakers in 1 chat" in done.text() and "ordered by their place" in done.text()
+
+
+def test_an_older_encoding_is_kept_and_said(run, tmp_path) -> None:
+    rows = [row("", "小華", "週末爬山去不去"), row("", "阿傑", "天氣預報說要下雨", 5)]
+    told = ["說 k5", "感覺 k5", "想說 k5"]
+    rows[1][4:] = told
+    header = ["會話", "發送人", "內容", "備註", "S", "E", "Psi"]
+    source = write_csv(tmp_path / "c.csv", rows, header, "big5")
+    done = meme_insertion.insert_file(source, tmp_path / "o.csv", "made")
+    out = read_csv(done.target, "big5")
+    assert [r["meme_id"] for r in out] == ["", "m05"] and [r["發送人"] for r in out] == ["小華", "阿傑"]
+    assert "encoding Big5, a guess" in done.text()
+    again = meme_insertion.insert_file(source, tmp_path / "p.csv", "made", columns="encoding=big5")
+    assert "encoding Big5\n" in again.text() and read_csv(again.target, "big5")[1]["S"] == "說 k5"
 
 
 def test_a_long_chat_is_cut_to_its_last_turns(run, tmp_path, monkeypatch) -> None:
@@ -273,7 +463,7 @@ def test_the_examples_own_dialogues_get_the_memes_that_notebook_04_placed(tmp_pa
         if p.strategy == "greedy" and p.dialogue_id in {d.dialogue_id for d in dialogues}
     }
     export = chat_exports.read(done.target)
-    assert (export.codec, export.content.delimiter) == ("gb18030", ";")
+    assert (export.encoding.codec, export.content.delimiter) == ("gb18030", ";")
     out, found = export.content.rows, {}
     turns: dict[str, int] = {}
     for cells in out[1:]:

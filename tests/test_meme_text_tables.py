@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import made_retrieval
-import made_up
 import numpy as np
 import pytest
 from made_retrieval import clip_folder as folder
@@ -12,8 +11,6 @@ from memecmd_utils.meme_text_retrieval import MEASURES
 from memecmd_utils.retrieval_items import KINDS
 from memecmd_utils.retrieval_rows import Measured, Row
 from memecmd_utils.template_settings import MemeRetrieval
-
-PROFILE = made_up.profile()
 
 
 @pytest.fixture
@@ -46,12 +43,12 @@ def test_the_papers_numbers_as_printed() -> None:
 
 
 def test_table_2(measured) -> None:
-    table = meme_text_tables.table_2(measured, PROFILE)
+    table = meme_text_tables.table_2(measured)
     assert list(table["model"]) == [ALIGN, *["Fine-tuned ALIGN"] * 2, B32, L14, *["Fine-tuned CLIP"] * 2]
     filled = table[table["n"] > 0].set_index(["model", "selection"])
     assert list(filled.index) == [(L14, ""), ("Fine-tuned CLIP", "validation")]
     base, tuned = filled.iloc[0], filled.iloc[1]
-    frame = next(m for m in measured if m.row.label == L14).recalls(PROFILE)
+    frame = next(m for m in measured if m.row.label == L14).recalls()
     keys = (frame["text"] == "meme_caption") & (frame["counting"] == "pair") & (frame["measure"] == "R@1")
     for direction, paper in (("T2M", 0.648), ("M2T", 0.712)):
         (row,) = frame[keys & (frame["direction"] == direction)].to_dict("records")
@@ -76,7 +73,7 @@ def test_table_2(measured) -> None:
 
 @pytest.mark.parametrize(("make", "first"), [("table_3", 0.680), ("table_4", 0.696)])
 def test_tables_3_and_4(measured, make, first) -> None:
-    table = getattr(meme_text_tables, make)(measured, PROFILE)
+    table = getattr(meme_text_tables, make)(measured)
     assert list(table["text"]) == [*KINDS] * 3 and list(table["fine-tuned"]) == ["no"] * 4 + ["yes"] * 8
     assert list(table["selection"]) == [""] * 4 + ["validation"] * 4 + ["paper"] * 4
     assert table["R@1 paper"][0] == first
@@ -103,12 +100,12 @@ def test_a_model_under_a_false_label_is_refused(tmp_path: Path) -> None:
             load=lambda name, d=dim: made_retrieval.MadeUpEncoder(0.1, d, name=Path(name).name),
         )
         for make in (meme_text_tables.table_2, meme_text_tables.table_3, meme_text_tables.table_4):
-            table = make(measured, PROFILE)
+            table = make(measured)
             assert (table["n"] == 0).all()
             assert table["note"].str.contains(said, regex=False).any()
 
 
 def test_no_model_at_all() -> None:
-    table = meme_text_tables.table_2([], PROFILE)
+    table = meme_text_tables.table_2([])
     assert list(table["model"]) == list(retrieval_rows.ORDER) and (table["n"] == 0).all()
     assert (table["note"] == "not computed here: no model was given for this row").all()

@@ -131,6 +131,7 @@ class Simulated(http.server.BaseHTTPRequestHandler):
         n = type(self).calls
         if schema == "AnnotationReply":
             value = {k: f"{k} 第{n}种 {HOSTILE}" for k in ("s_plus", "s_minus", "emotion", "motivation")}
+            value["s_minus"] += "不合适的另一种情形" * 20  # S- is another text than S+
         elif schema == "SummaryReply":
             value = {k: f"{k} 第{n}次" for k in ("scenario", "emotion", "motivation")}
         elif schema == "ScenarioReply":

@@ -74,6 +74,23 @@ def test_a_wheel_without_models_is_an_error(monkeypatch):
         ocr.wheel_models.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("read", "joined"),
+    [
+        ("今天也要 加油", "今天也要加油"), ("早上九点的我 晚上九点的我", "早上九点的我晚上九点的我"),
+        ("so tired today", "so tired today"), ("我 OK 你呢", "我 OK 你呢"), ("第 3 天", "第 3 天"),
+        ("真的吗？ 假的", "真的吗？假的"), ("他说 “好”", "他说“好”"), ("“好” 他说", "“好”他说"),
+        ("等等…… 我来了", "等等……我来了"), ("今日は いい 天気", "今日はいい天気"),
+        ("안녕 하세요", "안녕 하세요"), ("一 二 三", "一二三"), ("𠮷 野家", "𠮷野家"),
+        ("don’t 走", "don’t 走"),
+        ("", ""), ("甲\n乙", "甲乙"), ("ＳＯ ＴＩＲＥＤ", "ＳＯ ＴＩＲＥＤ"), ("（笑） 走", "（笑）走"),
+        ("我说: 好", "我说: 好"),
+    ],
+)  # fmt: skip
+def test_a_wrapped_line_of_chinese_has_no_blank(read, joined) -> None:
+    assert ocr.without_wraps(read) == joined
+
+
 def test_rows_go_from_left_to_right_even_if_tilted():
     lines = [Line("三", 0, 60, 50, 90), Line("二", 60, 5, 110, 35), Line("一", 0, 8, 50, 38)]
     assert [line.text for line in reading_order(lines)] == ["一", "二", "三"]

@@ -1,7 +1,9 @@
 import asyncio
 import json
 import socket
+import time
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from enum import Enum
@@ -14,15 +16,25 @@ from pydantic import BaseModel, Field, RootModel, SecretStr, create_model
 from tiny_server import Answer, TinyServer, chat_reply, error
 
 from memecmd_utils import llm
+from memecmd_utils.budget import Budget
 from memecmd_utils.delivery import FIRST_WAIT_S, LONGEST_WAIT_S
+from memecmd_utils.key_guard import is_local
 from memecmd_utils.llm import Chat, EndpointError, Image, Message, Reply, Request, Sampling
-from memecmd_utils.llm_types import RequestRejected, TransientFault
+from memecmd_utils.llm_types import InDoubt, RequestRejected, TransientFault
 from memecmd_utils.llm_wire import EmptyReply, read_reply, retry_after, strict_schema
-from memecmd_utils.openai_backend import FILTER_CODES, REJECTED_IN_A_ROW, OpenAIBackend, is_local
+from memecmd_utils.openai_backend import NEUTRAL_TEXT, REJECTED_IN_A_ROW, OpenAIBackend
 from memecmd_utils.profiles import Endpoint
 from memecmd_utils.recordings import Recordings
 
 KEY = "sk-very-secret-0123456789"
+FILTER_CODES = [
+    "content_filter",
+    "content_policy_violation",
+    "data_inspection_failed",
+    "DataInspectionFailed",
+    "ResponsibleAIPolicyViolation",
+    "moderation_blocked",
+]
 
 
 class Mood(BaseModel):
@@ -46,8 +58,13 @@ def backend_for(url: str | None, **endpoint) -> OpenAIBackend:
 
 
 async def outcome(backend: OpenAIBackend, asked: Request) -> Reply | Exception:
+    """What becomes of a request; a doubt is settled by a neutral one, as `delivery` does."""
     try:
-        return await backend.complete(asked)
+        try:
+            return await backend.complete(asked)
+        except InDoubt as doubt:
+            await backend.complete(doubt.neutral)
+            return await backend.complete(asked)
     except Exception as fault:
         return fault
 
@@ -64,10 +81,20 @@ def exchange(script, *requests: Request, **endpoint) -> tuple[list[Any], TinySer
 
 
 def one(answer: Answer, asked: Request | None = None, **endpoint) -> Any:
-    return exchange([answer], asked or request(), **endpoint)[0][0]
+    return exchange(lambda _: answer, asked or request(), **endpoint)[0][0]
 
 
 GOOD = Answer(chat_reply("好"))
+
+
+def text_of(reply: Reply) -> str:
+    return reply.text
+
+
+def is_neutral(body: dict) -> bool:
+    """Whether a request as the server sees it is the one that asks for nothing."""
+    content = body["messages"][0]["content"]
+    return (content if isinstance(content, str) else content[0]["text"]) == NEUTRAL_TEXT
 
 
 def after_success(answer: Answer, asked: Request | None = None) -> Any:
@@ -156,7 +183,8 @@ def test_ladder_schema_then_json_then_plain_is_probed_once(status: int) -> None:
         return Answer(error("response_format?"), status=status) if form else Answer(chat_reply("{}"))
 
     replies, server, _ = exchange(serve, *[request(schema=Mood)] * 2)
-    assert forms(server) == ["json_schema", "json_object", None, None]
+    assert forms(server) == ["json_schema", *("json_schema", "json_object", None), None, None]
+    assert [is_neutral(body) for body in server.bodies] == [False, *[True] * 3, False, False]
     assert [reply.text for reply in replies] == ["{}", "{}"]
     sent = server.bodies[0]["response_format"]["json_schema"]
     assert sent["name"] == "Mood" and sent["strict"] is True
@@ -168,10 +196,12 @@ def test_requests_side_by_side_take_one_step_down_together() -> None:
         backend = backend_for(server.url)
 
         async def work():
-            return await asyncio.gather(*(backend.complete(request(schema=Mood)) for _ in range(8)))
+            chat = Chat(backend, None)
+            return await chat.side_by_side(chat.ask(request(schema=Mood), text_of) for _ in range(8))
 
-        assert [r.text for r in llm.run(work())] == ["{}"] * 8
-    assert set(forms(server)) == {"json_schema", "json_object"} and len(forms(server)) <= 16
+        assert [a.value for a in llm.run(work())] == ["{}"] * 8
+    assert set(forms(server)) == {"json_schema", "json_object"} and len(forms(server)) <= 18
+    assert sum(map(is_neutral, server.bodies)) == 2, "eight in doubt share one neutral request"
 
 
 def test_plain_requests_do_not_touch_the_ladder() -> None:
@@ -193,7 +223,7 @@ def test_a_schema_outside_the_strict_subset_starts_at_json_mode() -> None:
 def test_that_json_mode_worked_says_nothing_about_schemas() -> None:
     got, server, _ = exchange(knows("json_object"), request(schema=Free), request(schema=Mood))
     assert [getattr(reply, "text", reply) for reply in got] == ["{}", "{}"]
-    assert forms(server) == ["json_object", "json_schema", "json_object"]
+    assert forms(server) == ["json_object", "json_schema", *("json_schema", "json_object"), "json_object"]
 
 
 def test_a_form_that_has_worked_is_not_given_up_for_one_bad_request() -> None:
@@ -296,12 +326,19 @@ def test_a_refused_request_is_the_set_up_before_the_first_success_and_the_reques
     assert "too many tokens" in str(before) and "too many tokens" in str(after)
 
 
-def test_ten_refused_requests_of_a_task_in_a_row_are_the_set_up() -> None:
-    bad = Answer(error("too long"), status=400)
-    nine = [bad] * (REJECTED_IN_A_ROW - 1)
-    got, _, _ = exchange([GOOD, *nine, GOOD, *nine, bad], *[request()] * (2 + 2 * len(nine) + 1))
+@pytest.mark.parametrize("set_up_is_right", [True, False])
+def test_after_ten_refused_requests_of_a_task_in_a_row_a_neutral_one_decides(set_up_is_right: bool) -> None:
+    bad, nine = Answer(error("too long"), status=400), REJECTED_IN_A_ROW - 1
+    script = iter([GOOD, *[bad] * nine, GOOD, *[bad] * 3 * REJECTED_IN_A_ROW])
+
+    def serve(body: dict) -> Answer:
+        return (GOOD if set_up_is_right else bad) if is_neutral(body) else next(script)
+
+    got, server, _ = exchange(serve, *[request()] * (2 + 2 * nine + 1))
     kinds = [type(x) for x in got]
-    assert kinds == [Reply, *[RequestRejected] * 9, Reply, *[RequestRejected] * 9, EndpointError]
+    last = RequestRejected if set_up_is_right else EndpointError
+    assert kinds == [Reply, *[RequestRejected] * nine, Reply, *[RequestRejected] * nine, last]
+    assert sum(map(is_neutral, server.bodies)) == 1
 
 
 def test_refused_requests_of_another_task_do_not_count() -> None:
@@ -311,7 +348,7 @@ def test_refused_requests_of_another_task_do_not_count() -> None:
     assert {type(x) for x in got[1:]} == {RequestRejected}
 
 
-@pytest.mark.parametrize("status", [402, 405, 451])
+@pytest.mark.parametrize("status", [402, 405])
 def test_any_other_refusal_stops_the_run_with_the_servers_words(status: int) -> None:
     for fault in (
         one(Answer(error("no balance"), status=status)),
@@ -326,7 +363,7 @@ def test_an_empty_account_is_not_waited_for(code: str) -> None:
     assert isinstance(fault, EndpointError) and "credit" in str(fault) and "your quota" in str(fault)
 
 
-@pytest.mark.parametrize("code", sorted(FILTER_CODES))
+@pytest.mark.parametrize("code", FILTER_CODES)
 @pytest.mark.parametrize("status", [400, 403])
 def test_a_content_filter_that_answers_by_a_status_is_an_outcome(code: str, status: int) -> None:
     reply = one(Answer(error("policy", code=code), status=status))
@@ -382,6 +419,170 @@ def test_the_servers_words_can_be_recorded_and_shown(tmp_path: Path) -> None:
     assert not any(bad in answer.reason for bad in ("\ud800", "\0", "\x1b"))
 
 
+# --- refused for itself, or for the set-up ----------------------------------------------------------
+
+BAD = "坏"
+REFUSALS = {
+    "too long": (400, "context_length_exceeded"),
+    "too large": (413, None),
+    "cannot be processed": (422, None),
+    "moderated": (403, None),
+    "moderated by a gateway": (403, 403),
+    "an unknown code": (403, "risk_control_4711"),
+    "for legal reasons": (451, None),
+    "not acceptable": (406, "x"),
+}
+
+
+def is_bad(body: dict) -> bool:
+    return BAD in json.dumps(body, ensure_ascii=False)
+
+
+def refuses(status: int, code: Any, what: Callable[[dict], bool] = is_bad):
+    """A server that refuses some requests and knows JSON mode, but no schemas."""
+
+    def serve(body: dict) -> Answer:
+        if body.get("response_format", {}).get("type") == "json_schema":
+            return Answer(error("response_format?"), status=400)
+        if what(body):
+            return Answer(error("not this one", code=code), status=status)
+        return Answer(chat_reply("{}"))
+
+    return serve
+
+
+def ask_all(
+    server: TinyServer, asked: list[Request], memory: Path | None = None, key: str = KEY, **options: Any
+) -> tuple[list[llm.Answer], Chat]:
+    """Ask one after another through the seam, as a process that has just begun does."""
+    endpoint = Endpoint(base_url=server.url, model="tiny", **options.pop("endpoint", {}))
+    backend = OpenAIBackend(endpoint, key=SecretStr(key), memory=memory)
+    chat = Chat(backend, **{"concurrency": 1, "sleep": lambda _: asyncio.sleep(0), **options})
+    return llm.run(chat.side_by_side(chat.ask(r, text_of) for r in asked)), chat
+
+
+@pytest.mark.parametrize(("status", "code"), REFUSALS.values(), ids=REFUSALS.keys())
+@pytest.mark.parametrize("schema", [None, Mood])
+def test_a_refused_request_is_left_unscored_and_the_run_goes_on_also_where_it_is_the_first(
+    status: int, code: Any, schema: type[BaseModel] | None, tmp_path: Path
+) -> None:
+    asked = [request(text, schema) for text in (BAD, "一", BAD + BAD, "二")]
+    with TinyServer(refuses(status, code)).running() as server:
+        for _ in range(2):  # and every time that the run goes on
+            answers, _ = ask_all(server, asked)
+            assert [a.outcome for a in answers] == ["rejected", "accepted"] * 2
+            assert answers[0].reason.startswith(f"{status}: ") and "not this one" in answers[0].reason
+            sent = forms(server)[-4:]
+            assert set(sent) == {None if schema is None else "json_object"}, "the ladder stops where it holds"
+        assert sum(map(is_neutral, server.bodies)) == 2 * (1 if schema is None else 2)
+        # What one process has found out the next one knows.
+        ask_all(server, asked, tmp_path)
+        before = len(server.bodies)
+        answers, _ = ask_all(server, asked, tmp_path)
+        assert [a.outcome for a in answers] == ["rejected", "accepted"] * 2
+        later = server.bodies[before:]
+        # A 403 may also say that the key was taken back since.
+        assert sum(map(is_neutral, later)) == (status == 403) and len(later) == 4 + 2 * (status == 403)
+
+
+def test_a_neutral_request_is_put_like_the_refused_one_and_counted_and_paid_for() -> None:
+    sampling = Sampling(temperature=0.9, max_tokens=60, top_logprobs=3, stop=["x"], extra={"min_p": 0.05})
+    picture = Image(image_id="m001", load=lambda: "data:image/png;base64,AAAA")
+    roles = [Message(role="system", text="长" * 900), Message(role="user", text=BAD, images=[picture] * 3)]
+    asked = request(messages=roles, sampling=sampling, seed=7, schema=Mood)
+
+    def serve(body: dict) -> Answer:
+        return Answer(chat_reply("{}")) if is_neutral(body) else Answer(error("no"), status=400)
+
+    with TinyServer(serve).running() as server:
+        budget = Budget(usd_in=1.0, usd_out=1.0)
+        (answer,), chat = ask_all(server, [asked], budget=budget)
+    own, neutral, again = server.bodies
+    assert answer.outcome == "rejected" and own == again
+    assert {k: v for k, v in neutral.items() if k != "messages"} == {
+        k: v for k, v in own.items() if k != "messages"
+    }
+    assert [message["role"] for message in neutral["messages"]] == ["system", "user"]
+    text, image = neutral["messages"][1]["content"]
+    assert "JSON" in text["text"] and image["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
+    assert len(json.dumps(neutral["messages"])) < 1000
+    assert (chat.usage.calls, chat.usage.tokens_in, chat.usage.tokens_out) == (3, 11, 3)
+    assert [(row.calls, row.tokens_in) for row in budget.ledger.spent.values()] == [(1, 11)]
+    assert budget.ledger.usd == pytest.approx(14e-6) and not budget.ledger.open
+
+
+@pytest.mark.parametrize("schema", [None, Mood])
+@pytest.mark.parametrize("status", [400, 403, 413, 422])
+def test_a_set_up_that_is_wrong_ends_the_run_at_once_with_what_to_set(
+    status: int, schema: type[BaseModel] | None
+) -> None:
+    refused = Answer(error("Unsupported parameter: temperature", param="temperature"), status=status)
+    asked = [request(str(n), schema, sampling=Sampling(temperature=1.0)) for n in range(50)]
+    with TinyServer(lambda _: refused).running() as server:
+        with pytest.raises(EndpointError) as caught:
+            ask_all(server, asked, concurrency=8)
+        count = len(server.bodies)
+    said = "check OPENAI_API_KEY" if status == 403 else "`parameters: {temperature: null}`"
+    assert said in str(caught.value) and f"({status})" in str(caught.value)
+    assert count <= 8 + 8 + 3, "the first ones, and one neutral request"
+
+
+def test_a_model_that_sees_no_pictures_ends_the_run_and_not_every_item() -> None:
+    def serve(body: dict) -> Answer:
+        sees = isinstance(body["messages"][0]["content"], list)
+        return Answer(error("this model takes no images"), status=400) if sees else GOOD
+
+    image = Image(image_id="m001", load=lambda: "data:image/png;base64,AAAA")
+    seen = request(messages=[Message(role="user", text="看", images=[image])])
+    with TinyServer(serve).running() as server:
+        with pytest.raises(EndpointError, match="takes no images"):
+            ask_all(server, [request("一"), seen, seen])
+        assert len(server.bodies) == 3
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_was_taken_back_ends_a_resumed_run_at_once(status: int, tmp_path: Path) -> None:
+    with TinyServer(lambda _: GOOD).running() as server:
+        ask_all(server, [request()], tmp_path)
+        server._script = lambda _: Answer(error("no"), status=status)
+        with pytest.raises(EndpointError, match="OPENAI_API_KEY"):
+            ask_all(server, [request(str(n)) for n in range(9)], tmp_path)
+        assert len(server.bodies) <= 3
+
+
+def test_what_works_is_kept_by_endpoint_model_and_parameters_without_key_or_address(tmp_path: Path) -> None:
+    with TinyServer(refuses(400, None)).running() as server:
+        ask_all(server, [request("一", Mood)], tmp_path)
+        (kept,) = tmp_path.iterdir()
+        said = kept.read_text(encoding="utf-8")
+        assert json.loads(said)["forms"] == ["json", "plain"] and json.loads(said)["model"] == "tiny"
+        assert KEY not in said and "127.0.0.1" not in said
+        ask_all(server, [request("一", Mood)], tmp_path)
+        assert forms(server)[-1:] == ["json_object"] and kept.read_text(encoding="utf-8") == said
+        ask_all(server, [request("一", Mood)], tmp_path, endpoint={"parameters": {"seed": None}})
+        assert len(list(tmp_path.iterdir())) == 2
+        for damaged in ("", "null", "[1]", '{"takes": 3}', '{"takes": [], "forms": ["x"]}', "{"):
+            kept.write_text(damaged, encoding="utf-8")
+            assert ask_all(server, [request("一", Mood)], tmp_path)[0][0].value == "{}"
+            assert json.loads(kept.read_text(encoding="utf-8"))["forms"] == ["json", "plain"]
+
+
+def test_an_endpoint_that_no_longer_takes_what_it_took_is_found_out(tmp_path: Path) -> None:
+    """A form that was remembered is given up after ten refusals; nine are held against the requests."""
+    with TinyServer(lambda _: Answer(chat_reply("{}"))).running() as server:
+        ask_all(server, [request("一", Mood)], tmp_path)
+        server._script = refuses(400, None)
+        answers, _ = ask_all(server, [request(str(n), Mood) for n in range(REJECTED_IN_A_ROW + 2)], tmp_path)
+    assert [a.outcome for a in answers] == ["rejected"] * (REJECTED_IN_A_ROW - 1) + ["accepted"] * 3
+
+
+def test_a_neutral_request_is_not_sent_past_a_cap() -> None:
+    with TinyServer(lambda _: Answer(error("no"), status=400)).running() as server:
+        with pytest.raises(llm.BudgetReached):
+            ask_all(server, [request(BAD)], budget=Budget(max_usd=20.0, usd_in=1e6))  # a dollar a token
+        assert len(server.bodies) == 1
+
+
 # --- faults of the connection -----------------------------------------------------------------------
 
 
@@ -413,6 +614,100 @@ def test_an_answer_that_does_not_arrive_whole_may_be_paid(bad: Answer, kind: str
     assert len(server.bodies) == 1, "no layer below ours sends it again"
     if not bad.cut:
         assert fault.kind.startswith(kind)
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+BODY = json.dumps(chat_reply("好")).encode()
+LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+MALFORMED = {
+    "garbage": b"\x00\xff garbage\r\n\r\n",
+    "another protocol": b"SSH-2.0-OpenSSH_9.0\r\n",
+    "a page without a head": b"<html>hi</html>",
+    "a word for a status": b"HTTP/1.1 fine OK\r\n\r\n",
+    "a version unknown": b"HTTP/9.9 200 OK\r\n" + LENGTH + b"\r\n" + BODY,
+    "a doubled length": OK + LENGTH + LENGTH + b"\r\n" + BODY,
+    "two lengths": OK + LENGTH + b"Content-Length: 5\r\n\r\n" + BODY,
+    "a length below zero": OK + b"Content-Length: -5\r\n\r\n" + BODY,
+    "a length too short": OK + b"Content-Length: %d\r\n\r\n" % (len(BODY) - 5) + BODY,
+    "a length too long": OK + b"Content-Length: %d\r\n\r\n" % (len(BODY) + 5) + BODY,
+    "a broken chunk": CHUNKED + b"zz\r\n" + BODY + b"\r\n0\r\n\r\n",
+    "a chunk of another size": CHUNKED + b"5\r\n" + BODY + b"\r\n0\r\n\r\n",
+    "a chunk without an end": CHUNKED + b"%x\r\n" % len(BODY) + BODY + b"\r\n",
+    "a header without a name": b"HTTP/1.1 200 OK\r\nhello\r\n" + LENGTH + b"\r\n" + BODY,
+    "a header without an end": b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+    "half a head": b"HTTP/1.1 200 OK\r\nContent-Ty",
+    "an error with a doubled length": b"HTTP/1.1 400 X\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "a packed body that is none": OK + b"Connection: close\r\nContent-Encoding: gzip\r\n\r\n" + BODY,
+}
+
+
+@pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed_http_is_tried_again_and_may_be_paid(raw: bytes) -> None:
+    with TinyServer([Answer(raw=raw), GOOD]).running() as server:
+        budget = Budget(usd_out=1.0)
+        chat = Chat(backend_for(server.url), budget=budget, sleep=lambda _: asyncio.sleep(0))
+        assert llm.run(chat.ask(request(), lambda reply: reply.text)).value == "好"
+        assert chat.usage.calls == 2 and sum(chat.usage.retries.values()) == 1
+        assert [row.unsure_calls for row in budget.ledger.spent.values()] == [1]
+
+
+def test_malformed_http_is_named_and_still_a_sign_of_life() -> None:
+    with TinyServer([Answer(raw=MALFORMED["garbage"])], Answer(raw=MALFORMED["garbage"])).running() as server:
+        backend = backend_for(server.url)
+        fault = llm.run(outcome(backend, request()))
+        assert (fault.kind, fault.paid) == ("malformed HTTP", True)
+        assert llm.run(backend.alive(1.0)) is True
+
+
+@pytest.mark.parametrize(("timeout_s", "drip_s"), [(0.4, 0.05), (0.4, 0.3)])
+def test_an_exchange_ends_in_time_also_where_bytes_drip(timeout_s: float, drip_s: float) -> None:
+    begun = time.monotonic()
+    fault = one(Answer(drip_s=drip_s), timeout_s=timeout_s)
+    assert (fault.kind, fault.paid) == ("time-out", True)
+    assert timeout_s <= time.monotonic() - begun < 2.0
+
+
+def test_a_look_for_life_ends_in_time_also_where_bytes_drip() -> None:
+    with TinyServer([], Answer(drip_s=0.05)).running() as server:
+        begun = time.monotonic()
+        llm.run(backend_for(server.url).alive(0.3))
+        assert time.monotonic() - begun < 2.0
+
+
+# --- JSON in other clothes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "text/plain; charset=utf-8", "text/html", "binary/x"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf", b"\n\n "])
+def test_json_is_read_whatever_its_content_type_says(kind: str, mark: bytes) -> None:
+    assert one(Answer(mark + json.dumps(chat_reply("好")).encode(), kind=kind)).text == "好"
+
+
+EVENTS = f"data: {json.dumps({'choices': [{'delta': {'content': '好'}}]})}\n\ndata: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "text/plain", "application/json", ""])
+@pytest.mark.parametrize("before", ["", ": keep-alive\n\n", "event: message\nid: 1\n"])
+def test_an_endpoint_that_only_streams_ends_the_run_with_a_word_on_it(kind: str, before: str) -> None:
+    with TinyServer(lambda _: Answer(before + EVENTS, kind=kind)).running() as server:
+        budget = Budget(usd_out=1.0)
+        chat = Chat(backend_for(server.url), budget=budget)
+        with pytest.raises(EndpointError, match="stream"):
+            llm.run(chat.ask(request(), lambda reply: reply.text))
+        assert len(server.bodies) == 1, "not ten times"
+        assert [row.unsure_calls for row in budget.ledger.spent.values()] == [1], "the model was at work"
+
+
+def test_one_stream_among_replies_is_a_fault_like_any_other() -> None:
+    fault = after_success(Answer(EVENTS, kind="text/event-stream"))
+    assert isinstance(fault, TransientFault) and fault.paid and "stream" in fault.kind
+
+
+def test_a_model_that_must_be_streamed_says_so() -> None:
+    bad = Answer(error("This model only supports stream mode, please enable stream"), status=400)
+    assert "not streamed here" in str(one(bad))
+    assert "not streamed here" not in str(one(Answer(error("bad upstream"), status=400)))
 
 
 # --- odd bodies -------------------------------------------------------------------------------------
@@ -526,7 +821,7 @@ def test_log_probabilities_in_every_form(logprobs: Any, first: dict | None) -> N
 def test_a_log_probability_beyond_all_bounds_does_not_end_a_run(value: float) -> None:
     from memecmd_utils import judges
 
-    reply = reply_of({"content": "是"}, choice={"logprobs": top(("是", value), ("否", -2.0))})
+    reply = reply_of({"content": "是"}, choice={"logprobs": top(("是", value), ("否", -0.2))})
     assert 0 <= judges.p_yes(reply) <= 1
 
 
@@ -575,6 +870,38 @@ def test_refusals_filters_and_cuts_are_seen() -> None:
     assert reply_of(choice={"finish_reason": None}).finish_reason == "stop"
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [None, "", "stop", "STOP", "eos", "eos_token", "endoftext", "end_turn", "end", "stop_sequence",
+     "COMPLETE", "FINISH_REASON_STOP", "completed", "normal"],
+)  # fmt: skip
+def test_finish_reasons_of_a_whole_reply(reason: str | None) -> None:
+    assert reply_of(choice={"finish_reason": reason}).finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["sensitive", "SAFETY", "content_filtered", "content_filter: PROHIBITED_CONTENT", "ERROR_TOXIC",
+     "RECITATION", "guardrail_intervened", "BLOCKLIST"],
+)  # fmt: skip
+def test_finish_reasons_of_a_filter(reason: str) -> None:
+    assert reply_of(choice={"finish_reason": reason}).finish_reason == "content_filter"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["insufficient_system_resource", "network_error", "error", "abort", "max_tokens", "MAX_TOKENS",
+     "time_limit", "model_length", "tool_calls", "cancelled", "a new word", 7, True, ["stop"], {"a": "stop"}],
+)  # fmt: skip
+def test_any_other_finish_reason_is_a_cut(reason: Any) -> None:
+    assert reply_of(choice={"finish_reason": reason}).finish_reason == "length"
+
+
+def test_a_finish_reason_may_be_a_refusal() -> None:
+    reply = reply_of(choice={"finish_reason": "refusal"})
+    assert reply.refusal and reply.finish_reason == "stop"
+
+
 def test_a_servers_finish_reason_cannot_pass_for_one_of_ours() -> None:
     for reason in ("failed", "rejected", "fail\ud800ed"):
         assert reply_of(choice={"finish_reason": reason}).finish_reason not in ("failed", "rejected")
@@ -615,7 +942,12 @@ def test_faults_are_retried_by_our_layer_alone_and_through_the_seam() -> None:
         answer = llm.run(chat.ask(request(), lambda reply: reply.text))
     assert answer.value == "好" and answer.attempts == 1
     assert len(server.bodies) == chat.usage.calls == 6, "the SDK's own retries are off"
-    assert chat.usage.retries == {"status 429": 2, "status 500": 1, "unreadable body (EmptyReply)": 2}
+    assert chat.usage.retries == {
+        "status 429": 2,
+        "status 500": 1,
+        "unreadable body (JSONDecodeError)": 1,
+        "unreadable body (EmptyReply)": 1,
+    }
     assert 7 <= waits[0] < 7.3 and 25 <= waits[1] <= 30.5
     # The first two were rate limits of an endpoint that had not answered yet: they count as tries.
     lows = [min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**n) for n in (2, 3, 4)]
@@ -677,7 +1009,7 @@ LEAKY = {
 def test_no_fault_carries_the_sdks_or_the_key(bad: Answer) -> None:
     with TinyServer([bad]).running() as server:
         backend = backend_for(server.url, timeout_s=0.2)
-        with pytest.raises((EndpointError, TransientFault)) as caught:
+        with pytest.raises((EndpointError, TransientFault, InDoubt)) as caught:
             llm.run(backend.complete(request()))
     carried = chain(caught.value)
     assert [

@@ -1,16 +1,18 @@
 """The page of a run in a browser: what a reader chooses is shown, with mouse, keyboard and on a phone."""
 
+import dataclasses
 import os
 from pathlib import Path
 
 import browser
 import made_page
+import made_up
 import page_pictures
 import pytest
 from made_page import HOSTILE, SENT
 from PIL import Image
 
-from memecmd_utils import paths
+from memecmd_utils import library_sheet, paths
 
 EXAMPLE = paths.reports / "example" / "index.html"
 
@@ -124,6 +126,11 @@ def test_a_turn_shows_what_the_retrieval_saw_and_found(driver) -> None:
     assert picked(driver) == ["5"] and "not scored" in one(driver, "#turn").text
     all_of(driver, ".turn")[0].click()
     assert "no meme is looked for" in one(driver, "#said").text
+
+
+def test_summaries_say_who_is_a_and_who_is_b(driver) -> None:
+    note = one(driver, "#turn .seen + .note").text
+    assert note.startswith("A is 阿橙 (right in the chat), B is </script>")
 
 
 def test_a_meme_outside_of_the_best_says_so(driver) -> None:
@@ -273,6 +280,66 @@ def test_the_library_can_be_searched(driver) -> None:
     assert HOSTILE.split("\u2028")[0] in one(driver, ".card dl").text
 
 
+# --- what is folded -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folded(opened, tmp_path) -> Path:
+    """The page with one card of three open, and with a wide and a tall figure."""
+    found = made_page.records()
+    pictures = library_sheet.Thumbnails(made_up.meme_files(tmp_path / "memes"))
+    sheet = library_sheet.sheet(found.memes, found.annotations, found.placements, pictures)
+    figures = []
+    for name, size in (("wide", (1600, 900)), ("tall", (1600, 2400))):
+        path = tmp_path / "report" / "figures" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, "orange").save(path, dpi=(150, 150))
+        figures.append((path, f"The {name} one"))
+    return made_page.write(tmp_path, library=dataclasses.replace(sheet, first=1), figures=figures)
+
+
+def shown(driver, selector: str) -> list[bool]:
+    return [element.is_displayed() for element in all_of(driver, selector)]
+
+
+def test_long_parts_are_folded_and_links_into_them_open_them(opened, folded) -> None:
+    browser.resize(opened, 1280, 900)
+    opened.get("about:blank")
+    opened.get(folded.as_uri())
+    assert shown(opened, ".card") == [True, False, False] and shown(opened, ".group > div") == [False, False]
+    assert shown(opened, "figure .scroll img") == [True, False]
+    opened.get(folded.as_uri() + "#meme-2")
+    assert shown(opened, ".card") == [True, True, True]
+    opened.get("about:blank")
+    opened.get(folded.as_uri())
+    one(opened, "#filter").send_keys("字m3")
+    assert shown(opened, ".card") == [False, False, True]
+    assert browser.errors(opened) == []
+
+
+def test_printing_opens_all_parts_and_closes_them_again(opened, folded) -> None:
+    opened.get("about:blank")
+    opened.get(folded.as_uri())
+    closed = "return document.querySelectorAll('details:not([open])').length"
+    before = opened.execute_script(closed)
+    opened.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert opened.execute_script(closed) == 0 < before
+    opened.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert opened.execute_script(closed) == before
+
+
+def test_folded_parts_open_and_figures_have_their_size_without_scripts(folded) -> None:
+    for wide in (1280, 390):
+        with browser.open_browser(wide, 800, scripts=False) as driver:
+            driver.get(folded.as_uri())
+            one(driver, ".more > summary").click()
+            assert shown(driver, ".card") == [True, True, True]
+            figure = one(driver, "#figure-1 img")
+            assert figure.rect["width"] == 1024, "its words are as large as on paper; it scrolls in its box"
+            assert one(driver, "#figure-1 .scroll").rect["width"] <= wide
+            assert one(driver, "#figure-1 a").get_attribute("href").endswith("/figures/wide.png")
+
+
 def test_dark_colours_for_those_who_like_them(page) -> None:
     colours = []
     for dark in (False, True):
@@ -337,6 +404,23 @@ def test_the_example_s_page_is_small_and_whole(example) -> None:
     assert example.execute_script(broken) == 0
     addresses = example.execute_script("return performance.getEntriesByType('resource').map(r => r.name)")
     assert [a for a in addresses if not a.startswith("data:")] == []
+
+
+@pytest.mark.parametrize(("width", "most"), [(1280, 8000), (390, 16_000)])
+def test_the_example_s_page_is_no_endless_scroll(example, width, most) -> None:
+    browser.resize(example, width, 844)
+    size = "return [document.documentElement.scrollHeight, document.documentElement.scrollWidth]"
+    high, wide = example.execute_script(size)
+    assert high <= most and wide == width
+
+
+def test_figures_of_the_example_s_page_are_as_large_as_on_paper(example) -> None:
+    for width in (1280, 390):
+        browser.resize(example, width, 844)
+        for figure in all_of(example, "figure[id^=figure] img"):
+            natural = example.execute_script("return arguments[0].naturalWidth", figure)
+            if figure.is_displayed():
+                assert figure.rect["width"] == pytest.approx(natural * 96 / 150, abs=1)
 
 
 def test_pictures_of_the_page_for_the_readme(tmp_path, page) -> None:

@@ -30,6 +30,7 @@ class Plain(Hostile):
         said = f"{WORDS[number % 6]}，{WORDS[number * 5 % 6]}{number}"
         if schema == "CheckedAnnotationReply":
             value = {name: f"{said}{name}" for name in ("s_plus", "s_minus", "emotion", "motivation")}
+            value["s_minus"] = f"{WORDS[number % 5]}不合适{number}s_minus"
             value["unsafe"] = "abuse" if number == 3 else "none"
         elif schema == "SummaryReply":
             value = {name: f"{said}{name}" for name in ("scenario", "emotion", "motivation")}
@@ -52,7 +53,7 @@ def settings(project: Path, url: str) -> str:
     free = {"usd_per_million_in": 0, "usd_per_million_out": 0}
     values = {
         "sources": ["pictures"], "filters": {}, "news": "news.jsonl", "n_news": 1, "n_role_pairs": 1,
-        "scenarios_per_pair": 1, "n_turns": 6, "concurrency": 4, "bootstrap_samples": 100, "theta0": 0.1,
+        "scenarios_per_pair": 1, "n_turns": 6, "concurrency": 4, "theta0": 0.1,
         "scenario_similarity_cap": 1, "embedder": "models/tiny", "trust_remote_code": False,
         "query_instruction": "Query: ", "clip_checkpoint": "models/clip.pt",
         "endpoints": {"generator": {**common, **free}},

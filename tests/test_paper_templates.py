@@ -262,7 +262,7 @@ def made_library(project: Path) -> None:
         "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
     )
     (example / "marks.jsonl").write_text("", encoding="utf-8")
-    profile = {"llm": "authored", "mode": "auto", "judge_checks": 94, "judges": [], "bootstrap_samples": 100}
+    profile = {"llm": "authored", "mode": "auto", "judge_checks": 94, "judges": []}
     (project / "data" / "profiles" / f"{LIBRARY}.yaml").write_text(yaml.safe_dump(profile), encoding="utf-8")
 
 

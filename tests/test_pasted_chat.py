@@ -4,6 +4,7 @@ import made_up
 import numpy as np
 import pytest
 from explorer_data import ANNOTATIONS, DIALOGUES
+from made_transcripts import BELOW, BESIDE, TALK
 from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils import pasted_chat, paths, profiles, runs, schemas, selection
@@ -92,6 +93,59 @@ def test_the_first_speaker_is_a_and_turns_alternate() -> None:
 def test_what_cannot_be_read_says_why(text, message) -> None:
     with pytest.raises(ChatError, match=message):
         parse(text)
+
+
+# --- as chat programs copy it -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [*BELOW.values(), *BESIDE.values()], ids=[*BELOW, *BESIDE])
+def test_a_copied_chat_has_names_without_times(form) -> None:
+    assert said(form.format(*(text for _, text in TALK))) == TALK
+
+
+@pytest.mark.parametrize("form", BELOW.values(), ids=BELOW)
+def test_lines_below_a_name_and_a_time_are_one_message(form) -> None:
+    assert said(form.format("在吗", "在\n明天 10:30", "走")) == [
+        ("小王", "在吗"),
+        ("小李", "在 明天 10:30"),
+        ("小王", "走"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("user1: 100块\nuser2: 30行不", [("user1", "100块"), ("user2", "30行不")]),
+        ("小王2：10块\n小王3：好\n小王2：走", [("小王2", "10块"), ("小王3", "好"), ("小王2", "走")]),
+        ("12345678: 在吗\n小王: 在", [("12345678", "在吗"), ("小王", "在")]),
+        (
+            "3班：王：在\n3班：王：吗\n杰：来\n3班：王：走",
+            [("3班：王", "在 吗"), ("杰", "来"), ("3班：王", "走")],
+        ),
+        (
+            "小王（产品）：在吗\n好\n小王（产品）：走",
+            [("小王（产品）", "在吗"), ("甲", "好"), ("小王（产品）", "走")],
+        ),
+        (
+            "小雨：几点\n12:30\n阿杰：一点\n5月1日\n小雨：好",
+            [("小雨", "几点"), ("阿杰", "一点"), ("小雨", "好")],
+        ),
+        ("几点\n12:30\n好", [("甲", "几点"), ("乙", "12:30"), ("甲", "好")]),
+        ("几点\n一点\n昨天 12:30\n好", [("甲", "几点"), ("乙", "一点"), ("甲", "好")]),
+        (
+            "小雨：明天 10:30\n阿杰：好\n小雨：改到 11:00",
+            [("小雨", "明天 10:30"), ("阿杰", "好"), ("小雨", "改到 11:00")],
+        ),
+        ("小王 12:30\n[图片]\n小李 12:31\n好", [("小王", "[图片]"), ("小李", "好")]),
+    ],
+)
+def test_names_and_times_that_look_alike(text, expected) -> None:
+    assert said(text) == expected
+
+
+def test_a_third_person_in_a_copied_chat_is_named_with_the_line() -> None:
+    with pytest.raises(ChatError, match="line 5: '小张' would be a third person"):
+        parse("小王 12:30\n在吗\n小李 12:31\n在\n小张 12:32\n我也在")
 
 
 def test_hostile_text_is_text() -> None:

@@ -81,6 +81,15 @@ def test_the_order_is_drawn_by_seed() -> None:
     assert places == {"A", "B", "C"}
 
 
+def test_memes_of_which_all_say_the_same_are_passed_over() -> None:
+    same = {"meme_caption": "m", "image_caption": "i", "embedded_text": "t", "literary_devices": []}
+    one, two = ([r.model_copy(update=same) for r in readings(name, 30)] for name in SYSTEMS[:2])
+    two[17] = two[17].model_copy(update={"meme_caption": "another"})
+    for seed in range(5):
+        made, key = preference_survey.choose({"one": one, "two": two}, 5, seed)
+        assert len(made.items) == 1 and {row.meme_id for row in key} == {"secret-17"}
+
+
 def test_what_cannot_be_asked_is_refused(tmp_path) -> None:
     with pytest.raises(FormError, match="two systems or more"):
         preference_survey.choose({"one": readings(SYSTEMS[0])})
@@ -180,4 +189,4 @@ def test_the_form_works_in_a_browser(form, tmp_path) -> None:
     given = preference_survey.read_answers(saved, key)
     assert {a.item for a in given} == {made.items[0].item} and {a.source for a in given} == {"made up"}
     assert [a.options for a in given] == ["A B", "B", "C", ""]
-    assert given[0].comment == '\'=1+1, "x"'
+    assert given[0].comment == '=1+1, "x"'

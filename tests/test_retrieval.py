@@ -275,6 +275,34 @@ def test_centring_by_hand() -> None:
     assert retrieval.centre(one, mean=np.array([0.6, 0.0])) == pytest.approx(np.array([[0.0, 1.0]]))
 
 
+@pytest.mark.parametrize("n", [2, 3, 800, 7000])
+@pytest.mark.parametrize("noise", [0.0, 1e-7])
+def test_equal_rows_have_no_direction_once_they_are_centred(n, noise) -> None:
+    """The rounding errors of equal texts are no likeness: neither with their own mean, nor with another's."""
+    rng = np.random.default_rng(n)
+    row = unit(rng, 1, 384)
+    equal = np.repeat(row, n, axis=0) + (noise * rng.standard_normal((n, 384))).astype(np.float32)
+    assert not retrieval.centre(equal).any()
+    assert not retrieval.centre(equal[:1], mean=retrieval.mean_row(equal)).any()
+
+
+def test_one_other_row_among_equal_ones_is_kept() -> None:
+    rng = np.random.default_rng(1)
+    rows = np.repeat(unit(rng, 1, 384), 900, axis=0)
+    rows[7] = unit(rng, 1, 384)[0]
+    assert np.linalg.norm(retrieval.centre(rows), axis=1) == pytest.approx(np.ones(900))
+
+
+def test_an_attribute_with_one_text_for_all_moves_no_score() -> None:
+    """Where E and Psi say the same of every meme, only S+ and S- tell memes apart."""
+    rng = np.random.default_rng(2)
+    said = [unit(rng, 30, 64) for _ in range(2)]
+    mute = np.repeat(unit(rng, 1, 64), 30, axis=0)
+    queries = retrieval.build_queries(*(unit(rng, 5, 64) for _ in range(3)), centring=True)
+    index = retrieval.build_index([f"m{i:02d}" for i in range(30)], [*said, mute, mute], centring=True)
+    assert not retrieval.component_matrices(index, queries)[2:].any()
+
+
 def test_a_wrong_library_is_refused() -> None:
     block = np.eye(2, dtype=np.float32)
     with pytest.raises(ValueError, match="unique"):

@@ -15,7 +15,7 @@ def made(**texts) -> pd.DataFrame:
     items = made_retrieval.items(40, 8, **texts)
     for model, selection, noise in (("Base", "", 2.2), ("Tuned", "validation", 1.3), ("Tuned", "paper", 1.1)):
         found = meme_text_retrieval.evaluate(made_retrieval.MadeUpEncoder(noise), items)
-        frame = meme_text_retrieval.recalls(found, model, PROFILE.seed, 200)
+        frame = meme_text_retrieval.recalls(found, model)
         frames.append(frame.assign(selection=selection, weights="made up"))
     return pd.concat(frames, ignore_index=True)
 

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import made_retrieval
-import made_up
 import pandas as pd
 import pytest
 from made_retrieval import clip_folder as folder
@@ -95,7 +94,6 @@ def test_what_cannot_be_had_becomes_a_note() -> None:
 
 
 def test_all_that_was_computed_and_what_changed(tmp_path: Path) -> None:
-    profile = made_up.profile()
     tiny, tuned = (folder(tmp_path / n, B32, projection_dim=16) for n in ("tiny", "validation"))
     settings = MemeRetrieval(baselines=[str(tiny)], model=str(tiny), tune=True)
     rows = retrieval_rows.rows_of(settings, {"validation": tuned})
@@ -104,23 +102,21 @@ def test_all_that_was_computed_and_what_changed(tmp_path: Path) -> None:
         return made_retrieval.MadeUpEncoder(0.4 if name == str(tuned) else 1.6, name=Path(name).name)
 
     measured = retrieval_rows.measure(rows, made_retrieval.items, load=load)
-    frame = retrieval_rows.all_recalls(measured, profile)
+    frame = retrieval_rows.all_recalls(measured)
     assert set(zip(frame["model"], frame["selection"], frame["weights"], strict=True)) == {
         ("tiny", "", "tiny"), ("fine-tuned tiny", "validation", "validation")
     }  # fmt: skip
-    others = retrieval_rows.other_models(measured, profile)
+    others = retrieval_rows.other_models(measured)
     assert set(others["model"]) == {"tiny", "fine-tuned tiny"} and set(others["measure"]) == {"R@1", "Mean"}
-    gaps = retrieval_rows.changes(measured, profile)
+    gaps = retrieval_rows.changes(measured, 13)
     assert set(gaps["model"]) == {"fine-tuned tiny"} and (gaps["tuned"] >= gaps["base"]).mean() > 0.8
     for table in (meme_text_tables.table_2, meme_text_tables.table_3, meme_text_tables.table_4):
-        assert (table(measured, profile)["n"] == 0).all(), "no tiny number in the paper's form"
+        assert (table(measured)["n"] == 0).all(), "no tiny number in the paper's form"
     alone = [one for one in measured if one.row.selection]
-    assert retrieval_rows.changes(alone, profile).empty, "nothing to compare the tuned model with"
+    assert retrieval_rows.changes(alone, 13).empty, "nothing to compare the tuned model with"
     nothing = [one for one in measured if not one.rankings]
-    assert (
-        retrieval_rows.all_recalls(nothing, profile).empty and retrieval_rows.changes(nothing, profile).empty
-    )
-    assert list(retrieval_rows.changes(nothing, profile).columns) == list(gaps.columns)
+    assert retrieval_rows.all_recalls(nothing).empty and retrieval_rows.changes(nothing, 13).empty
+    assert list(retrieval_rows.changes(nothing, 13).columns) == list(gaps.columns)
 
 
 def test_a_broken_picture_is_left_out_for_all_models(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -139,15 +135,15 @@ def test_a_broken_picture_is_left_out_for_all_models(tmp_path: Path, capsys: pyt
 
 
 def test_tables_of_two_data_sets_say_which(tmp_path: Path) -> None:
-    profile = made_up.profile()
     rows = [Row("tiny", model="tiny"), Row("fine-tuned tiny", "validation", "tuned", base="tiny")]
     load = lambda name: made_retrieval.MadeUpEncoder(name=name)  # noqa: E731
     measured = retrieval_rows.measure(rows, made_retrieval.items, load=load)
-    for made in (retrieval_rows.all_recalls, retrieval_rows.other_models, retrieval_rows.changes):
-        one, none = made(measured, profile, "MemeCap"), made([], profile, "CM50")
+    changes = lambda measured, data="": retrieval_rows.changes(measured, 13, data)  # noqa: E731
+    for made in (retrieval_rows.all_recalls, retrieval_rows.other_models, changes):
+        one, none = made(measured, "MemeCap"), made([], "CM50")
         assert one.columns[0] == "data set" and set(one["data set"]) == {"MemeCap"}
         assert list(none.columns) == list(one.columns) and none.empty
-        pd.testing.assert_frame_equal(one.drop(columns="data set"), made(measured, profile))
+        pd.testing.assert_frame_equal(one.drop(columns="data set"), made(measured))
 
 
 def test_tiny_real_models_stand_under_their_own_names(tmp_path: Path) -> None:
@@ -170,7 +166,7 @@ def test_tiny_real_models_stand_under_their_own_names(tmp_path: Path) -> None:
         ("tiny-clip", ""), ("tiny-align", ""), ("fine-tuned tiny-clip", "validation")
     ]  # fmt: skip
     assert measured[0].weights.startswith("clip:tiny-clip@") and measured[0].rankings["title"].dim == 24
-    gaps = retrieval_rows.changes(measured, made_up.profile())
+    gaps = retrieval_rows.changes(measured, 13)
     assert (gaps["difference"] == 0).all(), "the same weights"
-    table = meme_text_tables.table_2(measured, made_up.profile())
+    table = meme_text_tables.table_2(measured)
     assert (table["n"] == 0).all()

@@ -1,7 +1,9 @@
 """What a run says at its end."""
 
-from memecmd_utils import paths, profiles, run_summary, storage
-from memecmd_utils.budget import Ledger
+import made_up
+
+from memecmd_utils import judges, paths, profiles, run_summary, schemas, storage
+from memecmd_utils.ledger import Ledger, Most
 
 
 def test_missing_files_are_counted_as_missing_not_as_zero(tmp_path, monkeypatch):
@@ -11,6 +13,20 @@ def test_missing_files_are_counted_as_missing_not_as_zero(tmp_path, monkeypatch)
     storage.write_text(tmp_path / "data" / "r" / "dialogues.jsonl", '{"a": 1}\n{"a": "x\u2028y"}\n')
     text = run_summary.text("r")
     assert "- memes, 2 dialogues" in text and "reports/r/index.html" in text
+
+
+def test_scored_ratings_are_counted_and_a_stopped_judge_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "root", tmp_path)
+    monkeypatch.setattr(paths, "processed", tmp_path / "data")
+    monkeypatch.setattr(paths, "reports", tmp_path / "reports")
+    assert "- ratings, - scored" in run_summary.text("r")
+    made = [made_up.rating(), made_up.rating(3, None), made_up.rating(4, None, unscored=judges.STOPPED)]
+    storage.write_parquet(tmp_path / "data" / "r" / "ratings.parquet", made, schemas.Rating)
+    text = run_summary.text("r")
+    assert "3 ratings, 1 scored" in text
+    assert f"judge one {judges.STOPPED}; 1 of its ratings were not asked for" in text
+    storage.write_parquet(tmp_path / "data" / "r" / "ratings.parquet", made[1:2] * 32, schemas.Rating)
+    assert "32 ratings, 0 scored" in run_summary.text("r") and "stopped" not in run_summary.text("r")
 
 
 def test_usage_names_the_model_and_calls_authored_text_by_its_name(tmp_path, monkeypatch):
@@ -61,8 +77,38 @@ def test_cost_says_what_it_does_not_know_and_makes_no_ledger(tmp_path, monkeypat
     assert "No call was made" in text and "price of big is not known" in text and "24 hours" in text
     assert "real_calls" not in text and not list(tmp_path.rglob("*"))
     ledger = Ledger(tmp_path / profiles.run_name(profile) / "usage" / "ledger.jsonl")
-    ledger.settle(ledger.reserve("annotation", "annotation", 1.0, 5, None, None), 0.5, 5, 2)
+    ledger.settle(ledger.reserve("annotation", "annotation", Most(5, 0.2)), 0.5, 5, 2)
     assert "real_calls" in run_summary.cost_text(profile)
+
+
+def test_cost_says_what_is_not_known_of_pictures_vectors_and_the_ledger(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "processed", tmp_path)
+
+    def told(**endpoint) -> str:
+        ends = {"generator": {"model": "big", "vision": True, "usd_per_million_in": 1, **endpoint}}
+        ends["embedder"] = {"model": "vectors"}
+        return run_summary.cost_text(
+            profiles.load_profile("openai", {"endpoints": ends, "embedder": "endpoint"})
+        )
+
+    assert "What big counts for a picture is not known (tokens_per_image)" in told()
+    assert "tokens_per_image" not in told(tokens_per_image=255) and "tokens_per_image" not in told(
+        vision=False
+    )
+    assert "The price of vectors is not known" in told()
+    ends = {"generator": {"model": "big", "vision": True, "usd_per_million_in": 1}}
+    ends["embedder"] = {"model": "vectors"}
+    run = profiles.run_name(profiles.load_profile("openai", {"endpoints": ends, "embedder": "endpoint"}))
+    storage.write_text(tmp_path / run / "usage" / "ledger.jsonl", "garbled\n")
+    assert "ledger.jsonl has a line that cannot be read (the first is line 1)" in told()
+
+
+def test_vectors_that_were_paid_for_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "processed", tmp_path)
+    assert list(run_summary.real_usage("r")) == [] and not list(tmp_path.rglob("*"))
+    ledger = Ledger(tmp_path / "r" / "usage" / "ledger.jsonl")
+    ledger.settle(ledger.reserve("embedding", "embedding", Most(100, 0.01)), 0.5, 90, 0)
+    assert list(run_summary.real_usage("r")) == ["  embedding: 1 calls, 90 tokens in, $0.50"]
 
 
 def test_a_shard_says_what_comes_next(tmp_path, monkeypatch):

@@ -70,6 +70,45 @@ def test_a_cell_that_raises_names_cell_and_error_and_keeps_what_ran(tmp_path, ou
     assert not out.exists() and out.with_name("made.failed.ipynb").exists()
 
 
+MENDABLE = """
+from memecmd_utils.errors import MemecmdError
+class Missing(MemecmdError, RuntimeError): pass
+def inner(): raise Missing("give the file")
+inner()
+"""
+
+
+@pytest.mark.parametrize(
+    ("cell", "says", "traceback"),
+    [
+        (MENDABLE, "raised Missing: give the file", False),
+        (f"%xmode Verbose\n{MENDABLE}", "raised Missing: give the file", True),
+        ("open('/proc/none/x', 'w')", "No such file or directory: '/proc/none/x'", False),
+        ("def inner(): return 1 / 0\ninner()", "raised ZeroDivisionError: division by zero", True),
+    ],
+)
+def test_only_a_bug_shows_its_traceback(cell, says, traceback, tmp_path, out):
+    with pytest.raises(NotebookFailed) as caught:
+        run(notebook(tmp_path / "made.ipynb", cell), out)
+    told = str(caught.value)
+    assert says in told.splitlines()[0]
+    assert ("Traceback" in told, "inner()" in told, "\x1b" in told) == (traceback, traceback, False)
+    if not traceback and says.startswith("raised"):
+        left = out.with_name("made.failed.ipynb").read_text(encoding="utf-8")
+        assert "Missing: give the file" in left and "Traceback" not in left
+
+
+@pytest.mark.parametrize("short", [runner.__dict__.get("SHORT_FOLDERS", ()), ()], ids=["short", "none"])
+def test_a_long_folder_for_temporary_files_is_no_obstacle(short, tmp_path, out, monkeypatch):
+    """A socket's path has about a hundred bytes, which such a folder alone may fill."""
+    long = tmp_path / ("t" * 120)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    monkeypatch.setattr(runner, "SHORT_FOLDERS", short, raising=False)
+    run(notebook(tmp_path / "made.ipynb", "print('seed is', seed)"), out, {"seed": 7})
+    assert "seed is 7" in out.read_text(encoding="utf-8") and list(long.iterdir()) == []
+
+
 def test_sys_exit_zero_is_not_success(tmp_path, out):
     source = notebook(tmp_path / "made.ipynb", "import sys; sys.exit(0)", "print('never ran')")
     with pytest.raises(NotebookFailed):

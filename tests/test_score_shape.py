@@ -3,7 +3,7 @@ import pytest
 from made_studies import everything_equal, study
 from scipy import stats
 
-from memecmd_utils import resampling, score_shape, study_gates
+from memecmd_utils import score_shape, study_gates
 
 
 @pytest.fixture
@@ -35,25 +35,14 @@ def test_moments_may_be_taken_about_any_point() -> None:
     assert list(found) == pytest.approx(expected)
 
 
-def test_a_resample_of_every_dialogue_once_has_the_shape_of_all() -> None:
-    data = study(n_dialogues=20, n_memes=30)
-    values = np.random.default_rng(1).gamma(3.0, size=(len(data.asked), 30))
-    once = resampling.Resamples(tuple(data.rows_of), np.ones((1, 20)))
-    found = score_shape._draws(values, data, once)[:, 0]
-    assert found[:2] == pytest.approx(score_shape.shape(values)[:2])
-    assert found[2] == pytest.approx(score_shape.shape(values)[2], abs=2 / score_shape.CUTS)
-
-
-def test_a_resample_is_the_shape_of_its_dialogues() -> None:
-    """The first dialogue three times, the second never."""
-    data = study(n_dialogues=3, n_memes=30)
+def test_without_a_dialogue_the_shape_is_that_of_the_others() -> None:
+    data = study(n_dialogues=6, n_memes=30, unscored=[(1, 3), (1, 4)])
     values = np.random.default_rng(2).gamma(3.0, size=(len(data.asked), 30))
-    drawn = resampling.Resamples(tuple(data.rows_of), np.array([[3.0, 0.0, 1.0]]))
-    first, _, third = data.rows_of.values()
-    whole = np.concatenate([values[first]] * 3 + [values[third]])
-    found = score_shape._draws(values, data, drawn)[:, 0]
-    assert found[:2] == pytest.approx(score_shape.shape(whole)[:2])
-    assert found[2] == pytest.approx(score_shape.shape(whole)[2], abs=3 / score_shape.CUTS)
+    found = score_shape._without(values, data)
+    for got, rows in zip(found, data.rows_of.values(), strict=True):
+        wanted = score_shape.shape(np.delete(values, rows, axis=0))
+        assert got[:2] == pytest.approx(wanted[:2])
+        assert got[2] == pytest.approx(wanted[2], abs=3 / score_shape.CUTS)
 
 
 def test_normal_scores_are_not_called_anything_else(with_scores) -> None:
@@ -96,6 +85,23 @@ def test_intervals_hold_the_estimate_and_the_distance_has_no_verdict() -> None:
 def test_too_few_scores_have_no_shape(data) -> None:
     found = score_shape.tables(data)
     assert found[0]["mean"].isna().all() and "too few different scores" in score_shape.sentence(*found)
+
+
+@pytest.mark.parametrize("value", [0.1, 0.7])
+def test_equal_scores_within_turns_are_no_spread(with_scores, value) -> None:
+    """A turn whose scores are all 0.1 has a deviation of 1e-17: it counts as level, not as +-1."""
+    rng = np.random.default_rng(6)
+
+    def scores(turns: int, memes: int) -> np.ndarray:
+        out = rng.standard_normal((turns, memes))
+        out[1::2] = value
+        return out
+
+    table, _ = score_shape.tables(with_scores(scores, n_dialogues=40, n_memes=30))
+    of = table.set_index(["scores", "measure"])["mean"]
+    assert abs(of["within turns", "skewness"]) < 0.1  # half of the values are 0, the others normal
+    level = with_scores(lambda *size: np.full(size, value), n_dialogues=3, n_memes=7)
+    assert score_shape.tables(level)[0]["mean"].isna().all()
 
 
 def test_one_dialogue_has_a_shape_but_no_interval() -> None:

@@ -1,5 +1,7 @@
+import hashlib
 import io
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -229,3 +231,34 @@ def test_people_without_names_and_with_long_names_can_be_drawn() -> None:
         # The title stays between the arrow and the three dots.
         assert (image[35:70, 30:80] == bar).all() and (image[35:70, 310:350] == bar).all()
         assert bool(name) == bool((image[35:70, 80:310] != bar).any())
+
+
+def named(a: str, b: str) -> ChatSpec:
+    return ChatSpec(
+        title=b,
+        bubbles=(Bubble(side="right", name=a, text="早"), Bubble(side="left", name=b, text="早啊")),
+    )
+
+
+def test_people_whose_names_begin_alike_have_other_signs() -> None:
+    alike, apart = screenshots.draw(named("小王", "小李"), {}), screenshots.draw(named("王", "李"), {})
+    spec = named("小王", "小李")
+    boxes, _ = screenshots.arrange(spec, {})
+    k = spec.scale
+    for box, name, sign in zip(boxes, ("小王", "小李"), ("王", "李"), strict=True):
+        right = box.bubble.side == "right"
+        x = spec.width - (screenshots.MARGIN + screenshots.AVATAR) * k if right else screenshots.MARGIN * k
+        shown = alike.crop((x, box.y, x + screenshots.AVATAR, box.y + screenshots.AVATAR))
+        wanted = chat_tiles.avatar(name, right, k, chat_tiles.THEMES["light"].page, sign)
+        assert shown.tobytes() == wanted.tobytes()
+        assert shown.tobytes() != chat_tiles.avatar(name, right, k, chat_tiles.THEMES["light"].page).tobytes()
+    assert apart.size == alike.size
+
+
+def test_only_pictures_that_look_otherwise_have_another_hash() -> None:
+    """Answers about them are recorded under it."""
+    for spec, plain in ((named("甲", "乙"), True), (named("小王", "小李"), False)):
+        value = {"renderer": screenshots.RENDERER_VERSION, "spec": spec.model_dump(mode="json")}
+        text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        before = hashlib.sha256(text.encode()).hexdigest()
+        assert (screenshots.spec_sha256(spec) == before) is plain

@@ -19,7 +19,8 @@ from whole_pipeline import KEY, KEY_VARIABLE, command, forms_of_key, shows_key
 
 from memecmd_utils import __main__ as commands
 from memecmd_utils import embedding, endpoint_embedder, llm, paths, profiles
-from memecmd_utils.budget import Budget, Ledger
+from memecmd_utils.budget import Budget
+from memecmd_utils.ledger import Ledger
 from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Endpoint
 from memecmd_utils.recordings import Recordings

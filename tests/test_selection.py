@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 
 import made_up
 import numpy as np
@@ -229,6 +230,29 @@ def test_one_dialogue_alone_calibrates_on_itself() -> None:
     assert folds == {"self"}
 
 
+@pytest.mark.parametrize("score_scale", ["standard", "raw"])
+@pytest.mark.parametrize("mute", ["a", "b"])
+def test_a_half_without_any_summary_falls_back_to_the_other(mute, score_scale) -> None:
+    """As in the studies' gates: what is fitted then comes from the half that has scores, and is called so."""
+    split = selection.halves(DIALOGUES)
+    talks = [
+        talk_.model_copy(
+            update={"summaries": [s.model_copy(update={"unscored": "made up"}) for s in talk_.summaries]}
+        )
+        if split[talk_.dialogue_id] == mute
+        else talk_
+        for talk_ in DIALOGUES
+    ]
+    scored, index, profile = score(talks, score_scale=score_scale)
+    found = selection.calibrate(scored, profile)
+    speaks = "b" if mute == "a" else "a"
+    assert found[speaks].fold == "self" and found[mute].fold == speaks
+    assert found[speaks].scale == found[mute].scale and found[speaks].gate == found[mute].gate
+    placed = [p for p in selection.place(scored, index, profile) if p.strategy == "greedy"]
+    assert placed and {split[p.dialogue_id] for p in placed} == {speaks}
+    assert {p.fold for p in placed} == {"self"}
+
+
 def test_calibration_meets_the_wanted_rate_and_the_raw_scale_is_left_alone() -> None:
     scored, _, profile = score(wanted_rate=0.4)
     for half, found in selection.calibrate(scored, profile).items():
@@ -367,3 +391,23 @@ def test_all_scores_of_a_small_run_and_a_seeded_sample_of_a_large_one() -> None:
         rest.pop(int(np.abs(np.array(rest) - value).argmin()))
     assert len(rest) == len(flat) - 200
     assert selection.sample_scores([], index, profile).shape == (0,)
+
+
+def test_scores_are_told_apart_by_the_kind_of_dialogue() -> None:
+    profile = made_up.profile(n_turns=18)
+    index = selection.index_library(annotations(), encode, profile)
+    scored = selection.score_dialogues(DIALOGUES, index, encode, profile)
+    mixed = [
+        replace(item, dialogue=item.dialogue.model_copy(update={"kind": ("news", "role")[number % 2]}))
+        for number, item in enumerate(scored)
+    ]
+    found = selection.scores_by_kind(mixed, index, profile)
+    assert set(found) == {"news scores", "news top1", "role scores", "role top1"}
+    for number, kind in enumerate(("news", "role")):
+        mine = mixed[number::2]
+        assert np.array_equal(found[f"{kind} scores"], selection.sample_scores(mine, index, profile))
+        assert np.array_equal(found[f"{kind} top1"], np.concatenate([item.top1 for item in mine]))
+    whole = selection.sample_scores(mixed, index, profile)
+    assert sorted([*found["news scores"], *found["role scores"]]) == pytest.approx(sorted(whole))
+    assert set(selection.scores_by_kind(mixed[:1], index, profile)) == {"news scores", "news top1"}
+    assert selection.scores_by_kind([], index, profile) == {}

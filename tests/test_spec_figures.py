@@ -53,6 +53,7 @@ def test_the_grid_shows_which_worlds_have_a_value() -> None:
             mean,
             mean - 1,
             mean + 1,
+            8,
             "sign only",
         )
         for embedder, mean in [("first", 3.0), ("second", 1.0), ("first", 2.0)]
@@ -71,7 +72,7 @@ def test_many_worlds_share_columns(worlds) -> None:
 def test_worlds_that_cannot_tell_are_counted_and_not_drawn(worlds) -> None:
     silent = worlds.assign(state="cannot tell")
     fig = spec_figures.specification_curve(silent, 7)
-    assert "96 worlds, 96 of which cannot tell and are not drawn" in texts(fig)
+    assert "96 worlds over 8 dialogues, 96 of which cannot tell and are not drawn" in texts(fig)
     assert figures.png_bytes(fig) and figures.png_bytes(spec_figures.specification_curve(worlds[:0], 1))
 
 

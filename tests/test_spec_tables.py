@@ -7,8 +7,8 @@ from memecmd_utils import spec_curve, spec_tables
 def frame(*rows) -> pd.DataFrame:
     """Worlds of (claim, embedder, gate, measure, state); the other choices do not matter."""
     cells = [
-        (claim, embedder, "none", "+", "equal", "–", gate, "–", measure, 0.0, 0.0, 0.0, state)
-        for claim, embedder, gate, measure, state in rows
+        (claim, embedder, "none", "+", "equal", "–", gate, "–", measure, 0.0, 0.0, 0.0, dialogues, state)
+        for dialogues, (claim, embedder, gate, measure, state) in enumerate(rows, 40)
     ]
     return pd.DataFrame(cells, columns=list(spec_curve.COLUMNS))
 
@@ -31,8 +31,8 @@ def test_shares_by_hand() -> None:
     """Eight of nine worlds count: 2 clear, 1 sign only, 1 not, 1 opposite, 3 silent; five can tell."""
     first, second = spec_tables.by_claim(WORLDS).to_dict("records")
     assert first == {
-        "claim": "Greedy beats Random", "worlds": 8, "sign": 3 / 8, "clear": 2 / 8, "clearly opposite": 1 / 8,
-        "cannot tell": 3 / 8, "sign if told": 3 / 5, "not asked": 1,
+        "claim": "Greedy beats Random", "worlds": 8, "dialogues": 47, "sign": 3 / 8, "clear": 2 / 8,
+        "clearly opposite": 1 / 8, "cannot tell": 3 / 8, "sign if told": 3 / 5, "not asked": 1,
     }  # fmt: skip
     assert second["worlds"] == 1 and second["clear"] == 1
 
@@ -64,8 +64,8 @@ def test_what_matters_most_comes_first() -> None:
 def test_the_sentence_follows_the_shares() -> None:
     text = spec_tables.sentence(WORLDS)
     assert text.startswith(
-        "Greedy beats Random: in 38% of 8 worlds, clearly in 25%, clearly the opposite in 12% (38% send too "
-        "little to tell), moved most by embedder (best: one); the decaying threshold"
+        "Over 49 dialogues, Greedy beats Random: in 38% of 8 worlds, clearly in 25%, clearly the opposite in "
+        "12% (38% send too little to tell), moved most by embedder (best: one); the decaying threshold"
     )
     assert text.endswith("in 100% of 1 worlds, clearly in 100%, clearly the opposite in 0%.")
     assert "Greedy" not in spec_tables.sentence(WORLDS, [7])

@@ -18,9 +18,15 @@ UNUSABLE = ((0, 2), (3, 5), (3, 9))
         sends_nothing(),
     ],
 )
-@pytest.mark.parametrize("n_dialogues", [1, 7])
-def test_memes_go_where_the_run_puts_them(settings, n_dialogues) -> None:
-    data = study(n_dialogues=n_dialogues, unscored=UNUSABLE, **settings)
+@pytest.mark.parametrize(
+    ("n_dialogues", "mute"), [(1, ()), (7, ()), (8, (0,)), (8, (0, 1, 4, 5)), (8, (2, 3, 6, 7))]
+)
+def test_memes_go_where_the_run_puts_them(settings, n_dialogues, mute) -> None:
+    """`mute` dialogues have no summary at all: one of them, all of half a, all of half b."""
+    none = [(number, turn) for number in mute for turn in range(2, 9)]
+    data = study(n_dialogues=n_dialogues, unscored=[*UNUSABLE, *none], **settings)
+    if len(mute) == 4:
+        assert len({selection.halves(data.dialogues)[data.dialogues[i].dialogue_id] for i in mute}) == 1
     index = selection.index_library(data.annotations, vectors, data.profile)
     scored = selection.score_dialogues(data.dialogues, index, vectors, data.profile)
     expected = {

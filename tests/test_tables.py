@@ -43,7 +43,7 @@ def cell(table, dataset: str, metric: str, strategy: str):
 
 def test_table_1_by_hand() -> None:
     """Two news dialogues, 6 turns. greedy: a 60, 70 and one unscored, b 50: mean 60, n 3, 1 unscored.
-    random: a 40, b 60: mean 50. Difference 10. The bootstrap of greedy draws aa 65, ab 60, bb 50."""
+    random: a 40, b 60: mean 50. Difference 10."""
     scores = {
         ("news-a", "greedy"): {2: 60, 3: 70, 5: None},
         ("news-b", "greedy"): {4: 50},
@@ -55,7 +55,9 @@ def test_table_1_by_hand() -> None:
     got = tables.table_1(ratings(scores), texts(fit), dialogues("news-a", "news-b"), profile)
     assert list(got.dataset.unique()) == ["news-6"]  # no role dialogues, no longer ones
     greedy = cell(got, "news-6", "judge", "greedy")
-    assert (greedy["mean"], greedy.low, greedy.high, greedy.n, greedy.unscored) == (60, 50, 65, 3, 1)
+    assert (greedy["mean"], greedy.n, greedy.dialogues, greedy.unscored) == (60, 3, 2, 1)
+    of_two = statistics.cluster_mean([60, 70, 50], ["a", "a", "b"])
+    assert (greedy.low, greedy.high) == (of_two.low, of_two.high) and greedy.low < 60 < greedy.high
     assert greedy.difference == 10
     random = cell(got, "news-6", "judge", "random")
     assert (random["mean"], random.n, random.unscored, random.difference) == (50, 2, 0, 0)
@@ -133,9 +135,10 @@ def test_table_1_printed() -> None:
     )
     row = tables.table_1_printed(table).iloc[0]
     assert row["Dataset"] == "News-based 6 Turns"
-    assert row["judge: greedy"] == "**60.00** [50.00, 65.00] (n=3, 1 unscored) ↑10.00"
-    assert row["judge: sampling"] == "45.00 (n=1) ↓5.00"
-    assert row["judge: random"].startswith("<u>50.00</u> [") and row["judge: random"].endswith("(n=2)")
+    low, high = table.loc[0, ["low", "high"]]
+    assert row["judge: greedy"] == f"**60.00** [{low:.2f}, {high:.2f}] (n=3 in 2, 1 unscored) ↑10.00"
+    assert row["judge: sampling"] == "45.00 (n=1 in 1) ↓5.00"
+    assert row["judge: random"].startswith("<u>50.00</u> [") and row["judge: random"].endswith("(n=2 in 2)")
     assert row["judge: random_same_turns"] == "– (n=0)"
 
 
@@ -170,7 +173,8 @@ def test_choice_effect_is_paired_by_turn() -> None:
     got = tables.effects(ratings(scores), [], dialogues("news-a", "role-b"), made_up.profile(strategies=ALL))
     row = got[(got.effect == "choice") & (got.metric == "judge")].iloc[0]
     assert row.comparison == "greedy - random_same_turns" and (row["mean"], row.n) == (10, 3)
-    assert (row.low, row.high) == (-10, 20)  # b alone, a alone
+    wanted = statistics.cluster_mean([10, 30, -10], ["a", "a", "b"])
+    assert (row.low, row.high, row.dialogues) == (wanted.low, wanted.high, 2)
     timing = got[(got.effect == "timing") & (got.metric == "judge")].iloc[0]
     assert timing["mean"] == pytest.approx(50 - 20)
 
@@ -207,8 +211,41 @@ def test_judge_check_by_hand() -> None:
     ]
     got = tables.judge_check(rated, made_up.profile()).set_index("score")
     assert (got.auc["centred"], got.n["centred"], got.auc["raw"]) == (0.875, 4, 0.0)
-    assert bool(got["tells apart"]["raw"]) and got.high["raw"] == 0
-    assert tables.judge_check([], made_up.profile()).empty
+    assert got["tells apart"]["raw"] == "no" and got.high["raw"] > 0.5  # two dialogues prove nothing
+    assert tables.judge_check([], made_up.profile()).empty and (got.dialogues == 2).all()
+
+
+def judged(gap: float, seed: int = 1, dialogues: int = 20, **changes) -> list:
+    """Ratings of greedy's memes that lie `gap` above those of the control."""
+    rng = np.random.default_rng(seed)
+    return [
+        made_up.rating(t, 50 + rng.normal() + (gap if s == "greedy" else 0), dialogue_id=f"d{i}", strategy=s,
+                       **changes)
+        for i in range(dialogues) for t in (2, 3) for s in ("greedy", "random_same_turns")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gap", "told"), [(2.0, "yes"), (0.0, "no"), (-2.0, "reversed")])
+def test_a_judge_that_prefers_random_memes_does_not_tell_them_apart(gap, told) -> None:
+    (row,) = tables.judge_check(judged(gap), made_up.profile()).to_dict("records")
+    assert row["tells apart"] == told and row["dialogues"] == 20
+
+
+def test_a_judge_of_too_few_dialogues_is_not_called_anything(monkeypatch) -> None:
+    monkeypatch.undo()
+    (row,) = tables.judge_check(judged(9.0, dialogues=5), made_up.profile()).to_dict("records")
+    assert row["tells apart"] == "no interval" and row["auc"] == 1 and np.isnan(row["low"])
+
+
+def test_scores_are_called_what_they_are() -> None:
+    """A yes/no judge's overall score is centred, beside its raw one; a rating judge's is the rating."""
+    centred = [r.model_copy(update={"raw": r.overall + 9}) for r in judged(1.0, judge="asks")]
+    rated = judged(1.0, judge="rates")
+    lost = [r.model_copy(update={"overall": None, "raw": None}) for r in judged(1.0, judge="silent")]
+    got = tables.judge_check([*centred, *rated, *lost], made_up.profile())
+    assert list(zip(got.judge, got.score, strict=True)) == [
+        ("asks", "centred"), ("asks", "raw"), ("rates", "rating"),
+    ]  # fmt: skip
 
 
 def test_case_dialogues_are_the_first_by_id_where_all_three_place() -> None:
@@ -224,10 +261,15 @@ def test_case_dialogues_are_the_first_by_id_where_all_three_place() -> None:
         *place("news-1", "greedy", "sampling", "random_same_turns", score=0.9),
         *place("role-2", *three),
     ]
-    assert tables.case_dialogues(placed, chats) == ["news-2", "role-2"]
+    profile = made_up.profile()
+    assert tables.case_dialogues(placed, chats, profile) == ["news-2", "role-2"]
     moved = [p.model_copy(update={"score": -p.score, "gate_score": 99.0}) for p in placed]
-    assert tables.case_dialogues(moved, chats) == ["news-2", "role-2"]
-    assert tables.case_dialogues([], chats) == []
+    assert tables.case_dialogues(moved, chats, profile) == ["news-2", "role-2"]
+    assert tables.case_dialogues([], chats, profile) == []
+    fewer = profile.model_copy(update={"strategies": ["sampling", "random_same_turns"]})
+    assert tables.case_dialogues(placed, chats, fewer) == ["news-1", "role-2"], "those that the run has"
+    none = profile.model_copy(update={"strategies": ["random_same_turns"]})
+    assert tables.case_dialogues(placed, chats, none) == []
 
 
 def test_table_2_by_hand() -> None:
@@ -240,6 +282,17 @@ def test_table_2_by_hand() -> None:
     first = got.iloc[0]
     assert (first.judge, first.consistency, first.memes) == (65, 70.5, 2)
     assert got.judge[2] == 40 and np.isnan(got.consistency[2]) and np.isnan(got.judge[4])
+
+
+def test_the_papers_table_2_stands_beside_ours() -> None:
+    rated = ratings({("news-a", "greedy"): {2: 60}})
+    got = tables.beside_paper(tables.table_2(["news-a", "role-b"], rated, [], made_up.profile()))
+    assert list(got.columns[-4:]) == ["judge", "consistency", "judge (paper)", "consistency (paper)"]
+    assert got["judge (paper)"].tolist() == [92.5, 91.5, 62.5, 91.5, 92.5, 62.5]
+    assert got["consistency (paper)"].tolist() == [68.4, 68.3, 66.6, 69.2, 69.8, 68.3] and got.judge[0] == 60
+    one = tables.beside_paper(tables.table_2(["role-b"], rated, [], made_up.profile()))
+    assert one["judge (paper)"].tolist() == [92.5, 91.5, 62.5]
+    assert tables.beside_paper(tables.table_2([], [], [], made_up.profile())).empty
 
 
 def test_meme_use_by_hand() -> None:

@@ -255,7 +255,7 @@ def test_without_a_model_it_says_what_to_give(tmp_path: Path, capsys) -> None:
     assert capsys.readouterr().out.startswith("not computed here: ")
 
 
-def test_a_run_reads_its_sample_with_its_annotator(tmp_path: Path, monkeypatch) -> None:
+def test_a_run_reads_its_sample_with_its_annotator(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(paths, "raw", tmp_path / "raw")
     monkeypatch.setenv("OPENAI_API_KEY", "simulated")
     for meme in MEMES[:3]:
@@ -265,14 +265,52 @@ def test_a_run_reads_its_sample_with_its_annotator(tmp_path: Path, monkeypatch) 
         keys = {"llm": "openai", "mode": "auto", "template_annotation": {"sample": 4}}
         blind = run_of(tmp_path, endpoints={"annotator": endpoint}, **keys)
         done = template_annotation.read(blind, MEMES, INFOS, tmp_path)
+        assert capsys.readouterr().out == "", "nothing is said of pictures that nobody would see"
         seeing = run_of(tmp_path, endpoints={"annotator": endpoint | {"vision": True}}, **keys)
         seen = template_annotation.read(seeing, MEMES, INFOS, tmp_path)
+        assert capsys.readouterr().out.startswith("3 of 6 memes have no picture below ")
     assert [r.meme_id for r in done] == [m.meme_id for m in sample_of(MEMES, 4, blind.profile.seed)]
     assert all(r.prompt.endswith(TEXT_ONLY) and not r.unscored for r in done)
-    assert {r.meme_id for r in seen if not r.prompt.endswith(TEXT_ONLY)} == {
-        r.meme_id for r in done if r.meme_id in ("m0", "m1", "m2")
-    }
+    assert [r.meme_id for r in seen] == ["m0", "m1", "m2"], "the sample is of those with a picture"
+    assert not any(r.prompt.endswith(TEXT_ONLY) for r in seen)
     assert (tmp_path / "data" / "usage" / "template_annotation.json").is_file()
+
+
+def test_the_sample_of_a_model_that_sees_is_drawn_among_pictures(tmp_path: Path) -> None:
+    memes = [
+        TemplateMeme(source="made up", meme_id=f"{t}{n}", template=t, url="u")
+        for t in "ABC"
+        for n in range(100)
+    ]
+    pictured = {"A3", "A50", "B9", "B90", "B91", "C0", "C77"}
+    (tmp_path / "deep").mkdir()
+    for name in pictured:
+        Pillow.new("RGB", (4, 4)).save(tmp_path / "deep" / f"{name}.png")
+    (tmp_path / "A4.jpg").write_text("<html>not found</html>", encoding="utf-8")
+    endpoints = {"annotator": {"base_url": "http://127.0.0.1:9", "model": "m", "vision": True}}
+
+    def drawn(folder: Path | None = tmp_path, sees: bool = True, **settings: object) -> list[str]:
+        ends = {"annotator": endpoints["annotator"] | {"vision": sees}}
+        run = run_of(tmp_path, llm="openai", endpoints=ends, template_annotation={"sample": 20, **settings})
+        return [meme.meme_id for meme in template_annotation.sampled(run, memes, folder)]
+
+    assert set(drawn()) == pictured == set(drawn(sample=None)), "a page named as a picture is none"
+    assert len(drawn(sample=3)) == 3 and set(drawn(sample=3)) < pictured
+    plain = [meme.meme_id for meme in sample_of(memes, 20, 13)]
+    assert drawn(sees=False) == drawn(None) == drawn(tmp_path / "nothing here") == plain
+    on_texts = {"prompt": "", "devices_prompt": "few_shot_ocr_pairs"}
+    assert drawn(**on_texts) == plain, "prompts on the text alone show no picture"
+
+
+def test_where_no_meme_has_a_picture_it_is_said_what_to_set(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
+    monkeypatch.setenv("OPENAI_API_KEY", "simulated")
+    with FaultServer(Options()).running() as server:
+        ends = {"annotator": {"base_url": server.url, "model": "m", "vision": True}}
+        run = run_of(tmp_path, llm="openai", mode="auto", endpoints=ends)
+        done = template_annotation.read(run, MEMES[:2], INFOS, tmp_path)
+    assert "none of 2 memes has a picture below" in (said := capsys.readouterr().out)
+    assert "meme_retrieval.fetch" in said and all(r.prompt.endswith(TEXT_ONLY) for r in done)
 
 
 def test_a_sample_has_every_template_in_proportion() -> None:

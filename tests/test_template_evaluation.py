@@ -3,6 +3,7 @@ import json
 from pathlib import Path
 
 import made_matches
+import made_surveys
 import pytest
 from fault_server import FaultServer, Options
 from made_templates import TEMPLATES, record, write_cm50
@@ -14,6 +15,7 @@ from memecmd_utils import (
     figmemes,
     memecap,
     perceptual_distance,
+    preference_survey,
     template_annotation,
     template_evaluation,
     template_memes,
@@ -113,14 +115,23 @@ def test_memes_with_a_picture_take_part(
     assert asked[1][1]["write_dir"] is None, "a replay writes nothing"
 
 
-def test_without_weights_it_is_said_in_place_of_numbers(tmp_path: Path, given: dict) -> None:
+def test_without_weights_it_is_said_in_place_of_numbers(
+    tmp_path: Path, given: dict, capsys: pytest.CaptureFixture
+) -> None:
     clip = str(tmp_path / "no clip here")
     run = run_of(tmp_path, template_matching={"clip": clip, "confirmed": "said.csv"}, **given)
     matches = template_evaluation.match(run, template_memes.load(run), "memecap")
     assert matches.not_computed.startswith("not computed here: ") and "no clip here" in matches.not_computed
-    # What a person said earlier is of no use then, and no fault.
+    # What a person said earlier is of no use then, and no fault; but it is said.
+    capsys.readouterr()
     assert template_evaluation.confirmed(run.profile, matches, "memecap") == []
+    said = capsys.readouterr().out
+    assert said.startswith("not read: said.csv (template_matching.confirmed) speaks of pairs of MemeCap; ")
+    assert "no clip here" in said
     assert template_evaluation.confirmed(run.profile, None, "figmemes") == []
+    assert capsys.readouterr().out == "", "no file is given for this one"
+    assert template_evaluation.confirmed(run.profile, None, "memecap") == []
+    assert "none was looked for" in capsys.readouterr().out
 
 
 def test_memes_of_figmemes_test_split_are_looked_for_by_name(
@@ -143,6 +154,22 @@ def test_memes_of_figmemes_test_split_are_looked_for_by_name(
     kept = {(p.instance, p.template): p.distance for p in matches.pairs if p.variant == "concatenated"}
     # Its text is the one of the file beside the labels, its quotation mark and all.
     assert kept["f0.jpg", DAVE] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("text", ["", "z,y,keep,\n"])
+def test_a_confirmation_file_that_speaks_of_no_pair_is_never_ignored(tmp_path: Path, capsys, text) -> None:
+    (tmp_path / "said.csv").write_text(f"instance,template,action,why\n{text}", encoding="utf-8")
+    profile = Profile(name="x", template_matching={"confirmed": str(tmp_path / "said.csv")})
+    nothing = Matches(RULES["code"], {}, {}, [], [pair("c", GOAT, False)])
+    assert template_evaluation.confirmed(profile, nothing, "memecap") == []
+    assert "not read: said.csv" in (told := capsys.readouterr().out) and "no pair was kept" in told
+    some = Matches(RULES["code"], {}, {}, [], [pair("a", KETTLE)])
+    if "keep" in text:
+        with pytest.raises(LibraryError, match="are no pair of this sheet"):
+            template_evaluation.confirmed(profile, some, "memecap")
+    else:
+        assert len(template_evaluation.confirmed(profile, some, "memecap")) == 1
+        assert "says nothing of any pair of MemeCap" in capsys.readouterr().out
 
 
 def pair(instance: str, template: str, kept: bool = True) -> TemplateMatch:
@@ -336,3 +363,43 @@ def test_one_that_shares_no_meme_takes_no_other_with_it() -> None:
     published, own = readings_of("gpt", "abcdef"), readings_of("m", "abc", context=True)
     apart = readings_of("m", "z", context=False)
     assert list(template_evaluation.systems_of([*apart, *own, *published])) == ["gpt", "m, with context"]
+
+
+# --- the survey ---------------------------------------------------------------------------------------
+
+
+def test_the_survey_appears_where_two_systems_read_memes_with_pictures(tmp_path: Path, capsys) -> None:
+    pictures = made_surveys.pictures(tmp_path)
+    for name, file in pictures.items():
+        file.rename(tmp_path / f"{name}.png")
+    readings = [r for s in made_surveys.SYSTEMS for r in made_surveys.readings(s, 4, source=s)]
+    run = run_of(tmp_path)
+    page = template_evaluation.survey(run, readings, tmp_path)
+    assert page == run.report / "preference_survey.html" and page.is_file()
+    said = capsys.readouterr().out
+    assert said.startswith("ask people: preference_survey.html compares first-system, second-system, third")
+    key = preference_survey.read_key(run.read("survey_key.csv"))
+    assert {row.system for row in key} == set(made_surveys.SYSTEMS)
+    assert {row.meme_id for row in key} == set(pictures)
+
+
+@pytest.mark.parametrize(
+    ("systems", "files", "said"),
+    [
+        (made_surveys.SYSTEMS[:1], range(4), "(4 memes with readings, 4 of them with a picture"),
+        (made_surveys.SYSTEMS, (), "(4 memes with readings, 0 of them with a picture"),
+        ((), range(4), "(0 memes with readings, 0 of them"),
+        (("first-system", "first-system "), range(4), "say the same"),
+    ],
+)
+def test_where_there_is_nothing_to_ask_people_it_is_said(tmp_path, capsys, systems, files, said) -> None:
+    (tmp_path / "pictures").mkdir()
+    for n in files:
+        Image.new("RGB", (20, 20)).save(tmp_path / "pictures" / f"secret-{n}.png")
+    (tmp_path / "pictures" / "secret-9.jpg").write_text("<html>not found</html>", encoding="utf-8")
+    readings = [r for s in systems for r in made_surveys.readings(s.strip(), 4, source=f"by {s}.")]
+    run = run_of(tmp_path)
+    assert template_evaluation.survey(run, readings, tmp_path / "pictures") is None
+    out = capsys.readouterr().out
+    assert out.startswith("no preference survey: ") and said in out
+    assert not (run.report / "preference_survey.html").exists()

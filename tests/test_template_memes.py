@@ -6,7 +6,7 @@ import made_templates
 import pytest
 from made_templates import TEMPLATES, world, write_cm50, write_source
 
-from memecmd_utils import storage, template_filter, template_memes, template_sources
+from memecmd_utils import paths, storage, template_filter, template_memes, template_sources
 from memecmd_utils.profiles import Profile
 from memecmd_utils.runs import Run
 from memecmd_utils.template_memes import STATE
@@ -62,7 +62,10 @@ def test_one_of_them_is_enough(tmp_path: Path, given: dict[str, str], name: str)
     assert len(shown) == len(found) and sum(": not here (" in line for line in shown) == len(found) - 1
 
 
-def test_the_state_is_written_only_where_something_changed(tmp_path: Path, given: dict[str, str]) -> None:
+def test_the_state_is_written_only_where_something_changed(
+    tmp_path: Path, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "interim", tmp_path / "interim")
     pictures, saved = tmp_path / "my pictures", tmp_path / "said.csv"
     profile = Profile(
         name="x",
@@ -86,7 +89,11 @@ def test_the_state_is_written_only_where_something_changed(tmp_path: Path, given
         now, written = state_after(profile, folder)
         assert written and [name for name in now if now[name] != first.get(name)] == [key]
         first = now
-    assert first["images"] == "1 images below my pictures"
+    assert first["images"].startswith("1 images below my pictures, ")
+    changes["images"].write_text("another picture", encoding="utf-8")
+    now, written = state_after(profile, folder)
+    assert written and [name for name in now if now[name] != first[name]] == ["images"]
+    first = now
     (pictures / "index.jsonl").touch()
     assert state_after(profile, folder) == (first, False), "notes beside the pictures are none"
 

@@ -340,6 +340,24 @@ def test_annotation_by_an_endpoint_is_recorded_and_replayed(
     assert replayed.readings() == live.readings()
 
 
+def test_a_model_that_sees_reads_the_pictures_that_are_here_and_people_can_be_asked(
+    checkout: Path, made: Made, endpoint: TinyServer
+) -> None:
+    one = f"{{base_url: '{endpoint.url}', model: sim, key_env: MY_KEY, vision: true}}"
+    settings = f"{made.settings('imgflip', 'cm50')} llm=openai mode=auto 'template_annotation={{sample: 6}}' "
+    done = run_both(
+        checkout, f'{settings} endpoints="{{generator: {one}}}"', NOTEBOOKS[:1], MY_KEY="sk-made-up"
+    )
+    own = [r for r in done.readings() if r.source.startswith("model sim")]
+    assert len(own) == 3 and all(r.prompt == "gpt4o+three_step_12" for r in own), "each with its picture"
+    said = done.texts(NOTEBOOKS[0])
+    assert "memes have no picture below pictures: the sample is of the others" in said
+    assert "ask people: preference_survey.html compares gpt-4o@cm50" in said
+    page = (done.report / "preference_survey.html").read_text(encoding="utf-8")
+    assert page.count("data:image/jpeg") == 3
+    assert (done.data / "survey_key.csv").read_text(encoding="utf-8").count("model sim@default") > 3
+
+
 # --- real data ----------------------------------------------------------------------------------------
 
 READ_AND_FILTERED = """

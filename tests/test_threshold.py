@@ -128,6 +128,17 @@ def test_standard_scale_by_hand() -> None:
     assert standard_scale([np.array([2.0, 2.0])]).std == 1.0
 
 
+@pytest.mark.parametrize("value", [0.1, 0.7, 1 / 3, -0.3, 1e-3, 123.4])
+@pytest.mark.parametrize("n", [1, 3, 7, 1000])
+def test_equal_scores_have_no_spread_to_divide_by(value, n) -> None:
+    """NumPy's deviation of three times 0.1 is 1e-17: z would be a matter of rounding, times 1e17."""
+    equal = np.full(n, value)
+    assert standard_scale([equal]).std == 1.0
+    assert standard_scale([equal * (1 + 1e-12 * np.arange(n) / n)]).std == 1.0
+    assert np.abs(standard_scale([equal]).apply(np.array([value, value + 0.5]))).max() < 0.6
+    assert standard_scale([np.array([value, value + 1e-4])]).std == pytest.approx(5e-5)
+
+
 def test_calibration_without_any_score_says_so() -> None:
     with pytest.raises(ValueError, match="at least one scored turn"):
         standard_scale([np.array([-np.inf])])

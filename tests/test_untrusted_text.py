@@ -17,7 +17,16 @@ import pytest
 import whole_pipeline
 from hypothesis import given
 from hypothesis import strategies as st
-from whole_pipeline import EVERYTHING, NEVER_LOOSE, PLANTED, RENDERED, UTTERANCES, schema_of, text_of
+from whole_pipeline import (
+    EVERYTHING,
+    NEVER_LOOSE,
+    PLANTED,
+    RENDERED,
+    UNFIT,
+    UTTERANCES,
+    schema_of,
+    text_of,
+)
 
 from memecmd_utils import (
     evaluation_run,
@@ -385,9 +394,9 @@ def test_news_and_pictures_keep_their_text_in_the_data(whole) -> None:
 def test_replies_keep_their_text_in_the_data(whole) -> None:
     annotations = storage.read_parquet(whole.data / "annotations.parquet", schemas.Annotation)
     assert len(annotations) == 7
-    for field in ("s_plus", "s_minus", "motivation"):
+    for field, more in (("s_plus", ""), ("s_minus", f"{UNFIT} "), ("motivation", "")):
         texts = sorted(getattr(a, field) for a in annotations)
-        assert texts == sorted(f"{field}，第{n}张 {EVERYTHING}" for n in range(3, 10))
+        assert texts == sorted(f"{field}，第{n}张 {more}{EVERYTHING}" for n in range(3, 10))
     scenario = storage.read_jsonl(whole.data / "scenarios.jsonl", schemas.Scenario)[0]
     assert scenario.scenario == f"两个人聊起来 {EVERYTHING}"
     assert {name: getattr(scenario, name) for name in whole_pipeline.DETAILS} == whole_pipeline.DETAILS

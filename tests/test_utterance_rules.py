@@ -59,6 +59,78 @@ def test_no_emoji(sign: str) -> None:
     assert found(f"行吧{sign}好") == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["行吧(^_^)",
+     "好呀T_T", "QAQ我错了", "气死我了>_<", "-_-随便你", "╮(╯▽╰)╭算了", "(╯°□°）╯掀桌", "好嘛(｡•́︿•̀｡)",
+     "行:)", "好的;-)", "XD笑死", "那就这样 :D", "orz服了", "ಠ_ಠ你认真的", "¯\\_(ツ)_/¯", "o(╥﹏╥)o",
+     "(*^▽^*)来啦", "好哒^^", "= = 无语", "(:з」∠)_躺平", "（￣▽￣）", "(・∀・)", "(；一_一)", "@_@晕了",
+     "o_O啥", "(╥_╥)", "＞＜"],
+)  # fmt: skip
+def test_faces_made_of_signs(text: str) -> None:
+    assert found(text) == ["用了颜文字"]
+
+
+@pytest.mark.parametrize(
+    ("text", "act"),
+    [("（笑）好啊", "（笑）"), ("好啊（笑）", "（笑）"), ("(叹气)算了", "(叹气)"),
+     ("*挠头*我忘了", "*挠头*"), ("＊笑＊行吧", "＊笑＊"), ("[捂脸]我服了", "[捂脸]"),
+     ("【无奈】行吧", "【无奈】"), ("我不去（翻白眼）", "（翻白眼）"),
+     ("（把手机递过去）你看", "（把手机递过去）"), ("你看*指着窗外*下雪了", "*指着窗外*"),
+     ("行吧。（沉默）那算了", "（沉默）"), ("[doge]懂的都懂", "[doge]"), ("**认真**说", "**认真**"),
+     ("好哒（偷笑", "（偷笑"), ("我爱上班（不是）", "（不是）"), ("（往后一靠）随便", "（往后一靠）")],
+)  # fmt: skip
+def test_stage_directions(text: str, act: str) -> None:
+    assert found(text) == [f"写了括号动作（{act}）"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["甲：你好", "A:你好", "A：你好", "乙: 好", "外婆：吃饭了", "外孙女: 来了", "【甲】你好",
+     "**甲**：你好", "甲说：你好", "外婆（笑）：吃饭", "用户：你好", "助手：好的", "User: hi",
+     "[外婆] 吃饭", "（外婆）：吃饭", "好的。乙：真的吗", "旁白：天黑了", "外婆 ：吃饭", "说话人1：好"],
+)  # fmt: skip
+def test_names_before_the_words(text: str) -> None:
+    broken = violations(text, SPOKEN, 25, ("外婆", "外孙女"))
+    assert "写了人名前缀" in [rule.split("（")[0] for rule in broken]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["那家店（楼下那家）关了", "我在三号线（人民广场站）", "周三（15号）见", "涨了5%（含税）", "第(2)个",
+     "看《（大）明》", "今晚（如果不加班）去", "3*4*5的箱子", "他妈的**", "下午3:30见", "比分2:3输了",
+     "答案:D吧", "选A：B不对", "说真的：我不信", "C:盘满了", "他说：“行”", "我妈说：早点睡",
+     "客服说：明天到", "系统提示：密码错误", "1~2天", "A股又跌了", "甲方又改", "-5~-3度", "0.0分",
+     "x_y坐标", "啊？？", "外婆说得对", "外婆家在哪", "5:0赢了", "a/b测试", "no.1", "——行吧---"],
+)  # fmt: skip
+def test_brackets_colons_and_signs_of_ordinary_chat(text: str) -> None:
+    assert violations(text, SPOKEN, 25, ("外婆", "外孙女")) == []
+
+
+def test_talk_about_the_task_is_told_with_its_words() -> None:
+    (rule,) = found("抱歉，我之前的回答重复了前面的话")
+    assert rule.startswith("谈到了任务本身（") and "我之前的回答" in rule
+    assert found("抱歉来晚了") == []
+
+
+def test_fewer_and_milder_rules_weigh_less_and_talk_about_the_task_most() -> None:
+    told = {
+        "talk": found("以下是修改后的：行"),
+        "copy": found("空调坏了！"),
+        "act": found("（笑）行吧"),
+        "face": found("行吧(^_^)"),
+        "emoji": found("行吧😀"),
+        "starter": found("今天？不来了"),
+        "long": found("长" * 26),
+    }
+    weight = {name: utterance_rules.severity(broken) for name, broken in told.items()}
+    assert weight["talk"] > sum(weight.values()) - weight["talk"]
+    assert weight["copy"] > weight["act"] > weight["face"] == weight["emoji"]
+    assert weight["emoji"] > weight["starter"] == weight["long"]
+    assert utterance_rules.severity([]) == 0 and utterance_rules.severity(["another"]) > 0
+    assert utterance_rules.severity(told["long"] + told["face"]) > utterance_rules.severity(told["face"])
+
+
 def test_starters() -> None:
     assert found("今天？不来了") == ["开头“今天”和前面的话一样"]
     assert found("“今，天”不来了")[0].startswith("开头“今天”"), "punctuation does not hide it"

@@ -36,7 +36,8 @@ class Answer:
     """Status, body and headers.
 
     `reset` breaks the connection, `cut` sends half of the body, `hang` sends nothing while the server runs,
-    `after_s` waits first.
+    `after_s` waits first, `drip_s` sends a blank line every so many seconds and the body never, `raw` is sent
+    in place of all that HTTP would say.
     """
 
     def __init__(
@@ -48,8 +49,11 @@ class Answer:
         cut=False,
         hang=False,
         after_s=0.0,
+        drip_s=0.0,
+        raw=b"",
         **headers: str,
     ) -> None:
+        self.drip_s, self.raw = drip_s, raw
         self.status, self.kind, self.reset, self.cut = status, kind, reset, cut
         self.hang, self.after_s = hang, after_s
         self.body = body if isinstance(body, str | bytes) else json.dumps(body)
@@ -117,9 +121,17 @@ class TinyServer:
             handler.connection.close()
             handler.close_connection = True
             return
+        if answer.raw or answer.drip_s:
+            handler.close_connection = True
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
+            handler.wfile.write(answer.raw or head)
+            while answer.drip_s and not self._ended.wait(answer.drip_s):
+                handler.wfile.write(b"\n")
+            return
         data = answer.body if isinstance(answer.body, bytes) else answer.body.encode()
         handler.send_response(answer.status)
-        handler.send_header("Content-Type", answer.kind)
+        if answer.kind:
+            handler.send_header("Content-Type", answer.kind)
         handler.send_header("Content-Length", str(len(data)))
         for key, value in answer.headers.items():
             handler.send_header(key, value)

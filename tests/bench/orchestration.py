@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import stage_run
 
 from memecmd_utils import dialogue_generation, llm
-from memecmd_utils.budget import Budget, Ledger
+from memecmd_utils.budget import Budget
+from memecmd_utils.ledger import Ledger
 from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Endpoint, Profile
 from memecmd_utils.recordings import Recordings
