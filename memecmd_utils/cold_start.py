@@ -1,5 +1,7 @@
 """Cold starts: news items and role pairs become the context a dialogue begins from (Eq. 3, 7, 9)."""
 
+import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -182,7 +184,8 @@ async def _new_scene(
         text = answer.value.scenario
         if not earlier:
             return Scene(text, 0.0, answer.source)
-        vectors = encode([*earlier, text])
+        # Loading an embedder takes seconds, in which replies to other pairs must not run out of time.
+        vectors = await asyncio.to_thread(encode, [*earlier, text])
         cosines = vectors[:-1] @ vectors[-1]
         nearest = int(cosines.argmax())
         if cosines[nearest] <= profile.scenario_similarity_cap:
@@ -240,9 +243,18 @@ async def role_cold_starts(
     encode: Encode,
     glosses: Mapping[str, str] | None = None,
 ) -> RoleStarts:
-    """Write so many scenarios of each pair, pairs side by side, and turn them into cold starts."""
+    """Write so many scenarios of each pair, pairs side by side, and turn them into cold starts.
+
+    `encode` is called in threads, in one at a time.
+    """
+    lock = threading.Lock()
+
+    def alone(texts: list[str]) -> np.ndarray:
+        with lock:
+            return encode(texts)
+
     written = await chat.side_by_side(
-        write_scenarios(pair, n, chat, profile, encode, glosses) for pair, n in pairs
+        write_scenarios(pair, n, chat, profile, alone, glosses) for pair, n in pairs
     )
     by_id = {pair.pair_id: pair for pair, _ in pairs}
     scenarios = [scenario for done, _ in written for scenario in done]

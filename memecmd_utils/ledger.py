@@ -12,6 +12,7 @@ import json
 import math
 import os
 import secrets
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,7 @@ class Ledger:
         new = not self.path.exists()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._handle = self.path.open("ab+")
+        weakref.finalize(self, self._handle.close)  # a run keeps its ledger open for as long as it lives
         if new:  # its name, too, must outlast a power cut
             folder = os.open(self.path.parent, os.O_RDONLY)
             os.fsync(folder)

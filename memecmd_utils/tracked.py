@@ -13,7 +13,8 @@ from PIL import Image
 
 from memecmd_utils import paths, readme
 
-FLOAT_TOLERANCE = 1e-6
+FLOAT_TOLERANCE = 1e-6 + 0.5e-6
+"""Numbers agree to 1e-6; files hold six decimals, and rounding may part nearly equal ones by one unit."""
 PIXEL_TOLERANCE = 0.02
 """Largest mean difference of two pictures, as a share of the full range: fonts differ a little."""
 DECIMAL = re.compile(r"-?\d+\.\d+")
@@ -43,7 +44,7 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def differences(a: Any, b: Any, where: str = "") -> list[str]:
-    """Paths at which two JSON values differ: texts and ids exactly, floats beyond 1e-6."""
+    """Paths at which two JSON values differ: texts and ids exactly, floats beyond 1e-6 and rounding."""
     if isinstance(a, dict) and isinstance(b, dict):
         found = [f"{where}.{key}: only in one" for key in sorted(a.keys() ^ b.keys())]
         for key in sorted(a.keys() & b.keys()):

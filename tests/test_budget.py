@@ -507,6 +507,15 @@ def test_a_raised_cap_goes_on_where_the_run_stopped(tmp_path: Path) -> None:
         assert done == expected
 
 
+def test_a_ledger_that_nobody_holds_any_more_closes_its_file(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.reserve("s", "t", Most(1))
+    handle = ledger._handle
+    del ledger
+    gc.collect()
+    assert handle.closed
+
+
 def test_half_a_line_of_a_killed_process_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "l"
     ledger = Ledger(path)

@@ -1,3 +1,6 @@
+import asyncio
+import time
+
 import numpy as np
 import pytest
 
@@ -115,6 +118,41 @@ def test_a_scenario_without_usable_details_is_left_out_with_the_reason() -> None
 def test_the_first_scenarios_do_not_depend_on_how_many_follow() -> None:
     lines = ["一", "二", "三"]
     assert written(lines, n=2) == written(lines, n=3)[:2]
+
+
+def test_a_slow_embedder_keeps_no_reply_waiting_and_is_called_in_one_thread_at_a_time() -> None:
+    inside: list[int] = []
+    most: list[int] = []
+    longest = 0.0
+
+    def encode(texts: list[str]) -> np.ndarray:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.2)
+        inside.pop()
+        return np.eye(len(texts))
+
+    def reply(request: Request) -> str:
+        return DETAILS if request.subject.endswith("/details") else dumps({"scenario": request.subject})
+
+    async def beat() -> None:
+        nonlocal longest
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.005)
+            longest = max(longest, time.monotonic() - before)
+
+    async def work() -> cold_start.RoleStarts:
+        beating = asyncio.ensure_future(beat())
+        pairs = [(pair, 2) for pair in example_corpus.load_role_pairs()[:3]]
+        made = await cold_start.role_cold_starts(
+            pairs, Chat(ScriptedBackend(reply)), Profile(name="p"), encode
+        )
+        beating.cancel()
+        return made
+
+    assert len(llm.run(work()).starts) == 6
+    assert most == [1, 1, 1] and longest < 0.15
 
 
 def test_all_scenarios_of_a_full_pair_differ_from_each_other() -> None:

@@ -13,6 +13,7 @@ HEAD = "dialogue_id,turn,speaker,strategy,meme_id,rank,score\n"
     ("a", "b"),
     [
         (1.0, 1.0 + 9e-7),
+        (0.293275, 0.293274),  # one unit of the last decimal, and more than 1e-6 in binary
         (3, 3.0),
         (float("nan"), float("nan")),
         ({"x": [1, "a", None, True]}, {"x": [1, "a", None, True]}),
