@@ -229,7 +229,8 @@ def _sentence_transformer(profile: Profile, name: str) -> Iterator[Lack]:
     label, _, pinned = name.partition("@")
     if folder or Path(name).is_absolute():
         label, pinned = Path(name).name, ""
-    if profile.mode == "recorded" and recorded_names(_here(profile).read_dirs, f"{label}@"):
+    where, labels = _here(profile).read_dirs, (label, Path(label).name)  # a folder may be gone by now
+    if profile.mode == "recorded" and any(recorded_names(where, f"{each}@") for each in labels):
         return  # its vectors are replayed
     yield from _packages(f"embedder {name!r}", "torch", "sentence_transformers")
     if folder is None and _is_path(name):

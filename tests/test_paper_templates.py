@@ -97,7 +97,7 @@ def make_templates(
 ) -> Outcome:
     """The commands of `make templates`, one after another."""
     environment = {"PROFILE": profile, "SET": set_of(values), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = command(world.project, "resolve", **environment)
+    done = command(world.project, "resolve", "--templates", **environment)
     assert done["status"] == 0, done["stderr"]
     run = done["stdout"].strip()
     for arguments in (("template-sources", run), *(("run", stage, run) for stage in stages)):

@@ -152,6 +152,11 @@ def test_recorded_vectors_stand_for_weights_and_packages(machine: Path) -> None:
         folder = vectors.shard_folder(paths.raw / "recordings" / "openai", name)
         vectors.write_shard(folder / "a.npz", {"k": np.ones(2)})
     assert lacks(settings) == []
+    vectors.write_shard(
+        vectors.shard_folder(paths.raw / "recordings" / "openai", "tiny@0123456789ab-float32") / "a.npz",
+        {"k": np.ones(2)},
+    )
+    assert lacks("mode=recorded embedder=models/tiny") == [], "its folder is gone by now"
 
 
 def test_ratings_that_cannot_be_read_are_told_before_any_judge_is_asked() -> None:
