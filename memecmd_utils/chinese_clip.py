@@ -26,6 +26,11 @@ class CheckpointMissing(MemecmdError, FileNotFoundError):
     """The checkpoint that the profile names is not there."""
 
 
+def weights_file(model: str, folder: Path, checkpoint: Path | None) -> Path:
+    """Where the weights lie, there or not: a given checkpoint, else as cn_clip names what it downloads."""
+    return checkpoint or folder / f"clip_cn_{model.lower()}.pt"
+
+
 class ChineseClipScorer:
     """Meme image against utterance; vectors are recorded, so that a replay needs neither torch nor weights.
 
@@ -55,7 +60,7 @@ class ChineseClipScorer:
                 "clip_checkpoint=null to have the weights looked for in data/interim/clip"
             )
         self._structure, self._image_path, self._folder = model, image_path, folder
-        self._file = checkpoint or folder / f"clip_cn_{model.lower()}.pt"
+        self._file = weights_file(model, folder, checkpoint)
         self._parts: tuple[Any, Any, Any, str] | None = None
         self.truncated: int | None = 0
         """Texts that the model did not read to their end; None where only the model could tell."""

@@ -92,15 +92,18 @@ def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> chinese_clip.ChineseClip
     files, profile = meme_files(run, memes), run.profile
     # A relative path counts from the project's root: notebooks run in a folder of their own.
     checkpoint = paths.root / profile.clip_checkpoint if profile.clip_checkpoint else None
-    write = None if run.vector_mode == "recorded" else run.write_dir
+    folder = paths.interim / "clip"
+    here = chinese_clip.weights_file(profile.clip_model, folder, checkpoint).is_file()
+    # A replay computes what is not recorded, but fetches no weights for it.
+    mode = run.vector_mode if here else profile.mode
     return chinese_clip.ChineseClipScorer(
         profile.clip_model,
         lambda meme: files[meme.meme_id],
-        paths.interim / "clip",
+        folder,
         checkpoint,
         run.read_dirs,
-        write,
-        run.vector_mode,
+        None if mode == "recorded" else run.write_dir,
+        mode,
     )
 
 

@@ -309,9 +309,9 @@ def _ratings(profile: Profile) -> Iterator[Lack]:
 
 
 def _template_files(profile: Profile) -> Iterator[Lack]:
-    """Prompts by name, and what keys of `make templates` name.
+    """Prompts by name, and what keys of `make templates` name; a replay does without pictures and weights.
 
-    Weights are not among them: what cannot be computed without them says so in its cell.
+    Weights of a hub are not among them: what cannot be computed without them says so in its cell.
     """
     from memecmd_utils import template_annotation, template_prompts
 
@@ -321,9 +321,11 @@ def _template_files(profile: Profile) -> Iterator[Lack]:
         yield from _complaint(lambda name=name: template_prompts.prompt(name))
     keys = ("imgflip", "cm50", "memecap", "figmemes", "figmemes_labels")
     named = {key: getattr(profile, key) for key in keys}
-    named["meme_retrieval.images"] = profile.meme_retrieval.images
-    for key in ("lpips", "confirmed", "confirmed_figmemes"):
+    for key in ("confirmed", "confirmed_figmemes"):
         named[f"template_matching.{key}"] = getattr(matching, key)
+    if profile.mode != "recorded":
+        named["meme_retrieval.images"] = profile.meme_retrieval.images
+        named["template_matching.lpips"] = matching.lpips
     for key, value in named.items():
         if value and not paths.of_user(value).exists():
             yield Lack(f"{key}: there is no {paths.of_user(value)}")

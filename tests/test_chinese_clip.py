@@ -8,9 +8,10 @@ import made_up
 import numpy as np
 import pytest
 
-from memecmd_utils import evaluation_run, model_files, vectors
+from memecmd_utils import evaluation_run, model_files, paths, vectors
 from memecmd_utils.chinese_clip import ChineseClipScorer
 from memecmd_utils.recordings import RecordingMiss
+from memecmd_utils.runs import Run
 
 
 def scorer(folder: Path, mode: str = "recorded", checkpoint: Path | None = None) -> ChineseClipScorer:
@@ -89,6 +90,24 @@ def test_a_checkpoint_that_is_not_there(without_packages, tmp_path: Path) -> Non
         scorer(tmp_path, "auto", tmp_path / "none.pt")
     record(tmp_path, "first", ["好"])
     assert scorer(tmp_path, "recorded", tmp_path / "none.pt").texts(["好"]).shape == (1, 8), "not needed"
+
+
+def test_a_changed_replay_needs_no_weights(without_packages, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
+    folder = tmp_path / "raw" / "recordings" / "p"
+    folder.mkdir(parents=True)
+    record(folder, "first", ["好"])
+    profile = made_up.profile(
+        name="p", mode="recorded", consistency="cn_clip", clip_checkpoint=str(tmp_path / "gone.pt")
+    )
+    run = Run("p-12345678", profile, tmp_path, tmp_path)
+    run.folder.mkdir(exist_ok=True)
+    run.write("memes.parquet").touch()
+    assert not run.strict
+    found = evaluation_run.clip_scorer(run, {})
+    assert found.texts(["好"]).shape == (1, 8)
+    with pytest.raises(RecordingMiss):
+        found.texts(["新"])
 
 
 def test_pictures_and_texts_do_not_share_keys(without_packages, tmp_path: Path) -> None:
