@@ -26,6 +26,8 @@ DROPPED_KEYWORDS |= {"minLength", "maxLength", "minItems", "maxItems"}
 DROPPED_KEYWORDS |= {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 """Control characters and halves of surrogate pairs: they cannot be written or shown."""
+CHINESE = re.compile(rb"[\xe2-\xe9\xef][\x80-\xbf]{2}")
+"""Chinese characters and signs in UTF-8."""
 PAGE = re.compile(r"\s*<(?:!doctype|html|head|body|\?xml)\b", re.IGNORECASE)
 
 
@@ -148,9 +150,14 @@ def garbled(text: str) -> bool:
         try:
             other = text.encode(codec).decode()
         except UnicodeError:
-            continue
+            other = text
         # The bytes of a few Chinese characters may be UTF-8 by chance (笑, 一), those of six hardly ever.
         if other != text and (codec != "gb18030" or sum(not c.isascii() for c in text) >= 6):
+            return True
+        # Whoever read it may have left out what the code page does not have, or the blank at its end.
+        raw = text.encode(codec, "ignore")
+        whole, high = CHINESE.findall(raw), sum(byte > 127 for byte in raw)
+        if len(set(whole)) >= 3 and 3 * len(whole) >= high / 2:
             return True
     return False
 

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -31,6 +32,7 @@ from memecmd_utils.llm import (
 )
 from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.llm_types import RequestRejected, TransientFault
+from memecmd_utils.llm_wire import garbled
 from memecmd_utils.recordings import RecordingError, RecordingMiss, Recordings
 
 
@@ -169,6 +171,7 @@ LOST = {
     "replacement signs": Reply(text='{"mood": "\ufffd\ufffd"}'),
     "another code page": Reply(text=GOOD.encode().decode("latin-1")),
     "a Chinese code page": Reply(text='{"mood": "下雨心情好坏"}'.encode().decode("gb18030")),
+    "a code page that lacks some": Reply(text='{"mood": "下雨心情好坏呀"}'.encode().decode("gbk", "ignore")),
     "a page": Reply(text="<!DOCTYPE html><html><body>好</body></html>"),
 }
 
@@ -200,6 +203,23 @@ def strict(reply: Reply) -> str:
     if "\ufffd" in reply.text:
         raise llm.UnusableReply("文字里有乱码")
     return short(reply)
+
+
+@pytest.mark.parametrize("codec", ["latin-1", "cp1252", "gbk", "gb18030"])
+@pytest.mark.parametrize("errors", ["strict", "ignore"])
+@pytest.mark.parametrize("text", ["今天的菜要多加", "下雨心情好坏在内", "他说“走吧”，我们就走了。"])
+def test_text_of_another_code_page_is_seen_also_where_signs_are_missing(
+    text: str, errors: str, codec: str
+) -> None:
+    assert not garbled(text)
+    with contextlib.suppress(UnicodeDecodeError):  # some code pages have no sign for some bytes
+        # The last byte may be read as a blank (加, 内), which is taken away.
+        assert garbled(text.encode().decode(codec, errors).strip())
+
+
+@pytest.mark.parametrize("text", ["夸奖腻害腻害", "朵抗议。", "反射弧有点长", "café·«crème»", "°€™"])
+def test_what_looks_like_another_code_page_by_chance_is_none(text: str) -> None:
+    assert not garbled(text)
 
 
 @pytest.mark.parametrize("lost", [EMPTY, CUT, LOST["a page"]], ids=["empty", "cut", "page"])
