@@ -24,6 +24,8 @@ AS_MUCH_AGAIN = 2.0
 """Replies and pictures differ in size: once they passed what was reckoned, the next may pass this one."""
 UNKNOWN = ("unknown", "unknown")
 """Stage and task of an answer whose reservation cannot be read."""
+NO_SUCH_NUMBER = 1e12
+"""Neither tokens nor dollars of a call; `llm_wire` counts no more either."""
 DAMAGE = (ValueError, TypeError, KeyError, RecursionError)
 """What a line that is none of ours may raise."""
 
@@ -395,6 +397,6 @@ def _parsed(raw: bytes) -> dict[str, Any]:
         numbers += [line["each"]] if line.get("each") is not None else []
     if not all(isinstance(word, str) for word in words) or len(line.get("price", (0, 0))) != 2:
         raise ValueError("a field is of a wrong type")
-    if not all(type(number) in (int, float) and 0 <= number < math.inf for number in numbers):
+    if not all(type(number) in (int, float) and 0 <= number < NO_SUCH_NUMBER for number in numbers):
         raise ValueError("a number is none")
     return line

@@ -759,6 +759,8 @@ DAMAGED = [
     b'{"r": "x-1", "stage": "s", "task": "t", "usd": -1}',
     b'{"r": "x-1", "stage": "s", "task": "t", "usd": "1"}',
     b'{"r": "x-1", "stage": "s", "task": "t", "usd": 1, "in": 1, "out": 1, "price": [1]}',
+    b'{"r": "x-1", "stage": "s", "task": "t", "usd": 1e300}',
+    b'{"s": "x-1", "in": 1, "out": 1%s, "usd": 1}' % (b"0" * 400),
     b'{"s": "x-1"}', b'{"s": "x-1", "usd": 1}', b'{"s": "x-1", "in": 1, "out": true, "usd": 1}',
 ]  # fmt: skip
 
