@@ -60,19 +60,21 @@ def checks(profile_name: str, settings: str) -> Iterator[Check]:
         yield Check(
             "fail" if live and lacking else "info" if lacking else "ok", f"local model {model}: {words}"
         )
+    missing = set()
     if profile.llm == "openai" or any(judge.llm == "openai" for judge in profile.judges):
         for name in sorted(_key_names(profile)):
             given = bool(os.environ.get(name))
             state = "ok" if given else "fail" if live else "info"
+            missing |= {name} if state == "fail" else set()
             yield Check(state, f"key in ${name}: {'set' if given else 'not set'}")
     for lack in readiness.lacks(profile):
-        if lack.kind == "other":
+        if lack.kind == "other" or (lack.kind == "key" and not missing & set(lack.text.split())):
             yield Check("fail", lack.text)
 
 
 def _key_names(profile) -> set[str]:
     endpoints = profile.endpoints
-    named = [endpoints.generator, endpoints.annotator, endpoints.embedder, *endpoints.judges]
+    named = [endpoints.generator, endpoints.annotator, *endpoints.judges]
     return {endpoint.key_env for endpoint in named if endpoint is not None}
 
 

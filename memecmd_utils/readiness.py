@@ -23,7 +23,7 @@ from memecmd_utils import (
     storage,
 )
 from memecmd_utils.errors import MemecmdError, told
-from memecmd_utils.key_guard import NO_KEY
+from memecmd_utils.key_guard import NO_KEY, api_key
 from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Profile
 from memecmd_utils.runs import Role, Run, prices
@@ -68,9 +68,12 @@ def check(profile: Profile, templates: bool = False) -> None:
 def lacks(profile: Profile, templates: bool = False) -> list[Lack]:
     """All that is missing, in the order of the stages; each thing once."""
     if templates:
-        return list(dict.fromkeys([*_language_models(profile, templates), *_template_files(profile)]))
-    found = [*_pictures(profile), *_plan(profile), *_language_models(profile), *_embedders(profile)]
-    return list(dict.fromkeys([*found, *_chinese_clip(profile), *_dask(profile), *_ratings(profile)]))
+        found = [*_language_models(profile, templates), *_template_files(profile)]
+    else:
+        found = [*_pictures(profile), *_plan(profile), *_language_models(profile), *_embedders(profile)]
+        found += [*_chinese_clip(profile), *_dask(profile), *_ratings(profile)]
+    first = {lack.text: lack for lack in reversed(found)}
+    return [lack for lack in found if first[lack.text] is lack]
 
 
 def roles(profile: Profile, templates: bool = False) -> list[tuple[Role, int, str]]:
@@ -187,11 +190,13 @@ def _language_models(profile: Profile, templates: bool = False) -> Iterator[Lack
     for role, number, llm in asked:
         if llm == "openai":
             endpoint = _here(profile).endpoint(role, number)
-            key = None if live else NO_KEY
-            yield from _complaint(lambda at=endpoint, key=key: OpenAIBackend(at, key=key), "key")
-            yield from _complaint(lambda at=endpoint: prices(at, profile))
+            # With a key of ours, so that a missing model does not keep a missing key from being said.
+            yield from _complaint(lambda at=endpoint: OpenAIBackend(at, key=NO_KEY))
             if live:
+                yield from _complaint(lambda at=endpoint: api_key(at), "key")
                 yield from _complaint(lambda at=endpoint: proxies.client_options(at))
+            if endpoint.model:
+                yield from _complaint(lambda at=endpoint: prices(at, profile))
     for model in local_models(profile, templates):
         yield from (Lack(text, "weights") for text in local_llm.missing(model, live))
 
@@ -212,10 +217,11 @@ def _embedding_endpoint(profile: Profile) -> Iterator[Lack]:
     endpoint = profile.endpoints.embedder
     if endpoint is None or not endpoint.model:
         yield Lack("embedder: endpoint needs endpoints.embedder with a model in the profile")
-    elif profile.mode != "recorded":
+    if endpoint is not None and profile.mode != "recorded":
         yield from _complaint(lambda: live_extra.need("an endpoint's embedder"))
         yield from _complaint(lambda: endpoint_embedder.check(endpoint), "key")
-        yield from _complaint(lambda: prices(endpoint, profile, reads_only=True))
+        if endpoint.model:
+            yield from _complaint(lambda: prices(endpoint, profile, reads_only=True))
         yield from _complaint(lambda: proxies.client_options(endpoint))
 
 

@@ -113,6 +113,24 @@ def test_what_a_later_stage_needs_is_missed_before_the_first(
     assert re.search(said, "\n".join(lacks(settings)), re.DOTALL)
 
 
+def test_a_missing_model_hides_no_missing_key_and_the_check_of_the_machine_shows_both(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copyfile(paths.data.parent / "pyproject.toml", machine / "pyproject.toml")
+    nameless = "endpoints='{generator: {vision: true}, embedder: {key_env: MY_KEY}}' embedder=endpoint"
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert [re.sub(" .*", "", text.removeprefix("no ")) for text in lacks(nameless)] == [
+        "model", "API", "embedder:", "API",
+    ]  # fmt: skip
+    shown, good = doctor.report("openai", nameless)
+    assert not good and shown.count("OPENAI_API_KEY") == 1 and shown.count("MY_KEY") == 1
+    assert "[FAIL] no model is named" in shown
+    monkeypatch.setenv("OPENAI_API_KEY", "not a key")
+    assert "[FAIL] what stands in OPENAI_API_KEY is not an API key" in doctor.report("openai", "")[0]
+    monkeypatch.setenv("OPENAI_BASE_URL", "ftp://a")
+    assert len([text for text in lacks("") if "OPENAI_BASE_URL" in text]) == 1
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
