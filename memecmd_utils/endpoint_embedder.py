@@ -67,11 +67,7 @@ class EndpointEmbedder:
                 http_client=openai.DefaultHttpxClient(**options),
             ) as client:
                 for start in range(0, len(texts), INPUTS):
-                    inputs = [before + text for text in texts[start : start + INPUTS]]
-                    data = self._ask(client, inputs)
-                    if len(data) != len(inputs):
-                        raise ValueError("not one vector for each text")
-                    rows += [_row(item.embedding) for item in sorted(data, key=lambda d: d.index)]
+                    rows += self._ask(client, [before + text for text in texts[start : start + INPUTS]])
             return np.stack(rows)
         except BudgetReached:
             raise
@@ -91,7 +87,7 @@ class EndpointEmbedder:
         # Outside of the handlers, so that our fault does not carry the SDK's, whose headers hold the key.
         raise EndpointError(f"the embedder's endpoint {what}")
 
-    def _ask(self, client: Any, inputs: list[str]) -> list[Any]:
+    def _ask(self, client: Any, inputs: list[str]) -> list[np.ndarray]:
         """Vectors as base64, which is read far faster than numbers; as numbers where that is refused."""
         import openai
 
@@ -102,6 +98,7 @@ class EndpointEmbedder:
             try:
                 wanted = {"model": self.endpoint.model, "input": inputs, "encoding_format": self._format}
                 got = _within(self.endpoint.timeout_s, partial(client.embeddings.create, **wanted))
+                rows = _rows(got, len(inputs))
             except openai.APIStatusError as error:
                 self.budget.release(reserved)
                 if error.status_code in (400, 422) and self._format == "base64":
@@ -110,17 +107,17 @@ class EndpointEmbedder:
                 if tries > RETRIES or not (error.status_code in (408, 409, 429) or error.status_code >= 500):
                     raise
                 asked = retry_after(error.response.headers)
-            except (openai.APIConnectionError, TimeoutError):
+            except Exception:  # no connection, no end of the answer, or one that cannot be read
                 self.budget.settle_unsure(reserved)
                 if tries > RETRIES:
                     raise
                 asked = None
-            except BaseException:  # it came back unreadable, or we were stopped
+            except BaseException:  # we were stopped
                 self.budget.settle_unsure(reserved)
                 raise
             else:
                 self.budget.settle(reserved, Reply(text="", tokens_in=_tokens(got)))
-                return got.data
+                return rows
             back_off = min(LONGEST_WAIT_S, 0.5 * 2 ** (tries - 1))
             time.sleep(back_off * random.uniform(0.75, 1.0) if asked is None else asked)
 
@@ -159,6 +156,14 @@ def _within(seconds: float, exchange: Callable[[], Any]) -> Any:
     if error is not None:
         raise error
     return value
+
+
+def _rows(got: Any, n: int) -> list[np.ndarray]:
+    """The `n` vectors of an answer in the order of the texts; what it raises otherwise is not said."""
+    rows = [_row(item.embedding) for item in sorted(got.data, key=lambda item: item.index)]
+    if len(rows) != n or not np.isfinite(np.stack(rows)).all() or not rows[0].size:
+        raise ValueError("not one vector for each text")
+    return rows
 
 
 def _row(vector: str | list[float]) -> np.ndarray:

@@ -61,7 +61,9 @@ def test_many_texts_go_in_requests_that_servers_take(monkeypatch: pytest.MonkeyP
     assert rows[:, 0].tolist() == list(range(1, 9))
 
 
-def test_a_reply_with_too_few_vectors_is_an_error() -> None:
+def test_a_reply_with_too_few_vectors_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+
     def short(body: dict) -> Answer:
         return _vectors({**body, "input": body["input"][:1]})
 
@@ -155,11 +157,36 @@ def test_a_fault_that_may_be_paid_counts_and_one_that_is_not_does_not(
     assert len(waits) == 3 and waits[0] == 3 and 0 < waits[1] < waits[2] <= 2
 
 
+UNREADABLE = {
+    "page": Answer("<html>busy</html>", kind="text/html"),
+    "nothing": Answer(""),
+    "half JSON": Answer('{"data": ['),
+    "an error": Answer(error("busy")),
+    "no vectors": Answer({"object": "list", "data": None}),
+    "no numbers": Answer('{"data": [{"index": 0, "embedding": [NaN]}]}'),
+    "an empty vector": Answer({"data": [{"index": 0, "embedding": []}]}),
+    "odd packing": Answer({"data": [{"index": 0, "embedding": "****"}]}),
+    "too many": Answer({"data": [{"index": i, "embedding": [1.0]} for i in range(2)]}),
+}
+
+
+@pytest.mark.parametrize("bad", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_an_answer_that_cannot_be_read_is_asked_for_again_and_may_be_paid(
+    bad: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with TinyServer([bad, counted(5)({"input": ["一"]})]).running() as server:
+        embedder = priced(server.url)
+        assert embedder.encode(["一"], "document").tolist() == [[1.0]]
+    spent = embedder.budget.ledger.spent["embedding", "embedding"]
+    assert (spent.calls, spent.usd, spent.unsure_calls, spent.unsure_usd) == (1, 5, 1, 11)
+
+
 @pytest.mark.parametrize(
     ("answers", "calls", "usd"),
     [
         ([Answer(error("no"), status=401)], 1, 0),
-        ([Answer("garbled")], 1, 11),
+        ([Answer("garbled")] * 6, 6, 66),
         ([Answer(reset=True)] * 6, 6, 66),
     ],
 )
