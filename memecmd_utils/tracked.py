@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from memecmd_utils import paths, readme
+from memecmd_utils.runs import StageMissing
 
 FLOAT_TOLERANCE = 1e-6 + 0.5e-6
 """Numbers agree to 1e-6; files hold six decimals, and rounding may part nearly equal ones by one unit."""
@@ -40,7 +41,7 @@ def _find(folder: Path, name: str) -> Path:
     for candidate in (folder / name, folder / "figures" / name):
         if candidate.is_file():
             return candidate
-    raise FileNotFoundError(f"{folder.name} has no {name}: run `make reproduce` first")
+    raise StageMissing(f"{folder.name} has no {name}: run `make reproduce` first")
 
 
 def differences(a: Any, b: Any, where: str = "") -> list[str]:

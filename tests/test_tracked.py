@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from memecmd_utils import paths, tracked
+from memecmd_utils.runs import StageMissing
 
 HEAD = "dialogue_id,turn,speaker,strategy,meme_id,rank,score\n"
 
@@ -111,7 +112,7 @@ def test_changed_numbers_and_pictures_are_found(reports) -> None:
 
 def test_a_run_that_was_not_made_says_what_to_do(reports) -> None:
     (reports / "example" / "chat.png").unlink()
-    with pytest.raises(FileNotFoundError, match=r"chat\.png: run `make reproduce` first"):
+    with pytest.raises(StageMissing, match=r"chat\.png: run `make reproduce` first"):
         tracked.refresh()
 
 
