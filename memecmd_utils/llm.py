@@ -137,6 +137,7 @@ class Chat:
         async with self._alone(key) as waited:
             if (stored := self._recorded(key, again, waited)) is not None:
                 return self._replay(stored, parse, key)
+            self.recordings.ready()
             return await self._ask_live(request, parse, form, key)
 
     def _recorded(self, key: str, again: bool, just_now: bool = False) -> dict[str, Any] | None:

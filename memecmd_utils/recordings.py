@@ -253,6 +253,11 @@ class Recordings:
         self._end = start + len(data)
         return start
 
+    def ready(self) -> None:
+        """Open our file before anything is asked: what cannot be recorded must not be paid for."""
+        if self._handle is None and self._write_folder is not None:
+            self._open()
+
     def _open(self) -> None:
         self._write_folder.mkdir(parents=True, exist_ok=True)
         for number in range(10_000):

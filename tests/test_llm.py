@@ -312,6 +312,18 @@ def test_who_waits_for_another_to_ask_stops_when_the_run_does(tmp_path: Path) ->
     fast_time.run(main())
 
 
+@pytest.mark.parametrize("mode", ["auto", "live"])
+def test_what_cannot_be_recorded_is_not_asked_for(mode: str, tmp_path: Path, monkeypatch) -> None:
+    def read_only(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(rec, "lock", read_only)
+    backend = ScriptedBackend([GOOD])
+    with pytest.raises(PermissionError, match=r"w0\.jsonl"):
+        ask(backend, tmp_path, mode=mode)
+    assert not backend.requests
+
+
 def test_a_stricter_parser_says_so_instead_of_asking_in_silence(tmp_path: Path) -> None:
     ask(ScriptedBackend([GOOD]), tmp_path)
 
