@@ -41,6 +41,8 @@ COMMON = {
 }
 """First bytes of punctuation, kana, Hangul, and the characters that the standards themselves put first, as
 the most used (level 1 of GB 2312, Big5 and JIS X 0208)."""
+_WESTERN = re.compile(r"(?<![^\0-\x7f])[À-ÖØ-öø-ÿŒœŠšŽžŸ€¿¡«»°‘’“”–—…]{1,3}(?![^\0-\x7f])")
+"""Letters with accents and the usual marks, few of them together."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ def decode(data: bytes, name: str, given: str = "") -> tuple[str, Encoding]:
         return broken, Encoding("utf-8", broken=bad)
     for codec in _ranked(body):
         with contextlib.suppress(UnicodeDecodeError):
-            return body.decode(codec), Encoding(codec, guessed=True)
+            text = body.decode(codec)
+            if codec in COMMON or _is_western(text):
+                return text, Encoding(codec, guessed=True)
     raise ChatFileError(
         f"{name}: the text is in none of UTF-8, UTF-16 and {', '.join(GUESSED.values())}; save it as UTF-8, "
         'or name its encoding as FIELDS="encoding=..."'
@@ -179,6 +183,14 @@ def _ranked(body: bytes) -> list[str]:
         with contextlib.suppress(UnicodeDecodeError):
             ranks.append((chaos - _common(telling.decode(codec), codec), coherence, place, codec))
     return [codec for *_, codec in sorted(ranks)]
+
+
+def _is_western(text: str) -> bool:
+    """Whether most signs beyond ASCII stand as in a western language.
+
+    Nearly all bytes are something in Windows-1252: a damaged file of another encoding fits it, too.
+    """
+    return 2 * sum(map(len, _WESTERN.findall(text))) >= sum(not char.isascii() for char in text)
 
 
 def _common(text: str, codec: str) -> float:

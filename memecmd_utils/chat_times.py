@@ -98,9 +98,11 @@ def stamp(found: re.Match[str]) -> Stamp | None:
         s = found[f"S_{number}"] or found[f"S2_{number}"]
         half = (found[f"half2_{number}"] or found[f"half_{number}"] or "").casefold()
         if half.startswith("p") or half in ("下午", "中午", "傍晚", "晚上", "午後", "오후"):
-            # 中午 11:30 is before noon, 晚上 12:30 after midnight, as people write it.
-            later = h < 12 and not (half == "中午" and h > 2)
+            # 中午 11:30 is before noon, 晚上 12:30 and 1:30 after midnight, as people write it.
+            later = h < 12 and not (half == "中午" and h > 2) and not (half == "晚上" and h < 5)
             h = h + 12 if later else 0 if half == "晚上" and h == 12 else h
+        elif half in ("深夜", "半夜") and 9 <= h < 12:
+            h += 12
         elif half and h == 12:
             h = 0
         if h > 24 or (h == 24 and m):

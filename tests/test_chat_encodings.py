@@ -25,6 +25,7 @@ CHATS = {
         "speaker,text\n甲,一\n乙,二\n",
     ],
     "cp1252": [
+        "speaker,text\nJörg,Schöne Grüße\nÄnne,“Où?” “Là…”\n",
         "speaker,text\nBob,don’t know\nAnn,me neither\n",
         "speaker,text\nJosé,¿Qué tal?\nZoë,très bien\n",
     ],
@@ -68,6 +69,18 @@ def test_a_damaged_file_in_utf_8_stays_utf_8() -> None:
     read, encoding = chat_encodings.decode(data, "c.csv")
     assert "周末去不去爬山" in read and encoding.codec == "utf-8" and encoding.encode(read) == data
     assert "3 bytes" in encoding.text()
+
+
+@pytest.mark.parametrize("codec", ["gb18030", "big5"])
+def test_a_damaged_file_of_two_bytes_a_sign_is_no_western_text(codec) -> None:
+    data = CHATS[codec][1].encode(codec)
+    for damaged in (data[:-2], data[:30] + b"\xff" + data[30:]):
+        with pytest.raises(ChatFileError, match="in none of"):
+            chat_encodings.decode(damaged, "c.csv")
+        with pytest.raises(ChatFileError, match=r"c\.csv line \d: not"):
+            chat_encodings.decode(damaged, "c.csv", codec)
+    with pytest.raises(ChatFileError, match="in none of"):
+        chat_encodings.decode("Иван,Привет как дела\n".encode("cp1251"), "c.csv")
 
 
 @pytest.mark.parametrize("codec", ["utf-8-sig", "utf-16", "utf-32", "iso2022_jp"])
