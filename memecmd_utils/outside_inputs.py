@@ -89,16 +89,19 @@ def _below(name: str, folder: Path, pattern: str) -> Read:
 
 
 def _pictures(source: str) -> Read:
-    """All images of a source, and what describes them."""
+    """All images of a source, and what describes them; links that are not followed are in the name."""
     from memecmd_utils import images, picture_descriptions
 
-    folder = paths.of_user(source)
+    folder, name = paths.of_user(source), f"source {source}"
     try:
-        found = images.find_images(folder)
+        there = images.look_through(folder)
     except images.LibraryError:
-        found = []  # stage 01 says why
-    described = (folder / name for name in picture_descriptions.FILES)
-    return f"source {source}", [*found, *(path for path in described if path.is_file())], folder
+        there = images.Found([], [])  # stage 01 says why
+    if there.links_out:
+        links = (images.readable(link.relative_to(folder)) for link in there.links_out)
+        name += f" without {', '.join(links)}"
+    described = (folder / file for file in picture_descriptions.FILES)
+    return name, [*there.images, *(path for path in described if path.is_file())], folder
 
 
 def _news(profile: Profile) -> Iterator[Read]:

@@ -114,6 +114,18 @@ def test_a_change_makes_the_file_of_the_stages_that_read_it_new(
     assert note(run) == set()
 
 
+def test_a_link_that_leads_out_counts_and_what_it_leads_to_does_not(project: Path) -> None:
+    run = run_of("sources=memes")
+    note(run)
+    picture(project / "private" / "c.png")
+    (project / "memes" / "c.png").symlink_to(project / "private" / "c.png")
+    assert note(run) == {"01"}, "stage 01 says that it was not followed"
+    picture(project / "private" / "c.png", shade=200)
+    assert note(run) == set()
+    (project / "memes" / "c.png").unlink()
+    assert note(run) == {"01"}
+
+
 def test_weights_of_ones_own_count_in_a_replay_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(f"{LOCAL} mode=recorded")
     note(run)
