@@ -90,7 +90,8 @@ def clusters(text: str) -> list[str]:
 def initials(names: Iterable[str]) -> dict[str, str]:
     """A short sign for each name, as on an avatar: its first character, or what tells it from the others.
 
-    Where several begin alike it is the first character in which they differ, else the last one, else two.
+    Where several begin alike it is the first character in which they differ, else the last one, else the
+    first two or the last two.
 
     >>> initials(["母亲", "女儿"]), initials(["小王", "小李"]), initials(["Anna Bell", "Anna Cook"])
     ({'母亲': '母', '女儿': '女'}, {'小王': '王', '小李': '李'}, {'Anna Bell': 'B', 'Anna Cook': 'C'})
@@ -112,6 +113,7 @@ def _apart(alike: dict[str, list[str]], taken: set[str]) -> dict[str, str]:
         lambda pieces: pieces[-1].upper(),
         lambda pieces: "".join(pieces[:2]).upper(),
         lambda pieces: "".join(pieces[:2]),
+        lambda pieces: "".join(pieces[-2:]).upper(),
     )
     for way in ways:
         signs = {name: way(pieces) for name, pieces in alike.items()}

@@ -139,6 +139,7 @@ def test_what_cannot_be_drawn_is_dropped_and_what_chooses_a_picture_kept() -> No
         (("e\u0301a", "e\u0301b"), ("A", "B")), (("", "小李"), ("", "小")), (("", " "), ("", "")),
         (("欧阳", "欧阳"), ("欧", "欧")),
         (("王芳", "王伟", "芳姐"), ("王芳", "王伟", "芳")), (("A1", "A2", "A3"), ("1", "2", "3")),
+        (("群友01", "群友02", "群友11"), ("01", "02", "11")),
     ],
 )  # fmt: skip
 def test_people_of_a_chat_have_signs_of_their_own(names, signs) -> None:
