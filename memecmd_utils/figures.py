@@ -296,7 +296,7 @@ def _dataset_label(name: str, counts: pd.DataFrame) -> str:
         f"{low:,}" if low == high else f"{low:,}-{high:,}"
         for low, high in (counts.loc[name, column] for column in ("n", "dialogues"))
     )
-    return f"{name}\nn = {n} in {dialogues} dialogues"
+    return f"{name}\nn = {n}\nin {dialogues} dialogues"  # in one line it runs into the next one
 
 
 def case_studies(images: Sequence[Image.Image], labels: Sequence[str]) -> Figure:

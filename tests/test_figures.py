@@ -200,9 +200,15 @@ def test_consistency_points_intervals_and_baseline() -> None:
     legend = [text.get_text() for text in fig.legends[0].get_texts()]
     assert sorted(legend) == ["Greedy", "Random", "Shuffled pairs"]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == [
-        "新闻\nn = 40-44 in 24 dialogues",
-        "Role\nn = 38 in 23 dialogues",
+        "新闻\nn = 40-44\nin 24 dialogues",
+        "Role\nn = 38\nin 23 dialogues",
     ]
+    frame = consistency_frame()
+    frame.loc[4] = frame.loc[3].replace({"greedy": "random"})
+    wide = figures.consistency_bars(frame.assign(n=[117, 205, 322, 118, 198]))
+    wide.canvas.draw()
+    left, right = (tick.get_window_extent() for tick in wide.axes[0].get_xticklabels())
+    assert left.x1 < right.x0, "labels stand apart"
     with pytest.raises(ValueError, match="columns missing"):
         figures.consistency_bars(consistency_frame().drop(columns="n"))
 
