@@ -1,6 +1,8 @@
 """Which column of a chat export says what, and how its rows become conversations."""
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -277,23 +279,26 @@ def conversations(cells: Sequence[Cell]) -> list[Read]:
     Within a chat messages are ordered by their numbers where all have one and no two have the same, or else
     by their times where all can be read (`chat_times.moments`), and by their numbers within one time. Times
     win over numbers that they contradict if the file itself is in the order of the times, either way round.
-    A file without either, or whose numbers repeat and whose times cannot be read, keeps its order.
+    A file without either, or whose numbers repeat and whose times cannot be read, keeps its order; but where
+    repeating numbers mostly go down by one, the newest is the first. Which number of a date is the day and
+    which the month, is the same in all chats.
     """
+    orders = chat_times.orders_of(cell.time if cell.date is None else cell.date for cell in cells)
     chats: dict[str, list[Cell]] = {}
     for cell in cells:
         chats.setdefault(cell.chat, []).append(cell)
     out = []
     for name, inside in chats.items():
-        ordered, how = _ordered(inside)
+        ordered, how = _ordered(inside, orders)
         out.append(
             Read(Conversation(name, tuple(c.message for c in ordered)), [c.place for c in ordered], how)
         )
     return out
 
 
-def _ordered(cells: list[Cell]) -> tuple[list[Cell], str]:
+def _ordered(cells: list[Cell], orders: Sequence[str]) -> tuple[list[Cell], str]:
     numbers = [chat_times.number(cell.order) for cell in cells]
-    when = _when(cells)
+    when = _when(cells, orders)
     # Newest first: messages of one minute stand the wrong way round, too.
     base = list(range(len(cells)))
     if when is not None and chat_times.direction(when) < 0:
@@ -311,7 +316,8 @@ def _ordered(cells: list[Cell]) -> tuple[list[Cell], str]:
             keys = list(zip(when, numbers, strict=True))
             by_time = keys if len(set(keys)) == len(keys) else when
             return [cells[i] for i in sorted(base, key=by_time.__getitem__)], "time, as their numbers repeat"
-        if chat_times.direction(numbers) < 0:
+        steps = Counter(b - a for a, b in itertools.pairwise(numbers))
+        if chat_times.direction(numbers) < 0 or steps[-1] > steps[1]:
             return cells[::-1], "their numbers, newest first in the file"
         return cells, "their place in the file, as their numbers repeat"
     if when is not None:
@@ -319,18 +325,19 @@ def _ordered(cells: list[Cell]) -> tuple[list[Cell], str]:
     return cells, "their place in the file"
 
 
-def _when(cells: Sequence[Cell]) -> list[Any] | None:
+def _when(cells: Sequence[Cell], orders: Sequence[str]) -> list[Any] | None:
     """Keys to sort by time; an empty cell has the day or time of the one before it."""
     times, dates = (_filled([getattr(cell, part) for cell in cells]) for part in ("time", "date"))
     if dates is None:
-        return None if times is None else chat_times.moments(times)
+        return None if times is None else chat_times.moments(times, orders)
     if times is None:
-        return chat_times.moments(dates)
-    together = chat_times.moments([f"{day} {time}" for day, time in zip(dates, times, strict=True)])
-    alone = together or chat_times.moments(times)
+        return chat_times.moments(dates, orders)
+    texts = [f"{day} {time}" for day, time in zip(dates, times, strict=True)]
+    together = chat_times.moments(texts, orders)
+    alone = together or chat_times.moments(times, orders)
     if alone is not None and not together and all(isinstance(key, float) and key < 1e8 for key in alone):
         alone = None  # a time of day in digits
-    return alone or chat_times.moments(dates)
+    return alone or chat_times.moments(dates, orders)
 
 
 def _filled(values: Sequence[Any]) -> list[Any] | None:

@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -120,8 +120,10 @@ def whole(text: str) -> Stamp | None:
     return None if found is None else stamp(found)
 
 
-def moments(values: Sequence[Any]) -> list[Any] | None:
+def moments(values: Sequence[Any], orders: Sequence[str] = ("dmy", "mdy", "ymd")) -> list[Any] | None:
     """Sort keys of a column of moments: all numbers, all of one kind of text, or None.
+
+    `orders`: how day, month and year of all numbers may stand (`orders_of`).
 
     None, too, where a time of day has no day, where only some name a time zone, and where it is open which
     number is the day and which the month although the order depends on it. A column whose days have no year
@@ -143,7 +145,13 @@ def moments(values: Sequence[Any]) -> list[Any] | None:
     if len({found.match["zone"] is None for found in stamps}) > 1:
         return None
     found = [stamp for stamp in stamps if stamp is not None]
-    return _best(found)
+    return _best(found, orders)
+
+
+def orders_of(values: Iterable[Any]) -> list[str]:
+    """The orders of day, month and year that every date among `values` can have, whatever else is there."""
+    stamps = [found for value in values if (found := whole(str(value))) is not None and found.match["a"]]
+    return [order for order in _ORDERS if all(_day(one.match, order) is not None for one in stamps)]
 
 
 def number(value: Any) -> float | None:
@@ -176,12 +184,13 @@ _ORDERS: dict[str, Callable[[int, int, int], Parts]] = {
 }
 
 
-def _best(stamps: Sequence[Stamp]) -> list[datetime] | None:
+def _best(stamps: Sequence[Stamp], allowed: Sequence[str]) -> list[datetime] | None:
     """Moments in the reading of day, month and year that fits all, and the order of the file best."""
     month_first = any(s.match[name] for s in stamps for name in ("half2_1", "half2_2", "half2_3", "a4"))
     orders = ["mdy", "dmy"] if month_first else ["dmy", "mdy"]
     if all(s.match["c"] is None or len(s.match["c"]) == 2 for s in stamps):
         orders.append("ymd")
+    orders = [order for order in orders if order in allowed] or orders
     read = [moments for order in orders if (moments := _all(stamps, order)) is not None]
     if not read:
         return None
@@ -196,14 +205,20 @@ def _best(stamps: Sequence[Stamp]) -> list[datetime] | None:
 def _all(stamps: Sequence[Stamp], order: str) -> list[datetime] | None:
     out = []
     for one in stamps:
-        try:
-            day = datetime(*_parts(one.match, order))
-        except ValueError:
+        day = _day(one.match, order)
+        if day is None:
             return None
         out.append(day + timedelta(seconds=one.seconds or 0) - _offset(one.match["zone"]))
     if not stamps[0].has_year and {1, 12} <= {moment.month for moment in out}:
         return None
     return out
+
+
+def _day(found: re.Match[str], order: str) -> datetime | None:
+    try:
+        return datetime(*_parts(found, order))
+    except ValueError:
+        return None
 
 
 def _parts(found: re.Match[str], order: str) -> Parts:

@@ -208,6 +208,8 @@ def test_day_and_time_may_stand_in_two_columns(tmp_path, rows, columns) -> None:
         # Times of day without a day cannot say which of two messages was first.
         ("no,time\n1,12:30\n2,12:31\n1,08:00\n", "012", "their place in the file, as their numbers repeat"),
         ("no,x\n3,\n2,\n2,\n1,\n", "3210", "their numbers, newest first in the file"),
+        ("no,time\n2,00:02\n1,00:01\n2,23:55\n1,23:50\n", "3210", "their numbers, newest first in the file"),
+        ("no,x\n2,\n1,\n2,\n", "012", "their place in the file, as their numbers repeat"),
         ("no,x\n2,\n0,\n1,\n", "120", "their numbers"),
         # Two messages of one minute in a file with the newest first.
         ("x,time\n,2024-05-01 12:31\n,2024-05-01 12:30\n,2024-05-01 12:30\n", "210", "time"),
@@ -231,6 +233,12 @@ def test_which_order_is_taken_is_said(tmp_path, table, order, told) -> None:
     export = read(tmp_path, "\n".join([f"{header},speaker,text", *cells]))
     assert "".join(text for _, text in said(export)[0]) == order
     assert f"ordered by {told}; encoding" in export.taken
+
+
+def test_what_is_the_day_of_a_date_is_the_same_in_all_chats(tmp_path) -> None:
+    rows = "a,1/13/2024 10:00,甲,1\na,1/14/2024 10:00,乙,2\nb,2/1/2024 10:00,甲,2\nb,1/2/2024 10:00,乙,1\n"
+    export = read(tmp_path, "chat,time,speaker,text\n" + rows)
+    assert [[text for _, text in chat] for chat in said(export)] == [["1", "2"], ["1", "2"]]
 
 
 def test_messages_of_a_list_with_the_newest_first_are_turned_round(tmp_path) -> None:
