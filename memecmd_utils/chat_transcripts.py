@@ -156,7 +156,7 @@ def parse(text: str) -> Transcript | None:
     written = sum(bool(line.strip()) for line in lines)
     labelled = 2 * len(both) >= len(best) and 3 * len(said) >= 2 * written
     by_time = 2 * sum(head.strong for head in best) >= len(best) or len(best) >= len(said) - len(both)
-    if best and by_time and not labelled:
+    if best and by_time and not labelled and not _named_above(best, named, lines):
         heads = _accepted(best, lines)
         if heads:
             return _transcript(lines, heads)
@@ -164,6 +164,16 @@ def parse(text: str) -> Transcript | None:
     if len(alone) >= 2 and len(alone) > len(said) and _plausible(alone, lines):
         return _transcript(lines, alone)
     return None
+
+
+def _named_above(heads: Sequence[_Head], named: Sequence[tuple[str, str]], lines: Sequence[str]) -> bool:
+    """Whether names with a colon stand above the first head, and more often than there are heads.
+
+    Then it is they who begin the messages, and one says when a meeting is.
+    """
+    first = heads[0].line
+    above = {name for (name, _), line in zip(named[:first], lines, strict=False) if name and not _aside(line)}
+    return sum(name in above for name, _ in named) > len(heads)
 
 
 def _without_memes(text: str) -> list[str]:

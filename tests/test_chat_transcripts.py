@@ -137,6 +137,21 @@ def test_what_is_said_may_look_like_names(tmp_path) -> None:
     assert [who for who, _ in said(read(tmp_path, text))[0]] == ["小雨", "阿杰"] * 2
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["会议 2024-05-02 10:00", "2024-05-02 10:00 例会", "时间：2024-05-02 10:00", "例会 2024/5/2 10:00:00"],
+)
+@pytest.mark.parametrize("between", ["", "\n"], ids=["beside", "below"])
+def test_a_time_in_one_message_begins_none_where_names_do(tmp_path, line, between) -> None:
+    """Of eight messages one says when a meeting is, on a line of its own."""
+    words = ["看通知", "好", "一起去", "行", "几点出门", "九点半", "好的", "见"]
+    text = "".join(f"{'小雨阿杰'[i % 2 * 2 :][:2]}：{between}{word}\n" for i, word in enumerate(words))
+    text = text.replace("看通知\n", f"看通知\n{line}\n地点三楼\n")
+    [chat] = said(read(tmp_path, text))
+    assert chat[-7:] == [("阿杰小雨"[i % 2 * 2 :][:2], word) for i, word in enumerate(words[1:])]
+    assert chat[0][0] == "小雨" and chat[0][1].startswith("看通知")
+
+
 @pytest.mark.parametrize("gap", [" ", "\t", "星期三 ", "2024-", "1 ", "[", "-"])
 def test_a_long_line_takes_no_long_time(gap) -> None:
     """Minutes, where a pattern tries every way to cut a gap into parts."""
