@@ -346,7 +346,9 @@ def _accepted(heads: Sequence[_Head], lines: Sequence[str]) -> list[_Head]:
                 continue
             later = sure[len(heads) - place - 1]
             fits = _between(out, head, later) and (place >= last_day or place in days)
-            if not head.strong and (_NO_NAME.search(head.name[-1:]) or not fits):
+            # A sentence may end so before a time, but not before one with seconds or before a tab.
+            ends = not precise and not head.prefix.endswith("\t") and _NO_NAME.search(head.name[-1:])
+            if not head.strong and (ends or not fits):
                 continue
         out.append(head)
     return out

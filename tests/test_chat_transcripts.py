@@ -76,6 +76,13 @@ def test_names_with_digits_colons_and_brackets(tmp_path, names, form) -> None:
     assert len({speaker for speaker, _ in said(export)[0]}) == 2
 
 
+@pytest.mark.parametrize("form", ["{who} 12:3{i}:11\n{i}\n", "12:3{i}\t{who}\t{i}\n"])
+def test_a_name_in_brackets_may_come_once(tmp_path, form) -> None:
+    who = ["小雨", "小雨", "阿杰(前端)", "小雨"]
+    text = "".join(form.format(who=name, i=i) for i, name in enumerate(who))
+    assert [name for name, _ in said(read(tmp_path, text))[0]] == who
+
+
 def test_a_name_with_a_colon_before_a_colon(tmp_path) -> None:
     rows = "3班：小王：在吗\n3班：小王：人呢\n阿杰：来了：真的\n3班：小王：走\n"
     assert said(read(tmp_path, rows)) == [
