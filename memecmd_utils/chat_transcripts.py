@@ -56,6 +56,8 @@ class Said(NamedTuple):
     prefix: str = ""
     """What stands before the text on the first line, where sender and text share it."""
     chat: str = "chat"
+    head: int = 1
+    """Lines above the text, where it stands on lines of its own."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,8 @@ class Transcript:
         newline = next((end for line in out if (end := line[len(line.rstrip("\r\n")) :])), "\n")
         for place, meme in sorted(memes.items(), reverse=True):
             message = self.messages[place.record]
-            own_line = not message.prefix
-            at = message.end if position == "after" else message.first + own_line
+            head = 0 if message.prefix else message.head
+            at = message.end if position == "after" else message.first + head
             shown = re.sub(r"[\[\]\s]+", " ", str(meme["meme_id"]))
             line = f"{message.prefix}[meme {shown}: {meme['meme_file']}]"
             ended = not at or out[at - 1].endswith(("\n", "\r"))  # the last line of a text may have no break
@@ -108,6 +110,8 @@ class _Head(NamedTuple):
     stamp: Stamp | None = None
     account: str = ""
     prefix: str = ""
+    lines: int = 1
+    """How many it takes."""
 
     @property
     def strong(self) -> bool:
@@ -147,7 +151,14 @@ def parse(text: str) -> Transcript | None:
     lines = _without_memes(text)
     named = labels(lines)
     best: list[_Head] = []
-    for heads in (_before(lines), _after(lines, own=True), _after(lines, own=False), _bracketed(lines)):
+    forms = (
+        _before(lines),
+        _after(lines, own=True),
+        _after(lines, own=False),
+        _bracketed(lines),
+        _stacked(lines),
+    )
+    for heads in forms:
         if len(heads) > len(best) and _plausible(heads, lines):
             best = heads
     said = [n for n, (name, words) in enumerate(named) if name and words and not chat_times.whole(words)]
@@ -211,7 +222,7 @@ def _before(lines: Sequence[str]) -> list[_Head]:
         line = line.rstrip("\r\n")
         match = _BEFORE.fullmatch(_looked_at(line))
         stamp = _timed(match)
-        if match is not None and stamp is not None:
+        if match is not None and stamp is not None and not chat_times.whole(line):
             found.append((number, line, line[match.start("rest") :], stamp))
     dated = [one for one in found if one[3].has_year]
     found = dated if 2 * len(dated) >= len(found) else found
@@ -293,6 +304,25 @@ def _bracketed(lines: Sequence[str]) -> list[_Head]:
             name = line[match.start("name") : match.end("name")].strip()
             heads.append(_Head(number, name, line[at:].strip(), stamp, "", line[:at]))
     return heads
+
+
+def _stacked(lines: Sequence[str]) -> list[_Head]:
+    """A name alone on its line and a time alone on the next: Slack and others.
+
+    Of all such times, and where names come again: else it is a time that stands between two utterances.
+    """
+    heads = []
+    for number, line in enumerate(lines):
+        stamp = _day(line)
+        if stamp is None or stamp.seconds is None:
+            continue
+        name = lines[number - 1].strip() if number else ""
+        if not name or len(name) > 2 * _LONGEST_NAME or _COLON.search(name) or _NO_NAME.search(name[-1:]):
+            return []
+        heads.append(_Head(number - 1, name, None, stamp, lines=2))
+    above = [line for line in lines[: heads[0].line] if line.strip() and not _aside(line)] if heads else []
+    distinct = len({head.name for head in heads})
+    return heads if len(heads) > 2 and 2 * distinct <= len(heads) + 1 and not above else []
 
 
 def _plausible(heads: Sequence[_Head], lines: Sequence[str]) -> bool:
@@ -386,7 +416,7 @@ def _transcript(lines: list[str], heads: Sequence[_Head]) -> Transcript:
     messages = []
     for place, head in enumerate(heads):
         texts = [head.text] if head.text else []
-        body = range(head.line + 1, starts[place + 1])
+        body = range(head.line + head.lines, starts[place + 1])
         rest = [n for n in body if lines[n].strip() and not (objects and _BETWEEN.fullmatch(plain[n]))]
         # A day that stands alone between two messages belongs to neither.
         while rest and (head.text is not None or len(rest) > 1):
@@ -396,10 +426,10 @@ def _transcript(lines: list[str], heads: Sequence[_Head]) -> Transcript:
                 break
             rest.pop()
         texts += [lines[n].strip() for n in rest]
-        last = rest[-1] + 1 if rest else head.line + 1
+        last = rest[-1] + 1 if rest else head.line + head.lines
         chat = next((chats[n] for n in reversed(chats) if n < head.line), "chat")
         speaker = people[head.name, head.account]
-        messages.append(Said(speaker, "\n".join(texts), head.line, last, head.prefix, chat))
+        messages.append(Said(speaker, "\n".join(texts), head.line, last, head.prefix, chat, head.lines))
     return Transcript(lines, messages)
 
 
