@@ -12,7 +12,7 @@ import pandas as pd
 from memecmd_utils import fast_retrieval
 from memecmd_utils.fast_retrieval import MEASURES, Graded, columns, said, with_intervals
 from memecmd_utils.retrieval_systems import PARTS
-from memecmd_utils.statistics import direction
+from memecmd_utils.statistics import direction, too_few
 from memecmd_utils.study_data import StudyData
 
 TERMS = ("alpha", "delta", "beta", "gamma")
@@ -71,11 +71,13 @@ def ablation_sentence(frame: pd.DataFrame, measure: str = "nDCG@5") -> str:
         return "Without graded memes it cannot be said which term helps."
     parts = []
     for embedder, rows in frame.groupby("embedder", sort=False):
-        groups: dict[int, list[str]] = {1: [], -1: [], 0: []}
+        groups: dict[int | None, list[str]] = {1: [], -1: [], 0: [], None: []}
         for _, row in rows.iterrows():
-            sign = direction(row["difference low"], row["difference high"])
+            low, high = row["difference low"], row["difference high"]
+            sign = None if too_few(row["dialogues"]) else direction(low, high)
             groups[sign].append(f"{row['without']} ({row['compares']}) {said(row, 'difference')}")
         words = {1: "clearly helps", -1: "clearly hurts", 0: "makes no clear difference"}
+        words[None] = "cannot be told"
         told = [f"{words[sign]}: {', '.join(terms)}" for sign, terms in groups.items() if terms]
         parts.append(f"under {embedder}, {'; '.join(told)}")
     among = f"{frame['dialogues'].max()} dialogues"
@@ -176,10 +178,11 @@ def weights_sentence(found: FittedWeights) -> str:
                 f"turns they are measured on, so {said(row, 'difference')} over equal weights is no test"
             )
             continue
-        sign = direction(row["difference low"], row["difference high"])
+        low, high = row["difference low"], row["difference high"]
+        than = f", {words[direction(low, high)]}" if not too_few(row["dialogues"]) else " against"
         parts.append(
             f"under {row['embedder']}, weights fitted on the other half, {vectors} for "
-            f"({', '.join(TERMS)}), give nDCG@5 {row['fitted']:.3f}, {words[sign]} the {row['equal']:.3f} of "
+            f"({', '.join(TERMS)}), give nDCG@5 {row['fitted']:.3f}{than} the {row['equal']:.3f} of "
             f"equal weights ({said(row, 'difference')}), and look better by {said(row, 'optimism')} on the "
             "half they were fitted on"
         )

@@ -43,7 +43,7 @@ def beats_random(effects: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
-    if row["low"] is None and row["dialogues"] < statistics.MIN_CLUSTERS:
+    if row["low"] is None and statistics.too_few(row["dialogues"]):
         return "too few dialogues to say"
     if row["low"] is None:
         return "it cannot be told"

@@ -120,9 +120,10 @@ def sentence(table: pd.DataFrame, differences: pd.DataFrame) -> str:
     worse = differences[(differences["measure"] == "mean grade") & differences["clear"]]
     worse = worse[worse["mean"] < 0]
     first_worse = f"K = {worse['K'].min():.0f} is the first that is" if len(worse) else "no K is"
+    below = "" if statistics.too_few(last["dialogues"]) else f"{first_worse} clearly below K = 1, and "
     return (
         f"{text}, while the expected mean grade (0-2) goes from {first['mean grade']:.2f} to "
-        f"{last['mean grade']:.2f} ({_said(of.loc['mean grade'])}); {first_worse} clearly below K = 1, and "
+        f"{last['mean grade']:.2f} ({_said(of.loc['mean grade'])}); {below}"
         f"{last['judged@K']:.0%} of the top {last['K']:.0f} were graded."
     )
 

@@ -29,6 +29,7 @@ from memecmd_utils.meme_text_retrieval import Encoder
 from memecmd_utils.profiles import Profile
 from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.runs import Run
+from memecmd_utils.statistics import too_few
 from memecmd_utils.study_data import StudyData
 from memecmd_utils.vectors import normalise
 
@@ -216,6 +217,8 @@ def sentence(found: Separation) -> str:
         else "tells them apart worse"
         if high < 0
         else "is not clearly better"
+        if not too_few(row["dialogues"])
+        else "may or may not be better: too few dialogues to say"
     )
     return (
         f"Consistency of fitting against random memes has AUC {said(row, 'AUC before', '')} before and "

@@ -13,7 +13,7 @@ from memecmd_utils import fast_retrieval, statistics
 from memecmd_utils.fast_retrieval import columns, said, with_intervals
 from memecmd_utils.hub_counts import ALL, GATE, GROUPS, Counted, Turns
 from memecmd_utils.hub_cures import CENTRING, NONE, STARTS, rankings
-from memecmd_utils.statistics import SHARE, direction
+from memecmd_utils.statistics import SHARE, direction, too_few
 from memecmd_utils.study_data import StudyData
 
 DEPTHS = (1, 5, 10)
@@ -168,13 +168,16 @@ def sentence(found: Hubs) -> str:
     tried = cures[cures["skewness change"] < 0]
     told = ", ".join(f"{cure['cure']} {said(cure, 'repeats change')}" for _, cure in tried.iterrows())
     others = [_name(*key) for key, yes in table["hubs are the cause"].items() if yes and key != found.own]
-    are, more = ("are" if rule["hubs are the cause"] else "are not"), rule["more than their share"]
+    are = "are" if rule["hubs are the cause"] else "are not"
+    than = f", {'clearly' if rule['more than their share'] else 'not clearly'} more than"
+    if few := too_few(row["dialogues"]):
+        than = "; even would be"
     tail = f"the cures that lower the skewness change the share of repeats so: {told}"
     return (
-        f"By the rule set before, hubs {are} called the cause of the repeats under {name}: the top tenth "
+        f"By the rule set before, hubs {are} called the cause of the repeats under {name}"
+        f"{', which so few dialogues cannot tell' if few else ''}: the top tenth "
         f"of the memes by N_1 in the other half ({row['hubs']}) takes {said(row, 'share of repeats', '', 2)} "
-        f"of the {row['repeats']} repeats ({row['dialogues']} dialogues have some), "
-        f"{'clearly' if more else 'not clearly'} more than "
+        f"of the {row['repeats']} repeats ({row['dialogues']} dialogues have some){than} "
         f"{row['even share']:.2f} (of all turns it takes {row['share of turns']:.2f}), and "
         f"{tail if told else 'no cure lowers the skewness'}. "
         f"{'They are so under ' + ' and '.join(others) if others else 'Under no other ranking are they so'}."

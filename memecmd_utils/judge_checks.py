@@ -33,13 +33,14 @@ AGREEMENT = ("judge", "other", "items", "dialogues", *with_intervals("alpha"))
 PRINTED = ("AUC random", "AUC hard", "order shift", "length rho", "alpha wordings")
 """Columns that are shown with their interval in one cell; three digits, so that 0.503 is not 0.50."""
 TRUSTED, TOPIC, UNSTEADY, NO, YARDSTICK = "trust", "topic only", "unsteady", "no", "yardstick"
-REVERSED = "reversed"
+REVERSED, UNTOLD = "reversed", "not told"
 IN_WORDS = {
     TRUSTED: "tells fitting memes from random ones and from hard negatives",
     TOPIC: "tells fitting memes from random ones, but not from hard negatives",
     UNSTEADY: "tells fitting memes from others, but its answers change with the wording of the questions",
     NO: "cannot tell fitting memes from random ones",
     REVERSED: "prefers random memes to fitting ones",
+    UNTOLD: "could not be held against the ground truth: too few dialogues have its answers",
 }
 
 
@@ -96,11 +97,14 @@ def measure(answers: Answers) -> Checks:
 def verdict(row: Mapping[str, Any]) -> str:
     """How far a judge deserves trust, by the rule of the plan, from its AUCs and its alpha over wordings.
 
-    Without an interval (too few dialogues) nothing is clear. A judge without alpha is judged by its AUCs; one
-    that clearly prefers random memes is told from one that cannot tell.
+    Without an interval (too few dialogues, or no answers) nothing is told, save of a judge that scores all
+    alike. A judge without alpha is judged by its AUCs; one that clearly prefers random memes is told from one
+    that cannot tell.
     """
     if row["reading"] == RETRIEVAL:
         return YARDSTICK
+    if not np.isfinite(row["AUC random low"]) and row["AUC random"] != 0.5:
+        return UNTOLD
     if row["AUC random high"] < 0.5:
         return REVERSED
     if not row["AUC random low"] > 0.5:

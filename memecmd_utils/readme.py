@@ -155,7 +155,10 @@ def _answers(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[str]:
         yield "| " + " | ".join((*names, *cells, row["verdict"])) + " |"
     yield from ("", words["claims"], "|---|---:|---:|---:|---:|---:|---:|")
     for row in found["claims"]:
-        shares = (f"{row[name]:.0%}" for name in ("sign", "clear", "clearly opposite", "cannot tell"))
+        shares = (
+            "–" if row[name] is None else f"{row[name]:.0%}"
+            for name in ("sign", "clear", "clearly opposite", "cannot tell")
+        )
         names = row["claim"], str(row["dialogues"]), f"{row['worlds']:,}"
         yield "| " + " | ".join((*names, *shares)) + " |"
 

@@ -40,7 +40,7 @@ def tables(data: StudyData) -> tuple[pd.DataFrame, pd.DataFrame]:
     "clear". `within turns` takes each score in standard deviations from the mean of its turn; that alone
     makes the excess kurtosis of n normal scores -6 / (n + 1), so `normal` holds what normal scores would
     give, and "clear" is an interval without it. The test is D'Agostino and Pearson's of skewness and
-    kurtosis; below 20 values there is none.
+    kurtosis; below 20 turns, or too few dialogues for an interval, there is none.
     """
     rows: list[dict[str, object]] = []
     if len(data.asked) < 2 or len(data.annotations) < 2:
@@ -137,7 +137,7 @@ def _tests(scores: np.ndarray, data: StudyData) -> pd.DataFrame:
     turns, memes = scores.shape
     rng = seeds.rng(data.profile.seed, "one score a turn")
     picked = scores[np.arange(turns), rng.integers(memes, size=(ONE_A_TURN, turns))]
-    enough = turns >= 20 and np.ptp(scores) > 0
+    enough = turns >= 20 and not statistics.too_few(len(data.rows_of)) and np.ptp(scores) > 0
     single = normaltest(picked, axis=1).pvalue if enough else np.full(ONE_A_TURN, np.nan)
     whole = float(normaltest(scores, axis=None).pvalue) if enough else np.nan
     share = float((single < 0.05).mean()) if enough else np.nan

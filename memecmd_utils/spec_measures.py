@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from memecmd_utils import consistency, seeds
+from memecmd_utils.judges import STOPPED
+from memecmd_utils.llm_types import UNRECORDED
 from memecmd_utils.schemas import Rating
 from memecmd_utils.spec_worlds import RANDOMS, Ranked
 from memecmd_utils.study_data import StudyData
@@ -98,7 +100,10 @@ def text_consistency(data: StudyData, embedder: str, back: int) -> np.ndarray:
 
 
 def _judged(data: StudyData, ratings: Sequence[Rating]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean overall score of every pair that was asked about, and which pairs those are."""
+    """Mean overall score of every pair that was asked about, and which pairs those are.
+
+    What is not on record, and what a judge that was stopped early was spared, was not asked.
+    """
     row = {key: i for i, key in enumerate(data.keys)}
     column = {name: j for j, name in enumerate(data.meme_ids)}
     total, count, asked = (np.zeros((len(row), len(column))) for _ in range(3))
@@ -107,7 +112,7 @@ def _judged(data: StudyData, ratings: Sequence[Rating]) -> tuple[np.ndarray, np.
         whole = rating.judge_unit == "meme" or rating.n_turns == data.profile.n_turns
         if i is None or j is None or not whole:
             continue
-        asked[i, j] = 1
+        asked[i, j] = max(asked[i, j], not rating.unscored.startswith((UNRECORDED, STOPPED)))
         if rating.overall is not None:
             total[i, j] += rating.overall
             count[i, j] += 1

@@ -6,12 +6,14 @@ import pandas as pd
 
 from memecmd_utils.spec_curve import CLAIMS
 from memecmd_utils.spec_worlds import World
+from memecmd_utils.statistics import too_few
 
 SHARES = (
     "worlds", "dialogues", "sign", "clear", "clearly opposite", "cannot tell", "sign if told", "not asked"
 )  # fmt: skip
 """Number of worlds that count, dialogues behind their intervals (at most), shares of these worlds, the share
-with the sign among those that can tell, and the number that do not count because the judge was not asked."""
+with the sign among those that can tell, and the number that do not count because the judge was not asked.
+What is clear is not known (nan) below `statistics.MIN_CLUSTERS` dialogues."""
 AXES = (*World._fields, "measure")
 NAMES = {"beta": "sign of beta", "k": "K", "random": "reading of Random"}
 
@@ -83,16 +85,18 @@ def shares(worlds: pd.DataFrame) -> dict[str, float]:
     asked = worlds[worlds["state"] != "not asked"]
     states, counted = worlds["state"], asked["state"]
     n, told = len(counted), int((counted != "cannot tell").sum())
+    dialogues = int(asked["dialogues"].max()) if n else 0
+    few = too_few(dialogues)
 
     def share(*wanted: str) -> float:
         return float(counted.isin(wanted).sum() / n) if n else float("nan")
 
     return {
         "worlds": n,
-        "dialogues": int(asked["dialogues"].max()) if n else 0,
+        "dialogues": dialogues,
         "sign": share("clear", "sign only"),
-        "clear": share("clear"),
-        "clearly opposite": share("clearly opposite"),
+        "clear": float("nan") if few else share("clear"),
+        "clearly opposite": float("nan") if few else share("clearly opposite"),
         "cannot tell": share("cannot tell"),
         "sign if told": float(counted.isin(("clear", "sign only")).sum() / told) if told else float("nan"),
         "not asked": len(states) - n,
@@ -108,14 +112,16 @@ def sentence(worlds: pd.DataFrame, claims: Sequence[int] = tuple(CLAIMS)) -> str
     matters, parts = what_matters(counted), []
     for row in by_claim(counted).itertuples(index=False):
         found = dict(zip(["claim", *SHARES], row, strict=True))
-        text = (
-            f"{found['claim']}: in {found['sign']:.0%} of {found['worlds']:,} worlds, clearly in "
-            f"{found['clear']:.0%}, clearly the opposite in {found['clearly opposite']:.0%}"
-        )
+        text = f"{found['claim']}: in {found['sign']:.0%} of {found['worlds']:,} worlds"
+        if not too_few(found["dialogues"]):
+            clear, opposite = (f"{found[name]:.0%}" for name in ("clear", "clearly opposite"))
+            text += f", clearly in {clear}, clearly the opposite in {opposite}"
         if found["cannot tell"]:
             text += f" ({found['cannot tell']:.0%} send too little to tell)"
         widest = matters[matters["claim"] == found["claim"]].head(1)
         if len(widest) and (most := widest.iloc[0])["sign"] > 0:
             text += f", moved most by {most['choice']} (best: {most['best value']})"
         parts.append(text)
-    return f"Over {counted['dialogues'].max()} dialogues, {'; '.join(parts)}."
+    among = counted["dialogues"].max()
+    few = " (too few for an interval)" if too_few(among) else ""
+    return f"Over {among} dialogues{few}, {'; '.join(parts)}."

@@ -371,6 +371,11 @@ def cluster_kappa(pairs: Sequence[tuple[int, int]], clusters: Sequence[Hashable]
 # --- in words ---------------------------------------------------------------------------------------------
 
 
+def too_few(dialogues: float) -> bool:
+    """Whether so many dialogues bear no interval, and so no word on what is clear."""
+    return dialogues < MIN_CLUSTERS
+
+
 def direction(low: float, high: float, null: float = 0.0) -> int:
     """1 if the interval lies above `null`, -1 if below, 0 if it holds it or does not exist."""
     return int(low > null) - int(high < null)

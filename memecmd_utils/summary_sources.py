@@ -15,7 +15,7 @@ from memecmd_utils.fast_retrieval import MEASURES, Graded, columns, said, with_i
 from memecmd_utils.progress import Progress
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import ColdStart, Dialogue, Summary
-from memecmd_utils.statistics import SHARE, Estimate, direction
+from memecmd_utils.statistics import SHARE, Estimate, direction, too_few
 from memecmd_utils.study_data import StudyData
 
 STAGE = "studies"
@@ -168,13 +168,15 @@ def sentence(found: Sources) -> str:
     for (embedder, dialogues), rows in found.minus_own.groupby(["embedder", "dialogues"], sort=False):
         table = found.table.set_index(list(_NAMES)).loc[(embedder, dialogues)]
         own, told = table.loc[OWN], []
+        few = too_few(own["n dialogues"])
         for _, row in rows.iterrows():
             whole, fair = (
-                words[direction(row[f"{m} low"], row[f"{m} high"])] for m in ("nDCG@5", JUDGED_ONLY)
+                "" if few else f"{words[direction(row[f'{m} low'], row[f'{m} high'])]}, "
+                for m in ("nDCG@5", JUDGED_ONLY)
             )
             told.append(
-                f"{row['source']} {whole}, {said(row, 'nDCG@5')} at judged@5 "
-                f"{table.loc[row['source'], 'judged@5']:.2f} (over judged memes only {fair}, "
+                f"{row['source']} {whole}{said(row, 'nDCG@5')} at judged@5 "
+                f"{table.loc[row['source'], 'judged@5']:.2f} (over judged memes only {fair}"
                 f"{said(row, JUDGED_ONLY)})"
             )
         missing = f", {own['no summary']:.0f} more without a usable summary" if own["no summary"] else ""

@@ -107,6 +107,14 @@ def test_with_one_dialogue_it_is_said_that_nothing_was_held_out() -> None:
     assert "too few dialogues" in ablation.ablation_sentence(frame)
 
 
+def test_few_dialogues_clear_nothing() -> None:
+    data = study_world.world(dialogues=5)
+    text = ablation.ablation_sentence(ablation.leave_one_out(data))
+    assert text.count("cannot be told: ") == 2 and "clear" not in text
+    text = ablation.weights_sentence(ablation.fit_weights(data))
+    assert " against the " in text and "clear" not in text
+
+
 def test_without_grades_the_tables_are_empty_and_the_sentences_say_why() -> None:
     data = study_world.world(graded=False)
     frame, found = ablation.leave_one_out(data), ablation.fit_weights(data)

@@ -105,7 +105,8 @@ def test_no_meme_no_table() -> None:
 def test_one_dialogue_has_no_interval() -> None:
     table, differences = choice_study.tables(study(n_dialogues=1))
     assert table["repeats low"].isna().all() and not differences["clear"].any()
-    assert "no interval" in choice_study.sentence(table, differences)
+    text = choice_study.sentence(table, differences)
+    assert "no interval" in text and "clear" not in text and "were graded." in text
 
 
 def test_without_grades_the_sentence_says_what_is_not_known() -> None:

@@ -122,6 +122,8 @@ def test_before_and_after(tmp_path: Path) -> None:
     assert (
         same.table["difference"] == 0
     ).all() and "is not clearly better" in consistency_separation.sentence(same)
+    few = found._replace(table=found.table.assign(dialogues=5, **{"difference low": np.nan}))
+    assert "too few dialogues to say" in consistency_separation.sentence(few)
 
 
 def test_the_last_turn_has_no_next_one(tmp_path: Path) -> None:

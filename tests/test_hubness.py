@@ -64,6 +64,8 @@ def test_each_condition_of_the_rule_is_needed(hubs: hubness.Hubs) -> None:
     other = changed(hubs, skewness_change=0.1)  # repeats fall, but not with the skewness
     assert "hubs are not called" in hubness.sentence(other)
     assert "no cure lowers the skewness" in hubness.sentence(other)
+    scarce = hubness.sentence(changed(hubs, dialogues=5))
+    assert "clear" not in scarce and "which so few dialogues cannot tell" in scarce
     none = changed(hubs, repeats=0)
     assert "no repeat to explain" in hubness.sentence(none)
 

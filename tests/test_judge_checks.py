@@ -6,7 +6,7 @@ import pytest
 
 from memecmd_utils import judge_answers, judge_checks
 from memecmd_utils.judge_answers import CENTRED, CONSISTENCY, P_YES, RETRIEVAL, Answers
-from memecmd_utils.judge_checks import NO, REVERSED, TOPIC, TRUSTED, UNSTEADY, YARDSTICK
+from memecmd_utils.judge_checks import NO, REVERSED, TOPIC, TRUSTED, UNSTEADY, UNTOLD, YARDSTICK
 from memecmd_utils.judge_items import KINDS
 
 NAMES = [f"d{n}" for n in range(20)]
@@ -94,7 +94,7 @@ def test_what_was_not_scored_counts_nowhere_but_in_its_column() -> None:
     assert np.isfinite([row["ECE"], row["Brier"]]).all()
     frame[["score", "p"]] = NAN
     row = only_row(frame)
-    assert row["unscored"] == 120 and row["verdict"] == NO
+    assert row["unscored"] == 120 and row["verdict"] == UNTOLD
     assert np.isnan([row["AUC random"], row["wins random"], row["ECE"], row["Brier base rate"]]).all()
 
 
@@ -194,12 +194,12 @@ def test_auc_by_wording() -> None:
         ((0.50, 0.7), 0.60, 0.9, NO),
         ((0.42, 0.50), 0.60, 0.9, NO),
         ((0.42, 0.495), 0.60, 0.9, REVERSED),
-        ((NAN, NAN), NAN, 0.9, NO),
+        ((NAN, NAN), NAN, 0.9, UNTOLD),
         ((0.51, 0.7), NAN, NAN, TOPIC),
     ],
 )
 def test_the_rule(random, hard_low, alpha, expected) -> None:
-    row = {"AUC random low": random[0], "AUC random high": random[1]}
+    row = {"AUC random": sum(random) / 2, "AUC random low": random[0], "AUC random high": random[1]}
     row |= {"AUC hard low": hard_low, "alpha wordings": alpha}
     assert judge_checks.verdict({"reading": P_YES, **row}) == expected
     assert judge_checks.verdict({"reading": RETRIEVAL, **row}) == YARDSTICK
@@ -294,5 +294,9 @@ def test_few_dialogues_give_no_interval_and_no_trust() -> None:
     few = Answers(frame[frame.dialogue_id.isin(NAMES[:3])], NOT_WORDED)
     trust = judge_checks.measure(few).trust
     row = trust.iloc[0]
-    assert row["AUC random"] == 1 and np.isnan(row["AUC random low"]) and row["verdict"] == NO
+    assert row["AUC random"] == 1 and np.isnan(row["AUC random low"]) and row["verdict"] == UNTOLD
     assert "too few dialogues" in judge_checks.printed(trust)["AUC random"][0]
+    text = judge_checks.sentence(judge_checks.measure(few))
+    assert "could not be held against the ground truth" in text and "cannot tell" not in text
+    alike = frame.assign(score=50.0, p=0.5)  # all dialogues alike: no interval, but nothing is open
+    assert only_row(alike)["verdict"] == NO

@@ -110,6 +110,13 @@ def test_one_dialogue_has_a_shape_but_no_interval() -> None:
     assert "no interval" in score_shape.sentence(table, tests)
 
 
+@pytest.mark.parametrize(("n", "tested"), [(5, False), (6, True)])
+def test_few_dialogues_have_no_p_however_many_turns(n, tested) -> None:
+    table, tests = score_shape.tables(study(n_dialogues=n, n_turns=8))
+    assert tests["p"].notna().all() == tested and tests["n"].iloc[1] >= 20
+    assert ("p = " in score_shape.sentence(table, tests)) == tested
+
+
 def test_the_sentence_follows_the_numbers() -> None:
     table, tests = score_shape.tables(study(n_dialogues=20))
     table.loc[0, ["mean", "low", "high"]] = (-2.0, -3.0, -1.0)

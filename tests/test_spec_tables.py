@@ -72,6 +72,15 @@ def test_the_sentence_follows_the_shares() -> None:
     assert "clearly in 0%" in spec_tables.sentence(WORLDS.assign(state="not"))
 
 
+def test_few_dialogues_have_a_sign_and_clear_nothing() -> None:
+    few = WORLDS.assign(dialogues=5, state="not")
+    found = spec_tables.by_claim(few)
+    assert found[["clear", "clearly opposite"]].isna().all(axis=None) and found["sign"].eq(0).all()
+    text = spec_tables.sentence(few)
+    assert text.startswith("Over 5 dialogues (too few for an interval), Greedy") and "clear" not in text
+    assert spec_tables.what_matters(few)["clear"].isna().all()
+
+
 @pytest.mark.parametrize("worlds", [WORLDS.iloc[:0], WORLDS[WORLDS["state"] == "not asked"]])
 def test_nothing_measured_is_said(worlds) -> None:
     assert "None" not in spec_tables.sentence(worlds)

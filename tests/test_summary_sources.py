@@ -108,6 +108,12 @@ def test_equal_summaries_do_not_differ_and_each_source_has_its_own_mean(data) ->
     assert own["nDCG@5"].tolist() == pytest.approx([wanted] * 2)
 
 
+def test_few_dialogues_clear_nothing() -> None:
+    found = summary_sources.compare(study_world.world(dialogues=5, turns=6), {})
+    text = summary_sources.sentence(found)
+    assert "too few dialogues" in text and "clear" not in text and f"{LAST} -" in text
+
+
 def test_a_better_source_is_called_better() -> None:
     data = study_world.world(dialogues=12, turns=6, carried_by=())
     good = study_world.world(dialogues=12, turns=6)  # the same grades, and summaries that speak of them
