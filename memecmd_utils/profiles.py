@@ -26,6 +26,8 @@ from memecmd_utils.template_settings import (
 
 RETIRED = ("bootstrap_samples",)
 """Keys that a profile of an earlier version may hold and that change nothing any more."""
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000
+"""Between them must lie the largest weight of T."""
 Strategy = Literal["greedy", "sampling", "random", "random_same_turns"]
 
 
@@ -159,6 +161,11 @@ class Profile(Setting):
     def _weighs_something(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if not any(value):
             raise ValueError("at least one of the four must not be 0: else every meme has the same score")
+        if not LEAST_WEIGHT <= max(map(abs, value)) <= MOST_WEIGHT:
+            raise ValueError(
+                f"the largest must lie between {LEAST_WEIGHT} and {MOST_WEIGHT:,}, whatever its sign: scores "
+                "are rounded to nine digits, and ranked in single precision first"
+            )
         return value
 
     @field_validator("sources", "strategies", "feeds")

@@ -107,6 +107,8 @@ def test_a_wrong_type_or_value_is_refused_in_a_line_with_its_key(settings: str) 
         ("n_turns=1", "n_turns: Input should be greater than or equal to 2 (got 1)"),
         ("weights=[.nan,0,0,0]", "weights.0: Input should be a finite number (got nan)"),
         ("weights=[0,0,0,0]", "weights: at least one of the four must not be 0"),
+        ("weights=[1e308,1,1,1]", "weights: the largest must lie between 0.001 and 1,000,000"),
+        ("weights=[0,0,-1e-12,0]", "weights: the largest must lie between 0.001 and 1,000,000"),
         ("weights=[1,2,3]", "weights: four numbers are needed"),
         ("weights=[1,2,3,4,5]", "weights: four numbers are needed"),
         ("theta0=.nan", "theta0: Input should be a finite number or 'auto' (got nan)"),
