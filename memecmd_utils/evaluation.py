@@ -46,7 +46,8 @@ def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[s
 def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placement]:
     """The placements that are judged: all, or `judge_sample` of each dialogue and strategy.
 
-    Turns are drawn once for a dialogue, so strategies that share their turns keep sharing them.
+    Turns are drawn once for a dialogue, so strategies that share their turns keep sharing them. By hand the
+    memes may be those of a run with more turns.
     """
     if profile.judge_sample is None:
         return list(placements)
@@ -54,8 +55,9 @@ def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placemen
     for placed in placements:
         of.setdefault((placed.dialogue_id, placed.strategy), []).append(placed)
     kept: set[tuple[str, str, int]] = set()
+    longest = max([profile.n_turns, *(placed.turn for placed in placements)])
     for (name, strategy), mine in of.items():
-        drawn = seeds.rng(profile.seed, "judge sample", name).permutation(profile.n_turns - 1)
+        drawn = seeds.rng(profile.seed, "judge sample", name).permutation(longest - 1)
         rank = {int(turn) + 2: place for place, turn in enumerate(drawn)}
         chosen = sorted(mine, key=lambda p: rank[p.turn])[: profile.judge_sample]
         kept |= {(name, strategy, placed.turn) for placed in chosen}

@@ -46,6 +46,14 @@ Encode = Callable[[Sequence[str], str], np.ndarray]
 """Texts and side (`query` or `document`) to unit vectors: `RecordedEmbedder.encode`."""
 
 
+def usable_annotations(annotations: Sequence[Annotation]) -> list[Annotation]:
+    """Those that can be retrieved by; `StageOutputError` where there is none."""
+    usable = [a for a in annotations if a.usable]
+    if not usable:
+        raise StageOutputError("no meme has a usable annotation, so nothing can be retrieved")
+    return usable
+
+
 def index_library(
     annotations: Sequence[Annotation],
     encode: Encode,
@@ -58,9 +66,7 @@ def index_library(
     From `large_index_build.FROM_MEMES` memes on the library is kept in `folder` (None: in memory, whatever
     its size) and reused as long as texts, settings and `embedder`, the encoder's name and version, stay.
     """
-    usable = [a for a in annotations if a.usable]
-    if not usable:
-        raise StageOutputError("no meme has a usable annotation, so nothing can be retrieved")
+    usable = usable_annotations(annotations)
     if folder is not None:
         from memecmd_utils import large_index_build, library_index
 
@@ -85,9 +91,11 @@ def score_dialogues(
     """Rank the library at every turn 2..T of all dialogues, in one batch.
 
     A turn without a usable summary gets zero queries and scores of -inf: the gate never opens there,
-    but the turn still counts.
+    but the turn still counts. Raises `StageOutputError` where no turn has one.
     """
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
+    if summaries and all(summary.unscored for summary in summaries):
+        raise StageOutputError("no turn has a usable summary, so nothing can be retrieved")
     usable = np.array([not summary.unscored for summary in summaries], dtype=bool)
     shape = (len(summaries), min(profile.top_k, len(index.meme_ids)))
     ranking = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))

@@ -374,3 +374,12 @@ def test_a_sample_is_bounded_shared_by_strategies_and_grows_into_a_larger_one() 
     assert all(two[key] < three[key] < everything[key] for key in two)
     assert len({frozenset(two[name, "greedy"]) for name in NAMES}) > 1  # not always the first ones
     assert kept(99) == everything and two == kept(2)
+
+
+def test_by_hand_fewer_turns_are_wanted_than_the_memes_have() -> None:
+    """Notebooks 04 and 05 with `n_turns=6` over the dialogues of the finished run."""
+    placements = [placed("n1", t, "m1", "greedy") for t in (2, 5, 9, 18)]
+    got = evaluation.to_judge(placements, made_up.profile(judge_sample=3, n_turns=6))
+    assert len(got) == 3 and got == evaluation.to_judge(
+        placements, made_up.profile(judge_sample=3, n_turns=18)
+    )

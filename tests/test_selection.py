@@ -372,6 +372,15 @@ def test_no_dialogues_give_nothing() -> None:
     assert selection.score_dialogues([], index, encode, profile) == []
 
 
+def test_without_any_usable_summary_retrieval_ends_with_a_sentence() -> None:
+    _, index, profile = score()
+    silent = talk("news-0", unscored=range(2, 19))
+    with pytest.raises(ValueError, match="no turn has a usable summary"):
+        selection.score_dialogues([silent], index, encode, profile)
+    both = selection.score_dialogues([silent, talk("role-1")], index, encode, profile)
+    assert not np.isfinite(both[0].top1).any() and np.isfinite(both[1].top1).all()
+
+
 def test_all_scores_of_a_small_run_and_a_seeded_sample_of_a_large_one() -> None:
     profile = made_up.profile(n_turns=18)
     index = selection.index_library(annotations(), encode, profile)
