@@ -14,7 +14,7 @@ import nbformat
 import pytest
 from stage_run import simulated
 
-from memecmd_utils import paths, profiles, release_check, runs
+from memecmd_utils import cold_start, dialogue_generation, paths, profiles, release_check, runs
 
 BEFORE = ("01_library_build", "02_annotation")
 AFTER = ("03_dialogue_generation", "04_retrieval", "05_evaluation", "05b_studies", "06_figures")
@@ -129,6 +129,20 @@ def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> No
     unscored = numbers["ratings"]["unscored"]
     assert ("ratings by judges" in page) == (row.backend == "authored" and unscored > 0)
     assert row.backend == "authored" or not unscored, "the simulated judge answers everything"
+
+
+def test_without_any_scenario_stage_03_ends_with_the_reason(started, monkeypatch) -> None:
+    async def nothing(pairs, chat, profile, *rest) -> cold_start.RoleStarts:
+        lost = [
+            cold_start._unfinished(pair.pair_id, "no new scenario", chat, profile, 1) for pair, _ in pairs
+        ]
+        return cold_start.RoleStarts([], [], lost)
+
+    monkeypatch.setattr(cold_start, "role_cold_starts", nothing)
+    profile, settings = started["simulated"]
+    settings = f"{settings} n_news=0 n_role_pairs=1 n_turns=4 judges='[]'"
+    with pytest.raises(dialogue_generation.NoUtterance, match="turn 1: no new scenario"):
+        run_stage("03_dialogue_generation", profile=profile, settings=settings, run_name="openai-nothing")
 
 
 def test_by_hand_changed_settings_run_from_04_to_06(started) -> None:
