@@ -104,7 +104,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         ),
         (
             figures_dir / "fig5_cases.png",
-            "Figure 5. Dialogues under Greedy, Sampling and Random; Table 2 has the scores of each.",
+            f"Figure 5. Dialogues under {_cases(run)}; Table 2 has the scores of each.",
         ),
     ]
     chat_images = whole_chats(run, records)
@@ -149,14 +149,21 @@ def browser(run: Run, records: Records) -> tuple[chat_browser.Chats | None, libr
     )
 
 
+def _cases(run: Run) -> str:
+    """The strategies of Figure 5 in words."""
+    *most, last = [STRATEGY_WORDS[name] for name in tables.case_strategies(run.profile)] or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
 def whole_chats(run: Run, records: Records) -> list[tuple[Image.Image, str]]:
-    """The case dialogues at full length with Greedy's memes."""
+    """The case dialogues at full length, with Greedy's memes where the run has them, else with the next's."""
+    first = next(iter(tables.case_strategies(run.profile)), "")
     memes = {meme.meme_id: meme for meme in records.memes}
     by_id = {dialogue.dialogue_id: dialogue for dialogue in records.dialogues}
     return [
         (
-            evaluation_run.screenshot(run, by_id[name], records.placements, "greedy", memes)[1],
-            f"{name}, Greedy",
+            evaluation_run.screenshot(run, by_id[name], records.placements, first, memes)[1],
+            f"{name}, {STRATEGY_WORDS[first]}",
         )
         for name in tables.case_dialogues(records.placements, records.dialogues, run.profile)
     ]
