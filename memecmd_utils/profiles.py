@@ -427,6 +427,21 @@ def what(value: Any) -> Any:
     return [what(inner) for inner in value] if isinstance(value, list) else value
 
 
+SHIPPED = "ce750b9bf2dc7b15"
+"""First digits of the hash of the settings that the example comes with and that its recordings answer."""
+
+
+def settings_digest(profile: Profile) -> str:
+    """16 hex digits of all settings that change what a run makes."""
+    settings = json.dumps(what(profile.model_dump(mode="json")), sort_keys=True)
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
+
+
+def is_as_shipped(profile: Profile) -> bool:
+    """Whether it is the example, and nobody changed it: not by `SET=`, not by hand, not in its file."""
+    return profile.name == "example" and settings_digest(profile) == SHIPPED
+
+
 def run_name(profile: Profile) -> str:
     """Name of a run: the profile's, with 8 hex digits of the settings where they differ from the file."""
     plain = what(load_profile(str(profile._file or profile.name)).model_dump(mode="json"))

@@ -97,18 +97,30 @@ class Run:
             f"{name} of run {self.name!r} is not there: run {first} first (or `make reproduce`)"
         )
 
+    @property
+    def borrowed(self) -> list[str]:
+        """Notebooks whose outputs are those of the finished run, as they were not run by hand."""
+        if self.fallback is None:
+            return []
+        from_there = (
+            stage
+            for name, stage in WRITTEN_BY.items()
+            if (self.fallback / name).exists() and not (self.folder / name).exists()
+        )
+        return sorted({*from_there})
+
     def write(self, name: str) -> Path:
         """Path of an output."""
         return self.folder / name
 
     @property
     def strict(self) -> bool:
-        """Whether what is not on record ends the run: mode `recorded`, and the profile as its file has it.
+        """Whether what is not on record ends the run: so it does in the example as shipped.
 
-        A run that a user changed, by `SET=` or by hand, goes on: what only a model could say stays unanswered
-        and is counted, what this machine computes without paying anybody is computed.
+        Any other run goes on: what only a model could say stays unanswered and is counted, what this machine
+        computes without paying anybody is computed.
         """
-        return self.profile.mode == "recorded" and self.name == self.profile.name
+        return self.name == self.profile.name and profiles.is_as_shipped(self.profile)
 
     @property
     def vector_mode(self) -> Mode:
