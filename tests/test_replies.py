@@ -304,7 +304,8 @@ def outcome(parse: Any, reply: Reply) -> str:
         value, name = error.value, "violations"
     except UnusableReply:
         value, name = None, "length" if reply.finish_reason == "length" else "unusable"
-    assert time.thread_time() - start < 0.5, f"slow: {reply.text[:200]!r}"
+    # A collection of garbage in a large process takes half a second by itself.
+    assert time.thread_time() - start < 2, f"slow: {reply.text[:200]!r}"
     check_writable(value)
     if isinstance(value, BaseModel) and "\\" not in reply.text:
         for text in value.model_dump().values():
