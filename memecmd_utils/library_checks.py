@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memecmd_utils import hamming_pairs, images, near_duplicates, seeds
+from memecmd_utils import images, near_duplicates, seeds
 from memecmd_utils.ocr import Ocr
 from memecmd_utils.schemas import Meme
 
@@ -37,8 +37,8 @@ def closest_pictures(memes: Sequence[Meme], n: int = 3) -> "pd.DataFrame":
 
     hashes = [int(meme.phash, 16) for meme in memes]
     found: list[tuple[int, int, int]] = []
-    for distance in range(6, 64, 3):  # close pairs are found fast, and most libraries have some
-        pairs = hamming_pairs.close_pairs(hashes, distance).tolist()
+    for distance in range(6, 64, 3):
+        pairs = near_duplicates.close_pairs(hashes, distance).tolist()
         found = sorted(((hashes[i] ^ hashes[j]).bit_count(), i, j) for i, j in pairs)
         if len(found) >= n:
             break

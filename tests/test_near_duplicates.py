@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
 from memecmd_utils import near_duplicates
-from memecmd_utils.near_duplicates import alike, near_duplicate_groups, normalise_text, phash
+from memecmd_utils.near_duplicates import (
+    alike,
+    close_pairs,
+    near_duplicate_groups,
+    normalise_text,
+    phash,
+)
 
 
 def near_hashes(n, seed):
@@ -117,3 +123,52 @@ def test_many_equal_hashes_need_no_pairs():
     tracemalloc.stop()
     assert [len(group) for group in found.groups] == [10_000, 10_000] and found.doubtful == []
     assert peak < 60 << 20
+
+
+# --- pairs of hashes --------------------------------------------------------------------------------
+
+
+def plain_pairs(hashes, max_distance):
+    n = len(hashes)
+    return [
+        [i, j]
+        for i in range(n)
+        for j in range(i + 1, n)
+        if (hashes[i] ^ hashes[j]).bit_count() <= max_distance
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 2**64 - 1), max_size=25),
+    st.lists(st.tuples(st.integers(0, 29), st.sets(st.integers(0, 63), max_size=9)), max_size=30),
+    st.integers(0, 12),
+    st.sampled_from([1, 7, 256]),
+)
+def test_close_pairs_equal_a_double_loop(hashes, flips, max_distance, side):
+    for number, bits in flips:
+        if hashes:
+            hashes.append(hashes[number % len(hashes)] ^ sum(1 << bit for bit in bits))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near_duplicates, "SIDE", side)
+        assert close_pairs(hashes, max_distance).tolist() == plain_pairs(hashes, max_distance)
+
+
+def test_pairs_of_no_and_of_one_hash():
+    assert close_pairs([]).shape == (0, 2) and close_pairs([3]).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [[1.5], np.array([1.0]), [-1], [2**64], [[1, 2]], np.zeros((2, 8), np.uint8), ["a"]]
+)
+def test_what_is_no_row_of_hashes_is_refused(wrong):
+    with pytest.raises(ValueError, match="hashes must be"):
+        close_pairs(wrong)
+
+
+def test_signed_hashes_are_their_bits():
+    """A table may hold them as int64; and the highest bits count as any."""
+    signed = np.array([-1, -2, 0, 2**62], dtype=np.int64)
+    assert close_pairs(signed, 1).tolist() == [[0, 1], [2, 3]]
+    assert close_pairs([2**64 - 1, 2**64 - 2, 0], 63).tolist() == [[0, 1], [1, 2]]
+    assert close_pairs([np.uint64(3), 2]).tolist() == [[0, 1]]
