@@ -61,7 +61,7 @@ test: $(READY)
 
 # Every file with a test that needs torch, lpips, bert-score or optuna; a test looks that none is missing.
 PAPER_TESTS := paper_models paper_profile paper_templates bleurt clip_architectures clip_models clip_search \
-  clip_tuning cm50_statistics consistency_separation contrastive_loss meme_text_run perceptual_distance \
+  clip_tuning cm50_statistics contrastive_loss meme_text_run perceptual_distance \
   retrieval_rows template_matching text_metrics
 ## Test the models of PROFILE=paper and of make templates on tiny weights; VENV=DIR is an environment made from requirements-paper.lock
 test-paper:

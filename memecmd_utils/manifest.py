@@ -124,7 +124,7 @@ def _name_template_files(settings: dict[str, Any]) -> None:
     """Replace folders and files that a user gave for template memes by their names, in place."""
     inner = {
         "template_matching": ("clip", "lpips", "confirmed", "confirmed_figmemes"),
-        "meme_retrieval": ("images", "model", "chinese_model"),
+        "meme_retrieval": ("images", "model"),
     }
     inner["annotation_metrics"] = ("bertscore", "bleurt")
     for values, keys in ((settings, _TEMPLATE_PATHS), *((settings[key], inner[key]) for key in inner)):

@@ -1,21 +1,18 @@
 """What notebook 08 does with a run: its pairs of picture and text, the tuning, and the models to measure."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memecmd_utils import (
     clip_models,
     memecap,
-    paths,
     retrieval_items,
     storage,
     template_images,
     template_sources,
 )
-from memecmd_utils.consistency_separation import Separation, not_computed, study
 from memecmd_utils.retrieval_items import DataMissing, RetrievalItem
-from memecmd_utils.runs import Run, StageMissing
+from memecmd_utils.runs import Run
 from memecmd_utils.template_schemas import MemeReading, Split, TemplateMeme
 from memecmd_utils.tuning_data import Pair
 
@@ -101,18 +98,6 @@ def tune(run: Run) -> "Tuned | None":
             raise
         print(NOT_COMPUTED.format(error))
         return None
-
-
-def separation(run: Run) -> Separation:
-    """Whether a tuned Chinese-CLIP tells fitting from random memes of the library better than before.
-
-    The library is the run's own, else that of the profile's plain run (`make reproduce`).
-    """
-    library = replace(run, fallback=paths.processed / run.profile.name)
-    try:
-        return study(library)
-    except StageMissing as error:
-        return not_computed(str(error))
 
 
 def weights_folders(tuned: "Tuned | None") -> dict[str, Path] | None:

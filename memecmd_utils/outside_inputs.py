@@ -70,7 +70,7 @@ def read_by(profile: Profile, stage: str) -> Iterator[Read]:
             yield from _files(lpips=matching.lpips)
         case "08":
             chosen = profile.meme_retrieval
-            yield from _models(chosen.model, *chosen.baselines, chosen.chinese_model)
+            yield from _models(chosen.model, *chosen.baselines)
     if profile.mode == "recorded":
         for name in RECORDED_IN.get(stage, ()):
             yield _below(f"recordings {name}", paths.raw / "recordings" / profile.name / name, "[!.]*.jsonl")

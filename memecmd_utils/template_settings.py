@@ -116,8 +116,6 @@ class MemeRetrieval(Setting):
     """Which R@1 picks the epoch: the validation set's, or the test set's as the paper's code does."""
     trials: int = Field(0, ge=0)
     """Trials of a hyperparameter search before the tuning (the `search` extra); the paper's code makes 15."""
-    chinese_model: str | None = None
-    """Chinese-CLIP checkpoint to tune on the run's own library; None: not done."""
 
     @field_validator("baselines")
     @classmethod

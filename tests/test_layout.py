@@ -42,7 +42,7 @@ STAGES = {
     "library_build": {"library_build", "meme_sources", "images", "ocr", "near_duplicates", "contact_sheet",
                       "library_sources", "git_source", "archive_source", "library_funnel", "library_checks",
                       "picture_descriptions", "picture_notes", "example_memes", "captions", "sticker_parts",
-                      "hamming_pairs", "library_workers", "library_intake", "picture_reading"},
+                      "library_workers", "library_intake", "picture_reading"},
     "annotation": {"annotation", "keywords"},
     "dialogue_generation": {"dialogue_generation", "dialogue_run", "start_plan", "cold_start", "news",
                             "news_feeds", "news_http", "news_robots", "news_fetch", "news_parse",
@@ -53,7 +53,7 @@ STAGES = {
     "evaluation": {"evaluation", "evaluation_run", "judges", "consistency", "statistics", "tables",
                    "results", "ground_truth", "ground_truth_run", "retrieval_systems", "retrieval_evaluation",
                    "corpus_check", "judge_items", "judge_answers", "judge_checks", "judge_calibration",
-                   "chinese_clip", "agreement", "rating_items", "rating_form", "rating_panel",
+                   "chinese_clip", "agreement", "rating_items", "rating_form",
                    "human_ratings", "human_results"},
     "figures": {"figures", "closing", "release", "release_check", "release_tables", "manifest", "croissant",
                 "report", "dataset_card", "screenshots", "chat_tiles", "chat_text", "answers",
@@ -73,7 +73,7 @@ OTHER_CHATS = {
 }  # fmt: skip
 SCALE_OUT = {"shards", "dask_engine"}
 # Another paper: template memes (CM50) and meme-text retrieval (mtrCLIP) stand beside the stages, which never
-# use them. The last group puts a tuned CLIP to use on the run's own library.
+# use them.
 TEMPLATE_MEMES = {
     "template_memes", "template_evaluation", "template_sources", "template_source_list", "template_records",
     "template_rows",
@@ -89,7 +89,6 @@ TEMPLATE_MEMES = {
     "tuning_figures",
     "meme_text_retrieval", "meme_text_tables", "retrieval_items", "retrieval_rows", "retrieval_figures",
     "cross_ranks", "meme_text_run",
-    "library_pairs", "paired_auc", "consistency_separation",
 }  # fmt: skip
 # Public functions that one stage takes from another, each for a reason.
 ACROSS_STAGES = {
@@ -118,7 +117,6 @@ ACROSS_STAGES = {
     ("run_records", "ground_truth"): "the records hold marks and grades",
     ("run_records", "ground_truth_run"): "grades of placed memes",
     ("run_records", "tables"): "their type",
-    ("rating_panel", "screenshots"): "the panel shows the chat as the judge sees it",
     ("answers", "results"): "intervals in words",
     ("study_pages", "judge_checks"): "the page prints the table of trust",
     ("judge_calibration", "figures"): "the style of all figures",

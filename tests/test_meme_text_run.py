@@ -11,11 +11,11 @@ from memecmd_utils import (
     clip_search,
     clip_tuning,
     meme_text_run,
+    paths,
     retrieval_rows,
     template_memes,
 )
 from memecmd_utils.clip_models import ModelMissing
-from memecmd_utils.consistency_separation import Separation
 from memecmd_utils.profiles import Profile
 from memecmd_utils.retrieval_items import DataMissing, RetrievalItem
 from memecmd_utils.runs import Run, StageMissing
@@ -27,7 +27,7 @@ from memecmd_utils.tuning_data import Pair
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MEMECMD_OFFLINE", "1")
     for name in ("raw", "processed"):
-        monkeypatch.setattr(meme_text_run.paths, name, tmp_path / name)
+        monkeypatch.setattr(paths, name, tmp_path / name)
 
 
 def run_of(tmp_path: Path, mode: str = "auto", memecap: str | None = None, **settings: object) -> Run:
@@ -269,30 +269,3 @@ def test_a_tiny_clip_is_tuned_and_stands_in_no_row_of_the_paper(tmp_path: Path) 
     before = (run.folder / "mtrclip" / "tuned.json").stat().st_mtime_ns
     assert meme_text_run.tune(run).epochs == tuned.epochs
     assert (run.folder / "mtrclip" / "tuned.json").stat().st_mtime_ns == before, "read, not made again"
-
-
-# --- the library of the run ---------------------------------------------------------------------------
-
-
-def test_separation_says_what_is_missing(tmp_path: Path) -> None:
-    assert "set meme_retrieval.chinese_model" in meme_text_run.separation(run_of(tmp_path)).note
-    found = meme_text_run.separation(run_of(tmp_path, chinese_model="my/clip"))
-    assert found.note.startswith("not computed here: ") and "make reproduce" in found.note
-    assert len(found.table) == len(found.scores) == 0
-
-
-def test_the_library_is_the_runs_own_or_that_of_the_plain_run(tmp_path: Path, monkeypatch) -> None:
-    seen: list[Run] = []
-
-    def study(run: Run) -> Separation:
-        seen.append(run)
-        return Separation(None, None, "done")
-
-    monkeypatch.setattr(meme_text_run, "study", study)
-    run = run_of(tmp_path)
-    assert meme_text_run.separation(run).note == "done"
-    for folder in (tmp_path / "processed" / "p", run.folder):
-        folder.mkdir(parents=True)
-        (folder / "memes.parquet").touch()
-        assert seen[0].read("memes.parquet") == folder / "memes.parquet", "the run's own comes first"
-    assert run.fallback is None

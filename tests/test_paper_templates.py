@@ -12,20 +12,17 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import made_judged
-import made_up
 import nbformat
 import pandas as pd
 import pytest
 import template_world
 import tiny_models
 import whole_pipeline
-import yaml
 from template_world import CAPS, HELD_OUT, MEMES
 from tiny_server import TinyServer
 from whole_pipeline import KEY_VARIABLE, PROFILE, command
 
-from memecmd_utils import paths, release_check, schemas, storage
+from memecmd_utils import paths, release_check
 from memecmd_utils.retrieval_items import KINDS
 from memecmd_utils.text_metrics import NOT_COMPUTED, WIRING
 
@@ -62,7 +59,6 @@ class World(NamedTuple):
                 "images": self.data["images"], "model": self.models["clip"], "tune": True, "epochs": 3,
                 "baselines": [self.models["baseline"]], "batch_size": 16, "mini_batch_size": 4,
                 "learning_rate": 1e-3, "edge_learning_rate": 1e-4, "augment": False,
-                "chinese_model": self.models["chinese"],
             },
         }  # fmt: skip
         return values | more
@@ -197,11 +193,6 @@ def test_tiny_models_stand_under_their_own_names(computed: Outcome) -> None:
     assert set(changes["selection"]) == {"validation", "paper"} and set(changes["text"]) == set(KINDS)
 
 
-def test_without_a_library_the_separation_says_what_to_run(computed: Outcome) -> None:
-    shown = computed.shown(STAGES[1], "meme_text_run.separation")
-    assert NOT_COMPUTED in shown and "03_dialogue_generation" in shown
-
-
 def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World, computed: Outcome) -> None:
     weights = world.project / "models"
     away = weights.rename(weights.with_name("gone"))
@@ -229,60 +220,18 @@ def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World,
         assert set(again.table(f"mtrclip_table_{number}")["n"]) == {"0"}
 
 
-# --- the library of the first paper ------------------------------------------------------------------------
-
-LIBRARY = "library"
-
-
-def made_library(project: Path) -> None:
-    """A finished run of authored dialogues, with grades, in place of the example's: `made_judged`."""
-    data = made_judged.data([f"news-{n:02d}" for n in range(8)])
-    folder = project / "data" / "processed" / LIBRARY
-    (folder / "images").mkdir(parents=True)
-    memes, annotations = [], []
-    for n, meme in enumerate(data.memes.values()):
-        template_world.meme(n % 6, n, meme.meme_id).save(folder / meme.file)
-        memes.append(meme.model_copy(update={"phash": f"{(n + 1) * 0x1F1F3D5B79A7C1E5 % 2**64:016x}"}))
-        said = {"s_plus": f"周末{'天气真好'[n % 4]}{n}", "motivation": f"去爬山{n}", "emotion": f"真好{n}"}
-        annotations.append(made_up.annotation(meme.meme_id, **said))
-    storage.write_parquet(folder / "memes.parquet", memes, schemas.Meme)
-    storage.write_parquet(folder / "annotations.parquet", annotations, schemas.Annotation)
-    storage.write_parquet(folder / "placements.parquet", [], schemas.Placement)
-    storage.write_jsonl(folder / "dialogues.jsonl", data.dialogues)
-    rows: dict[tuple, dict[str, int]] = {}
-    for grade in data.truth.grades:
-        rows.setdefault((grade.dialogue_id, grade.turn, grade.grader), {})[grade.meme_id] = grade.grade
-    names = ("dialogue_id", "turn", "grader")
-    lines = [
-        dict(zip(names, key, strict=True)) | {"source": "made up", "grades": g} for key, g in rows.items()
-    ]
-    example = project / "data" / "example"
-    (example / "grades.jsonl").write_text(
-        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
-    )
-    (example / "marks.jsonl").write_text("", encoding="utf-8")
-    profile = {"llm": "authored", "mode": "auto", "judge_checks": 94, "judges": []}
-    (project / "data" / "profiles" / f"{LIBRARY}.yaml").write_text(yaml.safe_dump(profile), encoding="utf-8")
-
-
-def test_a_chinese_clip_is_tuned_on_a_library_and_nothing_else_is_needed(world: World) -> None:
-    """CM50 alone, no pictures and no annotator: the rest says what it lacks, the separation is computed."""
-    made_library(world.project)
+def test_cm50_alone_is_enough_and_the_rest_says_what_it_lacks(world: World) -> None:
     nothing = world.project / "no-pictures"
     nothing.mkdir()
     values = world.settings()
     retrieval = values["meme_retrieval"] | {"images": str(nothing), "epochs": 1}
     plain = {"cm50": values["cm50"], "template_annotation": {"sample": SAMPLE}, "meme_retrieval": retrieval}
-    done = make_templates(world, plain, LIBRARY)
+    (world.project / "data" / "profiles" / "alone.yaml").write_text("llm: authored\nmode: auto\n", "utf-8")
+    done = make_templates(world, plain, "alone")
     first, second = (done.shown(stage) for stage in STAGES)
     assert all(f"{NOT_COMPUTED}: {name} is missing" in first for name in ("ImgFlip575K", "MemeCap"))
     assert f"{NOT_COMPUTED}: template memes are annotated by a model" in first
     assert "give meme_retrieval.images=DIR" in done.shown(STAGES[1], "meme_text_run.tune")
-    shown = done.shown(STAGES[1], "meme_text_run.separation")
-    assert "before: clip:tiny-chinese@" in shown and "half a" in shown and "half b" in shown
-    assert "has AUC" in shown and NOT_COMPUTED not in shown
-    for half in ("a", "b"):
-        assert (done.folder / "chinese_clip" / half / "tuned.json").is_file()
     assert NOT_COMPUTED in second and done.table("mtrclip_changes").empty
 
 

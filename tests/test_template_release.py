@@ -112,7 +112,6 @@ def test_no_author_and_no_folder_of_the_user_is_in_it(tmp_path: Path) -> None:
         "meme_retrieval": {
             "images": str(tmp_path / "i"),
             "model": str(tmp_path / "m"),
-            "chinese_model": "~/zh",
             "baselines": [str(tmp_path / "b"), "kakaobrain/align-base"],
         },
     }
