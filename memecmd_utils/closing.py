@@ -174,12 +174,12 @@ def sections(run: Run, records: Records, numbers: Mapping[str, Any]) -> Sequence
     counts = numbers["ratings"]
     unscored = f"{counts['unscored']} of {counts['total']} ratings are unscored"
     broken = numbers["dialogues"]["turns_with_violations"]
-    borrowed = []
-    if run.borrowed:
-        theirs = f"What {', '.join(run.borrowed)} write is that of the finished run {run.fallback.name}"
-        borrowed = [("What was not made by hand", f"{theirs}, with its settings.")]
+    not_by_hand = []
+    if borrowed := run.borrowed:
+        theirs = f"What {', '.join(borrowed)} write is that of the finished run {run.fallback.name}"
+        not_by_hand = [("What was not made by hand", f"{theirs}, with its settings.")]
     return [
-        *borrowed,
+        *not_by_hand,
         ("What the judge is worth", results.judge_verdict(numbers)),
         (
             "What could not be scored",

@@ -11,7 +11,7 @@ from memecmd_utils import library_index, paths, profiles, selection, storage
 from memecmd_utils.embedding import RecordedEmbedder
 from memecmd_utils.llm import EndpointError
 from memecmd_utils.retrieval import (
-    QUERY_SIDE,
+    QUERY_FIELDS,
     MemeIndex,
     Ranking,
     build_queries,
@@ -23,9 +23,6 @@ from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply
 from memecmd_utils.selection import Encode
 from memecmd_utils.threshold import Gate, ScoreScale
-
-FIELDS = tuple(dict.fromkeys(QUERY_SIDE))
-"""S, E, Psi by their names in a summary."""
 
 
 def finished_run(name: str) -> Run:
@@ -76,13 +73,14 @@ class Library:
         A chat is too short for a mean of its own, and the run's gate was fitted on scores that had this one.
         """
         if self.run.profile.centring != "attribute":
-            return dict.fromkeys(FIELDS)
+            return dict.fromkeys(QUERY_FIELDS)
         dialogues = storage.read_jsonl(self.run.read("dialogues.jsonl"), Dialogue)
         usable = [s for dialogue in dialogues for s in dialogue.summaries if not s.unscored]
         if len(usable) < 2:
-            return dict.fromkeys(FIELDS)
+            return dict.fromkeys(QUERY_FIELDS)
         return {
-            field: mean_row(self.encode([getattr(s, field) for s in usable], "query")) for field in FIELDS
+            field: mean_row(self.encode([getattr(s, field) for s in usable], "query"))
+            for field in QUERY_FIELDS
         }
 
     def queries(
@@ -92,12 +90,12 @@ class Library:
 
         With `means` (`query_means`) a turn's query does not depend on the other turns.
         """
-        parts = [self.encode([getattr(s, field) for s in summaries], "query") for field in FIELDS]
+        parts = [self.encode([getattr(s, field) for s in summaries], "query") for field in QUERY_FIELDS]
         if means is None:
             return build_queries(*parts, centring=self.run.profile.centring == "attribute")
         centred = [
             vectors if means[field] is None else centre(vectors, means[field])
-            for field, vectors in zip(FIELDS, parts, strict=True)
+            for field, vectors in zip(QUERY_FIELDS, parts, strict=True)
         ]
         return build_queries(*centred)
 

@@ -15,7 +15,7 @@ from memecmd_utils.embedding import Embedder, RecordedEmbedder, embedder_of
 from memecmd_utils.errors import MemecmdError
 from memecmd_utils.profiles import Profile
 from memecmd_utils.retrieval import (
-    QUERY_SIDE,
+    QUERY_FIELDS,
     MemeIndex,
     Ranking,
     build_queries,
@@ -27,8 +27,6 @@ from memecmd_utils.runs import Run
 from memecmd_utils.schemas import ColdStart, Dialogue, Summary, SummaryReply
 
 MAX_CHARS, MAX_TURNS = 20_000, 200
-FIELDS = tuple(dict.fromkeys(QUERY_SIDE))
-"""S, E, Psi by their names in a summary."""
 
 
 class ChatError(MemecmdError, ValueError):
@@ -211,7 +209,7 @@ class PastedRetrieval:
         if self._means is None:
             self._means = self._query_means()
         parts = []
-        for field in FIELDS:
+        for field in QUERY_FIELDS:
             vector = self._embedder.encode([getattr(summary, field)], "query")
             mean = self._means[field]
             parts.append(vector if mean is None else centre(vector, mean))
@@ -221,9 +219,9 @@ class PastedRetrieval:
         """Mean vector of the run's own summaries for each field; None where vectors are not centred."""
         usable = [s for dialogue in self._dialogues for s in dialogue.summaries if not s.unscored]
         if self._profile.centring != "attribute" or len(usable) < 2:
-            return dict.fromkeys(FIELDS)
-        texts = {field: [getattr(summary, field) for summary in usable] for field in FIELDS}
-        return {field: mean_row(self._encode(texts[field], "query")) for field in FIELDS}
+            return dict.fromkeys(QUERY_FIELDS)
+        texts = {field: [getattr(summary, field) for summary in usable] for field in QUERY_FIELDS}
+        return {field: mean_row(self._encode(texts[field], "query")) for field in QUERY_FIELDS}
 
     def top(self, queries: np.ndarray, weights: Sequence[float], k: int) -> Ranking:
         """The K best memes (Eq. 22, 24)."""

@@ -14,6 +14,8 @@ from memecmd_utils.vectors import normalise
 
 MEME_SIDE = ("s_plus", "s_minus", "emotion", "motivation")
 QUERY_SIDE = ("scenario", "scenario", "emotion", "motivation")
+QUERY_FIELDS = tuple(dict.fromkeys(QUERY_SIDE))
+"""S, E, Psi by their names in a summary."""
 COMPONENTS = ("alpha", "delta", "beta", "gamma")
 SIGNS = np.array([1.0, -1.0, 1.0, 1.0])
 """delta carries its own minus (Eq. 19). Eq. 20 prints a minus for beta too, against its own text: plus."""

@@ -102,12 +102,13 @@ class Run:
         """Notebooks whose outputs are those of the finished run, as they were not run by hand."""
         if self.fallback is None:
             return []
-        from_there = (
-            stage
-            for name, stage in WRITTEN_BY.items()
-            if (self.fallback / name).exists() and not (self.folder / name).exists()
+        return sorted(
+            {
+                stage
+                for name, stage in WRITTEN_BY.items()
+                if (self.fallback / name).exists() and not (self.folder / name).exists()
+            }
         )
-        return sorted({*from_there})
 
     def write(self, name: str) -> Path:
         """Path of an output."""

@@ -136,6 +136,14 @@ def simulated(folder: Path, **options: Any) -> Iterator[Server]:
             process.kill()
 
 
+def link_project(root: Path) -> None:
+    """Links in `root` to what notebooks run by hand read of this project, with data folders of its own."""
+    names = ("notebooks", "pyproject.toml", "CITATION.cff", "data/example", "data/profiles", "data/paper")
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(paths.root / name)
+
+
 def checkout(
     folder: Path, url: str, name: str = "made", endpoint: dict[str, Any] | None = None, **values: Any
 ):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import nbformat
 import pytest
+from stage_run import link_project
 
 import memecmd_utils
 from memecmd_utils import paths, runner
@@ -279,15 +280,7 @@ def checkout(tmp_path, monkeypatch):
     assert (finished / "release").is_dir(), "run `make reproduce` first"
     root = tmp_path / "checkout"
     (root / "data" / "processed").mkdir(parents=True)
-    for name in (
-        "notebooks",
-        "pyproject.toml",
-        "CITATION.cff",
-        "data/example",
-        "data/profiles",
-        "data/paper",
-    ):
-        (root / name).symlink_to(paths.root / name)
+    link_project(root)
     (root / "data" / "processed" / "example").symlink_to(finished)
     monkeypatch.setenv("MEMECMD_ROOT", str(root))
     monkeypatch.setenv("MPLBACKEND", "Agg")

@@ -18,6 +18,7 @@ from memecmd_utils import (
 from memecmd_utils.embedding import RecordedEmbedder
 from memecmd_utils.llm import EndpointError
 from memecmd_utils.profiles import ProfileError
+from memecmd_utils.retrieval import QUERY_FIELDS
 from memecmd_utils.runs import StageMissing
 
 SUMMARY = schemas.SummaryReply(**made_chats.summary(4))
@@ -75,7 +76,7 @@ def test_the_pipelines_own_scores(monkeypatch, tmp_path) -> None:
     library = library_search.open_library(run, "recorded")
     dialogues = storage.read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
     scored = selection.score_dialogues(dialogues, library.index, library.encode, run.profile)
-    flat = [schemas.SummaryReply(**{f: getattr(s, f) for f in library_search.FIELDS})
+    flat = [schemas.SummaryReply(**{f: getattr(s, f) for f in QUERY_FIELDS})
             for d in dialogues for s in d.summaries]  # fmt: skip
     _, ranking = library.rank(flat, library.query_means())
     assert np.allclose(ranking.scores, np.concatenate([s.ranking.scores for s in scored]), atol=1e-6)

@@ -10,6 +10,7 @@ from tiny_server import Answer, TinyServer, chat_reply
 from memecmd_utils import pasted_chat, paths, profiles, runs, schemas, selection
 from memecmd_utils.embedding import RecordedEmbedder
 from memecmd_utils.pasted_chat import ChatError, Line, PastedRetrieval, parse
+from memecmd_utils.retrieval import QUERY_FIELDS
 
 
 def said(text: str) -> list[tuple[str, str]]:
@@ -249,7 +250,7 @@ def test_a_turns_own_summary_finds_what_the_pipeline_found(retrieval_of, centrin
     pasted, scored = retrieval_of(centring=centring, mode=mode)
     for item in scored[:2]:
         for row, summary in enumerate(item.dialogue.summaries[:4]):
-            fields = {name: getattr(summary, name) for name in pasted_chat.FIELDS}
+            fields = {name: getattr(summary, name) for name in QUERY_FIELDS}
             query = pasted.queries(schemas.SummaryReply(**fields))
             assert np.allclose(query[0], item.queries[row], atol=1e-6)
             top = pasted.top(query, pasted._profile.weights, 3)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import nbformat
 import pytest
-from stage_run import simulated
+from stage_run import link_project, simulated
 
 from memecmd_utils import cold_start, dialogue_generation, paths, profiles, release_check, runs
 
@@ -85,16 +85,7 @@ def started(tmp_path_factory: pytest.TempPathFactory):
     """Profile and folder by backend, with stages 01 and 02 done for ten memes of the example."""
     patch = pytest.MonkeyPatch()
     root = tmp_path_factory.mktemp("small")
-    for name in (
-        "notebooks",
-        "pyproject.toml",
-        "CITATION.cff",
-        "data/example",
-        "data/profiles",
-        "data/paper",
-    ):
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).symlink_to(paths.root / name)
+    link_project(root)
     old = paths.root
     for name in ("root", "notebooks", "data", "profiles", "example", "raw", "processed", "reports"):
         patch.setattr(paths, name, root / getattr(paths, name).relative_to(old))
