@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from memecmd_utils.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.template_schemas import MemeReading
 
 CLIP_TOKENS = 77

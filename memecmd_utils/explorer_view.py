@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from memecmd_utils import chat_html, dataset_card, figures, fonts, screenshots
+from memecmd_utils import chat_html, dataset_card, figures, fonts, plots, screenshots
 from memecmd_utils.chat_html import ShownMeme, ShownTurn, Thumbnails, signed
 from memecmd_utils.explorer import Explorer, Pick, View
 from memecmd_utils.schemas import Dialogue, Meme, Placement
@@ -134,7 +134,7 @@ def still(view: View, files: Mapping[str, Path], meme_position: str = "before") 
     trace = figures.gate_trace(
         view.dialogue.dialogue_id, view.gate_scores, view.thresholds, [turn in placed for turn in view.turns]
     )
-    with Image.open(io.BytesIO(figures.png_bytes(trace))) as opened:
+    with Image.open(io.BytesIO(plots.png_bytes(trace))) as opened:
         plot = opened.convert("RGB")
     rows = [phones[start : start + PHONES] for start in range(0, len(phones), PHONES)]
     width = max(plot.width, *(sum(p.width + GAP for p in row) - GAP for row in rows))

@@ -43,10 +43,10 @@ def brier(p: np.ndarray, fits: np.ndarray) -> float:
 def reliability_figure(frame: pd.DataFrame) -> "Figure":
     """The bins of every judge (`judge`, `mean p`, `share that fits`) and the line of perfect calibration."""
 
-    from memecmd_utils import figures
+    from memecmd_utils import plots
 
-    with figures.style():
-        figure = figures.canvas(5.2, 4.4)
+    with plots.style():
+        figure = plots.canvas(5.2, 4.4)
         axes = figure.subplots()
         axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="perfect")
         for judge, rows in frame.groupby("judge", sort=False):

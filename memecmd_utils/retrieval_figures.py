@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from memecmd_utils.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.meme_text_retrieval import BOTH, KS
+from memecmd_utils.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.retrieval_items import KINDS
 
 TEXTS = {

@@ -9,15 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from memecmd_utils import figures
+from memecmd_utils import plots
 from memecmd_utils.spec_curve import CLAIMS
 from memecmd_utils.spec_tables import AXES, NAMES
 
 STATES = {
-    "clear": ("holds, clearly", figures.BLUE),
+    "clear": ("holds, clearly", plots.BLUE),
     "sign only": ("holds, not clearly", "#56B4E9"),
-    "not": ("does not hold, not clearly", figures.ORANGE),
-    "clearly opposite": ("does not hold, clearly", figures.RED),
+    "not": ("does not hold, not clearly", plots.ORANGE),
+    "clearly opposite": ("does not hold, clearly", plots.RED),
 }
 """Label and colour of a world's state; worlds that cannot tell or were not asked are not drawn."""
 SCALES = {
@@ -38,31 +38,31 @@ def choice(table: pd.DataFrame, own_k: int | None = None) -> Figure:
         "distinct memes": "distinct memes",
         "entropy": "entropy of use (bits)",
     }
-    with figures.style():
-        fig = figures.canvas(8, 5)
+    with plots.style():
+        fig = plots.canvas(8, 5)
         for axes, (column, label) in zip(fig.subplots(2, 2, sharex=True).flat, panels.items(), strict=True):
             axes.set_ylabel(label)
             known = table[table[column].notna()]
             if known.empty:
-                axes.text(0.5, 0.5, "not known", ha="center", transform=axes.transAxes, color=figures.GREY)
+                axes.text(0.5, 0.5, "not known", ha="center", transform=axes.transAxes, color=plots.GREY)
                 continue
             if f"{column} low" in table:
                 axes.fill_between(
                     known["K"].astype(float),
                     known[f"{column} low"].astype(float),
                     known[f"{column} high"].astype(float),
-                    color=figures.BLUE,
+                    color=plots.BLUE,
                     alpha=0.2,
                     lw=0,
                     label="95% interval",
                 )
-            axes.plot(known["K"], known[column], "o-", color=figures.BLUE, ms=4, lw=1.2)
+            axes.plot(known["K"], known[column], "o-", color=plots.BLUE, ms=4, lw=1.2)
             if column == "mean grade":
                 axes.plot(
                     known["K"],
                     known["mean grade of judged"],
                     "^--",
-                    color=figures.GREY,
+                    color=plots.GREY,
                     ms=4,
                     lw=1,
                     label="graded memes only",
@@ -72,7 +72,7 @@ def choice(table: pd.DataFrame, own_k: int | None = None) -> Figure:
             elif column == "repeats":
                 axes.set_ylim(bottom=0)
             if own_k is not None:
-                axes.axvline(own_k, color=figures.GREY, lw=0.8, ls=":")
+                axes.axvline(own_k, color=plots.GREY, lw=0.8, ls=":")
         for axes in fig.axes[2:]:
             axes.set_xlabel("K" if own_k is None else f"K (dotted: the run's, {own_k})")
             if len(table):
@@ -90,8 +90,8 @@ def specification_curve(worlds: pd.DataFrame, claim: int) -> Figure:
     told = mine[mine["state"].isin(list(STATES))]
     scales = list(dict.fromkeys(_scale(name) for name in told["measure"]))
     rows = _grid_rows(told)
-    with figures.style():
-        fig = figures.canvas(max(5.0, 2.6 + 4.0 * max(1, len(scales))), 3.1 + 0.19 * max(1, len(rows)))
+    with plots.style():
+        fig = plots.canvas(max(5.0, 2.6 + 4.0 * max(1, len(scales))), 3.1 + 0.19 * max(1, len(rows)))
         fig.suptitle(_title(claim, mine), fontsize=11, x=0.01, ha="left")
         if not scales:
             fig.subplots().set_axis_off()
@@ -166,7 +166,7 @@ def _grid(axes: Axes, worlds: pd.DataFrame, rows: Sequence[tuple[str, str]], lab
     axes.tick_params(length=0)
     for number in range(1, len(rows)):
         if rows[number][0] != rows[number - 1][0]:
-            axes.axhline(number - 0.5, color=figures.GREY, lw=0.8)
+            axes.axhline(number - 0.5, color=plots.GREY, lw=0.8)
     axes.set_xlabel("worlds, from the smallest difference to the largest", fontsize=8.5)
 
 

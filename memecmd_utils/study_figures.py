@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from memecmd_utils.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.hub_cures import CENTRING, CSLS, INVERTED, NONE
+from memecmd_utils.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 
 _MARKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "D"), (PURPLE, "^"))
 _CURES = {NONE: (GREY, "-"), CENTRING: (GREEN, "-."), CSLS: (BLUE, "--"), INVERTED: (RED, ":")}

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from memecmd_utils.figures import BLUE, GREY, ORANGE, canvas, style
+from memecmd_utils.plots import BLUE, GREY, ORANGE, canvas, style
 from memecmd_utils.template_filter import CM50_MEMES, TITLE_WAYS, last_places, measure, passing
 from memecmd_utils.template_schemas import TemplateInfo
 from memecmd_utils.template_settings import TemplateRule

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.figure import Figure
 
-from memecmd_utils.figures import BLUE, GREY, ORANGE, canvas, style
+from memecmd_utils.plots import BLUE, GREY, ORANGE, canvas, style
 from memecmd_utils.retrieval_figures import CHOSEN_BY
 from memecmd_utils.template_settings import MemeRetrieval
 from memecmd_utils.tuning_schedule import learning_rate

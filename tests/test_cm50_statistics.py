@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memecmd_utils import cm50_statistics, figures, paths, template_records
+from memecmd_utils import cm50_statistics, paths, plots, template_records
 from memecmd_utils.cm50_statistics import TokenCounter
 from memecmd_utils.template_schemas import MemeReading
 
@@ -50,7 +50,7 @@ def test_without_a_tokenizer_tokens_are_not_estimated():
 def test_no_readings_make_an_empty_table_and_a_figure():
     assert cm50_statistics.table([], MADE_UP)["texts"].tolist() == [0, 0, 0]
     assert cm50_statistics.label_counts([reading(1, unscored="refused")]).empty
-    assert len(figures.png_bytes(cm50_statistics.figure([], MADE_UP))) > 3000
+    assert len(plots.png_bytes(cm50_statistics.figure([], MADE_UP))) > 3000
 
 
 def test_labels_count_once_a_reading():

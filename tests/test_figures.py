@@ -10,14 +10,14 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image, ImageFont
 
-from memecmd_utils import figures, fonts
+from memecmd_utils import figures, fonts, plots
 
 KEYWORDS = {key: {"加班": 9, "摸鱼": 5, "开心": 2} for key in figures.DIMENSIONS}
 
 
 def pixels(fig: Figure) -> np.ndarray:
     buffer = io.BytesIO()
-    with figures.style():
+    with plots.style():
         fig.savefig(buffer, format="png", dpi=60)
     return np.asarray(Image.open(buffer).convert("RGB"))
 
@@ -36,7 +36,7 @@ def test_saved_bytes_are_equal_and_carry_no_date_or_version(tmp_path: Path) -> N
     written = []
     for folder in (tmp_path / "a", tmp_path / "b"):
         fig = figures.gate_trace("对话一", [0.2, 1.1, 0.4], [0.5, 0.5, 1.2], [False, True, False])
-        written.append(figures.save(fig, folder, "gate"))
+        written.append(plots.save(fig, folder, "gate"))
     assert [path.name for path in written[0]] == ["gate.png", "gate.pdf"]
     for first, second in zip(*written, strict=True):
         assert first.read_bytes() == second.read_bytes()
@@ -130,7 +130,7 @@ def test_words_of_the_figures_can_be_read_on_a_page() -> None:
         f"{kind} {what}": rng.normal(0, 1, 99) for kind in ("news", "role") for what in ("scores", "top1")
     }
     pictures = [Image.new("RGB", (390, 2600)) for _ in range(6)]
-    with figures.style():
+    with plots.style():
         cloud = figures.word_clouds(KEYWORDS)
         drawn = [cloud, figures.score_distributions(scores), figures.consistency_bars(consistency_frame())]
         cases = figures.case_studies(pictures, ["Greedy"] * 6)
@@ -240,12 +240,12 @@ def test_gate_trace_starts_at_turn_2() -> None:
 
 def test_show_gives_a_picture() -> None:
     figure = figures.threshold_curve(0.7, 0.2, 1.0)
-    shown = figures.show(figure)
+    shown = plots.show(figure)
     assert Image.open(io.BytesIO(shown.data)).format == "PNG"
 
 
 def test_what_is_saved_is_what_is_shown(tmp_path) -> None:
     figure = figures.threshold_curve(0.7, 0.2, 1.0)
-    shown = figures.save_and_show(figure, tmp_path, "curve")
-    assert shown.data == (tmp_path / "curve.png").read_bytes() == figures.show(figure).data
+    shown = plots.save_and_show(figure, tmp_path, "curve")
+    assert shown.data == (tmp_path / "curve.png").read_bytes() == plots.show(figure).data
     assert (tmp_path / "curve.pdf").exists()

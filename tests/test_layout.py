@@ -119,7 +119,6 @@ ACROSS_STAGES = {
     ("run_records", "tables"): "their type",
     ("answers", "results"): "intervals in words",
     ("study_pages", "judge_checks"): "the page prints the table of trust",
-    ("judge_calibration", "figures"): "the style of all figures",
     ("closing", "ground_truth_run"): "the page shows what was measured",
     ("retrieval_systems", "retrieval"): "the measured score is the one that places",
     ("retrieval_systems", "selection"): "an encoder is typed in one place",

@@ -254,7 +254,7 @@ def test_a_slip_in_a_solution_is_found() -> None:
     assert unknown_names("table.head(n)", notebook) == set()
     assert unknown_names("tabel.head(m)", notebook) == {"tabel", "m"}
     assert unknown_names("[k for k in table if (z := k)]\nf = lambda a: a + z", notebook) == set()
-    assert missing_functions("figures.save(table)\nfigures.gone(n)", notebook) == {"figures.gone"}
+    assert missing_functions("plots.save(table)\nfigures.gone(n)", notebook) == {"figures.gone"}
 
 
 def test_a_fence_without_blank_lines_is_found() -> None:

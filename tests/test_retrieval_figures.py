@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memecmd_utils import figures, meme_text_retrieval, retrieval_figures
+from memecmd_utils import meme_text_retrieval, plots, retrieval_figures
 
 PROFILE = made_up.profile()
 
@@ -39,7 +39,7 @@ def test_every_point_is_a_row_of_the_table() -> None:
         assert np.allclose(np.sort(ends, axis=1), here[["low", "high"]], atol=1e-9)
     legend = [text.get_text() for text in fig.legends[0].get_texts()]
     assert legend == ["Base", "Tuned, epoch by validation set", "Tuned, epoch by test set"]
-    assert figures.png_bytes(fig) == figures.png_bytes(retrieval_figures.recall_figure(frame))
+    assert plots.png_bytes(fig) == plots.png_bytes(retrieval_figures.recall_figure(frame))
 
 
 def test_only_what_was_computed_is_drawn() -> None:

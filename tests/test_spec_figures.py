@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from made_studies import sends_nothing, study
 
-from memecmd_utils import choice_study, figures, spec_curve, spec_figures
+from memecmd_utils import choice_study, plots, spec_curve, spec_figures
 from memecmd_utils.spec_curve import CLAIMS
 
 
@@ -24,7 +24,7 @@ def texts(fig) -> str:
 def test_every_claim_has_a_curve_above_its_choices(worlds, claim) -> None:
     fig = spec_figures.specification_curve(worlds, claim)
     told = worlds[(worlds["claim"] == claim) & worlds["state"].isin(list(spec_figures.STATES))]
-    assert CLAIMS[claim] in texts(fig) and figures.png_bytes(fig).startswith(b"\x89PNG")
+    assert CLAIMS[claim] in texts(fig) and plots.png_bytes(fig).startswith(b"\x89PNG")
     curves = fig.axes[: len(fig.axes) // 2]
     assert len(curves) == (2 if claim in (1, 2, 3, 5) else 1)
     lines = [axes.get_lines()[-2].get_ydata() for axes in curves]
@@ -73,7 +73,7 @@ def test_worlds_that_cannot_tell_are_counted_and_not_drawn(worlds) -> None:
     silent = worlds.assign(state="cannot tell")
     fig = spec_figures.specification_curve(silent, 7)
     assert "96 worlds over 8 dialogues, 96 of which cannot tell and are not drawn" in texts(fig)
-    assert figures.png_bytes(fig) and figures.png_bytes(spec_figures.specification_curve(worlds[:0], 1))
+    assert plots.png_bytes(fig) and plots.png_bytes(spec_figures.specification_curve(worlds[:0], 1))
 
 
 def test_the_figure_of_k_shows_the_table() -> None:
@@ -83,7 +83,7 @@ def test_the_figure_of_k_shows_the_table() -> None:
     repeats = of["share of memes that repeat"].get_lines()[0]
     assert repeats.get_ydata().tolist() == table["repeats"].tolist()
     assert "the run's, 3" in texts(fig) and len(fig.axes) == 4
-    assert figures.png_bytes(fig).startswith(b"\x89PNG")
+    assert plots.png_bytes(fig).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("settings", [{"graded": 0}, {"n_dialogues": 1}, sends_nothing()])
@@ -92,4 +92,4 @@ def test_the_figure_of_k_works_with_what_there_is(settings) -> None:
     fig = spec_figures.choice(table)
     unknown = [axes for axes in fig.axes if any(t.get_text() == "not known" for t in axes.texts)]
     assert len(unknown) == (4 if table.empty else int(table["mean grade"].isna().all()))
-    assert figures.png_bytes(fig)
+    assert plots.png_bytes(fig)

@@ -5,7 +5,7 @@ import pytest
 import study_world
 from PIL import Image
 
-from memecmd_utils import ablation, figures, hubness, study_figures
+from memecmd_utils import ablation, hubness, plots, study_figures
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +15,7 @@ def data():
 
 def ink(fig) -> float:
     """Share of the pixels that are not white."""
-    with Image.open(io.BytesIO(figures.png_bytes(fig))) as picture:
+    with Image.open(io.BytesIO(plots.png_bytes(fig))) as picture:
         return float((np.asarray(picture.convert("L")) < 250).mean())
 
 
@@ -77,5 +77,5 @@ def test_equal_tables_give_equal_bytes_and_settings_stay(data) -> None:
 
     before = dict(matplotlib.rcParams)
     counts = hubness.study(data).counts
-    assert figures.png_bytes(study_figures.hubs(counts)) == figures.png_bytes(study_figures.hubs(counts))
+    assert plots.png_bytes(study_figures.hubs(counts)) == plots.png_bytes(study_figures.hubs(counts))
     assert dict(matplotlib.rcParams) == before

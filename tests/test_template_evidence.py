@@ -3,7 +3,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memecmd_utils import figures, paths, template_evidence, template_filter, template_records
+from memecmd_utils import paths, plots, template_evidence, template_filter, template_records
 from memecmd_utils.template_evidence import NOTHING, candidate_rules, describe, evidence
 from memecmd_utils.template_settings import TemplateRule
 
@@ -157,7 +157,7 @@ def test_the_figure_says_how_many_are_inside(frame):
     fig = template_evidence.sizes_figure(found.templates)
     assert "of 6 templates inside" in fig.axes[0].get_title(loc="left")
     labels = [text.get_text() for text in fig.axes[0].get_yticklabels()]
-    assert "Big-Hat (no records)" in labels and len(figures.png_bytes(fig)) > 5000
+    assert "Big-Hat (no records)" in labels and len(plots.png_bytes(fig)) > 5000
     with pytest.raises(ValueError, match="validation set"):
         template_evidence.sizes_figure(found.templates.assign(sample=0))
 

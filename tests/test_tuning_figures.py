@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from memecmd_utils import figures, tuning_figures
+from memecmd_utils import plots, tuning_figures
 from memecmd_utils.template_settings import MemeRetrieval
 
 HISTORY = pd.DataFrame(
@@ -35,7 +35,7 @@ def test_both_selections_stand_in_the_history() -> None:
     labels = [line.get_label() for line in recall.lines]
     assert labels == ["CM50, validation", "epoch by validation set", "MemeCap", "epoch by test set"]
     assert [recall.lines[i].get_xdata()[0] for i in (1, 3)] == [1, 2]
-    assert figures.png_bytes(figure).startswith(b"\x89PNG")
+    assert plots.png_bytes(figure).startswith(b"\x89PNG")
 
 
 def test_without_a_test_set_only_validation_is_drawn() -> None:
