@@ -7,8 +7,8 @@ from memecmd_utils import (
     llm,
     news,
     promotion,
+    schemas,
     start_plan,
-    storage,
 )
 from memecmd_utils.dialogue_generation import Generated
 from memecmd_utils.runs import Run
@@ -30,9 +30,9 @@ def make(run: Run) -> Generated:
         )
         role = llm.run(work)
     promotion.note_vectors(run.folder, embedder)
-    storage.write_jsonl(run.write("scenarios.jsonl"), role.scenarios)
+    run.save(role.scenarios, schemas.Scenario)
     starts = [*map(cold_start.from_news, planned.news), *role.starts]
-    storage.write_jsonl(run.write("cold_starts.jsonl"), starts)
+    run.save(starts, schemas.ColdStart)
     with run.chat("generator", "dialogue_generation") as chat:
         return llm.run(
             dialogue_generation.generate(starts, chat, profile, run.folder, glosses, role.unfinished)

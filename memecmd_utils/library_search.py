@@ -74,7 +74,7 @@ class Library:
         """
         if self.run.profile.centring != "attribute":
             return dict.fromkeys(QUERY_FIELDS)
-        dialogues = storage.read_jsonl(self.run.read("dialogues.jsonl"), Dialogue)
+        dialogues = self.run.load(Dialogue)
         usable = [s for dialogue in dialogues for s in dialogue.summaries if not s.unscored]
         if len(usable) < 2:
             return dict.fromkeys(QUERY_FIELDS)
@@ -150,8 +150,8 @@ def open_library(run: Run, mode: str, asking: Run | None = None) -> Library:
             )
         stored = RecordedEmbedder(stored.embedder, run.read_dirs, None, "live")
     try:
-        memes = storage.read_parquet(run.read("memes.parquet"), Meme)
-        annotations = storage.read_parquet(run.read("annotations.parquet"), Annotation)
+        memes = run.load(Meme)
+        annotations = run.load(Annotation)
     except storage.StageOutputError as error:
         raise StageMissing(f"run {run.name!r} is of another version ({error}): make it anew") from error
     folder = run.write(library_index.FOLDER)

@@ -7,7 +7,6 @@ from memecmd_utils import (
     clip_models,
     memecap,
     retrieval_items,
-    storage,
     template_images,
     template_sources,
 )
@@ -27,8 +26,8 @@ def cm50_items(run: Run, split: Split | None = "validation") -> list[RetrievalIt
 
     Raises `DataMissing` where there is none.
     """
-    memes = storage.read_parquet(run.read("template_memes.parquet"), TemplateMeme)
-    readings = storage.read_parquet(run.read("readings.parquet"), MemeReading)
+    memes = run.load(TemplateMeme)
+    readings = run.load(MemeReading)
     wanted = [meme for meme in memes if split is None or meme.split == split]
     files = retrieval_items.files_below(template_images.folder_of(run.profile))
     return retrieval_items.of_readings(wanted, readings, files)

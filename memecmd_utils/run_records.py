@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from memecmd_utils import example_corpus, ground_truth, ground_truth_run, safety, schemas, storage, tables
+from memecmd_utils import example_corpus, ground_truth, ground_truth_run, safety, schemas, tables
 from memecmd_utils.runs import Run
 
 
@@ -35,19 +35,19 @@ class Records:
 
 def load(run: Run) -> Records:
     """Read the records of a run, each checked against its schema."""
-    memes = storage.read_parquet(run.read("memes.parquet"), schemas.Meme)
-    annotations = storage.read_parquet(run.read("annotations.parquet"), schemas.Annotation)
+    memes = run.load(schemas.Meme)
+    annotations = run.load(schemas.Annotation)
     memes, annotations = safety.releasable(memes, annotations)
-    dialogues = storage.read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
+    dialogues = run.load(schemas.Dialogue)
     return Records(
         memes=memes,
         annotations=annotations,
         dialogues=dialogues,
-        placements=storage.read_parquet(run.read("placements.parquet"), schemas.Placement),
-        ratings=storage.read_parquet(run.read("ratings.parquet"), schemas.Rating),
-        consistency=storage.read_parquet(run.read("consistency.parquet"), schemas.Consistency),
+        placements=run.load(schemas.Placement),
+        ratings=run.load(schemas.Rating),
+        consistency=run.load(schemas.Consistency),
         truth=ground_truth.of_run(run.profile, dialogues, memes),
-        candidates=storage.read_parquet(run.read("candidates.parquet"), schemas.Candidate),
+        candidates=run.load(schemas.Candidate),
         gates=json.loads(run.read("gates.json").read_text(encoding="utf-8")),
         title_glosses=title_glosses(run, dialogues),
     )
@@ -59,7 +59,7 @@ def title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, 
     if run.profile.news == "example":
         known = {("news", item.news_id): item.gloss for item in example_corpus.load_news()}
     if any(dialogue.kind == "role" for dialogue in dialogues):
-        scenarios = storage.read_jsonl(run.read("scenarios.jsonl"), schemas.Scenario)
+        scenarios = run.load(schemas.Scenario)
         known |= {("role", scenario.scenario_id): scenario.gloss for scenario in scenarios}
     found = {d.dialogue_id: known.get((d.kind, d.ref), "") for d in dialogues}
     return {name: gloss for name, gloss in found.items() if gloss}

@@ -1,13 +1,13 @@
 """A run: its profile, its folders, and the models it may use. What every notebook opens first."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from memecmd_utils import example_corpus, paths, profiles, storage
+from memecmd_utils import example_corpus, paths, profiles, schemas, storage
 from memecmd_utils.batch import BatchBackend
 from memecmd_utils.batch_jobs import is_free
 from memecmd_utils.budget import BATCH_DISCOUNT, Budget
@@ -25,6 +25,7 @@ from memecmd_utils.recordings import Recordings, TextCache
 from memecmd_utils.usage import added
 from memecmd_utils.vectors import Mode
 
+Record = TypeVar("Record", bound=schemas.Record)
 Role = Literal["generator", "annotator", "judge", "summariser"]
 BATCHED: tuple[Role, ...] = ("annotator", "judge")
 """Whose requests do not wait for each other's answers, as the turns of a dialogue do."""
@@ -68,6 +69,20 @@ REPORTED = {
 }
 """What stages write into its report, beside their executed notebooks."""
 WRITTEN_BY = {name: stage for stage, names in OUTPUTS.items() for name in names if "*" not in name}
+RECORDS = {
+    "Meme": "memes.parquet",
+    "Annotation": "annotations.parquet",
+    "Scenario": "scenarios.jsonl",
+    "ColdStart": "cold_starts.jsonl",
+    "Dialogue": "dialogues.jsonl",
+    "Candidate": "candidates.parquet",
+    "Placement": "placements.parquet",
+    "Rating": "ratings.parquet",
+    "Consistency": "consistency.parquet",
+    "TemplateMeme": "template_memes.parquet",
+    "MemeReading": "readings.parquet",
+}
+"""The file of a run that holds the records of each schema (`Run.load`, `Run.save`)."""
 
 
 @dataclass
@@ -96,6 +111,34 @@ class Run:
         raise StageMissing(
             f"{name} of run {self.name!r} is not there: run {first} first (or `make reproduce`)"
         )
+
+    def load(self, schema: type[Record]) -> list[Record]:
+        """All records of a schema from a stage before; `StageMissing` names the notebook to run first."""
+        path = self.read(RECORDS[schema.__name__])
+        reader = storage.read_parquet if path.suffix == ".parquet" else storage.read_jsonl
+        return reader(path, schema)
+
+    def save(self, rows: Iterable[Record], schema: type[Record]) -> Path:
+        """Write all records of one schema, which may be none, where `load` of a later stage finds them."""
+        path = self.write(RECORDS[schema.__name__])
+        if path.suffix == ".parquet":
+            storage.write_parquet(path, rows, schema)
+        else:
+            storage.write_jsonl(path, rows)
+        return path
+
+    def save_json(self, name: str, values: Any) -> Path:
+        """Write what is no record (`gates.json`, `judge_checks.json`, ...) into the run's folder."""
+        storage.write_json(self.write(name), values)
+        return self.write(name)
+
+    def save_arrays(self, name: str, **arrays: Any) -> Path:
+        """Write named NumPy arrays into one `.npz` file of the run's folder."""
+        import numpy as np
+
+        with storage.atomic_path(self.write(name)) as part:
+            np.savez(part, **arrays)
+        return self.write(name)
 
     @property
     def borrowed(self) -> list[str]:

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from memecmd_utils import ground_truth, promotion, retrieval_systems, schemas, seeds, storage
+from memecmd_utils import ground_truth, promotion, retrieval_systems, schemas, seeds
 from memecmd_utils.ground_truth import GroundTruth
 from memecmd_utils.profiles import Profile
 from memecmd_utils.retrieval_systems import Query
@@ -104,9 +104,9 @@ class StudyData:
 
 def load(run: Run, truth: GroundTruth | None = None) -> StudyData:
     """Read what a run has made so far; `truth`, if it was read before. Without ground truth that is empty."""
-    dialogues = storage.read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
-    memes = {m.meme_id: m for m in storage.read_parquet(run.read("memes.parquet"), schemas.Meme)}
-    annotations = storage.read_parquet(run.read("annotations.parquet"), schemas.Annotation)
+    dialogues = run.load(schemas.Dialogue)
+    memes = {m.meme_id: m for m in run.load(schemas.Meme)}
+    annotations = run.load(schemas.Annotation)
     names = dict.fromkeys([run.profile.embedder, run.profile.consistency_embedder])
     embedders = {name: run.embedder(name) for name in names}
 
@@ -120,7 +120,7 @@ def load(run: Run, truth: GroundTruth | None = None) -> StudyData:
 
     usable = [a for a in annotations if a.usable]
     truth = truth or ground_truth.of_run(run.profile, dialogues, list(memes.values()))
-    placements = storage.read_parquet(run.read("placements.parquet"), schemas.Placement)
+    placements = run.load(schemas.Placement)
     n_all, dialogues = len(dialogues), sample(dialogues, len(usable), run.profile.seed)
     if len(dialogues) < n_all:
         kept = {d.dialogue_id for d in dialogues}

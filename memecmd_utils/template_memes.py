@@ -167,6 +167,6 @@ def write(run: Run, memes: Sequence[TemplateMeme], readings: Iterable[MemeReadin
     for reading in readings:
         if reading.meme_id in known and not (reading.unscored and reading.meme_id in last):
             last[reading.meme_id] = reading
-    storage.write_parquet(run.write("template_memes.parquet"), memes, TemplateMeme)
-    storage.write_parquet(run.write("readings.parquet"), last.values(), MemeReading)
+    run.save(memes, TemplateMeme)
+    run.save(last.values(), MemeReading)
     return list(last.values())
