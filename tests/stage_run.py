@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,19 @@ def memes(count: int) -> list[schemas.Meme]:
         )
         for number in range(1, count + 1)
     ]
+
+
+def command(
+    root: Path, *arguments: str, profile: str = "example", settings: str = "", launcher: Sequence[str] = (),
+    **more: str,
+):  # fmt: skip
+    """Run a command of the package in the project `root`, without anybody's key."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
+    environment |= {"MEMECMD_ROOT": str(root), "PROFILE": profile, "SET": settings, **more}
+    return subprocess.run(
+        [*launcher, sys.executable, "-m", "memecmd_utils", *arguments],
+        env=environment, cwd=root, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
 
 
 # --- the process that is killed ---------------------------------------------------------------------

@@ -3,27 +3,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from made_grades import NAME, grade, mark
 from made_up import dialogue, meme, placement, profile
 
-from memecmd_utils import ground_truth, paths, schemas
+from memecmd_utils import ground_truth, paths
 from memecmd_utils.ground_truth import GroundTruth
 from memecmd_utils.storage import StageOutputError
-
-NAME = "news-made-1"
-
-
-def mark(
-    turn: int, marker: str, send: bool, best: tuple[str, ...] = ("m1",), name: str = NAME
-) -> schemas.Mark:
-    return schemas.Mark(
-        dialogue_id=name, turn=turn, marker=marker, send=send, best=list(best), source="authored"
-    )
-
-
-def grade(turn: int, meme_id: str, grader: str, value: int, name: str = NAME) -> schemas.Grade:
-    return schemas.Grade(
-        dialogue_id=name, turn=turn, meme_id=meme_id, grader=grader, grade=value, source="authored"
-    )
 
 
 def test_grades_of_both_graders_are_summed_and_a_missing_one_is_an_error() -> None:

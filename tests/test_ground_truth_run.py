@@ -3,8 +3,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from made_grades import grade, mark
 from made_up import annotation, dialogue, meme, placement, profile, vectors
-from test_ground_truth import grade, mark
 
 from memecmd_utils import ground_truth, ground_truth_run, retrieval_systems
 from memecmd_utils.embedding import RecordedEmbedder

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import tunable_clip
+from made_references import row
 from PIL import Image
-from test_memecap import row
 
 from memecmd_utils import (
     clip_search,

@@ -2,26 +2,13 @@ import gzip
 import json
 
 import pytest
+from made_references import row
 
 from memecmd_utils import memecap, paths
 from memecmd_utils.memecap import MemeCapError
 from memecmd_utils.template_source_list import SOURCES, lacking
 
 REAL = paths.root.parent / "shared" / "corpora" / "memecap"
-
-
-def row(name: str = "a1", **changes) -> dict:
-    """A made-up record in the form of the source."""
-    return {
-        "category": "memes",
-        "img_captions": [f"a drawn cat in {name}"],
-        "meme_captions": [f"{name} is tired.", f"{name} wants the weekend."],
-        "title": f"Title of {name}",
-        "url": f"https://example.org/{name}.png",
-        "img_fname": f"memes_{name}.png",
-        "metaphors": [{"metaphor": "cat", "meaning": "the poster"}],
-        "post_id": name,
-    } | changes
 
 
 def written(folder, rows, name: str = "memes-test.json"):

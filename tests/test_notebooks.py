@@ -2,17 +2,14 @@
 
 import http.server
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from PIL import Image, ImageDraw
+from stage_run import command
 
 from memecmd_utils import paths, release_check, tracked
 
@@ -37,18 +34,6 @@ def checkout(tmp_path):
     for name in ("example", "profiles", "paper"):
         (root / "data" / name).symlink_to(paths.data / name)
     return root
-
-
-def command(
-    root: Path, *arguments: str, profile: str = "example", settings: str = "", launcher: Sequence[str] = (),
-    **more: str,
-):  # fmt: skip
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
-    environment |= {"MEMECMD_ROOT": str(root), "PROFILE": profile, "SET": settings, **more}
-    return subprocess.run(
-        [*launcher, sys.executable, "-m", "memecmd_utils", *arguments],
-        env=environment, cwd=root, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
 
 
 def run_all(root: Path, **options: str) -> str:

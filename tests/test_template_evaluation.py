@@ -6,9 +6,9 @@ import made_matches
 import made_surveys
 import pytest
 from fault_server import FaultServer, Options
+from made_references import row
 from made_templates import TEMPLATES, record, write_cm50
 from PIL import Image
-from test_memecap import row
 
 from memecmd_utils import (
     clip_models,

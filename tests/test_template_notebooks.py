@@ -13,10 +13,10 @@ import pandas as pd
 import peak_memory
 import pytest
 from made_readings import FIVE, STEPS
+from made_references import row
 from made_templates import TEMPLATES, record, world, write_cm50, write_source
 from PIL import Image
-from test_memecap import row
-from test_notebooks import command
+from stage_run import command
 from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils import paths, release_check, storage
