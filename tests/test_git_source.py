@@ -26,7 +26,6 @@ def test_the_wanted_folders_of_an_older_commit_come_whole(tmp_path) -> None:
     assert sorted(name for name, *_ in seen) == sorted(ODD)
     assert [(n, total) for _, n, total in seen] == [(n, len(ODD)) for n in range(len(ODD))]
     assert git_source.head(target) == commit and git_source.is_ours(target)
-    assert git_source.tree(target) == git(home, "rev-parse", f"{commit}^{{tree}}").strip()
     # What nobody wants was never fetched: neither the other folder's pictures nor the history.
     missing = git(target, "rev-list", "--objects", "--missing=print", commit).splitlines()
     assert sum(line.startswith("?") for line in missing) == 4
@@ -101,9 +100,9 @@ def test_killed_at_any_moment_it_ends_the_same(tmp_path) -> None:
 
 def test_errors_say_what_to_do(tmp_path, monkeypatch) -> None:
     url, commit, _ = repository(tmp_path, {"a": 1})
-    with pytest.raises(LibraryError, match="does not have this commit; correct it"):
+    with pytest.raises(LibraryError, match="does not have this commit; correct the one"):
         git_source.fetch(url, "0" * 40, tmp_path / "t1")
-    with pytest.raises(LibraryError, match="there is no such repository; correct `url`"):
+    with pytest.raises(LibraryError, match="there is no such repository; correct its address"):
         git_source.fetch((tmp_path / "none").as_uri(), commit, tmp_path / "t2")
     with pytest.raises(LibraryError, match=r"no connection .*Run again later"):
         git_source.fetch("http://127.0.0.1:9/x.git", commit, tmp_path / "t3")
