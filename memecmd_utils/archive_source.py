@@ -3,9 +3,10 @@
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+
+from tqdm.auto import tqdm
 
 from memecmd_utils import images, storage
 
@@ -27,13 +28,11 @@ class Unpacked(NamedTuple):
     """No images, by name or by content."""
 
 
-def unpack(
-    archive: Path, folder: Path, track: Callable[[list], Iterable] = lambda entries: entries
-) -> Unpacked:
+def unpack(archive: Path, folder: Path) -> Unpacked:
     """Unpack the images of `archive` below `folder`, each whole or not at all; go on where a call was killed.
 
-    `track` wraps the list of entries, as `tqdm` does. Raises `LibraryError` for a file that is no archive,
-    an entry that leads out of the folder, a password, a broken entry, or more than the caps of this module.
+    Raises `images.LibraryError` for a file that is no archive, an entry that leads out of the folder, a
+    password, a broken entry, or more than the caps of this module.
     """
     if not archive.is_file():
         raise images.LibraryError(
@@ -43,7 +42,7 @@ def unpack(
         with zipfile.ZipFile(archive) as source:
             entries = _checked(source.infolist(), archive.name)
             counts = {"written": 0, "kept": 0, "skipped": 0}
-            for entry in track(entries):
+            for entry in tqdm(entries, desc=archive.name, unit="file"):
                 counts[_one(source, entry, folder, archive.name)] += 1
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise images.LibraryError(

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 import pandas as pd
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from tqdm.auto import tqdm
 
 from memecmd_utils import archive_source, git_source, images, paths, profiles, storage
 
@@ -37,6 +36,7 @@ MEME_KINDS = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 """Endings of ImgFlip575K's files of memes; of two files of one template the first of these is read."""
 ABOUT = "50_template_info.json"
 """CM50's file of what its templates mean."""
+MEME_FILES = tuple(f"{place}/*{kind}" for place in ("dataset/memes", "memes") for kind in MEME_KINDS)
 _FLAT = ("statistics.json", "templates.json", "popular_100_memes.csv", "templates/*.json", "templates/img/*")
 _POINTER = b"version https://git-lfs"
 _CHANGED = "changed since it was fetched"
@@ -87,13 +87,7 @@ def bring(
         files, sha256 = checksum(folder)
         if sha256 == row.get("sha256"):
             return State("already whole", commit, files, sha256)
-    with tqdm(desc=folder.name, unit="folder") as bar:
-
-        def progress(name: str, done: int, total: int) -> None:
-            bar.total, bar.n = total, done
-            bar.set_postfix_str(name)
-
-        git_source.fetch(url, commit, folder, want, skip, progress)
+    git_source.fetch(url, commit, folder, want, skip)
     return State("fetched", commit, *checksum(folder))
 
 
@@ -181,39 +175,6 @@ class LibrarySource(BaseModel):
         return self.name.split("/")[1]
 
 
-class Fetched(NamedTuple):
-    """What is there of a source after `fetch`."""
-
-    source: LibrarySource
-    folder: Path
-    state: Literal["fetched", "already whole", "taken as it is"]
-    commit: str
-    """Empty where the folder was the user's own and no clone."""
-    files: int
-    sha256: str
-    """Over the sorted list of paths and their SHA-256."""
-    unpacked: archive_source.Unpacked | None = None
-
-    def text(self) -> str:
-        """One line for the terminal, and a second one where images are still missing."""
-        at = f" at {self.commit[:12]}" if self.commit else ""
-        lines = [
-            f"{self.source.name}{at}: {self.state}, {self.files:,} files, sha256 {self.sha256[:12]}, "
-            f"licence: {self.source.licence}"
-        ]
-        if self.unpacked:
-            new, kept, skipped = self.unpacked
-            lines.append(
-                f"  archive: {new:,} images unpacked, {kept:,} were there, {skipped:,} other entries left out"
-            )
-        elif self.source.archive and not (self.folder / UNPACKED).is_dir():
-            lines.append(
-                f"  its images are not in the repository: download {self.source.archive} and run "
-                "make library-sources ZIP=path/to/it"
-            )
-        return "\n".join(lines)
-
-
 def library_list() -> list[LibrarySource]:
     """The sources in `data/library_sources.yaml`; `images.LibraryError` names what is wrong there."""
     path = paths.data / "library_sources.yaml"
@@ -226,7 +187,7 @@ def library_list() -> list[LibrarySource]:
         raise images.LibraryError(f"{path.name}: {error}") from error
 
 
-def fetch_library(archive: Path | None = None) -> list[Fetched]:
+def fetch_library(archive: Path | None = None) -> dict[str, State]:
     """Fetch all listed sources into `data/raw/sources`, unpack `archive`, print and write down what is there.
 
     Raises `images.LibraryError` with what to do; the rows of the sources before it are written.
@@ -234,35 +195,28 @@ def fetch_library(archive: Path | None = None) -> list[Fetched]:
     sources, table = library_list(), paths.data / RECORD
     if archive and not any(source.archive for source in sources):
         raise images.LibraryError("an archive is given, but no source in the list has its images in one")
-    found = []
+    states = {}
     for source in sources:
-        folder, unpacked = paths.raw / "sources" / source.folder, None
+        folder = paths.raw / "sources" / source.folder
         state = bring(source.name, source.url, folder, table, source.want, source.skip, source.commit)
+        more = ""
         if archive and source.archive:
-            unpacked = _unpack(archive.expanduser(), folder / UNPACKED)
+            new, kept, skipped = archive_source.unpack(archive.expanduser(), folder / UNPACKED)
+            more = f"\n  archive: {new:,} images unpacked, {kept:,} were there, "
+            more += f"{skipped:,} other entries left out"
             state = State(*state[:2], *checksum(folder))
+        elif source.archive and not (folder / UNPACKED).is_dir():
+            more = f"\n  its images are not in the repository: download {source.archive} and run "
+            more += "make library-sources ZIP=path/to/it"
         write_row(table, source.name, source.url, source.licence, IMAGES_FOR, *state[1:])
-        found.append(Fetched(source, folder, *state, unpacked))
-        print(found[-1].text())
-    return found
-
-
-def _unpack(archive: Path, folder: Path) -> archive_source.Unpacked:
-    def track(entries: list) -> tqdm:
-        return tqdm(entries, desc=archive.name, unit="file")
-
-    return archive_source.unpack(archive, folder, track)
+        states[source.name] = state
+        at = f" at {state.commit[:12]}" if state.commit else ""
+        whole = f"{state.files:,} files, sha256 {state.sha256[:12]}"
+        print(f"{source.name}{at}: {state.state}, {whole}, licence: {source.licence}{more}")
+    return states
 
 
 # --- data sets of template memes -------------------------------------------------------------------
-
-
-class Part(NamedTuple):
-    """One thing that a data set must hold."""
-
-    words: str
-    patterns: tuple[str, ...]
-    """Any of these, relative to its folder."""
 
 
 class TemplateSource(NamedTuple):
@@ -275,7 +229,8 @@ class TemplateSource(NamedTuple):
     licence: str
     want: tuple[str, ...]
     """Names at the top level of the repository that are fetched (shell patterns)."""
-    holds: tuple[Part, ...]
+    holds: dict[str, tuple[str, ...]]
+    """What must be there: words, and patterns relative to its folder, of which any will do."""
     also: tuple[str, ...] = ()
     """Further files that are read where they are there, relative to its folder."""
     notes: str = ""
@@ -290,12 +245,7 @@ SOURCES: dict[str, TemplateSource] = {
             "schesa/ImgFlip575K_Dataset",
             "none stated; captions are by users of Imgflip",
             ("dataset", "README*"),
-            (
-                Part(
-                    "memes, one file a template",
-                    tuple(f"{place}/*{kind}" for place in ("dataset/memes", "memes") for kind in MEME_KINDS),
-                ),
-            ),
+            {"memes, one file a template": MEME_FILES},
             tuple(f"{place}{name}" for place in ("", "dataset/") for name in _FLAT),
         ),
         TemplateSource(
@@ -304,13 +254,14 @@ SOURCES: dict[str, TemplateSource] = {
             "Seefreem/meme_text_retrieval_p1",
             "Apache-2.0, as stated in the repository",
             ("data", "README*", "LICENSE*"),
-            (
-                Part(
-                    "the annotated validation set",
-                    ("**/*validation*.zip", "**/*validation*.json", "**/*validation*.json.gz"),
+            {
+                "the annotated validation set": (
+                    "**/*validation*.zip",
+                    "**/*validation*.json",
+                    "**/*validation*.json.gz",
                 ),
-                Part("what the templates mean", (f"**/{ABOUT}",)),
-            ),
+                "what the templates mean": (f"**/{ABOUT}",),
+            },
             ("**/*.json", "**/*.json.gz", "**/*.zip", "**/templates/**/*"),
         ),
         TemplateSource(
@@ -319,7 +270,7 @@ SOURCES: dict[str, TemplateSource] = {
             "eujhwang/meme-cap",
             "none stated",
             ("data", "README*", "LICENSE*"),
-            (Part("the test captions", ("**/memes*test*.json", "**/memes*test*.json.gz")),),
+            {"the test captions": ("**/memes*test*.json", "**/memes*test*.json.gz")},
             notes="its images are offered on its page and not in the repository",
         ),
         TemplateSource(
@@ -328,7 +279,7 @@ SOURCES: dict[str, TemplateSource] = {
             "UKPLab/emnlp2022-figmemes",
             "MIT-style for the repository; the data for non-commercial research only",
             ("data", "README*", "LICENSE*"),
-            (Part("the split tables", ("**/*_split.tsv",)),),
+            {"the split tables": ("**/*_split.tsv",)},
             notes="the memes come from a political board and can be offensive",
         ),
         TemplateSource(
@@ -337,7 +288,7 @@ SOURCES: dict[str, TemplateSource] = {
             "",
             "given out through a form, for non-commercial research only",
             (),
-            (Part("the labels", ("**/*.tsv", "**/*.csv", "**/*.json")),),
+            {"the labels": ("**/*.tsv", "**/*.csv", "**/*.json")},
             notes="ask for them with the form that the page of UKPLab/emnlp2022-figmemes links to",
         ),
     )
@@ -369,7 +320,7 @@ class Found(NamedTuple):
 def what_to_give(name: str) -> str:
     """Which repository, which files and which key of `SET=` bring a data set; `KeyError` for another name."""
     source = SOURCES[name]
-    parts = "; ".join(f"{part.words} ({' or '.join(part.patterns)})" for part in source.holds)
+    parts = _listed(source.holds)
     if source.repository:
         place = _shown(paths.raw / "templates" / name)
         how = f'Clone {HOST}{source.repository} and give its folder: SET="{name}=FOLDER", or put it into '
@@ -399,15 +350,6 @@ def find(
         else:
             found[name] = _fetched(source, folder, may_fetch() if fetch is None else fetch, silent)
     return found
-
-
-def require(found: Mapping[str, Found], *names: str) -> dict[str, Path]:
-    """Paths of the data sets `names`, or of all; `SourceError` says of each missing one what to do."""
-    wanted = {name: found[name] for name in names or found}
-    missing = [one.text() for one in wanted.values() if one.path is None]
-    if missing:
-        raise SourceError("\n".join(missing))
-    return {name: one.path for name, one in wanted.items() if one.path is not None}
 
 
 def table(found: Mapping[str, Found]) -> pd.DataFrame:
@@ -502,11 +444,18 @@ def _shown(path: Path) -> str:
 def lacking(source: TemplateSource, path: Path) -> str:
     """What a folder or a single file does not hold, in words; empty where everything is there."""
     if path.is_file():
-        names = [pattern.rpartition("/")[2] for part in source.holds for pattern in part.patterns]
+        names = [pattern.rpartition("/")[2] for pattern in _patterns(source)]
         there = any(path.match(name) for name in names) and _is_content(path)
         return "" if there else " or ".join(dict.fromkeys(names))
-    without = [p for p in source.holds if not any(map(_is_content, files_of(p.patterns, path)))]
-    return "; ".join(f"{part.words} ({' or '.join(part.patterns)})" for part in without)
+    return _listed({w: p for w, p in source.holds.items() if not any(map(_is_content, files_of(p, path)))})
+
+
+def _listed(holds: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{words} ({' or '.join(patterns)})" for words, patterns in holds.items())
+
+
+def _patterns(source: TemplateSource) -> list[str]:
+    return [pattern for patterns in source.holds.values() for pattern in patterns]
 
 
 def files_of(patterns: Iterable[str], folder: Path) -> list[Path]:
@@ -520,9 +469,7 @@ def read_of(name: str, path: Path) -> list[Path]:
     """All files of a data set that are read, at its folder or single file; `KeyError` for another name."""
     if path.is_file():
         return [path]
-    source = SOURCES[name]
-    needed = (pattern for part in source.holds for pattern in part.patterns)
-    return files_of([*needed, *source.also], path)
+    return files_of([*_patterns(SOURCES[name]), *SOURCES[name].also], path)
 
 
 def _is_content(path: Path) -> bool:

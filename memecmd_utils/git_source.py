@@ -6,8 +6,10 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+from tqdm.auto import tqdm
 
 from memecmd_utils import images
 
@@ -64,14 +66,12 @@ def fetch(
     folder: Path,
     want: Sequence[str] = ("*",),
     skip: Sequence[str] = (),
-    progress: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> None:
     """Bring the entries of `commit` at the top level that match `want` and not `skip` into `folder`.
 
     Patterns are those of a shell. Pictures come folder by folder, so a fetch that was killed goes on where it
-    was; `progress` gets each folder's name, its number from 0 and how many there are. At the end every
-    file is as the commit has it. Raises `LibraryError` saying what to do: no git, no connection, no such
-    commit, disk full.
+    was. At the end every file is as the commit has it. Raises `images.LibraryError` saying what to do: no
+    git, no connection, no such commit, disk full.
     """
     if not COMMIT.fullmatch(commit):
         raise images.LibraryError(f"{commit!r} is no commit: 40 hex digits are needed")
@@ -93,10 +93,9 @@ def fetch(
         # An empty selection first: nothing is fetched until the folders are asked for one by one.
         _select(folder, [])
         _git(folder, "checkout", "--quiet", "--force", "--detach", commit, where=url)
-    for number in range(len(names)):
-        progress(names[number], number, len(names))
-        if not (folder / names[number]).exists() or number == len(names) - 1:
-            _select(folder, names[: number + 1])
+    for number, name in enumerate(tqdm(names, desc=folder.name, unit="folder"), start=1):
+        if not (folder / name).exists() or number == len(names):
+            _select(folder, names[:number])
             # Brings the pictures of this folder in one request, and gives back what was cut off or changed.
             _git(folder, "read-tree", "--reset", "-u", "HEAD", where=url)
 

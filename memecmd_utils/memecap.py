@@ -1,5 +1,6 @@
 """MemeCap (Hwang and Shwartz, 2023): memes with captions that people wrote, the references of Table 10."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -16,7 +17,7 @@ FILES = ("memes-test.json", "data/memes-test.json", "memes_test_dev.json.gz")
 of these is there, others are looked for, as `datasets` has them."""
 WHERE = (
     "set memecap to the file memes-test.json of eujhwang/meme-cap, or to a folder with one of "
-    + ", ".join((*FILES, *datasets.SOURCES["memecap"].holds[0].patterns))
+    + ", ".join((*FILES, *itertools.chain(*datasets.SOURCES["memecap"].holds.values())))
 )
 IMAGES = (".png", ".jpg", ".jpeg")
 """What the paper's retrieval code reads; a record with another picture is left out there."""

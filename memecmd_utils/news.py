@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from memecmd_utils import (
     errors,
@@ -49,6 +49,7 @@ COLUMNS = (
     "kept", "duplicates", "left_out", "reason", "terms", "language",
 )  # fmt: skip
 WRITE = "write topic=URL, or name one YAML file such as data/feeds.yaml"
+FEED_KEYS = f"a feed has url, name, terms, language; the topics are {', '.join(schemas.TOPICS)}"
 
 
 class NewsError(errors.MemecmdError, ValueError):
@@ -68,6 +69,16 @@ class Feed(BaseModel):
     """Licence or terms of use as the list's author understood them; it goes with every item."""
     language: str = ""
     """BCP 47, such as zh-CN or zh-TW."""
+
+    @field_validator("url")
+    @classmethod
+    def _can_be_asked(cls, url: str) -> str:
+        if "://" in url and not http_client.host_of(url):
+            raise ValueError(
+                "an address begins with http:// or https://, names a host, and holds no user and password: "
+                "it is written to the records"
+            )
+        return url
 
     @property
     def is_file(self) -> bool:
@@ -134,13 +145,10 @@ class Collection:
     items: list[CollectedItem]
     rows: list[dict[str, object]]
 
-    def per_topic(self) -> dict[str, int]:
-        """Items kept per topic, all six topics."""
-        return {topic: sum(item.topic == topic for item in self.items) for topic in schemas.TOPICS}
-
     def totals(self) -> str:
-        """Items per topic in words."""
-        return ", ".join(f"{topic} {n:,}" for topic, n in self.per_topic().items())
+        """Items kept per topic, all six topics, in words."""
+        counts = Counter(item.topic for item in self.items)
+        return ", ".join(f"{topic} {counts[topic]:,}" for topic in schemas.TOPICS)
 
 
 # --- the news of a profile ------------------------------------------------------------------------------
@@ -214,21 +222,30 @@ def collect_for(profile: profiles.Profile) -> str:
 # --- the list of feeds -------------------------------------------------------------------------------
 
 
-def split_feed(feed: str) -> tuple[str, str]:
-    """Split `topic=URL`; the topic must be one of the six."""
-    topic, equals, url = feed.partition("=")
-    if not equals or topic not in schemas.TOPICS:
-        raise NewsError(f"feed {feed!r}: {WRITE}; the topics are {', '.join(schemas.TOPICS)}")
-    return topic, url
-
-
 def read_feeds(entries: Sequence[str]) -> list[Feed]:
     """Feeds of the profile's key `feeds`: `[topic=URL, ...]`, or one path of a YAML file."""
     if not entries:
         raise NewsError(f"news: feeds needs the key `feeds`: {WRITE}")
     if (path := list_file(entries)) is not None:
-        return read_feed_file(path)
-    return _checked([dict(zip(("topic", "url"), split_feed(entry), strict=True)) for entry in entries])
+        rows = _rows_of_file(path)
+    else:
+        rows = [dict(zip(("topic", "url"), entry.partition("=")[::2], strict=True)) for entry in entries]
+    feeds: dict[str, Feed] = {}
+    for row in rows:
+        try:
+            feed = Feed.model_validate(row)
+        except ValidationError as error:
+            first = error.errors()[0]
+            shown = str(row.get("url") or row).rpartition("@")[2]  # what stands before it may be a password
+            raise NewsError(
+                f"feed {shown!r}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {WRITE}; {FEED_KEYS}"
+            ) from None
+        if feed.url in feeds:
+            raise NewsError(f"feed {feed.url} stands twice in the list")
+        feeds[feed.url] = feed
+    if not feeds:
+        raise NewsError(f"the list of feeds is empty; {WRITE}")
+    return list(feeds.values())
 
 
 def list_file(entries: Sequence[str]) -> Path | None:
@@ -238,7 +255,7 @@ def list_file(entries: Sequence[str]) -> Path | None:
     return None
 
 
-def read_feed_file(path: Path) -> list[Feed]:
+def _rows_of_file(path: Path) -> list[dict]:
     """Feeds of a YAML file: a mapping of topics to lists of {url, name, terms, language}."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -246,55 +263,10 @@ def read_feed_file(path: Path) -> list[Feed]:
         raise NewsError(f"feeds: {path} is not there; {WRITE}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise NewsError(f"feeds: {path.name} is not YAML: {error}") from error
-    if not isinstance(values, dict) or not all(isinstance(rows, list) for rows in values.values()):
-        raise NewsError(f"feeds: {path.name} must map topics ({', '.join(schemas.TOPICS)}) to lists of feeds")
-    rows = []
-    for topic, feeds in values.items():
-        for feed in feeds:
-            if not isinstance(feed, dict) or "topic" in feed:
-                raise NewsError(
-                    f"feeds: {path.name}, {topic}: a feed has url, name, terms, language; got {feed!r}"
-                )
-            rows.append({"topic": topic, **feed})
-    return _checked(rows)
-
-
-def _checked(rows: Sequence[dict]) -> list[Feed]:
-    feeds: list[Feed] = []
-    seen: set[str] = set()
-    for row in rows:
-        try:
-            feed = Feed.model_validate(row)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            known = ", ".join(key for key in Feed.model_fields if key != "topic")
-            raise NewsError(
-                f"feed {row.get('url', row)!r}: {where}: {first['msg']}; a feed has {known}; "
-                f"the topics are {', '.join(schemas.TOPICS)}"
-            ) from None
-        _check_address(feed)
-        if feed.url in seen:
-            raise NewsError(f"feed {feed.url} stands twice in the list")
-        seen.add(feed.url)
-        feeds.append(feed)
-    if not feeds:
-        raise NewsError(f"the list of feeds is empty; {WRITE}")
-    return feeds
-
-
-def _check_address(feed: Feed) -> None:
-    if feed.is_file:
-        return
-    try:
-        parts = urlsplit(feed.url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise NewsError(f"feed {feed.url!r}: {error}") from error
-    if parts.scheme not in ("http", "https") or not host:
-        raise NewsError(f"feed {feed.url!r}: the address must begin with http:// or https:// and name a host")
-    if "@" in parts.netloc:
-        raise NewsError(f"feed of {host}: leave user and password out, the address is written to the records")
+    lists = values.values() if isinstance(values, dict) else [None]
+    if not all(isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in lists):
+        raise NewsError(f"feeds: {path.name} must map topics to lists of feeds; {FEED_KEYS}")
+    return [{**row, "topic": topic} for topic, rows in values.items() for row in rows]
 
 
 # --- collecting --------------------------------------------------------------------------------------
@@ -339,9 +311,7 @@ def compile_items(feeds: Sequence[Feed], folder: Path) -> Collection:
         if item.news_id not in ids and not seen.add(item.title, item.text, names[item.feed_url]):
             ids.add(item.news_id)
             kept.append(item)
-    per_feed = defaultdict(int)
-    for item in kept:
-        per_feed[item.feed_url] += 1
+    per_feed = Counter(item.feed_url for item in kept)
     rows = [_row(feed, state, per_feed[feed.url]) for feed, state in zip(feeds, states, strict=True)]
     return Collection(kept, rows)
 

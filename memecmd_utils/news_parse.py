@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from memecmd_utils import http_client
 
@@ -254,16 +255,9 @@ def normal_title(title: str, feed_name: str = "") -> str:
 
 
 def run_hashes(text: str) -> np.ndarray:
-    """64-bit hashes of all runs of `RUN` characters, in order; shape (len(text) - RUN + 1,), no salt."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.uint64)
-    if len(codes) < RUN:
-        return np.empty(0, dtype=np.uint64)
-    windows = np.lib.stride_tricks.sliding_window_view(codes, RUN)
-    powers = np.array([pow(0x9E3779B97F4A7C15, k, 2**64) for k in range(1, RUN + 1)], dtype=np.uint64)
-    mixed = (windows * powers).sum(axis=1, dtype=np.uint64)  # overflow is meant: arithmetic modulo 2^64
-    mixed ^= mixed >> np.uint64(31)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    return mixed ^ (mixed >> np.uint64(29))
+    """64-bit hashes of all runs of `RUN` characters, in order; shape (len(text) - RUN + 1,)."""
+    runs = [text[i : i + RUN] for i in range(len(text) - RUN + 1)]
+    return pd.util.hash_array(np.array(runs, dtype=object), categorize=False)
 
 
 def fingerprints(hashes: np.ndarray) -> np.ndarray:
@@ -282,9 +276,6 @@ class Seen:
         self._texts: list[str] = []
         self._n_prints: list[int] = []
         self._index: defaultdict[int, list[int]] = defaultdict(list)
-
-    def __len__(self) -> int:
-        return len(self._texts)
 
     def add(self, title: str, text: str, feed_name: str = "") -> str:
         """Keep an item and return ""; or say by what it equals a kept one: `title`, `text` or `near`."""

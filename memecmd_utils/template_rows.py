@@ -161,8 +161,7 @@ def dataset(folder: Path) -> Path:
 
 def meme_files(folder: Path) -> dict[str, Path]:
     """Template and file of memes at a folder of ImgFlip575K, or a single file; `RecordsMissing` without."""
-    memes = datasets.SOURCES["imgflip"].holds[0]
-    listed = [folder] if folder.is_file() else datasets.files_of(memes.patterns, folder)
+    listed = [folder] if folder.is_file() else datasets.files_of(datasets.MEME_FILES, folder)
     files: dict[str, Path] = {}
     for path in listed:
         kind = next((kind for kind in datasets.MEME_KINDS if path.name.endswith(kind)), None)
