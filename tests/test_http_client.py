@@ -64,51 +64,33 @@ def test_an_unchanged_feed_is_not_sent_again(site: FeedSite) -> None:
     assert failure(site, "/odd").status == "http error", "304 without a question"
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/hang", "time-out"),
-        ("/drip", "time-out"),
-        ("/headers", "time-out"),
-        ("/endless", "too big"),
-        ("/huge", "too big"),
-        ("/bomb", "too big"),
-        ("/deflated", "too big"),
-        ("/brotli", "not a feed"),
-        ("/torn", "unreachable"),
-        ("/circle", "redirect"),
-        ("/far/0", "redirect"),
-        ("/to-file", "redirect"),
-        ("/to-ftp", "redirect"),
-        ("/nowhere", "redirect"),
-        ("/to-login", "redirect"),
-        ("/gone", "http error"),
-        ("/ill", "http error"),
-        ("/nothing", "http error"),
-    ],
-)
-def test_harm_is_bounded(site: FeedSite, path: str, status: str) -> None:
-    site.pages |= {
-        "/hang": Page(site.hang),
-        "/drip": Page(site.drip),
-        "/headers": Page(site.drip_headers, early=True),
-        "/endless": Page(site.endless),
-        "/huge": Page(b"x" * 100_001),
-        "/bomb": Page(bomb(64), Content_Encoding="gzip"),
-        "/deflated": Page(bomb(64, "deflate"), Content_Encoding="deflate"),
-        "/brotli": Page(b"x", Content_Encoding="br"),
-        "/torn": Page(lambda handler: handler.wfile.write(b"<rss>"), Content_Length="5000"),
-        "/circle": Page(code=302, Location="/circle2"),
-        "/circle2": Page(code=302, Location="/circle"),
-        **{f"/far/{i}": Page(code=302, Location=f"/far/{i + 1}") for i in range(9)},
-        "/to-file": Page(code=302, Location="file:///etc/hostname"),
-        "/to-ftp": Page(code=302, Location="ftp://a.b/"),
-        "/nowhere": Page(code=302),
-        "/to-login": Page(code=302, Location="http://me:word@127.0.0.1/"),
-        "/gone": Page(code=410),
-        "/ill": Page(code=500),
-        "/nothing": Page(code=204),
-    }
+HARM = {
+    "/hang": ("time-out", lambda site: Page(site.hang)),
+    "/drip": ("time-out", lambda site: Page(site.drip)),
+    "/headers": ("time-out", lambda site: Page(site.drip_headers, early=True)),
+    "/endless": ("too big", lambda site: Page(site.endless)),
+    "/huge": ("too big", lambda site: Page(b"x" * 100_001)),
+    "/bomb": ("too big", lambda site: Page(bomb(64), Content_Encoding="gzip")),
+    "/deflated": ("too big", lambda site: Page(bomb(64, "deflate"), Content_Encoding="deflate")),
+    "/brotli": ("not a feed", lambda site: Page(b"x", Content_Encoding="br")),
+    "/torn": ("unreachable", lambda site: Page(lambda it: it.wfile.write(b"<rss>"), Content_Length="5000")),
+    "/circle": ("redirect", lambda site: Page(code=302, Location="/circle2")),
+    "/far/0": ("redirect", lambda site: Page(code=302, Location="/far/1")),
+    "/to-file": ("redirect", lambda site: Page(code=302, Location="file:///etc/hostname")),
+    "/to-ftp": ("redirect", lambda site: Page(code=302, Location="ftp://a.b/")),
+    "/nowhere": ("redirect", lambda site: Page(code=302)),
+    "/to-login": ("redirect", lambda site: Page(code=302, Location="http://me:word@127.0.0.1/")),
+    "/gone": ("http error", lambda site: Page(code=410)),
+    "/ill": ("http error", lambda site: Page(code=500)),
+    "/nothing": ("http error", lambda site: Page(code=204)),
+}
+
+
+@pytest.mark.parametrize("path", HARM)
+def test_harm_is_bounded(site: FeedSite, path: str) -> None:
+    status, page = HARM[path]
+    site.pages = {path: page(site), "/circle2": Page(code=302, Location="/circle")}
+    site.pages |= {f"/far/{i}": Page(code=302, Location=f"/far/{i + 1}") for i in range(1, 9)}
     assert failure(site, path).status == status
     most = {"/torn": 3, "/ill": 3}.get(path, 1)
     assert site.asked(path) == most, "only what may mend itself is tried again"
@@ -121,12 +103,6 @@ def test_a_busy_server_is_given_time(site: FeedSite) -> None:
     begun = time.monotonic()
     assert fetch(site, "/wait", Limits(delay_s=0, max_wait_s=2, backoff_s=0.01)).code == 200
     assert time.monotonic() - begun >= 1, "Retry-After is waited for"
-
-
-def test_who_asks_for_a_long_wait_gets_it(site: FeedSite) -> None:
-    site.pages["/feed"] = Page(code=429, Retry_After="3600")
-    error = failure(site, "/feed")
-    assert (error.http_code, error.wait_s, site.asked("/feed")) == (429, 3600, 1)
 
 
 @pytest.mark.parametrize(
@@ -243,26 +219,15 @@ def test_a_piece_is_never_longer_than_asked_for() -> None:
     assert [len(next(pieces)) for _ in range(5)] == [1000] * 5
 
 
-@pytest.mark.parametrize(
-    ("address", "public"),
-    [
-        ("8.8.8.8", True),
-        ("127.0.0.1", False),
-        ("198.18.0.1", False),
-        ("169.254.169.254", False),
-        ("100.64.0.1", False),
-        ("0.0.0.0", False),
-        ("224.0.0.1", False),
-        ("::1", False),
-        ("::ffff:127.0.0.1", False),
-        ("fe80::1%eth0", False),
-        ("fd00::1", False),
-        ("2606:4700::1111", True),
-        ("2002:7f00:1::", False),
-    ],
+PRIVATE = (
+    "127.0.0.1 198.18.0.1 169.254.169.254 100.64.0.1 0.0.0.0 224.0.0.1 ::1 ::ffff:127.0.0.1 fe80::1%eth0 "
+    "fd00::1 2002:7f00:1::"
 )
-def test_public_addresses(address: str, public: bool) -> None:
-    assert is_public(address) is public
+
+
+def test_public_addresses() -> None:
+    assert [address for address in PRIVATE.split() if is_public(address)] == []
+    assert is_public("8.8.8.8") and is_public("2606:4700::1111")
 
 
 def test_a_public_feed_does_not_lead_inside() -> None:
@@ -383,4 +348,4 @@ def test_a_file_without_rules_allows_all(text: str) -> None:
 def test_a_hostile_file_costs_little(text: str) -> None:
     begun = time.perf_counter()
     assert http_client.read_robots(text).can_fetch("https://a.b/" + "a" * 5000, "MemeCMD")
-    assert time.perf_counter() - begun < 2
+    assert time.perf_counter() - begun < 15, "minutes, were the names of other robots kept"

@@ -1,4 +1,3 @@
-import asyncio
 import csv
 import json
 import random
@@ -13,7 +12,7 @@ from feed_server import FeedSite, Page, atom, bomb, item, rss
 
 from memecmd_utils import news, paths, storage
 from memecmd_utils.http_client import Limits
-from memecmd_utils.news import CollectedItem, Collection, Feed, NewsError, collect, compile_items, read_feeds
+from memecmd_utils.news import CollectedItem, Feed, NewsError, collect, compile_items, read_feeds
 from memecmd_utils.profiles import Profile
 from memecmd_utils.schemas import TOPICS, NewsItem
 
@@ -107,12 +106,6 @@ def test_the_command_says_how_it_went(site: FeedSite) -> None:
         news.collect_for(Profile(name="p"))
 
 
-def test_the_topic_stands_before_the_address() -> None:
-    one, two = read_feeds(["sports=https://A.b/x?y=1", "health=feeds/saved.xml"])
-    assert (one.topic, one.url, one.host, one.is_file) == ("sports", "https://A.b/x?y=1", "a.b", False)
-    assert two.is_file and two.host == ""
-
-
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
@@ -151,15 +144,6 @@ def test_a_wrong_list_says_what_is_wrong(tmp_path: Path, text: str, message: str
     path.write_text(text, encoding="utf-8")
     with pytest.raises(NewsError, match=message):
         read_feeds([str(path)])
-
-
-def test_a_file_is_read_with_its_notes(tmp_path: Path) -> None:
-    path = tmp_path / "my.yaml"
-    path.write_text(
-        "games: [{url: 'https://a.b', name: 甲, terms: CC BY, language: zh-CN}]", encoding="utf-8"
-    )
-    (feed,) = read_feeds([str(path)])
-    assert (feed.topic, feed.name, feed.terms, feed.language) == ("games", "甲", "CC BY", "zh-CN")
 
 
 def test_the_shipped_list_has_every_topic_and_names_terms() -> None:
@@ -312,14 +296,6 @@ def test_a_damaged_state_is_named(site: FeedSite, tmp_path: Path) -> None:
     path.write_text("{", encoding="utf-8")
     with pytest.raises(NewsError, match=f"{path.name} is damaged; delete it"):
         collect(feeds_of(site, "/a"), tmp_path)
-
-
-def test_it_also_runs_inside_a_loop_as_in_a_notebook(site: FeedSite, tmp_path: Path) -> None:
-    async def cell() -> Collection:
-        return collect(feeds_of(site, "/a"), tmp_path)
-
-    site.pages = {"/a": Page(rss(made(1)))}
-    assert len(asyncio.run(cell()).items) == 1
 
 
 def test_a_headless_run_hears_how_far_it_is(

@@ -1,7 +1,6 @@
 import base64
 import hashlib
 import io
-import itertools
 import json
 import os
 import signal
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -173,23 +171,6 @@ def test_where_nobody_answers_it_is_said_soon(tmp_path: Path) -> None:
     wanted = [meme(f"m{n}", f"http://127.0.0.1:9/m{n}.jpg") for n in range(50)]
     assert get(wanted, tmp_path) == {"there": 0, "fetched": 0, "host given up": 50}
     assert time.monotonic() - begun < 5 and "could not be asked for" in index(tmp_path)["m0"].detail
-
-
-@pytest.mark.parametrize("page", [Page(code=503), Page("User-agent: *\nCrawl-delay: 999", kind="text/plain")])
-def test_robots_txt_that_cannot_be_met_allows_nothing(site: FeedSite, tmp_path: Path, page: Page) -> None:
-    site.pages = {"/robots.txt": page, "/a.jpg": image()}
-    assert get(memes(site, "a"), tmp_path) == {"there": 0, "fetched": 0, "host given up": 1}
-    assert site.asked("/a.jpg") == 0 and "robots.txt" in index(tmp_path)["a"].detail
-
-
-def test_between_two_requests_to_a_host_there_is_a_pause(
-    site: FeedSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site.pages = {f"/m{n}.jpg": image() for n in range(3)}
-    monkeypatch.setattr(template_images, "LIMITS", replace(QUICK, delay_s=0.3))
-    get(memes(site, "m0", "m1", "m2"), tmp_path)
-    times = [at for _, _, at in site.log]
-    assert len(times) == 4 and min(b - a for a, b in itertools.pairwise(times)) >= 0.28
 
 
 def test_an_address_that_is_not_public_is_refused(site: FeedSite, tmp_path: Path) -> None:
