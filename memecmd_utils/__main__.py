@@ -59,9 +59,9 @@ def _collect_news(_: argparse.Namespace) -> int:
 
 
 def _library_sources(options: argparse.Namespace) -> int:
-    from memecmd_utils import library_sources
+    from memecmd_utils import datasets
 
-    library_sources.fetch(archive=Path(options.zip) if options.zip else None)
+    datasets.fetch_library(archive=Path(options.zip) if options.zip else None)
     return 0
 
 

@@ -3,12 +3,12 @@
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from tqdm.auto import tqdm
+
 from memecmd_utils import images, storage
-from memecmd_utils.images import LibraryError
 
 MAX_ENTRIES = 200_000
 MAX_TOTAL = 20_000_000_000
@@ -28,51 +28,51 @@ class Unpacked(NamedTuple):
     """No images, by name or by content."""
 
 
-def unpack(
-    archive: Path, folder: Path, track: Callable[[list], Iterable] = lambda entries: entries
-) -> Unpacked:
+def unpack(archive: Path, folder: Path) -> Unpacked:
     """Unpack the images of `archive` below `folder`, each whole or not at all; go on where a call was killed.
 
-    `track` wraps the list of entries, as `tqdm` does. Raises `LibraryError` for a file that is no archive,
-    an entry that leads out of the folder, a password, a broken entry, or more than the caps of this module.
+    Raises `images.LibraryError` for a file that is no archive, an entry that leads out of the folder, a
+    password, a broken entry, or more than the caps of this module.
     """
     if not archive.is_file():
-        raise LibraryError(
+        raise images.LibraryError(
             f"there is no file {archive}: name the archive, as in make library-sources ZIP=..."
         )
     try:
         with zipfile.ZipFile(archive) as source:
             entries = _checked(source.infolist(), archive.name)
             counts = {"written": 0, "kept": 0, "skipped": 0}
-            for entry in track(entries):
+            for entry in tqdm(entries, desc=archive.name, unit="file"):
                 counts[_one(source, entry, folder, archive.name)] += 1
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise LibraryError(
+        raise images.LibraryError(
             f"{archive.name} is no whole zip archive ({error}): download it again; what was unpacked is kept"
         ) from error
     except NotImplementedError as error:
-        raise LibraryError(f"{archive.name}: {error}; pack it anew with an ordinary zip program") from error
+        raise images.LibraryError(
+            f"{archive.name}: {error}; pack it anew with an ordinary zip program"
+        ) from error
     if not counts["written"] + counts["kept"]:
-        raise LibraryError(f"{archive.name} holds no image")
+        raise images.LibraryError(f"{archive.name} holds no image")
     return Unpacked(**counts)
 
 
 def _checked(entries: list[zipfile.ZipInfo], name: str) -> list[zipfile.ZipInfo]:
     """Files of the archive, if all of them stay within the folder and the caps."""
     if len(entries) > MAX_ENTRIES:
-        raise LibraryError(f"{name} has {len(entries):,} entries; the limit is {MAX_ENTRIES:,}")
+        raise images.LibraryError(f"{name} has {len(entries):,} entries; the limit is {MAX_ENTRIES:,}")
     for entry in entries:
         path = PurePosixPath(entry.filename.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or (path.parts[:1] and path.parts[0].endswith(":")):
-            raise LibraryError(
+            raise images.LibraryError(
                 f"{name}: entry {entry.filename!r} leads out of the folder; do not trust this archive"
             )
         if entry.flag_bits & 1:
-            raise LibraryError(f"{name} is locked with a password: unpack it and pack the images anew")
+            raise images.LibraryError(f"{name} is locked with a password: unpack it and pack the images anew")
     # What a header says may be a lie, so the same caps are checked again while reading.
     total = sum(entry.file_size for entry in entries if _is_image_name(entry))
     if total > MAX_TOTAL:
-        raise LibraryError(f"{name} would unpack to {total:,} bytes; the limit is {MAX_TOTAL:,}")
+        raise images.LibraryError(f"{name} would unpack to {total:,} bytes; the limit is {MAX_TOTAL:,}")
     return [entry for entry in entries if not entry.is_dir()]
 
 
@@ -92,7 +92,7 @@ def _one(source: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path, name: st
     packed = max(entry.compress_size, 1)
     limit = min(images.MAX_BYTES, max(MAX_RATIO * packed, 1 << 16))
     if entry.file_size > limit:
-        raise LibraryError(
+        raise images.LibraryError(
             f"{name}: {entry.filename!r} unpacks {packed:,} bytes to {entry.file_size:,}: a bomb?"
         )
     parts, size = [], 0
@@ -100,7 +100,7 @@ def _one(source: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path, name: st
         while chunk := stream.read(CHUNK):
             parts.append(chunk)
             if (size := size + len(chunk)) > limit:
-                raise LibraryError(
+                raise images.LibraryError(
                     f"{name}: {entry.filename!r} unpacks to more than {limit:,} bytes: a bomb?"
                 )
     data = b"".join(parts)
@@ -110,7 +110,7 @@ def _one(source: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path, name: st
         with storage.atomic_path(target) as part:
             part.write_bytes(data)
     except OSError as error:
-        raise LibraryError(
+        raise images.LibraryError(
             f"{target.name} cannot be written ({error.strerror}): make room and run again, "
             "what was unpacked is kept"
         ) from error

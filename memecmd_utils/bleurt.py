@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from memecmd_utils import model_files, template_sources
+from memecmd_utils import datasets, model_files
 
 BATCH = 16
 RENAMED = (("bleurt.", "rembert."), ("encoder.embedding_projection.", "encoder.embedding_hidden_mapping_in."))
@@ -111,7 +111,7 @@ def _folder(model: str) -> Path:
         return folder
     from huggingface_hub import snapshot_download
 
-    wanted, offline = ["config.json", TOKENIZER, *WEIGHTS], not template_sources.may_fetch()
+    wanted, offline = ["config.json", TOKENIZER, *WEIGHTS], not datasets.may_fetch()
     return Path(snapshot_download(model, allow_patterns=wanted, local_files_only=offline))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memecmd_utils import images, model_files, template_sources
+from memecmd_utils import datasets, images, model_files
 from memecmd_utils.clip_towers import TRAINED_TOKENS, Dtype, ModelMissing, Towers
 from memecmd_utils.vectors import Mode, RecordedVectors, recorded_names
 
@@ -50,7 +50,7 @@ def of_run(run: "Run") -> "Callable[[str], DualEncoder]":
         read_dirs=run.read_dirs,
         write_dir=None if run.profile.mode == "recorded" else run.write_dir,
         mode=run.profile.mode,
-        download=template_sources.may_fetch(),
+        download=datasets.may_fetch(),
     )
 
 

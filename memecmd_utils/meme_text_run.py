@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from memecmd_utils import (
     clip_models,
+    datasets,
     memecap,
     retrieval_items,
     template_images,
-    template_sources,
 )
 from memecmd_utils.retrieval_items import DataMissing, RetrievalItem
 from memecmd_utils.runs import Run
@@ -35,7 +35,7 @@ def cm50_items(run: Run, split: Split | None = "validation") -> list[RetrievalIt
 
 def memecap_items(run: Run) -> list[RetrievalItem]:
     """Memes of MemeCap's test set with a picture; `DataMissing` where there is none."""
-    found = template_sources.find(run.profile, fetch=False, names=("memecap",))["memecap"]
+    found = datasets.find(run.profile, fetch=False, names=("memecap",))["memecap"]
     if found.path is None:
         raise DataMissing(found.text())
     files = retrieval_items.files_below(template_images.folder_of(run.profile))

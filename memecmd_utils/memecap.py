@@ -1,5 +1,6 @@
 """MemeCap (Hwang and Shwartz, 2023): memes with captions that people wrote, the references of Table 10."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -7,17 +8,16 @@ from typing import Literal, NamedTuple
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from memecmd_utils import template_rows
+from memecmd_utils import datasets, template_rows
 from memecmd_utils.errors import MemecmdError
 from memecmd_utils.schemas import Text
-from memecmd_utils.template_source_list import SOURCES, read_of
 
 FILES = ("memes-test.json", "data/memes-test.json", "memes_test_dev.json.gz")
 """Where the captions are below a folder: as released, in a checkout of the source, a sample. Only where none
-of these is there, others are looked for, as `template_source_list` has them."""
+of these is there, others are looked for, as `datasets` has them."""
 WHERE = (
     "set memecap to the file memes-test.json of eujhwang/meme-cap, or to a folder with one of "
-    + ", ".join((*FILES, *SOURCES["memecap"].holds[0].patterns))
+    + ", ".join((*FILES, *itertools.chain(*datasets.SOURCES["memecap"].holds.values())))
 )
 IMAGES = (".png", ".jpg", ".jpeg")
 """What the paper's retrieval code reads; a record with another picture is left out there."""
@@ -121,7 +121,7 @@ def _file(source: Path) -> Path:
     if source.is_file():
         return source
     found = [source / name for name in FILES if (source / name).is_file()]
-    others = read_of("memecap", source) if source.is_dir() and not found else []
+    others = datasets.read_of("memecap", source) if source.is_dir() and not found else []
     # Of several others the one that lies highest up, then the first by name.
     found += sorted(others, key=lambda path: (len(path.parts), path.name))
     if not found:

@@ -1,6 +1,11 @@
-"""From the bytes of a feed to plain titles and texts.
+"""From the bytes of a feed to plain titles and texts, and the same news twice.
 
 The linked articles are not fetched: an item has only what the publisher put into the feed.
+
+Outlets print each other's reports, so of 20,000 items many are copies: by title, or by text that shares most
+of its 5-character runs with another. Candidates come from an inverted index of fingerprints (winnowing: the
+smallest hash in each window of runs; Schleimer, Wilkerson and Aiken, SIGMOD 2003), so the work grows with the
+number of items and not with its square.
 """
 
 import html
@@ -9,10 +14,14 @@ import re
 import time
 import unicodedata
 import xml.parsers.expat
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from memecmd_utils.news_http import FetchError
+import numpy as np
+import pandas as pd
+
+from memecmd_utils import http_client
 
 MAX_CHARACTERS = 2000
 MAX_TITLE = 200
@@ -134,15 +143,15 @@ def _visible(fragment: str) -> str:
 
 
 def parse(body: bytes, content_type: str = "", url: str = "", language: str = "") -> ParsedFeed:
-    """Read RSS or Atom with `feedparser`; `FetchError` for what is no feed or cannot be read."""
+    """Read RSS or Atom with `feedparser`; `http_client.FetchError` for what is no feed or cannot be read."""
     import feedparser
 
     if not body.strip():
-        raise FetchError("broken", "the answer has no content")
+        raise http_client.FetchError("broken", "the answer has no content")
     text, encoding = decode(body, content_type, language)
     data = re.sub(r"^\s*<\?xml[^>]*\?>", "", text).encode("utf-8", "replace")
     if len(data) > MAX_BROKEN and (problem := _xml_problem(data)):
-        raise FetchError("broken", f"{len(data):,} bytes that are not well-formed XML: {problem}")
+        raise http_client.FetchError("broken", f"{len(data):,} bytes that are not well-formed XML: {problem}")
     headers = {"content-type": "application/xml; charset=utf-8", "content-location": url}
     # As a stream: bytes that look like a path or an address would be opened or fetched.
     try:
@@ -151,18 +160,18 @@ def parse(body: bytes, content_type: str = "", url: str = "", language: str = ""
         )
         entries = [_entry(entry) for entry in found.entries[:MAX_ENTRIES]]
     except Exception as error:  # the parser of a stranger's bytes: whatever it trips over is the feed's fault
-        raise FetchError(
+        raise http_client.FetchError(
             "broken", f"feedparser cannot read it: {type(error).__name__}: {error}"[:300]
         ) from error
     problem = str(found.get("bozo_exception", "")) if found.get("bozo") else ""
     if not found.entries:
         if not found.version:
             kind = content_type.partition(";")[0].strip() or "no content type"
-            raise FetchError(
+            raise http_client.FetchError(
                 "not a feed", f"neither RSS nor Atom ({kind}){': ' + problem if problem else ''}"[:300]
             )
         if problem:
-            raise FetchError("broken", f"no entry can be read: {problem}"[:300])
+            raise http_client.FetchError("broken", f"no entry can be read: {problem}"[:300])
     notes = [f"broken XML ({problem[:120]})"] if problem else []
     if len(found.entries) > MAX_ENTRIES:
         notes.append(f"the first {MAX_ENTRIES:,} of {len(found.entries):,} entries")
@@ -191,3 +200,121 @@ def _entry(entry: Any) -> Entry:
         link=link if re.match(r"https?://", link) else "",
         published=time.strftime("%Y-%m-%dT%H:%M:%SZ", moment) if moment else "",
     )
+
+
+# --- the same news twice -----------------------------------------------------------------------------
+
+RUN = 5
+"""Characters of a run."""
+WINDOW = 6
+"""Runs of a window: two texts that share `RUN + WINDOW - 1` = 10 characters in a row share a fingerprint."""
+NEAR = 0.8
+"""Share of the shorter text's runs that the longer one has, from which on they count as the same."""
+LEAST_RUNS = 12
+"""Shorter texts are the same only when they are equal."""
+COMMON = 64
+"""A fingerprint of so many different items is boilerplate and names no candidates."""
+CANDIDATES = 8
+LEAST_SHARED = 0.25
+"""Share of the fewer fingerprints; texts that share `NEAR` of their runs share far more."""
+SHORT_TITLE = 4
+"""Titles of fewer characters say too little to be the same news."""
+SIGNS = re.compile(r"[\W_]+")
+SEPARATED = re.compile(r"\s*[-_|·•—–~]+\s*([^-_|·•—–~]{1,20})\s*$")
+OUTLET = re.compile(
+    r"(网|網|新闻|新聞|日报|日報|晚报|晚報|时报|時報|早报|周刊|週刊|在线|在線|客户端|频道|頻道|通讯社|通訊社|社区|电视台"
+    r"|新浪|搜狐|网易|腾讯|凤凰|新华|人民|央视|澎湃|头条|体育|娱乐|科技|游戏|教育|健康|\.(com|cn|net|org|tw|hk))$"
+)
+
+
+def normal_text(text: str) -> str:
+    """Text for comparison: NFKC (one width), one case, letters and digits only."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return SIGNS.sub("", folded)
+
+
+def normal_title(title: str, feed_name: str = "") -> str:
+    """Title for comparison, without the outlet that many append ("… - 新浪", "…_体育_腾讯网").
+
+    What follows the last dash, bar or underscore goes where it is the feed's name or looks like an outlet.
+
+    >>> normal_title("女排３：１晋级！_体育频道_新浪网") == normal_title("女排3:1晋级 - 新浪")
+    True
+    """
+    text = unicodedata.normalize("NFKC", title).casefold()
+    name = normal_text(feed_name)
+    while match := SEPARATED.search(text):
+        tail = match[1].strip()
+        if not OUTLET.search(tail) and not (name and normal_text(tail) and normal_text(tail) in name):
+            break
+        if not normal_text(text[: match.start()]):
+            break  # the outlet's name is all there is
+        text = text[: match.start()]
+    # A title of signs alone keeps its signs.
+    return normal_text(text) or "".join(text.split())
+
+
+def run_hashes(text: str) -> np.ndarray:
+    """64-bit hashes of all runs of `RUN` characters, in order; shape (len(text) - RUN + 1,)."""
+    runs = [text[i : i + RUN] for i in range(len(text) - RUN + 1)]
+    return pd.util.hash_array(np.array(runs, dtype=object), categorize=False)
+
+
+def fingerprints(hashes: np.ndarray) -> np.ndarray:
+    """The smallest hash of each window of `WINDOW` runs, each once."""
+    if len(hashes) <= WINDOW:
+        return np.unique(hashes.min(keepdims=True)) if len(hashes) else hashes
+    return np.unique(np.lib.stride_tricks.sliding_window_view(hashes, WINDOW).min(axis=1))
+
+
+class Seen:
+    """Items kept so far. The first of like items is kept, so a later item never pushes an earlier one out."""
+
+    def __init__(self) -> None:
+        self._titles: set[str] = set()
+        self._exact: set[str] = set()
+        self._texts: list[str] = []
+        self._n_prints: list[int] = []
+        self._index: defaultdict[int, list[int]] = defaultdict(list)
+
+    def add(self, title: str, text: str, feed_name: str = "") -> str:
+        """Keep an item and return ""; or say by what it equals a kept one: `title`, `text` or `near`."""
+        heading, body = normal_title(title, feed_name), normal_text(text)
+        if len(heading) >= SHORT_TITLE and heading in self._titles:
+            return "title"
+        if body and body in self._exact:
+            return "text"
+        hashes = run_hashes(body)
+        prints = fingerprints(hashes).tolist()
+        if self._is_near(hashes, prints):
+            return "near"
+        self._titles.add(heading)
+        self._exact.add(body)
+        number = len(self._texts)
+        self._texts.append(body)
+        self._n_prints.append(len(prints))
+        for value in prints:
+            holders = self._index[value]
+            if len(holders) < COMMON:
+                holders.append(number)
+        return ""
+
+    def _is_near(self, hashes: np.ndarray, prints: list[int]) -> bool:
+        runs = np.unique(hashes)
+        if len(runs) < LEAST_RUNS:
+            return False
+        shared: Counter[int] = Counter()
+        for value in prints:
+            holders = self._index.get(value, ())
+            if len(holders) < COMMON:
+                shared.update(holders)
+        for number, n in shared.most_common(CANDIDATES):
+            if n < LEAST_SHARED * min(len(prints), self._n_prints[number]):
+                continue
+            other = np.unique(run_hashes(self._texts[number]))
+            smaller = min(len(runs), len(other))
+            if smaller >= LEAST_RUNS:
+                common = len(np.intersect1d(runs, other, assume_unique=True))
+                if common >= NEAR * smaller:
+                    return True
+        return False

@@ -106,9 +106,9 @@ def _pictures(source: str) -> Read:
 
 def _news(profile: Profile) -> Iterator[Read]:
     if profile.news == "feeds":
-        from memecmd_utils import news, news_feeds
+        from memecmd_utils import news
 
-        listed = news_feeds.list_file(profile.feeds)
+        listed = news.list_file(profile.feeds)
         yield from _files(feeds=str(listed) if listed else None)
         collected = news.collection_folder(profile) / "items.jsonl"
         yield COLLECTION, [collected] if collected.is_file() else [], collected.parent

@@ -118,14 +118,14 @@ def _pictures(profile: Profile) -> Iterator[Lack]:
     """Sources, and the curation file that names their pictures."""
     if profile.sources == ["example"] and not profile.curation:
         return
-    from memecmd_utils import contact_sheet, images, library_sources, meme_sources
+    from memecmd_utils import contact_sheet, datasets, images, meme_sources
 
     whole = True
     for source in profile.sources:
         folder = paths.of_user(source)
         if source != "example" and (found := _complaint(lambda at=folder: images.find_images(at))):
             whole = False
-            listed = {of_paper.folder for of_paper in library_sources.read_list()}
+            listed = {of_paper.folder for of_paper in datasets.library_list()}
             hint = "; `make library-sources` fetches it" if folder.name in listed else ""
             yield Lack(found[0].text + hint)
     if profile.llm == "authored" and profile.sources != ["example"]:

@@ -27,7 +27,6 @@ from memecmd_utils.llm import Answer, Chat, Image, Request, Sampling
 from memecmd_utils.profiles import Profile, ProfileError
 from memecmd_utils.progress import Progress
 from memecmd_utils.runs import Run
-from memecmd_utils.template_pictures import Picture, pictures_in
 from memecmd_utils.template_prompts import PictureExample, PromptSpec
 from memecmd_utils.template_schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.template_settings import TemplateAnnotation
@@ -149,7 +148,7 @@ async def annotate(
     infos: Iterable[TemplateInfo],
     chat: Chat,
     profile: Profile,
-    picture: Picture | None = None,
+    picture: template_images.Picture | None = None,
     devices_chat: Chat | None = None,
     examples: Sequence[PictureExample] = (),
 ) -> list[MemeReading]:
@@ -235,7 +234,7 @@ def read(
         if without := sum(meme.meme_id not in there for meme in memes):
             print(_without(without, len(memes), shown))
     with run.chat("annotator", STAGE) as chat:
-        return llm.run(annotate(drawn, infos, chat, profile, pictures_in(shown)))
+        return llm.run(annotate(drawn, infos, chat, profile, template_images.pictures_in(shown)))
 
 
 def _without(number: int, of: int, folder: Path) -> str:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from memecmd_utils import (
     clip_models,
+    datasets,
     figmemes,
     images,
     matching_records,
@@ -18,7 +19,6 @@ from memecmd_utils import (
     template_images,
     template_matching,
     template_prompts,
-    template_sources,
 )
 from memecmd_utils.matching_records import Matches, TemplateMatch
 from memecmd_utils.profiles import Profile
@@ -81,7 +81,7 @@ def match(run: Run, data: Data, dataset: DataSet) -> Matches | None:
     instances, missing = matching_records.find_instances(template_images.folder_of(profile), rows)
     print(f"{len(instances)} memes with a picture, {len(missing)} without")
     encoder = clip_models.of_run(run)(settings.clip)
-    download = template_sources.may_fetch()
+    download = datasets.may_fetch()
     lpips = perceptual_distance.load(settings.lpips, settings.lpips_scale, download=download)
     folder = data.found["cm50"].path
     infos = [info for info in data.infos if info.picture]

@@ -7,26 +7,60 @@ meme what came of it, so a run that was killed goes on where it was.
 """
 
 import asyncio
+import io
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
 import pandas as pd
-from pydantic import ValidationError
+from PIL import Image
+from pydantic import BaseModel, ValidationError
 from tqdm.auto import tqdm
 
-from memecmd_utils import images, live_extra, llm, paths, profiles, recording_files, storage
-from memecmd_utils.image_host import FINAL, ImageEntry, ImageHost, host_of
-from memecmd_utils.news_http import Limits
+from memecmd_utils import (
+    http_client,
+    images,
+    live_extra,
+    llm,
+    llm_wire,
+    paths,
+    profiles,
+    recording_files,
+    storage,
+    template_schemas,
+)
 
 INDEX = "index.jsonl"
-POLITE = Limits(delay_s=1.0, max_bytes=10 * 1024 * 1024)
+LIMITS = http_client.Limits(delay_s=1.0, max_bytes=10 * 1024 * 1024)
 """One image a second and host; the other limits are those of feeds."""
+GIVE_UP = 4
+"""So many images one after the other that a host refuses or does not answer end its turn for this run."""
+GIVEN_UP = "host given up"
+FINAL = frozenset({"not found", "not an image", "too big", "redirect", "forbidden", "refused", "bad address"})
+"""Reasons that stand; an image that failed for another one is asked for again by the next run."""
+_SUFFIXES = {"PNG": ".png", "JPEG": ".jpg", "GIF": ".gif", "WEBP": ".webp", "BMP": ".bmp", "TIFF": ".tif"}
 THERE, FETCHED, NOT_ASKED = "there", "fetched", "not asked"
 OFF, NOT_YOURS = "fetching is off", "not in your folder"
 _SAFE_ID = re.compile(r"\w[\w-]{0,99}", re.ASCII)
+Picture = Callable[[template_schemas.TemplateMeme], llm.Image | None]
+"""Gives a meme's picture for a model that sees, or None where there is none."""
+
+
+class ImageEntry(BaseModel):
+    """What came of one image: its file and SHA-256, or the reason why there is none."""
+
+    meme_id: str
+    url: str
+    file: str = ""
+    sha256: str = ""
+    bytes: int = 0
+    reason: str = ""
+    """Empty where the image is there; else the word that `fetch` counts by."""
+    detail: str = ""
 
 
 class HasImage(Protocol):
@@ -74,17 +108,15 @@ def fetch(
     folder: Path,
     limit: int | None = None,
     *,
-    limits: Limits = POLITE,
     allowed: bool = True,
     again: bool = False,
     private: bool = False,
-    progress: bool = True,
 ) -> dict[str, int]:
     """Bring the images of `memes` into `folder`, at most `limit` new ones, and count them by reason.
 
     Images that are there are not asked for, nor those that failed for good before, unless `again`. Counted
     are `there`, `fetched`, reasons for failing (`not found`, `not an image`, `too big`, ...) and `not asked`.
-    With `allowed` False (as `template_sources.may_fetch` says) nothing is asked for, and never for a folder
+    With `allowed` False (as `datasets.may_fetch` says) nothing is asked for, and never for a folder
     of images that this function did not make: such a one is used as it is. `private` lets addresses of one's
     own machine or net be asked, too. Raises `images.LibraryError` where another run is writing.
     """
@@ -111,17 +143,12 @@ def fetch(
         counts[OFF] += len(asked)
     elif asked:
         live_extra.need("fetching pictures")
-        counts.update(_fetch_all(asked, wanted, folder, limits, private, progress))
+        counts.update(_fetch_all(asked, wanted, folder, private))
     return {reason: count for reason, count in counts.items() if count or reason in (THERE, FETCHED)}
 
 
 def _fetch_all(
-    asked: Sequence[tuple[str, str]],
-    wanted: dict[str, str],
-    folder: Path,
-    limits: Limits,
-    private: bool,
-    progress: bool,
+    asked: Sequence[tuple[str, str]], wanted: dict[str, str], folder: Path, private: bool
 ) -> Counter[str]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = recording_files.lock(folder / ".lock")
@@ -132,7 +159,7 @@ def _fetch_all(
     with (
         lock,
         (folder / INDEX).open("a", encoding="utf-8", newline="\n") as handle,
-        tqdm(total=len(asked), desc="images", unit="image", disable=not progress) as bar,
+        tqdm(total=len(asked), desc="images", unit="image") as bar,
     ):
         handle.write("\n")  # ends a line that a killed run left half
 
@@ -143,7 +170,7 @@ def _fetch_all(
             bar.update()
 
         for meme_id, url in asked:
-            host = host_of(url)
+            host = http_client.host_of(url)
             if host and _SAFE_ID.fullmatch(meme_id):
                 by_host[host].append((meme_id, url))
             else:
@@ -151,11 +178,12 @@ def _fetch_all(
                 done(ImageEntry(meme_id=meme_id, url=url, reason="bad address", detail=said))
 
         async def all_hosts() -> None:
-            gate = asyncio.Semaphore(limits.hosts)
+            client = http_client.Client(LIMITS, "meme images for research", "image/*")
+            gate = asyncio.Semaphore(LIMITS.hosts)
 
             async def one(todo: list[tuple[str, str]]) -> None:
-                async with gate:
-                    await ImageHost(limits, folder, private).fetch(todo, done)
+                async with gate, client.visit(None if private else True) as visit:
+                    await _fetch_host(visit, todo, folder, done)
 
             await asyncio.gather(*map(one, by_host.values()))
 
@@ -165,6 +193,48 @@ def _fetch_all(
         handle.flush()
         _compact(folder, wanted)
     return counts
+
+
+async def _fetch_host(
+    visit: http_client.Visit,
+    todo: Sequence[tuple[str, str]],
+    folder: Path,
+    done: Callable[[ImageEntry], None],
+) -> None:
+    """Fetch one image after the other; after `GIVE_UP` refusals in a row the rest is given up."""
+    refusals, given_up = 0, ""
+    for meme_id, url in todo:
+        entry = ImageEntry(meme_id=meme_id, url=url)
+        if not given_up:
+            try:
+                answer = await visit.fetch(url, same_file=True)
+                await asyncio.to_thread(_save, entry, answer.body, folder)
+                refusals = 0
+            except http_client.HostClosed as error:
+                given_up = f"{error.status}: {error}"
+            except http_client.FetchError as error:
+                entry.reason, entry.detail = error.status, str(error)
+                if error.status == "http error":
+                    entry.reason = "not found" if error.http_code in (404, 410) else f"HTTP {error.http_code}"
+                refusals = 0 if entry.reason in FINAL else refusals + 1
+                if refusals >= GIVE_UP or (error.wait_s or 0) > LIMITS.max_wait_s:
+                    given_up = f"after {entry.reason}: {error}"
+        if given_up and not entry.reason and not entry.file:
+            entry.reason, entry.detail = GIVEN_UP, given_up
+        done(entry)
+
+
+def _save(entry: ImageEntry, data: bytes, folder: Path) -> None:
+    """Write bytes that decode whole as an image, named by their true format; `FetchError` for others."""
+    try:
+        images.decode_bytes(data)
+    except images.ImageRejected as error:
+        raise http_client.FetchError("not an image", str(error)) from error
+    with Image.open(io.BytesIO(data), formats=images.FORMATS) as image:
+        entry.file = f"{entry.meme_id}{_SUFFIXES[image.format or '']}"
+    with storage.atomic_path(folder / entry.file) as part:
+        part.write_bytes(data)
+    entry.sha256, entry.bytes = sha256(data).hexdigest(), len(data)
 
 
 def _compact(folder: Path, urls: dict[str, str]) -> None:
@@ -199,3 +269,30 @@ def _is_picture(path: Path) -> bool:
             return images.looks_like_image(handle.read(16))
     except OSError:
         return False
+
+
+def pictures_in(folder: Path | None) -> Picture:
+    """Find pictures by the meme's id: any below `folder` with this base name; of a gif the first frame.
+
+    A meme without a file, or any where `folder` is None, is annotated from its texts. A picture is known to
+    the recordings by the hash of its file, and read again only when it is sent.
+    """
+    there = {} if folder is None else pictures_below(folder)
+
+    def find(meme: template_schemas.TemplateMeme) -> llm.Image | None:
+        path = there.get(meme.meme_id)
+        if path is None:
+            return None
+        return llm.Image(image_id=storage.sha256(path), load=partial(_data_url, path))
+
+    return find
+
+
+def _data_url(path: Path) -> str:
+    data = path.read_bytes()
+    if not data.startswith((b"\xff\xd8", b"\x89PNG")):
+        with Image.open(path) as picture:
+            out = io.BytesIO()
+            picture.convert("RGB").save(out, "PNG")
+        data = out.getvalue()
+    return llm_wire.image_url(data)

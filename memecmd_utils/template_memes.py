@@ -7,13 +7,13 @@ from typing import NamedTuple
 import pandas as pd
 
 from memecmd_utils import (
+    datasets,
     images,
     paths,
     storage,
     template_images,
     template_records,
     template_rows,
-    template_sources,
 )
 from memecmd_utils.fingerprints import Fingerprints
 from memecmd_utils.profiles import Profile
@@ -21,7 +21,6 @@ from memecmd_utils.runs import Run
 from memecmd_utils.template_records import Cm50, Records
 from memecmd_utils.template_rows import Broken
 from memecmd_utils.template_schemas import MemeReading, TemplateInfo, TemplateMeme
-from memecmd_utils.template_sources import Found, SourceError
 
 STATE = "template_sources.json"
 """What the run's notebooks depend on: they run anew when it changes."""
@@ -32,7 +31,7 @@ NEEDED = ("imgflip", "cm50")
 class Data(NamedTuple):
     """The data sets of a run as notebook 07 uses them."""
 
-    found: Mapping[str, Found]
+    found: Mapping[str, datasets.Found]
     records: Records | None
     """ImgFlip575K; None where it is missing."""
     upstream: dict[str, int]
@@ -99,19 +98,19 @@ class Data(NamedTuple):
         return list(memes.values())
 
 
-def settle(profile: Profile, folder: Path) -> dict[str, Found]:
+def settle(profile: Profile, folder: Path) -> dict[str, datasets.Found]:
     """Find the data sets, fetch what is missing where that is possible, and write down what is there.
 
     Raises `SourceError` with what to put where if neither ImgFlip575K nor CM50 is there.
     """
-    found = template_sources.find(profile)
+    found = datasets.find(profile)
     if all(found[name].path is None for name in NEEDED):
-        raise SourceError("no template memes\n" + "\n".join(found[name].text() for name in NEEDED))
+        raise datasets.SourceError("no template memes\n" + "\n".join(found[name].text() for name in NEEDED))
     note(profile, folder, found)
     return found
 
 
-def note(profile: Profile, folder: Path, found: Mapping[str, Found]) -> None:
+def note(profile: Profile, folder: Path, found: Mapping[str, datasets.Found]) -> None:
     """Write down what is there: data sets, pictures, and what a person said of matched pairs.
 
     The file is written only where something changed: the make rules depend on its time. Called again after
@@ -119,8 +118,8 @@ def note(profile: Profile, folder: Path, found: Mapping[str, Found]) -> None:
     """
     pictures = template_images.folder_of(profile)
     there = images.pictures_below(pictures)
-    off = ", fetching is off" if profile.meme_retrieval.fetch and not template_sources.may_fetch() else ""
-    state = {**template_sources.states(found), "images": f"{len(there)} images below {pictures.name}{off}"}
+    off = ", fetching is off" if profile.meme_retrieval.fetch and not datasets.may_fetch() else ""
+    state = {**datasets.states(found), "images": f"{len(there)} images below {pictures.name}{off}"}
     if there:
         with Fingerprints() as known:
             state["images"] += f", {known.files(there, pictures)}"
@@ -136,7 +135,7 @@ def note(profile: Profile, folder: Path, found: Mapping[str, Found]) -> None:
 
 def load(run: Run) -> Data:
     """Read ImgFlip575K and CM50 where they are; nothing is fetched here. See `Data.broken` for the rest."""
-    found = template_sources.find(run.profile, fetch=False)
+    found = datasets.find(run.profile, fetch=False)
     imgflip, published = found["imgflip"].path, found["cm50"].path
     records = template_records.read_records(imgflip) if imgflip else None
     odd: Broken = []
@@ -151,7 +150,7 @@ def load(run: Run) -> Data:
     return Data(found, records, upstream, cm50, list(infos.values()), template_rows.broken_table(odd))
 
 
-def shown(found: Mapping[str, Found]) -> str:
+def shown(found: Mapping[str, datasets.Found]) -> str:
     """One line a data set, for the terminal."""
     return "\n".join(one.text() for one in found.values())
 

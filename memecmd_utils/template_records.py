@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 from tqdm.auto import tqdm
 
-from memecmd_utils import template_rows
+from memecmd_utils import datasets, template_rows
 from memecmd_utils.template_rows import COLUMNS, Broken, RecordsMissing, broken_table
 from memecmd_utils.template_schemas import MemeReading, Split, TemplateInfo, TemplateMeme
-from memecmd_utils.template_source_list import ABOUT, read_of
 
 IMGFLIP = "ImgFlip575K"
 """`source` of what ImgFlip575K recorded; what CM50 published has `CM50_SOURCE` and `READER`."""
@@ -191,7 +190,7 @@ def read_cm50(folder: Path | str) -> Cm50:
     """
     folder = Path(folder)
     base = folder.parent if folder.is_file() else folder
-    files = read_of("cm50", folder) if folder.exists() else []
+    files = datasets.read_of("cm50", folder) if folder.exists() else []
     memes: dict[str, TemplateMeme] = {}
     parts: dict[str, Split | None] = {}
     readings: dict[str, MemeReading] = {}
@@ -199,9 +198,8 @@ def read_cm50(folder: Path | str) -> Cm50:
     infos = _cm50_infos(files, base, broken)
     if folder.is_file():  # a picture's path is one below the folder that is given
         infos = [info.model_copy(update={"picture": ""}) for info in infos]
-    records = [
-        path for path in files if path.name != ABOUT and "templates" not in path.relative_to(base).parts
-    ]
+    others = (path for path in files if path.name != datasets.ABOUT)
+    records = [path for path in others if "templates" not in path.relative_to(base).parts]
     for name, document in template_rows.json_documents(sorted(records), base):
         if isinstance(document, ValueError):
             broken.append((name, 1, str(document)))
@@ -218,7 +216,7 @@ def read_cm50(folder: Path | str) -> Cm50:
     if not memes and not infos and not broken:
         raise RecordsMissing(
             f"{folder} holds nothing of CM50: give the folder of its repository, or one with its validation "
-            f"set (validation_set.zip, or the JSON file inside it) and {ABOUT}"
+            f"set (validation_set.zip, or the JSON file inside it) and {datasets.ABOUT}"
         )
     found = [meme.model_copy(update={"split": parts[meme.meme_id]}) for meme in memes.values()]
     return Cm50(found, list(readings.values()), infos, broken_table(broken))
@@ -263,7 +261,7 @@ def _cm50_infos(files: Iterable[Path], base: Path, broken: Broken) -> list[Templ
 
     A template whose text or entry cannot be read keeps its name.
     """
-    path = next((path for path in files if path.name == ABOUT), None)
+    path = next((path for path in files if path.name == datasets.ABOUT), None)
     if path is None:
         return []
     try:

@@ -35,7 +35,7 @@ def write_release(
 
     As every release it is made beside the old one, checked with `release.check_release`, and only then takes
     its place. No image is in it: of a template's blank picture only the address stays. Templates without a
-    meme are left out. `inputs` says of each source what state it was in (`template_sources.states`), `models`
+    meme are left out. `inputs` says of each source what state it was in (`datasets.states`), `models`
     names models that no record does, by what they did; `published` is an ISO date. `ReleaseError` says
     what does not fit together, such as a reading of a meme that is not there.
     """

@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 from pydantic import ValidationError
 
+from memecmd_utils import datasets
 from memecmd_utils.errors import MemecmdError
-from memecmd_utils.template_source_list import MEME_KINDS, SOURCES, files_of
 
 COLUMNS = ("meme_id", "template", "position", "url", "post", "title", "views", "votes", "captions")
 """Columns of a frame of records; `position` counts from 0 within the template's file."""
@@ -161,15 +161,15 @@ def dataset(folder: Path) -> Path:
 
 def meme_files(folder: Path) -> dict[str, Path]:
     """Template and file of memes at a folder of ImgFlip575K, or a single file; `RecordsMissing` without."""
-    listed = [folder] if folder.is_file() else files_of(SOURCES["imgflip"].holds[0].patterns, folder)
+    listed = [folder] if folder.is_file() else datasets.files_of(datasets.MEME_FILES, folder)
     files: dict[str, Path] = {}
     for path in listed:
-        kind = next((kind for kind in MEME_KINDS if path.name.endswith(kind)), None)
+        kind = next((kind for kind in datasets.MEME_KINDS if path.name.endswith(kind)), None)
         if kind:
             files.setdefault(path.name.removesuffix(kind), path)
     if not files:
         place = folder if folder.is_file() else dataset(folder) / "memes"
-        raise RecordsMissing(f"{place} is, or holds, no file that ends in {', '.join(MEME_KINDS)}")
+        raise RecordsMissing(f"{place} is, or holds, no file that ends in {', '.join(datasets.MEME_KINDS)}")
     return dict(sorted(files.items()))
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from memecmd_utils import bleurt, model_files, template_sources
+from memecmd_utils import bleurt, datasets, model_files
 
 NOT_COMPUTED = "not computed here"
 WIRING = "wiring tested, values not"
@@ -200,7 +200,7 @@ class BertScore(CheckpointMetric):
         from bert_score.utils import model2layers
 
         folder = model_files.folder_of(self._model)
-        if folder is None and not template_sources.may_fetch() and not model_files.hub_commit(self._model):
+        if folder is None and not datasets.may_fetch() and not model_files.hub_commit(self._model):
             raise OSError("fetching is off")
         layer = self._layer or model2layers.get(folder.name if folder else self._model)
         if layer is None:

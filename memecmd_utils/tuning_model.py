@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from memecmd_utils import contrastive_loss, model_files, paths, template_sources
+from memecmd_utils import contrastive_loss, datasets, model_files, paths
 from memecmd_utils.clip_towers import TRAINED_TOKENS, ModelMissing
 from memecmd_utils.tuning_data import Collator, Pair, Pictures
 
@@ -24,7 +24,7 @@ class TunedModel:
         """`name`: hub name, `name@COMMIT` or folder. `device`: None is a GPU where there is one.
 
         A hub model that was downloaded before stays at its commit; nothing is downloaded where fetching is
-        off (`template_sources.may_fetch`). Raises `ModelMissing` where packages or weights are not there,
+        off (`datasets.may_fetch`). Raises `ModelMissing` where packages or weights are not there,
         `ValueError` for another kind of model.
         """
         try:
@@ -42,7 +42,7 @@ class TunedModel:
                     label,
                     device=self.device,
                     revision=commit,
-                    local_files_only=not template_sources.may_fetch(),
+                    local_files_only=not datasets.may_fetch(),
                     model_kwargs={"dtype": torch.float32},
                 )
         except Exception as error:  # hub, files, kinds of model: each with faults of its own

@@ -25,21 +25,18 @@ def test_images_come_out_and_nothing_else(tmp_path) -> None:
     assert (tmp_path / "out" / "emo" / "表情 1.png").read_bytes() == one
 
 
-def test_it_goes_on_where_it_was_cut_off(tmp_path) -> None:
+def test_it_goes_on_where_it_was_cut_off(tmp_path, monkeypatch) -> None:
     pictures = {f"{n}.png": picture(n) for n in range(6)}
     path, out = archive(tmp_path / "a.zip", pictures), tmp_path / "out"
 
-    class Killed(Exception):
-        pass
+    def killed_at_the_third(entries, **_):
+        yield from entries[:3]
+        raise KeyboardInterrupt
 
-    def third(entries):
-        for number, entry in enumerate(entries):
-            if number == 3:
-                raise Killed
-            yield entry
-
-    with pytest.raises(Killed):
-        unpack(path, out, third)
+    with monkeypatch.context() as patch:
+        patch.setattr(archive_source, "tqdm", killed_at_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            unpack(path, out)
     assert sorted(p.name for p in out.iterdir()) == ["0.png", "1.png", "2.png"]
     (out / "1.png").write_bytes(pictures["1.png"][:-1] + b"?")  # torn, same size
     assert unpack(path, out) == Unpacked(4, 2, 0)

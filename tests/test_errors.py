@@ -10,9 +10,9 @@ import pytest
 
 import memecmd_utils
 from memecmd_utils import __main__, doctor, errors, paths
+from memecmd_utils.datasets import SourceError
 from memecmd_utils.delivery import NoSignOfLife
 from memecmd_utils.errors import told
-from memecmd_utils.template_sources import SourceError
 
 INTERNAL = {
     "ImageRejected", "UnusableReply", "TransientFault", "RequestRejected", "EmptyReply", "FetchError",

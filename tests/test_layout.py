@@ -39,14 +39,13 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 # Stages and what is split off from them; everything else is a seam or stands above all stages.
 STAGES = {
-    "library_build": {"library_build", "meme_sources", "images", "ocr", "near_duplicates", "contact_sheet",
-                      "library_sources", "git_source", "archive_source", "library_funnel", "library_checks",
+    "library_build": {"library_build", "meme_sources", "ocr", "near_duplicates", "contact_sheet",
+                      "library_funnel", "library_checks",
                       "picture_descriptions", "picture_notes", "example_memes", "captions", "sticker_parts",
                       "library_workers", "library_intake", "picture_reading"},
     "annotation": {"annotation", "keywords"},
     "dialogue_generation": {"dialogue_generation", "dialogue_run", "start_plan", "cold_start", "news",
-                            "news_feeds", "news_http", "news_robots", "news_fetch", "news_parse",
-                            "news_duplicates", "news_collect", "utterance_rules", "task_talk"},
+                            "news_parse", "utterance_rules", "task_talk"},
     "retrieval": {"retrieval", "selection", "threshold", "panels", "panel_parts", "paste_panel",
                   "pasted_chat", "explorer", "explorer_ranking", "explorer_view",
                   "stored_library", "large_index", "large_index_build", "library_index"},
@@ -75,11 +74,11 @@ SCALE_OUT = {"shards", "dask_engine"}
 # Another paper: template memes (CM50) and meme-text retrieval (mtrCLIP) stand beside the stages, which never
 # use them.
 TEMPLATE_MEMES = {
-    "template_memes", "template_evaluation", "template_sources", "template_source_list", "template_records",
+    "template_memes", "template_evaluation", "template_records",
     "template_rows",
-    "template_filter", "template_evidence", "cm50_statistics", "template_images", "image_host",
+    "template_filter", "template_evidence", "cm50_statistics", "template_images",
     "template_release",
-    "template_annotation", "template_prompts", "template_replies", "template_pictures", "template_cost",
+    "template_annotation", "template_prompts", "template_replies", "template_cost",
     "literary_devices",
     "template_matching", "matching_records", "matching_sheet", "perceptual_distance",
     "annotation_metrics", "text_metrics", "bleurt", "reference_modes", "embedded_text", "memecap", "figmemes",
@@ -93,7 +92,6 @@ TEMPLATE_MEMES = {
 # Public functions that one stage takes from another, each for a reason.
 ACROSS_STAGES = {
     ("annotation", "near_duplicates"): "texts are compared in one place",
-    ("chinese_clip", "images"): "pictures are decoded in one place",
     ("panels", "screenshots"): "a headless run shows a picture of the panel",
     ("explorer_view", "figures"): "the still holds the figure of the gate",
     ("explorer_view", "screenshots"): "the still holds the chat",

@@ -6,7 +6,7 @@ import pytest
 from packaging.requirements import Requirement
 from pydantic import SecretStr
 
-from memecmd_utils import live_extra, llm, news_collect, paths, readiness, template_images
+from memecmd_utils import live_extra, llm, news, paths, readiness, template_images
 from memecmd_utils.endpoint_embedder import EndpointEmbedder
 from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Endpoint, load_profile
@@ -49,20 +49,22 @@ def test_nothing_is_said_where_all_are_installed() -> None:
     [
         lambda folder: llm.run(OpenAIBackend(ENDPOINT, key=SecretStr("k")).connect()),
         lambda folder: EndpointEmbedder(ENDPOINT).encode(["t"], "query"),
-        lambda folder: news_collect.collect([], folder),
+        lambda folder: news.collect([], folder),
         lambda folder: template_images.fetch([MEME], folder, 1),
     ],
 )
 def test_whoever_asks_a_server_says_what_to_install(without, tmp_path, ask) -> None:
     with pytest.raises(
-        live_extra.LiveExtraMissing, match=r"needs openai and aiohttp and feedparser: pip.*live"
+        live_extra.LiveExtraMissing, match=r"needs openai and aiohttp and feedparser and protego: pip.*live"
     ):
         ask(tmp_path)
 
 
 def test_a_run_says_what_to_install_before_its_first_stage(without) -> None:
     first = readiness.lacks(load_profile("openai", {}))[0]
-    assert first.text.startswith("mode=auto with a model needs openai and aiohttp and feedparser: pip")
+    assert first.text.startswith(
+        "mode=auto with a model needs openai and aiohttp and feedparser and protego: pip"
+    )
 
 
 def test_replaying_imports_none_of_them(tmp_path) -> None:

@@ -5,8 +5,8 @@ import pytest
 from made_references import row
 
 from memecmd_utils import memecap, paths
+from memecmd_utils.datasets import SOURCES, lacking
 from memecmd_utils.memecap import MemeCapError
-from memecmd_utils.template_source_list import SOURCES, lacking
 
 REAL = paths.root.parent / "shared" / "corpora" / "memecap"
 

@@ -3,7 +3,7 @@ import pytest
 from pydantic import SecretStr
 from tiny_server import Answer, TinyServer, chat_reply
 
-from memecmd_utils import llm, news_http, proxies, readiness
+from memecmd_utils import http_client, llm, proxies, readiness
 from memecmd_utils.endpoint_embedder import EndpointEmbedder
 from memecmd_utils.llm import EndpointError, Message, Request
 from memecmd_utils.openai_backend import OpenAIBackend
@@ -48,8 +48,8 @@ def test_a_proxy_that_is_not_supported_is_told_alike_by_chat_embedder_and_check(
     for word in (variable.upper(), "http://", "NO_PROXY", "models.example"):
         assert word in told[0]
     assert "secret" not in told[0] and ("socks" in told[0]) == proxy.lower().startswith("socks")
-    with pytest.raises(news_http.FetchError, match=variable.upper()):
-        news_http.proxy_for("http://feed.example/rss")
+    with pytest.raises(http_client.FetchError, match=variable.upper()):
+        http_client.proxy_for("http://feed.example/rss")
 
 
 def test_the_check_before_a_run_sees_the_embedders_endpoint_and_replaying_sees_none(

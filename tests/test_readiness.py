@@ -12,13 +12,12 @@ from memecmd_utils import (
     doctor,
     example_corpus,
     local_llm,
-    news_collect,
     paths,
     profiles,
     readiness,
     vectors,
 )
-from memecmd_utils.news_feeds import Feed
+from memecmd_utils.news import CollectedItem, Feed, FeedState, _state_file
 from memecmd_utils.readiness import NotReady
 
 FEED = "sports=https://news.example/rss"
@@ -191,14 +190,14 @@ def test_collected_news_are_counted(machine: Path) -> None:
     feed = Feed(topic="sports", url="https://news.example/rss")
     folder = paths.raw / "news" / "openai"
     items = [
-        news_collect.CollectedItem(
+        CollectedItem(
             news_id=f"sports-{i}", topic="sports", title=f"a title {i * 7919}", text=f"{'text ' * i}{i}",
             link="", published="", feed_url=feed.url, feed_name="", terms="", language="", fetched="2026",
         )
         for i in range(1, 4)
     ]  # fmt: skip
-    state = news_collect.FeedState(url=feed.url, status="read", items=items)
-    path = news_collect._state_file(feed, folder)
+    state = FeedState(url=feed.url, status="read", items=items)
+    path = _state_file(feed, folder)
     path.parent.mkdir(parents=True)
     path.write_text(state.model_dump_json(), encoding="utf-8")
     (said,) = lacks(f"news=feeds feeds={FEED} n_news=5")

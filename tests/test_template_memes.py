@@ -6,13 +6,13 @@ import made_templates
 import pytest
 from made_templates import TEMPLATES, world, write_cm50, write_source
 
-from memecmd_utils import paths, storage, template_filter, template_memes, template_sources
+from memecmd_utils import git_source, paths, storage, template_filter, template_memes
+from memecmd_utils.datasets import SourceError
 from memecmd_utils.profiles import Profile
 from memecmd_utils.runs import Run
 from memecmd_utils.template_memes import STATE
 from memecmd_utils.template_schemas import MemeReading, TemplateMeme
 from memecmd_utils.template_settings import TemplateRule
-from memecmd_utils.template_sources import SourceError
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +162,7 @@ def test_reading_fetches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def asked(*words: object, **_: object) -> None:
         raise AssertionError(f"a server is asked: {words}")
 
-    monkeypatch.setattr(template_sources.subprocess, "Popen", asked)
+    monkeypatch.setattr(git_source.subprocess, "Popen", asked)
     data = template_memes.load(run_of(tmp_path))
     assert data.records is data.cm50 is None and data.infos == [] and data.joined() == []
 

@@ -1,3 +1,4 @@
+import contextlib
 import csv
 import gzip
 import hashlib
@@ -13,16 +14,26 @@ from pathlib import Path
 
 import made_templates
 import pytest
-from made_sources import git
+import yaml
+from made_sources import archive, content, git, picture, repository
 
-from memecmd_utils import git_source, memecap, paths, template_records, template_sources
-from memecmd_utils.profiles import Profile
-from memecmd_utils.template_source_list import SOURCES
-from memecmd_utils.template_sources import SourceError, find, require, states, table, what_to_give
+from memecmd_utils import datasets, git_source, meme_sources, memecap, paths, template_records
+from memecmd_utils.datasets import (
+    SOURCES,
+    SourceError,
+    fetch_library,
+    find,
+    states,
+    table,
+    what_to_give,
+)
+from memecmd_utils.images import LibraryError
+from memecmd_utils.profiles import Profile, load_profile
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 CORPORA = paths.root.parent / "shared" / "corpora"
 NOWHERE = "http://127.0.0.1:9/"
+TABLE = 'name,url,licence,used_for,sha256_or_commit\nOpen,https://x,CC0,"a, b","quoted for no reason"\n'
 CONTENT = {
     "imgflip": {"dataset/memes/Made-Cat.json": b"[]", "README.md": b"read me", "scripts/scrape.py": b"1"},
     "cm50": {
@@ -36,9 +47,15 @@ CONTENT = {
 
 
 @pytest.fixture(autouse=True)
-def online(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in template_sources.OFFLINE:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `data/` of its own, from which no host can be reached."""
+    for name in datasets.OFFLINE:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(paths, "data", tmp_path)
+    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
+    monkeypatch.setattr(datasets, "HOST", NOWHERE)
+    (tmp_path / "SOURCES.csv").write_text(TABLE, encoding="utf-8")
+    return tmp_path
 
 
 def fill(folder: Path, files: dict[str, bytes]) -> Path:
@@ -49,7 +66,7 @@ def fill(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> str:
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host with the four repositories, as the well-known one has them."""
     for name, files in CONTENT.items():
         home = fill(tmp_path / "host" / SOURCES[name].repository, files)
@@ -58,11 +75,11 @@ def host(tmp_path: Path) -> str:
             git(home, "config", f"uploadpack.{key}", "true")
         git(home, "add", ".")
         git(home, "commit", "-q", "-m", "one")
-    return (tmp_path / "host").as_uri() + "/"
+    monkeypatch.setattr(datasets, "HOST", (tmp_path / "host").as_uri() + "/")
 
 
-def rows(target: Path) -> dict[str, dict[str, str]]:
-    with (target / template_sources.RECORD).open(encoding="utf-8", newline="") as handle:
+def rows(folder: Path) -> dict[str, dict[str, str]]:
+    with (folder / datasets.RECORD).open(encoding="utf-8", newline="") as handle:
         return {row["name"]: row for row in csv.DictReader(handle)}
 
 
@@ -75,15 +92,15 @@ def test_a_folder_that_the_profile_names_is_used_as_it_is(tmp_path: Path) -> Non
     one = fill(tmp_path, {"memes_test_dev.json.gz": b"x"}) / "memes_test_dev.json.gz"
     for folder in (checkout, checkout / "dataset", flat):
         profile = Profile(name="x", imgflip=str(folder), memecap=str(one))
-        found = find(profile, names=("imgflip", "memecap"), target=tmp_path / "raw", host=NOWHERE)
-        assert require(found) == {"imgflip": folder, "memecap": one}
+        found = find(profile, names=("imgflip", "memecap"))
+        assert (found["imgflip"].path, found["memecap"].path) == (folder, one)
         assert {f.state for f in found.values()} == {"given"} and "licence: none stated" in found[
             "memecap"
         ].text()
     digest = hashlib.sha256(b"x").hexdigest()
     listed = hashlib.sha256(f"memes_test_dev.json.gz\0{digest}\n".encode()).hexdigest()
     assert states(found)["memecap"] == f"files 1 sha256 {listed}"
-    assert not (tmp_path / "raw").exists(), "nothing is written"
+    assert not paths.raw.exists(), "nothing is written"
 
 
 ACCEPTED = {
@@ -102,7 +119,7 @@ ACCEPTED = {
 }
 
 
-def content(name: str, file: str) -> bytes:
+def record(name: str, file: str) -> bytes:
     """A made-up record of a data set, in the form that a file's ending asks for."""
     raw = made_templates.record("A", 1)
     meme = {"post_id": "a1", "meme_captions": ["tired."], "img_fname": "a.png"}
@@ -123,7 +140,7 @@ def test_what_is_accepted_can_be_read(tmp_path: Path, name: str, file: str) -> N
     read = ACCEPTED[name][1]
     places = ["", "dataset/"] if name == "imgflip" else [""]
     for place in places:
-        folder = fill(tmp_path / f"in {place}", {place + file: content(name, file)})
+        folder = fill(tmp_path / f"in {place}", {place + file: record(name, file)})
         about = folder / "50_template_info.json"
         if name == "cm50":
             about.write_bytes(b"{}")
@@ -131,7 +148,7 @@ def test_what_is_accepted_can_be_read(tmp_path: Path, name: str, file: str) -> N
             found = find(Profile(name="x", **{name: str(given)}), names=[name], fetch=False)
             assert found[name].path == given and read(given) == 1
         before = states(find(Profile(name="x", **{name: str(folder)}), names=[name]))
-        (folder / place / file).write_bytes(content(name, file) + b" ")
+        (folder / place / file).write_bytes(record(name, file) + b" ")
         assert states(find(Profile(name="x", **{name: str(folder)}), names=[name])) != before
 
 
@@ -160,13 +177,6 @@ def test_the_state_sees_files_that_need_not_be_there(tmp_path: Path, name: str, 
     assert states(find(profile, names=[name]))[name] == seen[-1], "hidden files and others do not count"
 
 
-def test_a_single_file_that_lfs_left_or_is_empty_is_no_content(tmp_path: Path) -> None:
-    for data in (b"", b"version https://git-lfs.github.com/spec/v1\n"):
-        file = fill(tmp_path, {"validation_set.zip": data}) / "validation_set.zip"
-        with pytest.raises(SourceError, match="does not hold"):
-            find(Profile(name="x", cm50=str(file)), names=["cm50"])
-
-
 def test_a_folder_that_is_not_what_it_should_be_is_an_error_naming_the_files(tmp_path: Path) -> None:
     wrong = fill(
         tmp_path / "wrong", {"notes.txt": b"x", ".git/validation.json": b"x", "data/validation_a.zip": b"x"}
@@ -183,11 +193,12 @@ def test_a_folder_that_is_not_what_it_should_be_is_an_error_naming_the_files(tmp
         find(Profile(name="x", memecap=str(wrong / "notes.txt")), names=["memecap"])
 
 
-def test_the_note_that_lfs_leaves_is_no_content(tmp_path: Path) -> None:
-    note = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
-    folder = fill(tmp_path / "c", {"validation_set.zip": note, "50_template_info.json": b"{}"})
-    with pytest.raises(SourceError, match="does not hold the annotated validation set"):
-        find(Profile(name="x", cm50=str(folder)), names=["cm50"])
+@pytest.mark.parametrize("data", [b"", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"])
+def test_an_empty_file_and_the_note_that_lfs_leaves_are_no_content(tmp_path: Path, data: bytes) -> None:
+    folder = fill(tmp_path / "c", {"validation_set.zip": data, "50_template_info.json": b"{}"})
+    for given in (folder, folder / "validation_set.zip"):
+        with pytest.raises(SourceError, match="does not hold"):
+            find(Profile(name="x", cm50=str(given)), names=["cm50"])
 
 
 @pytest.mark.corpora
@@ -204,86 +215,66 @@ def test_the_real_copies_are_recognised() -> None:
 
 
 @needs_git
-def test_without_a_folder_the_wanted_part_is_fetched_once_and_written_down(tmp_path: Path, host: str) -> None:
-    target = tmp_path / "raw"
-    found = find(Profile(name="x"), target=target, host=host)
+def test_the_wanted_part_is_fetched_once_and_written_down(tmp_path: Path, host: None) -> None:
+    target = paths.raw / "templates"
+    found = find(Profile(name="x"))
     assert {name: one.state for name, one in found.items()} == {
         **dict.fromkeys(CONTENT, "fetched"), "figmemes_labels": "missing",
     }  # fmt: skip
     assert (target / "imgflip" / "dataset" / "memes" / "Made-Cat.json").read_bytes() == b"[]"
     assert not (target / "imgflip" / "scripts").exists() and not (target / "cm50" / "code").exists()
     row = rows(target)["Seefreem/meme_text_retrieval_p1"]
-    assert row["licence"] == "Apache-2.0, as stated in the repository" and row["url"].startswith(host)
+    assert row["licence"] == "Apache-2.0, as stated in the repository" and row["url"].startswith(
+        datasets.HOST
+    )
     assert row["sha256_or_commit"].startswith(f"commit {found['cm50'].commit} files 2 sha256 ")
     assert states(found)["cm50"].startswith(f"commit {found['cm50'].commit} files 2 sha256 ")
     shutil.rmtree(tmp_path / "host")  # from here on nothing can be fetched
-    again = find(Profile(name="x"), target=target, host=host)
+    again = find(Profile(name="x"))
     assert {one.state for name, one in again.items() if name in CONTENT} == {"fetched before"}
-    assert require(again, "memecap") == {"memecap": target / "memecap"}
-
-
-@needs_git
-def test_the_first_head_stays_the_pin_and_a_changed_file_is_mended(tmp_path: Path, host: str) -> None:
-    target = tmp_path / "raw"
-    first = find(Profile(name="x"), names=["memecap"], target=target, host=host)["memecap"]
-    home = tmp_path / "host" / SOURCES["memecap"].repository
-    fill(home, {"data/memes-test.json": b"[1]"})
-    git(home, "commit", "-q", "-a", "-m", "two")
-    file = target / "memecap" / "data" / "memes-test.json"
-    file.write_bytes(b"changed")
-    off = find(Profile(name="x"), names=["memecap"], target=target, host=host, fetch=False)["memecap"]
+    (target / "memecap" / "data" / "memes-test.json").write_bytes(b"changed")
+    off = find(Profile(name="x"), names=["memecap"], fetch=False)["memecap"]
     assert (off.state, off.why) == ("fetched before", "changed since it was fetched")
-    lost = find(Profile(name="x"), names=["memecap"], target=target, host=NOWHERE)["memecap"]
-    assert lost.path and lost.why.startswith("changed since it was fetched; no connection")
-    mended = find(Profile(name="x"), names=["memecap"], target=target, host=host)["memecap"]
-    assert (mended.state, mended.commit) == ("fetched", first.commit) and file.read_bytes() == b"[]"
-    assert len(rows(target)) == 1
+    assert off.path == target / "memecap"
 
 
 @needs_git
 def test_a_fetch_that_was_cut_off_goes_on_at_its_commit(
-    tmp_path: Path, host: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, host: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = git_source.fetch
 
-    def cut(url: str, commit: str, folder: Path, want: tuple[str, ...]) -> None:
+    def cut(url: str, commit: str, folder: Path, *_: object) -> None:
         real(url, commit, folder, ["README*"])  # as far as it came
         raise KeyboardInterrupt
 
     monkeypatch.setattr(git_source, "fetch", cut)
     with pytest.raises(KeyboardInterrupt):
-        find(Profile(name="x"), names=["imgflip"], target=tmp_path / "raw", host=host)
-    assert not (tmp_path / "raw" / template_sources.RECORD).exists()
+        find(Profile(name="x"), names=["imgflip"])
+    assert not (paths.raw / "templates" / datasets.RECORD).exists()
     monkeypatch.setattr(git_source, "fetch", real)
-    off = find(Profile(name="x"), names=["imgflip"], target=tmp_path / "raw", host=host, fetch=False)
+    off = find(Profile(name="x"), names=["imgflip"], fetch=False)
     assert off["imgflip"].state == "missing", "half a data set is none"
-    begun = git_source.head(tmp_path / "raw" / "imgflip")
+    begun = git_source.head(paths.raw / "templates" / "imgflip")
     home = tmp_path / "host" / SOURCES["imgflip"].repository
     git(home, "commit", "-q", "--allow-empty", "-m", "two")
-    found = find(Profile(name="x"), names=["imgflip"], target=tmp_path / "raw", host=host)["imgflip"]
+    found = find(Profile(name="x"), names=["imgflip"])["imgflip"]
     assert (found.state, found.commit) == ("fetched", begun)
 
 
 @needs_git
-def test_a_folder_that_a_user_made_there_is_taken_as_it_is(tmp_path: Path, host: str) -> None:
-    own = fill(tmp_path / "raw" / "memecap", {"memes-test.json": b"mine"})
-    found = find(Profile(name="x"), names=["memecap"], target=tmp_path / "raw", host=host)["memecap"]
-    assert (found.state, found.path) == ("given", own) and (own / "memes-test.json").read_bytes() == b"mine"
-
-
-@needs_git
-def test_a_repository_without_the_files_is_missing(tmp_path: Path, host: str) -> None:
+def test_a_repository_without_the_files_is_missing(tmp_path: Path, host: None) -> None:
     home = tmp_path / "host" / SOURCES["figmemes"].repository
     git(home, "mv", "data/standard_split.tsv", "data/other.tsv")
     git(home, "commit", "-q", "-m", "two")
-    found = find(Profile(name="x"), names=["figmemes"], target=tmp_path / "raw", host=host)["figmemes"]
+    found = find(Profile(name="x"), names=["figmemes"])["figmemes"]
     assert found.path is None and "its repository does not hold the split tables" in found.text()
 
 
 # --- not to be had ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", template_sources.OFFLINE)
+@pytest.mark.parametrize("name", datasets.OFFLINE)
 def test_nothing_is_fetched_where_the_environment_forbids_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -292,18 +283,17 @@ def test_nothing_is_fetched_where_the_environment_forbids_it(
 
     monkeypatch.setenv(name, "1")
     monkeypatch.setattr(subprocess, "Popen", asked)
-    found = find(Profile(name="x"), target=tmp_path / "raw")
+    found = find(Profile(name="x"))
     assert {one.state for one in found.values()} == {"missing"} and found["imgflip"].why == "fetching is off"
-    with pytest.raises(SourceError, match=r"(?s)ImgFlip575K: not here .*FigMemes: labels: not here .*form"):
-        require(found)
-    assert not (tmp_path / "raw").exists()
+    assert "ImgFlip575K: not here" in found["imgflip"].text() and "form" in found["figmemes_labels"].text()
+    assert not paths.raw.exists()
 
 
 def test_what_to_give_names_repository_files_and_key() -> None:
     for name, source in SOURCES.items():
         told = what_to_give(name)
         assert f'SET="{name}=' in told and source.repository in told
-        assert all(pattern in told for part in source.holds for pattern in part.patterns)
+        assert all(pattern in told for patterns in source.holds.values() for pattern in patterns)
     with pytest.raises(KeyError):
         what_to_give("other")
     assert set(SOURCES) <= set(Profile.model_fields)
@@ -311,9 +301,7 @@ def test_what_to_give_names_repository_files_and_key() -> None:
 
 def test_the_table_has_a_row_for_each_and_names_no_folder_outside(tmp_path: Path) -> None:
     mine = fill(tmp_path / "mine", CONTENT["memecap"])
-    shown = table(
-        find(Profile(name="x", memecap=str(mine)), fetch=False, target=paths.raw / "templates none")
-    )
+    shown = table(find(Profile(name="x", memecap=str(mine)), fetch=False))
     assert list(shown["key"]) == list(SOURCES) and list(shown["state"]).count("given") == 1
     row = shown.set_index("key").loc["memecap"]
     assert (row["where"], row["what to give"]) == ("mine", "")
@@ -323,26 +311,23 @@ def test_the_table_has_a_row_for_each_and_names_no_folder_outside(tmp_path: Path
 @needs_git
 @pytest.mark.parametrize(
     ("address", "why"),
-    [(NOWHERE, "no connection: "), ("file:///nowhere/at/all/", "there is no repository")],
+    [(NOWHERE, "no connection"), ("file:///nowhere/at/all/", "there is no such repository")],
 )
-def test_no_server_or_repository_is_said_at_once(tmp_path: Path, address: str, why: str) -> None:
+def test_no_server_or_repository_is_said_at_once(
+    monkeypatch: pytest.MonkeyPatch, address: str, why: str
+) -> None:
+    monkeypatch.setattr(datasets, "HOST", address)
     begun = time.monotonic()
-    found = find(Profile(name="x"), target=tmp_path / "raw", host=address)
+    found = find(Profile(name="x"))
     assert time.monotonic() - begun < 10
     assert all(why in found[name].text() for name in CONTENT), found["imgflip"].text()
-
-
-def test_without_git_what_to_do_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    found = find(Profile(name="x"), names=["memecap"], target=tmp_path / "raw", host=NOWHERE)["memecap"]
-    assert "the program git is not installed" in found.text() and 'SET="memecap=FOLDER"' in found.text()
 
 
 @needs_git
 def test_a_silent_server_is_given_up_once_for_all_and_left_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(template_sources, "QUIET_S", 1)
+    monkeypatch.setattr(git_source, "ANSWER_S", 1)
     for name in ("http_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     taken: list[socket.socket] = []
@@ -358,13 +343,150 @@ def test_a_silent_server_is_given_up_once_for_all_and_left_no_process(
         thread = threading.Thread(target=accept, daemon=True)
         thread.start()
         begun = time.monotonic()
-        address = f"http://127.0.0.1:{server.getsockname()[1]}/"
-        found = find(Profile(name="x"), target=tmp_path / "raw", host=address)
+        monkeypatch.setattr(datasets, "HOST", f"http://127.0.0.1:{server.getsockname()[1]}/")
+        found = find(Profile(name="x"))
         assert time.monotonic() - begun < 8
-        assert all("said nothing within 1 s" in found[name].why for name in CONTENT)
+        assert all("no connection" in found[name].why for name in CONTENT)
         assert len(taken) == 1, "the other repositories of the host are not asked for"
         taken[0].settimeout(5)
         while taken[0].recv(4096):
             pass  # the request, then the end: who asked is gone
         taken[0].close()
         server.shutdown(socket.SHUT_RDWR)
+
+
+# --- images of the first paper -----------------------------------------------------------------------
+
+
+def source(url: str, commit: str | None, **more: object) -> dict[str, object]:
+    return {"name": "who/Pack", "url": url, "commit": commit, "licence": "MIT, as stated", **more}
+
+
+def run(place: Path, *sources: dict, **more: Path) -> tuple[list, list[str]]:
+    """What is there after a fetch of `sources`, and the lines that it printed."""
+    (place / "library_sources.yaml").write_text(yaml.safe_dump(list(sources)), encoding="utf-8")
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        done = list(fetch_library(**more).values())
+    return done, said.getvalue().splitlines()
+
+
+def test_the_tracked_list_pins_the_papers_three_repositories(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    listed = datasets.library_list()
+    assert [s.name for s in listed] == [
+        "getActivity/EmojiPackage", "LLM-Red-Team/emo-visual-data", "zhaoolee/ChineseBQB"
+    ]  # fmt: skip
+    assert all(s.commit and s.url == f"https://github.com/{s.name}" and s.licence for s in listed)
+    assert [bool(s.archive) for s in listed] == [False, True, False]
+    assert load_profile("paper").sources == [f"data/raw/sources/{s.folder}" for s in listed]
+
+
+@needs_git
+def test_a_source_is_fetched_written_down_and_not_fetched_again(place) -> None:
+    url, commit, _ = repository(place, {"鸽子": 3, "QQ": 2})
+    wanted = source(url, commit, skip=["QQ", "*.md"])
+    (done,), said = run(place, wanted)
+    pack = paths.raw / "sources" / "Pack"
+    assert (done.state, done.commit, done.files) == ("fetched", commit, 3)
+    assert set(content(pack)) == {f"鸽子/图 {n}.jpg" for n in range(3)}
+    row = rows(place)["who/Pack"]
+    assert row["sha256_or_commit"] == f"commit {commit} files 3 sha256 {done.sha256}"
+    assert (row["url"], row["licence"]) == (url, "MIT, as stated")
+    assert (place / "SOURCES.csv").read_text(encoding="utf-8").startswith(TABLE), (
+        "other lines stay as they are"
+    )
+    assert said == [
+        f"who/Pack at {commit[:12]}: fetched, 3 files, sha256 {done.sha256[:12]}, licence: MIT, as stated"
+    ]
+    shutil.rmtree(place / "upstream")  # from here on nothing can be fetched
+    before = (place / "SOURCES.csv").stat().st_mtime_ns
+    assert run(place, wanted)[0] == [done._replace(state="already whole")]
+    assert (place / "SOURCES.csv").stat().st_mtime_ns == before
+    (pack / "鸽子" / "图 0.jpg").write_bytes(b"changed")
+    (pack / "鸽子" / "图 1.jpg").unlink()
+    assert run(place, wanted)[0] == [done], "mended, without a connection"
+    assert meme_sources.find_candidates([str(pack)])[0].origin == "鸽子/图 0.jpg"
+
+
+@needs_git
+def test_without_a_pin_the_branch_head_is_taken_and_becomes_the_pin(place) -> None:
+    url, _, home = repository(place, {"a": 1, "b": 1})
+    newest = git(home, "rev-parse", "main").strip()
+    (done,), _ = run(place, source(url, None))
+    assert done.commit == newest and rows(place)["who/Pack"]["sha256_or_commit"].startswith(
+        f"commit {newest} "
+    )
+    (home / "more.jpg").write_bytes(b"more")
+    git(home, "add", "-A")
+    git(home, "commit", "-q", "-m", "three")
+    (again,), _ = run(place, source(url, None))
+    assert again == done._replace(state="already whole")
+
+
+@needs_git
+def test_another_pin_moves_the_folder_to_it(place) -> None:
+    url, commit, home = repository(place, {"a": 1, "b": 1})
+    run(place, source(url, commit))
+    newest = git(home, "rev-parse", "main").strip()
+    (done,), _ = run(place, source(url, newest))
+    assert done.commit == newest and set(content(paths.raw / "sources" / "Pack")) == {
+        "README.md",
+        "b/图 0.jpg",
+        "later.jpg",
+    }
+    assert list(rows(place)) == ["Open", "who/Pack"], "the row is replaced"
+
+
+@needs_git
+def test_a_folder_that_is_there_is_taken_as_it_is(place) -> None:
+    own = paths.raw / "sources" / "Pack"
+    own.mkdir(parents=True)
+    (own / "mine.png").write_bytes(picture(1))
+    (done,), said = run(place, source("https://127.0.0.1:9/none", "1" * 40))
+    assert (done.state, done.commit, done.files) == ("taken as it is", "", 1) and "taken as it is" in said[0]
+    assert rows(place)["who/Pack"]["sha256_or_commit"] == f"files 1 sha256 {done.sha256}"
+    git(own, "init", "-q")
+    git(own, "add", ".")
+    git(own, "commit", "-q", "-m", "mine")
+    (done,), _ = run(place, source("https://127.0.0.1:9/none", "1" * 40))
+    assert (done.state, len(done.commit), done.files) == ("taken as it is", 40, 1), "a user's own clone"
+
+
+@needs_git
+def test_images_in_an_archive_are_asked_for_and_unpacked(place) -> None:
+    url, commit, _ = repository(place, {"a": 1})
+    emo = source(url, commit, archive="https://drive.example.org/x")
+    _, said = run(place, emo)
+    assert "download https://drive.example.org/x and run make library-sources ZIP=" in said[1]
+    path = archive(place / "emo.zip", {"emo/1.png": picture(1), "emo/2.png": picture(2), "t.txt": b"-"})
+    (done,), said = run(place, emo, archive=path)
+    assert "2 images unpacked, 0 were there, 1 other" in said[1] and done.files == 4
+    assert rows(place)["who/Pack"]["sha256_or_commit"] == f"commit {commit} files 4 sha256 {done.sha256}"
+    (again,), said = run(place, emo, archive=path)
+    assert again == done._replace(state="already whole") and "2 were there" in said[1]
+    (whole,), said = run(place, emo)
+    assert whole.state == "already whole" and len(said) == 1
+    with pytest.raises(LibraryError, match="no source in the list has its images in one"):
+        run(place, source(url, commit), archive=path)
+
+
+def test_the_checksum_is_over_paths_and_contents(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "a", {"b/x": b"1", ".git/y": b"2"})
+    listed = f"b/x\0{hashlib.sha256(b'1').hexdigest()}\n".encode()
+    assert datasets.checksum(folder) == (1, hashlib.sha256(listed).hexdigest())
+    first = datasets.checksum(folder)
+    (folder / "b" / "x").rename(folder / "b" / "z")
+    assert datasets.checksum(folder)[1] != first[1]
+
+
+@needs_git
+def test_a_wrong_list_or_table_is_named(place: Path) -> None:
+    with pytest.raises(LibraryError, match="does not exist"):
+        fetch_library()
+    with pytest.raises(LibraryError, match="commit"):
+        run(place, source("u", "main"))
+    url, commit, _ = repository(place, {"a": 1})
+    (place / "SOURCES.csv").write_text("wrong\n", encoding="utf-8")
+    with pytest.raises(LibraryError, match="the first line must be name,url,licence"):
+        run(place, source(url, commit))
