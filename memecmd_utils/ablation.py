@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import fast_retrieval
+from memecmd_utils import fast_retrieval, retrieval
 from memecmd_utils.fast_retrieval import MEASURES, Graded, columns, said, with_intervals
 from memecmd_utils.retrieval_systems import PARTS
 from memecmd_utils.statistics import direction, too_few
@@ -44,9 +44,9 @@ def leave_one_out(data: StudyData) -> pd.DataFrame:
     rows = []
     for embedder in data.encoders if len(known.rows) else ():
         terms, weights = data.terms(embedder, data.profile.centring), np.array(data.profile.weights)
-        full = known.measure(fast_retrieval.weighted(terms, weights))
+        full = known.measure(retrieval.combine(terms, weights))
         rest = [
-            known.measure(fast_retrieval.weighted(terms, np.where(np.arange(len(TERMS)) == i, 0, weights)))
+            known.measure(retrieval.combine(terms, np.where(np.arange(len(TERMS)) == i, 0, weights)))
             for i in range(len(TERMS))
         ]
         gaps = np.hstack([full - part for part in rest])
@@ -136,8 +136,8 @@ def fit_weights(data: StudyData) -> FittedWeights:
 def _one_embedder(terms: np.ndarray, known: Graded, half: np.ndarray) -> tuple[list[dict], np.ndarray]:
     """A row a half, and nDCG@5 at every turn under weights fitted elsewhere, fitted here, and equal ones."""
     grid, at = simplex(), MEASURES.index("nDCG@5")
-    ndcg = np.array([known.measure(fast_retrieval.weighted(terms, w))[:, at] for w in grid])
-    equal = known.measure(fast_retrieval.weighted(terms, EQUAL))[:, at]
+    ndcg = np.array([known.measure(retrieval.combine(terms, w))[:, at] for w in grid])
+    equal = known.measure(retrieval.combine(terms, EQUAL))[:, at]
     values = np.column_stack([np.zeros((len(equal), 2)), equal])
     rows = []
     for used, fit, fold in fast_retrieval.folds(half):

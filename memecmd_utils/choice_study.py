@@ -7,7 +7,7 @@ that all K share: a turn's draw is one number in [0, 1), and its rank is that nu
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import hub_counts, seeds, statistics, study_gates
+from memecmd_utils import hub_counts, retrieval, seeds, statistics, study_gates
 from memecmd_utils.fast_retrieval import columns
 from memecmd_utils.study_data import StudyData
 
@@ -34,7 +34,7 @@ def tables(data: StudyData) -> tuple[pd.DataFrame, pd.DataFrame]:
     if not data.asked or not data.annotations:
         return pd.DataFrame(columns=list(COLUMNS)), pd.DataFrame(columns=list(DIFFERENCES))
     scores = study_gates.own_scores(data)
-    best = study_gates.best(scores, data.meme_ids, LARGEST_K)
+    best = retrieval.best_memes(scores, data.meme_ids, LARGEST_K)
     top1 = np.take_along_axis(scores, best[:, :1], axis=1).T
     sent = np.flatnonzero(study_gates.sent(data, top1, study_gates.own_rule(data))[0])
     if not len(sent):

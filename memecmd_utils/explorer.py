@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from memecmd_utils import selection
-from memecmd_utils.explorer_ranking import id_order, rank
 from memecmd_utils.profiles import Profile, Strategy
 from memecmd_utils.retrieval import MemeIndex, Ranking, component_matrices, pair_components, top_k
 from memecmd_utils.schemas import Dialogue
@@ -78,7 +77,7 @@ class Explorer:
         """`scored` as from `selection.score_dialogues`; its gates are fitted once, as `place` does."""
         if not scored:
             raise ValueError("there is no dialogue to explore")
-        self.index, self.profile, self._by_id = index, profile, id_order(index)
+        self.index, self.profile = index, profile
         self._scored = {item.dialogue.dialogue_id: item for item in scored}
         self._half = selection.halves([item.dialogue for item in scored])
         self._calibrations = selection.calibrate(scored, profile)
@@ -167,12 +166,7 @@ class Explorer:
         shape = (len(item.turns), min(settings.top_k, len(self.index.meme_ids)))
         out = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
         if self._usable.any():
-            if self._components is None:
-                found = top_k(self.index, self._queries, settings.weights, settings.top_k)
-            else:
-                found = rank(
-                    self.index, self._queries, self._components, settings.weights, settings.top_k, self._by_id
-                )
+            found = top_k(self.index, self._queries, settings.weights, settings.top_k, self._components)
             out.memes[self._usable] = found.memes
             out.scores[self._usable] = found.scores
             out.components[self._usable] = found.components
@@ -244,7 +238,8 @@ class Explorer:
         others = self._others()
         kept = self._kept_components()
         if kept is not None:
-            found = iter(rank(self.index, *kept, weights, 1, self._by_id).scores[:, 0])
+            queries, components = kept
+            found = iter(top_k(self.index, queries, weights, 1, components).scores[:, 0])
             return [np.array([next(found) if u else -np.inf for u in _usable(o)]) for o in others]
         out = []
         for start in range(0, len(others), DIALOGUES_AT_ONCE):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.ground_truth import RELEVANT
 from memecmd_utils.statistics import Ends, Estimate
 from memecmd_utils.study_data import StudyData
@@ -32,7 +32,7 @@ class Graded:
     gains: np.ndarray
     """Sums of grades, [rows, memes]; nan where nobody graded."""
     level: int
-    _by_id: np.ndarray
+    _meme_ids: Sequence[str]
     _ideal: np.ndarray
 
     def measure(self, scores: np.ndarray, judged_only: bool = False) -> np.ndarray:
@@ -43,7 +43,7 @@ class Graded:
         here = scores[self.rows]
         if judged_only:
             here = np.where(np.isnan(self.gains), -np.inf, here)
-        best = top(here, self._by_id, DEPTH)
+        best = retrieval.best_memes(here, self._meme_ids, DEPTH)
         found = np.where(best < 0, np.nan, np.take_along_axis(self.gains, np.maximum(best, 0), axis=1))
         gained = discounted(np.nan_to_num(found))
         hit = found[:, 0] >= self.level  # nan is no hit
@@ -62,8 +62,7 @@ def graded(
     rows = np.flatnonzero((np.nan_to_num(gains, nan=-1.0) >= level).any(axis=1))
     kept = gains[rows]
     ideal = ideal_gain(np.nan_to_num(kept))
-    by_id = np.argsort(np.array(meme_ids, dtype=str))
-    return Graded(rows, [clusters[i] for i in rows], kept, level, by_id, ideal)
+    return Graded(rows, [clusters[i] for i in rows], kept, level, meme_ids, ideal)
 
 
 def of_study(data: StudyData) -> Graded:
@@ -79,35 +78,6 @@ def discounted(gains: np.ndarray) -> np.ndarray:
 def ideal_gain(gains: np.ndarray) -> np.ndarray:
     """What nDCG@5 divides by: the discounted gain of the best five memes of a turn; `gains` without nan."""
     return discounted(-np.sort(-gains, axis=1)[:, :DEPTH])
-
-
-def top(scores: np.ndarray, by_id: np.ndarray, k: int) -> np.ndarray:
-    """Positions of the k best memes of every turn, best first; -1 where only scores of -inf are left.
-
-    `by_id` holds the positions in order of meme id: of equal scores the lower id comes first, after the same
-    rounding as in `retrieval_systems.order`. For a small k this is far faster than sorting.
-    """
-    ordered = np.round(np.take(scores, by_id, axis=1), 9)  # take: rows lie together, as argmax likes
-    best = take_best(ordered.copy(), k)
-    return np.where(np.isneginf(np.take_along_axis(ordered, best, axis=1)), -1, by_id[best])
-
-
-def take_best(scores: np.ndarray, depth: int) -> np.ndarray:
-    """Positions of the highest scores of every row, the first of equal ones; `scores` are overwritten."""
-    rows = np.arange(len(scores))
-    out = np.empty((len(scores), min(depth, scores.shape[1])), dtype=int)
-    for place in range(out.shape[1]):
-        out[:, place] = scores.argmax(axis=1)
-        scores[rows, out[:, place]] = -np.inf
-    return out
-
-
-def weighted(terms: np.ndarray, weights: Sequence[float]) -> np.ndarray:
-    """T = w1 alpha + w2 delta + w3 beta + w4 gamma from terms [4, turns, memes] (Eq. 22).
-
-    Added term by term: a matrix product may round in another way with another number of threads.
-    """
-    return sum(w * term for w, term in zip(weights, terms, strict=True))
 
 
 def folds(half: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:

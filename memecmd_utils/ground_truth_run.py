@@ -13,6 +13,7 @@ from memecmd_utils import (
     ground_truth,
     promotion,
     results,
+    retrieval,
     retrieval_evaluation,
     retrieval_systems,
     schemas,
@@ -120,7 +121,7 @@ def pool(
     """
     wanted = {*retrieval_systems.PARTS, retrieval_systems.FULL, retrieval_systems.CAPTION}
     orders = {
-        " ".join(system): retrieval_systems.order(scores, ranked.meme_ids)
+        " ".join(system): retrieval.order(scores, ranked.meme_ids)
         for system, scores in ranked.matrices.items()
         if system.uses in wanted and system.centring == run.profile.centring
     }

@@ -11,7 +11,7 @@ import numpy as np
 
 from memecmd_utils import fast_retrieval, statistics
 from memecmd_utils.fast_retrieval import MEASURES, Graded
-from memecmd_utils.retrieval_systems import order
+from memecmd_utils.retrieval import order
 from memecmd_utils.statistics import LeftOut
 from memecmd_utils.study_data import StudyData
 

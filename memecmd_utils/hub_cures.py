@@ -5,7 +5,7 @@ Centring: Suzuki et al. (2013). CSLS: Conneau et al. (2018). Inverted softmax: S
 
 import numpy as np
 
-from memecmd_utils import fast_retrieval
+from memecmd_utils import fast_retrieval, retrieval
 from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, centre, mean_row
 from memecmd_utils.study_data import StudyData
 
@@ -58,7 +58,7 @@ def rankings(data: StudyData, embedder: str) -> dict[tuple[str, str], np.ndarray
     """
     out = {}
     for start, centring in STARTS.items():
-        plain = fast_retrieval.weighted(data.terms(embedder, centring), data.profile.weights)
+        plain = retrieval.combine(data.terms(embedder, centring), data.profile.weights)
         out[start, NONE] = plain
         if start == "uncentred":
             out[start, CENTRING] = centred(data, embedder)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from memecmd_utils import library_index, paths, profiles, selection, storage
+from memecmd_utils import large_library, paths, profiles, selection, storage
 from memecmd_utils.embedding import RecordedEmbedder
 from memecmd_utils.llm import EndpointError
 from memecmd_utils.retrieval import (
@@ -154,6 +154,6 @@ def open_library(run: Run, mode: str, asking: Run | None = None) -> Library:
         annotations = run.load(Annotation)
     except storage.StageOutputError as error:
         raise StageMissing(f"run {run.name!r} is of another version ({error}): make it anew") from error
-    folder = run.write(library_index.FOLDER)
+    folder = run.write(large_library.FOLDER)
     index = selection.index_library(annotations, stored.encode, run.profile, folder, stored.name)
     return Library(run, {meme.meme_id: meme for meme in memes}, index, stored.encode)

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from memecmd_utils import library_index, mod_format
+from memecmd_utils import mod_format, retrieval
 from memecmd_utils.chat_summaries import Told
 from memecmd_utils.library_search import Library
 from memecmd_utils.mod_format import Item
 from memecmd_utils.retrieval import centre, weigh
-from memecmd_utils.retrieval_systems import CAPTION, CONTEXT_TURNS, FULL, RANDOM, order
+from memecmd_utils.retrieval_systems import CAPTION, CONTEXT_TURNS, FULL, RANDOM
 
 CUTS = (1, 2, 5, 10)
 MEASURES = (*(f"R@{k}" for k in CUTS), "MAP")
@@ -35,7 +35,7 @@ def score_matrices(
     full = np.full((len(items), len(index.meme_ids)), np.nan)
     if rows:
         queries = library.queries([summaries[i].summary for i in rows])
-        full[rows] = library_index.products(index, weigh(queries, profile.weights))
+        full[rows] = np.hstack(list(retrieval.products(index, weigh(queries, profile.weights))))
     texts = ["\n".join(m.text for m in item.history[-CONTEXT_TURNS:] if m.text) for item in items]
     captions = [library.memes[name].text for name in index.meme_ids]
     # Some embedders refuse an empty text.
@@ -66,7 +66,7 @@ def measure(
             part = np.arange(start, min(start + AT_ONCE, len(items)))
             asked = [i for i in part if truths[i] is not None and np.isfinite(matrix[i]).all()]
             runs = {}
-            ranked = order(np.nan_to_num(matrix[part], nan=-np.inf), names)
+            ranked = retrieval.order(np.nan_to_num(matrix[part], nan=-np.inf), names)
             for i in asked:
                 ids = [names[place] for place in ranked[i - start]]
                 if among != WHOLE:

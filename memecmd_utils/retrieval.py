@@ -5,8 +5,9 @@ query [w1 S, -w2 S, w3 E, w4 Psi]; their product is T. Weights stand on the quer
 need no new index.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -24,13 +25,17 @@ NOISE = 1e-5
 """Distance from the mean below which a unit row has none: float32 vectors do not say more."""
 CHUNK_VALUES = 150_000
 """Numbers taken to float64 at a time: they stay in the cache, also where very many memes tie."""
+BLOCK_BYTES = 16 << 20
+"""Bytes of rows on disk that are taken to float32 at a time."""
+MOST_TIES = 1 << 22
+"""Candidates kept at once (20 bytes each): where more memes tie, fewer turns are asked together."""
 
 
 @dataclass(frozen=True)
 class MemeIndex:
     """Unit vectors of a library: `rows` has shape [memes, 4 * dim], blocks in the order of `MEME_SIDE`.
 
-    A large library has its rows on disk, in float16, and a `search` of its own (`library_index`): queries,
+    A large library has its rows on disk, in float16, and a `search` of its own (`large_library`): queries,
     weights and K to the top K. None: `top_k` compares every meme.
     """
 
@@ -42,6 +47,13 @@ class MemeIndex:
     def dim(self) -> int:
         """Dimension of one block."""
         return self.rows.shape[1] // 4
+
+    @cached_property
+    def id_ranks(self) -> np.ndarray:
+        """Place of each meme's id among all ids in their order, shape [memes]: equal scores go by it."""
+        ranks = np.empty(len(self.meme_ids), dtype=np.int64)
+        ranks[sorted(range(len(ranks)), key=self.meme_ids.__getitem__)] = np.arange(len(ranks))
+        return ranks
 
 
 @dataclass(frozen=True)
@@ -124,9 +136,38 @@ def component_matrices(index: MemeIndex, queries: np.ndarray) -> np.ndarray:
     return np.stack([queries[:, part] @ rows[:, part].T for part in range(4)])
 
 
-def combine(components: np.ndarray, weights: Sequence[float]) -> np.ndarray:
-    """T = w1 alpha + w2 delta + w3 beta + w4 gamma from [4, turns, memes] (Eq. 22)."""
-    return np.tensordot(np.asarray(weights, dtype=components.dtype), components, axes=1)
+def combine(terms: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+    """T = w1 alpha + w2 delta + w3 beta + w4 gamma from terms [4, ...] (Eq. 22).
+
+    Added term by term: a matrix product may add in another order with another number of threads or pairs.
+    """
+    return sum(w * term for w, term in zip(np.asarray(weights, dtype=terms.dtype), terms, strict=True))
+
+
+def products(index: MemeIndex, asked: np.ndarray) -> Iterator[np.ndarray]:
+    """Weighted queries [turns, 4 * dim] times the rows, in order, float32 [turns, some memes].
+
+    Rows in memory make one product. Rows on disk make several: one would hold a float32 copy of all.
+    """
+    if index.rows.dtype != np.float16:
+        yield asked @ index.rows.T
+        return
+    step = max(1, BLOCK_BYTES // (4 * index.rows.shape[1]))
+    for start in range(0, len(index.rows), step):
+        yield asked @ to_float32(index.rows[start : start + step]).T
+
+
+def to_float32(rows: np.ndarray) -> np.ndarray:
+    """Finite float16 numbers as float32, exactly, about five times as fast as `astype` without F16C.
+
+    Sign and digits are shifted to where float32 has them; 2**112 is what the exponents' biases differ by.
+    """
+    bits = np.ascontiguousarray(rows).view(np.int16).astype(np.int32)  # keeps the sign in the highest bit
+    bits <<= 13
+    bits &= np.int32(-0x70002000)
+    out = bits.view(np.float32)
+    out *= np.float32(2.0**112)
+    return out
 
 
 def pair_components(index: MemeIndex, queries: np.ndarray, memes: np.ndarray) -> np.ndarray:
@@ -151,67 +192,132 @@ def pair_values(index: MemeIndex, queries: np.ndarray, turns: np.ndarray, memes:
     return out
 
 
-def rounding_bound(index: MemeIndex, weights: np.ndarray) -> float:
+def rounding_bound(index: MemeIndex, queries: np.ndarray, weights: np.ndarray) -> float:
     """How far two scores of the float32 product can be apart from their true difference, at most.
 
     A sum of n float32 products errs by at most n + 1 half units in the last place times the sum of
-    their absolute values, whatever the order; unit vectors bound that sum by the sum of the weights.
+    their absolute values, whatever the order; unit vectors bound that sum by the sum of the weights,
+    and the parts of queries that are longer by as much more.
     """
-    return float((index.rows.shape[1] + 2) * np.finfo(np.float32).eps * np.abs(weights).sum()) + 1e-8
-
-
-def id_ranks(meme_ids: Sequence[str]) -> np.ndarray:
-    """Place of each meme's id among all ids in their order, shape [memes]."""
-    return np.argsort(np.argsort(np.array(meme_ids)))
+    squares = np.einsum("tpd,tpd->tp", queries, queries, dtype=np.float64)
+    total = np.sqrt(squares.max(initial=1.0)) * np.abs(weights).sum()
+    return float((index.rows.shape[1] + 2) * np.finfo(np.float32).eps * total) + 1e-8
 
 
 def rank_candidates(
-    index: MemeIndex,
-    queries: np.ndarray,
-    weights: np.ndarray,
-    turns: np.ndarray,
-    memes: np.ndarray,
-    by_id: np.ndarray,
-    k: int,
+    index: MemeIndex, queries: np.ndarray, weights: np.ndarray, turns: np.ndarray, memes: np.ndarray, k: int
 ) -> Ranking:
-    """The K best of the pairs (turns[i], memes[i]), scored in float64; equal scores by id (`id_ranks`).
+    """The K best of the pairs (turns[i], memes[i]), scored in float64; equal scores by id.
 
     `turns` ascends and holds each of the `queries` at least K times.
     """
     exact = pair_values(index, queries, turns, memes)
-    # Term by term: a matrix product may add in another order for another number of pairs.
-    total = np.round(sum(exact[:, part] * weights[part] for part in range(4)), 9)
-    order = np.lexsort((by_id[memes], -total, turns))
+    total = np.round(combine(exact.T, weights), 9)
+    order = np.lexsort((index.id_ranks[memes], -total, turns))
     first = np.searchsorted(turns, np.arange(len(queries)))  # `turns` is sorted, before and after
     best = order[first[:, None] + np.arange(k)]
     return Ranking(memes[best], total[best], exact[best])
 
 
+def concatenate(rankings: Sequence[Ranking]) -> Ranking:
+    """One ranking of the turns of several, in their order."""
+    return Ranking(
+        *(np.concatenate([getattr(r, name) for r in rankings]) for name in ("memes", "scores", "components"))
+    )
+
+
 def top_k(
-    index: MemeIndex, queries: np.ndarray, weights: Sequence[float], k: int, block: int = 1024
+    index: MemeIndex,
+    queries: np.ndarray,
+    weights: Sequence[float],
+    k: int,
+    components: np.ndarray | None = None,
+    block: int = 1024,
 ) -> Ranking:
     """The K best memes of every turn (Eq. 24); equal scores are ordered by meme id.
 
     A float32 product finds a few more candidates than asked for; their scores are then computed
-    pair by pair in float64. So the result depends neither on `block` nor on the number of threads.
+    pair by pair in float64. So the result depends neither on `block` nor on the number of threads, nor on
+    whether the rows are in memory. Where the `component_matrices` are at hand, they take the product's place.
     An index that brings its own search is asked through it.
     """
-    if index.search is not None:
-        return index.search(queries, weights, k)
-    n_memes = len(index.meme_ids)
-    k = min(k, n_memes)
+    k = min(k, len(index.meme_ids))
     if k < 1:
         raise ValueError("top_k needs at least one meme and k >= 1")
     exact_weights = np.asarray(weights, dtype=np.float64)
-    by_id = id_ranks(index.meme_ids)
-    rounding = rounding_bound(index, exact_weights)
-    chosen = np.empty((len(queries), k), dtype=np.int64)
-    scores, parts = np.empty((len(queries), k)), np.empty((len(queries), k, 4))
+    if not exact_weights.any():  # every meme scores 0: scoring all pairs to order them by id takes seconds
+        chosen = np.tile(np.argsort(index.id_ranks)[:k], (len(queries), 1))
+        return Ranking(chosen, np.zeros(chosen.shape), pair_components(index, queries, chosen))
+    parts = [Ranking(np.empty((0, k), dtype=np.int64), np.empty((0, k)), np.empty((0, k, 4)))]
     for start in range(0, len(queries), block):
         batch = slice(start, start + block)
-        rough = weigh(queries[batch], weights) @ index.rows.T
-        cut = np.partition(rough, n_memes - k, axis=1)[:, n_memes - k] - rounding
-        turns, close = np.nonzero(rough >= cut[:, None])
-        found = rank_candidates(index, queries[batch], exact_weights, turns, close, by_id, k)
-        chosen[batch], scores[batch], parts[batch] = found.memes, found.scores, found.components
-    return Ranking(chosen, scores, parts)
+        if index.search is not None:
+            parts.append(index.search(queries[batch], weights, k))
+        else:
+            at_hand = None if components is None else components[:, batch]
+            parts += _ranked(index, queries[batch], exact_weights, k, at_hand)
+    return concatenate(parts)
+
+
+def _ranked(
+    index: MemeIndex, queries: np.ndarray, weights: np.ndarray, k: int, components: np.ndarray | None
+) -> list[Ranking]:
+    """The top K of these turns, all at once, or in halves where too many memes tie."""
+    rounding = rounding_bound(index, queries, weights)
+    if components is None:
+        blocks = products(index, weigh(queries, weights))
+    else:
+        blocks = iter([combine(components, weights)])
+    best = np.full((len(queries), k), -np.inf, dtype=np.float32)
+    turns, memes, scores = (np.empty(0, dtype=kind) for kind in (np.int64, np.int64, np.float32))
+    start = 0
+    for rough in blocks:
+        highest = np.partition(rough, -k, axis=1)[:, -k:] if rough.shape[1] > k else rough
+        best = np.partition(np.hstack([best, highest]), -k, axis=1)[:, -k:]
+        cut = best.min(axis=1) - rounding
+        row, column = np.nonzero(rough >= cut[:, None])
+        turns, memes = np.concatenate([turns, row]), np.concatenate([memes, column + start])
+        scores = np.concatenate([scores, rough[row, column]])
+        kept = scores >= cut[turns]  # the cut has risen since they were found
+        turns, memes, scores = turns[kept], memes[kept], scores[kept]
+        start += rough.shape[1]
+        if len(turns) > max(MOST_TIES, 2 * k * len(queries)) and len(queries) > 1:
+            half = len(queries) // 2
+            parts = (slice(half), slice(half, None))
+            return [
+                ranking
+                for part in parts
+                for ranking in _ranked(
+                    index, queries[part], weights, k, None if components is None else components[:, part]
+                )
+            ]
+    order = np.argsort(turns, kind="stable")
+    return [rank_candidates(index, queries, weights, turns[order], memes[order], k)]
+
+
+def order(scores: np.ndarray, meme_ids: Sequence[str]) -> np.ndarray:
+    """Positions of the memes from best to worst at every turn; equal scores are ordered by meme id."""
+    by_id = np.argsort(np.array(meme_ids, dtype=str))
+    # Rounded: the last digits of a matrix product depend on the number of threads.
+    return by_id[np.argsort(-np.round(scores[:, by_id], 9), axis=1, kind="stable")]
+
+
+def best_memes(scores: np.ndarray, meme_ids: Sequence[str], k: int) -> np.ndarray:
+    """The first k of `order`, [turns, k or fewer]; -1 where only scores of -inf are left.
+
+    For a small k this is far faster than sorting.
+    """
+    by_id = np.argsort(np.array(meme_ids, dtype=str))
+    ordered = np.round(np.take(scores, by_id, axis=1), 9)  # take: rows lie together, as argmax likes
+    best = take_best(ordered.copy(), k)
+    return np.where(np.isneginf(np.take_along_axis(ordered, best, axis=1)), -1, by_id[best])
+
+
+def take_best(scores: np.ndarray, depth: int) -> np.ndarray:
+    """Positions of the highest scores of every row, the first of equal ones; `scores` are overwritten."""
+    rows = np.arange(len(scores))
+    out = np.empty((len(scores), min(depth, scores.shape[1])), dtype=int)
+    for place in range(out.shape[1]):
+        out[:, place] = scores.argmax(axis=1)
+        scores[rows, out[:, place]] = -np.inf
+    return out

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from memecmd_utils import retrieval, seeds, statistics
 from memecmd_utils import retrieval_systems as systems
-from memecmd_utils import seeds, statistics
 from memecmd_utils.ground_truth import RELEVANT, Relevance
 from memecmd_utils.profiles import Profile
 from memecmd_utils.retrieval_systems import System
@@ -112,7 +112,7 @@ def evaluate(
         of = ranking(order, meme_ids, keys)
         return [per_turn(of, relevant, level)[part] for level, part in zip(levels, kept, strict=True)]
 
-    found = {system: measure(systems.order(scores[rows], meme_ids)) for system, scores in matrices.items()}
+    found = {system: measure(retrieval.order(scores[rows], meme_ids)) for system, scores in matrices.items()}
     draws = [
         measure(systems.random_order(here, len(meme_ids), profile.seed, draw)) for draw in range(RANDOM_DRAWS)
     ]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memecmd_utils import seeds
-from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, centre
+from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, centre, combine
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary
 from memecmd_utils.selection import Encode
 
@@ -79,7 +79,7 @@ def score_matrices(
                 yield System(name, centring, part), term
             for i, j in combinations(range(len(PARTS)), 2):
                 yield System(name, centring, f"{PARTS[i]} {PARTS[j]}"), terms[i] + terms[j]
-            yield System(name, centring, FULL), sum(w * t for w, t in zip(weights, terms, strict=True))
+            yield System(name, centring, FULL), combine(terms, weights)
             yield System(name, centring, CAPTION), _cosines(contexts, captions, centring)
 
 
@@ -107,13 +107,6 @@ def _cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
     if centring == "attribute":
         left, right = centre(left), centre(right)
     return left.astype(np.float64) @ right.astype(np.float64).T
-
-
-def order(scores: np.ndarray, meme_ids: Sequence[str]) -> np.ndarray:
-    """Positions of the memes from best to worst at every turn; equal scores are ordered by meme id."""
-    by_id = np.argsort(np.array(meme_ids))
-    # Rounded: the last digits of a matrix product depend on the number of threads.
-    return by_id[np.argsort(-np.round(scores[:, by_id], 9), axis=1, kind="stable")]
 
 
 def random_order(asked: Sequence[Query], n_memes: int, seed: int, draw: int) -> np.ndarray:

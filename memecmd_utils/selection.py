@@ -63,15 +63,15 @@ def index_library(
 ) -> MemeIndex:
     """Index the annotated memes. One that is not annotated, or unsafe, cannot be retrieved.
 
-    From `large_index_build.FROM_MEMES` memes on the library is kept in `folder` (None: in memory, whatever
+    From `large_library.FROM_MEMES` memes on the library is kept in `folder` (None: in memory, whatever
     its size) and reused as long as texts, settings and `embedder`, the encoder's name and version, stay.
     """
     usable = usable_annotations(annotations)
     if folder is not None:
-        from memecmd_utils import large_index_build, library_index
+        from memecmd_utils import large_library
 
-        if len(usable) >= large_index_build.FROM_MEMES:
-            return library_index.stored(usable, encode, profile, folder, embedder or profile.embedder)
+        if len(usable) >= large_library.FROM_MEMES:
+            return large_library.stored(usable, encode, profile, folder, embedder or profile.embedder)
     blocks = [encode([getattr(a, name) for a in usable], "document") for name in MEME_SIDE]
     return build_index([a.meme_id for a in usable], blocks, profile.centring == "attribute")
 
@@ -80,9 +80,9 @@ def tuned(index: MemeIndex, dialogues: Sequence[Dialogue], encode: Encode, profi
     """The index, a large one set to the least work that finds the best memes of these dialogues' turns."""
     if index.search is None:
         return index
-    from memecmd_utils import library_index
+    from memecmd_utils import large_library
 
-    return library_index.tuned(index, dialogues, encode, profile)
+    return large_library.tune(index, dialogues, encode, profile)
 
 
 def score_dialogues(

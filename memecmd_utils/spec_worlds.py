@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memecmd_utils import ablation, study_gates
-from memecmd_utils.fast_retrieval import DEPTH, discounted, ideal_gain, take_best
+from memecmd_utils import ablation, retrieval, study_gates
+from memecmd_utils.fast_retrieval import DEPTH, discounted, ideal_gain
 from memecmd_utils.ground_truth import RELEVANT
 from memecmd_utils.study_data import CENTRINGS, StudyData
 from memecmd_utils.study_gates import GateRule
@@ -88,17 +88,18 @@ def rank(data: StudyData) -> Ranked:
     for embedder, centring, beta in product(data.encoders, CENTRINGS, BETA):
         terms = data.terms(embedder, centring) * np.array([1, 1, BETA[beta], 1])[:, None, None]
         single = np.array(
-            [ndcg(study_gates.best(np.round(t[rows], 9), data.meme_ids, DEPTH), gains, ideal) for t in terms]
+            [ndcg(retrieval.best_memes(t[rows], data.meme_ids, DEPTH), gains, ideal) for t in terms]
         )
         weights = {
             name: {half: np.array(w) / 3 for half in "ab"} for name, w in WEIGHTS.items()
         } | fitted_weights(data, terms)
         for name, by_half in weights.items():
-            in_a = study_gates.weigh(terms, by_half["a"])
+            in_a = np.round(retrieval.combine(terms, by_half["a"]), 9)
             scores = in_a
             if name == FITTED:
-                scores = np.where(data.half[:, None] == "a", in_a, study_gates.weigh(terms, by_half["b"]))
-            top = study_gates.best(scores, data.meme_ids, DEPTH)
+                in_b = np.round(retrieval.combine(terms, by_half["b"]), 9)
+                scores = np.where(data.half[:, None] == "a", in_a, in_b)
+            top = retrieval.best_memes(scores, data.meme_ids, DEPTH)
             top1 = np.take_along_axis(scores, top[:, :1], axis=1)[:, 0]
             of[Scoring(embedder, centring, beta, name)] = top, top1, ndcg(top[rows], gains, ideal), single
     top, top1, measured, single = (np.array(part) for part in zip(*of.values(), strict=True))
@@ -128,7 +129,7 @@ def fitted_weights(data: StudyData, terms: np.ndarray) -> dict[str, Mapping[str,
         scores = tenths[0, w[0]] + tenths[1, w[1]]
         scores += tenths[2, w[2]]
         scores += tenths[3, w[3]]
-        value[:] = ndcg(take_best(scores, DEPTH), gains, ideal)
+        value[:] = ndcg(retrieval.take_best(scores, DEPTH), gains, ideal)
     found = {}
     for half in "ab":
         fit = data.half[rows] != half

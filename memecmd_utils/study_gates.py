@@ -1,11 +1,10 @@
 """Scores and gate of a run's turns as whole matrices: what the studies of threshold, K and worlds share."""
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from memecmd_utils import fast_retrieval
+from memecmd_utils import retrieval
 from memecmd_utils.selection import halves
 from memecmd_utils.study_data import StudyData
 from memecmd_utils.threshold import (
@@ -16,9 +15,6 @@ from memecmd_utils.threshold import (
     simulate_many,
     standard_scale,
 )
-
-DEEPEST = 10
-"""Memes of a turn's ranking that the studies look at."""
 
 
 class GateRule(NamedTuple):
@@ -42,22 +38,12 @@ def own_rule(data: StudyData) -> GateRule:
 
 
 def own_scores(data: StudyData) -> np.ndarray:
-    """The run's score T of every pair, [turns, memes] (Eq. 22), rounded as where memes are placed."""
-    return weigh(data.terms(data.profile.embedder, data.profile.centring), data.profile.weights)
+    """The run's score T of every pair, [turns, memes] (Eq. 22), rounded as where memes are placed.
 
-
-def weigh(terms: np.ndarray, weights: Sequence[float]) -> np.ndarray:
-    """T from the four terms [4, turns, memes]; nine digits, so that equal memes tie on every machine."""
-    return np.round(fast_retrieval.weighted(terms, weights), 9)
-
-
-def best(scores: np.ndarray, meme_ids: Sequence[str], depth: int = DEEPEST) -> np.ndarray:
-    """Positions of the best memes of every turn, [turns, depth or fewer]; ties go to the lower id.
-
-    The head of `retrieval_systems.order`, without ordering what stands below it.
+    So equal memes tie on every machine.
     """
-    by_id = np.argsort(np.array(meme_ids))
-    return by_id[fast_retrieval.take_best(scores[:, by_id], depth)]
+    terms = data.terms(data.profile.embedder, data.profile.centring)
+    return np.round(retrieval.combine(terms, data.profile.weights), 9)
 
 
 def layout(data: StudyData) -> np.ndarray:

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import dialogue_generation, fast_retrieval, llm, retrieval_systems, seeds
+from memecmd_utils import dialogue_generation, fast_retrieval, llm, retrieval, retrieval_systems, seeds
 from memecmd_utils.fast_retrieval import MEASURES, Graded, columns, said, with_intervals
 from memecmd_utils.progress import Progress
 from memecmd_utils.runs import Run
@@ -148,7 +148,7 @@ def _measure(data: StudyData, summaries: Sequence[Summary], known: Graded, embed
     """The measures `_SCORED` at the graded turns, [turns, 4], with `summaries` as the queries."""
     encode, centring = data.encoders[embedder], data.profile.centring
     terms = retrieval_systems.four_terms(summaries, data.annotations, encode, centring)
-    scores = fast_retrieval.weighted(terms, data.profile.weights)
+    scores = retrieval.combine(terms, data.profile.weights)
     judged_only = known.measure(scores, judged_only=True)[:, MEASURES.index("nDCG@5")]
     return np.column_stack([known.measure(scores), judged_only])
 

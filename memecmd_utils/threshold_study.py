@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import statistics, study_gates
+from memecmd_utils import retrieval, statistics, study_gates
 from memecmd_utils.study_data import StudyData
 from memecmd_utils.study_gates import GateRule
 from memecmd_utils.tables import gaps_of
@@ -36,7 +36,7 @@ def rules(data: StudyData) -> dict[str, GateRule]:
 def placed(data: StudyData) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Where each form sends a meme, and the best meme of every turn, as positions."""
     scores = study_gates.own_scores(data)
-    best = study_gates.best(scores, data.meme_ids, 1)[:, 0]
+    best = retrieval.best_memes(scores, data.meme_ids, 1)[:, 0]
     top1 = scores[np.arange(len(scores)), best][None]
     return {form: study_gates.sent(data, top1, rule)[0] for form, rule in rules(data).items()}, best
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from made_studies import sends_nothing, study
 
-from memecmd_utils import choice_study, spec_curve, study_gates
+from memecmd_utils import choice_study, retrieval, spec_curve, study_gates
 
 
 @pytest.fixture(scope="module")
@@ -12,7 +12,7 @@ def data():
 
 def gate(data):
     scores = study_gates.own_scores(data)
-    best = study_gates.best(scores, data.meme_ids)
+    best = retrieval.best_memes(scores, data.meme_ids, 10)
     top1 = np.take_along_axis(scores, best[:, :1], axis=1).T
     return best, study_gates.sent(data, top1, study_gates.own_rule(data))[0]
 

@@ -6,7 +6,7 @@ from explorer_data import ALL, ANNOTATIONS, DIALOGUES, N_MEMES, scored_with, tal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memecmd_utils import explorer, explorer_ranking, retrieval, selection, threshold
+from memecmd_utils import explorer, retrieval, selection, threshold
 from memecmd_utils.explorer import Explorer
 
 STRATEGIES = ("greedy", "sampling", "random", "random_same_turns")
@@ -89,7 +89,7 @@ def test_ranking_from_matrices_equals_the_fused_product(weights, k) -> None:
     scored, index, _ = PLAIN
     queries = scored[0].queries
     matrices = retrieval.component_matrices(index, queries)
-    ours = explorer_ranking.rank(index, queries, matrices, weights, k)
+    ours = retrieval.top_k(index, queries, weights, k, matrices)
     theirs = retrieval.top_k(index, queries, weights, k)
     assert np.array_equal(ours.memes, theirs.memes) and np.array_equal(ours.scores, theirs.scores)
     assert np.array_equal(ours.components, theirs.components)
@@ -101,7 +101,7 @@ def test_equal_memes_are_ordered_by_id() -> None:
     scored, index, _ = scored_with(annotations=[*reversed(same), *ANNOTATIONS[6:9]])
     queries = scored[0].queries
     matrices = retrieval.component_matrices(index, queries)
-    ranking = explorer_ranking.rank(index, queries, matrices, (1.0, 0.0, 0.0, 0.0), 9)
+    ranking = retrieval.top_k(index, queries, (1.0, 0.0, 0.0, 0.0), 9, matrices)
     assert np.array_equal(ranking.memes, retrieval.top_k(index, queries, (1.0, 0, 0, 0), 9).memes)
 
 
@@ -109,7 +109,7 @@ def test_more_equal_memes_than_are_looked_at() -> None:
     same = [a.model_copy(update={p: f"meme 0 {p}" for p in retrieval.MEME_SIDE}) for a in ANNOTATIONS]
     scored, index, _ = scored_with(annotations=same)
     matrices = retrieval.component_matrices(index, scored[0].queries)
-    ranking = explorer_ranking.rank(index, scored[0].queries, matrices, (1.0, 0.0, 0.0, 0.0), 3)
+    ranking = retrieval.top_k(index, scored[0].queries, (1.0, 0.0, 0.0, 0.0), 3, matrices)
     assert {index.meme_ids[m] for m in ranking.memes.ravel()} == {"m00", "m01", "m02"}
 
 

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 import study_world
 
-from memecmd_utils import fast_retrieval, ground_truth, retrieval_evaluation, retrieval_systems
+from memecmd_utils import fast_retrieval, ground_truth, retrieval, retrieval_evaluation
 from memecmd_utils.ground_truth import Relevance
 from memecmd_utils.statistics import Estimate
 
@@ -20,7 +20,7 @@ def as_relevance(gains: np.ndarray, ids: list[str]) -> Relevance:
 def trec_eval(
     scores: np.ndarray, gains: np.ndarray, ids: list[str], rows: np.ndarray, level: int
 ) -> np.ndarray:
-    order = retrieval_systems.order(scores, ids)[rows]
+    order = retrieval.order(scores, ids)[rows]
     keys = [("d", int(row)) for row in rows]
     return retrieval_evaluation.per_turn(
         retrieval_evaluation.ranking(order, ids, keys), as_relevance(gains, ids), level
@@ -50,7 +50,7 @@ def test_the_values_are_those_of_trec_eval_on_the_example() -> None:
     gains = np.array([[relevant[key].get(meme, np.nan) for meme in ids] for key in keys])
     known = fast_retrieval.graded(gains, ids, [name for name, _ in keys])
     scores = np.random.default_rng(1).normal(size=gains.shape) + np.nan_to_num(gains)
-    order = retrieval_systems.order(scores, ids)[known.rows]
+    order = retrieval.order(scores, ids)[known.rows]
     wanted = retrieval_evaluation.per_turn(
         retrieval_evaluation.ranking(order, ids, [keys[i] for i in known.rows]), relevant
     )[:, AT]
@@ -77,11 +77,6 @@ def test_without_grades_nothing_is_measured() -> None:
     assert known.measure(scores).shape == (0, 3) and known.clusters == []
     empty = fast_retrieval.means(known.measure(scores), [])
     assert [got.n for got in empty] == [0, 0, 0] and np.isnan(empty[0].mean)
-
-
-def test_the_weighted_sum_is_the_score() -> None:
-    terms = np.random.default_rng(0).normal(size=(4, 3, 5))
-    assert np.allclose(fast_retrieval.weighted(terms, (1, 2, 3, 4)), np.tensordot([1, 2, 3, 4], terms, 1))
 
 
 def test_folds_fit_on_the_other_half_or_on_themselves() -> None:

@@ -6,7 +6,7 @@ import pytest
 from made_grades import grade, mark
 from made_up import annotation, dialogue, meme, placement, profile, vectors
 
-from memecmd_utils import ground_truth, ground_truth_run, retrieval_systems
+from memecmd_utils import ground_truth, ground_truth_run, retrieval, retrieval_systems
 from memecmd_utils.embedding import RecordedEmbedder
 from memecmd_utils.ground_truth import GroundTruth
 
@@ -64,7 +64,7 @@ def test_the_run_is_measured_end_to_end_and_written_down(tmp_path) -> None:
     run, dialogues, library, annotations = world(tmp_path)
     ranked = ground_truth_run.rank(run, dialogues, library, annotations)
     own = ranked.matrices[retrieval_systems.System("tiny", "attribute", retrieval_systems.FULL)]
-    order = retrieval_systems.order(own, ranked.meme_ids)
+    order = retrieval.order(own, ranked.meme_ids)
     best = {q.key: {ranked.meme_ids[row[0]]} for q, row in zip(ranked.asked, order, strict=True)}
     truth = GroundTruth([mark(2, w, True, name=NAMES[0]) for w in "ab"], graded(ranked.asked, best))
     found = ground_truth_run.evaluate(run, dialogues, library, annotations, truth)
@@ -113,7 +113,7 @@ def test_the_pool_takes_the_planned_systems_marks_and_placed_memes(tmp_path) -> 
     for system, scores in ranked.matrices.items():
         single = system.uses in (*retrieval_systems.PARTS, retrieval_systems.FULL, retrieval_systems.CAPTION)
         if single and system.centring == "attribute":
-            top = retrieval_systems.order(scores[row : row + 1], ranked.meme_ids)[0, :5]
+            top = retrieval.order(scores[row : row + 1], ranked.meme_ids)[0, :5]
             wanted |= {ranked.meme_ids[i] for i in top}
     chance = retrieval_systems.random_order(ranked.asked, len(MEMES), run.profile.seed, 0)[row, :5]
     assert set(plain[key]) == wanted | {ranked.meme_ids[i] for i in chance}

@@ -1,7 +1,7 @@
 import numpy as np
 import study_world
 
-from memecmd_utils import fast_retrieval, hub_cures
+from memecmd_utils import hub_cures, retrieval
 from memecmd_utils.hub_counts import skewness
 from memecmd_utils.retrieval import centre
 
@@ -65,7 +65,7 @@ def test_every_cure_is_estimated_on_the_other_half() -> None:
     ]
     a, b = (np.flatnonzero(data.half == name) for name in "ab")
     for start, centring in hub_cures.STARTS.items():
-        plain = fast_retrieval.weighted(data.terms("one", centring), data.profile.weights)
+        plain = retrieval.combine(data.terms("one", centring), data.profile.weights)
         assert np.array_equal(found[start, "none"], plain)
         assert np.array_equal(found[start, "CSLS"][a], hub_cures.csls(plain[a], plain[b]))
         assert np.array_equal(
@@ -81,7 +81,7 @@ def test_centring_uses_the_other_half_for_the_turns_and_all_memes_for_the_memes(
     got = hub_cures.centred(data, "one")
     assert np.allclose(got[a], centre(turns[a], turns[b].mean(axis=0)) @ memes.T, atol=1e-6)
     assert np.allclose(got[b], centre(turns[b], turns[a].mean(axis=0)) @ memes.T, atol=1e-6)
-    run = fast_retrieval.weighted(data.terms("one", "attribute"), data.profile.weights)
+    run = retrieval.combine(data.terms("one", "attribute"), data.profile.weights)
     assert not np.allclose(got, run, atol=1e-6) and np.corrcoef(got.ravel(), run.ravel())[0, 1] > 0.95
 
 

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from memecmd_utils import (
-    large_index_build,
-    library_index,
+    large_library,
     library_search,
     pasted_chat,
     schemas,
@@ -41,10 +40,9 @@ def test_a_large_library_is_kept_in_the_run_and_ranks_as_the_small_one(monkeypat
     run = made_chats.finished_run(monkeypatch, tmp_path)
     plain = library_search.open_library(run, "recorded")
     assert not run.write("library_index").exists()
-    monkeypatch.setattr(large_index_build, "FROM_MEMES", made_chats.N_MEMES)
+    monkeypatch.setattr(large_library, "FROM_MEMES", made_chats.N_MEMES)
     # Twelve memes are too few to train an index on.
-    monkeypatch.setattr(large_index_build, "index_type", lambda memes, dims: None)
-    monkeypatch.setattr(library_index, "find_spec", lambda name: None)
+    monkeypatch.setattr(large_library, "find_spec", lambda name: None)
     with pytest.warns(UserWarning, match="faiss is not installed"):
         library = library_search.open_library(run, "recorded")
     rows_file = run.write("library_index") / "rows.f16"

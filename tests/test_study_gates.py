@@ -3,7 +3,7 @@ import pytest
 from made_studies import sends_nothing, study
 from made_up import vectors
 
-from memecmd_utils import retrieval_systems, selection, study_gates
+from memecmd_utils import retrieval, selection, study_gates
 
 UNUSABLE = ((0, 2), (3, 5), (3, 9))
 
@@ -35,25 +35,12 @@ def test_memes_go_where_the_run_puts_them(settings, n_dialogues, mute) -> None:
         if p.strategy == "greedy"
     }
     scores = study_gates.own_scores(data)
-    best = study_gates.best(scores, data.meme_ids)
+    best = retrieval.best_memes(scores, data.meme_ids, 10)
     top1 = scores[np.arange(len(scores)), best[:, 0]]
     sent = study_gates.sent(data, top1[None], study_gates.own_rule(data))[0]
     found = {(*key, data.meme_ids[best[i, 0]]) for i, key in enumerate(data.keys) if sent[i]}
     assert found == expected
     assert bool(expected) == (settings != sends_nothing())
-
-
-def test_the_best_memes_are_the_head_of_the_order() -> None:
-    scores = np.round(np.random.default_rng(0).random((40, 12)), 1)  # many ties
-    ids = [f"m{i}" for i in np.random.default_rng(1).permutation(12)]
-    for depth in (1, 5, 12, 20):
-        assert (study_gates.best(scores, ids, depth) == retrieval_systems.order(scores, ids)[:, :depth]).all()
-
-
-def test_scores_are_left_as_they_are() -> None:
-    scores = np.arange(6.0).reshape(2, 3)
-    study_gates.best(scores, ["a", "b", "c"])
-    assert scores.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_layout_has_every_turn_in_its_place() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import study_world
 
-from memecmd_utils import fast_retrieval, retrieval_systems, schemas, summary_sources
+from memecmd_utils import fast_retrieval, retrieval, retrieval_systems, schemas, summary_sources
 from memecmd_utils.summary_sources import ALL_DIALOGUES, HISTORY, LAST, OWN, SMALL
 
 
@@ -55,7 +55,7 @@ def test_the_runs_own_summaries_beat_texts_that_say_nothing(data) -> None:
     table = found.table.set_index(["embedder", "source"])
     # The same as study 2's full score: nothing else is measured for the run's own.
     known = fast_retrieval.of_study(data)
-    full = fast_retrieval.weighted(data.terms("one", "attribute"), data.profile.weights)
+    full = retrieval.combine(data.terms("one", "attribute"), data.profile.weights)
     hit, ndcg, judged = known.measure(full).mean(axis=0)
     assert table.loc[("one", OWN), ["R@1", "nDCG@5", "judged@5"]].tolist() == pytest.approx(
         [hit, ndcg, judged]
@@ -103,7 +103,7 @@ def test_equal_summaries_do_not_differ_and_each_source_has_its_own_mean(data) ->
         [data.summaries[i] for i in rows], data.annotations, study_world.encode, "attribute"
     )
     known = fast_retrieval.graded(data.gains[rows], data.meme_ids, [data.clusters[i] for i in rows])
-    wanted = known.measure(fast_retrieval.weighted(terms, data.profile.weights))[:, 1].mean()
+    wanted = known.measure(retrieval.combine(terms, data.profile.weights))[:, 1].mean()
     own = found.table[(found.table["dialogues"] != ALL_DIALOGUES) & (found.table["source"] == OWN)]
     assert own["nDCG@5"].tolist() == pytest.approx([wanted] * 2)
 
@@ -142,7 +142,7 @@ def test_uncentred_runs_compare_uncentred() -> None:
     centred, plain = (study_world.world(centring=c, hubs=2) for c in ("attribute", "none"))
     assert replace(plain, profile=centred.profile, _terms={}).profile.centring == "attribute"
     known = fast_retrieval.of_study(plain)
-    raw = fast_retrieval.weighted(plain.terms("one", "none"), plain.profile.weights)
+    raw = retrieval.combine(plain.terms("one", "none"), plain.profile.weights)
     own = summary_sources.compare(plain, {}).table.iloc[0]
     assert own["nDCG@5"] == pytest.approx(known.measure(raw)[:, 1].mean())
     assert own["nDCG@5"] != summary_sources.compare(centred, {}).table.iloc[0]["nDCG@5"]

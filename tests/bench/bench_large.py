@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from figures_to_reach import REST, exponent, told
 
-from memecmd_utils import large_index, retrieval, stored_library
+from memecmd_utils import large_library, retrieval
 
 MEMES = int(os.environ.get("MEMECMD_BENCH_MEMES", "1000000"))
 SIZES = (6_023, 60_000, 1_000_000)
@@ -39,7 +39,7 @@ def built(tmp_path_factory) -> dict:
     kept = os.environ.get("MEMECMD_BENCH_LIBRARY")
     folder = Path(kept) if kept else tmp_path_factory.mktemp("million") / "library"
     note = folder.with_suffix(".json")
-    if not (folder / stored_library.STATE).exists():
+    if not (folder / large_library.STATE).exists():
         script = Path(million.__file__)
         command = [sys.executable, "-W", "ignore", str(script), str(real), str(folder), str(MEMES)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=script.parent)
@@ -54,7 +54,7 @@ def timed(work, rest: float = REST) -> float:
     return time.perf_counter() - start
 
 
-def flat_in_memory(library: stored_library.StoredLibrary):
+def flat_in_memory(library: large_library.LargeLibrary):
     """`faiss.IndexFlatIP` on the same rows, in float32."""
     import faiss
 
@@ -66,21 +66,21 @@ def flat_in_memory(library: stored_library.StoredLibrary):
 
 def test_a_million(benchmark, capsys, built) -> None:
     first, second = np.split(built["queries"], 2)
-    index = large_index.open_index(built["folder"]).tuned(first, WEIGHTS, K, recall=0.957)
-    true = stored_library.flat_top_k(index.library, second, WEIGHTS, K)
-    recall = large_index.recall_at_k(index.top_k(second, WEIGHTS, K), true)
+    index = large_library.open_library(built["folder"]).tuned(first, WEIGHTS, K, recall=0.957)
+    true = retrieval.top_k(index.index, second, WEIGHTS, K)
+    recall = large_library.recall_at_k(index.top_k(second, WEIGHTS, K), true)
     other = (0.6, 0.1, 0.2, 0.1)
-    reweighted = large_index.recall_at_k(
-        index.top_k(second, other, K), stored_library.flat_top_k(index.library, second, other, K)
+    reweighted = large_library.recall_at_k(
+        index.top_k(second, other, K), retrieval.top_k(index.index, second, other, K)
     )
-    flat, batch = flat_in_memory(index.library), second[:BATCH]
+    flat, batch = flat_in_memory(index), second[:BATCH]
     weighted = retrieval.weigh(batch, WEIGHTS)
 
     def once() -> tuple[float, float, float]:
         return (
             timed(lambda: index.top_k(batch, WEIGHTS, K)),
             timed(lambda: flat.search(weighted, K)),
-            timed(lambda: stored_library.flat_top_k(index.library, batch, WEIGHTS, K)),
+            timed(lambda: retrieval.top_k(index.index, batch, WEIGHTS, K)),
         )
 
     once()
@@ -88,10 +88,9 @@ def test_a_million(benchmark, capsys, built) -> None:
     benchmark.pedantic(lambda: times.append(once()), rounds=ROUNDS)
     ours, faiss_flat, own_flat = np.median(times, axis=0) / BATCH * 1e3
     single = [timed(lambda i=i: index.top_k(second[i : i + 1], WEIGHTS, K), 0) for i in range(BATCH)]
-    state = index.library.state
     note = (
         f"{len(index.meme_ids):,} memes ({built['real']:,} real captions, the rest noise copies at distance "
-        f"{built['distance']:.2f}), intrinsic dimension {built['intrinsic']:.1f} (TwoNN), {state['type']}, "
+        f"{built['distance']:.2f}), intrinsic dimension {built['intrinsic']:.1f} (TwoNN), {index.kind}, "
         f"{index.probes} lists, {index.candidates} candidates; a query: ours {ours:.2f} ms in a batch of "
         f"{BATCH}, {1e3 * np.median(single):.2f} ms alone, IndexFlatIP {faiss_flat:.1f} ms, own flat search "
         f"from float16 on disk {own_flat:.1f} ms; recall under other weights {reweighted:.3f}"
@@ -123,9 +122,7 @@ def test_a_million(benchmark, capsys, built) -> None:
 
 def test_cost_against_size(benchmark, capsys, built, tmp_path) -> None:
     """Seconds for a batch at each size: exact below 100,000 memes, by the index above, as a user gets it."""
-    from memecmd_utils import large_index_build
-
-    whole = large_index.open_index(built["folder"])
+    whole = large_library.open_library(built["folder"])
     queries, found = built["queries"][:BATCH], {}
 
     def all_sizes() -> None:
@@ -133,14 +130,13 @@ def test_cost_against_size(benchmark, capsys, built, tmp_path) -> None:
             index = whole
             if size < len(whole.meme_ids):
                 folder = tmp_path / str(size)
-                ids, rows = whole.meme_ids[:size], whole.library.index.rows
+                ids, rows = whole.meme_ids[:size], whole.index.rows
                 step = 8192
                 parts = ((ids[i : i + step], rows[i : min(i + step, size)]) for i in range(0, size, step))
-                large_index_build.build(folder, parts, whole.library.index.dim)
-                index = large_index.open_index(folder)
+                index = large_library.build(folder, parts, whole.index.dim)
             index = index.tuned(built["queries"], WEIGHTS, K, recall=0.957)
             work = [lambda i=index: i.top_k(queries, WEIGHTS, K)]
-            work.append(lambda i=index: stored_library.flat_top_k(i.library, queries, WEIGHTS, K))
+            work.append(lambda i=index: retrieval.top_k(i.index, queries, WEIGHTS, K))
             for function in work:
                 function()
             found[size] = np.median([[timed(f) for f in work] for _ in range(ROUNDS)], axis=0)

@@ -180,10 +180,10 @@ def main(real: Path, folder: Path, count: int, dim: int = 512) -> None:
     """Build the library and print what was measured as JSON."""
     from bench_memory import peak_mb
 
-    from memecmd_utils import large_index_build
+    from memecmd_utils import large_library
 
     begun, before = time.perf_counter(), peak_mb()
-    large_index_build.build(folder, blocks(real, count, dim), dim)
+    large_library.build(folder, blocks(real, count, dim), dim)
     found = {"memes": count, "seconds": time.perf_counter() - begun, "before_mb": before}
     found |= {"peak_mb": peak_mb(), "real": min(count, count_real(real, dim))}
     distances = np.load(real / DISTANCES)
