@@ -27,7 +27,7 @@ from memecmd_utils.llm import Answer, Chat, Image, Request, Sampling
 from memecmd_utils.profiles import Profile, ProfileError
 from memecmd_utils.progress import Progress
 from memecmd_utils.runs import Run
-from memecmd_utils.template_pictures import Picture, pictures_in
+from memecmd_utils.template_images import Picture
 from memecmd_utils.template_prompts import PictureExample, PromptSpec
 from memecmd_utils.template_schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.template_settings import TemplateAnnotation
@@ -235,7 +235,7 @@ def read(
         if without := sum(meme.meme_id not in there for meme in memes):
             print(_without(without, len(memes), shown))
     with run.chat("annotator", STAGE) as chat:
-        return llm.run(annotate(drawn, infos, chat, profile, pictures_in(shown)))
+        return llm.run(annotate(drawn, infos, chat, profile, template_images.to_show(shown)))
 
 
 def _without(number: int, of: int, folder: Path) -> str:

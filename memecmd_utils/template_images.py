@@ -1,4 +1,4 @@
-"""Images of template memes: fetched when asked for, politely and resumably, or found in a user's folder.
+"""Images of template memes, by the meme's id: found in a user's folder, or fetched, politely and resumably.
 
 One request at a time per host with a pause between two, robots.txt obeyed, few tries again, no redirect to
 another host, no address that is not public, a cap on bytes; what does not decode as an image is not kept. A
@@ -9,16 +9,19 @@ meme what came of it, so a run that was killed goes on where it was.
 import asyncio
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import pandas as pd
+from PIL import Image as Pillow
 from pydantic import ValidationError
 from tqdm.auto import tqdm
 
-from memecmd_utils import images, live_extra, llm, paths, profiles, recording_files, storage
+from memecmd_utils import html_pages, images, live_extra, llm, paths, profiles, recording_files, storage
 from memecmd_utils.image_host import FINAL, ImageEntry, ImageHost, host_of
+from memecmd_utils.llm import Image
 from memecmd_utils.news_http import Limits
 
 INDEX = "index.jsonl"
@@ -34,6 +37,10 @@ class HasImage(Protocol):
 
     meme_id: str
     url: str
+
+
+Picture = Callable[[HasImage], Image | None]
+"""Gives a model the picture of a meme, or None where there is none."""
 
 
 def folder_of(profile: profiles.Profile) -> Path:
@@ -199,3 +206,28 @@ def _is_picture(path: Path) -> bool:
             return images.looks_like_image(handle.read(16))
     except OSError:
         return False
+
+
+def to_show(folder: Path | None) -> Picture:
+    """What gives a model a meme's picture: any below `folder` with this base name; of a gif the first frame.
+
+    A meme without a file, or any where `folder` is None, is annotated from its texts. A picture is known to
+    the recordings by the hash of its file, and read again only when it is sent.
+    """
+    there = {} if folder is None else pictures_below(folder)
+
+    def find(meme: HasImage) -> Image | None:
+        path = there.get(meme.meme_id)
+        if path is None:
+            return None
+        return Image(image_id=storage.sha256(path), load=partial(_data_url, path))
+
+    return find
+
+
+def _data_url(path: Path) -> str:
+    data = path.read_bytes()
+    if data.startswith((b"\xff\xd8", b"\x89PNG")):
+        return html_pages.data_url(data)
+    with Pillow.open(path) as picture:
+        return html_pages.picture_url(picture.convert("RGB"), "PNG")

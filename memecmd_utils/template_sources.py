@@ -97,15 +97,6 @@ def find(
     return found
 
 
-def require(found: Mapping[str, Found], *names: str) -> dict[str, Path]:
-    """Paths of the data sets `names`, or of all; `SourceError` says of each missing one what to do."""
-    wanted = {name: found[name] for name in names or found}
-    missing = [one.text() for one in wanted.values() if one.path is None]
-    if missing:
-        raise SourceError("\n".join(missing))
-    return {name: one.path for name, one in wanted.items() if one.path is not None}
-
-
 def table(found: Mapping[str, Found]) -> pd.DataFrame:
     """One row a data set: state, where it is, its licence, and what to give where it is missing."""
     rows = [

@@ -41,8 +41,8 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 STAGES = {
     "library_build": {"library_build", "meme_sources", "images", "ocr", "near_duplicates", "contact_sheet",
                       "library_sources", "git_source", "archive_source", "library_funnel", "library_checks",
-                      "picture_descriptions", "picture_notes", "example_memes", "captions", "sticker_parts",
-                      "library_workers", "library_intake", "picture_reading"},
+                      "example_memes", "captions", "sticker_parts",
+                      "library_workers", "picture_reading"},
     "annotation": {"annotation", "keywords"},
     "dialogue_generation": {"dialogue_generation", "dialogue_run", "start_plan", "cold_start", "news",
                             "news_feeds", "news_http", "news_robots", "news_fetch", "news_parse",
@@ -52,11 +52,11 @@ STAGES = {
                   "stored_library", "large_index", "large_index_build", "library_index"},
     "evaluation": {"evaluation", "evaluation_run", "judges", "consistency", "statistics", "tables",
                    "results", "ground_truth", "ground_truth_run", "retrieval_systems", "retrieval_evaluation",
-                   "corpus_check", "judge_items", "judge_answers", "judge_checks", "judge_calibration",
+                   "judge_items", "judge_answers", "judge_checks", "judge_calibration",
                    "chinese_clip", "agreement", "rating_items", "rating_form",
                    "human_ratings", "human_results"},
     "figures": {"figures", "closing", "release", "release_check", "release_tables", "manifest", "croissant",
-                "report", "dataset_card", "screenshots", "chat_tiles", "chat_text", "answers",
+                "report", "dataset_card", "screenshots", "chat_text", "answers",
                 "study_pages",
                 "page_tables", "chat_browser", "library_sheet", "site", "run_records"},
 }  # fmt: skip
@@ -79,7 +79,7 @@ TEMPLATE_MEMES = {
     "template_rows",
     "template_filter", "template_evidence", "cm50_statistics", "template_images", "image_host",
     "template_release",
-    "template_annotation", "template_prompts", "template_replies", "template_pictures", "template_cost",
+    "template_annotation", "template_prompts", "template_replies", "template_cost",
     "literary_devices",
     "template_matching", "matching_records", "matching_sheet", "perceptual_distance",
     "annotation_metrics", "text_metrics", "bleurt", "reference_modes", "embedded_text", "memecap", "figmemes",
@@ -123,7 +123,7 @@ ACROSS_STAGES = {
     ("closing", "ground_truth_run"): "the page shows what was measured",
     ("retrieval_systems", "retrieval"): "the measured score is the one that places",
     ("retrieval_systems", "selection"): "an encoder is typed in one place",
-    ("corpus_check", "utterance_rules"): "a corpus is held to the rules that generation checks",
+    ("utterance_rules"): "a corpus is held to the rules that generation checks",
 }
 PRIVATE_NAMES = {
     ("cost", "cold_start", "_dimensions"): "the estimate renders the prompt with a pair's dimensions"

@@ -1,3 +1,4 @@
+import base64
 import hashlib
 import io
 import itertools
@@ -267,3 +268,32 @@ def test_a_killed_run_goes_on_where_it_was(site: FeedSite, tmp_path: Path) -> No
     assert sorted(entries) == names and entries["m2"].url.endswith("/m2.jpg")
     assert {e.sha256 for e in entries.values() if e.file} == {hashlib.sha256(picture()).hexdigest()}
     assert (folder / template_images.INDEX).read_text(encoding="utf-8").count("\n") == 6
+
+
+def test_pictures_are_found_by_id_and_read_when_they_are_sent(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 6), (200, 30, 40)).save(tmp_path / "a.jpg")
+    Image.new("RGB", (8, 6), (200, 30, 40)).save(tmp_path / "b.png")
+    find = template_images.to_show(tmp_path)
+    first, second = find(meme("a", "u")), find(meme("b", "u"))
+    (tmp_path / "memecap").mkdir()
+    Image.new("RGB", (8, 6)).save(tmp_path / "memecap" / "d.PNG")
+    assert template_images.to_show(tmp_path)(meme("d", "u")) is not None, (
+        "also in a folder below, as matching finds it"
+    )
+    assert find(meme("c", "u")) is None and template_images.to_show(None)(meme("a", "u")) is None
+    assert len(first.image_id) == 64 and first.image_id != second.image_id
+    assert first.load().startswith("data:image/jpeg;base64,/9j/")
+    assert second.load().startswith("data:image/png;base64,iVBOR")
+    (tmp_path / "b.png").write_bytes((tmp_path / "a.jpg").read_bytes())
+    assert find(meme("b", "u")).image_id == first.image_id, "known by its bytes"
+
+
+def test_other_formats_are_sent_as_png_of_the_first_frame(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (5, 5), colour) for colour in ((250, 0, 0), (0, 250, 0))]
+    frames[0].save(tmp_path / "g.gif", save_all=True, append_images=frames[1:])
+    frames[0].save(tmp_path / "w.webp", lossless=True)
+    for name in ("g", "w"):
+        head, _, data = template_images.to_show(tmp_path)(meme(name, "u")).load().partition(",")
+        assert head == "data:image/png;base64"
+        with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
+            assert picture.getpixel((2, 2)) == (250, 0, 0)
