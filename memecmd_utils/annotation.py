@@ -2,12 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from pathlib import Path
 from typing import TypeVar
 
 from memecmd_utils import budget, near_duplicates, prompting, replies, safety, seeds
 from memecmd_utils.llm import BrokenRules, Chat, Image, Message, Reply, Request, Sampling
-from memecmd_utils.llm_wire import image_url
 from memecmd_utils.profiles import Profile
 from memecmd_utils.progress import Progress
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
@@ -17,11 +15,6 @@ LIKENESS = 0.8
 """Share of common text (`near_duplicates.similarity`) from which on S- says what S+ says."""
 COMPARED = 300
 """Characters that are compared; sixty are asked for, and a model may write thousands."""
-
-
-def data_url(path: Path) -> str:
-    """A PNG file as a data URL; the MIME type is what the bytes are (stage 01 writes PNG only)."""
-    return image_url(path.read_bytes())
 
 
 def prompt_files(flag_unsafe: bool) -> tuple[str, ...]:

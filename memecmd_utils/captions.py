@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageOps
 
+from memecmd_utils import linebreak
 from memecmd_utils.fonts import pil_font
 
 DARK = "#1A1A1A"
@@ -13,7 +14,6 @@ LARGEST = 50  # pixels; short captions do not fill the width, as on real memes
 SMALLEST = 9
 MEASURE = 100  # size at which widths are measured; they scale with the size
 LEADING = 1.22  # line height over font size
-CLOSING = "，。！？、；：…）》」』”’,.!?;:)"  # no line begins with one of these
 _UNITS = re.compile(r"[A-Za-z0-9@#%&+.'’-]+|\s+|.", re.DOTALL)
 
 
@@ -79,7 +79,7 @@ def balance(text: str, count: int) -> list[str]:
         return [text]
     units: list[str] = []
     for unit in _UNITS.findall(text):
-        if units and unit in CLOSING:
+        if units and unit in linebreak.CLOSING:
             units[-1] += unit
         else:
             units.append(unit)
@@ -91,7 +91,7 @@ def balance(text: str, count: int) -> list[str]:
         cut, lowest, length = 0, float("inf"), 0
         for number, unit in enumerate(rest[:-1], start=1):
             length += len(unit)
-            good = unit[-1] in CLOSING or unit.isspace()
+            good = unit[-1] in linebreak.CLOSING or unit.isspace()
             cost = abs(length - target) - (0.35 * target if good else 0)
             if cost < lowest:
                 cut, lowest = number, cost

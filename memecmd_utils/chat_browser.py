@@ -23,12 +23,6 @@ is always there."""
 DIGITS = 4
 UNGATED = "random"
 """The strategy that asks no gate (paper, Section 5.3)."""
-STRATEGIES = {
-    "greedy": ("Greedy", "the best meme, where the gate opens"),
-    "sampling": ("Sampling", "one of the top K by lot, where the gate opens"),
-    "random": ("Random", "any meme at turns drawn by lot; asks no gate"),
-    "random_same_turns": ("Random, same turns", "any meme by lot, where the gate opens"),
-}
 
 
 @dataclass(frozen=True)
@@ -64,7 +58,8 @@ def build(
         memes |= used
     payload = {
         "strategies": [
-            [name, *STRATEGIES.get(name, (name, "")), name != UNGATED] for name in parts.strategies
+            [name, schemas.STRATEGIES[name].label, schemas.STRATEGIES[name].does, name != UNGATED]
+            for name in parts.strategies
         ],
         "measures": parts.measures,
         "weights": list(profile.weights),

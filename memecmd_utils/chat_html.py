@@ -3,9 +3,7 @@
 Markup stands in `templates/explorer.html.j2`. Fast enough to be drawn anew at every move of a slider.
 """
 
-import base64
 import contextlib
-import io
 import math
 import threading
 from collections.abc import Mapping, Sequence
@@ -93,10 +91,7 @@ class Thumbnails:
             small = plain.resize(fine, Image.Resampling.BILINEAR, reducing_gap=2.0)
         page = Image.new("RGB", small.size, "white")
         page.paste(small, mask=small if small.mode == "RGBA" else None)
-        buffer = io.BytesIO()
-        page.save(buffer, "JPEG", quality=82)
-        data = base64.b64encode(buffer.getvalue()).decode()
-        return Picture(f"data:image/jpeg;base64,{data}", *size)
+        return Picture(html_pages.picture_url(page, "JPEG", quality=82), *size)
 
 
 @lru_cache(maxsize=1)

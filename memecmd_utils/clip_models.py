@@ -94,10 +94,6 @@ class DualEncoder:
         self._count_cut(texts)
         return rows
 
-    def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text before anything is cut, with the marks at both ends."""
-        return self._towers.counts(texts) if texts else []
-
     @property
     def max_tokens(self) -> int:
         """Longest text that is read, with its marks: 77 for CLIP, 64 for ALIGN, 52 for Chinese-CLIP."""

@@ -1,6 +1,7 @@
 """Stage 06 over a run: reads everything back, writes numbers, page and release."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from memecmd_utils import (
     dataset_card,
     evaluation_run,
     ground_truth_run,
+    html_pages,
     library_sheet,
     page_tables,
     paths,
@@ -21,6 +23,7 @@ from memecmd_utils import (
     report,
     results,
     run_summary,
+    schemas,
     storage,
     study_pages,
     tables,
@@ -28,8 +31,6 @@ from memecmd_utils import (
 from memecmd_utils.run_records import Records as Records
 from memecmd_utils.run_records import load as load
 from memecmd_utils.runs import Run
-
-STRATEGY_WORDS = {"greedy": "Greedy", "sampling": "Sampling", "random": "Random"}
 
 
 def case_pictures(run: Run, records: Records) -> tuple[list[Image.Image], list[str]]:
@@ -46,7 +47,7 @@ def case_pictures(run: Run, records: Records) -> tuple[list[Image.Image], list[s
                 run, by_id[name], records.placements, strategy, memes, run.profile.n_turns
             )
             images.append(picture)
-            labels.append(f"{name}, {STRATEGY_WORDS[strategy]}")
+            labels.append(f"{name}, {schemas.STRATEGIES[strategy].label}")
     return images, labels
 
 
@@ -140,18 +141,18 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
 def browser(run: Run, records: Records) -> tuple[chat_browser.Chats | None, library_sheet.Sheet]:
     """The chats that the page can show, None where there is no dialogue, and the library with their memes."""
     files = evaluation_run.meme_files(run, {meme.meme_id: meme for meme in records.memes})
-    thumbnails = library_sheet.Thumbnails(files)
+    picture = cache(lambda meme_id: html_pages.thumbnail(files[meme_id], library_sheet.SIDE))
     chats = None
     if records.dialogues:
-        chats = chat_browser.build(records, run.profile, lambda meme_id: len(thumbnails.url(meme_id)))
+        chats = chat_browser.build(records, run.profile, lambda meme_id: len(picture(meme_id)))
     return chats, library_sheet.sheet(
-        records.memes, records.annotations, records.placements, thumbnails, chats.memes if chats else ()
+        records.memes, records.annotations, records.placements, picture, chats.memes if chats else ()
     )
 
 
 def _cases(run: Run) -> str:
     """The strategies of Figure 5 in words."""
-    *most, last = [STRATEGY_WORDS[name] for name in tables.case_strategies(run.profile)] or [""]
+    *most, last = [schemas.STRATEGIES[name].label for name in tables.case_strategies(run.profile)] or [""]
     return f"{', '.join(most)} and {last}" if most else last
 
 
@@ -163,7 +164,7 @@ def whole_chats(run: Run, records: Records) -> list[tuple[Image.Image, str]]:
     return [
         (
             evaluation_run.screenshot(run, by_id[name], records.placements, first, memes)[1],
-            f"{name}, {STRATEGY_WORDS[first]}",
+            f"{name}, {schemas.STRATEGIES[first].label}",
         )
         for name in tables.case_dialogues(records.placements, records.dialogues, run.profile)
     ]

@@ -23,8 +23,6 @@ PARTS = ("train", "validation", "test")
 NAME = "img_name"
 TEXTS = "figmemes_ocrs.tsv"
 """The texts on the memes, as they come with the labels."""
-STYLES = ("arts", "real", "mixed", "infograph")
-"""Further columns of the released labels; they and `year` are not needed here."""
 LISTS = ("labels", "literary_devices", "literary device")
 """Where a JSON record may keep its labels as a list."""
 SEPARATORS = {".tsv": "\t", ".csv": ","}

@@ -10,17 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import fonts
+from memecmd_utils import fonts, schemas
 from memecmd_utils.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 
-STRATEGIES: dict[str, tuple[str, str, str]] = {
-    "greedy": ("Greedy", BLUE, "o"),
-    "sampling": ("Sampling", GREEN, "s"),
-    "random": ("Random", ORANGE, "^"),
-    "random_same_turns": ("Random, same turns", PURPLE, "D"),
-    "shuffled": ("Shuffled pairs", GREY, "_"),
+STRATEGIES = {
+    "greedy": (BLUE, "o"),
+    "sampling": (GREEN, "s"),
+    "random": (ORANGE, "^"),
+    "random_same_turns": (PURPLE, "D"),
 }
-"""Label, colour and marker of each strategy; `shuffled` is the baseline of the consistency score."""
+"""Colour and marker of each strategy."""
 KINDS = {"news": "News-based", "role": "Role-based"}
 """Labels of the kinds of dialogues, in the order of figures."""
 DIMENSIONS = {
@@ -172,7 +171,7 @@ def consistency_bars(frame: pd.DataFrame) -> Figure:
         fig = canvas(max(5.0, 1.9 * len(datasets) + 2.4), 3.6)
         axes = fig.subplots()
         for place, strategy in enumerate(present):
-            label, colour, marker = STRATEGIES.get(strategy, (strategy, "black", "x"))
+            label, (colour, marker) = schemas.STRATEGIES[strategy].label, STRATEGIES[strategy]
             rows = frame[frame["strategy"] == strategy].set_index("dataset").reindex(datasets)
             x = np.arange(len(datasets)) + 0.16 * (place - (len(present) - 1) / 2)
             low, high = rows["mean"] - rows["low"], rows["high"] - rows["mean"]
@@ -192,11 +191,11 @@ def consistency_bars(frame: pd.DataFrame) -> Figure:
 
 
 def _baseline(axes: Axes, frame: pd.DataFrame, datasets: Sequence[str]) -> None:
-    label, colour, _ = STRATEGIES["shuffled"]
+    label = "Shuffled pairs"
     for row in frame[frame["strategy"] == "shuffled"].itertuples():
         x = datasets.index(row.dataset)
-        axes.fill_between([x - 0.4, x + 0.4], row.low, row.high, color=colour, alpha=0.18, lw=0)
-        axes.hlines(row.mean, x - 0.4, x + 0.4, color=colour, lw=1.2, ls="--", label=label)
+        axes.fill_between([x - 0.4, x + 0.4], row.low, row.high, color=GREY, alpha=0.18, lw=0)
+        axes.hlines(row.mean, x - 0.4, x + 0.4, color=GREY, lw=1.2, ls="--", label=label)
         label = "_"  # one entry in the legend
 
 

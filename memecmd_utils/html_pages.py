@@ -4,14 +4,12 @@ import base64
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import jinja2
+from PIL import Image
 
 from memecmd_utils import linebreak
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -33,11 +31,31 @@ def environment(**filters: Callable[..., Any]) -> jinja2.Environment:
     return found
 
 
-def jpeg_url(picture: "Image.Image", side: int, quality: int) -> str:
-    """Data URL of a picture as JPEG, made smaller in place where a side is longer than `side` pixels."""
-    from PIL import Image
+def data_url(data: bytes) -> str:
+    """The bytes of a PNG, JPEG, WebP or SVG as a data URL, by what they are."""
+    starts = {b"\xff\xd8": "jpeg", b"RIFF": "webp", b"<": "svg+xml"}
+    kind = next((kind for start, kind in starts.items() if data.startswith(start)), "png")
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
-    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+
+def picture_url(picture: Image.Image, kind: Literal["PNG", "JPEG", "WEBP"], **options: int) -> str:
+    """Data URL of a picture; `options` are those with which Pillow saves the kind."""
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=quality)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    picture.save(buffer, kind, **options)
+    return data_url(buffer.getvalue())
+
+
+def jpeg_url(picture: Image.Image, side: int, quality: int) -> str:
+    """Data URL of a picture as JPEG, made smaller in place where a side is longer than `side` pixels."""
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return picture_url(picture, "JPEG", quality=quality)
+
+
+def thumbnail(path: Path, side: int) -> str:
+    """Data URL of a small WebP of a picture, on white where it is see-through."""
+    with Image.open(path) as opened:
+        picture = opened.convert("RGBA")
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    flat = Image.new("RGB", picture.size, "white")
+    flat.paste(picture, mask=picture.getchannel("A"))
+    return picture_url(flat, "WEBP", quality=60, method=4)

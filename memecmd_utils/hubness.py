@@ -12,7 +12,7 @@ import pandas as pd
 from memecmd_utils import fast_retrieval, statistics
 from memecmd_utils.fast_retrieval import columns, said, with_intervals
 from memecmd_utils.hub_counts import ALL, GATE, GROUPS, Counted, Turns
-from memecmd_utils.hub_cures import CENTRING, NONE, STARTS, rankings
+from memecmd_utils.hub_cures import NONE, STARTS, rankings
 from memecmd_utils.statistics import SHARE, direction, too_few
 from memecmd_utils.study_data import StudyData
 
@@ -182,43 +182,6 @@ def sentence(found: Hubs) -> str:
         f"{tail if told else 'no cure lowers the skewness'}. "
         f"{'They are so under ' + ' and '.join(others) if others else 'Under no other ranking are they so'}."
     )
-
-
-def occurrence_sentence(found: Hubs, k: int = 1) -> str:
-    """How uneven the use of the memes is, for every embedder, uncentred and centred."""
-    frame = found.occurrence[found.occurrence["k"] == k]
-    if frame.empty:
-        return "Without ranked turns nothing can be said of hubs."
-    parts = [
-        f"under {_name(row['embedder'], row['scores'])} the {FEW} most frequent memes take "
-        f"{row[f'share of {FEW} memes']:.0%} of the places, {row['never']} memes take none, and N_{k} has "
-        f"skewness {said(row, 'skewness', '', 2)}"
-        + (f" (by chance {row['by chance']:.2f})" if np.isfinite(row["by chance"]) else "")
-        for _, row in frame.iterrows()
-    ]
-    return f"Among the top {k} ({frame['dialogues'].max()} dialogues), {'; '.join(parts)}."
-
-
-def cures_sentence(found: Hubs) -> str:
-    """What every cure changes in the scores of the run's embedder."""
-    frame = found.cures[(found.cures["embedder"] == found.own[0]) & (found.cures["cure"] != NONE)]
-    frame = frame[(frame["scores"] == found.own[1]) | (frame["cure"] == CENTRING)]
-    if frame.empty:
-        return "Without ranked turns no cure can be tried."
-    parts = []
-    for _, row in frame.iterrows():
-        text = (
-            f"{row['cure']} of {row['scores']} scores changes the skewness of N_1 by "
-            f"{said(row, 'skewness change', digits=2)} and the share of repeats by "
-            f"{said(row, 'repeats change')}"
-        )
-        if np.isfinite(row["judged@5"]):
-            text += (
-                f", nDCG@5 by {said(row, 'nDCG@5 change')} with judged@5 {row['judged@5']:.2f} (over judged "
-                f"memes only {said(row, 'nDCG@5 judged only change')})"
-            )
-        parts.append(text)
-    return f"Under {found.own[0]} ({frame['dialogues'].max()} dialogues), {'; '.join(parts)}."
 
 
 def _name(embedder: str, scores: str) -> str:

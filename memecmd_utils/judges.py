@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-from memecmd_utils import budget, local_llm, prompting, replies
+from memecmd_utils import budget, html_pages, local_llm, prompting, replies
 from memecmd_utils.dialogue_generation import history_text
 from memecmd_utils.llm import (
     MODELS_OWN,
@@ -24,7 +24,6 @@ from memecmd_utils.llm import (
     UncertainReply,
     UnusableReply,
 )
-from memecmd_utils.llm_wire import image_url
 from memecmd_utils.progress import Progress
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement
 
@@ -281,7 +280,8 @@ def rating_request(
     images = []
     if screenshot is not None:
         spec, draw = screenshot
-        images = [Image(image_id=spec, load=lambda: image_url(draw()), tiles=screenshot_tiles(n_turns))]
+        tiles = screenshot_tiles(n_turns)
+        images = [Image(image_id=spec, load=lambda: html_pages.data_url(draw()), tiles=tiles)]
     return Request(
         task="rating",
         subject=f"{dialogue.dialogue_id}/{n_turns}",

@@ -1,10 +1,11 @@
 """Stage 01: from folders of images (or the example memes) to one clean library of memes."""
 
+import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tqdm.auto import tqdm
 
 from memecmd_utils import (
     contact_sheet,
+    example_memes,
     library_funnel,
     library_workers,
     near_duplicates,
@@ -20,20 +22,35 @@ from memecmd_utils import (
     storage,
 )
 from memecmd_utils.contact_sheet import Card, Decision, LeftOut
-from memecmd_utils.images import LibraryError
+from memecmd_utils.images import ImageRejected, LibraryError
 from memecmd_utils.library_funnel import Exit
-from memecmd_utils.library_intake import Item, Pool, jobs, take
 from memecmd_utils.machine import cores
 from memecmd_utils.meme_sources import Candidate, find_candidates
-from memecmd_utils.ocr import MemoryCache, Ocr, OcrCache, RapidOcr, cache_key
+from memecmd_utils.ocr import MemoryCache, Ocr, OcrCache, RapidOcr, cache_key, without_wraps
 from memecmd_utils.picture_reading import Job, Reading
 from memecmd_utils.profiles import Profile
 from memecmd_utils.schemas import Meme
+from memecmd_utils.settings import Filters
 
 LINK_OUT = (
     "a link that leads out of the source folder, not followed: name its folder in `sources`, or copy it"
 )
-Reader = Callable[[Iterable[tuple[Item, Job | None]]], Iterator[tuple[Item, Reading | None]]]
+Known = tuple[Candidate, str]
+"""A candidate and the SHA-256 of its bytes."""
+Reader = Callable[[Iterable[tuple[Known, Job]]], Iterator[tuple[Known, Reading]]]
+
+
+@dataclass
+class Pool:
+    """Everything looked at so far, in the order of looking."""
+
+    memes: list[Meme] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    pixels: list[int] = field(default_factory=list)  # of the pictures as their files hold them
+    seen: dict[str, str] = field(default_factory=dict)  # sha256 of what is asked for -> name
+    copies: dict[str, str] = field(default_factory=dict)  # name -> sha256, asked for under another name
+    broken: dict[str, Exit] = field(default_factory=dict)  # sha256 of what is no picture -> why
+    exits: dict[str, Exit] = field(default_factory=dict)  # name -> why it is left out
 
 
 @dataclass
@@ -104,15 +121,21 @@ def build_library(
         # Read as many as are still missing, until rejects and duplicates are made up for.
         while len(kept) < limit and done < len(queue):
             part = queue[done : done + limit - len(kept)]
-            for item, reading in read(jobs(part, pool, profile.filters, wanted, ocr_id, ocr_cache)):
-                if reading is not None and reading.text is not None and not item.cached:
-                    ocr_cache.put(cache_key(item.sha256, ocr_id), reading.text)
-                take(item, reading, pool, profile, run_dir)
-                done += 1
+            for (candidate, sha256), reading in read(
+                _jobs(part, pool, profile.filters, wanted, ocr_id, ocr_cache)
+            ):
+                key = cache_key(sha256, ocr_id)
+                if reading.text is not None and candidate.example is None and ocr_cache.get(key) is None:
+                    ocr_cache.put(key, reading.text)
+                _take(candidate, sha256, reading, pool, profile, run_dir)
                 bar.update()
+            done += len(part)
             kept, near, doubtful = _without_near_duplicates(pool, wanted, rank)
-            bar.total = min(len(queue), done + limit - len(kept))
+            bar.total, bar.n = min(len(queue), done + limit - len(kept)), done
             bar.refresh()
+    for name, sha256 in pool.copies.items():
+        twin = Exit(library_funnel.EXACT, f"exact duplicate of {pool.seen[sha256]}")
+        pool.exits[name] = pool.broken.get(sha256, twin)
 
     # A larger twin that came late may have brought back two that the smaller one had pushed out.
     beyond = set(sorted(kept)[limit:])
@@ -213,6 +236,74 @@ def _reader(stack: ExitStack, ocr: Ocr | None, workers: int) -> tuple[Reader, st
             warnings.warn(f"{error}; images are read in this process alone, which is slower", stacklevel=3)
     ocr = ocr if ocr is not None else RapidOcr()
     return partial(library_workers.one_after_another, ocr=ocr), ocr.ocr_id
+
+
+def _jobs(
+    candidates: Iterable[Candidate],
+    pool: Pool,
+    filters: Filters,
+    wanted: set[str],
+    ocr_id: str,
+    cache: OcrCache,
+) -> Iterator[tuple[Known, Job]]:
+    """What is to be done with each candidate; nothing for a copy and for what cannot be read.
+
+    `filters` do not hold for names in `wanted`. The bytes of a candidate are read when it is asked for.
+    """
+    for candidate in candidates:
+        try:
+            data = candidate.read()
+        except ImageRejected as reason:
+            pool.exits[candidate.name] = library_funnel.undecodable(str(reason))
+            continue
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 in pool.seen:  # or still on its way
+            pool.copies[candidate.name] = sha256
+            continue
+        pool.seen[sha256] = candidate.name
+        own = filters if candidate.name not in wanted else Filters()
+        if candidate.example is not None:
+            job = Job(data, own, candidate.example.text, drawn=True)
+        else:
+            job = Job(data, own, cache.get(cache_key(sha256, ocr_id)))
+        yield (candidate, sha256), job
+
+
+def _take(
+    candidate: Candidate, sha256: str, reading: Reading, pool: Pool, profile: Profile, run_dir: Path
+) -> None:
+    """Take a candidate into the pool and write its normalised copy; or note why it is left out."""
+    if reading.exit is not None:
+        pool.exits[candidate.name] = reading.exit
+        if reading.undecodable:
+            pool.broken[sha256] = reading.exit
+        return
+    example = candidate.example
+    meme_id = example.meme_id if example else sha256[:12]
+    file = f"memes/{meme_id}.png"
+    with storage.atomic_path(run_dir / file) as part:
+        part.write_bytes(reading.normal)
+    pool.names.append(candidate.name)
+    pool.pixels.append(reading.pixels)
+    pool.memes.append(
+        Meme(
+            source="drawn" if example else "user image",
+            profile=profile.name,
+            seed=profile.seed,
+            meme_id=meme_id,
+            file=file,
+            text=reading.text if example else without_wraps(reading.text),
+            text_source="known" if example else ("ocr" if reading.text else "none"),
+            picture_note=candidate.note,
+            gloss=example.gloss if example else "",
+            origin=candidate.origin,
+            sha256=sha256,
+            phash=reading.phash,
+            width=reading.width,
+            height=reading.height,
+            licence=example_memes.LICENCE if example else "",
+        )
+    )
 
 
 def _without_near_duplicates(

@@ -1,49 +1,19 @@
 """The library on the page of a run: small pictures, each embedded once, with captions and annotations."""
 
-import base64
-import io
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
-
-from PIL import Image
 
 from memecmd_utils import dataset_card, schemas
 
 SIDE = 240
 """Longest side of a picture on the page, in pixels."""
-QUALITY = 60
 FIRST = 12
 """Cards of the sheet that a page shows at once: two rows on a desk, six on a phone."""
 PICTURE_BYTES = 2_500_000
 """Most that the pictures of the sheet may take, in bytes of the page (base64); those that the chats need
 are always there and count as well."""
-
-
-def thumbnail(path: Path, side: int = SIDE) -> str:
-    """Data URL of a small WebP of a picture, on white where it is see-through."""
-    with Image.open(path) as opened:
-        picture = opened.convert("RGBA")
-    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-    flat = Image.new("RGB", picture.size, "white")
-    flat.paste(picture, mask=picture.getchannel("A"))
-    buffer = io.BytesIO()
-    flat.save(buffer, "WEBP", quality=QUALITY, method=4)
-    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-class Thumbnails:
-    """Data URLs of a library's memes, each made when it is first asked for."""
-
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        self._files = files
-        self.url = cache(self._make)
-
-    def _make(self, meme_id: str) -> str:
-        return thumbnail(self._files[meme_id])
 
 
 @dataclass(frozen=True)
@@ -83,20 +53,21 @@ def sheet(
     memes: Sequence[schemas.Meme],
     annotations: Sequence[schemas.Annotation],
     placements: Sequence[schemas.Placement],
-    thumbnails: Thumbnails,
+    picture: Callable[[str], str],
     needed: Collection[str] = (),
     budget: int = PICTURE_BYTES,
 ) -> Sheet:
     """Choose and fill the cards: all memes in `needed`, then others in order while the pictures fit.
 
+    `picture`: the data URL of a meme's small picture, by its id.
     `budget`: bytes for all pictures together; the first meme that does not fit ends the choice.
     """
     chosen = {meme.meme_id for meme in memes if meme.meme_id in needed}
-    left = budget - sum(len(thumbnails.url(name)) for name in chosen)
+    left = budget - sum(len(picture(name)) for name in chosen)
     for meme in memes:
         if meme.meme_id in chosen:
             continue
-        left -= len(thumbnails.url(meme.meme_id)) if left > 0 else 0
+        left -= len(picture(meme.meme_id)) if left > 0 else 0
         if left <= 0:
             break
         chosen.add(meme.meme_id)
@@ -107,7 +78,7 @@ def sheet(
         _card(
             meme,
             said.get(meme.meme_id),
-            thumbnails,
+            picture(meme.meme_id),
             {name: times[meme.meme_id, name] for name in strategies if times[meme.meme_id, name]},
         )
         for meme in memes
@@ -120,11 +91,9 @@ def sheet(
     )
 
 
-def _card(
-    meme: schemas.Meme, said: schemas.Annotation | None, thumbnails: Thumbnails, uses: Mapping[str, int]
-) -> Card:
+def _card(meme: schemas.Meme, said: schemas.Annotation | None, picture: str, uses: Mapping[str, int]) -> Card:
     unscored = "no annotation" if said is None else said.unscored
-    return Card(meme, None if unscored else said, unscored, thumbnails.url(meme.meme_id), uses)
+    return Card(meme, None if unscored else said, unscored, picture, uses)
 
 
 def captions(shown: Sheet) -> list[list[Any]]:

@@ -1,6 +1,5 @@
 """What goes over the wire to an OpenAI-compatible endpoint, and what comes back: translation only."""
 
-import base64
 import math
 import re
 from collections.abc import Mapping
@@ -80,12 +79,6 @@ def strict_schema(model: type[BaseModel]) -> dict[str, Any] | None:
     except ValueError:
         return None
     return schema if schema.get("type") == "object" else None
-
-
-def image_url(data: bytes) -> str:
-    """The bytes of a PNG or JPEG as a data URL, by what they are."""
-    kind = "jpeg" if data.startswith(b"\xff\xd8") else "png"
-    return f"data:image/{kind};base64," + base64.b64encode(data).decode()
 
 
 def wire_message(message: Message) -> dict[str, Any]:

@@ -4,10 +4,10 @@ What the page saves `matching_records.read_decisions` reads.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from memecmd_utils import html_pages, storage
-from memecmd_utils.library_sheet import thumbnail
 from memecmd_utils.matching_records import Decision, Matches, TemplateMatch, merged
 
 SIDE = 360
@@ -28,8 +28,11 @@ def write_sheet(
     escaped: file names and reasons come from strangers.
     """
     shown = merged(matches.pairs) if pairs is None else list(pairs)
-    small = {pair.template: thumbnail(matches.templates[pair.template], SIDE) for pair in shown}
-    rows = [(pair, thumbnail(matches.instances[pair.instance], SIDE), small[pair.template]) for pair in shown]
+    small = cache(lambda file: html_pages.thumbnail(file, SIDE))
+    rows = [
+        (pair, small(matches.instances[pair.instance]), small(matches.templates[pair.template]))
+        for pair in shown
+    ]
     page = html_pages.environment().get_template("matching_sheet.html.j2")
     text = page.render(
         name=name,

@@ -37,30 +37,13 @@ def phash(image: "Image.Image") -> int:
     return int(str(imagehash.phash(image, hash_size=8)), 16)
 
 
-def as_hashes(hashes: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Hashes as a row of uint64; `ValueError` for other than a row of whole numbers from 0 to 2**64 - 1.
-
-    Numbers of NumPy's int64 are taken for the 64 bits that they are stored as.
-    """
-    kind = hashes.dtype.kind if isinstance(hashes, np.ndarray) else "O"
-    if kind not in "iuO" or np.ndim(hashes) != 1:
-        raise ValueError("hashes must be a row of whole numbers of 64 bits")
-    if kind != "O":
-        return np.asarray(hashes).astype(np.uint64)
-    if not all(isinstance(value, int | np.integer) for value in hashes):
-        raise ValueError("hashes must be whole numbers: a float holds 53 bits of 64")
-    try:
-        return np.array(list(hashes), dtype=np.uint64)
-    except OverflowError as error:
-        raise ValueError("hashes must be from 0 to 2**64 - 1") from error
-
-
 def close_pairs(hashes: Sequence[int] | np.ndarray, max_distance: int = 6) -> np.ndarray:
     """All pairs i < j of 64-bit hashes that differ in at most `max_distance` bits, sorted: int64, (pairs, 2).
 
-    Each pair is compared: 6,023 hashes, the paper's library, in a moment, 100,000 in some seconds.
+    `hashes`: whole numbers from 0 to 2**64 - 1, `OverflowError` for others. Each pair is compared: 6,023
+    hashes, the paper's library, in a moment, 100,000 in some seconds.
     """
-    values = as_hashes(hashes)
+    values = np.array(hashes, dtype=np.uint64)
     parts = [np.empty((0, 2), dtype=np.int64)]
     for top in range(0, len(values), SIDE):
         rows = values[top : top + SIDE, None]
@@ -110,7 +93,7 @@ def near_duplicate_groups(
     """
     if len(hashes) != len(texts):
         raise ValueError(f"{len(hashes)} hashes but {len(texts)} texts")
-    unique, of_hash = np.unique(as_hashes(hashes), return_inverse=True)
+    unique, of_hash = np.unique(np.array(hashes, dtype=np.uint64), return_inverse=True)
     # Copies (same hash, same text) share one fate, so only their first is compared. Pairs are looked up by
     # hash: 20,000 equal hashes are one entry here and 200 million pairs otherwise.
     copies: dict[tuple[int, str], list[int]] = {}

@@ -7,7 +7,6 @@ money are the business of `delivery`.
 import asyncio
 import contextlib
 import hashlib
-import io
 import json
 import re
 from collections import Counter
@@ -18,7 +17,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from memecmd_utils import live_extra, storage
+from memecmd_utils import html_pages, live_extra, storage
 from memecmd_utils.key_guard import KeyGuard, address, api_key
 from memecmd_utils.llm_types import (
     EndpointError,
@@ -33,7 +32,6 @@ from memecmd_utils.llm_types import (
 )
 from memecmd_utils.llm_wire import (
     CONTROL,
-    image_url,
     read_reply,
     retry_after,
     strict_schema,
@@ -364,9 +362,7 @@ def _white() -> str:
     """A white square as a data URL."""
     from PIL import Image as Picture
 
-    held = io.BytesIO()
-    Picture.new("RGB", (NEUTRAL_SIDE, NEUTRAL_SIDE), "white").save(held, "PNG")
-    return image_url(held.getvalue())
+    return html_pages.picture_url(Picture.new("RGB", (NEUTRAL_SIDE, NEUTRAL_SIDE), "white"), "PNG")
 
 
 def _parsed(answer: Any) -> Any:

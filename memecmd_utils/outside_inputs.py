@@ -90,7 +90,7 @@ def _below(name: str, folder: Path, pattern: str) -> Read:
 
 def _pictures(source: str) -> Read:
     """All images of a source, and what describes them; links that are not followed are in the name."""
-    from memecmd_utils import images, picture_descriptions
+    from memecmd_utils import images, meme_sources
 
     folder, name = paths.of_user(source), f"source {source}"
     try:
@@ -100,7 +100,7 @@ def _pictures(source: str) -> Read:
     if there.links_out:
         links = (images.readable(link.relative_to(folder)) for link in there.links_out)
         name += f" without {', '.join(links)}"
-    described = (folder / file for file in picture_descriptions.FILES)
+    described = (folder / file for file in meme_sources.DESCRIBED_IN)
     return name, [*there.images, *(path for path in described if path.is_file())], folder
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import ipywidgets
 
-from memecmd_utils import chat_html, explorer_view, headless, panel_parts, screenshots
+from memecmd_utils import chat_html, explorer_view, headless, panel_parts, schemas, screenshots
 from memecmd_utils.chat_html import Thumbnails
 from memecmd_utils.explorer import Explorer, Settings, View
 from memecmd_utils.panel_parts import LABEL, WIDE, Knob, told
@@ -22,12 +22,7 @@ from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme
 from memecmd_utils.selection import Encode, ScoredDialogue
 
-STRATEGIES = {
-    "Greedy: the best meme": "greedy",
-    "Sampling: one of the top K": "sampling",
-    "Random, same turns: any meme at the gate's turns": "random_same_turns",
-    "Random: any meme at any turn": "random",
-}
+STRATEGIES = {f"{named.label}: {named.does}": name for name, named in schemas.STRATEGIES.items()}
 WEIGHTS = ("w₁ · α  scenario", "w₂ · δ  unfitting", "w₃ · β  emotion", "w₄ · γ  motivation")
 MOST_K = 10
 

@@ -38,7 +38,7 @@ class Reading(NamedTuple):
     text: str | None = None
     """Visible text; None where a picture was left out before its text was read."""
     normal: bytes = b""
-    """The normalised copy as PNG; empty: the file's own bytes are it."""
+    """The normalised copy as PNG."""
     width: int = 0
     height: int = 0
     phash: str = ""
@@ -82,7 +82,7 @@ def read_picture(job: Job, ocr: Ocr) -> Reading:
     else:
         picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     # A drawn picture is in normal form; encoding it again would give the same bytes.
-    normal = b"" if job.drawn and picture.size == size else example_memes.png_bytes(picture)
+    normal = job.data if job.drawn and picture.size == size else example_memes.png_bytes(picture)
     return Reading(
         None, text, normal, *picture.size, f"{near_duplicates.phash(picture):016x}", sides[0] * sides[1]
     )

@@ -4,18 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from memecmd_utils import results, statistics, storage
+from memecmd_utils import results, schemas, statistics, storage
 from memecmd_utils.errors import MemecmdError
 
 FILES = ("README.md", "README.zh-CN.md")
 MARKERS = ("answers", "numbers", "ground-truth", "table-1")
 Language = Literal["en", "zh"]
-STRATEGIES = {
-    "greedy": ("Greedy", "Greedy（最优）"),
-    "sampling": ("Sampling", "Sampling（前 K 抽样）"),
-    "random": ("Random", "Random（随机）"),
-    "random_same_turns": ("Random, same turns", "Random（相同轮次）"),
-}
 WORDS: dict[Language, dict[str, str]] = {
     "en": {
         "sizes": "{memes} memes; {total} dialogues ({news} news, {role} role) of {turns} turns in all.",
@@ -221,7 +215,7 @@ def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[st
         yield ""
         yield words["mean grades"].format(
             grades=words["comma"].join(
-                f"{STRATEGIES[row['strategy']][words is WORDS['zh']]} {row['mean grade']:.2f}"
+                f"{_label(row['strategy'], 'zh' if words is WORDS['zh'] else 'en')} {row['mean grade']:.2f}"
                 for row in found["placed"]
             )
         )
@@ -229,6 +223,11 @@ def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[st
     yield from ("", "| " + " | ".join(table.columns) + " |", "|" + "---|" * len(table.columns))
     for row in table.itertuples(index=False):
         yield "| " + " | ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row) + " |"
+
+
+def _label(strategy: str, language: Language) -> str:
+    named = schemas.STRATEGIES[strategy]
+    return named.zh if language == "zh" else named.label
 
 
 def _kappa(row: dict[str, Any]) -> str:
@@ -243,7 +242,7 @@ def _table_1(numbers: dict[str, Any], words: dict[str, str], language: Language)
 
     frame = pd.DataFrame(numbers["table_1"])
     present = list(frame["strategy"].unique()) if len(frame) else []
-    heads = [STRATEGIES[name][language == "zh"] for name in present]
+    heads = [_label(name, language) for name in present]
     yield words["table"] + "".join(f" {head} |" for head in heads)
     yield "|---|---|" + "---|" * len(present)
     if not present:

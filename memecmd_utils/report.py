@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import io
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -203,15 +202,10 @@ def _table(content: pd.DataFrame | Markup | str) -> Markup:
 
 def _data_url(picture: Path | Image.Image) -> str:
     if isinstance(picture, Image.Image):
-        buffer = io.BytesIO()
-        picture.save(buffer, "PNG")
-        data, kind = buffer.getvalue(), "png"
-    else:
-        data, kind = Path(picture).read_bytes(), Path(picture).suffix.lstrip(".").lower()
-    kinds = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "svg": "image/svg+xml"}
-    if kind not in kinds:
+        return html_pages.picture_url(picture, "PNG")
+    if picture.suffix.lower() not in {".png", ".jpg", ".jpeg", ".svg"}:
         raise ValueError(f"{picture}: a page shows PNG, JPEG or SVG")
-    return f"data:{kinds[kind]};base64,{base64.b64encode(data).decode()}"
+    return html_pages.data_url(picture.read_bytes())
 
 
 def _figure(picture: Path | Image.Image, caption: str, report_dir: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import corpus_check, statistics, tables
+from memecmd_utils import statistics, tables
 from memecmd_utils.profiles import Profile
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
 from memecmd_utils.selection import Calibration
@@ -55,6 +55,12 @@ def gates(calibrations: dict[str, Calibration]) -> dict[str, Any]:
     }
 
 
+def distinct(texts: Sequence[str]) -> float:
+    """Share of different pairs of characters among all (Li et al., 2016); 1 where none comes twice."""
+    pairs = [text[i : i + 2] for text in texts for i in range(len(text) - 1)]
+    return len(set(pairs)) / max(1, len(pairs))
+
+
 def numbers(
     profile: Profile,
     memes: Sequence[Meme],
@@ -83,7 +89,7 @@ def numbers(
             "role": sum(d.kind == "role" for d in dialogues),
             "turns": len(turns),
             "mean_characters": round(float(np.mean([len(text) for text in texts])), 6),
-            "distinct_2": round(corpus_check.distinct(texts, 2), 6),
+            "distinct_2": round(distinct(texts), 6),
             "turns_with_violations": sum(bool(turn.violations) for turn in turns),
             "summaries": len(summaries),
             "summaries_unscored": sum(bool(summary.unscored) for summary in summaries),

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from memecmd_utils import images
+from memecmd_utils import images, template_images
 from memecmd_utils.errors import MemecmdError
 from memecmd_utils.memecap import MemeCapMeme
 from memecmd_utils.template_schemas import MemeReading, TemplateMeme
@@ -83,22 +83,18 @@ def gallery(items: Sequence[RetrievalItem], kind: str, captions: Captions = "fir
     return Gallery(kind, tuple(images), tuple(templates), tuple(texts), positions, len(items) - len(images))
 
 
-def files_below(folder: Path | None, key: str = "meme_retrieval.images") -> dict[str, Path]:
+def files_below(folder: Path) -> dict[str, Path]:
     """Pictures below a folder by base name and by name without suffix.
 
-    Raises `DataMissing`, naming `key` of the profile, where there is no folder or no picture in it. Of two
-    pictures of one name in several folders the first by path counts, as in `template_images.files_in`.
+    Raises `DataMissing`, naming the key of the profile, where there is no folder or no picture in it. Of two
+    pictures of one name in several folders the first by path counts.
     """
-    if folder is None or not Path(folder).is_dir():
-        raise DataMissing(f"there is no folder of pictures: give {key}=DIR")
-    names: dict[str, Path] = {}
-    stems: dict[str, Path] = {}
-    for path in images.pictures_below(Path(folder)):
-        names.setdefault(path.name, path)
-        stems.setdefault(path.stem, path)
+    if not folder.is_dir():
+        raise DataMissing("there is no folder of pictures: give meme_retrieval.images=DIR")
+    names = {path.name: path for path in reversed(images.pictures_below(folder))}
     if not names:
-        raise DataMissing(f"{folder} holds no picture: give {key}=DIR")
-    return stems | names
+        raise DataMissing(f"{folder} holds no picture: give meme_retrieval.images=DIR")
+    return template_images.files_in(folder) | names
 
 
 def readable(items: Sequence[RetrievalItem]) -> list[RetrievalItem]:

@@ -1,6 +1,6 @@
 """Records that cross the border of a stage. Every record says where it comes from."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -17,6 +17,27 @@ DIMENSIONS = (
     "conversational_coherence",
 )
 """The five dimensions of the LLM judge (paper, Section 5.1)."""
+
+
+class StrategyWords(NamedTuple):
+    """How a strategy that places memes (Eq. 25) is called, and what it does."""
+
+    label: str
+    zh: str
+    does: str
+
+
+STRATEGIES = {
+    "greedy": StrategyWords("Greedy", "Greedy（最优）", "the best meme, where the gate opens"),
+    "sampling": StrategyWords(
+        "Sampling", "Sampling（前 K 抽样）", "one of the top K by lot, where the gate opens"
+    ),
+    "random_same_turns": StrategyWords(
+        "Random, same turns", "Random（相同轮次）", "any meme by lot, where the gate opens"
+    ),
+    "random": StrategyWords("Random", "Random（随机）", "any meme at turns drawn by lot; asks no gate"),
+}
+"""The four strategies by the name that records hold."""
 
 
 class Record(BaseModel):

@@ -1,11 +1,9 @@
-"""Votes of a preference survey as in Table 6 of 2501.13851, and how far raters agree."""
+"""Votes of a preference survey as in Table 6 of 2501.13851."""
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 import pandas as pd
 
-from memecmd_utils import agreement, statistics
 from memecmd_utils.human_ratings import Source
 from memecmd_utils.preference_survey import QUESTIONS, KeyRow, SurveyAnswer
 
@@ -84,34 +82,3 @@ def totals(table: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame({"votes": votes, "share of the best": votes / best})
     paper = pd.Series(PAPER_TOTALS, name="votes (paper)")
     return frame.join(paper, how="outer").sort_values("votes (paper)", ascending=False, na_position="last")
-
-
-def rater_agreement(answers: Iterable[SurveyAnswer], key: Sequence[KeyRow]) -> pd.DataFrame:
-    """Krippendorff's nominal alpha of "was this option chosen", by subtask and over all, interval over memes.
-
-    NaN with one rater, and no interval below `statistics.MIN_CLUSTERS` memes; the paper's survey has five. It
-    does not say how many answered.
-    """
-    counted = latest(answers)
-    raters = sorted({answer.rater for answer in counted})
-    chosen = {(a.rater, a.item, a.subtask): a.chosen for a in counted}
-    rows = {}
-    for subtask in (*QUESTIONS, "all"):
-        units = sorted({(r.item, r.subtask, r.option) for r in key if subtask in ("all", r.subtask)})
-        values = np.full((len(raters), len(units)), np.nan)
-        for i, rater in enumerate(raters):
-            for j, (item, asked, option) in enumerate(units):
-                if (rater, item, asked) in chosen:
-                    values[i, j] = option in chosen[rater, item, asked]
-        of = statistics.EMPTY
-        if len(raters) > 1 and units:
-            of = agreement.alpha_interval(values, [item for item, _, _ in units], "nominal")
-        rows[subtask] = {
-            "alpha": of.mean,
-            "low": of.low,
-            "high": of.high,
-            "options": of.n,
-            "memes": of.clusters,
-            "raters": len(raters),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")

@@ -1,4 +1,4 @@
-"""Images of template memes: fetched when asked for, politely and resumably, or found in a user's folder.
+"""Images of template memes, by the meme's id: found in a user's folder, or fetched, politely and resumably.
 
 One request at a time per host with a pause between two, robots.txt obeyed, few tries again, no redirect to
 another host, no address that is not public, a cap on bytes; what does not decode as an image is not kept. A
@@ -22,11 +22,11 @@ from pydantic import BaseModel, ValidationError
 from tqdm.auto import tqdm
 
 from memecmd_utils import (
+    html_pages,
     http_client,
     images,
     live_extra,
     llm,
-    llm_wire,
     paths,
     profiles,
     recording_files,
@@ -68,6 +68,10 @@ class HasImage(Protocol):
 
     meme_id: str
     url: str
+
+
+Picture = Callable[[HasImage], Image | None]
+"""Gives a model the picture of a meme, or None where there is none."""
 
 
 def folder_of(profile: profiles.Profile) -> Path:
@@ -290,9 +294,7 @@ def pictures_in(folder: Path | None) -> Picture:
 
 def _data_url(path: Path) -> str:
     data = path.read_bytes()
-    if not data.startswith((b"\xff\xd8", b"\x89PNG")):
-        with Image.open(path) as picture:
-            out = io.BytesIO()
-            picture.convert("RGB").save(out, "PNG")
-        data = out.getvalue()
-    return llm_wire.image_url(data)
+    if data.startswith((b"\xff\xd8", b"\x89PNG")):
+        return html_pages.data_url(data)
+    with Image.open(path) as picture:
+        return html_pages.picture_url(picture.convert("RGB"), "PNG")

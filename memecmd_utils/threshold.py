@@ -118,12 +118,6 @@ def simulate_many(scores: np.ndarray, gate: Gate, theta0: np.ndarray | float | N
     return sent
 
 
-def meme_rate(dialogues: Sequence[np.ndarray], gate: Gate) -> float:
-    """Share of turns with a meme over several dialogues."""
-    turns = sum(len(scores) for scores in dialogues)
-    return sum(int(simulate(scores, gate).sent.sum()) for scores in dialogues) / turns
-
-
 def calibrate_theta0(
     dialogues: Sequence[np.ndarray],
     penalty: float,

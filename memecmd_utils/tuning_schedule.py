@@ -51,13 +51,6 @@ def memory(config: Any, parameters: int, settings: MemeRetrieval, half: bool = T
     }
 
 
-def largest_mini_batch(needs: dict[str, int], free: int) -> int:
-    """Largest `mini_batch_size`, a power of two, that fits in `free` bytes by `memory`; 0 where none does."""
-    room = free - needs["weights"] - needs["pixels"]
-    fits = room // needs["of a pair"] if room > 0 else 0
-    return 1 << (int(fits).bit_length() - 1) if fits else 0
-
-
 def _kept(tower: Any, tokens: int, half: bool) -> int:
     width, inner = tower.hidden_size, tower.intermediate_size
     kept = LAYER_BYTES["half" if half else "float32"] * width * tokens

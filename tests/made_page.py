@@ -1,12 +1,13 @@
 """A small run of made-up records with hostile texts, and its page."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import made_up
 import pandas as pd
 from PIL import Image, ImageDraw
 
-from memecmd_utils import chat_browser, ground_truth, library_sheet, profiles, report, schemas
+from memecmd_utils import chat_browser, ground_truth, html_pages, library_sheet, profiles, report, schemas
 from memecmd_utils.run_records import Records
 
 HOSTILE = (
@@ -91,12 +92,18 @@ def profile(**changes: object) -> profiles.Profile:
     return made_up.profile(strategies=STRATEGIES, n_turns=TURNS, top_k=2, **changes)
 
 
+def pictures(folder: Path) -> Callable[[str], str]:
+    """What gives the data URL of a meme's picture."""
+    files = made_up.meme_files(folder / "memes")
+    return lambda name: html_pages.thumbnail(files[name], library_sheet.SIDE)
+
+
 def write(folder: Path, found: Records | None = None, **changes: object) -> Path:
     """Write the page of made-up records below `folder`; returns its path."""
     found = found or records()
-    thumbnails = library_sheet.Thumbnails(made_up.meme_files(folder / "memes"))
-    chats = chat_browser.build(found, profile(), lambda name: len(thumbnails.url(name)))
-    library = library_sheet.sheet(found.memes, found.annotations, found.placements, thumbnails, chats.memes)
+    url = pictures(folder)
+    chats = chat_browser.build(found, profile(), lambda name: len(url(name)))
+    library = library_sheet.sheet(found.memes, found.annotations, found.placements, url, chats.memes)
     wide = pd.DataFrame({f"column {n}": [HOSTILE[:20]] for n in range(30)})
     still = Image.new("RGB", (120, 200), "green")
     ImageDraw.Draw(still).text((10, 10), "still")

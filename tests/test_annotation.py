@@ -6,7 +6,7 @@ from pathlib import Path
 import made_up
 import pytest
 
-from memecmd_utils import annotation, llm, paths, prompting, storage
+from memecmd_utils import annotation, html_pages, llm, paths, prompting, storage
 from memecmd_utils.llm import Chat, Reply, Request
 from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.llm_types import RequestRejected
@@ -109,7 +109,9 @@ def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture(tmp_path: 
     blind = annotation.annotation_request(meme, 1).messages[-1]
     assert "先吃饭" in blind.text and "一只猫" in blind.text and "看不到图" in blind.text and not blind.images
     path = made_up.meme_files(tmp_path, (8, 8))["m1"]
-    seeing = annotation.annotation_request(meme, 1, lambda _: annotation.data_url(path)).messages[-1]
+    seeing = annotation.annotation_request(
+        meme, 1, lambda _: html_pages.data_url(path.read_bytes())
+    ).messages[-1]
     assert "看不到图" not in seeing.text
     assert seeing.images[0].image_id == meme.sha256, "the key knows the picture by its hash"
     assert seeing.images[0].load().startswith("data:image/png;base64,iVBOR")

