@@ -70,10 +70,6 @@ class HasImage(Protocol):
     url: str
 
 
-Picture = Callable[[HasImage], Image | None]
-"""Gives a model the picture of a meme, or None where there is none."""
-
-
 def folder_of(profile: profiles.Profile) -> Path:
     """The folder that the profile names (`meme_retrieval.images`), else the one that `fetch` fills."""
     given = profile.meme_retrieval.images
