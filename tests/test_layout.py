@@ -44,7 +44,7 @@ STAGES = {
                       "picture_descriptions", "picture_notes", "example_memes", "captions", "sticker_parts",
                       "library_workers", "library_intake", "picture_reading"},
     "annotation": {"annotation", "keywords"},
-    "dialogue_generation": {"dialogue_generation", "dialogue_run", "start_plan", "cold_start", "news",
+    "dialogue_generation": {"dialogue_generation", "start_plan", "cold_start", "news",
                             "news_feeds", "news_http", "news_robots", "news_fetch", "news_parse",
                             "news_duplicates", "news_collect", "utterance_rules", "task_talk"},
     "retrieval": {"retrieval", "selection", "threshold", "panels", "panel_parts", "paste_panel",
@@ -69,9 +69,9 @@ STUDIES = {
 # What puts memes of a finished run into chats from elsewhere stands above the stages, too, and so does what
 # makes dialogues on many machines.
 OTHER_CHATS = {
-    "chat_summaries", "library_search", "meme_insertion", "insertion_page", "mod_evaluation", "mod_measures",
+    "chat_summaries", "library_search", "meme_insertion", "insertion_page", "mod",
 }  # fmt: skip
-SCALE_OUT = {"shards", "dask_engine"}
+SCALE_OUT = {"dask_engine"}
 # Another paper: template memes (CM50) and meme-text retrieval (mtrCLIP) stand beside the stages, which never
 # use them.
 TEMPLATE_MEMES = {
