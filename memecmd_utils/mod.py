@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import (
-    chat_summaries,
     conversations,
     library_index,
     library_search,
@@ -27,7 +26,7 @@ from memecmd_utils import retrieval_evaluation as evaluation
 from memecmd_utils.conversations import Context, Conversation, Message
 from memecmd_utils.errors import MemecmdError
 from memecmd_utils.library_search import Library
-from memecmd_utils.retrieval import centre, weigh
+from memecmd_utils.retrieval import QUERY_FIELDS, build_queries, centre, weigh
 from memecmd_utils.retrieval_systems import CAPTION, CONTEXT_TURNS, FULL, RANDOM, System
 
 PEOPLE = "甲乙丙丁戊己庚辛"
@@ -221,14 +220,14 @@ def evaluate_file(
     splits, notes = read_all(path)
     run = library_search.library_of(run_name, profile, settings)
     asking = library_search.asking_run(run, profile, settings, "mod")
-    library = library_search.open_library(run, asking.profile.mode, asking)
+    library = library_search.open_library(run, asking)
     memes = corpus(library)
     found: tuple[list[pd.DataFrame], list[pd.DataFrame]] = ([], [])
     for split in splits:
         drawn = _draw(split.questions, n_dialogues, run.profile.seed)
         asked = [question for question in drawn if question.meme]
         read = [context(split.name, question, library, memes) for question in asked]
-        told = chat_summaries.ask(read, asking, STAGE, run.name)
+        told = conversations.summarise(read, asking, STAGE, run.name)
         counts = {
             "ask for a meme that the library lacks: missed": sum(q.meme not in memes for q in asked),
             "have no summary: missed": sum(one.summary is None for one in told),
@@ -287,7 +286,7 @@ def context(split: str, question: Question, library: Library, memes: Mapping[str
 
 
 def score_matrices(
-    asked: Sequence[Question], told: Sequence[chat_summaries.Told], library: Library
+    asked: Sequence[Question], told: Sequence[conversations.Told], library: Library
 ) -> dict[System, np.ndarray]:
     """Scores [questions, memes] of the run's own score (Eq. 22) and of last turns against captions.
 
@@ -297,7 +296,10 @@ def score_matrices(
     full = np.full((len(asked), len(index.meme_ids)), np.nan)
     rows = [i for i, one in enumerate(told) if one.summary is not None]
     if rows:
-        queries = library.queries([told[i].summary for i in rows])
+        parts = (
+            library.encode([getattr(told[i].summary, field) for i in rows], "query") for field in QUERY_FIELDS
+        )
+        queries = build_queries(*parts, centring=profile.centring == "attribute")
         full[rows] = library_index.products(index, weigh(queries, profile.weights))
     last = ["\n".join(m.text for m in question.history[-CONTEXT_TURNS:] if m.text) for question in asked]
     # Some embedders refuse an empty text.

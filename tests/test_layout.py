@@ -48,7 +48,7 @@ STAGES = {
                             "news_feeds", "news_http", "news_robots", "news_fetch", "news_parse",
                             "news_duplicates", "news_collect", "utterance_rules", "task_talk"},
     "retrieval": {"retrieval", "selection", "threshold", "panels", "panel_parts", "paste_panel",
-                  "pasted_chat", "explorer", "explorer_ranking", "explorer_view",
+                  "explorer", "explorer_ranking", "explorer_view",
                   "stored_library", "large_index", "large_index_build", "library_index"},
     "evaluation": {"evaluation", "evaluation_run", "judges", "consistency", "statistics", "tables",
                    "results", "ground_truth", "ground_truth_run", "retrieval_systems", "retrieval_evaluation",
@@ -69,7 +69,8 @@ STUDIES = {
 # What puts memes of a finished run into chats from elsewhere stands above the stages, too, and so does what
 # makes dialogues on many machines.
 OTHER_CHATS = {
-    "chat_summaries", "library_search", "meme_insertion", "insertion_page", "mod",
+    "chat_columns", "chat_formats", "chat_readers", "chat_transcripts", "conversations", "library_search",
+    "meme_insertion", "mod",
 }  # fmt: skip
 SCALE_OUT = {"dask_engine"}
 # Another paper: template memes (CM50) and meme-text retrieval (mtrCLIP) stand beside the stages, which never
@@ -98,7 +99,6 @@ ACROSS_STAGES = {
     ("explorer_view", "figures"): "the still holds the figure of the gate",
     ("explorer_view", "screenshots"): "the still holds the chat",
     ("explorer_view", "dataset_card"): "where texts come from is said in one place",
-    ("pasted_chat", "dialogue_generation"): "a pasted chat is summarised as the run's own are",
     ("judges", "dialogue_generation"): "the judge reads the history as the agents do",
     ("evaluation", "selection"): "held-out contexts are those of the other calibration half",
     ("results", "selection"): "numbers name the calibrated gates",

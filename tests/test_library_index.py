@@ -388,7 +388,7 @@ def test_the_notebooks_panel_shows_a_large_run(tmp_path, faiss, monkeypatch) -> 
         def paying(self, embedder):
             return embedder
 
-    assert explore(Run(), scored, index, memes, encode).children
+    assert explore(Run(), scored, index, memes).children
 
 
 @pytest.mark.parametrize("block_bytes", [1, 4 * 64 * 30, 1 << 30])

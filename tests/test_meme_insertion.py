@@ -10,19 +10,17 @@ import pytest
 from PIL import Image
 
 from memecmd_utils import (
-    chat_exports,
-    insertion_page,
+    chat_readers,
     library_search,
     meme_insertion,
     paths,
     schemas,
     storage,
 )
-from memecmd_utils.chat_columns import MEME_COLUMNS, ChatFileError
-from memecmd_utils.chat_summaries import NoSummaryAgent
-from memecmd_utils.conversations import Conversation, Message
-from memecmd_utils.insertion_page import Shown
+from memecmd_utils.chat_columns import MEME_COLUMNS
+from memecmd_utils.conversations import ChatError, Conversation, Message, NoSummaryAgent
 from memecmd_utils.llm import BudgetReached
+from memecmd_utils.meme_insertion import WRITTEN, Outputs, Shown
 from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.runs import StageMissing
 
@@ -77,7 +75,7 @@ def test_the_right_memes_at_the_right_places(run, tmp_path) -> None:
     assert float(out[7]["meme_threshold"]) == pytest.approx(0.6 + 0.1 * 2.718281828**-1, abs=1e-4)
     assert sorted(p.name for p in done.pictures.glob("*.png")) == ["m02.png", "m05.png", "m07.png"]
     assert (done.target.parent / placed["meme_file"]).read_bytes() == run.read("memes/m05.png").read_bytes()
-    assert (done.chats, done.turns, done.memes, done.different, done.unscored) == (2, 6, 3, 3, 0)
+    assert done.about == "3 memes (3 different) in 6 turns of 2 chats; summaries: in the file"
     assert not (tmp_path / "raw").exists(), "a run that only replays records nothing of a chat"
 
 
@@ -153,7 +151,7 @@ def test_what_an_insertion_did_not_write_is_not_overwritten(run, tmp_path, there
     (out / there).parent.mkdir(parents=True)
     (out / there).write_text("mine", encoding="utf-8")
     before = files(out)
-    with pytest.raises(ChatFileError, match=r"was not written by this command for o\.csv, or was changed"):
+    with pytest.raises(ChatError, match=r"was not written by this command for o\.csv, or was changed"):
         meme_insertion.insert_file(source, out / "o.csv", "made")
     assert files(out) == before
 
@@ -164,7 +162,7 @@ def test_what_was_changed_since_is_not_overwritten(run, tmp_path, changed) -> No
     meme_insertion.insert_file(source, out / "o.csv", "made")
     (out / changed).write_bytes(b"edited")
     before = files(out)
-    with pytest.raises(ChatFileError, match="or was changed since: name another OUT, or move it away"):
+    with pytest.raises(ChatError, match="or was changed since: name another OUT, or move it away"):
         meme_insertion.insert_file(source, out / "o.csv", "made")
     assert files(out) == before
 
@@ -180,7 +178,7 @@ def test_an_insertion_of_ones_own_is_overwritten(run, tmp_path) -> None:
     assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04"]
     # Another output beside it would have the same page.
     source.with_suffix(".jsonl").write_text('{"speaker": "a", "text": "x"}\n', encoding="utf-8")
-    with pytest.raises(ChatFileError, match=r"o_memes was not written by this command for o\.jsonl"):
+    with pytest.raises(ChatError, match=r"o_memes was not written by this command for o\.jsonl"):
         meme_insertion.insert_file(source.with_suffix(".jsonl"), out / "o.jsonl", "made")
 
 
@@ -205,8 +203,57 @@ def test_a_run_that_was_killed_while_it_wrote_can_be_repeated(run, tmp_path, mon
     assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04", "", "m07", "m09"]
 
 
+@pytest.fixture
+def outputs(tmp_path):
+    return Outputs(tmp_path / "o.csv", tmp_path / "o_memes")
+
+
+def test_what_was_written_may_be_written_again(outputs, tmp_path) -> None:
+    page, picture = tmp_path / "o.html", tmp_path / "o_memes" / "a.png"
+    outputs.write({picture: b"1", page: b"2"})
+    outputs.write({picture: b"1", page: b"3"})
+    assert (picture.read_bytes(), page.read_bytes()) == (b"1", b"3")
+    page.write_bytes(b"edited")
+    for check in (outputs.check, outputs.write):
+        with pytest.raises(ChatError, match=r"o\.html was not written by this command for o\.csv"):
+            check({page: b"4"})
+    outputs.check({page: b"edited", picture: b"5"})
+
+
+def test_a_killed_run_may_have_written_some(outputs, tmp_path, monkeypatch) -> None:
+    """Each file is what it was or what it was to become; both are ours."""
+    page, picture = tmp_path / "o.html", tmp_path / "o_memes" / "a.png"
+    outputs.write({picture: b"1", page: b"2"})
+    outputs.write({picture: b"3", page: b"4"})
+    for one in (b"1", b"3"):
+        for two in (b"2", b"4"):
+            picture.write_bytes(one)
+            page.write_bytes(two)
+            outputs.check([picture, page])
+
+
+@pytest.mark.parametrize("found", ["", "[]", "{", '{"written_by": "x", "output": "o.csv", "files": {}}'])
+def test_a_list_of_somebody_else_is_none(outputs, found) -> None:
+    outputs.folder.mkdir()
+    (outputs.folder / WRITTEN).write_text(found, encoding="utf-8")
+    with pytest.raises(ChatError, match="o_memes was not written"):
+        outputs.check([])
+
+
+def test_an_empty_folder_is_nobodys(outputs) -> None:
+    outputs.folder.mkdir()
+    outputs.write({outputs.target: b"x"})
+    assert json.loads((outputs.folder / WRITTEN).read_text(encoding="utf-8"))["output"] == "o.csv"
+
+
+def test_a_folder_in_the_place_of_a_file(outputs) -> None:
+    outputs.target.mkdir()
+    with pytest.raises(ChatError, match=r"o\.csv was not written"):
+        outputs.check([outputs.target])
+
+
 def test_two_ids_that_make_one_name_of_a_file_keep_their_pictures(run, tmp_path) -> None:
-    library = library_search.open_library(run, "recorded")
+    library = library_search.open_library(run, run)
     memes = dict(zip(("a b", "a_b", "A?B"), list(library.memes.values())[:3], strict=True))
     strange = dataclasses.replace(library, memes=memes)
     placed = [meme_insertion.Insertion(0, None, name, None, None, None, None) for name in memes]
@@ -217,14 +264,14 @@ def test_two_ids_that_make_one_name_of_a_file_keep_their_pictures(run, tmp_path)
 def test_an_output_that_cannot_be_written_is_said(run, tmp_path) -> None:
     source = write_csv(tmp_path / "c.csv", ROWS)
     (tmp_path / "file").write_text("x", encoding="utf-8")
-    with pytest.raises(ChatFileError, match="cannot be written"):
+    with pytest.raises(ChatError, match="cannot be written"):
         meme_insertion.insert_file(source, tmp_path / "file" / "o.csv", "made")
 
 
 def test_a_folder_whose_name_the_encoding_lacks_is_said_before_a_model_is_asked(run, tmp_path) -> None:
     source = tmp_path / "c.csv"
     source.write_bytes("speaker,text\n太郎,了解です\n花子,東京駅で会おう\n".encode("shift_jis"))
-    with pytest.raises(ChatFileError, match="cannot be written in cp932"):
+    with pytest.raises(ChatError, match="cannot be written in cp932"):
         meme_insertion.insert_file(source, tmp_path / "带表情.csv", "made")
 
 
@@ -247,7 +294,7 @@ def test_a_page_of_ten_thousand_rows_has_each_picture_and_text_once(run, tmp_pat
     done = meme_insertion.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
     page = done.page.read_text(encoding="utf-8")
     assert done.memes > 9_000 and page.count("data-meme=") == done.memes
-    assert page.count("data:image/jpeg;base64,") == done.different == 12
+    assert page.count("data:image/jpeg;base64,") == 12
     assert page.count("第4321句，周末") == 1 and page.count("字幕 k7<") == 1
     assert done.page.stat().st_size < 10_000_000
 
@@ -257,7 +304,7 @@ def test_thousands_of_pictures_are_smaller(tmp_path) -> None:
     ids = [f"m{i}" for i in range(1500)]
     chat = Conversation("c", tuple(Message("甲乙"[i % 2], "好") for i in range(1500)))
     shown = {(0, i): Shown(name, f"字幕{i}", ("T",)) for i, name in enumerate(ids)}
-    page = insertion_page.render("t", "a", [chat], shown, dict.fromkeys(ids, tmp_path / "m.png"), "before")
+    page = meme_insertion.page_of("t", "a", [chat], shown, dict.fromkeys(ids, tmp_path / "m.png"), "before")
     assert page.count("data:image/jpeg") == 1500 and len(page.encode()) < 10_000_000
 
 
@@ -324,7 +371,8 @@ def test_a_file_of_mod_comes_out_with_memes(run, tmp_path, monkeypatch) -> None:
         done = meme_insertion.insert_file(source, tmp_path / "o.json", name, run_name="made")
     out = json.loads((tmp_path / "o.json").read_text(encoding="utf-8"))
     memes = [[m.pop("meme_id", "") for m in messages] for messages in out.values()]
-    assert memes == [["", "m01", "", "", "m02"], [""]] and (done.chats, done.memes) == (2, 2)
+    assert memes == [["", "m01", "", "", "m02"], [""]]
+    assert "2 memes (2 different) in 5 turns of 2 chats" in done.about
     for messages in out.values():
         for message in messages:
             for key in MEME_COLUMNS[1:]:
@@ -405,7 +453,7 @@ def test_without_a_model_turns_without_a_summary_get_no_meme(run, tmp_path) -> N
     rows = [row("", "甲", "在吗"), row("", "乙", "在"), row("", "甲", "好", 4)]
     done = meme_insertion.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
     assert [r["meme_id"] for r in read_csv(done.target)] == ["", "", "m04"]
-    assert done.unscored == 1 and "1 turn without a summary" in done.text()
+    assert "1 turn without a summary" in done.text()
 
 
 def test_a_profile_that_only_replays_asks_nobody(run, tmp_path) -> None:
@@ -418,12 +466,12 @@ def test_a_profile_that_only_replays_asks_nobody(run, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("target", "changes", "error", "message"),
     [
-        ("c.csv", {}, ChatFileError, "it would be lost"),
-        ("o.jsonl", {}, ChatFileError, r"call it o\.csv"),
-        ("o.csv", {"strategy": "best"}, ChatFileError, "there are: greedy"),
+        ("c.csv", {}, ChatError, "it would be lost"),
+        ("o.jsonl", {}, ChatError, r"call it o\.csv"),
+        ("o.csv", {"strategy": "best"}, ChatError, "there are: greedy"),
         ("o.csv", {"run_name": "nowhere"}, StageMissing, "no run 'nowhere'"),
-        ("o.csv", {"columns": "text"}, ChatFileError, "FIELDS needs part=column"),
-        ("o.csv", {"columns": "text=消息"}, ChatFileError, "no column '消息'"),
+        ("o.csv", {"columns": "text"}, ChatError, "FIELDS needs part=column"),
+        ("o.csv", {"columns": "text=消息"}, ChatError, "no column '消息'"),
     ],
 )
 def test_what_cannot_be_done_says_why(run, tmp_path, target, changes, error, message) -> None:
@@ -462,7 +510,7 @@ def test_the_examples_own_dialogues_get_the_memes_that_notebook_04_placed(tmp_pa
         for p in storage.read_parquet(folder / "placements.parquet", schemas.Placement)
         if p.strategy == "greedy" and p.dialogue_id in {d.dialogue_id for d in dialogues}
     }
-    export = chat_exports.read(done.target)
+    export = chat_readers.read(done.target)
     assert (export.encoding.codec, export.content.delimiter) == ("gb18030", ";")
     out, found = export.content.rows, {}
     turns: dict[str, int] = {}

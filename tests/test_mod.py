@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 
 from memecmd_utils import library_search, mod
-from memecmd_utils.chat_summaries import NoSummaryAgent, Told
-from memecmd_utils.conversations import Message
+from memecmd_utils.conversations import Message, NoSummaryAgent, Told
 from memecmd_utils.mod import OFFERED, WHOLE, ModError, Question
 from memecmd_utils.retrieval_systems import CAPTION, FULL, RANDOM, System
 from memecmd_utils.schemas import SummaryReply
@@ -219,7 +218,7 @@ def test_without_a_model_the_message_says_how_to_get_one(run, tmp_path) -> None:
 
 def test_measures_by_hand(run) -> None:
     """The meme stands at rank 1, 4 and 12 of 12, and at rank 1, 2 and 3 of the three candidates."""
-    library = library_search.open_library(run, "recorded")
+    library = library_search.open_library(run, run)
     asked = [Question(str(r), "d", (), "甲", "0", ("0", "3", "5")) for r in (1, 4, 12)]
     system = System("s", "none", FULL)
     scores = {system: np.array([[12.5 - rank, *range(11, 0, -1)] for rank in (1, 4, 12)])}
@@ -230,7 +229,7 @@ def test_measures_by_hand(run) -> None:
 
 
 def test_a_question_without_a_summary_counts_as_missed(run) -> None:
-    library = library_search.open_library(run, "recorded")
+    library = library_search.open_library(run, run)
     asked = [Question(str(i), "d", (Message("甲", "k1"),), "甲", "1") for i in range(2)]
     told = [Told(SummaryReply(**made_chats.summary(1)), "m"), Told(None, "m", "unusable: x")]
     scores = mod.score_matrices(asked, told, library)
