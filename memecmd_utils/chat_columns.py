@@ -111,6 +111,30 @@ class Columns:
         return ", ".join([*named, *self.notes])
 
 
+def cells(
+    rows: Sequence[tuple[Place, str, Mapping[str, Any]]],
+    names: Iterable[str],
+    given: Mapping[str, str],
+    where: str,
+    chat: str | None = None,
+) -> tuple[list[Cell], Columns]:
+    """Messages of rows (place, line for errors, values by column), and the columns read.
+
+    Where all are of one list, `chat` is its name, and each is numbered by its place in it.
+    """
+    values = [row for *_, row in rows]
+    columns = settle(values, names, given, where)
+    chats = [chat] * len(values)
+    if chat is None:
+        chats = chat_names([text_of(columns.value(row, "chat")) for row in values])
+    out = []
+    for number, ((place, spot, row), name) in enumerate(zip(rows, chats, strict=True)):
+        order = columns.value(row, "order") if chat is None else number
+        time, date = columns.value(row, "time"), columns.value(row, "date")
+        out.append(Cell(place, spot, name, message(row, columns, spot), order, time, date))
+    return out, columns
+
+
 def settle(
     rows: Sequence[Mapping[str, Any]], names: Iterable[str], given: Mapping[str, str], where: str
 ) -> Columns:
@@ -206,10 +230,10 @@ def message(values: Mapping[str, Any], columns: Columns, where: str) -> Message:
         speaker = next(
             (speaker[key] for key in ("nickname", "name", "username", "id") if speaker.get(key)), ""
         )
-    return said(text_of(speaker), text_of(columns.value(values, "text")), summary)
+    return clean_message(text_of(speaker), text_of(columns.value(values, "text")), summary)
 
 
-def said(speaker: str, text: str, summary: SummaryReply | None = None) -> Message:
+def clean_message(speaker: str, text: str, summary: SummaryReply | None = None) -> Message:
     """A message; a note of the app has no speaker, and what stands for a picture is no text."""
     speaker = " ".join(speaker.split())
     return Message(

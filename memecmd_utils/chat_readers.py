@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from memecmd_utils import chat_columns, chat_formats, chat_transcripts
-from memecmd_utils.chat_columns import MEME_COLUMNS, Cell, Columns, Place, is_nameless
+from memecmd_utils.chat_columns import MEME_COLUMNS, Cell, Place, is_nameless
 from memecmd_utils.chat_formats import Encoding
 from memecmd_utils.chat_transcripts import Transcript
 from memecmd_utils.conversations import ChatError, Context, Conversation, Message
@@ -61,25 +61,18 @@ class Table:
                     f"{self.delimiter!r} must stand in double quotes"
                 )
         values = [
-            {column: cell for column, cell in zip(header, row, strict=False) if not is_nameless(column)}
-            for _, _, row in rows
+            (
+                Place(number),
+                where,
+                {column: cell for column, cell in zip(header, row, strict=False) if not is_nameless(column)},
+            )
+            for number, where, row in rows
         ]
-        columns = chat_columns.settle(values, header, given, f"{name} line 1")
+        cells, columns = chat_columns.cells(values, header, given, f"{name} line 1")
         twice = [column for column in columns.of.values() if header.count(column) > 1]
         if twice:
             raise ChatError(f"{name} line 1: two columns are called {twice[0]!r}; names must differ")
-        chats = chat_columns.chat_names([chat_columns.text_of(columns.value(v, "chat")) for v in values])
-        out = [
-            Cell(
-                Place(number),
-                where,
-                chat,
-                chat_columns.message(found, columns, where),
-                *(columns.value(found, part) for part in ("order", "time", "date")),
-            )
-            for (number, where, _), found, chat in zip(rows, values, chats, strict=True)
-        ]
-        return out, columns.text()
+        return cells, columns.text()
 
     def render(self, memes: Mapping[Place, Mapping[str, Any]], _position: str = "before") -> str:
         """The table with the columns `MEME_COLUMNS` at its end; those of an earlier insertion are replaced.
@@ -186,32 +179,30 @@ class Documents:
 
     def cells(self, name: str, given: Mapping[str, str]) -> tuple[list[Cell], str]:
         """All messages, and which keys they were read from. Raises `ChatError` with file and line."""
+        out: list[Cell] = []
+        told: list[str] = []
+        at = [f"{name} {place}" for place in self.places]
         flat = [i for i, o in enumerate(self.objects) if isinstance(o, dict) and _list_key(o) is None]
-        rows = [self.objects[i] for i in flat]
-        columns = chat_columns.settle(rows, (k for row in rows for k in row), given, name) if rows else None
-        told = [columns.text()] if columns else []
-        said_of = [chat_columns.text_of(columns.value(row, "chat")) for row in rows] if columns else []
-        of = chat_columns.chat_names(said_of)
+        if flat:
+            rows = [(Place(i), at[i], self.objects[i]) for i in flat]
+            out, columns = chat_columns.cells(rows, (key for *_, row in rows for key in row), given, name)
+            told.append(columns.text())
         nested = sorted(set(range(len(self.objects))) - set(flat))
         own = [chat_columns.text_of(key) for key in self.names or ()]
         own = own or [_chat_name(value, i) for i, value in enumerate(self.objects)]
         # Two chats of one name stay two, and so do a chat and messages that name a chat like it.
-        every = chat_columns.unique([*dict.fromkeys(of), *(own[i] for i in nested)])
-        names = dict(zip(flat, of, strict=True)) | dict(zip(nested, every[len(set(of)) :], strict=True))
-        out: list[Cell] = []
-        for number, (value, place) in enumerate(zip(self.objects, self.places, strict=True)):
-            where = f"{name} {place}"
+        before = list(dict.fromkeys(cell.chat for cell in out))
+        names = chat_columns.unique([*before, *(own[i] for i in nested)])[len(before) :]
+        for i, chat in zip(nested, names, strict=True):
+            value = self.objects[i]
             key = _list_key(value) if isinstance(value, dict) else None
-            if columns is not None and isinstance(value, dict) and key is None:
-                out.append(_cell(value, columns, Place(number), where, names[number]))
-                continue
-            messages = value[key] if key is not None else value
+            messages = value if key is None else value[key]
             if not isinstance(messages, list) or (key is None and self.names is None):
-                raise ChatError(f"{where}: {EXPECTED}, not {_kind(value)}")
-            path = () if key is None else (key,)
-            inside, how = _listed(messages, path, number, names[number], given, where)
+                raise ChatError(f"{at[i]}: {EXPECTED}, not {_kind(value)}")
+            inside, how = _listed(messages, () if key is None else (key,), i, chat, given, at[i])
             out += inside
             told.append(how)
+        out.sort(key=lambda cell: cell.place.record)
         return out, "; ".join(dict.fromkeys(filter(None, told)))
 
     def render(self, memes: Mapping[Place, Mapping[str, Any]], _position: str = "before") -> str:
@@ -302,15 +293,6 @@ def _dumps(value: Any, indent: int | None = None) -> str:
     return text
 
 
-def _cell(
-    value: Mapping[str, Any], columns: Columns, place: Place, where: str, chat: str, at: int | None = None
-) -> Cell:
-    """A message; one of a list is numbered by its place in it."""
-    order, time, date = (columns.value(value, part) for part in ("order", "time", "date"))
-    said = chat_columns.message(value, columns, where)
-    return Cell(place, where, chat, said, order if at is None else at, time, date)
-
-
 def _listed(
     messages: list[Any], path: tuple, number: int, chat: str, given: Mapping[str, str], where: str
 ) -> tuple[list[Cell], str]:
@@ -330,11 +312,8 @@ def _listed(
         odd = next(i for i, m in enumerate(messages) if not isinstance(m, dict))
         spot = f"{where}, message {odd + 1}"
         raise ChatError(f"{spot}: an object with speaker and text is expected, not {_kind(messages[odd])}")
-    columns = chat_columns.settle(objects, (k for m in objects for k in m), given, where)
-    cells = [
-        _cell(value, columns, places[i], f"{where}, message {i + 1}", chat, i)
-        for i, value in enumerate(objects)
-    ]
+    rows = [(places[i], f"{where}, message {i + 1}", value) for i, value in enumerate(objects)]
+    cells, columns = chat_columns.cells(rows, (key for row in objects for key in row), given, where, chat)
     return cells, columns.text()
 
 
@@ -435,8 +414,8 @@ def read(path: Path, columns: Mapping[str, str] | None = None) -> Export:
         raise ChatError(f"{path.name}: no message has both a speaker and a text")
     speakers = {message.speaker for message in messages} - {""}
     taken = [
-        f"{_counted(len(messages), 'message')} of {_counted(len(speakers), 'speaker')} "
-        f"in {_counted(len(found), 'chat')}",
+        f"{counted(len(messages), 'message')} of {counted(len(speakers), 'speaker')} "
+        f"in {counted(len(found), 'chat')}",
         how,
         f"ordered by {_orders([read.order for read in found])}",
         encoding.text(),
@@ -450,14 +429,15 @@ def read(path: Path, columns: Mapping[str, str] | None = None) -> Export:
     )
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number of things in words: `1 chat`, `1,200 chats`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _orders(orders: list[str]) -> str:
     counts = Counter(orders).most_common()
     return (
-        counts[0][0] if len(counts) == 1 else ", ".join(f"{how} ({_counted(n, 'chat')})" for how, n in counts)
+        counts[0][0] if len(counts) == 1 else ", ".join(f"{how} ({counted(n, 'chat')})" for how, n in counts)
     )
 
 
@@ -534,7 +514,7 @@ def _pasted_lines(text: str) -> Iterator[tuple[int, str, str]]:
     copied = chat_transcripts.parse(text)
     if copied is not None:
         for message in copied.messages:
-            read = chat_columns.said(message.speaker, message.text)
+            read = chat_columns.clean_message(message.speaker, message.text)
             if read.speaker and message.text:  # a picture is a turn, a note of the program is none
                 yield message.first + 1, read.speaker, " ".join(message.text.split())
         return

@@ -47,7 +47,7 @@ _COLON = re.compile(r"[:：](?!//)")
 _LONGEST_NAME = 20
 
 
-class Said(NamedTuple):
+class Entry(NamedTuple):
     """One message, with its lines in the text: [first, end)."""
 
     speaker: str
@@ -67,7 +67,7 @@ class Transcript:
 
     lines: list[str]
     """As they stood, with their line breaks; without the memes of an earlier insertion."""
-    messages: list[Said]
+    messages: list[Entry]
 
     def cells(self, name: str, _given: Mapping[str, str]) -> tuple[list[Cell], str]:
         """The messages, and what they were told apart by, in words."""
@@ -77,7 +77,7 @@ class Transcript:
                 Place(number),
                 f"{name} line {m.first + 1}",
                 clean(m.chat),
-                chat_columns.said(clean(m.speaker), clean(m.text)),
+                chat_columns.clean_message(clean(m.speaker), clean(m.text)),
             )
             for number, m in enumerate(self.messages)
         ]
@@ -430,7 +430,7 @@ def _transcript(lines: list[str], heads: Sequence[_Head]) -> Transcript:
         last = rest[-1] + 1 if rest else head.line + head.lines
         chat = next((chats[n] for n in reversed(chats) if n < head.line), "chat")
         speaker = people[head.name, head.account]
-        messages.append(Said(speaker, "\n".join(texts), head.line, last, head.prefix, chat, head.lines))
+        messages.append(Entry(speaker, "\n".join(texts), head.line, last, head.prefix, chat, head.lines))
     return Transcript(lines, messages)
 
 

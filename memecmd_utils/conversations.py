@@ -118,7 +118,7 @@ class NoSummaryAgent(MemecmdError, RuntimeError):
     """No model may be asked for summaries; the message says how to get one."""
 
 
-class Told(NamedTuple):
+class Summarised(NamedTuple):
     """What the summary agent said of one turn; `unscored` says why there is nothing."""
 
     summary: SummaryReply | None
@@ -154,7 +154,7 @@ def request(context: Context, profile: Profile) -> Request:
     )
 
 
-def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -> list[Told]:
+def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -> list[Summarised]:
     """Summaries of `contexts` by the generator of `run`: recorded under `stage`, resumable, within its caps.
 
     Raises `NoSummaryAgent` where the profile has authored texts only; `library` is the run to be named then.
@@ -172,21 +172,21 @@ def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -
         return llm.run(_ask(contexts, chat, run.profile))
 
 
-def summarise_unrecorded(context: Context, run: Run) -> Told:
+def summarise_unrecorded(context: Context, run: Run) -> Summarised:
     """The summary of a chat that its owner wants nobody to keep: neither looked up nor written down."""
     with run.chat("generator", "pasted_chat") as chat:
         chat.recordings = None
         return llm.run(_ask([context], chat, run.profile))[0]
 
 
-async def _ask(contexts: Sequence[Context], chat: Chat, profile: Profile) -> list[Told]:
+async def _ask(contexts: Sequence[Context], chat: Chat, profile: Profile) -> list[Summarised]:
     """Ask for all contexts side by side: no summary waits for another, because the texts are all there."""
 
-    async def one(context: Context) -> Told:
+    async def one(context: Context) -> Summarised:
         answer = await chat.ask(request(context, profile), lambda r: replies.structured(r, SummaryReply))
         bar.update()
         why = "" if answer.value is not None else f"{answer.outcome}: {answer.reason}"
-        return Told(answer.value, answer.source, why)
+        return Summarised(answer.value, answer.source, why)
 
     with Progress(chat, len(contexts), "summaries", "summary") as bar:
         return await chat.side_by_side(one(context) for context in contexts)

@@ -18,8 +18,8 @@ import numpy as np
 from memecmd_utils import chat_columns, chat_readers, conversations, html_pages, library_search, storage
 from memecmd_utils.chat_columns import MEME_COLUMNS
 from memecmd_utils.chat_html import ShownMeme, ShownTurn, Thumbnails
-from memecmd_utils.chat_readers import Export
-from memecmd_utils.conversations import ChatError, Conversation, SpokenTurn, Told
+from memecmd_utils.chat_readers import Export, counted
+from memecmd_utils.conversations import ChatError, Conversation, SpokenTurn, Summarised
 from memecmd_utils.library_search import Library
 from memecmd_utils.profiles import Strategy
 from memecmd_utils.retrieval import Ranking, pair_components
@@ -113,9 +113,9 @@ def insert_file(
     rows = {(p.chat, p.turn.last if position == "after" else p.turn.first): p for p in placed}
     unscored = sum(summary is None for chat in summaries for summary in chat)
     about = (
-        f"{_counted(len(placed), 'meme')} ({len(files):,} different) in "
-        f"{_counted(sum(map(len, spoken)), 'turn')} of {_counted(len(spoken), 'chat')}; summaries: {who}"
-        + (f"; {_counted(unscored, 'turn')} without a summary" if unscored else "")
+        f"{counted(len(placed), 'meme')} ({len(files):,} different) in "
+        f"{counted(sum(map(len, spoken)), 'turn')} of {counted(len(spoken), 'chat')}; summaries: {who}"
+        + (f"; {counted(unscored, 'turn')} without a summary" if unscored else "")
     )
     shown = page_of(
         chat_columns.text_of(source.name),
@@ -132,10 +132,6 @@ def insert_file(
     return Inserted(target, page, pictures, len(placed), about, export.taken)
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _summaries(
     export: Export, spoken: Sequence[list[SpokenTurn]], asking: Run, library: str
 ) -> tuple[list[list[SummaryReply | None]], str]:
@@ -147,7 +143,7 @@ def _summaries(
         for context, turn in zip(conversations.contexts(chat.name, turns), turns[1:], strict=True)
         if turn.summary is None
     ]
-    told: list[Told] = []
+    told: list[Summarised] = []
     if not given or asking.profile.llm != "authored":
         told = conversations.summarise(wanted, asking, STAGE, library)
     written = {(w.chat, w.turn): t.summary for w, t in zip(wanted, told, strict=False)}

@@ -286,7 +286,7 @@ def context(split: str, question: Question, library: Library, memes: Mapping[str
 
 
 def score_matrices(
-    asked: Sequence[Question], told: Sequence[conversations.Told], library: Library
+    asked: Sequence[Question], told: Sequence[conversations.Summarised], library: Library
 ) -> dict[System, np.ndarray]:
     """Scores [questions, memes] of the run's own score (Eq. 22) and of last turns against captions.
 

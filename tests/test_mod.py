@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from memecmd_utils import library_search, mod
-from memecmd_utils.conversations import Message, NoSummaryAgent, Told
+from memecmd_utils.conversations import Message, NoSummaryAgent, Summarised
 from memecmd_utils.mod import OFFERED, WHOLE, ModError, Question
 from memecmd_utils.retrieval_systems import CAPTION, FULL, RANDOM, System
 from memecmd_utils.schemas import SummaryReply
@@ -231,7 +231,7 @@ def test_measures_by_hand(run) -> None:
 def test_a_question_without_a_summary_counts_as_missed(run) -> None:
     library = library_search.open_library(run, run)
     asked = [Question(str(i), "d", (Message("甲", "k1"),), "甲", "1") for i in range(2)]
-    told = [Told(SummaryReply(**made_chats.summary(1)), "m"), Told(None, "m", "unusable: x")]
+    told = [Summarised(SummaryReply(**made_chats.summary(1)), "m"), Summarised(None, "m", "unusable: x")]
     scores = mod.score_matrices(asked, told, library)
     measured = mod.measure(asked, scores, library, WHOLE).systems
     (full,) = [values for system, values in measured.items() if system.uses == FULL]

@@ -3,7 +3,7 @@ import panel_data
 import pytest
 
 from memecmd_utils import conversations, library_search, paste_panel, profiles, retrieval, schemas
-from memecmd_utils.conversations import Told
+from memecmd_utils.conversations import Summarised
 
 TEXTS = {"scenario": "两人在聊下雨", "emotion": "无奈", "motivation": "想安慰一下"}
 
@@ -98,7 +98,7 @@ def test_the_summary_agent_fills_the_fields(tmp_path, monkeypatch) -> None:
 
     def summarise(context, run):
         asked.append(context)
-        return Told(schemas.SummaryReply(**TEXTS), "tiny@q4")
+        return Summarised(schemas.SummaryReply(**TEXTS), "tiny@q4")
 
     monkeypatch.setattr(conversations, "summarise_unrecorded", summarise)
     tab, _ = panel_data.paste(tmp_path, llm="openai", mode="auto")
@@ -110,7 +110,9 @@ def test_the_summary_agent_fills_the_fields(tmp_path, monkeypatch) -> None:
 
 
 def test_a_model_without_an_answer_leaves_the_fields(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(conversations, "summarise_unrecorded", lambda *_: Told(None, "x", "refusal: no"))
+    monkeypatch.setattr(
+        conversations, "summarise_unrecorded", lambda *_: Summarised(None, "x", "refusal: no")
+    )
     tab, _ = panel_data.paste(tmp_path, llm="local", mode="live")
     fill(tab)
     tab.ask.click()
