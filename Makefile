@@ -3,7 +3,6 @@ SHELL := /bin/sh
 PROFILE ?= example
 SET ?=
 RELEASE ?=
-FROM ?=
 ZIP ?=
 IN ?=
 OUT ?=
@@ -25,7 +24,7 @@ TEMPLATE_STAGES := 07_template_memes 08_meme_text_retrieval
 SOURCES := $(wildcard memecmd_utils/*.py memecmd_utils/*.txt memecmd_utils/prompts/* memecmd_utils/templates/*)
 CORPUS := $(wildcard data/example/*.* data/example/recordings/*/* data/example/recordings/*/*/* data/paper/*)
 
-.PHONY: help reproduce test test-paper lab local-llm doctor cost insert-memes evaluate-mod library-sources collect-news verify refresh-tracked compare-tracked recordings-check recordings-compact recordings-migrate site page-pictures bench coverage bench-peer lint strip lock clean stages shard merge templates template-stages
+.PHONY: help reproduce test test-paper lab local-llm doctor cost insert-memes evaluate-mod library-sources collect-news verify refresh-tracked compare-tracked recordings-check recordings-compact recordings-migrate site page-pictures bench coverage bench-peer lint strip lock clean stages templates template-stages
 .DEFAULT_GOAL := help
 
 ## Show this list
@@ -38,14 +37,10 @@ help:
 ## Make the dataset, every table and every figure of PROFILE (the main job)
 reproduce: $(READY)
 	@[ -x $(PY) ] || exit 0; run=$$($(PY) -m memecmd_utils resolve) || exit $$?; \
-	settled="data/processed/$$run/profile.yaml"; goal=$$(sed -n 's/^shard: [0-9].*/shard/p' "$$settled"); goal=$${goal:-stages}; \
-	if $(MAKE) -q --no-print-directory $$goal RUN="$$run" 2>/dev/null; then echo "nothing to do: run $$run is up to date"; \
-	else $(PY) -m memecmd_utils hold "$$run" $(MAKE) -j$$(($$(grep -c '^mode: recorded' "$$settled") + 1)) --no-print-directory $$goal RUN="$$run"; fi && \
+	settled="data/processed/$$run/profile.yaml"; \
+	if $(MAKE) -q --no-print-directory stages RUN="$$run" 2>/dev/null; then echo "nothing to do: run $$run is up to date"; \
+	else $(PY) -m memecmd_utils hold "$$run" $(MAKE) -j$$(($$(grep -c '^mode: recorded' "$$settled") + 1)) --no-print-directory stages RUN="$$run"; fi && \
 	$(PY) -m memecmd_utils summary "$$run"
-
-## Join the shards of PROFILE and make the rest (FROM="DIR ...": copies of other machines' project folders)
-merge: $(READY)
-	@$(PY) -m memecmd_utils merge $(FROM) && $(MAKE) --no-print-directory reproduce && $(PY) -m memecmd_utils merge --check $(FROM)
 
 # Apart from the main job: another paper, other data, English. What is found or fetched is written down, and the
 # notebooks run anew when that changes.
@@ -195,9 +190,6 @@ $(READY): $(MADE_FROM)
 	touch $@
 
 stages: $(STAGES:%=reports/$(RUN)/%.ipynb)
-
-# SET=shard=2/8 makes a part of the dialogues and nothing else: the other stages look at all of them.
-shard: reports/$(RUN)/03_dialogue_generation.ipynb
 
 # One rule for all notebooks: the notebook, the package, the corpus, the resolved profile; then the order of stages.
 reports/$(RUN)/%.ipynb: notebooks/%.ipynb $(SOURCES) $(CORPUS) data/processed/$(RUN)/profile.yaml

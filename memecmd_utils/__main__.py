@@ -89,28 +89,14 @@ def _insert_memes(options: argparse.Namespace) -> int:
 
 
 def _evaluate_mod(options: argparse.Namespace) -> int:
-    from memecmd_utils import mod_evaluation
+    from memecmd_utils import mod
 
     if not options.source:
         print("error: name a file or folder of MOD: make evaluate-mod MOD=c_val_task2.json", file=sys.stderr)
         return 2
     name, settings = profiles.from_environment()
     path = Path(options.source).expanduser()
-    print(mod_evaluation.evaluate_file(path, name, settings, options.run, options.dialogues).text())
-    return 0
-
-
-def _merge(options: argparse.Namespace) -> int:
-    from memecmd_utils import shards
-
-    name, settings = profiles.from_environment()
-    others = [Path(folder) for folder in options.folders]
-    if options.check:
-        n = shards.check(name, settings, others)
-        print(f"all {n} dialogues are those of the shards")
-    else:
-        found = shards.merge(name, settings, others)
-        print(f"{len(found)} of {found[0].parts} shards are there")
+    print(mod.evaluate_file(path, name, settings, options.run, options.dialogues).text())
     return 0
 
 
@@ -246,9 +232,7 @@ OPTIONAL: dict[str, dict[str, Any]] = {
     "b": {"nargs": "?"},
     "folder": {"nargs": "?"},
     "zip": {"nargs": "?", "default": ""},
-    "folders": {"nargs": "*"},
     "words": {"nargs": argparse.REMAINDER},
-    "--check": {"action": "store_true"},
     "--templates": {"action": "store_true"},
     "--run": {"default": ""},
     "--strategy": {"default": "greedy"},
@@ -291,7 +275,6 @@ def parser() -> argparse.ArgumentParser:
     add("insert-memes", _insert_memes, "put memes of a finished run into one's own chats", *chats)
     mod = ("source", "--run", "--dialogues")
     add("evaluate-mod", _evaluate_mod, "measure retrieval on files of MOD", *mod)
-    add("merge", _merge, "join the shards of PROFILE and SET, or check them", "--check", "folders")
     add("site", _site, "put the page of PROFILE's run with its notebooks into one folder")
     add("recordings-promote", _promote, "turn the recordings a run used into tracked ones", "run")
     add("recordings-check", _check_recordings, "verify the recordings of PROFILE and the tracked ones")

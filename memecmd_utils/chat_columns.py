@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from memecmd_utils import chat_times
-from memecmd_utils.conversations import Conversation, Message
-from memecmd_utils.errors import MemecmdError
+from memecmd_utils import chat_formats
+from memecmd_utils.conversations import ChatError, Conversation, Message
 from memecmd_utils.schemas import SummaryReply
 
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -70,10 +69,6 @@ _PLACEHOLDER = re.compile(
 _IGNORED = re.compile(r"[\s_\-./#:：]+")
 
 
-class ChatFileError(MemecmdError, ValueError):
-    """A chat file that cannot be read; the message names file, line and what is expected there."""
-
-
 class Place(NamedTuple):
     """Where a message stands in its file."""
 
@@ -116,6 +111,30 @@ class Columns:
         return ", ".join([*named, *self.notes])
 
 
+def cells(
+    rows: Sequence[tuple[Place, str, Mapping[str, Any]]],
+    names: Iterable[str],
+    given: Mapping[str, str],
+    where: str,
+    chat: str | None = None,
+) -> tuple[list[Cell], Columns]:
+    """Messages of rows (place, line for errors, values by column), and the columns read.
+
+    Where all are of one list, `chat` is its name, and each is numbered by its place in it.
+    """
+    values = [row for *_, row in rows]
+    columns = settle(values, names, given, where)
+    chats = [chat] * len(values)
+    if chat is None:
+        chats = chat_names([text_of(columns.value(row, "chat")) for row in values])
+    out = []
+    for number, ((place, spot, row), name) in enumerate(zip(rows, chats, strict=True)):
+        order = columns.value(row, "order") if chat is None else number
+        time, date = columns.value(row, "time"), columns.value(row, "date")
+        out.append(Cell(place, spot, name, message(row, columns, spot), order, time, date))
+    return out, columns
+
+
 def settle(
     rows: Sequence[Mapping[str, Any]], names: Iterable[str], given: Mapping[str, str], where: str
 ) -> Columns:
@@ -151,20 +170,20 @@ def settle(
 def find(names: Iterable[str], given: Mapping[str, str], where: str) -> dict[str, str]:
     """Map what a message has (`NAMES`) to columns, by their names or as `given`.
 
-    `speaker` and `text` must be there. Raises `ChatFileError`, also for a given column that does not exist.
+    `speaker` and `text` must be there. Raises `ChatError`, also for a given column that does not exist.
     """
     have = [name for name in dict.fromkeys(names) if not is_nameless(name)]
     unknown = sorted(set(given) - set(NAMES))
     if unknown:
-        raise ChatFileError(f"no such part of a message: {unknown}; there are: {', '.join(NAMES)}")
+        raise ChatError(f"no such part of a message: {unknown}; there are: {', '.join(NAMES)}")
     absent = [column for column in given.values() if column not in have]
     if absent:
-        raise ChatFileError(f"{where}: there is no column {absent[0]!r}; there are: {', '.join(have)}")
+        raise ChatError(f"{where}: there is no column {absent[0]!r}; there are: {', '.join(have)}")
     found = recognised(have, given)
     lacking = [part for part in ("speaker", "text") if part not in found]
     if lacking:
         hints = "; ".join(f"{part} ({', '.join(NAMES[part][:6])} ...)" for part in lacking)
-        raise ChatFileError(
+        raise ChatError(
             f"{where}: no column says {' or '.join(lacking)}; there are: {', '.join(have) or 'none'}. "
             f"Known names: {hints}. Name others as FIELDS='{lacking[0]}=...'"
         )
@@ -204,17 +223,17 @@ def message(values: Mapping[str, Any], columns: Columns, where: str) -> Message:
     if len(told) == len(SUMMARY) and any(told):
         if not all(told):
             empty = [columns.of[part] for part, text in zip(SUMMARY, told, strict=True) if not text]
-            raise ChatFileError(f"{where}: {', '.join(empty)} is empty; a summary has all of S, E and Psi")
+            raise ChatError(f"{where}: {', '.join(empty)} is empty; a summary has all of S, E and Psi")
         summary = SummaryReply(**dict(zip(SUMMARY, told, strict=True)))
     speaker = columns.value(values, "speaker")
     if isinstance(speaker, dict):  # an author with a name, an id and more
         speaker = next(
             (speaker[key] for key in ("nickname", "name", "username", "id") if speaker.get(key)), ""
         )
-    return said(text_of(speaker), text_of(columns.value(values, "text")), summary)
+    return clean_message(text_of(speaker), text_of(columns.value(values, "text")), summary)
 
 
-def said(speaker: str, text: str, summary: SummaryReply | None = None) -> Message:
+def clean_message(speaker: str, text: str, summary: SummaryReply | None = None) -> Message:
     """A message; a note of the app has no speaker, and what stands for a picture is no text."""
     speaker = " ".join(speaker.split())
     return Message(
@@ -277,13 +296,13 @@ def conversations(cells: Sequence[Cell]) -> list[Read]:
     """Chats in the order of their first message.
 
     Within a chat messages are ordered by their numbers where all have one and no two have the same, or else
-    by their times where all can be read (`chat_times.moments`), and by their numbers within one time. Times
+    by their times where all can be read (`chat_formats.moments`), and by their numbers within one time. Times
     win over numbers that they contradict if the file itself is in the order of the times, either way round.
     A file without either, or whose numbers repeat and whose times cannot be read, keeps its order; but where
     repeating numbers mostly go down by one, the newest is the first. Which number of a date is the day and
     which the month, is the same in all chats.
     """
-    orders = chat_times.orders_of(cell.time if cell.date is None else cell.date for cell in cells)
+    orders = chat_formats.orders_of(cell.time if cell.date is None else cell.date for cell in cells)
     chats: dict[str, list[Cell]] = {}
     for cell in cells:
         chats.setdefault(cell.chat, []).append(cell)
@@ -297,17 +316,17 @@ def conversations(cells: Sequence[Cell]) -> list[Read]:
 
 
 def _ordered(cells: list[Cell], orders: Sequence[str]) -> tuple[list[Cell], str]:
-    numbers = [chat_times.number(cell.order) for cell in cells]
+    numbers = [chat_formats.number(cell.order) for cell in cells]
     when = _when(cells, orders)
     # Newest first: messages of one minute stand the wrong way round, too.
     base = list(range(len(cells)))
-    if when is not None and chat_times.direction(when) < 0:
+    if when is not None and chat_formats.direction(when) < 0:
         base.reverse()
     if all(number is not None for number in numbers):
         by_number = sorted(base, key=numbers.__getitem__)
         if len(set(numbers)) == len(numbers):
-            against = when is not None and chat_times.direction([when[i] for i in by_number]) < 1
-            if not against or not chat_times.direction(when):
+            against = when is not None and chat_formats.direction([when[i] for i in by_number]) < 1
+            if not against or not chat_formats.direction(when):
                 how = "their place in the file" if by_number == list(range(len(cells))) else "their numbers"
                 return [cells[i] for i in by_number], how
             how = "time, the newest first in the file" if base[0] else "time, against their numbers"
@@ -317,7 +336,7 @@ def _ordered(cells: list[Cell], orders: Sequence[str]) -> tuple[list[Cell], str]
             by_time = keys if len(set(keys)) == len(keys) else when
             return [cells[i] for i in sorted(base, key=by_time.__getitem__)], "time, as their numbers repeat"
         steps = Counter(b - a for a, b in itertools.pairwise(numbers))
-        if chat_times.direction(numbers) < 0 or steps[-1] > steps[1]:
+        if chat_formats.direction(numbers) < 0 or steps[-1] > steps[1]:
             return cells[::-1], "their numbers, newest first in the file"
         return cells, "their place in the file, as their numbers repeat"
     if when is not None:
@@ -329,15 +348,15 @@ def _when(cells: Sequence[Cell], orders: Sequence[str]) -> list[Any] | None:
     """Keys to sort by time; an empty cell has the day or time of the one before it."""
     times, dates = (_filled([getattr(cell, part) for cell in cells]) for part in ("time", "date"))
     if dates is None:
-        return None if times is None else chat_times.moments(times, orders)
+        return None if times is None else chat_formats.moments(times, orders)
     if times is None:
-        return chat_times.moments(dates, orders)
+        return chat_formats.moments(dates, orders)
     texts = [f"{day} {time}" for day, time in zip(dates, times, strict=True)]
-    together = chat_times.moments(texts, orders)
-    alone = together or chat_times.moments(times, orders)
+    together = chat_formats.moments(texts, orders)
+    alone = together or chat_formats.moments(times, orders)
     if alone is not None and not together and all(isinstance(key, float) and key < 1e8 for key in alone):
         alone = None  # a time of day in digits
-    return alone or chat_times.moments(dates, orders)
+    return alone or chat_formats.moments(dates, orders)
 
 
 def _filled(values: Sequence[Any]) -> list[Any] | None:

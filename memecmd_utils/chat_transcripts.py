@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from memecmd_utils import chat_columns, chat_times
-from memecmd_utils.chat_columns import Cell, ChatFileError, Place
-from memecmd_utils.chat_times import FLAGS, STAMP, Stamp
+from memecmd_utils import chat_columns, chat_formats
+from memecmd_utils.chat_columns import Cell, Place
+from memecmd_utils.chat_formats import FLAGS, STAMP, Stamp
+from memecmd_utils.conversations import ChatError
 
 _OPEN, _CLOSE = r"(?:[\[(【]\s*)?", r"(?:\s*[\])】])?"
 _BEFORE = re.compile(rf"\s*{_OPEN}{STAMP}{_CLOSE}(?:\s*[-–—,|]\s*|\s+|(?<=[\])】]))(?P<rest>\S.*)", FLAGS)
@@ -46,7 +47,7 @@ _COLON = re.compile(r"[:：](?!//)")
 _LONGEST_NAME = 20
 
 
-class Said(NamedTuple):
+class Entry(NamedTuple):
     """One message, with its lines in the text: [first, end)."""
 
     speaker: str
@@ -66,7 +67,7 @@ class Transcript:
 
     lines: list[str]
     """As they stood, with their line breaks; without the memes of an earlier insertion."""
-    messages: list[Said]
+    messages: list[Entry]
 
     def cells(self, name: str, _given: Mapping[str, str]) -> tuple[list[Cell], str]:
         """The messages, and what they were told apart by, in words."""
@@ -76,7 +77,7 @@ class Transcript:
                 Place(number),
                 f"{name} line {m.first + 1}",
                 clean(m.chat),
-                chat_columns.said(clean(m.speaker), clean(m.text)),
+                chat_columns.clean_message(clean(m.speaker), clean(m.text)),
             )
             for number, m in enumerate(self.messages)
         ]
@@ -127,7 +128,7 @@ def split(text: str) -> list[str]:
 def read(text: str, name: str) -> Transcript:
     """Read a text file. A line that begins no message goes on with the one before.
 
-    Raises `ChatFileError` where no form of such lines is recognised.
+    Raises `ChatError` where no form of such lines is recognised.
     """
     found = parse(text)
     if found is not None:
@@ -139,7 +140,7 @@ def read(text: str, name: str) -> Transcript:
         if name
     ]
     if len(heads) < 2:
-        raise ChatFileError(
+        raise ChatError(
             f"{name}: a table is expected, with columns such as `speaker,text`, or a chat as text, each "
             "message as `name: text` or below a line such as `2024-05-01 12:30:11 name`"
         )
@@ -161,7 +162,7 @@ def parse(text: str) -> Transcript | None:
     for heads in forms:
         if len(heads) > len(best) and _plausible(heads, lines):
             best = heads
-    said = [n for n, (name, words) in enumerate(named) if name and words and not chat_times.whole(words)]
+    said = [n for n, (name, words) in enumerate(named) if name and words and not chat_formats.whole(words)]
     both = {head.line for head in best if not head.account} & set(said)
     # `name: text` may end with a time in many a line, too.
     written = sum(bool(line.strip()) for line in lines)
@@ -196,19 +197,19 @@ def _without_memes(text: str) -> list[str]:
 
 def _looked_at(line: str) -> str:
     """A line to be looked at, empty where long gaps show that it is none of these and would take long."""
-    return "" if re.search(r"\s{16}", line) else chat_times.plain(line)
+    return "" if re.search(r"\s{16}", line) else chat_formats.plain(line)
 
 
 def _timed(found: re.Match[str] | None) -> Stamp | None:
     """The stamp of a match, if it has a time of day."""
-    stamp = None if found is None else chat_times.stamp(found)
+    stamp = None if found is None else chat_formats.stamp(found)
     return stamp if stamp is not None and stamp.seconds is not None else None
 
 
 def _sender(name: str) -> tuple[str, str]:
     """Name and account, without a rank."""
     name = name.strip(" \t\u200e\u200f\u202a\u202c\u2068\u2069\u00a0\u3000")
-    found = _ACCOUNT.fullmatch(chat_times.plain(name))
+    found = _ACCOUNT.fullmatch(chat_formats.plain(name))
     if found is None:
         return name, ""
     name = _RANK.sub("", name[: found.end("name")], count=1)
@@ -222,7 +223,7 @@ def _before(lines: Sequence[str]) -> list[_Head]:
         line = line.rstrip("\r\n")
         match = _BEFORE.fullmatch(_looked_at(line))
         stamp = _timed(match)
-        if match is not None and stamp is not None and not chat_times.whole(line):
+        if match is not None and stamp is not None and not chat_formats.whole(line):
             found.append((number, line, line[match.start("rest") :], stamp))
     dated = [one for one in found if one[3].has_year]
     found = dated if 2 * len(dated) >= len(found) else found
@@ -282,10 +283,10 @@ def _after(lines: Sequence[str], own: bool) -> list[_Head]:
         line = line.rstrip("\r\n")
         match = _AFTER.fullmatch(_looked_at(line).rstrip())
         stamp = _timed(match)
-        if match is None or stamp is None or (match["rest"] is None) is not own or chat_times.whole(line):
+        if match is None or stamp is None or (match["rest"] is None) is not own or chat_formats.whole(line):
             continue
         name, account = _sender(line[: match.end("name")])
-        if _SOON.fullmatch(name) or chat_times.whole(name):
+        if _SOON.fullmatch(name) or chat_formats.whole(name):
             continue
         text = None if own else line[match.start("rest") :].strip()
         prefix = "" if text is None else line[: match.start("rest")]
@@ -349,7 +350,7 @@ def _aside(line: str) -> bool:
 
 
 def _day(line: str) -> Stamp | None:
-    return chat_times.whole(line.strip().strip("-=—–─━*_~· \t"))
+    return chat_formats.whole(line.strip().strip("-=—–─━*_~· \t"))
 
 
 def _says_day(stamp: Stamp) -> bool:
@@ -405,7 +406,7 @@ def _between(before: Sequence[_Head], head: _Head, later: _Head | None) -> bool:
 
 
 def _transcript(lines: list[str], heads: Sequence[_Head]) -> Transcript:
-    plain = [chat_times.plain(line.rstrip("\r\n")) for line in lines]
+    plain = [chat_formats.plain(line.rstrip("\r\n")) for line in lines]
     # Heads that name the day themselves need no line for it between them, unless it is drawn as a rule.
     days = 2 * sum(head.stamp is not None and _says_day(head.stamp) for head in heads) < len(heads)
     objects = {n: m["name"] for n, line in enumerate(plain) if (m := _OBJECT.fullmatch(line))}
@@ -429,7 +430,7 @@ def _transcript(lines: list[str], heads: Sequence[_Head]) -> Transcript:
         last = rest[-1] + 1 if rest else head.line + head.lines
         chat = next((chats[n] for n in reversed(chats) if n < head.line), "chat")
         speaker = people[head.name, head.account]
-        messages.append(Said(speaker, "\n".join(texts), head.line, last, head.prefix, chat, head.lines))
+        messages.append(Entry(speaker, "\n".join(texts), head.line, last, head.prefix, chat, head.lines))
     return Transcript(lines, messages)
 
 
@@ -525,7 +526,7 @@ def _looks_like_a_name(text: str, cut: int) -> bool:
     return (
         _may_be_a_name(text, cut)
         and len(name) <= _LONGEST_NAME
-        and re.search(r"\d:[0-5]\d", chat_times.plain(name)) is None
+        and re.search(r"\d:[0-5]\d", chat_formats.plain(name)) is None
         and _NO_NAME.search(name) is None
         and not (name.isdigit() and len(name) < 5)
     )

@@ -99,8 +99,6 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     start = _typical_start()
     n_news, n_role = start_plan.sizes(profile)
     n_dialogues = n_news + n_role
-    if profile.shard:  # it makes dialogues and nothing else
-        n_memes = 0
     lines = []
     sees = annotator.vision and profile.llm == "openai"
     asked = annotation_request(meme, 0, (lambda meme: "") if sees else None, profile.flag_unsafe)
@@ -157,9 +155,9 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
             )
         )
     lines += _embedding_lines(profile, n_memes, n_dialogues, n_role)
-    lines += _judge_lines(profile, 0 if profile.shard else n_dialogues, n_memes, start, meme, per_char)
+    lines += _judge_lines(profile, n_dialogues, n_memes, start, meme, per_char)
     if profile.other_summaries:
-        summarised = 0 if profile.shard else min(profile.other_summaries, n_dialogues)
+        summarised = min(profile.other_summaries, n_dialogues)
         calls = summarised * (profile.n_turns - 1)
         t_in = summarised * characters * per_char
         ledger = ("studies", "summary")
@@ -209,7 +207,7 @@ def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: i
     if endpoint is None or "endpoint" not in (profile.embedder, profile.consistency_embedder):
         return []
     per_char = profile.tokens_per_character
-    n_turns = 0 if profile.shard else n_dialogues * profile.n_turns
+    n_turns = n_dialogues * profile.n_turns
     if profile.embedder == "endpoint":
         n_summaries = n_turns - n_turns // profile.n_turns
         texts = n_role + 4 * n_memes + 3 * n_summaries

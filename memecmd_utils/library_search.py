@@ -1,5 +1,6 @@
 """A finished run's library, held against texts that the run has never seen."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from memecmd_utils import large_library, paths, profiles, selection, storage
-from memecmd_utils.embedding import RecordedEmbedder
+from memecmd_utils.embedding import RecordedEmbedder, embedder_of
 from memecmd_utils.llm import EndpointError
 from memecmd_utils.retrieval import (
     QUERY_FIELDS,
@@ -53,6 +54,25 @@ def library_of(run_name: str, profile: str, settings: str) -> Run:
     return finished_run(run_name or profiles.run_name(loaded))
 
 
+def unrecorded(run: Run, asking: Run) -> Encode:
+    """Vectors of texts by a run's embedder: from its recordings, or made now and not recorded.
+
+    The embedder is opened at the first text. Where it is an endpoint it is asked only if the mode of `asking`
+    allows it, and `asking`, the run on whose behalf texts are turned into vectors, pays for it.
+    """
+
+    @functools.cache
+    def embedder() -> RecordedEmbedder:
+        if run.profile.embedder == "endpoint" and asking.profile.mode == "recorded":
+            raise EndpointError(
+                "the run's embedder is an endpoint, which mode=recorded never asks: SET=mode=auto"
+            )
+        made = asking.paying(embedder_of(run.profile, read_dirs=run.read_dirs))
+        return RecordedEmbedder(made, run.read_dirs, None, "live")
+
+    return lambda texts, side: embedder().encode(texts, side)
+
+
 @dataclass(frozen=True)
 class Library:
     """The annotated memes of a run, ready to be searched."""
@@ -67,6 +87,7 @@ class Library:
         """File of a meme's picture."""
         return self.run.read(self.memes[meme_id].file)
 
+    @functools.cached_property
     def query_means(self) -> dict[str, np.ndarray | None]:
         """Mean vector of the run's own summaries for each of S, E, Psi; None where nothing is centred.
 
@@ -83,25 +104,16 @@ class Library:
             for field in QUERY_FIELDS
         }
 
-    def queries(
-        self, summaries: Sequence[SummaryReply], means: Mapping[str, np.ndarray | None] | None = None
-    ) -> np.ndarray:
-        """Unweighted queries [n, 4, dim]. Without `means` they are centred by their own, as the profile says.
+    def queries(self, summaries: Sequence[SummaryReply]) -> np.ndarray:
+        """Unweighted queries [n, 4, dim], centred by `query_means`: none depends on the others."""
+        parts = []
+        for field in QUERY_FIELDS:
+            mean = self.query_means[field]
+            vectors = self.encode([getattr(s, field) for s in summaries], "query")
+            parts.append(vectors if mean is None else centre(vectors, mean))
+        return build_queries(*parts)
 
-        With `means` (`query_means`) a turn's query does not depend on the other turns.
-        """
-        parts = [self.encode([getattr(s, field) for s in summaries], "query") for field in QUERY_FIELDS]
-        if means is None:
-            return build_queries(*parts, centring=self.run.profile.centring == "attribute")
-        centred = [
-            vectors if means[field] is None else centre(vectors, means[field])
-            for field, vectors in zip(QUERY_FIELDS, parts, strict=True)
-        ]
-        return build_queries(*centred)
-
-    def rank(
-        self, summaries: Sequence[SummaryReply | None], means: Mapping[str, np.ndarray | None]
-    ) -> tuple[np.ndarray, Ranking]:
+    def rank(self, summaries: Sequence[SummaryReply | None]) -> tuple[np.ndarray, Ranking]:
         """Queries [n, 4, dim] and the top K; without a summary zero queries and scores of -inf."""
         profile, n = self.run.profile, len(summaries)
         shape = (n, min(profile.top_k, len(self.index.meme_ids)))
@@ -109,7 +121,7 @@ class Library:
         ranking = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
         rows = [row for row, summary in enumerate(summaries) if summary is not None]
         if rows:
-            queries[rows] = self.queries([s for s in summaries if s is not None], means)
+            queries[rows] = self.queries([s for s in summaries if s is not None])
             found = top_k(self.index, queries[rows], profile.weights, profile.top_k)
             ranking.memes[rows], ranking.scores[rows] = found.memes, found.scores
             ranking.components[rows] = found.components
@@ -132,28 +144,24 @@ class Library:
         )
 
 
-def open_library(run: Run, mode: str, asking: Run | None = None) -> Library:
+def open_library(run: Run, asking: Run) -> Library:
     """Read a finished run's memes and annotations and index them; a large index is kept in the run's folder.
 
-    `mode` is that of the profile that asks. Where the run only replays, vectors of new texts are computed on
-    this machine and not recorded; an endpoint's embedder is asked only if `mode` allows it, and `asking`, the
-    run on whose behalf the library is searched, pays for it. Raises `StageMissing` where notebooks 01 and 02
-    have not been run, or by another version.
+    `asking` is the run on whose behalf the library is searched. Where `run` only replays, vectors of new
+    texts are `unrecorded`. Raises `StageMissing` where notebooks 01 and 02 have not been run, or by another
+    version.
     """
-    stored = run.embedder()
-    if asking is not None:
-        asking.paying(stored.embedder)
     if run.profile.mode == "recorded":
-        if run.profile.embedder == "endpoint" and mode == "recorded":
-            raise EndpointError(
-                "the run's embedder is an endpoint, which mode=recorded never asks: SET=mode=auto"
-            )
-        stored = RecordedEmbedder(stored.embedder, run.read_dirs, None, "live")
+        encode = unrecorded(run, asking)
+    else:
+        stored = run.embedder()
+        asking.paying(stored.embedder)
+        encode = stored.encode
     try:
         memes = run.load(Meme)
         annotations = run.load(Annotation)
     except storage.StageOutputError as error:
         raise StageMissing(f"run {run.name!r} is of another version ({error}): make it anew") from error
     folder = run.write(large_library.FOLDER)
-    index = selection.index_library(annotations, stored.encode, run.profile, folder, stored.name)
-    return Library(run, {meme.meme_id: meme for meme in memes}, index, stored.encode)
+    index = selection.index_library(annotations, encode, run.profile, folder, run.embedder_name())
+    return Library(run, {meme.meme_id: meme for meme in memes}, index, encode)

@@ -1,33 +1,26 @@
 """Put memes into one's own chats: the library and the gate of a finished run, on a file of messages.
 
 What comes out: the chat file with memes in it, the pictures used in a folder named after it, and a page to
-look at. Nothing is overwritten that an earlier insertion did not write (`own_outputs`).
+look at. Nothing is overwritten that an earlier insertion did not write, or that was changed since: the folder
+holds `written.json` with the sha256 of every file that was written.
 """
 
 import hashlib
+import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from memecmd_utils import (
-    chat_columns,
-    chat_exports,
-    chat_summaries,
-    conversations,
-    insertion_page,
-    library_search,
-)
-from memecmd_utils.chat_columns import MEME_COLUMNS, ChatFileError
-from memecmd_utils.chat_exports import Export
-from memecmd_utils.chat_summaries import Told
-from memecmd_utils.conversations import SpokenTurn
-from memecmd_utils.insertion_page import Shown
+from memecmd_utils import chat_columns, chat_readers, conversations, html_pages, library_search, storage
+from memecmd_utils.chat_columns import MEME_COLUMNS
+from memecmd_utils.chat_html import ShownMeme, ShownTurn, Thumbnails
+from memecmd_utils.chat_readers import Export, counted
+from memecmd_utils.conversations import ChatError, Conversation, SpokenTurn, Summarised
 from memecmd_utils.library_search import Library
-from memecmd_utils.own_outputs import Outputs
 from memecmd_utils.profiles import Strategy
 from memecmd_utils.retrieval import Ranking, pair_components
 from memecmd_utils.runs import Run
@@ -39,45 +32,34 @@ STAGE = "own_chats"
 """Folder of the summary agent's recorded answers, below those of the profile that asked."""
 PICTURES = "_memes"
 """What is added to the name of the file written: the folder beside it that takes the pictures."""
+WRITTEN, BY = "written.json", "memecmd insert-memes"
+"""The list in that folder, and who wrote it."""
+NOTHING = "(no text)"
+PICTURES_AT_MOST = 4_000_000
+"""Bytes that all pictures of a page take, about; where there are very many, each is smaller."""
+LONGEST_SIDE = 120
+TABLES = 850
+"""Characters that a picture takes in a page however small it is: those of JPEG's tables."""
 
 
-@dataclass(frozen=True)
-class Inserted:
+class Inserted(NamedTuple):
     """What was written, and counts."""
 
     target: Path
     page: Path
     pictures: Path
-    chats: int
-    turns: int
     memes: int
-    different: int
-    """Different memes among them."""
-    unscored: int
-    """Turns from the second on that have no summary: there the gate never opens."""
-    summaries: str
-    """Who wrote the summaries, in words."""
+    about: str
+    """Memes, chats, turns, and who wrote the summaries, in words."""
     taken: str
     """What was taken for what in the file read, in words."""
 
     def text(self) -> str:
         """The counts in a line, how the file was read in another, then the files."""
-        missing = f"; {_counted(self.unscored, 'turn')} without a summary" if self.unscored else ""
-        where = f"{_counted(self.turns, 'turn')} of {_counted(self.chats, 'chat')}"
-        return (
-            f"{_counted(self.memes, 'meme')} ({self.different:,} different) in {where}; "
-            f"summaries: {self.summaries}{missing}\n"
-            f"read: {self.taken}\n"
-            f"{self.target}\n{self.page}\n{self.pictures}"
-        )
+        return f"{self.about}\nread: {self.taken}\n{self.target}\n{self.page}\n{self.pictures}"
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-@dataclass(frozen=True)
-class Insertion:
+class Insertion(NamedTuple):
     """A meme at a turn of a chat."""
 
     chat: int
@@ -92,7 +74,7 @@ class Insertion:
 def insert_file(
     source: Path,
     target: Path,
-    profile: str = "example",
+    profile: str,
     settings: str = "",
     run_name: str = "",
     strategy: str = "greedy",
@@ -102,75 +84,52 @@ def insert_file(
 
     The library, embedder, weights and gate are those of the finished run `run_name`, or else of the run that
     `profile` and `settings` make; the summary agent is asked by `profile` and `settings`. `columns` names
-    columns as `chat_exports.parse_columns` reads them.
+    columns as `chat_readers.parse_columns` reads them. A turn from the second on whose file gives no S, E and
+    Psi is summarised by the model of the profile, which is recorded and held to its caps; where it has none,
+    `NoSummaryAgent` is raised if no turn has a summary, else such turns get no meme. Raises `ChatError` for a
+    file that cannot be read or written, and where `target`, its page or its folder is there and not of an
+    earlier insertion.
     """
     run = library_search.library_of(run_name, profile, settings)
     asking = library_search.asking_run(run, profile, settings, "chats")
-    return insert(source, target, run, asking, strategy, chat_exports.parse_columns(columns))
-
-
-def insert(
-    source: Path,
-    target: Path,
-    run: Run,
-    asking: Run,
-    strategy: str = "greedy",
-    columns: Mapping[str, str] | None = None,
-) -> Inserted:
-    """Put memes of the finished `run` into the chats of `source`; `asking` asks for missing summaries.
-
-    A turn from the second on whose file gives no S, E and Psi is summarised by the model of `asking`, which
-    is recorded and held to its caps; where it has none, `NoSummaryAgent` is raised if no turn has a summary,
-    else such turns get no meme. Raises `ChatFileError` for a file that cannot be read or written, and where
-    `target`, its page or its folder is there and not of an earlier insertion.
-    """
     if strategy not in get_args(Strategy):
-        raise ChatFileError(f"no strategy {strategy!r}; there are: {', '.join(get_args(Strategy))}")
+        raise ChatError(f"no strategy {strategy!r}; there are: {', '.join(get_args(Strategy))}")
     if target.resolve() == source.resolve():
-        raise ChatFileError(f"OUT is the file that IN names, {source.name}: name another, it would be lost")
+        raise ChatError(f"OUT is the file that IN names, {source.name}: name another, it would be lost")
     if target.suffix.lower() != source.suffix.lower():
-        raise ChatFileError(f"OUT has the format of IN: call it {target.stem}{source.suffix}")
+        raise ChatError(f"OUT has the format of IN: call it {target.stem}{source.suffix}")
     page, pictures = target.with_suffix(".html"), target.with_name(target.stem + PICTURES)
     outputs = Outputs(target, pictures)
     outputs.check([target, page])
-    export = chat_exports.read(source, columns)
+    export = chat_readers.read(source, chat_readers.parse_columns(columns))
     spoken = [conversations.spoken_turns(chat) for chat in export.chats]
-    library = library_search.open_library(run, asking.profile.mode, asking)
+    library = library_search.open_library(run, asking)
     # Before anything is paid for: can the cells be written that may be added?
     export.encoding.encode("".join([pictures.name, *library.memes]))
     summaries, who = _summaries(export, spoken, asking, run.name)
     placed = _place(spoken, summaries, export, library, strategy)
     files = _pictures(placed, library, pictures)
-    after = run.profile.meme_position == "after"
-    rows = {(p.chat, p.turn.last if after else p.turn.first): p for p in placed}
-    done = Inserted(
-        target=target,
-        page=page,
-        pictures=pictures,
-        chats=len(spoken),
-        turns=sum(map(len, spoken)),
-        memes=len(placed),
-        different=len(files),
-        unscored=sum(summary is None for chat in summaries for summary in chat),
-        summaries=who,
-        taken=export.taken,
+    position = run.profile.meme_position
+    rows = {(p.chat, p.turn.last if position == "after" else p.turn.first): p for p in placed}
+    unscored = sum(summary is None for chat in summaries for summary in chat)
+    about = (
+        f"{counted(len(placed), 'meme')} ({len(files):,} different) in "
+        f"{counted(sum(map(len, spoken)), 'turn')} of {counted(len(spoken), 'chat')}; summaries: {who}"
+        + (f"; {counted(unscored, 'turn')} without a summary" if unscored else "")
     )
-    about = f"{done.text().splitlines()[0]}. Memes by {strategy} from the library of run {run.name}."
-    shown = insertion_page.render(
+    shown = page_of(
         chat_columns.text_of(source.name),
-        about,
+        f"{about}. Memes by {strategy} from the library of run {run.name}.",
         export.chats,
         {at: _shown(p, library) for at, p in rows.items()},
         {name: library.picture(name) for name in files},
-        run.profile.meme_position,
+        position,
     )
     written = {path: library.picture(name).read_bytes() for name, path in files.items()}
     written[page] = shown.encode()
-    written[target] = export.render(
-        {at: _columns(p, files, strategy) for at, p in rows.items()}, run.profile.meme_position
-    )
+    written[target] = export.render({at: _columns(p, files, strategy) for at, p in rows.items()}, position)
     outputs.write(written)
-    return done
+    return Inserted(target, page, pictures, len(placed), about, export.taken)
 
 
 def _summaries(
@@ -184,9 +143,9 @@ def _summaries(
         for context, turn in zip(conversations.contexts(chat.name, turns), turns[1:], strict=True)
         if turn.summary is None
     ]
-    told: list[Told] = []
+    told: list[Summarised] = []
     if not given or asking.profile.llm != "authored":
-        told = chat_summaries.ask(wanted, asking, STAGE, library)
+        told = conversations.summarise(wanted, asking, STAGE, library)
     written = {(w.chat, w.turn): t.summary for w, t in zip(wanted, told, strict=False)}
     summaries = [
         [turn.summary or written.get((chat.name, turn.turn)) for turn in turns[1:]]
@@ -206,7 +165,7 @@ def _place(
     """Memes by the strategy over the run's gate, in all chats (Eq. 22-25)."""
     profile = library.run.profile
     flat = [summary for chat in summaries for summary in chat]
-    queries, ranking = library.rank(flat, library.query_means() if any(flat) else {})
+    queries, ranking = library.rank(flat)
     gate, scale = library.gate()
     out, start = [], 0
     for number, (chat, turns) in enumerate(zip(export.chats, spoken, strict=True)):
@@ -262,6 +221,18 @@ def _columns(placed: Insertion, pictures: Mapping[str, Path], strategy: str) -> 
     return dict(zip(MEME_COLUMNS, values, strict=True))
 
 
+# --- the page -----------------------------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """A meme for the page."""
+
+    meme_id: str
+    caption: str
+    lines: tuple[str, ...]
+    """What is written beside it."""
+
+
 def _shown(placed: Insertion, library: Library) -> Shown:
     meme = library.memes[placed.meme_id]
     lines = [meme.meme_id if placed.score is None else f"{meme.meme_id}, T = {placed.score:+.3f}"]
@@ -270,3 +241,146 @@ def _shown(placed: Insertion, library: Library) -> Shown:
     if placed.summary is not None:
         lines.append(f"Ψ {placed.summary.motivation}")
     return Shown(meme.meme_id, meme.text or meme.picture_note or meme.meme_id, tuple(lines))
+
+
+def page_of(
+    title: str,
+    about: str,
+    chats: Sequence[Conversation],
+    memes: Mapping[tuple[int, int], Shown],
+    files: Mapping[str, Path],
+    meme_position: str,
+) -> str:
+    """The page. `memes`: (chat, message) to meme; `files`: meme id to picture.
+
+    Whoever speaks first in a chat stands right. All texts come out escaped; nothing is loaded from elsewhere.
+    Each picture is in the page once, however often it is shown.
+    """
+    pictures = Thumbnails(files, _side(files))
+    first = {meme.meme_id: meme for meme in memes.values()}
+    defined = {
+        name: ShownMeme(name, pictures[name], meme.caption, defined=f"meme-{number}")
+        for number, (name, meme) in enumerate(first.items())
+    }
+    shown = [{"name": chat.name, "turns": _turns(i, chat, memes, defined)} for i, chat in enumerate(chats)]
+    page = html_pages.environment().get_template("inserted_chat.html.j2")
+    return page.render(
+        title=title, about=about, chats=shown, memes=list(defined.values()), meme_position=meme_position
+    )
+
+
+def _side(files: Mapping[str, Path]) -> int:
+    """Longest side of a picture in CSS pixels: 120, or less where all would take more than they may."""
+    if not files:
+        return LONGEST_SIDE
+    some = dict(list(files.items())[:: -(-len(files) // 40)])
+    made = Thumbnails(some, LONGEST_SIDE)
+    usual = sum(len(made[name].url) for name in some) / len(some) - TABLES
+    # What is left of the size grows about as the area does.
+    room = max(0.0, PICTURES_AT_MOST / len(files) - TABLES)
+    return max(24, min(LONGEST_SIDE, int(LONGEST_SIDE * (room / max(1.0, usual)) ** 0.5)))
+
+
+def _turns(
+    number: int,
+    chat: Conversation,
+    memes: Mapping[tuple[int, int], Shown],
+    defined: Mapping[str, ShownMeme],
+) -> list[ShownTurn]:
+    first = next((m.speaker for m in chat.messages if m.speaker), "")
+    turns = []
+    for place, message in enumerate(chat.messages):
+        found = memes.get((number, place))
+        meme = None if found is None else replace(defined[found.meme_id], lines=found.lines)
+        note = "" if message.text.strip() else NOTHING
+        side = "right" if message.speaker and message.speaker == first else "left"
+        turns.append(
+            ShownTurn(
+                place + 1, side, message.speaker, message.text, note=_joined(message.speaker, note), meme=meme
+            )
+        )
+    return turns
+
+
+def _joined(*parts: str) -> str:
+    return " · ".join(part for part in parts if part)
+
+
+# --- what may be overwritten --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The output file `target`, what stands beside it, and the `folder` that keeps the list."""
+
+    target: Path
+    folder: Path
+
+    def check(self, files: Iterable[Path] | Mapping[Path, bytes]) -> None:
+        """Raise `ChatError` if one of `files` exists and is not ours, or the folder is another's.
+
+        A file that has the bytes already that would be written is let pass.
+        """
+        known = self._known()
+        if (
+            known is None
+            and self.folder.exists()
+            and (not self.folder.is_dir() or any(self.folder.iterdir()))
+        ):
+            raise self._refusal(self.folder)
+        for path in files:
+            if not path.exists():
+                continue
+            new = files[path] if isinstance(files, Mapping) else None
+            now = path.read_bytes() if path.is_file() else None
+            if now is None or (now != new and _hash(now) not in (known or {}).get(self._key(path), [])):
+                raise self._refusal(path)
+
+    def write(self, files: Mapping[Path, bytes]) -> None:
+        """Write `files`, each atomically, in their order, after `check`; the list first.
+
+        Until all are there the list holds what each was and what it becomes, so that a run that was killed
+        can be repeated. Raises `ChatError`, also where a file cannot be written.
+        """
+        self.check(files)
+        try:
+            self._write(files)
+        except OSError as error:
+            raise ChatError(f"{error.filename} cannot be written: {error.strerror}") from error
+
+    def _write(self, files: Mapping[Path, bytes]) -> None:
+        known = self._known() or {}
+        for path, data in files.items():
+            before = [_hash(path.read_bytes())] if path.exists() else []
+            known[self._key(path)] = list(dict.fromkeys([*before, _hash(data)]))
+        storage.write_json(
+            self.folder / WRITTEN, {"written_by": BY, "output": self.target.name, "files": known}
+        )
+        for path, data in files.items():
+            with storage.atomic_path(path) as part:
+                part.write_bytes(data)
+
+    def _known(self) -> dict[str, list[str]] | None:
+        """Path beside the output to the hashes that it may have; None where there is no list of ours."""
+        try:
+            found = json.loads((self.folder / WRITTEN).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        ours = isinstance(found, dict) and (found.get("written_by"), found.get("output")) == (
+            BY,
+            self.target.name,
+        )
+        return dict(found["files"]) if ours else None
+
+    def _key(self, path: Path) -> str:
+        return path.relative_to(self.target.parent).as_posix()
+
+    def _refusal(self, path: Path) -> ChatError:
+        return ChatError(
+            f"{path} was not written by this command for {self.target.name}, or was changed since: "
+            "name another OUT, or move it away"
+        )
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -7,7 +7,7 @@ from typing import Any
 import ipywidgets
 
 from memecmd_utils import chat_html
-from memecmd_utils.pasted_chat import ChatError
+from memecmd_utils.errors import MemecmdError
 
 LABEL = {"description_width": "112px"}
 WIDE = "98%"
@@ -16,7 +16,7 @@ WIDE = "98%"
 def told(method: Callable) -> Callable:
     """Show a fault of a callback in the tab's `note`: what it raises ends in a log that nobody reads.
 
-    A `ChatError` is the reader's to mend and goes no further; everything else is raised on.
+    A `MemecmdError` is the reader's to mend and goes no further; everything else is raised on.
     """
 
     @functools.wraps(method)
@@ -24,7 +24,7 @@ def told(method: Callable) -> Callable:
         try:
             self.note.value = ""
             method(self, *arguments)
-        except ChatError as error:
+        except MemecmdError as error:
             self.note.value = chat_html.note(str(error), error=True)
         except Exception as error:
             self.note.value = chat_html.note(f"{type(error).__name__}: {error}", error=True)

@@ -11,29 +11,32 @@ from typing import Any
 
 import ipywidgets
 
-from memecmd_utils import chat_html, explorer_view, headless, panel_parts, schemas, screenshots
+from memecmd_utils import (
+    chat_html,
+    explorer_view,
+    headless,
+    library_search,
+    panel_parts,
+    schemas,
+    screenshots,
+)
 from memecmd_utils.chat_html import Thumbnails
 from memecmd_utils.explorer import Explorer, Settings, View
+from memecmd_utils.library_search import Library
 from memecmd_utils.panel_parts import LABEL, WIDE, Knob, told
 from memecmd_utils.paste_panel import PasteTab
-from memecmd_utils.pasted_chat import PastedRetrieval
 from memecmd_utils.retrieval import MemeIndex
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme
-from memecmd_utils.selection import Encode, ScoredDialogue
+from memecmd_utils.selection import ScoredDialogue
 
 STRATEGIES = {f"{named.label}: {named.does}": name for name, named in schemas.STRATEGIES.items()}
 WEIGHTS = ("w₁ · α  scenario", "w₂ · δ  unfitting", "w₃ · β  emotion", "w₄ · γ  motivation")
 MOST_K = 10
 
 
-def explore(
-    run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes: Mapping[str, Meme], encode: Encode
-) -> Any:
-    """The panel for a run; where nobody can turn a knob (`headless`), a picture of its first position.
-
-    `encode` as in `selection.score_dialogues`; it serves the mean of the run's summaries only.
-    """
+def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes: Mapping[str, Meme]) -> Any:
+    """The panel for a run; where nobody can turn a knob (`headless`), a picture of its first position."""
     explorer = Explorer(scored, index, run.profile)
     folder = run.read("memes.parquet").parent
     files = {name: folder / meme.file for name, meme in memes.items()}
@@ -46,9 +49,8 @@ def explore(
     first = DialogueTab(explorer, memes, files)
     if index.search is None:  # the pictures of a large library would fill the memory
         first.pictures.make_ahead()
-    dialogues = list(explorer.dialogues.values())
-    retrieval = PastedRetrieval(run.profile, index, dialogues, encode, run.paying)
-    second = PasteTab(run, retrieval, first, memes)
+    library = Library(run, memes, index, library_search.unrecorded(run, run))
+    second = PasteTab(library, first)
     both = ipywidgets.Tab([first.box, second.box], titles=["A dialogue of the run", "A chat of your own"])
     return ipywidgets.VBox([ipywidgets.HTML(chat_html.styles()), both])
 

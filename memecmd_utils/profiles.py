@@ -58,7 +58,6 @@ class Profile(Setting):
     n_turns: int = Field(18, ge=2)
     max_utterance_chars: int = Field(25, ge=4)
     seed: int = 13
-    shard: str | None = Field(None, pattern=r"^[1-9]\d*/[1-9]\d*$")
     # models
     llm: Literal["authored", "openai", "local"] = "authored"
     mode: Literal["recorded", "auto", "live"] = "recorded"
@@ -89,8 +88,6 @@ class Profile(Setting):
     engine: Literal["local", "dask"] = "local"
     scheduler: str | None = None
     """Address of a Dask scheduler; None: a cluster on this machine."""
-    shards: int | None = Field(None, ge=1, le=1000)
-    """Parts into which `engine: dask` splits the dialogues; None: one for each worker."""
     # retrieval
     strategies: list[Strategy] = Field(["greedy", "sampling", "random", "random_same_turns"])
     weights: tuple[float, float, float, float] = (1 / 3, 1 / 3, 1 / 3, 1 / 3)
@@ -200,10 +197,6 @@ class Profile(Setting):
             )
         if not self.n_news and not self.n_role_pairs:
             raise ValueError("n_news and n_role_pairs are both 0: there would be no dialogue")
-        if self.shard:
-            part, parts = map(int, self.shard.split("/"))
-            if part > parts:
-                raise ValueError(f"shard {self.shard!r}: the first number must not exceed the second")
         self._different_judges()
         return self
 
@@ -416,7 +409,7 @@ def _keys_at(place: tuple) -> list[str]:
 
 HOW_NOT_WHAT = {"concurrency", "max_usd", "max_calls", "batch", "local_threads", "engine", "scheduler"}
 HOW_NOT_WHAT |= {"usd_per_million_in", "usd_per_million_out", "tokens_per_image", "timeout_s", "dead_after_s"}
-HOW_NOT_WHAT |= {"key_env", "shards"}
+HOW_NOT_WHAT |= {"key_env"}
 """Settings that do not change what a run makes: with a raised cap or more patience the same run goes on."""
 
 
@@ -457,16 +450,11 @@ def resolve(name: str, settings: str = "") -> tuple[str, Path]:
     profile = load_profile(name, parse_settings(settings))
     claim_name(profile)
     run = run_name(profile)
-    folder = paths.processed / run
-    if profile.shard:
-        storage.write_text(folder / WHOLE, run_name(profile.model_copy(update={"shard": None})) + "\n")
-    return run, write_resolved(profile, folder)
+    return run, write_resolved(profile, paths.processed / run)
 
 
 RESOLVED = "profile.yaml"
 """The file in a run's folder that holds every setting the run was made with."""
-WHOLE = "whole_run.txt"
-"""The file in a shard's folder that names the run it is a part of."""
 OWNER = "profile_file.txt"
 """The file beside a profile's recordings that says where the profile lies, if not in `data/profiles`."""
 

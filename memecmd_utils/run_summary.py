@@ -29,14 +29,6 @@ def _count(path: Path) -> str:
 def text(run: str) -> str:
     """The closing lines of `make reproduce`."""
     data, report = paths.processed / run, paths.reports / run
-    if shard := _shard(data):
-        name, number = shard
-        lines = [
-            "",
-            f"run {run}: shard {number}, {_count(data / 'dialogues.jsonl')} dialogues of profile {name}",
-            "  when all shards are there: make merge with the same PROFILE and SET, without shard",
-        ]
-        return "\n".join([*lines, *real_usage(run)])
     show = {
         "memes": _count(data / "memes.parquet"),
         "dialogues": _count(data / "dialogues.jsonl"),
@@ -106,12 +98,6 @@ def _judged(path: Path) -> tuple[str, list[str]]:
         f"  {judge} {STOPPED}; {n} of its ratings were not asked for (another model or model_label is)"
         for judge, n in unasked.items()
     ]
-
-
-def _shard(data: Path) -> tuple[str, str] | None:
-    """Profile and shard of a run that makes only a part of the dialogues."""
-    values = profiles.read_resolved(data)
-    return (values["name"], values["shard"]) if values.get("shard") else None
 
 
 def cost_text(profile: Profile) -> str:

@@ -96,7 +96,7 @@ class Run:
     fallback: Path | None = None
     """Where inputs are read from when this run does not have them (notebooks run by hand)."""
     spends_in: Path | None = None
-    """Folder of the run whose ledger counts what this one spends: shards spend from the whole run's caps."""
+    """Folder of the run whose ledger counts what this one spends: Dask's workers keep to its caps."""
     used: dict[str, set[str]] = field(default_factory=dict)
     counted: dict[str, dict[str, Any]] = field(default_factory=dict)
     _ledger: Ledger | None = None
@@ -333,14 +333,7 @@ def open_run(profile: str = "example", settings: str = "", run_name: str = "") -
         profiles.claim_name(loaded)
     name = run_name or f"{loaded.name}-lab"
     fallback = None if run_name else paths.processed / loaded.name
-    folder, whole = paths.processed / name, None
-    if loaded.shard:
-        noted = folder / profiles.WHOLE
-        if noted.is_file():
-            whole = paths.processed / noted.read_text(encoding="utf-8").strip()
-        else:
-            whole = paths.processed / profiles.run_name(loaded.model_copy(update={"shard": None}))
-    return Run(name, loaded, folder, paths.reports / name, fallback, whole)
+    return Run(name, loaded, paths.processed / name, paths.reports / name, fallback)
 
 
 def prices(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Which cold starts a run makes: news items, scenarios of role pairs, and the part that one shard takes."""
+"""Which cold starts a run makes: news items and scenarios of role pairs, and how workers share them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from memecmd_utils.schemas import TOPICS, NewsItem, RolePair
 
 
 class Plan(NamedTuple):
-    """Cold starts before any model is asked: what they cost is known, and shards do not overlap."""
+    """Cold starts before any model is asked: what they cost is known, and parts do not overlap."""
 
     news: list[NewsItem]
     pairs: list[tuple[RolePair, int]]
@@ -21,10 +21,10 @@ class Plan(NamedTuple):
 
 
 def plan(items: Sequence[NewsItem], pairs: Sequence[RolePair], profile: Profile) -> Plan:
-    """News and scenarios as the profile says: `n_news`, `scenarios_per_pair`, `n_dialogues`, `shard`.
+    """News and scenarios as the profile says: `n_news`, `scenarios_per_pair`, `n_dialogues`.
 
     `n_dialogues` takes news and role in turn. Raises `ProfileError` where there are fewer news than
-    asked for, or where a shard would be empty.
+    asked for.
     """
     return _cut(choose_news(items, profile.n_news), pairs, profile)
 
@@ -40,12 +40,7 @@ def _cut(news: list, pairs: Sequence, profile: Profile) -> Plan:
     if profile.n_dialogues is not None:
         n_news, n_role = _in_turn(len(news), sum(n for _, n in scenarios), profile.n_dialogues)
         news, scenarios = news[:n_news], _first(scenarios, n_role)
-    made = Plan(news, scenarios)
-    if profile.shard:
-        made = part(made, *map(int, profile.shard.split("/")))
-        if not made.n_dialogues:
-            raise ProfileError(f"shard {profile.shard} has no dialogue: take fewer shards")
-    return made
+    return Plan(news, scenarios)
 
 
 def choose_news(items: Sequence[NewsItem], n: int) -> list[NewsItem]:
@@ -58,25 +53,18 @@ def choose_news(items: Sequence[NewsItem], n: int) -> list[NewsItem]:
     return ordered[:n]
 
 
-def part(whole: Plan, number: int, parts: int) -> Plan:
-    """Shard `number` of `parts` (from 1): as many dialogues as the others, as far as that goes.
+def split(whole: Plan, n: int) -> list[Plan]:
+    """A plan in at most `n` parts, none of them empty, with as many dialogues each as far as that goes.
 
-    A role pair goes to one shard with all its scenarios, which must not resemble each other; so no shard
-    asks for what another one pays for. News fill the shards up.
+    A role pair goes to one part with all its scenarios, which must not resemble each other; so no part asks
+    for what another one pays for. News fill the parts up.
     """
-    load = [0] * parts
-
-    def lightest(n: int) -> int:
-        shard = load.index(min(load))
-        load[shard] += n
-        return shard
-
-    of_pair = [lightest(n) for _, n in whole.pairs]
-    of_news = [lightest(1) for _ in whole.news]
-    return Plan(
-        [item for item, shard in zip(whole.news, of_news, strict=True) if shard == number - 1],
-        [pair for pair, shard in zip(whole.pairs, of_pair, strict=True) if shard == number - 1],
-    )
+    parts = [Plan([], []) for _ in range(n)]
+    for pair in whole.pairs:
+        min(parts, key=lambda part: part.n_dialogues).pairs.append(pair)
+    for item in whole.news:
+        min(parts, key=lambda part: part.n_dialogues).news.append(item)
+    return [part for part in parts if part.n_dialogues]
 
 
 def _in_turn(n_news: int, n_role: int, limit: int) -> tuple[int, int]:

@@ -6,8 +6,9 @@ import explorer_data
 import made_up
 from PIL import Image
 
-from memecmd_utils import panels, paste_panel, pasted_chat, runs
+from memecmd_utils import library_search, panels, paste_panel, runs, storage
 from memecmd_utils.explorer import Explorer
+from memecmd_utils.library_search import Library
 
 
 def memes(folder: Path) -> tuple[dict, dict[str, Path]]:
@@ -31,7 +32,8 @@ def tab(folder: Path, dialogues=explorer_data.DIALOGUES, **changes) -> panels.Di
 def paste(folder: Path, **changes) -> tuple[paste_panel.PasteTab, panels.DialogueTab]:
     first = tab(folder, **changes)
     explorer = first.explorer
-    dialogues = list(explorer.dialogues.values())
-    found = pasted_chat.PastedRetrieval(explorer.profile, explorer.index, dialogues, made_up.vectors)
     run = runs.Run("made", explorer.profile, folder / "run", folder / "report")
-    return paste_panel.PasteTab(run, found, first, memes(folder / "memes")[0]), first
+    storage.write_jsonl(run.write("dialogues.jsonl"), list(explorer.dialogues.values()))
+    encode = library_search.unrecorded(run, run)
+    library = Library(run, memes(folder / "memes")[0], explorer.index, encode)
+    return paste_panel.PasteTab(library, first), first

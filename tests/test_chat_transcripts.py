@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_transcripts import BELOW, BESIDE, RULE, TALK, below, beside
 
-from memecmd_utils import chat_exports, chat_times, chat_transcripts
-from memecmd_utils.chat_columns import MEME_COLUMNS, ChatFileError
+from memecmd_utils import chat_formats, chat_readers, chat_transcripts
+from memecmd_utils.chat_columns import MEME_COLUMNS
+from memecmd_utils.conversations import ChatError
 
 MEME = dict(zip(MEME_COLUMNS, ("m1", "o_memes/m1.png", 0.5, -1.25, -2.0, "greedy"), strict=True))
 
@@ -14,7 +15,7 @@ MEME = dict(zip(MEME_COLUMNS, ("m1", "o_memes/m1.png", 0.5, -1.25, -2.0, "greedy
 def read(tmp_path, text, encoding="utf-8"):
     path = tmp_path / "chat.txt"
     path.write_bytes(text.encode(encoding))
-    return chat_exports.read(path)
+    return chat_readers.read(path)
 
 
 def said(export) -> list[list[tuple[str, str]]]:
@@ -165,7 +166,7 @@ def test_a_long_line_takes_no_long_time(gap) -> None:
     text = f"a{gap * 3000}b\n小王{gap * 3000}12:30{gap * 3000}x\n" * 3
     began = time.process_time()
     chat_transcripts.parse(text)
-    chat_times.moments(text.splitlines())
+    chat_formats.moments(text.splitlines())
     assert time.process_time() - began < 5
 
 
@@ -175,7 +176,7 @@ def test_a_file_that_is_a_table_stays_one(tmp_path) -> None:
 
 @pytest.mark.parametrize("text", ["好\n不好\n", "12:30\n13:00\n", "2：1 赢了\n10:30见\n", "小王：\n"])
 def test_a_text_without_names_is_refused(tmp_path, text) -> None:
-    with pytest.raises(ChatFileError, match=r"chat\.txt: a table is expected.*or a chat as text"):
+    with pytest.raises(ChatError, match=r"chat\.txt: a table is expected.*or a chat as text"):
         read(tmp_path, text)
 
 

@@ -64,14 +64,9 @@ def test_twice_the_dialogues_twice_the_calls() -> None:
     assert lines(40).calls["02 annotation"] == 2 * lines(20).calls["02 annotation"]
 
 
-def test_caps_and_shards() -> None:
+def test_a_cap_on_dialogues_bounds_the_utterances() -> None:
     assert lines(n_dialogues=5).calls["03 utterance"] == 30
     assert lines(n_dialogues=99).calls["03 utterance"] == 60
-    shards = [lines(n_dialogues=5, shard=f"{i}/2") for i in (1, 2)]
-    assert [shard.calls["03 utterance"] for shard in shards] == [18, 12]
-    assert [shard.calls["03 scenarios"] for shard in shards] == [4, 0], "a pair is not split"
-    others = [name for name in shards[0].calls.index if not name.startswith(("03", "total"))]
-    assert len(others) > 1 and all(shard.calls[others].sum() == 0 for shard in shards)
 
 
 def test_a_longer_history_makes_a_call_dearer() -> None:
@@ -189,7 +184,6 @@ def test_vectors_of_an_endpoint_by_hand() -> None:
     other = lines(consistency_embedder="endpoint", **ends).loc["04 embedding"]
     assert 0 < other.tokens_in < row.tokens_in
     assert "04 embedding" not in lines(**ends).index, "the endpoint is named, but nobody asks it"
-    assert lines(embedder="endpoint", shard="1/2", **ends).calls["04 embedding"] == 1, "scenarios only"
 
 
 def test_what_the_estimate_does_not_know_has_a_row_of_its_own() -> None:

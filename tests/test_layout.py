@@ -67,9 +67,10 @@ STUDIES = {
 # What puts memes of a finished run into chats from elsewhere stands above the stages, too, and so does what
 # makes dialogues on many machines.
 OTHER_CHATS = {
-    "chat_summaries", "library_search", "meme_insertion", "insertion_page", "mod_evaluation", "mod_measures",
+    "chat_columns", "chat_formats", "chat_readers", "chat_transcripts", "conversations", "library_search",
+    "meme_insertion", "mod",
 }  # fmt: skip
-SCALE_OUT = {"shards", "dask_engine"}
+SCALE_OUT = {"dask_engine"}
 # Another paper: template memes (CM50) and meme-text retrieval (mtrCLIP) stand beside the stages, which never
 # use them.
 TEMPLATE_MEMES = {
@@ -95,7 +96,6 @@ ACROSS_STAGES = {
     ("explorer_view", "figures"): "the still holds the figure of the gate",
     ("explorer_view", "screenshots"): "the still holds the chat",
     ("explorer_view", "dataset_card"): "where texts come from is said in one place",
-    ("pasted_chat", "dialogue_generation"): "a pasted chat is summarised as the run's own are",
     ("judges", "dialogue_generation"): "the judge reads the history as the agents do",
     ("evaluation", "selection"): "held-out contexts are those of the other calibration half",
     ("ground_truth_run", "retrieval"): "memes are ordered in one place",

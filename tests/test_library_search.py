@@ -2,6 +2,7 @@ import json
 from types import SimpleNamespace
 
 import made_chats
+import made_up
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,12 +10,10 @@ import pytest
 from memecmd_utils import (
     large_library,
     library_search,
-    pasted_chat,
     schemas,
     selection,
     storage,
 )
-from memecmd_utils.embedding import RecordedEmbedder
 from memecmd_utils.llm import EndpointError
 from memecmd_utils.profiles import ProfileError
 from memecmd_utils.retrieval import QUERY_FIELDS
@@ -24,60 +23,49 @@ SUMMARY = schemas.SummaryReply(**made_chats.summary(4))
 
 
 @pytest.mark.parametrize("centring", ["none", "attribute"])
-def test_it_ranks_as_the_panel_of_notebook_04_does(monkeypatch, tmp_path, centring) -> None:
+def test_it_finds_what_the_pipeline_found(monkeypatch, tmp_path, centring) -> None:
+    """The run's own summaries, as texts: the same memes, scores and parts."""
     run = made_chats.finished_run(monkeypatch, tmp_path, centring=centring)
-    library = library_search.open_library(run, "recorded")
-    queries, ranking = library.rank([None, SUMMARY], library.query_means())
-    assert ranking.memes[0].tolist() == [-1] * 3 and not queries[0].any()
-    assert library.index.meme_ids[ranking.memes[1, 0]] == "m04"
+    library = library_search.open_library(run, run)
     dialogues = storage.read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
-    panel = pasted_chat.PastedRetrieval(run.profile, library.index, dialogues, library.encode)
-    panel._embedder = RecordedEmbedder(made_chats.TopicEmbedder(), (), None, "live")
-    assert np.allclose(panel.queries(SUMMARY)[0], queries[1], atol=1e-6)
+    scored = selection.score_dialogues(dialogues, library.index, library.encode, run.profile)
+    flat = [schemas.SummaryReply(**{f: getattr(s, f) for f in QUERY_FIELDS})
+            for d in dialogues for s in d.summaries]  # fmt: skip
+    queries, ranking = library.rank([None, *flat])
+    assert ranking.memes[0].tolist() == [-1] * 3 and not queries[0].any()
+    for part in ("memes", "scores", "components"):
+        expected = np.concatenate([getattr(s.ranking, part) for s in scored])
+        assert np.allclose(getattr(ranking, part)[1:], expected, atol=1e-6)
+    _, found = library.rank([SUMMARY])
+    assert library.index.meme_ids[found.memes[0, 0]] == "m04"
 
 
 def test_a_large_library_is_kept_in_the_run_and_ranks_as_the_small_one(monkeypatch, tmp_path) -> None:
     run = made_chats.finished_run(monkeypatch, tmp_path)
-    plain = library_search.open_library(run, "recorded")
+    plain = library_search.open_library(run, run)
     assert not run.write("library_index").exists()
     monkeypatch.setattr(large_library, "FROM_MEMES", made_chats.N_MEMES)
     # Twelve memes are too few to train an index on.
     monkeypatch.setattr(large_library, "find_spec", lambda name: None)
     with pytest.warns(UserWarning, match="faiss is not installed"):
-        library = library_search.open_library(run, "recorded")
+        library = library_search.open_library(run, run)
     rows_file = run.write("library_index") / "rows.f16"
     assert library.index.rows.dtype == np.float16 and rows_file.is_file()
     summaries = [schemas.SummaryReply(**made_chats.summary(topic)) for topic in range(9)]
-    ours, theirs = (lib.rank([None, *summaries], lib.query_means())[1] for lib in (library, plain))
+    ours, theirs = (lib.rank([None, *summaries])[1] for lib in (library, plain))
     assert np.array_equal(ours.memes[:, 0], theirs.memes[:, 0])
     assert np.allclose(ours.scores[1:], theirs.scores[1:], atol=2**-10)
     made = rows_file.stat().st_mtime_ns
     with pytest.warns(UserWarning, match="faiss is not installed"):
-        library_search.open_library(run, "recorded")
+        library_search.open_library(run, run)
     assert rows_file.stat().st_mtime_ns == made, "opened again, not made again"
-    panel = pasted_chat.PastedRetrieval(run.profile, library.index, [], library.encode)
-    queries = library.queries(summaries, library.query_means())
-    assert np.array_equal(panel.top(queries, run.profile.weights, 3).memes, ours.memes[1:])
 
 
-def test_a_query_does_not_depend_on_the_others_where_means_are_given(monkeypatch, tmp_path) -> None:
+def test_a_query_does_not_depend_on_the_others(monkeypatch, tmp_path) -> None:
     run = made_chats.finished_run(monkeypatch, tmp_path, centring="attribute")
-    library = library_search.open_library(run, "recorded")
+    library = library_search.open_library(run, run)
     other = schemas.SummaryReply(**made_chats.summary(7))
-    means = library.query_means()
-    assert np.array_equal(library.queries([SUMMARY], means)[0], library.queries([SUMMARY, other], means)[0])
-    assert not np.allclose(library.queries([SUMMARY])[0], library.queries([SUMMARY, other])[0])
-
-
-def test_the_pipelines_own_scores(monkeypatch, tmp_path) -> None:
-    run = made_chats.finished_run(monkeypatch, tmp_path, centring="attribute")
-    library = library_search.open_library(run, "recorded")
-    dialogues = storage.read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
-    scored = selection.score_dialogues(dialogues, library.index, library.encode, run.profile)
-    flat = [schemas.SummaryReply(**{f: getattr(s, f) for f in QUERY_FIELDS})
-            for d in dialogues for s in d.summaries]  # fmt: skip
-    _, ranking = library.rank(flat, library.query_means())
-    assert np.allclose(ranking.scores, np.concatenate([s.ranking.scores for s in scored]), atol=1e-6)
+    assert np.array_equal(library.queries([SUMMARY])[0], library.queries([SUMMARY, other])[0])
 
 
 def test_the_gate_is_the_mean_of_the_two(monkeypatch, tmp_path) -> None:
@@ -87,27 +75,29 @@ def test_the_gate_is_the_mean_of_the_two(monkeypatch, tmp_path) -> None:
         "b": {"theta0": 0.4, "penalty": 1.0, "decay": 2.0, "score_mean": 0.3, "score_std": 0.04},
     }
     run.write("gates.json").write_text(json.dumps(gates), encoding="utf-8")
-    gate, scale = library_search.open_library(run, "recorded").gate()
+    gate, scale = library_search.open_library(run, run).gate()
     assert (gate.theta0, gate.penalty, gate.decay) == pytest.approx((0.3, 1.0, 2.0))
     assert (scale.mean, scale.std) == pytest.approx((0.2, 0.03))
 
 
 def test_vectors_of_new_texts_are_recorded_where_the_run_records(monkeypatch, tmp_path) -> None:
     run = made_chats.finished_run(monkeypatch, tmp_path)
-    library_search.open_library(run, "recorded").queries([SUMMARY])
+    library_search.open_library(run, run).queries([SUMMARY])
     assert not list((tmp_path / "raw").rglob("*.npz"))
     auto = made_chats.finished_run(monkeypatch, tmp_path / "b", mode="auto")
-    library_search.open_library(auto, "auto").queries([SUMMARY])
+    library_search.unrecorded(auto, auto)(["新的"], "query")
+    assert not list((tmp_path / "b" / "raw").rglob("*.npz")), "nor where the panel asks"
+    library_search.open_library(auto, auto).queries([SUMMARY])
     assert list((tmp_path / "b" / "raw" / "recordings" / "made").rglob("*.npz"))
 
 
 def test_a_remote_embedder_is_asked_only_where_the_mode_allows(monkeypatch, tmp_path) -> None:
     run = made_chats.finished_run(monkeypatch, tmp_path, embedder="endpoint")
     with pytest.raises(EndpointError, match="SET=mode=auto"):
-        library_search.open_library(run, "recorded")
+        library_search.open_library(run, run)
     paid = []
-    asking = SimpleNamespace(paying=paid.append)
-    library_search.open_library(run, "auto", asking)
+    asking = SimpleNamespace(profile=made_up.profile(mode="auto"), paying=lambda e: paid.append(e) or e)
+    library_search.open_library(run, asking)
     assert [embedder.name for embedder in paid] == [run.embedder_name()], "who asks pays"
 
 
@@ -121,7 +111,7 @@ def test_a_run_that_is_not_there_or_cannot_be_read(monkeypatch, tmp_path) -> Non
     annotations = pd.read_parquet(run.write("annotations.parquet"))
     annotations.drop(columns="emotion").to_parquet(run.write("annotations.parquet"))
     with pytest.raises(StageMissing, match=r"of another version .*emotion"):
-        library_search.open_library(run, "recorded")
+        library_search.open_library(run, run)
     run.write("profile.yaml").write_text("colour: red", encoding="utf-8")
     with pytest.raises(ProfileError, match="make the run anew"):
         library_search.finished_run("made")

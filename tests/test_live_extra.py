@@ -70,7 +70,7 @@ def test_a_run_says_what_to_install_before_its_first_stage(without) -> None:
 def test_replaying_imports_none_of_them(tmp_path) -> None:
     """A run of the example resolves and its modules are imported in a process that has none of them."""
     script = HIDE + (
-        "from memecmd_utils import __main__, annotation, dialogue_run, evaluation_run, library_build, runs\n"
+        "from memecmd_utils import __main__, annotation, dask_engine, evaluation_run, library_build, runs\n"
         "from memecmd_utils import library_search, report, selection\n"
         "sys.exit(__main__.main(['resolve']))\n"
     )

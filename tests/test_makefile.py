@@ -30,7 +30,6 @@ case "$3" in
   resolve) echo r ;;
   run) echo "$4" >> "{log}"; mkdir -p "reports/$5" && : > "reports/$5/$4.ipynb" ;;
   summary) echo "summary of $4" ;;
-  merge) shift 2; echo "$*" >> "{log}" ;;
   hold) shift 4; exec "$@" ;;
 esac
 """
@@ -110,7 +109,6 @@ def test_bare_make_lists_every_target(tmp_path: Path) -> None:
     documented = dict(re.findall(r"^## (.+)\n([a-z-]+):", text, re.M))
     public = set(re.search(r"^\.PHONY: (.+)$", text, re.M).group(1).split()) - {
         "stages",
-        "shard",
         "template-stages",
     }
     assert set(documented.values()) == public
@@ -202,31 +200,9 @@ def test_the_first_run_makes_all_and_the_second_nothing(ready: Path) -> None:
     assert len(ran(ready)) == 7
 
 
-def test_a_shard_makes_dialogues_and_nothing_else(ready: Path) -> None:
-    write(ready / "data/processed/r/profile.yaml", "mode: auto\nshard: 2/8\n", time=OLD)
-    first = make(ready, "reproduce")
-    assert first.returncode == 0 and numbers(ran(ready)) == ["03"] and "summary of r" in first.stdout
-    assert "nothing to do" in make(ready, "reproduce").stdout and len(ran(ready)) == 1
-
-
-def test_merge_takes_parts_in_makes_the_run_and_compares(ready: Path) -> None:
-    assert make(ready, "merge", "FROM=here there").returncode == 0
-    assert ran(ready) == ["merge", "here", "there", *sorted(STAGES), "merge", "--check", "here", "there"]
-
-
-def test_merge_stops_where_a_part_is_missing(ready: Path) -> None:
-    write(
-        ready / ".venv/bin/python",
-        "#!/bin/sh\n[ $3 = merge ] && exit 2\necho $3 >> ran.log\n",
-        executable=True,
-    )
-    os.utime(ready / ".venv/.ready", (NEW, NEW))
-    assert make(ready, "merge").returncode and ran(ready) == []
-
-
 @pytest.mark.parametrize("mode", ["recorded", "auto"])
 def test_only_a_replay_makes_dialogues_beside_the_library(ready: Path, mode: str) -> None:
-    write(ready / "data/processed/r/profile.yaml", f"mode: {mode}\nshard: null\n", time=OLD)
+    write(ready / "data/processed/r/profile.yaml", f"mode: {mode}\n", time=OLD)
     slow = 'run) echo "$4" >> ran.log; sleep 0.3; echo "end-$4"'
     stand_in = STAND_IN.format(log="ran.log").replace('run) echo "$4"', slow)
     write(ready / ".venv/bin/python", stand_in, executable=True)
@@ -290,7 +266,7 @@ def test_a_failed_notebook_stops_the_run_and_is_run_again(ready: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "fails"),
     [
-        (("reproduce",), "resolve"), (("reproduce",), "run"), (("merge",), "merge"), (("merge",), "resolve"),
+        (("reproduce",), "resolve"), (("reproduce",), "run"),
         (("templates",), "resolve"), (("templates",), "template-sources"), (("cost",), "cost"),
         (("insert-memes", "IN=a.csv", "OUT=b.csv"), "insert-memes"), (("verify",), "verify"),
     ],

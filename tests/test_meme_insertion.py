@@ -10,19 +10,17 @@ import pytest
 from PIL import Image
 
 from memecmd_utils import (
-    chat_exports,
-    insertion_page,
+    chat_readers,
     library_search,
     meme_insertion,
     paths,
     schemas,
     storage,
 )
-from memecmd_utils.chat_columns import MEME_COLUMNS, ChatFileError
-from memecmd_utils.chat_summaries import NoSummaryAgent
-from memecmd_utils.conversations import Conversation, Message
-from memecmd_utils.insertion_page import Shown
+from memecmd_utils.chat_columns import MEME_COLUMNS
+from memecmd_utils.conversations import ChatError, Conversation, Message, NoSummaryAgent
 from memecmd_utils.llm import BudgetReached
+from memecmd_utils.meme_insertion import WRITTEN, Outputs, Shown
 from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.runs import StageMissing
 
@@ -77,7 +75,7 @@ def test_the_right_memes_at_the_right_places(run, tmp_path) -> None:
     assert float(out[7]["meme_threshold"]) == pytest.approx(0.6 + 0.1 * 2.718281828**-1, abs=1e-4)
     assert sorted(p.name for p in done.pictures.glob("*.png")) == ["m02.png", "m05.png", "m07.png"]
     assert (done.target.parent / placed["meme_file"]).read_bytes() == run.read("memes/m05.png").read_bytes()
-    assert (done.chats, done.turns, done.memes, done.different, done.unscored) == (2, 6, 3, 3, 0)
+    assert done.about == "3 memes (3 different) in 6 turns of 2 chats; summaries: in the file"
     assert not (tmp_path / "raw").exists(), "a run that only replays records nothing of a chat"
 
 
@@ -153,7 +151,7 @@ def test_what_an_insertion_did_not_write_is_not_overwritten(run, tmp_path, there
     (out / there).parent.mkdir(parents=True)
     (out / there).write_text("mine", encoding="utf-8")
     before = files(out)
-    with pytest.raises(ChatFileError, match=r"was not written by this command for o\.csv, or was changed"):
+    with pytest.raises(ChatError, match=r"was not written by this command for o\.csv, or was changed"):
         meme_insertion.insert_file(source, out / "o.csv", "made")
     assert files(out) == before
 
@@ -164,7 +162,7 @@ def test_what_was_changed_since_is_not_overwritten(run, tmp_path, changed) -> No
     meme_insertion.insert_file(source, out / "o.csv", "made")
     (out / changed).write_bytes(b"edited")
     before = files(out)
-    with pytest.raises(ChatFileError, match="or was changed since: name another OUT, or move it away"):
+    with pytest.raises(ChatError, match="or was changed since: name another OUT, or move it away"):
         meme_insertion.insert_file(source, out / "o.csv", "made")
     assert files(out) == before
 
@@ -180,7 +178,7 @@ def test_an_insertion_of_ones_own_is_overwritten(run, tmp_path) -> None:
     assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04"]
     # Another output beside it would have the same page.
     source.with_suffix(".jsonl").write_text('{"speaker": "a", "text": "x"}\n', encoding="utf-8")
-    with pytest.raises(ChatFileError, match=r"o_memes was not written by this command for o\.jsonl"):
+    with pytest.raises(ChatError, match=r"o_memes was not written by this command for o\.jsonl"):
         meme_insertion.insert_file(source.with_suffix(".jsonl"), out / "o.jsonl", "made")
 
 
@@ -205,8 +203,33 @@ def test_a_run_that_was_killed_while_it_wrote_can_be_repeated(run, tmp_path, mon
     assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04", "", "m07", "m09"]
 
 
+@pytest.fixture
+def outputs(tmp_path):
+    return Outputs(tmp_path / "o.csv", tmp_path / "o_memes")
+
+
+@pytest.mark.parametrize("found", ["", "[]", "{", '{"written_by": "x", "output": "o.csv", "files": {}}'])
+def test_a_list_of_somebody_else_is_none(outputs, found) -> None:
+    outputs.folder.mkdir()
+    (outputs.folder / WRITTEN).write_text(found, encoding="utf-8")
+    with pytest.raises(ChatError, match="o_memes was not written"):
+        outputs.check([])
+
+
+def test_an_empty_folder_is_nobodys(outputs) -> None:
+    outputs.folder.mkdir()
+    outputs.write({outputs.target: b"x"})
+    assert json.loads((outputs.folder / WRITTEN).read_text(encoding="utf-8"))["output"] == "o.csv"
+
+
+def test_a_folder_in_the_place_of_a_file(outputs) -> None:
+    outputs.target.mkdir()
+    with pytest.raises(ChatError, match=r"o\.csv was not written"):
+        outputs.check([outputs.target])
+
+
 def test_two_ids_that_make_one_name_of_a_file_keep_their_pictures(run, tmp_path) -> None:
-    library = library_search.open_library(run, "recorded")
+    library = library_search.open_library(run, run)
     memes = dict(zip(("a b", "a_b", "A?B"), list(library.memes.values())[:3], strict=True))
     strange = dataclasses.replace(library, memes=memes)
     placed = [meme_insertion.Insertion(0, None, name, None, None, None, None) for name in memes]
@@ -217,14 +240,14 @@ def test_two_ids_that_make_one_name_of_a_file_keep_their_pictures(run, tmp_path)
 def test_an_output_that_cannot_be_written_is_said(run, tmp_path) -> None:
     source = write_csv(tmp_path / "c.csv", ROWS)
     (tmp_path / "file").write_text("x", encoding="utf-8")
-    with pytest.raises(ChatFileError, match="cannot be written"):
+    with pytest.raises(ChatError, match="cannot be written"):
         meme_insertion.insert_file(source, tmp_path / "file" / "o.csv", "made")
 
 
 def test_a_folder_whose_name_the_encoding_lacks_is_said_before_a_model_is_asked(run, tmp_path) -> None:
     source = tmp_path / "c.csv"
     source.write_bytes("speaker,text\n太郎,了解です\n花子,東京駅で会おう\n".encode("shift_jis"))
-    with pytest.raises(ChatFileError, match="cannot be written in cp932"):
+    with pytest.raises(ChatError, match="cannot be written in cp932"):
         meme_insertion.insert_file(source, tmp_path / "带表情.csv", "made")
 
 
@@ -247,7 +270,7 @@ def test_a_page_of_ten_thousand_rows_has_each_picture_and_text_once(run, tmp_pat
     done = meme_insertion.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
     page = done.page.read_text(encoding="utf-8")
     assert done.memes > 9_000 and page.count("data-meme=") == done.memes
-    assert page.count("data:image/jpeg;base64,") == done.different == 12
+    assert page.count("data:image/jpeg;base64,") == 12
     assert page.count("第4321句，周末") == 1 and page.count("字幕 k7<") == 1
     assert done.page.stat().st_size < 10_000_000
 
@@ -257,7 +280,7 @@ def test_thousands_of_pictures_are_smaller(tmp_path) -> None:
     ids = [f"m{i}" for i in range(1500)]
     chat = Conversation("c", tuple(Message("甲乙"[i % 2], "好") for i in range(1500)))
     shown = {(0, i): Shown(name, f"字幕{i}", ("T",)) for i, name in enumerate(ids)}
-    page = insertion_page.render("t", "a", [chat], shown, dict.fromkeys(ids, tmp_path / "m.png"), "before")
+    page = meme_insertion.page_of("t", "a", [chat], shown, dict.fromkeys(ids, tmp_path / "m.png"), "before")
     assert page.count("data:image/jpeg") == 1500 and len(page.encode()) < 10_000_000
 
 
@@ -304,47 +327,18 @@ def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, mo
     assert not (run.folder / "usage").exists(), "the finished run stays as it is"
 
 
-def test_a_file_of_mod_comes_out_with_memes(run, tmp_path, monkeypatch) -> None:
-    """Dialogues of DSTC10's MOD, of three speakers, with a turn that is a meme only."""
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
-    value = {
-        "dialogue 43992": [
-            {"speaker_id": "[speaker1]", "emotion_id": 0, "img_id": "195", "txt": "在吗 k1"},
-            {"speaker_id": "[speaker2]", "txt": "在 k40"},
-            {"speaker_id": "[speaker1]", "img_id": "030"},
-            {"speaker_id": "[speaker3]", "txt": "怎么了 k2"},
-            {"speaker_id": "[speaker1]", "txt": "没事"},
-        ],
-        "dialogue 7": [{"speaker_id": "[speaker1]", "txt": "喂"}],
-    }
-    source = tmp_path / "c_val.json"
-    source.write_text(json.dumps(value), encoding="utf-8")
-    with made_chats.agent().running() as server:
-        name = made_chats.live_profile(tmp_path, server.url)
-        done = meme_insertion.insert_file(source, tmp_path / "o.json", name, run_name="made")
-    out = json.loads((tmp_path / "o.json").read_text(encoding="utf-8"))
-    memes = [[m.pop("meme_id", "") for m in messages] for messages in out.values()]
-    assert memes == [["", "m01", "", "", "m02"], [""]] and (done.chats, done.memes) == (2, 2)
-    for messages in out.values():
-        for message in messages:
-            for key in MEME_COLUMNS[1:]:
-                message.pop(key, None)
-    assert out == value
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "gb18030", "utf-16"])
-def test_a_chat_as_qq_exports_it(run, tmp_path, monkeypatch, encoding) -> None:
+def test_a_chat_as_qq_exports_it(run, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
     heads = ["2024-05-01 12:30:11 小王(12345678)", "2024-05-01 12:31:11 小李(87654321)"] * 2
     texts = ["说说 k3", "好 k40\n明天 10:30", "还有 k6", "行"]
     text = "".join(f"{head}\n{said}\n\n" for head, said in zip(heads, texts, strict=True))
     source = tmp_path / "c.txt"
-    source.write_bytes(text.encode(encoding))
+    source.write_bytes(text.encode("gb18030"))
     with made_chats.agent().running() as server:
         name = made_chats.live_profile(tmp_path, server.url)
         done = meme_insertion.insert_file(source, tmp_path / "o.txt", name, run_name="made")
         asked = [body["messages"][-1]["content"] for body in server.bodies]
-    out = done.target.read_bytes().decode(encoding).splitlines(keepends=True)
+    out = done.target.read_bytes().decode("gb18030").splitlines(keepends=True)
     memes = [i for i, line in enumerate(out) if line.startswith("[meme")]
     assert [(out[i], out[i - 1]) for i in memes] == [
         ("[meme m03: o_memes/m03.png]\n", heads[1] + "\n"),
@@ -369,21 +363,6 @@ def test_an_older_encoding_is_kept_and_said(run, tmp_path) -> None:
     assert "encoding Big5\n" in again.text() and read_csv(again.target, "big5")[1]["S"] == "說 k5"
 
 
-def test_a_long_chat_is_cut_to_its_last_turns(run, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
-    rows = [["甲乙丙"[i % 3], f"第{i}句 k{i % 12}"] for i in range(400)]
-    source = write_csv(tmp_path / "c.csv", rows, ["speaker", "text"])
-    with made_chats.agent().running() as server:
-        name = made_chats.live_profile(tmp_path, server.url, concurrency=16)
-        done = meme_insertion.insert_file(source, tmp_path / "o.csv", name, run_name="made")
-        longest = max(len(body["messages"][-1]["content"]) for body in server.bodies)
-    out = read_csv(done.target)
-    assert [r["text"] for r in out] == [text for _, text in rows]
-    # The meme at turn t is about what was said just before it.
-    assert all(r["meme_id"] == made_chats.meme_id((i - 1) % 12) for i, r in enumerate(out) if r["meme_id"])
-    assert done.memes > 100 and longest < 1000
-
-
 def test_the_cap_on_calls_holds(run, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
     source = write_csv(tmp_path / "c.csv", [["甲乙"[i % 2], f"{i}"] for i in range(9)], ["speaker", "text"])
@@ -405,7 +384,7 @@ def test_without_a_model_turns_without_a_summary_get_no_meme(run, tmp_path) -> N
     rows = [row("", "甲", "在吗"), row("", "乙", "在"), row("", "甲", "好", 4)]
     done = meme_insertion.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
     assert [r["meme_id"] for r in read_csv(done.target)] == ["", "", "m04"]
-    assert done.unscored == 1 and "1 turn without a summary" in done.text()
+    assert "1 turn without a summary" in done.text()
 
 
 def test_a_profile_that_only_replays_asks_nobody(run, tmp_path) -> None:
@@ -418,12 +397,12 @@ def test_a_profile_that_only_replays_asks_nobody(run, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("target", "changes", "error", "message"),
     [
-        ("c.csv", {}, ChatFileError, "it would be lost"),
-        ("o.jsonl", {}, ChatFileError, r"call it o\.csv"),
-        ("o.csv", {"strategy": "best"}, ChatFileError, "there are: greedy"),
+        ("c.csv", {}, ChatError, "it would be lost"),
+        ("o.jsonl", {}, ChatError, r"call it o\.csv"),
+        ("o.csv", {"strategy": "best"}, ChatError, "there are: greedy"),
         ("o.csv", {"run_name": "nowhere"}, StageMissing, "no run 'nowhere'"),
-        ("o.csv", {"columns": "text"}, ChatFileError, "FIELDS needs part=column"),
-        ("o.csv", {"columns": "text=消息"}, ChatFileError, "no column '消息'"),
+        ("o.csv", {"columns": "text"}, ChatError, "FIELDS needs part=column"),
+        ("o.csv", {"columns": "text=消息"}, ChatError, "no column '消息'"),
     ],
 )
 def test_what_cannot_be_done_says_why(run, tmp_path, target, changes, error, message) -> None:
@@ -462,7 +441,7 @@ def test_the_examples_own_dialogues_get_the_memes_that_notebook_04_placed(tmp_pa
         for p in storage.read_parquet(folder / "placements.parquet", schemas.Placement)
         if p.strategy == "greedy" and p.dialogue_id in {d.dialogue_id for d in dialogues}
     }
-    export = chat_exports.read(done.target)
+    export = chat_readers.read(done.target)
     assert (export.encoding.codec, export.content.delimiter) == ("gb18030", ";")
     out, found = export.content.rows, {}
     turns: dict[str, int] = {}

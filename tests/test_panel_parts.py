@@ -1,8 +1,8 @@
 import pytest
 
 from memecmd_utils import panel_parts
+from memecmd_utils.conversations import ChatError
 from memecmd_utils.panel_parts import Knob
-from memecmd_utils.pasted_chat import ChatError
 
 
 def test_a_knob_keeps_its_value_through_the_browsers_rounding() -> None:

@@ -169,7 +169,7 @@ def parts(tmp_path, monkeypatch):
     scored, index, profile = explorer_data.scored_with()
     run = runs.Run("made", profile, tmp_path, tmp_path / "report")
     storage.write_parquet(run.write("memes.parquet"), list(memes.values()), schemas.Meme)
-    return run, scored, index, memes, made_up.vectors
+    return run, scored, index, memes
 
 
 def test_somebody_sees_both_tabs(parts) -> None:

@@ -2,7 +2,8 @@ import made_up
 import panel_data
 import pytest
 
-from memecmd_utils import pasted_chat, schemas
+from memecmd_utils import conversations, library_search, paste_panel, profiles, retrieval, schemas
+from memecmd_utils.conversations import Summarised
 
 TEXTS = {"scenario": "两人在聊下雨", "emotion": "无奈", "motivation": "想安慰一下"}
 
@@ -15,7 +16,7 @@ def embedder(monkeypatch):
         def encode(self, texts, side):
             return made_up.vectors(texts, side)
 
-    monkeypatch.setattr(pasted_chat, "embedder_of", lambda profile: MadeUp())
+    monkeypatch.setattr(library_search, "embedder_of", lambda profile, read_dirs: MadeUp())
 
 
 @pytest.fixture
@@ -51,11 +52,8 @@ def test_by_hand_the_top_memes_appear_with_four_components(tabs) -> None:
     tab.find.click()
     assert tab.note.value == "" and tab.found.value.count("data-meme=") == 6
     assert all(tab.found.value.count(f"<span>{sign}</span>") == 6 for sign in "αδβγ")
-    pasted = pasted_chat.PastedRetrieval(
-        first.explorer.profile, first.explorer.index, list(first.explorer.dialogues.values()), made_up.vectors
-    )
-    query = pasted.queries(schemas.SummaryReply(**TEXTS))
-    best = pasted.top(query, first.settings().weights, 6)
+    query = tab._library.queries([schemas.SummaryReply(**TEXTS)])
+    best = retrieval.top_k(first.explorer.index, query, first.settings().weights, 6)
     ids = [first.explorer.index.meme_ids[m] for m in best.memes[0]]
     assert [part.split('"')[0] for part in tab.found.value.split('data-meme="')[1:]] == ids
     assert f"T = {best.scores[0, 0]:+.3f}".replace("-", "−") in tab.found.value
@@ -98,24 +96,23 @@ def test_a_new_chat_forgets_what_was_found(tabs) -> None:
 def test_the_summary_agent_fills_the_fields(tmp_path, monkeypatch) -> None:
     asked = []
 
-    def summarise(chat, run):
-        asked.append(chat)
-        return schemas.Summary(source="tiny@q4", turn=4, speaker="B", **TEXTS)
+    def summarise(context, run):
+        asked.append(context)
+        return Summarised(schemas.SummaryReply(**TEXTS), "tiny@q4")
 
-    monkeypatch.setattr(pasted_chat, "summarise", summarise)
+    monkeypatch.setattr(conversations, "summarise_unrecorded", summarise)
     tab, _ = panel_data.paste(tmp_path, llm="openai", mode="auto")
     assert not tab.ask.disabled and "by hand" not in tab.privacy.value
     tab.ask.click()
-    assert asked[0].next_name == "阿杰" and "tiny@q4" in tab.note.value
+    assert asked[0].next_speaker == "阿杰" and "tiny@q4" in tab.note.value
     assert {name: field.value for name, field in tab.fields.items()} == TEXTS
     assert tab.found.value.count("data-meme=") == 6
 
 
 def test_a_model_without_an_answer_leaves_the_fields(tmp_path, monkeypatch) -> None:
-    empty = schemas.Summary(
-        source="x", turn=4, speaker="B", scenario="", emotion="", motivation="", unscored="refusal: no"
+    monkeypatch.setattr(
+        conversations, "summarise_unrecorded", lambda *_: Summarised(None, "x", "refusal: no")
     )
-    monkeypatch.setattr(pasted_chat, "summarise", lambda chat, run: empty)
     tab, _ = panel_data.paste(tmp_path, llm="local", mode="live")
     fill(tab)
     tab.ask.click()
@@ -129,3 +126,26 @@ def test_hostile_text_comes_out_escaped(tabs) -> None:
     tab.find.click()
     for part in (tab.chat.value, tab.found.value, tab.note.value, tab.weights.value):
         assert "<script" not in part and "<img src=x" not in part and "<b>粗" not in part
+
+
+@pytest.mark.parametrize(
+    ("llm", "mode", "live"),
+    [
+        ("authored", "auto", False), ("openai", "recorded", False), ("local", "recorded", False),
+        ("openai", "auto", True), ("local", "live", True),
+    ],
+)  # fmt: skip
+def test_only_a_live_model_is_asked(tmp_path, llm, mode, live) -> None:
+    tab, _ = panel_data.paste(tmp_path, llm=llm, mode=mode)
+    assert tab.ask.disabled is not live and ("by hand" in tab.privacy.value) is not live
+
+
+def test_the_reader_is_told_where_texts_go() -> None:
+    ends = profiles.Endpoints(generator=profiles.Endpoint(base_url="http://127.0.0.1:1/v1", model="m"))
+    for text, changes in (
+        ("goes to the endpoint of 'm'", {"llm": "openai", "mode": "auto", "endpoints": ends}),
+        ("stays on this machine", {"llm": "local", "mode": "auto"}),
+        ("embedder's endpoint", {"embedder": "endpoint"}),
+        ("not recorded", {}),
+    ):
+        assert text in paste_panel.where_it_goes(made_up.profile(**changes))

@@ -88,7 +88,7 @@ def test_an_unknown_key_inside_another_gets_the_keys_of_that_place() -> None:
     "settings",
     [
         "n_turns=many", "n_turns=1", "n_turns=2.5", "n_turns=yes", "seed=on", "n_news=", "llm=magic",
-        "mode=replay", "shard=0/2", "shard=3/2", "shard=2", "weights='[1, 2, 3]'", "judges=stars",
+        "mode=replay", "weights='[1, 2, 3]'", "judges=stars",
         "strategies='[best]'", "wanted_rate=1", "n_news=0 n_role_pairs=0", "n_role_pairs=24", "theta0=high",
         "endpoints='{generator: {base_url: localhost:8000}}'", "concurrency=0", "max_usd=-1", "max_calls=-1",
         "endpoints='{generator: {timeout_s: 0}}'", "endpoints='{generator: {dead_after_s: -1}}'",
@@ -296,7 +296,7 @@ def test_other_names_are_good(own: Path, name: str) -> None:
         ),
         ('sources="/my memes/x y" mode=auto', {"sources": "/my memes/x y", "mode": "auto"}),
         (r"curation=my\ file.csv", {"curation": "my file.csv"}),
-        ("shard=2/8 theta0=auto max_usd=null", {"shard": "2/8", "theta0": "auto", "max_usd": None}),
+        ("theta0=auto max_usd=null", {"theta0": "auto", "max_usd": None}),
         ("feeds=sports=https://a.b/c?d=e", {"feeds": "sports=https://a.b/c?d=e"}),
         ("endpoints='{generator: {model: m}}'", {"endpoints": {"generator": {"model": "m"}}}),
     ],
@@ -353,7 +353,7 @@ def test_patience_and_prices_of_an_endpoint_leave_the_name_as_it_is(key: str) ->
 
 
 def test_what_changes_the_data_changes_the_name() -> None:
-    changes = ("llm=local", "mode=auto", "seed=1", "judge_unit=dialogue", "shard=1/2", "n_news=5")
+    changes = ("llm=local", "mode=auto", "seed=1", "judge_unit=dialogue", "n_news=5")
     assert len({named(change) for change in changes} | {"example"}) == len(changes) + 1
 
 

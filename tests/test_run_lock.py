@@ -112,7 +112,7 @@ TURNS, CALLS = 4, 2 * (2 * 4 - 1)
 
 
 def project(folder: Path, url: str) -> Path:
-    """A project whose environment is the one that runs the tests; a shard is made by notebook 03 alone."""
+    """A project whose environment is the one that runs the tests."""
     judges = [{"kind": "rating", "llm": "openai"}]
     root = checkout(folder, url, n_turns=TURNS, judges=judges)
     shutil.copyfile(paths.root / "Makefile", root / "Makefile")
@@ -126,7 +126,7 @@ def project(folder: Path, url: str) -> Path:
     return root
 
 
-MADE = {"PROFILE": "made", "SET": "shard=1/1"}
+DIALOGUES = [MAKE, "reproduce", "STAGES=03_dialogue_generation"]
 
 
 def wait_for(server, count: int, process: subprocess.Popen) -> None:
@@ -141,9 +141,9 @@ def wait_for(server, count: int, process: subprocess.Popen) -> None:
 def test_make_reproduce_twice_at_once_pays_for_each_request_once(tmp_path: Path, killed: bool) -> None:
     with simulated(tmp_path, latency=0.4) as server:
         root = project(tmp_path, server.url)
-        with started(root, MAKE, "reproduce", **MADE) as first:
+        with started(root, *DIALOGUES, PROFILE="made") as first:
             wait_for(server, 4, first)
-            with started(root, MAKE, "reproduce", **MADE) as second:
+            with started(root, *DIALOGUES, PROFILE="made") as second:
                 told = second.stderr.readline()
                 assert "is being made by process" in told and "waiting" in told
                 if killed:

@@ -109,16 +109,3 @@ def test_vectors_that_were_paid_for_are_named(tmp_path, monkeypatch):
     ledger = Ledger(tmp_path / "r" / "usage" / "ledger.jsonl")
     ledger.settle(ledger.reserve("embedding", "embedding", Most(100, 0.01)), 0.5, 90, 0)
     assert list(run_summary.real_usage("r")) == ["  embedding: 1 calls, 90 tokens in, $0.50"]
-
-
-def test_a_shard_says_what_comes_next(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "processed", tmp_path)
-    storage.write_text(tmp_path / "r" / "profile.yaml", "name: paper\nshard: 2/8\n")
-    storage.write_text(tmp_path / "r" / "dialogues.jsonl", "{}\n{}\n")
-    text = run_summary.text("r")
-    assert "run r: shard 2/8, 2 dialogues of profile paper" in text and "make merge" in text
-    assert "tables" not in text
-    storage.write_text(tmp_path / "r" / "profile.yaml", "name: paper\nshard: null\n")
-    monkeypatch.setattr(paths, "root", tmp_path)
-    monkeypatch.setattr(paths, "reports", tmp_path / "reports")
-    assert "page to look at" in run_summary.text("r")

@@ -85,13 +85,6 @@ def test_a_settled_run_takes_other_caps_and_no_other_settings(mine: Path) -> Non
         open_run("mine", "", name)
 
 
-def test_a_shard_spends_from_the_whole_run_it_was_settled_with(mine: Path) -> None:
-    whole, _ = profiles.resolve("mine", "seed=3")
-    part, _ = profiles.resolve("mine", "seed=3 shard=1/2")
-    mine.write_text("n_turns: 8\nseed: 3\n", encoding="utf-8")
-    assert open_run("mine", "seed=3 shard=1/2", part).spends_in == paths.processed / whole
-
-
 def test_recorded_runs_write_no_recordings_and_auto_runs_share_the_profiles_folder(tmp_path: Path) -> None:
     assert open_run("example").recordings("s")._write_folder is None
     auto = open_run("example", "mode=auto seed=5", "example-12345678")

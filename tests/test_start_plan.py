@@ -56,22 +56,19 @@ def test_a_small_run_takes_news_and_role_in_turn_and_pays_for_no_more() -> None:
     assert plan(3, 2, scenarios_per_pair=4).n_dialogues == 11
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 8, 40])
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 40])
 @pytest.mark.parametrize("n_dialogues", [None, 500])
-def test_shards_hold_everything_exactly_once_and_no_pair_is_in_two(
-    parts: int, n_dialogues: int | None
-) -> None:
-    settings = {"n_dialogues": n_dialogues, "scenarios_per_pair": 42}
-    shards = [plan(965, 23, shard=f"{k}/{parts}", **settings) for k in range(1, parts + 1)]
-    whole = names(plan(965, 23, **settings))
-    assert sorted(name for shard in shards for name in names(shard)) == sorted(whole)
-    of_pairs = [of.pair_id for shard in shards for of, _ in shard.pairs]
+def test_parts_hold_everything_exactly_once_and_no_pair_is_in_two(n: int, n_dialogues: int | None) -> None:
+    whole = plan(965, 23, n_dialogues=n_dialogues, scenarios_per_pair=42)
+    parts = start_plan.split(whole, n)
+    assert len(parts) == n
+    assert sorted(name for part in parts for name in names(part)) == sorted(names(whole))
+    of_pairs = [of.pair_id for part in parts for of, _ in part.pairs]
     assert len(of_pairs) == len(set(of_pairs))
-    sizes = [shard.n_dialogues for shard in shards]
-    # News fill the shards up; only where there are too few do whole pairs stand out.
+    sizes = [part.n_dialogues for part in parts]
+    # News fill the parts up; only where there are too few do whole pairs stand out.
     assert max(sizes) - min(sizes) <= 1 or max(sizes) == 42
 
 
-def test_an_empty_shard_is_an_error() -> None:
-    with pytest.raises(ValueError, match="shard 3/3 has no dialogue"):
-        plan(1, 1, shard="3/3")
+def test_no_part_is_empty() -> None:
+    assert [part.n_dialogues for part in start_plan.split(plan(1, 1), 3)] == [1, 1]

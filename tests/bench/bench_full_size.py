@@ -10,13 +10,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import full_shards
 import full_size
 from figures_to_reach import told
 
 MINUTES, GIGABYTES = 20, 4
-AT_ONCE = 64
-"""Requests in flight in the paper profile, all workers together."""
 
 
 def test_a_run_of_the_papers_size(benchmark, tmp_path: Path) -> None:
@@ -34,19 +31,3 @@ def test_a_run_of_the_papers_size(benchmark, tmp_path: Path) -> None:
     told(benchmark, "full/memory", gigabytes, what=f"{of}: peak memory", unit="GB", at_most=GIGABYTES)
     assert found["wall s"] < 60 * MINUTES, "longer than it may take"
     assert found["peak MB"] < 1024 * GIGABYTES, "more memory than it may take"
-
-
-def test_shards_and_dask_give_the_same_dataset(benchmark, tmp_path: Path) -> None:
-    """Four shards, and two Dask workers of which one is killed; `compare` raises where a dataset differs."""
-    share = float(os.environ.get("MEMECMD_BENCH_SHARE", "1"))
-    found = benchmark.pedantic(full_shards.compare, args=(tmp_path, share), rounds=1, iterations=1)
-    benchmark.extra_info.update(found)
-    print(found)
-    each = ", ".join(f"{way} {found[way]['seconds']} s, {found[way]['calls']} calls" for way in found)
-    again = found["dask"]["calls"] - found["whole"]["calls"]
-    what = "dialogues under Dask, a worker killed: calls made again"
-    told(benchmark, "full/again", again, what=what, at_most=AT_ONCE, note=each)
-    assert found["shards"]["calls"] == found["whole"]["calls"], "nothing is asked twice"
-    assert found["dask"]["told"]["killed"] == 1
-    # At most what two workers had open when one of them was killed.
-    assert found["dask"]["calls"] <= found["whole"]["calls"] + AT_ONCE

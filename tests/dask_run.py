@@ -1,6 +1,6 @@
-"""Stage 03 of a run or of a shard in a process of its own, also under Dask with a worker that is killed.
+"""Stage 03 of a run in a process of its own, alone or under Dask with a worker that is killed.
 
-`shard_run.py make PROFILE SETTINGS RUN` or `shard_run.py dask PROFILE SETTINGS RUN SERVER_LOG KILL_AFTER`;
+`dask_run.py alone PROFILE SETTINGS RUN` or `dask_run.py dask PROFILE SETTINGS RUN SERVER_LOG KILL_AFTER`;
 prints one line of JSON. The simulated endpoint's log says when to kill: after so many of its lines.
 """
 
@@ -13,11 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from memecmd_utils import dask_engine, dialogue_run, runs
+from memecmd_utils import dask_engine, runs
 
 
-def make(profile: str, settings: str, name: str) -> dict[str, Any]:
-    made = dialogue_run.make(runs.open_run(profile, settings, name))
+def alone(profile: str, settings: str, name: str) -> dict[str, Any]:
+    run = runs.open_run(profile, settings, name)
+    made = dask_engine.make(run, dask_engine.planned(run.profile))
     return {"dialogues": made.dialogues, "unfinished": made.unfinished}
 
 
@@ -42,8 +43,8 @@ def dask(profile: str, settings: str, name: str, log: str, kill_after: str) -> d
             threading.Thread(target=kill, daemon=True).start()
         parts = dask_engine.launch(run, client)
         after = sorted(client.run(os.getpid).values())
-    return {"shards": parts, "killed": len(killed), "same workers": after == pids}
+    return {"parts": parts, "killed": len(killed), "same workers": after == pids}
 
 
 if __name__ == "__main__":
-    print(json.dumps({"make": make, "dask": dask}[sys.argv[1]](*sys.argv[2:])))
+    print(json.dumps({"alone": alone, "dask": dask}[sys.argv[1]](*sys.argv[2:])))
