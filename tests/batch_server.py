@@ -19,7 +19,7 @@ from pydantic import BaseModel, SecretStr
 from tiny_server import chat_reply, error
 
 from memecmd_utils import llm, replies
-from memecmd_utils.batch import BatchBackend
+from memecmd_utils.batch import BatchBackend, Limits
 from memecmd_utils.llm import Chat, Message, Reply, Request, Sampling
 from memecmd_utils.llm_types import InDoubt
 from memecmd_utils.openai_backend import OpenAIBackend
@@ -303,8 +303,8 @@ async def no_wait(seconds: float) -> None:
 
 def backend_for(url: str, folder: Path, **options: Any) -> BatchBackend:
     endpoint = Endpoint(base_url=url, model="tiny", **options.pop("endpoint", {}))
-    options = {"quiet_s": 0.05, "poll_s": 0.01, "sleep": no_wait, **options}
-    return BatchBackend(OpenAIBackend(endpoint, key=SecretStr(KEY)), folder / "jobs", **options)
+    limits = Limits(**{"quiet_s": 0.05, "poll_s": 0.01, **options})
+    return BatchBackend(OpenAIBackend(endpoint, key=SecretStr(KEY)), folder / "jobs", limits, no_wait)
 
 
 def chat_for(backend: BatchBackend, folder: Path, **options: Any) -> Chat:

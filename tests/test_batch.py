@@ -26,7 +26,6 @@ from pydantic import RootModel
 from tiny_server import error
 
 from memecmd_utils import batch, llm, replies
-from memecmd_utils.batch_jobs import Jobs
 from memecmd_utils.budget import Budget
 from memecmd_utils.llm import BudgetReached, EndpointError, Image, Message
 from memecmd_utils.llm_types import RequestRejected, TransientFault
@@ -51,7 +50,7 @@ def test_answers_come_back_to_their_questions(tmp_path: Path) -> None:
     assert body["messages"][0]["content"][1]["image_url"]["url"] == "data:image/png;base64,QUJD"
     assert body["response_format"]["json_schema"]["name"] == "Mood" and body["model"] == "tiny"
     assert len(loads) == 30, "each image is read once"
-    assert not list((tmp_path / "jobs" / "inputs").iterdir()), "files that are back take no room"
+    assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["journal.sqlite"]
     assert backend.in_bulk and backend.status == "" and llm.run(backend.alive(1.0))
 
 
@@ -77,7 +76,7 @@ def test_one_backend_serves_several_loops(tmp_path: Path) -> None:
 
 def test_files_are_split_by_count(tmp_path: Path) -> None:
     with BatchServer(mood).running() as server:
-        answers = run(server.url, tmp_path, [request(n) for n in range(10)], max_requests=4)
+        answers = run(server.url, tmp_path, [request(n) for n in range(10)], requests=4)
     assert [a.value for a in answers] == [f"{n}号" for n in range(10)]
     assert sorted(server.sizes) == [2, 4, 4] and server.open_at_most > 1
 
@@ -88,7 +87,7 @@ def test_files_are_split_by_bytes_as_sent(tmp_path: Path) -> None:
         run(server.url, tmp_path / "one", asked[:1])
         size = len(server.files["file-0"])
         assert 3000 < size < 4000, "UTF-8, not escapes"
-        answers = run(server.url, tmp_path / "two", asked[1:], max_bytes=3 * size + 10)
+        answers = run(server.url, tmp_path / "two", asked[1:], size=3 * size + 10)
     assert [a.value for a in answers] == [f"{n}号" for n in range(1, 8)]
     assert sorted(server.sizes[1:]) == [1, 3, 3]
     assert all(len(server.files[f"file-{n}"]) <= 3 * size + 10 for n in range(1, 4))
@@ -97,13 +96,8 @@ def test_files_are_split_by_bytes_as_sent(tmp_path: Path) -> None:
 def test_a_request_larger_than_a_file_is_rejected_alone(tmp_path: Path) -> None:
     with BatchServer(mood).running() as server:
         large = request(2, messages=[Message(role="user", text="2" * 5000)])
-        small, big = run(server.url, tmp_path, [request(1), large], max_bytes=4000)
+        small, big = run(server.url, tmp_path, [request(1), large], size=4000)
     assert small.value == "1号" and big.outcome == "rejected" and "4,000" in big.reason
-
-
-def test_plan_counts_files() -> None:
-    assert [batch.plan(n, 1000) for n in (0, 1, 50_000, 50_001)] == [0, 1, 1, 2]
-    assert batch.plan(6023, 700_000) == 23 and batch.plan(3, 10**9) == 3
 
 
 def test_the_status_says_how_far(tmp_path: Path) -> None:
@@ -314,7 +308,7 @@ def test_the_key_is_nowhere(tmp_path: Path) -> None:
     assert "OPENAI_API_KEY" in texts[2] and "Batch API" in texts[3]
     assert not [fault for fault in faults if from_sdk(fault)], "its headers hold the key"
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) > 4 and not any(KEY.encode() in path.read_bytes() for path in files)
+    assert len(files) == 4 and not any(KEY.encode() in path.read_bytes() for path in files)
 
 
 # --- kills --------------------------------------------------------------------------------------------------
@@ -323,72 +317,55 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from batch_server import request, run
-from memecmd_utils import batch_jobs, batch_service
+from memecmd_utils import batch, batch_service
 
-url, folder, where, when = sys.argv[1:]
+def fatal(owner, name, nth=1):
+    "Makes a method end the process at its nth call, before or after its work."
+    work, calls = getattr(owner, name), []
+    def call(*args):
+        calls.append(name)
+        if when == "before" and len(calls) == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = work(*args)
+        if when == "after" and len(calls) == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    setattr(owner, name, call)
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-note, upload, look = batch_jobs.Jobs._note, batch_service._upload, batch_service.Service.look
-looks = []
-
-def dying_note(self, event, *args, **more):
-    if (event, when) == (where, "before"):
-        die()
-    note(self, event, *args, **more)
-    if (event, when) == (where, "after"):
-        die()
-
-async def dying_upload(*args):
-    file = await upload(*args)
-    if where == "upload":
-        die()
-    return file
-
-async def dying_look(self, batch):
-    looks.append(batch)
-    if where == "look" and len(looks) == 2:
-        die()
-    return await look(self, batch)
-
-batch_jobs.Jobs._note, batch_service._upload = dying_note, dying_upload
-batch_service.Service.look = dying_look
+url, folder, when, where, nth = sys.argv[1:]
+fatal(batch.Journal if where in ("note", "save") else batch_service.Service, where, int(nth))
 run(url, Path(folder), [request(n) for n in range(6)])
 """
 
 
-def child(url: str, folder: Path, where: str, when: str) -> int:
+def child(url: str, folder: Path, point: str) -> int:
     here = Path(__file__).parent
-    command = [sys.executable, "-c", CHILD, url, str(folder), where, when]
+    command = [sys.executable, "-c", CHILD, url, str(folder), *point.split()]
     environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
     return subprocess.run(command, cwd=here, env=environment).returncode
 
 
-POINTS = ["before intent", "after intent", "after upload", "before created", "after created", "at look",
-          "before saved", "after saved"]  # fmt: skip
+POINTS = ["before note 1", "after note 1", "before create 1", "before note 2", "after note 2",
+          "before look 2", "before save 1", "after save 1"]  # fmt: skip
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_anywhere_pays_nothing_twice(tmp_path: Path, point: str) -> None:
-    when, where = point.split()
     with BatchServer(mood).running() as server:
-        assert child(server.url, tmp_path, where, when) == -signal.SIGKILL
-        uploads, batches = server.calls["POST /files"], len(server.batches)
-        calls = server.calls.total()
+        assert child(server.url, tmp_path, point) == -signal.SIGKILL
+        batches, calls = len(server.batches), server.calls.total()
         answers = run(server.url, tmp_path, [request(n) for n in range(6)])
+    assert batches == (point not in POINTS[:3])
     assert [a.value for a in answers] == [f"{n}号" for n in range(6)]
     assert len(server.batches) == 1 and set(server.answered.values()) == {1}
-    if batches:
-        assert server.calls["POST /files"] == uploads
-    if where == "saved":
+    if point == "after save 1":
         assert server.calls.total() == calls, "what is saved needs no call"
 
 
 def test_two_kills_and_a_smaller_third_run(tmp_path: Path) -> None:
     with BatchServer(mood).running() as server:
-        child(server.url, tmp_path, "created", "before")
-        child(server.url, tmp_path, "look", "at")
+        child(server.url, tmp_path, "before note 2")
+        child(server.url, tmp_path, "before look 1")
         answers = run(server.url, tmp_path, [request(n) for n in range(2)])
         assert [a.value for a in answers] == ["0号", "1号"]
         answers = run(server.url, tmp_path, [request(n) for n in range(8)])
@@ -396,11 +373,21 @@ def test_two_kills_and_a_smaller_third_run(tmp_path: Path) -> None:
     assert server.sizes == [6, 2] and set(server.answered.values()) == {1}
 
 
-def test_a_second_process_is_told(tmp_path: Path) -> None:
-    jobs = Jobs(tmp_path / "jobs")
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    assert batch.is_free(tmp_path / "jobs") and not (tmp_path / "jobs").exists()
+    journal = batch.Journal(tmp_path / "jobs")
     with BatchServer(mood).running() as server:
         (fault,) = completed(server.url, tmp_path, request())
         assert isinstance(fault, EndpointError) and "another process" in str(fault)
-        jobs.close()
+        assert not batch.is_free(tmp_path / "jobs")
+        journal.close()
+        assert batch.is_free(tmp_path / "jobs"), "a look leaves no lock behind"
         (reply,) = completed(server.url, tmp_path, request())
     assert reply.text
+
+
+def test_a_damaged_journal_says_what_is_at_stake(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / batch.JOURNAL).write_text("not a database" * 100)
+    (fault,) = completed("http://127.0.0.1:9/v1", tmp_path, request())
+    assert isinstance(fault, EndpointError) and "paid twice" in str(fault)

@@ -16,6 +16,7 @@ from batch_server import (
     run,
 )
 
+from memecmd_utils import batch
 from memecmd_utils.llm import EndpointError
 
 ASKED = [request(n) for n in range(8)]
@@ -66,7 +67,7 @@ def test_a_refused_file_ends_the_run_with_the_servers_words(tmp_path: Path) -> N
 
 def test_at_the_token_cap_a_file_waits_for_another(tmp_path: Path) -> None:
     with BatchServer(mood, token_cap=4, polls=3).running() as server:
-        answers = run(server.url, tmp_path, ASKED, max_requests=4)
+        answers = run(server.url, tmp_path, ASKED, requests=4)
     assert [a.value for a in answers] == [f"{n}号" for n in range(8)]
     assert set(server.sizes) == {4} and set(server.answered.values()) == {1}
     assert server.calls["POST /files"] == 2, "what was uploaded stays there"
@@ -89,27 +90,13 @@ def test_one_request_above_the_token_cap_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_the_run_and_hangs_nothing(tmp_path: Path, monkeypatch) -> None:
-    def seal(self, part) -> None:
+    def note(self, part) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("memecmd_utils.batch_jobs.Jobs.seal", seal)
+    monkeypatch.setattr(batch.Journal, "note", note)
     with BatchServer(mood).running() as server, pytest.raises(OSError, match="No space left"):
         run(server.url, tmp_path, ASKED)
     assert server.calls.total() == 0
-
-
-def test_a_request_that_nobody_waits_for_is_not_sent(tmp_path: Path) -> None:
-    with BatchServer(mood).running() as server:
-        backend = backend_for(server.url, tmp_path, quiet_s=0.3)
-
-        async def work() -> None:
-            asking = asyncio.ensure_future(backend.complete(request()))
-            await asyncio.sleep(0.1)
-            asking.cancel()
-            await asyncio.sleep(0.4)
-
-        asyncio.run(work())
-        assert server.calls.total() == 0 and not list((tmp_path / "jobs" / "inputs").iterdir())
 
 
 def test_the_stop_button_loses_nothing(tmp_path: Path) -> None:
@@ -145,7 +132,7 @@ def test_answers_are_handed_out_before_faults(tmp_path: Path) -> None:
 def test_the_status_tells_what_is_collected(tmp_path: Path) -> None:
     seen = []
     with BatchServer(mood).running() as server:
-        backend = backend_for(server.url, tmp_path, max_requests=5, quiet_s=0.5)
+        backend = backend_for(server.url, tmp_path, requests=5, quiet_s=0.5)
         server.on_call = lambda call: seen.append(backend.status)
         ask_all(chat_for(backend, tmp_path), ASKED)
     assert seen[0] == "collecting 3 requests, 0 of 1 batches back, 0 of 5 requests done"
