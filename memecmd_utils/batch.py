@@ -160,7 +160,10 @@ class Session:
         self._waiting: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
         self._on_their_way: set[str] = set()
         """Custom ids of requests that are in a file or a batch."""
+        self._times: Counter[str] = Counter()
         self._taken: set[str] = set()
+        self.cut_short = False
+        """Whether answers were handed out that did not come to their end in a stage."""
         self._parts: list[Part] = []
         self._under_way: set[Part] = set()
         self._one_is_back = asyncio.Event()
@@ -181,6 +184,14 @@ class Session:
             words.append(f"{back} of {len(self._parts)} batches back, {done:,} of {total:,} requests done")
         return ", ".join(words)
 
+    def name(self, digest: str) -> str:
+        """Name a request by what it says and how many times it has been asked since the loop began.
+
+        A process that asks the same again after a kill so comes to the same names.
+        """
+        self._times[digest] += 1
+        return f"{digest}-{self._times[digest]}"
+
     def offer(self, custom_id: str, body: bytes) -> asyncio.Future[dict[str, Any] | None]:
         """Send a request, unless its answer is there or on its way; the future gets its line of results.
 
@@ -196,15 +207,15 @@ class Session:
             self._hand_out(custom_id, answer)
         return back
 
-    async def close(self, used_up: bool) -> None:
-        """Let go of the folder. `used_up`: every result that was handed out has come to its end."""
+    async def close(self) -> None:
+        """Let go of the folder. After a stage that came to its end the same request means: ask anew."""
         if self._timer is not None:
             self._timer.cancel()
-        used_up = used_up and not self._waiting
+        used_up = () if self.cut_short or self._waiting else self._taken
         for pending in (*self._tasks, *self._waiting.values()):
             pending.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.journal.close(self._taken if used_up else ())
+        self.journal.close(used_up)
 
     def _collect(self, custom_id: str, body: bytes) -> None:
         head = json.dumps({"custom_id": custom_id, "method": "POST", "url": URL})
@@ -341,8 +352,11 @@ class Session:
 
 def _is_answer(line: dict[str, Any]) -> bool:
     response = line.get("response") or {}
-    body = response.get("body")
-    return response.get("status_code") == 200 and isinstance(body, dict) and bool(body.get("choices"))
+    try:
+        read_reply(response.get("body"))
+    except EmptyReply:
+        return False
+    return response.get("status_code") == 200
 
 
 class BatchBackend:
@@ -365,8 +379,6 @@ class BatchBackend:
         self._closer: Any = None
         self._works: set[str] = set()
         """Forms in which a chat completion came back."""
-        self._times: Counter[str] = Counter()
-        self._cut_short = False
 
     @property
     def status(self) -> str:
@@ -382,12 +394,13 @@ class BatchBackend:
         """
         if request.subject == NEUTRAL:
             return await self.inner.complete(request)
+        session = await self._open()
         try:
-            return await self._complete(request, await self._open())
+            return await self._complete(request, session)
         except (RequestRejected, InDoubt, TransientFault):
             raise
         except BaseException:
-            self._cut_short = True
+            session.cut_short = True
             raise
 
     async def alive(self, within_s: float) -> bool:
@@ -414,13 +427,11 @@ class BatchBackend:
     async def _until_loop_ends(self) -> AsyncIterator[None]:
         """Keep a session. `asyncio.run` closes open generators, and so the session."""
         session = self._session = Session(self.folder, self._service, self._limits)
-        self._times, self._cut_short = Counter(), False
         try:
             yield
         finally:
             self._session = None
-            # After a stage that came to its end the same request means: ask anew.
-            await session.close(used_up=not self._cut_short)
+            await session.close()
 
     async def _complete(self, request: Request, session: Session) -> Reply:
         digest, custom_id, rounds = "", "", 0
@@ -429,8 +440,8 @@ class BatchBackend:
             body = storage.dumps(self.inner.body(request)).encode()
             # The sample is not in the body where the endpoint knows no seed.
             before, digest = digest, hashlib.sha256(b"%d %s" % (request.sample, body)).hexdigest()[:40]
-            if digest != before:
-                custom_id = self._custom_id(digest)
+            if digest != before:  # else it did not get through under its name
+                custom_id = session.name(digest)
             back = session.offer(custom_id, body)
             del body  # images are large, and batches take a day
             line = await back
@@ -441,18 +452,16 @@ class BatchBackend:
                 return outcome
             if isinstance(outcome, TransientFault) and not outcome.paid:
                 rounds += 1
+                if rounds == ROUNDS and self._works:
+                    # A fault would make the throttle count a day's wait as silence of the endpoint.
+                    return Reply(text=f"{ROUNDS} batches, the last: {outcome.kind}", finish_reason="failed")
                 if rounds == ROUNDS:
-                    return self._given_up(outcome.kind)
+                    raise EndpointError(
+                        f"{ROUNDS} batches brought not a single answer; the last fault was {outcome.kind}. "
+                        "Run again to go on, or ask one by one with `batch: false`"
+                    )
             elif not isinstance(outcome, UnknownForm):  # else `inner` has given the form up meanwhile
                 raise outcome
-
-    def _custom_id(self, digest: str) -> str:
-        """Name a request by what it says and how many times it has been asked since the loop began.
-
-        A process that asks the same again after a kill so comes to the same names.
-        """
-        self._times[digest] += 1
-        return f"{digest}-{self._times[digest]}"
 
     def _read(self, line: dict[str, Any], form: str, request: Request) -> Reply | Exception:
         """Turn a line of results into a reply, or into the fault that it stands for."""
@@ -482,12 +491,3 @@ class BatchBackend:
         if isinstance(fault, Filtered):
             return Reply(text="", finish_reason="content_filter")
         return fault
-
-    def _given_up(self, kind: str) -> Reply:
-        # A fault would make the throttle count a day's wait as silence of the endpoint.
-        if self._works:
-            return Reply(text=f"{ROUNDS} batches, the last: {kind}", finish_reason="failed")
-        raise EndpointError(
-            f"{ROUNDS} batches brought not a single answer; the last fault was {kind}. Run again to go on, "
-            "or ask one by one with `batch: false`"
-        )

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import signal
 import subprocess
@@ -29,6 +30,8 @@ from memecmd_utils import batch, llm, replies
 from memecmd_utils.budget import Budget
 from memecmd_utils.llm import BudgetReached, EndpointError, Image, Message
 from memecmd_utils.llm_types import RequestRejected, TransientFault
+
+ASKED = [request(n) for n in range(8)]
 
 # --- the whole way ----------------------------------------------------------------------------------
 
@@ -74,39 +77,27 @@ def test_one_backend_serves_several_loops(tmp_path: Path) -> None:
     assert server.sizes == [1, 1, 1]
 
 
-def test_files_are_split_by_count(tmp_path: Path) -> None:
-    with BatchServer(mood).running() as server:
-        answers = run(server.url, tmp_path, [request(n) for n in range(10)], requests=4)
-    assert [a.value for a in answers] == [f"{n}号" for n in range(10)]
-    assert sorted(server.sizes) == [2, 4, 4] and server.open_at_most > 1
-
-
-def test_files_are_split_by_bytes_as_sent(tmp_path: Path) -> None:
-    asked = [request(n, messages=[Message(role="user", text=f"{n}" + "长" * 1000)]) for n in range(8)]
-    with BatchServer(mood).running() as server:
-        run(server.url, tmp_path / "one", asked[:1])
-        size = len(server.files["file-0"])
-        assert 3000 < size < 4000, "UTF-8, not escapes"
-        answers = run(server.url, tmp_path / "two", asked[1:], size=3 * size + 10)
-    assert [a.value for a in answers] == [f"{n}号" for n in range(1, 8)]
-    assert sorted(server.sizes[1:]) == [1, 3, 3]
-    assert all(len(server.files[f"file-{n}"]) <= 3 * size + 10 for n in range(1, 4))
-
-
-def test_a_request_larger_than_a_file_is_rejected_alone(tmp_path: Path) -> None:
-    with BatchServer(mood).running() as server:
-        large = request(2, messages=[Message(role="user", text="2" * 5000)])
-        small, big = run(server.url, tmp_path, [request(1), large], size=4000)
-    assert small.value == "1号" and big.outcome == "rejected" and "4,000" in big.reason
-
-
-def test_the_status_says_how_far(tmp_path: Path) -> None:
-    seen = set()
+def test_files_are_split_by_count_and_the_status_says_how_far(tmp_path: Path) -> None:
+    seen = []
     with BatchServer(mood, polls=4).running() as server:
-        backend = backend_for(server.url, tmp_path)
-        server.on_call = lambda call: seen.add(backend.status)
-        ask_all(chat_for(backend, tmp_path), [request(n) for n in range(5)])
-    assert "0 of 1 batches back, 3 of 5 requests done" in seen
+        backend = backend_for(server.url, tmp_path, requests=4, quiet_s=0.5)
+        server.on_call = lambda call: seen.append(backend.status)
+        answers = ask_all(chat_for(backend, tmp_path), [request(n) for n in range(10)])
+    assert [a.value for a in answers] == [f"{n}号" for n in range(10)]
+    assert sorted(server.sizes) == [2, 4, 4]
+    assert seen[0] == "collecting 2 requests, 0 of 2 batches back, 0 of 8 requests done"
+    assert seen[-1].endswith("of 10 requests done")
+
+
+def test_files_are_split_by_bytes_and_a_request_larger_than_one_is_rejected_alone(tmp_path: Path) -> None:
+    asked = [request(n, messages=[Message(role="user", text=f"{n}" + "长" * 1000)]) for n in range(8)]
+    large = request(9, messages=[Message(role="user", text="9" * 12_000)])
+    with BatchServer(mood).running() as server:
+        *answers, rejected = run(server.url, tmp_path, [*asked, large], size=11_000)
+    assert [a.value for a in answers] == [f"{n}号" for n in range(8)]
+    assert rejected.outcome == "rejected" and "11,000" in rejected.reason
+    assert sorted(server.sizes) == [2, 3, 3], "3,000 bytes each: UTF-8, not escapes"
+    assert all(len(file) <= 11_000 for name, file in server.files.items() if name.startswith("file-"))
 
 
 # --- replies that are none ----------------------------------------------------------------------------
@@ -257,6 +248,79 @@ def test_where_a_form_works_a_refusal_is_the_requests_own(tmp_path: Path) -> Non
         assert good.text and isinstance(bad, RequestRejected) and server.sizes == [3]
 
 
+# --- batches that end badly ---------------------------------------------------------------------------
+
+
+def test_what_expires_three_times_has_failed(tmp_path: Path) -> None:
+    with BatchServer(mood, end=lambda *_: "expired").running() as server:
+        answers = run(server.url, tmp_path, ASKED)
+        assert server.sizes == [8, 4, 2] and [a.outcome for a in answers].count("accepted") == 7
+        (failed,) = [a for a in answers if a.value is None]
+        assert failed.outcome == "failed" and "batch_expired" in failed.reason
+        server.end = lambda *_: "completed"
+        answers = run(server.url, tmp_path, ASKED)
+    assert all(a.value for a in answers) and server.sizes == [8, 4, 2, 1]
+
+
+def test_without_any_answer_in_three_batches_the_run_ends(tmp_path: Path) -> None:
+    with BatchServer(lambda body: Outcome(code="batch_expired")).running() as server:
+        faults = completed(server.url, tmp_path, *ASKED)
+    assert server.sizes == [8, 8, 8]
+    assert all(isinstance(fault, EndpointError) and "not a single answer" in str(fault) for fault in faults)
+
+
+def test_a_cancelled_batch_keeps_what_it_has(tmp_path: Path) -> None:
+    with BatchServer(mood, end=lambda number, _: "completed" if number else "cancelled").running() as server:
+        with pytest.raises(EndpointError, match="batch_0 was cancelled; run again"):
+            run(server.url, tmp_path, ASKED)
+        answers = run(server.url, tmp_path, ASKED)
+    assert [a.value for a in answers] == [f"{n}号" for n in range(8)]
+    assert [a.replayed for a in answers] == [True] * 4 + [False] * 4
+    assert server.sizes == [8, 4] and set(server.answered.values()) == {1}
+
+
+def test_a_refused_file_ends_the_run_with_the_servers_words(tmp_path: Path) -> None:
+    refused = ("model_not_found", "The model `tiny` has no batches")
+    with BatchServer(mood, end=lambda number, _: "completed" if number else refused).running() as server:
+        with pytest.raises(EndpointError, match=r"model_not_found.*has no batches \(line 1\).*`model`"):
+            run(server.url, tmp_path, ASKED)
+        assert all(a.value for a in run(server.url, tmp_path, ASKED))
+
+
+def test_at_the_token_cap_a_file_waits_for_another(tmp_path: Path) -> None:
+    with BatchServer(mood, token_cap=4, polls=3).running() as server:
+        answers = run(server.url, tmp_path, ASKED, requests=4)
+    assert [a.value for a in answers] == [f"{n}号" for n in range(8)]
+    assert set(server.sizes) == {4} and set(server.answered.values()) == {1}
+    assert server.calls["POST /files"] == 2, "what was uploaded stays there"
+
+
+@pytest.mark.parametrize("cap", [1, 3])
+def test_a_file_above_the_token_cap_is_halved(tmp_path: Path, cap: int) -> None:
+    with BatchServer(mood, token_cap=cap).running() as server:
+        answers = run(server.url, tmp_path, ASKED)
+    assert [a.value for a in answers] == [f"{n}号" for n in range(8)]
+    assert set(server.answered.values()) == {1} and len(server.answered) == 8
+
+
+def test_one_request_above_the_token_cap_ends_the_run(tmp_path: Path) -> None:
+    with (
+        BatchServer(mood, token_cap=0).running() as server,
+        pytest.raises(EndpointError, match="takes no more tokens"),
+    ):
+        run(server.url, tmp_path, ASKED)
+
+
+def test_a_full_disk_ends_the_run_and_hangs_nothing(tmp_path: Path, monkeypatch) -> None:
+    def note(self, part) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(batch.Journal, "note", note)
+    with BatchServer(mood).running() as server, pytest.raises(OSError, match="No space left"):
+        run(server.url, tmp_path, ASKED)
+    assert server.calls.total() == 0
+
+
 # --- money and secrets --------------------------------------------------------------------------------------
 
 
@@ -371,6 +435,30 @@ def test_two_kills_and_a_smaller_third_run(tmp_path: Path) -> None:
         answers = run(server.url, tmp_path, [request(n) for n in range(8)])
     assert [a.value for a in answers] == [f"{n}号" for n in range(8)]
     assert server.sizes == [6, 2] and set(server.answered.values()) == {1}
+
+
+def test_a_stop_between_two_attempts_goes_on_with_the_second(tmp_path: Path) -> None:
+    def answer(body: dict) -> str:
+        return mood(body) if number_of(body) or len(server.sizes) > 1 else "不是"
+
+    def stop(call: str) -> None:
+        if call == "GET /batches/ID" and len(server.batches) == 2 and "loop" in box:
+            box["loop"].call_soon_threadsafe(box.pop("task").cancel)
+            del box["loop"]
+
+    async def work() -> None:
+        box["loop"], box["task"] = asyncio.get_running_loop(), asyncio.current_task()
+        await chat.side_by_side(chat.ask(r, parse) for r in ASKED)
+
+    box: dict = {}
+    with BatchServer(answer, polls=3, on_call=stop).running() as server:
+        chat = chat_for(backend_for(server.url, tmp_path), tmp_path)
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(work())
+        chat.recordings.close()
+        answers = run(server.url, tmp_path, ASKED)
+    assert [a.attempts for a in answers] == [2] + [1] * 7 and all(a.value for a in answers)
+    assert server.sizes == [8, 1] and set(server.answered.values()) == {1}
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
