@@ -319,10 +319,8 @@ class Session:
         results = await self._service.results(batch)
         answers = {one: line for one, line in results.items() if _is_answer(line)}
         self.journal.save(part, answers)
-        self._on_their_way.difference_update(part.ids)
+        self._let_go(part)
         part.done = len(part.ids)
-        self._one_is_back.set()
-        self._one_is_back = asyncio.Event()
         # Answers first: they show that set-up and form work, so that a fault is the request's own.
         for one in sorted(part.ids, key=lambda one: one not in answers):
             if one in answers or batch.status != "cancelled":
@@ -333,9 +331,15 @@ class Session:
     def _give_back(self, part: Part) -> None:
         """Have the requests of a part offered again: it was too large, or a kill came before its batch."""
         self._parts.remove(part)
-        self._on_their_way.difference_update(part.ids)
+        self._let_go(part)
         for one in part.ids:
             self._hand_out(one, AGAIN)
+
+    def _let_go(self, part: Part) -> None:
+        """Note that a part is on its way no more, and wake those that wait for the account's tokens."""
+        self._on_their_way.difference_update(part.ids)
+        self._one_is_back.set()
+        self._one_is_back = asyncio.Event()
 
     def _hand_out(self, custom_id: str, line: dict[str, Any] | None) -> None:
         back = self._waiting.get(custom_id)

@@ -70,7 +70,7 @@ def line(
     t_out: float,
     local_model: str | None = None,
 ) -> Line:
-    """Money and hours of so many calls and tokens: none where texts are authored, no money on this machine."""
+    """Reckon money and hours of so many calls and tokens; what this machine answers costs no money."""
     if llm == "authored":
         return Line(stage, "authored text", 0, 0, 0, 0.0, 0.0, ledger)
     if llm == "local":
