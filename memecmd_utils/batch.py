@@ -1,20 +1,25 @@
 """The Batch API of OpenAI-compatible services: half the price, and up to a day's wait.
 
 Requests are collected until no new one comes, sent as files, and each waits for the batch that holds it.
-`Chat` works with it as with any other backend. What was sent is found again after a kill (`batch_jobs`).
+`Chat` works with it as with any other backend. What was sent, and what came back, is in a journal before
+anything else is done with it, so that a kill at any point loses nothing and makes nothing be paid twice.
 """
 
 import asyncio
 import hashlib
+import json
+import secrets
+import sqlite3
+import tempfile
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from memecmd_utils import storage
-from memecmd_utils.batch_jobs import Result
-from memecmd_utils.batch_service import Service
-from memecmd_utils.batch_session import Limits, Session
+from memecmd_utils.batch_service import URL, Service
 from memecmd_utils.llm_types import (
     EndpointError,
     InDoubt,
@@ -26,19 +31,340 @@ from memecmd_utils.llm_types import (
 from memecmd_utils.llm_wire import EmptyReply, read_reply
 from memecmd_utils.openai_backend import NEUTRAL, Filtered, OpenAIBackend, UnknownForm
 
-MAX_REQUESTS, MAX_BYTES = 50_000, 190_000_000
-"""Of one file. The service takes 200 MB."""
 ROUNDS = 3
 """Batches that a request may go into without a result."""
+ENDED = {"completed", "failed", "expired", "cancelled"}
+TOO_MANY_TOKENS = "token_limit_exceeded"
+AGAIN: dict[str, Any] = {}
+"""In place of a line of results: the request did not get into a batch and has to be offered again."""
+JOURNAL = "journal.sqlite"
+TABLES = ["batches (tag primary key, at, file, batch, ids)", "answers (custom_id primary key, line)"]
 
 
-def plan(requests: int, bytes_each: float, most: int = MAX_REQUESTS, most_bytes: int = MAX_BYTES) -> int:
-    """Number of files that so many requests of so many bytes each make."""
-    return -(-requests // max(1, min(most, int(most_bytes // max(1.0, bytes_each)))))
+@dataclass(frozen=True)
+class Limits:
+    """When a file is closed, and how often batches are looked at."""
+
+    quiet_s: float = 2.0
+    """Seconds without a new request."""
+    poll_s: float = 30.0
+    """Seconds between two looks."""
+    requests: int = 50_000
+    """Most requests of a file."""
+    size: int = 190_000_000
+    """Most bytes of a file. The service takes 200 MB."""
+
+
+def _new_tag() -> str:
+    return secrets.token_hex(8)
+
+
+@dataclass(eq=False)
+class Part:
+    """Requests that go into one batch together."""
+
+    tag: str = field(default_factory=_new_tag)
+    """Under which its batch is found at the service."""
+    at: float = 0.0
+    """Unix time before which no batch was made of it; 0 before it is sent."""
+    file: str = ""
+    """Id of the file at the service; empty before the upload."""
+    batch: str = ""
+    """Id of the batch; empty before it is known that there is one."""
+    ids: list[str] = field(default_factory=list)
+    """Custom ids of its requests."""
+    lines: BinaryIO | None = None
+    """The requests until they are uploaded; a kill takes the file with it."""
+    size: int = 0
+    """Bytes of `lines`."""
+    done: int = 0
+    """Requests that the service has worked off, by its last word."""
+
+
+class Journal:
+    """The batches of one folder that are on their way, and the answers that came back."""
+
+    def __init__(self, folder: Path) -> None:
+        """Hold the folder until `close`. Raises `EndpointError` while another process does."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / JOURNAL
+        self._database = sqlite3.connect(path, timeout=0, check_same_thread=False)
+        try:
+            self._database.execute("pragma locking_mode = exclusive")
+            self._database.execute("begin exclusive")
+            self._database.execute(
+                "create table if not exists batches (tag primary key, at, file, batch, ids)"
+            )
+            self._database.execute("create table if not exists answers (custom_id primary key, line)")
+            self._database.commit()
+        except sqlite3.DatabaseError as error:
+            self._database.close()
+            busy = error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+            raise EndpointError(
+                f"another process works with the batches in {folder}: wait until it has ended, or end it. "
+                "Batches that it has sent go on at the server and are found again"
+                if busy
+                else f"{path} cannot be read ({error}); restore the file, or delete its folder to send anew "
+                "what is not recorded (batches under way would be paid twice)"
+            ) from None
+
+    def parts(self) -> list[Part]:
+        """Return what an earlier process has sent and not seen come back."""
+        rows = self._database.execute("select tag, at, file, batch, ids from batches order by at")
+        return [Part(*row, ids=ids.split()) for *row, ids in rows]
+
+    def note(self, part: Part) -> None:
+        """Write down that a batch is going to be made of a part or, with its id, that there is one."""
+        row = part.tag, part.at, part.file, part.batch, " ".join(part.ids)
+        with self._database:
+            self._database.execute("insert or replace into batches values (?, ?, ?, ?, ?)", row)
+
+    def save(self, part: Part, answers: dict[str, dict[str, Any]]) -> None:
+        """Keep the answers to a part by custom id, all or none; nothing else will come back for it."""
+        rows = [(custom_id, storage.dumps(line)) for custom_id, line in answers.items()]
+        with self._database:
+            self._database.executemany("insert or replace into answers values (?, ?)", rows)
+            self._database.execute("delete from batches where tag = ?", (part.tag,))
+
+    def answer(self, custom_id: str) -> dict[str, Any] | None:
+        """Return the line that answers a request, or None."""
+        rows = self._database.execute("select line from answers where custom_id = ?", (custom_id,))
+        return next((json.loads(line) for (line,) in rows), None)
+
+    def close(self, used_up: Collection[str] = ()) -> None:
+        """Let go of the folder; the answers to `used_up` answer no later request."""
+        with self._database:
+            self._database.executemany("delete from answers where custom_id = ?", [(one,) for one in used_up])
+        self._database.close()
+
+
+def is_free(folder: Path) -> bool:
+    """Whether no process works with the batches in `folder`."""
+    try:
+        if (folder / JOURNAL).is_file():
+            Journal(folder).close()
+    except EndpointError:
+        return False
+    return True
+
+
+class Session:
+    """Work on a folder of batches; it ends with the event loop in which it was made, or with `close`."""
+
+    def __init__(self, folder: Path, service: Service, limits: Limits) -> None:
+        """Go on with what an earlier process has sent. Raises `EndpointError` if the folder is in use."""
+        self.loop = asyncio.get_running_loop()
+        self.journal = Journal(folder)
+        self._folder, self._service, self._limits = folder, service, limits
+        self._most = limits.requests
+        self._waiting: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
+        self._on_their_way: set[str] = set()
+        """Custom ids of requests that are in a file or a batch."""
+        self._times: Counter[str] = Counter()
+        self._taken: set[str] = set()
+        self.cut_short = False
+        """Whether answers were handed out that did not come to their end in a stage."""
+        self._parts: list[Part] = []
+        self._under_way: set[Part] = set()
+        self._one_is_back = asyncio.Event()
+        self._filling: Part | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        for part in self.journal.parts():
+            self._on_their_way.update(part.ids)
+            self._follow(part)
+
+    @property
+    def status(self) -> str:
+        """How far the batches are, in words for the live line."""
+        words = [f"collecting {len(self._filling.ids):,} requests"] if self._filling is not None else []
+        if self._parts:
+            back = sum(part.batch != "" and part not in self._under_way for part in self._parts)
+            done, total = sum(part.done for part in self._parts), sum(len(part.ids) for part in self._parts)
+            words.append(f"{back} of {len(self._parts)} batches back, {done:,} of {total:,} requests done")
+        return ", ".join(words)
+
+    def name(self, digest: str) -> str:
+        """Name a request by what it says and how many times it has been asked since the loop began.
+
+        A process that asks the same again after a kill so comes to the same names.
+        """
+        self._times[digest] += 1
+        return f"{digest}-{self._times[digest]}"
+
+    def offer(self, custom_id: str, body: bytes) -> asyncio.Future[dict[str, Any] | None]:
+        """Send a request, unless its answer is there or on its way; the future gets its line of results.
+
+        It gets None where the batch ended without one, or `AGAIN`. Raises `RequestRejected` where the
+        request is larger than a file may be.
+        """
+        answer = self.journal.answer(custom_id)
+        if answer is None and custom_id not in self._on_their_way:
+            self._collect(custom_id, body)
+        back = self._waiting[custom_id] = self.loop.create_future()
+        back.add_done_callback(lambda _: self._waiting.pop(custom_id, None))
+        if answer is not None:
+            self._hand_out(custom_id, answer)
+        return back
+
+    async def close(self) -> None:
+        """Let go of the folder. After a stage that came to its end the same request means: ask anew."""
+        if self._timer is not None:
+            self._timer.cancel()
+        used_up = () if self.cut_short or self._waiting else self._taken
+        for pending in (*self._tasks, *self._waiting.values()):
+            pending.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.journal.close(used_up)
+
+    def _collect(self, custom_id: str, body: bytes) -> None:
+        head = json.dumps({"custom_id": custom_id, "method": "POST", "url": URL})
+        line = head[:-1].encode() + b', "body": ' + body + b"}\n"
+        if len(line) > self._limits.size:
+            raise RequestRejected(f"{len(line):,} bytes; a file of a batch may have {self._limits.size:,}")
+        if self._filling is not None and self._filling.size + len(line) > self._limits.size:
+            self._send()
+        if self._filling is None:
+            self._filling = Part(lines=tempfile.TemporaryFile(dir=self._folder))  # noqa: SIM115
+        part = self._filling
+        part.lines.write(line)
+        part.size += len(line)
+        part.ids.append(custom_id)
+        self._on_their_way.add(custom_id)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(self._limits.quiet_s, self._send)
+        if len(part.ids) >= self._most:
+            self._send()
+
+    def _send(self) -> None:
+        self._timer.cancel()
+        part, self._filling = self._filling, None
+        self._follow(part)
+
+    def _follow(self, part: Part) -> None:
+        self._parts.append(part)
+        task = asyncio.ensure_future(self._carry(part))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _carry(self, part: Part) -> None:
+        """Take a part from requests to results; whatever ends that badly ends the stage."""
+        try:
+            while True:
+                alone = not self._under_way
+                batch = await self._ended(part)
+                if batch is None:
+                    self._give_back(part)
+                    return
+                if batch.status != "failed":
+                    await self._take_in(part, batch)
+                    return
+                self.journal.save(part, {})
+                code, message = self._service.why_failed(batch)
+                if code != TOO_MANY_TOKENS:
+                    raise EndpointError(
+                        f"the endpoint refused batch {batch.id} ({code}): {message}. Check `model` and "
+                        "`parameters` of the endpoint; `batch: false` asks one by one"
+                    )
+                part.tag, part.at, part.file, part.batch = _new_tag(), 0.0, batch.input_file_id, ""
+                if self._under_way:  # which may take up the account's tokens
+                    await self._one_is_back.wait()
+                elif alone and len(part.ids) > 1:
+                    self._most = min(self._most, -(-len(part.ids) // 2))
+                    self._give_back(part)
+                    return
+                elif alone:
+                    raise EndpointError(
+                        f"the account takes no more tokens in batches at this time: {message}. Run again "
+                        "when its other batches have ended; `batch: false` asks one by one"
+                    )
+        except Exception as error:
+            self._stop(error)
+
+    async def _ended(self, part: Part) -> Any:
+        """Make the batch of a part, unless there is one, and return it when it has ended.
+
+        None where an earlier process was killed before it made the batch.
+        """
+        self._under_way.add(part)
+        try:
+            if part.batch:
+                batch = await self._service.look(part.batch)
+            elif part.at:
+                batch = await self._service.find(part.tag, part.at)
+            else:
+                part.at = time.time()
+                self.journal.note(part)
+                part.file = part.file or await self._service.upload(f"{part.tag}.jsonl", part.lines)
+                part.lines = None
+                batch = await self._service.create(part.file, part.tag, part.at)
+            if batch is None:
+                self.journal.save(part, {})
+                return None
+            if not part.batch:
+                part.batch = batch.id
+                self.journal.note(part)
+            while batch.status not in ENDED:
+                await self._service.sleep(self._limits.poll_s)
+                batch = await self._service.look(part.batch)
+                counts = batch.request_counts
+                part.done = 0 if counts is None else counts.completed + counts.failed
+            return batch
+        finally:
+            self._under_way.discard(part)
+
+    async def _take_in(self, part: Part, batch: Any) -> None:
+        """Save what came back for a part, and hand it out."""
+        results = await self._service.results(batch)
+        answers = {one: line for one, line in results.items() if _is_answer(line)}
+        self.journal.save(part, answers)
+        self._let_go(part)
+        part.done = len(part.ids)
+        # Answers first: they show that set-up and form work, so that a fault is the request's own.
+        for one in sorted(part.ids, key=lambda one: one not in answers):
+            if one in answers or batch.status != "cancelled":
+                self._hand_out(one, results.get(one))
+        if batch.status == "cancelled":
+            raise EndpointError(f"batch {part.batch} was cancelled; run again to submit the rest anew")
+
+    def _give_back(self, part: Part) -> None:
+        """Have the requests of a part offered again: it was too large, or a kill came before its batch."""
+        self._parts.remove(part)
+        self._let_go(part)
+        for one in part.ids:
+            self._hand_out(one, AGAIN)
+
+    def _let_go(self, part: Part) -> None:
+        """Note that a part is on its way no more, and wake those that wait for the account's tokens."""
+        self._on_their_way.difference_update(part.ids)
+        self._one_is_back.set()
+        self._one_is_back = asyncio.Event()
+
+    def _hand_out(self, custom_id: str, line: dict[str, Any] | None) -> None:
+        back = self._waiting.get(custom_id)
+        if back is not None and not back.done():
+            self._taken.add(custom_id)
+            back.set_result(line)
+
+    def _stop(self, error: Exception) -> None:
+        """End every wait, because a person has to look. What is under way is found again."""
+        for back in self._waiting.values():
+            if not back.done():
+                back.set_exception(EndpointError(str(error)) if isinstance(error, EndpointError) else error)
+
+
+def _is_answer(line: dict[str, Any]) -> bool:
+    response = line.get("response") or {}
+    try:
+        read_reply(response.get("body"))
+    except EmptyReply:
+        return False
+    return response.get("status_code") == 200
 
 
 class BatchBackend:
-    """Sends the requests of `inner` in batches, and survives a kill through the files in `folder`."""
+    """Sends the requests of `inner` in batches, and survives a kill through the journal in `folder`."""
 
     in_bulk = True
 
@@ -46,22 +372,17 @@ class BatchBackend:
         self,
         inner: OpenAIBackend,
         folder: Path,
-        quiet_s: float = 2.0,
-        poll_s: float = 30.0,
-        max_requests: int = MAX_REQUESTS,
-        max_bytes: int = MAX_BYTES,
+        limits: Limits = Limits(),
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        """`quiet_s` without a new request close a file; batches are looked at every `poll_s`."""
         self.inner, self.folder = inner, folder
         self.model, self.recordable, self.source = inner.model, inner.recordable, inner.source
         self.repeats, self.dropped = inner.repeats, inner.dropped
-        self._limits, self._sleep = Limits(quiet_s, poll_s, max_requests, max_bytes), sleep
-        self._service = Service(inner, sleep)
+        self._limits, self._service = limits, Service(inner, sleep)
         self._session: Session | None = None
         self._closer: Any = None
-        self._times: Counter[str] = Counter()
-        self._cut_short = False
+        self._works: set[str] = set()
+        """Forms in which a chat completion came back."""
 
     @property
     def status(self) -> str:
@@ -77,12 +398,13 @@ class BatchBackend:
         """
         if request.subject == NEUTRAL:
             return await self.inner.complete(request)
+        session = await self._open()
         try:
-            return await self._complete(request, await self._open())
+            return await self._complete(request, session)
         except (RequestRejected, InDoubt, TransientFault):
             raise
         except BaseException:
-            self._cut_short = True
+            session.cut_short = True
             raise
 
     async def alive(self, within_s: float) -> bool:
@@ -100,84 +422,65 @@ class BatchBackend:
         """Return the session of this event loop; notebooks start one loop per call."""
         if self._session is None or self._session.loop is not asyncio.get_running_loop():
             if self._session is not None:  # its loop was dropped without an end
-                self._session.jobs.close()
+                self._session.journal.close()
                 self._session = None
             self._closer = self._until_loop_ends()
             await anext(self._closer)  # waits for nothing
-        session = self._session
-        await session.ready()
-        return session
+        return self._session
 
     async def _until_loop_ends(self) -> AsyncIterator[None]:
         """Keep a session. `asyncio.run` closes open generators, and so the session."""
-        session = self._session = Session(self.folder, self._service, self._limits, self._sleep)
-        self._times, self._cut_short = Counter(), False
+        session = self._session = Session(self.folder, self._service, self._limits)
         try:
             yield
         finally:
             self._session = None
-            # After a stage that came to its end the same request means: ask anew.
-            await session.close(used_up=not self._cut_short)
+            await session.close()
 
     async def _complete(self, request: Request, session: Session) -> Reply:
-        form, digest, body = self._body(request)
-        custom_id, rounds = self._custom_id(digest), 0
+        digest, custom_id, rounds = "", "", 0
         while True:
-            session.offer(custom_id, self._kind(form), body)
-            body = b""  # images are large, and batches take a day
-            result = await session.result(custom_id)
-            outcome = self._read(result, form, request, session.jobs.works)
+            form = "plain" if request.reply_schema is None else self.inner.form(request)
+            body = storage.dumps(self.inner.body(request)).encode()
+            # The sample is not in the body where the endpoint knows no seed.
+            before, digest = digest, hashlib.sha256(b"%d %s" % (request.sample, body)).hexdigest()[:40]
+            if digest != before:  # else it did not get through under its name
+                custom_id = session.name(digest)
+            back = session.offer(custom_id, body)
+            del body  # images are large, and batches take a day
+            line = await back
+            if line is AGAIN:
+                continue
+            outcome = self._read(line or {}, form, request)
             if isinstance(outcome, Reply):
                 return outcome
-            if isinstance(outcome, UnknownForm):
-                self._step_down(form, request)
-                rounds = 0
-            elif isinstance(outcome, TransientFault) and not outcome.paid:
+            if isinstance(outcome, TransientFault) and not outcome.paid:
                 rounds += 1
+                if rounds == ROUNDS and self._works:
+                    # A fault would make the throttle count a day's wait as silence of the endpoint.
+                    return Reply(text=f"{ROUNDS} batches, the last: {outcome.kind}", finish_reason="failed")
                 if rounds == ROUNDS:
-                    return self._given_up(outcome.kind, session.jobs.works)
-                session.jobs.forget(custom_id)
-            elif isinstance(outcome, EndpointError | InDoubt) and not result.fresh:
-                session.jobs.forget(custom_id)  # whatever it was may have been mended since
-            else:
+                    raise EndpointError(
+                        f"{ROUNDS} batches brought not a single answer; the last fault was {outcome.kind}. "
+                        "Run again to go on, or ask one by one with `batch: false`"
+                    )
+            elif not isinstance(outcome, UnknownForm):  # else `inner` has given the form up meanwhile
                 raise outcome
-            before = digest
-            form, digest, body = self._body(request)
-            if digest != before:
-                custom_id = self._custom_id(digest)
 
-    def _body(self, request: Request) -> tuple[str, str, bytes]:
-        """Return the form of reply that is asked for now, a digest of the request, and its body."""
-        form = "plain" if request.reply_schema is None else self.inner.form(request)
-        body = storage.dumps(self.inner.body(request)).encode()
-        # The sample is not in the body where the endpoint knows no seed.
-        return form, hashlib.sha256(b"%d %s" % (request.sample, body)).hexdigest()[:40], body
-
-    def _custom_id(self, digest: str) -> str:
-        """Name a request by what it says and how many times it has been asked since the loop began.
-
-        A process that asks the same again after a kill so comes to the same names.
-        """
-        self._times[digest] += 1
-        return f"{digest}-{self._times[digest]}"
-
-    def _kind(self, form: str) -> str:
-        return f"{form} {self.inner.endpoint.model}"
-
-    def _read(self, result: Result | None, form: str, request: Request, works: set[str]) -> Reply | Exception:
+    def _read(self, line: dict[str, Any], form: str, request: Request) -> Reply | Exception:
         """Turn a line of results into a reply, or into the fault that it stands for."""
-        line = {} if result is None else result.line
         response = line.get("response") or {}
         status, body = response.get("status_code"), response.get("body")
         if status == 200:
             try:
                 reply = read_reply(body)
             except EmptyReply:
-                if works:
+                if self._works:
                     return TransientFault("unreadable reply", paid=True)
                 return EndpointError(
                     "the batch came back without a single chat completion; `batch: false` asks one by one"
                 )
+            self._works.add(form)
             self.inner.worked(request, form)
             return reply
         if not status:
@@ -185,29 +488,10 @@ class BatchBackend:
             return TransientFault(str((error if isinstance(error, dict) else {}).get("code") or "no result"))
         error = body.get("error") if isinstance(body, dict) else None
         error = error if isinstance(error, dict) else {"message": error or body}
-        if self._kind(form) in works:
+        if form in self._works:
             self.inner.worked(request, form)
-        message = str(error.get("message"))[:300]
-        code = str(error.get("code") or "")
+        message, code = str(error.get("message"))[:300], str(error.get("code") or "")
         fault = self.inner.name_status(status, code, message, error.get("param"), request, form)
         if isinstance(fault, Filtered):
             return Reply(text="", finish_reason="content_filter")
-        if isinstance(fault, UnknownForm) and self._kind(form) in works:
-            return RequestRejected(f"{status}: {message}")
         return fault
-
-    def _step_down(self, form: str, request: Request) -> None:
-        self.inner.step_down(form)
-        if self.inner.form(request) == form:
-            # Its schema is outside the strict subset, so it was sent one rung below the others.
-            self.inner.step_down("schema")
-            self.inner.step_down(form)
-
-    def _given_up(self, kind: str, works: set[str]) -> Reply:
-        # A fault would make the throttle count a day's wait as silence of the endpoint.
-        if works:
-            return Reply(text=f"{ROUNDS} batches, the last: {kind}", finish_reason="failed")
-        raise EndpointError(
-            f"{ROUNDS} batches brought not a single answer; the last fault was {kind}. Run again to go on, "
-            "or ask one by one with `batch: false`"
-        )

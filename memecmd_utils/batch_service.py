@@ -4,14 +4,12 @@ Every call is tried again for as long as a fault may mend; making a batch is loo
 again, so that no fault makes two.
 """
 
-import asyncio
 import json
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
-from memecmd_utils.batch_jobs import Part
 from memecmd_utils.llm_types import EndpointError, Request, TransientFault
 from memecmd_utils.llm_wire import retry_after
 from memecmd_utils.openai_backend import NEUTRAL, OpenAIBackend, name_fault
@@ -28,7 +26,6 @@ TRANSFER_S = 3600.0
 LOOK_AGAIN_S, SETTLED_AFTER_S = 5.0, 120.0
 """A batch made a moment ago may not be in the service's list yet."""
 CLOCK_SKEW_S = 86_400.0
-ENDED = {"completed", "failed", "expired", "cancelled"}
 OURS = {400, 404, 405, 413, 422}
 """Statuses that say that the service does not do what we ask for."""
 NO_BATCHES = "has it a Batch API? `batch: false` asks one by one"
@@ -43,57 +40,49 @@ NO_REQUEST = Request(task="annotation", subject=NEUTRAL, messages=[])
 class Service:
     """The endpoint of `inner`, spoken to about files and batches."""
 
-    def __init__(
-        self, inner: OpenAIBackend, sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
-    ) -> None:
-        self.inner, self._sleep = inner, sleep
+    def __init__(self, inner: OpenAIBackend, sleep: Callable[[float], Awaitable[Any]]) -> None:
+        self.inner, self.sleep = inner, sleep
         self._reached = False
 
-    async def create(self, part: Part) -> str:
-        """Make the batch of a part and return its id; the file goes up first where it has not yet."""
-        if not part.file:
-            part.file = await self._call("uploading a file", lambda client, _: _upload(client, part))
+    async def upload(self, name: str, lines: BinaryIO) -> str:
+        """Send a file of requests, one JSON line each, and return its id."""
 
-        async def make(client: Any, tries: int) -> str:
-            found = None if tries == 1 else await self._look_up(client, part)
-            if found is not None:
-                return found
-            async with asyncio.timeout(self.inner.endpoint.timeout_s):
-                batch = await client.batches.create(
-                    input_file_id=part.file,
-                    endpoint=URL,
-                    completion_window="24h",
-                    metadata={TAG: part.tag},
-                )
-            return batch.id
+        async def upload(client: Any, _: int) -> Any:
+            lines.seek(0)
+            return await client.files.create(file=(name, lines), purpose="batch", timeout=TRANSFER_S)
 
-        return await self._call("making a batch", make)
+        return (await self._call("uploading a file", upload)).id
 
-    async def find(self, part: Part) -> str | None:
-        """Return the id of the batch that a killed process may have made of a part, or None."""
-        return await self._call("listing batches", lambda client, _: self._look_up(client, part))
+    async def create(self, file: str, tag: str, at: float) -> Any:
+        """Make a batch of a file. `at`: Unix time before which none was made with this tag."""
+
+        async def create(client: Any, tries: int) -> Any:
+            # The try before may have made it without our hearing of it.
+            known = await self._look_up(client, tag, at) if tries > 1 else None
+            return known or await client.batches.create(
+                input_file_id=file, endpoint=URL, completion_window="24h", metadata={TAG: tag}
+            )
+
+        return await self._call("making a batch", create)
+
+    async def find(self, tag: str, at: float) -> Any:
+        """Return the batch that a killed process may have made since `at`, or None."""
+        return await self._call("listing batches", lambda client, _: self._look_up(client, tag, at))
 
     async def look(self, batch: str) -> Any:
         """Return the batch as it stands now."""
+        return await self._call(f"looking at batch {batch}", lambda client, _: client.batches.retrieve(batch))
 
-        async def look(client: Any, _: int) -> Any:
-            async with asyncio.timeout(self.inner.endpoint.timeout_s):
-                return await client.batches.retrieve(batch)
-
-        return await self._call(f"looking at batch {batch}", look)
-
-    async def results(self, batch: Any) -> list[bytes]:
-        """Return the lines of an ended batch, answered requests first; the key is nowhere in them."""
-        blot = self.inner.guard.blot
-        lines: list[bytes] = []
-        for file in (batch.output_file_id, batch.error_file_id):
+    async def results(self, batch: Any) -> dict[str, dict[str, Any]]:
+        """Return the lines of an ended batch by custom id; the key is nowhere in them."""
+        results: dict[str, dict[str, Any]] = {}
+        for file in (batch.error_file_id, batch.output_file_id):
             if file:
                 what = f"fetching the results of batch {batch.id}"
-                some = await self._call(what, lambda client, _, file=file: _lines(client, file))
-                lines += [blot(line.decode(errors="replace")).encode() for line in some]
-        return lines
+                results |= await self._call(what, lambda client, _, file=file: self._lines(client, file))
+        return results
 
-    async def why_failed(self, batch: Any) -> tuple[str, str]:
+    def why_failed(self, batch: Any) -> tuple[str, str]:
         """Return code and message of the first error of a failed batch."""
         errors = (batch.errors.data if batch.errors is not None else None) or []
         if not errors:
@@ -101,15 +90,23 @@ class Service:
         line = f" (line {errors[0].line})" if errors[0].line else ""
         return str(errors[0].code or ""), self.inner.plain(errors[0].message) + line
 
-    async def _look_up(self, client: Any, part: Part) -> str | None:
-        young = time.time() - part.at < SETTLED_AFTER_S
+    async def _lines(self, client: Any, file: str) -> dict[str, dict[str, Any]]:
+        """Return the lines of a file by custom id; `ValueError` where it did not arrive whole."""
+        content = (await client.files.content(file, timeout=TRANSFER_S)).content.decode(errors="replace")
+        lines = [json.loads(raw) for raw in self.inner.guard.blot(content).split("\n") if raw.strip()]
+        if not all(isinstance(line, dict) for line in lines):
+            raise ValueError("not lines of results")
+        return {str(line.get("custom_id")): line for line in lines}
+
+    async def _look_up(self, client: Any, tag: str, at: float) -> Any:
+        young = time.time() - at < SETTLED_AFTER_S
         for wait_s in (0.0, LOOK_AGAIN_S) if young else (0.0,):
             if wait_s:
-                await self._sleep(wait_s)
+                await self.sleep(wait_s)
             async for batch in client.batches.list(limit=100):
-                if (batch.metadata or {}).get(TAG) == part.tag:
-                    return batch.id
-                if batch.created_at < part.at - CLOCK_SKEW_S:
+                if (batch.metadata or {}).get(TAG) == tag:
+                    return batch
+                if batch.created_at < at - CLOCK_SKEW_S:
                     break
         return None
 
@@ -143,30 +140,12 @@ class Service:
                 )
             back_off = min(LONGEST_WAIT_S, 2.0 ** (tries - 1))
             wait = back_off if fault.wait_s is None else fault.wait_s
-            await self._sleep(wait * random.uniform(1.0, 1.25))
+            await self.sleep(wait * random.uniform(1.0, 1.25))
 
     def _name(self, what: str, status: int, code: str, message: str, wait_s: float | None) -> Exception:
+        refusal = EndpointError(f"the endpoint refused {what} ({status}): {message}")
         if status in OURS:
             hint = STRANGE_BATCH if what.startswith(("looking", "fetching")) else NO_BATCHES
-            return EndpointError(f"the endpoint refused {what} ({status}): {message}; {hint}")
-        fault = self.inner.name_status(status, code, message, None, NO_REQUEST, "plain", wait_s)
-        known = isinstance(fault, TransientFault | EndpointError)
-        return fault if known else EndpointError(f"the endpoint refused {what} ({status}): {message}")
-
-
-async def _upload(client: Any, part: Part) -> str:
-    with part.path.open("rb") as handle:
-        file = await client.files.create(
-            file=(f"{part.tag}.jsonl", handle), purpose="batch", timeout=TRANSFER_S
-        )
-    return file.id
-
-
-async def _lines(client: Any, file: str) -> list[bytes]:
-    """Return the lines of a file; `ValueError` where it did not arrive whole."""
-    content = await client.files.content(file, timeout=TRANSFER_S)
-    lines = [line for line in content.content.split(b"\n") if line.strip()]
-    for line in lines:
-        if not isinstance(json.loads(line), dict):
-            raise ValueError("not a line of results")
-    return lines
+            return EndpointError(f"{refusal}; {hint}")
+        fault = self.inner.name_status(status, code, message, "", NO_REQUEST, "plain", wait_s)
+        return fault if isinstance(fault, TransientFault | EndpointError) else refusal

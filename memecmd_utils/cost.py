@@ -1,4 +1,7 @@
-"""What a profile will ask for, before it runs: calls, tokens, money, hours. No call is made."""
+"""What a profile will ask for, before it runs: calls, tokens, money, hours. No call is made.
+
+`estimate` is that of the chats, `template_cost` that of the template memes; both make their rows by `line`.
+"""
 
 from dataclasses import dataclass
 
@@ -56,7 +59,7 @@ def tokens_per_image(endpoint: Endpoint) -> int:
     return UNSAID_TOKENS_PER_IMAGE if said is None else said
 
 
-def _line(
+def line(
     stage: str,
     ledger: tuple[str, str],
     profile: Profile,
@@ -67,6 +70,7 @@ def _line(
     t_out: float,
     local_model: str | None = None,
 ) -> Line:
+    """Reckon money and hours of so many calls and tokens; what this machine answers costs no money."""
     if llm == "authored":
         return Line(stage, "authored text", 0, 0, 0, 0.0, 0.0, ledger)
     if llm == "local":
@@ -103,18 +107,8 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     sees = annotator.vision and profile.llm == "openai"
     asked = annotation_request(meme, 0, (lambda meme: "") if sees else None, profile.flag_unsafe)
     t_in = n_memes * (_characters(asked) * per_char + pictures_of(asked) * tokens_per_image(annotator))
-    lines.append(
-        _line(
-            "02 annotation",
-            ("annotation", "annotation"),
-            profile,
-            profile.llm,
-            annotator,
-            n_memes,
-            t_in,
-            n_memes * REPLY_TOKENS["annotation"],
-        )
-    )
+    ledger, t_out = ("annotation", "annotation"), n_memes * REPLY_TOKENS["annotation"]
+    lines = [line("02 annotation", ledger, profile, profile.llm, annotator, n_memes, t_in, t_out)]
     details = prompting.render(
         "scenario_details",
         pair=pair,
@@ -122,38 +116,18 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
         fence=prompting.fence,
         **cold_start._dimensions(pair),
     )
-    t_in = 2 * n_role * len(details) * per_char
-    lines.append(
-        _line(
-            "03 scenarios",
-            ("scenario", "scenario"),
-            profile,
-            profile.llm,
-            generator,
-            2 * n_role,
-            t_in,
-            2 * n_role * REPLY_TOKENS["scenario"],
-        )
-    )
+    calls, ledger = 2 * n_role, ("scenario", "scenario")
+    t_in, t_out = calls * len(details) * per_char, calls * REPLY_TOKENS["scenario"]
+    lines.append(line("03 scenarios", ledger, profile, profile.llm, generator, calls, t_in, t_out))
     for task, build in (
         ("utterance", dialogue_generation.utterance_request),
         ("summary", dialogue_generation.summary_request),
     ):
         turns = range(1 if task == "utterance" else 2, profile.n_turns + 1)
         characters = sum(_characters(build(start, [TYPICAL_UTTERANCE] * (t - 1), profile)) for t in turns)
-        calls = n_dialogues * len(turns)
-        lines.append(
-            _line(
-                f"03 {task}",
-                ("dialogue_generation", task),
-                profile,
-                profile.llm,
-                generator,
-                calls,
-                n_dialogues * characters * per_char,
-                calls * REPLY_TOKENS[task],
-            )
-        )
+        calls, ledger = n_dialogues * len(turns), ("dialogue_generation", task)
+        t_in, t_out = n_dialogues * characters * per_char, calls * REPLY_TOKENS[task]
+        lines.append(line(f"03 {task}", ledger, profile, profile.llm, generator, calls, t_in, t_out))
     lines += _embedding_lines(profile, n_memes, n_dialogues, n_role)
     lines += _judge_lines(profile, n_dialogues, n_memes, start, meme, per_char)
     if profile.other_summaries:
@@ -162,7 +136,7 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
         t_in = summarised * characters * per_char
         ledger = ("studies", "summary")
         t_out = calls * REPLY_TOKENS["summary"]
-        lines.append(_line("05b summary", ledger, profile, "local", generator, calls, t_in, t_out))
+        lines.append(line("05b summary", ledger, profile, "local", generator, calls, t_in, t_out))
     return pd.DataFrame(lines)
 
 
@@ -185,8 +159,7 @@ def beside(table: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
         table["real_out"] = [s.tokens_out for s in spent]
         table["real_usd"] = [s.usd + s.unsure_usd for s in spent]
     table = table.drop(columns="ledger")
-    numbers = table.columns[2:]
-    total = {"stage": "total", "model": ""} | table[numbers].sum().to_dict()
+    total = {"stage": "total", "model": ""} | table[table.columns[2:]].sum().to_dict()
     return pd.concat([table, pd.DataFrame([total])], ignore_index=True)
 
 
@@ -261,7 +234,7 @@ def _judge_lines(
             # Four of five questions share all but their last line with the first: the server's cache has it.
             t_in = calls * per_char * characters * (0.3 if judge.llm == "local" else 1.0)
             local = judge.local_model
-            lines.append(_line(name, ledger, profile, judge.llm, endpoint, calls, t_in, calls, local))
+            lines.append(line(name, ledger, profile, judge.llm, endpoint, calls, t_in, calls, local))
             continue
         placed = Placement(
             dialogue_id="estimate", turn=2, speaker="B", strategy="greedy", meme_id="m", rank=1, score=0,
@@ -283,7 +256,7 @@ def _judge_lines(
             each = memes_sent if profile.judge_unit == "meme" else memes_sent * sum(spans) / profile.n_turns
             t_out += each * 60
         local = judge.local_model
-        lines.append(_line(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out, local))
+        lines.append(line(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out, local))
     return lines
 
 

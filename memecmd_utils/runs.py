@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from memecmd_utils import example_corpus, paths, profiles, schemas, storage
-from memecmd_utils.batch import BatchBackend
-from memecmd_utils.batch_jobs import is_free
+from memecmd_utils.batch import BatchBackend, is_free
 from memecmd_utils.budget import BATCH_DISCOUNT, Budget
 from memecmd_utils.embedding import Embedder, RecordedEmbedder, embedder_of
 from memecmd_utils.endpoint_embedder import TASK, EndpointEmbedder

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from memecmd_utils import cost
-from memecmd_utils.budget import BATCH_DISCOUNT
+from memecmd_utils.ledger import Ledger
 from memecmd_utils.llm import Image
 from memecmd_utils.profiles import Profile
-from memecmd_utils.template_annotation import Passes, reading_request, sample_of
+from memecmd_utils.template_annotation import STAGE, Passes, reading_request, sample_of
 from memecmd_utils.template_prompts import PromptSpec
 from memecmd_utils.template_replies import ThreeStepReply
 from memecmd_utils.template_schemas import TemplateInfo, TemplateMeme
@@ -33,7 +33,7 @@ def estimate(
     endpoint = profile.endpoints.annotator or profile.endpoints.generator
     asked = len(sample_of(memes, settings.sample, profile.seed))
     shown = Image(image_id="estimate", load=lambda: "") if pictures else None
-    rows = []
+    rows, ledger = [], (STAGE, "annotation")
     for spec in Passes.of(settings).prompts:
         some = sample_of(memes, LOOKED_AT, profile.seed)
         requests = [
@@ -43,38 +43,12 @@ def estimate(
         characters = sum(len(message.text) for message in said)
         images = sum(len(message.images) for message in said)
         each = characters * TOKENS_PER_CHARACTER + images * cost.tokens_per_image(endpoint)
-        t_in = asked * each / max(1, len(some))
-        rows.append(_row(profile, spec, asked * spec.calls, round(t_in), asked * _reply_tokens(spec)))
-    table = pd.DataFrame(rows)
-    total = {"stage": "total", "model": ""} | table.iloc[:, 2:].sum().to_dict()
-    return pd.concat([table, pd.DataFrame([total])], ignore_index=True)
+        t_in, t_out = round(asked * each / max(1, len(some))), asked * _reply_tokens(spec)
+        stage, calls = f"07 {spec.name}", asked * spec.calls
+        rows.append(cost.line(stage, ledger, profile, profile.llm, endpoint, calls, t_in, t_out))
+    return cost.beside(pd.DataFrame(rows), Ledger())
 
 
 def _reply_tokens(spec: PromptSpec) -> int:
     compared = len(spec.devices) if issubclass(spec.schema, ThreeStepReply) else 0
     return REPLY_TOKENS[spec.kind] + TOKENS_PER_COMPARISON * compared
-
-
-def _row(profile: Profile, spec: PromptSpec, calls: int, t_in: int, t_out: int) -> dict[str, object]:
-    endpoint = profile.endpoints.annotator or profile.endpoints.generator
-    usd, seconds = 0.0, 0.0
-    if profile.llm == "authored":
-        model, calls, t_in, t_out = "nobody", 0, 0, 0
-    elif profile.llm == "local":
-        model = profile.local_model
-        seconds = t_in / cost.LOCAL_TOKENS_IN_PER_S + t_out / cost.LOCAL_TOKENS_OUT_PER_S
-    else:
-        model = (endpoint.model or "(no model named)") + (" (batch)" if profile.batch else "")
-        usd_in, usd_out = endpoint.usd_per_million_in or 0.0, endpoint.usd_per_million_out or 0.0
-        usd = (t_in * usd_in + t_out * usd_out) / 1e6 * (BATCH_DISCOUNT if profile.batch else 1.0)
-        each = cost.REMOTE_SECONDS_PER_CALL / profile.concurrency
-        seconds = cost.BATCH_WINDOW_S if profile.batch and calls else calls * each
-    return {
-        "stage": f"07 {spec.name}",
-        "model": model,
-        "calls": calls,
-        "tokens_in": t_in,
-        "tokens_out": t_out,
-        "usd": usd,
-        "hours": seconds / 3600,
-    }

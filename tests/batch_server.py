@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pydantic import BaseModel, SecretStr
 from tiny_server import chat_reply, error
 
 from memecmd_utils import llm, replies
-from memecmd_utils.batch import BatchBackend
+from memecmd_utils.batch import BatchBackend, Limits
 from memecmd_utils.llm import Chat, Message, Reply, Request, Sampling
 from memecmd_utils.llm_types import InDoubt
 from memecmd_utils.openai_backend import OpenAIBackend
@@ -30,20 +31,23 @@ KEY = "sk-very-secret-0123456789"
 Body = dict[str, Any]
 
 
+@dataclass
 class Fault:
     """An answer that is no answer: a status, a broken connection, or a broken one *after* the work."""
 
-    def __init__(
-        self, status: int = 500, reset: bool = False, after: bool = False, message: str = "x"
-    ) -> None:
-        self.status, self.reset, self.after, self.message = status, reset, after, message
+    status: int = 500
+    reset: bool = False
+    after: bool = False
+    message: str = "x"
 
 
+@dataclass
 class Outcome:
     """What becomes of one request of a batch: a status and a body, or a code without any (`expired`)."""
 
-    def __init__(self, body: Any = None, status: int = 200, code: str = "") -> None:
-        self.body, self.status, self.code = body, status, code
+    body: Any = None
+    status: int = 200
+    code: str = ""
 
 
 class BatchServer:
@@ -71,8 +75,6 @@ class BatchServer:
         self.calls: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
         """How many times a custom id was given a completion."""
-        self.bodies: dict[str, Body] = {}
-        self.open_at_most = 0
         self._lock = threading.RLock()
         outer = self
 
@@ -117,12 +119,6 @@ class BatchServer:
 
     def _serve(self, handler: BaseHTTPRequestHandler, method: str) -> None:
         data = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
-        if handler.headers.get("Transfer-Encoding") == "chunked":
-            data = b""
-            while size := int(handler.rfile.readline(), 16):
-                data += handler.rfile.read(size)
-                handler.rfile.readline()
-            handler.rfile.readline()
         url = urlsplit(handler.path)
         path = url.path.removeprefix("/v1").strip("/").split("/")
         call = " ".join([method, "/" + "/".join("ID" if n == 1 else part for n, part in enumerate(path))])
@@ -215,7 +211,6 @@ class BatchServer:
         if self.token_cap is not None and enqueued + len(ids) > self.token_cap:
             batch["_end"] = ("token_limit_exceeded", "Enqueued token limit reached")
         self.batches[batch["id"]] = batch
-        self.open_at_most = max(self.open_at_most, len(running) + 1)
         return self._shown(batch)
 
     @staticmethod
@@ -256,7 +251,6 @@ class BatchServer:
                 result["response"] = {"status_code": outcome.status, "request_id": "q", "body": outcome.body}
             if not outcome.code and outcome.status == 200:
                 self.answered[custom_id] += 1
-                self.bodies[custom_id] = line["body"]
             (good if outcome.status == 200 and not outcome.code else bad).append(result)
         random.Random(1).shuffle(good)
         for key, results in (("output_file_id", good), ("error_file_id", bad)):
@@ -303,8 +297,8 @@ async def no_wait(seconds: float) -> None:
 
 def backend_for(url: str, folder: Path, **options: Any) -> BatchBackend:
     endpoint = Endpoint(base_url=url, model="tiny", **options.pop("endpoint", {}))
-    options = {"quiet_s": 0.05, "poll_s": 0.01, "sleep": no_wait, **options}
-    return BatchBackend(OpenAIBackend(endpoint, key=SecretStr(KEY)), folder / "jobs", **options)
+    limits = Limits(**{"quiet_s": 0.05, "poll_s": 0.01, **options})
+    return BatchBackend(OpenAIBackend(endpoint, key=SecretStr(KEY)), folder / "jobs", limits, no_wait)
 
 
 def chat_for(backend: BatchBackend, folder: Path, **options: Any) -> Chat:

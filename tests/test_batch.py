@@ -1,3 +1,4 @@
+import asyncio
 import os
 import signal
 import subprocess
@@ -26,10 +27,11 @@ from pydantic import RootModel
 from tiny_server import error
 
 from memecmd_utils import batch, llm, replies
-from memecmd_utils.batch_jobs import Jobs
 from memecmd_utils.budget import Budget
 from memecmd_utils.llm import BudgetReached, EndpointError, Image, Message
 from memecmd_utils.llm_types import RequestRejected, TransientFault
+
+ASKED = [request(n) for n in range(8)]
 
 # --- the whole way ----------------------------------------------------------------------------------
 
@@ -51,7 +53,7 @@ def test_answers_come_back_to_their_questions(tmp_path: Path) -> None:
     assert body["messages"][0]["content"][1]["image_url"]["url"] == "data:image/png;base64,QUJD"
     assert body["response_format"]["json_schema"]["name"] == "Mood" and body["model"] == "tiny"
     assert len(loads) == 30, "each image is read once"
-    assert not list((tmp_path / "jobs" / "inputs").iterdir()), "files that are back take no room"
+    assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["journal.sqlite"]
     assert backend.in_bulk and backend.status == "" and llm.run(backend.alive(1.0))
 
 
@@ -75,44 +77,27 @@ def test_one_backend_serves_several_loops(tmp_path: Path) -> None:
     assert server.sizes == [1, 1, 1]
 
 
-def test_files_are_split_by_count(tmp_path: Path) -> None:
-    with BatchServer(mood).running() as server:
-        answers = run(server.url, tmp_path, [request(n) for n in range(10)], max_requests=4)
-    assert [a.value for a in answers] == [f"{n}号" for n in range(10)]
-    assert sorted(server.sizes) == [2, 4, 4] and server.open_at_most > 1
-
-
-def test_files_are_split_by_bytes_as_sent(tmp_path: Path) -> None:
-    asked = [request(n, messages=[Message(role="user", text=f"{n}" + "长" * 1000)]) for n in range(8)]
-    with BatchServer(mood).running() as server:
-        run(server.url, tmp_path / "one", asked[:1])
-        size = len(server.files["file-0"])
-        assert 3000 < size < 4000, "UTF-8, not escapes"
-        answers = run(server.url, tmp_path / "two", asked[1:], max_bytes=3 * size + 10)
-    assert [a.value for a in answers] == [f"{n}号" for n in range(1, 8)]
-    assert sorted(server.sizes[1:]) == [1, 3, 3]
-    assert all(len(server.files[f"file-{n}"]) <= 3 * size + 10 for n in range(1, 4))
-
-
-def test_a_request_larger_than_a_file_is_rejected_alone(tmp_path: Path) -> None:
-    with BatchServer(mood).running() as server:
-        large = request(2, messages=[Message(role="user", text="2" * 5000)])
-        small, big = run(server.url, tmp_path, [request(1), large], max_bytes=4000)
-    assert small.value == "1号" and big.outcome == "rejected" and "4,000" in big.reason
-
-
-def test_plan_counts_files() -> None:
-    assert [batch.plan(n, 1000) for n in (0, 1, 50_000, 50_001)] == [0, 1, 1, 2]
-    assert batch.plan(6023, 700_000) == 23 and batch.plan(3, 10**9) == 3
-
-
-def test_the_status_says_how_far(tmp_path: Path) -> None:
-    seen = set()
+def test_files_are_split_by_count_and_the_status_says_how_far(tmp_path: Path) -> None:
+    seen = []
     with BatchServer(mood, polls=4).running() as server:
-        backend = backend_for(server.url, tmp_path)
-        server.on_call = lambda call: seen.add(backend.status)
-        ask_all(chat_for(backend, tmp_path), [request(n) for n in range(5)])
-    assert "0 of 1 batches back, 3 of 5 requests done" in seen
+        backend = backend_for(server.url, tmp_path, requests=4, quiet_s=0.5)
+        server.on_call = lambda call: seen.append(backend.status)
+        answers = ask_all(chat_for(backend, tmp_path), [request(n) for n in range(10)])
+    assert [a.value for a in answers] == [f"{n}号" for n in range(10)]
+    assert sorted(server.sizes) == [2, 4, 4]
+    assert seen[0] == "collecting 2 requests, 0 of 2 batches back, 0 of 8 requests done"
+    assert seen[-1].endswith("of 10 requests done")
+
+
+def test_files_are_split_by_bytes_and_a_request_larger_than_one_is_rejected_alone(tmp_path: Path) -> None:
+    asked = [request(n, messages=[Message(role="user", text=f"{n}" + "长" * 1000)]) for n in range(8)]
+    large = request(9, messages=[Message(role="user", text="9" * 12_000)])
+    with BatchServer(mood).running() as server:
+        *answers, rejected = run(server.url, tmp_path, [*asked, large], size=11_000)
+    assert [a.value for a in answers] == [f"{n}号" for n in range(8)]
+    assert rejected.outcome == "rejected" and "11,000" in rejected.reason
+    assert sorted(server.sizes) == [2, 3, 3], "3,000 bytes each: UTF-8, not escapes"
+    assert all(len(file) <= 11_000 for name, file in server.files.items() if name.startswith("file-"))
 
 
 # --- replies that are none ----------------------------------------------------------------------------
@@ -263,6 +248,79 @@ def test_where_a_form_works_a_refusal_is_the_requests_own(tmp_path: Path) -> Non
         assert good.text and isinstance(bad, RequestRejected) and server.sizes == [3]
 
 
+# --- batches that end badly ---------------------------------------------------------------------------
+
+
+def test_what_expires_three_times_has_failed(tmp_path: Path) -> None:
+    with BatchServer(mood, end=lambda *_: "expired").running() as server:
+        answers = run(server.url, tmp_path, ASKED)
+        assert server.sizes == [8, 4, 2] and [a.outcome for a in answers].count("accepted") == 7
+        (failed,) = [a for a in answers if a.value is None]
+        assert failed.outcome == "failed" and "batch_expired" in failed.reason
+        server.end = lambda *_: "completed"
+        answers = run(server.url, tmp_path, ASKED)
+    assert all(a.value for a in answers) and server.sizes == [8, 4, 2, 1]
+
+
+def test_without_any_answer_in_three_batches_the_run_ends(tmp_path: Path) -> None:
+    with BatchServer(lambda body: Outcome(code="batch_expired")).running() as server:
+        faults = completed(server.url, tmp_path, *ASKED)
+    assert server.sizes == [8, 8, 8]
+    assert all(isinstance(fault, EndpointError) and "not a single answer" in str(fault) for fault in faults)
+
+
+def test_a_cancelled_batch_keeps_what_it_has(tmp_path: Path) -> None:
+    with BatchServer(mood, end=lambda number, _: "completed" if number else "cancelled").running() as server:
+        with pytest.raises(EndpointError, match="batch_0 was cancelled; run again"):
+            run(server.url, tmp_path, ASKED)
+        answers = run(server.url, tmp_path, ASKED)
+    assert [a.value for a in answers] == [f"{n}号" for n in range(8)]
+    assert [a.replayed for a in answers] == [True] * 4 + [False] * 4
+    assert server.sizes == [8, 4] and set(server.answered.values()) == {1}
+
+
+def test_a_refused_file_ends_the_run_with_the_servers_words(tmp_path: Path) -> None:
+    refused = ("model_not_found", "The model `tiny` has no batches")
+    with BatchServer(mood, end=lambda number, _: "completed" if number else refused).running() as server:
+        with pytest.raises(EndpointError, match=r"model_not_found.*has no batches \(line 1\).*`model`"):
+            run(server.url, tmp_path, ASKED)
+        assert all(a.value for a in run(server.url, tmp_path, ASKED))
+
+
+def test_at_the_token_cap_a_file_waits_for_another(tmp_path: Path) -> None:
+    with BatchServer(mood, token_cap=4, polls=3).running() as server:
+        answers = run(server.url, tmp_path, ASKED, requests=4)
+    assert [a.value for a in answers] == [f"{n}号" for n in range(8)]
+    assert set(server.sizes) == {4} and set(server.answered.values()) == {1}
+    assert server.calls["POST /files"] == 2, "what was uploaded stays there"
+
+
+@pytest.mark.parametrize("cap", [1, 3])
+def test_a_file_above_the_token_cap_is_halved(tmp_path: Path, cap: int) -> None:
+    with BatchServer(mood, token_cap=cap).running() as server:
+        answers = run(server.url, tmp_path, ASKED)
+    assert [a.value for a in answers] == [f"{n}号" for n in range(8)]
+    assert set(server.answered.values()) == {1} and len(server.answered) == 8
+
+
+def test_one_request_above_the_token_cap_ends_the_run(tmp_path: Path) -> None:
+    with (
+        BatchServer(mood, token_cap=0).running() as server,
+        pytest.raises(EndpointError, match="takes no more tokens"),
+    ):
+        run(server.url, tmp_path, ASKED)
+
+
+def test_a_full_disk_ends_the_run_and_hangs_nothing(tmp_path: Path, monkeypatch) -> None:
+    def note(self, part) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(batch.Journal, "note", note)
+    with BatchServer(mood).running() as server, pytest.raises(OSError, match="No space left"):
+        run(server.url, tmp_path, ASKED)
+    assert server.calls.total() == 0
+
+
 # --- money and secrets --------------------------------------------------------------------------------------
 
 
@@ -314,7 +372,7 @@ def test_the_key_is_nowhere(tmp_path: Path) -> None:
     assert "OPENAI_API_KEY" in texts[2] and "Batch API" in texts[3]
     assert not [fault for fault in faults if from_sdk(fault)], "its headers hold the key"
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) > 4 and not any(KEY.encode() in path.read_bytes() for path in files)
+    assert len(files) == 4 and not any(KEY.encode() in path.read_bytes() for path in files)
 
 
 # --- kills --------------------------------------------------------------------------------------------------
@@ -323,72 +381,55 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from batch_server import request, run
-from memecmd_utils import batch_jobs, batch_service
+from memecmd_utils import batch, batch_service
 
-url, folder, where, when = sys.argv[1:]
+def fatal(owner, name, nth=1):
+    "Makes a method end the process at its nth call, before or after its work."
+    work, calls = getattr(owner, name), []
+    def call(*args):
+        calls.append(name)
+        if when == "before" and len(calls) == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = work(*args)
+        if when == "after" and len(calls) == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    setattr(owner, name, call)
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-note, upload, look = batch_jobs.Jobs._note, batch_service._upload, batch_service.Service.look
-looks = []
-
-def dying_note(self, event, *args, **more):
-    if (event, when) == (where, "before"):
-        die()
-    note(self, event, *args, **more)
-    if (event, when) == (where, "after"):
-        die()
-
-async def dying_upload(*args):
-    file = await upload(*args)
-    if where == "upload":
-        die()
-    return file
-
-async def dying_look(self, batch):
-    looks.append(batch)
-    if where == "look" and len(looks) == 2:
-        die()
-    return await look(self, batch)
-
-batch_jobs.Jobs._note, batch_service._upload = dying_note, dying_upload
-batch_service.Service.look = dying_look
+url, folder, when, where, nth = sys.argv[1:]
+fatal(batch.Journal if where in ("note", "save") else batch_service.Service, where, int(nth))
 run(url, Path(folder), [request(n) for n in range(6)])
 """
 
 
-def child(url: str, folder: Path, where: str, when: str) -> int:
+def child(url: str, folder: Path, point: str) -> int:
     here = Path(__file__).parent
-    command = [sys.executable, "-c", CHILD, url, str(folder), where, when]
+    command = [sys.executable, "-c", CHILD, url, str(folder), *point.split()]
     environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
     return subprocess.run(command, cwd=here, env=environment).returncode
 
 
-POINTS = ["before intent", "after intent", "after upload", "before created", "after created", "at look",
-          "before saved", "after saved"]  # fmt: skip
+POINTS = ["before note 1", "after note 1", "before create 1", "before note 2", "after note 2",
+          "before look 2", "before save 1", "after save 1"]  # fmt: skip
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_anywhere_pays_nothing_twice(tmp_path: Path, point: str) -> None:
-    when, where = point.split()
     with BatchServer(mood).running() as server:
-        assert child(server.url, tmp_path, where, when) == -signal.SIGKILL
-        uploads, batches = server.calls["POST /files"], len(server.batches)
-        calls = server.calls.total()
+        assert child(server.url, tmp_path, point) == -signal.SIGKILL
+        batches, calls = len(server.batches), server.calls.total()
         answers = run(server.url, tmp_path, [request(n) for n in range(6)])
+    assert batches == (point not in POINTS[:3])
     assert [a.value for a in answers] == [f"{n}号" for n in range(6)]
     assert len(server.batches) == 1 and set(server.answered.values()) == {1}
-    if batches:
-        assert server.calls["POST /files"] == uploads
-    if where == "saved":
+    if point == "after save 1":
         assert server.calls.total() == calls, "what is saved needs no call"
 
 
 def test_two_kills_and_a_smaller_third_run(tmp_path: Path) -> None:
     with BatchServer(mood).running() as server:
-        child(server.url, tmp_path, "created", "before")
-        child(server.url, tmp_path, "look", "at")
+        child(server.url, tmp_path, "before note 2")
+        child(server.url, tmp_path, "before look 1")
         answers = run(server.url, tmp_path, [request(n) for n in range(2)])
         assert [a.value for a in answers] == ["0号", "1号"]
         answers = run(server.url, tmp_path, [request(n) for n in range(8)])
@@ -396,11 +437,45 @@ def test_two_kills_and_a_smaller_third_run(tmp_path: Path) -> None:
     assert server.sizes == [6, 2] and set(server.answered.values()) == {1}
 
 
-def test_a_second_process_is_told(tmp_path: Path) -> None:
-    jobs = Jobs(tmp_path / "jobs")
+def test_a_stop_between_two_attempts_goes_on_with_the_second(tmp_path: Path) -> None:
+    def answer(body: dict) -> str:
+        return mood(body) if number_of(body) or len(server.sizes) > 1 else "不是"
+
+    def stop(call: str) -> None:
+        if call == "GET /batches/ID" and len(server.batches) == 2 and "loop" in box:
+            box["loop"].call_soon_threadsafe(box.pop("task").cancel)
+            del box["loop"]
+
+    async def work() -> None:
+        box["loop"], box["task"] = asyncio.get_running_loop(), asyncio.current_task()
+        await chat.side_by_side(chat.ask(r, parse) for r in ASKED)
+
+    box: dict = {}
+    with BatchServer(answer, polls=3, on_call=stop).running() as server:
+        chat = chat_for(backend_for(server.url, tmp_path), tmp_path)
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(work())
+        chat.recordings.close()
+        answers = run(server.url, tmp_path, ASKED)
+    assert [a.attempts for a in answers] == [2] + [1] * 7 and all(a.value for a in answers)
+    assert server.sizes == [8, 1] and set(server.answered.values()) == {1}
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    assert batch.is_free(tmp_path / "jobs") and not (tmp_path / "jobs").exists()
+    journal = batch.Journal(tmp_path / "jobs")
     with BatchServer(mood).running() as server:
         (fault,) = completed(server.url, tmp_path, request())
         assert isinstance(fault, EndpointError) and "another process" in str(fault)
-        jobs.close()
+        assert not batch.is_free(tmp_path / "jobs")
+        journal.close()
+        assert batch.is_free(tmp_path / "jobs"), "a look leaves no lock behind"
         (reply,) = completed(server.url, tmp_path, request())
     assert reply.text
+
+
+def test_a_damaged_journal_says_what_is_at_stake(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / batch.JOURNAL).write_text("not a database" * 100)
+    (fault,) = completed("http://127.0.0.1:9/v1", tmp_path, request())
+    assert isinstance(fault, EndpointError) and "paid twice" in str(fault)

@@ -1,11 +1,11 @@
 import asyncio
+import io
 from pathlib import Path
 
 import pytest
 from batch_server import KEY, BatchServer, Fault, completed, mood, request, run
 from pydantic import SecretStr
 
-from memecmd_utils.batch_jobs import Part
 from memecmd_utils.batch_service import TRIES, TRIES_AT_FIRST, Service
 from memecmd_utils.llm import EndpointError
 from memecmd_utils.openai_backend import OpenAIBackend
@@ -69,15 +69,14 @@ def test_an_endpoint_that_never_answers_is_given_up_soon(tmp_path: Path) -> None
 def test_one_that_has_answered_is_waited_for(tmp_path: Path) -> None:
     waits = Waits()
     with BatchServer(mood).running() as server:
-        part = Part("tag", tmp_path / "x.jsonl")
-        part.path.write_bytes(b"")
 
         async def work() -> None:
             asked = service(server.url, waits)
-            batch = await asked.create(part)
-            assert (await asked.look(batch)).id == "batch_0"
+            file = await asked.upload("x.jsonl", io.BytesIO())
+            batch = await asked.create(file, "tag", 2e9)
+            assert (await asked.look(batch.id)).id == "batch_0"
             server.faults["GET /batches/ID"] = [Fault(502) for _ in range(TRIES)]
-            await asked.look(batch)
+            await asked.look(batch.id)
 
         with pytest.raises(EndpointError, match=rf"failed {TRIES} times.*status 502.*run again"):
             asyncio.run(work())
@@ -86,18 +85,17 @@ def test_one_that_has_answered_is_waited_for(tmp_path: Path) -> None:
 
 def test_a_batch_is_found_by_its_tag_on_a_later_page(tmp_path: Path) -> None:
     waits = Waits()
-    parts = [Part(f"tag{n}", tmp_path / f"{n}.jsonl", at=2e9) for n in range(5)]
     with BatchServer(mood).running() as server:
 
         async def work() -> None:
             asked = service(server.url, waits)
-            for part in parts:
-                part.path.write_bytes(b"")
-                assert await asked.create(part) == f"batch_{part.tag[3:]}"
-            assert await asked.find(parts[0]) == "batch_0" and not waits
-            assert await asked.find(Part("other", tmp_path, at=2e9)) is None
+            file = await asked.upload("x.jsonl", io.BytesIO())
+            for n in range(5):
+                assert (await asked.create(file, f"tag{n}", 2e9)).id == f"batch_{n}"
+            assert (await asked.find("tag0", 2e9)).id == "batch_0" and not waits
+            assert await asked.find("other", 2e9) is None
             assert waits == [5.0], "a young one is looked for twice"
-            assert await asked.find(Part("other", tmp_path, at=1e9)) is None and waits == [5.0]
+            assert await asked.find("other", 1e9) is None and waits == [5.0]
 
         asyncio.run(work())
 

@@ -55,15 +55,6 @@ def test_money_and_hours_by_hand() -> None:
         assert table[column]["total"] == pytest.approx(table[column].drop("total").sum())
 
 
-def test_twice_the_dialogues_twice_the_calls() -> None:
-    one, two = lines(n_role_pairs=0), lines(n_role_pairs=0, n_news=8)
-    for stage in ("03 utterance", "03 summary", "05 judge 1 (rating)"):
-        assert two.calls[stage] == 2 * one.calls[stage]
-        assert two.tokens_in[stage] == pytest.approx(2 * one.tokens_in[stage], rel=1e-3)
-    assert two.calls["02 annotation"] == one.calls["02 annotation"]
-    assert lines(40).calls["02 annotation"] == 2 * lines(20).calls["02 annotation"]
-
-
 def test_a_cap_on_dialogues_bounds_the_utterances() -> None:
     assert lines(n_dialogues=5).calls["03 utterance"] == 30
     assert lines(n_dialogues=99).calls["03 utterance"] == 60
