@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memecmd_utils import recording_files, storage
+from memecmd_utils import recordings, storage
 from memecmd_utils.llm_types import EndpointError
 
 VERDICTS = {200, 400, 413, 422}
@@ -67,7 +67,7 @@ def is_free(folder: Path) -> bool:
     """Whether no process works with the batches in `folder`."""
     if not (folder / JOURNAL).is_file():
         return True
-    handle = recording_files.lock(folder / JOURNAL)
+    handle = storage.lock(folder / JOURNAL)
     if handle is None:
         return False
     handle.close()
@@ -83,7 +83,7 @@ class Jobs:
         for path in (self._inputs, self._results):
             path.mkdir(parents=True, exist_ok=True)
         self._journal = folder / JOURNAL
-        self._handle = recording_files.lock(self._journal)
+        self._handle = storage.lock(self._journal)
         if self._handle is None:
             raise EndpointError(
                 f"another process works with the batches in {folder}: wait until it has ended, or end it. "
@@ -96,7 +96,7 @@ class Jobs:
         self._places: dict[str, _Place] = {}
         self._taken: set[str] = set()
         try:
-            recording_files.cut_torn_line(self._handle)
+            self._handle.truncate(sum(len(raw) for _, _, raw in recordings.raw_lines(self._journal)))
             self._read()
         except BaseException:
             self._handle.close()
@@ -173,7 +173,9 @@ class Jobs:
         if place is None or (place.status != 200 and self.holder(custom_id) is not None):
             return None
         self._taken.add(custom_id)
-        return Result(recording_files.line_at(place.path, place.offset), place.fresh)
+        with place.path.open("rb") as handle:
+            handle.seek(place.offset)
+            return Result(json.loads(handle.readline()), place.fresh)
 
     def status(self, custom_id: str) -> int | None:
         """Return the HTTP status of a request's result, 0 for one without, None where there is no result."""
@@ -214,7 +216,7 @@ class Jobs:
     def _index(self, batch: str, fresh: bool) -> Iterator[tuple[str, Any]]:
         """Note where each result of a batch stands; yield (custom id, body) of the answered ones."""
         path = self._results / f"{batch}.jsonl"
-        for _, offset, raw in recording_files.raw_lines(path):
+        for _, offset, raw in recordings.raw_lines(path):
             line = json.loads(raw)
             custom_id, response = line.get("custom_id"), line.get("response") or {}
             status = response.get("status_code") or 0
@@ -226,7 +228,7 @@ class Jobs:
 
     def _read(self) -> None:
         saved: list[str | list[str]] = []
-        for number, _, raw in recording_files.raw_lines(self._journal):
+        for number, _, raw in recordings.raw_lines(self._journal):
             try:
                 self._take_in(json.loads(raw), saved)
             except (ValueError, KeyError, TypeError) as error:

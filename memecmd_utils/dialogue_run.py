@@ -6,7 +6,6 @@ from memecmd_utils import (
     example_corpus,
     llm,
     news,
-    promotion,
     start_plan,
     storage,
 )
@@ -29,7 +28,6 @@ def make(run: Run) -> Generated:
             planned.pairs, chat, profile, lambda texts: embedder.encode(texts, "document"), glosses
         )
         role = llm.run(work)
-    promotion.note_vectors(run.folder, embedder)
     storage.write_jsonl(run.write("scenarios.jsonl"), role.scenarios)
     starts = [*map(cold_start.from_news, planned.news), *role.starts]
     storage.write_jsonl(run.write("cold_starts.jsonl"), starts)

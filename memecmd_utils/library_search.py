@@ -140,7 +140,8 @@ def open_library(run: Run, mode: str, asking: Run | None = None) -> Library:
     run on whose behalf the library is searched, pays for it. Raises `StageMissing` where notebooks 01 and 02
     have not been run, or by another version.
     """
-    stored = run.embedder()
+    # What somebody looks for is not the run's, and must not become a tracked recording.
+    stored = run.embedder(part_of_run=False)
     if asking is not None:
         asking.paying(stored.embedder)
     if run.profile.mode == "recorded":

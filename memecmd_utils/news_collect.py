@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from memecmd_utils import live_extra, llm, paths, recording_files, storage
+from memecmd_utils import live_extra, llm, paths, storage
 from memecmd_utils.news_duplicates import Seen, normal_text
 from memecmd_utils.news_feeds import Feed, NewsError
 from memecmd_utils.news_fetch import Fetched, Fetcher
@@ -108,7 +108,7 @@ def collect(feeds: Sequence[Feed], folder: Path, limits: Limits | None = None) -
     live_extra.need("collecting news")
     limits = limits or Limits()
     folder.mkdir(parents=True, exist_ok=True)
-    lock = recording_files.lock(folder / ".lock")
+    lock = storage.lock(folder / ".lock")
     if lock is None:
         raise NewsError(f"another collection is writing into {folder}: wait until it is done")
     with lock:

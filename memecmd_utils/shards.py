@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from memecmd_utils import paths, profiles, schemas, storage
 from memecmd_utils.errors import MemecmdError
 from memecmd_utils.profiles import Profile, ProfileError
-from memecmd_utils.recording_files import files_in
+from memecmd_utils.recordings import files_in
 from memecmd_utils.runs import Run
 
 DIALOGUES = "dialogues.jsonl"

@@ -17,7 +17,7 @@ import pandas as pd
 from pydantic import ValidationError
 from tqdm.auto import tqdm
 
-from memecmd_utils import images, live_extra, llm, paths, profiles, recording_files, storage
+from memecmd_utils import images, live_extra, llm, paths, profiles, storage
 from memecmd_utils.image_host import FINAL, ImageEntry, ImageHost, host_of
 from memecmd_utils.news_http import Limits
 
@@ -124,7 +124,7 @@ def _fetch_all(
     progress: bool,
 ) -> Counter[str]:
     folder.mkdir(parents=True, exist_ok=True)
-    lock = recording_files.lock(folder / ".lock")
+    lock = storage.lock(folder / ".lock")
     if lock is None:
         raise images.LibraryError(f"another run is fetching into {folder}: wait until it is done")
     counts: Counter[str] = Counter()
