@@ -189,9 +189,10 @@ class Recordings:
         data = (storage.dumps({"v": KEY_VERSION, "key": key, "form": form, "value": value}) + "\n").encode()
         with self._appending() as handle:
             _lock(handle)
-            self.refresh()
-            lines, end = self._read.get(self._own, (0, 0))
             size = handle.seek(0, os.SEEK_END)
+            if size > self._read.get(self._own, (0, 0))[1]:
+                self._take_in(self._own)  # what others have appended
+            lines, end = self._read.get(self._own, (0, 0))
             if size < end:
                 raise RecordingError(_moved(self._own, "it has become shorter"))
             if size > end:  # half a line, of a process that was killed or whose disk was full

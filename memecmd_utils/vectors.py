@@ -47,7 +47,7 @@ class RecordedVectors:
         self._vectors: dict[str, np.ndarray] = {}
         self.used_keys: set[str] = set()
         self._note = used_in / "usage" / f"embedding:{name.replace('/', '__')}.keys.json" if used_in else None
-        self._noted: set[str] = set()
+        self._noted = 0
         self._folders = [shard_folder(read_dir, name) for read_dir in read_dirs]
         self._read: set[Path] = set()
         self._take_in()
@@ -116,12 +116,12 @@ class RecordedVectors:
 
     def _note_used(self) -> None:
         """Add the keys that were asked for to the run's file; several notebooks add to one."""
-        if self._note is None or self.used_keys <= self._noted:
+        if self._note is None or len(self.used_keys) == self._noted:
             return
         there = json.loads(self._note.read_text(encoding="utf-8")) if self._note.is_file() else []
-        self._noted = self.used_keys.union(there)
-        if len(self._noted) > len(there):
-            storage.write_json(self._note, sorted(self._noted))
+        if not self.used_keys.issubset(there):
+            storage.write_json(self._note, sorted(self.used_keys.union(there)))
+        self._noted = len(self.used_keys)
 
     def _add(
         self, part: Sequence[tuple[str, Any]], encode: Callable[[list[Any]], np.ndarray], kind: str
