@@ -24,7 +24,7 @@ TEMPLATE_STAGES := 07_template_memes 08_meme_text_retrieval
 SOURCES := $(wildcard memecmd_utils/*.py memecmd_utils/*.txt memecmd_utils/prompts/* memecmd_utils/templates/*)
 CORPUS := $(wildcard data/example/*.* data/example/recordings/*/* data/example/recordings/*/*/* data/paper/*)
 
-.PHONY: help reproduce test test-paper lab local-llm doctor cost insert-memes evaluate-mod library-sources collect-news verify refresh-tracked compare-tracked recordings-check recordings-compact recordings-migrate site page-pictures bench coverage bench-peer lint strip lock clean stages templates template-stages
+.PHONY: help reproduce test test-paper lab local-llm doctor cost insert-memes evaluate-mod library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage bench-peer lint strip lock clean stages templates template-stages
 .DEFAULT_GOAL := help
 
 ## Show this list
@@ -110,14 +110,6 @@ compare-tracked: $(READY)
 ## Verify the tracked recordings and those of PROFILE, line by line
 recordings-check: $(READY)
 	@$(PY) -m memecmd_utils recordings-check
-
-## Merge the recording files of PROFILE into one a stage; no answer is lost
-recordings-compact: $(READY)
-	@$(PY) -m memecmd_utils recordings-compact
-
-## Give recordings of an older version their new keys (tracked ones and PROFILE's)
-recordings-migrate: $(READY)
-	@$(PY) -m memecmd_utils recordings-migrate
 
 ## Put the page of PROFILE's run and its notebooks into one folder for any static host
 site: $(READY)

@@ -187,40 +187,26 @@ def _site(_: argparse.Namespace) -> int:
 
 
 def _promote(options: argparse.Namespace) -> int:
-    from memecmd_utils import promotion
+    from memecmd_utils import recording_care
 
-    for line in promotion.promote_run(options.run):
+    for line in recording_care.promote_run(options.run):
         print(line)
     return 0
 
 
 def _check_recordings(_: argparse.Namespace) -> int:
-    from memecmd_utils import recording_tools
+    from memecmd_utils import recording_care
 
-    report = recording_tools.check(recording_tools.folders_of(_profile_name()))
+    report = recording_care.check(recording_care.folders_of(_profile_name()))
     print(report.text())
     return 1 if report.problems else 0
 
 
-def _compact_recordings(_: argparse.Namespace) -> int:
-    from memecmd_utils import recording_tools
-
-    print(recording_tools.compact(recording_tools.folders_of(_profile_name())[1]).text())
-    return 0
-
-
-def _migrate_recordings(_: argparse.Namespace) -> int:
-    from memecmd_utils import recording_tools
-
-    print(recording_tools.migrate(recording_tools.folders_of(_profile_name())).text())
-    return 0
-
-
 def _explain(options: argparse.Namespace) -> int:
-    from memecmd_utils import recording_tools
+    from memecmd_utils import recording_care
 
-    folders = recording_tools.folders_of(_profile_name())
-    print("\n".join(recording_tools.explain(options.a, options.b, folders)))
+    folders = recording_care.folders_of(_profile_name())
+    print("\n".join(recording_care.explain(options.a, options.b, folders)))
     return 0
 
 
@@ -278,8 +264,6 @@ def parser() -> argparse.ArgumentParser:
     add("site", _site, "put the page of PROFILE's run with its notebooks into one folder")
     add("recordings-promote", _promote, "turn the recordings a run used into tracked ones", "run")
     add("recordings-check", _check_recordings, "verify the recordings of PROFILE and the tracked ones")
-    add("recordings-compact", _compact_recordings, "merge the recording files of PROFILE")
-    add("recordings-migrate", _migrate_recordings, "give recordings of an older key version their new keys")
     about = "say how two forms or keys of PROFILE differ, or a miss and the nearest recording"
     add("explain-miss", _explain, about, "a", "b")
     return top

@@ -48,6 +48,7 @@ class ChineseClipScorer:
         read_dirs: Sequence[Path] = (),
         write_dir: Path | None = None,
         mode: Mode = "auto",
+        used_in: Path | None = None,
     ) -> None:
         """`model` is a name of `cn_clip.clip.available_models()` and gives the structure.
 
@@ -66,7 +67,7 @@ class ChineseClipScorer:
         """Texts that the model did not read to their end; None where only the model could tell."""
         self._cut: set[str] = set()
         self.name = self._named(read_dirs)
-        self._recorded = RecordedVectors(self.name, read_dirs, write_dir, mode)
+        self._recorded = RecordedVectors(self.name, read_dirs, write_dir, mode, used_in=used_in)
 
     def _named(self, read_dirs: Sequence[Path]) -> str:
         beginning = f"cn_clip:{self._structure}@"
@@ -81,11 +82,6 @@ class ChineseClipScorer:
                 )
             self._load()
         return beginning + model_files.file_digest(self._file)
-
-    @property
-    def used_keys(self) -> set[str]:
-        """Keys of all vectors that were asked for."""
-        return self._recorded.used_keys
 
     def memes(self, memes: Sequence[Meme]) -> np.ndarray:
         """Unit rows for images, shape [n, dim], keyed by the image's sha256.

@@ -105,11 +105,6 @@ class DualEncoder:
         return self._recorded.name
 
     @property
-    def used_keys(self) -> set[str]:
-        """Keys of all vectors that were asked for."""
-        return self._recorded.used_keys
-
-    @property
     def _recorded(self) -> RecordedVectors:
         if self._recorded_rows is None:
             name = self._name_without_loading() or self._named(self._towers.load())

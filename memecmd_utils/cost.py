@@ -103,7 +103,6 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     start = _typical_start()
     n_news, n_role = start_plan.sizes(profile)
     n_dialogues = n_news + n_role
-    lines = []
     sees = annotator.vision and profile.llm == "openai"
     asked = annotation_request(meme, 0, (lambda meme: "") if sees else None, profile.flag_unsafe)
     t_in = n_memes * (_characters(asked) * per_char + pictures_of(asked) * tokens_per_image(annotator))

@@ -17,9 +17,8 @@ from memecmd_utils import (
     example_corpus,
     llm,
     news,
-    promotion,
+    schemas,
     start_plan,
-    storage,
 )
 from memecmd_utils.dialogue_generation import Generated
 from memecmd_utils.errors import ExtraMissing
@@ -111,10 +110,9 @@ def make(run: Run, plan: Plan) -> Generated:
             plan.pairs, chat, profile, lambda texts: embedder.encode(texts, "document"), glosses
         )
         role = llm.run(work)
-    promotion.note_vectors(run.folder, embedder)
-    storage.write_jsonl(run.write("scenarios.jsonl"), role.scenarios)
+    run.save(role.scenarios, schemas.Scenario)
     starts = [*map(cold_start.from_news, plan.news), *role.starts]
-    storage.write_jsonl(run.write("cold_starts.jsonl"), starts)
+    run.save(starts, schemas.ColdStart)
     with run.chat("generator", "dialogue_generation") as chat:
         return llm.run(
             dialogue_generation.generate(starts, chat, profile, run.folder, glosses, role.unfinished)

@@ -125,17 +125,13 @@ class RecordedEmbedder:
         read_dirs: Sequence[Path],
         write_dir: Path | None = None,
         mode: Mode = "auto",
+        used_in: Path | None = None,
     ) -> None:
         self.embedder, self.mode = embedder, mode
         self.name = embedder.name
         self._recorded = RecordedVectors(
-            self.name, read_dirs, write_dir, mode, getattr(embedder, "paid", False)
+            self.name, read_dirs, write_dir, mode, getattr(embedder, "paid", False), used_in
         )
-
-    @property
-    def used_keys(self) -> set[str]:
-        """Keys of all vectors that were asked for."""
-        return self._recorded.used_keys
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
         """Return float32 unit vectors, shape [n, dim]. In `recorded` mode a miss is an error."""

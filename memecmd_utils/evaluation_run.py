@@ -13,7 +13,6 @@ from memecmd_utils import (
     judges,
     llm,
     paths,
-    promotion,
     screenshots,
     storage,
 )
@@ -104,6 +103,7 @@ def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> chinese_clip.ChineseClip
         run.read_dirs,
         None if mode == "recorded" else run.write_dir,
         mode,
+        run.folder,
     )
 
 
@@ -115,12 +115,10 @@ def measure(
     if profile.consistency == "cn_clip":
         scorer = clip_scorer(run, memes)
         rows = consistency.measure(placements, dialogues, memes, scorer, profile)
-        promotion.note_vectors(run.folder, scorer)
         return rows, f"{scorer.name}{cut_texts(scorer.truncated)}"
     embedder = run.embedder(profile.consistency_embedder)
     scorer = consistency.TextScorer(embedder, run.embedder_name())
     rows = consistency.measure(placements, dialogues, memes, scorer, profile)
-    promotion.note_vectors(run.folder, embedder)
     return rows, scorer.name
 
 

@@ -11,7 +11,6 @@ import pandas as pd
 from memecmd_utils import (
     evaluation_run,
     ground_truth,
-    promotion,
     results,
     retrieval,
     retrieval_evaluation,
@@ -81,12 +80,8 @@ def rank(
     usable = [a for a in annotations if a.usable]
     asked = retrieval_systems.queries(dialogues)
     names = dict.fromkeys([run.profile.embedder, run.profile.consistency_embedder])
-    embedders = {name: run.embedder(name) for name in names}
-    encoders = {name: embedder.encode for name, embedder in embedders.items()}
-    found = retrieval_systems.score_matrices(asked, memes, usable, encoders, run.profile.weights)
-    matrices = dict(found)
-    for embedder in embedders.values():
-        promotion.note_vectors(run.folder, embedder)
+    encoders = {name: run.embedder(name).encode for name in names}
+    matrices = dict(retrieval_systems.score_matrices(asked, memes, usable, encoders, run.profile.weights))
     return Ranked(matrices, asked, [a.meme_id for a in usable])
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import consistency, evaluation, evaluation_run, judge_items, judges, llm, promotion
+from memecmd_utils import consistency, evaluation, evaluation_run, judge_items, judges, llm
 from memecmd_utils.judge_items import Item
 from memecmd_utils.judges import OTHER_ORDER, WORDINGS, Context
 from memecmd_utils.llm import Chat
@@ -106,7 +106,6 @@ def _without_asking(run: Run, data: StudyData, items: Sequence[Item]) -> list[pd
     if profile.consistency_embedder != profile.embedder:
         embedder = run.embedder(profile.consistency_embedder)
         out += _consistency(data, items, consistency.TextScorer(embedder, run.embedder_name()))
-        promotion.note_vectors(run.folder, embedder)
     if profile.consistency == "cn_clip":
         out += _consistency(data, items, evaluation_run.clip_scorer(run, data.memes))
     row = {key: i for i, key in enumerate(data.keys)}

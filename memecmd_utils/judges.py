@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import unicodedata
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +23,7 @@ from memecmd_utils.llm import (
     UncertainReply,
     UnusableReply,
 )
+from memecmd_utils.llm_types import NO, YES, plain_word
 from memecmd_utils.progress import Progress
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement
 
@@ -39,8 +39,6 @@ FIRST, NEARLY_ALL = 10, 9
 """Items that are asked first, and how many of them without a usable answer end the asking."""
 STOPPED = f"stopped: the judge had no usable answer to {NEARLY_ALL} or more of its first {FIRST} items"
 """Why the others have no score."""
-YES = {"是", "是的", "yes", "对", "有"}
-NO = {"否", "不", "不是", "no", "没有", "无"}
 LEAST_MASS = 0.25
 """Of yes and no together among the first tokens. Below it what the judge would say instead outweighs both
 three to one, and the ratio of two rare tokens is noise."""
@@ -129,27 +127,20 @@ def p_yes(reply: Reply) -> float:
     and no other word is likelier; else `UncertainReply`. An endpoint without log-probabilities, or with
     those of another token than the answer's, gives 1 or 0 by the word itself.
     """
-    yes = no = other = 0.0
-    for token, logprob in (reply.first_token or {}).items():
-        word, p = _word(token), math.exp(logprob)
-        yes, no = yes + p * (word in YES), no + p * (word in NO)
-        if word not in YES | NO:
-            other = max(other, p)
+    yes, no = reply.yes_no or (0.0, 0.0)
     mass = yes + no
     if mass > 0:
+        tops = (reply.first_token or {}).items()
+        other = max((math.exp(p) for token, p in tops if plain_word(token) not in YES | NO), default=0.0)
         if mass < max(LEAST_MASS, other) - ROUNDING:
             raise UncertainReply(
                 f"只能回答“是”或“否”，这两种回答的概率合计只有{mass:.2g}，最可能的是“{reply.text[:20]}”"
             )
         return yes / mass
-    word = _word(reply.text)
+    word = plain_word(reply.text)
     if word in YES or word in NO:
         return float(word in YES)
     raise UnusableReply(f"只能回答“是”或“否”，收到的是“{reply.text[:20]}”")
-
-
-def _word(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).strip(" \n。.!,“”\"'「」").lower()
 
 
 async def ask_yes_no(

@@ -154,7 +154,8 @@ def open_library(run: Run, asking: Run) -> Library:
     if run.profile.mode == "recorded":
         encode = unrecorded(run, asking)
     else:
-        stored = run.embedder()
+        # What somebody looks for is not the run's, and must not become a tracked recording.
+        stored = run.embedder(part_of_run=False)
         asking.paying(stored.embedder)
         encode = stored.encode
     try:

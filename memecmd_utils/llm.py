@@ -183,7 +183,7 @@ class Chat:
     @property
     def used_keys(self) -> set[str]:
         """Keys of the recordings that were replayed or made."""
-        return set(self.recordings.used_keys()) if self.recordings is not None else set()
+        return self.recordings.used_keys() if self.recordings is not None else set()
 
     async def side_by_side(
         self,
@@ -245,7 +245,7 @@ class Chat:
     def _replay(self, stored: dict[str, Any], parse: Callable[[Reply], T], key: str) -> Answer[T]:
         self.usage.replayed += 1
         self.recordings.mark_used(key)
-        reply = Reply(text=stored["text"], first_token=stored.get("first_token"))
+        reply = Reply(text=stored["text"], first_token=stored.get("first_token"), yes_no=stored.get("yes_no"))
         common = {"raw": reply.text, "attempts": stored.get("attempts", 1), "source": self.backend.source}
         try:
             if rec.is_answer(stored):
@@ -361,7 +361,7 @@ def _recorded(answer: Answer, reply: Reply) -> dict[str, Any]:
     if answer.reason:
         value["reason"] = answer.reason
     if reply.first_token is not None:
-        value["first_token"] = reply.first_token
+        value |= {"first_token": reply.first_token, "yes_no": list(reply.yes_no)}
     if reply.tokens_in:
         value["tokens"] = [reply.tokens_in, reply.tokens_out]
     return value

@@ -4,10 +4,11 @@ Import these names from `memecmd_utils.llm`; they stand here so that each module
 """
 
 import math
+import unicodedata
 from collections.abc import Callable, Collection
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from memecmd_utils import recordings as rec
 from memecmd_utils.errors import MemecmdError
@@ -20,6 +21,11 @@ Outcome = Literal[
 """`rejected`: the endpoint takes other requests but not this one. `failed`: it never got through.
 `unrecorded`: nothing is on record and nobody is asked (mode `recorded` of a changed run)."""
 UNRECORDED: Outcome = "unrecorded"
+YES = {"是", "是的", "yes", "对", "有"}
+NO = {"否", "不", "不是", "no", "没有", "无"}
+TOKENS_KEPT = 5
+"""Alternatives of a first token that are recorded. An answer other than yes and no that is not among them is
+less likely than yes and no together."""
 
 
 class ModelId(BaseModel):
@@ -114,15 +120,31 @@ class Reply(BaseModel):
     think_characters: int = 0
     """Length of `<think>` blocks that were taken out of `text`."""
     first_token: dict[str, float] | None = None
-    """Log-probabilities of the first token's alternatives, where asked for."""
+    """Log-probabilities of the first token's `TOKENS_KEPT` likeliest alternatives, where asked for."""
+    yes_no: tuple[float, float] | None = None
+    """Probabilities of yes and of no in all alternatives of the first token that came."""
 
-    @field_validator("first_token")
-    @classmethod
-    def _as_recorded(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+    @model_validator(mode="after")
+    def _as_recorded(self) -> "Reply":
         # Rounded before use, so that a run that asks equals a run that replays. No probability is above 1.
-        if value is None:
-            return None
-        return {token: round(min(p, 0.0), 4) for token, p in value.items() if math.isfinite(p)}
+        if self.first_token is not None:
+            tops = {token: round(min(p, 0.0), 4) for token, p in self.first_token.items() if math.isfinite(p)}
+            if self.yes_no is None:
+                self.yes_no = _mass(tops, YES), _mass(tops, NO)
+            self.first_token = dict(sorted(tops.items(), key=lambda top: -top[1])[:TOKENS_KEPT])
+        return self
+
+
+def plain_word(text: str) -> str:
+    """A short answer without blanks and signs around it, in half-width small letters."""
+    return unicodedata.normalize("NFKC", text).strip(" \n。.!,“”\"'「」").lower()
+
+
+def _mass(tops: dict[str, float], words: set[str]) -> float:
+    mass = 0.0
+    for token, logprob in tops.items():
+        mass += math.exp(logprob) * (plain_word(token) in words)
+    return mass
 
 
 class Answer(BaseModel, Generic[T]):

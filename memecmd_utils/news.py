@@ -29,7 +29,6 @@ from memecmd_utils import (
     news_parse,
     paths,
     profiles,
-    recording_files,
     schemas,
     status_line,
     storage,
@@ -280,7 +279,7 @@ def collect(feeds: Sequence[Feed], folder: Path) -> Collection:
     """
     live_extra.need("collecting news")
     folder.mkdir(parents=True, exist_ok=True)
-    lock = recording_files.lock(folder / ".lock")
+    lock = storage.lock(folder / ".lock")
     if lock is None:
         raise NewsError(f"another collection is writing into {folder}: wait until it is done")
     with lock:

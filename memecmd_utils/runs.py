@@ -196,11 +196,16 @@ class Run:
         """
         return TextCache(Recordings("ocr", self.read_dirs, self.write_dir), "ocr")
 
-    def embedder(self, name: str | None = None) -> RecordedEmbedder:
-        """The retrieval embedder, or the one named, with its recordings."""
+    def embedder(self, name: str | None = None, part_of_run: bool = True) -> RecordedEmbedder:
+        """The retrieval embedder, or the one named, with its recordings.
+
+        Which vectors it gave is written down in the run's folder, unless it is no `part_of_run`.
+        """
         chosen = self.paying(embedder_of(self.profile, name, self.read_dirs))
         mode = self.profile.mode if isinstance(chosen, EndpointEmbedder) else self.vector_mode
-        return RecordedEmbedder(chosen, self.read_dirs, None if mode == "recorded" else self.write_dir, mode)
+        write_dir = None if mode == "recorded" else self.write_dir
+        used_in = self.folder if part_of_run else None
+        return RecordedEmbedder(chosen, self.read_dirs, write_dir, mode, used_in)
 
     def paying(self, embedder: Embedder) -> Embedder:
         """The same embedder; where it is an endpoint its requests are held against this run's caps."""

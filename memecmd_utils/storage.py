@@ -1,6 +1,7 @@
 """One writer and one reader for JSON Lines, Parquet and small files; every write is atomic."""
 
 import csv
+import fcntl
 import hashlib
 import io
 import json
@@ -46,6 +47,17 @@ def atomic_path(target: Path) -> Iterator[Path]:
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+def lock(path: Path) -> Any:
+    """Open a file to append to it and hold it until it is closed; None while another process does."""
+    handle = path.open("ab+", buffering=0)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        return None
+    return handle
 
 
 def sha256(path: Path) -> str:

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from memecmd_utils import ground_truth, promotion, retrieval_systems, schemas, seeds
+from memecmd_utils import ground_truth, retrieval_systems, schemas, seeds
 from memecmd_utils.ground_truth import GroundTruth
 from memecmd_utils.profiles import Profile
 from memecmd_utils.retrieval_systems import Query
@@ -108,16 +108,6 @@ def load(run: Run, truth: GroundTruth | None = None) -> StudyData:
     memes = {m.meme_id: m for m in run.load(schemas.Meme)}
     annotations = run.load(schemas.Annotation)
     names = dict.fromkeys([run.profile.embedder, run.profile.consistency_embedder])
-    embedders = {name: run.embedder(name) for name in names}
-
-    def noted(name: str) -> Encode:
-        def encode(texts: Sequence[str], side: str) -> np.ndarray:
-            vectors = embedders[name].encode(texts, side)
-            promotion.note_vectors(run.folder, embedders[name])
-            return vectors
-
-        return encode
-
     usable = [a for a in annotations if a.usable]
     truth = truth or ground_truth.of_run(run.profile, dialogues, list(memes.values()))
     placements = run.load(schemas.Placement)
@@ -133,7 +123,7 @@ def load(run: Run, truth: GroundTruth | None = None) -> StudyData:
         annotations=usable,
         truth=truth,
         placements=placements,
-        encoders={name: noted(name) for name in names},
+        encoders={name: run.embedder(name).encode for name in names},
         n_all=n_all,
     )
 

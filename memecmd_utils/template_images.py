@@ -29,7 +29,6 @@ from memecmd_utils import (
     llm,
     paths,
     profiles,
-    recording_files,
     storage,
     template_schemas,
 )
@@ -151,7 +150,7 @@ def _fetch_all(
     asked: Sequence[tuple[str, str]], wanted: dict[str, str], folder: Path, private: bool
 ) -> Counter[str]:
     folder.mkdir(parents=True, exist_ok=True)
-    lock = recording_files.lock(folder / ".lock")
+    lock = storage.lock(folder / ".lock")
     if lock is None:
         raise images.LibraryError(f"another run is fetching into {folder}: wait until it is done")
     counts: Counter[str] = Counter()

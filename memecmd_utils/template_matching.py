@@ -21,7 +21,7 @@ from memecmd_utils.matching_records import (
     Variant,
 )
 from memecmd_utils.perceptual_distance import Lpips
-from memecmd_utils.recording_files import RecordingMiss
+from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.template_schemas import TemplateInfo
 from memecmd_utils.vectors import normalise
 

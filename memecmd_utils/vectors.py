@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from memecmd_utils import storage
-from memecmd_utils.recording_files import RecordingError, RecordingMiss, files_in
+from memecmd_utils.recordings import RecordingError, RecordingMiss, files_in
 from memecmd_utils.status_line import STATUS_VARIABLE
 
 BATCH = 128
@@ -35,12 +36,18 @@ class RecordedVectors:
         write_dir: Path | None = None,
         mode: Mode = "auto",
         paid: bool = False,
+        used_in: Path | None = None,
     ) -> None:
-        """`paid`: vectors cost money, so of several processes one at a time makes them."""
+        """`paid`: vectors cost money, so of several processes one at a time makes them.
+
+        `used_in`: folder of a run, in which the keys of all vectors that are asked for are written down.
+        """
         self.name, self.mode, self._paid = name, mode, paid
         self._write = shard_folder(write_dir, name) if write_dir else None
         self._vectors: dict[str, np.ndarray] = {}
         self.used_keys: set[str] = set()
+        self._note = used_in / "usage" / f"embedding:{name.replace('/', '__')}.keys.json" if used_in else None
+        self._noted = 0
         self._folders = [shard_folder(read_dir, name) for read_dir in read_dirs]
         self._read: set[Path] = set()
         self._take_in()
@@ -86,6 +93,7 @@ class RecordedVectors:
                     if part:
                         self._add(part, encode, kind)
                 bar.step(min(BATCH, len(missing) - start), note())
+        self._note_used()
         dim = len(next(iter(self._vectors.values()), ()))
         out = np.empty((len(keys), dim), dtype=np.float32)
         # In parts: copies of all rows would take three times their own memory.
@@ -105,6 +113,15 @@ class RecordedVectors:
             fcntl.flock(handle, fcntl.LOCK_EX)  # released when it is closed, also by a kill
             self._take_in()
             yield
+
+    def _note_used(self) -> None:
+        """Add the keys that were asked for to the run's file; several notebooks add to one."""
+        if self._note is None or len(self.used_keys) == self._noted:
+            return
+        there = json.loads(self._note.read_text(encoding="utf-8")) if self._note.is_file() else []
+        if not self.used_keys.issubset(there):
+            storage.write_json(self._note, sorted(self.used_keys.union(there)))
+        self._noted = len(self.used_keys)
 
     def _add(
         self, part: Sequence[tuple[str, Any]], encode: Callable[[list[Any]], np.ndarray], kind: str

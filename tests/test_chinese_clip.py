@@ -76,7 +76,7 @@ def test_recorded_vectors_tell_the_checkpoint(without_packages, tmp_path: Path) 
     replay = scorer(tmp_path)
     assert replay.name == name
     assert np.abs(replay.texts(["不好", "好"]) - made_up.vectors(["不好", "好"], "text")).max() < 1e-3
-    assert len(replay.used_keys) == 2 and replay.truncated == 0
+    assert len(replay._recorded.used_keys) == 2 and replay.truncated == 0
     with pytest.raises(RecordingMiss, match="1 of 1 pictures"):
         replay.memes([made_up.meme("m1")])
     record(tmp_path, "second", ["好"])

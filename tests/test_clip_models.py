@@ -84,7 +84,7 @@ def test_rows_are_those_of_transformers(kind: str, models, pictures, tmp_path: P
     assert encoder.truncated == 1, "a text counts once"
     assert encoder.name == f"clip:{kind}@{model_files.folder_digest(models[kind])}-float32"
     assert encoder.max_tokens == clip_towers.TRAINED_TOKENS[kind]
-    assert len(encoder.used_keys) == 6 + 5
+    assert len(encoder._recorded.used_keys) == 6 + 5
 
 
 def test_the_batch_does_not_matter_and_each_thing_is_encoded_once(models, pictures, monkeypatch) -> None:

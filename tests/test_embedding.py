@@ -1,3 +1,4 @@
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ class Fake:
 
 
 def recorded(folder: Path, mode: str = "auto", fake: Fake | None = None) -> RecordedEmbedder:
-    return RecordedEmbedder(fake or Fake(), [folder], folder if mode != "recorded" else None, mode)
+    return RecordedEmbedder(fake or Fake(), [folder], folder if mode != "recorded" else None, mode, folder)
 
 
 def test_vectors_are_of_unit_length_and_replay_equals_computing(tmp_path: Path) -> None:
@@ -53,7 +54,9 @@ def test_only_what_is_missing_is_computed_and_each_text_once(tmp_path: Path) -> 
     mine.encode(["二", "三"], "query")
     mine.encode(["一"], "document")
     assert fake.asked == [("一", "query"), ("二", "query"), ("三", "query"), ("一", "document")]
-    assert mine.used_keys == {text_key(t, "query") for t in "一二三"} | {text_key("一", "document")}
+    (noted,) = tmp_path.rglob("embedding:*.keys.json")
+    keys = {text_key(t, "query") for t in "一二三"} | {text_key("一", "document")}
+    assert json.loads(noted.read_text(encoding="utf-8")) == sorted(keys)
 
 
 def test_a_miss_in_recorded_mode_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def world(tmp_path):
 
     def embedder(name: str | None = None) -> RecordedEmbedder:
         asked.append(name or "")
-        return RecordedEmbedder(Tiny(name or "tiny"), [], None, "live")
+        return RecordedEmbedder(Tiny(name or "tiny"), [], None, "live", tmp_path)
 
     run = SimpleNamespace(
         profile=settings,

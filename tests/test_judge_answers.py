@@ -32,7 +32,7 @@ class MadeUpEmbedder:
     """Random unit vectors, the same for the same text."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.used_keys = name, set()
+        self.name = name
 
     def encode(self, texts, side):
         return made_up.vectors(texts, side)

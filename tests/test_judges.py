@@ -4,6 +4,8 @@ import math
 
 import made_up
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memecmd_utils import judges, llm, local_llm, paths
 from memecmd_utils import recordings as rec
@@ -65,6 +67,37 @@ def test_the_least_mass_of_a_reading(first, p) -> None:
     assert judges.p_yes(Reply(text="好", first_token=first)) == pytest.approx(p, abs=1e-4)
 
 
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["是", "否", "yes", " yes", "不", "No", "没有", "好", "嗯", "啊", "Sure", "<", "也", "\n"]
+        ),
+        st.floats(-12, 0.1),
+        max_size=14,
+    )
+)
+def test_what_is_recorded_of_a_first_token_reads_as_all_its_alternatives_do(first: dict[str, float]) -> None:
+    def reading(reply: Reply) -> float | str:
+        try:
+            return judges.p_yes(reply)
+        except UnusableReply as error:
+            return str(error)
+
+    reply = Reply(text="是", first_token=first)
+    assert len(reply.first_token) <= 5
+    # As it was before only five were recorded.
+    kept = [(judges.plain_word(token), math.exp(round(min(p, 0.0), 4))) for token, p in first.items()]
+    yes, no, other = 0.0, 0.0, 0.0
+    for word, p in kept:
+        yes, no = yes + p * (word in judges.YES), no + p * (word in judges.NO)
+        other = other if word in judges.YES | judges.NO else max(other, p)
+    unsure = 0 < yes + no < max(judges.LEAST_MASS, other) - judges.ROUNDING
+    got = reading(reply)
+    assert isinstance(got, str) if unsure else got == (yes / (yes + no) if yes + no else 1.0)
+    replayed = Reply(text="是", **json.loads(reply.model_dump_json(include={"first_token", "yes_no"})))
+    assert reading(replayed) == got
+
+
 def test_tokens_with_signs_around_them_count_as_the_words_they_are() -> None:
     first = tops(**{"是。": 0.3, "“是": 0.3, " Yes,": 0.1, "否！": 0.1})
     assert judges.p_yes(Reply(text="是。", first_token=first)) == pytest.approx(0.875, abs=1e-3)
@@ -103,7 +136,13 @@ def test_the_recorded_answers_of_the_example_can_all_be_read() -> None:
     ]
     assert len(answers) > 10_000
     for value in answers:
-        assert 0 <= judges.p_yes(Reply(text=value["text"], first_token=value["first_token"])) <= 1
+        assert (
+            0
+            <= judges.p_yes(
+                Reply(text=value["text"], first_token=value["first_token"], yes_no=value["yes_no"])
+            )
+            <= 1
+        )
 
 
 class Counting:

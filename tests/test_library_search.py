@@ -89,6 +89,7 @@ def test_vectors_of_new_texts_are_recorded_where_the_run_records(monkeypatch, tm
     assert not list((tmp_path / "b" / "raw").rglob("*.npz")), "nor where the panel asks"
     library_search.open_library(auto, auto).queries([SUMMARY])
     assert list((tmp_path / "b" / "raw" / "recordings" / "made").rglob("*.npz"))
+    assert not list(tmp_path.rglob("*.keys.json")), "no part of the run, and never tracked with it"
 
 
 def test_a_remote_embedder_is_asked_only_where_the_mode_allows(monkeypatch, tmp_path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from feed_server import FeedSite, Page
 from PIL import Image
 
-from memecmd_utils import images, paths, recording_files, template_images
+from memecmd_utils import images, paths, storage, template_images
 from memecmd_utils.http_client import Limits
 from memecmd_utils.profiles import Profile
 from memecmd_utils.template_images import fetch, folder_of, index, local, pictures_in, table
@@ -200,7 +200,7 @@ def test_a_users_folder_is_used_as_it_is_and_never_filled(site: FeedSite, tmp_pa
 
 def test_two_runs_do_not_write_into_one_folder(site: FeedSite, tmp_path: Path) -> None:
     with (
-        recording_files.lock(tmp_path / ".lock"),
+        storage.lock(tmp_path / ".lock"),
         pytest.raises(images.LibraryError, match="another run is fetching"),
     ):
         get(memes(site, "a"), tmp_path)
