@@ -155,7 +155,7 @@ def test_shards_spend_from_one_ledger(tmp_path: Path, server: Server) -> None:
     assert "max_calls=40 reached" in call(root, "make", "made", "max_calls=40 shard=1/1", "a", ok=False)
     assert "max_calls=40 reached" in call(root, "make", "made", "max_calls=40 shard=2/4", "b", ok=False)
     assert server.count() - before == 40
-    ledgers = [path.parent.parent.name for path in (root / "data" / "processed").rglob("ledger.jsonl")]
+    ledgers = [path.parent.parent.name for path in (root / "data" / "processed").rglob("ledger.sqlite")]
     assert ledgers == ["made"]
 
 
