@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 from memecmd_utils.errors import ExtraMissing
 
-PACKAGES = ("openai", "aiohttp", "feedparser")
+PACKAGES = ("openai", "aiohttp", "feedparser", "protego")
 
 
 class LiveExtraMissing(ExtraMissing):

@@ -55,14 +55,16 @@ def test_nothing_is_said_where_all_are_installed() -> None:
 )
 def test_whoever_asks_a_server_says_what_to_install(without, tmp_path, ask) -> None:
     with pytest.raises(
-        live_extra.LiveExtraMissing, match=r"needs openai and aiohttp and feedparser: pip.*live"
+        live_extra.LiveExtraMissing, match=r"needs openai and aiohttp and feedparser and protego: pip.*live"
     ):
         ask(tmp_path)
 
 
 def test_a_run_says_what_to_install_before_its_first_stage(without) -> None:
     first = readiness.lacks(load_profile("openai", {}))[0]
-    assert first.text.startswith("mode=auto with a model needs openai and aiohttp and feedparser: pip")
+    assert first.text.startswith(
+        "mode=auto with a model needs openai and aiohttp and feedparser and protego: pip"
+    )
 
 
 def test_replaying_imports_none_of_them(tmp_path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scripted import ScriptedBackend
 
 from memecmd_utils import __main__ as command_line
 from memecmd_utils import llm, paths, recording_check, recordings, storage
@@ -14,7 +15,6 @@ from memecmd_utils import recording_files as files
 from memecmd_utils import recording_tools as tools
 from memecmd_utils.embedding import text_key
 from memecmd_utils.llm import Chat, Message, Request, Sampling
-from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.recordings import RecordingError, RecordingMiss, Recordings, key_of, read_file
 from memecmd_utils.vectors import read_shard, write_shard
 
