@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
 from functools import lru_cache
 
 from pydantic import BaseModel
@@ -20,8 +19,6 @@ TOKENS_PER_MESSAGE = 8
 """What a chat template puts around a message."""
 TILE, LONGEST_SIDE, SHORTER_SIDE = 512, 2048, 768
 """Pixels: a picture is made to fit the two sides, then cut into tiles."""
-AT_RISK = 0.001
-"""Share of a cap by which a power cut may let it be passed."""
 UNPROVEN = 50.0
 """How many times what is reckoned the calls of a task may cost until its first answer is back: a model that
 thinks bills thousands of tokens for an utterance of 60."""
@@ -53,7 +50,6 @@ class Budget:
         self._mine: Counter[str] = Counter()
         """Our calls under way by task."""
         self._waiting: list[asyncio.Future[None]] = []
-        self._sync: asyncio.Future[None] | None = None
 
     def price(self, tokens_in: int, tokens_out: int) -> float:
         """US dollars for so many tokens."""
@@ -70,57 +66,23 @@ class Budget:
         most = Most(
             tokens_at_most(request),
             self._usd_in,
-            out or TOKENS_OUT,
+            TOKENS_OUT if out is None else out,
             self._usd_out,
             pictures_of(request),
             self._tokens_per_image,
         )
         while True:
-            unproven = self._mine[request.task] and not in_bulk
-            unproven = unproven and not self.ledger.learned_of(self.stage, request.task).answered
-            made = self._enter(request.task, most, beside=UNPROVEN if unproven else 0.0)
+            beside = UNPROVEN if self._mine[request.task] and not in_bulk else 0.0
+            caps = self.max_calls, self.max_usd
+            made = self.ledger.reserve(self.stage, request.task, most, *caps, beside)
             if made is not None:
-                try:
-                    await self._on_disk()
-                except BaseException:  # it is not sent
-                    self.release(made)
-                    raise
+                self._mine[request.task] += 1
                 return made
             if not self._mine.total():
                 raise BudgetReached(self._why())
             one_settled = asyncio.get_running_loop().create_future()
             self._waiting.append(one_settled)
             await one_settled
-
-    def reserve_text(self, task: str, texts: Sequence[str]) -> Reservation:
-        """Set aside the most that reading `texts` can cost, as `reserve` does, from code that cannot wait."""
-        tokens_in = sum(_bytes(text) + TOKENS_PER_MESSAGE for text in texts)
-        made = self._enter(task, Most(tokens_in, self._usd_in))
-        if made is None:
-            raise BudgetReached(self._why())
-        if self.ledger.at_risk(self.max_calls, self.max_usd) > AT_RISK:
-            self.ledger.sync()
-        return made
-
-    def _enter(self, task: str, most: Most, beside: float = 0.0) -> Reservation | None:
-        made = self.ledger.reserve(self.stage, task, most, self.max_calls, self.max_usd, beside)
-        if made is not None:
-            self._mine[task] += 1
-        return made
-
-    async def _on_disk(self) -> None:
-        """See to it that a power cut takes little from the ledger: the disk works beside the calls.
-
-        Only where more than `AT_RISK` of a cap would be missing do calls wait, all for the same `fsync`.
-        """
-        while (share := self.ledger.at_risk(self.max_calls, self.max_usd)) > AT_RISK / 2:
-            if self._sync is None or self._sync.done():
-                if self._sync is not None and not self._sync.cancelled():
-                    self._sync.result()  # a disk that fails ends the run
-                self._sync = asyncio.ensure_future(asyncio.to_thread(self.ledger.sync))
-            if share <= AT_RISK:
-                return
-            await asyncio.shield(self._sync)
 
     def settle(self, reservation: Reservation, reply: Reply) -> None:
         """Enter what a reply cost by the endpoint's own count of tokens."""
@@ -155,7 +117,7 @@ class Budget:
         if self.max_calls is not None and self.ledger.calls >= self.max_calls:
             cap = f"max_calls={self.max_calls}"
             return f"{cap} reached; all answers are recorded: raise it and run again to go on"
-        unsure = sum(s.unsure_usd for s in self.ledger.spent.values()) + self.ledger.unsettled_usd
+        unsure = self.ledger.unsure_usd
         extra = f", of it {unsure:.4f} for calls that were cut off and may have been paid" if unsure else ""
         return (
             f"max_usd={self.max_usd} would be passed by the next call (spent {self.ledger.usd:.4f}{extra}); "

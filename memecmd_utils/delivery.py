@@ -66,7 +66,7 @@ class Delivery:
         is dead or set up wrongly, and `BudgetReached`. `may_go` is called before every try and may raise;
         `ahead` lets it pass those that wait for a slot.
         """
-        tries, answered, doubts = 0, self.throttle.successes, 0
+        tries, faults, answered, doubts = 0, 0, self.throttle.successes, 0
         while True:
             outcome = await self._try(request, may_go, ahead)
             if isinstance(outcome, Reply):
@@ -77,6 +77,7 @@ class Delivery:
                 if sure:
                     continue
                 return Reply(text=str(outcome), finish_reason="rejected")
+            faults += 1
             # A rate limit says that the endpoint works: it costs the request no try.
             tries += not outcome.limited or self.throttle.successes == answered
             if tries >= MAX_TRIES:
@@ -88,7 +89,7 @@ class Delivery:
                     )
                 return Reply(text=f"{tries} tries, the last: {outcome.kind}", finish_reason="failed")
             self.usage.retries[outcome.kind] += 1
-            back_off = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** max(0, tries - 1))
+            back_off = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(faults - 1, 10))
             # The slot is free while we wait. Jitter parts requests that failed together.
             wait = outcome.wait_s if outcome.wait_s is not None else back_off
             await self._pause(wait + random.uniform(0.0, 0.5) * back_off)
@@ -163,7 +164,7 @@ class Delivery:
                 raise
             if fault is not None:
                 (self.budget.settle_unsure if fault.paid else self.budget.release)(reserved)
-                self.throttle.failed(sent_at, fault.limited, fault.wait_s, fault.kind)
+                self.throttle.failed(sent_at, fault.wait_s, fault.kind)
                 if self.throttle.suspect:  # with the slot held: the others wait behind this probe
                     await self._pause(PROBE_GAP_S)
                 return fault

@@ -14,7 +14,7 @@ from memecmd_utils import recordings as rec
 from memecmd_utils.errors import MemecmdError
 
 T = TypeVar("T")
-Task = Literal["utterance", "summary", "annotation", "scenario", "rating"]
+Task = Literal["utterance", "summary", "annotation", "scenario", "rating", "embedding"]
 Outcome = Literal[
     "accepted", "violations", "unusable", "refusal", "length", "filtered", "rejected", "failed", "unrecorded"
 ]

@@ -5,19 +5,16 @@ money are the business of `delivery`.
 """
 
 import asyncio
-import contextlib
-import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
-from memecmd_utils import html_pages, live_extra, storage
+from memecmd_utils import html_pages, live_extra
 from memecmd_utils.key_guard import KeyGuard, address, api_key
 from memecmd_utils.llm_types import (
     EndpointError,
@@ -74,6 +71,8 @@ class OpenAIBackend:
     text; the caller's parser checks the reply in every case.
     """
 
+    path = "/chat/completions"
+    forms = FORMS
     recordable = True
     in_bulk = False
     status = ""
@@ -84,9 +83,7 @@ class OpenAIBackend:
         model: ModelId | None = None,
         key: SecretStr | None = None,
         repeats: bool = False,
-        memory: Path | None = None,
     ) -> None:
-        """`memory`: folder where it is noted what the endpoint takes, for other backends and later runs."""
         if not endpoint.model:
             raise EndpointError(
                 "no model is named: set endpoints.generator.model in the profile, for example "
@@ -102,15 +99,11 @@ class OpenAIBackend:
         self._client: Any = None
         self._loop: Any = None
         self._closer: Any = None
-        self._forms = list(FORMS)
+        self._forms = list(self.forms)
         self._works = False
         self._ways: set[str] = set()
         """Ways of asking that the endpoint takes, see `way`."""
         self._rejected: Counter[str] = Counter()
-        known = [address(endpoint), endpoint.model, sorted(endpoint.parameters.items(), key=str)]
-        name = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
-        self._memory = memory / f"{name}.json" if memory is not None else None
-        self._recall()
 
     async def connect(self) -> Any:
         """Return the SDK's client for this event loop; notebooks start one loop per call."""
@@ -183,42 +176,52 @@ class OpenAIBackend:
 
     async def complete(self, request: Request) -> Reply:
         """Make one exchange; step down the ladder of forms where the endpoint does not know one."""
-        import openai
-
         client = await self.connect()
         while True:
             form, body = self.form(request), self.body(request)
-            fault: Exception
-            try:
-                # The SDK's own limit is one for each silence, which a server that sends blank lines never
-                # meets. `post` gives the parsed JSON as it is: building the SDK's objects would take as long
-                # as all the rest of a call.
-                async with asyncio.timeout(self.endpoint.timeout_s):
-                    sent = client.post("/chat/completions", body=body, cast_to=object)
-                    reply = read_reply(_parsed(await sent))
-                self.worked(request, form)
-                return self._without_key(reply)
-            except openai.APIStatusError as error:
-                # The body may hold the key, so it is no variable here: tracebacks may show those.
-                fault = self.name_status(
-                    error.status_code, str(error.code or ""), self.plain(error.message), _parameter(error),
-                    request, form, retry_after(error.response.headers),
-                )  # fmt: skip
-            except json.JSONDecodeError as error:
-                fault = name_fault(error)
-                if EVENTS.match(error.doc):
-                    fault = TransientFault(STREAM, paid=True)
-                    if not self._works:
-                        fault = EndpointError(f"the endpoint answers with {STREAM}; {NO_STREAM}", paid=True)
-            except Exception as error:  # a library's complaint, with frames that hold the key
-                fault = name_fault(error)
-            # Outside of the handlers, so that no fault of ours carries the SDK's, whose headers hold the key.
-            if isinstance(fault, UnknownForm):
+            outcome = await self._exchange(client, request, form, body)
+            # Raised out of reach of the SDK's faults, whose headers hold the key.
+            if isinstance(outcome, UnknownForm):
                 self.step_down(form)
-                continue
-            if isinstance(fault, Filtered):
+            elif isinstance(outcome, Filtered):
                 return Reply(text="", finish_reason="content_filter")
-            raise fault
+            elif isinstance(outcome, Exception):
+                raise outcome
+            else:
+                self.worked(request, form)
+                return self._without_key(outcome)
+
+    async def _exchange(
+        self, client: Any, request: Request, form: str, body: dict[str, Any]
+    ) -> Reply | Exception:
+        """The reply, or what went wrong by its name."""
+        import openai
+
+        try:
+            # The SDK's own limit is one for each silence, which a server that sends blank lines never
+            # meets. `post` gives the parsed JSON as it is: building the SDK's objects would take as long
+            # as all the rest of a call.
+            async with asyncio.timeout(self.endpoint.timeout_s):
+                answer = await client.post(self.path, body=body, cast_to=object)
+                return self.read(_parsed(answer), request)
+        except openai.APIStatusError as error:
+            # The body may hold the key, so it is no variable here: tracebacks may show those.
+            return self.name_status(
+                error.status_code, str(error.code or ""), self.plain(error.message), _parameter(error),
+                request, form, retry_after(error.response.headers),
+            )  # fmt: skip
+        except json.JSONDecodeError as error:
+            if not EVENTS.match(error.doc):
+                return name_fault(error)
+            if self._works:
+                return TransientFault(STREAM, paid=True)
+            return EndpointError(f"the endpoint answers with {STREAM}; {NO_STREAM}", paid=True)
+        except Exception as error:  # a library's complaint, with frames that hold the key
+            return name_fault(error)
+
+    def read(self, answer: Any, request: Request) -> Reply:
+        """What the endpoint answered, from its JSON."""
+        return read_reply(answer)
 
     def step_down(self, form: str) -> None:
         """Give up a form that the endpoint does not know.
@@ -232,23 +235,7 @@ class OpenAIBackend:
         """Note that the endpoint took this request, which was sent in `form`."""
         self._works = True
         self._rejected[request.task] = 0
-        way = self.way(request, form)
-        if way not in self._ways:
-            self._ways.add(way)
-            if self._memory is not None:
-                self._recall(forms=False)
-                note = {"model": self.endpoint.model, "forms": self._forms, "takes": sorted(self._ways)}
-                storage.write_json(self._memory, note)
-
-    def _recall(self, forms: bool = True) -> None:
-        """Take in what others have noted of this endpoint. A file that cannot be read is no loss."""
-        if self._memory is None or not self._memory.is_file():
-            return
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            note = json.loads(self._memory.read_text(encoding="utf-8"))
-            self._ways |= {str(way) for way in note["takes"]}
-            if forms and note["forms"] and note["forms"] == FORMS[-len(note["forms"]) :]:
-                self._forms = note["forms"]
+        self._ways.add(self.way(request, form))
 
     def way(self, request: Request, form: str) -> str:
         """How a request is put, whatever it says: form and schema, roles, pictures, names of parameters."""
@@ -302,8 +289,7 @@ class OpenAIBackend:
             return UnknownForm()
         if 400 <= status < 500 and status not in SET_UP and not neutral:
             way = self.way(request, form)
-            # A key may have been taken back since an earlier process got through with it.
-            proven = way in self._ways and (status != 403 or self._works)
+            proven = way in self._ways
             self._rejected[request.task] += proven
             if proven and self._rejected[request.task] < REJECTED_IN_A_ROW:
                 return RequestRejected(f"{status}: {message}")

@@ -104,7 +104,7 @@ def cost_text(profile: Profile) -> str:
     """The estimate of a profile, beside what its run really used where it has begun. No call is made."""
     from memecmd_utils import cost
 
-    ledger = Ledger(paths.processed / run_name(profile) / "usage" / "ledger.jsonl")
+    ledger = Ledger(paths.processed / run_name(profile) / "usage" / "ledger.sqlite")
     table = cost.beside(cost.estimate(profile, expected_memes(profile)), ledger)
     notes = ["", "Estimate: prompts of typical length, nothing recorded yet. No call was made."]
     if not ledger.spent:
@@ -124,8 +124,6 @@ def cost_text(profile: Profile) -> str:
                 f"What {endpoint.model} counts for a picture is not known (tokens_per_image): a meme counts "
                 f"as {cost.UNSAID_TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
             )
-    if ledger.problem:
-        notes.append(ledger.problem)
     return cost.as_text(table) + "\n" + "\n".join(notes)
 
 
@@ -183,8 +181,7 @@ def real_usage(run: str) -> Iterator[str]:
             f"{used['tokens_in']} tokens in, {used['tokens_out']} out, ${used['usd']:.2f}; "
             f"{_counted(used['outcomes'])}" + (f"; tried again: {again}" if again else "")
         )
-    path = paths.processed / run / "usage" / "ledger.jsonl"
-    vectors = (Ledger(path) if path.is_file() else Ledger()).spent.get((TASK, TASK))
+    vectors = Ledger(paths.processed / run / "usage" / "ledger.sqlite").spent.get((TASK, TASK))
     if vectors is not None:
         yield (
             f"  {TASK}: {vectors.calls + vectors.unsure_calls} calls, {vectors.tokens_in} tokens in, "

@@ -1,6 +1,5 @@
 """A run: its profile, its folders, and the models it may use. What every notebook opens first."""
 
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -232,9 +231,7 @@ class Run:
         if self._ledger is None:
             recorded = self.profile.mode == "recorded"
             folder = self.spends_in or self.folder
-            self._ledger = Ledger(None if recorded else folder / "usage" / "ledger.jsonl")
-            if problem := self._ledger.problem:
-                warnings.warn(problem, stacklevel=2)
+            self._ledger = Ledger(None if recorded else folder / "usage" / "ledger.sqlite")
         return self._ledger
 
     def budget(self, stage: str, endpoint: Endpoint, batch: bool, reads_only: bool = False) -> Budget:
@@ -288,11 +285,8 @@ class Run:
                     batch = profile.batch and role in BATCHED
                     budget = self.budget(name, endpoint, batch)
                     dead_after_s = endpoint.dead_after_s
-                    # Replaying needs no key, and asks nobody from whom there would be something to learn.
-                    replays, memory = profile.mode == "recorded", self.folder / "usage" / "endpoints"
-                    backend = OpenAIBackend(
-                        endpoint, key=NO_KEY if replays else None, memory=None if replays else memory
-                    )
+                    # Replaying needs no key.
+                    backend = OpenAIBackend(endpoint, key=NO_KEY if profile.mode == "recorded" else None)
                     if batch:
                         folder = self.write_dir / "batches" / name
                         if is_free(folder):  # what a killed process had under way is attached to again

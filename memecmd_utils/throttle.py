@@ -1,8 +1,7 @@
 """How many requests are in flight at one endpoint, and when an endpoint counts as dead.
 
-Multiplicative cut on an episode of rate limits, slow growth after clean rounds (AIMD), and a breaker: after
-ten faults in a row one request at a time goes out as a probe, and without any answer for `dead_after_s`
-the run ends with one message.
+After ten faults in a row one request at a time goes out as a probe, and without any answer for
+`dead_after_s` the run ends with one message.
 """
 
 import asyncio
@@ -13,10 +12,6 @@ from collections.abc import Callable
 
 from memecmd_utils.llm_types import EndpointError
 
-CUT = 0.7
-GROW = 1.05
-COOL_DOWN_S = 5.0
-"""One cut per so many seconds: the rate limits of one burst are one episode."""
 SUSPECT_AFTER = 10
 """Faults in a row. With 20 % of calls failing at random this happens once in ten million calls."""
 SURE_AFTER = 3
@@ -30,11 +25,10 @@ class Throttle:
         self, cap: int, dead_after_s: float = 50.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.cap, self.dead_after_s, self.clock = cap, dead_after_s, clock
-        self.limit = float(cap)
-        self.in_flight = self.successes = self.cuts = 0
+        self.in_flight = self.successes = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._clean = self._faults = 0
-        self._cut_at = self._answered_at = float("-inf")
+        self._faults = 0
+        self._answered_at = float("-inf")
         self._silent_since: float | None = None
         self._asked_wait = 0.0
 
@@ -46,7 +40,7 @@ class Throttle:
     @property
     def room(self) -> int:
         """How many requests may be in flight now."""
-        return 1 if self.suspect else max(1, int(self.limit))
+        return 1 if self.suspect else self.cap
 
     async def acquire(self, ahead: bool = False) -> float:
         """Wait for a slot, first come first served or `ahead` of all; return the time of its being given."""
@@ -76,29 +70,15 @@ class Throttle:
         self.successes += 1
         self._answered_at = self.clock()
         self._faults, self._silent_since, self._asked_wait = 0, None, 0.0
-        self._clean += 1
-        if (
-            self.limit < self.cap
-            and self._clean >= self.limit
-            and self._answered_at - self._cut_at >= COOL_DOWN_S
-        ):
-            self.limit = min(float(self.cap), max(self.limit * GROW, self.limit + 1))
-            self._clean = 0
-            self._wake()
 
-    def failed(self, sent_at: float, limited: bool, wait_s: float | None, kind: str) -> None:
+    def failed(self, sent_at: float, wait_s: float | None, kind: str) -> None:
         """A fault came for a request sent at `sent_at`. Raises `EndpointError` once the endpoint is dead."""
         now = self.clock()
         self._faults += 1
-        self._clean = 0
         self._asked_wait = max(self._asked_wait, wait_s or 0.0)
         if self._silent_since is None:
             # What was sent long ago may fail although others were answered meanwhile.
             self._silent_since = max(sent_at, self._answered_at)
-        # Requests that went out before the last cut tell nothing about the limit after it.
-        if limited and sent_at > self._cut_at and now - self._cut_at >= COOL_DOWN_S:
-            self.limit = max(1.0, min(self.limit, self.in_flight) * CUT)
-            self._cut_at, self.cuts = now, self.cuts + 1
         silent = now - self._silent_since
         if self._faults >= SURE_AFTER and silent >= self.dead_after_s + self._asked_wait:
             raise EndpointError(

@@ -99,8 +99,6 @@ def work(profile: str, name: str, settings: str, n_dialogues: str, n_memes: str)
     seconds = time.monotonic() - begun
     return {
         "seconds": seconds,
-        "cuts": chat.throttle.cuts,
-        "limit": chat.throttle.limit,
         **chat.usage.as_dict(),
     }
 

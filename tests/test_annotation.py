@@ -5,10 +5,10 @@ from pathlib import Path
 
 import made_up
 import pytest
+from scripted import ScriptedBackend
 
 from memecmd_utils import annotation, html_pages, llm, paths, prompting, storage
 from memecmd_utils.llm import Chat, Reply, Request
-from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.llm_types import RequestRejected
 from memecmd_utils.profiles import Profile
 from memecmd_utils.recordings import Recordings

@@ -3,11 +3,12 @@ import time
 
 import numpy as np
 import pytest
+from scripted import ScriptedBackend
 
 from memecmd_utils import cold_start, example_corpus, llm
 from memecmd_utils.cold_start import NEW_SCENARIO_TRIES
 from memecmd_utils.llm import Chat, Request
-from memecmd_utils.llm_backends import AuthoredBackend, ScriptedBackend
+from memecmd_utils.llm_backends import AuthoredBackend
 from memecmd_utils.profiles import Profile
 from memecmd_utils.schemas import TOPICS, NewsItem, RolePair, Scenario, ScenarioDetails, Unfinished
 from memecmd_utils.storage import dumps

@@ -1,18 +1,14 @@
 import asyncio
 import itertools
 import random
-import socket
-import time
 from collections.abc import Callable
 
 import fast_time
 import openai  # noqa: F401 - its import takes a second, which the tests of time must not see
 import pytest
 from fast_time import now
-from pydantic import SecretStr
-from tiny_server import Answer, TinyServer, chat_reply, error
+from scripted import ScriptedBackend
 
-from memecmd_utils import llm
 from memecmd_utils.budget import Budget
 from memecmd_utils.delivery import (
     FIRST_WAIT_S,
@@ -23,10 +19,7 @@ from memecmd_utils.delivery import (
     Delivery,
 )
 from memecmd_utils.llm import BudgetReached, EndpointError, Message, Reply, Request
-from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.llm_types import InDoubt, RequestRejected, TransientFault
-from memecmd_utils.openai_backend import OpenAIBackend
-from memecmd_utils.profiles import Endpoint
 from memecmd_utils.throttle import SUSPECT_AFTER, Throttle
 from memecmd_utils.usage import Usage
 
@@ -121,13 +114,6 @@ def test_waits_double_from_half_a_second_with_jitter_on_top() -> None:
         assert back_off <= gap <= 1.5 * back_off
 
 
-def test_requests_that_failed_together_come_back_apart() -> None:
-    backend = Timed([*[fault()] * 8, *["好"] * 8])
-    fast_time.run(send_all(delivery_of(backend, cap=8), range(8)))
-    again = [t for t, _ in backend.sent[8:]]
-    assert len(set(again)) == 8 and max(again) - min(again) > 0.02
-
-
 def test_what_the_server_asks_to_wait_is_waited() -> None:
     backend = Timed([fault("status 429", wait_s=7.0, limited=True), fault(wait_s=0.0), "好"])
     fast_time.run(delivery_of(backend).send(request()))
@@ -213,7 +199,7 @@ def test_rate_limits_cost_no_try_while_others_get_through() -> None:
         return fault("status 429", limited=True) if patient else "好"
 
     backend = Timed(reply, takes_s=0.1)
-    replies = fast_time.run(feed(delivery_of(backend, cap=2), ["patient", *range(600)], 2))
+    replies = fast_time.run(feed(delivery_of(backend, cap=2), ["patient", *range(2000)], 2))
     assert {r.finish_reason for r in replies.values()} == {"stop"}
     assert len(backend.at("patient")) == limited + 1
 
@@ -225,7 +211,7 @@ def test_a_poison_request_fails_alone() -> None:
     poison = replies.pop("poison")
     assert poison.finish_reason == "failed" and "status 500" in poison.text
     assert {r.finish_reason for r in replies.values()} == {"stop"} and len(replies) == 800
-    assert len(backend.at("poison")) == MAX_TRIES and delivery.throttle.cuts == 0
+    assert len(backend.at("poison")) == MAX_TRIES
 
 
 def test_a_poison_request_that_is_left_over_when_all_others_are_done_fails_alone_too() -> None:
@@ -287,12 +273,6 @@ def test_a_dead_endpoint_ends_in_one_and_the_same_error_for_all_and_nothing_goes
     assert delivery.throttle.in_flight == 0
 
 
-def test_an_endpoint_that_only_limits_ends_the_run_too() -> None:
-    backend = Timed(lambda r: fault("status 429", wait_s=5.0, limited=True))
-    ends = fast_time.run(send_all(delivery_of(backend, dead_after_s=20.0), range(50)))
-    assert {type(end) for end in ends} == {EndpointError} and "status 429" in str(ends[0])
-
-
 def test_with_endless_patience_ten_tries_without_any_answer_are_the_end() -> None:
     backend = Timed(lambda r: fault("no connection"))
     with pytest.raises(
@@ -300,13 +280,6 @@ def test_with_endless_patience_ten_tries_without_any_answer_are_the_end() -> Non
     ):
         fast_time.run(delivery_of(backend, dead_after_s=float("inf")).send(request()))
     assert len(backend.sent) == MAX_TRIES
-
-
-def test_a_wrong_key_stops_everyone_at_once() -> None:
-    wrong = EndpointError("the endpoint refused the key")
-    backend = Timed(lambda r: wrong, takes_s=0.1)
-    ends = fast_time.run(send_all(delivery_of(backend, cap=4), range(200)))
-    assert set(ends) == {wrong} and len(backend.sent) == 4
 
 
 def test_requests_that_wait_for_their_next_try_are_woken_when_the_run_stops() -> None:
@@ -418,7 +391,7 @@ def priced() -> Budget:
 def spent(budget: Budget) -> tuple[int, int, int]:
     """Calls that are settled, settled as unsure, and unsettled."""
     rows = budget.ledger.spent.values()
-    return sum(r.calls for r in rows), sum(r.unsure_calls for r in rows), len(budget.ledger.open)
+    return sum(r.calls for r in rows), sum(r.unsure_calls for r in rows), budget.ledger.open_calls
 
 
 def test_what_was_certainly_not_paid_is_taken_back_and_what_may_have_been_is_kept() -> None:
@@ -469,59 +442,3 @@ def test_at_the_cap_what_is_under_way_comes_home_first() -> None:
     ends = fast_time.run(send_all(delivery, range(20)))
     assert [type(end) for end in ends] == [Reply] * 6 + [BudgetReached] * 14
     assert len(backend.sent) == 6
-
-
-# --- over a real connection -------------------------------------------------------------------------
-
-
-def chat_with(url: str, concurrency: int, dead_after_s: float) -> llm.Chat:
-    endpoint = Endpoint(base_url=url, model="tiny", timeout_s=30)
-    backend = OpenAIBackend(endpoint, key=SecretStr("none"))
-    return llm.Chat(backend, None, concurrency=concurrency, dead_after_s=dead_after_s)
-
-
-def end_of(chat: llm.Chat, n: int) -> tuple[str, float]:
-    """Ask n things at once; return the one error that ends it, and how long that took."""
-    begun = time.monotonic()
-    with pytest.raises(EndpointError) as caught:
-        llm.run(chat.side_by_side((chat.ask(request(i), lambda r: r.text) for i in range(n)), at_once=n))
-    return str(caught.value), time.monotonic() - begun
-
-
-def test_a_refused_connection_ends_soon_in_one_error() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
-    chat = chat_with(url, 16, 2.0)
-    message, seconds = end_of(chat, 300)
-    assert "no connection" in message and 2.0 <= seconds < 5.0
-    assert chat.usage.calls < 16 + SUSPECT_AFTER + 10 and chat.budget.ledger.calls == 0
-
-
-def test_a_server_that_always_fails_gets_few_requests() -> None:
-    with TinyServer(lambda _: Answer(error("oops"), status=500)).running() as server:
-        message, seconds = end_of(chat_with(server.url, 16, 2.0), 300)
-        count = len(server.bodies)
-        time.sleep(0.2)
-        assert len(server.bodies) == count < 16 + SUSPECT_AFTER + 10, "none after the verdict"
-    assert "status 500" in message and 2.0 <= seconds < 5.0
-
-
-def test_a_server_that_takes_everything_and_answers_nothing_gets_one_round() -> None:
-    with TinyServer(lambda _: Answer(hang=True), got=Answer(hang=True)).running() as server:
-        message, seconds = end_of(chat_with(server.url, 16, 2.0), 300)
-        assert len(server.bodies) == 16 and len(server.gets) == 2
-    assert "answers nothing" in message and seconds < 5.0
-
-
-def test_a_real_server_that_comes_back_is_used_to_the_end() -> None:
-    begun = time.monotonic()
-
-    def serve(_: dict) -> Answer:
-        away = 0.1 < time.monotonic() - begun < 1.2
-        return Answer(error("busy"), status=503) if away else Answer(chat_reply("好"))
-
-    with TinyServer(serve).running() as server:
-        chat = chat_with(server.url, 8, 5.0)
-        answers = llm.run(chat.side_by_side(chat.ask(request(i), lambda r: r.text) for i in range(60)))
-    assert [a.value for a in answers] == ["好"] * 60

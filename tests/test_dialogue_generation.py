@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import fast_time
 import numpy as np
 import pytest
+from scripted import ScriptedBackend
 
 from memecmd_utils import cold_start, example_corpus, llm, prompting, storage
 from memecmd_utils.budget import Budget
@@ -23,7 +24,7 @@ from memecmd_utils.dialogue_generation import (
     utterance_request,
 )
 from memecmd_utils.llm import BudgetReached, Chat, EndpointError, Reply, Request
-from memecmd_utils.llm_backends import AuthoredBackend, ScriptedBackend
+from memecmd_utils.llm_backends import AuthoredBackend
 from memecmd_utils.llm_types import RequestRejected
 from memecmd_utils.profiles import Profile
 from memecmd_utils.recordings import Recordings

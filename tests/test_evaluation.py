@@ -6,10 +6,10 @@ from collections import Counter
 
 import made_up
 import pytest
+from scripted import ScriptedBackend
 
 from memecmd_utils import evaluation, judges, llm
 from memecmd_utils.llm import Chat, Reply
-from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.llm_types import RequestRejected
 from memecmd_utils.recordings import Recordings
 from memecmd_utils.schemas import DIMENSIONS

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import made_up
 import pandas as pd
 import pytest
+from scripted import ScriptedBackend
 
 from memecmd_utils import evaluation_run, screenshots
 from memecmd_utils.llm import Chat
-from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.profiles import Endpoint, Judge
 from memecmd_utils.recordings import Recordings
 from memecmd_utils.schemas import DIMENSIONS

@@ -6,6 +6,7 @@ import made_judged
 import made_up
 import numpy as np
 import pytest
+from scripted import ScriptedBackend
 
 from memecmd_utils import (
     evaluation_run,
@@ -18,7 +19,6 @@ from memecmd_utils import (
 )
 from memecmd_utils.judge_answers import CENTRED, CONSISTENCY, P_YES, RATING, RETRIEVAL
 from memecmd_utils.llm import Chat, Reply
-from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.schemas import DIMENSIONS
 
 NAMES = [f"news-{n}" for n in range(6)]

@@ -6,11 +6,11 @@ import made_up
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import ScriptedBackend
 
 from memecmd_utils import judges, llm, local_llm, paths
 from memecmd_utils import recordings as rec
 from memecmd_utils.llm import Chat, ModelId, Reply, UnusableReply
-from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.llm_types import RequestRejected
 from memecmd_utils.schemas import DIMENSIONS
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import fast_time
 import pytest
 from pydantic import BaseModel
+from scripted import ScriptedBackend
 
 from memecmd_utils import llm, replies
 from memecmd_utils import recordings as rec
@@ -23,14 +24,12 @@ from memecmd_utils.llm import (
     BrokenRules,
     BudgetReached,
     Chat,
-    EndpointError,
     Message,
     ModelId,
     Reply,
     Request,
     Sampling,
 )
-from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.llm_types import RequestRejected, TransientFault
 from memecmd_utils.llm_wire import garbled
 from memecmd_utils.recordings import RecordingError, RecordingMiss, Recordings
@@ -410,16 +409,6 @@ def test_calls_under_way_when_a_cap_is_reached_are_waited_for_and_recorded(tmp_p
     assert len(backend.requests) == 5 and len(store(tmp_path)) == 5
 
 
-def test_max_usd_is_not_passed_even_by_calls_under_way(tmp_path: Path) -> None:
-    backend = SlowBackend(lambda r: Reply(text=GOOD, tokens_in=3, tokens_out=10))
-    budget = Budget(max_usd=3.5, usd_out=1e5)  # 0.1 a token, so a reply of 10 tokens costs 1
-    asked = [request(n, sampling=Sampling(max_tokens=10)) for n in range(20)]
-    chat = Chat(backend, store(tmp_path), concurrency=8, budget=budget)
-    with pytest.raises(BudgetReached, match=r"max_usd=3\.5"):
-        llm.run(chat.side_by_side(chat.ask(r, parse) for r in asked))
-    assert len(store(tmp_path)) == 3 and chat.usage.usd == budget.ledger.usd == pytest.approx(3.0)
-
-
 def test_on_a_fault_nothing_new_goes_out_and_the_fault_itself_is_raised(tmp_path: Path) -> None:
     def reply(r: Request) -> str:
         if r.subject == "d/3":
@@ -766,34 +755,6 @@ def test_being_cancelled_ends_all_that_is_under_way(tmp_path: Path) -> None:
     in_no_time(work)
 
 
-def test_calls_of_a_cancelled_run_count_at_their_most() -> None:
-    class Never(ScriptedBackend):
-        async def complete(self, r: Request) -> Reply:
-            await asyncio.Event().wait()
-
-    async def main() -> Chat:
-        chat = Chat(Never([]), None, concurrency=3, budget=Budget(usd_out=1e6), dead_after_s=float("inf"))
-        asked = request(sampling=Sampling(max_tokens=10))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(chat.side_by_side(chat.ask(asked, parse) for _ in range(9)), 1)
-        return chat
-
-    ledger = fast_time.run(main()).budget.ledger
-    assert len(ledger.open) == 3 and ledger.usd == pytest.approx(30)
-
-
-def test_a_dead_endpoint_ends_a_run_of_hundreds_in_one_error() -> None:
-    async def main() -> tuple[str, Chat]:
-        chat = Chat(ScriptedBackend(lambda r: TransientFault("no connection")), None, dead_after_s=20.0)
-        chat.throttle.clock = now
-        with pytest.raises(EndpointError) as caught:
-            await chat.side_by_side((chat.ask(request(n), parse) for n in range(500)), at_once=300)
-        return str(caught.value), chat
-
-    message, chat = fast_time.run(main())
-    assert "no connection" in message and chat.usage.calls < 50 and chat.throttle.in_flight == 0
-
-
 def test_side_by_side_works_inside_a_running_loop() -> None:
     chat = Chat(ScriptedBackend(lambda r: GOOD), None)
 
@@ -815,7 +776,3 @@ def test_a_fault_is_told_without_a_word_about_loops() -> None:
             start()
         told = "".join(traceback.format_exception(caught.value))
         assert "no running event loop" not in told and "During handling" not in told
-
-
-def test_names_of_the_seam_are_importable_from_llm() -> None:
-    assert all(hasattr(llm, name) for name in llm.__all__)

@@ -2,13 +2,11 @@ import asyncio
 import json
 import socket
 import time
-import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from enum import Enum
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import pytest
@@ -220,12 +218,6 @@ def test_a_schema_outside_the_strict_subset_starts_at_json_mode() -> None:
     assert all(isinstance(reply, Reply) for reply in got)
 
 
-def test_that_json_mode_worked_says_nothing_about_schemas() -> None:
-    got, server, _ = exchange(knows("json_object"), request(schema=Free), request(schema=Mood))
-    assert [getattr(reply, "text", reply) for reply in got] == ["{}", "{}"]
-    assert forms(server) == ["json_object", "json_schema", *("json_schema", "json_object"), "json_object"]
-
-
 def test_a_form_that_has_worked_is_not_given_up_for_one_bad_request() -> None:
     script = [
         Answer(chat_reply("{}")),
@@ -288,10 +280,6 @@ def test_strict_schema_holds_what_the_strict_subset_allows() -> None:
 )
 def test_what_the_strict_subset_cannot_say_is_asked_for_in_json_mode(model: type[BaseModel]) -> None:
     assert strict_schema(model) is None
-
-
-def test_ten_levels_are_allowed() -> None:
-    assert strict_schema(nested(4)) is not None
 
 
 def test_the_schemas_of_the_stages_are_within_the_strict_subset() -> None:
@@ -391,11 +379,6 @@ def test_a_parameter_that_the_endpoint_does_not_take_comes_with_what_to_set(
     assert hint not in str(one(Answer(error("Unsupported: x", param="x"), status=400)))
 
 
-@pytest.mark.parametrize("parameter", [None, [], ["temperature"], {"a": 1}, 3])
-def test_an_odd_name_of_a_parameter_does_no_harm(parameter: Any) -> None:
-    assert isinstance(one(Answer(error("bad", param=parameter), status=400)), EndpointError)
-
-
 @pytest.mark.parametrize(
     "body",
     ["", "oops", "<html>bad gateway</html>", "null", "[]", '{"error": "told"}', '{"error": null}',
@@ -451,12 +434,10 @@ def refuses(status: int, code: Any, what: Callable[[dict], bool] = is_bad):
     return serve
 
 
-def ask_all(
-    server: TinyServer, asked: list[Request], memory: Path | None = None, key: str = KEY, **options: Any
-) -> tuple[list[llm.Answer], Chat]:
+def ask_all(server: TinyServer, asked: list[Request], **options: Any) -> tuple[list[llm.Answer], Chat]:
     """Ask one after another through the seam, as a process that has just begun does."""
-    endpoint = Endpoint(base_url=server.url, model="tiny", **options.pop("endpoint", {}))
-    backend = OpenAIBackend(endpoint, key=SecretStr(key), memory=memory)
+    endpoint = Endpoint(base_url=server.url, model="tiny")
+    backend = OpenAIBackend(endpoint, key=SecretStr(KEY))
     chat = Chat(backend, **{"concurrency": 1, "sleep": lambda _: asyncio.sleep(0), **options})
     return llm.run(chat.side_by_side(chat.ask(r, text_of) for r in asked)), chat
 
@@ -464,7 +445,7 @@ def ask_all(
 @pytest.mark.parametrize(("status", "code"), REFUSALS.values(), ids=REFUSALS.keys())
 @pytest.mark.parametrize("schema", [None, Mood])
 def test_a_refused_request_is_left_unscored_and_the_run_goes_on_also_where_it_is_the_first(
-    status: int, code: Any, schema: type[BaseModel] | None, tmp_path: Path
+    status: int, code: Any, schema: type[BaseModel] | None
 ) -> None:
     asked = [request(text, schema) for text in (BAD, "一", BAD + BAD, "二")]
     with TinyServer(refuses(status, code)).running() as server:
@@ -475,14 +456,6 @@ def test_a_refused_request_is_left_unscored_and_the_run_goes_on_also_where_it_is
             sent = forms(server)[-4:]
             assert set(sent) == {None if schema is None else "json_object"}, "the ladder stops where it holds"
         assert sum(map(is_neutral, server.bodies)) == 2 * (1 if schema is None else 2)
-        # What one process has found out the next one knows.
-        ask_all(server, asked, tmp_path)
-        before = len(server.bodies)
-        answers, _ = ask_all(server, asked, tmp_path)
-        assert [a.outcome for a in answers] == ["rejected", "accepted"] * 2
-        later = server.bodies[before:]
-        # A 403 may also say that the key was taken back since.
-        assert sum(map(is_neutral, later)) == (status == 403) and len(later) == 4 + 2 * (status == 403)
 
 
 def test_a_neutral_request_is_put_like_the_refused_one_and_counted_and_paid_for() -> None:
@@ -508,7 +481,7 @@ def test_a_neutral_request_is_put_like_the_refused_one_and_counted_and_paid_for(
     assert len(json.dumps(neutral["messages"])) < 1000
     assert (chat.usage.calls, chat.usage.tokens_in, chat.usage.tokens_out) == (3, 11, 3)
     assert [(row.calls, row.tokens_in) for row in budget.ledger.spent.values()] == [(1, 11)]
-    assert budget.ledger.usd == pytest.approx(14e-6) and not budget.ledger.open
+    assert budget.ledger.usd == pytest.approx(14e-6) and not budget.ledger.open_calls
 
 
 @pytest.mark.parametrize("schema", [None, Mood])
@@ -538,42 +511,6 @@ def test_a_model_that_sees_no_pictures_ends_the_run_and_not_every_item() -> None
         with pytest.raises(EndpointError, match="takes no images"):
             ask_all(server, [request("一"), seen, seen])
         assert len(server.bodies) == 3
-
-
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_key_that_was_taken_back_ends_a_resumed_run_at_once(status: int, tmp_path: Path) -> None:
-    with TinyServer(lambda _: GOOD).running() as server:
-        ask_all(server, [request()], tmp_path)
-        server._script = lambda _: Answer(error("no"), status=status)
-        with pytest.raises(EndpointError, match="OPENAI_API_KEY"):
-            ask_all(server, [request(str(n)) for n in range(9)], tmp_path)
-        assert len(server.bodies) <= 3
-
-
-def test_what_works_is_kept_by_endpoint_model_and_parameters_without_key_or_address(tmp_path: Path) -> None:
-    with TinyServer(refuses(400, None)).running() as server:
-        ask_all(server, [request("一", Mood)], tmp_path)
-        (kept,) = tmp_path.iterdir()
-        said = kept.read_text(encoding="utf-8")
-        assert json.loads(said)["forms"] == ["json", "plain"] and json.loads(said)["model"] == "tiny"
-        assert KEY not in said and "127.0.0.1" not in said
-        ask_all(server, [request("一", Mood)], tmp_path)
-        assert forms(server)[-1:] == ["json_object"] and kept.read_text(encoding="utf-8") == said
-        ask_all(server, [request("一", Mood)], tmp_path, endpoint={"parameters": {"seed": None}})
-        assert len(list(tmp_path.iterdir())) == 2
-        for damaged in ("", "null", "[1]", '{"takes": 3}', '{"takes": [], "forms": ["x"]}', "{"):
-            kept.write_text(damaged, encoding="utf-8")
-            assert ask_all(server, [request("一", Mood)], tmp_path)[0][0].value == "{}"
-            assert json.loads(kept.read_text(encoding="utf-8"))["forms"] == ["json", "plain"]
-
-
-def test_an_endpoint_that_no_longer_takes_what_it_took_is_found_out(tmp_path: Path) -> None:
-    """A form that was remembered is given up after ten refusals; nine are held against the requests."""
-    with TinyServer(lambda _: Answer(chat_reply("{}"))).running() as server:
-        ask_all(server, [request("一", Mood)], tmp_path)
-        server._script = refuses(400, None)
-        answers, _ = ask_all(server, [request(str(n), Mood) for n in range(REJECTED_IN_A_ROW + 2)], tmp_path)
-    assert [a.outcome for a in answers] == ["rejected"] * (REJECTED_IN_A_ROW - 1) + ["accepted"] * 3
 
 
 def test_a_neutral_request_is_not_sent_past_a_cap() -> None:
@@ -666,13 +603,6 @@ def test_an_exchange_ends_in_time_also_where_bytes_drip(timeout_s: float, drip_s
     fault = one(Answer(drip_s=drip_s), timeout_s=timeout_s)
     assert (fault.kind, fault.paid) == ("time-out", True)
     assert timeout_s <= time.monotonic() - begun < 2.0
-
-
-def test_a_look_for_life_ends_in_time_also_where_bytes_drip() -> None:
-    with TinyServer([], Answer(drip_s=0.05)).running() as server:
-        begun = time.monotonic()
-        llm.run(backend_for(server.url).alive(0.3))
-        assert time.monotonic() - begun < 2.0
 
 
 # --- JSON in other clothes --------------------------------------------------------------------------
@@ -862,14 +792,6 @@ def test_thoughts_beside_the_text_are_counted_too(message: dict, thought: int) -
     assert (reply.text, reply.think_characters) == ("好", thought)
 
 
-def test_refusals_filters_and_cuts_are_seen() -> None:
-    refused = reply_of({"content": None, "refusal": "I cannot"})
-    assert refused.refusal and refused.text == ""
-    assert reply_of(choice={"finish_reason": "content_filter"}).finish_reason == "content_filter"
-    assert reply_of(choice={"finish_reason": "length"}).finish_reason == "length"
-    assert reply_of(choice={"finish_reason": None}).finish_reason == "stop"
-
-
 @pytest.mark.parametrize(
     "reason",
     [None, "", "stop", "STOP", "eos", "eos_token", "endoftext", "end_turn", "end", "stop_sequence",
@@ -895,11 +817,6 @@ def test_finish_reasons_of_a_filter(reason: str) -> None:
 )  # fmt: skip
 def test_any_other_finish_reason_is_a_cut(reason: Any) -> None:
     assert reply_of(choice={"finish_reason": reason}).finish_reason == "length"
-
-
-def test_a_finish_reason_may_be_a_refusal() -> None:
-    reply = reply_of(choice={"finish_reason": "refusal"})
-    assert reply.refusal and reply.finish_reason == "stop"
 
 
 def test_a_servers_finish_reason_cannot_pass_for_one_of_ours() -> None:
@@ -954,88 +871,7 @@ def test_faults_are_retried_by_our_layer_alone_and_through_the_seam() -> None:
     assert all(low <= wait <= 1.5 * low for low, wait in zip(lows, waits[2:], strict=True))
 
 
-def test_an_outcome_of_a_status_reaches_the_answer(tmp_path: Path) -> None:
-    script = [
-        GOOD,
-        Answer(error("context too long"), status=400),
-        Answer(error("x", code="content_filter"), status=400),
-    ]
-    with TinyServer([*script, *script[2:] * 4]).running() as server:
-        chat = Chat(backend_for(server.url), Recordings("s", [tmp_path], tmp_path))
-        answers = [llm.run(chat.ask(request(t), lambda r: r.text)) for t in ("一", "二", "三")]
-    assert [a.outcome for a in answers] == ["accepted", "rejected", "filtered"]
-    assert "context too long" in answers[1].reason and answers[1].attempts == 1 and answers[2].attempts == 5
-
-
 # --- keys -------------------------------------------------------------------------------------------
-
-
-def chain(fault: BaseException | None) -> list[BaseException]:
-    """A fault and all that it carries, whether Python would show it or not."""
-    found: list[BaseException] = []
-    todo = [fault]
-    while todo:
-        one = todo.pop()
-        if one is not None and one not in found:
-            found.append(one)
-            todo += [one.__cause__, one.__context__]
-    return found
-
-
-def locals_of(trace: TracebackType | None) -> list[str]:
-    """What a traceback with variables (IPython's verbose mode) would show."""
-    shown = []
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename).name != Path(__file__).name:
-            shown += [f"{name}={value!r}" for name, value in trace.tb_frame.f_locals.items()]
-        trace = trace.tb_next
-    return shown
-
-
-LEAKY = {
-    "401": Answer(error(f"Incorrect API key provided: {KEY}"), status=401),
-    "404": Answer(error(f"no model for {KEY}"), status=404),
-    "400": Answer(error(f"bad header Bearer {KEY}"), status=400),
-    "429": Answer(error(f"no credit for {KEY}", code="insufficient_quota"), status=429),
-    "500": Answer(error(f"oops {KEY}"), status=500),
-    "200": Answer(error(f"oops {KEY}")),
-    "half": Answer(f'{{"error": "{KEY}'),
-    "reset": Answer(reset=True),
-    "hang": Answer(hang=True),
-}
-
-
-@pytest.mark.parametrize("bad", LEAKY.values(), ids=LEAKY.keys())
-def test_no_fault_carries_the_sdks_or_the_key(bad: Answer) -> None:
-    with TinyServer([bad]).running() as server:
-        backend = backend_for(server.url, timeout_s=0.2)
-        with pytest.raises((EndpointError, TransientFault, InDoubt)) as caught:
-            llm.run(backend.complete(request()))
-    carried = chain(caught.value)
-    assert [
-        type(x).__module__ for x in carried if type(x).__module__.startswith(("openai", "httpx", "aiohttp"))
-    ] == []
-    told = "".join(traceback.format_exception(caught.value))
-    assert KEY not in told
-    for fault in carried:
-        assert KEY not in repr(fault) + repr(vars(fault))
-        assert [line for line in locals_of(fault.__traceback__) if KEY in line] == []
-
-
-def test_through_the_seam_nothing_carries_the_key_either(tmp_path: Path) -> None:
-    with TinyServer([LEAKY["401"]]).running() as server:
-        chat = Chat(backend_for(server.url), Recordings("s", [tmp_path], tmp_path))
-        with pytest.raises(EndpointError) as caught:
-            llm.run(chat.side_by_side(chat.ask(request(str(n)), lambda r: r.text) for n in range(3)))
-    for fault in chain(caught.value):
-        assert not type(fault).__module__.startswith(("openai", "httpx", "aiohttp"))
-        assert [line for line in [repr(fault), *locals_of(fault.__traceback__)] if KEY in line] == []
-    assert KEY not in repr(chat.backend) + repr(vars(chat.backend)) + repr(vars(chat))
-
-
-def test_a_key_in_the_servers_words_is_blotted_out() -> None:
-    assert "bad header Bearer ***" in str(one(LEAKY["400"]))
-    assert "bad header Bearer ***" in str(after_success(LEAKY["400"]))
 
 
 def test_no_key_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1050,14 +886,6 @@ def test_no_key_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "secret" not in str(caught.value)
     with pytest.raises(EndpointError, match=r"endpoints\.generator\.model"):
         OpenAIBackend(Endpoint(), key=SecretStr("x"))
-
-
-def test_a_key_with_a_line_end_from_a_file_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_KEY", KEY + "\n")
-    with TinyServer([GOOD]).running() as server:
-        backend = OpenAIBackend(Endpoint(base_url=server.url, model="m", key_env="MY_KEY"))
-        llm.run(backend.complete(request()))
-    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
 
 
 def test_a_picture_that_cannot_be_read_is_our_fault_and_not_the_endpoints() -> None:
@@ -1091,14 +919,6 @@ def test_one_backend_serves_several_event_loops_and_leaves_no_open_connection() 
         assert llm.run(backend.complete(request())).text == "好", "and it can be used again"
 
 
-def test_a_server_on_this_machine_is_not_sought_behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    monkeypatch.setenv("NO_PROXY", "")
-    monkeypatch.setenv("no_proxy", "")
-    assert one(GOOD).text == "好"
-
-
 def test_which_servers_are_on_this_machine() -> None:
     for url in ("http://127.0.0.1:8000/v1", "http://localhost/v1", "http://[::1]:1/v1"):
         assert is_local(Endpoint(base_url=url))
@@ -1123,10 +943,3 @@ def test_signs_of_life(got: Answer, lives: bool) -> None:
     with TinyServer([], got).running() as server:
         assert llm.run(backend_for(server.url).alive(0.3)) is lives
         assert set(server.gets) == {"/v1/models"} and server.bodies == []
-
-
-def test_a_closed_port_gives_no_sign_of_life() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
-    assert llm.run(backend_for(url).alive(5.0)) is False

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import fast_time
 import pytest
+from scripted import ScriptedBackend
 from tqdm.auto import tqdm
 
 from memecmd_utils import progress, usage
 from memecmd_utils.budget import Budget
 from memecmd_utils.llm import Chat, Message, Reply, Request
-from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.progress import Progress, duration
 from memecmd_utils.status_line import STATUS_VARIABLE
 
@@ -107,10 +107,11 @@ def test_what_the_backend_waits_for_stands_first() -> None:
     in_loop(work)
 
 
-def test_a_cut_in_what_goes_side_by_side_is_told() -> None:
+def test_that_an_endpoint_is_only_tried_is_told() -> None:
     async def work(bar: Progress) -> None:
-        bar.chat.throttle.limit = 14.0
-        assert bar.line() == "turns 0/1,000 · 14 of 20 at once"
+        for _ in range(10):
+            bar.chat.throttle.failed(bar.chat.throttle.clock(), None, "status 500")
+        assert bar.line() == "turns 0/1,000 · 1 of 20 at once"
 
     in_loop(work, chat_of(concurrency=20))
 

@@ -11,10 +11,10 @@ from typing import Any, get_args
 import pytest
 import reply_mutations as wrong
 from pydantic import BaseModel
+from scripted import ScriptedBackend
 
 from memecmd_utils import dialogue_generation, judges, llm, replies, schemas
 from memecmd_utils.llm import BrokenRules, Chat, Message, Outcome, Reply, Request, UnusableReply
-from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.llm_wire import read_reply
 from memecmd_utils.profiles import Profile
 from memecmd_utils.recordings import Recordings

@@ -76,12 +76,12 @@ def test_cost_says_what_it_does_not_know_and_makes_no_ledger(tmp_path, monkeypat
     text = run_summary.cost_text(profile)
     assert "No call was made" in text and "price of big is not known" in text and "24 hours" in text
     assert "real_calls" not in text and not list(tmp_path.rglob("*"))
-    ledger = Ledger(tmp_path / profiles.run_name(profile) / "usage" / "ledger.jsonl")
+    ledger = Ledger(tmp_path / profiles.run_name(profile) / "usage" / "ledger.sqlite")
     ledger.settle(ledger.reserve("annotation", "annotation", Most(5, 0.2)), 0.5, 5, 2)
     assert "real_calls" in run_summary.cost_text(profile)
 
 
-def test_cost_says_what_is_not_known_of_pictures_vectors_and_the_ledger(tmp_path, monkeypatch):
+def test_cost_says_what_is_not_known_of_pictures_and_vectors(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "processed", tmp_path)
 
     def told(**endpoint) -> str:
@@ -96,16 +96,11 @@ def test_cost_says_what_is_not_known_of_pictures_vectors_and_the_ledger(tmp_path
         vision=False
     )
     assert "The price of vectors is not known" in told()
-    ends = {"generator": {"model": "big", "vision": True, "usd_per_million_in": 1}}
-    ends["embedder"] = {"model": "vectors"}
-    run = profiles.run_name(profiles.load_profile("openai", {"endpoints": ends, "embedder": "endpoint"}))
-    storage.write_text(tmp_path / run / "usage" / "ledger.jsonl", "garbled\n")
-    assert "ledger.jsonl has a line that cannot be read (the first is line 1)" in told()
 
 
 def test_vectors_that_were_paid_for_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "processed", tmp_path)
     assert list(run_summary.real_usage("r")) == [] and not list(tmp_path.rglob("*"))
-    ledger = Ledger(tmp_path / "r" / "usage" / "ledger.jsonl")
+    ledger = Ledger(tmp_path / "r" / "usage" / "ledger.sqlite")
     ledger.settle(ledger.reserve("embedding", "embedding", Most(100, 0.01)), 0.5, 90, 0)
     assert list(run_summary.real_usage("r")) == ["  embedding: 1 calls, 90 tokens in, $0.50"]

@@ -3,11 +3,11 @@ import json
 from pathlib import Path
 
 import pytest
+from scripted import ScriptedBackend
 
 from memecmd_utils import llm, paths, profiles, readiness, recordings, runs
 from memecmd_utils.budget import TOKENS_OUT
 from memecmd_utils.llm import BudgetReached, EndpointError, Message, Reply, Request, Sampling
-from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.profiles import ProfileError
 from memecmd_utils.readiness import NotReady
 from memecmd_utils.runs import ALL_AT_ONCE, Run, StageMissing, open_run, prices
@@ -146,16 +146,6 @@ def test_two_judges_of_a_stage_both_leave_their_keys_and_counts(monkeypatch: pyt
     assert json.loads((usage / "made-up-2.json").read_text())["calls"] == 1
 
 
-def test_what_an_endpoint_takes_is_noted_beside_what_a_run_spends_and_never_for_a_replay() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENAI_API_KEY", "none")
-        run = open_run("openai", "mode=auto max_usd=null endpoints='{generator: {model: g}}'", "openai-x")
-        with run.chat("generator", "s") as chat:
-            assert chat.backend._memory.parent == run.folder / "usage" / "endpoints"
-    with open_run("openai", "mode=recorded").chat("generator", "s") as chat:
-        assert chat.backend._memory is None
-
-
 # --- money, caps and patience -----------------------------------------------------------------------
 
 PRICED = "endpoints='{generator: {model: g, usd_per_million_in: 1, usd_per_million_out: 2, dead_after_s: 7}}'"
@@ -192,7 +182,7 @@ def test_all_chats_of_a_run_spend_from_one_ledger_that_outlives_the_process(
     assert ask(run, "generator", "一") == ask(run, "judge", "二") == "是"
     assert run.ledger.usd == pytest.approx(4.0), "a million in and half a million out, twice"
     assert {stage for stage, _ in run.ledger.spent} == {"made-up"}
-    assert (run.folder / "usage" / "ledger.jsonl").is_file()
+    assert (run.folder / "usage" / "ledger.sqlite").is_file()
     again = open_run("openai", settings, "openai-x")
     assert again.ledger.usd == pytest.approx(4.0)
     raised = open_run("openai", settings.replace("max_usd=50", "max_usd=4"), "openai-x")
@@ -220,7 +210,7 @@ def test_a_replay_touches_no_ledger() -> None:
     assert run.ledger.path is None
     with run.chat("generator", "s"):
         pass
-    assert not (run.folder / "usage" / "ledger.jsonl").exists()
+    assert not (run.folder / "usage" / "ledger.sqlite").exists()
 
 
 @pytest.mark.parametrize(("parameters", "reckoned"), [("{}", 10), ("{max_tokens: null}", TOKENS_OUT)])
@@ -305,20 +295,6 @@ def test_vectors_of_an_endpoint_are_held_against_the_caps_at_its_price_for_readi
         readiness.check(unpriced.profile)
     for settings in ("max_usd=null", "max_usd=5 mode=recorded", f"{EMBEDS % ('http://127.0.0.1:9/v1', '')}"):
         open_run("openai", f"{EMBEDS % (OUTSIDE, '')} {settings}", "openai-x").embedder()
-
-
-def test_a_damaged_ledger_is_told_once_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    scripted(monkeypatch, lambda request: Reply(text="是", tokens_in=5, tokens_out=1))
-    run = open_run("openai", PRICED, "openai-x")
-    assert ask(run, "generator", "一") == "是"
-    path = run.folder / "usage" / "ledger.jsonl"
-    path.write_bytes(path.read_bytes() + b"\0" * 64 + b"\n")
-    again = open_run("openai", PRICED, "openai-x")
-    with pytest.warns(
-        UserWarning, match=r"ledger\.jsonl has a line that cannot be read \(the first is line 3\)"
-    ):
-        assert ask(again, "generator", "二") == "是"
-    assert again.ledger.calls == 3
 
 
 @pytest.mark.parametrize("mode", ["mode=auto", "mode=recorded"])

@@ -18,7 +18,7 @@ from tiny_server import Answer, TinyServer, chat_reply, error
 from whole_pipeline import KEY, KEY_VARIABLE, command, forms_of_key, shows_key
 
 from memecmd_utils import __main__ as commands
-from memecmd_utils import embedding, endpoint_embedder, llm, paths, profiles
+from memecmd_utils import delivery, embedding, llm, paths, profiles
 from memecmd_utils.budget import Budget
 from memecmd_utils.ledger import Ledger
 from memecmd_utils.openai_backend import OpenAIBackend
@@ -177,7 +177,7 @@ def endpoint(server: TinyServer | str, **more: Any) -> Endpoint:
 def ask(server: TinyServer | str, folder: Path, times: int = 1) -> tuple[list[Any], BaseException | None]:
     """Ask a chat as a run does; the answers, and the fault that ended it."""
     store = Recordings("utterance", [folder], folder)
-    budget = Budget(Ledger(folder / "ledger.jsonl"), "utterance")
+    budget = Budget(Ledger(folder / "ledger.sqlite"), "utterance")
     answers: list[Any] = []
 
     async def work() -> None:
@@ -377,7 +377,7 @@ def test_a_missing_key_names_the_variable(monkeypatch, capsys) -> None:
 
 
 def embed(url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, BaseException | None]:
-    monkeypatch.setattr(endpoint_embedder, "RETRIES", 0)
+    monkeypatch.setattr(delivery, "MAX_TRIES", 1)
     embedder = embedding.EndpointEmbedder(endpoint(url))
     try:
         return embedder.encode(["一句话"], "query"), None

@@ -8,10 +8,10 @@ from fault_server import FaultServer, Options
 from made_readings import FIVE, STEPS
 from PIL import Image as Pillow
 from pydantic import SecretStr
+from scripted import ScriptedBackend
 
 from memecmd_utils import llm, paths, prompting, storage, template_annotation
 from memecmd_utils.llm import Chat, Image, Reply, Request
-from memecmd_utils.llm_backends import ScriptedBackend
 from memecmd_utils.llm_types import RequestRejected
 from memecmd_utils.openai_backend import OpenAIBackend
 from memecmd_utils.profiles import Profile

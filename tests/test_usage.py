@@ -62,14 +62,6 @@ def test_the_speed_falls_while_nothing_comes(clock: Clock) -> None:
     assert counts.tokens_per_second < before / 3
 
 
-def test_replies_that_come_in_one_moment_are_no_wonder_of_speed(clock: Clock) -> None:
-    counts = Usage()
-    clock.now += 10
-    for _ in range(8):
-        counts.add(Reply(text="x", tokens_out=60), 0.0)
-    assert counts.tokens_per_second <= 8 * 60
-
-
 def test_two_chats_of_a_stage_add_up() -> None:
     first, second = usage.Usage(), usage.Usage()
     first.replayed, first.outcomes = 3, Counter(accepted=3)

@@ -40,11 +40,11 @@ def work(turns: int) -> dict[str, float]:
     import openai  # noqa: F401  (a real run has both loaded)
     import pandas  # noqa: F401
     from fault_replies import drawn, utterance, value_of
+    from scripted import ScriptedBackend
     from stage_run import USD_IN, USD_OUT, starts
 
     from memecmd_utils import dialogue_generation, llm, schemas
     from memecmd_utils.budget import Budget, Ledger
-    from memecmd_utils.llm_backends import ScriptedBackend
     from memecmd_utils.profiles import Profile
     from memecmd_utils.recordings import Recordings
 
@@ -66,7 +66,7 @@ def work(turns: int) -> dict[str, float]:
     profile = Profile(name="made", llm="openai", mode="auto", n_turns=TURNS_EACH)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        budget = Budget(Ledger(folder / "ledger.jsonl"), "made", 10**9, 1e9, USD_IN, USD_OUT)
+        budget = Budget(Ledger(folder / "ledger.sqlite"), "made", 10**9, 1e9, USD_IN, USD_OUT)
         store = Recordings("made", [folder], folder)
         chat = llm.Chat(Simulated(lambda request: ""), store, "auto", AT_ONCE, budget)
         before = peak_mb()

@@ -58,7 +58,7 @@ class Noting(OpenAIBackend):
 
 def chat(backend: OpenAIBackend, folder: Path, cap: int) -> llm.Chat:
     """A chat as `runs` opens it: recordings and ledger on disk, prices and a cap that is not reached."""
-    ledger = Ledger(folder / "ledger.jsonl")
+    ledger = Ledger(folder / "ledger.sqlite")
     prices = {"usd_in": stage_run.USD_IN, "usd_out": stage_run.USD_OUT}
     budget = Budget(ledger, "dialogue_generation", 10**9, 1e9, **prices)
     return llm.Chat(backend, Recordings("made", [folder], folder), "auto", cap, budget)
