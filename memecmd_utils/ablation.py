@@ -9,10 +9,9 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import fast_retrieval
-from memecmd_utils.fast_retrieval import MEASURES, Graded, columns, said, with_intervals
+from memecmd_utils import fast_retrieval, statistics
+from memecmd_utils.fast_retrieval import MEASURES, Graded
 from memecmd_utils.retrieval_systems import PARTS
-from memecmd_utils.statistics import direction, too_few
 from memecmd_utils.study_data import StudyData
 
 TERMS = ("alpha", "delta", "beta", "gamma")
@@ -21,13 +20,15 @@ EQUAL = (0.25,) * len(TERMS)
 STEP = 0.1
 SCORED = ("R@1", "nDCG@5")
 ABLATION = (
-    "embedder", "without", "compares", "measure", "full", "rest", *with_intervals("difference"), "dialogues"
+    "embedder", "without", "compares", "measure", "full", "rest", *statistics.with_ends("difference"),
+    "dialogues",
 )  # fmt: skip
 HALVES = (
     "embedder", "fitted on", "used on", *TERMS, "nDCG@5 fitted on", "nDCG@5 used on", "equal weights", "turns"
 )  # fmt: skip
 JOINED = (
-    "embedder", "fitted", "equal", *with_intervals("difference", "optimism"), "turns", "dialogues", "held out"
+    "embedder", "fitted", "equal", *statistics.with_ends("difference", "optimism"), "turns", "dialogues",
+    "held out",
 )  # fmt: skip
 
 
@@ -50,14 +51,14 @@ def leave_one_out(data: StudyData) -> pd.DataFrame:
             for i in range(len(TERMS))
         ]
         gaps = np.hstack([full - part for part in rest])
-        found = fast_retrieval.means(gaps, known.clusters)
+        found = statistics.column_means(gaps, known.clusters)
         for (i, term), (at, measure) in product(enumerate(TERMS), enumerate(MEASURES)):
             if measure in SCORED:
                 rows.append(
                     {
                         "embedder": embedder, "without": term, "compares": PARTS[i], "measure": measure,
                         "full": full[:, at].mean(), "rest": rest[i][:, at].mean(),
-                        **columns("difference", found[i * len(MEASURES) + at]),
+                        **found[i * len(MEASURES) + at].columns("difference"),
                         "dialogues": found[0].clusters,
                     }
                 )  # fmt: skip
@@ -74,8 +75,9 @@ def ablation_sentence(frame: pd.DataFrame, measure: str = "nDCG@5") -> str:
         groups: dict[int | None, list[str]] = {1: [], -1: [], 0: [], None: []}
         for _, row in rows.iterrows():
             low, high = row["difference low"], row["difference high"]
-            sign = None if too_few(row["dialogues"]) else direction(low, high)
-            groups[sign].append(f"{row['without']} ({row['compares']}) {said(row, 'difference')}")
+            sign = None if statistics.too_few(row["dialogues"]) else statistics.direction(low, high)
+            gain = statistics.spell_interval(row, "difference")
+            groups[sign].append(f"{row['without']} ({row['compares']}) {gain}")
         words = {1: "clearly helps", -1: "clearly hurts", 0: "makes no clear difference"}
         words[None] = "cannot be told"
         told = [f"{words[sign]}: {', '.join(terms)}" for sign, terms in groups.items() if terms]
@@ -119,12 +121,12 @@ def fit_weights(data: StudyData) -> FittedWeights:
         halves += [{"embedder": embedder, **row} for row in rows]
         test, trained, equal = values.T
         gaps = np.column_stack([test - equal, trained - test])
-        gain, optimism = fast_retrieval.means(gaps, known.clusters)
+        gain, optimism = statistics.column_means(gaps, known.clusters)
         held_out = all(row["fitted on"] != fast_retrieval.SELF for row in rows)
         joined.append(
             {
                 "embedder": embedder, "fitted": test.mean(), "equal": equal.mean(), "turns": len(test),
-                **columns("difference", gain), **columns("optimism", optimism), "held out": held_out,
+                **gain.columns("difference"), **optimism.columns("optimism"), "held out": held_out,
                 "dialogues": gain.clusters,
             }
         )  # fmt: skip
@@ -172,19 +174,21 @@ def weights_sentence(found: FittedWeights) -> str:
             "(" + ", ".join(f"{value:.1f}" for value in one) + ")"
             for one in mine[list(TERMS)].drop_duplicates().to_numpy()
         )
+        gain, optimism = (statistics.spell_interval(row, name) for name in ("difference", "optimism"))
         if not row["held out"]:
             parts.append(
                 f"under {row['embedder']} there is no other half: the weights {vectors} were fitted on the "
-                f"turns they are measured on, so {said(row, 'difference')} over equal weights is no test"
+                f"turns they are measured on, so {gain} over equal weights is no test"
             )
             continue
-        low, high = row["difference low"], row["difference high"]
-        than = f", {words[direction(low, high)]}" if not too_few(row["dialogues"]) else " against"
+        than = " against"
+        if not statistics.too_few(row["dialogues"]):
+            than = f", {words[statistics.direction(row['difference low'], row['difference high'])]}"
         parts.append(
             f"under {row['embedder']}, weights fitted on the other half, {vectors} for "
             f"({', '.join(TERMS)}), give nDCG@5 {row['fitted']:.3f}{than} the {row['equal']:.3f} of "
-            f"equal weights ({said(row, 'difference')}), and look better by {said(row, 'optimism')} on the "
-            "half they were fitted on"
+            f"equal weights ({gain}), and look better by {optimism} on the half they were "
+            "fitted on"
         )
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]} ({found.joined['dialogues'].max()} dialogues)."

@@ -1,18 +1,15 @@
 """R@1, nDCG@5 and judged@5 of whole score matrices at once: for studies that rank hundreds of times.
 
 `retrieval_evaluation` asks trec_eval, ranking by ranking; these are the same values (a test compares), some
-hundred times as fast. What the studies say in sentences is put into words here, too.
+hundred times as fast.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
-from memecmd_utils import statistics
 from memecmd_utils.ground_truth import RELEVANT
-from memecmd_utils.statistics import Ends, Estimate
 from memecmd_utils.study_data import StudyData
 
 MEASURES = ("R@1", "nDCG@5", "judged@5")
@@ -116,30 +113,3 @@ def folds(half: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
         rows, fit = np.flatnonzero(half == mine), np.flatnonzero(half == other)
         if len(rows):
             yield (rows, fit, other) if len(fit) else (rows, rows, SELF)
-
-
-def means(values: np.ndarray, clusters: Sequence[str], ends: Ends = None) -> list[Estimate]:
-    """Mean of each column of `values` [items, k] with its interval; `ends` as in `statistics.interval`.
-
-    A paired difference is a column of differences.
-    """
-    return [statistics.cluster_mean(column, clusters, ends) for column in np.asarray(values, dtype=float).T]
-
-
-def columns(name: str, got: Estimate) -> dict[str, float]:
-    """An estimate as three columns of a table: `name`, `name low`, `name high`."""
-    return {name: got.mean, f"{name} low": got.low, f"{name} high": got.high}
-
-
-def with_intervals(*names: str) -> list[str]:
-    """The names of the columns that `columns` makes."""
-    return [f"{name}{end}" for name in names for end in ("", " low", " high")]
-
-
-def said(row: pd.Series, name: str, sign: str = "+", digits: int = 3) -> str:
-    """A column and its interval in words: `+0.012 [0.003, 0.021]`; `sign=""` for what is no difference."""
-    mean, low, high = (row[f"{name}{end}"] for end in ("", " low", " high"))
-    if not np.isfinite(mean):
-        return "not measured"
-    text = statistics.in_words(mean, low, high, digits, sign)
-    return text if np.isfinite(low) else f"{text} (no interval: too few dialogues, or all alike)"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import agreement, schemas, statistics
+from memecmd_utils import schemas, statistics
 from memecmd_utils.human_ratings import Ratings
 from memecmd_utils.schemas import DIMENSIONS
 
@@ -71,7 +71,7 @@ def verdict(found: Ratings, tables: Mapping[str, pd.DataFrame]) -> str:
         text += f" {found.doubled} answers were replaced by later ones."
     overall = tables["alpha"].query("scale == 'overall' or scale == 'choice'")
     for row in overall.to_dict("records"):
-        shown = statistics.in_words(row["alpha"], row["low"], row["high"])
+        shown = statistics.format_interval(row, "alpha")
         shown = shown if np.isfinite(row["alpha"]) else "not defined with these answers"
         text += (
             f" Krippendorff's alpha, {row['scale']} ({row['level']}): {shown}, {row['dialogues']} dialogues."
@@ -119,7 +119,7 @@ def _alphas(found: Ratings) -> list[dict]:
                 index="rater", columns="item", values="value"
             )
             clusters = [dialogue[item] for item in wide.columns]
-            alpha = agreement.alpha_interval(wide.to_numpy(), clusters, level)
+            alpha = statistics.cluster_alpha(wide.to_numpy(), clusters, level)
             rows.append(
                 {"kind": kind, "scale": scale, "level": level, "alpha": alpha.mean, "low": alpha.low,
                  "high": alpha.high, "items": alpha.n, "dialogues": alpha.clusters, "raters": len(wide)}
@@ -178,12 +178,11 @@ def _strengths(found: Ratings) -> list[dict]:
         d, i, j = dialogues.index(dialogue), names.index(first), names.index(second)
         wins[d, i, j] += won
         wins[d, j, i] += 1 - won
-    total, played = wins.sum(axis=0), (wins + wins.transpose(0, 2, 1)).sum(axis=2)
-    without = np.array([bradley_terry(total - of_dialogue) for of_dialogue in wins])
+    played = (wins + wins.transpose(0, 2, 1)).sum(axis=2)
     rates = statistics.ratio(wins.sum(axis=2), played)
     # A strength hangs on all choices, also those about other strategies.
     share = np.broadcast_to(played.sum(axis=1, keepdims=True) / played.sum(), played.shape)
-    strengths = statistics.LeftOut(bradley_terry(total), without, share)
+    strengths = statistics.leave_out(np.vectorize(bradley_terry, signature="(n,n)->(n)"), share, wins)
     columns = {
         "strategy": names, "strength": strengths.value, "low": 0, "high": 0,
         "win_rate": rates.value, "win_low": 0, "win_high": 0,

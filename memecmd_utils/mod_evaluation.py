@@ -59,7 +59,7 @@ class Evaluated:
 
     def text(self) -> str:
         """The measures with their intervals as a table, the notes, and where the files are."""
-        cells = [statistics.in_words(r.mean, r.low, r.high, 3) for r in self.table.itertuples()]
+        cells = [statistics.format_interval(row, digits=3) for row in self.table.to_dict("records")]
         wide = self.table.assign(cell=cells)
         keys = ["split", "among", "memes", "questions", "dialogues", "system"]
         shown = wide.pivot_table(index=keys, columns="measure", values="cell", aggfunc="first", sort=False)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import agreement, statistics
+from memecmd_utils import statistics
 from memecmd_utils.human_ratings import Source
 from memecmd_utils.preference_survey import QUESTIONS, KeyRow, SurveyAnswer
 
@@ -105,7 +105,7 @@ def rater_agreement(answers: Iterable[SurveyAnswer], key: Sequence[KeyRow]) -> p
                     values[i, j] = option in chosen[rater, item, asked]
         of = statistics.EMPTY
         if len(raters) > 1 and units:
-            of = agreement.alpha_interval(values, [item for item, _, _ in units], "nominal")
+            of = statistics.cluster_alpha(values, [item for item, _, _ in units], "nominal")
         rows[subtask] = {
             "alpha": of.mean,
             "low": of.low,

@@ -1,11 +1,9 @@
 import numpy as np
-import pandas as pd
 import pytest
 import study_world
 
-from memecmd_utils import fast_retrieval, ground_truth, retrieval_evaluation, retrieval_systems
+from memecmd_utils import fast_retrieval, ground_truth, retrieval_evaluation, retrieval_systems, statistics
 from memecmd_utils.ground_truth import Relevance
-from memecmd_utils.statistics import Estimate
 
 AT = [retrieval_evaluation.COLUMNS.index(name) for name in fast_retrieval.MEASURES]
 
@@ -75,7 +73,7 @@ def test_without_grades_nothing_is_measured() -> None:
     known = fast_retrieval.of_study(data)
     scores = np.zeros((len(data.asked), len(data.meme_ids)))
     assert known.measure(scores).shape == (0, 3) and known.clusters == []
-    empty = fast_retrieval.means(known.measure(scores), [])
+    empty = statistics.column_means(known.measure(scores), [])
     assert [got.n for got in empty] == [0, 0, 0] and np.isnan(empty[0].mean)
 
 
@@ -96,25 +94,11 @@ def test_means_are_over_dialogues_and_pair_the_columns() -> None:
     clusters = [f"d{i // 10}" for i in range(80)]
     effect = np.repeat(np.random.default_rng(0).normal(size=8), 10)  # dialogues differ, turns of one do not
     values = np.column_stack([effect, effect + 1, np.ones(80)])
-    first, second, level = fast_retrieval.means(values, clusters)
+    first, second, level = statistics.column_means(values, clusters)
     assert first.mean == pytest.approx(effect.mean()) and second.low - first.low == pytest.approx(1)
     assert level.mean == 1 and np.isnan(level.low) and first.clusters == 8
-    share = fast_retrieval.means(values[:, 2:], clusters, (0.0, 1.0))[0]
+    share = statistics.column_means(values[:, 2:], clusters, (0.0, 1.0))[0]
     assert share.high == 1 and 0.5 < share.low < 1
     assert first.high - first.low > 3 * 1.96 * effect.std() / np.sqrt(80) / 2
-    few = fast_retrieval.means(values[:20], clusters[:20])[0]
+    few = statistics.column_means(values[:20], clusters[:20])[0]
     assert np.isfinite(few.mean) and np.isnan(few.low)
-
-
-@pytest.mark.parametrize(
-    ("estimate", "words"),
-    [
-        (Estimate(0.0123, -0.001, 0.02, 9), "+0.012 [-0.001, +0.020]"),
-        (Estimate(0.5, np.nan, np.nan, 9), "+0.500 (no interval: too few dialogues, or all alike)"),
-        (Estimate(np.nan, np.nan, np.nan, 0), "not measured"),
-    ],
-)
-def test_an_estimate_in_words(estimate: Estimate, words: str) -> None:
-    row = pd.Series(fast_retrieval.columns("gain", estimate))
-    assert list(row.index) == fast_retrieval.with_intervals("gain")
-    assert fast_retrieval.said(row, "gain") == words

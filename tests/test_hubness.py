@@ -41,8 +41,6 @@ def test_the_rule_calls_planted_hubs_the_cause(hubs: hubness.Hubs) -> None:
     text = hubness.sentence(hubs)
     assert "hubs are called the cause" in text and ", clearly more than 0.10" in text
     assert f"of the {shares['repeats']} repeats" in text
-    assert "one (uncentred)" in hubness.occurrence_sentence(hubs)
-    assert "CSLS of uncentred scores" in hubness.cures_sentence(hubs)
 
 
 def changed(hubs: hubness.Hubs, **columns: float) -> hubness.Hubs:
@@ -94,17 +92,15 @@ def test_it_works_with_little(dialogues: int, memes: int, graded: bool) -> None:
     assert found.cures["repeats"].notna().all() and found.cures["skewness low"].isna().all() == (
         dialogues < 5
     )
-    texts = [hubness.sentence(found), hubness.occurrence_sentence(found, 5), hubness.cures_sentence(found)]
-    assert all(text.endswith(".") and "nan" not in text for text in texts), texts
-    assert ("nDCG@5" in texts[2]) == graded
+    text = hubness.sentence(found)
+    assert text.endswith(".") and "nan" not in text
 
 
 def test_without_turns_the_tables_are_empty() -> None:
     data = study_world.world(dialogues=0)
     found = hubness.study(data)
     assert list(found.cures.columns) == list(hubness.CURES) and found.cures.empty and found.counts.empty
-    texts = [hubness.sentence(found), hubness.occurrence_sentence(found), hubness.cures_sentence(found)]
-    assert all("Without ranked turns" in text for text in texts)
+    assert "Without ranked turns" in hubness.sentence(found)
     assert isinstance(hubness.verdicts(found), pd.DataFrame)
 
 

@@ -38,8 +38,8 @@ def test_moments_may_be_taken_about_any_point() -> None:
 def test_without_a_dialogue_the_shape_is_that_of_the_others() -> None:
     data = study(n_dialogues=6, n_memes=30, unscored=[(1, 3), (1, 4)])
     values = np.random.default_rng(2).gamma(3.0, size=(len(data.asked), 30))
-    found = score_shape._without(values, data)
-    for got, rows in zip(found, data.rows_of.values(), strict=True):
+    found = score_shape._measured(values, data)
+    for got, rows in zip(found.without, data.rows_of.values(), strict=True):
         wanted = score_shape.shape(np.delete(values, rows, axis=0))
         assert got[:2] == pytest.approx(wanted[:2])
         assert got[2] == pytest.approx(wanted[2], abs=3 / score_shape.CUTS)
