@@ -17,7 +17,8 @@ from memecmd_utils.study_data import StudyData
 TERMS = ("alpha", "delta", "beta", "gamma")
 """Names of the paper (Eq. 18-21) in the order of `PARTS` and of the weights."""
 EQUAL = (0.25,) * len(TERMS)
-STEP = 0.1
+TENTHS = np.array([w for w in product(range(11), repeat=len(TERMS)) if sum(w) == 10])
+"""All weights on the simplex in steps of 0.1, times 10: [286, 4]."""
 SCORED = ("R@1", "nDCG@5")
 ABLATION = (
     "embedder", "without", "compares", "measure", "full", "rest", *statistics.with_ends("difference"),
@@ -98,11 +99,26 @@ class FittedWeights:
     joined: pd.DataFrame
 
 
-def simplex(step: float = STEP) -> np.ndarray:
-    """All weight vectors of four shares in steps of `step`: [286, 4] for 0.1, rows sum to 1."""
-    n = round(1 / step)
-    grid = [w for w in product(range(n + 1), repeat=len(TERMS)) if sum(w) == n]
-    return np.array(grid) / n
+def ndcg_by_weights(terms: np.ndarray, known: Graded) -> np.ndarray:
+    """nDCG@5 at each graded turn under each of the `TENTHS`, [286, turns], from terms [4, turns, memes].
+
+    Terms are rounded first, so that equal memes tie on every machine, and weighed by tables of their tenths.
+    """
+    pairs = np.ix_(known.rows, known.by_id)
+    tenths = np.round([term[pairs] for term in terms], 12)[:, None] * (np.arange(11) / 10)[:, None, None]
+    values = np.empty((len(TENTHS), len(known.rows)))
+    for value, w in zip(values, TENTHS, strict=True):
+        scores = tenths[0, w[0]] + tenths[1, w[1]]
+        scores += tenths[2, w[2]]
+        scores += tenths[3, w[3]]
+        value[:] = known.ndcg(known.by_id[fast_retrieval.take_best(scores, fast_retrieval.DEPTH)])
+    return values
+
+
+def best_weights(ndcg: np.ndarray) -> int:
+    """Number of the `TENTHS` with the best mean over `ndcg` [286, turns]; of equals the most even ones."""
+    mean = np.round(ndcg.mean(axis=1), 9)
+    return int(np.lexsort((((TENTHS / 10 - EQUAL) ** 2).sum(axis=1).round(12), -mean))[0])
 
 
 def fit_weights(data: StudyData) -> FittedWeights:
@@ -137,29 +153,22 @@ def fit_weights(data: StudyData) -> FittedWeights:
 
 def _one_embedder(terms: np.ndarray, known: Graded, half: np.ndarray) -> tuple[list[dict], np.ndarray]:
     """A row a half, and nDCG@5 at every turn under weights fitted elsewhere, fitted here, and equal ones."""
-    grid, at = simplex(), MEASURES.index("nDCG@5")
-    ndcg = np.array([known.measure(fast_retrieval.weighted(terms, w))[:, at] for w in grid])
-    equal = known.measure(fast_retrieval.weighted(terms, EQUAL))[:, at]
+    ndcg = ndcg_by_weights(terms, known)
+    equal = known.measure(fast_retrieval.weighted(terms, EQUAL))[:, MEASURES.index("nDCG@5")]
     values = np.column_stack([np.zeros((len(equal), 2)), equal])
     rows = []
     for used, fit, fold in fast_retrieval.folds(half):
-        chosen, own = _best(grid, ndcg[:, fit]), _best(grid, ndcg[:, used])
+        chosen, own = best_weights(ndcg[:, fit]), best_weights(ndcg[:, used])
         values[used, 0], values[used, 1] = ndcg[chosen, used], ndcg[own, used]
         rows.append(
             {
                 "fitted on": fold, "used on": half[used[0]],
-                **dict(zip(TERMS, grid[chosen], strict=True)),
+                **dict(zip(TERMS, TENTHS[chosen] / 10, strict=True)),
                 "nDCG@5 fitted on": ndcg[chosen, fit].mean(), "nDCG@5 used on": ndcg[chosen, used].mean(),
                 "equal weights": equal[used].mean(), "turns": len(used),
             }
         )  # fmt: skip
     return rows, values
-
-
-def _best(grid: np.ndarray, ndcg: np.ndarray) -> int:
-    """Number of the weights with the best mean over `ndcg` [weights, turns]; of equals the most even ones."""
-    mean = np.round(ndcg.mean(axis=1), 12)
-    return int(np.lexsort((((grid - 1 / len(TERMS)) ** 2).sum(axis=1).round(12), -mean))[0])
 
 
 def weights_sentence(found: FittedWeights) -> str:

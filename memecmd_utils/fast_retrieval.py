@@ -29,8 +29,10 @@ class Graded:
     gains: np.ndarray
     """Sums of grades, [rows, memes]; nan where nobody graded."""
     level: int
-    _by_id: np.ndarray
-    _ideal: np.ndarray
+    by_id: np.ndarray
+    """Positions of the memes in order of their ids, which decides ties."""
+    ideal: np.ndarray
+    """What nDCG@5 divides by at each turn."""
 
     def measure(self, scores: np.ndarray, judged_only: bool = False) -> np.ndarray:
         """R@1, nDCG@5 and judged@5 of scores [all turns, memes] at each graded turn, [rows, 3].
@@ -40,12 +42,18 @@ class Graded:
         here = scores[self.rows]
         if judged_only:
             here = np.where(np.isnan(self.gains), -np.inf, here)
-        best = top(here, self._by_id, DEPTH)
-        found = np.where(best < 0, np.nan, np.take_along_axis(self.gains, np.maximum(best, 0), axis=1))
-        gained = discounted(np.nan_to_num(found))
+        best = top(here, self.by_id, DEPTH)
+        found = self._gains_of(best)
         hit = found[:, 0] >= self.level  # nan is no hit
         judged = np.isfinite(found).sum(axis=1) / np.maximum(1, (best >= 0).sum(axis=1))
-        return np.column_stack([hit, gained / self._ideal, judged])
+        return np.column_stack([hit, self.ndcg(best), judged])
+
+    def ndcg(self, best: np.ndarray) -> np.ndarray:
+        """nDCG@5 at each graded turn from the positions of its top five memes, [rows, 5]; -1 is none."""
+        return discounted(np.nan_to_num(self._gains_of(best))) / self.ideal
+
+    def _gains_of(self, best: np.ndarray) -> np.ndarray:
+        return np.where(best < 0, np.nan, np.take_along_axis(self.gains, np.maximum(best, 0), axis=1))
 
 
 def graded(
