@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_ratings import QUALITY, answers, dialogues, form
+from made_ratings import answers, dialogues, form
 from made_up import consistency, rating
 
 from memecmd_utils import human_results, rating_form, schemas
@@ -55,36 +55,6 @@ def test_people_are_counted_where_they_rated(both) -> None:
     assert text.startswith(f"2 person(s) gave {len(people)} answers. {len(people) // 2} made-up answers")
     assert "2 answers were replaced" in text and set(made["means"].source) == {"human"}
     assert "Krippendorff's alpha, overall (interval): 0." in text and "choice (nominal): 0." in text
-
-
-def test_agreement_falls_with_noise(both) -> None:
-    def alpha(noise: float) -> dict[str, float]:
-        found = Answers(answers(both, noise=noise), both)
-        table = human_results.summary(found)["alpha"]
-        return table.set_index("scale").alpha.to_dict()
-
-    calm, loud = alpha(2.0), alpha(60.0)
-    assert set(calm) == {*DIMENSIONS, "overall", "choice"}
-    assert min(calm[name] for name in DIMENSIONS) > 0.9 > 0.5 > max(loud[name] for name in DIMENSIONS)
-    assert calm["choice"] > 0.8 > loud["choice"]
-
-
-def test_one_rater_agrees_with_nobody(both) -> None:
-    found = Answers(answers(both, ["alone"]), both)
-    made = human_results.summary(found)
-    assert made["alpha"].alpha.isna().all() and set(made["alpha"]["items"]) == {0}
-    assert "not defined" in human_results.verdict(found, made)
-
-
-def test_means_recover_what_the_made_up_raters_like(tables) -> None:
-    overall = tables["means"].query("scale == 'overall'").set_index("strategy")
-    for name, quality in QUALITY.items():
-        row = overall.loc[name]
-        # Not exactly: a meme that several strategies share is liked as the first of them is.
-        assert row["mean"] == pytest.approx(quality, abs=12) and row.low < row["mean"] < row.high
-        assert 15 <= row["items"] <= 20, "a quarter each, and some count for two"
-    assert overall.loc["greedy", "low"] > overall.loc["random", "high"]
-    assert set(tables["means"].scale) == {*DIMENSIONS, "overall"}
 
 
 def test_a_mean_is_that_of_the_items_drawn_for_a_strategy(both, found, tables) -> None:

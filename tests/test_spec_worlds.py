@@ -102,11 +102,6 @@ def test_without_grades_nothing_is_fitted() -> None:
     assert spec_worlds.FITTED not in spec_worlds.axes(ranked.scorings)["weights"]
 
 
-def test_one_dialogue_is_fitted_on_itself() -> None:
-    ranked = spec_worlds.rank(study(n_dialogues=1))
-    assert len(ranked.scorings) == 32
-
-
 def test_the_gates_are_the_plan_s() -> None:
     standard, raw, paper = spec_worlds.GATES.values()
     assert (standard.scale, standard.penalty, standard.decay, standard.theta0) == ("standard", 1.0, 1.0, None)

@@ -147,15 +147,6 @@ def test_dialogues_without_items_do_not_count_towards_the_least_number() -> None
     assert np.isfinite(statistics.interval(statistics.ratio(top, bottom))[0])
 
 
-def test_nothing_has_no_estimate() -> None:
-    assert statistics.cluster_mean([], []) is statistics.EMPTY
-    assert statistics.paired_difference({("a", 2): 3.0}, {("z", 1): 1.0}, rng()) is statistics.EMPTY
-    assert statistics.unpaired_difference({("a", 2): 3.0}, {}, rng()) is statistics.EMPTY
-    assert statistics.cluster_kappa([], [], 2) is statistics.EMPTY
-    assert np.isnan(statistics.cluster_auc([], [(1, 2.0)]).mean)
-    assert np.isnan(statistics.cluster_spearman([]).mean)
-
-
 # --- differences and p-values -----------------------------------------------------------------------------
 
 
@@ -173,13 +164,6 @@ def test_unpaired_difference_by_hand() -> None:
     b = {("x", 5): 1.0, ("y", 6): 2.0, ("y", 7): 3.0}
     got = statistics.unpaired_difference(a, b, rng())
     assert (got.mean, got.n, got.clusters) == (1, 6, 2)
-
-
-def test_a_level_that_a_dialogue_has_in_both_groups_cancels() -> None:
-    level, generator = rng(3).normal(0, 10, 20), rng(4)
-    a = {(i, 2): level[i] + 1 + generator.normal(0, 0.1) for i in range(20)}
-    b = {(i, 3): level[i] for i in range(20)}
-    assert width(statistics.unpaired_difference(a, b, rng())) < 0.2
 
 
 @pytest.mark.parametrize("n", [6, 9, 14])
