@@ -9,25 +9,27 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import fast_retrieval, retrieval
-from memecmd_utils.fast_retrieval import MEASURES, Graded, columns, said, with_intervals
+from memecmd_utils import fast_retrieval, retrieval, statistics
+from memecmd_utils.fast_retrieval import MEASURES, Graded
 from memecmd_utils.retrieval_systems import PARTS
-from memecmd_utils.statistics import direction, too_few
 from memecmd_utils.study_data import StudyData
 
 TERMS = ("alpha", "delta", "beta", "gamma")
 """Names of the paper (Eq. 18-21) in the order of `PARTS` and of the weights."""
 EQUAL = (0.25,) * len(TERMS)
-STEP = 0.1
+TENTHS = np.array([w for w in product(range(11), repeat=len(TERMS)) if sum(w) == 10])
+"""All weights on the simplex in steps of 0.1, times 10: [286, 4]."""
 SCORED = ("R@1", "nDCG@5")
 ABLATION = (
-    "embedder", "without", "compares", "measure", "full", "rest", *with_intervals("difference"), "dialogues"
+    "embedder", "without", "compares", "measure", "full", "rest", *statistics.with_ends("difference"),
+    "dialogues",
 )  # fmt: skip
 HALVES = (
     "embedder", "fitted on", "used on", *TERMS, "nDCG@5 fitted on", "nDCG@5 used on", "equal weights", "turns"
 )  # fmt: skip
 JOINED = (
-    "embedder", "fitted", "equal", *with_intervals("difference", "optimism"), "turns", "dialogues", "held out"
+    "embedder", "fitted", "equal", *statistics.with_ends("difference", "optimism"), "turns", "dialogues",
+    "held out",
 )  # fmt: skip
 
 
@@ -50,14 +52,14 @@ def leave_one_out(data: StudyData) -> pd.DataFrame:
             for i in range(len(TERMS))
         ]
         gaps = np.hstack([full - part for part in rest])
-        found = fast_retrieval.means(gaps, known.clusters)
+        found = statistics.column_means(gaps, known.clusters)
         for (i, term), (at, measure) in product(enumerate(TERMS), enumerate(MEASURES)):
             if measure in SCORED:
                 rows.append(
                     {
                         "embedder": embedder, "without": term, "compares": PARTS[i], "measure": measure,
                         "full": full[:, at].mean(), "rest": rest[i][:, at].mean(),
-                        **columns("difference", found[i * len(MEASURES) + at]),
+                        **found[i * len(MEASURES) + at].columns("difference"),
                         "dialogues": found[0].clusters,
                     }
                 )  # fmt: skip
@@ -74,8 +76,9 @@ def ablation_sentence(frame: pd.DataFrame, measure: str = "nDCG@5") -> str:
         groups: dict[int | None, list[str]] = {1: [], -1: [], 0: [], None: []}
         for _, row in rows.iterrows():
             low, high = row["difference low"], row["difference high"]
-            sign = None if too_few(row["dialogues"]) else direction(low, high)
-            groups[sign].append(f"{row['without']} ({row['compares']}) {said(row, 'difference')}")
+            sign = None if statistics.too_few(row["dialogues"]) else statistics.direction(low, high)
+            gain = statistics.spell_interval(row, "difference")
+            groups[sign].append(f"{row['without']} ({row['compares']}) {gain}")
         words = {1: "clearly helps", -1: "clearly hurts", 0: "makes no clear difference"}
         words[None] = "cannot be told"
         told = [f"{words[sign]}: {', '.join(terms)}" for sign, terms in groups.items() if terms]
@@ -96,11 +99,27 @@ class FittedWeights:
     joined: pd.DataFrame
 
 
-def simplex(step: float = STEP) -> np.ndarray:
-    """All weight vectors of four shares in steps of `step`: [286, 4] for 0.1, rows sum to 1."""
-    n = round(1 / step)
-    grid = [w for w in product(range(n + 1), repeat=len(TERMS)) if sum(w) == n]
-    return np.array(grid) / n
+def ndcg_by_weights(terms: np.ndarray, known: Graded) -> np.ndarray:
+    """nDCG@5 at each graded turn under each of the `TENTHS`, [286, turns], from terms [4, turns, memes].
+
+    Terms are rounded first, so that equal memes tie on every machine, and weighed by tables of their tenths.
+    """
+    by_id = known.by_id
+    pairs = np.ix_(known.rows, by_id)
+    tenths = np.round([term[pairs] for term in terms], 12)[:, None] * (np.arange(11) / 10)[:, None, None]
+    values = np.empty((len(TENTHS), len(known.rows)))
+    for value, w in zip(values, TENTHS, strict=True):
+        scores = tenths[0, w[0]] + tenths[1, w[1]]
+        scores += tenths[2, w[2]]
+        scores += tenths[3, w[3]]
+        value[:] = known.ndcg(by_id[retrieval.take_best(scores, fast_retrieval.DEPTH)])
+    return values
+
+
+def best_weights(ndcg: np.ndarray) -> int:
+    """Number of the `TENTHS` with the best mean over `ndcg` [286, turns]; of equals the most even ones."""
+    mean = np.round(ndcg.mean(axis=1), 9)
+    return int(np.lexsort((((TENTHS / 10 - EQUAL) ** 2).sum(axis=1).round(12), -mean))[0])
 
 
 def fit_weights(data: StudyData) -> FittedWeights:
@@ -119,12 +138,12 @@ def fit_weights(data: StudyData) -> FittedWeights:
         halves += [{"embedder": embedder, **row} for row in rows]
         test, trained, equal = values.T
         gaps = np.column_stack([test - equal, trained - test])
-        gain, optimism = fast_retrieval.means(gaps, known.clusters)
+        gain, optimism = statistics.column_means(gaps, known.clusters)
         held_out = all(row["fitted on"] != fast_retrieval.SELF for row in rows)
         joined.append(
             {
                 "embedder": embedder, "fitted": test.mean(), "equal": equal.mean(), "turns": len(test),
-                **columns("difference", gain), **columns("optimism", optimism), "held out": held_out,
+                **gain.columns("difference"), **optimism.columns("optimism"), "held out": held_out,
                 "dialogues": gain.clusters,
             }
         )  # fmt: skip
@@ -135,29 +154,22 @@ def fit_weights(data: StudyData) -> FittedWeights:
 
 def _one_embedder(terms: np.ndarray, known: Graded, half: np.ndarray) -> tuple[list[dict], np.ndarray]:
     """A row a half, and nDCG@5 at every turn under weights fitted elsewhere, fitted here, and equal ones."""
-    grid, at = simplex(), MEASURES.index("nDCG@5")
-    ndcg = np.array([known.measure(retrieval.combine(terms, w))[:, at] for w in grid])
-    equal = known.measure(retrieval.combine(terms, EQUAL))[:, at]
+    ndcg = ndcg_by_weights(terms, known)
+    equal = known.measure(retrieval.combine(terms, EQUAL))[:, MEASURES.index("nDCG@5")]
     values = np.column_stack([np.zeros((len(equal), 2)), equal])
     rows = []
     for used, fit, fold in fast_retrieval.folds(half):
-        chosen, own = _best(grid, ndcg[:, fit]), _best(grid, ndcg[:, used])
+        chosen, own = best_weights(ndcg[:, fit]), best_weights(ndcg[:, used])
         values[used, 0], values[used, 1] = ndcg[chosen, used], ndcg[own, used]
         rows.append(
             {
                 "fitted on": fold, "used on": half[used[0]],
-                **dict(zip(TERMS, grid[chosen], strict=True)),
+                **dict(zip(TERMS, TENTHS[chosen] / 10, strict=True)),
                 "nDCG@5 fitted on": ndcg[chosen, fit].mean(), "nDCG@5 used on": ndcg[chosen, used].mean(),
                 "equal weights": equal[used].mean(), "turns": len(used),
             }
         )  # fmt: skip
     return rows, values
-
-
-def _best(grid: np.ndarray, ndcg: np.ndarray) -> int:
-    """Number of the weights with the best mean over `ndcg` [weights, turns]; of equals the most even ones."""
-    mean = np.round(ndcg.mean(axis=1), 12)
-    return int(np.lexsort((((grid - 1 / len(TERMS)) ** 2).sum(axis=1).round(12), -mean))[0])
 
 
 def weights_sentence(found: FittedWeights) -> str:
@@ -172,19 +184,21 @@ def weights_sentence(found: FittedWeights) -> str:
             "(" + ", ".join(f"{value:.1f}" for value in one) + ")"
             for one in mine[list(TERMS)].drop_duplicates().to_numpy()
         )
+        gain, optimism = (statistics.spell_interval(row, name) for name in ("difference", "optimism"))
         if not row["held out"]:
             parts.append(
                 f"under {row['embedder']} there is no other half: the weights {vectors} were fitted on the "
-                f"turns they are measured on, so {said(row, 'difference')} over equal weights is no test"
+                f"turns they are measured on, so {gain} over equal weights is no test"
             )
             continue
-        low, high = row["difference low"], row["difference high"]
-        than = f", {words[direction(low, high)]}" if not too_few(row["dialogues"]) else " against"
+        than = " against"
+        if not statistics.too_few(row["dialogues"]):
+            than = f", {words[statistics.direction(row['difference low'], row['difference high'])]}"
         parts.append(
             f"under {row['embedder']}, weights fitted on the other half, {vectors} for "
             f"({', '.join(TERMS)}), give nDCG@5 {row['fitted']:.3f}{than} the {row['equal']:.3f} of "
-            f"equal weights ({said(row, 'difference')}), and look better by {said(row, 'optimism')} on the "
-            "half they were fitted on"
+            f"equal weights ({gain}), and look better by {optimism} on the half they were "
+            "fitted on"
         )
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]} ({found.joined['dialogues'].max()} dialogues)."

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memecmd_utils import results, statistics, studies
+from memecmd_utils import statistics, studies
 from memecmd_utils.runs import Run
 
 QUESTIONS = {
@@ -31,13 +31,14 @@ def beats_random(effects: Sequence[Mapping[str, Any]]) -> str:
         return "No measure of this run can say whether retrieval beats random."
     text = (
         f"Does retrieval beat random? By choice: Greedy's memes against random ones at the same turns "
-        f"differ by {results.with_interval(choice, 2)} ({METRICS[metric]}; {choice['dialogues']} dialogues), "
-        f"so {_verdict(choice)}."
+        f"differ by {statistics.format_interval(choice, sign='+')} ({METRICS[metric]}; "
+        f"{choice['dialogues']} dialogues), so {_verdict(choice)}."
     )
     if timing and timing["mean"] is not None:
         text += (
             f" By timing: random memes at the gate's turns against random ones anywhere differ by "
-            f"{results.with_interval(timing, 2)} ({timing['dialogues']} dialogues), so {_verdict(timing)}."
+            f"{statistics.format_interval(timing, sign='+')} ({timing['dialogues']} dialogues), "
+            f"so {_verdict(timing)}."
         )
     return text
 

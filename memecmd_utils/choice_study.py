@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import hub_counts, retrieval, seeds, statistics, study_gates
-from memecmd_utils.fast_retrieval import columns
 from memecmd_utils.study_data import StudyData
 
 LARGEST_K = 10
@@ -56,7 +55,7 @@ def tables(data: StudyData) -> tuple[pd.DataFrame, pd.DataFrame]:
             "distinct memes": distinct, "entropy": entropy,
         }  # fmt: skip
         for measure, ends in MEASURES.items():
-            row |= columns(measure, statistics.estimate(found[k][measure], len(sent), ends))
+            row |= statistics.estimate(found[k][measure], len(sent), ends).columns(measure)
         rows.append(row)
         for measure in MEASURES if k > 1 else ():
             got = statistics.estimate(found[k][measure].minus(found[1][measure]), len(sent))
@@ -129,4 +128,4 @@ def sentence(table: pd.DataFrame, differences: pd.DataFrame) -> str:
 
 
 def _said(row: pd.Series) -> str:
-    return f"difference {statistics.said(row)}, {statistics.verdict(row)}"
+    return f"difference {statistics.format_interval(row, sign='+')}, {statistics.verdict(row)}"

@@ -1,9 +1,7 @@
-"""Stage 05 over a run: opens judges and scorers of the profile and writes tables."""
+"""Stage 05 over a run: opens judges and scorers of the profile."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 
-import pandas as pd
 from PIL import Image
 
 from memecmd_utils import (
@@ -14,7 +12,6 @@ from memecmd_utils import (
     llm,
     paths,
     screenshots,
-    storage,
 )
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
@@ -129,47 +126,3 @@ def cut_texts(truncated: int | None) -> str:
             f"; texts over {chinese_clip.MAX_TOKENS} tokens were cut, how many is not known without cn_clip"
         )
     return f"; {truncated} texts were cut at {chinese_clip.MAX_TOKENS} tokens" if truncated else ""
-
-
-def save_tables(run: Run, **tables: pd.DataFrame) -> None:
-    """Write each table as CSV, Markdown and LaTeX into `tables/` of the report."""
-    folder = run.report / "tables"
-    for name, table in tables.items():
-        storage.write_frame(folder / f"{name}.csv", table)
-        storage.write_text(folder / f"{name}.md", markdown(table))
-        storage.write_text(folder / f"{name}.tex", latex(table))
-
-
-MARKDOWN_SIGNS = re.compile(r"[|<`$]|\](?=[(\[:])")
-LATEX_MARKS = (
-    (r"\*\*(.+?)\*\*", r"\\textbf{\1}"),
-    (r"<u>(.+?)</u>", r"\\underline{\1}"),
-    ("↑", r"$\\uparrow$"),
-    ("↓", r"$\\downarrow$"),
-    ("–", "--"),
-)
-
-
-def latex(table: pd.DataFrame) -> str:
-    """A LaTeX table; the marks for best and second best become LaTeX's own."""
-    text = table.to_latex(index=False, escape=True, float_format="%.3f", na_rep="--")
-    for mark, command in LATEX_MARKS:
-        text = re.sub(mark, command, text)
-    return text
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """A GitHub-style table; bars in cells are escaped, line ends become spaces."""
-
-    def cell(value: object) -> str:
-        if value is None or value is pd.NA or value != value:
-            return "–"
-        if isinstance(value, float):
-            return f"{value:.3f}"
-        # Markdown lets HTML through and makes links and pictures; our own <u> and ** stay.
-        text = MARKDOWN_SIGNS.sub(r"\\\g<0>", " ".join(str(value).splitlines()))
-        return re.sub(r"\\<(/?u)\\?>", r"<\1>", text)
-
-    lines = ["| " + " | ".join(table.columns) + " |", "|" + "---|" * len(table.columns)]
-    lines += ["| " + " | ".join(cell(v) for v in row) + " |" for row in table.itertuples(index=False)]
-    return "\n".join(lines) + "\n"

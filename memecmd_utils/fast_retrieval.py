@@ -1,18 +1,16 @@
 """R@1, nDCG@5 and judged@5 of whole score matrices at once: for studies that rank hundreds of times.
 
 `retrieval_evaluation` asks trec_eval, ranking by ranking; these are the same values (a test compares), some
-hundred times as fast. What the studies say in sentences is put into words here, too.
+hundred times as fast.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
-from memecmd_utils import retrieval, statistics
+from memecmd_utils import retrieval
 from memecmd_utils.ground_truth import RELEVANT
-from memecmd_utils.statistics import Ends, Estimate
 from memecmd_utils.study_data import StudyData
 
 MEASURES = ("R@1", "nDCG@5", "judged@5")
@@ -32,8 +30,14 @@ class Graded:
     gains: np.ndarray
     """Sums of grades, [rows, memes]; nan where nobody graded."""
     level: int
-    _meme_ids: Sequence[str]
-    _ideal: np.ndarray
+    meme_ids: Sequence[str]
+    ideal: np.ndarray
+    """What nDCG@5 divides by at each turn."""
+
+    @property
+    def by_id(self) -> np.ndarray:
+        """Positions of the memes in order of their ids, which decides ties."""
+        return np.argsort(np.array(self.meme_ids, dtype=str))
 
     def measure(self, scores: np.ndarray, judged_only: bool = False) -> np.ndarray:
         """R@1, nDCG@5 and judged@5 of scores [all turns, memes] at each graded turn, [rows, 3].
@@ -43,12 +47,18 @@ class Graded:
         here = scores[self.rows]
         if judged_only:
             here = np.where(np.isnan(self.gains), -np.inf, here)
-        best = retrieval.best_memes(here, self._meme_ids, DEPTH)
-        found = np.where(best < 0, np.nan, np.take_along_axis(self.gains, np.maximum(best, 0), axis=1))
-        gained = discounted(np.nan_to_num(found))
+        best = retrieval.best_memes(here, self.meme_ids, DEPTH)
+        found = self._gains_of(best)
         hit = found[:, 0] >= self.level  # nan is no hit
         judged = np.isfinite(found).sum(axis=1) / np.maximum(1, (best >= 0).sum(axis=1))
-        return np.column_stack([hit, gained / self._ideal, judged])
+        return np.column_stack([hit, self.ndcg(best), judged])
+
+    def ndcg(self, best: np.ndarray) -> np.ndarray:
+        """nDCG@5 at each graded turn from the positions of its top five memes, [rows, 5]; -1 is none."""
+        return discounted(np.nan_to_num(self._gains_of(best))) / self.ideal
+
+    def _gains_of(self, best: np.ndarray) -> np.ndarray:
+        return np.where(best < 0, np.nan, np.take_along_axis(self.gains, np.maximum(best, 0), axis=1))
 
 
 def graded(
@@ -86,30 +96,3 @@ def folds(half: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
         rows, fit = np.flatnonzero(half == mine), np.flatnonzero(half == other)
         if len(rows):
             yield (rows, fit, other) if len(fit) else (rows, rows, SELF)
-
-
-def means(values: np.ndarray, clusters: Sequence[str], ends: Ends = None) -> list[Estimate]:
-    """Mean of each column of `values` [items, k] with its interval; `ends` as in `statistics.interval`.
-
-    A paired difference is a column of differences.
-    """
-    return [statistics.cluster_mean(column, clusters, ends) for column in np.asarray(values, dtype=float).T]
-
-
-def columns(name: str, got: Estimate) -> dict[str, float]:
-    """An estimate as three columns of a table: `name`, `name low`, `name high`."""
-    return {name: got.mean, f"{name} low": got.low, f"{name} high": got.high}
-
-
-def with_intervals(*names: str) -> list[str]:
-    """The names of the columns that `columns` makes."""
-    return [f"{name}{end}" for name in names for end in ("", " low", " high")]
-
-
-def said(row: pd.Series, name: str, sign: str = "+", digits: int = 3) -> str:
-    """A column and its interval in words: `+0.012 [0.003, 0.021]`; `sign=""` for what is no difference."""
-    mean, low, high = (row[f"{name}{end}"] for end in ("", " low", " high"))
-    if not np.isfinite(mean):
-        return "not measured"
-    text = statistics.in_words(mean, low, high, digits, sign)
-    return text if np.isfinite(low) else f"{text} (no interval: too few dialogues, or all alike)"

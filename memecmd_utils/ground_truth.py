@@ -194,7 +194,8 @@ def timing(
             "mean gap": float(np.mean(gaps)) if gaps else np.nan,
         }
         for marker, theirs in marked.items():
-            pairs = [(int(turn in sent), int(turn in theirs)) for turn in turns]
-            row[f"kappa with {marker}"] = np.nan if marker == name else statistics.kappa(pairs, 2)
+            both = ([turn in places for turn in turns] for places in (sent, theirs))
+            kappa = float(statistics.kappa(statistics.confusion(*both)))
+            row[f"kappa with {marker}"] = np.nan if marker == name else kappa
         rows.append(row)
     return pd.DataFrame(rows, columns=[*TIMING, *(f"kappa with {m}" for m in marked)])

@@ -9,14 +9,15 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import (
-    evaluation_run,
     ground_truth,
     results,
     retrieval,
     retrieval_evaluation,
     retrieval_systems,
     schemas,
+    statistics,
     storage,
+    table_text,
 )
 from memecmd_utils.ground_truth import GroundTruth, Relevance
 from memecmd_utils.profiles import Profile
@@ -56,7 +57,7 @@ class Found:
             "retrieval_strict": self.strict,
             "retrieval_differences": self.differences,
         }
-        evaluation_run.save_tables(run, **tables)
+        table_text.save(run.report / "tables", **tables)
         rows = {name: results.frame_rows(table) for name, table in tables.items()}
         storage.write_json(run.write("ground_truth.json"), rows)
 
@@ -201,8 +202,8 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
             continue
         shown = {"embedder": row["embedder"] or "–", "uses": row["uses"] + ("" if as_run else other)}
         shown |= {column: row[column] for column in retrieval_evaluation.COLUMNS}
-        shown["nDCG@5 − random"] = _difference(differences.get((*system, chance)))
-        shown["nDCG@5 − full"] = _difference(differences.get((*system, "the full score")))
+        shown["nDCG@5 − random"] = _format_difference(differences.get((*system, chance)))
+        shown["nDCG@5 − full"] = _format_difference(differences.get((*system, "the full score")))
         rows.append(shown)
     rows.sort(key=lambda row: -row["nDCG@5"])
     columns = ["embedder", "uses", *retrieval_evaluation.COLUMNS]
@@ -210,5 +211,5 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
     return pd.DataFrame(rows, columns=columns)
 
 
-def _difference(row: Mapping | None) -> str:
-    return "–" if row is None else results.with_interval(row, 3)
+def _format_difference(row: Mapping | None) -> str:
+    return "–" if row is None else statistics.format_interval(row, digits=3, sign="+")

@@ -12,7 +12,6 @@ import numpy as np
 from memecmd_utils import fast_retrieval, statistics
 from memecmd_utils.fast_retrieval import MEASURES, Graded
 from memecmd_utils.retrieval import order
-from memecmd_utils.statistics import LeftOut
 from memecmd_utils.study_data import StudyData
 
 DEEPEST = 10
@@ -78,15 +77,14 @@ class Turns:
             values[group] = again[:, None].astype(float)
         return Counted(best, scores.shape[1], values, self.skewness(best[:, :1], scores.shape[1]))
 
-    def skewness(self, best: np.ndarray, n_memes: int) -> LeftOut:
+    def skewness(self, best: np.ndarray, n_memes: int) -> statistics.LeftOut:
         """Skewness of N_k over memes; `best` [turns, k] are the memes of every turn."""
         among = np.zeros((len(best), n_memes))
         np.put_along_axis(among, best, 1.0, axis=1)
         names = list(self.data.rows_of)
         counts = statistics.sums(among, self.clusters[ALL], names)
         turns = statistics.sums(np.ones(len(best)), self.clusters[ALL], names)
-        total = counts.sum(axis=0)
-        return LeftOut(skewness(total), skewness(total - counts), turns / turns.sum())
+        return statistics.leave_out(skewness, turns / turns.sum(), counts)
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class Counted:
     n_memes: int
     values: dict[str, np.ndarray]
     """[items, measures] of each of the `GROUPS`."""
-    skewness: LeftOut
+    skewness: statistics.LeftOut
     """Skewness of N_1."""
 
     def n_k(self, k: int, rows: np.ndarray | slice = slice(None)) -> np.ndarray:

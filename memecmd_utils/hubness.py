@@ -10,10 +10,8 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import fast_retrieval, statistics
-from memecmd_utils.fast_retrieval import columns, said, with_intervals
 from memecmd_utils.hub_counts import ALL, GATE, GROUPS, Counted, Turns
 from memecmd_utils.hub_cures import NONE, STARTS, rankings
-from memecmd_utils.statistics import SHARE, direction, too_few
 from memecmd_utils.study_data import StudyData
 
 DEPTHS = (1, 5, 10)
@@ -24,15 +22,16 @@ TENTH = 0.1
 _RANKING = ("embedder", "scores")
 _MEASURED = ("nDCG@5", "nDCG@5 judged only", "repeats", "repeats at the gate")
 OCCURRENCE = (
-    *_RANKING, "k", *with_intervals("skewness"), "by chance", f"share of {FEW} memes", "most", "never",
-    "dialogues",
+    *_RANKING, "k", *statistics.with_ends("skewness"), "by chance", f"share of {FEW} memes", "most",
+    "never", "dialogues",
 )  # fmt: skip
 CURES = (
-    *_RANKING, "cure", *with_intervals("skewness"), "R@1", "judged@5", "distinct",
-    *with_intervals(*_MEASURED, "skewness change", *(f"{name} change" for name in _MEASURED)), "dialogues",
+    *_RANKING, "cure", *statistics.with_ends("skewness"), "R@1", "judged@5", "distinct",
+    *statistics.with_ends(*_MEASURED, "skewness change", *(f"{name} change" for name in _MEASURED)),
+    "dialogues",
 )  # fmt: skip
 SHARES = (
-    *_RANKING, "where", "hubs", "even share", *with_intervals("share of repeats"), "share of turns",
+    *_RANKING, "where", "hubs", "even share", *statistics.with_ends("share of repeats"), "share of turns",
     "repeats", "dialogues",
 )  # fmt: skip
 COUNTS = (*_RANKING, "cure", "meme_id", "N_1")
@@ -87,7 +86,7 @@ def _occurrence(turns: Turns, found: Counted, k: int) -> dict[str, float]:
     got = statistics.estimate(turns.skewness(found.best[:, :k], n), n)
     p = min(k, n) / n
     return {
-        "k": k, **columns("skewness", got), "dialogues": got.clusters,
+        "k": k, **got.columns("skewness"), "dialogues": got.clusters,
         "by chance": (1 - 2 * p) / np.sqrt(len(found.best) * p * (1 - p)) if p < 1 else np.nan,
         f"share of {FEW} memes": np.sort(counts)[-FEW:].sum() / counts.sum(),
         "most": int(counts.max()), "never": int((counts == 0).sum()),
@@ -99,17 +98,17 @@ def _measured(turns: Turns, found: Counted, plain: Counted | None) -> dict[str, 
     row: dict[str, float] = {"distinct": len(np.unique(found.best[:, 0]))}
     for group, names in GROUPS.items():
         values, clusters = found.values[group], turns.clusters[group]
-        for name, got in zip(names, fast_retrieval.means(values, clusters, SHARE), strict=True):
-            row |= columns(name, got)
+        for name, got in zip(names, statistics.column_means(values, clusters, statistics.SHARE), strict=True):
+            row |= got.columns(name)
         if plain is not None:
-            changes = fast_retrieval.means(values - plain.values[group], clusters)
+            changes = statistics.column_means(values - plain.values[group], clusters)
             for name, got in zip(names, changes, strict=True):
-                row |= columns(f"{name} change", got)
+                row |= got.columns(f"{name} change")
     got = statistics.estimate(found.skewness, found.n_memes)
-    row |= columns("skewness", got) | {"dialogues": got.clusters}
+    row |= got.columns("skewness") | {"dialogues": got.clusters}
     if plain is not None:
         change = found.skewness.minus(plain.skewness)
-        row |= columns("skewness change", statistics.estimate(change, found.n_memes))
+        row |= statistics.estimate(change, found.n_memes).columns("skewness change")
     return row
 
 
@@ -125,11 +124,11 @@ def _shares(turns: Turns, found: Counted) -> list[dict[str, object]]:
     for where in (ALL, GATE):
         rows, again = turns.rows[where], found.values[where][:, 0] > 0
         clusters = [name for name, yes in zip(turns.clusters[where], again, strict=True) if yes]
-        got = statistics.cluster_mean(is_hub[rows][again], clusters, SHARE)
+        got = statistics.cluster_mean(is_hub[rows][again], clusters, statistics.SHARE)
         out.append(
             {
                 "where": where, "hubs": n_hubs, "even share": n_hubs / found.n_memes,
-                **columns("share of repeats", got), "repeats": int(again.sum()), "dialogues": got.clusters,
+                **got.columns("share of repeats"), "repeats": int(again.sum()), "dialogues": got.clusters,
                 "share of turns": is_hub[rows].mean() if len(rows) else np.nan,
             }
         )  # fmt: skip
@@ -149,7 +148,10 @@ def verdicts(found: Hubs) -> pd.DataFrame:
     for _, row in found.shares[found.shares["where"] == ALL].iterrows():
         of = (found.cures["embedder"] == row["embedder"]) & (found.cures["scores"] == row["scores"])
         tried = found.cures[of & (found.cures["skewness change"] < 0)]
-        more = direction(row["share of repeats low"], row["share of repeats high"], row["even share"]) > 0
+        more = (
+            statistics.direction(row["share of repeats low"], row["share of repeats high"], row["even share"])
+            > 0
+        )
         helps = bool((tried["repeats change high"] < 0).any())
         rows.append([row["embedder"], row["scores"], more, helps, more and helps])
     return pd.DataFrame(rows, columns=list(VERDICTS))
@@ -166,17 +168,20 @@ def sentence(found: Hubs) -> str:
     if not row["repeats"]:
         return f"Under {name} no meme is the best one twice in a dialogue: there is no repeat to explain."
     tried = cures[cures["skewness change"] < 0]
-    told = ", ".join(f"{cure['cure']} {said(cure, 'repeats change')}" for _, cure in tried.iterrows())
+    told = ", ".join(
+        f"{cure['cure']} {statistics.spell_interval(cure, 'repeats change')}" for _, cure in tried.iterrows()
+    )
     others = [_name(*key) for key, yes in table["hubs are the cause"].items() if yes and key != found.own]
     are = "are" if rule["hubs are the cause"] else "are not"
     than = f", {'clearly' if rule['more than their share'] else 'not clearly'} more than"
-    if few := too_few(row["dialogues"]):
+    if few := statistics.too_few(row["dialogues"]):
         than = "; even would be"
+    taken = statistics.spell_interval(row, "share of repeats", 2, "")
     tail = f"the cures that lower the skewness change the share of repeats so: {told}"
     return (
         f"By the rule set before, hubs {are} called the cause of the repeats under {name}"
         f"{', which so few dialogues cannot tell' if few else ''}: the top tenth "
-        f"of the memes by N_1 in the other half ({row['hubs']}) takes {said(row, 'share of repeats', '', 2)} "
+        f"of the memes by N_1 in the other half ({row['hubs']}) takes {taken} "
         f"of the {row['repeats']} repeats ({row['dialogues']} dialogues have some){than} "
         f"{row['even share']:.2f} (of all turns it takes {row['share of turns']:.2f}), and "
         f"{tail if told else 'no cure lowers the skewness'}. "

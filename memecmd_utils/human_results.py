@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import agreement, schemas, statistics
-from memecmd_utils.human_ratings import Ratings
+from memecmd_utils import rating_form, schemas, statistics
+from memecmd_utils.form_answers import Answers
 from memecmd_utils.schemas import DIMENSIONS
 
 Place = tuple[str, int, str]
@@ -30,7 +30,7 @@ TABLES = {
 
 
 def summary(
-    found: Ratings, judged: Mapping[str, Mapping[Place, float]] | None = None
+    found: Answers, judged: Mapping[str, Mapping[Place, float]] | None = None
 ) -> dict[str, pd.DataFrame]:
     """All tables of `TABLES`; empty ones where nobody rated. Intervals (95 %) are over dialogues.
 
@@ -51,11 +51,11 @@ def summary(
     }
 
 
-def verdict(found: Ratings, tables: Mapping[str, pd.DataFrame]) -> str:
+def verdict(found: Answers, tables: Mapping[str, pd.DataFrame]) -> str:
     """One paragraph in plain words."""
     others = f" Files of other forms, not read: {', '.join(found.left_out)}." if found.left_out else ""
-    used = [rating for rating in found.ratings if rating.source == found.source]
-    trials = len(found.ratings) - len(used)
+    used = found.counted
+    trials = len(found.answers) - len(used)
     if found.source is None:
         return "No person has rated this run." + others
     raters = len({rating.rater for rating in used})
@@ -71,7 +71,7 @@ def verdict(found: Ratings, tables: Mapping[str, pd.DataFrame]) -> str:
         text += f" {found.doubled} answers were replaced by later ones."
     overall = tables["alpha"].query("scale == 'overall' or scale == 'choice'")
     for row in overall.to_dict("records"):
-        shown = statistics.in_words(row["alpha"], row["low"], row["high"])
+        shown = statistics.format_interval(row, "alpha")
         shown = shown if np.isfinite(row["alpha"]) else "not defined with these answers"
         text += (
             f" Krippendorff's alpha, {row['scale']} ({row['level']}): {shown}, {row['dialogues']} dialogues."
@@ -107,11 +107,11 @@ def scores_of_judges(
     }
 
 
-def _alphas(found: Ratings) -> list[dict]:
+def _alphas(found: Answers) -> list[dict]:
     rows = []
     for kind, scales, level in (("rating", SCALES, "interval"), ("pairwise", ("choice",), "nominal")):
-        frame = found.frame(kind)
-        dialogue = dict(found.draws(kind)[["item", "dialogue_id"]].itertuples(index=False))
+        frame = rating_form.frame(found, kind)
+        dialogue = dict(rating_form.draws(found, kind)[["item", "dialogue_id"]].itertuples(index=False))
         for scale in scales if len(frame) else ():
             # Nominal values need no order, so the position of a choice in the list may stand for it.
             values = frame[scale] if level == "interval" else frame[scale].map({"A": 0, "B": 1}).fillna(2)
@@ -119,7 +119,7 @@ def _alphas(found: Ratings) -> list[dict]:
                 index="rater", columns="item", values="value"
             )
             clusters = [dialogue[item] for item in wide.columns]
-            alpha = agreement.alpha_interval(wide.to_numpy(), clusters, level)
+            alpha = statistics.cluster_alpha(wide.to_numpy(), clusters, level)
             rows.append(
                 {"kind": kind, "scale": scale, "level": level, "alpha": alpha.mean, "low": alpha.low,
                  "high": alpha.high, "items": alpha.n, "dialogues": alpha.clusters, "raters": len(wide)}
@@ -127,13 +127,13 @@ def _alphas(found: Ratings) -> list[dict]:
     return rows
 
 
-def _means(found: Ratings) -> list[dict]:
+def _means(found: Answers) -> list[dict]:
     """Mean of the items' means over raters, so that an item rated by many counts once."""
-    frame = found.frame("rating")
+    frame = rating_form.frame(found, "rating")
     by_item = frame.groupby("item")[list(SCALES)].mean()
     counts = frame.groupby("item").size()
     rows = []
-    for strategy, drawn in found.draws("rating").groupby("strategy"):
+    for strategy, drawn in rating_form.draws(found, "rating").groupby("strategy"):
         drawn = drawn[drawn.item.isin(by_item.index)]
         for scale in SCALES if len(drawn) else ():
             values = by_item.loc[drawn.item, scale].tolist()
@@ -145,11 +145,11 @@ def _means(found: Ratings) -> list[dict]:
     return rows
 
 
-def _choices(found: Ratings) -> pd.DataFrame:
+def _choices(found: Answers) -> pd.DataFrame:
     """One row a choice and pair of strategies: dialogue, both strategies, share won by the first."""
-    drawn = found.draws("pairwise")
+    drawn = rating_form.draws(found, "pairwise")
     sides = drawn[drawn.side == "A"].merge(drawn[drawn.side == "B"], on=["item", "draw"])
-    rows = found.frame("pairwise").merge(sides, on="item", how="inner")
+    rows = rating_form.frame(found, "pairwise").merge(sides, on="item", how="inner")
     won = rows["choice"].map({"A": 1.0, "B": 0.0, "no difference": 0.5})
     columns = {"strategy_x": "first", "strategy_y": "second", "dialogue_id_x": "dialogue_id"}
     return rows.assign(won=won)[[*columns, "won"]].rename(columns=columns)
@@ -165,7 +165,7 @@ def bradley_terry(wins: np.ndarray) -> np.ndarray:
     return choix.ilsr_pairwise_dense(wins, alpha=REGULARISATION, max_iter=10_000)
 
 
-def _strengths(found: Ratings) -> list[dict]:
+def _strengths(found: Answers) -> list[dict]:
     choices = _choices(found)
     if choices.empty:
         return []
@@ -178,12 +178,11 @@ def _strengths(found: Ratings) -> list[dict]:
         d, i, j = dialogues.index(dialogue), names.index(first), names.index(second)
         wins[d, i, j] += won
         wins[d, j, i] += 1 - won
-    total, played = wins.sum(axis=0), (wins + wins.transpose(0, 2, 1)).sum(axis=2)
-    without = np.array([bradley_terry(total - of_dialogue) for of_dialogue in wins])
+    played = (wins + wins.transpose(0, 2, 1)).sum(axis=2)
     rates = statistics.ratio(wins.sum(axis=2), played)
     # A strength hangs on all choices, also those about other strategies.
     share = np.broadcast_to(played.sum(axis=1, keepdims=True) / played.sum(), played.shape)
-    strengths = statistics.LeftOut(bradley_terry(total), without, share)
+    strengths = statistics.leave_out(np.vectorize(bradley_terry, signature="(n,n)->(n)"), share, wins)
     columns = {
         "strategy": names, "strength": strengths.value, "low": 0, "high": 0,
         "win_rate": rates.value, "win_low": 0, "win_high": 0,
@@ -194,7 +193,7 @@ def _strengths(found: Ratings) -> list[dict]:
     return pd.DataFrame(columns).sort_values("strength", ascending=False, kind="stable").to_dict("records")
 
 
-def _pairs(found: Ratings) -> list[dict]:
+def _pairs(found: Answers) -> list[dict]:
     choices = _choices(found)
     # A pair's two strategies stand on either side by chance; the table names them in one order.
     turned = choices["first"] > choices["second"]
@@ -207,9 +206,9 @@ def _pairs(found: Ratings) -> list[dict]:
     ]  # fmt: skip
 
 
-def _correlations(found: Ratings, judged: Mapping[str, Mapping[Place, float]]) -> list[dict]:
-    human = found.frame("rating").groupby("item")["overall"].mean()
-    places = found.draws("rating").drop_duplicates("item").set_index("item")
+def _correlations(found: Answers, judged: Mapping[str, Mapping[Place, float]]) -> list[dict]:
+    human = rating_form.frame(found, "rating").groupby("item")["overall"].mean()
+    places = rating_form.draws(found, "rating").drop_duplicates("item").set_index("item")
     rows = []
     for scorer, scores in judged.items() if len(human) else ():
         both = []
@@ -226,13 +225,13 @@ def _correlations(found: Ratings, judged: Mapping[str, Mapping[Place, float]]) -
     return rows
 
 
-def _repeats(found: Ratings) -> list[dict]:
+def _repeats(found: Answers) -> list[dict]:
     """How far raters agree with themselves: same item again, in a pairwise form with the sides changed."""
     rows = []
     for kind in ("rating", "pairwise"):
-        again = found.frame(kind, repeats=True)
+        again = rating_form.frame(found, kind, repeats=True)
         both = again.merge(
-            found.frame(kind),
+            rating_form.frame(found, kind),
             left_on=["rater", "repeat_of"],
             right_on=["rater", "item"],
             suffixes=("", "_first"),

@@ -4,32 +4,35 @@ Study 1 of the example's study plan. The memes are graded by a large language mo
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import agreement, judge_answers, judge_calibration, statistics
-from memecmd_utils.fast_retrieval import columns, said, with_intervals
+from memecmd_utils import judge_answers, statistics
 from memecmd_utils.judge_answers import CENTRED, CONSISTENCY, P_YES, RATING, RETRIEVAL, Answers
 from memecmd_utils.judges import OTHER_ORDER, WORDINGS
 from memecmd_utils.runs import Run
-from memecmd_utils.statistics import Estimate
 from memecmd_utils.study_data import StudyData
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BINS = 10
+"""Of the reliability diagram, equally filled."""
 STEADY = 0.667
 """Alpha over wordings from which a judge is steady: Krippendorff's bound for tentative conclusions."""
 KINDS = {"random": "random", "hard": "hard negative"}
 """What fitting memes are held against, by its name in the columns."""
 TRUST = (
     "judge", "reading", "turns", "dialogues", "unscored",
-    *with_intervals("AUC random"), "wins random", *with_intervals("AUC hard"), "wins hard",
-    "ECE", "Brier", "Brier base rate", *with_intervals("order shift", "length rho", "alpha wordings"),
+    *statistics.with_ends("AUC random"), "wins random", *statistics.with_ends("AUC hard"), "wins hard",
+    "ECE", "Brier", "Brier base rate", *statistics.with_ends("order shift", "length rho", "alpha wordings"),
     "verdict",
 )  # fmt: skip
 CALIBRATION = ("judge", "bin", "items", "mean p", "share that fits")
-WORDED = ("judge", "wording", "items", "dialogues", "mean p", *with_intervals("AUC random"))
-AGREEMENT = ("judge", "other", "items", "dialogues", *with_intervals("alpha"))
+WORDED = ("judge", "wording", "items", "dialogues", "mean p", *statistics.with_ends("AUC random"))
+AGREEMENT = ("judge", "other", "items", "dialogues", *statistics.with_ends("alpha"))
 PRINTED = ("AUC random", "AUC hard", "order shift", "length rho", "alpha wordings")
 """Columns that are shown with their interval in one cell; three digits, so that 0.503 is not 0.50."""
 TRUSTED, TOPIC, UNSTEADY, NO, YARDSTICK = "trust", "topic only", "unsteady", "no", "yardstick"
@@ -69,10 +72,10 @@ def measure(answers: Answers) -> Checks:
         _trust_row(judge, reading, group, worded[worded["judge"] == judge])
         for (judge, reading), group in scores.groupby(["judge", "reading"], sort=False)
     ]
-    bins = [
+    binned = [
         {"judge": judge, **row}
         for judge, group in scores[scores["reading"] == P_YES].groupby("judge", sort=False)
-        for row in judge_calibration.bins(*_p_and_truth(group))
+        for row in bins(*_p_and_truth(group))
     ]
     by_wording = [
         {
@@ -81,14 +84,14 @@ def measure(answers: Answers) -> Checks:
             "items": int(group["p"].notna().sum()),
             "mean p": float(group["p"].mean()),
             "dialogues": got.clusters,
-            **columns("AUC random", got),
+            **got.columns("AUC random"),
         }
         for (judge, wording), group in worded.groupby(["judge", "wording"], sort=False)
         for got in [_auc(group, "random", "p")]
     ]
     return Checks(
         pd.DataFrame(trust, columns=list(TRUST)),
-        pd.DataFrame(bins, columns=list(CALIBRATION)),
+        pd.DataFrame(binned, columns=list(CALIBRATION)),
         pd.DataFrame(by_wording, columns=list(WORDED)),
         pd.DataFrame(_agreements(scores), columns=list(AGREEMENT)),
     )
@@ -121,14 +124,16 @@ def sentence(checks: Checks) -> str:
         return "No judge was held against the ground truth."
     # The reading that the tables of stage 05 show: a yes/no judge's centred one.
     first = trust.sort_values("reading", key=lambda names: names == P_YES, kind="stable").iloc[0]
+    random, hard = (statistics.spell_interval(first, f"AUC {kind}", sign="") for kind in KINDS)
     told = (
-        f"{_name(first)} {IN_WORDS[first['verdict']]} (AUC {said(first, 'AUC random', '')} against random "
-        f"memes, {said(first, 'AUC hard', '')} against hard negatives, {first['dialogues']:.0f} dialogues)"
+        f"{_name(first)} {IN_WORDS[first['verdict']]} (AUC {random} against random memes, {hard} against "
+        f"hard negatives, {first['dialogues']:.0f} dialogues)"
     )
     good = [_name(row) + _unasked(row) for _, row in trust[trust["verdict"] == TRUSTED].iterrows()]
     which = f": {', '.join(good)}" if good else ""
     moved = [
-        f" {_name(row)} {IN_WORDS[UNSTEADY]} (alpha {said(row, 'alpha wordings', '')})."
+        f" {_name(row)} {IN_WORDS[UNSTEADY]} "
+        f"(alpha {statistics.spell_interval(row, 'alpha wordings', sign='')})."
         for _, row in trust[trust["verdict"] == UNSTEADY].iterrows()
     ]
     text = f"{told}; of {len(trust)} scores by judges {len(good) or 'none'} deserve{_s(good)} trust{which}."
@@ -155,11 +160,12 @@ def printed(trust: pd.DataFrame) -> pd.DataFrame:
     """The table of trust for a reader: estimates with their intervals in one cell, what is missing a dash."""
     out = trust.drop(columns=[f"{name} {end}" for name in PRINTED for end in ("low", "high")]).round(3)
     for name in PRINTED:
-        out[name] = [said(row, name, "") if np.isfinite(row[name]) else "–" for _, row in trust.iterrows()]
+        cells = (statistics.spell_interval(row, name, sign="") for _, row in trust.iterrows())
+        out[name] = ["–" if cell == statistics.NOT_MEASURED else cell for cell in cells]
     return out
 
 
-def _auc(group: pd.DataFrame, kind: str, value: str) -> Estimate:
+def _auc(group: pd.DataFrame, kind: str, value: str) -> statistics.Estimate:
     """AUC of fitting memes against another kind."""
     of = {
         one: list(zip(part["dialogue_id"], part[value], strict=True))
@@ -175,7 +181,7 @@ def wins(group: pd.DataFrame, kind: str) -> float:
     return float((np.sign(both["fitting"] - both[kind]) / 2 + 0.5).mean()) if len(both) else float("nan")
 
 
-def length_correlation(group: pd.DataFrame) -> Estimate:
+def length_correlation(group: pd.DataFrame) -> statistics.Estimate:
     """Spearman correlation of score and caption length among memes that do not fit."""
     others = group[group["kind"] != "fitting"].dropna(subset=["score"])
     others = others.drop_duplicates(["dialogue_id", "turn", "meme_id"])
@@ -195,19 +201,17 @@ def _trust_row(judge: str, reading: str, group: pd.DataFrame, worded: pd.DataFra
     row["turns"] = len(group[["dialogue_id", "turn"]].drop_duplicates())
     row["dialogues"] = group["dialogue_id"].nunique()
     for against, kind in KINDS.items():
-        row |= columns(f"AUC {against}", _auc(group, kind, "score"))
+        row |= _auc(group, kind, "score").columns(f"AUC {against}")
         row[f"wins {against}"] = wins(group, kind)
-    row |= columns("length rho", length_correlation(group))
+    row |= length_correlation(group).columns("length rho")
     if reading == P_YES:
         p, fits = _p_and_truth(group)
-        row["ECE"], row["Brier"] = judge_calibration.error(p, fits), judge_calibration.brier(p, fits)
-        row["Brier base rate"] = (
-            judge_calibration.brier(np.full(len(p), fits.mean()), fits) if len(p) else np.nan
-        )
+        row["ECE"], row["Brier"] = calibration_error(p, fits), brier(p, fits)
+        row["Brier base rate"] = brier(np.full(len(p), fits.mean()), fits) if len(p) else np.nan
     if reading in (P_YES, CENTRED) and len(worded):
         # Both readings come from the same answers, so one alpha, that of p(yes), speaks for both.
-        row |= columns("alpha wordings", _steadiness(worded))
-        row |= columns("order shift", _order_shift(worded))
+        row |= _steadiness(worded).columns("alpha wordings")
+        row |= _order_shift(worded).columns("order shift")
     row["verdict"] = verdict(row)
     return row
 
@@ -218,13 +222,13 @@ def _by_wording(worded: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     return worded.pivot(index=index, columns="wording", values="p").reindex(columns=list(names))
 
 
-def _steadiness(worded: pd.DataFrame) -> Estimate:
+def _steadiness(worded: pd.DataFrame) -> statistics.Estimate:
     """Alpha (interval) of p(yes) with the wordings as raters."""
     asked = _by_wording(worded, WORDINGS)
-    return agreement.alpha_interval(asked.to_numpy().T, list(asked.index.get_level_values(0)), "interval")
+    return statistics.cluster_alpha(asked.to_numpy().T, list(asked.index.get_level_values(0)), "interval")
 
 
-def _order_shift(worded: pd.DataFrame) -> Estimate:
+def _order_shift(worded: pd.DataFrame) -> statistics.Estimate:
     """Mean change of p(yes) when the answers are named the other way round."""
     both = _by_wording(worded, [WORDINGS[0], OTHER_ORDER]).dropna()
     change = both[OTHER_ORDER] - both[WORDINGS[0]]
@@ -242,7 +246,56 @@ def _agreements(scores: pd.DataFrame) -> list[dict[str, Any]]:
         for other in names[place + 1 :]:
             both = table[[judge, other]].dropna()
             clusters = list(both.index.get_level_values(0))
-            got = agreement.alpha_interval(both.rank().to_numpy().T, clusters, "interval")
+            got = statistics.cluster_alpha(both.rank().to_numpy().T, clusters, "interval")
             sizes = {"items": len(both), "dialogues": got.clusters}
-            rows.append({"judge": judge, "other": other, **sizes, **columns("alpha", got)})
+            rows.append({"judge": judge, "other": other, **sizes, **got.columns("alpha")})
     return rows
+
+
+# --- does p(yes) mean what it says? -----------------------------------------------------------------------
+
+
+def bins(p: np.ndarray, fits: np.ndarray) -> list[dict[str, Any]]:
+    """Up to `BINS` equally filled bins by rising p: number, items, mean p and share of items that fit.
+
+    `p` [items] is a probability, `fits` [items] 1 or 0. Equal p's stay in the order given.
+    """
+    parts = [part for part in np.array_split(np.argsort(p, kind="stable"), BINS) if len(part)]
+    return [
+        {
+            "bin": number,
+            "items": len(part),
+            "mean p": float(p[part].mean()),
+            "share that fits": float(fits[part].mean()),
+        }
+        for number, part in enumerate(parts, start=1)
+    ]
+
+
+def calibration_error(p: np.ndarray, fits: np.ndarray) -> float:
+    """Expected calibration error: a bin's mean distance of p from its share that fits, over all items."""
+    if not len(p):
+        return float("nan")
+    return sum(row["items"] * abs(row["mean p"] - row["share that fits"]) for row in bins(p, fits)) / len(p)
+
+
+def brier(p: np.ndarray, fits: np.ndarray) -> float:
+    """Mean squared distance of p from the truth (Brier, 1950); nan without items."""
+    return float(np.mean((p - fits) ** 2)) if len(p) else float("nan")
+
+
+def reliability_figure(frame: pd.DataFrame) -> "Figure":
+    """The bins of every judge (`judge`, `mean p`, `share that fits`) and the line of perfect calibration."""
+
+    from memecmd_utils import plots
+
+    with plots.style():
+        figure = plots.canvas(5.2, 4.4)
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="perfect")
+        for judge, rows in frame.groupby("judge", sort=False):
+            axes.plot(rows["mean p"], rows["share that fits"], marker="o", markersize=4, label=judge)
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="p(yes), mean of a bin", ylabel="share of memes that fit")
+        axes.set_title("Does p(yes) mean what it says?")
+        axes.legend(fontsize=8, loc="upper left")
+    return figure

@@ -129,9 +129,7 @@ def _means(pairs: Gallery, values: Mapping[Key, np.ndarray]) -> dict[Key, statis
     names = list(dict.fromkeys(pairs.clusters))
     means = {}
     for key, rows in values.items():
-        count = statistics.sums(np.ones_like(rows), of[key[1]], names)
-        found = statistics.ratio(statistics.sums(rows, of[key[1]], names), count)
-        means[key] = found._replace(value=rows.mean(axis=0))
+        means[key] = statistics.mean(rows, of[key[1]], names)
     for counting in dict.fromkeys(name for name, _ in values):
         both = zip(means[counting, "T2M"], means[counting, "M2T"], strict=True)
         means[counting, BOTH] = statistics.LeftOut(*((one + other) / 2 for one, other in both))

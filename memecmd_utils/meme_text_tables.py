@@ -110,8 +110,5 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
             digits = name.endswith(" paper")
             out[name] = [f"{value:.3f}" for value in table[name]] if digits else list(table[name])
             continue
-        out[f"{name} here"] = [
-            statistics.in_words(value, low, high, 3)
-            for value, low, high in table[[name, f"{name} low", f"{name} high"]].itertuples(index=False)
-        ]
+        out[f"{name} here"] = [statistics.format_interval(row, name, 3) for row in table.to_dict("records")]
     return out

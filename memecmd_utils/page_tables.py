@@ -1,13 +1,11 @@
 """The tables of a run's page, in groups that fold."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup, escape
 
-from memecmd_utils import ground_truth, ground_truth_run, results, run_summary, tables
+from memecmd_utils import ground_truth, ground_truth_run, results, run_summary, table_text, tables
 from memecmd_utils.profiles import Profile
 from memecmd_utils.report import Group, Table
 from memecmd_utils.run_records import Records
@@ -33,16 +31,17 @@ def paper_tables(run: Run, records: Records, numbers: Mapping[str, Any]) -> list
     judged = ", ".join(numbers["ratings"]["sources"]) or "none"
     measured = tables.table_1(records.ratings, records.consistency, records.dialogues, profile)
     cases = tables.case_dialogues(records.placements, records.dialogues, profile)
+    table_2 = tables.table_2(cases, records.ratings, records.consistency, profile)
     return [
         (
             "Table 1: this run",
-            rich(tables.table_1_printed(measured).set_index("Dataset").T.reset_index(names="")),
+            table_text.html(tables.table_1_printed(measured).set_index("Dataset").T.reset_index(names="")),
             f"Judge: {judged}. Consistency: {scorer(records)}. Mean [95 % interval] (n=memes in dialogues), "
             "arrows: difference to Random. Best bold, second underlined.",
         ),
         (
             "Choice and timing effects",
-            rich(
+            table_text.html(
                 tables.effects(
                     records.ratings, records.consistency, records.dialogues, profile, records.grades
                 )
@@ -51,12 +50,12 @@ def paper_tables(run: Run, records: Records, numbers: Mapping[str, Any]) -> list
         ),
         (
             "Table 1: the paper's own cells",
-            rich(tables.paper_table_1()),
+            table_text.html(tables.paper_table_1()),
             "Printed differences, and the same recomputed.",
         ),
         (
             "Table 2: case studies",
-            rich(tables.beside_paper(tables.table_2(cases, records.ratings, records.consistency, profile))),
+            table_text.html(tables.beside_paper(table_2)),
             "The chats of Figure 5, all turns that stand there, chosen without a look at the scores. Beside "
             "them the paper's own: other dialogues and memes, scored by another judge.",
         ),
@@ -68,7 +67,7 @@ def bookkeeping(run: Run, records: Records) -> list[Table]:
     return [
         (
             "Meme use",
-            rich(tables.meme_use(records.placements, records.dialogues)),
+            table_text.html(tables.meme_use(records.placements, records.dialogues)),
             "Rates over turns 2 to T.",
         ),
         (
@@ -120,21 +119,3 @@ def truth_tables(found: Mapping[str, Sequence[Mapping[str, Any]]], profile: Prof
             "A marked rate is what two sessions of a model would do; it is no rate of people.",
         ),
     ]
-
-
-def rich(frame: pd.DataFrame) -> Markup:
-    """A table for the page: everything escaped, then **bold** and <u>underline</u> of ours put back."""
-
-    def cell(value: object) -> str:
-        if isinstance(value, float):
-            return "–" if pd.isna(value) else f"{value:.3f}"
-        text = str(escape(value))
-        text = re.sub(r"\*\*([\d.]+)\*\*", r"<b>\1</b>", text)
-        return re.sub(r"&lt;u&gt;([\d.]+)&lt;/u&gt;", r"<u>\1</u>", text)
-
-    head = "".join(f"<th>{escape(name)}</th>" for name in frame.columns)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{cell(v)}</td>" for v in row) + "</tr>"
-        for row in frame.itertuples(index=False)
-    )
-    return Markup(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")

@@ -4,19 +4,19 @@ For every meme five questions, each with the answers of all systems in an order 
 the two captions, any number for the rest. Who answers sees neither systems nor prompts; the key is apart.
 """
 
-import csv
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+import pandas as pd
+from pydantic import Field
 
-from memecmd_utils import html_pages, images, seeds, storage
-from memecmd_utils.human_ratings import FALSE, TRUE, RatingsError, Source
-from memecmd_utils.rating_items import FormError
-from memecmd_utils.schemas import Text
+from memecmd_utils import form_answers, forms, seeds
+from memecmd_utils.form_answers import Answer, Answers
+from memecmd_utils.forms import Form, FormError, Item, Option, Question
+from memecmd_utils.runs import Run
 from memecmd_utils.template_schemas import MemeReading
 
 Subtask = Literal["embedded text", "image caption", "meme caption", "literary devices", "emotions"]
@@ -25,105 +25,88 @@ PICTURE_SIDE = 640
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 COLUMNS = ("form", "item", "rater", "subtask", "options", "at", "comment", "made_up")
 """Columns of a CSV with answers; `options` are letters with blanks between, or nothing: none of them fits."""
-
-
-class Question(NamedTuple):
-    """What is asked of a subtask, and by which criteria."""
-
-    asks: str
-    criteria: tuple[str, ...]
-    several: bool
-    """Whether any number of answers may be chosen."""
-
-
 QUESTIONS: dict[Subtask, Question] = {
-    "embedded text": Question(
-        "Which answers give the text on the picture?",
-        ("Complete: is any word missing?", "Exact: is any word changed or added?"),
-        True,
-    ),
-    "image caption": Question(
-        "Which answer describes best what can be seen?",
-        ("Accuracy: are things, persons and actions right?", "Relevance: is the main content described?"),
-        False,
-    ),
-    "meme caption": Question(
-        "Which answer explains best what the meme means?",
-        ("Accuracy: is the humour told correctly?", "Relevance: is all of it about the humour?"),
-        False,
-    ),
-    "literary devices": Question(
-        "Which answers name literary devices that the meme uses?",
-        ("Accuracy: is the device there?", "Relevance: does the humour depend on it?"),
-        True,
-    ),
-    "emotions": Question(
-        "Which answers name the emotion that the meme expresses?",
-        ("Accuracy: is it the emotion of whoever speaks in the meme?",),
-        True,
-    ),
+    question.name: question
+    for question in (
+        Question(
+            "embedded text",
+            "several",
+            ("", "Which answers give the text on the picture?"),
+            ("", "Complete: is any word missing? Exact: is any word changed or added?"),
+        ),
+        Question(
+            "image caption",
+            "one",
+            ("", "Which answer describes best what can be seen?"),
+            (
+                "",
+                "Accuracy: are things, persons and actions right? Relevance: is the main content described?",
+            ),
+        ),
+        Question(
+            "meme caption",
+            "one",
+            ("", "Which answer explains best what the meme means?"),
+            ("", "Accuracy: is the humour told correctly? Relevance: is all of it about the humour?"),
+        ),
+        Question(
+            "literary devices",
+            "several",
+            ("", "Which answers name literary devices that the meme uses?"),
+            ("", "Accuracy: is the device there? Relevance: does the humour depend on it?"),
+        ),
+        Question(
+            "emotions",
+            "several",
+            ("", "Which answers name the emotion that the meme expresses?"),
+            ("", "Accuracy: is it the emotion of whoever speaks in the meme?"),
+        ),
+    )
 }
-"""The five questions in the order of Table 6; the paper prints the criteria of the meme caption only."""
+"""The five questions in the order of Table 6, with criteria; the paper prints only the meme caption's."""
+
+INTRO = (
+    "You will see {memes}. Several systems were asked about each; you see their answers in random order, "
+    "without names. Choose those that fit. Circles take one choice, boxes any number, also none."
+)
 
 
-class Option(BaseModel):
-    """One answer as it is shown."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    letter: str
-    text: str
-
-
-class Item(BaseModel):
-    """One meme with its questions."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    item: str
-    questions: dict[Subtask, tuple[Option, ...]]
-
-
-class Survey(BaseModel):
-    """What is shown, in this order; holds no system, prompt or id of a meme."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    form: str
-    items: tuple[Item, ...]
-
-
-class KeyRow(BaseModel):
+class KeyRow(forms.KeyRow):
     """Whose answer an option is; an answer that several systems gave has a row for each."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    form: str
-    item: str
     subtask: Subtask
     option: str
     system: str
     meme_id: str
 
 
-class SurveyAnswer(BaseModel):
+class SurveyAnswer(Answer):
     """What one rater chose at one question."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    columns: ClassVar = COLUMNS
+    advice: ClassVar = {"options": "options are letters with blanks between, as in 'A C'"}
 
-    source: Source
-    form: Text
-    item: Text
-    rater: Text
     subtask: Subtask
     options: Annotated[str, Field(pattern=r"^([A-Z]( [A-Z])*)?$")] = ""
-    at: AwareDatetime
-    comment: str = ""
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The question."""
+        return self.form, self.item, self.subtask
 
     @property
     def chosen(self) -> frozenset[str]:
         """Letters of the options chosen."""
         return frozenset(self.options.split())
+
+    def fault(self, key: Sequence[KeyRow]) -> str:
+        """The question must have been asked, and the options be on offer."""
+        offered = {row.option for row in key if row.subtask == self.subtask}
+        if not offered:
+            return f"form {self.form} has no question on {self.subtask} of item {self.item!r}"
+        several = QUESTIONS[self.subtask].kind == "several"
+        fits = self.chosen <= offered and (several or len(self.chosen) < 2)
+        return "" if fits else f"{self.options!r} cannot be chosen there"
 
 
 def answer_text(reading: MemeReading, subtask: Subtask) -> str:
@@ -140,7 +123,7 @@ def answer_text(reading: MemeReading, subtask: Subtask) -> str:
 
 def choose(
     answers: Mapping[str, Iterable[MemeReading]], n_memes: int = 5, seed: int = 0
-) -> tuple[Survey, list[KeyRow]]:
+) -> tuple[Form, list[KeyRow]]:
     """Draw memes that every system has read and put the answers in blind order; return form and key.
 
     Memes of which all systems say the same are passed over.
@@ -160,25 +143,40 @@ def choose(
         if len(items) == n_memes:
             break
         name = hashlib.sha256(f"{seed} {number} {meme}".encode()).hexdigest()[:10]
-        questions = {}
-        for subtask in QUESTIONS:
+        questions = []
+        for subtask, asked in QUESTIONS.items():
             options = _options({system: answer_text(of[meme], subtask) for system, of in read.items()}, rng)
             if len(options) < 2:
                 continue
-            shown = tuple(Option(letter=a, text=text) for a, (text, _) in zip(LETTERS, options, strict=False))
-            questions[subtask] = shown
+            lettered = [(letter, *option) for letter, option in zip(LETTERS, options, strict=False)]
+            shown = tuple(Option(letter, letter, ("", text)) for letter, text, _ in lettered)
+            questions.append(asked._replace(options=shown))
             key += [
-                KeyRow(form="", item=name, subtask=subtask, option=a, system=system, meme_id=meme)
-                for a, (_, systems) in zip(LETTERS, options, strict=False)
+                KeyRow(form="", item=name, subtask=subtask, option=letter, system=system, meme_id=meme)
+                for letter, _, systems in lettered
                 for system in systems
             ]
         if questions:
-            items.append(Item(item=name, questions=questions))
+            items.append(Item(name, (meme,), tuple(questions)))
     if not items:
         raise FormError("all systems say the same of every meme: there is nothing to choose between")
-    content = storage.dumps([item.model_dump() for item in items])
-    form = hashlib.sha256(content.encode()).hexdigest()[:10]
-    return Survey(form=form, items=tuple(items)), [row.model_copy(update={"form": form}) for row in key]
+    form = forms.digest(
+        *(
+            {"item": i.item, "questions": {q.name: [_plain(o) for o in q.options] for q in i.questions}}
+            for i in items
+        )
+    )
+    made = Form(
+        form, "survey", COLUMNS, ("", "Which answers fit the meme?"),
+        ("", INTRO.format(memes=f"{len(items)} {'meme' if len(items) == 1 else 'memes'}")),
+        (("", "The memes and answers may be coarse."),), tuple(items), chinese=False,
+        picture_side=PICTURE_SIDE,
+    )  # fmt: skip
+    return made, [row.model_copy(update={"form": form}) for row in key]
+
+
+def _plain(option: Option) -> dict[str, str]:
+    return {"letter": option.key, "text": option.words[1]}
 
 
 def _options(texts: Mapping[str, str], rng: np.random.Generator) -> list[tuple[str, list[str]]]:
@@ -193,101 +191,75 @@ def _options(texts: Mapping[str, str], rng: np.random.Generator) -> list[tuple[s
     return [found[i] for i in rng.permutation(len(found))]
 
 
-def write_form(target: Path, survey: Survey, key: Sequence[KeyRow], pictures: Mapping[str, Path]) -> Path:
-    """Write the survey as one HTML file that needs no network; `pictures`: file of each meme id.
+# --- Table 6 ----------------------------------------------------------------------------------------------
 
-    Raises `FormError` for a meme whose picture is not there or cannot be read.
-    """
-    memes = {row.item: row.meme_id for row in key}
-    if missing := sorted({memes[item.item] for item in survey.items} - set(pictures)):
-        raise FormError(f"no picture of {', '.join(missing)}; the survey shows the memes themselves")
-    payload = {
-        "form": survey.form,
-        "columns": COLUMNS,
-        "items": [
-            {
-                "item": item.item,
-                "picture": _data_url(pictures[memes[item.item]]),
-                "questions": [
-                    {"subtask": name, **QUESTIONS[name]._asdict(), "options": [o.model_dump() for o in shown]}
-                    for name, shown in item.questions.items()
-                ],
-            }
-            for item in survey.items
-        ],
-    }
-    page = html_pages.environment().get_template("preference_survey.html.j2")
-    storage.write_text(target, page.render(payload=payload, n=len(survey.items)))
-    return target
+SYSTEMS = tuple(
+    f"{model}, {context} context"
+    for model in ("GPT-4o", "LLaVA-1.6 34B", "LLaVA-1.6 7B")
+    for context in ("with", "without")
+)
+_PRINTED = """
+4 3 3 3 0 2 | 1 1 2 0 0 0 | 3 0 1 0 0 0 | 3 0 3 3 1 0 | 1 0 1 1 1 3
+4 3 3 0 1 2 | 1 1 1 1 0 0 | 0 3 0 1 0 0 | 3 2 2 2 0 1 | 0 0 3 3 0 0
+4 1 3 0 1 1 | 0 0 1 0 0 2 | 1 3 0 0 0 0 | 2 2 2 1 2 1 | 0 0 1 1 1 3
+4 3 3 0 2 0 | 2 0 2 0 0 0 | 1 1 0 2 0 0 | 2 2 1 1 1 1 | 1 3 3 0 0 0
+4 2 3 3 1 0 | 2 2 0 0 0 0 | 3 1 0 0 0 0 | 1 1 3 3 2 4 | 2 0 3 3 1 1
+"""
+PAPER_TOTALS = dict(zip(SYSTEMS, (49, 34, 44, 28, 14, 21), strict=True))
+"""Sums of the printed cells; the paper prints the same."""
 
 
-def _data_url(file: Path) -> str:
-    """A JPEG of a meme that is large enough to read its text."""
-    try:
-        picture = images.decode(file)
-    except images.ImageRejected as error:
-        raise FormError(f"{file.name}: {error}; take another picture of this meme") from error
-    return html_pages.jpeg_url(picture, PICTURE_SIDE, quality=86)
-
-
-def write_key(target: Path, key: Sequence[KeyRow]) -> Path:
-    """Write the key as CSV. It goes to nobody who answers."""
-    return storage.write_csv(target, list(KeyRow.model_fields), (row.model_dump() for row in key))
-
-
-def write_answers(target: Path, answers: Iterable[SurveyAnswer]) -> Path:
-    """Write answers in the form's own columns."""
-    rows = (
-        {**a.model_dump(mode="json", exclude={"source"}), "made_up": int(a.source == "made up")}
-        for a in answers
-    )
-    return storage.write_csv(target, COLUMNS, rows)
-
-
-def read_key(source: Path) -> list[KeyRow]:
-    """Read a key as `write_key` writes it; `RatingsError` names the line of a bad row."""
-    return [_checked(KeyRow, row, where) for row, where in _rows(source, KeyRow.model_fields)]
-
-
-def read_answers(source: Path, key: Sequence[KeyRow]) -> list[SurveyAnswer]:
-    """Read a CSV as the form saves it. `RatingsError` for another form, or a choice that was not on offer."""
-    offered: dict[tuple, set[str]] = {}
-    for row in key:
-        offered.setdefault((row.form, row.item, row.subtask), set()).add(row.option)
-    found = []
-    for row, where in _rows(source, COLUMNS):
-        mark = row.pop("made_up").strip().lower()
-        if mark not in TRUE | FALSE:
-            raise RatingsError(f"{where}: made_up is {mark!r}; write 1 for made-up answers, else 0")
-        answer = _checked(SurveyAnswer, {**row, "source": "made up" if mark in TRUE else "human"}, where)
-        options = offered.get((answer.form, answer.item, answer.subtask))
-        if options is None:
-            raise RatingsError(f"{where}: the key has no such question; keep answers with their form's key")
-        if not answer.chosen <= options or (not QUESTIONS[answer.subtask].several and len(answer.chosen) > 1):
-            raise RatingsError(
-                f"{where}: {answer.options!r} cannot be chosen there; correct or remove the row"
+def paper_table() -> pd.DataFrame:
+    """Table 6 as printed: votes by meme (1-5, in its order) and subtask for each system, and totals."""
+    rows = []
+    for meme, line in enumerate(_PRINTED.strip().split("\n"), start=1):
+        cells = (part.split() for part in line.split("|"))
+        for subtask, votes in zip(QUESTIONS, cells, strict=True):
+            rows.append(
+                {"meme": str(meme), "subtask": subtask, **dict(zip(SYSTEMS, map(int, votes), strict=True))}
             )
-        found.append(answer)
-    return found
+    return _with_total(pd.DataFrame(rows))
 
 
-def _rows(source: Path, columns: Iterable[str]) -> Iterable[tuple[dict, str]]:
-    try:
-        with source.open(encoding="utf-8-sig", newline="") as handle:
-            reader = csv.DictReader(handle)
-            if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
-                raise RatingsError(f"{source.name}: columns missing: {', '.join(missing)}; take it as saved")
-            for row in reader:
-                cells = {name: storage.unguarded(row[name] or "") for name in columns}
-                yield cells, f"{source.name} line {reader.line_num}"
-    except UnicodeDecodeError as error:
-        raise RatingsError(f"{source.name} is not UTF-8: save it as CSV UTF-8") from error
+def collect(run: Run, folder: Path) -> Answers:
+    """The answers in the CSV files of a folder that belong to the survey of a run."""
+    key = forms.read_key(run.read("survey_key.csv"), KeyRow)
+    return form_answers.collect(folder, key, SurveyAnswer)
 
 
-def _checked(model: type[BaseModel], row: dict, where: str) -> BaseModel:
-    try:
-        return model.model_validate(row)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = ".".join(map(str, first["loc"]))
-        raise RatingsError(f"{where}: {name}: {first['msg']}; correct the row or remove it") from error
+def tally(found: Answers) -> pd.DataFrame:
+    """Votes by meme and subtask for each system, with a row of totals, as Table 6 has them.
+
+    An answer that several systems gave counts for each. `attrs`: `source` (human or made up), `raters`.
+    """
+    key, counted = found.key, found.counted
+    systems = sorted({row.system for row in key})
+    votes = {(row.item, row.subtask): dict.fromkeys(systems, 0) for row in key}
+    memes = {row.item: row.meme_id for row in key}
+    for answer in counted:
+        for row in key:
+            place = row.form, row.item, row.subtask
+            if place == (answer.form, answer.item, answer.subtask) and row.option in answer.chosen:
+                votes[row.item, row.subtask][row.system] += 1
+    rows = [{"meme": memes[item], "subtask": subtask, **of} for (item, subtask), of in votes.items()]
+    table = _with_total(pd.DataFrame(rows, columns=["meme", "subtask", *systems]))
+    table.attrs |= {
+        "source": found.source,
+        "raters": len({answer.rater for answer in counted}),
+    }
+    return table
+
+
+def _with_total(table: pd.DataFrame) -> pd.DataFrame:
+    systems = list(table.columns[2:])
+    total = {"meme": "Total", "subtask": "", **table[systems].sum().astype(int)}
+    return pd.concat([table, pd.DataFrame([total])], ignore_index=True)
+
+
+def totals(table: pd.DataFrame) -> pd.DataFrame:
+    """Votes of each system, their share of the best system's, and the paper's totals beside them."""
+    votes = table[table["meme"] == "Total"].iloc[0, 2:].astype(int)
+    best = max(int(votes.max()), 1)
+    frame = pd.DataFrame({"votes": votes, "share of the best": votes / best})
+    paper = pd.Series(PAPER_TOTALS, name="votes (paper)")
+    return frame.join(paper, how="outer").sort_values("votes (paper)", ascending=False, na_position="last")

@@ -305,10 +305,10 @@ def _ratings(profile: Profile) -> Iterator[Lack]:
     """Files of ratings by people that stage 05 could not read, after the judges were paid."""
     files = sorted((paths.raw / "ratings" / profile.name).glob("*.csv"))
     if files:
-        from memecmd_utils import human_ratings
+        from memecmd_utils import form_answers, rating_form
 
         for file in files:
-            yield from _complaint(lambda file=file: human_ratings.read_answers(file))
+            yield from _complaint(lambda file=file: form_answers.read(file, rating_form.HumanRating))
 
 
 # --- template memes ---------------------------------------------------------------------------------

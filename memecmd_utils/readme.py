@@ -1,10 +1,10 @@
 """The parts of the READMEs that quote results: rendered from `reports/numbers.json`, never typed by hand."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from memecmd_utils import results, schemas, statistics, storage
+from memecmd_utils import results, schemas, statistics, storage, table_text
 from memecmd_utils.errors import MemecmdError
 
 FILES = ("README.md", "README.zh-CN.md")
@@ -24,9 +24,9 @@ WORDS: dict[Language, dict[str, str]] = {
         "auc": " (AUC {auc:.2f}, 95 % interval {low:.2f} to {high:.2f}, n = {n} in {dialogues} dialogues; "
         "0.5 is chance)",
         "weak": ", but only weakly",
-        "effects": "| effect | metric | comparison | mean difference [95 % interval] | n | dialogues "
-        "| p (Holm) |",
-        "table": "| dataset | metric |",
+        "effects": "effect | metric | comparison | mean difference [95 % interval] | n | dialogues "
+        "| p (Holm)",
+        "table": "dataset | metric",
         "judge": "judge",
         "consistency": "text consistency",
         "grade": "grade (0-2)",
@@ -42,10 +42,10 @@ WORDS: dict[Language, dict[str, str]] = {
         "{dialogues} dialogues. {turns} turns of {among} dialogues have a relevant meme.",
         "answers": "{paragraph}",
         "no answers": "The studies of this run have not been made.",
-        "trust": "| judge | score | dialogues | AUC, fitting against random | AUC, against hard negatives "
-        "| alpha over three wordings | trust |",
-        "claims": "| claim of the paper | dialogues | readings | has its sign | clearly "
-        "| clearly the opposite | cannot tell |",
+        "trust": "judge | score | dialogues | AUC, fitting against random | AUC, against hard negatives "
+        "| alpha over three wordings | trust",
+        "claims": "claim of the paper | dialogues | readings | has its sign | clearly "
+        "| clearly the opposite | cannot tell",
         "zero": "An interval that holds 0 means: with this many dialogues we cannot say.",
     },
     "zh": {
@@ -60,8 +60,8 @@ WORDS: dict[Language, dict[str, str]] = {
         "auc": "（AUC {auc:.2f}，95% 区间 {low:.2f} 至 {high:.2f}，n = {n}，{dialogues} 段对话；"
         "0.5 为随机水平）",
         "weak": "，但区分力很弱",
-        "effects": "| 效应 | 指标 | 比较 | 平均差 [95% 区间] | n | 对话数 | p（Holm） |",
-        "table": "| 数据 | 指标 |",
+        "effects": "效应 | 指标 | 比较 | 平均差 [95% 区间] | n | 对话数 | p（Holm）",
+        "table": "数据 | 指标",
         "judge": "评判模型",
         "consistency": "文本一致性",
         "grade": "标注分（0–2）",
@@ -77,8 +77,8 @@ WORDS: dict[Language, dict[str, str]] = {
         "{among} 段对话的 {turns} 个轮次有相关表情包。",
         "answers": "程序从结果文件写出的摘要（英文）：{paragraph}",
         "no answers": "本次运行没有做这些研究。",
-        "trust": "| 评判 | 分数 | 对话数 | AUC：合适对随机 | AUC：合适对难负例 | 三种问法的 alpha | 可信度 |",
-        "claims": "| 论文的论断 | 对话数 | 读法数 | 符号相符 | 明确成立 | 明确相反 | 无法判断 |",
+        "trust": "评判 | 分数 | 对话数 | AUC：合适对随机 | AUC：合适对难负例 | 三种问法的 alpha | 可信度",
+        "claims": "论文的论断 | 对话数 | 读法数 | 符号相符 | 明确成立 | 明确相反 | 无法判断",
         "zero": "区间包含 0 表示：凭这么多对话还不能下结论。",
     },
 }
@@ -140,21 +140,40 @@ def _answers(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[str]:
         yield words["no answers"]
         return
     yield words["answers"].format(paragraph=numbers["answers"])
-    yield from ("", words["trust"], "|---|---|---:|---|---|---|---|")
-    for row in found["trust"]:
-        cells = (
-            results.plain_interval(row, name, 3) for name in ("AUC random", "AUC hard", "alpha wordings")
-        )
-        names = row["judge"], row["reading"], str(row["dialogues"])
-        yield "| " + " | ".join((*names, *cells, row["verdict"])) + " |"
-    yield from ("", words["claims"], "|---|---:|---:|---:|---:|---:|---:|")
-    for row in found["claims"]:
-        shares = (
-            "–" if row[name] is None else f"{row[name]:.0%}"
-            for name in ("sign", "clear", "clearly opposite", "cannot tell")
-        )
-        names = row["claim"], str(row["dialogues"]), f"{row['worlds']:,}"
-        yield "| " + " | ".join((*names, *shares)) + " |"
+    intervals = ("AUC random", "AUC hard", "alpha wordings")
+    yield from _table(
+        words["trust"],
+        [
+            (
+                *(row[name] for name in ("judge", "reading", "dialogues")),
+                *(statistics.format_interval(row, name, 3) for name in intervals),
+                row["verdict"],
+            )
+            for row in found["trust"]
+        ],
+        right=[2],
+    )
+    shares = ("sign", "clear", "clearly opposite", "cannot tell")
+    yield from _table(
+        words["claims"],
+        [
+            (
+                row["claim"], row["dialogues"], f"{row['worlds']:,}",
+                *("–" if row[name] is None else f"{row[name]:.0%}" for name in shares),
+            )
+            for row in found["claims"]
+        ],
+        right=range(1, 7),
+    )  # fmt: skip
+
+
+def _table(heads: str, rows: Sequence[tuple], right: Sequence[int]) -> Iterator[str]:
+    """A table under a blank line; `heads` with bars between, `right`: numbers of the columns to the right."""
+    import pandas as pd
+
+    names = heads.split(" | ")
+    frame = pd.DataFrame(rows, columns=names)
+    yield from ("", table_text.markdown(frame, [names[i] for i in right]).rstrip("\n"))
 
 
 def _headline(numbers: dict[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
@@ -168,20 +187,18 @@ def _headline(numbers: dict[str, Any], words: dict[str, str], language: Language
     rows = [row for row in rows if row["metric"] in ("grade", "judge", "consistency")]
     if not rows:
         return
-    yield from ("", words["effects"], "|---|---|---|---:|---:|---:|---:|")
-    for row in rows:
-        p = "–" if row["p_holm"] is None else f"{row['p_holm']:.3f}"
-        comparison = row["comparison"].replace("_", " ")
-        cells = (
-            words[row["effect"]],
-            words[row["metric"]],
-            comparison,
-            results.with_interval(row, 2),
-            str(row["n"]),
-            str(row["dialogues"]),
-            p,
-        )
-        yield "| " + " | ".join(cells) + " |"
+    yield from _table(
+        words["effects"],
+        [
+            (
+                words[row["effect"]], words[row["metric"]], row["comparison"].replace("_", " "),
+                statistics.format_interval(row, sign="+"), row["n"], row["dialogues"],
+                "–" if row["p_holm"] is None else f"{row['p_holm']:.3f}",
+            )
+            for row in rows
+        ],
+        right=range(3, 7),
+    )  # fmt: skip
     yield from ("", words["zero"])
 
 
@@ -195,8 +212,8 @@ def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[st
         return
     kappas = {row["what"]: row for row in found["agreement"]}
     yield words["agreement"].format(
-        send=_kappa(kappas["send or not"]),
-        grade=_kappa(kappas["grade 0/1/2"]),
+        send=statistics.format_interval(kappas["send or not"], "value"),
+        grade=statistics.format_interval(kappas["grade 0/1/2"], "value"),
         dialogues=kappas["grade 0/1/2"]["dialogues"],
         turns=found["retrieval"][0]["turns"],
         among=found["retrieval"][0]["dialogues"],
@@ -220,18 +237,12 @@ def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[st
             )
         )
     table = ground_truth_run.short_table(found, profiles.load_profile(numbers["profile"]))
-    yield from ("", "| " + " | ".join(table.columns) + " |", "|" + "---|" * len(table.columns))
-    for row in table.itertuples(index=False):
-        yield "| " + " | ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row) + " |"
+    yield from ("", table_text.markdown(table).rstrip("\n"))
 
 
 def _label(strategy: str, language: Language) -> str:
     named = schemas.STRATEGIES[strategy]
     return named.zh if language == "zh" else named.label
-
-
-def _kappa(row: dict[str, Any]) -> str:
-    return statistics.in_words(row["value"], row["low"], row["high"])
 
 
 def _table_1(numbers: dict[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
@@ -242,15 +253,12 @@ def _table_1(numbers: dict[str, Any], words: dict[str, str], language: Language)
 
     frame = pd.DataFrame(numbers["table_1"])
     present = list(frame["strategy"].unique()) if len(frame) else []
-    heads = [_label(name, language) for name in present]
-    yield words["table"] + "".join(f" {head} |" for head in heads)
-    yield "|---|---|" + "---|" * len(present)
-    if not present:
-        return
+    rows = []
     floats = dict.fromkeys(("mean", "low", "high", "difference"), float)
-    for row in tables.table_1_printed(frame.astype(floats)).to_dict("records"):
+    for row in tables.table_1_printed(frame.astype(floats)).to_dict("records") if present else ():
         for metric in tables.METRICS:
-            # <ins> is the underline that code hosts let through.
-            cells = [row[f"{metric}: {name}"] for name in present]
-            cells = [cell.replace("<u>", "<ins>").replace("</u>", "</ins>") for cell in cells]
-            yield "| " + " | ".join((row["Dataset"], words[metric], *cells)) + " |"
+            rows.append((row["Dataset"], words[metric], *(row[f"{metric}: {name}"] for name in present)))
+    heads = words["table"].split(" | ") + [_label(name, language) for name in present]
+    # <ins> is the underline that code hosts let through.
+    text = table_text.markdown(pd.DataFrame(rows, columns=heads)).rstrip("\n")
+    yield text.replace("<u>", "<ins>").replace("</u>", "</ins>")

@@ -30,16 +30,6 @@ def frame_rows(frame: pd.DataFrame, digits: int = 6) -> list[dict[str, Any]]:
     return [{key: clean(value) for key, value in row.items()} for row in frame.to_dict("records")]
 
 
-def with_interval(row: Mapping[str, Any], digits: int) -> str:
-    """`mean [low, high]` of a row with these three, signed; a dash where there is no mean."""
-    return statistics.said(row, digits)
-
-
-def plain_interval(row: Mapping[str, Any], name: str, digits: int) -> str:
-    """`value [low, high]` of the columns `name`, `name low` and `name high`; a dash where there is none."""
-    return statistics.in_words(row[name], row[f"{name} low"], row[f"{name} high"], digits)
-
-
 def gates(calibrations: dict[str, Calibration]) -> dict[str, Any]:
     """The calibrated gates: for each half, theta0, the scale, and the half they were fitted on."""
     return {
@@ -124,17 +114,7 @@ def consistency_frame(
         groups["shuffled"] = [r for r in of_kind if r.text == "shuffled"]
         for strategy, group in groups.items():
             got = statistics.cluster_mean([r.score for r in group], [r.dialogue_id for r in group])
-            rows.append(
-                {
-                    "dataset": f"{kind}-based",
-                    "strategy": strategy,
-                    "mean": got.mean,
-                    "low": got.low,
-                    "high": got.high,
-                    "n": got.n,
-                    "dialogues": got.clusters,
-                }
-            )
+            rows.append({"dataset": f"{kind}-based", "strategy": strategy, **got.row()})
     return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "low", "high", "n", "dialogues"])
 
 

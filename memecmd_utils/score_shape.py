@@ -4,14 +4,13 @@ Scores of one turn share its summary, scores of one meme its annotation: turns x
 independent ones, so what a test of normality says of them means little. The shape itself can be read.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from memecmd_utils import seeds, statistics, study_gates
-from memecmd_utils.statistics import SHARE
 from memecmd_utils.study_data import StudyData
 from memecmd_utils.threshold import spread
 
@@ -49,12 +48,11 @@ def tables(data: StudyData) -> tuple[pd.DataFrame, pd.DataFrame]:
     sd = spread(scores, axis=1)
     within = np.where(sd > 0, scores - scores.mean(axis=1, keepdims=True), 0) / np.where(sd > 0, sd, 1)
     for name, values in (("all", scores), ("within turns", within)):
-        whole, without = np.array(shape(values)), _without(values, data)
-        share = np.array([len(rows) for rows in data.rows_of.values()]) / len(values)
+        found = _measured(values, data)
         flat = -6 / (scores.shape[1] + 1) if name == "within turns" else 0.0
         for i, (measure, normal) in enumerate(zip(MEASURES, (0.0, flat, np.nan), strict=True)):
-            left_out = statistics.LeftOut(whole[i], without[:, i], share)
-            got = statistics.estimate(left_out, values.size, SHARE if measure == "distance" else None)
+            one = found._replace(value=found.value[i], without=found.without[:, i])
+            got = statistics.estimate(one, values.size, statistics.SHARE if measure == "distance" else None)
             rows.append(
                 {
                     "scores": name, "measure": measure, "mean": got.mean, "low": got.low, "high": got.high,
@@ -93,11 +91,14 @@ def shape(values: np.ndarray) -> tuple[float, float, float]:
     return float(found.skewness), float(found.kurtosis), float(max(above.max(), below.max()))
 
 
-def _without(values: np.ndarray, data: StudyData) -> np.ndarray:
-    """The three measures without each dialogue, [dialogues, 3].
+def _measured(values: np.ndarray, data: StudyData) -> statistics.LeftOut:
+    """The three measures, [3], with each dialogue left out.
 
-    The distance is taken at `CUTS` places, and moved by what that takes off the distance over all.
+    Without a dialogue the distance is taken at `CUTS` places, and moved by what that takes off it over all.
     """
+    from scipy.special import ndtr
+
+    whole = np.array(shape(values))
     middle, names = values.mean(), list(data.rows_of)
     powers = np.stack([((values - middle) ** power).mean(axis=1) for power in (1, 2, 3, 4)], axis=1)
     cuts = np.unique(np.quantile(values, np.arange(1, CUTS) / CUTS))
@@ -108,27 +109,18 @@ def _without(values: np.ndarray, data: StudyData) -> np.ndarray:
         ]
     )
     turns = np.array([len(rows) for rows in data.rows_of.values()], dtype=float)[:, None]
-    parts = np.hstack([statistics.sums(powers, data.clusters, names), below, turns])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        whole, *rest = (_at_cuts(sums[:-1] / sums[-1], cuts - middle) for sums in _leaving_out(parts))
-    off = np.array([0, 0, shape(values)[2] - whole[2]])
-    return np.array(rest).reshape(-1, 3) + off
+    powers = statistics.sums(powers, data.clusters, names)
 
+    def at_cuts(powers: np.ndarray, below: np.ndarray, turns: np.ndarray) -> np.ndarray:
+        """The three measures from sums of powers 1 to 4 and of the distribution function at the cuts."""
+        found = moments(powers / turns)
+        normal = ndtr((cuts - middle - found.mean[..., None]) / found.sd[..., None])
+        distance = np.abs(below / turns - normal).max(axis=-1, initial=0)
+        return np.stack([found.skewness, found.kurtosis, distance], axis=-1)
 
-def _leaving_out(parts: np.ndarray) -> Iterator[np.ndarray]:
-    """The sum of all rows, and then that without each."""
-    total = parts.sum(axis=0)
-    yield total
-    yield from (total - part for part in parts)
-
-
-def _at_cuts(means: np.ndarray, cuts: np.ndarray) -> tuple[float, float, float]:
-    """The three measures from mean powers 1 to 4 and the distribution function at `cuts`."""
-    from scipy.special import ndtr
-
-    found = moments(means[:4])
-    distance = np.abs(means[4:] - ndtr((cuts - found.mean) / found.sd)).max(initial=0)
-    return float(found.skewness), float(found.kurtosis), float(distance)
+    found = statistics.leave_out(at_cuts, turns[:, 0] / turns.sum(), powers, below, turns)
+    off = np.array([0, 0, whole[2] - found.value[2]])
+    return found._replace(value=whole, without=found.without + off)
 
 
 def _tests(scores: np.ndarray, data: StudyData) -> pd.DataFrame:
@@ -152,7 +144,10 @@ def sentence(table: pd.DataFrame, tests: pd.DataFrame) -> str:
     parts = []
     for name, rows in table.groupby("scores", sort=False):
         of = rows.set_index("measure")
-        shaped = [f"{m} {statistics.said(of.loc[m], 3)} ({_verdict(of.loc[m])})" for m in MEASURES[:2]]
+        shaped = [
+            f"{m} {statistics.format_interval(of.loc[m], digits=3, sign='+')} ({_verdict(of.loc[m])})"
+            for m in MEASURES[:2]
+        ]
         parts.append(
             f"{'all scores' if name == 'all' else 'scores within turns'} have {' and '.join(shaped)} "
             "and lie at most "

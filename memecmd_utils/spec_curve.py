@@ -15,7 +15,6 @@ from memecmd_utils import spec_measures, spec_worlds, statistics, threshold_stud
 from memecmd_utils.schemas import Rating
 from memecmd_utils.spec_measures import ASKED_FROM, Sums
 from memecmd_utils.spec_worlds import EXPECTED_RANDOMS, GATES, RANDOMS, Ranked, World
-from memecmd_utils.statistics import LeftOut
 from memecmd_utils.study_data import StudyData
 
 CLAIMS = {
@@ -48,7 +47,7 @@ class Found(NamedTuple):
 class Means(NamedTuple):
     """A strategy's mean in every world; memes placed and asked of."""
 
-    mean: LeftOut
+    mean: statistics.LeftOut
     placed: np.ndarray
     asked: np.ndarray
 

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memecmd_utils import ablation, retrieval, study_gates
-from memecmd_utils.fast_retrieval import DEPTH, discounted, ideal_gain
-from memecmd_utils.ground_truth import RELEVANT
+from memecmd_utils import ablation, fast_retrieval, retrieval, study_gates
+from memecmd_utils.fast_retrieval import DEPTH, Graded
 from memecmd_utils.study_data import CENTRINGS, StudyData
 from memecmd_utils.study_gates import GateRule
 
@@ -27,8 +26,6 @@ GATES = {
 RANDOMS = ("half of the turns", "the gate's rate", "the gate's turns")
 EXPECTED_RANDOMS = ("any turns", RANDOMS[2])
 """Of an expected mean, out of which cancels how often Random sends: the first two readings are one world."""
-TENTHS = np.round(ablation.simplex(0.1) * 10).astype(int)
-"""All weights on the simplex in steps of 0.1, times 10: [286, 4]."""
 
 
 class Scoring(NamedTuple):
@@ -81,18 +78,15 @@ def axes(scorings: Sequence[Scoring]) -> dict[str, list[str]]:
 
 def rank(data: StudyData) -> Ranked:
     """Rank the library under every scoring. Without grades no weights can be fitted: those are left out."""
-    rows = np.flatnonzero(relevant_turns(data))
-    gains = np.nan_to_num(data.gains)[rows]
-    ideal = ideal_gain(gains)
+    known = fast_retrieval.of_study(data)
+    rows = known.rows
     of: dict[Scoring, tuple[np.ndarray, ...]] = {}
     for embedder, centring, beta in product(data.encoders, CENTRINGS, BETA):
         terms = data.terms(embedder, centring) * np.array([1, 1, BETA[beta], 1])[:, None, None]
-        single = np.array(
-            [ndcg(retrieval.best_memes(t[rows], data.meme_ids, DEPTH), gains, ideal) for t in terms]
-        )
+        single = np.array([known.ndcg(retrieval.best_memes(t[rows], data.meme_ids, DEPTH)) for t in terms])
         weights = {
             name: {half: np.array(w) / 3 for half in "ab"} for name, w in WEIGHTS.items()
-        } | fitted_weights(data, terms)
+        } | fitted_weights(data, terms, known)
         for name, by_half in weights.items():
             in_a = np.round(retrieval.combine(terms, by_half["a"]), 9)
             scores = in_a
@@ -101,49 +95,22 @@ def rank(data: StudyData) -> Ranked:
                 scores = np.where(data.half[:, None] == "a", in_a, in_b)
             top = retrieval.best_memes(scores, data.meme_ids, DEPTH)
             top1 = np.take_along_axis(scores, top[:, :1], axis=1)[:, 0]
-            of[Scoring(embedder, centring, beta, name)] = top, top1, ndcg(top[rows], gains, ideal), single
+            of[Scoring(embedder, centring, beta, name)] = top, top1, known.ndcg(top[rows]), single
     top, top1, measured, single = (np.array(part) for part in zip(*of.values(), strict=True))
     return Ranked(list(of), top, top1, rows, measured, single)
 
 
-def relevant_turns(data: StudyData) -> np.ndarray:
-    """Turns with a relevant meme, as booleans: those that nDCG@5 is measured on."""
-    return np.nan_to_num(data.gains).max(axis=1, initial=0) >= RELEVANT
-
-
-def fitted_weights(data: StudyData, terms: np.ndarray) -> dict[str, Mapping[str, np.ndarray]]:
+def fitted_weights(data: StudyData, terms: np.ndarray, known: Graded) -> dict[str, Mapping[str, np.ndarray]]:
     """For each half the weights with the best mean nDCG@5 on the other one, as `{FITTED: {half: weights}}`.
 
     Where the other half has no relevant turn its own serve; where there are none at all the dict is empty.
-    The first of equally good weights in the order of `TENTHS` is taken.
     """
-    rows = np.flatnonzero(relevant_turns(data))
-    if not len(rows):
+    if not len(known.rows):
         return {}
-    pairs = np.ix_(rows, np.argsort(np.array(data.meme_ids)))  # in order of id, which decides ties
-    gains = np.nan_to_num(data.gains)[pairs]
-    terms = np.round([term[pairs] for term in terms], 12)  # so that equal memes tie on every machine
-    ideal, values = ideal_gain(gains), np.empty((len(TENTHS), len(rows)))
-    tenths = terms[:, None] * (np.arange(11) / 10)[:, None, None]
-    for value, w in zip(values, TENTHS, strict=True):
-        scores = tenths[0, w[0]] + tenths[1, w[1]]
-        scores += tenths[2, w[2]]
-        scores += tenths[3, w[3]]
-        value[:] = ndcg(retrieval.take_best(scores, DEPTH), gains, ideal)
-    found = {}
-    for half in "ab":
-        fit = data.half[rows] != half
-        means = values[:, fit if fit.any() else ~fit].mean(axis=1)
-        found[half] = TENTHS[np.round(means, 9).argmax()] / 10 * 4 / 3
-    return {FITTED: found}
-
-
-def ndcg(top: np.ndarray, gains: np.ndarray, ideal: np.ndarray) -> np.ndarray:
-    """nDCG@5 of every turn, from the positions of its top 5 and the gains of all memes (0 where ungraded).
-
-    As trec_eval counts it: gains as they are, divided by log2(rank + 1), over those of the ideal order.
-    """
-    return discounted(np.take_along_axis(gains, top, axis=1)) / ideal
+    values, half = ablation.ndcg_by_weights(terms, known), data.half[known.rows]
+    fits = {one: half != one if (half != one).any() else half == one for one in "ab"}
+    best = {one: ablation.best_weights(values[:, fit]) for one, fit in fits.items()}
+    return {FITTED: {one: ablation.TENTHS[number] / 10 * 4 / 3 for one, number in best.items()}}
 
 
 def open_gates(data: StudyData, ranked: Ranked) -> tuple[np.ndarray, np.ndarray]:

@@ -6,9 +6,9 @@ share of the items that each dialogue has. Nothing is drawn at random, save sign
 dialogues. Which form of interval keeps its promise was decided by simulation (`reports/coverage.md`).
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,7 @@ COEFFICIENT = (-1.0, 1.0)
 """Smallest and largest possible value of a share (also of AUC and nDCG), and of kappa, alpha and rho."""
 
 Ends = tuple[float, float] | None
+Level = Literal["nominal", "interval"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,16 @@ class Estimate:
             "p": clean(self.p),
             "clusters": self.clusters,
         }
+
+    def row(self) -> dict[str, float | int]:
+        """As cells of a table: mean, low, high, n, dialogues."""
+        return {
+            "mean": self.mean, "low": self.low, "high": self.high, "n": self.n, "dialogues": self.clusters,
+        }  # fmt: skip
+
+    def columns(self, name: str) -> dict[str, float]:
+        """As three columns of a table: `name`, `name low`, `name high`."""
+        return {name: self.mean, f"{name} low": self.low, f"{name} high": self.high}
 
 
 EMPTY = Estimate(float("nan"), float("nan"), float("nan"), 0)
@@ -98,14 +109,26 @@ class LeftOut(NamedTuple):
         return (self.share > 0).sum(axis=0)
 
 
+def leave_out(statistic: Callable[..., np.ndarray], share: np.ndarray, *sums: np.ndarray) -> LeftOut:
+    """A statistic of sums over dialogues, and of the sums without each of them.
+
+    The first axis of every one of `sums` and of `share` are the dialogues; `statistic` takes their totals
+    [...] and, for all dialogues at once, [dialogues, ...].
+    """
+    totals = [part.sum(axis=0) for part in sums]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        without = statistic(*(total - part for total, part in zip(totals, sums, strict=True)))
+        return LeftOut(np.asarray(statistic(*totals)), without, share)
+
+
 def ratio(top: np.ndarray, bottom: np.ndarray) -> LeftOut:
     """sum(top) / sum(bottom) over dialogues, the first axis of both; nan over nothing.
 
     A mean over items is the ratio of their sum to their number.
     """
-    total, items = top.sum(axis=0), bottom.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return LeftOut(total / items, (total - top) / (items - bottom), np.nan_to_num(bottom / items))
+        share = np.nan_to_num(bottom / bottom.sum(axis=0))
+    return leave_out(np.divide, share, top, bottom)
 
 
 def interval(found: LeftOut, ends: Ends = None) -> tuple[np.ndarray, np.ndarray]:
@@ -208,9 +231,14 @@ def sums(values: np.ndarray, clusters: Sequence[Hashable], names: Sequence[Hasha
     return out
 
 
-def mean(values: np.ndarray, clusters: Sequence[Hashable]) -> LeftOut:
-    """Mean over items of each column of `values` [items, ...]: a paired difference is a column of them."""
-    values, names = np.asarray(values, dtype=float), list(dict.fromkeys(clusters))
+def mean(
+    values: np.ndarray, clusters: Sequence[Hashable], names: Sequence[Hashable] | None = None
+) -> LeftOut:
+    """Mean over items of each column of `values` [items, ...]: a paired difference is a column of them.
+
+    `names`: the dialogues in the order wanted, also such as have no item.
+    """
+    values, names = np.asarray(values, dtype=float), names or list(dict.fromkeys(clusters))
     found = ratio(sums(values, clusters, names), sums(np.ones_like(values), clusters, names))
     return found._replace(value=values.mean(axis=0))  # summed item by item, as anyone would
 
@@ -220,6 +248,11 @@ def cluster_mean(values: Sequence[float], clusters: Sequence[Hashable], ends: En
     if not len(values):
         return EMPTY
     return estimate(mean(np.asarray(values), clusters), len(values), ends)
+
+
+def column_means(values: np.ndarray, clusters: Sequence[Hashable], ends: Ends = None) -> list[Estimate]:
+    """`cluster_mean` of each column of `values` [items, k]."""
+    return [cluster_mean(column, clusters, ends) for column in np.asarray(values, dtype=float).T]
 
 
 Values = Mapping[tuple[Hashable, Hashable], float]
@@ -241,12 +274,10 @@ def unpaired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estim
         return EMPTY
     names = sorted({key[0] for key in a} | {key[0] for key in b})
 
-    def of(values: Values) -> LeftOut:
-        clusters = [key[0] for key in values]
-        got = np.fromiter(values.values(), float)
-        return ratio(sums(got, clusters, names), sums(np.ones(len(got)), clusters, names))
+    def mean_of(values: Values) -> LeftOut:
+        return mean(np.fromiter(values.values(), float), [key[0] for key in values], names)
 
-    return estimate(of(a).minus(of(b)), len(a) + len(b), null=0.0, rng=rng)
+    return estimate(mean_of(a).minus(mean_of(b)), len(a) + len(b), null=0.0, rng=rng)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -263,19 +294,27 @@ def holm(p_values: Sequence[float]) -> list[float]:
 # --- coefficients -----------------------------------------------------------------------------------------
 
 
-def auc(positive: np.ndarray, negative: np.ndarray) -> float:
-    """Probability that a positive scores above a negative, ties counting half."""
-    from scipy.stats import rankdata
+def auc(
+    positive: Sequence[tuple[Hashable, float]],
+    negative: Sequence[tuple[Hashable, float]],
+    names: Sequence[Hashable],
+) -> LeftOut:
+    """AUC of (cluster, score) pairs, with each cluster of `names` left out.
 
-    n, m = len(positive), len(negative)
-    if not n or not m:
-        return float("nan")
-    ranks = rankdata(np.concatenate([positive, negative]))
-    return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * m))
-
-
-def pairwise(won: np.ndarray, pairs: np.ndarray) -> LeftOut:
-    """Share of pairs won; `won` and `pairs` [clusters, clusters] are sums over each pair of clusters."""
+    That is the share of pairs of a positive and a negative which the positive wins, ties counting half.
+    """
+    place = {name: i for i, name in enumerate(names)}
+    mine: list[list[float]] = [[] for _ in names]
+    for cluster, score in positive:
+        mine[place[cluster]].append(score)
+    theirs = np.array([place[cluster] for cluster, _ in negative], dtype=int)
+    values = np.array([score for _, score in negative])
+    won = np.empty((len(names), len(names)))  # summed over each pair of clusters
+    for row, scores in zip(won, map(np.sort, mine), strict=True):
+        below = np.searchsorted(scores, values, "left") + np.searchsorted(scores, values, "right")
+        row[:] = np.bincount(theirs, weights=len(scores) - below / 2, minlength=len(names))
+    counts = np.array([len(scores) for scores in mine]), np.bincount(theirs, minlength=len(names))
+    pairs = np.outer(*counts).astype(float)
 
     def without(matrix: np.ndarray) -> np.ndarray:
         return matrix.sum() - matrix.sum(axis=0) - matrix.sum(axis=1) + matrix.diagonal()
@@ -283,26 +322,6 @@ def pairwise(won: np.ndarray, pairs: np.ndarray) -> LeftOut:
     share = (pairs.sum(axis=0) + pairs.sum(axis=1)) / (2 * pairs.sum())  # of the items of either side
     with np.errstate(invalid="ignore", divide="ignore"):
         return LeftOut(np.asarray(won.sum() / pairs.sum()), without(won) / without(pairs), share)
-
-
-def wins(
-    positive: Sequence[tuple[Hashable, float]],
-    negative: Sequence[tuple[Hashable, float]],
-    names: Sequence[Hashable],
-) -> LeftOut:
-    """AUC of (cluster, score) pairs, with each cluster of `names` left out."""
-    place = {name: i for i, name in enumerate(names)}
-    mine: list[list[float]] = [[] for _ in names]
-    for cluster, score in positive:
-        mine[place[cluster]].append(score)
-    theirs = np.array([place[cluster] for cluster, _ in negative], dtype=int)
-    values = np.array([score for _, score in negative])
-    won = np.empty((len(names), len(names)))
-    for row, scores in zip(won, map(np.sort, mine), strict=True):
-        below = np.searchsorted(scores, values, "left") + np.searchsorted(scores, values, "right")
-        row[:] = np.bincount(theirs, weights=len(scores) - below / 2, minlength=len(names))
-    counts = np.array([len(scores) for scores in mine]), np.bincount(theirs, minlength=len(names))
-    return pairwise(won, np.outer(*counts).astype(float))
 
 
 def cluster_auc(
@@ -315,16 +334,16 @@ def cluster_auc(
     if not positive or not negative:
         return Estimate(float("nan"), float("nan"), float("nan"), n)
     names = sorted({c for c, _ in (*positive, *negative)})
-    return estimate(wins(positive, negative, names), n, SHARE, null=0.5, rng=rng)
+    return estimate(auc(positive, negative, names), n, SHARE, null=0.5, rng=rng)
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
     """Spearman's correlation; NaN with fewer than three pairs, or where x or y does not vary."""
-    from scipy.stats import rankdata
+    from scipy.stats import spearmanr
 
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return float("nan")
-    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
+    return float(spearmanr(x, y).statistic)
 
 
 def cluster_spearman(pairs: Sequence[tuple[Hashable, float, float]]) -> Estimate:
@@ -336,36 +355,80 @@ def cluster_spearman(pairs: Sequence[tuple[Hashable, float, float]]) -> Estimate
     return estimate(LeftOut(np.asarray(spearman(x, y)), without, share), len(pairs), COEFFICIENT)
 
 
-def kappa(pairs: Sequence[tuple[int, int]], classes: int) -> float:
-    """Cohen's kappa of two raters over items, with quadratic weights (for two classes: the plain one)."""
-    counts = np.zeros((classes, classes))
-    np.add.at(counts, tuple(np.array(pairs, dtype=int).reshape(-1, 2).T), 1)
-    return float(_kappa(counts[None])[0])
+def kappa(counts: np.ndarray) -> np.ndarray:
+    """Quadratically weighted kappa of confusion matrices [..., classes, classes] (Cohen, 1968).
 
-
-def _kappa(counts: np.ndarray) -> np.ndarray:
-    """Quadratically weighted kappa of confusion matrices, shape [n, classes, classes] (Cohen, 1968)."""
-    grades = np.arange(counts.shape[1])
+    For two classes that is the plain one. nan where all items are in one class: no chance to disagree.
+    """
+    grades = np.arange(counts.shape[-1])
     weights = (grades[:, None] - grades) ** 2
-    total = counts.sum(axis=(1, 2))
-    by_chance = counts.sum(2)[:, :, None] * counts.sum(1)[:, None, :]
-    with np.errstate(invalid="ignore", divide="ignore"):  # all items in one class: no chance to disagree
-        expected = (weights * by_chance).sum((1, 2)) / total
-        return 1 - (weights * counts).sum((1, 2)) / expected
+    by_chance = counts.sum(-1)[..., :, None] * counts.sum(-2)[..., None, :]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = (weights * by_chance).sum((-2, -1)) / counts.sum((-2, -1))
+        return 1 - (weights * counts).sum((-2, -1)) / expected
+
+
+def confusion(first: Sequence[int], second: Sequence[int], classes: int = 2) -> np.ndarray:
+    """How often the first rater gave class i and the second class j, [classes, classes]."""
+    counts = np.zeros((classes, classes))
+    np.add.at(counts, (np.array(first, dtype=int), np.array(second, dtype=int)), 1)
+    return counts
 
 
 def cluster_kappa(pairs: Sequence[tuple[int, int]], clusters: Sequence[Hashable], classes: int) -> Estimate:
-    """Kappa of two raters with its interval."""
+    """`kappa` of two raters over items, with its interval."""
     if not len(pairs):
         return EMPTY
     position, n = positions(clusters)
     counts = np.zeros((n, classes, classes))
     first, second = np.array(pairs, dtype=int).T
     np.add.at(counts, (position, first, second), 1)
-    whole = counts.sum(axis=0)
-    share = counts.sum(axis=(1, 2)) / len(pairs)
-    found = LeftOut(_kappa(whole[None])[0], _kappa(whole - counts), share)
+    found = leave_out(kappa, counts.sum(axis=(1, 2)) / len(pairs), counts)
     return estimate(found, len(pairs), COEFFICIENT)
+
+
+def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable], level: Level) -> Estimate:
+    """Krippendorff's alpha of `values` [raters, items], nan for a missing one, with its interval.
+
+    1 is full agreement, 0 what chance gives, below 0 disagreement beyond chance (Krippendorff, 2011). nan
+    where it is not defined: no item with two values, or only one value in all of them. `clusters` names the
+    cluster of each item; `n` counts the items with two values or more. Raises ValueError for an infinite
+    value or a wrong shape. Our own few lines: the maintained package for it is under the GPL, this one
+    under MIT.
+    """
+    values = np.asarray(values, dtype=float)
+    if values.ndim != 2 or len(clusters) != values.shape[1]:
+        raise ValueError(f"values have shape {values.shape}, not [raters, {len(clusters)} items]")
+    if np.isinf(values).any():
+        raise ValueError("a value is infinite; a missing one is NaN")
+    # A value that stands alone in its item can be paired with none, so it counts nowhere.
+    kept = np.flatnonzero((~np.isnan(values)).sum(axis=0) >= 2)
+    distinct, units = np.unique(values[:, kept][~np.isnan(values[:, kept])]), np.zeros((len(kept), 0))
+    if len(kept):
+        units = (values[:, kept, None] == distinct).sum(axis=0).astype(float)
+    # Around the mean, so that no large numbers cancel.
+    scale = None if level == "nominal" else distinct - (units.sum(axis=0) @ distinct) / max(1, units.sum())
+
+    def distances(counts: np.ndarray) -> np.ndarray:
+        """Summed over ordered pairs of values, of which `counts` [..., v] says how many there are."""
+        sizes = counts.sum(axis=-1)
+        if scale is None:
+            return sizes**2 - (counts**2).sum(axis=-1)
+        summed = 2 * sizes * (counts @ scale**2) - 2 * (counts @ scale) ** 2
+        # Exactly, not but for rounding: equal values do not disagree.
+        return np.where((counts > 0).sum(axis=-1) < 2, 0.0, summed)
+
+    def alpha(observed: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """1 - (observed / n) / (expected / pairs)."""
+        n, expected = counts.sum(axis=-1), distances(counts)
+        return np.where(expected > 0, 1 - (observed / n) / (expected / (n * (n - 1))), np.nan)
+
+    mine = [clusters[i] for i in kept]
+    names = list(dict.fromkeys(mine))
+    counts = sums(units, mine, names)
+    observed = sums(distances(units) / (units.sum(axis=1) - 1), mine, names)
+    share = counts.sum(axis=1) / max(1, counts.sum())
+    return estimate(leave_out(alpha, share, observed, counts), len(kept), COEFFICIENT)
 
 
 # --- in words ---------------------------------------------------------------------------------------------
@@ -386,22 +449,36 @@ def clear(low: float, high: float, null: float = 0.0) -> bool:
     return direction(low, high, null) != 0
 
 
-def in_words(mean: Any, low: Any, high: Any, digits: int = 2, sign: str = "") -> str:
-    """`mean [low, high]`; the mean alone without an interval, a dash without a mean (None or nan)."""
-    known = [x is not None and np.isfinite(x) for x in (mean, low, high)]
-    if not known[0]:
+def with_ends(*names: str) -> list[str]:
+    """The names of the columns that `Estimate.columns` makes."""
+    return [f"{name}{end}" for name in names for end in ("", " low", " high")]
+
+
+def format_interval(row: Mapping[str, Any], name: str = "mean", digits: int = 2, sign: str = "") -> str:
+    """`mean [low, high]` of a row; the mean alone without an interval, a dash without a mean (None or nan).
+
+    The ends stand in the columns `NAME low` and `NAME high`, or else in `low` and `high`. `sign="+"` shows
+    the sign of a difference.
+    """
+    ends = [f"{name} low", f"{name} high"] if f"{name} low" in row else ["low", "high"]
+    values = [np.nan if row[column] is None else float(row[column]) for column in (name, *ends)]
+    if not np.isfinite(values[0]):
         return "–"
     # Adding 0 turns a rounded -0.0 into 0.0.
-    mean, low, high = (
-        f"{round(float(x), digits) + 0.0:{sign}.{digits}f}" if k else ""
-        for x, k in zip((mean, low, high), known, strict=True)
-    )
-    return f"{mean} [{low}, {high}]" if all(known) else mean
+    mean, low, high = (f"{round(x, digits) + 0.0:{sign}.{digits}f}" for x in values)
+    return f"{mean} [{low}, {high}]" if np.isfinite(values).all() else mean
 
 
-def said(row: Mapping[str, Any], digits: int = 2) -> str:
-    """`in_words`, signed, of a row with mean, low and high."""
-    return in_words(row["mean"], row["low"], row["high"], digits, "+")
+NOT_MEASURED = "not measured"
+
+
+def spell_interval(row: Mapping[str, Any], name: str, digits: int = 3, sign: str = "+") -> str:
+    """`format_interval` for a sentence, which says why there is no mean or no interval."""
+    if not np.isfinite(row[name]):
+        return NOT_MEASURED
+    text = format_interval(row, name, digits, sign)
+    known = np.isfinite(row[f"{name} low"])
+    return text if known else f"{text} (no interval: too few dialogues, or all alike)"
 
 
 def verdict(row: Mapping[str, Any]) -> str:

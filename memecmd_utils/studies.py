@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import evaluation_run, results, storage
+from memecmd_utils import results, storage, table_text
 from memecmd_utils.runs import Run
 
 FILE = "studies.json"
@@ -32,7 +32,7 @@ class Studies:
 
     def save(self, run: Run) -> None:
         """Write every table as CSV, Markdown and LaTeX, and `studies.json` for whoever quotes them."""
-        evaluation_run.save_tables(run, **self.tables)
+        table_text.save(run.report / "tables", **self.tables)
         rows = {name: results.frame_rows(table) for name, table in self.tables.items()}
         # JSON objects are written with their names sorted: the order of columns stands beside them.
         columns = {name: list(table.columns) for name, table in self.tables.items()}

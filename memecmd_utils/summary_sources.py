@@ -10,12 +10,19 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import dialogue_generation, fast_retrieval, llm, retrieval, retrieval_systems, seeds
-from memecmd_utils.fast_retrieval import MEASURES, Graded, columns, said, with_intervals
+from memecmd_utils import (
+    dialogue_generation,
+    fast_retrieval,
+    llm,
+    retrieval,
+    retrieval_systems,
+    seeds,
+    statistics,
+)
+from memecmd_utils.fast_retrieval import MEASURES, Graded
 from memecmd_utils.progress import Progress
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import ColdStart, Dialogue, Summary
-from memecmd_utils.statistics import SHARE, Estimate, direction, too_few
 from memecmd_utils.study_data import StudyData
 
 STAGE = "studies"
@@ -25,10 +32,10 @@ JUDGED_ONLY = "nDCG@5 judged only"
 _SCORED = (*MEASURES, JUDGED_ONLY)
 _NAMES = ("embedder", "dialogues", "source")
 TABLE = (
-    *_NAMES, "turns", "no summary", *with_intervals("R@1", "nDCG@5"), "judged@5",
-    *with_intervals(JUDGED_ONLY), "n dialogues",
+    *_NAMES, "turns", "no summary", *statistics.with_ends("R@1", "nDCG@5"), "judged@5",
+    *statistics.with_ends(JUDGED_ONLY), "n dialogues",
 )  # fmt: skip
-MINUS_OWN = (*_NAMES, *with_intervals("R@1", "nDCG@5", JUDGED_ONLY), "n dialogues")
+MINUS_OWN = (*_NAMES, *statistics.with_ends("R@1", "nDCG@5", JUDGED_ONLY), "n dialogues")
 
 
 def chosen(dialogues: Sequence[Dialogue], run: Run) -> list[Dialogue]:
@@ -133,11 +140,11 @@ def compare(data: StudyData, small: Mapping[str, Sequence[Summary]]) -> Sources:
         for source, mine in measured.items():
             row = {"embedder": embedder, "dialogues": group, "source": source}
             counts = {"turns": len(known.rows), "no summary": len(rows) - len(usable)}
-            found = fast_retrieval.means(mine, known.clusters, SHARE)
+            found = statistics.column_means(mine, known.clusters, statistics.SHARE)
             number = {"n dialogues": found[0].clusters}
             table.append({**row, **counts, **_columns(found), **number})
             if source != OWN:
-                minus = fast_retrieval.means(mine - measured[OWN], known.clusters)
+                minus = statistics.column_means(mine - measured[OWN], known.clusters)
                 differences.append({**row, **_columns(minus), **number})
     return Sources(
         pd.DataFrame(table, columns=list(TABLE)), pd.DataFrame(differences, columns=list(MINUS_OWN))
@@ -153,10 +160,10 @@ def _measure(data: StudyData, summaries: Sequence[Summary], known: Graded, embed
     return np.column_stack([known.measure(scores), judged_only])
 
 
-def _columns(found: Sequence[Estimate]) -> dict[str, float]:
+def _columns(found: Sequence[statistics.Estimate]) -> dict[str, float]:
     """Estimates of `_SCORED` as columns of a table."""
     pairs = zip(_SCORED, found, strict=True)
-    return {key: value for name, got in pairs for key, value in columns(name, got).items()}
+    return {key: value for name, got in pairs for key, value in got.columns(name).items()}
 
 
 def sentence(found: Sources) -> str:
@@ -168,16 +175,16 @@ def sentence(found: Sources) -> str:
     for (embedder, dialogues), rows in found.minus_own.groupby(["embedder", "dialogues"], sort=False):
         table = found.table.set_index(list(_NAMES)).loc[(embedder, dialogues)]
         own, told = table.loc[OWN], []
-        few = too_few(own["n dialogues"])
+        few = statistics.too_few(own["n dialogues"])
         for _, row in rows.iterrows():
             whole, fair = (
-                "" if few else f"{words[direction(row[f'{m} low'], row[f'{m} high'])]}, "
+                "" if few else f"{words[statistics.direction(row[f'{m} low'], row[f'{m} high'])]}, "
                 for m in ("nDCG@5", JUDGED_ONLY)
             )
             told.append(
-                f"{row['source']} {whole}{said(row, 'nDCG@5')} at judged@5 "
+                f"{row['source']} {whole}{statistics.spell_interval(row, 'nDCG@5')} at judged@5 "
                 f"{table.loc[row['source'], 'judged@5']:.2f} (over judged memes only {fair}"
-                f"{said(row, JUDGED_ONLY)})"
+                f"{statistics.spell_interval(row, JUDGED_ONLY)})"
             )
         missing = f", {own['no summary']:.0f} more without a usable summary" if own["no summary"] else ""
         parts.append(

@@ -92,11 +92,7 @@ def table_1(
                             "dataset": f"{kind}-{n}",
                             "metric": metric,
                             "strategy": strategy,
-                            "mean": cell.mean,
-                            "low": cell.low,
-                            "high": cell.high,
-                            "n": cell.n,
-                            "dialogues": cell.clusters,
+                            **cell.row(),
                             "unscored": missing,
                             "difference": cell.mean - baseline,
                         }
@@ -195,17 +191,8 @@ def effects(
 
 
 def _effect(effect: str, metric: str, comparison: str, got: Estimate) -> dict[str, object]:
-    return {
-        "effect": effect,
-        "metric": metric,
-        "comparison": comparison,
-        "mean": got.mean,
-        "low": got.low,
-        "high": got.high,
-        "n": got.n,
-        "dialogues": got.clusters,
-        "p": np.nan if got.p is None else got.p,
-    }
+    p = np.nan if got.p is None else got.p
+    return {"effect": effect, "metric": metric, "comparison": comparison, **got.row(), "p": p}
 
 
 def judge_check(ratings: Sequence[Rating], profile: Profile) -> pd.DataFrame:

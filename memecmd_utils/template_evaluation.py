@@ -8,6 +8,7 @@ from memecmd_utils import (
     clip_models,
     datasets,
     figmemes,
+    forms,
     images,
     matching_records,
     memecap,
@@ -20,9 +21,9 @@ from memecmd_utils import (
     template_matching,
     template_prompts,
 )
+from memecmd_utils.forms import FormError
 from memecmd_utils.matching_records import Matches, TemplateMatch
 from memecmd_utils.profiles import Profile
-from memecmd_utils.rating_items import FormError
 from memecmd_utils.runs import Run
 from memecmd_utils.template_memes import Data
 from memecmd_utils.template_prompts import PromptSpec
@@ -250,11 +251,11 @@ def survey(run: Run, readings: Iterable[MemeReading], folder: Path) -> Path | No
         return None
     try:
         form, key = preference_survey.choose(systems, seed=run.profile.seed)
-        page = preference_survey.write_form(run.report / "preference_survey.html", form, key, pictures)
+        page = forms.write_page(run.report / "preference_survey.html", form, pictures)
     except FormError as error:
         print(f"no preference survey: {error}")
         return None
-    preference_survey.write_key(run.write("survey_key.csv"), key)
+    forms.write_key(run.write("survey_key.csv"), preference_survey.KeyRow, key)
     print(f"ask people: {page.name} compares {', '.join(systems)}; survey_key.csv says whose answer is whose")
     return page
 
@@ -262,8 +263,8 @@ def survey(run: Run, readings: Iterable[MemeReading], folder: Path) -> Path | No
 def systems_of(readings: Iterable[MemeReading]) -> dict[str, list[MemeReading]]:
     """Readings by who made them, with or without context, where they share memes; empty if they do not.
 
-    Names are such as `survey_tally` lists: the model, then "with context" or "without context". Those with
-    most readings come first; one that shares no meme with all before it is left out.
+    Names are such as `preference_survey.SYSTEMS` lists: the model, then "with context" or "without context".
+    Those with most readings come first; one that shares no meme with all before it is left out.
     """
     found: dict[str, dict[str, MemeReading]] = {}
     for reading in readings:

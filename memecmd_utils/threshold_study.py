@@ -111,8 +111,8 @@ def _row(
     }  # fmt: skip
     for marker in data.truth.markers:
         marked = {(m.dialogue_id, m.turn) for m in data.truth.marks if m.marker == marker and m.send}
-        pairs = [(int(turn in memes), int(turn in marked)) for turn in sorted(turns)]
-        row[f"kappa with {marker}"] = statistics.kappa(pairs, 2)
+        both = ([turn in places for turn in turns] for places in (memes, marked))
+        row[f"kappa with {marker}"] = float(statistics.kappa(statistics.confusion(*both)))
     return row
 
 
@@ -141,4 +141,4 @@ def sentence(forms: pd.DataFrame, differences: pd.DataFrame) -> str:
 
 
 def _judged(row: Mapping[str, float]) -> str:
-    return f"{statistics.said(row)} ({statistics.verdict(row)})"
+    return f"{statistics.format_interval(row, sign='+')} ({statistics.verdict(row)})"

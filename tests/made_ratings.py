@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from made_up import dialogue, meme, meme_files, placement
 
-from memecmd_utils import rating_items, schemas
-from memecmd_utils.human_ratings import HumanRating
-from memecmd_utils.rating_items import Form, KeyRow
+from memecmd_utils import rating_form, schemas
+from memecmd_utils.forms import Form
+from memecmd_utils.rating_form import HumanRating, KeyRow
 from memecmd_utils.schemas import DIMENSIONS
 
 QUALITY = {"greedy": 85.0, "sampling": 60.0, "random": 30.0, "random_same_turns": 35.0}
@@ -40,7 +40,7 @@ def placements(of: dict[str, schemas.Dialogue], seed: int = 1) -> list[schemas.P
 
 def form(kind: str, n_items: int = 24, seed: int = 5, **changes: object) -> tuple[Form, list[KeyRow]]:
     of = changes.pop("of", None) or dialogues()
-    return rating_items.choose(placements(of), of, MEMES, kind=kind, n_items=n_items, seed=seed, **changes)
+    return rating_form.choose(placements(of), of, MEMES, kind=kind, n_items=n_items, seed=seed, **changes)
 
 
 def files(folder: Path) -> dict[str, Path]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtri
+from sklearn.metrics import roc_auc_score
 
 from memecmd_utils import statistics
 from memecmd_utils.statistics import COEFFICIENT, SHARE, LeftOut
@@ -117,9 +118,11 @@ def auc(of: Dialogues, lift: float, levels: int = 0, items: int = 2) -> tuple[Le
             [(i, x) for i in range(of.n) for x in side[i, r][: items if some is None else some[j, i, r]]]
             for j, side in enumerate(scores)
         ]
-        found.append(statistics.wins(*sides, range(of.n)))
+        found.append(statistics.auc(*sides, range(of.n)))
     many = Dialogues(np.random.default_rng(0), 100_000, 1, of.icc)
-    return stacked(found), statistics.auc(*(s.ravel() for s in auc_items(many, lift, levels, items)))
+    sides = [s.ravel() for s in auc_items(many, lift, levels, items)]
+    truth = roc_auc_score(np.repeat([1, 0], [s.size for s in sides]), np.concatenate(sides))
+    return stacked(found), float(truth)
 
 
 def kappa_counts(of: Dialogues, prevalence: float, classes: int) -> np.ndarray:
@@ -137,10 +140,10 @@ def kappa(of: Dialogues, prevalence: float, classes: int = 2) -> tuple[LeftOut, 
     counts = kappa_counts(of, prevalence, classes)
     whole = counts.sum(axis=0)
     many = kappa_counts(Dialogues(np.random.default_rng(0), 20_000, 1, of.icc), prevalence, classes)
-    without = np.stack([statistics._kappa(whole - part) for part in counts])
+    without = np.stack([statistics.kappa(whole - part) for part in counts])
     share = np.full((of.n, of.replications), 1 / of.n)
-    truth = float(statistics._kappa(many.sum(axis=0))[0])
-    return LeftOut(statistics._kappa(whole), without, share), truth
+    truth = float(statistics.kappa(many.sum(axis=0))[0])
+    return LeftOut(statistics.kappa(whole), without, share), truth
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import study_world
 
-from memecmd_utils import ablation
+from memecmd_utils import ablation, fast_retrieval
 
 # What carries the meaning in the made-up world, by term; delta (S-) never does.
 FIELD = {"scenario": "alpha", "emotion": "beta", "motivation": "gamma"}
@@ -41,17 +41,19 @@ def test_what_is_left_out_is_the_weight_and_nothing_else() -> None:
     assert with_both["rest"].tolist() == beta["full"].tolist()
 
 
-def test_all_terms_of_no_effect_are_told_so() -> None:
-    data = study_world.world(weights=(1.0, 0.0, 0.0, 0.0))
-    frame = ablation.leave_one_out(data)
-    text = ablation.ablation_sentence(frame[frame["without"] != "alpha"])
-    assert "makes no clear difference: delta" in text and "clearly" not in text
-
-
 def test_the_simplex_has_286_corners_and_points() -> None:
-    grid = ablation.simplex()
-    assert grid.shape == (286, 4) and np.allclose(grid.sum(axis=1), 1) and grid.min() == 0
-    assert len({tuple(row) for row in grid}) == 286 and (grid.max(axis=1) == 1).sum() == 4
+    grid = ablation.TENTHS
+    assert grid.shape == (286, 4) and (grid.sum(axis=1) == 10).all() and grid.min() == 0
+    assert len({tuple(row) for row in grid}) == 286 and (grid.max(axis=1) == 10).sum() == 4
+
+
+def test_ndcg_of_weights_is_that_of_their_scores() -> None:
+    data = study_world.world(dialogues=4)
+    known, terms = fast_retrieval.of_study(data), data.terms("one", "attribute")
+    values = ablation.ndcg_by_weights(terms, known)
+    for number in range(0, 286, 40):
+        scores = fast_retrieval.weighted(terms, ablation.TENTHS[number] / 10)
+        assert values[number] == pytest.approx(known.measure(scores)[:, 1])
 
 
 def test_weights_are_fitted_on_one_half_and_measured_on_the_other() -> None:

@@ -3,7 +3,6 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import made_up
-import pandas as pd
 import pytest
 from scripted import ScriptedBackend
 
@@ -12,44 +11,6 @@ from memecmd_utils.llm import Chat
 from memecmd_utils.profiles import Endpoint, Judge
 from memecmd_utils.recordings import Recordings
 from memecmd_utils.schemas import DIMENSIONS
-
-TABLE = pd.DataFrame(
-    {
-        "Dataset": ["News-based 6 Turns", "a|b\nc"],
-        "mean": [1.23456, float("nan")],
-        "n": [3, 4],
-        "cell_1": ["**68.74** [68.10, 69.20] (n=3) ↑0.10", "<u>60.00</u> 5 % ↓1.00"],
-        "none": [None, "–"],
-    }
-)
-
-
-def test_markdown_table() -> None:
-    lines = evaluation_run.markdown(TABLE).split("\n")
-    assert lines[0] == "| Dataset | mean | n | cell_1 | none |" and lines[1] == "|---|---|---|---|---|"
-    assert lines[2] == "| News-based 6 Turns | 1.235 | 3 | **68.74** [68.10, 69.20] (n=3) ↑0.10 | – |"
-    assert lines[3] == "| a\\|b c | – | 4 | <u>60.00</u> 5 % ↓1.00 | – |"
-    assert lines[4:] == [""]
-
-
-def test_latex_marks_are_latex() -> None:
-    text = evaluation_run.latex(TABLE)
-    assert r"\textbf{68.74} [68.10, 69.20] (n=3) $\uparrow$0.10" in text
-    assert r"\underline{60.00} 5 \% $\downarrow$1.00" in text
-    assert r"cell\_1" in text and "1.235" in text
-    assert not any(mark in text for mark in ("**", "<u>", "↑", "↓", "–", "NaN", "None"))
-
-
-def test_tables_are_written_in_three_forms(tmp_path) -> None:
-    evaluation_run.save_tables(SimpleNamespace(report=tmp_path), one=TABLE, empty=TABLE[:0])
-    folder = tmp_path / "tables"
-    assert {p.name for p in folder.iterdir()} == {
-        f"{n}.{e}" for n in ("one", "empty") for e in ("csv", "md", "tex")
-    }
-    back = pd.read_csv(folder / "one.csv")
-    assert list(back.columns) == list(TABLE.columns) and back["mean"][0] == 1.23456
-    assert (folder / "one.md").read_text(encoding="utf-8") == evaluation_run.markdown(TABLE)
-    assert (folder / "one.tex").read_text(encoding="utf-8").startswith("\\begin{tabular}")
 
 
 @pytest.mark.parametrize("vision", [True, False])

@@ -1,11 +1,9 @@
 import numpy as np
-import pandas as pd
 import pytest
 import study_world
 
-from memecmd_utils import fast_retrieval, ground_truth, retrieval, retrieval_evaluation
+from memecmd_utils import fast_retrieval, retrieval, retrieval_evaluation, statistics
 from memecmd_utils.ground_truth import Relevance
-from memecmd_utils.statistics import Estimate
 
 AT = [retrieval_evaluation.COLUMNS.index(name) for name in fast_retrieval.MEASURES]
 
@@ -43,21 +41,6 @@ def test_the_values_are_those_of_trec_eval(memes: int, level: int, digits: int) 
     assert len(known.rows) > 10 and known.clusters == ["d"] * len(known.rows)
 
 
-def test_the_values_are_those_of_trec_eval_on_the_example() -> None:
-    relevant: Relevance = ground_truth.relevance(ground_truth.load().grades)
-    keys = sorted(relevant)
-    ids = sorted({meme for of in relevant.values() for meme in of})
-    gains = np.array([[relevant[key].get(meme, np.nan) for meme in ids] for key in keys])
-    known = fast_retrieval.graded(gains, ids, [name for name, _ in keys])
-    scores = np.random.default_rng(1).normal(size=gains.shape) + np.nan_to_num(gains)
-    order = retrieval.order(scores, ids)[known.rows]
-    wanted = retrieval_evaluation.per_turn(
-        retrieval_evaluation.ranking(order, ids, [keys[i] for i in known.rows]), relevant
-    )[:, AT]
-    assert len(known.rows) > 700 and 0.2 < wanted[:, 1].mean() < 0.99
-    assert np.abs(known.measure(scores) - wanted).max() < 1e-9
-
-
 def test_without_ungraded_memes_the_ranking_closes_up() -> None:
     gains = np.array([[np.nan, 4.0, 0.0, np.nan, 2.0]])
     known = fast_retrieval.graded(gains, list("abcde"), ["d"])
@@ -75,7 +58,7 @@ def test_without_grades_nothing_is_measured() -> None:
     known = fast_retrieval.of_study(data)
     scores = np.zeros((len(data.asked), len(data.meme_ids)))
     assert known.measure(scores).shape == (0, 3) and known.clusters == []
-    empty = fast_retrieval.means(known.measure(scores), [])
+    empty = statistics.column_means(known.measure(scores), [])
     assert [got.n for got in empty] == [0, 0, 0] and np.isnan(empty[0].mean)
 
 
@@ -85,31 +68,3 @@ def test_folds_fit_on_the_other_half_or_on_themselves() -> None:
     alone = [(r.tolist(), f.tolist(), n) for r, f, n in fast_retrieval.folds(np.array(list("bb")))]
     assert alone == [([0, 1], [0, 1], "self")]
     assert list(fast_retrieval.folds(np.array([]))) == []
-
-
-def test_means_are_over_dialogues_and_pair_the_columns() -> None:
-    clusters = [f"d{i // 10}" for i in range(80)]
-    effect = np.repeat(np.random.default_rng(0).normal(size=8), 10)  # dialogues differ, turns of one do not
-    values = np.column_stack([effect, effect + 1, np.ones(80)])
-    first, second, level = fast_retrieval.means(values, clusters)
-    assert first.mean == pytest.approx(effect.mean()) and second.low - first.low == pytest.approx(1)
-    assert level.mean == 1 and np.isnan(level.low) and first.clusters == 8
-    share = fast_retrieval.means(values[:, 2:], clusters, (0.0, 1.0))[0]
-    assert share.high == 1 and 0.5 < share.low < 1
-    assert first.high - first.low > 3 * 1.96 * effect.std() / np.sqrt(80) / 2
-    few = fast_retrieval.means(values[:20], clusters[:20])[0]
-    assert np.isfinite(few.mean) and np.isnan(few.low)
-
-
-@pytest.mark.parametrize(
-    ("estimate", "words"),
-    [
-        (Estimate(0.0123, -0.001, 0.02, 9), "+0.012 [-0.001, +0.020]"),
-        (Estimate(0.5, np.nan, np.nan, 9), "+0.500 (no interval: too few dialogues, or all alike)"),
-        (Estimate(np.nan, np.nan, np.nan, 0), "not measured"),
-    ],
-)
-def test_an_estimate_in_words(estimate: Estimate, words: str) -> None:
-    row = pd.Series(fast_retrieval.columns("gain", estimate))
-    assert list(row.index) == fast_retrieval.with_intervals("gain")
-    assert fast_retrieval.said(row, "gain") == words

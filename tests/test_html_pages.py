@@ -21,7 +21,7 @@ def test_values_are_escaped_and_a_missing_one_is_an_error() -> None:
 
 def test_every_html_template_is_found_there() -> None:
     names = html_pages.environment().list_templates(filter_func=lambda name: name.endswith(".html.j2"))
-    pages = {"index.html.j2", "contact_sheet.html.j2", "rating_form.html.j2", "inserted_chat.html.j2"}
+    pages = {"index.html.j2", "contact_sheet.html.j2", "form.html.j2", "inserted_chat.html.j2"}
     assert pages <= set(names)
 
 

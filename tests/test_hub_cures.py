@@ -22,13 +22,6 @@ def test_csls_is_twice_the_score_minus_the_mean_of_the_ten_nearest() -> None:
     assert hub_cures.csls(scores, fit, neighbours=1).tolist() == [[10 - 11.0, 120 - 110.0]]
 
 
-def test_csls_orders_memes_as_with_the_term_of_the_turn() -> None:
-    rng = np.random.default_rng(1)
-    scores, fit = rng.normal(size=(5, 8)), rng.normal(size=(20, 8))
-    whole = hub_cures.csls(scores, fit) - np.sort(scores, axis=1)[:, -3:].mean(axis=1, keepdims=True)
-    assert (whole.argsort(axis=1) == hub_cures.csls(scores, fit).argsort(axis=1)).all()
-
-
 def test_the_inverted_softmax_is_the_logarithm_of_a_probability() -> None:
     fit = np.random.default_rng(2).normal(size=(20, 6))
     mine = hub_cures.inverted_softmax(fit, fit, beta=3.0)

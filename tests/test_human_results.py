@@ -1,12 +1,13 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_ratings import QUALITY, answers, dialogues, form
+from made_ratings import answers, dialogues, form
 from made_up import consistency, rating
 
-from memecmd_utils import human_results, schemas
-from memecmd_utils.human_ratings import Ratings
+from memecmd_utils import human_results, rating_form, schemas
+from memecmd_utils.form_answers import Answers
 from memecmd_utils.human_results import TABLES
 from memecmd_utils.schemas import DIMENSIONS
 
@@ -19,7 +20,7 @@ def both():
 
 @pytest.fixture(scope="module")
 def found(both):
-    return Ratings(answers(both), both)
+    return Answers(answers(both), both)
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +29,14 @@ def tables(found):
 
 
 def test_without_ratings_the_tables_are_empty_and_the_text_says_so(both) -> None:
-    nothing = Ratings([], both)
+    nothing = Answers([], both)
     made = human_results.summary(nothing, {"judge": {("d", 2, "m1"): 50.0}})
     assert {name: list(table.columns) for name, table in made.items()} == TABLES
     assert all(table.empty for table in made.values())
     assert human_results.verdict(nothing, made) == "No person has rated this run."
-    left = human_results.verdict(nothing._replace(left_out=("a.csv",)), made)
+    left = human_results.verdict(replace(nothing, left_out=("a.csv",)), made)
     assert left == "No person has rated this run. Files of other forms, not read: a.csv."
-    assert all(table.empty for table in human_results.summary(Ratings([], [])).values())
+    assert all(table.empty for table in human_results.summary(Answers([], [])).values())
 
 
 def test_every_row_says_that_made_up_ratings_are_made_up(found, tables) -> None:
@@ -48,7 +49,7 @@ def test_every_row_says_that_made_up_ratings_are_made_up(found, tables) -> None:
 
 def test_people_are_counted_where_they_rated(both) -> None:
     people = answers(both, ["p1", "p2"], source="human")
-    found = Ratings([*people, *answers(both, ["t"])], both, doubled=2)
+    found = Answers([*people, *answers(both, ["t"])], both, doubled=2)
     made = human_results.summary(found)
     text = human_results.verdict(found, made)
     assert text.startswith(f"2 person(s) gave {len(people)} answers. {len(people) // 2} made-up answers")
@@ -56,38 +57,8 @@ def test_people_are_counted_where_they_rated(both) -> None:
     assert "Krippendorff's alpha, overall (interval): 0." in text and "choice (nominal): 0." in text
 
 
-def test_agreement_falls_with_noise(both) -> None:
-    def alpha(noise: float) -> dict[str, float]:
-        found = Ratings(answers(both, noise=noise), both)
-        table = human_results.summary(found)["alpha"]
-        return table.set_index("scale").alpha.to_dict()
-
-    calm, loud = alpha(2.0), alpha(60.0)
-    assert set(calm) == {*DIMENSIONS, "overall", "choice"}
-    assert min(calm[name] for name in DIMENSIONS) > 0.9 > 0.5 > max(loud[name] for name in DIMENSIONS)
-    assert calm["choice"] > 0.8 > loud["choice"]
-
-
-def test_one_rater_agrees_with_nobody(both) -> None:
-    found = Ratings(answers(both, ["alone"]), both)
-    made = human_results.summary(found)
-    assert made["alpha"].alpha.isna().all() and set(made["alpha"]["items"]) == {0}
-    assert "not defined" in human_results.verdict(found, made)
-
-
-def test_means_recover_what_the_made_up_raters_like(tables) -> None:
-    overall = tables["means"].query("scale == 'overall'").set_index("strategy")
-    for name, quality in QUALITY.items():
-        row = overall.loc[name]
-        # Not exactly: a meme that several strategies share is liked as the first of them is.
-        assert row["mean"] == pytest.approx(quality, abs=12) and row.low < row["mean"] < row.high
-        assert 15 <= row["items"] <= 20, "a quarter each, and some count for two"
-    assert overall.loc["greedy", "low"] > overall.loc["random", "high"]
-    assert set(tables["means"].scale) == {*DIMENSIONS, "overall"}
-
-
 def test_a_mean_is_that_of_the_items_drawn_for_a_strategy(both, found, tables) -> None:
-    overall = found.frame("rating").groupby("item").overall.mean()
+    overall = rating_form.frame(found, "rating").groupby("item").overall.mean()
     drawn = [r.item for r in both if r.kind == "rating" and r.strategy == "random" and not r.repeat_of]
     row = tables["means"].query("scale == 'overall' and strategy == 'random'").iloc[0]
     assert row["mean"] == pytest.approx(overall[drawn].mean()) and row["items"] == len(drawn)
@@ -100,7 +71,7 @@ def test_repeated_items_count_once(both) -> None:
     given = answers(both)
     zero = dict.fromkeys(DIMENSIONS, 0.0)
     other = [r.model_copy(update=zero) if r.item in again and r.kind == "rating" else r for r in given]
-    one, two = (human_results.summary(Ratings(r, both)) for r in (given, other))
+    one, two = (human_results.summary(Answers(r, both)) for r in (given, other))
     assert one["means"].equals(two["means"]) and one["alpha"].equals(two["alpha"])
     assert not one["repeats"].equals(two["repeats"])
 
@@ -132,7 +103,7 @@ def test_ties_count_half_and_sides_do_not_matter(both) -> None:
             for r in answers(both, ["r1"])
             if r.kind == "pairwise"
         ]
-        return human_results.summary(Ratings(given, both))
+        return human_results.summary(Answers(given, both))
 
     ties = all_say("no difference")
     assert ties["bradley_terry"].win_rate.tolist() == [0.5] * 4
@@ -158,14 +129,14 @@ def test_a_rater_who_repeats_herself(both) -> None:
     for again, first in first_of.items():
         same = {name: getattr(given[first], name) for name in DIMENSIONS}
         given[again] = given[again].model_copy(update={**same, "choice": turned[given[first].choice]})
-    table = human_results.summary(Ratings(list(given.values()), both))["repeats"].set_index("kind")
+    table = human_results.summary(Answers(list(given.values()), both))["repeats"].set_index("kind")
     assert table.mean_difference["rating"] == 0 and table.same_choice["pairwise"] == 1
     assert table["items"].tolist() == [12, 12]
 
 
 def test_correlation_with_judges(both, found) -> None:
     drawn = [row for row in both if row.kind == "rating" and not row.repeat_of]
-    liked = found.frame("rating").groupby("item").overall.mean()
+    liked = rating_form.frame(found, "rating").groupby("item").overall.mean()
     place = {row.item: (row.dialogue_id, row.turn, row.meme_id) for row in drawn}
     same = {place[item]: value**3 for item, value in liked.items()}
     against = {p: -v for p, v in list(same.items())[:30]}

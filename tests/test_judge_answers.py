@@ -115,13 +115,6 @@ def test_scores_are_p_yes_and_its_distance_from_the_held_out_mean(asked) -> None
     assert list(raw.length) == [lengths[m] for m in raw.meme_id]
 
 
-def test_no_pair_is_asked_twice_in_one_wording(asked) -> None:
-    _, run, _ = asked
-    requests = run.backends[0].requests
-    seen = [(r.subject, r.messages[0].text, r.messages[-1].text) for r in requests]
-    assert len(seen) == len(set(seen))
-
-
 def test_wordings_are_of_the_same_items_and_the_runs_own_is_not_asked_again(asked) -> None:
     made, run, (_, worded) = asked
     few = judge_items.for_wordings(judge_items.draw(made), made.profile)

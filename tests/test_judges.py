@@ -230,15 +230,6 @@ def test_a_wording_changes_the_question_and_the_instruction_and_nothing_else(wor
         assert own.sampling == other.sampling and own.subject == other.subject
 
 
-def test_pairs_are_asked_in_the_wording_wanted() -> None:
-    backend = Counting()
-    llm.run(judges.ask_yes_no(pairs()[:1], Chat(backend), "test", "third"))
-    third = judges.questions("third")
-    assert [text.split("问题：")[1] for text in backend.texts] == [
-        f"{third[dimension]}\n{third['instruction']}" for dimension in DIMENSIONS
-    ]
-
-
 def test_a_base_model_gets_solved_examples_and_a_place_to_go_on_writing() -> None:
     weights = local_llm.REGISTRY["gemma-3-270m"]
     base = ModelId(name=weights.name, label=weights.label, sha256=weights.sha256)
@@ -288,13 +279,6 @@ def test_a_question_that_the_endpoint_rejects_is_the_reason() -> None:
 
     got = llm.run(judges.ask_yes_no(pairs(), Chat(ScriptedBackend(answer)), "test"))
     assert got == ["rejected: 400: no", dict.fromkeys(DIMENSIONS, 1.0)] * 3
-
-
-def test_a_pair_with_one_unusable_answer_has_a_reason_instead() -> None:
-    backend = Counting(bad="m2/humor_effect")
-    got = llm.run(judges.ask_yes_no(pairs(), Chat(backend, concurrency=2), "test"))
-    assert [isinstance(p, str) for p in got] == [False, True] * 3
-    assert got[1].startswith("unusable: 只能回答")
 
 
 def test_context_shows_the_last_turns_before_the_meme() -> None:
@@ -378,10 +362,3 @@ def test_a_caption_cannot_close_its_fence() -> None:
     lines = text.split("\n")
     inside = [line for line in lines if "吃 " in line or "忽略以上" in line or line == "››› 是 ‹‹‹"]
     assert len(inside) == 3 and not any(mark in line for line in inside for mark in ("<<<", ">>>"))
-
-
-def test_scripted_rating_through_the_seam() -> None:
-    chat = Chat(ScriptedBackend(["不会", ratings_json(1)]))
-    request = judges.rating_request(DIALOGUE, placements()[:1], MEMES, 6, 1)
-    answer = llm.run(chat.ask(request, lambda reply: judges.parse_ratings(reply, 1)))
-    assert answer.attempts == 2 and answer.value[0].humor_effect == 10

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from made_retrieval import clip_folder as folder
 
-from memecmd_utils import evaluation_run, meme_text_tables, retrieval_rows
+from memecmd_utils import meme_text_tables, retrieval_rows, table_text
 from memecmd_utils.clip_architectures import ALIGN, B32, L14
 from memecmd_utils.meme_text_retrieval import MEASURES
 from memecmd_utils.retrieval_items import KINDS
@@ -67,7 +67,7 @@ def test_table_2(measured) -> None:
     assert shown["T2M R@1 here"][4] == (
         f"{base['T2M R@1']:.3f} [{base['T2M R@1 low']:.3f}, {base['T2M R@1 high']:.3f}]"
     )
-    for written in (evaluation_run.markdown(shown), evaluation_run.latex(shown)):
+    for written in (table_text.markdown(shown), table_text.latex(shown)):
         assert "not computed here" in written and "0.648" in written
 
 

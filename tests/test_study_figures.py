@@ -55,13 +55,6 @@ def test_hubs_are_drawn_sorted_before_and_after(data) -> None:
     assert ink(fig) > 0.01
 
 
-def test_an_odd_number_of_panels_leaves_the_last_place_empty(data) -> None:
-    counts = hubness.study(data).counts
-    some = counts[(counts["embedder"] == "one") | (counts["scores"] == "centred")]
-    fig = study_figures.hubs(some)
-    assert [axes.axison for axes in fig.axes] == [True, True, True, False]
-
-
 def test_empty_tables_say_so() -> None:
     bare = study_world.world(dialogues=0)
     for fig in (
@@ -70,12 +63,3 @@ def test_empty_tables_say_so() -> None:
     ):
         assert next(text.get_text() for axes in fig.axes for text in axes.texts).startswith("no ")
         assert not any(axes.axison for axes in fig.axes) and ink(fig) > 0
-
-
-def test_equal_tables_give_equal_bytes_and_settings_stay(data) -> None:
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
-    counts = hubness.study(data).counts
-    assert plots.png_bytes(study_figures.hubs(counts)) == plots.png_bytes(study_figures.hubs(counts))
-    assert dict(matplotlib.rcParams) == before

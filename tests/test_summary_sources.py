@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import study_world
@@ -114,13 +112,6 @@ def test_few_dialogues_clear_nothing() -> None:
     assert "too few dialogues" in text and "clear" not in text and f"{LAST} -" in text
 
 
-def test_a_better_source_is_called_better() -> None:
-    data = study_world.world(dialogues=12, turns=6, carried_by=())
-    good = study_world.world(dialogues=12, turns=6)  # the same grades, and summaries that speak of them
-    found = summary_sources.compare(data, small_summaries(good, [d.dialogue_id for d in good.dialogues]))
-    assert f"{SMALL} clearly above" in summary_sources.sentence(found)
-
-
 def test_without_grades_or_usable_summaries_there_is_no_table(data) -> None:
     bare = study_world.world(graded=False, turns=6)
     found = summary_sources.compare(bare, small_summaries(bare, ["d01"]))
@@ -129,20 +120,3 @@ def test_without_grades_or_usable_summaries_there_is_no_table(data) -> None:
     unusable = {"d01": [s.model_copy(update={"unscored": "no"}) for s in data.dialogues[1].summaries]}
     only_all = summary_sources.compare(data, unusable)
     assert set(only_all.table["dialogues"]) == {ALL_DIALOGUES}
-
-
-def test_one_dialogue_and_three_memes() -> None:
-    data = study_world.world(dialogues=1, memes=3)
-    found = summary_sources.compare(data, small_summaries(data, ["d00"]))
-    assert len(found.table) == 2 * 7 and found.table["nDCG@5 low"].isna().all()
-    assert "too few dialogues" in summary_sources.sentence(found)
-
-
-def test_uncentred_runs_compare_uncentred() -> None:
-    centred, plain = (study_world.world(centring=c, hubs=2) for c in ("attribute", "none"))
-    assert replace(plain, profile=centred.profile, _terms={}).profile.centring == "attribute"
-    known = fast_retrieval.of_study(plain)
-    raw = retrieval.combine(plain.terms("one", "none"), plain.profile.weights)
-    own = summary_sources.compare(plain, {}).table.iloc[0]
-    assert own["nDCG@5"] == pytest.approx(known.measure(raw)[:, 1].mean())
-    assert own["nDCG@5"] != summary_sources.compare(centred, {}).table.iloc[0]["nDCG@5"]

@@ -97,19 +97,6 @@ def test_only_the_first_judge_stands_in_table_1() -> None:
     )
 
 
-def test_table_1_does_not_depend_on_the_order_of_strategies() -> None:
-    names = [f"news-{i}" for i in range(5)]
-    rng = np.random.default_rng(1)
-    scores = {(n, s): {t: float(rng.normal(60, 5)) for t in (2, 4)} for n in names for s in ALL}
-    one, other = (
-        tables.table_1(ratings(scores), texts(scores), dialogues(*names), made_up.profile(strategies=s))
-        for s in (ALL, ALL[::-1])
-    )
-    for strategy in ALL:
-        a, b = (cell(t, "news-6", "judge", strategy) for t in (one, other))
-        assert (a["mean"], a.low, a.high) == (b["mean"], b.low, b.high)
-
-
 def test_marks_with_ties_and_gaps() -> None:
     """Best bold, second underlined; equal to two digits is a tie, and a tie for the best leaves the second
     place to the next value."""
@@ -191,11 +178,6 @@ def test_holm_stands_over_the_four_choice_effects_only() -> None:
     assert list(primary.p_holm) == pytest.approx(statistics.holm(list(primary.p)))
     assert got[got.effect != "choice"].p_holm.isna().all()
     assert set(got[got.effect == "choice (secondary)"].metric) == {"consistency u_t+1"}
-
-
-def test_effects_without_the_control_are_empty() -> None:
-    got = tables.effects([], [], dialogues("news-a"), made_up.profile(strategies=["greedy", "random"]))
-    assert got.empty and "p_holm" in got.columns
 
 
 def test_judge_check_by_hand() -> None:

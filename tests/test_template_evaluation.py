@@ -13,6 +13,7 @@ from PIL import Image
 from memecmd_utils import (
     clip_models,
     figmemes,
+    forms,
     memecap,
     perceptual_distance,
     preference_survey,
@@ -378,7 +379,7 @@ def test_the_survey_appears_where_two_systems_read_memes_with_pictures(tmp_path:
     assert page == run.report / "preference_survey.html" and page.is_file()
     said = capsys.readouterr().out
     assert said.startswith("ask people: preference_survey.html compares first-system, second-system, third")
-    key = preference_survey.read_key(run.read("survey_key.csv"))
+    key = forms.read_key(run.read("survey_key.csv"), preference_survey.KeyRow)
     assert {row.system for row in key} == set(made_surveys.SYSTEMS)
     assert {row.meme_id for row in key} == set(pictures)
 

@@ -29,9 +29,7 @@ from whole_pipeline import (
 )
 
 from memecmd_utils import (
-    evaluation_run,
     example_corpus,
-    page_tables,
     paths,
     prompting,
     release_check,
@@ -39,6 +37,7 @@ from memecmd_utils import (
     report,
     schemas,
     storage,
+    table_text,
 )
 from memecmd_utils.llm import Reply, UnusableReply
 from memecmd_utils.llm_wire import CONTROL
@@ -211,8 +210,8 @@ def test_no_text_from_outside_becomes_a_template() -> None:
 
 
 def test_only_literals_are_trusted_as_html() -> None:
-    # page_tables.rich escapes every part itself, report._table takes what pandas has escaped.
-    allowed = {"page_tables": 1, "report": 1}
+    # table_text.html escapes every part itself, report._table takes what pandas has escaped.
+    allowed = {"table_text": 1, "report": 1}
     found: dict[str, int] = {}
     for name, tree in sources().items():
         for node in ast.walk(tree):
@@ -469,7 +468,7 @@ def frame():
 
 
 def test_a_markdown_table_keeps_planted_text_inert(frame) -> None:
-    text = evaluation_run.markdown(frame)
+    text = table_text.markdown(frame)
     assert len(text.split("\n")) == 5 and len(re.findall(r"(?<!\\)\|", text)) == 12
     assert len(text.splitlines()) == 4, "other signs for a line's end"
     # Markdown lets HTML through, and links may be scripts.
@@ -477,14 +476,14 @@ def test_a_markdown_table_keeps_planted_text_inert(frame) -> None:
 
 
 def test_a_latex_table_keeps_planted_text_inert(frame) -> None:
-    text = evaluation_run.latex(frame)
+    text = table_text.latex(frame)
     assert "\\input" not in text and "\\href" not in text
     row = next(line for line in text.split("\n") if "HYPERLINK" in line)
     assert re.search(r"(?<!\\)[$%#_{}&]", row.replace("\\textbackslash ", "").split(" & 1.0")[0]) is None
 
 
 def test_tables_of_the_page_keep_planted_text_inert(frame, tmp_path) -> None:
-    for html in (page_tables.rich(frame), report._table(frame), report._table(EVERYTHING)):
+    for html in (table_text.html(frame), report._table(frame), report._table(EVERYTHING)):
         path = tmp_path / "table.html"
         path.write_text(str(html), encoding="utf-8")
         page = Page(path)
