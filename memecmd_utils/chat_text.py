@@ -127,7 +127,7 @@ def length(text: str, size: int) -> int:
 def measure(size: int, text: str) -> float:
     """Width at `size`, or half the width at twice the size where that is more.
 
-    Advances are whole pixels, so the two differ a little; lines then break alike in 1x and 2x.
+    Advances are whole pixels: at twice the size half a pixel shows, and a line is never thought too short.
     """
     return max(length(text, size), length(text, 2 * size) / 2)
 

@@ -38,7 +38,7 @@ def test_what_is_written_is_as_wide_as_measured(text: str, size: int) -> None:
     assert right - left > chat_text.length(text, size) * 0.6
 
 
-def test_chinese_characters_are_one_em_wide_and_lines_break_alike_in_both_scales() -> None:
+def test_chinese_characters_are_one_em_wide_and_no_line_is_thought_too_short() -> None:
     assert [chat_text.length("好", size) for size in (12, 16, 32)] == [12, 16, 32]
     for text in ("好", "iPhone", "13,999.00", "Wi-Fi", "😀"):
         assert chat_text.measure(16, text) >= chat_text.length(text, 16)

@@ -1,11 +1,10 @@
 import csv
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from memecmd_utils import captions, linebreak, paths
+from memecmd_utils import captions, linebreak
 from memecmd_utils.example_memes import COLUMNS, LAYOUTS, ExampleMeme, draw, png_bytes, read_table
 from memecmd_utils.images import LibraryError
 
@@ -102,12 +101,6 @@ def test_lines_break_after_punctuation_and_keep_words_whole():
         assert not any(line[0] in linebreak.CLOSING for line in lines)
 
 
-def test_the_shipped_table_draws_quickly():
-    if not (paths.example / "memes.csv").is_file():
-        pytest.skip("data/example/memes.csv is not there yet")
+def test_no_two_memes_of_the_shipped_table_look_alike():
     memes = read_table()
-    started = time.perf_counter()
-    drawn = {png_bytes(draw(meme)) for meme in memes}
-    assert len(drawn) == len(memes)
-    # Four seconds for 60 memes on a free core; three times as much for a shared one.
-    assert time.perf_counter() - started < 0.2 * len(memes)
+    assert len({png_bytes(draw(meme)) for meme in memes}) == len(memes) == 200

@@ -123,7 +123,6 @@ ACROSS_STAGES = {
     ("closing", "ground_truth_run"): "the page shows what was measured",
     ("retrieval_systems", "retrieval"): "the measured score is the one that places",
     ("retrieval_systems", "selection"): "an encoder is typed in one place",
-    ("utterance_rules"): "a corpus is held to the rules that generation checks",
 }
 PRIVATE_NAMES = {
     ("cost", "cold_start", "_dimensions"): "the estimate renders the prompt with a pair's dimensions"

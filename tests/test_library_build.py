@@ -153,7 +153,7 @@ def scaled(path, side, corner=(255, 255, 255)):
     image.save(path)
 
 
-@pytest.mark.parametrize("sizes", [(100, 150), (150, 100), (700, 1000), (1000, 700)])
+@pytest.mark.parametrize("sizes", [(100, 150), (1000, 700)])
 def test_of_near_duplicates_the_largest_stays(root, sizes):
     for name, side in zip("ab", sizes, strict=True):  # the stored copies have at most 640 pixels a side
         scaled(root / "memes" / f"{name}.png", side)
@@ -173,7 +173,7 @@ def test_a_larger_twin_that_comes_late_makes_no_sample_too_long(root, limit):
     for number, (name, side) in enumerate((("x1", 90), ("x2", 90), ("y", 100), ("z", 120))):
         scaled(root / "memes" / f"{name}.png", side, (number, 0, 0))
     ocr = FakeOcr({(number, 0, 0): text for number, text in enumerate(texts)})
-    for seed in range(12):
+    for seed in range(6):
         report, memes = build(root, ocr, max_memes=limit, seed=seed)
         assert len(memes) <= (limit or 4) and report.found == 4
         assert report.kept + report.near_duplicates + report.not_sampled == 4
@@ -386,7 +386,7 @@ def test_several_processes_make_the_same_library(root, limit):
         "filters": {"max_aspect_ratio": 4, "max_text_chars": 20},
     }
     caches = []
-    for workers in (1, 2, 3):
+    for workers in (1, 3):
         caches.append(MemoryCache())
         report = build_library(profile(**values), root / "a run", ocr, caches[-1], workers)
         made = snapshot(root / "a run")
@@ -394,13 +394,13 @@ def test_several_processes_make_the_same_library(root, limit):
             alone, whole = report, made
         assert (report, made) == (alone, whole)
         assert list(caches[-1].items()) == list(caches[0].items()), "texts are kept in the same order"
-        again = build_library(profile(**values), root / "a run", FakeOcr(default="别的"), caches[-1], workers)
-        assert again == alone and snapshot(root / "a run") == whole, "recorded texts are not read again"
     if limit is None:
         broken = "broken image data: the header cannot be read"
         assert [e.split(":")[0] for e in reasons_of(root / "a run").values()].count(broken.split(":")[0]) == 3
         assert (alone.rejected, alone.exact_duplicates, alone.near_duplicates, alone.filtered) == (4, 1, 1, 1)
     assert report.kept == (limit or alone.kept)
+    again = build_library(profile(**values), root / "a run", FakeOcr(default="别的"), caches[0], 2)
+    assert again == alone and snapshot(root / "a run") == whole, "recorded texts are not read again"
 
 
 @pytest.mark.parametrize("recorded", [False, True])
