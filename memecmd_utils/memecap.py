@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,10 +19,6 @@ WHERE = (
     "set memecap to the file memes-test.json of eujhwang/meme-cap, or to a folder with one of "
     + ", ".join((*FILES, *itertools.chain(*datasets.SOURCES["memecap"].holds.values())))
 )
-IMAGES = (".png", ".jpg", ".jpeg")
-"""What the paper's retrieval code reads; a record with another picture is left out there."""
-Choice = Literal["first", "merge", "extend"]
-Kind = Literal["meme_captions", "img_captions", "title"]
 
 
 class MemeCapError(MemecmdError, ValueError):
@@ -54,14 +50,6 @@ class MemeCapMeme(BaseModel):
     image_captions: list[str] = Field([])
     """What the picture shows, its text left out."""
     metaphors: list[Metaphor] = Field([])
-
-
-class RetrievalText(NamedTuple):
-    """A text and the picture that it belongs to."""
-
-    image: str
-    text: str
-    post_id: str
 
 
 class MemeCap(NamedTuple):
@@ -150,51 +138,7 @@ def _meme(row: object) -> MemeCapMeme:
     return MemeCapMeme(**told | {"meme_captions": [text for text in captions if text.strip()]})
 
 
-def frame(memes: Sequence[MemeCapMeme]) -> pd.DataFrame:
-    """One row a meme: id, picture, title, numbers of captions and metaphors, and words a caption."""
-    return pd.DataFrame(
-        {
-            "post_id": meme.post_id,
-            "image": meme.image,
-            "title": meme.title,
-            "meme captions": len(meme.meme_captions),
-            "image captions": len(meme.image_captions),
-            "metaphors": len(meme.metaphors),
-            "words a caption": sum(len(t.split()) for t in meme.meme_captions) / len(meme.meme_captions),
-        }
-        for meme in memes
-    )
-
-
 def references(memes: Sequence[MemeCapMeme]) -> dict[str, list[str]]:
     """Meme captions by id: of the post, and of the image file as a reading may name it."""
     by_post = {meme.post_id: list(meme.meme_captions) for meme in memes}
     return by_post | {Path(meme.image).stem: list(meme.meme_captions) for meme in memes if meme.image}
-
-
-def retrieval_texts(
-    memes: Sequence[MemeCapMeme], kind: Kind = "meme_captions", choice: Choice = "first"
-) -> list[RetrievalText]:
-    """Texts for retrieval as the paper's code makes them, in the order of the source.
-
-    first: the first caption of a meme (its default); merge: all, joined by a blank; extend: each for itself,
-    so that a picture comes several times. A title is one text whatever the choice. Memes without such a text
-    or with a picture of another kind are left out.
-    """
-    if kind not in ("meme_captions", "img_captions", "title") or choice not in ("first", "merge", "extend"):
-        raise MemeCapError(
-            f"text {kind!r} or choice {choice!r} is unknown: meme_captions, img_captions or title; "
-            "first, merge or extend"
-        )
-    found = []
-    for meme in memes:
-        if not meme.image.endswith(IMAGES):
-            continue
-        texts = {"meme_captions": meme.meme_captions, "img_captions": meme.image_captions}.get(
-            kind, [meme.title]
-        )
-        texts = [text for text in texts if text.strip()]
-        if texts and kind != "title":
-            texts = {"first": texts[:1], "merge": [" ".join(texts)], "extend": texts}[choice]
-        found += [RetrievalText(meme.image, text, meme.post_id) for text in texts]
-    return found
