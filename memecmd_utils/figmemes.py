@@ -5,7 +5,6 @@ every table names it.
 """
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -13,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import literary_devices
+from memecmd_utils import literary_devices, template_rows
 from memecmd_utils.errors import MemecmdError
 from memecmd_utils.literary_devices import FIGMEMES_LABELS, Variant
 
@@ -150,10 +149,9 @@ def _table(file: Path, quoting: int = csv.QUOTE_MINIMAL) -> pd.DataFrame:
 
 
 def _json(file: Path) -> list[dict]:
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FigMemesError(f"{file} cannot be read as JSON ({error})") from error
+    data = template_rows.parsed(file)
+    if isinstance(data, ValueError):
+        raise FigMemesError(f"{file} cannot be read as JSON ({data})")
     if isinstance(data, dict):
         pairs = data.items()
         data = [{NAME: k, **(v if isinstance(v, dict) else {"labels": v})} for k, v in pairs]

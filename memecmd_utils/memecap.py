@@ -138,22 +138,6 @@ def _meme(row: object) -> MemeCapMeme:
     return MemeCapMeme(**told | {"meme_captions": [text for text in captions if text.strip()]})
 
 
-def frame(memes: Sequence[MemeCapMeme]) -> pd.DataFrame:
-    """One row a meme: id, picture, title, numbers of captions and metaphors, and words a caption."""
-    return pd.DataFrame(
-        {
-            "post_id": meme.post_id,
-            "image": meme.image,
-            "title": meme.title,
-            "meme captions": len(meme.meme_captions),
-            "image captions": len(meme.image_captions),
-            "metaphors": len(meme.metaphors),
-            "words a caption": sum(len(t.split()) for t in meme.meme_captions) / len(meme.meme_captions),
-        }
-        for meme in memes
-    )
-
-
 def references(memes: Sequence[MemeCapMeme]) -> dict[str, list[str]]:
     """Meme captions by id: of the post, and of the image file as a reading may name it."""
     by_post = {meme.post_id: list(meme.meme_captions) for meme in memes}

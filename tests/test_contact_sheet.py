@@ -118,11 +118,7 @@ def test_odd_names_come_back_from_a_file_that_no_spreadsheet_runs(driver, page) 
 
 def test_six_thousand_memes_stay_usable(driver, page) -> None:
     started = time.monotonic()
-<<<<<<< ours
-    _cards, _ = page(MANY)
-=======
     page(MANY)
->>>>>>> theirs
     loaded = time.monotonic() - started
     made = driver.execute_script("return document.querySelectorAll('.choice button').length")
     asked = driver.execute_script("return performance.getEntriesByType('resource').length")

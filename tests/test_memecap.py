@@ -27,7 +27,6 @@ def test_file_and_folder_are_read(tmp_path, name) -> None:
         assert [meme.post_id for meme in memes] == ["a1", "b2"]
     assert memes[0].metaphors[0].meaning == "the poster" and memes[0].image == "memes_a1.png"
     assert memes[0].meme_captions == ["a1 is tired.", "a1 wants the weekend."]
-    assert memecap.frame(memes).loc[0, "words a caption"] == 3.5
 
 
 def test_blank_captions_are_left_out(tmp_path) -> None:
@@ -106,5 +105,4 @@ def test_every_real_record_is_parsed() -> None:
     for meme, record in zip(memes, raw, strict=True):
         assert [t.strip() for t in record["meme_captions"]] == meme.meme_captions
         assert len(record["metaphors"]) == len(meme.metaphors)
-    frame = memecap.frame(memes)
-    assert frame["meme captions"].between(1, 4).all() and frame["metaphors"].max() == 14
+    assert max(len(meme.metaphors) for meme in memes) == 14
