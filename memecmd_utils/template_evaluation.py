@@ -194,7 +194,7 @@ def _with_templates(
 def _pictured(memes: Sequence[TemplateMeme], folder: Path, dataset: DataSet) -> list[TemplateMeme]:
     """Memes whose picture lies below `folder` and can be decoded; says how many have none, or a broken one.
 
-    The file must be the one that `template_images.files_in` finds and have the name that the data set gives it.
+    The file must be the one that `template_images` finds, and have the name that the data set gives it.
     """
     there, found, broken = template_images.files_in(folder), [], []
     present = [meme for meme in memes if (file := there.get(meme.meme_id)) and file.name == meme.post]
