@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import TypeVar
 
-from memecmd_utils import budget, near_duplicates, prompting, replies, safety, seeds
+from memecmd_utils import budget, prompting, replies, safety, seeds, text_similarity
 from memecmd_utils.llm import BrokenRules, Chat, Image, Message, Reply, Request, Sampling
 from memecmd_utils.profiles import Profile
 from memecmd_utils.progress import Progress
@@ -12,7 +12,7 @@ from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
 
 T = TypeVar("T", bound=AnnotationReply)
 LIKENESS = 0.8
-"""Share of common text (`near_duplicates.similarity`) from which on S- says what S+ says."""
+"""Share of common text (`text_similarity.similarity`) from which on S- says what S+ says."""
 COMPARED = 300
 """Characters that are compared; sixty are asked for, and a model may write thousands."""
 
@@ -37,7 +37,7 @@ def repetitions(value: AnnotationReply) -> list[str]:
     what is felt and what is wanted may share most of their words. Case, signs and blanks do not count.
     """
     texts = {
-        name: near_duplicates.normalise_text(getattr(value, name)) for name in AnnotationReply.model_fields
+        name: text_similarity.normalise_text(getattr(value, name)) for name in AnnotationReply.model_fields
     }
     found = []
     for (first, one), (second, other) in combinations(texts.items(), 2):
@@ -50,7 +50,7 @@ def repetitions(value: AnnotationReply) -> list[str]:
 
 def _alike(one: str, other: str) -> bool:
     longest = LIKENESS * (len(one) + len(other)) / 2
-    return min(len(one), len(other)) >= longest and near_duplicates.alike(
+    return min(len(one), len(other)) >= longest and text_similarity.alike(
         one[:COMPARED], other[:COMPARED], LIKENESS
     )
 

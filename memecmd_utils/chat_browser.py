@@ -10,8 +10,9 @@ import numpy as np
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from memecmd_utils import dataset_card, ground_truth, linebreak, schemas, selection
+from memecmd_utils import ground_truth, linebreak, schemas, selection
 from memecmd_utils.profiles import Profile
+from memecmd_utils.provenance import describe_source
 from memecmd_utils.run_records import Records
 from memecmd_utils.threshold import Gate, ScoreScale, simulate
 
@@ -63,7 +64,7 @@ def build(
         ],
         "measures": parts.measures,
         "weights": list(profile.weights),
-        "sources": {d.source: dataset_card.describe_source(d.source) for d in records.dialogues},
+        "sources": {d.source: describe_source(d.source) for d in records.dialogues},
         "top_k": profile.top_k,
         "scale": profile.score_scale,
         "meme_position": profile.meme_position,

@@ -3,23 +3,19 @@
 import hashlib
 import unicodedata
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from memecmd_utils import datasets, images, model_files
+from memecmd_utils import images, model_files
 from memecmd_utils.clip_towers import TRAINED_TOKENS, Dtype, ModelMissing, Towers
 from memecmd_utils.vectors import Mode, RecordedVectors, recorded_names
-
-if TYPE_CHECKING:
-    from memecmd_utils.runs import Run
 
 SHORTEST, LONGEST = 1e-3, 1e3
 """Lengths of rows that are kept to two thousandths; those of CLIP are near 10."""
 
-__all__ = ["DualEncoder", "ModelMissing", "load", "of_run"]
+__all__ = ["DualEncoder", "ModelMissing", "load"]
 
 
 def load(
@@ -41,17 +37,6 @@ def load(
     """
     towers = Towers(str(name), device, dtype, batch, download)
     return DualEncoder(towers, dtype, read_dirs, write_dir, mode)
-
-
-def of_run(run: "Run") -> "Callable[[str], DualEncoder]":
-    """`load` with a run's recordings and mode; nothing is downloaded where that is forbidden."""
-    return partial(
-        load,
-        read_dirs=run.read_dirs,
-        write_dir=None if run.profile.mode == "recorded" else run.write_dir,
-        mode=run.profile.mode,
-        download=datasets.may_fetch(),
-    )
 
 
 class DualEncoder:

@@ -22,7 +22,6 @@ from memecmd_utils import (
     release,
     report,
     results,
-    run_summary,
     schemas,
     storage,
     study_pages,
@@ -186,6 +185,6 @@ def sections(run: Run, records: Records, numbers: Mapping[str, Any]) -> Sequence
             "What could not be scored",
             f"{unscored}; {numbers['dialogues']['summaries_unscored']} summaries and "
             f"{sum(bool(a.unscored) for a in records.annotations)} annotations are unscored; {broken} turns "
-            f"still break a rule of the prompts. {run_summary.not_recorded(run.profile, run.folder)}".strip(),
+            f"still break a rule of the prompts. {run.not_recorded()}".strip(),
         ),
     ]

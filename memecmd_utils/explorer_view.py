@@ -6,9 +6,10 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from memecmd_utils import chat_html, dataset_card, figures, fonts, plots, screenshots
+from memecmd_utils import chat_html, fonts, gate_figures, plots, screenshots
 from memecmd_utils.chat_html import ShownMeme, ShownTurn, Thumbnails, signed
 from memecmd_utils.explorer import Explorer, Pick, View
+from memecmd_utils.provenance import describe_source
 from memecmd_utils.schemas import Dialogue, Meme, Placement
 
 PHONES = 3  # side by side in a still, and in one row
@@ -30,10 +31,10 @@ def provenance(dialogue: Dialogue) -> str:
     """Who made the turns and the summaries of a dialogue, in words."""
     turns = {turn.source for turn in dialogue.turns}
     summaries = {summary.source for summary in dialogue.summaries}
-    said = ", ".join(map(dataset_card.describe_source, sorted(turns)))
+    said = ", ".join(map(describe_source, sorted(turns)))
     if turns == summaries:
         return f"turns and summaries: {said}"
-    return f"turns: {said}; summaries: {', '.join(map(dataset_card.describe_source, sorted(summaries)))}"
+    return f"turns: {said}; summaries: {', '.join(map(describe_source, sorted(summaries)))}"
 
 
 def chat(view: View, memes: Mapping[str, Meme], pictures: Thumbnails, meme_position: str = "before") -> str:
@@ -131,7 +132,7 @@ def still(view: View, files: Mapping[str, Path], meme_position: str = "before") 
     parts = [spec.model_copy(update={"bubbles": spec.bubbles[a:b]}) for a, b in cuts]
     phones = [screenshots.draw(part, files) for part in parts]
     placed = {pick.turn for pick in view.picks}
-    trace = figures.gate_trace(
+    trace = gate_figures.gate_trace(
         view.dialogue.dialogue_id, view.gate_scores, view.thresholds, [turn in placed for turn in view.turns]
     )
     with Image.open(io.BytesIO(plots.png_bytes(trace))) as opened:

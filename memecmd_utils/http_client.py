@@ -21,7 +21,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urldefrag, urljoin, urlsplit
 
-from memecmd_utils import __version__, llm_types, proxies
+from memecmd_utils import __version__, proxies
 
 PRODUCT = "MemeCMD"
 """The name that robots.txt may address."""
@@ -172,7 +172,7 @@ def proxy_for(url: str) -> str | None:
             return None
     try:
         return None if host == "localhost" else proxies.proxy_for(url)
-    except llm_types.EndpointError as error:
+    except proxies.ProxyError as error:
         raise FetchError("refused", str(error)) from error
 
 

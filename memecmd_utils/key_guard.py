@@ -6,14 +6,19 @@ repeat it, and is blotted out before it is shown or recorded.
 
 import base64
 import os
+import urllib.request
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from pydantic import SecretStr
 
+from memecmd_utils import proxies
 from memecmd_utils.llm_types import EndpointError
 from memecmd_utils.profiles import Endpoint
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+DEFAULT_ADDRESS = "https://api.openai.com/v1"
+"""The SDK's own, where neither profile nor environment names one."""
 NO_KEY = SecretStr("none")
 """For servers that take any key, and for replaying, which asks nobody."""
 SHORTEST = 12
@@ -89,3 +94,17 @@ class KeyGuard:
         text = self.blot(text)
         pieces = (form[i : i + SHORTEST] for form in self._forms for i in range(len(form) - SHORTEST + 1))
         return "(not shown: it repeats the key)" if any(piece in text for piece in pieces) else text
+
+
+def client_options(endpoint: Endpoint) -> dict[str, Any]:
+    """How a client of the SDK reaches an endpoint; a server on this machine never stands behind a proxy.
+
+    The proxy is chosen here: of variables that are not for this address the SDK's libraries would take
+    offence at any that they do not know.
+    """
+    try:
+        proxy = None if is_local(endpoint) else proxies.proxy_for(address(endpoint) or DEFAULT_ADDRESS)
+    except proxies.ProxyError as error:
+        raise EndpointError(str(error)) from error
+    others = set(urllib.request.getproxies()) & {"http", "https", "all"}
+    return {"proxy": proxy, "trust_env": not is_local(endpoint) and (proxy is not None or not others)}

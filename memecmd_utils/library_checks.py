@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memecmd_utils import images, near_duplicates, seeds
+from memecmd_utils import images, near_duplicates, seeds, text_similarity
 from memecmd_utils.ocr import Ocr
 from memecmd_utils.schemas import Meme
 
@@ -23,7 +23,7 @@ def check_ocr_on_sample(
     rows = []
     for meme in (known[i] for i in sorted(chosen)):
         read = ocr.read_text(images.decode(run_dir / meme.file))
-        same = near_duplicates.similarity(*map(near_duplicates.normalise_text, (meme.text, read)))
+        same = text_similarity.similarity(*map(text_similarity.normalise_text, (meme.text, read)))
         rows.append((meme.meme_id, meme.text, read, same))
     return pd.DataFrame(rows, columns=["meme_id", "known", "read", "similarity"])
 
@@ -45,6 +45,6 @@ def closest_pictures(memes: Sequence[Meme], n: int = 3) -> "pd.DataFrame":
     rows = []
     for bits, i, j in found[:n]:
         a, b = memes[i], memes[j]
-        same = near_duplicates.similarity(*map(near_duplicates.normalise_text, (a.text, b.text)))
+        same = text_similarity.similarity(*map(text_similarity.normalise_text, (a.text, b.text)))
         rows.append((a.meme_id, a.text, b.meme_id, b.text, bits, same))
     return pd.DataFrame(rows, columns=["meme_id", "text", "other", "other_text", "bits", "similarity"])

@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memecmd_utils import dataset_card, schemas
+from memecmd_utils import schemas
+from memecmd_utils.provenance import describe_source
 
 SIDE = 240
 """Longest side of a picture on the page, in pixels."""
@@ -86,9 +87,7 @@ def sheet(
     ]
     licences = Counter(card.meme.licence for card in cards)
     annotators = sorted({card.annotation.source for card in cards if card.annotation is not None})
-    return Sheet(
-        cards, len(memes), sorted(licences.items()), [dataset_card.describe_source(a) for a in annotators]
-    )
+    return Sheet(cards, len(memes), sorted(licences.items()), [describe_source(a) for a in annotators])
 
 
 def _card(meme: schemas.Meme, said: schemas.Annotation | None, picture: str, uses: Mapping[str, int]) -> Card:

@@ -12,14 +12,10 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from memecmd_utils import recordings as rec
 from memecmd_utils.errors import MemecmdError
+from memecmd_utils.recordings import Outcome
 
 T = TypeVar("T")
 Task = Literal["utterance", "summary", "annotation", "scenario", "rating", "embedding"]
-Outcome = Literal[
-    "accepted", "violations", "unusable", "refusal", "length", "filtered", "rejected", "failed", "unrecorded"
-]
-"""`rejected`: the endpoint takes other requests but not this one. `failed`: it never got through.
-`unrecorded`: nothing is on record and nobody is asked (mode `recorded` of a changed run)."""
 UNRECORDED: Outcome = "unrecorded"
 YES = {"是", "是的", "yes", "对", "有"}
 NO = {"否", "不", "不是", "no", "没有", "无"}

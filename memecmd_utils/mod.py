@@ -26,7 +26,7 @@ from memecmd_utils import retrieval_evaluation as evaluation
 from memecmd_utils.conversations import Context, Conversation, Message
 from memecmd_utils.errors import MemecmdError
 from memecmd_utils.library_search import Library
-from memecmd_utils.retrieval import QUERY_FIELDS, build_queries, centre, weigh
+from memecmd_utils.retrieval import QUERY_FIELDS, build_queries, centre, order, weigh
 from memecmd_utils.retrieval_systems import CAPTION, CONTEXT_TURNS, FULL, RANDOM, System
 
 PEOPLE = "甲乙丙丁戊己庚辛"
@@ -338,7 +338,7 @@ def measure(
     found: dict[System, np.ndarray] = {}
     for system, matrix in scores.items() if here else ():
         part = matrix[rows]
-        found[system] = values(retrieval_systems.order(np.nan_to_num(part, nan=-np.inf), ids))
+        found[system] = values(order(np.nan_to_num(part, nan=-np.inf), ids))
         found[system][np.isnan(part).any(axis=1)] = 0
     if here:
         drawn = [

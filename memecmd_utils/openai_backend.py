@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from memecmd_utils import html_pages, live_extra
-from memecmd_utils.key_guard import KeyGuard, address, api_key
+from memecmd_utils.key_guard import KeyGuard, address, api_key, client_options
 from memecmd_utils.llm_types import (
     EndpointError,
     Image,
@@ -35,7 +35,6 @@ from memecmd_utils.llm_wire import (
     wire_message,
 )
 from memecmd_utils.profiles import Endpoint
-from memecmd_utils.proxies import client_options
 
 RETRY_STATUS = {408, 409, 425, 429}
 FORM_STATUS = {400, 422}

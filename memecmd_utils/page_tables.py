@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import ground_truth, ground_truth_run, results, run_summary, table_text, tables
+from memecmd_utils import ground_truth, ground_truth_run, results, table_text, tables
 from memecmd_utils.profiles import Profile
 from memecmd_utils.report import Group, Table
 from memecmd_utils.run_records import Records
@@ -72,7 +72,7 @@ def bookkeeping(run: Run, records: Records) -> list[Table]:
         ),
         (
             "What was asked, and what became of it",
-            pd.DataFrame(run_summary.outcomes(run.folder)),
+            pd.DataFrame(run.outcomes()),
             "This time; a question that an earlier run paid for is replayed. Outcomes other than accepted "
             "and, of utterances, violations are no answers: they are counted here and never scored as zero.",
         ),

@@ -4,14 +4,14 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from PIL import Image
 
 from memecmd_utils import fonts, storage
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette: told apart with any kind of colour vision. Markers repeat the difference.
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
@@ -37,6 +37,8 @@ _STYLE: dict[str, Any] = {
 @contextmanager
 def style() -> Iterator[None]:
     """Apply the style and the CJK font; matplotlib's settings are as before on leaving."""
+    import matplotlib
+
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a user's matplotlibrc must not change the tracked figures
         fonts.use_matplotlib()
@@ -44,12 +46,15 @@ def style() -> Iterator[None]:
         yield
 
 
-def canvas(width: float, height: float) -> Figure:
+def canvas(width: float, height: float) -> "Figure":
     """Return an empty figure of that many inches; it needs no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     return FigureCanvasAgg(Figure(figsize=(width, height))).figure
 
 
-def save(fig: Figure, folder: Path, name: str) -> list[Path]:
+def save(fig: "Figure", folder: Path, name: str) -> list[Path]:
     """Write `name`.png and `name`.pdf without dates and versions, so that equal figures are equal bytes."""
     metadata = {
         "png": {"Software": None},
@@ -65,7 +70,7 @@ def save(fig: Figure, folder: Path, name: str) -> list[Path]:
     return written
 
 
-def png_bytes(fig: Figure) -> bytes:
+def png_bytes(fig: "Figure") -> bytes:
     """The figure as PNG bytes, for notebook cells and widgets."""
     buffer = io.BytesIO()
     with style():
@@ -73,14 +78,14 @@ def png_bytes(fig: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def show(fig: Figure, png: bytes | None = None) -> Any:
+def show(fig: "Figure", png: bytes | None = None) -> Any:
     """The figure (or its picture, where made) for a cell: without pyplot Jupyter has no view of its own."""
     from IPython.display import Image as Shown
 
     return Shown(png or png_bytes(fig), width=int(fig.get_figwidth() * 96))
 
 
-def save_and_show(fig: Figure, folder: Path, name: str) -> Any:
+def save_and_show(fig: "Figure", folder: Path, name: str) -> Any:
     """Write `name`.png and `name`.pdf, and return the picture just written for a notebook cell."""
     png, _pdf = save(fig, folder, name)
     return show(fig, png.read_bytes())

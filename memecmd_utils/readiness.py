@@ -14,11 +14,11 @@ from typing import NamedTuple
 from memecmd_utils import (
     endpoint_embedder,
     example_corpus,
+    key_guard,
     live_extra,
     local_llm,
     model_files,
     paths,
-    proxies,
     start_plan,
     storage,
 )
@@ -194,7 +194,7 @@ def _language_models(profile: Profile, templates: bool = False) -> Iterator[Lack
             yield from _complaint(lambda at=endpoint: OpenAIBackend(at, key=NO_KEY))
             if live:
                 yield from _complaint(lambda at=endpoint: api_key(at), "key")
-                yield from _complaint(lambda at=endpoint: proxies.client_options(at))
+                yield from _complaint(lambda at=endpoint: key_guard.client_options(at))
             if endpoint.model:
                 yield from _complaint(lambda at=endpoint: prices(at, profile))
     for model in local_models(profile, templates):
@@ -222,7 +222,7 @@ def _embedding_endpoint(profile: Profile) -> Iterator[Lack]:
         yield from _complaint(lambda: endpoint_embedder.check(endpoint), "key")
         if endpoint.model:
             yield from _complaint(lambda: prices(endpoint, profile, reads_only=True))
-        yield from _complaint(lambda: proxies.client_options(endpoint))
+        yield from _complaint(lambda: key_guard.client_options(endpoint))
 
 
 def _sentence_transformer(profile: Profile, name: str) -> Iterator[Lack]:

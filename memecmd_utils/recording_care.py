@@ -11,12 +11,12 @@ from typing import Any, get_args
 import numpy as np
 
 from memecmd_utils import paths, vectors
-from memecmd_utils.llm_types import Outcome
 from memecmd_utils.recordings import (
     KEY,
     KEY_VERSION,
     Form,
     Forms,
+    Outcome,
     RecordingError,
     canonical,
     differences,

@@ -20,11 +20,16 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from memecmd_utils import paths, storage
 from memecmd_utils.errors import MemecmdError
 
+Outcome = Literal[
+    "accepted", "violations", "unusable", "refusal", "length", "filtered", "rejected", "failed", "unrecorded"
+]
+"""`rejected`: the endpoint takes other requests but not this one. `failed`: it never got through.
+`unrecorded`: nothing is on record and nobody is asked (mode `recorded` of a changed run)."""
 KEY_VERSION = 2
 KEY = re.compile("[0-9a-f]{64}")
 OWN = "w0.jsonl"

@@ -9,7 +9,6 @@ import pandas as pd
 from memecmd_utils import statistics, tables
 from memecmd_utils.profiles import Profile
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
-from memecmd_utils.selection import Calibration
 
 WEAK_AUC = 0.7
 """Below it a judge orders fewer than seven of ten pairs rightly: a trend, no verdict on one meme."""
@@ -28,21 +27,6 @@ def frame_rows(frame: pd.DataFrame, digits: int = 6) -> list[dict[str, Any]]:
         return value
 
     return [{key: clean(value) for key, value in row.items()} for row in frame.to_dict("records")]
-
-
-def gates(calibrations: dict[str, Calibration]) -> dict[str, Any]:
-    """The calibrated gates: for each half, theta0, the scale, and the half they were fitted on."""
-    return {
-        half: {
-            "fitted_on": c.fold,
-            "theta0": round(float(c.gate.theta0), 6),
-            "penalty": c.gate.penalty,
-            "decay": c.gate.decay,
-            "score_mean": round(c.scale.mean, 6),
-            "score_std": round(c.scale.std, 6),
-        }
-        for half, c in sorted(calibrations.items())
-    }
 
 
 def distinct(texts: Sequence[str]) -> float:

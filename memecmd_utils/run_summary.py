@@ -1,19 +1,14 @@
 """What a run wrote and where, in a few lines for the terminal."""
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from memecmd_utils import paths, profiles
+from memecmd_utils import outcomes, paths, prices, profiles
 from memecmd_utils.endpoint_embedder import TASK
 from memecmd_utils.judges import STOPPED
 from memecmd_utils.ledger import Ledger
-from memecmd_utils.llm_types import UNRECORDED
 from memecmd_utils.profiles import Profile, run_name
-
-STAGES = ("annotation", "scenario", "dialogue_generation", "evaluation")
 
 
 def _count(path: Path) -> str:
@@ -48,42 +43,9 @@ def text(run: str) -> str:
     ]
     lines += [*stopped, *real_usage(run)]
     settled = profiles.read_resolved(data)
-    if settled and (lacking := not_recorded(Profile.model_validate(settled), data)):
+    if settled and (lacking := outcomes.not_recorded(Profile.model_validate(settled), data)):
         lines += ["", lacking]
     return "\n".join(lines)
-
-
-def not_recorded(profile: Profile, folder: Path) -> str:
-    """How many scores a run lacks because nothing is on record and nobody was asked, and how to have them.
-
-    Empty where none is lacking. Read from what stages 05 and 05b wrote into the run's `folder`.
-    """
-    lacking: list[str] = []
-    if (folder / "ratings.parquet").is_file():
-        import pyarrow.parquet as pq
-
-        reasons = pq.read_table(folder / "ratings.parquet", columns=["unscored"])["unscored"].to_pylist()
-        if n := sum(reason.startswith(UNRECORDED) for reason in reasons):
-            lacking.append(f"{n:,} of {len(reasons):,} ratings by judges")
-    outcomes = next((used["outcomes"] for stage, used in _usage(folder) if stage == "studies"), {})
-    if n := outcomes.get(UNRECORDED, 0):
-        lacking.append(f"{n:,} of {sum(outcomes.values()):,} summaries by a small model")
-    if not lacking:
-        return ""
-    return (
-        f"{' and '.join(lacking)} have no recorded answer: answers were recorded for other settings, and "
-        "mode=recorded asks nobody. They are unscored and left out of every mean. To have them answered: "
-        f"{_answered_by(profile)}"
-    )
-
-
-def _answered_by(profile: Profile) -> str:
-    """The commands after which a run's judges can answer."""
-    local = [judge.local_model or profile.local_model for judge in profile.judges if judge.llm == "local"]
-    if profile.other_summaries:
-        local.append(profile.local_model)
-    installs = [f"`make local-llm MODEL={model}`" for model in dict.fromkeys(local)]
-    return ", ".join([*installs, "then the same command with mode=auto added to SET."])
 
 
 def _judged(path: Path) -> tuple[str, list[str]]:
@@ -105,7 +67,7 @@ def cost_text(profile: Profile) -> str:
     from memecmd_utils import cost
 
     ledger = Ledger(paths.processed / run_name(profile) / "usage" / "ledger.sqlite")
-    table = cost.beside(cost.estimate(profile, expected_memes(profile)), ledger)
+    table = prices.beside(cost.estimate(profile, expected_memes(profile)), ledger)
     notes = ["", "Estimate: prompts of typical length, nothing recorded yet. No call was made."]
     if not ledger.spent:
         notes[1] += " After a run the real figures stand beside it."
@@ -122,64 +84,26 @@ def cost_text(profile: Profile) -> str:
         if endpoint.vision and endpoint.tokens_per_image is None:
             notes.append(
                 f"What {endpoint.model} counts for a picture is not known (tokens_per_image): a meme counts "
-                f"as {cost.UNSAID_TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
+                f"as {prices.UNSAID_TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
             )
-    return cost.as_text(table) + "\n" + "\n".join(notes)
+    return prices.as_text(table) + "\n" + "\n".join(notes)
 
 
 def _where(path: Path) -> str:
     return str(path.relative_to(paths.root))
 
 
-def _usage(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Stage and counts of every chat of a run's folder that asked for anything, in the order of stages."""
-
-    def place(path: Path) -> tuple[int, str]:
-        return next((i for i, s in enumerate(STAGES) if path.name.startswith(s)), len(STAGES)), path.name
-
-    for path in sorted((folder / "usage").glob("*.json"), key=place):
-        if path.name.endswith(".keys.json"):
-            continue
-        # Runs made before these two were counted have none.
-        used = {"retries": {}, "think_characters": 0, **json.loads(path.read_text(encoding="utf-8"))}
-        if used["calls"] or used["replayed"]:
-            yield path.stem, used
-
-
-def outcomes(folder: Path) -> list[dict[str, Any]]:
-    """What became of every question of a run: a row a stage, with all outcomes by name."""
-    return [
-        {
-            "stage": stage,
-            "source": used["source"],
-            "outcomes": _counted(used["outcomes"]),
-            "calls": used["calls"],
-            "replayed": used["replayed"],
-            "tried again": _counted(used["retries"]) or "none",
-            "tokens in": used["tokens_in"],
-            "tokens out": used["tokens_out"],
-            "characters of thought": used["think_characters"],
-            "US dollars": round(used["usd"], 4),
-        }
-        for stage, used in _usage(folder)
-    ]
-
-
-def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
-
-
 def real_usage(run: str) -> Iterator[str]:
     """A line per stage that spoke to a model."""
-    for stage, used in _usage(paths.processed / run):
+    for stage, used in outcomes.usage_of(paths.processed / run):
         if used["source"] == "authored":
             yield f"  {stage}: {used['calls']} authored texts, no model asked"
             continue
-        again = _counted(used["retries"])
+        again = outcomes.counted(used["retries"])
         yield (
             f"  {stage}: {used['source']}; {used['calls']} calls, {used['replayed']} replayed, "
             f"{used['tokens_in']} tokens in, {used['tokens_out']} out, ${used['usd']:.2f}; "
-            f"{_counted(used['outcomes'])}" + (f"; tried again: {again}" if again else "")
+            f"{outcomes.counted(used['outcomes'])}" + (f"; tried again: {again}" if again else "")
         )
     vectors = Ledger(paths.processed / run / "usage" / "ledger.sqlite").spent.get((TASK, TASK))
     if vectors is not None:

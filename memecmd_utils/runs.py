@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from memecmd_utils import example_corpus, paths, profiles, schemas, storage
+from memecmd_utils import example_corpus, outcomes, paths, profiles, schemas, storage
 from memecmd_utils.batch import BatchBackend, is_free
 from memecmd_utils.budget import BATCH_DISCOUNT, Budget
 from memecmd_utils.embedding import Embedder, RecordedEmbedder, embedder_of
@@ -22,6 +22,9 @@ from memecmd_utils.profiles import Endpoint, Profile, load_profile, parse_settin
 from memecmd_utils.recordings import Recordings, TextCache
 from memecmd_utils.usage import added
 from memecmd_utils.vectors import Mode
+
+if TYPE_CHECKING:
+    from memecmd_utils.clip_models import DualEncoder
 
 Record = TypeVar("Record", bound=schemas.Record)
 Role = Literal["generator", "annotator", "judge", "summariser"]
@@ -138,6 +141,14 @@ class Run:
             np.savez(part, **arrays)
         return self.write(name)
 
+    def outcomes(self) -> list[dict[str, Any]]:
+        """What became of every question of the run: a row a stage, with all outcomes by name."""
+        return outcomes.outcomes(self.folder)
+
+    def not_recorded(self) -> str:
+        """How many scores the run lacks for want of a recorded answer, and how to have them; else empty."""
+        return outcomes.not_recorded(self.profile, self.folder)
+
     @property
     def borrowed(self) -> list[str]:
         """Notebooks whose outputs are those of the finished run, as they were not run by hand."""
@@ -211,6 +222,19 @@ class Run:
         if self.profile.mode != "recorded" and isinstance(embedder, EndpointEmbedder):
             embedder.budget = self.budget(TASK, embedder.endpoint, batch=False, reads_only=True)
         return embedder
+
+    def clip(self, name: str) -> "DualEncoder":
+        """A CLIP model with this run's recordings and mode; nothing is downloaded where that is forbidden."""
+        from memecmd_utils import clip_models, datasets
+
+        recorded = self.profile.mode == "recorded"
+        return clip_models.load(
+            name,
+            read_dirs=self.read_dirs,
+            write_dir=None if recorded else self.write_dir,
+            mode=self.profile.mode,
+            download=datasets.may_fetch(),
+        )
 
     def embedder_name(self) -> str:
         """Name and version of the retrieval embedder, without reading its recorded vectors."""

@@ -301,3 +301,18 @@ def place(scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) 
                     )
                 )
     return out
+
+
+def calibrated_gates(calibrations: dict[str, Calibration]) -> dict[str, Any]:
+    """The calibrated gates: for each half, theta0, the scale, and the half they were fitted on."""
+    return {
+        half: {
+            "fitted_on": c.fold,
+            "theta0": round(float(c.gate.theta0), 6),
+            "penalty": c.gate.penalty,
+            "decay": c.gate.decay,
+            "score_mean": round(c.scale.mean, 6),
+            "score_std": round(c.scale.std, 6),
+        }
+        for half, c in sorted(calibrations.items())
+    }

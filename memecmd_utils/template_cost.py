@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from memecmd_utils import cost
+from memecmd_utils import prices
 from memecmd_utils.ledger import Ledger
 from memecmd_utils.llm import Image
 from memecmd_utils.profiles import Profile
@@ -42,11 +42,11 @@ def estimate(
         said = [message for request in requests for message in request.messages]
         characters = sum(len(message.text) for message in said)
         images = sum(len(message.images) for message in said)
-        each = characters * TOKENS_PER_CHARACTER + images * cost.tokens_per_image(endpoint)
+        each = characters * TOKENS_PER_CHARACTER + images * prices.tokens_per_image(endpoint)
         t_in, t_out = round(asked * each / max(1, len(some))), asked * _reply_tokens(spec)
         stage, calls = f"07 {spec.name}", asked * spec.calls
-        rows.append(cost.line(stage, ledger, profile, profile.llm, endpoint, calls, t_in, t_out))
-    return cost.beside(pd.DataFrame(rows), Ledger())
+        rows.append(prices.line(stage, ledger, profile, profile.llm, endpoint, calls, t_in, t_out))
+    return prices.beside(pd.DataFrame(rows), Ledger())
 
 
 def _reply_tokens(spec: PromptSpec) -> int:

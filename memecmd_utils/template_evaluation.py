@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from memecmd_utils import (
-    clip_models,
     datasets,
     figmemes,
     forms,
@@ -81,7 +80,7 @@ def match(run: Run, data: Data, dataset: DataSet) -> Matches | None:
     rows = [(meme.image, meme.caption, meme.text or meme.title) for meme in memes_of(data, dataset)]
     instances, missing = matching_records.find_instances(template_images.folder_of(profile), rows)
     print(f"{len(instances)} memes with a picture, {len(missing)} without")
-    encoder = clip_models.of_run(run)(settings.clip)
+    encoder = run.clip(settings.clip)
     download = datasets.may_fetch()
     lpips = perceptual_distance.load(settings.lpips, settings.lpips_scale, download=download)
     folder = data.found["cm50"].path

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from memecmd_utils import dataset_card, manifest, profiles, release, schemas
+from memecmd_utils.provenance import describe_source
 from memecmd_utils.template_schemas import MemeReading, TemplateInfo, TemplateMeme
 
 PAPER_URL = "https://arxiv.org/abs/2501.13851"
@@ -97,9 +98,9 @@ def provenance(records: Mapping[str, Iterable[schemas.Record]]) -> list[dict[str
 
 def _words(table: str, source: str) -> str:
     if source in _OWN:
-        return dataset_card.describe_source(source)
+        return describe_source(source)
     if table == "readings":
-        said = dataset_card.describe_source(source)
+        said = describe_source(source)
         return f"{said}, published with CM50" if _published(source) else said
     if table == "templates":
         origin = "published with CM50" if _published(source) else "recorded by ImgFlip575K"

@@ -222,7 +222,7 @@ def test_encoders_have_the_recordings_of_the_run(tmp_path: Path, monkeypatch, mo
     monkeypatch.setenv("MEMECMD_OFFLINE", "1")
     monkeypatch.setattr(clip_models, "load", lambda name, **given: asked.update(given, name=name))
     run = Run("p-1", Profile(name="p", mode=mode), tmp_path / "data", tmp_path / "reports")
-    clip_models.of_run(run)("a model")
+    run.clip("a model")
     assert asked == {
         "name": "a model", "read_dirs": run.read_dirs, "mode": mode, "download": False,
         "write_dir": run.write_dir if mode == "auto" else None,

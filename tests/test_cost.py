@@ -3,7 +3,7 @@ import socket
 import made_up
 import pytest
 
-from memecmd_utils import annotation, budget, cost, judges, llm, screenshots
+from memecmd_utils import annotation, budget, cost, judges, llm, prices, screenshots
 from memecmd_utils.ledger import Ledger, Most
 from memecmd_utils.profiles import load_profile
 
@@ -28,7 +28,7 @@ def no_calls(monkeypatch) -> None:
 
 
 def table_of(profile, n_memes: int = 20):
-    return cost.beside(cost.estimate(profile, n_memes), Ledger()).set_index("stage")
+    return prices.beside(cost.estimate(profile, n_memes), Ledger()).set_index("stage")
 
 
 def lines(n_memes: int = 20, **changes: object):
@@ -96,7 +96,7 @@ def test_local_models_cost_hours_and_no_money() -> None:
     assert table.usd["total"] == 0 and table.hours["total"] > 0
     assert set(table.model.drop("total")) == {made_up.profile().local_model}
     row = table.loc["03 utterance"]
-    seconds = row.tokens_in / cost.LOCAL_TOKENS_IN_PER_S + row.tokens_out / cost.LOCAL_TOKENS_OUT_PER_S
+    seconds = row.tokens_in / prices.LOCAL_TOKENS_IN_PER_S + row.tokens_out / prices.LOCAL_TOKENS_OUT_PER_S
     assert row.hours == pytest.approx(seconds / 3600, rel=1e-3)
 
 
@@ -181,7 +181,7 @@ def test_what_the_estimate_does_not_know_has_a_row_of_its_own() -> None:
     ledger = Ledger()
     for stage, task in (("own_chats", "summary"), ("embedding", "embedding"), ("annotation", "annotation")):
         ledger.settle(ledger.reserve(stage, task, Most(10, 0.1)), 0.25, 10, 2)
-    table = cost.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
+    table = prices.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
     assert table.real_usd["other: own_chats summary"] == table.real_usd["other: embedding"] == 0.25
     assert table.real_usd["total"] == pytest.approx(0.75) and table.calls["other: embedding"] == 0
 
@@ -216,14 +216,14 @@ def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
         ledger.settle(made, 0.25, tokens, 2)
     cut_off = ledger.reserve("evaluation", "rating", Most(10, 0.1))
     ledger.settle(cut_off, 1.0, 0, 0, sure=False)
-    table = cost.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
+    table = prices.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
     assert table.real_calls.to_dict() == {
         "02 annotation": 1, "03 scenarios": 0, "03 utterance": 0, "03 summary": 2,
         "05 judge 1 (rating)": 2, "total": 5,
     }  # fmt: skip
     assert table.real_in["03 summary"] == 61 and table.real_usd["05 judge 1 (rating)"] == 1.25
     assert table.real_usd["total"] == pytest.approx(2.0) and table.calls["02 annotation"] == 20
-    text = cost.as_text(table.reset_index())
+    text = prices.as_text(table.reset_index())
     assert "real_usd" in text and "1.25" in text
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import panel_data
 import pytest
 
-from memecmd_utils import explorer_view, figures
+from memecmd_utils import explorer_view, gate_figures
 from memecmd_utils.chat_html import Thumbnails
 from memecmd_utils.explorer import Explorer
 
@@ -70,8 +70,8 @@ def test_facts_count_what_is_placed(explored) -> None:
 
 def test_a_still_holds_chart_and_chat(explored, tmp_path, monkeypatch) -> None:
     drawn = []
-    trace = figures.gate_trace
-    monkeypatch.setattr(figures, "gate_trace", lambda *a: drawn.append(a) or trace(*a))
+    trace = gate_figures.gate_trace
+    monkeypatch.setattr(gate_figures, "gate_trace", lambda *a: drawn.append(a) or trace(*a))
     _, files = panel_data.memes(tmp_path)
     view = explored.select(explored.own_settings())
     picture = explorer_view.still(view, files)

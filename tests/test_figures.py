@@ -9,9 +9,9 @@ import wordcloud
 from matplotlib.figure import Figure
 from PIL import Image, ImageFont
 
-from memecmd_utils import figures, plots
+from memecmd_utils import figures, gate_figures, keyword_figures, plots
 
-KEYWORDS = {key: {"加班": 9, "摸鱼": 5, "开心": 2} for key in figures.DIMENSIONS}
+KEYWORDS = {key: {"加班": 9, "摸鱼": 5, "开心": 2} for key in keyword_figures.DIMENSIONS}
 
 
 def pixels(fig: Figure) -> np.ndarray:
@@ -34,7 +34,7 @@ def consistency_frame() -> pd.DataFrame:
 def test_saved_bytes_are_equal_and_carry_no_date_or_version(tmp_path: Path) -> None:
     written = []
     for folder in (tmp_path / "a", tmp_path / "b"):
-        fig = figures.gate_trace("对话一", [0.2, 1.1, 0.4], [0.5, 0.5, 1.2], [False, True, False])
+        fig = gate_figures.gate_trace("对话一", [0.2, 1.1, 0.4], [0.5, 0.5, 1.2], [False, True, False])
         written.append(plots.save(fig, folder, "gate"))
     assert [path.name for path in written[0]] == ["gate.png", "gate.pdf"]
     for first, second in zip(*written, strict=True):
@@ -47,23 +47,23 @@ def test_saved_bytes_are_equal_and_carry_no_date_or_version(tmp_path: Path) -> N
 
 def test_a_users_settings_do_not_change_a_figure() -> None:
     before = dict(matplotlib.rcParams)
-    plain = pixels(figures.threshold_curve(0.7, 0.2, 1.0))
+    plain = pixels(gate_figures.threshold_curve(0.7, 0.2, 1.0))
     assert dict(matplotlib.rcParams) == before, "nor does a figure change theirs"
     with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 20, "axes.facecolor": "yellow"}):
-        assert np.array_equal(pixels(figures.threshold_curve(0.7, 0.2, 1.0)), plain)
+        assert np.array_equal(pixels(gate_figures.threshold_curve(0.7, 0.2, 1.0)), plain)
 
 
 def test_word_clouds_are_seeded_and_show_their_words() -> None:
-    first, second = (figures.word_clouds(KEYWORDS, seed=3) for _ in range(2))
+    first, second = (keyword_figures.word_clouds(KEYWORDS, seed=3) for _ in range(2))
     images = [[axes.images[0].get_array() for axes in fig.axes] for fig in (first, second)]
     assert len(images[0]) == 4
     for one, other in zip(*images, strict=True):
         assert np.array_equal(one, other)
         assert (np.asarray(one) < 250).any()
     titles = [axes.get_title(loc="left") for axes in first.axes]
-    assert titles == list(figures.DIMENSIONS.values())
+    assert titles == list(keyword_figures.DIMENSIONS.values())
     # One letter shape per character: tofu would give both words the same outline.
-    one, other = (figures.word_clouds({"emotion": {word: 1}}, seed=3) for word in ("加班", "摸鱼"))
+    one, other = (keyword_figures.word_clouds({"emotion": {word: 1}}, seed=3) for word in ("加班", "摸鱼"))
     assert not np.array_equal(one.axes[2].images[0].get_array(), other.axes[2].images[0].get_array())
 
 
@@ -79,7 +79,7 @@ def test_words_of_a_cloud_stand_apart(monkeypatch) -> None:
     monkeypatch.setattr(wordcloud, "WordCloud", Watched)
     pairs = zip("天地玄黄宇宙洪荒" * 5, "日月盈昃辰" * 8, strict=True)
     words = {f"{a}{b}": 5 + (n % 9) * 4 for n, (a, b) in enumerate(pairs)}
-    figures.word_clouds({"s_plus": words, "emotion": words})
+    keyword_figures.word_clouds({"s_plus": words, "emotion": words})
     for cloud in made:
         boxes = []
         for (word, _), size, (row, column), *_ in cloud.layout_:
@@ -95,16 +95,16 @@ def test_words_of_a_cloud_stand_apart(monkeypatch) -> None:
 
 
 def test_word_clouds_without_words_and_with_a_wrong_key() -> None:
-    fig = figures.word_clouds({"emotion": {}})
+    fig = keyword_figures.word_clouds({"emotion": {}})
     assert [axes.texts[0].get_text() for axes in fig.axes] == ["no keywords"] * 4
     with pytest.raises(ValueError, match="unknown dimensions"):
-        figures.word_clouds({"joy": {"开心": 1}})
+        keyword_figures.word_clouds({"joy": {"开心": 1}})
 
 
 def test_score_distribution_fits_the_normal_curve_and_marks_theta() -> None:
     scores = np.random.default_rng(5).normal(0.3, 0.1, (50, 40))
     top1 = scores.max(axis=1)
-    fig = figures.score_distribution(scores, top1, theta0=float(np.median(top1)))
+    fig = gate_figures.score_distribution(scores, top1, theta0=float(np.median(top1)))
     left, right = fig.axes
     x, y = left.lines[0].get_data()
     assert x[np.argmax(y)] == pytest.approx(scores.mean(), abs=0.005)
@@ -115,7 +115,7 @@ def test_score_distribution_fits_the_normal_curve_and_marks_theta() -> None:
     heights = left.patches[0].get_data()
     assert np.sum(heights.values * np.diff(heights.edges)) == pytest.approx(1)
     for few in (np.array([1.0]), np.array([])):  # one turn; none that could be scored
-        drawn = figures.score_distribution(few, few)
+        drawn = gate_figures.score_distribution(few, few)
         assert [text.get_text() for text in drawn.axes[1].texts] == ["no scores"] * (not few.size)
 
 
@@ -126,7 +126,7 @@ def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:
         "news scores": rng.normal(0.3, 0.1, 400), "news top1": rng.normal(0.5, 0.1, 40),
         "role scores": rng.normal(0.1, 0.1, 300), "role top1": rng.normal(0.4, 0.1, 30),
     }  # fmt: skip
-    fig = figures.score_distributions(found)
+    fig = gate_figures.score_distributions(found)
     titles = [axes.get_title(loc="left") for axes in fig.axes]
     assert titles == [
         "News-based: memes x turns (n = 400)", "News-based: best meme of each turn (n = 40)",
@@ -135,9 +135,9 @@ def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:
     assert fig.axes[0].get_xlim() == fig.axes[2].get_xlim(), "both on one scale"
     peak = fig.axes[0].lines[0].get_data()
     assert peak[0][np.argmax(peak[1])] == pytest.approx(found["news scores"].mean(), abs=0.01)
-    alone = figures.score_distributions({k: v for k, v in found.items() if not k.startswith("news")})
+    alone = gate_figures.score_distributions({k: v for k, v in found.items() if not k.startswith("news")})
     assert [axes.get_title(loc="left")[:10] for axes in alone.axes] == ["Role-based"] * 2
-    none = figures.score_distributions({"scores": found["scores"], "top1": found["top1"]})
+    none = gate_figures.score_distributions({"scores": found["scores"], "top1": found["top1"]})
     assert [text.get_text() for axes in none.axes for text in axes.texts] == ["no scores"] * 2
 
 
@@ -170,22 +170,22 @@ def test_case_studies_letter_the_screenshots() -> None:
 
 
 def test_threshold_curve_follows_equation_23() -> None:
-    fig = figures.threshold_curve(0.7, 0.2, 1.0)
+    fig = gate_figures.threshold_curve(0.7, 0.2, 1.0)
     k, theta = fig.axes[0].lines[1].get_data()
     assert k[0] == 1 and theta[0] == pytest.approx(0.7 + 0.2 * np.exp(-1))
 
 
 def test_gate_trace_starts_at_turn_2() -> None:
-    fig = figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])
+    fig = gate_figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])
     lines = {line.get_label(): line.get_data() for line in fig.axes[0].lines}
     assert [list(values) for values in lines["meme sent"]] == [[3], [1.1]]
     assert [list(values) for values in lines["no meme"]] == [[2], [0.2]]
     with pytest.raises(ValueError, match="equally long"):
-        figures.gate_trace("d", [0.2], [0.5, 0.6], [False])
+        gate_figures.gate_trace("d", [0.2], [0.5, 0.6], [False])
 
 
 def test_what_is_saved_is_what_is_shown(tmp_path) -> None:
-    figure = figures.threshold_curve(0.7, 0.2, 1.0)
+    figure = gate_figures.threshold_curve(0.7, 0.2, 1.0)
     shown = plots.save_and_show(figure, tmp_path, "curve")
     assert shown.data == (tmp_path / "curve.png").read_bytes() == plots.show(figure).data
     assert (tmp_path / "curve.pdf").exists()

@@ -14,10 +14,10 @@ from memecmd_utils import (
     library_funnel,
     library_workers,
     meme_sources,
-    near_duplicates,
     paths,
     schemas,
     storage,
+    text_similarity,
 )
 from memecmd_utils.images import LibraryError
 from memecmd_utils.library_build import build_library
@@ -540,7 +540,7 @@ def corpus():
 def likeness(meme):
     """How alike the text read and the file's name are, 0-1."""
     name = PurePosixPath(meme.origin).stem
-    return near_duplicates.similarity(*map(near_duplicates.normalise_text, (meme.text, name)))
+    return text_similarity.similarity(*map(text_similarity.normalise_text, (meme.text, name)))
 
 
 @pytest.mark.corpora

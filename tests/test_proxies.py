@@ -3,7 +3,7 @@ import pytest
 from pydantic import SecretStr
 from tiny_server import Answer, TinyServer, chat_reply
 
-from memecmd_utils import http_client, llm, proxies, readiness
+from memecmd_utils import http_client, key_guard, llm, readiness
 from memecmd_utils.endpoint_embedder import EndpointEmbedder
 from memecmd_utils.llm import EndpointError, Message, Request
 from memecmd_utils.openai_backend import OpenAIBackend
@@ -90,16 +90,16 @@ def test_an_address_that_goes_without_a_proxy_is_not_held_up_by_one(
     for name in ("HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "socks4://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", without)
-    options = proxies.client_options(FAR.model_copy(update={"base_url": url}))
+    options = key_guard.client_options(FAR.model_copy(update={"base_url": url}))
     assert options["proxy"] is None
     openai.DefaultHttpxClient(**options).close()
     local = FAR.model_copy(update={"base_url": "http://127.0.0.1:1/v1"})
     monkeypatch.delenv("NO_PROXY")
-    assert proxies.client_options(local) == {"proxy": None, "trust_env": False}
+    assert key_guard.client_options(local) == {"proxy": None, "trust_env": False}
 
 
 def test_without_variables_the_clients_are_what_they_always_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert proxies.client_options(FAR) == {"proxy": None, "trust_env": True}
+    assert key_guard.client_options(FAR) == {"proxy": None, "trust_env": True}
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     default = Endpoint(model="tiny")
-    assert proxies.client_options(default) == {"proxy": "http://127.0.0.1:9", "trust_env": True}
+    assert key_guard.client_options(default) == {"proxy": "http://127.0.0.1:9", "trust_env": True}

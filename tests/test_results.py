@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memecmd_utils import results, statistics, threshold
+from memecmd_utils import results, selection, statistics, threshold
 from memecmd_utils.selection import Calibration
 
 ALL = ("greedy", "sampling", "random", "random_same_turns")
@@ -67,7 +67,7 @@ def test_numbers_by_hand() -> None:
 
 def test_gates_are_rounded_and_in_order() -> None:
     gate = threshold.Gate(1 / 3, 1.0, 1.0)
-    found = results.gates(
+    found = selection.calibrated_gates(
         {
             "b": Calibration(gate, threshold.ScoreScale(), "a"),
             "a": Calibration(gate, threshold.ScoreScale(), "b"),

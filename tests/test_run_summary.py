@@ -2,7 +2,7 @@
 
 import made_up
 
-from memecmd_utils import judges, paths, profiles, run_summary, schemas, storage
+from memecmd_utils import judges, outcomes, paths, profiles, run_summary, schemas, storage
 from memecmd_utils.ledger import Ledger, Most
 
 
@@ -63,7 +63,7 @@ def test_every_outcome_and_every_further_try_is_counted(tmp_path):
         },
     )
     storage.write_json(tmp_path / "usage" / "annotation.keys.json", ["k"])
-    (row,) = run_summary.outcomes(tmp_path)
+    (row,) = outcomes.outcomes(tmp_path)
     assert row["outcomes"] == "5 accepted, 1 refusal, 2 rejected"
     assert row["tried again"] == "1,200 status 429, 1 time-out"
     assert row["characters of thought"] == 77 and row["stage"] == "annotation"

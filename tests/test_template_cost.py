@@ -1,6 +1,6 @@
 import pytest
 
-from memecmd_utils import cost, template_cost
+from memecmd_utils import prices, template_cost
 from memecmd_utils.profiles import Profile
 from memecmd_utils.template_annotation import reading_request
 from memecmd_utils.template_prompts import PROMPTS
@@ -29,8 +29,8 @@ def test_calls_tokens_and_money_are_those_of_the_rendered_prompts() -> None:
     assert table.tokens_out["07 three_step_12"] == 10 * (60 + 12 * 30)
     total = table.loc["total"]
     assert total.usd == pytest.approx((total.tokens_in * 2.5 + total.tokens_out * 10) / 1e6)
-    assert total.hours == pytest.approx(20 * cost.REMOTE_SECONDS_PER_CALL / mine.concurrency / 3600)
-    assert "three_step_12" in cost.as_text(table.reset_index())
+    assert total.hours == pytest.approx(20 * prices.REMOTE_SECONDS_PER_CALL / mine.concurrency / 3600)
+    assert "three_step_12" in prices.as_text(table.reset_index())
 
 
 def test_pictures_context_and_the_sample_count() -> None:
