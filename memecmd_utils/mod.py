@@ -15,7 +15,7 @@ import pandas as pd
 
 from memecmd_utils import (
     conversations,
-    library_index,
+    large_library,
     library_search,
     prompting,
     retrieval_systems,
@@ -300,7 +300,7 @@ def score_matrices(
             library.encode([getattr(told[i].summary, field) for i in rows], "query") for field in QUERY_FIELDS
         )
         queries = build_queries(*parts, centring=profile.centring == "attribute")
-        full[rows] = library_index.products(index, weigh(queries, profile.weights))
+        full[rows] = large_library.products(index, weigh(queries, profile.weights))
     last = ["\n".join(m.text for m in question.history[-CONTEXT_TURNS:] if m.text) for question in asked]
     # Some embedders refuse an empty text.
     left = library.encode([text or EMPTY for text in last], "query")
