@@ -21,7 +21,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 STAGES := 01_library_build 02_annotation 03_dialogue_generation 04_retrieval 05_evaluation 05b_studies 06_figures
 TEMPLATE_STAGES := 07_template_memes 08_meme_text_retrieval
-SOURCES := $(wildcard memecmd_utils/*.py memecmd_utils/*.txt memecmd_utils/prompts/* memecmd_utils/templates/*)
+SOURCES := $(shell find memecmd_utils -name '*.py' -o -name '*.j2' -o -name '*.txt')
 CORPUS := $(wildcard data/example/*.* data/example/recordings/*/* data/example/recordings/*/*/* data/paper/*)
 
 .PHONY: help reproduce test test-paper lab local-llm doctor cost insert-memes evaluate-mod library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage bench-peer lint strip lock clean stages templates template-stages
@@ -55,12 +55,13 @@ test: $(READY)
 	$(PY) -m pytest -n 2 --dist loadfile
 
 # Every file with a test that needs torch, lpips, bert-score or optuna; a test looks that none is missing.
-PAPER_TESTS := paper_models paper_profile paper_templates bleurt clip_architectures clip_models clip_search \
-  clip_tuning cm50_statistics contrastive_loss meme_text_run perceptual_distance \
-  retrieval_rows template_matching text_metrics
+PAPER_TESTS := test_paper_models test_paper_profile test_paper_templates cm50/test_bleurt \
+  core/encoders/test_clip_architectures core/encoders/test_clip mtrclip/test_search \
+  mtrclip/test_tuning cm50/test_statistics mtrclip/test_loss mtrclip/test_meme_text_run \
+  cm50/test_lpips mtrclip/test_models cm50/test_matching cm50/test_metrics
 ## Test the models of PROFILE=paper and of make templates on tiny weights; VENV=DIR is an environment made from requirements-paper.lock
 test-paper:
-	MEMECMD_REQUIRE_PAPER=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -q $(PAPER_TESTS:%=tests/test_%.py)
+	MEMECMD_REQUIRE_PAPER=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -q $(PAPER_TESTS:%=tests/%.py)
 
 ## Open JupyterLab on the notebooks
 lab: $(READY)
@@ -117,7 +118,7 @@ site: $(READY)
 
 ## Take the READMEs' pictures of the example's page (maintainers; needs Chromium)
 page-pictures: $(READY)
-	MEMECMD_REQUIRE_BROWSER=1 $(PY) tests/page_pictures.py
+	MEMECMD_REQUIRE_BROWSER=1 $(PY) tests/bench/page_pictures.py
 
 # Last, so that a table is there early.
 LONG := tests/bench/bench_library.py tests/bench/bench_full_size.py

@@ -1,3 +1,6 @@
-"""Helpers behind the MemeCMD notebooks: one module per stage, plus the seams they share."""
+"""MemeCMD: two papers on memes in dialogue as notebooks that can be run, and the rooms they share.
+
+`README.md` beside this file is the map.
+"""
 
 __version__ = "0.1.0"

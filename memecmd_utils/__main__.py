@@ -8,36 +8,40 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from memecmd_utils import errors, paths, profiles, run_lock
+from memecmd_utils import settings as settings_
+from memecmd_utils.core import errors, paths
+from memecmd_utils.ops import lock
 
 
 def _resolve(options: argparse.Namespace) -> int:
-    from memecmd_utils import outside_inputs, readiness, runs
+    from memecmd_utils import runs
+    from memecmd_utils.ops import doctor, inputs
 
-    name, settings = profiles.from_environment()
-    profile = profiles.load_profile(name, profiles.parse_settings(settings))
-    readiness.check(profile, options.templates)
+    name, settings = settings_.from_environment()
+    profile = settings_.load_profile(name, settings_.parse_settings(settings))
+    doctor.check(profile, options.templates)
     # A run that goes on keeps the settings that it began with.
-    with run_lock.taken(paths.processed / profiles.run_name(profile)):
-        run = runs.open_run(name, settings, profiles.resolve(name, settings)[0])
-        outside_inputs.note(run, outside_inputs.stages(options.templates))
+    with lock.taken(paths.processed / settings_.run_name(profile)):
+        run = runs.open_run(name, settings, settings_.resolve(name, settings)[0])
+        inputs.note(run, inputs.stages(options.templates))
     print(run.name)
     return 0
 
 
 def _hold(options: argparse.Namespace) -> int:
-    run_lock.hold(paths.processed / options.run, options.words)
+    lock.hold(paths.processed / options.run, options.words)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from memecmd_utils import outside_inputs, runner, runs
+    from memecmd_utils import runs
+    from memecmd_utils.ops import inputs, runner
 
-    profile, settings = profiles.from_environment()
+    profile, settings = settings_.from_environment()
     run = runs.open_run(profile, settings, options.run)
     replays = run.strict and options.notebook not in runner.NOT_REPLAYED
     output = paths.reports / options.run / f"{options.notebook}.ipynb"
     print(f"{options.notebook} ...", flush=True)
-    with run_lock.taken(paths.processed / options.run):
+    with lock.taken(paths.processed / options.run):
         seconds = runner.run_notebook(
             paths.notebooks / f"{options.notebook}.ipynb",
             output,
@@ -45,43 +49,44 @@ def _run(options: argparse.Namespace) -> int:
             cell_timeout=runner.REPLAY_TIMEOUT_S if replays else runner.CELL_TIMEOUT_S,
             status=sys.stderr,
         )
-        outside_inputs.done(run, options.notebook)
+        inputs.done(run, options.notebook)
     print(f"{options.notebook} done in {seconds:.0f} s")
     return 0
 
 
 def _collect_news(_: argparse.Namespace) -> int:
-    from memecmd_utils import news
+    from memecmd_utils.dialogue import news
 
-    name, settings = profiles.from_environment()
-    print(news.collect_for(profiles.load_profile(name, profiles.parse_settings(settings))))
+    name, settings = settings_.from_environment()
+    print(news.collect_for(settings_.load_profile(name, settings_.parse_settings(settings))))
     return 0
 
 
 def _library_sources(options: argparse.Namespace) -> int:
-    from memecmd_utils import datasets
+    from memecmd_utils.core.fetch import datasets
 
     datasets.fetch_library(archive=Path(options.zip) if options.zip else None)
     return 0
 
 
 def _template_sources(options: argparse.Namespace) -> int:
-    from memecmd_utils import runs, template_memes
+    from memecmd_utils import runs
+    from memecmd_utils.cm50 import data
 
-    run = runs.open_run(*profiles.from_environment(), options.run)
-    print(template_memes.shown(template_memes.settle(run.profile, run.folder)))
+    run = runs.open_run(*settings_.from_environment(), options.run)
+    print(data.shown(data.settle(run.profile, run.folder)))
     return 0
 
 
 def _insert_memes(options: argparse.Namespace) -> int:
-    from memecmd_utils import meme_insertion
+    from memecmd_utils.chats import insertion
 
     if not options.source or not options.target:
         print("error: name both files: make insert-memes IN=chat.csv OUT=with_memes.csv", file=sys.stderr)
         return 2
     source, target = (Path(name).expanduser() for name in (options.source, options.target))
-    name, settings = profiles.from_environment()
-    done = meme_insertion.insert_file(
+    name, settings = settings_.from_environment()
+    done = insertion.insert_file(
         source, target, name, settings, options.run, options.strategy, options.fields
     )
     print(done.text())
@@ -89,41 +94,41 @@ def _insert_memes(options: argparse.Namespace) -> int:
 
 
 def _evaluate_mod(options: argparse.Namespace) -> int:
-    from memecmd_utils import mod
+    from memecmd_utils.studies import mod as studies_mod
 
     if not options.source:
         print("error: name a file or folder of MOD: make evaluate-mod MOD=c_val_task2.json", file=sys.stderr)
         return 2
-    name, settings = profiles.from_environment()
+    name, settings = settings_.from_environment()
     path = Path(options.source).expanduser()
-    print(mod.evaluate_file(path, name, settings, options.run, options.dialogues).text())
+    print(studies_mod.evaluate_file(path, name, settings, options.run, options.dialogues).text())
     return 0
 
 
 def _summary(options: argparse.Namespace) -> int:
-    from memecmd_utils import run_summary
+    from memecmd_utils.ops import cost
 
-    print(run_summary.text(options.run))
+    print(cost.summary_text(options.run))
     return 0
 
 
 def _doctor(_: argparse.Namespace) -> int:
-    from memecmd_utils import doctor
+    from memecmd_utils.ops import doctor
 
-    text, good = doctor.report(*profiles.from_environment())
+    text, good = doctor.report(*settings_.from_environment())
     print(text)
     return 0 if good else 1
 
 
 def _cost(_: argparse.Namespace) -> int:
-    from memecmd_utils import readiness, run_summary
+    from memecmd_utils.ops import cost, doctor
 
-    name, settings = profiles.from_environment()
-    profile = profiles.load_profile(name, profiles.parse_settings(settings))
-    print(run_summary.cost_text(profile))
-    for row in run_summary.real_usage(profiles.run_name(profile)):
+    name, settings = settings_.from_environment()
+    profile = settings_.load_profile(name, settings_.parse_settings(settings))
+    print(cost.cost_text(profile))
+    for row in cost.real_usage(settings_.run_name(profile)):
         print(row)
-    if lacks := readiness.lacks(profile):
+    if lacks := doctor.lacks(profile):
         print("Before it can run, this is missing:")
         for lack in lacks:
             print(f"- {lack.text}")
@@ -131,16 +136,16 @@ def _cost(_: argparse.Namespace) -> int:
 
 
 def _local_llm(options: argparse.Namespace) -> int:
-    from memecmd_utils import local_llm
+    from memecmd_utils.core.llm import local
 
-    path = local_llm.install(options.model)
-    weights = local_llm.find(options.model)
+    path = local.install(options.model)
+    weights = local.find(options.model)
     print(f"{weights.name} {weights.label} ({weights.licence}) is ready: {path}, SHA-256 checked")
     return 0
 
 
 def _refresh(_: argparse.Namespace) -> int:
-    from memecmd_utils import tracked
+    from memecmd_utils.report import tracked
 
     for path in tracked.refresh():
         print(path.relative_to(paths.root))
@@ -148,7 +153,7 @@ def _refresh(_: argparse.Namespace) -> int:
 
 
 def _compare(_: argparse.Namespace) -> int:
-    from memecmd_utils import tracked
+    from memecmd_utils.report import tracked
 
     found = tracked.compare()
     for line in found:
@@ -158,60 +163,60 @@ def _compare(_: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from memecmd_utils import release_check
+    from memecmd_utils.release import manifest
 
-    name, settings = profiles.from_environment()
+    name, settings = settings_.from_environment()
     if options.folder:
         folder = Path(options.folder).expanduser()
     else:
-        run = profiles.run_name(profiles.load_profile(name, profiles.parse_settings(settings)))
+        run = settings_.run_name(settings_.load_profile(name, settings_.parse_settings(settings)))
         folder = paths.processed / run / "release"
         if not folder.is_dir():
             print(f"error: run {run} has no release yet: `make reproduce` makes one", file=sys.stderr)
             return 2
     try:
-        print(release_check.report(folder))
-    except release_check.ReleaseError as error:
+        print(manifest.report(folder))
+    except manifest.ReleaseError as error:
         print(error)
         return 1
     return 0
 
 
 def _site(_: argparse.Namespace) -> int:
-    from memecmd_utils import site
+    from memecmd_utils.report import tracked
 
-    name, settings = profiles.from_environment()
-    run = profiles.run_name(profiles.load_profile(name, profiles.parse_settings(settings)))
-    print(site.build(paths.reports / run).relative_to(paths.root))
+    name, settings = settings_.from_environment()
+    run = settings_.run_name(settings_.load_profile(name, settings_.parse_settings(settings)))
+    print(tracked.build(paths.reports / run).relative_to(paths.root))
     return 0
 
 
 def _promote(options: argparse.Namespace) -> int:
-    from memecmd_utils import recording_care
+    from memecmd_utils.core.recordings import care
 
-    for line in recording_care.promote_run(options.run):
+    for line in care.promote_run(options.run):
         print(line)
     return 0
 
 
 def _check_recordings(_: argparse.Namespace) -> int:
-    from memecmd_utils import recording_care
+    from memecmd_utils.core.recordings import care
 
-    report = recording_care.check(recording_care.folders_of(_profile_name()))
+    report = care.check(care.folders_of(_profile_name()))
     print(report.text())
     return 1 if report.problems else 0
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from memecmd_utils import recording_care
+    from memecmd_utils.core.recordings import care
 
-    folders = recording_care.folders_of(_profile_name())
-    print("\n".join(recording_care.explain(options.a, options.b, folders)))
+    folders = care.folders_of(_profile_name())
+    print("\n".join(care.explain(options.a, options.b, folders)))
     return 0
 
 
 def _profile_name() -> str:
-    return profiles.load_profile(profiles.from_environment()[0]).name
+    return settings_.load_profile(settings_.from_environment()[0]).name
 
 
 OPTIONAL: dict[str, dict[str, Any]] = {

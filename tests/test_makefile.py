@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils import paths, rating_form
+from memecmd_utils.core import paths
+from memecmd_utils.evaluation import rating_form
 
 MAKEFILE = paths.root / "Makefile"
 MAKE = shutil.which("gmake") or shutil.which("make")

@@ -11,7 +11,9 @@ import pytest
 from PIL import Image, ImageDraw
 from stage_run import command
 
-from memecmd_utils import paths, release_check, tracked
+from memecmd_utils.core import paths
+from memecmd_utils.release import manifest
+from memecmd_utils.report import tracked
 
 STAGES = [
     "01_library_build",
@@ -53,7 +55,7 @@ def test_the_example_profile_runs_from_recordings_alone(checkout):
     assert run == "example"
     assert tracked.compare(run, paths.reports, checkout / "reports") == []
     report, data = checkout / "reports" / run, checkout / "data" / "processed" / run
-    assert release_check.check_release(data / "release")["dialogues"] == 47
+    assert manifest.check_release(data / "release")["dialogues"] == 47
     numbers = json.loads((report / "numbers.json").read_text(encoding="utf-8"))
     assert numbers["dialogues"]["turns"] == 846 and numbers["memes"] == 200
     page = (report / "index.html").read_text(encoding="utf-8")
@@ -162,7 +164,7 @@ def test_own_images_and_a_simulated_endpoint_end_to_end(checkout, endpoint, tmp_
     report, data = checkout / "reports" / run, checkout / "data" / "processed" / run
     page = (report / "index.html").read_text(encoding="utf-8")
     assert "<script>alert" not in page and "sim@default" in page
-    release_check.check_release(data / "release")
+    manifest.check_release(data / "release")
     # The key is nowhere: not in notebooks, pages, recordings, data or profile.
     for path in checkout.rglob("*"):
         if path.is_file() and path.suffix in (".ipynb", ".html", ".json", ".jsonl", ".yaml", ".csv", ".md"):

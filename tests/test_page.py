@@ -11,7 +11,8 @@ import pytest
 from made_page import HOSTILE, SENT
 from PIL import Image
 
-from memecmd_utils import library_sheet, paths
+from memecmd_utils.core import paths
+from memecmd_utils.report import chats
 
 EXAMPLE = paths.reports / "example" / "index.html"
 
@@ -237,9 +238,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(driver) -> None:
 def folded(opened, tmp_path) -> Path:
     """The page with one card of three open, and with a wide and a tall figure."""
     found = made_page.records()
-    sheet = library_sheet.sheet(
-        found.memes, found.annotations, found.placements, made_page.pictures(tmp_path)
-    )
+    sheet = chats.sheet(found.memes, found.annotations, found.placements, made_page.pictures(tmp_path))
     figures = []
     for name, size in (("wide", (1600, 900)), ("tall", (1600, 2400))):
         path = tmp_path / "report" / "figures" / f"{name}.png"

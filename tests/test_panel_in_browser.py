@@ -8,21 +8,13 @@ import browser
 import lab_server
 import pytest
 
-from memecmd_utils import (
-    annotation,
-    cold_start,
-    dialogue_generation,
-    example_corpus,
-    library_build,
-    llm,
-    news,
-    paths,
-    profiles,
-    runs,
-    schemas,
-    start_plan,
-    storage,
-)
+from memecmd_utils import runs, schemas, settings
+from memecmd_utils.annotation import annotate
+from memecmd_utils.core import paths, storage
+from memecmd_utils.core.llm import authored
+from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils.dialogue import cold_start, generation, news
+from memecmd_utils.library import build
 
 NOTEBOOK = "04_retrieval.ipynb"
 SMALL = "max_memes=24 n_news=2 n_role_pairs=0"  # small so that it takes seconds
@@ -38,18 +30,18 @@ HANDLE = """
 
 def small_run(root: Path) -> None:
     """What stages 01 to 03 hand to 04, of a small example run; the authored corpus answers."""
-    profile = profiles.load_profile("example", profiles.parse_settings(SMALL))
+    profile = settings.load_profile("example", settings.parse_settings(SMALL))
     run = runs.Run("example", profile, root / "data/processed/example", root / "reports/example")
-    library_build.build_library(profile, run.folder)
+    build.build_library(profile, run.folder)
     memes = storage.read_parquet(run.read("memes.parquet"), schemas.Meme)
     with run.chat("annotator", "annotation") as chat:
-        annotations = llm.run(annotation.annotate(memes, chat, profile))
+        annotations = llm_chat.run(annotate.annotate(memes, chat, profile))
     storage.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
     starts = [
-        cold_start.from_news(item) for item in start_plan.choose_news(news.load(profile), profile.n_news)
+        cold_start.from_news(item) for item in cold_start.choose_news(news.load_news(profile), profile.n_news)
     ]
     with run.chat("generator", "dialogue_generation") as chat:
-        llm.run(dialogue_generation.generate(starts, chat, profile, run.folder, example_corpus.glosses()))
+        llm_chat.run(generation.generate(starts, chat, profile, run.folder, authored.glosses()))
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,13 @@ import pytest
 import tiny_models
 from PIL import Image
 
-from memecmd_utils import chinese_clip, evaluation_run, images, model_files, paths, vectors
-from memecmd_utils.recordings import RecordingMiss
+from memecmd_utils.core import images, paths
+from memecmd_utils.core.encoders import chinese_clip, weights
+from memecmd_utils.core.encoders.sentence import SentenceTransformerEmbedder
+from memecmd_utils.core.recordings import vectors
+from memecmd_utils.core.recordings.store import RecordingMiss
+from memecmd_utils.evaluation import stage
 from memecmd_utils.runs import Run
-from memecmd_utils.sentence_embedder import SentenceTransformerEmbedder
 
 TEXTS = ["天气真好", "周末去爬山吗？", "火锅", "一" * 40, "天气预报说有雨，那就在家煮火锅", "二" * 90, "好"]
 
@@ -54,7 +57,7 @@ def plain(model: Path, texts: list[str], prompt: str = "") -> np.ndarray:
 
 def test_a_folder_through_a_run(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     embedder = run_with(tmp_path, monkeypatch, embedder=str(model)).embedder()
-    assert embedder.name == f"tiny@{model_files.folder_digest(model)}-float32"
+    assert embedder.name == f"tiny@{weights.folder_digest(model)}-float32"
     documents = embedder.encode(TEXTS, "document")
     assert documents.shape == (7, 32) and np.abs(documents - plain(model, TEXTS)).max() < 2e-3
     queries = embedder.encode(TEXTS, "query")
@@ -144,8 +147,8 @@ def test_a_batch_that_does_not_fit_is_halved(
 KILLED = """
 import os, sys
 from pathlib import Path
-from memecmd_utils import sentence_embedder, vectors
-from memecmd_utils.embedding import RecordedEmbedder, make_embedder
+from memecmd_utils.core.encoders import sentence as sentence_embedder; from memecmd_utils.core.recordings import vectors
+from memecmd_utils.core.encoders.text import RecordedEmbedder, make_embedder
 vectors.BATCH = 8
 folder, done = Path(sys.argv[2]), 0
 embedder = make_embedder(sys.argv[1])
@@ -175,7 +178,7 @@ def test_a_kill_costs_one_shard(model: Path, tmp_path: Path, monkeypatch: pytest
     asked, real = [], embedder._rows
     monkeypatch.setattr(embedder, "_load", lambda load=embedder._load: load())
     monkeypatch.setattr(embedder, "_rows", lambda t, s, n: asked.extend(t) or real(t, s, n))
-    from memecmd_utils.embedding import RecordedEmbedder
+    from memecmd_utils.core.encoders.text import RecordedEmbedder
 
     texts = [str(n) * 2 for n in range(60)]
     rows = RecordedEmbedder(embedder, [tmp_path], tmp_path).encode(texts, "query")
@@ -188,7 +191,7 @@ from pathlib import Path
 for name in ("torch", "torchvision", "sentence_transformers", "transformers", "cn_clip"):
     sys.modules[name] = None
 import numpy as np
-from memecmd_utils.embedding import RecordedEmbedder, make_embedder
+from memecmd_utils.core.encoders.text import RecordedEmbedder, make_embedder
 folder = Path(sys.argv[2])
 replay = RecordedEmbedder(make_embedder(sys.argv[1], read_dirs=[folder]), [folder], None, "recorded")
 np.save(sys.argv[3], replay.encode(sys.argv[4:], "document"))
@@ -249,8 +252,8 @@ def test_scores_of_a_run_are_those_of_the_model(
 
     run = clip_run(tmp_path, monkeypatch, clip)
     memes = library(run)
-    rows, scorer = evaluation_run.measure(run, PLACED, DIALOGUES, memes)
-    assert scorer == f"cn_clip:ViT-B-16@{model_files.file_digest(clip)}" == rows[0].scorer
+    rows, scorer = stage.measure_consistency(run, PLACED, DIALOGUES, memes)
+    assert scorer == f"cn_clip:ViT-B-16@{weights.file_digest(clip)}" == rows[0].scorer
     assert len(rows) == 9 + 6 + 9  # u_t, u_t+1 but for the last turn, shuffled
 
     text = "RoBERTa-wwm-ext-base-chinese"
@@ -274,16 +277,16 @@ def test_what_was_scored_is_replayed_without_torch_and_without_weights(
 ) -> None:
     run = clip_run(tmp_path, monkeypatch, clip)
     memes = library(run)
-    first = evaluation_run.measure(run, PLACED, DIALOGUES, memes)
+    first = stage.measure_consistency(run, PLACED, DIALOGUES, memes)
     clip.unlink()
     for name in tiny_models.NEEDED:
         monkeypatch.setitem(sys.modules, name, None)
     for path in (run.folder / "images").iterdir():
         path.unlink()
     replay = clip_run(tmp_path, monkeypatch, clip, mode="recorded")
-    assert evaluation_run.measure(replay, PLACED, DIALOGUES, memes) == first
+    assert stage.measure_consistency(replay, PLACED, DIALOGUES, memes) == first
     with pytest.raises(RecordingMiss, match=r"2 of 2 texts .*cn_clip:ViT-B-16@.*mode=auto"):
-        evaluation_run.clip_scorer(replay, memes).texts(["新的", "也是"])
+        stage.clip_scorer(replay, memes).texts(["新的", "也是"])
 
 
 def test_a_killed_stage_goes_on_and_encodes_each_once(
@@ -302,7 +305,7 @@ def test_a_killed_stage_goes_on_and_encodes_each_once(
 
     monkeypatch.setattr(chinese_clip.ChineseClipScorer, "_in_batches", dies)
     with pytest.raises(KeyboardInterrupt):
-        evaluation_run.measure(run, PLACED, DIALOGUES, memes)
+        stage.measure_consistency(run, PLACED, DIALOGUES, memes)
     before = len(asked)
 
     def counts(self, items, encode):
@@ -310,8 +313,8 @@ def test_a_killed_stage_goes_on_and_encodes_each_once(
         return real(self, items, encode)
 
     monkeypatch.setattr(chinese_clip.ChineseClipScorer, "_in_batches", counts)
-    evaluation_run.measure(run, PLACED, DIALOGUES, memes)
-    evaluation_run.measure(run, PLACED, DIALOGUES, memes)
+    stage.measure_consistency(run, PLACED, DIALOGUES, memes)
+    stage.measure_consistency(run, PLACED, DIALOGUES, memes)
     said = {t.text for d in DIALOGUES.values() for t in d.turns if t.turn > 1}
     assert before == 7 and len(asked) == 3 + len(said), "nothing twice"
     assert sum(isinstance(item, str) for item in asked) == len(said)
@@ -320,12 +323,12 @@ def test_a_killed_stage_goes_on_and_encodes_each_once(
 def test_order_batches_and_alpha(clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = clip_run(tmp_path, monkeypatch, clip)
     memes = library(run)
-    scorer = evaluation_run.clip_scorer(run, memes)
+    scorer = stage.clip_scorer(run, memes)
     texts = [f"{'很' * (n % 7)}好{n}" for n in range(40)]
     rows = scorer.texts(texts)
     assert np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-6)
     other = clip_run(tmp_path / "alone", monkeypatch, clip)
-    alone = evaluation_run.clip_scorer(other, library(other))
+    alone = stage.clip_scorer(other, library(other))
     for n in (0, 13, 39):
         assert np.abs(alone.texts([texts[n]])[0] - rows[n]).max() < 2e-3
     shown = scorer.memes([memes["m3"]])
@@ -339,7 +342,7 @@ def test_order_batches_and_alpha(clip: Path, tmp_path: Path, monkeypatch: pytest
 
 def test_long_texts_are_cut_and_counted(clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = clip_run(tmp_path, monkeypatch, clip)
-    scorer = evaluation_run.clip_scorer(run, library(run))
+    scorer = stage.clip_scorer(run, library(run))
     fits, long, words = "好" * 50, "好" * 50 + "坏", "international " * 20
     rows = scorer.texts([fits, long, words])
     assert scorer.truncated == 1, "twenty words of 14 letters are twenty tokens"
@@ -348,7 +351,7 @@ def test_long_texts_are_cut_and_counted(clip: Path, tmp_path: Path, monkeypatch:
     assert scorer.truncated == 2
     placed = [made_up.placement(2, "m1", dialogue_id="long")]
     talk = {"long": made_up.dialogue("long", ("好", "坏" * 60, "好"))}
-    _, said = evaluation_run.measure(run, placed, talk, library(run))
+    _, said = stage.measure_consistency(run, placed, talk, library(run))
     assert said.endswith("; 1 texts were cut at 52 tokens")
 
 
@@ -359,7 +362,7 @@ def test_weights_in_the_folder_of_downloads_are_found(
     clip.rename(tmp_path / "interim" / "clip" / "clip_cn_vit-b-16.pt")
     run = clip_run(tmp_path, monkeypatch, None)
     memes = library(run)
-    assert len(evaluation_run.measure(run, PLACED, DIALOGUES, memes)[0]) == 24
+    assert len(stage.measure_consistency(run, PLACED, DIALOGUES, memes)[0]) == 24
 
 
 def test_a_checkpoint_that_would_run_code_is_refused(
@@ -374,7 +377,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(
     torch.save({"epoch": Evil(), "state_dict": {}}, clip)
     run = clip_run(tmp_path, monkeypatch, clip)
     with pytest.raises(RuntimeError, match="no Chinese-CLIP checkpoint of plain tensors"):
-        evaluation_run.measure(run, PLACED, DIALOGUES, library(run))
+        stage.measure_consistency(run, PLACED, DIALOGUES, library(run))
     assert not (tmp_path / "it-ran").exists()
 
 
@@ -385,12 +388,10 @@ def test_checkpoints_that_do_not_fit_say_so(
 
     run = clip_run(tmp_path, monkeypatch, clip, clip_model="ViT-L-14")
     with pytest.raises(RuntimeError, match=r"ViT-L-14 cannot be loaded .*must be its structure"):
-        evaluation_run.clip_scorer(run, library(run)).texts(["好"])
+        stage.clip_scorer(run, library(run)).texts(["好"])
     torch.save({"weights": {}}, clip)
     run = clip_run(tmp_path, monkeypatch, clip)
     with pytest.raises(RuntimeError, match="`state_dict`"):
-        evaluation_run.clip_scorer(run, library(run)).texts(["好"])
+        stage.clip_scorer(run, library(run)).texts(["好"])
     with pytest.raises(ValueError, match=r"'ViT-X' is none of ViT-B-16"):
-        evaluation_run.clip_scorer(clip_run(tmp_path, monkeypatch, clip, clip_model="ViT-X"), {}).texts(
-            ["好"]
-        )
+        stage.clip_scorer(clip_run(tmp_path, monkeypatch, clip, clip_model="ViT-X"), {}).texts(["好"])

@@ -22,9 +22,10 @@ from template_world import CAPS, HELD_OUT, MEMES
 from tiny_server import TinyServer
 from whole_pipeline import KEY_VARIABLE, PROFILE, command
 
-from memecmd_utils import paths, release_check
-from memecmd_utils.retrieval_items import KINDS
-from memecmd_utils.text_metrics import NOT_COMPUTED, WIRING
+from memecmd_utils.cm50.metrics import NOT_COMPUTED, WIRING
+from memecmd_utils.core import paths
+from memecmd_utils.mtrclip.recall import KINDS
+from memecmd_utils.release import manifest
 
 TESTS = Path(__file__).parent
 STAGES = ("07_template_memes", "08_meme_text_retrieval")
@@ -125,7 +126,7 @@ def test_data_sets_are_read_filtered_and_passed_on(computed: Outcome) -> None:
     steps = computed.table("template_filter")
     assert str(N) in set(steps.iloc[-1]) | set(steps.iloc[-2]), steps
     assert len(computed.table("cm50_lengths")) and len(computed.table("embedded_text"))
-    released = release_check.check_release(computed.folder / "release_templates")
+    released = manifest.check_release(computed.folder / "release_templates")
     assert (released["templates"], released["template_memes"], released["readings"]) == (6, N, N)
     for name in ("cm50_sizes", "cm50_statistics"):
         assert (computed.report / "figures" / f"{name}.png").stat().st_size > 2000, name

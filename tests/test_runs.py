@@ -5,12 +5,17 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import llm, paths, profiles, readiness, recordings, runs
-from memecmd_utils.budget import TOKENS_OUT
-from memecmd_utils.llm import BudgetReached, EndpointError, Message, Reply, Request, Sampling
-from memecmd_utils.profiles import ProfileError
-from memecmd_utils.readiness import NotReady
+from memecmd_utils import runs
+from memecmd_utils import settings as settings_
+from memecmd_utils.core import paths
+from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils.core.llm.budget import TOKENS_OUT
+from memecmd_utils.core.llm.messages import BudgetReached, EndpointError, Message, Reply, Request, Sampling
+from memecmd_utils.core.recordings import store as recordings_store
+from memecmd_utils.ops import doctor
+from memecmd_utils.ops.doctor import NotReady
 from memecmd_utils.runs import ALL_AT_ONCE, Run, StageMissing, open_run, prices
+from memecmd_utils.settings import ProfileError
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +32,7 @@ def request(text: str) -> Request:
 
 def ask(run: Run, role: str, text: str, number: int = 0) -> str:
     with run.chat(role, "made-up", number) as chat:
-        return llm.run(chat.ask(request(text), lambda reply: reply.text)).value
+        return llm_chat.run(chat.ask(request(text), lambda reply: reply.text)).value
 
 
 OPENAI = "endpoints='{generator: {model: g}, annotator: {model: a}, judges: [{model: j}]}'"
@@ -64,19 +69,19 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_all_stages_of_a_run_go_by_the_settings_it_was_settled_with(mine: Path) -> None:
-    name, _ = profiles.resolve("mine", "seed=3")
+    name, _ = settings_.resolve("mine", "seed=3")
     for edited in ("n_turns: 8\n", "n_turns: [", "unknown: 1\n", None):
         mine.write_text(edited, encoding="utf-8") if edited else mine.unlink()
         profile = open_run("mine", "seed=3", name).profile
         assert (profile.name, profile.n_turns, profile.seed, profile.max_usd) == ("mine", 4, 3, 5)
     mine.write_text("n_turns: 8\n", encoding="utf-8")
-    assert profiles.resolve("mine", "seed=3")[0] == name
+    assert settings_.resolve("mine", "seed=3")[0] == name
     assert open_run("mine", "seed=3", name).profile.n_turns == 8, "settled anew"
     assert open_run("mine", "seed=3").profile.n_turns == 8, "by hand the file counts"
 
 
 def test_a_settled_run_takes_other_caps_and_no_other_settings(mine: Path) -> None:
-    name, _ = profiles.resolve("mine")
+    name, _ = settings_.resolve("mine")
     assert open_run("mine", "max_usd=9 concurrency=2 n_turns=4", name).profile.max_usd == 5
     with pytest.raises(ProfileError, match=r"run 'mine' was made with other settings than these \(n_turns\)"):
         open_run("mine", "n_turns=6", name)
@@ -86,7 +91,7 @@ def test_a_settled_run_takes_other_caps_and_no_other_settings(mine: Path) -> Non
 
 
 def test_recorded_runs_write_no_recordings_and_auto_runs_share_the_profiles_folder(tmp_path: Path) -> None:
-    with pytest.raises(recordings.RecordingError, match="reading only"):
+    with pytest.raises(recordings_store.RecordingError, match="reading only"):
         open_run("example").recordings("s").put({}, {})
     auto = open_run("example", "mode=auto seed=5", "example-12345678")
     assert auto.write_dir == tmp_path / "raw" / "recordings" / "example"
@@ -97,13 +102,13 @@ def test_recorded_runs_write_no_recordings_and_auto_runs_share_the_profiles_fold
 
 def test_a_replay_reads_its_recordings_once_and_again_when_they_change() -> None:
     run, writer = open_run("example"), open_run("example", "mode=auto")
-    form = {"key_version": recordings.KEY_VERSION, "task": "t", "subject": "x"}
+    form = {"key_version": recordings_store.KEY_VERSION, "task": "t", "subject": "x"}
     first = run.recordings("s")
     assert run.recordings("s") is first and run.recordings("other") is not first
     with contextlib.closing(writer.recordings("s")) as store:
         store.put(form, {"text": "later"})
     again = run.recordings("s")
-    assert again is not first and again.get(recordings.key_of(form)) == {"text": "later"}
+    assert again is not first and again.get(recordings_store.key_of(form)) == {"text": "later"}
     assert run.recordings("s") is again
     assert writer.recordings("s") is not writer.recordings("s"), "a writer holds a file and is opened anew"
 
@@ -199,7 +204,7 @@ def test_the_counts_of_a_chat_that_a_cap_or_a_fault_ended_are_written_too(
     run = open_run("openai", f"{PRICED} max_calls=1", "openai-x")
     with pytest.raises(BudgetReached), run.chat("generator", "s") as chat:
         for text in "一二":
-            llm.run(chat.ask(request(text), lambda reply: reply.text))
+            llm_chat.run(chat.ask(request(text), lambda reply: reply.text))
     counts = json.loads((run.folder / "usage" / "s.json").read_text())
     assert counts["calls"] == 1 and counts["usd"] == pytest.approx(2.0)
     assert not (run.folder / "usage" / "s.keys.json").exists(), "keys are noted of whole stages only"
@@ -221,11 +226,11 @@ def test_an_endpoint_that_drops_the_limit_of_tokens_is_reckoned_with_long_replie
     run = open_run("openai", priced, "openai-x")
     budget = run.budget("s", run.endpoint("generator"), batch=False)
     short = Request(task="rating", subject="x", messages=[], sampling=Sampling(max_tokens=10))
-    assert llm.run(budget.reserve(short)).usd == pytest.approx(reckoned * 2e-6)
+    assert llm_chat.run(budget.reserve(short)).usd == pytest.approx(reckoned * 2e-6)
     renamed = PRICED.replace("dead_after_s: 7", "parameters: {max_tokens: max_completion_tokens}")
     run = open_run("openai", renamed, "openai-y")
     budget = run.budget("s", run.endpoint("generator"), batch=False)
-    assert llm.run(budget.reserve(short)).usd == pytest.approx(10 * 2e-6)
+    assert llm_chat.run(budget.reserve(short)).usd == pytest.approx(10 * 2e-6)
 
 
 def test_a_batch_costs_half_and_takes_everything_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +261,7 @@ def test_a_cap_in_dollars_needs_the_price(endpoint: str, monkeypatch: pytest.Mon
     with pytest.raises(EndpointError, match=said):
         prices(run.profile.endpoints.generator, run.profile)
     with pytest.raises(NotReady, match=said):
-        readiness.check(run.profile)
+        doctor.check(run.profile)
     with pytest.raises(EndpointError, match="price of 'g'"), run.chat("generator", "s"):
         pass
 
@@ -274,7 +279,7 @@ def test_where_no_price_is_needed(settings: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     run = open_run("openai", settings, "openai-x")
     assert prices(run.profile.endpoints.generator, run.profile) in ((0.0, 0.0), (1.0, 2.0))
-    readiness.check(run.profile)
+    doctor.check(run.profile)
 
 
 EMBEDS = "embedder=endpoint endpoints='{generator: {model: g}, embedder: {model: e, base_url: \"%s\"%s}}'"
@@ -291,8 +296,8 @@ def test_vectors_of_an_endpoint_are_held_against_the_caps_at_its_price_for_readi
     unpriced = open_run("openai", f"{EMBEDS % (OUTSIDE, '')} max_usd=5", "openai-x")
     with pytest.raises(EndpointError, match=r"price of 'e' is not known: give usd_per_million_in of its"):
         unpriced.embedder()
-    with pytest.raises(readiness.NotReady, match="price of 'e'"):
-        readiness.check(unpriced.profile)
+    with pytest.raises(doctor.NotReady, match="price of 'e'"):
+        doctor.check(unpriced.profile)
     for settings in ("max_usd=null", "max_usd=5 mode=recorded", f"{EMBEDS % ('http://127.0.0.1:9/v1', '')}"):
         open_run("openai", f"{EMBEDS % (OUTSIDE, '')} {settings}", "openai-x").embedder()
 
@@ -321,10 +326,10 @@ def test_a_run_that_a_user_changed_counts_what_is_not_on_record_and_one_as_shipp
         with run.chat("judge", "made-up") as chat:
             asked = chat.ask(request("一"), lambda reply: reply.text)
             if run.strict:
-                with pytest.raises(recordings.RecordingMiss, match="no recorded reply"):
-                    llm.run(asked)
+                with pytest.raises(recordings_store.RecordingMiss, match="no recorded reply"):
+                    llm_chat.run(asked)
                 continue
-            answer = llm.run(asked)
+            answer = llm_chat.run(asked)
         assert (answer.value, answer.outcome, answer.reason) == (None, "unrecorded", "no recorded answer")
         assert json.loads((run.folder / "usage" / "made-up.json").read_text())["outcomes"] == {
             "unrecorded": 1
@@ -335,8 +340,8 @@ def test_a_run_that_a_user_changed_counts_what_is_not_on_record_and_one_as_shipp
 
 
 def test_the_example_is_as_shipped_until_its_file_is_changed(tmp_path, monkeypatch) -> None:
-    shipped = profiles.load_profile("example")
-    assert profiles.settings_digest(shipped) == profiles.SHIPPED, "who changes the example changes it there"
+    shipped = settings_.load_profile("example")
+    assert settings_.settings_digest(shipped) == settings_.SHIPPED, "who changes the example changes it there"
     assert open_run("example", "max_calls=3 concurrency=2", "example").strict
     text = (paths.profiles / "example.yaml").read_text(encoding="utf-8")
     for name in ("example", "mine"):

@@ -18,12 +18,15 @@ from tiny_server import Answer, TinyServer, chat_reply, error
 from whole_pipeline import KEY, KEY_VARIABLE, command, forms_of_key, shows_key
 
 from memecmd_utils import __main__ as commands
-from memecmd_utils import delivery, embedding, llm, paths, profiles
-from memecmd_utils.budget import Budget
-from memecmd_utils.ledger import Ledger
-from memecmd_utils.openai_backend import OpenAIBackend
-from memecmd_utils.profiles import Endpoint
-from memecmd_utils.recordings import Recordings
+from memecmd_utils import settings
+from memecmd_utils.core import paths
+from memecmd_utils.core.encoders import text as encoders_text
+from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils.core.llm import delivery, messages
+from memecmd_utils.core.llm.budget import Budget, Ledger
+from memecmd_utils.core.llm.endpoint import OpenAIBackend
+from memecmd_utils.core.recordings.store import Recordings
+from memecmd_utils.settings import Endpoint
 
 ECHO = f"headers: {{'authorization': 'Bearer {KEY}', 'x-key': '{KEY}'}}"
 OTHER_FORMS = ", ".join(form for name, form in forms_of_key().items() if name != "plain")
@@ -163,9 +166,9 @@ async def at_once(_: float) -> None:
     """Wait for nothing."""
 
 
-def parse_text(reply: llm.Reply) -> str:
+def parse_text(reply: messages.Reply) -> str:
     if not reply.text:
-        raise llm.UnusableReply("空的回复")
+        raise messages.UnusableReply("空的回复")
     return reply.text
 
 
@@ -181,14 +184,14 @@ def ask(server: TinyServer | str, folder: Path, times: int = 1) -> tuple[list[An
     answers: list[Any] = []
 
     async def work() -> None:
-        chat = llm.Chat(OpenAIBackend(endpoint(server)), store, budget=budget, sleep=at_once)
+        chat = llm_chat.Chat(OpenAIBackend(endpoint(server)), store, budget=budget, sleep=at_once)
         for number in range(times):
-            message = llm.Message(role="user", text=f"说 {number}")
-            request = llm.Request(task="utterance", subject=f"d/{number}", messages=[message])
+            message = messages.Message(role="user", text=f"说 {number}")
+            request = messages.Request(task="utterance", subject=f"d/{number}", messages=[message])
             answers.extend(await chat.side_by_side([chat.ask(request, parse_text)]))
 
     try:
-        llm.run(work())
+        llm_chat.run(work())
     except Exception as fault:
         return answers, fault
     finally:
@@ -241,7 +244,7 @@ FAULTS: dict[str, Answer] = {
 def test_no_fault_of_the_endpoint_shows_the_key(name, tmp_path, all_logs) -> None:
     with TinyServer(lambda _: FAULTS[name]).running() as server:
         answers, fault = ask(server, tmp_path)
-    assert isinstance(fault, llm.EndpointError) and server.headers[0]["authorization"] == f"Bearer {KEY}"
+    assert isinstance(fault, messages.EndpointError) and server.headers[0]["authorization"] == f"Bearer {KEY}"
     nothing_shown(answers, fault, tmp_path, all_logs)
 
 
@@ -305,7 +308,7 @@ def test_a_key_with_an_odd_sign_is_refused_without_showing_it(sign, tmp_path, mo
     monkeypatch.setenv(KEY_VARIABLE, KEY[:22] + sign + KEY[22:])
     with TinyServer(lambda _: Answer(chat_reply("好"))).running() as server:
         answers, fault = ask(server, tmp_path)
-    assert isinstance(fault, llm.EndpointError) and KEY_VARIABLE in str(fault)
+    assert isinstance(fault, messages.EndpointError) and KEY_VARIABLE in str(fault)
     nothing_shown(answers, fault, tmp_path, all_logs)
 
 
@@ -338,8 +341,8 @@ def test_an_address_with_a_key_in_it_is_refused_without_showing_it(url, role, ca
 def test_a_key_in_a_profile_is_refused_without_showing_it(name, tmp_path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"llm: openai\nendpoints: {{generator: {{{name}: '{KEY}'}}}}\n", encoding="utf-8")
-    with pytest.raises(profiles.ProfileError, match=name) as caught:
-        profiles.load_profile(str(path))
+    with pytest.raises(settings.ProfileError, match=name) as caught:
+        settings.load_profile(str(path))
     assert shown_by(caught.value) == []
 
 
@@ -347,8 +350,8 @@ def test_a_key_in_a_profile_is_refused_without_showing_it(name, tmp_path) -> Non
 def test_an_endpoint_that_is_no_mapping_is_refused_without_showing_it(value, tmp_path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"llm: openai\nendpoints: {{generator: '{value}'}}\n", encoding="utf-8")
-    with pytest.raises(profiles.ProfileError, match="generator") as caught:
-        profiles.load_profile(str(path))
+    with pytest.raises(settings.ProfileError, match="generator") as caught:
+        settings.load_profile(str(path))
     assert shown_by(caught.value) == []
 
 
@@ -378,7 +381,7 @@ def test_a_missing_key_names_the_variable(monkeypatch, capsys) -> None:
 
 def embed(url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, BaseException | None]:
     monkeypatch.setattr(delivery, "MAX_TRIES", 1)
-    embedder = embedding.EndpointEmbedder(endpoint(url))
+    embedder = encoders_text.EndpointEmbedder(endpoint(url))
     try:
         return embedder.encode(["一句话"], "query"), None
     except Exception as fault:
@@ -393,7 +396,7 @@ def test_no_fault_of_the_embedder_shows_the_key(name, monkeypatch, tmp_path, all
     with TinyServer(lambda _: FAULTS[name]).running() as server:
         _, fault = embed(server.url, monkeypatch)
     assert server.headers[0]["authorization"] == f"Bearer {KEY}"
-    assert isinstance(fault, llm.EndpointError)
+    assert isinstance(fault, messages.EndpointError)
     nothing_shown([], fault, tmp_path, all_logs)
     if name.startswith(("401", "403")):
         assert KEY_VARIABLE in str(fault)
@@ -413,7 +416,7 @@ def test_an_odd_key_of_the_embedder_is_refused_without_showing_it(
     monkeypatch.setenv(KEY_VARIABLE, KEY[:22] + sign + KEY[22:])
     with TinyServer(lambda _: Answer(error("no"), 400)).running() as server:
         _, fault = embed(server.url, monkeypatch)
-    assert isinstance(fault, llm.EndpointError) and KEY_VARIABLE in str(fault)
+    assert isinstance(fault, messages.EndpointError) and KEY_VARIABLE in str(fault)
     nothing_shown([], fault, tmp_path, all_logs)
 
 

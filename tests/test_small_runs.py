@@ -14,7 +14,11 @@ import nbformat
 import pytest
 from stage_run import link_project, simulated
 
-from memecmd_utils import cold_start, dialogue_generation, paths, profiles, release_check, runs
+from memecmd_utils import runs
+from memecmd_utils import settings as settings_
+from memecmd_utils.core import paths
+from memecmd_utils.dialogue import cold_start, generation
+from memecmd_utils.release import manifest
 
 BEFORE = ("01_library_build", "02_annotation")
 AFTER = ("03_dialogue_generation", "04_retrieval", "05_evaluation", "05b_studies", "06_figures")
@@ -108,13 +112,13 @@ def started(tmp_path_factory: pytest.TempPathFactory):
 def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> None:
     profile, settings = started[row.backend]
     settings = f"{settings} {row.settings}"
-    name = profiles.resolve(profile, settings)[0]
+    name = settings_.resolve(profile, settings)[0]
     shutil.copytree(paths.processed / f"{profile}-base", paths.processed / name, dirs_exist_ok=True)
     for stage in AFTER:
         run_stage(stage, profile=profile, settings=settings, run_name=name)
     run = runs.open_run(profile, settings, name)
     numbers = json.loads((run.report / "numbers.json").read_text(encoding="utf-8"))
-    counts = release_check.check_release(run.folder / "release")
+    counts = manifest.check_release(run.folder / "release")
     assert numbers["memes"] == counts["memes"] == 10 and numbers["dialogues"]["total"] == counts["dialogues"]
     page = (run.report / "index.html").read_text(encoding="utf-8")
     unscored = numbers["ratings"]["unscored"]
@@ -134,7 +138,7 @@ def test_without_any_scenario_stage_03_ends_with_the_reason(started, monkeypatch
     monkeypatch.setattr(cold_start, "role_cold_starts", nothing)
     profile, settings = started["simulated"]
     settings = f"{settings} n_news=0 n_role_pairs=1 n_turns=4 judges='[]'"
-    with pytest.raises(dialogue_generation.NoUtterance, match="turn 1: no new scenario"):
+    with pytest.raises(generation.NoUtterance, match="turn 1: no new scenario"):
         run_stage("03_dialogue_generation", profile=profile, settings=settings, run_name="openai-nothing")
 
 

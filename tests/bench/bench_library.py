@@ -26,11 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from figures_to_reach import exponent, told
 
-from memecmd_utils import images, library_build, paths
-from memecmd_utils.fonts import pil_font
-from memecmd_utils.machine import cores
-from memecmd_utils.ocr import MAX_SIDE, MemoryCache, RapidOcr, cache_key
-from memecmd_utils.profiles import Profile
+from memecmd_utils.core import images, paths
+from memecmd_utils.core.drawing.fonts import pil_font
+from memecmd_utils.core.machine import cores
+from memecmd_utils.library import build as library_build
+from memecmd_utils.library.ocr import MAX_SIDE, MemoryCache, RapidOcr, cache_key
+from memecmd_utils.settings import Profile
 
 CORPUS = paths.root.parent / "shared" / "corpora" / "emojipackage"
 SIZES = (1_000, 10_000)

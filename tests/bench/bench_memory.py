@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from figures_to_reach import exponent, told
 
+from memecmd_utils.core.llm import messages as llm_messages
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 TURNS_EACH = 18
@@ -43,17 +45,19 @@ def work(turns: int) -> dict[str, float]:
     from scripted import ScriptedBackend
     from stage_run import USD_IN, USD_OUT, starts
 
-    from memecmd_utils import dialogue_generation, llm, schemas
-    from memecmd_utils.budget import Budget, Ledger
-    from memecmd_utils.profiles import Profile
-    from memecmd_utils.recordings import Recordings
+    from memecmd_utils import schemas
+    from memecmd_utils.core.llm import chat as llm_chat
+    from memecmd_utils.core.llm.budget import Budget, Ledger
+    from memecmd_utils.core.recordings.store import Recordings
+    from memecmd_utils.dialogue import generation
+    from memecmd_utils.settings import Profile
 
     schema = schemas.SummaryReply.model_json_schema()
 
     class Simulated(ScriptedBackend):
         """Recordable replies made from the request; keeps nothing."""
 
-        async def complete(self, request: llm.Request) -> llm.Reply:
+        async def complete(self, request: llm_messages.Request) -> llm_messages.Reply:
             await asyncio.sleep(0)
             messages = [(m.role, m.text) for m in request.messages]
             numbers = drawn(messages, request.task)
@@ -61,18 +65,18 @@ def work(turns: int) -> dict[str, float]:
                 text = utterance(messages, numbers)
             else:
                 text = json.dumps(value_of(schema, schema, "", numbers), ensure_ascii=False)
-            return llm.Reply(text=text, tokens_in=1000, tokens_out=len(text))
+            return llm_messages.Reply(text=text, tokens_in=1000, tokens_out=len(text))
 
     profile = Profile(name="made", llm="openai", mode="auto", n_turns=TURNS_EACH)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         budget = Budget(Ledger(folder / "ledger.sqlite"), "made", 10**9, 1e9, USD_IN, USD_OUT)
         store = Recordings("made", [folder], folder)
-        chat = llm.Chat(Simulated(lambda request: ""), store, "auto", AT_ONCE, budget)
+        chat = llm_chat.Chat(Simulated(lambda request: ""), store, "auto", AT_ONCE, budget)
         before = peak_mb()
         begun = starts(round(turns / TURNS_EACH))
         clock = time.process_time()
-        made = llm.run(dialogue_generation.generate(begun, chat, profile, folder))
+        made = llm_chat.run(generation.generate(begun, chat, profile, folder))
         seconds = time.process_time() - clock
         store.close()
         files = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

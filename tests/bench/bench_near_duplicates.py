@@ -16,8 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from figures_to_reach import told
 
-from memecmd_utils import images, near_duplicates, paths
-from memecmd_utils.near_duplicates import close_pairs
+from memecmd_utils.core import images, paths
+from memecmd_utils.library import duplicates
+from memecmd_utils.library.duplicates import close_pairs
 
 DISTANCE = 6
 SIZES = (10_000, 100_000)
@@ -68,7 +69,7 @@ def test_hashes_as_uneven_as_real_ones(benchmark) -> None:
     real = []
     for path in images.find_images(CORPUS):
         try:
-            real.append(near_duplicates.phash(images.decode(path)))
+            real.append(duplicates.phash(images.decode(path)))
         except images.ImageRejected:
             continue
     hashes = np.array(real, dtype=np.uint64)

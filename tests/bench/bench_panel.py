@@ -15,8 +15,9 @@ import pytest
 from figures_to_reach import told
 from PIL import Image
 
-from memecmd_utils import panels, retrieval, selection
-from memecmd_utils.explorer import Explorer
+from memecmd_utils.panel import widgets
+from memecmd_utils.panel.explorer import Explorer
+from memecmd_utils.retrieval import placement, scoring
 
 LIMIT_S = 0.050
 SIZES = {"paper": (6023, 2304, 8), "example": (200, 384, 47)}
@@ -24,7 +25,7 @@ SIZES = {"paper": (6023, 2304, 8), "example": (200, 384, 47)}
 MOVES = 10
 
 
-def panel(folder: Path, memes: int, dim: int, dialogues: int) -> panels.DialogueTab:
+def panel(folder: Path, memes: int, dim: int, dialogues: int) -> widgets.DialogueTab:
     rng = np.random.default_rng(13)
 
     def unit(rows: int) -> np.ndarray:
@@ -32,15 +33,15 @@ def panel(folder: Path, memes: int, dim: int, dialogues: int) -> panels.Dialogue
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     ids = [f"m{number:04d}" for number in range(memes)]
-    index = retrieval.build_index(ids, [unit(memes) for _ in range(4)])
+    index = scoring.build_index(ids, [unit(memes) for _ in range(4)])
     profile = made_up.profile(n_turns=18)
     scored = []
     for number in range(dialogues):
         texts = tuple(f"第{number}段对话的第{turn}句，说得不长也不短" for turn in range(1, 19))
-        queries = retrieval.build_queries(*(unit(17) for _ in range(3)))
-        ranking = retrieval.top_k(index, queries, profile.weights, profile.top_k)
+        queries = scoring.build_queries(*(unit(17) for _ in range(3)))
+        ranking = scoring.top_k(index, queries, profile.weights, profile.top_k)
         dialogue = made_up.dialogue(f"news-{number}", texts)
-        scored.append(selection.ScoredDialogue(dialogue, tuple(range(2, 19)), queries, ranking))
+        scored.append(placement.ScoredDialogue(dialogue, tuple(range(2, 19)), queries, ranking))
     folder.mkdir()
     noise = Image.fromarray(rng.integers(0, 255, (90, 90, 3), dtype=np.uint8)).resize((360, 360))
     files = {}
@@ -49,10 +50,10 @@ def panel(folder: Path, memes: int, dim: int, dialogues: int) -> panels.Dialogue
         noise.rotate(9 * number).save(files[number])
     found = {name: made_up.meme(name) for name in ids}
     shown = {name: files[place % 40] for place, name in enumerate(ids)}
-    return panels.DialogueTab(Explorer(scored, index, profile), found, shown)
+    return widgets.DialogueTab(Explorer(scored, index, profile), found, shown)
 
 
-def moves(tab: panels.DialogueTab) -> dict[str, list[float]]:
+def moves(tab: widgets.DialogueTab) -> dict[str, list[float]]:
     """Seconds of every move, by slider; positions are new ones each time."""
     knobs = (*tab.weights, tab.theta0, tab.penalty, tab.decay)
     sliders = {knob.slider.description: knob.slider for knob in knobs}

@@ -14,7 +14,7 @@ import numpy as np
 from figures_to_reach import REST, not_measured, told
 from sklearn.metrics.pairwise import cosine_similarity
 
-from memecmd_utils import retrieval
+from memecmd_utils.retrieval import scoring
 
 WEIGHTS = (1 / 3, 1 / 3, 1 / 3, 1 / 3)
 PAPER = (6023, 2304, 64)
@@ -23,15 +23,15 @@ EXAMPLE_RUN = (60, 384, 204)
 ROUNDS = 15
 
 
-def library(memes: int, dim: int, turns: int) -> tuple[retrieval.MemeIndex, np.ndarray]:
+def library(memes: int, dim: int, turns: int) -> tuple[scoring.MemeIndex, np.ndarray]:
     rng = np.random.default_rng(13)
 
     def unit(rows: int) -> np.ndarray:
         vectors = rng.standard_normal((rows, dim), dtype=np.float32)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
-    index = retrieval.build_index([f"m{i:05d}" for i in range(memes)], [unit(memes) for _ in range(4)])
-    return index, retrieval.build_queries(*(unit(turns) for _ in range(3)))
+    index = scoring.build_index([f"m{i:05d}" for i in range(memes)], [unit(memes) for _ in range(4)])
+    return index, scoring.build_queries(*(unit(turns) for _ in range(3)))
 
 
 def rounds(*work: Callable[[], object]) -> np.ndarray:
@@ -46,10 +46,10 @@ def rounds(*work: Callable[[], object]) -> np.ndarray:
     return times
 
 
-def competitors(index: retrieval.MemeIndex, queries: np.ndarray) -> dict[str, Callable[[], object]]:
+def competitors(index: scoring.MemeIndex, queries: np.ndarray) -> dict[str, Callable[[], object]]:
     """What a user would otherwise take, by name; all but `product` find the top 3."""
     dim = index.dim
-    weighted = retrieval.weigh(queries, WEIGHTS)
+    weighted = scoring.weigh(queries, WEIGHTS)
     blocks = [np.ascontiguousarray(index.rows[:, p * dim : (p + 1) * dim]) for p in range(4)]
     asked = [np.ascontiguousarray(queries[:, p]) for p in range(4)]
 
@@ -59,7 +59,7 @@ def competitors(index: retrieval.MemeIndex, queries: np.ndarray) -> dict[str, Ca
         return np.argsort(-scores, axis=1)[:, :3]
 
     found: dict[str, Callable[[], object]] = {
-        "ours": lambda: retrieval.top_k(index, queries, WEIGHTS, 3),
+        "ours": lambda: scoring.top_k(index, queries, WEIGHTS, 3),
         "product": lambda: weighted @ index.rows.T,
         "cosines": four_cosines,
     }
@@ -94,7 +94,7 @@ def compare(capsys, memes: int, dim: int, turns: int) -> tuple[dict[str, np.ndar
 
 def test_paper_size(benchmark, capsys) -> None:
     index, queries = library(*PAPER)
-    benchmark(retrieval.top_k, index, queries, WEIGHTS, 3)
+    benchmark(scoring.top_k, index, queries, WEIGHTS, 3)
     times, note = compare(capsys, *PAPER)
     ours = times["ours"]
     limit = {name: np.median(one / times["product"]) for name, one in times.items()}
@@ -131,7 +131,7 @@ def test_paper_size(benchmark, capsys) -> None:
 
 def test_one_turn_at_paper_size(benchmark, capsys) -> None:
     index, queries = library(*ONE_TURN)
-    benchmark(retrieval.top_k, index, queries, WEIGHTS, 3)
+    benchmark(scoring.top_k, index, queries, WEIGHTS, 3)
     times, note = compare(capsys, *ONE_TURN)
     told(
         benchmark,
@@ -146,6 +146,6 @@ def test_one_turn_at_paper_size(benchmark, capsys) -> None:
 
 def test_whole_example_run(benchmark, capsys) -> None:
     index, queries = library(*EXAMPLE_RUN)
-    benchmark(retrieval.top_k, index, queries, WEIGHTS, 3)
+    benchmark(scoring.top_k, index, queries, WEIGHTS, 3)
     times, _ = compare(capsys, *EXAMPLE_RUN)
     assert np.median(times["ours"]) < 0.05

@@ -21,7 +21,7 @@ import pytest
 from figures_to_reach import told
 from PIL import Image
 
-from memecmd_utils import screenshots
+from memecmd_utils.core.drawing import screenshots
 
 TARGET = 40
 WARM, ROUNDS = 40, 60

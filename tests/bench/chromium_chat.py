@@ -10,8 +10,8 @@ import html
 from collections.abc import Mapping
 from pathlib import Path
 
-from memecmd_utils import fonts, screenshots
-from memecmd_utils.screenshots import AVATAR_COLOURS, BUBBLES, ChatSpec
+from memecmd_utils.core.drawing import fonts, screenshots
+from memecmd_utils.core.drawing.screenshots import AVATAR_COLOURS, BUBBLES, ChatSpec
 
 PAGE = """<!doctype html><html lang="zh-CN"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width"><style>

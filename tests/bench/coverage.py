@@ -2,7 +2,7 @@
 
     python tests/bench/coverage.py reports/coverage.md
 
-A few minutes. `tests/test_statistics.py` asks a few of these worlds, with fewer replications.
+A few minutes. `tests/core/test_statistics.py` asks a few of these worlds, with fewer replications.
 """
 
 import sys
@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulated import Dialogues, World, worlds
 
-from memecmd_utils import statistics
+from memecmd_utils.core import statistics
 
 SIZES = (5, 6, 8, 10, 20, 47)
 REPLICATIONS = 4_000

@@ -30,8 +30,9 @@ import stage_run
 import whole_pipeline
 from whole_pipeline import STAGES, copy_project
 
-from memecmd_utils import ocr, paths
-from memecmd_utils.recordings import Recordings, TextCache
+from memecmd_utils.core import paths
+from memecmd_utils.core.recordings.store import Recordings, TextCache
+from memecmd_utils.library import ocr
 from memecmd_utils.schemas import TOPICS
 
 HERE = Path(__file__).resolve().parent

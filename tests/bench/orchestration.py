@@ -13,12 +13,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import stage_run
 
-from memecmd_utils import dialogue_generation, llm
-from memecmd_utils.budget import Budget
-from memecmd_utils.ledger import Ledger
-from memecmd_utils.openai_backend import OpenAIBackend
-from memecmd_utils.profiles import Endpoint, Profile
-from memecmd_utils.recordings import Recordings
+from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils.core.llm import messages as llm_messages
+from memecmd_utils.core.llm.budget import Budget, Ledger
+from memecmd_utils.core.llm.endpoint import OpenAIBackend
+from memecmd_utils.core.recordings.store import Recordings
+from memecmd_utils.dialogue import generation
+from memecmd_utils.settings import Endpoint, Profile
 
 Bodies = dict[tuple[str, str], dict[str, Any]]
 PROFILE = Profile(name="made", llm="openai", mode="auto", n_turns=18)
@@ -51,17 +52,17 @@ class Noting(OpenAIBackend):
         super().__init__(endpoint, key=stage_run.KEY)
         self.bodies: Bodies = {}
 
-    def body(self, request: llm.Request) -> dict[str, Any]:
+    def body(self, request: llm_messages.Request) -> dict[str, Any]:
         made = self.bodies[request.task, request.subject] = super().body(request)
         return made
 
 
-def chat(backend: OpenAIBackend, folder: Path, cap: int) -> llm.Chat:
+def chat(backend: OpenAIBackend, folder: Path, cap: int) -> llm_chat.Chat:
     """A chat as `runs` opens it: recordings and ledger on disk, prices and a cap that is not reached."""
     ledger = Ledger(folder / "ledger.sqlite")
     prices = {"usd_in": stage_run.USD_IN, "usd_out": stage_run.USD_OUT}
     budget = Budget(ledger, "dialogue_generation", 10**9, 1e9, **prices)
-    return llm.Chat(backend, Recordings("made", [folder], folder), "auto", cap, budget)
+    return llm_chat.Chat(backend, Recordings("made", [folder], folder), "auto", cap, budget)
 
 
 def endpoint(url: str) -> Endpoint:
@@ -77,7 +78,7 @@ def ours(url: str, dialogues: int, cap: int, note: bool = False) -> tuple[Timing
 
         def work() -> int:
             starts = stage_run.starts(dialogues)
-            made = llm.run(dialogue_generation.generate(starts, asking, PROFILE, folder))
+            made = llm_chat.run(generation.generate(starts, asking, PROFILE, folder))
             asking.recordings.close()
             assert made.dialogues == dialogues and not made.broken_turns
             return asking.usage.calls
@@ -95,13 +96,13 @@ def ours_single(url: str, bodies: Bodies, cap: int) -> Timing:
             texts = await asking.side_by_side(asking.ask(r, lambda reply: reply.text) for r in requests)
             return len(texts)
 
-        return timed(lambda: llm.run(work()))
+        return timed(lambda: llm_chat.run(work()))
 
 
-def single(subject: str, body: dict[str, Any]) -> llm.Request:
-    messages = [llm.Message(role=m["role"], text=m["content"]) for m in body["messages"]]
-    sampling = llm.Sampling(temperature=body["temperature"], max_tokens=body["max_tokens"])
-    return llm.Request(
+def single(subject: str, body: dict[str, Any]) -> llm_messages.Request:
+    messages = [llm_messages.Message(role=m["role"], text=m["content"]) for m in body["messages"]]
+    sampling = llm_messages.Sampling(temperature=body["temperature"], max_tokens=body["max_tokens"])
+    return llm_messages.Request(
         task="utterance", subject=subject, messages=messages, sampling=sampling, seed=body["seed"]
     )
 

@@ -1,0 +1,177 @@
+"""Stage 02: an annotator says of every meme where it fits, where not, what it means and why one sends it."""
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Literal, TypeVar
+
+from memecmd_utils.core import seeds, text_similarity
+from memecmd_utils.core.llm import budget, prompts, replies
+from memecmd_utils.core.llm.chat import Chat
+from memecmd_utils.core.llm.messages import BrokenRules, Image, Message, Reply, Request, Sampling
+from memecmd_utils.core.llm.progress import Progress
+from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
+from memecmd_utils.settings import Profile
+
+# --- Memes that are abusive or not safe for work: what the annotator is asked, and what follows from the answer
+# A flagged meme stays in the run's tables, so that counts add up and a person can look; it is never a candidate
+# of retrieval, and a release names its id and the category of the reason and nothing else of it.
+
+
+SAFE = "none"
+"""The annotator's answer for a meme that nothing is wrong with; `Annotation.unsafe` is then empty."""
+UNCHECKED = "unchecked"
+"""Flag of a meme for which no usable answer came: what nobody checked is not passed on either."""
+CATEGORIES = ("abuse", "hate", "sexual", "violence", "self_harm", "illegal", "other")
+"""What `Annotation.unsafe` can say, besides being empty and `UNCHECKED`."""
+
+
+class CheckedAnnotationReply(AnnotationReply):
+    """The four dimensions and the safety flag, as asked of the annotator with `flag_unsafe`."""
+
+    # A closed list, and no free text: a reason in words could repeat what should not be passed on.
+    unsafe: Literal["none", "abuse", "hate", "sexual", "violence", "self_harm", "illegal", "other"]
+
+
+def flag(answer: CheckedAnnotationReply | None) -> str:
+    """`Annotation.unsafe` for an answer: empty, a category, or `UNCHECKED` where there is no answer."""
+    if answer is None:
+        return UNCHECKED
+    return "" if answer.unsafe == SAFE else answer.unsafe
+
+
+def releasable(
+    memes: Sequence[Meme], annotations: Sequence[Annotation]
+) -> tuple[list[Meme], list[Annotation]]:
+    """Memes and annotations as a release may hold them.
+
+    A flagged meme has no row among the memes; its annotation keeps id and category, its four texts are empty.
+    """
+    flagged = {annotation.meme_id for annotation in annotations if annotation.unsafe}
+    empty = dict.fromkeys((*AnnotationReply.model_fields, "unscored"), "")
+    return (
+        [meme for meme in memes if meme.meme_id not in flagged],
+        [a.model_copy(update=empty) if a.unsafe else a for a in annotations],
+    )
+
+
+T = TypeVar("T", bound=AnnotationReply)
+LIKENESS = 0.8
+"""Share of common text (`text_similarity.similarity`) from which on S- says what S+ says."""
+COMPARED = 300
+"""Characters that are compared; sixty are asked for, and a model may write thousands."""
+
+
+def prompt_files(flag_unsafe: bool) -> tuple[str, ...]:
+    """Names of the prompt files behind an annotation."""
+    if flag_unsafe:
+        return "annotation_checked_examples", "annotation", "annotation_checked"
+    return "annotation_examples", "annotation"
+
+
+def reply_schema(flag_unsafe: bool) -> type[AnnotationReply]:
+    """What the annotator's reply must be like."""
+    return CheckedAnnotationReply if flag_unsafe else AnnotationReply
+
+
+def repetitions(value: AnnotationReply) -> list[str]:
+    """Which of the four texts say the same, in Chinese as it is told to the model; empty if none does.
+
+    S+ and S- pull a score in opposite directions (Eq. 18, 19), so a meme for which they are nearly the same
+    is placed by chance: they are alike from `LIKENESS` on. Of the others only equal ones are: short texts on
+    what is felt and what is wanted may share most of their words. Case, signs and blanks do not count.
+    """
+    texts = {
+        name: text_similarity.normalise_text(getattr(value, name)) for name in AnnotationReply.model_fields
+    }
+    found = []
+    for (first, one), (second, other) in combinations(texts.items(), 2):
+        if one == other:
+            found.append(f"{second} 和 {first} 说的一样，四项要各说各的")
+        elif (first, second) == ("s_plus", "s_minus") and _alike(one, other):
+            found.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
+    return found
+
+
+def _alike(one: str, other: str) -> bool:
+    longest = LIKENESS * (len(one) + len(other)) / 2
+    return min(len(one), len(other)) >= longest and text_similarity.alike(
+        one[:COMPARED], other[:COMPARED], LIKENESS
+    )
+
+
+def checked(reply: Reply, schema: type[T]) -> T:
+    """The four dimensions of a reply; `UnusableReply`, or `BrokenRules` where two of them say the same."""
+    value = replies.structured(reply, schema)
+    if broken := repetitions(value):
+        raise BrokenRules(value, broken)
+    return value
+
+
+def annotation_request(
+    meme: Meme, seed: int, image: Callable[[Meme], str] | None = None, flag_unsafe: bool = False
+) -> Request:
+    """f_MLLM's request (Eq. 1). With `image` (meme -> data URL) the model sees it; else text and note.
+
+    With `flag_unsafe` it is also asked whether the meme is abusive or not safe for work.
+    """
+    text = prompts.render(
+        "annotation",
+        text=meme.text,
+        picture_note=meme.picture_note,
+        has_image=image is not None,
+        fence=prompts.fence,
+    )
+    if flag_unsafe:
+        text = f"{text}\n{prompts.render('annotation_checked')}"
+    examples = prompts.render_examples(prompt_files(flag_unsafe)[0])
+    images = []
+    if image is not None:
+        tiles = budget.tiles(meme.width, meme.height)
+        images = [Image(image_id=meme.sha256, load=lambda: image(meme), tiles=tiles)]
+    return Request(
+        task="annotation",
+        subject=meme.meme_id,
+        messages=[
+            *(Message(role=role, text=example) for role, example in examples),
+            Message(role="user", text=text, images=images),
+        ],
+        sampling=Sampling(temperature=0.5, max_tokens=400),
+        seed=seed,
+        reply_schema=reply_schema(flag_unsafe),
+    )
+
+
+async def annotate(
+    memes: Sequence[Meme], chat: Chat, profile: Profile, image: Callable[[Meme], str] | None = None
+) -> list[Annotation]:
+    """Annotate a library (Eq. 2), memes side by side; order and length follow `memes`.
+
+    A meme without a usable reply, or with `repetitions` in each, keeps an empty annotation with the reason in
+    `unscored`. With `profile.flag_unsafe` an unsafe meme has its category in `unsafe`, and one without a
+    reply is unchecked.
+    """
+    schema = reply_schema(profile.flag_unsafe)
+
+    async def one(meme: Meme) -> Annotation:
+        seed = int(seeds.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
+        request = annotation_request(meme, seed, image, profile.flag_unsafe)
+        answer = await chat.ask(request, lambda reply: checked(reply, schema))
+        value = None if answer.violations else answer.value
+        fields = dict.fromkeys(AnnotationReply.model_fields, "")
+        if value is not None:
+            fields = {name: getattr(value, name) for name in fields}
+        bar.update()
+        why = "；".join(answer.violations) or answer.reason
+        return Annotation(
+            meme_id=meme.meme_id,
+            unscored="" if value is not None else f"{answer.outcome}: {why}",
+            source=answer.source,
+            profile=profile.name,
+            unsafe=flag(answer.value) if profile.flag_unsafe else "",
+            prompt_sha256=prompts.prompt_sha256(*prompt_files(profile.flag_unsafe)),
+            seed=seed,
+            **fields,
+        )
+
+    with Progress(chat, len(memes), "annotations", "meme") as bar:
+        return await chat.side_by_side(one(meme) for meme in memes)

@@ -1,0 +1,1 @@
+"""Memes of a finished run for one's own chats: readers of exports, and insertion."""

@@ -1,0 +1,546 @@
+"""Put memes into one's own chats: the library and the gate of a finished run, on a file of messages.
+
+What comes out: the chat file with memes in it, the pictures used in a folder named after it, and a page to
+look at. Nothing is overwritten that an earlier insertion did not write, or that was changed since: the folder
+holds `written.json` with the sha256 of every file that was written.
+"""
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+
+from memecmd_utils import settings as settings_
+from memecmd_utils.chats import columns as chats_columns
+from memecmd_utils.chats import messages, readers
+from memecmd_utils.chats.columns import MEME_COLUMNS
+from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn, Summarised
+from memecmd_utils.chats.readers import Export, counted
+from memecmd_utils.core import html, paths, storage
+from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
+from memecmd_utils.core.encoders.text import RecordedEmbedder, embedder_of
+from memecmd_utils.core.llm.messages import EndpointError
+from memecmd_utils.retrieval import large_library, placement
+from memecmd_utils.retrieval.gate import Gate, ScoreScale, simulate
+from memecmd_utils.retrieval.placement import Encode, choose
+from memecmd_utils.retrieval.scoring import (
+    QUERY_FIELDS,
+    MemeIndex,
+    Ranking,
+    build_queries,
+    centre,
+    mean_row,
+    pair_components,
+    top_k,
+)
+from memecmd_utils.runs import Run, StageMissing
+from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply
+from memecmd_utils.settings import Strategy
+
+# --- A finished run's library, held against texts that the run has never seen
+
+
+def finished_run(name: str) -> Run:
+    """The run of this name with the settings it was made with (its `profile.yaml`).
+
+    Raises `StageMissing` where there is none, `ProfileError` where this version cannot read its settings.
+    """
+    folder = paths.processed / name
+    profile = settings_.settled(folder)
+    if profile is None:
+        raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
+    return Run(name, profile, folder, paths.reports / name)
+
+
+def asking_run(library: Run, profile: str, settings: str, purpose: str) -> Run:
+    """The run whose model is asked on behalf of `library`: profile and SET as given, outputs beside it.
+
+    Usage, its ledger and reports go to `<library>-<purpose>`, so that the finished run stays as it is.
+    """
+    name = f"{library.name}-{purpose}"
+    loaded = settings_.load_profile(profile, settings_.parse_settings(settings))
+    return Run(name, loaded, paths.processed / name, paths.reports / name)
+
+
+def library_of(run_name: str, profile: str, settings: str) -> Run:
+    """The run that is named, or else the one that PROFILE and SET make."""
+    loaded = settings_.load_profile(profile, settings_.parse_settings(settings))
+    return finished_run(run_name or settings_.run_name(loaded))
+
+
+def unrecorded(run: Run, asking: Run) -> Encode:
+    """Vectors of texts by a run's embedder: from its recordings, or made now and not recorded.
+
+    The embedder is opened at the first text. Where it is an endpoint it is asked only if the mode of `asking`
+    allows it, and `asking`, the run on whose behalf texts are turned into vectors, pays for it.
+    """
+
+    @functools.cache
+    def embedder() -> RecordedEmbedder:
+        if run.profile.embedder == "endpoint" and asking.profile.mode == "recorded":
+            raise EndpointError(
+                "the run's embedder is an endpoint, which mode=recorded never asks: SET=mode=auto"
+            )
+        made = asking.paying(embedder_of(run.profile, read_dirs=run.read_dirs))
+        return RecordedEmbedder(made, run.read_dirs, None, "live")
+
+    return lambda texts, side: embedder().encode(texts, side)
+
+
+@dataclass(frozen=True)
+class Library:
+    """The annotated memes of a run, ready to be searched."""
+
+    run: Run
+    memes: Mapping[str, Meme]
+    index: MemeIndex
+    encode: Encode
+    """Texts and side to unit vectors."""
+
+    def picture(self, meme_id: str) -> Path:
+        """File of a meme's picture."""
+        return self.run.read(self.memes[meme_id].file)
+
+    @functools.cached_property
+    def query_means(self) -> dict[str, np.ndarray | None]:
+        """Mean vector of the run's own summaries for each of S, E, Psi; None where nothing is centred.
+
+        A chat is too short for a mean of its own, and the run's gate was fitted on scores that had this one.
+        """
+        if self.run.profile.centring != "attribute":
+            return dict.fromkeys(QUERY_FIELDS)
+        dialogues = self.run.load(Dialogue)
+        usable = [s for dialogue in dialogues for s in dialogue.summaries if not s.unscored]
+        if len(usable) < 2:
+            return dict.fromkeys(QUERY_FIELDS)
+        return {
+            field: mean_row(self.encode([getattr(s, field) for s in usable], "query"))
+            for field in QUERY_FIELDS
+        }
+
+    def queries(self, summaries: Sequence[SummaryReply]) -> np.ndarray:
+        """Unweighted queries [n, 4, dim], centred by `query_means`: none depends on the others."""
+        parts = []
+        for field in QUERY_FIELDS:
+            mean = self.query_means[field]
+            vectors = self.encode([getattr(s, field) for s in summaries], "query")
+            parts.append(vectors if mean is None else centre(vectors, mean))
+        return build_queries(*parts)
+
+    def rank(self, summaries: Sequence[SummaryReply | None]) -> tuple[np.ndarray, Ranking]:
+        """Queries [n, 4, dim] and the top K; without a summary zero queries and scores of -inf."""
+        profile, n = self.run.profile, len(summaries)
+        shape = (n, min(profile.top_k, len(self.index.meme_ids)))
+        queries = np.zeros((n, 4, self.index.dim), dtype=np.float32)
+        ranking = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
+        rows = [row for row, summary in enumerate(summaries) if summary is not None]
+        if rows:
+            queries[rows] = self.queries([s for s in summaries if s is not None])
+            found = top_k(self.index, queries[rows], profile.weights, profile.top_k)
+            ranking.memes[rows], ranking.scores[rows] = found.memes, found.scores
+            ranking.components[rows] = found.components
+        return queries, ranking
+
+    def gate(self) -> tuple[Gate, ScoreScale]:
+        """The run's gate for a chat that is in neither half: the mean of the gates of the two halves.
+
+        Read from `gates.json` of notebook 04. With one dialogue there is one gate.
+        """
+        path = self.run.read("gates.json")
+        gates = list(json.loads(path.read_text(encoding="utf-8")).values())
+
+        def mean(key: str) -> float:
+            return float(np.mean([gate[key] for gate in gates]))
+
+        return (
+            Gate(mean("theta0"), mean("penalty"), mean("decay")),
+            ScoreScale(mean("score_mean"), mean("score_std")),
+        )
+
+
+def open_library(run: Run, asking: Run) -> Library:
+    """Read a finished run's memes and annotations and index them; a large index is kept in the run's folder.
+
+    `asking` is the run on whose behalf the library is searched. Where `run` only replays, vectors of new
+    texts are `unrecorded`. Raises `StageMissing` where notebooks 01 and 02 have not been run, or by another
+    version.
+    """
+    if run.profile.mode == "recorded":
+        encode = unrecorded(run, asking)
+    else:
+        # What somebody looks for is not the run's, and must not become a tracked recording.
+        stored = run.embedder(part_of_run=False)
+        asking.paying(stored.embedder)
+        encode = stored.encode
+    try:
+        memes = run.load(Meme)
+        annotations = run.load(Annotation)
+    except storage.StageOutputError as error:
+        raise StageMissing(f"run {run.name!r} is of another version ({error}): make it anew") from error
+    folder = run.write(large_library.FOLDER)
+    index = placement.index_library(annotations, encode, run.profile, folder, run.embedder_name())
+    return Library(run, {meme.meme_id: meme for meme in memes}, index, encode)
+
+
+STAGE = "own_chats"
+"""Folder of the summary agent's recorded answers, below those of the profile that asked."""
+PICTURES = "_memes"
+"""What is added to the name of the file written: the folder beside it that takes the pictures."""
+WRITTEN, BY = "written.json", "memecmd insert-memes"
+"""The list in that folder, and who wrote it."""
+NOTHING = "(no text)"
+PICTURES_AT_MOST = 4_000_000
+"""Bytes that all pictures of a page take, about; where there are very many, each is smaller."""
+LONGEST_SIDE = 120
+TABLES = 850
+"""Characters that a picture takes in a page however small it is: those of JPEG's tables."""
+
+
+class Inserted(NamedTuple):
+    """What was written, and counts."""
+
+    target: Path
+    page: Path
+    pictures: Path
+    memes: int
+    about: str
+    """Memes, chats, turns, and who wrote the summaries, in words."""
+    taken: str
+    """What was taken for what in the file read, in words."""
+
+    def text(self) -> str:
+        """The counts in a line, how the file was read in another, then the files."""
+        return f"{self.about}\nread: {self.taken}\n{self.target}\n{self.page}\n{self.pictures}"
+
+
+class Insertion(NamedTuple):
+    """A meme at a turn of a chat."""
+
+    chat: int
+    turn: SpokenTurn
+    meme_id: str
+    summary: SummaryReply | None
+    score: float | None
+    gate_score: float | None
+    threshold: float | None
+
+
+def insert_file(
+    source: Path,
+    target: Path,
+    profile: str,
+    settings: str = "",
+    run_name: str = "",
+    strategy: str = "greedy",
+    columns: str = "",
+) -> Inserted:
+    """Put memes into the chats of `source` and write `target`: what `make insert-memes` does.
+
+    The library, embedder, weights and gate are those of the finished run `run_name`, or else of the run that
+    `profile` and `settings` make; the summary agent is asked by `profile` and `settings`. `columns` names
+    columns as `chat_readers.parse_columns` reads them. A turn from the second on whose file gives no S, E and
+    Psi is summarised by the model of the profile, which is recorded and held to its caps; where it has none,
+    `NoSummaryAgent` is raised if no turn has a summary, else such turns get no meme. Raises `ChatError` for a
+    file that cannot be read or written, and where `target`, its page or its folder is there and not of an
+    earlier insertion.
+    """
+    run = library_of(run_name, profile, settings)
+    asking = asking_run(run, profile, settings, "chats")
+    if strategy not in get_args(Strategy):
+        raise ChatError(f"no strategy {strategy!r}; there are: {', '.join(get_args(Strategy))}")
+    if target.resolve() == source.resolve():
+        raise ChatError(f"OUT is the file that IN names, {source.name}: name another, it would be lost")
+    if target.suffix.lower() != source.suffix.lower():
+        raise ChatError(f"OUT has the format of IN: call it {target.stem}{source.suffix}")
+    page, pictures = target.with_suffix(".html"), target.with_name(target.stem + PICTURES)
+    outputs = Outputs(target, pictures)
+    outputs.check([target, page])
+    export = readers.read(source, readers.parse_columns(columns))
+    spoken = [messages.spoken_turns(chat) for chat in export.chats]
+    library = open_library(run, asking)
+    # Before anything is paid for: can the cells be written that may be added?
+    export.encoding.encode("".join([pictures.name, *library.memes]))
+    summaries, who = _summaries(export, spoken, asking, run.name)
+    placed = _place(spoken, summaries, export, library, strategy)
+    files = _pictures(placed, library, pictures)
+    position = run.profile.meme_position
+    rows = {(p.chat, p.turn.last if position == "after" else p.turn.first): p for p in placed}
+    unscored = sum(summary is None for chat in summaries for summary in chat)
+    about = (
+        f"{counted(len(placed), 'meme')} ({len(files):,} different) in "
+        f"{counted(sum(map(len, spoken)), 'turn')} of {counted(len(spoken), 'chat')}; summaries: {who}"
+        + (f"; {counted(unscored, 'turn')} without a summary" if unscored else "")
+    )
+    shown = page_of(
+        chats_columns.text_of(source.name),
+        f"{about}. Memes by {strategy} from the library of run {run.name}.",
+        export.chats,
+        {at: _shown(p, library) for at, p in rows.items()},
+        {name: library.picture(name) for name in files},
+        position,
+    )
+    written = {path: library.picture(name).read_bytes() for name, path in files.items()}
+    written[page] = shown.encode()
+    written[target] = export.render({at: _columns(p, files, strategy) for at, p in rows.items()}, position)
+    outputs.write(written)
+    return Inserted(target, page, pictures, len(placed), about, export.taken)
+
+
+def _summaries(
+    export: Export, spoken: Sequence[list[SpokenTurn]], asking: Run, library: str
+) -> tuple[list[list[SummaryReply | None]], str]:
+    """A summary for each turn from the second on of every chat, and who wrote them."""
+    given = sum(turn.summary is not None for turns in spoken for turn in turns[1:])
+    wanted = [
+        context
+        for chat, turns in zip(export.chats, spoken, strict=True)
+        for context, turn in zip(messages.contexts(chat.name, turns), turns[1:], strict=True)
+        if turn.summary is None
+    ]
+    told: list[Summarised] = []
+    if not given or asking.profile.llm != "authored":
+        told = messages.summarise(wanted, asking, STAGE, library)
+    written = {(w.chat, w.turn): t.summary for w, t in zip(wanted, told, strict=False)}
+    summaries = [
+        [turn.summary or written.get((chat.name, turn.turn)) for turn in turns[1:]]
+        for chat, turns in zip(export.chats, spoken, strict=True)
+    ]
+    sources = sorted({t.source for t in told})
+    return summaries, ", ".join([*(["in the file"] if given else []), *sources]) or "none needed"
+
+
+def _place(
+    spoken: Sequence[list[SpokenTurn]],
+    summaries: Sequence[list[SummaryReply | None]],
+    export: Export,
+    library: Library,
+    strategy: str,
+) -> list[Insertion]:
+    """Memes by the strategy over the run's gate, in all chats (Eq. 22-25)."""
+    profile = library.run.profile
+    flat = [summary for chat in summaries for summary in chat]
+    queries, ranking = library.rank(flat)
+    gate, scale = library.gate()
+    out, start = [], 0
+    for number, (chat, turns) in enumerate(zip(export.chats, spoken, strict=True)):
+        part = slice(start, start + len(summaries[number]))
+        start = part.stop
+        rows = Ranking(ranking.memes[part], ranking.scores[part], ranking.components[part])
+        gate_scores = scale.apply(rows.scores[:, 0])
+        trace = simulate(gate_scores, gate)
+        n_memes = len(library.index.meme_ids)
+        for row, meme, _ in choose(strategy, rows, trace.sent, n_memes, profile, chat.name):
+            parts = pair_components(library.index, queries[part][row : row + 1], np.array([[meme]]))[0, 0]
+            scored, gated = summaries[number][row] is not None, strategy != "random"
+            out.append(
+                Insertion(
+                    chat=number,
+                    turn=turns[row + 1],
+                    meme_id=library.index.meme_ids[meme],
+                    summary=summaries[number][row],
+                    score=float(parts @ np.asarray(profile.weights)) if scored else None,
+                    gate_score=float(gate_scores[row]) if gated else None,
+                    threshold=float(trace.thresholds[row]) if gated else None,
+                )
+            )
+    return out
+
+
+def _pictures(placed: Sequence[Insertion], library: Library, folder: Path) -> dict[str, Path]:
+    """Meme id to the file in `folder` that takes its picture."""
+    files: dict[str, Path] = {}
+    taken = set()
+    for meme_id in sorted({p.meme_id for p in placed}):
+        # Ids of a table of one's own may be any text; a file's name may not.
+        name = re.sub(r"[^\w.-]", "_", meme_id).lstrip(".-")
+        if name.casefold() in taken:
+            name += "-" + hashlib.sha256(meme_id.encode()).hexdigest()[:8]
+        taken.add(name.casefold())
+        files[meme_id] = folder / (name + library.picture(meme_id).suffix)
+    return files
+
+
+def _columns(placed: Insertion, pictures: Mapping[str, Path], strategy: str) -> dict[str, Any]:
+    def rounded(value: float | None) -> float | None:
+        return None if value is None else round(value, 6)
+
+    values = (
+        placed.meme_id,
+        "/".join(pictures[placed.meme_id].parts[-2:]),
+        rounded(placed.score),
+        rounded(placed.gate_score),
+        rounded(placed.threshold),
+        strategy,
+    )
+    return dict(zip(MEME_COLUMNS, values, strict=True))
+
+
+# --- the page -----------------------------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """A meme for the page."""
+
+    meme_id: str
+    caption: str
+    lines: tuple[str, ...]
+    """What is written beside it."""
+
+
+def _shown(placed: Insertion, library: Library) -> Shown:
+    meme = library.memes[placed.meme_id]
+    lines = [meme.meme_id if placed.score is None else f"{meme.meme_id}, T = {placed.score:+.3f}"]
+    if placed.threshold is not None:
+        lines.append(f"gate: {placed.gate_score:+.2f} > {placed.threshold:+.2f}")
+    if placed.summary is not None:
+        lines.append(f"Ψ {placed.summary.motivation}")
+    return Shown(meme.meme_id, meme.text or meme.picture_note or meme.meme_id, tuple(lines))
+
+
+def page_of(
+    title: str,
+    about: str,
+    chats: Sequence[Conversation],
+    memes: Mapping[tuple[int, int], Shown],
+    files: Mapping[str, Path],
+    meme_position: str,
+) -> str:
+    """The page. `memes`: (chat, message) to meme; `files`: meme id to picture.
+
+    Whoever speaks first in a chat stands right. All texts come out escaped; nothing is loaded from elsewhere.
+    Each picture is in the page once, however often it is shown.
+    """
+    pictures = Thumbnails(files, _side(files))
+    first = {meme.meme_id: meme for meme in memes.values()}
+    defined = {
+        name: ShownMeme(name, pictures[name], meme.caption, defined=f"meme-{number}")
+        for number, (name, meme) in enumerate(first.items())
+    }
+    shown = [{"name": chat.name, "turns": _turns(i, chat, memes, defined)} for i, chat in enumerate(chats)]
+    page = html.environment().get_template("inserted_chat.html.j2")
+    return page.render(
+        title=title, about=about, chats=shown, memes=list(defined.values()), meme_position=meme_position
+    )
+
+
+def _side(files: Mapping[str, Path]) -> int:
+    """Longest side of a picture in CSS pixels: 120, or less where all would take more than they may."""
+    if not files:
+        return LONGEST_SIDE
+    some = dict(list(files.items())[:: -(-len(files) // 40)])
+    made = Thumbnails(some, LONGEST_SIDE)
+    usual = sum(len(made[name].url) for name in some) / len(some) - TABLES
+    # What is left of the size grows about as the area does.
+    room = max(0.0, PICTURES_AT_MOST / len(files) - TABLES)
+    return max(24, min(LONGEST_SIDE, int(LONGEST_SIDE * (room / max(1.0, usual)) ** 0.5)))
+
+
+def _turns(
+    number: int,
+    chat: Conversation,
+    memes: Mapping[tuple[int, int], Shown],
+    defined: Mapping[str, ShownMeme],
+) -> list[ShownTurn]:
+    first = next((m.speaker for m in chat.messages if m.speaker), "")
+    turns = []
+    for place, message in enumerate(chat.messages):
+        found = memes.get((number, place))
+        meme = None if found is None else replace(defined[found.meme_id], lines=found.lines)
+        note = "" if message.text.strip() else NOTHING
+        side = "right" if message.speaker and message.speaker == first else "left"
+        turns.append(
+            ShownTurn(
+                place + 1, side, message.speaker, message.text, note=_joined(message.speaker, note), meme=meme
+            )
+        )
+    return turns
+
+
+def _joined(*parts: str) -> str:
+    return " · ".join(part for part in parts if part)
+
+
+# --- what may be overwritten --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The output file `target`, what stands beside it, and the `folder` that keeps the list."""
+
+    target: Path
+    folder: Path
+
+    def check(self, files: Iterable[Path] | Mapping[Path, bytes]) -> None:
+        """Raise `ChatError` if one of `files` exists and is not ours, or the folder is another's.
+
+        A file that has the bytes already that would be written is let pass.
+        """
+        known = self._known()
+        if (
+            known is None
+            and self.folder.exists()
+            and (not self.folder.is_dir() or any(self.folder.iterdir()))
+        ):
+            raise self._refusal(self.folder)
+        for path in files:
+            if not path.exists():
+                continue
+            new = files[path] if isinstance(files, Mapping) else None
+            now = path.read_bytes() if path.is_file() else None
+            if now is None or (now != new and _hash(now) not in (known or {}).get(self._key(path), [])):
+                raise self._refusal(path)
+
+    def write(self, files: Mapping[Path, bytes]) -> None:
+        """Write `files`, each atomically, in their order, after `check`; the list first.
+
+        Until all are there the list holds what each was and what it becomes, so that a run that was killed
+        can be repeated. Raises `ChatError`, also where a file cannot be written.
+        """
+        self.check(files)
+        try:
+            self._write(files)
+        except OSError as error:
+            raise ChatError(f"{error.filename} cannot be written: {error.strerror}") from error
+
+    def _write(self, files: Mapping[Path, bytes]) -> None:
+        known = self._known() or {}
+        for path, data in files.items():
+            before = [_hash(path.read_bytes())] if path.exists() else []
+            known[self._key(path)] = list(dict.fromkeys([*before, _hash(data)]))
+        storage.write_json(
+            self.folder / WRITTEN, {"written_by": BY, "output": self.target.name, "files": known}
+        )
+        for path, data in files.items():
+            with storage.atomic_path(path) as part:
+                part.write_bytes(data)
+
+    def _known(self) -> dict[str, list[str]] | None:
+        """Path beside the output to the hashes that it may have; None where there is no list of ours."""
+        try:
+            found = json.loads((self.folder / WRITTEN).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        ours = isinstance(found, dict) and (found.get("written_by"), found.get("output")) == (
+            BY,
+            self.target.name,
+        )
+        return dict(found["files"]) if ours else None
+
+    def _key(self, path: Path) -> str:
+        return path.relative_to(self.target.parent).as_posix()
+
+    def _refusal(self, path: Path) -> ChatError:
+        return ChatError(
+            f"{path} was not written by this command for {self.target.name}, or was changed since: "
+            "name another OUT, or move it away"
+        )
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

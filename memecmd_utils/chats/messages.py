@@ -1,0 +1,197 @@
+"""Chats from elsewhere: any number of speakers, several messages in a row, messages without text.
+
+A `schemas.Dialogue` has two speakers who take turns. What people export from their phones, and other data
+sets, do not: here they are plain messages, read as turns only where the pipeline needs turns. What a turn is
+about, (S, E, Psi), the summary agent says that a run's own dialogues have, too (Eq. 16).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memecmd_utils.core import seeds
+from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils.core.llm import messages as llm_messages
+from memecmd_utils.core.llm import prompts, replies
+from memecmd_utils.core.llm.chat import Chat
+from memecmd_utils.core.llm.messages import Request
+from memecmd_utils.core.llm.progress import Progress
+from memecmd_utils.dialogue import generation
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import ColdStart, SummaryReply
+from memecmd_utils.settings import Profile
+
+HISTORY_TURNS = 17
+"""Turns before t that the summary agent reads: as many as at the last turn of the paper's dialogues of 18."""
+MAX_CHARS = 500
+"""Characters of one turn that the summary agent reads; the rest of a longer one is cut off."""
+
+
+class ChatError(MemecmdError, ValueError):
+    """A chat that cannot be read or written; the message names file, line and what is expected there."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message as it was sent. A note of the app has no speaker; a picture or a voice message no text."""
+
+    speaker: str
+    text: str
+    summary: SummaryReply | None = None
+    """(S, E, Psi) for the place before this message, where the file gives them."""
+    meme: str = ""
+    """Id of a meme sent with the message, in the numbering of the data set it comes from."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One chat: its name and its messages in the order they were sent."""
+
+    name: str
+    messages: tuple[Message, ...]
+
+
+class SpokenTurn(NamedTuple):
+    """What one person says until another one does."""
+
+    turn: int
+    """From 1, as t of the paper."""
+    speaker: str
+    text: str
+    first: int
+    last: int
+    """Positions of its first and last message in the conversation."""
+    summary: SummaryReply | None
+
+
+class Context(NamedTuple):
+    """What the summary agent reads for one turn: the turns before it, and who speaks next (Eq. 16)."""
+
+    chat: str
+    turn: int
+    lines: tuple[tuple[str, str], ...]
+    """Speakers and texts, oldest first."""
+    next_speaker: str
+
+
+def spoken_turns(conversation: Conversation) -> list[SpokenTurn]:
+    """The turns of a conversation: messages of one speaker in a row, joined with a space.
+
+    Messages without a speaker are passed over. One without text adds nothing, but what its sender's
+    neighbour says before and after it stays two turns; so does a message that brings its own summary.
+    """
+    groups: list[list[int]] = []
+    messages = conversation.messages
+    for place, message in enumerate(messages):
+        if not message.speaker:
+            continue
+        same = groups and messages[groups[-1][-1]].speaker == message.speaker
+        if same and message.summary is None:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    turns: list[SpokenTurn] = []
+    for group in groups:
+        said = [place for place in group if messages[place].text.strip()]
+        if said:
+            text = " ".join(messages[place].text.strip() for place in said)
+            first = messages[group[0]]
+            turns.append(SpokenTurn(len(turns) + 1, first.speaker, text, said[0], said[-1], first.summary))
+    return turns
+
+
+def contexts(name: str, turns: list[SpokenTurn]) -> Iterator[Context]:
+    """What the summary agent reads for each turn t >= 2: the last `HISTORY_TURNS` turns before it."""
+    for place in range(1, len(turns)):
+        before = turns[max(0, place - HISTORY_TURNS) : place]
+        yield Context(
+            name, turns[place].turn, tuple((t.speaker, t.text) for t in before), turns[place].speaker
+        )
+
+
+def one_line(text: str) -> str:
+    """A text as one line of a history, cut at `MAX_CHARS`."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"
+
+
+# --- the summary agent --------------------------------------------------------------------------------
+
+
+class NoSummaryAgent(MemecmdError, RuntimeError):
+    """No model may be asked for summaries; the message says how to get one."""
+
+
+class Summarised(NamedTuple):
+    """What the summary agent said of one turn; `unscored` says why there is nothing."""
+
+    summary: SummaryReply | None
+    source: str
+    unscored: str = ""
+
+
+def request(context: Context, profile: Profile) -> Request:
+    """The summary agent's request, with the history of any number of speakers in it.
+
+    For two who take turns it is the very request of `dialogue_generation.summary_request`.
+    """
+    first = context.lines[0][0]
+    other = next((name for name, _ in context.lines if name != first), context.next_speaker)
+    told = dict.fromkeys(("dialogue_id", "ref", "title", "context", "brief"), context.chat)
+    shell = ColdStart(source="own chat", kind="news", name_a=first, name_b=other, **told)
+    lines = [(name, one_line(text)) for name, text in context.lines]
+    asked = generation.summary_request(shell, [text for _, text in lines], profile)
+    # All but the last message is the same for every chat: the role, the worked examples.
+    prompt = prompts.render(
+        "summary",
+        fence=prompts.fence,
+        speaker=context.next_speaker,
+        history="\n".join(f"{name}：{text}" for name, text in lines),
+        max_chars=profile.max_utterance_chars,
+    )
+    return asked.model_copy(
+        update={
+            "messages": [*asked.messages[:-1], llm_messages.Message(role="user", text=prompt)],
+            "subject": f"{context.chat}/{context.turn}",
+            "seed": int(seeds.rng(profile.seed, "summary", context.chat, context.turn).integers(2**31)),
+        }
+    )
+
+
+def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -> list[Summarised]:
+    """Summaries of `contexts` by the generator of `run`: recorded under `stage`, resumable, within its caps.
+
+    Raises `NoSummaryAgent` where the profile has authored texts only; `library` is the run to be named then.
+    """
+    if not contexts:
+        return []
+    if run.profile.llm == "authored":
+        raise NoSummaryAgent(
+            f"turns without a summary (S, E, Psi): {len(contexts):,}; profile {run.profile.name!r} has no "
+            "model that could write one. Name another profile for the model and keep this run's library: "
+            f"PROFILE=local RUN={library} after `make local-llm`, or PROFILE=openai "
+            f"RUN={library} with a key. A chat file may also bring them in its columns S, E, Psi"
+        )
+    with run.chat("generator", stage) as chat:
+        return llm_chat.run(_ask(contexts, chat, run.profile))
+
+
+def summarise_unrecorded(context: Context, run: Run) -> Summarised:
+    """The summary of a chat that its owner wants nobody to keep: neither looked up nor written down."""
+    with run.chat("generator", "pasted_chat") as chat:
+        chat.recordings = None
+        return llm_chat.run(_ask([context], chat, run.profile))[0]
+
+
+async def _ask(contexts: Sequence[Context], chat: Chat, profile: Profile) -> list[Summarised]:
+    """Ask for all contexts side by side: no summary waits for another, because the texts are all there."""
+
+    async def one(context: Context) -> Summarised:
+        answer = await chat.ask(request(context, profile), lambda r: replies.structured(r, SummaryReply))
+        bar.update()
+        why = "" if answer.value is not None else f"{answer.outcome}: {answer.reason}"
+        return Summarised(answer.value, answer.source, why)
+
+    with Progress(chat, len(contexts), "summaries", "summary") as bar:
+        return await chat.side_by_side(one(context) for context in contexts)

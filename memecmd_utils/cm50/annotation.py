@@ -1,0 +1,317 @@
+"""Knowledge-grounded annotation of template memes in two passes (2501.13851, Section 3 and Appendix A).
+
+The first pass does the captioning tasks and names an emotion, with what is known of the template as context;
+the second names literary devices by the three-step prompt, whose labels have to hold in both directions.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from memecmd_utils.cm50 import pictures
+from memecmd_utils.cm50 import prompts as cm50_prompts
+from memecmd_utils.cm50.prompts import PictureExample, PromptSpec, ThreeStepReply
+from memecmd_utils.cm50.schemas import MemeReading, TemplateInfo, TemplateMeme
+from memecmd_utils.core import seeds
+from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils.core.llm import prices
+from memecmd_utils.core.llm import prompts as llm_prompts
+from memecmd_utils.core.llm.budget import Ledger
+from memecmd_utils.core.llm.chat import Chat
+from memecmd_utils.core.llm.messages import Answer, Image, Request, Sampling
+from memecmd_utils.core.llm.progress import Progress
+from memecmd_utils.runs import Run
+from memecmd_utils.settings import Profile, ProfileError, TemplateAnnotation
+
+STAGE = "template_annotation"
+"""Folder of the recordings."""
+DEVICES = "literary_devices"
+TEXT_ONLY = " (text only)"
+"""End of `MemeReading.prompt` where the model did not see the picture."""
+NOBODY = (
+    "not computed here: template memes are annotated by a model. Give one, with PROFILE=openai and a key or "
+    "PROFILE=local after `make local-llm`, or a profile whose recordings hold its answers."
+)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The prompts of an annotation, captions first; either may be left out."""
+
+    prompts: tuple[PromptSpec, ...]
+
+    @classmethod
+    def of(cls, settings: TemplateAnnotation) -> "Passes":
+        """The prompts that the settings name; ValueError for a wrong name, or one in the wrong place."""
+        found = []
+        for key, name in (("prompt", settings.prompt), ("devices_prompt", settings.devices_prompt)):
+            if not name:
+                continue
+            spec, fitting = cm50_prompts.prompt(name), _fitting(key)
+            if name not in fitting:
+                there_are = ", ".join(fitting)
+                raise ProfileError(f"{key}={name} asks for {spec.kind}; for {key} there are: {there_are}")
+            found.append(spec)
+        if not found:
+            raise ProfileError("prompt and devices_prompt are both empty: there is nothing to ask")
+        return cls(tuple(found))
+
+    @property
+    def name(self) -> str:
+        """Names of the prompts, as a reading has them."""
+        return "+".join(spec.name for spec in self.prompts)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the prompt files."""
+        return llm_prompts.prompt_sha256(*(spec.file for spec in self.prompts))
+
+
+def _fitting(key: str) -> list[str]:
+    specs = cm50_prompts.PROMPTS.values()
+    return [s.name for s in specs if (s.kind == "literary devices") == (key == "devices_prompt")]
+
+
+def sample_of(memes: Sequence[TemplateMeme], n: int | None, seed: int) -> list[TemplateMeme]:
+    """Draw `n` memes, every template in proportion to its memes (largest remainders); None takes all.
+
+    Which memes of a template are drawn depends on the seed and the template alone; the order stays.
+    """
+    if n is None or n >= len(memes):
+        return list(memes)
+    by_template: dict[str, list[str]] = {}
+    for meme in memes:
+        by_template.setdefault(meme.template, []).append(meme.meme_id)
+    exact = {name: n * len(ids) / len(memes) for name, ids in by_template.items()}
+    take = {name: int(share) for name, share in exact.items()}
+    rest = sorted(exact, key=lambda name: (take[name] - exact[name], name))[: n - sum(take.values())]
+    drawn: set[str] = set()
+    for name, ids in by_template.items():
+        order = seeds.rng(seed, "template sample", name).permutation(sorted(ids))
+        drawn.update(map(str, order[: take[name] + (name in rest)]))
+    return [meme for meme in memes if meme.meme_id in drawn]
+
+
+def shows_pictures(run: Run, profile: Profile | None = None) -> bool:
+    """Whether the run's annotator sees, and a prompt of the profile shows the picture."""
+    profile = profile or run.profile
+    prompts = Passes.of(profile.template_annotation).prompts
+    return profile.llm == "openai" and run.endpoint("annotator").vision and any(s.sees for s in prompts)
+
+
+def sampled_memes(
+    run: Run, memes: Sequence[TemplateMeme], folder: Path | None = None, profile: Profile | None = None
+) -> list[TemplateMeme]:
+    """The memes that `read` asks about: the profile's sample of `memes`, by `sample_of`.
+
+    Where pictures are shown it is drawn among the memes whose picture lies below `folder`, in case there are
+    any: most of ImgFlip's are an address only, and what a model cannot see it reads from the texts.
+    """
+    profile, pool = profile or run.profile, memes
+    if folder is not None and shows_pictures(run, profile):
+        there = pictures.pictures_below(folder)
+        pool = [meme for meme in memes if meme.meme_id in there] or memes
+    return sample_of(pool, profile.template_annotation.sample, profile.seed)
+
+
+def reading_request(
+    spec: PromptSpec,
+    meme: TemplateMeme,
+    info: TemplateInfo | None,
+    settings: TemplateAnnotation,
+    seed: int,
+    image: Image | None = None,
+    examples: Sequence[PictureExample] = (),
+) -> Request:
+    """What one prompt asks about one meme."""
+    return Request(
+        task="annotation",
+        subject=f"{meme.meme_id}/{spec.name}",
+        messages=cm50_prompts.messages(spec, meme, info, settings.context, image, examples),
+        sampling=Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens),
+        seed=seed,
+        reply_schema=spec.schema,
+        ask_again="template_ask_again",
+    )
+
+
+async def annotate(
+    memes: Sequence[TemplateMeme],
+    infos: Iterable[TemplateInfo],
+    chat: Chat,
+    profile: Profile,
+    picture: pictures.Picture | None = None,
+    devices_chat: Chat | None = None,
+    examples: Sequence[PictureExample] = (),
+) -> list[MemeReading]:
+    """Read memes, side by side, with the prompts of `profile.template_annotation`; order as in `memes`.
+
+    `picture` gives a meme's picture or None: a model that sees none, and the prompts on OCR text, get the
+    texts on the meme, and the reading's `prompt` ends in "(text only)". `devices_chat` asks another model for
+    the literary devices. A meme without a usable reply to each prompt, after five attempts, is kept with the
+    reason in `unscored` and empty texts. `context` is true where an "about" text was given in every pass.
+    """
+    settings = profile.template_annotation
+    passes, about = Passes.of(settings), {info.template: info for info in infos}
+    with_context = all(cm50_prompts.gives_context(s, settings.context) for s in passes.prompts)
+    sha256 = passes.sha256
+    chats = [(devices_chat or chat) if s.kind == "literary devices" else chat for s in passes.prompts]
+
+    async def ask(asking: Chat, request: Request) -> Answer:
+        return await asking.ask(request, partial(cm50_prompts.parse, schema=request.reply_schema))
+
+    async def one(meme: TemplateMeme) -> MemeReading:
+        seed = int(seeds.rng(profile.seed, STAGE, meme.meme_id).integers(2**31))
+        info, image = about.get(meme.template), picture(meme) if picture is not None else None
+        requests = [reading_request(s, meme, info, settings, seed, image, examples) for s in passes.prompts]
+        if any(asking.in_bulk for asking in chats):
+            answers = await asyncio.gather(*map(ask, chats, requests))
+        else:
+            answers = [await ask(*pair) for pair in zip(chats, requests, strict=True)]
+        bar.update()
+        known = info is not None and bool(info.about.strip())
+        seen = all(request.messages[-1].images for request in requests)
+        return MemeReading(
+            meme_id=meme.meme_id,
+            template=meme.template,
+            prompt=passes.name + ("" if seen else TEXT_ONLY),
+            context=known and with_context,
+            source=" and ".join(dict.fromkeys(answer.source for answer in answers)),
+            profile=profile.name,
+            prompt_sha256=sha256,
+            seed=seed,
+            **_fields(passes.prompts, answers),
+        )
+
+    with Progress(chat, len(memes), "readings", "meme") as bar:
+        return await chat.side_by_side(one(meme) for meme in memes)
+
+
+def _fields(prompts: Sequence[PromptSpec], answers: Sequence[Answer]) -> dict[str, Any]:
+    """Fields of all passes: the devices are the last pass's, all else is the first's that has it."""
+    failed = [
+        f"{spec.name}: {answer.outcome}: {answer.reason}"
+        for spec, answer in zip(prompts, answers, strict=True)
+        if answer.value is None
+    ]
+    if failed:
+        return {"unscored": "; ".join(failed)}
+    fields: dict[str, Any] = {}
+    for answer in answers:
+        fields = {**answer.value, **fields, **{k: v for k, v in answer.value.items() if k == DEVICES}}
+    return fields
+
+
+def read_memes(
+    run: Run,
+    memes: Sequence[TemplateMeme],
+    infos: Iterable[TemplateInfo],
+    folder: Path | None = None,
+    profile: Profile | None = None,
+) -> list[MemeReading]:
+    """Annotate the `sampled` of `memes` with the run's annotator; `folder` has their pictures.
+
+    Pictures go to an endpoint that is marked `vision` only, and it is said how many memes have none. Where
+    the profile has no model (`llm: authored`) it says what to give, and returns no readings. `profile`: the
+    run's, with other prompts.
+    """
+    profile = profile or run.profile
+    if profile.llm == "authored":
+        print(NOBODY)
+        return []
+    shown = folder if folder is not None and shows_pictures(run, profile) else None
+    drawn = sampled_memes(run, memes, shown, profile)
+    if shown is not None:
+        there = pictures.pictures_below(shown)
+        if without := sum(meme.meme_id not in there for meme in memes):
+            print(_without(without, len(memes), shown))
+    with run.chat("annotator", STAGE) as chat:
+        return llm_chat.run(annotate(drawn, infos, chat, profile, pictures.pictures_in(shown)))
+
+
+def _without(number: int, of: int, folder: Path) -> str:
+    if number == of:
+        return (
+            f"none of {of:,} memes has a picture below {folder.name}: they are read from their texts. "
+            "meme_retrieval.fetch fetches some, meme_retrieval.images names a folder of yours"
+        )
+    return f"{number:,} of {of:,} memes have no picture below {folder.name}: the sample is of the others"
+
+
+def reading_counts(readings: Iterable[MemeReading], labels: cm50_prompts.Variant = "paper") -> pd.DataFrame:
+    """How many readings have each device, label of FigMemes and emotion, most frequent first.
+
+    Columns: `what` (device, FigMemes label, emotion), `label`, `readings`, and `share` of the readings that
+    are scored; a reading may have several devices. Devices that are in no list of the paper are named "other:
+    ..." and have no label of FigMemes. Unscored readings have a row of their own, without a share.
+    """
+    counts: dict[str, Counter[str]] = {"device": Counter(), "FigMemes label": Counter(), "emotion": Counter()}
+    scored = unscored = 0
+    for reading in readings:
+        if reading.unscored:
+            unscored += 1
+            continue
+        scored += 1
+        known, other = cm50_prompts.normalise(reading.literary_devices)
+        mapped = cm50_prompts.to_figmemes(known, labels)
+        counts["device"].update([*known, *(f"other: {w}" for w in other)] or [cm50_prompts.NONE])
+        counts["FigMemes label"].update(mapped or [cm50_prompts.NONE])
+        counts["emotion"].update([reading.emotion] if reading.emotion else [])
+    rows = [
+        (what, label, n, n / scored)
+        for what, counted in counts.items()
+        for label, n in sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    if unscored:
+        rows.append(("unscored", "", unscored, float("nan")))
+    return pd.DataFrame(rows, columns=["what", "label", "readings", "share"])
+
+
+# --- What the annotation of template memes will ask for, before it runs: calls, tokens, money, hours
+
+
+TOKENS_PER_CHARACTER = 0.25
+"""Of English text; the profile's own figure is for Chinese."""
+REPLY_TOKENS = {"five tasks": 220, "meme caption": 60, "literary devices": 60}
+TOKENS_PER_COMPARISON = 30
+"""Of one label held against a meme: its name, a reason in a few words, yes or no."""
+LOOKED_AT = 200
+"""Memes whose prompts are rendered for the mean length."""
+
+
+def estimate_readings(
+    profile: Profile, memes: Sequence[TemplateMeme], infos: Iterable[TemplateInfo], pictures: bool = False
+) -> pd.DataFrame:
+    """A row per prompt and a total for the profile's sample of `memes`, in the columns of `make cost`.
+
+    `pictures`: whether they are shown. No call is made; what is recorded costs nothing and is not looked at.
+    """
+    settings, about = profile.template_annotation, {info.template: info for info in infos}
+    endpoint = profile.endpoints.annotator or profile.endpoints.generator
+    asked = len(sample_of(memes, settings.sample, profile.seed))
+    shown = Image(image_id="estimate", load=lambda: "") if pictures else None
+    rows, ledger = [], (STAGE, "annotation")
+    for spec in Passes.of(settings).prompts:
+        some = sample_of(memes, LOOKED_AT, profile.seed)
+        requests = [
+            reading_request(spec, meme, about.get(meme.template), settings, 0, shown) for meme in some
+        ]
+        said = [message for request in requests for message in request.messages]
+        characters = sum(len(message.text) for message in said)
+        images = sum(len(message.images) for message in said)
+        each = characters * TOKENS_PER_CHARACTER + images * prices.tokens_per_image(endpoint)
+        t_in, t_out = round(asked * each / max(1, len(some))), asked * _reply_tokens(spec)
+        stage, calls = f"07 {spec.name}", asked * spec.calls
+        rows.append(prices.line(stage, ledger, profile, profile.llm, endpoint, calls, t_in, t_out))
+    return prices.beside(pd.DataFrame(rows), Ledger())
+
+
+def _reply_tokens(spec: PromptSpec) -> int:
+    compared = len(spec.devices) if issubclass(spec.schema, ThreeStepReply) else 0
+    return REPLY_TOKENS[spec.kind] + TOKENS_PER_COMPARISON * compared

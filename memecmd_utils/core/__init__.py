@@ -1,0 +1,1 @@
+"""Machinery that knows neither paper: files, models, recordings, statistics, drawing."""

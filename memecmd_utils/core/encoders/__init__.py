@@ -1,0 +1,1 @@
+"""Encoders of texts and pictures, each beside its recorded vectors."""

@@ -1,0 +1,276 @@
+"""Find image files in any folder and decode them safely: the bytes decide, not the file's name."""
+
+import io
+import os
+import stat
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from memecmd_utils.core.errors import MemecmdError
+
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")
+EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".tif", ".tiff"})
+MAX_PIXELS = 64_000_000  # 256 MB as RGBA; the largest real meme met so far has 4 million
+MAX_BYTES = 128_000_000
+MIN_SIDE = 16
+SKIPPED_FOLDERS = frozenset({"__MACOSX", "@eaDir"})  # left behind by macOS archives and NAS indexers
+
+
+class ImageRejected(ValueError):
+    """A file that cannot become a meme; the message is a plain reason for `rejected.csv`."""
+
+
+class LibraryError(MemecmdError, ValueError):
+    """A source, curation file or library that cannot be used; the message says what to do."""
+
+
+def decode(path: Path) -> Image.Image:
+    """Decode an image file to RGB (see `decode_bytes`); unreadable files raise `ImageRejected`."""
+    return decode_bytes(read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Bytes of a regular file of at most `MAX_BYTES`; anything else raises `ImageRejected`."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ImageRejected("not a regular file")
+        if status.st_size > MAX_BYTES:
+            raise ImageRejected(f"file too large: {status.st_size:,} bytes (limit {MAX_BYTES:,})")
+        return path.read_bytes()
+    except OSError as error:
+        raise ImageRejected(f"cannot be read: {error.strerror or error}") from error
+
+
+def decode_bytes(data: bytes) -> Image.Image:
+    """Decode to RGB: first frame, EXIF rotation applied, alpha on white, 16 bits scaled to 8.
+
+    Raises `ImageRejected` for empty, broken, truncated, huge or tiny images and for other formats.
+    The size in the header is checked before any pixel is decoded. Colour profiles are ignored.
+    """
+    return _decode(data, None)[0]
+
+
+def decode_reduced(data: bytes, longest: int) -> tuple[Image.Image, tuple[int, int]]:
+    """Decode as `decode_bytes` does, a large JPEG at a half, a quarter or an eighth of its size.
+
+    Its longest side stays at least `longest` pixels; any other picture is decoded whole, to the same pixels
+    as by `decode_bytes`. Returns the picture, and shorter and longer side of the whole one in pixels.
+    """
+    return _decode(data, longest)
+
+
+def _decode(data: bytes, longest: int | None) -> tuple[Image.Image, tuple[int, int]]:
+    if not data:
+        raise ImageRejected("empty file")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # "Corrupt EXIF data": real memes have such
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `_check_size` is stricter
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                _check_size(*image.size)
+                whole = image.size
+                if longest is not None and max(whole) >= 2 * longest:
+                    # The JPEG decoder leaves out frequencies, which is fast; other formats ignore it.
+                    image.draft(None, tuple(max(1, side * longest // max(whole)) for side in whole))
+                drafted = image.size
+                image.load()
+                if image.size != drafted:  # a GIF frame may enlarge the canvas
+                    _check_size(*image.size)
+                    whole = image.size
+                picture = _to_rgb(_turned(image))
+    except ImageRejected:
+        raise
+    except Image.DecompressionBombError as error:
+        raise ImageRejected(f"too many pixels (limit {MAX_PIXELS:,}): {error}") from error
+    except MemoryError as error:
+        raise ImageRejected("too little memory to decode it") from error
+    except UnidentifiedImageError as error:
+        if looks_like_image(data[:16]):
+            raise ImageRejected("broken image data: the header cannot be read") from error
+        raise ImageRejected(f"not an image ({', '.join(FORMATS)} are read)") from error
+    except Exception as error:  # decoders meet hostile bytes and raise almost anything
+        raise ImageRejected(f"broken image data: {error}".splitlines()[0]) from error
+    short, long = sorted(whole)
+    return picture, (short, long)
+
+
+def looks_like_image(head: bytes) -> bool:
+    """Whether the first 12 or more bytes of a file carry the signature of a known format."""
+    if head.startswith((b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")):
+        return True
+    if head.startswith((b"II*\x00", b"MM\x00*")):
+        return True
+    if head.startswith(b"RIFF"):
+        return head[8:12] == b"WEBP"
+    # "BM" alone would also match a text that starts so; the two reserved words must be zero.
+    return head.startswith(b"BM") and head[6:10] == b"\0\0\0\0"
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise ImageRejected(f"too many pixels: {width:,} x {height:,} (limit {MAX_PIXELS:,})")
+    if min(width, height) < MIN_SIDE:
+        raise ImageRejected(f"too small: {width} x {height} (least side {MIN_SIDE})")
+
+
+def _turned(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # broken EXIF does not spoil the picture
+        return image
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I") or image.mode == "F":
+        return _eight_bits(np.asarray(image, dtype=np.float64)).convert("RGB")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    # A copy, because the caller closes the file behind an image that needs no conversion.
+    return image.convert("RGB") if image.mode != "RGB" else image.copy()
+
+
+def _eight_bits(values: np.ndarray) -> Image.Image:
+    """Scale grey values to 0-255; `Image.convert` would clip everything above 255 to white."""
+    if not np.isfinite(values).all():
+        raise ImageRejected("broken image data: values that are not finite numbers")
+    low, high = float(values.min()), float(values.max())
+    if low >= 0 and high <= 1 and not np.array_equal(values, np.round(values)):
+        low, high = 0.0, 1.0  # floating point from 0 to 1
+    elif low >= 0 and high <= 65535:
+        low, high = 0.0, 65535.0  # the usual 16 bits
+    span = (high - low) or 1.0
+    return Image.fromarray(np.round((values - low) * (255.0 / span)).astype(np.uint8))
+
+
+def readable(path: Path) -> str:
+    """POSIX text of a path that is always valid Unicode.
+
+    Archives packed on Chinese Windows leave GBK bytes as file names; they are read as such.
+    """
+    raw = os.fsencode(path.as_posix())
+    for encoding in ("utf-8", "gb18030"):
+        try:
+            return raw.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    return raw.decode("utf-8", "replace")
+
+
+def pictures_below(folder: Path) -> list[Path]:
+    """Files below `folder` with an image extension, sorted by path, no hidden ones; none if it is missing.
+
+    For folders whose file names say what a picture is, such as meme ids; `find_images` is for any folder.
+    """
+    found = []
+    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix.lower() in EXTENSIONS and not hidden and path.is_file():
+            found.append(path)
+    return found
+
+
+class Found(NamedTuple):
+    """What a folder holds."""
+
+    images: list[Path]
+    """Candidates, sorted by relative path; not decoded yet."""
+    links_out: list[Path]
+    """Links to folders and images outside, sorted likewise; nothing behind them was looked at."""
+
+
+def find_images(folder: Path) -> list[Path]:
+    """The candidates of `look_through`."""
+    return look_through(folder).images
+
+
+def look_through(folder: Path) -> Found:
+    """All image candidates below `folder`, and the links that lead out of it.
+
+    A file with an image extension is always a candidate, any other one only if its first bytes say so.
+    Hidden files are left out. Links are followed within the folder alone, and what several of them lead to
+    counts once, so loops end: one link to a parent folder would else bring in everything there.
+    Raises `LibraryError` for a missing folder, an unreadable one or one without any candidate.
+    """
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise LibraryError(
+            f"meme source {folder} {what}: correct `sources` in the profile (paths are relative to the "
+            "project root), or use the source `example`"
+        )
+    inside = Path(os.path.realpath(folder))
+    found, links_out, file_links = [], [], []
+    seen: set[str] = set()
+    links: list[Path] = [folder]
+    while links:
+        # Real folders come before links to them, so that a file keeps its own path.
+        linked: list[Path] = []
+        for start in sorted(links, key=readable):
+            if Path(os.path.realpath(start)).is_relative_to(inside):
+                _walk(start, seen, found, linked, file_links)
+            else:
+                links_out.append(start)
+        links = linked
+    known = {os.path.realpath(path) for path in found} if file_links else set()
+    for link in sorted(file_links, key=readable):
+        real = os.path.realpath(link)
+        if not Path(real).is_relative_to(inside) and link.exists():
+            if link.suffix.lower() in EXTENSIONS:
+                links_out.append(link)
+        elif real not in known and _is_candidate(link):
+            known.add(real)
+            found.append(link)
+    if not found:
+        out = f"; {len(links_out)} links lead out of it and are not followed" if links_out else ""
+        raise LibraryError(
+            f"meme source {folder} holds no image ({', '.join(FORMATS)}){out}: put images into it or correct "
+            "`sources` in the profile"
+        )
+
+    def place(path: Path) -> tuple[str, bytes]:
+        return readable(path.relative_to(folder)), os.fsencode(path)
+
+    return Found(sorted(found, key=place), sorted(links_out, key=place))
+
+
+def _walk(start: Path, seen: set[str], found: list[Path], linked: list[Path], file_links: list[Path]) -> None:
+    todo = [start]
+    while todo:
+        folder = todo.pop()
+        real = os.path.realpath(folder)
+        if real in seen:
+            continue
+        seen.add(real)
+        try:
+            entries = list(os.scandir(folder))
+        except OSError as error:
+            raise LibraryError(f"folder {folder} cannot be read: {error.strerror}") from error
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name in SKIPPED_FOLDERS:
+                continue
+            path = Path(entry.path)
+            if path.is_dir():  # unlike entry.is_dir() no error for a link to itself
+                (linked if entry.is_symlink() else todo).append(path)
+            elif entry.is_symlink():
+                file_links.append(path)
+            elif _is_candidate(path):
+                found.append(path)
+
+
+def _is_candidate(path: Path) -> bool:
+    if path.suffix.lower() in EXTENSIONS:
+        return True
+    try:
+        # Opening a named pipe would wait for ever.
+        if not path.is_file():
+            return False
+        with path.open("rb") as handle:
+            return looks_like_image(handle.read(16))
+    except OSError:
+        return False

@@ -1,0 +1,180 @@
+"""The backend that is no endpoint: the authored texts of the example corpus."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from memecmd_utils.core import paths, storage
+from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.core.llm import prompts
+from memecmd_utils.core.llm.messages import ModelId, Reply, Request
+from memecmd_utils.schemas import NewsItem, RolePair
+
+
+class MissingText(MemecmdError, LookupError):
+    """The authored corpus has no text for a request."""
+
+
+class AuthoredBackend:
+    """Texts of the example corpus, looked up by (task, subject). The prompt does not change them."""
+
+    recordable = False
+    repeats = True
+    dropped = ()
+    in_bulk = False
+    status = ""
+    source = "authored"
+    model = ModelId(name="authored")
+
+    def __init__(self, texts: Mapping[tuple[str, str], str]) -> None:
+        self._texts = texts
+
+    async def complete(self, request: Request) -> Reply:
+        """Return the authored text; `MissingText` says how to go live."""
+        try:
+            return Reply(text=self._texts[request.task, request.subject])
+        except KeyError:
+            raise MissingText(
+                f"the example corpus has no {request.task} for {request.subject}. It holds its own memes, "
+                "24 news and 23 role dialogues of 18 turns only; for anything else use a live model: "
+                "PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
+            ) from None
+
+    async def alive(self, within_s: float) -> bool:
+        """Always there."""
+        return True
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+# --- The embedded example corpus in `data/example`: authored cold starts, dialogues, summaries, annotations
+
+
+AUTHORED_NOTICE = (
+    "authored text ignores prompts: {names} differ from the shipped ones, and nothing in this run "
+    "will differ for it. To see what a prompt does, go live: PROFILE=local after `make local-llm`, or "
+    "PROFILE=openai with a key."
+)
+
+N_TURNS = 18
+"""Turns of every authored dialogue."""
+
+
+def _rows(name: str, folder: Path) -> list[dict[str, Any]]:
+    path = folder / name
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if line.strip():
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise storage.StageOutputError(f"{name} line {number}: {error}") from error
+    return rows
+
+
+def load_news(folder: Path = paths.example) -> list[NewsItem]:
+    """News items of the example file, in its order."""
+    return storage.read_jsonl(folder / "news.jsonl", NewsItem)
+
+
+def load_role_pairs(folder: Path = paths.example) -> list[RolePair]:
+    """The 23 role pairs."""
+    return storage.read_jsonl(folder / "role_pairs.jsonl", RolePair)
+
+
+@lru_cache(maxsize=1)
+def texts(folder: Path = paths.example) -> dict[tuple[str, str], str]:
+    """Every authored text by (task, subject), in the form in which a model would have replied."""
+    found: dict[tuple[str, str], str] = {}
+    for row in _rows("annotations.jsonl", folder):
+        fields = ("s_plus", "s_minus", "emotion", "motivation")
+        found["annotation", row["meme_id"]] = storage.dumps({key: row[key] for key in fields})
+    for row in _rows("scenarios.jsonl", folder):
+        name = row["scenario_id"]
+        found["scenario", name] = storage.dumps({"scenario": row["scenario"]})
+        details = {
+            key: value
+            for key, value in row.items()
+            if key not in ("scenario_id", "pair_id", "scenario", "gloss", "source")
+        }
+        found["scenario", f"{name}/details"] = storage.dumps(details)
+    for row in _rows("dialogues.jsonl", folder):
+        found["utterance", f"{row['dialogue_id']}/{row['turn']}"] = row["text"]
+    for row in _rows("summaries.jsonl", folder):
+        fields = ("scenario", "emotion", "motivation")
+        found["summary", f"{row['dialogue_id']}/{row['turn']}"] = storage.dumps({k: row[k] for k in fields})
+    return found
+
+
+@lru_cache(maxsize=1)
+def glosses(folder: Path = paths.example) -> dict[str, str]:
+    """English glosses by authored subject: `<dialogue>/<turn>` and scenario ids."""
+    found = {f"{r['dialogue_id']}/{r['turn']}": r["gloss"] for r in _rows("dialogues.jsonl", folder)}
+    return found | {r["scenario_id"]: r["gloss"] for r in _rows("scenarios.jsonl", folder)}
+
+
+def changed_prompts(folder: Path = paths.example) -> list[str]:
+    """Names of prompts whose file differs from the one that was shipped with the corpus."""
+    shipped = json.loads((folder / "prompt_hashes.json").read_text(encoding="utf-8"))
+    return sorted(name for name, digest in shipped.items() if _prompt_sha256(name) != digest)
+
+
+def _prompt_sha256(name: str) -> str | None:
+    try:
+        return prompts.prompt_sha256(name)
+    except prompts.PromptError:
+        return None  # taken away or renamed
+
+
+def prompt_notice(folder: Path = paths.example) -> str | None:
+    """A notice for the reader when prompts were changed while the texts are authored."""
+    names = changed_prompts(folder)
+    return AUTHORED_NOTICE.format(names=", ".join(names)) if names else None
+
+
+# --- Hashes of the authored texts, frozen before their first scoring, and of the prompts as shipped
+
+
+TEXT_FILES = (
+    "ANALYSIS_PLAN.md",
+    "annotations.jsonl",
+    "dialogues.jsonl",
+    "grades.jsonl",
+    "marks.jsonl",
+    "memes.csv",
+    "news.jsonl",
+    "role_pairs.jsonl",
+    "scenarios.jsonl",
+    "summaries.jsonl",
+)
+
+
+NOTES = b"\n## Notes after the fact\n"
+"""What stands in a plan from this heading on came after the freeze, with its date, and is not hashed."""
+
+
+def text_hashes(folder: Path = paths.example) -> dict[str, str]:
+    """SHA-256 of every frozen file of the example corpus that is there."""
+    found = [folder / name for name in TEXT_FILES if (folder / name).is_file()]
+    frozen = {path.name: path.read_bytes().partition(NOTES)[0] for path in found}
+    return {name: hashlib.sha256(text).hexdigest() for name, text in frozen.items()}
+
+
+def changed_texts(folder: Path = paths.example) -> list[str]:
+    """Frozen files that differ from `TEXT_HASHES.json`."""
+    frozen = json.loads((folder / "TEXT_HASHES.json").read_text(encoding="utf-8"))
+    now = text_hashes(folder)
+    return sorted(name for name in frozen.keys() | now.keys() if frozen.get(name) != now.get(name))
+
+
+def write(folder: Path = paths.example) -> None:
+    """Freeze texts and prompt files. For a new corpus only, before its first scoring."""
+    storage.write_json(folder / "TEXT_HASHES.json", text_hashes(folder))
+    # Judges are asked for real, also in the example profile: their prompts are no authored matter.
+    asked = ("judge", "rating", "ask_again", "template_")
+    names = sorted(path.stem for path in paths.prompts.glob("*.j2") if not path.stem.startswith(asked))
+    storage.write_json(folder / "prompt_hashes.json", {name: prompts.prompt_sha256(name) for name in names})

@@ -1,0 +1,374 @@
+"""The only place that talks to a language model.
+
+`Chat.ask` takes a `Request` and a parser, and returns an `Answer`: from the recordings, else from the
+backend, asked up to five times until the parser accepts. How a request gets there is in `delivery`;
+backends are in `llm_backends`, `openai_backend`, `batch` and `local_llm`.
+"""
+
+import asyncio
+import inspect
+import math
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Literal, TypeVar
+
+from memecmd_utils.core.llm import prompts
+from memecmd_utils.core.llm.budget import Budget
+from memecmd_utils.core.llm.delivery import Delivery, Throttle, Usage
+from memecmd_utils.core.llm.endpoint import garbled
+from memecmd_utils.core.llm.messages import (
+    UNRECORDED,
+    Answer,
+    Backend,
+    BrokenRules,
+    CutReply,
+    Message,
+    Reply,
+    Request,
+    UncertainReply,
+    UnusableReply,
+)
+from memecmd_utils.core.recordings import store as rec
+from memecmd_utils.core.recordings.store import Outcome
+
+T = TypeVar("T")
+CLAIM_WAIT_S, LONGEST_CLAIM_WAIT_S = 0.02, 0.5
+"""Between two looks at a request that another process has claimed."""
+MODELS_OWN: frozenset[Outcome] = frozenset({"unusable", "length", "refusal", "filtered"})
+"""Outcomes without an answer that tell of the model, and not of the endpoint or the day."""
+UNCHANGED_RETRIES = 2
+RETRIES_WITH_ERROR = 2
+ATTEMPTS = 1 + UNCHANGED_RETRIES + RETRIES_WITH_ERROR
+LOST_IN_A_ROW = 5
+"""Replies that did not arrive whole and cost no attempt. What is lost at random comes back before that. What
+a model always cuts off or leaves empty then goes the way of other unusable replies, and so to an end."""
+
+
+class Chat:
+    """Asks a backend, with recordings in front of it and a cap on requests in flight."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        recordings: rec.Recordings | None = None,
+        mode: Literal["recorded", "auto", "live"] = "auto",
+        concurrency: int = 8,
+        budget: Budget | None = None,
+        dead_after_s: float = 50.0,
+        sleep: Callable[[float], Any] = asyncio.sleep,
+        strict: bool = True,
+    ) -> None:
+        """`strict`: in mode `recorded` a miss is an error; otherwise it is an answer without a value."""
+        self.backend, self.recordings, self.mode = backend, recordings, mode
+        self.strict = strict
+        self.concurrency, self.in_bulk = concurrency, backend.in_bulk
+        self.usage, self.budget = Usage(), budget or Budget()
+        self.throttle = Throttle(concurrency, dead_after_s)
+        self._delivery = Delivery(backend, self.throttle, self.budget, self.usage, sleep)
+        self._fault: BaseException | None = None
+        self._asking: dict[str, asyncio.Event] = {}
+        """Keys that are asked for at this moment, each with the event of its end."""
+        self.waiting = 0
+        """Requests that wait for another process, which asks the same."""
+
+    async def ask(self, request: Request, parse: Callable[[Reply], T], again: bool = True) -> Answer[T]:
+        """Return the parsed answer to `request`.
+
+        `parse` raises `UnusableReply` for a reply that cannot be used and `BrokenRules` for one that
+        can at need. In `recorded` mode a miss raises `RecordingMiss`, or is the outcome `unrecorded` where
+        the chat is not `strict`; `auto` asks the model and records, also where what is recorded could not be
+        used, unless `again` is false.
+        """
+        self._stop_after_fault()
+        if not self.backend.recordable:
+            return await self._ask_live(request, parse, None, "")
+        form = request.normal_form(self.backend.model, self.backend.dropped)
+        key = rec.key_of(form)
+        if (stored := self._recorded(key, again)) is not None:
+            return self._replay(stored, parse, key)
+        if self.mode == "recorded" and not self.strict:
+            self.usage.outcomes[UNRECORDED] += 1
+            return Answer(
+                outcome=UNRECORDED, reason="no recorded answer", attempts=0, source=self.backend.source
+            )
+        if self.mode == "recorded":
+            why = self.recordings.explain_miss(form) if self.recordings is not None else "no recordings"
+            rec.note_miss(form, key)
+            short = key[: rec.SHOWN_DIGITS]
+            raise rec.RecordingMiss(
+                f"no recorded reply for {request.task} {request.subject} of {self.backend.model} ({why}). "
+                f"Its key is {short}: `python -m memecmd_utils explain-miss {short}` shows where both part. "
+                "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
+            )
+        if self.recordings is None:
+            return await self._ask_live(request, parse, form, key)
+        async with self._alone(key) as waited:
+            if (stored := self._recorded(key, again, waited)) is not None:
+                return self._replay(stored, parse, key)
+            self.recordings.ready()
+            return await self._ask_live(request, parse, form, key)
+
+    def _recorded(self, key: str, again: bool, just_now: bool = False) -> dict[str, Any] | None:
+        """The recorded value that counts in our mode; `just_now`: others have asked while we waited."""
+        if self.recordings is None or (self.mode == "live" and not self.recordings.is_fresh(key)):
+            return None
+        stored = self.recordings.get(key)
+        if stored is None or self.mode != "auto" or just_now or rec.is_answer(stored):
+            return stored
+        return None if again or stored["outcome"] not in MODELS_OWN else stored
+
+    @asynccontextmanager
+    async def _alone(self, key: str) -> AsyncIterator[bool]:
+        """Wait until nobody else asks for `key`, here or in another process; yield whether somebody did."""
+        store, waited, pause_s = self.recordings, False, CLAIM_WAIT_S
+        while key in self._asking:
+            waited = True
+            await self._asking[key].wait()
+            self._stop_after_fault()
+        self._asking[key] = done = asyncio.Event()
+        # Whoever asks live means to ask anew, and one process at a time sends batches.
+        claims = self.mode == "auto" and not self.in_bulk
+        try:
+            while claims and not store.claim(key):
+                waited = True
+                self.waiting += 1
+                try:
+                    await asyncio.sleep(pause_s)
+                finally:
+                    self.waiting -= 1
+                self._stop_after_fault()
+                pause_s = min(LONGEST_CLAIM_WAIT_S, 2 * pause_s)
+            try:
+                store.refresh()
+                yield waited
+            finally:
+                if claims:
+                    store.release(key)
+        finally:
+            del self._asking[key]
+            done.set()
+
+    @property
+    def used_keys(self) -> set[str]:
+        """Keys of the recordings that were replayed or made."""
+        return self.recordings.used_keys() if self.recordings is not None else set()
+
+    async def side_by_side(
+        self,
+        work: Iterable[Awaitable[T]],
+        at_once: int | None = None,
+        keep: Callable[[T], Any] | None = None,
+    ) -> list[T]:
+        """Await coroutines that ask this chat, `at_once` of them at a time; results in their order.
+
+        `work` is drawn from as places become free, so a generator keeps memory flat; with `keep` each
+        result is handed over in order instead of being collected. On the first fault no further request
+        goes out, but those under way are waited for and recorded, because they are paid for.
+        """
+        results: list[T] = []
+        keep = keep or results.append
+        at_once = at_once or self.concurrency
+        work = iter(work)
+        in_order: deque[asyncio.Task[T]] = deque()
+        running: set[asyncio.Task[T]] = set()
+        finished: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
+        try:
+            while True:
+                # A slow one at the head must not let finished ones pile up behind it without end.
+                while len(running) < at_once and len(in_order) < 4 * at_once:
+                    item = next(work, None)
+                    if item is None:
+                        break
+                    task = asyncio.ensure_future(item)
+                    task.add_done_callback(finished.put_nowait)
+                    in_order.append(task)
+                    running.add(task)
+                if not running:
+                    return results
+                task = await finished.get()
+                running.discard(task)
+                task.result()  # a fault shows at once, wherever it stands in the order
+                while in_order and in_order[0].done():
+                    keep(in_order.popleft().result())
+        except Exception as error:
+            self._fault = error
+            self._delivery.stop_waiting()
+            await asyncio.gather(*running, return_exceptions=True)
+            raise
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            self._fault = None
+            if inspect.isgenerator(work):
+                work.close()
+            for item in work:
+                if inspect.iscoroutine(item):
+                    item.close()
+
+    def _stop_after_fault(self) -> None:
+        if self._fault is not None:
+            raise self._fault.with_traceback(None)
+
+    def _replay(self, stored: dict[str, Any], parse: Callable[[Reply], T], key: str) -> Answer[T]:
+        self.usage.replayed += 1
+        self.recordings.mark_used(key)
+        reply = Reply(text=stored["text"], first_token=stored.get("first_token"), yes_no=stored.get("yes_no"))
+        common = {"raw": reply.text, "attempts": stored.get("attempts", 1), "source": self.backend.source}
+        try:
+            if rec.is_answer(stored):
+                answer = Answer(value=parse(reply), replayed=True, **common)
+            else:
+                reason = stored.get("reason", "")
+                answer = Answer(outcome=stored["outcome"], reason=reason, replayed=True, **common)
+        except BrokenRules as error:
+            answer = Answer(
+                value=error.value, outcome="violations", violations=error.violations, replayed=True, **common
+            )
+        except UncertainReply as error:
+            answer = Answer(outcome="unusable", reason=str(error), replayed=True, **common)
+        except UnusableReply as error:
+            raise rec.RecordingError(
+                f"a recorded reply is no longer accepted ({error}); the parser has changed since: "
+                f"raise the request's schema_version. Reply: {reply.text[:200]!r}"
+            ) from error
+        self.usage.outcomes[answer.outcome] += 1
+        return answer
+
+    async def _ask_live(
+        self, request: Request, parse: Callable[[Reply], T], form: dict[str, Any] | None, key: str
+    ) -> Answer[T]:
+        best: tuple[float, Answer[T], Reply] | None = None
+        asked, attempt, lost = request, 1, 0
+        while True:
+            reply = await self._delivery.send(asked, self._stop_after_fault)
+            answer, error = self._judge(reply, parse, attempt, asked)
+            why_lost = _lost(reply, error, asked)
+            # Asked unchanged, a server that lost a reply brings it yet; a fixed seed brings the same again.
+            if why_lost and lost < LOST_IN_A_ROW and not self.backend.repeats:
+                lost += 1
+                self.usage.retries[why_lost] += 1
+                continue
+            lost = LOST_IN_A_ROW if why_lost else 0
+            weight = _weight(answer, error)
+            if best is None or weight <= best[0]:
+                best = weight, answer, reply
+            if error is None or attempt == ATTEMPTS:
+                break
+            # Where a fixed seed brings the same unusable reply again, the next attempt moves it on.
+            moved = self.backend.repeats and request.seed is not None
+            seed = request.seed + attempt if moved else request.seed
+            messages = request.messages
+            if attempt > UNCHANGED_RETRIES:
+                note = prompts.render(request.ask_again, reason=str(error), fence=prompts.fence)
+                messages = [
+                    *request.messages,
+                    Message(role="assistant", text=reply.text or "（空）"),
+                    Message(role="user", text=note),
+                ]
+            asked = request.model_copy(update={"seed": seed, "messages": messages})
+            attempt += 1
+        _, answer, reply = best
+        answer.attempts = attempt
+        self.usage.outcomes[answer.outcome] += 1
+        if form is not None and self.recordings is not None:
+            self.recordings.put(form, _recorded(answer, reply), key, live=self.mode == "live")
+        return answer
+
+    def _judge(
+        self, reply: Reply, parse: Callable[[Reply], T], attempt: int, asked: Request
+    ) -> tuple[Answer[T], UnusableReply | None]:
+        """Turn a reply into an answer, and say whether it should be asked for again."""
+        common = {"raw": reply.text, "attempts": attempt, "source": self.backend.source}
+        if reply.finish_reason in ("failed", "rejected"):  # asking again would bring the same
+            return Answer(outcome=reply.finish_reason, reason=reply.text, **common), None
+        if reply.refusal:
+            return Answer(outcome="refusal", reason="the model refused", **common), UnusableReply("拒绝回答")
+        if reply.finish_reason == "content_filter":
+            return Answer(outcome="filtered", reason="content filter", **common), UnusableReply("被过滤")
+        try:
+            if garbled(reply.text):
+                raise UnusableReply("文字里有乱码")
+            return Answer(value=parse(reply), **common), None
+        except BrokenRules as error:
+            answer = Answer(value=error.value, outcome="violations", violations=error.violations, **common)
+            return answer, error
+        except UnusableReply as error:
+            outcome: Outcome = "length" if _is_cut(reply, asked) else "unusable"
+            return Answer(outcome=outcome, reason=str(error), **common), error
+
+
+def _is_cut(reply: Reply, asked: Request) -> bool:
+    """Whether the server says that the reply breaks off where it should not: one token is always cut."""
+    return reply.finish_reason == "length" and asked.sampling.max_tokens != 1
+
+
+def _lost(reply: Reply, error: UnusableReply | None, asked: Request) -> str:
+    """In what way an unusable reply did not arrive whole; empty where it did, and the model is to blame."""
+    said_no = reply.refusal or reply.finish_reason == "content_filter"
+    if error is None or isinstance(error, BrokenRules) or said_no:
+        return ""
+    if not reply.text:  # a model that spent its tokens on thought has nothing left to send
+        thought = reply.think_characters > 0 or asked.sampling.max_tokens == 1
+        return "" if thought and reply.finish_reason == "length" else "empty reply"
+    if garbled(reply.text) or "\ufffd" in reply.text:
+        return "garbled reply"
+    return "cut reply" if isinstance(error, CutReply) or _is_cut(reply, asked) else ""
+
+
+def _weight(answer: Answer, error: UnusableReply | None) -> float:
+    """Order of outcomes: accepted, then broken rules (fewer and milder first), then no answer at all."""
+    if answer.outcome == "accepted":
+        return 0.0
+    return error.weight if isinstance(error, BrokenRules) else math.inf
+
+
+def _recorded(answer: Answer, reply: Reply) -> dict[str, Any]:
+    """Value of a recording."""
+    value: dict[str, Any] = {"text": answer.raw, "outcome": answer.outcome, "attempts": answer.attempts}
+    if answer.reason:
+        value["reason"] = answer.reason
+    if reply.first_token is not None:
+        value |= {"first_token": reply.first_token, "yes_no": list(reply.yes_no)}
+    if reply.tokens_in:
+        value["tokens"] = [reply.tokens_in, reply.tokens_out]
+    return value
+
+
+def run(work: Awaitable[T]) -> T:
+    """Run a coroutine to its end from ordinary code, also inside Jupyter, where a loop already runs."""
+
+    async def main() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        box["cancel"] = lambda: loop.call_soon_threadsafe(task.cancel)
+        return await work
+
+    box: dict[str, Any] = {}
+    try:
+        asyncio.get_running_loop()
+        inside = True
+    except RuntimeError:
+        inside = False
+    if not inside:
+        return asyncio.run(main())
+
+    def target() -> None:
+        try:
+            box["value"] = asyncio.run(main())
+        except BaseException as error:  # handed to the caller below
+            box["error"] = error
+
+    thread = threading.Thread(target=target, name="memecmd-async")
+    thread.start()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        # The stop button reaches this thread only: without a word the other one would go on asking.
+        box.get("cancel", bool)()
+        thread.join()
+        raise
+    if "error" in box:
+        raise box["error"]
+    return box["value"]

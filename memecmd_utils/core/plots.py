@@ -1,0 +1,108 @@
+"""How a figure looks and is kept: one style, the same bytes every time, no pyplot, no global state."""
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from memecmd_utils.core import storage
+from memecmd_utils.core.drawing import fonts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+# Okabe and Ito's palette: told apart with any kind of colour vision. Markers repeat the difference.
+BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
+_STYLE: dict[str, Any] = {
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.unicode_minus": False,
+    "figure.constrained_layout.use": True,
+    "font.size": 10,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "mathtext.fontset": "dejavusans",
+    "savefig.dpi": 150,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Apply the style and the CJK font; matplotlib's settings are as before on leaving."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # a user's matplotlibrc must not change the tracked figures
+        fonts.use_matplotlib()
+        matplotlib.rcParams.update(_STYLE)
+        yield
+
+
+def canvas(width: float, height: float) -> "Figure":
+    """Return an empty figure of that many inches; it needs no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    return FigureCanvasAgg(Figure(figsize=(width, height))).figure
+
+
+def save(fig: "Figure", folder: Path, name: str) -> list[Path]:
+    """Write `name`.png and `name`.pdf without dates and versions, so that equal figures are equal bytes."""
+    metadata = {
+        "png": {"Software": None},
+        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    }
+    written = []
+    with style():
+        for kind, fields in metadata.items():
+            target = Path(folder) / f"{name}.{kind}"
+            with storage.atomic_path(target) as part:
+                fig.savefig(part, format=kind, metadata=fields)
+            written.append(target)
+    return written
+
+
+def png_bytes(fig: "Figure") -> bytes:
+    """The figure as PNG bytes, for notebook cells and widgets."""
+    buffer = io.BytesIO()
+    with style():
+        fig.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def show(fig: "Figure", png: bytes | None = None) -> Any:
+    """The figure (or its picture, where made) for a cell: without pyplot Jupyter has no view of its own."""
+    from IPython.display import Image as Shown
+
+    return Shown(png or png_bytes(fig), width=int(fig.get_figwidth() * 96))
+
+
+def save_and_show(fig: "Figure", folder: Path, name: str) -> Any:
+    """Write `name`.png and `name`.pdf, and return the picture just written for a notebook cell."""
+    png, _pdf = save(fig, folder, name)
+    return show(fig, png.read_bytes())
+
+
+def montage(paths: Sequence[Path], columns: int = 6, side: int = 150) -> Image.Image:
+    """Pictures side by side on white, each fitted into a square of `side` pixels."""
+    rows = -(-len(paths) // columns) or 1
+    sheet = Image.new("RGB", (columns * side, rows * side), "white")
+    for number, path in enumerate(paths):
+        with Image.open(path) as picture:
+            small = picture.convert("RGB")
+        small.thumbnail((side - 8, side - 8))
+        row, column = divmod(number, columns)
+        sheet.paste(
+            small, (column * side + (side - small.width) // 2, row * side + (side - small.height) // 2)
+        )
+    return sheet

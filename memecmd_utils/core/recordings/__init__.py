@@ -1,0 +1,1 @@
+"""What models answered, by key: the store, the vectors, and its care."""

@@ -1,0 +1,347 @@
+"""Cold starts: news items and role pairs become the context a dialogue begins from (Eq. 3, 7, 9)."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from memecmd_utils.core import seeds, storage
+from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.core.llm import prompts, replies
+from memecmd_utils.core.llm.chat import Chat
+from memecmd_utils.core.llm.messages import Message, Request, Sampling
+from memecmd_utils.schemas import (
+    TOPICS,
+    ColdStart,
+    NewsItem,
+    RolePair,
+    Scenario,
+    ScenarioDetails,
+    ScenarioReply,
+    Unfinished,
+)
+from memecmd_utils.settings import Profile, ProfileError
+
+TOPIC_NAMES = dict(zip(TOPICS, ("体育", "娱乐", "科技", "游戏", "教育", "健康"), strict=True))
+DIMENSION_NAMES = {
+    "stranger": "陌生人",
+    "acquaintance": "认识",
+    "close": "亲近",
+    "very_close": "非常亲密",
+    "equal": "平等",
+    "a_dominant": "甲说了算",
+    "b_dominant": "乙说了算",
+    "mutual_dependence": "互相依靠",
+    "same_age": "同龄",
+    "a_older": "甲年长",
+    "b_older": "乙年长",
+    "generational": "隔代",
+    "work": "工作",
+    "study": "学习",
+    "life": "生活",
+    "entertainment": "娱乐",
+    "special": "特殊场合",
+}
+NEW_SCENARIO_TRIES = 8
+Encode = Callable[[list[str]], np.ndarray]
+"""Texts to unit vectors, [texts, dim]."""
+
+
+def from_news(item: NewsItem) -> ColdStart:
+    """f_news of Eq. 7: a news tuple becomes a dialogue's context."""
+    topic = TOPIC_NAMES[item.topic]
+    return ColdStart(
+        dialogue_id=f"news-{item.news_id}",
+        kind="news",
+        ref=item.news_id,
+        title=item.title,
+        name_a="甲",
+        name_b="乙",
+        context=prompts.render("context_news", topic=topic, title=item.title, text=item.text),
+        brief=prompts.render("brief_news", topic=topic, title=item.title),
+        source=item.source,
+        prompt_sha256=prompts.prompt_sha256("context_news"),
+    )
+
+
+def from_scenario(scenario: Scenario, pair: RolePair) -> ColdStart:
+    """f_role of Eq. 9: both roles and the scene become a dialogue's context."""
+    return ColdStart(
+        dialogue_id=f"role-{scenario.scenario_id}",
+        kind="role",
+        ref=scenario.scenario_id,
+        title=scenario.scenario,
+        name_a=pair.role_a,
+        name_b=pair.role_b,
+        context=prompts.render("context_role", s=scenario, pair=pair),
+        brief=prompts.render("brief_role", s=scenario, pair=pair),
+        source=scenario.source,
+        prompt_sha256=prompts.prompt_sha256("context_role"),
+    )
+
+
+def _request(
+    prompt: str,
+    subject: str,
+    schema: type,
+    seed: int,
+    sample: int = 0,
+    said: Sequence[Message] = (),
+    **values: object,
+) -> Request:
+    text = prompts.render(prompt, fence=prompts.fence, **values)
+    return Request(
+        task="scenario",
+        subject=subject,
+        messages=[Message(role="user", text=text), *said],
+        sampling=Sampling(temperature=0.9, max_tokens=500),
+        seed=seed,
+        sample=sample,
+        reply_schema=schema,
+    )
+
+
+def _dimensions(pair: RolePair) -> dict[str, str]:
+    keys = ("intimacy", "dominance", "age_relation", "primary_scenario")
+    return {key: DIMENSION_NAMES[getattr(pair, key)] for key in keys}
+
+
+async def write_scenarios(
+    pair: RolePair,
+    n: int,
+    chat: Chat,
+    profile: Profile,
+    encode: Encode,
+    glosses: Mapping[str, str] | None = None,
+) -> tuple[list[Scenario], list[Unfinished]]:
+    """Have an agent write `n` scenarios of a pair, each with its details, and those that came to nothing.
+
+    No two scenarios of a pair have an embedding cosine above `scenario_similarity_cap`: one that is too like
+    an earlier one is asked for anew, with that one named, and is left out after `NEW_SCENARIO_TRIES`. The
+    first `n` scenarios do not depend on how many follow.
+    """
+    done: list[Scenario] = []
+    failed: list[Unfinished] = []
+    for number in range(1, n + 1):
+        name = f"{pair.pair_id}-{number}"
+        seed = int(seeds.rng(profile.seed, "scenario", name).integers(2**31))
+        try:
+            scene = await _new_scene(pair, name, [s.scenario for s in done], chat, profile, encode, seed)
+            details = await _details(pair, name, scene.text, chat, seed)
+        except NoScenario as error:
+            failed.append(_unfinished(name, str(error), chat, profile, seed))
+            continue
+        done.append(
+            Scenario(
+                scenario_id=name,
+                pair_id=pair.pair_id,
+                scenario=scene.text,
+                similarity=scene.similarity if done else None,
+                gloss=(glosses or {}).get(name, ""),
+                source=scene.source,
+                profile=profile.name,
+                prompt_sha256=prompts.prompt_sha256("scenario"),
+                seed=seed,
+                **details.model_dump(),
+            )
+        )
+    return done, failed
+
+
+class NoScenario(MemecmdError, RuntimeError):
+    """The model has no usable scenario, or no details for it, also after all attempts."""
+
+
+class Scene(NamedTuple):
+    """A scenario before its details; `similarity` is the cosine to the nearest earlier one of its pair."""
+
+    text: str
+    similarity: float
+    source: str
+
+
+async def _new_scene(
+    pair: RolePair, name: str, earlier: list[str], chat: Chat, profile: Profile, encode: Encode, seed: int
+) -> Scene:
+    said: list[Message] = []
+    reason = ""
+    for sample in range(NEW_SCENARIO_TRIES):
+        request = _request(
+            "scenario",
+            name,
+            ScenarioReply,
+            seed,
+            sample,
+            said,
+            pair=pair,
+            earlier=earlier,
+            **_dimensions(pair),
+        )
+        answer = await chat.ask(request, lambda reply: replies.structured(reply, ScenarioReply))
+        if answer.value is None:
+            said, reason = [], f"{answer.outcome}: {answer.reason}"
+            continue
+        text = answer.value.scenario
+        if not earlier:
+            return Scene(text, 0.0, answer.source)
+        # Loading an embedder takes seconds, in which replies to other pairs must not run out of time.
+        vectors = await asyncio.to_thread(encode, [*earlier, text])
+        cosines = vectors[:-1] @ vectors[-1]
+        nearest = int(cosines.argmax())
+        if cosines[nearest] <= profile.scenario_similarity_cap:
+            return Scene(text, float(cosines[nearest]), answer.source)
+        reason = f"too like {earlier[nearest]!r} (cosine {cosines[nearest]:.3f})"
+        again = prompts.render("scenario_again", fence=prompts.fence, nearest=earlier[nearest])
+        said = [
+            Message(role="assistant", text=storage.dumps(answer.value.model_dump())),
+            Message(role="user", text=again),
+        ]
+    raise NoScenario(f"no new scenario in {NEW_SCENARIO_TRIES} requests; the last one: {reason}")
+
+
+async def _details(pair: RolePair, name: str, scenario: str, chat: Chat, seed: int) -> ScenarioDetails:
+    request = _request(
+        "scenario_details",
+        f"{name}/details",
+        ScenarioDetails,
+        seed,
+        pair=pair,
+        scenario=scenario,
+        **_dimensions(pair),
+    )
+    answer = await chat.ask(request, lambda reply: replies.structured(reply, ScenarioDetails))
+    if answer.value is None:
+        raise NoScenario(f"no details for the scenario: {answer.outcome}: {answer.reason}")
+    return answer.value
+
+
+def _unfinished(name: str, reason: str, chat: Chat, profile: Profile, seed: int) -> Unfinished:
+    return Unfinished(
+        dialogue_id=f"role-{name}",
+        turn=1,
+        reason=reason,
+        turns=[],
+        source=chat.backend.source,
+        profile=profile.name,
+        prompt_sha256=prompts.prompt_sha256("scenario"),
+        seed=seed,
+    )
+
+
+class RoleStarts(NamedTuple):
+    """What role pairs gave: scenarios, cold starts in the same order, and scenarios that came to nothing."""
+
+    scenarios: list[Scenario]
+    starts: list[ColdStart]
+    unfinished: list[Unfinished]
+
+
+async def role_cold_starts(
+    pairs: Sequence[tuple[RolePair, int]],
+    chat: Chat,
+    profile: Profile,
+    encode: Encode,
+    glosses: Mapping[str, str] | None = None,
+) -> RoleStarts:
+    """Write so many scenarios of each pair, pairs side by side, and turn them into cold starts.
+
+    `encode` is called in threads, in one at a time.
+    """
+    lock = threading.Lock()
+
+    def alone(texts: list[str]) -> np.ndarray:
+        with lock:
+            return encode(texts)
+
+    written = await chat.side_by_side(
+        write_scenarios(pair, n, chat, profile, alone, glosses) for pair, n in pairs
+    )
+    by_id = {pair.pair_id: pair for pair, _ in pairs}
+    scenarios = [scenario for done, _ in written for scenario in done]
+    starts = [from_scenario(scenario, by_id[scenario.pair_id]) for scenario in scenarios]
+    return RoleStarts(scenarios, starts, [lost for _, failed in written for lost in failed])
+
+
+# --- Which cold starts a run makes: news items and scenarios of role pairs, and how workers share them
+
+
+class Plan(NamedTuple):
+    """Cold starts before any model is asked: what they cost is known, and parts do not overlap."""
+
+    news: list[NewsItem]
+    pairs: list[tuple[RolePair, int]]
+    """Role pairs with the number of scenarios that each is to have."""
+
+    @property
+    def n_dialogues(self) -> int:
+        """Dialogues that come of it, if no scenario comes to nothing."""
+        return len(self.news) + sum(n for _, n in self.pairs)
+
+
+def plan(items: Sequence[NewsItem], pairs: Sequence[RolePair], profile: Profile) -> Plan:
+    """News and scenarios as the profile says: `n_news`, `scenarios_per_pair`, `n_dialogues`.
+
+    `n_dialogues` takes news and role in turn. Raises `ProfileError` where there are fewer news than
+    asked for.
+    """
+    return _cut(choose_news(items, profile.n_news), pairs, profile)
+
+
+def sizes(profile: Profile) -> tuple[int, int]:
+    """Numbers of news and of role dialogues that a profile plans, before there is any of them."""
+    made = _cut([None] * profile.n_news, [None] * profile.n_role_pairs, profile)
+    return len(made.news), sum(n for _, n in made.pairs)
+
+
+def _cut(news: list, pairs: Sequence, profile: Profile) -> Plan:
+    scenarios = [(pair, profile.scenarios_per_pair) for pair in pairs]
+    if profile.n_dialogues is not None:
+        n_news, n_role = _in_turn(len(news), sum(n for _, n in scenarios), profile.n_dialogues)
+        news, scenarios = news[:n_news], _first(scenarios, n_role)
+    return Plan(news, scenarios)
+
+
+def choose_news(items: Sequence[NewsItem], n: int) -> list[NewsItem]:
+    """Take `n` items in turn from each topic, so that a small run is as balanced as a large one."""
+    by_topic = [[item for item in items if item.topic == topic] for topic in TOPICS]
+    rounds = max((len(group) for group in by_topic), default=0)
+    ordered = [group[i] for i in range(rounds) for group in by_topic if i < len(group)]
+    if n > len(ordered):
+        raise ProfileError(f"n_news={n}, but there are {len(ordered)} news items")
+    return ordered[:n]
+
+
+def split(whole: Plan, n: int) -> list[Plan]:
+    """A plan in at most `n` parts, none of them empty, with as many dialogues each as far as that goes.
+
+    A role pair goes to one part with all its scenarios, which must not resemble each other; so no part asks
+    for what another one pays for. News fill the parts up.
+    """
+    parts = [Plan([], []) for _ in range(n)]
+    for pair in whole.pairs:
+        min(parts, key=lambda part: part.n_dialogues).pairs.append(pair)
+    for item in whole.news:
+        min(parts, key=lambda part: part.n_dialogues).news.append(item)
+    return [part for part in parts if part.n_dialogues]
+
+
+def _in_turn(n_news: int, n_role: int, limit: int) -> tuple[int, int]:
+    """News and role dialogues among the first `limit` when both kinds take turns, news first."""
+    both = min(n_news, n_role)
+    if limit <= 2 * both:
+        return (limit + 1) // 2, limit // 2
+    rest = limit - 2 * both
+    return min(n_news, both + rest), min(n_role, both + rest)
+
+
+def _first(pairs: Sequence[tuple[RolePair, int]], limit: int) -> list[tuple[RolePair, int]]:
+    """The pairs whose scenarios are among the first `limit`, with as many as fit."""
+    taken: list[tuple[RolePair, int]] = []
+    for pair, n in pairs:
+        if limit <= 0:
+            break
+        taken.append((pair, min(n, limit)))
+        limit -= n
+    return taken

@@ -1,0 +1,74 @@
+"""Stage 05: judges, consistency, graded ground truth, and Tables 1 and 2 (2507.00891, Sections 5.1 and 5.2).
+
+Judges see the chat as a picture or as text; systems are ranked by grades; judges are themselves held against them.
+"""
+
+from memecmd_utils.evaluation.graded_turns import MEASURES, graded_of_study, load_graded_turns
+from memecmd_utils.evaluation.ground_truth import grader_agreement, load_truth, timing_agreement, truth_of_run
+from memecmd_utils.evaluation.human_ratings import ratings_summary, ratings_verdict, scores_of_judges
+from memecmd_utils.evaluation.judge_checks import reliability_figure, run_checks, trust_sentence, trust_table
+from memecmd_utils.evaluation.judges import Context, yes_no_request
+from memecmd_utils.evaluation.rating_form import collect_ratings, write_forms
+from memecmd_utils.evaluation.stage import (
+    evaluate_systems,
+    grades_of_placed,
+    mean_grades,
+    measure_consistency,
+    rate,
+    screenshot,
+)
+from memecmd_utils.evaluation.tables import (
+    beside_paper,
+    case_dialogues,
+    consistency_frame,
+    effects,
+    frame_rows,
+    headline,
+    judge_check,
+    judge_verdict,
+    meme_use,
+    paper_table_1,
+    table_1,
+    table_1_printed,
+    table_2,
+)
+
+__all__ = [
+    "MEASURES",
+    "Context",
+    "beside_paper",
+    "case_dialogues",
+    "collect_ratings",
+    "consistency_frame",
+    "effects",
+    "evaluate_systems",
+    "frame_rows",
+    "graded_of_study",
+    "grader_agreement",
+    "grades_of_placed",
+    "headline",
+    "judge_check",
+    "judge_verdict",
+    "load_graded_turns",
+    "load_truth",
+    "mean_grades",
+    "measure_consistency",
+    "meme_use",
+    "paper_table_1",
+    "rate",
+    "ratings_summary",
+    "ratings_verdict",
+    "reliability_figure",
+    "run_checks",
+    "scores_of_judges",
+    "screenshot",
+    "table_1",
+    "table_1_printed",
+    "table_2",
+    "timing_agreement",
+    "trust_sentence",
+    "trust_table",
+    "truth_of_run",
+    "write_forms",
+    "yes_no_request",
+]

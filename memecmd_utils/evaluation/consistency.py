@@ -1,0 +1,128 @@
+"""Semantic consistency of a placed meme with a text: 50 (cos + 1) (paper, Section 5.2, Eq. 26)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+
+from memecmd_utils.core import seeds
+from memecmd_utils.core.encoders.text import RecordedEmbedder
+from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement
+from memecmd_utils.settings import Profile
+
+TextKind = Literal["u_t", "u_t+1", "shuffled"]
+
+
+def score(cosine: np.ndarray | float) -> np.ndarray | float:
+    """Cosine to the 0-100 scale (Eq. 26)."""
+    return 50.0 * (np.clip(cosine, -1.0, 1.0) + 1.0)
+
+
+class Scorer(Protocol):
+    """Encodes memes and texts into one space; rows are unit vectors."""
+
+    name: str
+
+    def memes(self, memes: Sequence[Meme]) -> np.ndarray:
+        """Rows for memes, shape [n, dim]."""
+        ...
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Rows for texts, shape [n, dim]."""
+        ...
+
+
+class TextScorer:
+    """Meme text against utterance under an embedder that took no part in retrieval (offline stand-in).
+
+    This is text consistency, not the paper's cross-modal score; its name says so in every table.
+    """
+
+    def __init__(self, embedder: RecordedEmbedder, retrieval_embedder: str) -> None:
+        if embedder.name == retrieval_embedder:
+            raise ValueError(f"{embedder.name} already chose the memes: it must not also score them")
+        self._embedder = embedder
+        self.name = f"text:{embedder.name}"
+
+    def memes(self, memes: Sequence[Meme]) -> np.ndarray:
+        """Encode the visible text, or the picture note of a meme without text."""
+        return self._embedder.encode([meme_words(meme) for meme in memes], "document")
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Encode utterances."""
+        return self._embedder.encode(list(texts), "document")
+
+
+def meme_words(meme: Meme) -> str:
+    """What a text model can know of a meme: its visible text, else the note of its picture."""
+    return meme.text or meme.picture_note
+
+
+def text_pairs(
+    placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], profile: Profile
+) -> list[tuple[Placement, TextKind, str]]:
+    """Each placement with its u_t, its u_{t+1} (where the dialogue goes on) and one shuffled text.
+
+    u_t is the utterance beside the meme. The shuffled text is the u_t of a placement of the same
+    strategy in another dialogue, drawn by seed: what unrelated pairs score.
+    """
+    by_strategy: dict[str, list[Placement]] = {}
+    for placed in placements:
+        by_strategy.setdefault(placed.strategy, []).append(placed)
+
+    def utterance(placed: Placement, offset: int = 0) -> str | None:
+        turns = dialogues[placed.dialogue_id].turns
+        position = placed.turn - 1 + offset
+        return turns[position].text if position < len(turns) else None
+
+    pairs: list[tuple[Placement, TextKind, str]] = []
+    for strategy, group in by_strategy.items():
+        rng = seeds.rng(profile.seed, "shuffled", strategy)
+        own: dict[str, list[int]] = {}
+        for position, placed in enumerate(group):
+            own.setdefault(placed.dialogue_id, []).append(position)
+        for placed in group:
+            pairs.append((placed, "u_t", utterance(placed)))
+            following = utterance(placed, 1)
+            if following is not None:
+                pairs.append((placed, "u_t+1", following))
+            mine = own[placed.dialogue_id]
+            if len(mine) < len(group):
+                drawn = int(rng.integers(len(group) - len(mine)))  # among the others, then past one's own
+                for position in mine:
+                    drawn += position <= drawn
+                pairs.append((placed, "shuffled", utterance(group[drawn])))
+    return pairs
+
+
+def measure(
+    placements: Sequence[Placement],
+    dialogues: Mapping[str, Dialogue],
+    memes: Mapping[str, Meme],
+    scorer: Scorer,
+    profile: Profile,
+) -> list[Consistency]:
+    """Score every pair; each meme and each text is encoded once. Memes without any words are left out."""
+    able = [p for p in placements if meme_words(memes[p.meme_id]) or scorer.name.startswith("cn_clip")]
+    pairs = text_pairs(able, dialogues, profile)
+    if not pairs:
+        return []
+    meme_ids = sorted({placed.meme_id for placed, _, _ in pairs})
+    texts = sorted({text for _, _, text in pairs})
+    meme_rows = dict(zip(meme_ids, scorer.memes([memes[m] for m in meme_ids]), strict=True))
+    text_rows = dict(zip(texts, scorer.texts(texts), strict=True))
+    return [
+        Consistency(
+            dialogue_id=placed.dialogue_id,
+            turn=placed.turn,
+            strategy=placed.strategy,
+            meme_id=placed.meme_id,
+            scorer=scorer.name,
+            text=kind,
+            score=round(float(score(float(meme_rows[placed.meme_id] @ text_rows[text]))), 6),
+            source=f"model {scorer.name}",
+            profile=profile.name,
+            seed=profile.seed,
+        )
+        for placed, kind, text in pairs
+    ]

@@ -1,0 +1,202 @@
+"""Ground truth of the example corpus: where one would send a meme, and graded relevance of pooled memes.
+
+Authored by a large language model in several separate sessions, not by people: agreement between two
+markers or graders is model-model agreement. Pooling as at TREC (Voorhees and Harman, 2005).
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils import schemas
+from memecmd_utils.core import paths, seeds, statistics, storage
+from memecmd_utils.evaluation.tables import Key, gaps_of
+from memecmd_utils.settings import Profile
+
+AGREEMENT = ("what", "measure", "value", "low", "high", "same", "n", "dialogues")
+TIMING = ("who", "memes", "rate", "mean gap")
+"""Columns of the two tables, to which timing adds a kappa with each marker."""
+RELEVANT = 2
+"""Sum of two graders' grades (0-4) from which a meme counts as relevant: a mean of 1 or more."""
+POOL_DEPTH = 5
+
+Relevance = dict[Key, dict[str, int]]
+"""(dialogue, turn) -> meme -> sum of the graders' grades. A meme that is not there was not judged."""
+
+
+@dataclass(frozen=True)
+class GroundTruth:
+    """Marks (send or not, best memes) and grades (0/1/2) for the turns of a run."""
+
+    marks: list[schemas.Mark]
+    grades: list[schemas.Grade]
+
+    @property
+    def markers(self) -> list[str]:
+        """Names of the markers, sorted."""
+        return sorted({mark.marker for mark in self.marks})
+
+    @property
+    def graders(self) -> list[str]:
+        """Names of the graders, sorted."""
+        return sorted({grade.grader for grade in self.grades})
+
+    def within(self, dialogues: Collection[str]) -> "GroundTruth":
+        """The part that speaks of these dialogues."""
+        marks = [mark for mark in self.marks if mark.dialogue_id in dialogues]
+        return GroundTruth(marks, [grade for grade in self.grades if grade.dialogue_id in dialogues])
+
+
+NONE = GroundTruth([], [])
+
+
+def load_truth(folder: Path | None = None) -> GroundTruth:
+    """Read `marks.jsonl` and `grades.jsonl` (a row a turn and grader); without these files there is none."""
+    folder = folder or paths.example
+    if not (folder / "grades.jsonl").is_file():
+        return NONE
+    grades = []
+    for number, line in enumerate((folder / "grades.jsonl").read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+            shared = {key: row[key] for key in ("dialogue_id", "turn", "grader", "source")}
+            grades += [schemas.Grade(meme_id=m, grade=g, **shared) for m, g in row["grades"].items()]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise storage.StageOutputError(f"grades.jsonl line {number}: {error}") from error
+    return GroundTruth(storage.read_jsonl(folder / "marks.jsonl", schemas.Mark), grades)
+
+
+def truth_of_run(
+    profile: Profile, dialogues: Sequence[schemas.Dialogue], memes: Sequence[schemas.Meme]
+) -> GroundTruth:
+    """The part of the example's ground truth that speaks of a run's dialogues and memes.
+
+    Only for authored dialogues: another model's turns bear the same ids and other words.
+    """
+    if profile.llm != "authored" or profile.meme_position != "before":
+        return NONE
+    found, turns = load_truth(), {(d.dialogue_id, t.turn) for d in dialogues for t in d.turns}
+    known = {meme.meme_id for meme in memes if meme.source == "drawn"}
+    marks = [
+        mark.model_copy(update={"best": [m for m in mark.best if m in known]})
+        for mark in found.marks
+        if (mark.dialogue_id, mark.turn) in turns
+    ]
+    return GroundTruth(
+        marks, [g for g in found.grades if (g.dialogue_id, g.turn) in turns and g.meme_id in known]
+    )
+
+
+def relevance(grades: Sequence[schemas.Grade]) -> Relevance:
+    """Sum the graders' grades; a meme that not all graders of its turn judged is an error."""
+    out: Relevance = {}
+    counts: Counter[tuple[Key, str]] = Counter()
+    for grade in grades:
+        key = (grade.dialogue_id, grade.turn)
+        of_turn = out.setdefault(key, {})
+        of_turn[grade.meme_id] = of_turn.get(grade.meme_id, 0) + grade.grade
+        counts[key, grade.meme_id] += 1
+    wanted = len({grade.grader for grade in grades})
+    if odd := [name for name, count in counts.items() if count != wanted]:
+        raise ValueError(f"not judged once by each of {wanted} graders: {odd[:3]}")
+    return out
+
+
+def pool(
+    rankings: Mapping[str, Mapping[Key, Sequence[str]]],
+    also: Mapping[Key, Sequence[str]],
+    seed: int,
+    depth: int = POOL_DEPTH,
+) -> dict[Key, list[str]]:
+    """The top `depth` of every system at every turn, with what else is to be graded, shuffled.
+
+    Neither the order nor anything else in it says which system found a meme.
+    """
+    out = {}
+    for key in sorted(set(also).union(*rankings.values())):
+        found = {meme for ranking in rankings.values() for meme in ranking.get(key, ())[:depth]}
+        memes = sorted(found | set(also.get(key, ())))
+        order = seeds.rng(seed, "pool", key[0], key[1]).permutation(len(memes))
+        out[key] = [memes[i] for i in order]
+    return out
+
+
+def placed_grades(
+    placements: Sequence[schemas.Placement], relevant: Relevance, graders: int
+) -> dict[str, dict[Key, float]]:
+    """Mean grade (0-2) of every placed meme that was judged: strategy -> (dialogue, turn) -> grade."""
+    out: dict[str, dict[Key, float]] = {}
+    for placed in placements:
+        total = relevant.get((placed.dialogue_id, placed.turn), {}).get(placed.meme_id)
+        if total is not None:
+            out.setdefault(placed.strategy, {})[placed.dialogue_id, placed.turn] = total / graders
+    return out
+
+
+def grader_agreement(truth: GroundTruth) -> pd.DataFrame:
+    """Model-model agreement: kappa of send or not, weighted kappa of the grades."""
+    rows = []
+    if len(truth.markers) == 2:
+        sent = _pairs([((m.dialogue_id, m.turn), m.marker, int(m.send)) for m in truth.marks])
+        rows.append(_kappa_row("send or not", "kappa", sent, 2))
+    if len(truth.graders) == 2:
+        graded = _pairs([((g.dialogue_id, g.turn, g.meme_id), g.grader, g.grade) for g in truth.grades])
+        rows.append(_kappa_row("grade 0/1/2", "weighted kappa", graded, 3))
+        relevant = {key: (int(a > 0), int(b > 0)) for key, (a, b) in graded.items()}
+        rows.append(_kappa_row("grade 0 or not", "kappa", relevant, 2))
+    return pd.DataFrame(rows, columns=list(AGREEMENT))
+
+
+def _pairs(rows: Sequence[tuple[tuple, str, int]]) -> dict[tuple, tuple[int, int]]:
+    """Values of the first and the second rater (by name) for each item that both rated."""
+    first, second = sorted({rater for _, rater, _ in rows})
+    of = {(key, rater): value for key, rater, value in rows}
+    keys = dict.fromkeys(key for key, _, _ in rows)
+    return {k: (of[k, first], of[k, second]) for k in keys if (k, first) in of and (k, second) in of}
+
+
+def _kappa_row(
+    what: str, measure: str, pairs: Mapping[tuple, tuple[int, int]], classes: int
+) -> dict[str, object]:
+    got = statistics.cluster_kappa(list(pairs.values()), [key[0] for key in pairs], classes)
+    same = float(np.mean([a == b for a, b in pairs.values()]))
+    return {
+        "what": what, "measure": measure, "value": got.mean, "low": got.low, "high": got.high, "same": same,
+        "n": got.n, "dialogues": got.clusters,
+    }  # fmt: skip
+
+
+def timing_agreement(
+    truth: GroundTruth, placements: Sequence[schemas.Placement], dialogues: Sequence[schemas.Dialogue]
+) -> pd.DataFrame:
+    """How often markers and strategies send, how far apart, and how far each agrees with each marker."""
+    turns = [(d.dialogue_id, t.turn) for d in dialogues for t in d.turns if t.turn >= 2]
+    senders: dict[str, set[Key]] = {
+        name: {(m.dialogue_id, m.turn) for m in truth.marks if m.marker == name and m.send}
+        for name in truth.markers
+    }
+    marked = dict(senders)
+    for placed in placements:
+        if placed.strategy in ("greedy", "random"):
+            name = "the gate" if placed.strategy == "greedy" else "random"
+            senders.setdefault(name, set()).add((placed.dialogue_id, placed.turn))
+    rows = []
+    for name, sent in senders.items():
+        gaps = gaps_of(sent)
+        row = {
+            "who": name,
+            "memes": len(sent),
+            "rate": len(sent) / max(1, len(turns)),
+            "mean gap": float(np.mean(gaps)) if gaps else np.nan,
+        }
+        for marker, theirs in marked.items():
+            both = ([turn in places for turn in turns] for places in (sent, theirs))
+            kappa = float(statistics.kappa(statistics.confusion(*both)))
+            row[f"kappa with {marker}"] = np.nan if marker == name else kappa
+        rows.append(row)
+    return pd.DataFrame(rows, columns=[*TIMING, *(f"kappa with {m}" for m in marked)])

@@ -1,0 +1,545 @@
+"""What the judges are checked on: memes that fit, random ones and hard negatives, drawn by seed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils.core import seeds, statistics
+from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils.core.llm.chat import Chat
+from memecmd_utils.evaluation import consistency, judges, stage
+from memecmd_utils.evaluation.graded_turns import StudyData
+from memecmd_utils.evaluation.judges import OTHER_ORDER, WORDINGS, Context
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import DIMENSIONS, Dialogue, Placement, Rating
+from memecmd_utils.settings import Profile
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+Kind = Literal["fitting", "random", "hard negative"]
+KINDS: tuple[Kind, ...] = ("fitting", "random", "hard negative")
+FITS = 2
+"""Sum of two graders' grades (0-4) from which a meme fits a turn."""
+LANDS = 3
+"""Sum from which it fits well enough to stand for what a judge should like."""
+TURNS_PER_DIALOGUE = 2
+
+
+class Item(NamedTuple):
+    """A meme at a turn, and what the ground truth says of it."""
+
+    kind: Kind
+    dialogue_id: str
+    turn: int
+    meme_id: str
+
+    @property
+    def pair(self) -> tuple[str, int, str]:
+        """(dialogue id, turn, meme id)."""
+        return self.dialogue_id, self.turn, self.meme_id
+
+
+def draw(data: StudyData) -> list[Item]:
+    """Three items, in the order of `KINDS`, at each of up to `judge_checks` turns that have all three.
+
+    *Fitting*: a sum of `LANDS` or more. *Random*: uniform over the library without memes that fit there; it
+    may be ungraded. *Hard negative*: lands at another turn of the same dialogue and got 0 from every grader
+    here. Every dialogue gives one turn before any gives a second, and none more than two. Without ground
+    truth there are no items.
+    """
+    wanted = data.profile.judge_checks
+    if not wanted or not data.truth.grades:
+        return []
+    found = _candidates(data)
+    chosen: list[tuple[int, float, int]] = []  # which of its dialogue's turns, a lot, the row
+    for name, rows in data.rows_of.items():
+        rng = seeds.rng(data.profile.seed, "judge items", name)
+        able = [int(row) for row in rows if all(len(found[row][kind]) for kind in KINDS)]
+        drawn = [able[i] for i in rng.permutation(len(able))[:TURNS_PER_DIALOGUE]]
+        lot = float(rng.random())
+        chosen += [(place, lot, row) for place, row in enumerate(drawn)]
+    rows = sorted(row for _, _, row in sorted(chosen)[:wanted])
+    return [_item(data, row, kind, found[row][kind]) for row in rows for kind in KINDS]
+
+
+def for_wordings(items: Sequence[Item], profile: Profile) -> list[Item]:
+    """The fitting and the random meme of `judge_wordings` of the turns, drawn by seed."""
+    turns = list(dict.fromkeys((item.dialogue_id, item.turn) for item in items))
+    order = seeds.rng(profile.seed, "judge wordings").permutation(len(turns))
+    kept = {turns[i] for i in order[: profile.judge_wordings]}
+    return [i for i in items if i.kind != "hard negative" and (i.dialogue_id, i.turn) in kept]
+
+
+def _candidates(data: StudyData) -> list[dict[Kind, np.ndarray]]:
+    """For every row of the data: the columns of the memes that could serve as each kind."""
+    gains = data.gains
+    # A comparison with nan is false: what nobody graded neither fits nor is a hard negative.
+    lands, fits = gains >= LANDS, gains >= FITS
+    refused = np.all([data.grades_of(grader) == 0 for grader in data.truth.graders], axis=0)
+    out: list[dict[Kind, np.ndarray]] = []
+    for row, name in enumerate(data.clusters):
+        # Over all its dialogue's turns: what lands at this one was not refused here.
+        landed = lands[data.rows_of[name]].any(axis=0)
+        kinds = {"fitting": lands[row], "random": ~fits[row], "hard negative": landed & refused[row]}
+        out.append({kind: np.flatnonzero(able) for kind, able in kinds.items()})
+    return out
+
+
+def _item(data: StudyData, row: int, kind: Kind, columns: np.ndarray) -> Item:
+    name, turn = data.keys[row]
+    drawn = seeds.rng(data.profile.seed, "judge item", kind, name, turn).integers(len(columns))
+    return Item(kind, name, turn, data.meme_ids[columns[drawn]])
+
+
+# --- What every judge says of the items it is checked on, also in other wordings; nothing is counted here
+
+
+SCORES = ("judge", "reading", "kind", "dialogue_id", "turn", "meme_id", "length", "score", "p")
+ANSWER_COLUMNS = ("judge", "wording", "kind", "dialogue_id", "turn", "meme_id", "p")
+P_YES, CENTRED, RATING, CONSISTENCY, RETRIEVAL = "p(yes)", "centred", "rating", "consistency", "retrieval"
+"""Readings: what a score is. A yes/no judge has two; retrieval is no judge but a yardstick."""
+CHECKED = "judge check"
+"""Strategy of a placement that only puts an item before a judge."""
+
+Pair = tuple[str, int, str]
+
+
+class Answers(NamedTuple):
+    """Scores (a row a judge, reading and item) and p(yes) in several wordings; nan where there is none."""
+
+    scores: pd.DataFrame
+    worded: pd.DataFrame
+
+
+def ask_all(run: Run, data: StudyData) -> Answers:
+    """Put the drawn items before every judge of the profile, and before the scorers that ask nobody."""
+    items = draw(data)
+    scores, worded, names = [], [], []
+    for number in range(len(run.profile.judges) if items else 0):
+        name, ratings, in_words = ask_judge(run, data, items, number)
+        name = judges.numbered(name, names)
+        names.append(name)
+        of = {(r.dialogue_id, r.turn, r.meme_id): r for r in ratings}
+        mine = [of[item.pair] for item in items]
+        overall = [np.nan if r.overall is None else r.overall for r in mine]
+        if run.profile.judges[number].kind == "rating":
+            scores.append(_rows(data, items, name, RATING, overall))
+            continue
+        raw = [np.nan if r.raw is None else r.raw for r in mine]
+        scores += [_rows(data, items, name, P_YES, raw), _rows(data, items, name, CENTRED, overall)]
+        asked = {"as asked": {i.pair: r / 100 for i, r in zip(items, raw, strict=True)}, **in_words}
+        few = for_wordings(items, run.profile)
+        worded += [
+            (name, wording, *item, p[item.pair]) for wording, p in asked.items() for item in few if in_words
+        ]
+    if items:
+        scores += _without_asking(run, data, items)
+    frame = pd.concat(scores, ignore_index=True) if scores else pd.DataFrame(columns=list(SCORES))
+    return Answers(frame, pd.DataFrame(worded, columns=list(ANSWER_COLUMNS)))
+
+
+def ask_judge(
+    run: Run, data: StudyData, items: Sequence[Item], number: int
+) -> tuple[str, list[Rating], dict[str, dict[Pair, float]]]:
+    """One judge of the profile on the items: its name, its ratings, and p(yes) by further wording and pair.
+
+    The requests are those of stage 05, so what was asked there is replayed. A judge that gives numbers is
+    shown one item at a time and has no further wordings; neither has a base model, or one that was stopped.
+    """
+    judge, profile = run.profile.judges[number], run.profile
+    dialogues = {d.dialogue_id: d for d in data.dialogues}
+    placed = _placements(items, dialogues)
+    with run.chat("judge", "evaluation", number) as chat:
+        name = f"{chat.backend.model.name} {judge.kind}"
+        if judge.kind == "yes_no":
+            ratings = llm_chat.run(judges.rate_yes_no(placed, dialogues, data.memes, chat, profile, name))
+            useless = any(rating.unscored == judges.STOPPED for rating in ratings)
+            asked_once = useless or judges.continues_text(chat.backend.model)
+            in_words = {} if asked_once else _worded(data, items, chat, name)
+            return name, ratings, in_words
+        sees = judge.llm == "openai" and run.endpoint("judge", number).vision
+        alone = profile.model_copy(update={"judge_unit": "meme"})
+        draw = stage.drawing(run, data.memes) if sees else None
+        work = judges.rate_screenshots(placed, dialogues, data.memes, chat, alone, name, draw)
+        return name, llm_chat.run(work), {}
+
+
+def _worded(data: StudyData, items: Sequence[Item], chat: Chat, name: str) -> dict[str, dict[Pair, float]]:
+    """Mean p(yes) over the five questions in every wording but the run's own."""
+    dialogues = {d.dialogue_id: d for d in data.dialogues}
+    pairs = _distinct(for_wordings(items, data.profile))
+    if not pairs:
+        return {}
+    asked = [(Context(dialogues[d], t), data.memes[m]) for d, t, m in pairs]
+    out = {}
+    for wording in (*WORDINGS[1:], OTHER_ORDER):
+        label = f"{name}: {wording if wording == OTHER_ORDER else wording + ' wording'}"
+        got = llm_chat.run(judges.ask_yes_no(asked, chat, label, wording))
+        means = [np.nan if isinstance(p, str) else np.mean([p[k] for k in DIMENSIONS]) for p in got]
+        out[wording] = dict(zip(pairs, map(float, means), strict=True))
+    return out
+
+
+def _without_asking(run: Run, data: StudyData, items: Sequence[Item]) -> list[pd.DataFrame]:
+    """Consistency with u_t and u_t+1, and as a yardstick the score T that ranks memes, by embedder."""
+    profile, out = run.profile, []
+    if profile.consistency_embedder != profile.embedder:
+        embedder = run.embedder(profile.consistency_embedder)
+        out += _consistency(data, items, consistency.TextScorer(embedder, run.embedder_name()))
+    if profile.consistency == "cn_clip":
+        out += _consistency(data, items, stage.clip_scorer(run, data.memes))
+    row = {key: i for i, key in enumerate(data.keys)}
+    column = {meme: j for j, meme in enumerate(data.meme_ids)}
+    at = [(row[i.dialogue_id, i.turn], column[i.meme_id]) for i in items]
+    for name in data.encoders:
+        terms = data.terms(name, profile.centring)
+        values = [float(np.dot(profile.weights, terms[:, r, c])) for r, c in at]
+        out.append(_rows(data, items, f"T under {name}", RETRIEVAL, values))
+    return out
+
+
+def _consistency(data: StudyData, items: Sequence[Item], scorer: consistency.Scorer) -> list[pd.DataFrame]:
+    """50 (cos + 1) of each item's meme with the utterance beside it and with the next one (Eq. 26)."""
+    turns = {(d.dialogue_id, u.turn): u.text for d in data.dialogues for u in d.turns}
+    sees = scorer.name.startswith("cn_clip")
+    able = [i for i in items if sees or consistency.meme_words(data.memes[i.meme_id])]
+    ids = sorted({item.meme_id for item in able})
+    memes = dict(zip(ids, scorer.memes([data.memes[m] for m in ids]), strict=True))
+    out = []
+    for later, name in ((0, "u_t"), (1, "u_t+1")):
+        of = {i.pair: turns[key] for i in able if (key := (i.dialogue_id, i.turn + later)) in turns}
+        texts = sorted(set(of.values()))
+        rows = dict(zip(texts, scorer.texts(texts), strict=True))
+        values = [
+            float(consistency.score(float(memes[i.meme_id] @ rows[of[i.pair]]))) if i.pair in of else np.nan
+            for i in items
+        ]
+        out.append(_rows(data, items, f"{scorer.name} {name}", CONSISTENCY, values))
+    return out
+
+
+def _rows(
+    data: StudyData, items: Sequence[Item], judge: str, reading: str, values: Sequence[float]
+) -> pd.DataFrame:
+    """The scores of one judge as a table; `length` is that of the caption in characters."""
+    rows = [
+        (judge, reading, *item, len(data.memes[item.meme_id].text), value, value / 100)
+        for item, value in zip(items, values, strict=True)
+    ]
+    frame = pd.DataFrame(rows, columns=list(SCORES))
+    return frame if reading == P_YES else frame.assign(p=np.nan)
+
+
+def _distinct(items: Iterable[Item]) -> list[Pair]:
+    """The pairs of turn and meme, each once: one meme may be both random and a hard negative."""
+    return sorted({item.pair for item in items})
+
+
+def _placements(items: Sequence[Item], dialogues: dict[str, Dialogue]) -> list[Placement]:
+    return [
+        Placement(
+            source="drawn by seed",
+            dialogue_id=name,
+            turn=turn,
+            speaker=dialogues[name].turns[turn - 1].speaker,
+            strategy=CHECKED,
+            meme_id=meme_id,
+            rank=None,
+            score=None,
+            gate_score=None,
+            threshold=None,
+            fold="",
+        )
+        for name, turn, meme_id in _distinct(items)
+    ]
+
+
+# --- What each judge is worth: does it tell memes that fit from those that do not, and is it steady?
+# Study 1 of the example's study plan. The memes are graded by a large language model, not by people.
+
+
+BINS = 10
+"""Of the reliability diagram, equally filled."""
+STEADY = 0.667
+"""Alpha over wordings from which a judge is steady: Krippendorff's bound for tentative conclusions."""
+AGAINST = {"random": "random", "hard": "hard negative"}
+"""What fitting memes are held against, by its name in the columns."""
+TRUST = (
+    "judge", "reading", "turns", "dialogues", "unscored",
+    *statistics.with_ends("AUC random"), "wins random", *statistics.with_ends("AUC hard"), "wins hard",
+    "ECE", "Brier", "Brier base rate", *statistics.with_ends("order shift", "length rho", "alpha wordings"),
+    "verdict",
+)  # fmt: skip
+CALIBRATION = ("judge", "bin", "items", "mean p", "share that fits")
+BY_WORDING = ("judge", "wording", "items", "dialogues", "mean p", *statistics.with_ends("AUC random"))
+AGREEMENT = ("judge", "other", "items", "dialogues", *statistics.with_ends("alpha"))
+PRINTED = ("AUC random", "AUC hard", "order shift", "length rho", "alpha wordings")
+"""Columns that are shown with their interval in one cell; three digits, so that 0.503 is not 0.50."""
+TRUSTED, TOPIC, UNSTEADY, NO, YARDSTICK = "trust", "topic only", "unsteady", "no", "yardstick"
+REVERSED, UNTOLD = "reversed", "not told"
+IN_WORDS = {
+    TRUSTED: "tells fitting memes from random ones and from hard negatives",
+    TOPIC: "tells fitting memes from random ones, but not from hard negatives",
+    UNSTEADY: "tells fitting memes from others, but its answers change with the wording of the questions",
+    NO: "cannot tell fitting memes from random ones",
+    REVERSED: "prefers random memes to fitting ones",
+    UNTOLD: "could not be held against the ground truth: too few dialogues have its answers",
+}
+
+
+class Checks(NamedTuple):
+    """Four tables; empty, with their columns, where a run has no ground truth or checks nothing."""
+
+    trust: pd.DataFrame
+    """A row a judge and reading: how far each deserves trust."""
+    calibration: pd.DataFrame
+    """p(yes) against the share of memes that fit, in equally filled bins."""
+    wordings: pd.DataFrame
+    """AUC of fitting against random memes by wording."""
+    agreement: pd.DataFrame
+    """Krippendorff's alpha of the ranks that two judges give the same items."""
+
+
+def run_checks(run: Run, data: StudyData) -> Checks:
+    """Ask every judge of the run's profile and measure its answers."""
+    return measure(ask_all(run, data))
+
+
+def measure(answers: Answers) -> Checks:
+    """All tables of some answers."""
+    scores, worded = answers
+    trust = [
+        _trust_row(judge, reading, group, worded[worded["judge"] == judge])
+        for (judge, reading), group in scores.groupby(["judge", "reading"], sort=False)
+    ]
+    binned = [
+        {"judge": judge, **row}
+        for judge, group in scores[scores["reading"] == P_YES].groupby("judge", sort=False)
+        for row in bins(*_p_and_truth(group))
+    ]
+    by_wording = [
+        {
+            "judge": judge,
+            "wording": wording,
+            "items": int(group["p"].notna().sum()),
+            "mean p": float(group["p"].mean()),
+            "dialogues": got.clusters,
+            **got.columns("AUC random"),
+        }
+        for (judge, wording), group in worded.groupby(["judge", "wording"], sort=False)
+        for got in [_auc(group, "random", "p")]
+    ]
+    return Checks(
+        pd.DataFrame(trust, columns=list(TRUST)),
+        pd.DataFrame(binned, columns=list(CALIBRATION)),
+        pd.DataFrame(by_wording, columns=list(BY_WORDING)),
+        pd.DataFrame(_agreements(scores), columns=list(AGREEMENT)),
+    )
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """How far a judge deserves trust, by the rule of the plan, from its AUCs and its alpha over wordings.
+
+    Without an interval (too few dialogues, or no answers) nothing is told, save of a judge that scores all
+    alike. A judge without alpha is judged by its AUCs; one that clearly prefers random memes is told from one
+    that cannot tell.
+    """
+    if row["reading"] == RETRIEVAL:
+        return YARDSTICK
+    if not np.isfinite(row["AUC random low"]) and row["AUC random"] != 0.5:
+        return UNTOLD
+    if row["AUC random high"] < 0.5:
+        return REVERSED
+    if not row["AUC random low"] > 0.5:
+        return NO
+    if not row["AUC hard low"] > 0.5:
+        return TOPIC
+    return UNSTEADY if row["alpha wordings"] < STEADY else TRUSTED
+
+
+def trust_sentence(checks: Checks) -> str:
+    """What the run's first judge can do, and which judges deserve trust; numbers from the tables only."""
+    trust = checks.trust[checks.trust["verdict"] != YARDSTICK]
+    if trust.empty:
+        return "No judge was held against the ground truth."
+    # The reading that the tables of stage 05 show: a yes/no judge's centred one.
+    first = trust.sort_values("reading", key=lambda names: names == P_YES, kind="stable").iloc[0]
+    random, hard = (statistics.spell_interval(first, f"AUC {kind}", sign="") for kind in AGAINST)
+    told = (
+        f"{_name(first)} {IN_WORDS[first['verdict']]} (AUC {random} against random memes, {hard} against "
+        f"hard negatives, {first['dialogues']:.0f} dialogues)"
+    )
+    good = [_name(row) + _unasked(row) for _, row in trust[trust["verdict"] == TRUSTED].iterrows()]
+    which = f": {', '.join(good)}" if good else ""
+    moved = [
+        f" {_name(row)} {IN_WORDS[UNSTEADY]} "
+        f"(alpha {statistics.spell_interval(row, 'alpha wordings', sign='')})."
+        for _, row in trust[trust["verdict"] == UNSTEADY].iterrows()
+    ]
+    text = f"{told}; of {len(trust)} scores by judges {len(good) or 'none'} deserve{_s(good)} trust{which}."
+    return text + "".join(moved)
+
+
+def _unasked(row: pd.Series) -> str:
+    return (
+        ""
+        if np.isfinite(row["alpha wordings"]) or row["reading"] == CONSISTENCY
+        else ", not asked in other words"
+    )
+
+
+def _s(good: Sequence[str]) -> str:
+    return "s" if len(good) < 2 else ""
+
+
+def _name(row: pd.Series) -> str:
+    return f"{row['judge']} ({row['reading']})" if row["reading"] in (P_YES, CENTRED) else row["judge"]
+
+
+def trust_table(trust: pd.DataFrame) -> pd.DataFrame:
+    """The table of trust for a reader: estimates with their intervals in one cell, what is missing a dash."""
+    out = trust.drop(columns=[f"{name} {end}" for name in PRINTED for end in ("low", "high")]).round(3)
+    for name in PRINTED:
+        cells = (statistics.spell_interval(row, name, sign="") for _, row in trust.iterrows())
+        out[name] = ["–" if cell == statistics.NOT_MEASURED else cell for cell in cells]
+    return out
+
+
+def _auc(group: pd.DataFrame, kind: str, value: str) -> statistics.Estimate:
+    """AUC of fitting memes against another kind."""
+    of = {
+        one: list(zip(part["dialogue_id"], part[value], strict=True))
+        for one, part in group.dropna(subset=[value]).groupby("kind")
+    }
+    return statistics.cluster_auc(of.get("fitting", []), of.get(kind, []))
+
+
+def wins(group: pd.DataFrame, kind: str) -> float:
+    """Share of turns at which the fitting meme scores above the one of the other kind, ties half."""
+    table = group.pivot(index=["dialogue_id", "turn"], columns="kind", values="score")
+    both = table.reindex(columns=["fitting", kind]).dropna()
+    return float((np.sign(both["fitting"] - both[kind]) / 2 + 0.5).mean()) if len(both) else float("nan")
+
+
+def length_correlation(group: pd.DataFrame) -> statistics.Estimate:
+    """Spearman correlation of score and caption length among memes that do not fit."""
+    others = group[group["kind"] != "fitting"].dropna(subset=["score"])
+    others = others.drop_duplicates(["dialogue_id", "turn", "meme_id"])
+    others = others.sort_values("dialogue_id", kind="stable")
+    columns = others[["dialogue_id", "length", "score"]]
+    return statistics.cluster_spearman(list(columns.itertuples(index=False, name=None)))
+
+
+def _p_and_truth(group: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    known = group.dropna(subset=["p"])
+    return known["p"].to_numpy(float), (known["kind"] == "fitting").to_numpy(float)
+
+
+def _trust_row(judge: str, reading: str, group: pd.DataFrame, worded: pd.DataFrame) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(TRUST, np.nan)
+    row |= {"judge": judge, "reading": reading, "unscored": int(group["score"].isna().sum())}
+    row["turns"] = len(group[["dialogue_id", "turn"]].drop_duplicates())
+    row["dialogues"] = group["dialogue_id"].nunique()
+    for against, kind in AGAINST.items():
+        row |= _auc(group, kind, "score").columns(f"AUC {against}")
+        row[f"wins {against}"] = wins(group, kind)
+    row |= length_correlation(group).columns("length rho")
+    if reading == P_YES:
+        p, fits = _p_and_truth(group)
+        row["ECE"], row["Brier"] = calibration_error(p, fits), brier(p, fits)
+        row["Brier base rate"] = brier(np.full(len(p), fits.mean()), fits) if len(p) else np.nan
+    if reading in (P_YES, CENTRED) and len(worded):
+        # Both readings come from the same answers, so one alpha, that of p(yes), speaks for both.
+        row |= _steadiness(worded).columns("alpha wordings")
+        row |= _order_shift(worded).columns("order shift")
+    row["verdict"] = verdict(row)
+    return row
+
+
+def _by_wording(worded: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """p(yes) as a table [items, wordings]; the index begins with the dialogue."""
+    index = ["dialogue_id", "turn", "meme_id", "kind"]
+    return worded.pivot(index=index, columns="wording", values="p").reindex(columns=list(names))
+
+
+def _steadiness(worded: pd.DataFrame) -> statistics.Estimate:
+    """Alpha (interval) of p(yes) with the wordings as raters."""
+    asked = _by_wording(worded, WORDINGS)
+    return statistics.cluster_alpha(asked.to_numpy().T, list(asked.index.get_level_values(0)), "interval")
+
+
+def _order_shift(worded: pd.DataFrame) -> statistics.Estimate:
+    """Mean change of p(yes) when the answers are named the other way round."""
+    both = _by_wording(worded, [WORDINGS[0], OTHER_ORDER]).dropna()
+    change = both[OTHER_ORDER] - both[WORDINGS[0]]
+    return statistics.cluster_mean(list(change), list(both.index.get_level_values(0)))
+
+
+def _agreements(scores: pd.DataFrame) -> list[dict[str, Any]]:
+    """Alpha (interval, of ranks) of every two judges' overall scores, over the items that both scored."""
+    overall = scores[scores["reading"].isin([CENTRED, RATING, CONSISTENCY])]
+    names = list(dict.fromkeys(overall["judge"]))
+    index = ["dialogue_id", "turn", "meme_id", "kind"]
+    table = overall.pivot(index=index, columns="judge", values="score")
+    rows = []
+    for place, judge in enumerate(names):
+        for other in names[place + 1 :]:
+            both = table[[judge, other]].dropna()
+            clusters = list(both.index.get_level_values(0))
+            got = statistics.cluster_alpha(both.rank().to_numpy().T, clusters, "interval")
+            sizes = {"items": len(both), "dialogues": got.clusters}
+            rows.append({"judge": judge, "other": other, **sizes, **got.columns("alpha")})
+    return rows
+
+
+# --- does p(yes) mean what it says? -----------------------------------------------------------------------
+
+
+def bins(p: np.ndarray, fits: np.ndarray) -> list[dict[str, Any]]:
+    """Up to `BINS` equally filled bins by rising p: number, items, mean p and share of items that fit.
+
+    `p` [items] is a probability, `fits` [items] 1 or 0. Equal p's stay in the order given.
+    """
+    parts = [part for part in np.array_split(np.argsort(p, kind="stable"), BINS) if len(part)]
+    return [
+        {
+            "bin": number,
+            "items": len(part),
+            "mean p": float(p[part].mean()),
+            "share that fits": float(fits[part].mean()),
+        }
+        for number, part in enumerate(parts, start=1)
+    ]
+
+
+def calibration_error(p: np.ndarray, fits: np.ndarray) -> float:
+    """Expected calibration error: a bin's mean distance of p from its share that fits, over all items."""
+    if not len(p):
+        return float("nan")
+    return sum(row["items"] * abs(row["mean p"] - row["share that fits"]) for row in bins(p, fits)) / len(p)
+
+
+def brier(p: np.ndarray, fits: np.ndarray) -> float:
+    """Mean squared distance of p from the truth (Brier, 1950); nan without items."""
+    return float(np.mean((p - fits) ** 2)) if len(p) else float("nan")
+
+
+def reliability_figure(frame: pd.DataFrame) -> "Figure":
+    """The bins of every judge (`judge`, `mean p`, `share that fits`) and the line of perfect calibration."""
+
+    from memecmd_utils.core import plots
+
+    with plots.style():
+        figure = plots.canvas(5.2, 4.4)
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="perfect")
+        for judge, rows in frame.groupby("judge", sort=False):
+            axes.plot(rows["mean p"], rows["share that fits"], marker="o", markersize=4, label=judge)
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="p(yes), mean of a bin", ylabel="share of memes that fit")
+        axes.set_title("Does p(yes) mean what it says?")
+        axes.legend(fontsize=8, loc="upper left")
+    return figure

@@ -1,0 +1,484 @@
+"""Tables 1 and 2 in the paper's form, the comparisons of the analysis plan, and the numbers behind them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils.core import paths, seeds, statistics
+from memecmd_utils.core.statistics import EMPTY, Estimate
+from memecmd_utils.evaluation.judges import lengths
+from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
+from memecmd_utils.settings import Profile
+
+Key = tuple[str, int]
+Values = dict[Key, float]
+METRICS = ("judge", "consistency")
+TABLE_1 = (
+    "dataset", "metric", "strategy", "mean", "low", "high", "n", "dialogues", "unscored", "difference"
+)  # fmt: skip
+EFFECTS = ("effect", "metric", "comparison", "mean", "low", "high", "n", "dialogues", "p", "p_holm")
+JUDGE_CHECK = ("judge", "score", "auc", "low", "high", "n", "dialogues", "tells apart")
+
+
+def judge_values(ratings: Sequence[Rating], strategy: str, names: set[str], n_turns: int) -> Values:
+    """Overall scores by (dialogue, turn) within the first `n_turns`; unscored ratings are left out.
+
+    A rating of unit `dialogue` counts for the length it was given for; one of unit `meme` for every
+    length that reaches its turn.
+    """
+    counted = _counted(ratings, strategy, names, n_turns)
+    return {(r.dialogue_id, r.turn): r.overall for r in counted if r.overall is not None}
+
+
+def _counted(ratings: Sequence[Rating], strategy: str, names: set[str], n_turns: int) -> list[Rating]:
+    """Ratings, scored or not, that belong to a cell of Table 1."""
+    return [
+        r
+        for r in ratings
+        if r.strategy == strategy
+        and r.dialogue_id in names
+        and r.turn <= n_turns
+        and (r.judge_unit == "meme" or r.n_turns == n_turns)
+    ]
+
+
+def _of_first_judge(ratings: Sequence[Rating]) -> list[Rating]:
+    """Ratings of the profile's first judge: the one that the tables show."""
+    return [r for r in ratings if r.judge == ratings[0].judge]
+
+
+def consistency_values(
+    rows: Sequence[Consistency], strategy: str, names: set[str], n_turns: int, text: str = "u_t"
+) -> Values:
+    """Consistency scores by (dialogue, turn) within the first `n_turns`."""
+    return {
+        (r.dialogue_id, r.turn): r.score
+        for r in rows
+        if r.strategy == strategy and r.dialogue_id in names and r.turn <= n_turns and r.text == text
+    }
+
+
+def table_1(
+    ratings: Sequence[Rating],
+    consistency: Sequence[Consistency],
+    dialogues: Sequence[Dialogue],
+    profile: Profile,
+) -> pd.DataFrame:
+    """One row per source, length, metric and strategy: mean, interval, items, difference to Random."""
+    judged = _of_first_judge(ratings)
+    rows = []
+    for kind in ("news", "role"):
+        names = {d.dialogue_id for d in dialogues if d.kind == kind}
+        if not names:
+            continue
+        for n in lengths(profile.n_turns):
+            for metric in METRICS:
+                cells = {}
+                for strategy in profile.strategies:
+                    if metric == "judge":
+                        values = judge_values(judged, strategy, names, n)
+                    else:
+                        values = consistency_values(consistency, strategy, names, n)
+                    clusters = [dialogue for dialogue, _ in values]
+                    cells[strategy] = statistics.cluster_mean(list(values.values()), clusters)
+                baseline = cells.get("random", EMPTY).mean
+                for strategy, cell in cells.items():
+                    asked = _counted(judged, strategy, names, n) if metric == "judge" else []
+                    missing = sum(r.overall is None for r in asked)
+                    rows.append(
+                        {
+                            "dataset": f"{kind}-{n}",
+                            "metric": metric,
+                            "strategy": strategy,
+                            **cell.row(),
+                            "unscored": missing,
+                            "difference": cell.mean - baseline,
+                        }
+                    )
+    return pd.DataFrame(rows, columns=list(TABLE_1))
+
+
+def _mark(cells: Mapping[str, float]) -> dict[str, str]:
+    """Bold for the best, underlined for the second, as in the paper."""
+    known = {k: round(v, 2) for k, v in cells.items() if np.isfinite(v)}
+    order = sorted(set(known.values()), reverse=True)
+    marks = {}
+    for key, value in known.items():
+        place = order.index(value)
+        text = f"{value:.2f}"
+        marks[key] = f"**{text}**" if place == 0 else f"<u>{text}</u>" if place == 1 else text
+    return marks
+
+
+def table_1_printed(table: pd.DataFrame) -> pd.DataFrame:
+    """Table 1 in the paper's form: a row per dataset, cells `mean [low, high] (n=memes in dialogues) ↑`."""
+    out = []
+    for dataset, of_dataset in table.groupby("dataset", sort=False):
+        kind, n = dataset.split("-")
+        row = {"Dataset": f"{kind.capitalize()}-based {n} Turns"}
+        for metric in METRICS:
+            cells = of_dataset[of_dataset.metric == metric].set_index("strategy")
+            marks = _mark(cells["mean"].to_dict())
+            for strategy, cell in cells.iterrows():
+                text = marks.get(strategy, "–")
+                if np.isfinite(cell.low):
+                    text += f" [{cell.low:.2f}, {cell.high:.2f}]"
+                text += f" (n={cell.n}{f' in {cell.dialogues}' if cell.n else ''}"
+                text += f", {cell.unscored} unscored)" if cell.unscored else ")"
+                if strategy != "random" and np.isfinite(cell.difference):
+                    text += f" {'↑' if cell.difference >= 0 else '↓'}{abs(cell.difference):.2f}"
+                row[f"{metric}: {strategy}"] = text
+        out.append(row)
+    return pd.DataFrame(out)
+
+
+def paper_table_1() -> pd.DataFrame:
+    """The paper's own Table 1: its cells, its printed differences, and the same recomputed from its cells."""
+    table = pd.read_csv(paths.data / "paper" / "table1.csv")
+    for strategy in ("greedy", "sampling"):
+        table[f"{strategy}_recomputed"] = (table[strategy] - table["random"]).round(2)
+        table[f"{strategy}_agrees"] = np.isclose(
+            table[f"{strategy}_recomputed"], table[f"{strategy}_difference"]
+        )
+    return table
+
+
+def effects(
+    ratings: Sequence[Rating],
+    consistency: Sequence[Consistency],
+    dialogues: Sequence[Dialogue],
+    profile: Profile,
+    grades: Mapping[str, Values] | None = None,
+) -> pd.DataFrame:
+    """Choice effect (paired by turn) and timing effect, by metric, with Holm over the choice effects.
+
+    `grades` are mean grades (0-2) of placed memes by strategy, where the run has ground truth.
+    """
+    names = {d.dialogue_id for d in dialogues}
+    judged = _of_first_judge(ratings)
+    longest = profile.n_turns
+
+    def values(metric: str, strategy: str) -> Values:
+        if metric == "grade":
+            return dict((grades or {}).get(strategy, {}))
+        if metric == "judge":
+            return judge_values(judged, strategy, names, longest)
+        text = "u_t+1" if metric == "consistency u_t+1" else "u_t"
+        return consistency_values(consistency, strategy, names, longest, text)
+
+    rows = []
+    control = "random_same_turns"
+    if control not in profile.strategies:
+        return pd.DataFrame(columns=list(EFFECTS))
+    for metric in (*(("grade",) if grades else ()), "judge", "consistency", "consistency u_t+1"):
+        for strategy in ("greedy", "sampling"):
+            rng = seeds.rng(profile.seed, "effect", metric, strategy)
+            got = statistics.paired_difference(values(metric, strategy), values(metric, control), rng)
+            primary = metric != "consistency u_t+1"
+            rows.append(
+                _effect("choice" if primary else "choice (secondary)", metric, f"{strategy} - {control}", got)
+            )
+        rng = seeds.rng(profile.seed, "effect", metric, "timing")
+        got = statistics.unpaired_difference(values(metric, control), values(metric, "random"), rng)
+        rows.append(_effect("timing", metric, f"{control} - random", got))
+    table = pd.DataFrame(rows)
+    primary = table.effect == "choice"
+    table["p_holm"] = np.nan
+    table.loc[primary, "p_holm"] = statistics.holm(list(table.loc[primary, "p"]))
+    return table[list(EFFECTS)]
+
+
+def _effect(effect: str, metric: str, comparison: str, got: Estimate) -> dict[str, object]:
+    p = np.nan if got.p is None else got.p
+    return {"effect": effect, "metric": metric, "comparison": comparison, **got.row(), "p": p}
+
+
+def judge_check(ratings: Sequence[Rating], profile: Profile) -> pd.DataFrame:
+    """AUC of each judge between greedy's and random_same_turns' memes (analysis plan).
+
+    `score`: `centred` and `raw` of a judge whose scores are centred, `rating` of one that gives numbers.
+    `tells apart`: `yes`, `no` (the interval holds 0.5), `reversed` (it prefers random memes), `no interval`.
+    """
+    rows = []
+    for judge in dict.fromkeys(r.judge for r in ratings):
+        mine = [r for r in ratings if r.judge == judge and r.overall is not None]
+        mine = [r for r in mine if r.judge_unit == "meme" or r.n_turns == profile.n_turns]
+        centred = any(r.raw is not None for r in mine)
+        for score, name in (("overall", "centred" if centred else "rating"), ("raw", "raw")):
+            of = {
+                strategy: [
+                    (r.dialogue_id, getattr(r, score))
+                    for r in mine
+                    if r.strategy == strategy and getattr(r, score) is not None
+                ]
+                for strategy in ("greedy", "random_same_turns")
+            }
+            if not of["greedy"] or not of["random_same_turns"]:
+                continue
+            got = statistics.cluster_auc(of["greedy"], of["random_same_turns"])
+            apart = {1: "yes", -1: "reversed", 0: "no"}[statistics.direction(got.low, got.high, 0.5)]
+            rows.append(
+                {
+                    "judge": judge,
+                    "score": name,
+                    "auc": got.mean,
+                    "low": got.low,
+                    "high": got.high,
+                    "n": got.n,
+                    "dialogues": got.clusters,
+                    "tells apart": apart if np.isfinite(got.low) else "no interval",
+                }
+            )
+    return pd.DataFrame(rows, columns=list(JUDGE_CHECK))
+
+
+def case_strategies(profile: Profile) -> list[str]:
+    """The strategies of Figure 5 and Table 2 that a run has, in the paper's order."""
+    return [name for name in ("greedy", "sampling", "random") if name in profile.strategies]
+
+
+def case_dialogues(
+    placements: Sequence[Placement], dialogues: Sequence[Dialogue], profile: Profile
+) -> list[str]:
+    """First news and first role dialogue, by id, where every one of the case strategies places a meme."""
+    compared = set(case_strategies(profile))
+    have: dict[str, set[str]] = {}
+    for placed in placements:
+        have.setdefault(placed.dialogue_id, set()).add(placed.strategy)
+    found = []
+    for kind in ("news", "role"):
+        for dialogue in sorted(dialogues, key=lambda d: d.dialogue_id):
+            if dialogue.kind == kind and compared and compared <= have.get(dialogue.dialogue_id, set()):
+                found.append(dialogue.dialogue_id)
+                break
+    return found
+
+
+def table_2(
+    cases: Sequence[str], ratings: Sequence[Rating], consistency: Sequence[Consistency], profile: Profile
+) -> pd.DataFrame:
+    """Table 2: judge and consistency of the chats of Figure 5, a row each (5a-5f); all their turns count."""
+    judged = _of_first_judge(ratings)
+    rows = []
+    letters = iter("abcdef")
+    for name in cases:
+        for strategy in case_strategies(profile):
+            judge = judge_values(judged, strategy, {name}, profile.n_turns)
+            texts = consistency_values(consistency, strategy, {name}, profile.n_turns)
+            rows.append(
+                {
+                    "case": f"5{next(letters)}",
+                    "dialogue": name,
+                    "strategy": strategy,
+                    "memes": len(texts),
+                    "judge": float(np.mean(list(judge.values()))) if judge else np.nan,
+                    "consistency": float(np.mean(list(texts.values()))) if texts else np.nan,
+                }
+            )
+    return pd.DataFrame(rows, columns=["case", "dialogue", "strategy", "memes", "judge", "consistency"])
+
+
+def beside_paper(table: pd.DataFrame) -> pd.DataFrame:
+    """A `table_2` with the paper's own cells of the same strategies: of other dialogues, memes and judges."""
+    printed = pd.read_csv(paths.data / "paper" / "table2.csv")
+    printed.index = [printed.groupby("strategy").cumcount(), printed.strategy]  # which dialogue, strategy
+    mine = pd.MultiIndex.from_arrays([pd.factorize(table["dialogue"])[0], table["strategy"]])
+    beside = printed[["judge", "consistency"]].add_suffix(" (paper)").reindex(mine)
+    return table.assign(**{name: beside[name].to_numpy() for name in beside})
+
+
+def gaps_of(places: Iterable[Key]) -> list[int]:
+    """Turns from each place to the next one in the same dialogue."""
+    return [b[1] - a[1] for a, b in pairwise(sorted(places)) if a[0] == b[0]]
+
+
+def meme_use(placements: Sequence[Placement], dialogues: Sequence[Dialogue]) -> pd.DataFrame:
+    """How often each strategy sends, how far apart, and how many different memes."""
+    turns = sum(len(d.turns) - 1 for d in dialogues)
+    rows = []
+    for strategy in dict.fromkeys(p.strategy for p in placements):
+        mine = [p for p in placements if p.strategy == strategy]
+        gaps = gaps_of((placed.dialogue_id, placed.turn) for placed in mine)
+        rows.append(
+            {
+                "strategy": strategy,
+                "memes sent": len(mine),
+                "rate": len(mine) / turns,
+                "mean gap": float(np.mean(gaps)) if gaps else np.nan,
+                "consecutive": sum(gap == 1 for gap in gaps),
+                "distinct memes": len({p.meme_id for p in mine}),
+            }
+        )
+    columns = ["strategy", "memes sent", "rate", "mean gap", "consecutive", "distinct memes"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+# --- The numbers of a run: what the README, the page and the comparison in CI read
+
+
+WEAK_AUC = 0.7
+"""Below it a judge orders fewer than seven of ten pairs rightly: a trend, no verdict on one meme."""
+
+
+def frame_rows(frame: pd.DataFrame, digits: int = 6) -> list[dict[str, Any]]:
+    """A table as plain JSON values: floats rounded, NaN as None."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, (bool, np.bool_)):
+            return bool(value)
+        if isinstance(value, (int, np.integer)):
+            return int(value)
+        if isinstance(value, (float, np.floating)):
+            return round(float(value), digits) if np.isfinite(value) else None
+        return value
+
+    return [{key: clean(value) for key, value in row.items()} for row in frame.to_dict("records")]
+
+
+def distinct(texts: Sequence[str]) -> float:
+    """Share of different pairs of characters among all (Li et al., 2016); 1 where none comes twice."""
+    pairs = [text[i : i + 2] for text in texts for i in range(len(text) - 1)]
+    return len(set(pairs)) / max(1, len(pairs))
+
+
+def numbers(
+    profile: Profile,
+    memes: Sequence[Meme],
+    dialogues: Sequence[Dialogue],
+    placements: Sequence[Placement],
+    ratings: Sequence[Rating],
+    consistency: Sequence[Consistency],
+    gate_table: dict[str, Any],
+    truth: Mapping[str, list[dict[str, Any]]] | None = None,
+    grades: Mapping[str, Values] | None = None,
+) -> dict[str, Any]:
+    """Everything that the report quotes, computed from the run's records.
+
+    `truth` are the tables of `ground_truth.json`, `grades` those of placed memes by strategy.
+    """
+    turns = [turn for dialogue in dialogues for turn in dialogue.turns]
+    summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
+    texts = [turn.text for turn in turns]
+    cases = case_dialogues(placements, dialogues, profile)
+    return {
+        "profile": profile.name,
+        "memes": len(memes),
+        "dialogues": {
+            "total": len(dialogues),
+            "news": sum(d.kind == "news" for d in dialogues),
+            "role": sum(d.kind == "role" for d in dialogues),
+            "turns": len(turns),
+            "mean_characters": round(float(np.mean([len(text) for text in texts])), 6),
+            "distinct_2": round(distinct(texts), 6),
+            "turns_with_violations": sum(bool(turn.violations) for turn in turns),
+            "summaries": len(summaries),
+            "summaries_unscored": sum(bool(summary.unscored) for summary in summaries),
+        },
+        "gates": gate_table,
+        "meme_use": frame_rows(meme_use(placements, dialogues)),
+        "table_1": frame_rows(table_1(ratings, consistency, dialogues, profile)),
+        "table_2": frame_rows(table_2(cases, ratings, consistency, profile)),
+        "effects": frame_rows(effects(ratings, consistency, dialogues, profile, grades)),
+        "ground_truth": dict(truth or {}),
+        "judge_check": frame_rows(judge_check(ratings, profile)),
+        "ratings": {
+            "total": len(ratings),
+            "placed": len(placements),
+            "unscored": sum(rating.overall is None for rating in ratings),
+            "sources": sorted({rating.source for rating in ratings}),
+        },
+    }
+
+
+def consistency_frame(
+    consistency: Sequence[Consistency], dialogues: Sequence[Dialogue], profile: Profile
+) -> pd.DataFrame:
+    """Rows of Figure 4: each strategy, and the shuffled baseline over all, by source of the dialogues."""
+    rows = []
+    for kind in ("news", "role"):
+        names = {d.dialogue_id for d in dialogues if d.kind == kind}
+        of_kind = [row for row in consistency if row.dialogue_id in names]
+        if not of_kind:
+            continue
+        groups = {s: [r for r in of_kind if r.strategy == s and r.text == "u_t"] for s in profile.strategies}
+        groups["shuffled"] = [r for r in of_kind if r.text == "shuffled"]
+        for strategy, group in groups.items():
+            got = statistics.cluster_mean([r.score for r in group], [r.dialogue_id for r in group])
+            rows.append({"dataset": f"{kind}-based", "strategy": strategy, **got.row()})
+    return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "low", "high", "n", "dialogues"])
+
+
+def headline(found: dict[str, Any]) -> dict[str, Any]:
+    """The few numbers at the top of the page, each with its interval."""
+    sent = {row["strategy"]: row for row in found["meme_use"]}
+    out: dict[str, Any] = {
+        "Memes in the library": found["memes"],
+        "Dialogues": found["dialogues"]["total"],
+        "Turns": found["dialogues"]["turns"],
+    }
+    if "greedy" in sent:
+        out["Meme rate of the gate"] = {
+            "value": round(sent["greedy"]["rate"], 3),
+            "note": f"{sent['greedy']['memes sent']} memes sent",
+        }
+    for row in found["effects"]:
+        if row["effect"] == "choice" and row["mean"] is not None:
+            out[f"{row['metric']}: {row['comparison']}"] = {
+                "value": round(row["mean"], 2),
+                "low": None if row["low"] is None else round(row["low"], 2),
+                "high": None if row["high"] is None else round(row["high"], 2),
+                "n": row["n"],
+                "dialogues": row["dialogues"],
+                "note": None if row["p_holm"] is None else f"Holm-corrected p = {row['p_holm']:.3f}",
+            }
+    row = first_check(found)
+    if row is not None and row["low"] is not None:
+        out["AUC of the judge"] = {
+            "value": round(row["auc"], 3),
+            "low": round(row["low"], 3),
+            "high": round(row["high"], 3),
+            "n": row["n"],
+            "dialogues": row["dialogues"],
+            "note": f"{SAID_OF_JUDGE[row['tells apart']]} at the same turns",
+        }
+    return out
+
+
+SAID_OF_JUDGE = {
+    "yes": "tells greedy's memes from random ones",
+    "no": "cannot tell greedy's memes from random ones",
+    "reversed": "prefers random memes to greedy's",
+}
+"""By `tells apart` of `tables.judge_check`."""
+
+
+def first_check(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The check of the run's first judge, of the scores that its tables show; None where there is none."""
+    return next((row for row in found["judge_check"] if row["score"] != "raw"), None)
+
+
+def judge_verdict(found: dict[str, Any]) -> str:
+    """One sentence on what the judge's scores are worth in this run."""
+    row = first_check(found)
+    if row is None and not found.get("ratings", {}).get("total", 1):
+        return "No judge rated anything in this run."
+    if row is None:
+        return "No judge could be checked: there are too few rated memes."
+    if row["low"] is None:
+        least = statistics.MIN_CLUSTERS
+        return (
+            f"The judge could not be checked: an interval needs at least {least} dialogues with rated memes."
+        )
+    numbers_said = (
+        f"AUC {row['auc']:.2f}, 95 % interval {row['low']:.2f} to {row['high']:.2f}, n = {row['n']} in "
+        f"{row['dialogues']} dialogues"
+    )
+    verdict = f"The judge {SAID_OF_JUDGE[row['tells apart']]} at the same turns ({numbers_said})"
+    if row["tells apart"] == "yes":
+        return f"{verdict}{', but only weakly' if row['auc'] < WEAK_AUC else ''}."
+    if row["tells apart"] == "reversed":
+        return f"{verdict}: it is no measure of quality here."
+    return f"{verdict}: its scores say nothing about quality here."

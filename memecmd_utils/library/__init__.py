@@ -1,0 +1,30 @@
+"""Stage 01: from folders of images to one clean meme library.
+
+Candidates of all sources are decoded safely, read by OCR, freed of exact and near duplicates and written with a
+funnel that says where every image went.
+"""
+
+from memecmd_utils.core.images import ImageRejected, decode, decode_bytes
+from memecmd_utils.core.text_similarity import normalise_text, similarity
+from memecmd_utils.library.build import build_library
+from memecmd_utils.library.curation import check_ocr_on_sample, closest_pictures
+from memecmd_utils.library.duplicates import near_duplicate_groups, phash
+from memecmd_utils.library.funnel import read_funnel
+from memecmd_utils.library.ocr import RapidOcr
+from memecmd_utils.library.sources import find_candidates
+
+__all__ = [
+    "ImageRejected",
+    "RapidOcr",
+    "build_library",
+    "check_ocr_on_sample",
+    "closest_pictures",
+    "decode",
+    "decode_bytes",
+    "find_candidates",
+    "near_duplicate_groups",
+    "normalise_text",
+    "phash",
+    "read_funnel",
+    "similarity",
+]

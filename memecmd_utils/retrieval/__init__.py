@@ -1,0 +1,47 @@
+"""Stage 04: which meme fits the next turn, and whether to send it (2507.00891, Eq. 18 to 25).
+
+Four weighted cosines make the score T; a threshold that decays since the last meme decides; strategies choose.
+"""
+
+from memecmd_utils.retrieval.figures import (
+    gate_trace,
+    score_distribution,
+    score_distributions,
+    threshold_curve,
+)
+from memecmd_utils.retrieval.placement import (
+    calibrate,
+    calibrated_gates,
+    candidates,
+    index_library,
+    place,
+    sample_scores,
+    score_dialogues,
+    scores_by_kind,
+    traces,
+    tuned,
+    usable_annotations,
+)
+from memecmd_utils.retrieval.scoring import COMPONENTS, MEME_SIDE, combine, weigh
+
+__all__ = [
+    "COMPONENTS",
+    "MEME_SIDE",
+    "calibrate",
+    "calibrated_gates",
+    "candidates",
+    "combine",
+    "gate_trace",
+    "index_library",
+    "place",
+    "sample_scores",
+    "score_dialogues",
+    "score_distribution",
+    "score_distributions",
+    "scores_by_kind",
+    "threshold_curve",
+    "traces",
+    "tuned",
+    "usable_annotations",
+    "weigh",
+]

@@ -1,0 +1,462 @@
+"""A library of 100,000 memes and more: its rows stay on disk, FAISS finds candidates, the rows rank them.
+
+`build(folder, blocks, dim)` makes one and `open_library(folder).top_k(queries, weights, k)` asks it; `stored`
+keeps a run's own library so, and gives `selection` an ordinary `MemeIndex` with a `search`. The index holds
+the unweighted stacked vectors, projected, and the weights (with delta's minus) stand on the query side, so
+new weights need no new index. Candidates are ranked by the score of `retrieval` on the stored float16 rows,
+equal scores by id: a score never is an approximation, only the set of candidates is.
+
+A folder holds `rows.f16` (one row after another), `index.faiss`, and `library.json`, which names the memes in
+their order. It is written last and at once, so what a killed build left behind is no library.
+"""
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from memecmd_utils import schemas
+from memecmd_utils import settings as settings_
+from memecmd_utils.core import errors, seeds, storage
+from memecmd_utils.retrieval import scoring
+
+FOLDER = "library_index"
+"""Its name in a run's folder."""
+STATE, ROWS, INDEX, TUNING, LOCK = "library.json", "rows.f16", "index.faiss", "tuning.json", ".lock"
+FORM = 2
+"""To be raised where rows or index are made in another way: then stored libraries are built anew."""
+FROM_MEMES = 100_000
+"""Below this every meme is compared: exact, and fast enough."""
+NO_FAISS = "faiss is not installed (pip install -e '.[scale]'): every meme is compared, which takes longer"
+
+SAMPLE_BYTES, SAMPLE_ROWS = 512 << 20, 65_536
+"""The sample that projection, lists and codes are trained on: at most so many float32 bytes and rows."""
+BLOCK_BYTES = 64 << 20
+"""Float32 bytes of rows that are written or indexed at a time."""
+DIMS, IN_ONE_CODE, ITERATIONS = 384, 3, 4
+"""Dimensions kept of the stacked vectors, how many of them one 4-bit code stands for, steps to find them."""
+LONGEST = 1.01
+"""Length that a unit vector may have after rounding."""
+MEMES_AT_ONCE = 8_192
+"""Memes whose texts are encoded together."""
+
+CANDIDATES = (96, 192, 384, 768, 1536)
+"""Candidates a turn that are ranked exactly: the first, or the first that reach a wanted recall."""
+WIDTH = 4
+"""How many times as many the fast codes propose for them."""
+TURNS, DEPTH, RECALL = 64, 10, 0.97
+"""Turns that the number of lists is chosen on (and as many others that it is measured on), K and recall."""
+
+Blocks = Iterable[tuple[Sequence[str], np.ndarray]]
+"""Meme ids and their stacked rows [n, 4 * dim], part by part: each quarter of a row is a unit vector, or
+shorter, or zeros where a meme lacks that text. One block may be a memory map of the whole library."""
+Encode = Callable[[Sequence[str], str], np.ndarray]
+
+
+class LibraryError(errors.MemecmdError, ValueError):
+    """The folder holds no whole library, or what is to be stored does not fit."""
+
+
+# --- asking ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LargeLibrary:
+    """An opened library. As text it says in one sentence how it searches."""
+
+    index: scoring.MemeIndex = field(repr=False)
+    """Its rows are a memory map of float16; it has no search of its own."""
+    folder: Path
+    kind: str | None
+    """FAISS's name of the index; None: there is none."""
+    faiss: object | None = field(default=None, repr=False)
+    """None where all memes are compared: `top_k` is then exact."""
+    probes: int = 1
+    """Inverted lists that are looked into for a turn."""
+    candidates: int = CANDIDATES[0]
+    measured: dict | None = field(default=None, repr=False)
+    """What `tune` measured: `recall` of the top `k` of so many `turns`."""
+
+    def __post_init__(self) -> None:
+        if self.probes < 1 or self.candidates < 1:  # FAISS would end the process
+            raise ValueError(f"need probes and candidates >= 1, got {self.probes} and {self.candidates}")
+
+    @property
+    def meme_ids(self) -> tuple[str, ...]:
+        """Ids in the order of the rows; `Ranking.memes` are positions here."""
+        return self.index.meme_ids
+
+    @property
+    def lists(self) -> int:
+        """Inverted lists of the index."""
+        import faiss
+
+        return faiss.extract_index_ivf(self.faiss).nlist
+
+    def top_k(self, queries: np.ndarray, weights: Sequence[float], k: int) -> scoring.Ranking:
+        """The K best memes of every turn: queries [turns, 4, dim] of `retrieval.build_queries`.
+
+        Approximate in which memes are found (see `tuned`), exact in scores, components and order.
+        Raises `ValueError` for queries, weights or K that do not fit.
+        """
+        exact, shape = np.asarray(weights, dtype=np.float64), (4, self.index.dim)
+        if np.shape(queries)[1:] != shape or not np.isfinite(queries).all():
+            raise ValueError(f"need finite queries [turns, 4, {shape[1]}], got {np.shape(queries)}")
+        if exact.shape != (4,) or not np.isfinite(exact).all():
+            raise ValueError(f"need four finite weights, got {weights!r}")
+        few_memes = k < 1 or k * 8 > len(self.meme_ids)
+        if self.faiss is None or few_memes or not len(queries) or not exact.any():
+            return scoring.top_k(self.index, queries, weights, k)
+        import faiss
+
+        asked = scoring.weigh(queries, weights)
+        settings = faiss.SearchParametersIVF(nprobe=self.probes)
+        settings = faiss.IndexRefineSearchParameters(k_factor=WIDTH, base_index_params=settings)
+        settings = faiss.SearchParametersPreTransform(index_params=settings)
+        _, near = self.faiss.search(asked, max(self.candidates, 4 * k), params=settings)
+        few = (near >= 0).sum(axis=1) < k
+        if few.any():  # the lists looked into held fewer than k
+            near[few, :k] = scoring.top_k(self.index, queries[few], weights, k).memes
+        rounding = scoring.rounding_bound(self.index, queries, exact)
+        found = []
+        for query, memes in zip(asked, near, strict=True):
+            memes = np.sort(memes[memes >= 0])  # in the order of the file
+            rough = scoring.to_float32(self.index.rows[memes]) @ query
+            found.append(memes[rough >= np.partition(rough, -k)[-k] - rounding])
+        turns = np.repeat(np.arange(len(found)), [len(memes) for memes in found])
+        return scoring.rank_candidates(self.index, queries, exact, turns, np.concatenate(found), k)
+
+    __call__ = top_k
+
+    def tuned(
+        self, queries: np.ndarray, weights: Sequence[float], k: int = 10, recall: float = RECALL
+    ) -> "LargeLibrary":
+        """The same library, looking into the fewest lists that reach `recall` at K on these queries.
+
+        Compared with the exact search of them. Each number tried is about a fifth above the last, and more
+        candidates are taken where all lists do not reach it, at last every meme. Ask some hundred turns of
+        the kind to come: on a few the recall is a rough guess. Keep `probes` and `candidates` and set them
+        with `dataclasses.replace` after the next `open_library`.
+        """
+        if self.faiss is None:
+            return self
+        if not len(queries):
+            raise ValueError("recall is measured on queries: there are none")
+        true = scoring.top_k(self.index, queries, weights, k)
+        steps = {round(2 ** (i / 4)) for i in range(4 * self.lists.bit_length())}
+        for candidates in CANDIDATES:
+            for probes in sorted({min(step, self.lists) for step in steps}):
+                tried = replace(self, probes=probes, candidates=candidates)
+                if recall_at_k(tried.top_k(queries, weights, k), true) >= recall:
+                    return tried
+        return replace(self, faiss=None)
+
+    def __str__(self) -> str:
+        memes, known = f"{len(self.meme_ids):,} memes are kept on disk", self.measured
+        if self.faiss is None:
+            every = f"{memes}, and every one is compared with every turn"
+            if known is None:
+                return f"{every}."
+            top = f"{RECALL:.0%} of the top {known['k']} of this run's turns"
+            return f"{every}: the index ({self.kind}) does not find {top}."
+        lists = f"{self.probes} of {self.lists:,} lists are looked into for a turn"
+        searched = f"{memes} and searched through FAISS ({self.kind}): {lists}"
+        if known is None:
+            return f"{searched}; the recall is not measured."
+        top = f"{known['recall']:.1%} of the true top {known['k']}"
+        return f"{searched}, which finds {top}, measured on {known['turns']} of the run's turns."
+
+
+def recall_at_k(found: scoring.Ranking, true: scoring.Ranking) -> float:
+    """Share of the true top K that was found, 0-1, over all turns."""
+    hits = (found.memes[:, :, None] == true.memes[:, None, :]).any(axis=1)
+    return float(hits.mean())
+
+
+def open_library(folder: Path) -> LargeLibrary:
+    """Open a library memory-mapped, tuned as it was. Without faiss it warns and every meme is compared.
+
+    Raises `LibraryError` where there is none, or a damaged one.
+    """
+    try:
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        ids, kind = tuple(state["ids"]), state["kind"]
+        rows = np.memmap(folder / ROWS, dtype=np.float16, mode="r", shape=(len(ids), 4 * state["dim"]))
+        library = LargeLibrary(scoring.MemeIndex(ids, rows), folder, kind)
+        if find_spec("faiss") is None:
+            if len(ids) >= FROM_MEMES:
+                warnings.warn(NO_FAISS, stacklevel=2)
+            return library
+        if kind is None:
+            return library
+        import faiss
+
+        # Mapped, the codes stay in the file until a list is looked into.
+        index = faiss.read_index(str(folder / INDEX), faiss.IO_FLAG_MMAP_IFC)
+        if (index.ntotal, index.d) != rows.shape:
+            raise ValueError(f"{index.ntotal} x {index.d} indexed of {rows.shape}")
+        library = replace(library, faiss=index)
+        library = replace(library, probes=max(1, library.lists // 8))
+        if not (folder / TUNING).is_file():
+            return library
+        chosen = json.loads((folder / TUNING).read_text(encoding="utf-8"))
+        if not chosen["probes"]:
+            return replace(library, faiss=None, measured=chosen)
+        return replace(library, probes=chosen["probes"], candidates=chosen["candidates"], measured=chosen)
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
+        raise LibraryError(f"{folder} holds no whole library ({error}); build it anew") from error
+
+
+# --- building -------------------------------------------------------------------------------------------
+
+
+def index_type(memes: int, dims: int) -> str:
+    """FAISS's name of the index for so many memes of `dims` projected dimensions.
+
+    About 2 sqrt(n) lists of 4-bit codes, scanned in registers, and a byte a dimension to sort what they
+    propose. Measured on a million memes of real captions (`tests/bench/bench_large.py`) and on a sixth of
+    them: turns lie outside the cloud of the memes (S stands in them with a plus and with a minus), so a
+    graph (HNSW32) has to compare 4 % of the memes with a turn for a recall of 0.9, and of the lists an eighth
+    to a fifth has to be looked into for 0.95, which only such cheap codes allow. The 384 directions that
+    hold most of the four blocks together rank as well as the 128 of each block (512) do: the blocks of a
+    meme are about the same thing. Rotated, so that all hold alike, a code can stand for three of them.
+    """
+    codes = dims // IN_ONE_CODE if dims % IN_ONE_CODE == 0 else dims
+    return f"IVF{2 ** (1 + round(math.log2(math.sqrt(memes))))},PQ{codes}x4fs,Refine(SQ8)"
+
+
+def build(
+    folder: Path, blocks: Blocks, dim: int, *, seed: int = 13, like: LargeLibrary | None = None
+) -> LargeLibrary:
+    """Store rows [n, 4 * dim] block by block in a folder and index them, from `FROM_MEMES` memes on.
+
+    Each quarter of a row is one of `MEME_SIDE`'s unit vectors, as `retrieval.build_index` stacks them; ids
+    are unique. The library appears at the end in one step: a killed build leaves none, and is repeated.
+    With `like`, a library of the same embedder, its lists and codes are taken and nothing is trained.
+    The same rows and seed give the same bytes on the same number of threads; on another number FAISS's
+    k-means may differ in the last places, and with it a few candidates, never a score.
+    """
+    if like is not None and like.index.dim != dim:
+        raise LibraryError(f"rows of dimension {dim} cannot take the lists of a library of {like.index.dim}")
+    with _locked(folder):
+        if (folder / STATE).exists():
+            raise LibraryError(f"{folder} holds a library already: take another folder")
+        return _build(folder, blocks, dim, seed, like=like)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Make the folder and wait until no other process builds there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # the system lets go of it, also after a kill
+        yield
+
+
+def _build(
+    folder: Path, blocks: Blocks, dim: int, seed: int, made_from: str = "", like: LargeLibrary | None = None
+) -> LargeLibrary:
+    for name in (STATE, TUNING, INDEX, ROWS):  # STATE first: without it the rest is no library
+        (folder / name).unlink(missing_ok=True)
+    ids = _write_rows(folder / ROWS, blocks, dim)
+    kind = None
+    if len(ids) >= FROM_MEMES and find_spec("faiss") is not None:
+        kind = _write_index(folder, len(ids), 4 * dim, seed, like)
+    state = {"ids": ids, "dim": dim, "kind": kind, "made_from": made_from}
+    storage.write_text(folder / STATE, json.dumps(state))
+    return open_library(folder)
+
+
+def _write_rows(path: Path, blocks: Blocks, dim: int) -> list[str]:
+    """Store the blocks' rows as float16; the memes' ids."""
+    ids: dict[str, None] = {}
+    with path.open("wb") as file:
+        for names, rows in blocks:
+            names, rows, first = list(names), np.asarray(rows), len(ids)
+            if rows.shape != (len(names), 4 * dim):
+                raise LibraryError(f"need rows of shape {(len(names), 4 * dim)}, got {rows.shape}")
+            ids.update(dict.fromkeys(names))
+            if len(ids) != first + len(names) or not all(isinstance(name, str) for name in names):
+                raise LibraryError("meme ids must be unique texts")
+            step = max(1, BLOCK_BYTES // (16 * dim))
+            for start in range(0, len(rows), step):
+                file.write(_float16(rows[start : start + step], first + start).tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+    if not ids:
+        raise LibraryError("a library needs at least one meme")
+    return list(ids)
+
+
+def _float16(rows: np.ndarray, first: int) -> np.ndarray:
+    """Rows as they are stored, checked; `first` is the place of the first one."""
+    with np.errstate(over="ignore"):
+        small = rows.astype(np.float32)
+        squares = np.square(small).reshape(len(small), 4, -1).sum(axis=2).max(axis=1)
+    # Scores are cosines, and the bound of their rounding counts on lengths of 1.
+    wrong = np.flatnonzero(~(squares <= LONGEST**2))  # NaN, too
+    if len(wrong):
+        raise LibraryError(
+            f"row {first + wrong[0]} is not finite, or has a part of length {squares[wrong[0]] ** 0.5:.3g}: "
+            "normalise it"
+        )
+    return small.astype(np.float16)
+
+
+def _write_index(folder: Path, memes: int, width: int, seed: int, like: LargeLibrary | None) -> str:
+    """Train an index, or empty that of `like`, add all rows and write it; FAISS's name of it."""
+    import faiss
+
+    if like is not None and like.kind is not None:
+        kind, index = like.kind, faiss.read_index(str(like.folder / INDEX))
+        index.reset()
+    else:
+        sample, dims = _sample(folder, memes, width, seed), min(DIMS, width)
+        kind = index_type(memes, dims)
+        codes = faiss.index_factory(dims, kind, faiss.METRIC_INNER_PRODUCT)
+        projection = faiss.LinearTransform(width, dims, False)
+        columns = fit_projection(sample, dims, seed)
+        faiss.copy_array_to_vector(np.ascontiguousarray(columns.T).ravel(), projection.A)
+        projection.is_trained = True
+        # FAISS projects, not NumPy: its BLAS threads would spin on the cores that FAISS then searches with.
+        index = faiss.IndexPreTransform(projection, codes)
+        index.train(sample)
+        del sample
+    step = max(1, BLOCK_BYTES // (4 * width))
+    # Read, not mapped: pages of a map would count as memory of this process, up to the whole file.
+    with (folder / ROWS).open("rb", buffering=0) as file:
+        for first in range(0, memes, step):
+            rows = np.fromfile(file, dtype=np.float16, count=min(step, memes - first) * width)
+            index.add(scoring.to_float32(rows).reshape(-1, width))
+    faiss.write_index(index, str(folder / INDEX))
+    with (folder / INDEX).open("rb") as file:
+        os.fsync(file.fileno())
+    return kind
+
+
+def _sample(folder: Path, memes: int, width: int, seed: int) -> np.ndarray:
+    """Some of the stored rows, float32 [n, 4 * dim]."""
+    size = min(memes, SAMPLE_ROWS, SAMPLE_BYTES // (4 * width))
+    drawn = np.sort(seeds.rng(seed, "large index").choice(memes, size, replace=False))
+    out = np.empty((size, width), dtype=np.float32)
+    with (folder / ROWS).open("rb", buffering=0) as file:
+        for place, row in enumerate(drawn.tolist()):
+            file.seek(2 * width * row)
+            out[place] = np.fromfile(file, dtype=np.float16, count=width)
+    return out
+
+
+def fit_projection(sample: np.ndarray, dims: int, seed: int) -> np.ndarray:
+    """[4 * dim, dims]: orthonormal directions that hold most of the sample's squared length, rotated.
+
+    By subspace iteration (Halko et al. 2011): FAISS's PCA would decompose all 4 * dim directions. Not
+    centred: inner products are what counts, and taking a mean off would change them. The rotation at random
+    spreads what they hold evenly over the dimensions, as codes of equal length want it.
+    """
+    rng = seeds.rng(seed, "projection")
+    found = rng.standard_normal((sample.shape[1], dims), dtype=np.float32)
+    for _ in range(ITERATIONS):
+        found = np.linalg.qr(sample.T @ (sample @ found))[0]
+    rotation = np.linalg.qr(rng.standard_normal((dims, dims)))[0].astype(np.float32)
+    return found @ rotation
+
+
+# --- a run's own library --------------------------------------------------------------------------------
+
+
+def stored(
+    usable: Sequence[schemas.Annotation],
+    encode: Encode,
+    profile: settings_.Profile,
+    folder: Path,
+    embedder: str,
+) -> scoring.MemeIndex:
+    """The library of `usable` memes kept in `folder`, built there where it is not or was made from others.
+
+    Memes are encoded `MEMES_AT_ONCE` at a time, twice where vectors are centred (a mean comes first).
+    A library that has grown is built anew: lists trained on its beginning would make a run's memes
+    depend on how its inputs came about. Without faiss it warns and every meme is compared.
+    """
+    settings = hashlib.sha256(json.dumps([FORM, embedder, profile.centring, profile.seed]).encode())
+    for one in usable:
+        texts = (getattr(one, name) for name in scoring.MEME_SIDE)
+        settings.update(json.dumps([one.meme_id, *texts]).encode())
+    digest = settings.hexdigest()
+    with _locked(folder):
+        library = _reusable(folder, digest)
+        if library is None:
+            means = None
+            if profile.centring == "attribute" and len(usable) > 1:
+                sums = sum(rows.sum(axis=0, dtype=np.float64) for _, rows in _encoded(usable, encode))
+                means = (sums / len(usable)).astype(np.float32).reshape(len(scoring.MEME_SIDE), -1)
+            dim = encode([usable[0].s_plus], "document").shape[1]
+            library = _build(folder, _encoded(usable, encode, means), dim, profile.seed, made_from=digest)
+    return replace(library.index, search=library)
+
+
+def _reusable(folder: Path, digest: str) -> LargeLibrary | None:
+    """The library in the folder if it is whole and was made from the same; else None."""
+    if not (folder / STATE).is_file():
+        return None
+    try:
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        if state["made_from"] != digest:
+            return None
+        if state["kind"] is None and find_spec("faiss") is not None:
+            return None  # made where faiss was not installed
+        return open_library(folder)
+    except (ValueError, TypeError, KeyError) as error:
+        warnings.warn(f"the stored library is made again from the memes' texts: {error}", stacklevel=4)
+        return None
+
+
+def _encoded(
+    usable: Sequence[schemas.Annotation], encode: Encode, means: np.ndarray | None = None
+) -> Iterator[tuple[list[str], np.ndarray]]:
+    """Blocks of ids and stacked rows; `means` [4, dim] are taken off."""
+    for start in range(0, len(usable), MEMES_AT_ONCE):
+        part = usable[start : start + MEMES_AT_ONCE]
+        sides = [encode([getattr(a, name) for a in part], "document") for name in scoring.MEME_SIDE]
+        if means is not None:
+            sides = [scoring.centre(side, mean) for side, mean in zip(sides, means, strict=True)]
+        yield [a.meme_id for a in part], np.hstack(sides)
+
+
+def tune(
+    index: scoring.MemeIndex,
+    dialogues: Sequence[schemas.Dialogue],
+    encode: Encode,
+    profile: settings_.Profile,
+) -> scoring.MemeIndex:
+    """A stored index, looking into the fewest lists that find `RECALL` of the top `DEPTH` memes.
+
+    Chosen on up to `TURNS` seeded turns of `dialogues`, measured on as many others, and kept beside the
+    library for those that open it later.
+    """
+    library = index.search
+    summaries = [s for dialogue in dialogues for s in dialogue.summaries if not s.unscored]
+    if not isinstance(library, LargeLibrary) or library.faiss is None or not summaries:
+        return index
+    rng = seeds.rng(profile.seed, "turns that the search is tuned on")
+    drawn = rng.permutation(len(summaries))[: 2 * TURNS]
+    parts = []
+    for name in scoring.QUERY_FIELDS:
+        vectors = encode([getattr(summary, name) for summary in summaries], "query")
+        parts.append((scoring.centre(vectors) if profile.centring == "attribute" else vectors)[drawn])
+    queries, k, weights = scoring.build_queries(*parts), max(DEPTH, profile.top_k), profile.weights
+    others = queries[1::2] if len(queries) > 1 else queries
+    found = library.tuned(queries[::2], weights, k)
+    recall = recall_at_k(found.top_k(others, weights, k), scoring.top_k(library.index, others, weights, k))
+    measured = {"k": k, "turns": len(others), "recall": recall}
+    chosen = {"probes": found.probes, "candidates": found.candidates} if found.faiss else {"probes": 0}
+    storage.write_json(library.folder / TUNING, measured | chosen)
+    return replace(index, search=replace(found, measured=measured))

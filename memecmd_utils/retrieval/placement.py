@@ -1,0 +1,319 @@
+"""From scores to placed memes: the four strategies over calibrated gates (paper, Eq. 23-25, Section 5.3)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memecmd_utils.core import seeds
+from memecmd_utils.core.storage import StageOutputError
+from memecmd_utils.retrieval.gate import Gate, ScoreScale, Trace, calibrate_theta0, simulate, standard_scale
+from memecmd_utils.retrieval.scoring import (
+    COMPONENTS,
+    MEME_SIDE,
+    QUERY_SIDE,
+    MemeIndex,
+    Ranking,
+    build_index,
+    combine,
+    component_matrices,
+    pair_components,
+    pair_values,
+    stack_queries,
+    top_k,
+)
+from memecmd_utils.schemas import Annotation, Candidate, Dialogue, Placement
+from memecmd_utils.settings import Profile
+
+
+@dataclass(frozen=True)
+class ScoredDialogue:
+    """One dialogue's turns 2..T: their queries [n, 4, dim] and their ranking."""
+
+    dialogue: Dialogue
+    turns: tuple[int, ...]
+    queries: np.ndarray
+    ranking: Ranking
+
+    @property
+    def top1(self) -> np.ndarray:
+        """Best score of every turn, shape [n]."""
+        return self.ranking.scores[:, 0]
+
+
+Encode = Callable[[Sequence[str], str], np.ndarray]
+"""Texts and side (`query` or `document`) to unit vectors: `RecordedEmbedder.encode`."""
+
+
+def usable_annotations(annotations: Sequence[Annotation]) -> list[Annotation]:
+    """Those that can be retrieved by; `StageOutputError` where there is none."""
+    usable = [a for a in annotations if a.usable]
+    if not usable:
+        raise StageOutputError("no meme has a usable annotation, so nothing can be retrieved")
+    return usable
+
+
+def index_library(
+    annotations: Sequence[Annotation],
+    encode: Encode,
+    profile: Profile,
+    folder: Path | None = None,
+    embedder: str = "",
+) -> MemeIndex:
+    """Index the annotated memes. One that is not annotated, or unsafe, cannot be retrieved.
+
+    From `large_library.FROM_MEMES` memes on the library is kept in `folder` (None: in memory, whatever
+    its size) and reused as long as texts, settings and `embedder`, the encoder's name and version, stay.
+    """
+    usable = usable_annotations(annotations)
+    if folder is not None:
+        from memecmd_utils.retrieval import large_library
+
+        if len(usable) >= large_library.FROM_MEMES:
+            return large_library.stored(usable, encode, profile, folder, embedder or profile.embedder)
+    blocks = [encode([getattr(a, name) for a in usable], "document") for name in MEME_SIDE]
+    return build_index([a.meme_id for a in usable], blocks, profile.centring == "attribute")
+
+
+def tuned(index: MemeIndex, dialogues: Sequence[Dialogue], encode: Encode, profile: Profile) -> MemeIndex:
+    """The index, a large one set to the least work that finds the best memes of these dialogues' turns."""
+    if index.search is None:
+        return index
+    from memecmd_utils.retrieval import large_library
+
+    return large_library.tune(index, dialogues, encode, profile)
+
+
+def score_dialogues(
+    dialogues: Sequence[Dialogue], index: MemeIndex, encode: Encode, profile: Profile
+) -> list[ScoredDialogue]:
+    """Rank the library at every turn 2..T of all dialogues, in one batch.
+
+    A turn without a usable summary gets zero queries and scores of -inf: the gate never opens there,
+    but the turn still counts. Raises `StageOutputError` where no turn has one.
+    """
+    summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
+    if summaries and all(summary.unscored for summary in summaries):
+        raise StageOutputError("no turn has a usable summary, so nothing can be retrieved")
+    usable = np.array([not summary.unscored for summary in summaries], dtype=bool)
+    shape = (len(summaries), min(profile.top_k, len(index.meme_ids)))
+    ranking = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
+    fields = dict.fromkeys(QUERY_SIDE)  # scenario serves alpha and delta
+    queries = np.zeros((0, 4, index.dim), dtype=np.float32)
+    if usable.any():
+        kept = [summary for summary in summaries if not summary.unscored]
+        # One part at a time: the paper's queries fill 1.2 GB, and nothing of their size stands beside them.
+        queries = stack_queries(
+            (encode([getattr(summary, name) for summary in kept], "query") for name in fields),
+            (len(kept), index.dim),
+            centring=profile.centring == "attribute",
+        )
+        found = top_k(index, queries, profile.weights, profile.top_k)
+        ranking.memes[usable] = found.memes
+        ranking.scores[usable] = found.scores
+        ranking.components[usable] = found.components
+    if not usable.all():
+        asked, queries = queries, np.zeros((len(summaries), 4, index.dim), dtype=np.float32)
+        queries[usable] = asked
+    out, start = [], 0
+    for dialogue in dialogues:
+        part = slice(start, start + len(dialogue.summaries))
+        start = part.stop
+        rows = Ranking(ranking.memes[part], ranking.scores[part], ranking.components[part])
+        turns = tuple(summary.turn for summary in dialogue.summaries)
+        out.append(ScoredDialogue(dialogue, turns, queries[part], rows))
+    return out
+
+
+def sample_scores(
+    scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile, limit: int = 200_000
+) -> np.ndarray:
+    """T of every pair of turn and meme, float32; of a seeded sample of `limit` pairs where there are more."""
+    sizes = np.array([len(item.turns) for item in scored])
+    pairs = int(sizes.sum()) * len(index.meme_ids)
+    if pairs <= limit and index.search is None:
+        parts = [combine(component_matrices(index, item.queries), profile.weights).ravel() for item in scored]
+        return np.concatenate(parts).astype(np.float32) if parts else np.zeros(0, dtype=np.float32)
+    rng = seeds.rng(profile.seed, "sample of scores")
+    drawn = np.sort(rng.choice(pairs, size=min(limit, pairs), replace=False))
+    turns, memes = np.divmod(drawn, len(index.meme_ids))
+    dialogue = np.searchsorted(np.cumsum(sizes), turns, side="right")
+    row = turns - (np.cumsum(sizes) - sizes)[dialogue]
+    out = np.empty(len(drawn), dtype=np.float32)
+    for number in np.unique(dialogue):
+        mine = np.flatnonzero(dialogue == number)
+        asked = scored[number].queries
+        parts = pair_values(index, asked, row[mine], memes[mine])
+        out[mine] = parts @ np.asarray(profile.weights)
+    return out
+
+
+def scores_by_kind(
+    scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile, limit: int = 200_000
+) -> dict[str, np.ndarray]:
+    """What Figure 3 shows: `KIND scores` as by `sample_scores` and `KIND top1`, the best score of each turn.
+
+    KIND is news or role; one without a scored turn is left out.
+    """
+    found = {}
+    for kind in ("news", "role"):
+        mine = [item for item in scored if item.dialogue.kind == kind]
+        top1 = np.concatenate([np.zeros(0), *(item.top1[np.isfinite(item.top1)] for item in mine)])
+        if top1.size:
+            found |= {f"{kind} scores": sample_scores(mine, index, profile, limit), f"{kind} top1": top1}
+    return found
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A gate with its scale, and the half of the dialogues it was fitted on."""
+
+    gate: Gate
+    scale: ScoreScale
+    fold: str
+
+
+def halves(dialogues: Sequence[Dialogue]) -> dict[str, str]:
+    """Split dialogues into halves `a` and `b`, alternating within each kind in order of id."""
+    by_kind: dict[str, list[str]] = {}
+    for dialogue in dialogues:
+        by_kind.setdefault(dialogue.kind, []).append(dialogue.dialogue_id)
+    ordered = [name for kind in sorted(by_kind) for name in sorted(by_kind[kind])]
+    return {name: "ab"[position % 2] for position, name in enumerate(ordered)}
+
+
+def calibrate(scored: Sequence[ScoredDialogue], profile: Profile) -> dict[str, Calibration]:
+    """For each half, the gate fitted on the other one.
+
+    Where the other half has no score (there is one dialogue, or no turn of that half has a usable summary)
+    it is fitted on the dialogues that have one: fold `self`. Raises `ValueError` where none has.
+    """
+    split = halves([item.dialogue for item in scored])
+    out: dict[str, Calibration] = {}
+    for half, other in (("a", "b"), ("b", "a")):
+        fit = [item.top1 for item in scored if split[item.dialogue.dialogue_id] == other]
+        fold = other
+        if not any(np.isfinite(scores).any() for scores in fit):
+            fit = [item.top1 for item in scored if np.isfinite(item.top1).any()]
+            fold = "self"
+        scale = standard_scale(fit) if profile.score_scale == "standard" else ScoreScale()
+        theta0 = profile.theta0
+        if theta0 == "auto":
+            theta0 = calibrate_theta0(
+                [scale.apply(scores) for scores in fit],
+                profile.threshold_penalty,
+                profile.threshold_decay,
+                profile.wanted_rate,
+            )
+        gate = Gate(theta0, profile.threshold_penalty, profile.threshold_decay)
+        out[half] = Calibration(gate, scale, fold)
+    return out
+
+
+def candidates(scored: Sequence[ScoredDialogue], index: MemeIndex, source: str) -> list[Candidate]:
+    """The top K of every turn as records."""
+    return [
+        Candidate(
+            dialogue_id=item.dialogue.dialogue_id,
+            turn=turn,
+            rank=rank + 1,
+            meme_id=index.meme_ids[meme],
+            score=float(item.ranking.scores[row, rank]),
+            source=source,
+            **dict(zip(COMPONENTS, map(float, item.ranking.components[row, rank]), strict=True)),
+        )
+        for item in scored
+        for row, turn in enumerate(item.turns)
+        if np.isfinite(item.top1[row])
+        for rank, meme in enumerate(item.ranking.memes[row])
+    ]
+
+
+def traces(
+    scored: Sequence[ScoredDialogue], calibrations: Mapping[str, Calibration]
+) -> dict[str, tuple[Calibration, np.ndarray, Trace]]:
+    """Run each dialogue's gate once: dialogue id -> calibration, gate scores, trace."""
+    split = halves([item.dialogue for item in scored])
+    out = {}
+    for item in scored:
+        name = item.dialogue.dialogue_id
+        calibration = calibrations[split[name]]
+        gate_scores = calibration.scale.apply(item.top1)
+        out[name] = (calibration, gate_scores, simulate(gate_scores, calibration.gate))
+    return out
+
+
+def choose(
+    strategy: str, ranking: Ranking, sent: np.ndarray, n_memes: int, profile: Profile, name: str
+) -> list[tuple[int, int, int | None]]:
+    """Choose memes in one dialogue: a list of (row, meme position, rank or None).
+
+    greedy: top 1 (Eq. 25). sampling: uniform among the top K. random: each turn with probability
+    `random_rate`, uniform over the library. random_same_turns: uniform at the gate's own turns.
+    """
+    rng = seeds.rng(profile.seed, "selection", strategy, name)
+    picked: list[tuple[int, int, int | None]] = []
+    for row, chosen in enumerate(ranking.memes):
+        # Draws happen at every turn, so that a moved gate does not shift later choices.
+        rank, meme, coin = int(rng.integers(len(chosen))), int(rng.integers(n_memes)), rng.random()
+        if strategy == "greedy" and sent[row]:
+            picked.append((row, int(chosen[0]), 1))
+        elif strategy == "sampling" and sent[row]:
+            picked.append((row, int(chosen[rank]), rank + 1))
+        elif (strategy == "random" and coin < profile.random_rate) or (
+            strategy == "random_same_turns" and sent[row]
+        ):
+            found = np.flatnonzero(chosen == meme)
+            picked.append((row, meme, int(found[0]) + 1 if len(found) else None))
+    return picked
+
+
+def place(scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> list[Placement]:
+    """Place memes in all dialogues under every strategy of the profile, at turns 2..T."""
+    gated = traces(scored, calibrate(scored, profile))
+    weights = np.asarray(profile.weights)
+    out: list[Placement] = []
+    for item in scored:
+        name = item.dialogue.dialogue_id
+        calibration, gate_scores, trace = gated[name]
+        speakers = {turn.turn: turn.speaker for turn in item.dialogue.turns}
+        for strategy in profile.strategies:
+            decided = strategy != "random"  # Random asks no gate
+            picks = choose(strategy, item.ranking, trace.sent, len(index.meme_ids), profile, name)
+            for row, meme, rank in picks:
+                parts = pair_components(index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
+                out.append(
+                    Placement(
+                        dialogue_id=name,
+                        turn=item.turns[row],
+                        speaker=speakers[item.turns[row]],
+                        strategy=strategy,
+                        meme_id=index.meme_ids[meme],
+                        rank=rank,
+                        score=round(float(parts @ weights), 9) if np.isfinite(item.top1[row]) else None,
+                        gate_score=float(gate_scores[row]) if decided else None,
+                        threshold=float(trace.thresholds[row]) if decided else None,
+                        fold=calibration.fold if decided else "none",
+                        source="computed",
+                        profile=profile.name,
+                        seed=profile.seed,
+                    )
+                )
+    return out
+
+
+def calibrated_gates(calibrations: dict[str, Calibration]) -> dict[str, Any]:
+    """The calibrated gates: for each half, theta0, the scale, and the half they were fitted on."""
+    return {
+        half: {
+            "fitted_on": c.fold,
+            "theta0": round(float(c.gate.theta0), 6),
+            "penalty": c.gate.penalty,
+            "decay": c.gate.decay,
+            "score_mean": round(c.scale.mean, 6),
+            "score_std": round(c.scale.std, 6),
+        }
+        for half, c in sorted(calibrations.items())
+    }

@@ -1,0 +1,51 @@
+"""Notebook 05b: one file a study, each with its tables and a sentence; they take apart what the stages made."""
+
+from memecmd_utils.studies.ablation import ablation_sentence, fit_weights, leave_one_out, weights_sentence
+from memecmd_utils.studies.choice_of_k import choice_sentence, choice_tables
+from memecmd_utils.studies.figures import ablation_figure, choice_figure, hubs_figure, specification_figure
+from memecmd_utils.studies.gates import Studies
+from memecmd_utils.studies.hubness import hubness_sentence, hubness_study
+from memecmd_utils.studies.score_shape import shape_sentence, shape_tables
+from memecmd_utils.studies.specification_curve import (
+    influential_choices,
+    shares_by_choice,
+    shares_by_claim,
+    shares_by_measure,
+    specification_sentence,
+    specifications,
+)
+from memecmd_utils.studies.summary_sources import (
+    compare_sources,
+    sources_sentence,
+    summarise_with_small_model,
+)
+from memecmd_utils.studies.threshold_forms import threshold_sentence, threshold_tables
+
+__all__ = [
+    "Studies",
+    "ablation_figure",
+    "ablation_sentence",
+    "choice_figure",
+    "choice_sentence",
+    "choice_tables",
+    "compare_sources",
+    "fit_weights",
+    "hubness_sentence",
+    "hubness_study",
+    "hubs_figure",
+    "influential_choices",
+    "leave_one_out",
+    "shape_sentence",
+    "shape_tables",
+    "shares_by_choice",
+    "shares_by_claim",
+    "shares_by_measure",
+    "sources_sentence",
+    "specification_figure",
+    "specification_sentence",
+    "specifications",
+    "summarise_with_small_model",
+    "threshold_sentence",
+    "threshold_tables",
+    "weights_sentence",
+]

@@ -1,0 +1,190 @@
+"""Where a turn's summary comes from: the run's own, a small model's, the last turn, the whole history.
+
+`compare` is study 5 of the example's study plan.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils.core import seeds, statistics
+from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils.core.llm.progress import Progress
+from memecmd_utils.dialogue import generation
+from memecmd_utils.evaluation import graded_turns, rankings
+from memecmd_utils.evaluation.graded_turns import MEASURES, Graded, StudyData
+from memecmd_utils.retrieval import scoring
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import ColdStart, Dialogue, Summary
+
+STAGE = "studies"
+OWN, SMALL, LAST, HISTORY = "the run's own", "small model", "last turn only", "raw history"
+ALL_DIALOGUES = "all"
+JUDGED_ONLY = "nDCG@5 judged only"
+_SCORED = (*MEASURES, JUDGED_ONLY)
+_NAMES = ("embedder", "dialogues", "source")
+TABLE = (
+    *_NAMES, "turns", "no summary", *statistics.with_ends("R@1", "nDCG@5"), "judged@5",
+    *statistics.with_ends(JUDGED_ONLY), "n dialogues",
+)  # fmt: skip
+MINUS_OWN = (*_NAMES, *statistics.with_ends("R@1", "nDCG@5", JUDGED_ONLY), "n dialogues")
+
+
+def chosen(dialogues: Sequence[Dialogue], run: Run) -> list[Dialogue]:
+    """The dialogues that the small model summarises: drawn by seed, as many news as role ones."""
+    drawn: list[Dialogue] = []
+    kinds = sorted({d.kind for d in dialogues})
+    for place, kind in enumerate(kinds):
+        mine = sorted((d for d in dialogues if d.kind == kind), key=lambda d: d.dialogue_id)
+        share = (run.profile.other_summaries + place) // len(kinds)
+        order = seeds.rng(run.profile.seed, "other summaries", kind).permutation(len(mine))
+        drawn += [mine[i] for i in sorted(order[:share])]
+    return drawn
+
+
+def summarise_with_small_model(
+    run: Run, dialogues: Sequence[Dialogue], starts: Mapping[str, ColdStart]
+) -> dict[str, list[Summary]]:
+    """Summaries of the chosen dialogues by the profile's local model: dialogue -> summaries of turns 2..T.
+
+    The requests are those of stage 03 under `llm: local` with the run's own turns before t, so only the
+    writer differs.
+    """
+    of = chosen(dialogues, run)
+    profile = run.profile.model_copy(update={"llm": "local"})
+    asked = [(d, t) for d in of for t in range(2, len(d.turns) + 1)]
+    if not asked:
+        return {}
+
+    async def one(dialogue: Dialogue, turn: int, chat: llm_chat.Chat, bar: Progress) -> Summary:
+        earlier = [u.text for u in dialogue.turns[: turn - 1]]
+        start = starts[dialogue.dialogue_id]
+        found = await generation.summarise(start, earlier, chat, profile)
+        bar.update()
+        return found
+
+    async def all_of_them(chat: llm_chat.Chat) -> list[Summary]:
+        with Progress(chat, len(asked), SMALL, "summary") as bar:
+            return await chat.side_by_side(one(d, t, chat, bar) for d, t in asked)
+
+    with run.chat("summariser", STAGE) as chat:
+        found = llm_chat.run(all_of_them(chat))
+    out: dict[str, list[Summary]] = {d.dialogue_id: [] for d in of}
+    for (dialogue, _), summary in zip(asked, found, strict=True):
+        out[dialogue.dialogue_id].append(summary)
+    return out
+
+
+# --- study 5: the comparison ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sources:
+    """`table`: each source's measures; `minus_own`: paired differences to the run's own summaries."""
+
+    table: pd.DataFrame
+    minus_own: pd.DataFrame
+
+
+def of_sources(data: StudyData, small: Mapping[str, Sequence[Summary]]) -> dict[str, list[Summary | None]]:
+    """A summary of every turn of the study from every source; None where a source has no usable one.
+
+    The last turn u_{t-1} and the raw history u_1..u_{t-1} stand as S, E and Psi alike.
+    """
+
+    def alike(own: Summary, text: str, source: str) -> Summary:
+        same = {"scenario": text, "emotion": text, "motivation": text, "source": source}
+        return own.model_copy(update=same)
+
+    by_model = {(name, s.turn): s for name, mine in small.items() for s in mine if not s.unscored}
+    out: dict[str, list[Summary | None]] = {OWN: list(data.summaries), LAST: [], HISTORY: []}
+    for query, own in zip(data.asked, data.summaries, strict=True):
+        before = [u.text for u in query.dialogue.turns[: query.turn - 1]]
+        out[LAST].append(alike(own, before[-1], LAST))
+        out[HISTORY].append(alike(own, "\n".join(before), HISTORY))
+    if small:
+        out[SMALL] = [by_model.get(query.key) for query in data.asked]
+    return out
+
+
+def compare_sources(data: StudyData, small: Mapping[str, Sequence[Summary]]) -> Sources:
+    """Retrieval by each source's summaries, under both embedders, the run's weights and its centring.
+
+    All sources but the small model on all dialogues; then all of them on the small model's dialogues alone,
+    at the turns of which it has a usable summary (`no summary` counts the others). Each source is centred by
+    its own mean over the turns that are compared. The run's summaries fed the pool of graded memes, the
+    others did not: nDCG@5 over judged memes only stands beside. Without ground truth both tables are empty.
+    """
+    sources, clusters = of_sources(data, small), np.array(data.clusters)
+    groups = [(ALL_DIALOGUES, np.arange(len(data.asked)))]
+    if small:
+        groups.append((f"the small model's {len(small)}", np.flatnonzero([c in small for c in clusters])))
+    table, differences = [], []
+    for embedder, (group, rows) in product(data.encoders, groups):
+        there = {name: of for name, of in sources.items() if group != ALL_DIALOGUES or name != SMALL}
+        usable = np.array([i for i in rows if all(of[i] is not None for of in there.values())], dtype=int)
+        known = graded_turns.graded(data.gains[usable], data.meme_ids, clusters[usable].tolist())
+        if not len(known.rows):
+            continue
+        measured = {
+            name: _measure(data, [of[i] for i in usable], known, embedder) for name, of in there.items()
+        }
+        for source, mine in measured.items():
+            row = {"embedder": embedder, "dialogues": group, "source": source}
+            counts = {"turns": len(known.rows), "no summary": len(rows) - len(usable)}
+            found = statistics.column_means(mine, known.clusters, statistics.SHARE)
+            number = {"n dialogues": found[0].clusters}
+            table.append({**row, **counts, **_columns(found), **number})
+            if source != OWN:
+                minus = statistics.column_means(mine - measured[OWN], known.clusters)
+                differences.append({**row, **_columns(minus), **number})
+    return Sources(
+        pd.DataFrame(table, columns=list(TABLE)), pd.DataFrame(differences, columns=list(MINUS_OWN))
+    )
+
+
+def _measure(data: StudyData, summaries: Sequence[Summary], known: Graded, embedder: str) -> np.ndarray:
+    """The measures `_SCORED` at the graded turns, [turns, 4], with `summaries` as the queries."""
+    encode, centring = data.encoders[embedder], data.profile.centring
+    terms = rankings.four_terms(summaries, data.annotations, encode, centring)
+    scores = scoring.combine(terms, data.profile.weights)
+    judged_only = known.measure(scores, judged_only=True)[:, MEASURES.index("nDCG@5")]
+    return np.column_stack([known.measure(scores), judged_only])
+
+
+def _columns(found: Sequence[statistics.Estimate]) -> dict[str, float]:
+    """Estimates of `_SCORED` as columns of a table."""
+    pairs = zip(_SCORED, found, strict=True)
+    return {key: value for name, got in pairs for key, value in got.columns(name).items()}
+
+
+def sources_sentence(found: Sources) -> str:
+    """Which sources are clearly worse or better than the run's own summaries, in both readings of nDCG@5."""
+    if found.minus_own.empty:
+        return "Without graded memes sources of summaries cannot be compared."
+    words = {1: "clearly above", -1: "clearly below", 0: "not clearly different"}
+    parts = []
+    for (embedder, dialogues), rows in found.minus_own.groupby(["embedder", "dialogues"], sort=False):
+        table = found.table.set_index(list(_NAMES)).loc[(embedder, dialogues)]
+        own, told = table.loc[OWN], []
+        few = statistics.too_few(own["n dialogues"])
+        for _, row in rows.iterrows():
+            whole, fair = (
+                "" if few else f"{words[statistics.direction(row[f'{m} low'], row[f'{m} high'])]}, "
+                for m in ("nDCG@5", JUDGED_ONLY)
+            )
+            told.append(
+                f"{row['source']} {whole}{statistics.spell_interval(row, 'nDCG@5')} at judged@5 "
+                f"{table.loc[row['source'], 'judged@5']:.2f} (over judged memes only {fair}"
+                f"{statistics.spell_interval(row, JUDGED_ONLY)})"
+            )
+        missing = f", {own['no summary']:.0f} more without a usable summary" if own["no summary"] else ""
+        parts.append(
+            f"under {embedder}, {dialogues} dialogues ({own['turns']:.0f} turns of {own['n dialogues']:.0f}"
+            f"{missing}): {OWN} summaries "
+            f"{own['nDCG@5']:.3f}; {'; '.join(told)}"
+        )
+    return f"nDCG@5 by source of the summary, {'. '.join(parts)}.".replace(". under", ". Under")

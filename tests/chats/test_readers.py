@@ -1,0 +1,609 @@
+import codecs
+import csv
+import io
+import json
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made_transcripts import BELOW, BESIDE
+from made_transcripts import TALK as COPIED
+
+from memecmd_utils.chats import columns as chats_columns
+from memecmd_utils.chats import readers
+from memecmd_utils.chats.columns import MEME_COLUMNS
+from memecmd_utils.chats.messages import ChatError, Message
+
+MEME = dict(zip(MEME_COLUMNS, ("m1", "memes/m1.png", 0.5, -1.25, -2.0, "greedy"), strict=True))
+ANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def file(tmp_path, content, name="chat.csv", encoding="utf-8"):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode(encoding))
+    return path
+
+
+def said(export) -> list[list[tuple[str, str]]]:
+    return [[(m.speaker, m.text) for m in chat.messages] for chat in export.chats]
+
+
+def read(tmp_path, content, name="chat.csv", **keywords):
+    return readers.read(file(tmp_path, content, name), **keywords)
+
+
+def write(export, path, memes) -> None:
+    path.write_bytes(export.render(memes))
+
+
+# --- tables -------------------------------------------------------------------------------------------
+
+PLAIN = "speaker,text\n小雨,去不去\n阿杰,下雨\n"
+
+
+MARKED = [(codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")]
+UNMARKED = [(b"", codec) for codec in ("utf-8", "utf-16-le", "utf-16-be", "gb18030", "gbk")]
+
+
+@pytest.mark.parametrize(("mark", "codec"), MARKED + UNMARKED)
+def test_encodings_are_read_and_kept(tmp_path, mark, codec) -> None:
+    export = read(tmp_path, mark + PLAIN.encode(codec))
+    assert said(export) == [[("小雨", "去不去"), ("阿杰", "下雨")]]
+    write(export, tmp_path / "out.csv", {(0, 1): MEME})
+    data = (tmp_path / "out.csv").read_bytes()
+    assert data.startswith(mark)
+    written = data[len(mark) :].decode(codec).splitlines()
+    assert written[0] == "speaker,text," + ",".join(MEME_COLUMNS)
+    assert written[1:] == ["小雨,去不去,,,,,,", "阿杰,下雨,m1,memes/m1.png,0.5,-1.25,-2.0,greedy"]
+
+
+@pytest.mark.parametrize(
+    "header", ["Sender Name,Message", "发送人,内容", "昵称,消息内容", "from,body", "role,content", "user,txt"]
+)
+def test_columns_by_their_common_names(tmp_path, header) -> None:
+    assert said(read(tmp_path, f"{header}\na,b\n")) == [[("a", "b")]]
+
+
+def test_columns_that_are_named(tmp_path) -> None:
+    columns = readers.parse_columns("speaker=wer, text=was ,chat=wo")
+    export = read(tmp_path, "was;wer;wo\nhallo;a;x\n", columns=columns)
+    assert said(export) == [[("a", "hallo")]] and export.chats[0].name == "x"
+
+
+def test_several_chats_in_the_order_they_were_sent(tmp_path) -> None:
+    """Newest first, as some programs export: numbers, else times, put the messages in order."""
+    rows = ["x,2,,乙,二", "y,,2024-01-02 10:00,乙,四", "x,1,,甲,一", "y,,2024/01/02 09:59,甲,三"]
+    export = read(tmp_path, "\n".join(["session,turn,time,speaker,text", *rows]))
+    assert [chat.name for chat in export.chats] == ["x", "y"]
+    assert said(export) == [[("甲", "一"), ("乙", "二")], [("甲", "三"), ("乙", "四")]]
+    write(export, tmp_path / "out.csv", {(1, 0): MEME})
+    out = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
+    assert [line.split(",")[4] for line in out[1:]] == ["二", "四", "一", "三"], "rows stay where they were"
+    assert out[4].endswith("greedy")
+
+
+# --- what pandas and chat programs write ----------------------------------------------------------------
+
+FRAME = pd.DataFrame({"speaker": list("甲乙丙甲"), "text": list("一二三四")})
+TALK = [list(zip(FRAME.speaker, FRAME.text, strict=True))]
+
+
+def twice(table: str) -> str:
+    return pd.read_csv(io.StringIO(table)).to_csv()
+
+
+INDEXED = {
+    "blank": FRAME.to_csv(),
+    "read again": twice(FRAME.to_csv()),
+    "and again": twice(twice(FRAME.to_csv())),
+    "two levels": FRAME.set_index([pd.Index([0, 0, 1, 1]), pd.Index([3, 2, 1, 0])]).to_csv(),
+    "backwards": FRAME.set_index(pd.Index([3, 2, 1, 0])).to_csv(),
+    "last": FRAME.assign(**{"": [3, 2, 1, 0]}).to_csv(index=False),
+    "blanks": FRAME.assign(**{" ": [3, 2, 1, 0]}).to_csv(index=False),
+    **{
+        f"named {name}": FRAME.to_csv(index_label=name)
+        for name in ("index", "idx", "id", "no", "session", "conversation", "chat", "dialogue_id", "row")
+    },
+}
+
+
+@pytest.mark.parametrize("table", INDEXED.values(), ids=INDEXED)
+def test_an_index_is_no_chat_and_no_order(tmp_path, table) -> None:
+    export = read(tmp_path, table)
+    assert said(export) == TALK
+    write(export, tmp_path / "out.csv", {(0, 1): MEME})
+    out = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
+    assert [line.removesuffix(",,,,,,") for line in (out[1], *out[3:])] == [
+        line for i, line in enumerate(table.splitlines()) if i not in (0, 2)
+    ]
+    assert out[2].startswith(table.splitlines()[2]) and out[2].endswith("greedy")
+
+
+def test_an_index_in_json_is_none_either(tmp_path) -> None:
+    rows = [{"": i, "speaker": who, "text": text} for i, (who, text) in enumerate(TALK[0])]
+    assert said(read(tmp_path, lines(*rows), "c.jsonl")) == TALK
+    rows = [{"session": i, "speaker": who, "text": text} for i, (who, text) in enumerate(TALK[0])]
+    assert said(read(tmp_path, json.dumps(rows), "c.json")) == TALK
+
+
+def test_a_column_that_is_given_is_taken_as_it_is(tmp_path) -> None:
+    table = FRAME.to_csv(index_label="session")
+    assert len(read(tmp_path, table, columns={"chat": "session"}).chats) == 4
+
+
+DAYS = ["2024-05-01 09:05", "2024-05-01 23:59", "2024-05-02 08:00", "2024-05-02 08:01", "2024-05-13 12:30"]
+FORMS = [
+    "%Y-%m-%d %H:%M:%S",
+    "%Y/%m/%d %H:%M",
+    "%m/%d/%Y %I:%M %p",
+    "%d.%m.%y, %H:%M",
+    "%Y年%m月%d日 %H:%M",
+    "%s000",
+]
+
+
+@pytest.mark.parametrize("form", [*FORMS, "%b %d, %Y %I:%M %p", "%m月%d日 %H:%M", "%Y%m%d%H%M%S"])
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [3, 0, 4, 1, 2]])
+def test_numbers_that_restart_every_day_leave_the_order_to_the_time(tmp_path, form, rows) -> None:
+    numbers = [1, 2, 1, 2, 1]
+    stamps = [pd.Timestamp(day) for day in DAYS]
+    times = [str(int(s.timestamp() * 1000)) if form == "%s000" else s.strftime(form) for s in stamps]
+    table = "".join(f'{numbers[i]},"{times[i]}",{"甲乙"[i % 2]},{i}\n' for i in rows)
+    export = read(tmp_path, "no,time,speaker,text\n" + table)
+    assert "".join(text for _, text in said(export)[0]) == "01234"
+    assert "ordered by time, as their numbers repeat" in export.taken
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
+@pytest.mark.parametrize("columns", ["日期,时间,序号", "日期,钟,序号", "日期,x,序号"])
+def test_day_and_time_may_stand_in_two_columns(tmp_path, rows, columns) -> None:
+    """Also the day alone: within it the numbers count."""
+    numbers = [1, 2, 1, 2, 1]
+    table = "".join(f"{DAYS[i].replace(' ', ',')},{numbers[i]},{'甲乙'[i % 2]},{i}\n" for i in rows)
+    export = read(tmp_path, f"{columns},发送人,内容\n{table}")
+    assert "".join(text for _, text in said(export)[0]) == "01234"
+
+
+@pytest.mark.parametrize(
+    ("table", "order", "told"),
+    [
+        # Times of day without a day cannot say which of two messages was first.
+        ("no,time\n1,12:30\n2,12:31\n1,08:00\n", "012", "their place in the file, as their numbers repeat"),
+        ("no,x\n3,\n2,\n2,\n1,\n", "3210", "their numbers, newest first in the file"),
+        ("no,time\n2,00:02\n1,00:01\n2,23:55\n1,23:50\n", "3210", "their numbers, newest first in the file"),
+        ("no,x\n2,\n1,\n2,\n", "012", "their place in the file, as their numbers repeat"),
+        ("no,x\n2,\n0,\n1,\n", "120", "their numbers"),
+        # Two messages of one minute in a file with the newest first.
+        ("x,time\n,2024-05-01 12:31\n,2024-05-01 12:30\n,2024-05-01 12:30\n", "210", "time"),
+        # A running number that was given to a file with the newest first, and to one that was sorted.
+        (
+            "index,time\n0,2024-05-03\n1,2024-05-02\n2,2024-05-01\n",
+            "210",
+            "time, the newest first in the file",
+        ),
+        ("index,time\n2,2024-05-01\n0,2024-05-02\n1,2024-05-03\n", "012", "time, against their numbers"),
+        ("turn,time\n1,2024-05-02\n2,2024-05-01\n3,2024-05-03\n", "012", "their place in the file"),
+        # The day stands at the first message of it only.
+        ("date,time\n2024-05-02,08:00\n,08:01\n2024-05-01,12:30\n,12:31\n", "2301", "time"),
+        ("time,x\n5月2日 12:30,\n5月1日 12:30,\n,\n", "210", "time"),
+        ("time,x\n昨天 12:30,\n5月1日 12:30,\n", "01", "their place in the file"),
+    ],
+)
+def test_which_order_is_taken_is_said(tmp_path, table, order, told) -> None:
+    header, *rows = table.splitlines()
+    cells = [f"{row},{'甲乙'[i % 2]},{i}" for i, row in enumerate(rows)]
+    export = read(tmp_path, "\n".join([f"{header},speaker,text", *cells]))
+    assert "".join(text for _, text in said(export)[0]) == order
+    assert f"ordered by {told}; encoding" in export.taken
+
+
+def test_what_is_the_day_of_a_date_is_the_same_in_all_chats(tmp_path) -> None:
+    rows = "a,1/13/2024 10:00,甲,1\na,1/14/2024 10:00,乙,2\nb,2/1/2024 10:00,甲,2\nb,1/2/2024 10:00,乙,1\n"
+    export = read(tmp_path, "chat,time,speaker,text\n" + rows)
+    assert [[text for _, text in chat] for chat in said(export)] == [["1", "2"], ["1", "2"]]
+
+
+def test_messages_of_a_list_with_the_newest_first_are_turned_round(tmp_path) -> None:
+    talk = [
+        {"sender_name": who, "timestamp_ms": 9000 - i, "content": text}
+        for i, (who, text) in enumerate(TALK[0])
+    ]
+    export = read(tmp_path, json.dumps({"messages": talk}), "c.json")
+    assert said(export) == [TALK[0][::-1]]
+    write(export, tmp_path / "o.json", {(0, 0): MEME})
+    assert "meme_id" in json.loads((tmp_path / "o.json").read_text(encoding="utf-8"))["messages"][3]
+
+
+@pytest.mark.parametrize(
+    ("cells", "chats"),
+    [
+        (["s1", "", "s2", ""], [("s1", "01"), ("s2", "23")]),  # a name at the head of its messages
+        (["s1", "s1", "", "s2"], [("s1", "01"), ("chat", "2"), ("s2", "3")]),
+        (["chat", "chat", "", ""], [("chat", "01"), ("chat #2", "23")]),
+    ],
+)
+def test_rows_without_the_name_of_a_chat(tmp_path, cells, chats) -> None:
+    rows = [f"{cell},{'甲乙'[i % 2]},{i}\n" for i, cell in enumerate(cells)]
+    export = read(tmp_path, "session,speaker,text\n" + "".join(rows))
+    assert [(c.name, "".join(m.text for m in c.messages)) for c in export.chats] == chats
+
+
+def test_the_owner_of_the_telephone_does_not_say_everything(tmp_path) -> None:
+    export = read(tmp_path, "nickname,sender,text\n小王,小王,一\n小王,我,二\n小王,,三\n")
+    assert said(export) == [[("小王", "一"), ("我", "二"), ("", "三")]]
+    assert "speaker is 'sender'" in export.taken and "'nickname' is the same everywhere" in export.taken
+    talk = [{"role": "user", "name": who, "content": text} for who, text in TALK[0]]
+    assert said(read(tmp_path, json.dumps({"messages": talk}), "c.json")) == TALK
+    talk = [{"author": {"id": "1", "name": who}, "content": text} for who, text in TALK[0]]
+    assert said(read(tmp_path, json.dumps({"messages": talk}), "c.json")) == TALK
+
+
+@pytest.mark.parametrize(("inner", "outer"), [("\r\n", "\n"), ("\n", "\r\n"), ("\r", "\n"), ("\n", "\r")])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_line_break_in_a_cell_does_not_change_those_between_rows(tmp_path, inner, outer, last) -> None:
+    table = outer.join(["speaker,text", f'甲,"一{inner}二"', "乙,三"]) + outer * last
+    export = read(tmp_path, table)
+    assert said(export) == [[("甲", f"一{inner}二"), ("乙", "三")]]
+    write(export, tmp_path / "out.csv", {})
+    added = "," + ",".join(MEME_COLUMNS)
+    expected = outer.join([f"speaker,text{added}", f'甲,"一{inner}二",,,,,,', "乙,三,,,,,,"]) + outer * last
+    assert (tmp_path / "out.csv").read_bytes().decode() == expected
+
+
+def test_what_was_read_is_told(tmp_path) -> None:
+    table = "session,时间,发送人,内容\nx,2024-05-01 12:30,甲,一\nx,2024-05-01 12:31,乙,二\ny,,甲,三\n"
+    taken = read(tmp_path, table.encode("gb18030")).taken
+    assert taken == (
+        "3 messages of 2 speakers in 2 chats; "
+        "chat is 'session', time is '时间', speaker is '发送人', text is '内容'; "
+        "ordered by time (1 chat), their place in the file (1 chat); "
+        'encoding GB18030, a guess: FIELDS="encoding=..." names another'
+    )
+
+
+def test_a_zero_byte_is_not_said_and_is_kept(tmp_path) -> None:
+    export = read(tmp_path, "speaker,text\n小雨,去\0不去\n")
+    assert said(export) == [[("小雨", "去不去")]]
+    write(export, tmp_path / "out.csv", {})
+    assert "去\0不去" in (tmp_path / "out.csv").read_text(encoding="utf-8")
+
+
+def test_messages_without_text_or_sender_are_kept_in_place(tmp_path) -> None:
+    rows = ["甲,,1", "乙,[图片],2", ",乙 left,3", "系统,note,4", "", "甲,<Media omitted>,5", "乙,[图片] 看,6"]
+    export = read(tmp_path, "\n".join(["speaker,text,n", *rows]))
+    assert export.chats[0].messages == tuple(
+        Message(*pair)
+        for pair in [("甲", ""), ("乙", ""), ("", "乙 left"), ("", "note"), ("甲", ""), ("乙", "[图片] 看")]
+    )
+    write(export, tmp_path / "out.csv", {})
+    out = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
+    assert [line.removesuffix(",,,,,,") for line in out[1:]] == rows
+
+
+def test_summaries_count_with_all_three(tmp_path) -> None:
+    export = read(tmp_path, "speaker,text,S,E,Ψ\n甲,一,,,\n乙,二,s,e,p\n")
+    assert export.chats[0].messages[0].summary is None
+    assert export.chats[0].messages[1].summary.model_dump() == {
+        "scenario": "s", "emotion": "e", "motivation": "p",
+    }  # fmt: skip
+    # A data set's own column of emotions is no summary.
+    assert read(tmp_path, "speaker,text,emotion\n甲,一,joy\n").chats[0].messages[0].summary is None
+    with pytest.raises(ChatError, match=r"chat\.csv line 3: E is empty"):
+        read(tmp_path, "speaker,text,S,E,Psi\n甲,一,,,\n乙,二,s,,p\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the file is empty"),
+        ("\n\n", "the file is empty"),
+        ("a,b\n1,2\n", r"line 1: no column says speaker or text; there are: a, b\. Known names: speaker \("),
+        ("speaker,b\n1,2\n", r"no column says text.*FIELDS='text=\.\.\.'"),
+        ("speaker,text,text\n1,2,3\n", "two columns are called 'text'"),
+        ("speaker,text\na,b\nc,d,e\n", r"line 3: 3 cells under 2 columns; a text that holds ','"),
+        ('speaker,text\na,b\n\nc,"d\n', "line 4: unexpected end of data"),
+        ('speaker,text\na,"b"c\n', "line 2: .* double"),
+        ('speaker,text\na,"one\ntwo"\nc,d,e\n', "line 4: 3 cells"),  # a line break in a cell counts
+        ("speaker,text\n", "no message has both a speaker and a text"),
+        ("speaker,text\na,\n,b\n", "no message has both a speaker and a text"),
+    ],
+)
+def test_a_table_that_cannot_be_read_says_where_and_why(tmp_path, content, message) -> None:
+    with pytest.raises(ChatError, match=message):
+        read(tmp_path, content)
+
+
+def test_files_that_are_no_chats(tmp_path) -> None:
+    with pytest.raises(ChatError, match=r"a chat is a file \.csv"):
+        readers.read(tmp_path / "chat.xlsx")
+    with pytest.raises(ChatError, match="cannot be read: No such file"):
+        readers.read(tmp_path / "chat.csv")
+    with pytest.raises(ChatError, match=r"no such part of a message: .'who'"):
+        read(tmp_path, PLAIN, columns={"who": "speaker"})
+
+
+TEXT = st.text(
+    st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=12
+) | st.sampled_from(
+    ["=1+1", "+86", "-", "@小雨", 'a"b', "一\n二", "a\r\nb", "a\rb", " x ", ",;\t|", "\ufeff"]
+)
+
+
+@ANY
+@given(
+    rows=st.lists(st.tuples(TEXT, TEXT, TEXT, TEXT), min_size=1, max_size=6),
+    delimiter=st.sampled_from([",", ";", "\t", "|"]),
+    codec=st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "gb18030"]),
+    newline=st.sampled_from(["\n", "\r\n"]),
+    data=st.data(),
+)
+def test_a_table_comes_back_as_it_was(tmp_path, rows, delimiter, codec, newline, data) -> None:
+    """Whatever stands in the cells: same rows, same columns, and memes where they were put."""
+    table = [["note", "发送人", "会话", "内容"], ["#", "甲", "c", "开始"], *map(list, rows)]
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, delimiter=delimiter, lineterminator=newline, quoting=csv.QUOTE_ALL).writerows(table)
+    export = read(tmp_path, buffer.getvalue().encode(codec))
+    places = [(c, m) for c, chat in enumerate(export.chats) for m in range(len(chat.messages))]
+    assert len(places) == sum(any(cell.strip() for cell in row) for row in table[1:])
+    chosen = data.draw(st.sets(st.sampled_from(places)))
+    write(export, tmp_path / "out.csv", dict.fromkeys(chosen, MEME))
+    written = (tmp_path / "out.csv").read_bytes().decode(codec)
+    back = list(csv.reader(io.StringIO(written, newline=""), delimiter=delimiter, strict=True))
+    assert [row[:4] for row in back] == table
+    assert back[0][4:] == list(MEME_COLUMNS)
+    with_meme = {export.places[c][m].record for c, m in chosen}
+    assert [i for i, row in enumerate(back) if i and row[4]] == sorted(with_meme)
+    assert said(readers.read(tmp_path / "out.csv")) == said(export)
+
+
+# --- JSON ---------------------------------------------------------------------------------------------
+
+
+def lines(*objects) -> str:
+    return "".join(json.dumps(o, ensure_ascii=False) + "\n" for o in objects)
+
+
+def test_a_message_a_line(tmp_path) -> None:
+    rows = [{"chat_id": 1, "sender": "甲", "text": "一"}, {"sender": "乙", "text": None, "chat_id": 1}]
+    rows += [{"chat_id": 2, "sender": "丙", "text": 666, "more": {"a": [1.0]}}]
+    export = read(tmp_path, lines(*rows), "c.jsonl")
+    assert said(export) == [[("甲", "一"), ("乙", "")], [("丙", "666")]]
+    assert [chat.name for chat in export.chats] == ["1", "2"]
+    write(export, tmp_path / "o.jsonl", {(1, 0): MEME})
+    out = (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()
+    assert out[:2] == lines(*rows).splitlines()[:2] and json.loads(out[2]) == {**rows[2], **MEME}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "text", "text": "看"}, {"type": "image_url"}]}
+                ]
+            },
+            [("user", "看")],
+        ),
+        (
+            {"messages": [{"role": "tool", "content": "3"}, {"role": "user", "content": "好"}]},
+            [("", "3"), ("user", "好")],
+        ),
+        ({"dialogue": [{"speaker": "a", "utterance": "x"}]}, [("a", "x")]),
+        ({"conversations": [{"from": "human", "value": "x"}]}, [("human", "x")]),
+        ({"dialog": ["一", "二", "三"]}, [("A", "一"), ("B", "二"), ("A", "三")]),
+        (
+            {"turns": [{"speaker_id": "s", "txt": "y", "img_id": "1"}, {"speaker_id": "t"}]},
+            [("s", "y"), ("t", "")],
+        ),
+    ],
+)
+def test_a_chat_a_line(tmp_path, value, expected) -> None:
+    export = read(tmp_path, lines(value, value), "c.jsonl")
+    assert said(export)[0] == expected
+    last = (len(export.chats) - 1, len(export.chats[-1].messages) - 1)
+    write(export, tmp_path / "o.jsonl", {last: MEME})
+    one, two = (json.loads(line) for line in (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines())
+    assert one == value and two != value and "memes/m1.png" in json.dumps(two)
+    again = readers.read(tmp_path / "o.jsonl")
+    assert said(again) == said(export)
+    write(again, tmp_path / "p.jsonl", {})
+    assert [json.loads(line) for line in (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()] == [
+        value,
+        value,
+    ]
+
+
+def test_a_message_that_brings_its_history_is_a_message(tmp_path) -> None:
+    value = {"history": ["x"], "speaker": "a", "text": "y"}
+    assert said(read(tmp_path, lines(value, value), "c.jsonl")) == [[("a", "y"), ("a", "y")]]
+
+
+def test_two_chats_of_one_name_stay_two(tmp_path) -> None:
+    talk = {"id": "x", "messages": [{"role": "user", "content": "a"}]}
+    assert [c.name for c in read(tmp_path, lines(talk, talk), "c.jsonl").chats] == ["x", "x #2"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a", "a", "a #2"], ["a", "a #3", "a #2"]),
+        (["a #2", "a", "a", "a"], ["a #2", "a", "a #3", "a #4"]),
+        (["a", "a #2", "a #2", "a"], ["a", "a #2", "a #2 #2", "a #3"]),
+        ([1, "1", "", None], ["1", "1 #2", "chat 3", "chat 4"]),
+        (["chat 2", None, "chat 2"], ["chat 2", "chat 2 #2", "chat 2 #3"]),
+    ],
+)
+def test_chats_of_any_names_stay_apart(tmp_path, names, expected) -> None:
+    talks = [{"id": name, "messages": [{"role": "user", "content": str(i)}]} for i, name in enumerate(names)]
+    export = read(tmp_path, lines(*talks), "c.jsonl")
+    assert [chat.name for chat in export.chats] == expected
+    assert [chat.messages[0].text for chat in export.chats] == [str(i) for i in range(len(names))]
+    assert [chat.name for chat in read(tmp_path, json.dumps(talks), "c.json").chats] == expected
+
+
+def test_a_chat_and_messages_that_name_one_like_it_stay_apart(tmp_path) -> None:
+    flat = [{"chat_id": "a", "speaker": "x", "text": "1"}, {"chat_id": "a", "speaker": "x", "text": "2"}]
+    whole = {"id": "a", "messages": [{"role": "user", "content": "3"}]}
+    export = read(tmp_path, lines(flat[0], whole, flat[1]), "c.jsonl")
+    assert [(c.name, len(c.messages)) for c in export.chats] == [("a", 2), ("a #2", 1)]
+
+
+def test_two_values_under_one_key_are_refused(tmp_path) -> None:
+    with pytest.raises(ChatError, match=r"c\.json: two values under one key, 'a'"):
+        read(
+            tmp_path, '{"a": [{"role": "u", "content": "1"}], "a": [{"role": "u", "content": "2"}]}', "c.json"
+        )
+
+
+def test_a_key_of_ones_own_beside_bare_texts_is_kept(tmp_path) -> None:
+    value = {"dialog": ["一", "二"], "memes": ["x", "y"]}
+    export = read(tmp_path, lines(value), "c.jsonl")
+    write(export, tmp_path / "o.jsonl", {(0, 1): MEME})
+    out = json.loads((tmp_path / "o.jsonl").read_text(encoding="utf-8"))
+    assert {**value, "inserted_memes": [None, MEME]} == out
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ([{"speaker": "a", "text": "x"}, {"speaker": "b", "text": "y"}], ["chat"]),
+        ([{"messages": [{"role": "user", "content": "a"}]}], ["chat 1"]),
+        ({"messages": [{"role": "user", "content": "a"}], "tags": []}, ["chat 1"]),
+        ({"dialogue 1": [{"speaker_id": "[speaker1]", "txt": "a"}], "dialogue 2": []}, ["dialogue 1"]),
+    ],
+)
+def test_one_document(tmp_path, value, names) -> None:
+    export = read(tmp_path, json.dumps(value), "c.json")
+    assert [chat.name for chat in export.chats] == names
+    write(export, tmp_path / "o.json", {(0, 0): MEME})
+    assert "memes/m1.png" in (tmp_path / "o.json").read_text(encoding="utf-8")
+    write(readers.read(tmp_path / "o.json"), tmp_path / "p.json", {})
+    assert json.loads((tmp_path / "p.json").read_text(encoding="utf-8")) == value
+
+
+def test_half_a_surrogate_pair_can_be_written(tmp_path) -> None:
+    export = read(tmp_path, '{"speaker": "a", "text": "\\ud83d!"}\n', "c.jsonl")
+    assert said(export) == [[("a", "\ufffd!")]]
+    write(export, tmp_path / "o.jsonl", {(0, 0): MEME})
+    assert json.loads((tmp_path / "o.jsonl").read_text(encoding="utf-8"))["text"] == "\ud83d!"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("c.jsonl", '{"speaker": "a", "text": "x"}\n{"a"\n', r"c\.jsonl line 2: not JSON"),
+        ("c.jsonl", '{"speaker": "a", "text": "x"}\n\n[1]\n', "line 3: an object is expected.*not a list"),
+        ("c.jsonl", "7\n", "line 1: an object is expected.*not a number"),
+        (
+            "c.jsonl",
+            '{"messages": [{"role": "user", "content": "x"}, null]}\n',
+            "line 1, message 2.*not null",
+        ),
+        ("c.jsonl", '{"messages": [{"role": "user"}]}\n', "line 1: no column says text; there are: role"),
+        ("c.jsonl", '{"a": 1}\n', "no column says speaker or text; there are: a"),
+        ("c.json", "[]", "holds no message"),
+        ("c.json", "[" * 100_000, "not JSON"),
+        (
+            "c.json",
+            '{"a": [], "b": [3]}',
+            "'b', message 1: an object with speaker and text is expected, not a number",
+        ),
+    ],
+)
+def test_json_that_cannot_be_read_says_where_and_why(tmp_path, name, content, message) -> None:
+    with pytest.raises(ChatError, match=message):
+        read(tmp_path, content, name)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@ANY
+@given(
+    messages=st.lists(
+        st.fixed_dictionaries({"role": TEXT, "content": JSON}, optional={"x": JSON}), min_size=1, max_size=5
+    ),
+    nested=st.booleans(),
+    data=st.data(),
+)
+def test_json_comes_back_as_it_was(tmp_path, messages, nested, data) -> None:
+    messages = [{"role": "user", "content": "开始"}, *messages]
+    objects = [{"id": "c", "messages": messages}] if nested else messages
+    export = read(tmp_path, lines(*objects), "c.jsonl")
+    assert len(export.chats[0].messages) == len(messages)
+    place = data.draw(st.integers(0, len(messages) - 1))
+    write(export, tmp_path / "o.jsonl", {(0, place): MEME})
+    back = [json.loads(x) for x in (tmp_path / "o.jsonl").read_text(encoding="utf-8").split("\n") if x]
+    inside = back[0]["messages"] if nested else back
+    for key, value in MEME.items():
+        assert inside[place].pop(key) == value
+    assert back == json.loads(json.dumps(objects))
+
+
+def test_every_name_is_known_once() -> None:
+    names = [name for choices in chats_columns.NAMES.values() for name in choices]
+    assert len(names) == len(set(names))
+
+
+# --- a pasted chat ------------------------------------------------------------------------------------
+
+PASTED = {
+    "小雨：去不去\n阿杰: 下雨\n小雨:那算了": "小雨=去不去|阿杰=下雨|小雨=那算了",
+    # Without names lines alternate; among names one without is the other's.
+    "去不去\n下雨\n\n  那算了  ": "甲=去不去|乙=下雨|甲=那算了",
+    "小雨：去不去\n下雨\n小雨：那算了": "小雨=去不去|甲=下雨|小雨=那算了",
+    "去不去\n小雨：下雨": "甲=去不去|小雨=下雨",
+    "小雨：去\n小雨：不去\n阿杰：嗯": "小雨=去 不去|阿杰=嗯",
+    "小雨:\n去不去\n\n阿杰：\n下雨": "小雨=去不去|阿杰=下雨",
+    "\ufeff小雨：去\r\n阿杰：好\r\n": "小雨=去|阿杰=好",
+    # A colon does not make a name.
+    **{line: f"甲={line}" for line in (
+        "10:30见", "明天 10:30 见", "看 https://a.example/b", "他说，好的：走", "2：1 赢了", "：没有名字", "http://x"
+    )},
+    "小雨: 明天 10:30 见\n阿杰：看 https://a.example": "小雨=明天 10:30 见|阿杰=看 https://a.example",
+    # Names and times that look alike.
+    "user1: 100块\nuser2: 30行不": "user1=100块|user2=30行不",
+    "小王2：10块\n小王3：好\n小王2：走": "小王2=10块|小王3=好|小王2=走",
+    "12345678: 在吗\n小王: 在": "12345678=在吗|小王=在",
+    "3班：王：在\n3班：王：吗\n杰：来\n3班：王：走": "3班：王=在 吗|杰=来|3班：王=走",
+    "小王（产品）：在吗\n好\n小王（产品）：走": "小王（产品）=在吗|甲=好|小王（产品）=走",
+    "小雨：几点\n12:30\n阿杰：一点\n5月1日\n小雨：好": "小雨=几点|阿杰=一点|小雨=好",
+    "几点\n12:30\n好": "甲=几点|乙=12:30|甲=好",
+    "几点\n一点\n昨天 12:30\n好": "甲=几点|乙=一点|甲=好",
+    "小雨：明天 10:30\n阿杰：好\n小雨：改到 11:00": "小雨=明天 10:30|阿杰=好|小雨=改到 11:00",
+    "小王 12:30\n[图片]\n小李 12:31\n好": "小王=[图片]|小李=好",
+    "小王 12:30\n在\n明天 10:30\n小李 12:31\n好": "小王=在 明天 10:30|小李=好",
+    **{form.format(*(text for _, text in COPIED)): "|".join(map("=".join, COPIED))
+       for form in (*BELOW.values(), *BESIDE.values())},
+}  # fmt: skip
+"""Pasted text to what was read, name=text."""
+
+
+@pytest.mark.parametrize(("text", "expected"), PASTED.items())
+def test_who_said_what_in_a_pasted_chat(text, expected) -> None:
+    chat = readers.read_pasted(text)
+    assert "|".join(map("=".join, chat.lines)) == expected
+    assert chat.turn == len(chat.lines) + 1 and chat.next_speaker != chat.lines[-1][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "nothing to read"),
+        ("  \n\t\n", "nothing to read"),
+        ("小雨：", "nothing to read"),
+        ("甲：一\n乙：二\n丙：三", "line 3: '丙' would be a third person"),
+        ("小王 12:30\n在吗\n小李 12:31\n在\n小张 12:32\n我", "line 5: '小张' would be a third person"),
+        ("好" * 20_001, "20,001 characters"),
+        ("甲：一\n乙：二\n" * 101, "202 turns"),
+    ],
+)
+def test_a_pasted_chat_that_cannot_be_read_says_why(text, message) -> None:
+    with pytest.raises(ChatError, match=message):
+        readers.read_pasted(text)

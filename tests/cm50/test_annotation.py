@@ -1,0 +1,397 @@
+import gzip
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from fault_server import FaultServer, Options
+from made_readings import FIVE, STEPS
+from PIL import Image as Pillow
+from pydantic import SecretStr
+from scripted import ScriptedBackend
+
+from memecmd_utils.cm50 import annotation
+from memecmd_utils.cm50.annotation import TEXT_ONLY, reading_counts, sample_of
+from memecmd_utils.cm50.prompts import PROMPTS
+from memecmd_utils.cm50.schemas import MemeReading, TemplateInfo, TemplateMeme
+from memecmd_utils.core import paths, storage
+from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils.core.llm import prompts
+from memecmd_utils.core.llm.chat import Chat
+from memecmd_utils.core.llm.endpoint import OpenAIBackend
+from memecmd_utils.core.llm.messages import Image, Reply, Request, RequestRejected
+from memecmd_utils.core.recordings.store import RecordingMiss, Recordings
+from memecmd_utils.core.storage import dumps
+from memecmd_utils.runs import Run
+from memecmd_utils.settings import Endpoint, Profile
+
+CM50 = paths.root.parent / "shared" / "corpora" / "cm50"
+MEMES = [
+    TemplateMeme(
+        source="made up", meme_id=f"m{n}", template="AB"[n % 2], url=f"u{n}", captions=[f"text {n}", "below"]
+    )
+    for n in range(6)
+]
+INFOS = [TemplateInfo(source="made up", template="A", about="A heron that waits for the bus.")]
+
+
+def answer(request: Request) -> str:
+    return dumps(STEPS if request.subject.endswith("/three_step_12") else FIVE)
+
+
+def profile(**settings: object) -> Profile:
+    return Profile(name="p", llm="openai", template_annotation=settings)
+
+
+def annotate(backend: ScriptedBackend, picture=None, memes=MEMES, settings=None, devices=None, **options):
+    chat = Chat(backend, **options)
+    work = annotation.annotate(memes, INFOS, chat, profile(**settings or {}), picture, devices)
+    return llm_chat.run(work)
+
+
+def no_model(request: Request):
+    raise AssertionError(f"asked for {request.subject}")
+
+
+def test_two_passes_make_one_reading_a_meme_in_order() -> None:
+    backend = ScriptedBackend(answer)
+    done = annotate(backend)
+    assert [r.meme_id for r in done] == [m.meme_id for m in MEMES] and len(backend.requests) == 12
+    first = done[0]
+    assert (first.image_caption, first.meme_caption) == (
+        FIVE["visual elaboration"],
+        FIVE["meaning of the meme"],
+    )
+    assert (first.embedded_text, first.emotion, first.template) == ("text, below", "sadness", "A")
+    assert first.literary_devices == ["irony"], "of the second pass, and only what it confirmed"
+    assert first.prompt == "gpt4o+three_step_12" + TEXT_ONLY and first.source == "scripted"
+    expected = prompts.prompt_sha256("template_gpt4o", "template_three_step_12")
+    assert {r.prompt_sha256 for r in done} == {expected} and len({r.seed for r in done}) == 6
+    assert {(r.profile, r.unscored) for r in done} == {("p", "")}
+
+
+def test_requests_hold_what_the_settings_say() -> None:
+    backend = ScriptedBackend(answer)
+    annotate(backend, settings={"max_tokens": 900, "temperature": 0.2}, memes=MEMES[:1])
+    first, second = backend.requests
+    assert (first.subject, second.subject) == ("m0/gpt4o", "m0/three_step_12")
+    assert first.reply_schema.__name__ == "FiveTasksReply" and first.task == "annotation"
+    assert {(r.sampling.max_tokens, r.sampling.temperature) for r in backend.requests} == {(900, 0.2)}
+    assert first.seed == second.seed is not None
+
+
+def test_context_changes_the_prompt_and_a_missing_one_is_said() -> None:
+    with_it, without = ScriptedBackend(answer), ScriptedBackend(answer)
+    done = annotate(with_it)
+    assert [r.context for r in done] == [True, False] * 3, "of B nothing is known"
+    said = {r.subject: r.messages[-1].text for r in with_it.requests}
+    assert all(
+        ("heron" in said[f"m{n}/{p}"]) is (n % 2 == 0) for n in range(6) for p in ("gpt4o", "three_step_12")
+    )
+    assert "Nothing is known of the background" in said["m1/gpt4o"]
+    assert {r.context for r in annotate(without, settings={"context": False})} == {False}
+    bare = {r.subject: r.messages[-1].text for r in without.requests}
+    assert not any("heron" in text or "Nothing is known" in text for text in bare.values())
+    six = ScriptedBackend(lambda r: dumps(STEPS if "three" in r.subject else FIVE))
+    mixed = annotate(six, settings={"devices_prompt": "three_step_no_context"})
+    assert {r.context for r in mixed} == {False}, "not in every pass"
+
+
+def test_one_pass_is_enough() -> None:
+    captions = annotate(ScriptedBackend(answer), settings={"devices_prompt": ""})
+    assert captions[0].literary_devices == ["hyperbole"] and captions[0].prompt == "gpt4o" + TEXT_ONLY
+    devices = annotate(ScriptedBackend(answer), settings={"prompt": ""})
+    assert devices[0].literary_devices == ["irony"] and devices[0].meme_caption == ""
+    with pytest.raises(ValueError, match="both empty"):
+        annotate(ScriptedBackend([]), settings={"prompt": "", "devices_prompt": ""})
+    with pytest.raises(ValueError, match=r"prompt=three_step asks for literary devices.*: gpt4o, llava"):
+        annotate(ScriptedBackend([]), settings={"prompt": "three_step"})
+    with pytest.raises(ValueError, match=r"devices_prompt=gpt4o asks for five tasks.*: baseline_whole_set"):
+        annotate(ScriptedBackend([]), settings={"devices_prompt": "gpt4o"})
+    with pytest.raises(ValueError, match="no prompt 'x'"):
+        annotate(ScriptedBackend([]), settings={"prompt": "x"})
+
+
+def test_another_pass_does_not_overwrite_the_text_that_was_read() -> None:
+    baseline = {"detected text": "other", "explanation": "So it is.", "literary device": ["none"]}
+    done = annotate(
+        ScriptedBackend(lambda r: dumps(baseline if "baseline" in r.subject else FIVE)),
+        settings={"devices_prompt": "baseline"},
+    )
+    assert done[0].embedded_text == "text, below" and done[0].literary_devices == []
+
+
+def test_another_model_may_name_the_devices() -> None:
+    captions, devices = ScriptedBackend(lambda r: dumps(FIVE)), ScriptedBackend(lambda r: dumps(STEPS))
+    devices.source = "other@1"
+    done = annotate(captions, devices=Chat(devices), memes=MEMES[:2])
+    assert [r.subject for r in captions.requests] == ["m0/gpt4o", "m1/gpt4o"]
+    assert done[0].source == "scripted and other@1"
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ("no idea", "gpt4o: unusable: "),
+        (dumps(FIVE | {"literary device": "humor"}), "'humor' is none of"),
+        (dumps(FIVE | {"emotion word": "amusement"}), "'amusement' is none of"),
+        (Reply(text="", refusal=True), "gpt4o: refusal: the model refused"),
+    ],
+)
+def test_a_meme_without_a_usable_reply_is_kept_with_the_reason(bad, why: str) -> None:
+    backend = ScriptedBackend(lambda r: bad if r.subject == "m2/gpt4o" else answer(r))
+    done = annotate(backend)
+    assert [r.meme_id for r in done if r.unscored] == ["m2"] and why in done[2].unscored
+    assert (done[2].image_caption, done[2].meme_caption, done[2].literary_devices) == ("", "", [])
+    assert sum(r.subject == "m2/gpt4o" for r in backend.requests) == 5, "five attempts, as elsewhere"
+    shown = [r.messages[-1].text for r in backend.requests if r.subject == "m2/gpt4o"]
+    assert shown[0] == shown[1] == shown[2] != shown[3], "the last two are shown what was wrong"
+
+
+def test_a_reply_that_is_mended_in_time_counts() -> None:
+    tries = itertools.count()
+    done = annotate(
+        ScriptedBackend(lambda r: "?" if r.subject == "m0/gpt4o" and next(tries) < 3 else answer(r)),
+        memes=MEMES[:1],
+    )
+    assert done[0].unscored == "" and done[0].meme_caption
+
+
+def test_a_rejected_picture_leaves_its_meme_empty_with_the_reason() -> None:
+    def refuse(request: Request):
+        return RequestRejected("400: image") if request.subject == "m4/three_step_12" else answer(request)
+
+    done = annotate(ScriptedBackend(refuse))
+    assert [(r.meme_id, r.unscored) for r in done if r.unscored] == [
+        ("m4", "three_step_12: rejected: 400: image")
+    ]
+
+
+def test_a_model_that_sees_gets_the_pictures_that_there_are() -> None:
+    def picture(meme: TemplateMeme) -> Image | None:
+        return Image(image_id=f"id-{meme.meme_id}", load=lambda: "data:,x") if meme.template == "A" else None
+
+    backend = ScriptedBackend(answer)
+    done = annotate(backend, picture)
+    assert [r.prompt.endswith(TEXT_ONLY) for r in done] == [False, True] * 3
+    images = {r.subject: [i.image_id for i in r.messages[-1].images] for r in backend.requests}
+    assert images["m0/gpt4o"] == images["m0/three_step_12"] == ["id-m0"] and images["m1/gpt4o"] == []
+    texts = ScriptedBackend(lambda r: dumps({"literary device": ["irony"]} if "ocr" in r.subject else FIVE))
+    ocr = annotate(texts, picture, settings={"devices_prompt": "few_shot_ocr_pairs"})
+    assert all(r.prompt.endswith(TEXT_ONLY) for r in ocr), "a pass on OCR text is marked"
+
+
+def test_recordings_replay_without_a_model_and_a_killed_run_goes_on(tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    asked: list[str] = []
+
+    def until(request: Request):
+        if len(asked) == 5:
+            raise Killed
+        asked.append(request.subject)
+        return answer(request)
+
+    store = Recordings("readings", [tmp_path], tmp_path)
+    with pytest.raises(Killed):
+        annotate(ScriptedBackend(until), recordings=store, concurrency=1)
+    store.close()
+    again = ScriptedBackend(answer)
+    store = Recordings("readings", [tmp_path], tmp_path)
+    done = annotate(again, recordings=store)
+    store.close()
+    later = [r.subject for r in again.requests]
+    assert len(asked) == 5 and len(later) == 7 and not set(asked) & set(later), "nothing is asked twice"
+    stored = Recordings("readings", [tmp_path])
+    assert annotate(ScriptedBackend(no_model), recordings=stored, mode="recorded") == done
+    with pytest.raises(RecordingMiss, match="messages"):
+        annotate(ScriptedBackend(no_model), recordings=stored, mode="recorded", settings={"context": False})
+
+
+def test_all_passes_are_handed_over_at_once_to_a_backend_that_collects() -> None:
+    class Bulk(ScriptedBackend):
+        in_bulk = True
+
+    done = annotate(Bulk(answer), concurrency=100)
+    assert [r.literary_devices for r in done] == [["irony"]] * 6
+
+
+def test_a_fault_stops_the_stage() -> None:
+    def broken(request: Request) -> str:
+        raise ConnectionError("told")
+
+    with pytest.raises(ConnectionError, match="told"):
+        annotate(ScriptedBackend(broken))
+
+
+def test_end_to_end_against_a_simulated_endpoint_with_faults(tmp_path: Path) -> None:
+    def go(mode: str, url: str) -> list[MemeReading]:
+        folder = None if mode == "recorded" else tmp_path
+        store = Recordings("readings", [tmp_path], folder)
+        backend = OpenAIBackend(Endpoint(base_url=url, model="m"), key=SecretStr("simulated"))
+        done = annotate(backend, recordings=store, mode=mode, memes=MEMES[:3])
+        store.close()
+        return done
+
+    with FaultServer(Options(faults=0.2, hang=0.2, seed=3, retry_after="0")).running() as server:
+        done = go("auto", server.url)
+        names = {line["task"] for line in server.lines}
+        asked = len(server.lines)
+        assert go("recorded", server.url) == done and len(server.lines) == asked
+    assert names >= {"FiveTasksReply", "ThreeStep12Reply"}
+    assert [r.unscored for r in done] == [""] * 3 and {r.source for r in done} == {"model m@default"}
+    # The simulated endpoint writes Chinese words into free texts, and "none" where a list has it.
+    assert all(r.meme_caption and r.literary_devices == [] and r.emotion == "none" for r in done)
+
+
+# --- what a notebook calls ----------------------------------------------------------------------------
+
+
+def run_of(tmp_path: Path, **keys: object) -> Run:
+    return Run("p", Profile(name="p", **keys), tmp_path / "data", tmp_path / "reports")
+
+
+def test_without_a_model_it_says_what_to_give(tmp_path: Path, capsys) -> None:
+    assert annotation.read_memes(run_of(tmp_path), MEMES, INFOS) == []
+    assert capsys.readouterr().out.startswith("not computed here: ")
+
+
+def test_a_run_reads_its_sample_with_its_annotator(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
+    monkeypatch.setenv("OPENAI_API_KEY", "simulated")
+    for meme in MEMES[:3]:
+        Pillow.new("RGB", (4, 4)).save(tmp_path / f"{meme.meme_id}.png")
+    with FaultServer(Options()).running() as server:
+        endpoint = {"base_url": server.url, "model": "m"}
+        keys = {"llm": "openai", "mode": "auto", "template_annotation": {"sample": 4}}
+        blind = run_of(tmp_path, endpoints={"annotator": endpoint}, **keys)
+        done = annotation.read_memes(blind, MEMES, INFOS, tmp_path)
+        assert capsys.readouterr().out == "", "nothing is said of pictures that nobody would see"
+        seeing = run_of(tmp_path, endpoints={"annotator": endpoint | {"vision": True}}, **keys)
+        seen = annotation.read_memes(seeing, MEMES, INFOS, tmp_path)
+        assert capsys.readouterr().out.startswith("3 of 6 memes have no picture below ")
+    assert [r.meme_id for r in done] == [m.meme_id for m in sample_of(MEMES, 4, blind.profile.seed)]
+    assert all(r.prompt.endswith(TEXT_ONLY) and not r.unscored for r in done)
+    assert [r.meme_id for r in seen] == ["m0", "m1", "m2"], "the sample is of those with a picture"
+    assert not any(r.prompt.endswith(TEXT_ONLY) for r in seen)
+    assert (tmp_path / "data" / "usage" / "template_annotation.json").is_file()
+
+
+def test_the_sample_of_a_model_that_sees_is_drawn_among_pictures(tmp_path: Path) -> None:
+    memes = [
+        TemplateMeme(source="made up", meme_id=f"{t}{n}", template=t, url="u")
+        for t in "ABC"
+        for n in range(100)
+    ]
+    pictured = {"A3", "A50", "B9", "B90", "B91", "C0", "C77"}
+    (tmp_path / "deep").mkdir()
+    for name in pictured:
+        Pillow.new("RGB", (4, 4)).save(tmp_path / "deep" / f"{name}.png")
+    (tmp_path / "A4.jpg").write_text("<html>not found</html>", encoding="utf-8")
+    endpoints = {"annotator": {"base_url": "http://127.0.0.1:9", "model": "m", "vision": True}}
+
+    def drawn(folder: Path | None = tmp_path, sees: bool = True, **settings: object) -> list[str]:
+        ends = {"annotator": endpoints["annotator"] | {"vision": sees}}
+        run = run_of(tmp_path, llm="openai", endpoints=ends, template_annotation={"sample": 20, **settings})
+        return [meme.meme_id for meme in annotation.sampled_memes(run, memes, folder)]
+
+    assert set(drawn()) == pictured == set(drawn(sample=None)), "a page named as a picture is none"
+    assert len(drawn(sample=3)) == 3 and set(drawn(sample=3)) < pictured
+    plain = [meme.meme_id for meme in sample_of(memes, 20, 13)]
+    assert drawn(sees=False) == drawn(None) == drawn(tmp_path / "nothing here") == plain
+    on_texts = {"prompt": "", "devices_prompt": "few_shot_ocr_pairs"}
+    assert drawn(**on_texts) == plain, "prompts on the text alone show no picture"
+
+
+def test_where_no_meme_has_a_picture_it_is_said_what_to_set(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
+    monkeypatch.setenv("OPENAI_API_KEY", "simulated")
+    with FaultServer(Options()).running() as server:
+        ends = {"annotator": {"base_url": server.url, "model": "m", "vision": True}}
+        run = run_of(tmp_path, llm="openai", mode="auto", endpoints=ends)
+        done = annotation.read_memes(run, MEMES[:2], INFOS, tmp_path)
+    assert "none of 2 memes has a picture below" in (said := capsys.readouterr().out)
+    assert "meme_retrieval.fetch" in said and all(r.prompt.endswith(TEXT_ONLY) for r in done)
+
+
+def test_a_sample_has_every_template_in_proportion() -> None:
+    memes = [
+        TemplateMeme(source="made up", meme_id=f"{t}{n}", template=t, url="u")
+        for t, size in (("A", 60), ("B", 30), ("C", 10))
+        for n in range(size)
+    ]
+    drawn = sample_of(memes, 15, 1)
+    assert [sum(m.template == t for m in drawn) for t in "ABC"] in ([9, 5, 1], [9, 4, 2]) and len(drawn) == 15
+    assert [m for m in memes if m in drawn] == drawn == sample_of(memes, 15, 1), "in the source's order"
+    assert drawn != sample_of(memes, 15, 2)
+    more = sample_of(memes, 30, 1)
+    assert {m.meme_id for m in more} > {m.meme_id for m in drawn}, "a larger sample goes on with the smaller"
+    assert sample_of(memes, None, 1) == sample_of(memes, 1000, 1) == memes and sample_of([], 3, 1) == []
+
+
+def reading(*devices: str, emotion: str = "joy", **changes: object) -> MemeReading:
+    fields = {"source": "x", "meme_id": "m", "literary_devices": list(devices), "emotion": emotion}
+    return MemeReading(**fields | changes)
+
+
+def test_readings_are_counted_by_device_label_and_emotion() -> None:
+    readings = [
+        reading("irony", "sarcasm"), reading("antithesis", "pun", emotion="none"), reading("humor"),
+        reading(emotion="joy"), reading(emotion="", unscored="unusable: x"),
+    ]  # fmt: skip
+    counts = reading_counts(readings).set_index(["what", "label"]).readings.to_dict()
+    assert counts == {
+        ("device", "irony"): 1, ("device", "sarcasm"): 1, ("device", "antithesis"): 1, ("device", "pun"): 1,
+        ("device", "other: humor"): 1, ("device", "none"): 1,
+        ("FigMemes label", "irony"): 1, ("FigMemes label", "none"): 3,
+        ("emotion", "joy"): 3, ("emotion", "none"): 1, ("unscored", ""): 1,
+    }  # fmt: skip
+    by_code = reading_counts(readings, "code").set_index(["what", "label"])
+    assert by_code.loc[("FigMemes label", "contrast"), "readings"] == 1
+    assert by_code.loc[("emotion", "joy"), "share"] == 0.75, "of the four that are scored"
+    assert reading_counts([]).empty and list(reading_counts([]).columns) == [
+        "what",
+        "label",
+        "readings",
+        "share",
+    ]
+
+
+@pytest.mark.corpora
+@pytest.mark.skipif(not (CM50 / "50_template_info.json").is_file(), reason="CM50 is not here")
+def test_real_records_and_their_templates_make_requests() -> None:
+    about = json.loads((CM50 / "50_template_info.json").read_text(encoding="utf-8"))
+    infos = [TemplateInfo(source="cm50", template=n, about=i["about"]) for n, i in about.items()]
+    with gzip.open(CM50 / "validation_dev.json.gz", "rt", encoding="utf-8") as file:
+        rows = json.load(file)
+    memes = [
+        TemplateMeme(source="cm50", meme_id=str(n), template=row["type"], url=row["url"], captions=row["ocr"])
+        for n, row in enumerate(rows)
+    ]
+    backend = ScriptedBackend(answer)
+    work = annotation.annotate(memes, infos, Chat(backend), profile())
+    done = llm_chat.run(work)
+    assert len(done) == len(rows) and len(backend.requests) == 2 * len(rows)
+    assert sum(r.context for r in done) == sum(bool(about[m.template]["about"].strip()) for m in memes)
+    for request in backend.requests:
+        marks = request.messages[-1].text.replace("between <<< and >>> is material", "")
+        assert marks.count("<<<") == marks.count(">>>") in (1, 2)
+
+
+def test_every_prompt_can_be_asked_and_read() -> None:
+    words = "It is as long as needed."
+    for name, spec in PROMPTS.items():
+        label = spec.devices[0] if spec.devices else "wit"
+        reply = FIVE | {"literary device": label}
+        if spec.kind == "literary devices":
+            compared = [{"label": label, "why": words, "explains": "yes"}]
+            reply |= STEPS | {key: [label] for key in list(STEPS)[:2]} | {"literary device": [label]}
+            reply["choice by choice comparison"] = compared
+        key = "devices_prompt" if spec.kind == "literary devices" else "prompt"
+        settings = {"prompt": "", "devices_prompt": "", key: name}
+        (done,) = annotate(ScriptedBackend([dumps(reply)]), memes=MEMES[:1], settings=settings)
+        assert done.unscored == "" and (done.literary_devices == [label]) is (spec.kind != "meme caption"), (
+            name
+        )
+        assert storage.dumps(done.model_dump(mode="json"))

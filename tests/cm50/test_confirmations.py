@@ -1,0 +1,116 @@
+from pathlib import Path
+
+import pytest
+
+from memecmd_utils.cm50.matching import (
+    RULES,
+    Decision,
+    Matches,
+    TemplateMatch,
+    confirm,
+    find_instances,
+    match_counts,
+    merged,
+    read_decisions,
+    table,
+)
+from memecmd_utils.core import storage
+from memecmd_utils.core.images import LibraryError
+
+
+def pair(
+    instance: str, template: str, variant: str = "concatenated", kept: bool | None = True
+) -> TemplateMatch:
+    return TemplateMatch(
+        instance=instance, template=template, variant=variant, distance=12.5, lpips=0.2, kept=kept
+    )
+
+
+PAIRS = [
+    pair("a.png", "Round"), pair("b.png", "Square"), pair("c.png", "Round", kept=False),
+    pair("a.png", "Round", "ocr_cosine"), pair("b.png", "Cross", "ocr_cosine"),
+]  # fmt: skip
+
+
+def test_instances_are_found_anywhere_below_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "memes" / "deep").mkdir(parents=True)
+    (tmp_path / "memes" / "deep" / "a.png").touch()
+    rows = [("a.png", "a cat", "MEOW"), ("b.png", "", "")]
+    found, missing = find_instances(tmp_path, rows)
+    assert [(i.name, i.image.name, i.text, i.ocr) for i in found] == [("a.png", "a.png", "a cat", "MEOW")]
+    assert missing == [("b.png", "no image of this name")]
+
+
+def test_kept_pairs_are_merged_once() -> None:
+    found = merged(PAIRS)
+    assert [(p.instance, p.template, p.variant) for p in found] == [
+        ("a.png", "Round", "concatenated, ocr_cosine"), ("b.png", "Square", "concatenated"),
+        ("b.png", "Cross", "ocr_cosine"),
+    ]  # fmt: skip
+    assert PAIRS[0].variant == "concatenated", "the records themselves stay"
+
+
+def csv_file(folder: Path, *lines: str) -> Path:
+    path = folder / "said.csv"
+    path.write_text("\n".join(["instance,template,action,why", *lines]) + "\n", encoding="utf-8-sig")
+    return path
+
+
+def test_decisions_come_back_and_confirm(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, 'a.png,Round,keep,"yes, it is"', "b.png,Cross,reject,", ",,,")
+    decisions = read_decisions(path, PAIRS)
+    assert decisions == [
+        Decision("a.png", "Round", "keep", "yes, it is"), Decision("b.png", "Cross", "reject", ""),
+    ]  # fmt: skip
+    said = confirm(merged(PAIRS), decisions)
+    assert [p.confirmed for p in said] == [True, None, False] and said[0].why == "yes, it is"
+    assert list(table(said)["confirmed"]) == [True, None, False] and len(table([])) == 0
+    assert list(table([]).columns) == list(table(said).columns)
+
+
+@pytest.mark.parametrize("name", [" a.png ", "=1.png", "'=1.png", "-a.png", "a.png"])
+def test_odd_names_are_read_as_the_sheet_saves_them_and_as_they_are(tmp_path: Path, name: str) -> None:
+    pairs = [pair(name, "Round")]
+    for cell in (storage.guarded(name), name, *([f" {name}"] if name == name.strip() else [])):
+        assert read_decisions(csv_file(tmp_path, f'"{cell}",Round,keep,-'), pairs) == [
+            Decision(name, "Round", "keep", "-")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("a.png,Round,drop,", "line 2: action 'drop' is neither keep nor reject"),
+        ("z.png,Round,keep,", "line 2: 'z.png' and 'Round' are no pair of this sheet"),
+        ("a.png,Round,keep,\na.png,Round,reject,", "line 3: 'a.png' and 'Round' are both kept and rejected"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(LibraryError, match=message):
+        read_decisions(csv_file(tmp_path, line), PAIRS)
+
+
+def test_a_file_that_is_no_csv_of_the_sheet(tmp_path: Path) -> None:
+    with pytest.raises(LibraryError, match="save it from the confirmation sheet"):
+        read_decisions(tmp_path / "none.csv", PAIRS)
+    (tmp_path / "other.csv").write_text("file,action\n", encoding="utf-8")
+    with pytest.raises(LibraryError, match="the first line must be instance,template"):
+        read_decisions(tmp_path / "other.csv", PAIRS)
+    (tmp_path / "gbk.csv").write_bytes("instance,template,action,why\n图,好,keep,\n".encode("gbk"))
+    with pytest.raises(LibraryError, match="is not UTF-8"):
+        read_decisions(tmp_path / "gbk.csv", PAIRS)
+
+
+def test_counts_stand_beside_those_of_the_paper() -> None:
+    done = Matches(RULES["code"], {"a.png": Path("a"), "b.png": Path("b")}, {"Round": Path("r")}, [])
+    done.pairs, done.comparable = PAIRS, True
+    done.pairs = [*PAIRS, pair("d.png", "Round", kept=False).model_copy(update={"lpips": None})]
+    shown = match_counts(done, dataset="memecap")
+    assert shown["pairs"].tolist() == [2, 1, 3, 2, 2, 2, 3, "nobody looked yet"]
+    assert shown.loc["confirmed by a person", "paper"] == 42
+    said = confirm(merged(PAIRS), [Decision("a.png", "Round", "keep"), Decision("b.png", "Cross", "reject")])
+    shown = match_counts(done, said, "figmemes")
+    assert shown.loc["confirmed by a person"].tolist() == ["1 (2 of 3 looked at)", 46]
+    done.comparable = False
+    assert match_counts(done, said, "figmemes").loc["confirmed by a person", "paper"] == "other models: none"
+    assert (match_counts(done, said)["paper"] == "").all()

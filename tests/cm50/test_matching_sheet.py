@@ -1,0 +1,153 @@
+"""The confirmation sheet: what it holds without a browser, and what its keys save in a real one."""
+
+import re
+from pathlib import Path
+
+import browser
+import made_matches
+import pytest
+
+from memecmd_utils.cm50.matching import (
+    RULES,
+    Decision,
+    Matches,
+    TemplateMatch,
+    confirm,
+    read_decisions,
+    write_match_sheet,
+)
+
+HOSTILE = '<script>alert("x")</script>, "quoted"'
+
+
+def made(folder: Path, n: int = 3) -> Matches:
+    """A pair a template, one with a name that would be a script if it were not escaped."""
+    templates = made_matches.templates(folder)
+    memes = made_matches.instances(folder / "memes")[:n]
+    names = [HOSTILE, *(meme.name for meme in memes[1:])]
+    done = Matches(
+        RULES["code"],
+        {name: meme.image for name, meme in zip(names, memes, strict=True)},
+        {t.template: folder / t.picture for t in templates},
+        [],
+        models="made-up encoder",
+    )
+    done.pairs = [
+        TemplateMatch(
+            instance=name, template=t.template, variant="concatenated", distance=20.123, lpips=0.1, kept=True
+        )
+        for name, t in zip(names, templates, strict=False)
+    ]
+    return done
+
+
+# --- without a browser ----------------------------------------------------------------------------------
+
+
+def test_the_page_holds_all_it_shows_and_escapes_names(tmp_path: Path) -> None:
+    page = write_match_sheet(tmp_path / "sheet.html", "example", made(tmp_path)).read_text(encoding="utf-8")
+    assert page.count("data:image/") == 6, "three memes, three templates"
+    assert not re.search(r'(?:src|href)="(?!data:)', page), "nothing is loaded from elsewhere"
+    assert "default-src 'none'" in page, "nor can anything be"
+    assert page.count("<script>") == 1 and "&lt;script&gt;alert" in page
+    assert "distance 20.123" in page and "LPIPS 0.100" in page and "made-up encoder" in page
+    assert "The limits are made for other models" in page
+
+
+def test_earlier_decisions_are_part_of_the_page(tmp_path: Path) -> None:
+    said = [Decision(HOSTILE, "Round", "keep", "</script>")]
+    page = write_match_sheet(tmp_path / "s.html", "example", made(tmp_path), decisions=said).read_text(
+        encoding="utf-8"
+    )
+    assert page.count("</script>") == 1 and r"\u003c/script\u003e" in page
+
+
+def test_a_sheet_without_pairs_says_so(tmp_path: Path) -> None:
+    done = Matches(RULES["code"], {}, {}, [], not_computed="not computed here: CLIP needs torch")
+    page = write_match_sheet(tmp_path / "s.html", "example", done).read_text(encoding="utf-8")
+    assert "nothing to look at" in page and "not computed here: CLIP needs torch" in page
+    only = write_match_sheet(tmp_path / "t.html", "example", made(tmp_path), made(tmp_path).pairs[1:2])
+    assert only.read_text(encoding="utf-8").count('<section class="pair"') == 1
+
+
+# --- in a browser ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def driver():
+    with browser.open_browser(1100, 900) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sheet(driver, tmp_path):
+    downloads = tmp_path / "downloads"
+    downloads.mkdir()
+    driver.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)}
+    )
+    done = made(tmp_path)
+
+    def open_sheet(decisions=()):
+        driver.get(write_match_sheet(tmp_path / "sheet.html", "example", done, decisions=decisions).as_uri())
+        return done, downloads
+
+    yield open_sheet
+    driver.execute_script("localStorage.clear()")
+    assert browser.errors(driver) == []
+
+
+def keys(driver, *pressed: str) -> None:
+    from selenium.webdriver import ActionChains
+
+    ActionChains(driver).send_keys(*pressed).perform()
+
+
+def value(driver, name: str) -> str:
+    return driver.find_element("id", name).get_attribute("value")
+
+
+def saved(driver, folder: Path, pairs: list[TemplateMatch]) -> list[Decision]:
+    driver.find_element("id", "download").click()
+    return read_decisions(browser.downloaded(folder), pairs)
+
+
+def note_of_the_first(driver) -> str:
+    return driver.find_element("css selector", ".pair input").get_attribute("value")
+
+
+def test_keys_mark_pairs_and_the_csv_comes_back(driver, sheet) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    done, folder = sheet()
+    keys(driver, "k", "r")  # the first kept, the second rejected: each mark goes on to the next
+    assert (value(driver, "kept"), value(driver, "rejected"), value(driver, "open")) == ("1", "1", "1")
+    keys(driver, "k", "k")  # the last one: marked, and the mark taken off
+    assert value(driver, "open") == "1"
+    keys(driver, Keys.ARROW_UP, Keys.ARROW_UP)
+    why = 'k "r", sure'
+    driver.find_element("css selector", ".pair.current input").send_keys(why)
+    browser.reload_until(driver, lambda: note_of_the_first(driver) == why)  # marks survive a closed page
+    decisions = saved(driver, folder, done.pairs)
+    assert decisions == [
+        Decision(HOSTILE, "Round", "keep", 'k "r", sure'),
+        Decision(done.pairs[1].instance, "Square", "reject", ""),
+    ]
+    assert [p.confirmed for p in confirm(done.pairs, decisions)] == [True, False, None]
+
+
+def test_buttons_mark_and_open_pairs_can_be_shown_alone(driver, sheet) -> None:
+    done, folder = sheet([Decision(HOSTILE, "Round", "reject", "old")])
+    assert value(driver, "rejected") == "1"
+    sections = driver.find_elements("css selector", ".pair")
+    assert "current" in sections[1].get_attribute("class"), "it opens at the first that is open"
+    sections[2].find_element("css selector", "button[data-action=keep]").click()
+    driver.find_element("id", "only").click()
+    assert [s.is_displayed() for s in sections] == [False, True, False]
+    decisions = saved(driver, folder, done.pairs)
+    assert [(d.template, d.action, d.why) for d in decisions] == [
+        ("Round", "reject", "old"),
+        ("Cross", "keep", ""),
+    ]
+    sheet()  # written anew on top of other decisions: stored marks are forgotten
+    assert value(driver, "open") == "3"

@@ -1,0 +1,107 @@
+import pytest
+
+from memecmd_utils.cm50 import metrics as modes
+from memecmd_utils.cm50.metrics import MODES, NOT_COMPUTED, SUPPORTED, WIRING, Score, TextMetric
+
+P = [["a cat"], ["a dog"]]
+R = [["cat.", "The cat", "big cat"], ["dogs"]]
+
+
+class Shared(TextMetric):
+    """Made up: share of a prediction's characters that its best reference has, and the mean."""
+
+    several, scale = True, 1
+
+    def __init__(self, name: str = "BERTScore") -> None:
+        self.name = name
+        self.seen: list = []
+
+    def missing(self) -> str:
+        return ""
+
+    def _score(self, predictions, references):
+        self.seen = list(zip(predictions, references, strict=True))
+        items = tuple(max(len(set(p) & set(r)) / len(set(p)) for r in refs) for p, refs in self.seen)
+        return Score(sum(items) / len(items), items, "made up")
+
+
+def test_extended_repeats_the_prediction_for_each_reference() -> None:
+    found = modes.expand("extended", P, R)
+    assert found.predictions == ["a cat", "a cat", "a cat", "a dog"]
+    assert found.references == [["cat."], ["The cat"], ["big cat"], ["dogs"]]
+    assert found.owner == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("joint", "text"), [("code", "cat.The catbig cat"), ("blank", "cat. The cat big cat")]
+)
+def test_concatenated_joins_references_as_the_code_does_or_with_a_blank(joint, text) -> None:
+    found = modes.expand("concatenated", P, R, joint)
+    assert found.predictions == ["a cat", "a dog"] and found.references == [[text], ["dogs"]]
+
+
+def test_multi_reference_leaves_the_sets_as_they_are() -> None:
+    assert modes.expand("multi-reference", P, R) == (["a cat", "a dog"], R, [0, 1])
+
+
+def test_best_match_takes_the_highest_of_each_prediction() -> None:
+    metric = Shared("BLEURT")
+    found = modes.score(metric, "best match", P, R)
+    # "a cat" has {a, c, t, blank}: 3/4 in "cat.", 4/4 in "The cat", 3/4... ; "a dog" {a, blank, d, o, g}: 3/5
+    assert found.items == (1.0, 3 / 5) and found.value == pytest.approx(0.8)
+    extended = modes.score(metric, "extended", P, R)
+    assert extended.items == (3 / 4, 1.0, 4 / 4, 3 / 5) and extended.value == pytest.approx(3.35 / 4)
+
+
+def test_fully_concatenated_joins_both_sides_and_needs_several_predictions() -> None:
+    several = [["a cat", "it sleeps"], ["a dog"]]
+    found = modes.expand("fully-concatenated", several, R)
+    assert found.predictions == ["a cat it sleeps", "a dog"]
+    assert found.references == [["cat. The cat big cat"], ["dogs"]] and found.owner == [0, 1]
+    metric = Shared()
+    assert modes.score(metric, "fully-concatenated", several, R).value is not None
+    assert modes.score(metric, "fully-concatenated", P, R) == Score(None)  # a blank cell
+
+
+def test_several_predictions_are_scored_one_by_one_in_the_other_modes() -> None:
+    several = [["a cat", "it sleeps"], ["a dog"]]
+    assert modes.expand("multi-reference", several, R).predictions == ["a cat", "it sleeps", "a dog"]
+    assert modes.expand("extended", several, R).owner == [0, 0, 0, 1, 1, 1, 2]
+    found = modes.score(Shared(), "best match", several, R)
+    assert len(found.items) == 3
+
+
+def test_a_metric_that_a_mode_does_not_have_leaves_the_cell_blank() -> None:
+    assert {mode: sorted(names) for mode, names in SUPPORTED.items() if len(names) < 5} == {
+        "multi-reference": ["BERTScore", "BLEU-4", "ROUGE-L"],
+        "best match": ["BERTScore", "BLEURT"],
+    }
+    for name in ("BLEURT", "ChrF"):
+        metric = Shared(name)
+        assert modes.score(metric, "multi-reference", P, R) == Score(None) and metric.seen == []
+        assert modes.cell(Score(None)) == ""
+
+
+def test_a_cell_says_why_there_is_no_number() -> None:
+    assert modes.cell(Score(None, note=f"{NOT_COMPUTED}: give weights")) == NOT_COMPUTED
+    assert modes.cell(Score(0.5, (0.5,), "x", WIRING)) == WIRING  # never a number of random weights
+    assert modes.cell(Score(0.0)) == "0.000"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("predictions", "references", "message"),
+    [
+        (P, R[:1], "2 memes with predictions, but 1"),
+        ([["x"], []], R, "meme 2: give its predictions"),
+        (P, [["x"], "text"], "meme 2: give its references"),
+    ],
+)
+def test_lists_that_do_not_fit_are_refused(mode, predictions, references, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        modes.expand(mode, predictions, references)
+
+
+def test_an_unknown_mode_lists_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match="fully-concatenated"):
+        modes.expand("best", P, R)

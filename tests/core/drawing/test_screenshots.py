@@ -1,0 +1,227 @@
+import io
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import COLOURS, TEXTS, dialogue, meme_files, placement
+from PIL import Image
+from pydantic import ValidationError
+
+from memecmd_utils.core import paths
+from memecmd_utils.core.drawing import screenshots
+from memecmd_utils.core.drawing.screenshots import BAR, PAGE, WIDTH, Bubble, ChatSpec, chat_from_dialogue
+
+MIXED = (
+    "看这个 https://example.com/a/very/long/path?query=1&lang=zh-CN 好好笑，13,999.00元！",
+    "这件事说来话长，" * 14 + "“破冰”……",
+    "哈哈😂👨\u200d👩\u200d👧🇨🇳，e\u0301te\u0301",
+    "臺灣「繁體」龍龜，שלום，Привет мир",
+    "a" * 90,
+    "\n".join(["第一行", "", "第三行"]),
+)
+
+
+def named(a: str, b: str) -> ChatSpec:
+    return ChatSpec(
+        title=b,
+        bubbles=(Bubble(side="right", name=a, text="早"), Bubble(side="left", name=b, text="早啊")),
+    )
+
+
+def shown(spec: ChatSpec) -> list[str]:
+    return [bubble.meme_id or bubble.text for bubble in spec.bubbles]
+
+
+def test_meme_stands_before_or_after_the_utterance_on_its_speakers_side() -> None:
+    memes = [placement(2, "m1"), placement(5, "m2"), placement(3, "m3", dialogue_id="another")]
+    before = chat_from_dialogue(dialogue(), memes)
+    assert shown(before) == [TEXTS[0], "m1", *TEXTS[1:4], "m2", *TEXTS[4:]]
+    after = chat_from_dialogue(dialogue(), memes, meme_position="after")
+    assert shown(after) == [*TEXTS[:2], "m1", *TEXTS[2:5], "m2", TEXTS[5]]
+    assert shown(chat_from_dialogue(dialogue(), memes, n_turns=4)) == [TEXTS[0], "m1", *TEXTS[1:4]]
+    sides = {b.meme_id: b.side for b in before.bubbles if b.meme_id}
+    assert sides == {"m1": "left", "m2": "right"}  # B wrote turn 2, A (the owner) turn 5
+    assert before.title == "老柏"
+
+
+def test_what_is_no_chat_of_one_strategy_is_refused() -> None:
+    with pytest.raises(ValueError, match="one strategy"):
+        chat_from_dialogue(dialogue(), [placement(2, "m1"), placement(2, "m2", strategy="random")])
+    with pytest.raises(ValueError, match="the meme is A's"):
+        chat_from_dialogue(dialogue(), [placement(2, "m1", speaker="A")])
+    for values in ({}, {"text": "嗨", "meme_id": "m1"}):
+        with pytest.raises(ValidationError, match="either text or meme_id"):
+            Bubble(side="left", name="A", **values)
+
+
+def test_pixels_of_memes_and_bubbles(tmp_path: Path) -> None:
+    files = meme_files(tmp_path)
+    spec = chat_from_dialogue(dialogue(), [placement(2, "m1"), placement(5, "m2")])
+    image = screenshots.draw(spec, files)
+    boxes, height = screenshots.arrange(spec, files)
+    assert image.size == (390, height)
+    for box in boxes:
+        assert (box.x + box.width / 2 < image.width / 2) == (box.bubble.side == "left")
+        if box.bubble.meme_id:
+            assert (box.width, box.height) == (150, 150)
+            assert image.getpixel((box.x + 75, box.y + 75)) == COLOURS[box.bubble.meme_id]
+        else:
+            fill = screenshots.BUBBLES[box.bubble.side][0]
+            assert image.getpixel((box.x + box.width // 2, box.y + 3)) == fill
+            assert image.getpixel((box.x, box.y)) != fill  # the corner is round
+    for above, below in itertools.pairwise(boxes):
+        assert below.top >= above.y + above.height
+
+
+def test_any_text_stays_in_its_bubble_and_bubbles_on_the_page(tmp_path: Path) -> None:
+    spec = chat_from_dialogue(dialogue(texts=MIXED), [placement(2, "m1")])
+    files = meme_files(tmp_path)
+    boxes, height = screenshots.arrange(spec, files)
+    image = np.asarray(screenshots.draw(spec, files)).astype(int)
+    column = screenshots.MARGIN + screenshots.AVATAR + screenshots.GAP
+    for box in boxes:
+        assert column <= box.x and box.x + box.width <= WIDTH - column
+        assert box.y + box.height <= height - screenshots.FOOTER
+        # Around the bubble, but for its tail, there is nothing but page.
+        beyond = box.x + box.width if box.bubble.side == "left" else (box.x - column + 1)
+        assert (image[box.y : box.y + box.height, beyond : beyond + column - 1] == PAGE).all()
+        assert (image[box.y - 1, box.x : box.x + box.width] == PAGE).all()
+        for number, line in enumerate(box.lines):  # every line has ink
+            top = box.y + screenshots.PAD_Y + number * screenshots.LINE
+            row = image[top : top + screenshots.LINE, box.x : box.x + box.width]
+            assert not line.strip() or row.min() < 128
+
+
+def test_hash_changes_with_content_and_not_with_paths_or_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    memes = [placement(2, "m1")]
+    spec = chat_from_dialogue(dialogue(), memes)
+    first = screenshots.spec_sha256(spec)
+    reordered = dict(reversed(spec.model_dump(mode="json").items()))
+    assert screenshots.spec_sha256(ChatSpec.model_validate(reordered)) == first
+    others = [
+        chat_from_dialogue(dialogue(), []),
+        chat_from_dialogue(dialogue(), [placement(2, "m2")]),
+        chat_from_dialogue(dialogue(), memes, meme_position="after"),
+        chat_from_dialogue(dialogue(), memes, n_turns=5),
+    ]
+    assert len({first, *map(screenshots.spec_sha256, others)}) == 1 + len(others)
+    assert "png" not in spec.model_dump_json()  # a meme is its id; where its file lies is not content
+    monkeypatch.setattr(screenshots, "RENDERER_VERSION", screenshots.RENDERER_VERSION + 1)
+    assert screenshots.spec_sha256(spec) != first
+
+
+@pytest.mark.parametrize(
+    ("names", "sha256"),
+    [
+        (("甲", "乙"), "f7dc7e9e40ad37004e0016151048d8f72dc5a22f48c2291b33ac0e7c3adc2bb4"),
+        (("小王", "小李"), "0b98eb2bc05d13bae56610ad272a6c095a0e5cad1c0e158cd81dae032694f296"),
+    ],
+)
+def test_hashes_are_those_under_which_answers_are_recorded(names, sha256) -> None:
+    assert screenshots.spec_sha256(named(*names)) == sha256
+
+
+def test_missing_and_odd_memes_are_named(tmp_path: Path) -> None:
+    spec = chat_from_dialogue(dialogue(), [placement(2, "m1")])
+    with pytest.raises(KeyError, match="'m1' is in the chat but has no file"):
+        screenshots.draw(spec, {})
+    with pytest.raises(FileNotFoundError, match=r"'m1' is missing: .*gone\.png"):
+        screenshots.draw(spec, {"m1": tmp_path / "gone.png"})
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(ValueError, match=r"'m1' is no picture: .*text\.png"):
+        screenshots.draw(spec, {"m1": tmp_path / "text.png"})
+
+
+@pytest.mark.parametrize(
+    ("size", "fitted"),
+    [((400, 80), (150, 30)), ((80, 400), (30, 150)), ((1, 1), (150, 150)), ((2000, 10), (150, 24)),
+     ((313, 297), (150, 142))],
+)  # fmt: skip
+def test_memes_fit_a_square(tmp_path, size, fitted) -> None:
+    file = tmp_path / "m.png"
+    Image.new("RGB", size, (10, 120, 200)).save(file)
+    picture = screenshots._meme_picture("m", {"m": file})
+    assert picture.size == fitted and picture.getpixel((fitted[0] // 2, fitted[1] // 2)) == (10, 120, 200)
+    assert picture.getpixel((0, 0)) != (10, 120, 200)  # round corners
+
+
+@pytest.mark.parametrize("mode", ["LA", "P", "I;16", "CMYK", "RGBA"])
+def test_any_kind_of_picture_can_be_shown(tmp_path, mode: str) -> None:
+    file = tmp_path / ("m.tif" if mode == "CMYK" else "m.png")
+    Image.new(mode, (60, 60), (0, 0, 0, 0) if mode == "RGBA" else 0).save(file)
+    picture = screenshots._meme_picture("m", {"m": file})
+    assert picture.size == (150, 150)
+    assert mode != "RGBA" or picture.getpixel((75, 75)) == (255, 255, 255)  # see-through means white
+
+
+def test_changed_meme_file_is_not_shown_from_the_cache(tmp_path: Path) -> None:
+    files = meme_files(tmp_path)
+    spec = chat_from_dialogue(dialogue(), [placement(2, "m1")])
+    old = screenshots.draw(spec, files)
+    Image.new("RGB", (300, 300), (0, 200, 0)).save(files["m1"])
+    os.utime(files["m1"], ns=(1, 1))
+    assert screenshots.draw(spec, files).tobytes() != old.tobytes()
+
+
+def test_the_pictures_bytes_do_not_depend_on_what_was_drawn_before(tmp_path: Path) -> None:
+    files = meme_files(tmp_path)
+    spec = chat_from_dialogue(dialogue(texts=MIXED), [placement(2, "m1")])
+    code = (
+        "import sys, pathlib\nfrom memecmd_utils.core.drawing import screenshots as s\n"
+        "spec = s.ChatSpec.model_validate_json(pathlib.Path(sys.argv[1]).read_text('utf-8'))\n"
+        "files = {'m1': pathlib.Path(sys.argv[2])}\n"
+        "sys.stdout.buffer.write(s.encode(s.draw(spec, files)))"
+    )
+    (tmp_path / "spec.json").write_text(spec.model_dump_json(), encoding="utf-8")
+    command = [sys.executable, "-c", code, str(tmp_path / "spec.json"), str(files["m1"])]
+    env = {**os.environ, "PYTHONHASHSEED": "5"}
+    fresh = subprocess.run(command, capture_output=True, env=env, cwd=paths.root, timeout=60, check=True)
+    assert screenshots.encode(screenshots.draw(spec, files)) == fresh.stdout
+    jpeg = screenshots.encode(screenshots.draw(spec, files), "jpeg")
+    assert jpeg == screenshots.encode(screenshots.draw(spec, files), "jpeg")
+    assert Image.open(io.BytesIO(jpeg)).format == "JPEG"
+
+
+@pytest.mark.parametrize("name", ["", "很长的名字" * 20, "👨\u200d👩\u200d👧一家人", "a\nb"])
+def test_people_without_names_and_with_long_names_can_be_drawn(name: str) -> None:
+    bubbles = (Bubble(side="left", name=name, text="在吗"),)
+    image = np.asarray(screenshots.draw(ChatSpec(title=name, bubbles=bubbles, clock="9:41"), {})).astype(int)
+    # The title stays between the arrow and the three dots.
+    assert (image[35:70, 30:80] == BAR).all() and (image[35:70, 310:350] == BAR).all()
+    assert bool(name) == bool((image[35:70, 80:310] != BAR).any())
+
+
+def test_people_whose_names_begin_alike_have_other_signs() -> None:
+    spec = named("小王", "小李")
+    image = screenshots.draw(spec, {})
+    boxes, _ = screenshots.arrange(spec, {})
+    for box, name, sign in zip(boxes, ("小王", "小李"), ("王", "李"), strict=True):
+        right = box.bubble.side == "right"
+        x = WIDTH - screenshots.MARGIN - screenshots.AVATAR if right else screenshots.MARGIN
+        avatar = image.crop((x, box.y, x + screenshots.AVATAR, box.y + screenshots.AVATAR))
+        assert avatar.tobytes() == screenshots._avatar(name, right, sign).tobytes()
+        assert avatar.tobytes() != screenshots._avatar(name, right, "小").tobytes()
+
+
+def test_the_two_people_never_look_alike() -> None:
+    for name in ("同名", "A", "李四", "x" * 9, ""):
+        left, right = (screenshots._avatar(name, side, name[:1]).getpixel((2, 20)) for side in (False, True))
+        assert left != right
+
+
+def luminance(colour: tuple[int, int, int]) -> float:
+    """Relative luminance (WCAG 2.2)."""
+    parts = [v / 255 / 12.92 if v / 255 <= 0.04045 else ((v / 255 + 0.055) / 1.055) ** 2.4 for v in colour]
+    return float(np.dot(parts, (0.2126, 0.7152, 0.0722)))
+
+
+def test_text_has_the_contrast_that_wcag_asks_for() -> None:
+    pairs = [(screenshots.INK, BAR), (screenshots.FAINT, PAGE), *screenshots.BUBBLES.values()]
+    pairs += [((255, 255, 255), colour) for colour in screenshots.AVATAR_COLOURS]
+    for pair in pairs:
+        dark, light = sorted(map(luminance, pair))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5

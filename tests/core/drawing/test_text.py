@@ -1,0 +1,128 @@
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from memecmd_utils.core.drawing import text as drawing_text
+
+FAMILY = "👨\u200d👩\u200d👧"
+PIECES = [
+    *"天气真好吗直龘々ー０Ａかナ가",
+    *drawing_text.CLOSING, *drawing_text.OPENING, '"', "'", "-", "——", "……", "？！",
+    "iPhone", "3,200", "12.5%", "9:30", "-3.5", "don't", "C++", "https://a.b/c?d=1&e=2", "Привет",
+    "👍🏽", FAMILY, "🇨🇳", "1\ufe0f\u20e3", "❤\ufe0f", "e\u0301", "ñ", " ", "  ", "\t", "a" * 30,
+]  # fmt: skip
+texts = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
+
+
+def width(text: str) -> float:
+    """Every cluster of one ASCII character is half as wide as any other."""
+    return sum(1 if c.isascii() and len(c) == 1 else 2 for c in drawing_text.clusters(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "lines"),
+    [
+        ("今天天气好", 6, ["今天天", "气好"]),
+        ("今天，好", 4, ["今", "天，", "好"]),  # no comma at the start of a line
+        ("太好了！！", 6, ["太好", "了！！"]),
+        ("看《活着》吧", 4, ["看", "《活", "着》", "吧"]),  # no bracket left behind, none in front
+        ("他说“好的”。", 6, ["他说", "“好", "的”。"]),
+        ("他说（ 好 ）。", 10, ["他说", "（ 好 ）。"]),  # nor with a blank between
+        ('他说"好的"吧', 6, ["他说", '"好的"', "吧"]),  # straight quotes open and close by turns
+        ("用Python写", 8, ["用Python", "写"]),
+        ("我用Python", 8, ["我用", "Python"]),  # a word stays whole
+        ("用C++和C#吧", 5, ["用C++", "和C#", "吧"]),
+        ("共3,200人", 6, ["共", "3,200", "人"]),  # and so does a number
+        ("零下-3.5度", 7, ["零下", "-3.5度"]),
+        ("涨了12.5%呢", 5, ["涨了", "12.5%", "呢"]),
+        ("只要￥99呢", 6, ["只要", "￥99呢"]),
+        ("@小明在吗", 5, ["@小明", "在吗"]),
+        ("Привет мир", 13, ["Привет", "мир"]),  # in any alphabet
+        ("hello big world", 9, ["hello big", "world"]),  # the space at the break is dropped
+        ("一\n\n二", 8, ["一", "", "二"]),
+        ("一\r\n二\u2028三", 8, ["一", "二", "三"]),
+        ("abcdefghij", 4, ["abcd", "efgh", "ij"]),  # wider than a line: cut where it must be
+        ("abcdefgh，好", 4, ["abcd", "efg", "h，", "好"]),  # and even there no comma goes first
+        ("看http://a.bc/de/f?g=1", 9, ["看http://", "a.bc/de/", "f?g=1"]),  # an address after its marks
+        ("好。。。。。", 4, ["好。", "。。", "。。"]),
+        ("嗯……我想想", 6, ["嗯……", "我想想"]),
+        ("", 8, [""]),
+        ("好\u200d呀\ufe0f", 8, ["好呀"]),  # nothing to draw
+        (f"好{FAMILY}👍🏽", 4, [f"好{FAMILY}", "👍🏽"]),  # an emoji stays whole
+        (FAMILY * 3, 4, [FAMILY * 2, FAMILY]),
+    ],
+)
+def test_wrap(text: str, limit: int, lines: list[str]) -> None:
+    assert drawing_text.wrap(text, limit, width) == lines
+
+
+@settings(deadline=None)
+@given(texts, st.integers(4, 60))
+@example("“" * 9 + "好", 8)
+@example("好" + "，" * 9, 8)
+def test_nothing_is_lost_split_or_too_wide(text: str, limit: int) -> None:
+    lines = drawing_text.wrap(text, limit, width)
+    seen = [c for line in lines for c in drawing_text.clusters(line) if c != " "]
+    assert seen == [c for c in drawing_text.clusters(drawing_text.clean(text)) if not c.isspace()]
+    for line in lines:
+        assert width(line) <= limit
+        assert line == line.strip(" ")
+
+
+@settings(deadline=None)
+@given(texts, st.integers(4, 60))
+def test_punctuation_stands_right_where_every_piece_fits(text: str, limit: int) -> None:
+    pieces = drawing_text.units(drawing_text.clean(text))
+    limit = max([limit, *map(width, pieces)])
+    lines = drawing_text.wrap(text, limit, width)
+    # The text itself may begin with a closing mark and end with an opening one.
+    assert all(line and line[0] not in drawing_text.CLOSING for line in lines[1:])
+    assert all(line and line[-1] not in drawing_text.OPENING for line in lines[:-1])
+    # Lines are whole pieces, and each takes as many as fit.
+    left = [piece for piece in pieces if piece.strip(" ")]
+    for number, line in enumerate(lines):
+        taken = ""
+        while left and line.replace(" ", "").startswith((taken + left[0]).replace(" ", "")):
+            taken += left.pop(0)
+        assert taken.replace(" ", "") == line.replace(" ", "")
+        if number + 1 < len(lines):
+            assert left and width(line) + width(left[0].strip(" ")) > limit - 1
+
+
+@settings(deadline=None)
+@given(texts)
+def test_units_are_the_text_and_hold_the_rules(text: str) -> None:
+    line = drawing_text.clean(text)
+    assert drawing_text.clean(line) == line
+    pieces = drawing_text.units(line)
+    assert "".join(pieces).replace(" ", "") == "".join(line.split())
+    assert all(piece[0] not in drawing_text.CLOSING for piece in pieces[1:])
+    assert all(piece[-1] not in drawing_text.OPENING for piece in pieces[:-1])
+
+
+def test_what_cannot_be_drawn_is_dropped_and_what_chooses_a_picture_kept() -> None:
+    assert drawing_text.clean("e\u0301\x00\u202e好\u00ad\ue0100") == "é好\ue0100"
+    assert drawing_text.clean("好\U000e0100\ufe0e") == "好"
+    flag = "🏴\U000e0067\U000e0062\U000e007f"
+    for kept in (FAMILY, "❤\ufe0f", "1\ufe0f\u20e3", "👍🏽", flag):
+        assert drawing_text.clean(kept) == kept
+        assert drawing_text.clusters(kept) == [kept]
+    assert drawing_text.clusters("A🇨🇳🇯🇵 好") == ["A", "🇨🇳", "🇯🇵", " ", "好"]
+
+
+@pytest.mark.parametrize(
+    ("names", "signs"),
+    [
+        (("母亲", "女儿"), ("母", "女")), (("甲", "乙"), ("甲", "乙")), (("小王", "小李"), ("王", "李")),
+        (("王", "王八"), ("王", "八")), (("妈", "妈妈"), ("妈", "妈妈")), (("Alice", "bob"), ("A", "B")),
+        (("Anna Bell", "Anna Cook"), ("B", "C")),
+        (("Li", "li"), ("Li", "li")), (("👍🏽 a", "👍🏽 b"), ("A", "B")),
+        (("e\u0301a", "e\u0301b"), ("A", "B")), (("", "小李"), ("", "小")), (("", " "), ("", "")),
+        (("王芳", "王伟", "芳姐"), ("王芳", "王伟", "芳")), (("A1", "A2", "A3"), ("1", "2", "3")),
+        (("群友01", "群友02", "群友11"), ("01", "02", "11")),
+    ],
+)  # fmt: skip
+def test_people_of_a_chat_have_signs_of_their_own(names, signs) -> None:
+    found = drawing_text.initials(names)
+    assert tuple(found[name] for name in names) == signs
+    assert found == drawing_text.initials(reversed(names)), "whoever speaks first"

@@ -1,0 +1,211 @@
+import pytest
+
+from memecmd_utils.core.llm import authored
+from memecmd_utils.dialogue import rules
+from memecmd_utils.dialogue.rules import STARTER_WINDOW, is_copy, violations
+
+SPOKEN = ("今天好热", "空调坏了", "你来我家吧")
+
+
+def found(text: str, earlier: tuple[str, ...] = SPOKEN) -> list[str]:
+    return violations(text, earlier, 25)
+
+
+def test_an_ordinary_sentence_breaks_nothing() -> None:
+    assert found("行，我带西瓜过去") == []
+
+
+def test_length_at_its_edge() -> None:
+    assert found("长" * 25) == []
+    assert found("长" * 26) == ["太长（26字，最多25字）"]
+    assert found("长" * 24 + "！！") == ["太长（26字，最多25字）"], "punctuation counts"
+
+
+@pytest.mark.parametrize("text", ["", "  ", "？！……", "——", "“”"])
+def test_nothing_said(text: str) -> None:
+    assert found(text) == ["空的回复"]
+
+
+@pytest.mark.parametrize(
+    "emoji",
+    [
+        "😀",
+        "🤣",
+        "👍🏽",
+        "❤️",
+        "☀",
+        "✨",
+        "⭐",
+        "🇨🇳",
+        "1️⃣",
+        "➡",
+        "‼",
+        "⏰",
+        "⌛",
+        "㊗",
+        "🫠",
+        "🀄",
+        "👨\u200d👩\u200d👧",
+    ],
+)
+def test_emoji(emoji: str) -> None:
+    assert found(f"行吧{emoji}") == ["用了表情符号"]
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [*"！？…—～，。、；：“”‘’（）《》【】「」·￥％＋", "……", "——", "①", "km²", "α", "3℃", "Wi-Fi", "々"],
+)
+def test_no_emoji(sign: str) -> None:
+    assert found(f"行吧{sign}好") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["行吧(^_^)",
+     "好呀T_T", "QAQ我错了", "气死我了>_<", "-_-随便你", "╮(╯▽╰)╭算了", "(╯°□°）╯掀桌", "好嘛(｡•́︿•̀｡)",
+     "行:)", "好的;-)", "XD笑死", "那就这样 :D", "orz服了", "ಠ_ಠ你认真的", "¯\\_(ツ)_/¯", "o(╥﹏╥)o",
+     "(*^▽^*)来啦", "好哒^^", "= = 无语", "(:з」∠)_躺平", "（￣▽￣）", "(・∀・)", "(；一_一)", "@_@晕了",
+     "o_O啥", "(╥_╥)", "＞＜"],
+)  # fmt: skip
+def test_faces_made_of_signs(text: str) -> None:
+    assert found(text) == ["用了颜文字"]
+
+
+@pytest.mark.parametrize(
+    ("text", "act"),
+    [("（笑）好啊", "（笑）"), ("好啊（笑）", "（笑）"), ("(叹气)算了", "(叹气)"),
+     ("*挠头*我忘了", "*挠头*"), ("＊笑＊行吧", "＊笑＊"), ("[捂脸]我服了", "[捂脸]"),
+     ("【无奈】行吧", "【无奈】"), ("我不去（翻白眼）", "（翻白眼）"),
+     ("（把手机递过去）你看", "（把手机递过去）"), ("你看*指着窗外*下雪了", "*指着窗外*"),
+     ("行吧。（沉默）那算了", "（沉默）"), ("[doge]懂的都懂", "[doge]"), ("**认真**说", "**认真**"),
+     ("好哒（偷笑", "（偷笑"), ("我爱上班（不是）", "（不是）"), ("（往后一靠）随便", "（往后一靠）")],
+)  # fmt: skip
+def test_stage_directions(text: str, act: str) -> None:
+    assert found(text) == [f"写了括号动作（{act}）"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["甲：你好", "A:你好", "A：你好", "乙: 好", "外婆：吃饭了", "外孙女: 来了", "【甲】你好",
+     "**甲**：你好", "甲说：你好", "外婆（笑）：吃饭", "用户：你好", "助手：好的", "User: hi",
+     "[外婆] 吃饭", "（外婆）：吃饭", "好的。乙：真的吗", "旁白：天黑了", "外婆 ：吃饭", "说话人1：好"],
+)  # fmt: skip
+def test_names_before_the_words(text: str) -> None:
+    broken = violations(text, SPOKEN, 25, ("外婆", "外孙女"))
+    assert "写了人名前缀" in [rule.split("（")[0] for rule in broken]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["那家店（楼下那家）关了", "我在三号线（人民广场站）", "周三（15号）见", "涨了5%（含税）", "第(2)个",
+     "看《（大）明》", "今晚（如果不加班）去", "3*4*5的箱子", "他妈的**", "下午3:30见", "比分2:3输了",
+     "答案:D吧", "选A：B不对", "说真的：我不信", "C:盘满了", "他说：“行”", "我妈说：早点睡",
+     "客服说：明天到", "系统提示：密码错误", "1~2天", "A股又跌了", "甲方又改", "-5~-3度", "0.0分",
+     "x_y坐标", "啊？？", "外婆说得对", "外婆家在哪", "5:0赢了", "a/b测试", "no.1", "——行吧---"],
+)  # fmt: skip
+def test_brackets_colons_and_signs_of_ordinary_chat(text: str) -> None:
+    assert violations(text, SPOKEN, 25, ("外婆", "外孙女")) == []
+
+
+def test_talk_about_the_task_is_told_with_its_words() -> None:
+    (rule,) = found("抱歉，我之前的回答重复了前面的话")
+    assert rule.startswith("谈到了任务本身（") and "我之前的回答" in rule
+    assert found("抱歉来晚了") == []
+
+
+def test_fewer_and_milder_rules_weigh_less_and_talk_about_the_task_most() -> None:
+    told = {
+        "talk": found("以下是修改后的：行"),
+        "copy": found("空调坏了！"),
+        "act": found("（笑）行吧"),
+        "face": found("行吧(^_^)"),
+        "emoji": found("行吧😀"),
+        "starter": found("今天？不来了"),
+        "long": found("长" * 26),
+    }
+    weight = {name: rules.severity(broken) for name, broken in told.items()}
+    assert weight["talk"] > sum(weight.values()) - weight["talk"]
+    assert weight["copy"] > weight["act"] > weight["face"] == weight["emoji"]
+    assert weight["emoji"] > weight["starter"] == weight["long"]
+    assert rules.severity([]) == 0 and rules.severity(["another"]) > 0
+    assert rules.severity(told["long"] + told["face"]) > rules.severity(told["face"])
+
+
+def test_starters() -> None:
+    assert found("今天？不来了") == ["开头“今天”和前面的话一样"]
+    assert found("“今，天”不来了")[0].startswith("开头“今天”"), "punctuation does not hide it"
+    assert found("今晚不来了") == []
+    away = ("今天好热", *(f"{word}一句别的话" for word in "甲乙丙丁戊己庚"[:STARTER_WINDOW]))
+    assert violations("今天不来了", away[:STARTER_WINDOW], 25) != []
+    assert violations("今天不来了", away, 25) == [], "so far back it is no repetition"
+
+
+def test_copies() -> None:
+    assert "重复了前面说过的话" in found("空调坏了！")
+    assert "重复了前面说过的话" in violations("咱们周末一起去爬香山吧", ["哎，咱们周末一起去爬香山吧"], 25)
+    far = ("空调坏了", *(f"{word}一句话" for word in "甲乙丙丁戊己庚辛"))
+    assert violations("空调坏了", far, 25) == ["重复了前面说过的话"], "however far back"
+    assert is_copy("好", "好。") and not is_copy("好", "好的") and not is_copy("今天好热", "今天好冷啊你说")
+    assert not is_copy("abcd", "abce"), "three quarters alike are not a copy"
+
+
+def test_all_rules_are_told_at_once() -> None:
+    text = "今天好热" + "热" * 30 + "😀"
+    assert [words[:2] for words in found(text)] == ["太长", "用了", "开头"]
+
+
+# The authored corpus
+
+
+def _spoken() -> dict[str, list[str]]:
+    said: dict[str, list[str]] = {}
+    for (task, subject), text in authored.texts().items():
+        if task == "utterance":
+            name, turn = subject.split("/")
+            said.setdefault(name, []).append(text)
+            assert len(said[name]) == int(turn), "turns stand in order, without gaps"
+    return said
+
+
+def test_the_authored_dialogues_break_no_rule() -> None:
+    said = _spoken()
+    assert len(said) >= 12 and all(len(turns) == 18 for turns in said.values())
+    broken = {
+        (name, number): found
+        for name, turns in said.items()
+        for number, text in enumerate(turns)
+        if (found := violations(text, turns[:number], 25))
+    }
+    assert broken == {}
+
+
+def test_no_authored_utterance_is_nearly_another_of_another_dialogue() -> None:
+    everything = [(name, text) for name, turns in _spoken().items() for text in turns]
+    doubles = [
+        (a, b)
+        for i, (one, a) in enumerate(everything)
+        for other, b in everything[i + 1 :]
+        if one != other and is_copy(a, b)
+    ]
+    assert doubles == []
+
+
+def test_punctuation_is_left_out_of_comparison_only() -> None:
+    assert rules.bare("好，的 ——！") == "好的"
+
+
+def test_a_run_from_a_worked_example_is_found_unless_the_dialogue_has_it():
+    examples = ["那顿拜师饭你请了没", "排了四十分钟"]
+    assert rules.borrowed("你急啥，我那顿拜师饭还没来呢。", examples) == "那顿拜师饭"
+    assert rules.borrowed("我那顿，拜师饭！", examples) == "那顿拜师饭"
+    assert rules.borrowed("那顿拜师酒你请了没", examples) is None  # no five in a row
+    assert rules.borrowed("排了四十分钟", examples, own=["新闻说有人排了四十分钟"]) is None
+    assert rules.borrowed("短", examples) is None
+
+
+def test_six_characters_in_a_row_of_an_earlier_turn_are_said_again_and_five_are_an_echo():
+    earlier = ["太激动了，差点连脚都抽筋了", "后来呢"]
+    assert violations("我那脚啊，差点连脚都抽", earlier, 25) == ["“差点连脚都抽”前面已经说过"]
+    assert violations("我那脚啊，差点连脚都麻了", earlier, 25) == []
+    assert violations("比赛时，连脚都抽筋，真惨", earlier, 25) == []

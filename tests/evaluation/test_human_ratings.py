@@ -1,0 +1,170 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_ratings import answers, dialogues, form
+from made_up import consistency, rating
+
+from memecmd_utils import schemas
+from memecmd_utils.evaluation import human_ratings, rating_form
+from memecmd_utils.evaluation.human_ratings import TABLES
+from memecmd_utils.schemas import DIMENSIONS
+from memecmd_utils.surveys.answers import Answers
+
+
+@pytest.fixture(scope="module")
+def both():
+    keys = [form(kind, n_items=60, of=dialogues(20), repeats=0.2)[1] for kind in ("rating", "pairwise")]
+    return [row for key in keys for row in key]
+
+
+@pytest.fixture(scope="module")
+def found(both):
+    return Answers(answers(both), both)
+
+
+@pytest.fixture(scope="module")
+def tables(found):
+    return human_ratings.ratings_summary(found)
+
+
+def test_without_ratings_the_tables_are_empty_and_the_text_says_so(both) -> None:
+    nothing = Answers([], both)
+    made = human_ratings.ratings_summary(nothing, {"judge": {("d", 2, "m1"): 50.0}})
+    assert {name: list(table.columns) for name, table in made.items()} == TABLES
+    assert all(table.empty for table in made.values())
+    assert human_ratings.ratings_verdict(nothing, made) == "No person has rated this run."
+    left = human_ratings.ratings_verdict(replace(nothing, left_out=("a.csv",)), made)
+    assert left == "No person has rated this run. Files of other forms, not read: a.csv."
+    assert all(table.empty for table in human_ratings.ratings_summary(Answers([], [])).values())
+
+
+def test_every_row_says_that_made_up_ratings_are_made_up(found, tables) -> None:
+    for name, table in tables.items():
+        assert list(table.columns) == TABLES[name] and set(table.source) <= {"made up"}
+    text = human_ratings.ratings_verdict(found, tables)
+    assert text.startswith("No person has rated this run. The ratings below are made up")
+    assert "person(s) gave" not in text
+
+
+def test_people_are_counted_where_they_rated(both) -> None:
+    people = answers(both, ["p1", "p2"], source="human")
+    found = Answers([*people, *answers(both, ["t"])], both, doubled=2)
+    made = human_ratings.ratings_summary(found)
+    text = human_ratings.ratings_verdict(found, made)
+    assert text.startswith(f"2 person(s) gave {len(people)} answers. {len(people) // 2} made-up answers")
+    assert "2 answers were replaced" in text and set(made["means"].source) == {"human"}
+    assert "Krippendorff's alpha, overall (interval): 0." in text and "choice (nominal): 0." in text
+
+
+def test_a_mean_is_that_of_the_items_drawn_for_a_strategy(both, found, tables) -> None:
+    overall = rating_form.frame(found, "rating").groupby("item").overall.mean()
+    drawn = [r.item for r in both if r.kind == "rating" and r.strategy == "random" and not r.repeat_of]
+    row = tables["means"].query("scale == 'overall' and strategy == 'random'").iloc[0]
+    assert row["mean"] == pytest.approx(overall[drawn].mean()) and row["items"] == len(drawn)
+    assert row.ratings == 3 * len(drawn)
+
+
+def test_repeated_items_count_once(both) -> None:
+    """Answers to repeats say nothing about strategies: other values there change no mean."""
+    again = {row.item for row in both if row.repeat_of}
+    given = answers(both)
+    zero = dict.fromkeys(DIMENSIONS, 0.0)
+    other = [r.model_copy(update=zero) if r.item in again and r.kind == "rating" else r for r in given]
+    one, two = (human_ratings.ratings_summary(Answers(r, both)) for r in (given, other))
+    assert one["means"].equals(two["means"]) and one["alpha"].equals(two["alpha"])
+    assert not one["repeats"].equals(two["repeats"])
+
+
+def test_strengths_recover_the_order(tables) -> None:
+    table = tables["bradley_terry"]
+    assert list(table.strategy[:2]) == ["greedy", "sampling"]
+    assert (table.low <= table.strength).all() and (table.strength <= table.high).all()
+    assert table.strength.sum() == pytest.approx(0, abs=1e-9)
+    assert table.win_rate.iloc[0] > 0.8 and table.win_rate.iloc[-1] < 0.35
+    assert (
+        table.choices.sum()
+        == 2 * tables["pairs"][["first_better", "second_better", "no_difference"]].sum().sum()
+    )
+
+
+def test_strengths_are_the_logits_of_two_strategies() -> None:
+    strengths = human_ratings.bradley_terry(np.array([[0, 30.0], [10, 0]]))
+    assert strengths[0] - strengths[1] == pytest.approx(math.log(3), abs=0.01)
+    always = human_ratings.bradley_terry(np.array([[0, 30.0], [0, 0]]))
+    assert np.isfinite(always).all() and always[0] - always[1] > 3, "finite where one never lost"
+    assert human_ratings.bradley_terry(np.array([[0, 5.0], [5, 0]])) == pytest.approx([0, 0], abs=1e-6)
+
+
+def test_ties_count_half_and_sides_do_not_matter(both) -> None:
+    def all_say(choice: dict[str, str] | str) -> dict:
+        given = [
+            r.model_copy(update={"choice": choice if isinstance(choice, str) else choice[r.item]})
+            for r in answers(both, ["r1"])
+            if r.kind == "pairwise"
+        ]
+        return human_ratings.ratings_summary(Answers(given, both))
+
+    ties = all_say("no difference")
+    assert ties["bradley_terry"].win_rate.tolist() == [0.5] * 4
+    assert ties["bradley_terry"].strength.tolist() == pytest.approx([0] * 4, abs=1e-6)
+    assert not ties["pairs"][["first_better", "second_better"]].any().any()
+    greedy = {row.item: row.side for row in both if row.strategy == "greedy"}
+    sides = {row.item: greedy.get(row.item, "no difference") for row in both}
+    table = all_say(sides)["bradley_terry"].set_index("strategy")
+    assert table.win_rate["greedy"] == 1.0 and table.strength["greedy"] == table.strength.max()
+    pairs = all_say(sides)["pairs"].set_index(["first", "second"])
+    assert (
+        pairs.loc[("greedy", "random"), "second_better"]
+        == 0
+        < pairs.loc[("greedy", "random"), "first_better"]
+    )
+
+
+def test_a_rater_who_repeats_herself(both) -> None:
+    """With the sides changed the same opinion is the other letter."""
+    given = {r.item: r for r in answers(both, ["r1"])}
+    first_of = {row.item: row.repeat_of for row in both if row.repeat_of}
+    turned = {"A": "B", "B": "A", "no difference": "no difference", None: None}
+    for again, first in first_of.items():
+        same = {name: getattr(given[first], name) for name in DIMENSIONS}
+        given[again] = given[again].model_copy(update={**same, "choice": turned[given[first].choice]})
+    table = human_ratings.ratings_summary(Answers(list(given.values()), both))["repeats"].set_index("kind")
+    assert table.mean_difference["rating"] == 0 and table.same_choice["pairwise"] == 1
+    assert table["items"].tolist() == [12, 12]
+
+
+def test_correlation_with_judges(both, found) -> None:
+    drawn = [row for row in both if row.kind == "rating" and not row.repeat_of]
+    liked = rating_form.frame(found, "rating").groupby("item").overall.mean()
+    place = {row.item: (row.dialogue_id, row.turn, row.meme_id) for row in drawn}
+    same = {place[item]: value**3 for item, value in liked.items()}
+    against = {p: -v for p, v in list(same.items())[:30]}
+    rng = np.random.default_rng(0)
+    noise = {p: rng.normal() for p in same}
+    judged = {"same order": same, "against": against, "noise": noise, "elsewhere": {("x", 2, "m1"): 1.0}}
+    table = human_ratings.ratings_summary(found, judged)["correlations"].set_index("scorer")
+    assert table.spearman["same order"] == pytest.approx(1) and table["items"]["same order"] == 60
+    assert table.spearman["against"] == pytest.approx(-1) and table["items"]["against"] == 30
+    assert table.low["noise"] < 0 < table.high["noise"]
+    assert math.isnan(table.spearman["elsewhere"]) and table["items"]["elsewhere"] == 0
+
+
+def test_scores_of_judges_are_joined_by_place() -> None:
+    ratings = [
+        rating(2, 60.0),
+        rating(2, 40.0, strategy="sampling"),
+        rating(3, None),
+        rating(4, 9.0, judge="two"),
+    ]
+    grades = [
+        schemas.Grade(source="x", dialogue_id="news-made-1", turn=2, meme_id="m1", grader=g, grade=n)
+        for g, n in (("a", 2), ("b", 1))
+    ]
+    found = human_ratings.scores_of_judges(
+        ratings, [consistency(2, 70.0), consistency(2, 1.0, text="shuffled")], grades
+    )
+    here = ("news-made-1", 2, "m1")
+    assert found["judge one"] == {here: 50.0} and found["two"] == {("news-made-1", 4, "m1"): 9.0}
+    assert found["consistency text:x"] == {here: 70.0} and found["mean grade"] == {here: 1.5}

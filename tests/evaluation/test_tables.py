@@ -1,0 +1,293 @@
+import made_up
+import numpy as np
+import pytest
+
+from memecmd_utils.core import statistics
+from memecmd_utils.evaluation import tables
+
+ALL = ("greedy", "sampling", "random", "random_same_turns")
+
+
+@pytest.fixture(autouse=True)
+def two_clusters_are_enough(monkeypatch):
+    """Cases worked out by hand have two or three dialogues; the real floor has a test of its own."""
+    monkeypatch.setattr(statistics, "MIN_CLUSTERS", 2)
+
+
+def dialogues(*names: str, n_turns: int = 6):
+    texts = tuple(f"{t}" for t in range(1, n_turns + 1))
+    return [made_up.dialogue(name, texts).model_copy(update={"kind": name.split("-")[0]}) for name in names]
+
+
+def ratings(table: dict[tuple[str, str], dict[int, float | None]], **changes):
+    """{(dialogue, strategy): {turn: overall}} as ratings."""
+    return [
+        made_up.rating(turn, overall, dialogue_id=name, strategy=strategy, **changes)
+        for (name, strategy), scores in table.items()
+        for turn, overall in scores.items()
+    ]
+
+
+def texts(table: dict[tuple[str, str], dict[int, float]], **changes):
+    return [
+        made_up.consistency(turn, score, dialogue_id=name, strategy=strategy, **changes)
+        for (name, strategy), scores in table.items()
+        for turn, score in scores.items()
+    ]
+
+
+def cell(table, dataset: str, metric: str, strategy: str):
+    found = table[(table.dataset == dataset) & (table.metric == metric) & (table.strategy == strategy)]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def test_table_1_by_hand() -> None:
+    """Two news dialogues, 6 turns. greedy: a 60, 70 and one unscored, b 50: mean 60, n 3, 1 unscored.
+    random: a 40, b 60: mean 50. Difference 10."""
+    scores = {
+        ("news-a", "greedy"): {2: 60, 3: 70, 5: None},
+        ("news-b", "greedy"): {4: 50},
+        ("news-a", "random"): {2: 40},
+        ("news-b", "random"): {6: 60},
+    }
+    fit = {("news-a", "greedy"): {2: 70, 3: 72}, ("news-b", "random"): {6: 68}}
+    profile = made_up.profile(strategies=ALL)
+    got = tables.table_1(ratings(scores), texts(fit), dialogues("news-a", "news-b"), profile)
+    assert list(got.dataset.unique()) == ["news-6"]  # no role dialogues, no longer ones
+    greedy = cell(got, "news-6", "judge", "greedy")
+    assert (greedy["mean"], greedy.n, greedy.dialogues, greedy.unscored) == (60, 3, 2, 1)
+    of_two = statistics.cluster_mean([60, 70, 50], ["a", "a", "b"])
+    assert (greedy.low, greedy.high) == (of_two.low, of_two.high) and greedy.low < 60 < greedy.high
+    assert greedy.difference == 10
+    random = cell(got, "news-6", "judge", "random")
+    assert (random["mean"], random.n, random.unscored, random.difference) == (50, 2, 0, 0)
+    empty = cell(got, "news-6", "judge", "sampling")
+    assert np.isnan(empty["mean"]) and empty.n == 0 and np.isnan(empty.difference)
+    fitted = cell(got, "news-6", "consistency", "greedy")
+    assert (fitted["mean"], fitted.n, fitted.unscored, fitted.difference) == (71, 2, 0, 3)
+    assert np.isnan(fitted.low)  # one dialogue has no interval
+
+
+def test_table_1_lengths_are_prefixes() -> None:
+    """Turns 3, 9, 15 with 10, 20, 60: 6 turns 10, 12 turns 15, 18 turns 30."""
+    chat = dialogues("role-a", n_turns=18)
+    profile = made_up.profile(n_turns=18)
+    scores = {("role-a", "greedy"): {3: 10, 9: 20, 15: 60}}
+    got = tables.table_1(ratings(scores), texts(scores), chat, profile)
+    for metric in tables.METRICS:
+        assert [cell(got, f"role-{n}", metric, "greedy")["mean"] for n in (6, 12, 18)] == [10, 15, 30]
+
+
+def test_ratings_of_whole_dialogues_count_for_their_own_length() -> None:
+    rated = ratings({("news-a", "greedy"): {3: 10}}, judge_unit="dialogue", n_turns=6)
+    rated += ratings({("news-a", "greedy"): {3: 40, 9: None}}, judge_unit="dialogue", n_turns=12)
+    rated += ratings({("news-a", "greedy"): {3: 50, 9: 70}}, judge_unit="dialogue", n_turns=18)
+    got = tables.table_1(rated, [], dialogues("news-a", n_turns=18), made_up.profile(n_turns=18))
+    cells = [cell(got, f"news-{n}", "judge", "greedy") for n in (6, 12, 18)]
+    assert [(c["mean"], c.n, c.unscored) for c in cells] == [(10, 1, 0), (40, 1, 1), (60, 2, 0)]
+
+
+def test_only_the_first_judge_stands_in_table_1() -> None:
+    rated = ratings({("news-a", "greedy"): {2: 60}})
+    rated += ratings({("news-a", "greedy"): {2: 90, 3: 90}}, judge="judge two")
+    got = tables.table_1(rated, [], dialogues("news-a"), made_up.profile())
+    assert (cell(got, "news-6", "judge", "greedy")["mean"], cell(got, "news-6", "judge", "greedy").n) == (
+        60,
+        1,
+    )
+
+
+def test_marks_with_ties_and_gaps() -> None:
+    """Best bold, second underlined; equal to two digits is a tie, and a tie for the best leaves the second
+    place to the next value."""
+    got = tables._mark({"a": 68.744, "b": 68.736, "c": 68.7, "d": 60.0, "e": float("nan")})
+    assert got == {"a": "**68.74**", "b": "**68.74**", "c": "<u>68.70</u>", "d": "60.00"}
+    assert tables._mark({"a": 1.0, "b": 0.5, "c": 0.5}) == {
+        "a": "**1.00**",
+        "b": "<u>0.50</u>",
+        "c": "<u>0.50</u>",
+    }
+
+
+def test_table_1_printed() -> None:
+    scores = {
+        ("news-a", "greedy"): {2: 60, 3: 70, 5: None},
+        ("news-b", "greedy"): {4: 50},
+        ("news-a", "sampling"): {2: 45},
+        ("news-a", "random"): {2: 40},
+        ("news-b", "random"): {6: 60},
+    }
+    table = tables.table_1(
+        ratings(scores), [], dialogues("news-a", "news-b"), made_up.profile(strategies=ALL)
+    )
+    row = tables.table_1_printed(table).iloc[0]
+    assert row["Dataset"] == "News-based 6 Turns"
+    low, high = table.loc[0, ["low", "high"]]
+    assert row["judge: greedy"] == f"**60.00** [{low:.2f}, {high:.2f}] (n=3 in 2, 1 unscored) ↑10.00"
+    assert row["judge: sampling"] == "45.00 (n=1 in 1) ↓5.00"
+    assert row["judge: random"].startswith("<u>50.00</u> [") and row["judge: random"].endswith("(n=2 in 2)")
+    assert row["judge: random_same_turns"] == "– (n=0)"
+
+
+def test_the_papers_differences_that_disagree_with_its_cells() -> None:
+    """Role, 6 turns: sampling 68.06 - 67.89 = .17, printed .19. Role, 12 turns: greedy 68.03 - 67.85 = .18,
+    printed .16; sampling 68.01 - 67.85 = .16, printed .14. All others agree."""
+    paper = tables.paper_table_1()
+    assert len(paper) == 12
+    wrong = {
+        (row.dataset, row.metric, s): (row[f"{s}_difference"], row[f"{s}_recomputed"])
+        for _, row in paper.iterrows()
+        for s in ("greedy", "sampling")
+        if not row[f"{s}_agrees"]
+    }
+    assert wrong == {
+        ("role-6", "consistency", "sampling"): (0.19, 0.17),
+        ("role-12", "consistency", "greedy"): (0.16, 0.18),
+        ("role-12", "consistency", "sampling"): (0.14, 0.16),
+    }
+
+
+def test_choice_effect_is_paired_by_turn() -> None:
+    """greedy - control at shared turns: a2 60-50, a3 80-50, b2 40-50: 10, 30, -10, mean 10. Turn a5 has no
+    control and does not count."""
+    scores = {
+        ("news-a", "greedy"): {2: 60, 3: 80, 5: 100},
+        ("role-b", "greedy"): {2: 40},
+        ("news-a", "random_same_turns"): {2: 50, 3: 50, 5: None},
+        ("role-b", "random_same_turns"): {2: 50},
+        ("news-a", "random"): {4: 20},
+    }
+    got = tables.effects(ratings(scores), [], dialogues("news-a", "role-b"), made_up.profile(strategies=ALL))
+    row = got[(got.effect == "choice") & (got.metric == "judge")].iloc[0]
+    assert row.comparison == "greedy - random_same_turns" and (row["mean"], row.n) == (10, 3)
+    wanted = statistics.cluster_mean([10, 30, -10], ["a", "a", "b"])
+    assert (row.low, row.high, row.dialogues) == (wanted.low, wanted.high, 2)
+    timing = got[(got.effect == "timing") & (got.metric == "judge")].iloc[0]
+    assert timing["mean"] == pytest.approx(50 - 20)
+
+
+def test_holm_stands_over_the_four_choice_effects_only() -> None:
+    names = [f"news-{i}" for i in range(8)]
+    rng = np.random.default_rng(1)
+    shift = {"greedy": 2.0, "sampling": 1.0, "random": 0.0, "random_same_turns": 0.0}
+    scores = {(n, s): {t: float(rng.normal(60 + shift[s], 2)) for t in (2, 4)} for n in names for s in ALL}
+    both = [*texts(scores), *texts(scores, text="u_t+1")]
+    got = tables.effects(ratings(scores), both, dialogues(*names), made_up.profile(strategies=ALL))
+    primary = got[got.effect == "choice"]
+    assert list(primary.metric) == ["judge", "judge", "consistency", "consistency"]
+    assert list(primary.p_holm) == pytest.approx(statistics.holm(list(primary.p)))
+    assert got[got.effect != "choice"].p_holm.isna().all()
+    assert set(got[got.effect == "choice (secondary)"].metric) == {"consistency u_t+1"}
+
+
+def test_judge_check_by_hand() -> None:
+    """greedy 60, 70 against the control's 50, 60: 60>50, 60=60 (half), 70>50, 70>60: .875. Raw is the other
+    way round: 1, 2 against 3, 4: 0."""
+    rated = [
+        made_up.rating(2, 60, raw=1.0),
+        made_up.rating(2, 70, raw=2.0, dialogue_id="b"),
+        made_up.rating(2, 50, raw=3.0, strategy="random_same_turns"),
+        made_up.rating(2, 60, raw=4.0, strategy="random_same_turns", dialogue_id="b"),
+        made_up.rating(3, None),
+        made_up.rating(3, 99, strategy="random"),
+    ]
+    got = tables.judge_check(rated, made_up.profile()).set_index("score")
+    assert (got.auc["centred"], got.n["centred"], got.auc["raw"]) == (0.875, 4, 0.0)
+    assert got["tells apart"]["raw"] == "no" and got.high["raw"] > 0.5  # two dialogues prove nothing
+    assert tables.judge_check([], made_up.profile()).empty and (got.dialogues == 2).all()
+
+
+def judged(gap: float, seed: int = 1, dialogues: int = 20, **changes) -> list:
+    """Ratings of greedy's memes that lie `gap` above those of the control."""
+    rng = np.random.default_rng(seed)
+    return [
+        made_up.rating(t, 50 + rng.normal() + (gap if s == "greedy" else 0), dialogue_id=f"d{i}", strategy=s,
+                       **changes)
+        for i in range(dialogues) for t in (2, 3) for s in ("greedy", "random_same_turns")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gap", "told"), [(2.0, "yes"), (0.0, "no"), (-2.0, "reversed")])
+def test_a_judge_that_prefers_random_memes_does_not_tell_them_apart(gap, told) -> None:
+    (row,) = tables.judge_check(judged(gap), made_up.profile()).to_dict("records")
+    assert row["tells apart"] == told and row["dialogues"] == 20
+
+
+def test_a_judge_of_too_few_dialogues_is_not_called_anything(monkeypatch) -> None:
+    monkeypatch.undo()
+    (row,) = tables.judge_check(judged(9.0, dialogues=5), made_up.profile()).to_dict("records")
+    assert row["tells apart"] == "no interval" and row["auc"] == 1 and np.isnan(row["low"])
+
+
+def test_scores_are_called_what_they_are() -> None:
+    """A yes/no judge's overall score is centred, beside its raw one; a rating judge's is the rating."""
+    centred = [r.model_copy(update={"raw": r.overall + 9}) for r in judged(1.0, judge="asks")]
+    rated = judged(1.0, judge="rates")
+    lost = [r.model_copy(update={"overall": None, "raw": None}) for r in judged(1.0, judge="silent")]
+    got = tables.judge_check([*centred, *rated, *lost], made_up.profile())
+    assert list(zip(got.judge, got.score, strict=True)) == [
+        ("asks", "centred"), ("asks", "raw"), ("rates", "rating"),
+    ]  # fmt: skip
+
+
+def test_case_dialogues_are_the_first_by_id_where_all_three_place() -> None:
+    chats = dialogues("role-2", "news-3", "news-1", "role-1", "news-2")
+
+    def place(name, *strategies, score=0.1):
+        return [made_up.placement(2, "m1", dialogue_id=name, strategy=s, score=score) for s in strategies]
+
+    three = ("greedy", "sampling", "random")
+    placed = [
+        *place("news-3", *three, score=0.9),  # the better scores do not count
+        *place("news-2", *three),
+        *place("news-1", "greedy", "sampling", "random_same_turns", score=0.9),
+        *place("role-2", *three),
+    ]
+    profile = made_up.profile()
+    assert tables.case_dialogues(placed, chats, profile) == ["news-2", "role-2"]
+    moved = [p.model_copy(update={"score": -p.score, "gate_score": 99.0}) for p in placed]
+    assert tables.case_dialogues(moved, chats, profile) == ["news-2", "role-2"]
+    assert tables.case_dialogues([], chats, profile) == []
+    fewer = profile.model_copy(update={"strategies": ["sampling", "random_same_turns"]})
+    assert tables.case_dialogues(placed, chats, fewer) == ["news-1", "role-2"], "those that the run has"
+    none = profile.model_copy(update={"strategies": ["random_same_turns"]})
+    assert tables.case_dialogues(placed, chats, none) == []
+
+
+def test_table_2_by_hand() -> None:
+    """5a is greedy in the first case: judge (60 + 70) / 2 = 65, consistency (70 + 71) / 2 = 70.5."""
+    rated = ratings({("news-a", "greedy"): {2: 60, 3: 70, 4: None}, ("news-a", "random"): {5: 40}})
+    fit = texts({("news-a", "greedy"): {2: 70, 3: 71}})
+    got = tables.table_2(["news-a", "role-b"], rated, fit, made_up.profile())
+    assert list(got.case) == ["5a", "5b", "5c", "5d", "5e", "5f"]
+    assert list(got.strategy) == ["greedy", "sampling", "random"] * 2
+    first = got.iloc[0]
+    assert (first.judge, first.consistency, first.memes) == (65, 70.5, 2)
+    assert got.judge[2] == 40 and np.isnan(got.consistency[2]) and np.isnan(got.judge[4])
+
+
+def test_the_papers_table_2_stands_beside_ours() -> None:
+    rated = ratings({("news-a", "greedy"): {2: 60}})
+    got = tables.beside_paper(tables.table_2(["news-a", "role-b"], rated, [], made_up.profile()))
+    assert list(got.columns[-4:]) == ["judge", "consistency", "judge (paper)", "consistency (paper)"]
+    assert got["judge (paper)"].tolist() == [92.5, 91.5, 62.5, 91.5, 92.5, 62.5]
+    assert got["consistency (paper)"].tolist() == [68.4, 68.3, 66.6, 69.2, 69.8, 68.3] and got.judge[0] == 60
+    one = tables.beside_paper(tables.table_2(["role-b"], rated, [], made_up.profile()))
+    assert one["judge (paper)"].tolist() == [92.5, 91.5, 62.5]
+    assert tables.beside_paper(tables.table_2([], [], [], made_up.profile())).empty
+
+
+def test_meme_use_by_hand() -> None:
+    """a: turns 2, 3, 6; b: turn 4. 4 memes in 2 * 5 turns: rate .4. Gaps 1 and 3, mean 2, one of them 1."""
+    placed = [
+        made_up.placement(t, m, dialogue_id=d)
+        for d, t, m in (("a", 6, "m1"), ("a", 2, "m1"), ("a", 3, "m2"), ("b", 4, "m1"))
+    ]
+    got = tables.meme_use(placed, dialogues("news-a", "news-b")).iloc[0]
+    assert (got["memes sent"], got.rate, got["mean gap"], got.consecutive, got["distinct memes"]) == (
+        4, 0.4, 2, 1, 2,
+    )  # fmt: skip
+    alone = tables.meme_use(placed[-1:], dialogues("news-a", "news-b")).iloc[0]
+    assert np.isnan(alone["mean gap"]) and alone.consecutive == 0
+    assert tables.meme_use([], dialogues("news-a")).empty

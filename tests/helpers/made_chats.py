@@ -1,0 +1,103 @@
+"""A made-up finished run for the tests of chats from elsewhere: its memes are about numbered topics.
+
+A text about topic 7 holds `k7`; the embedder made here puts it beside all others about topic 7. So the right
+meme for a summary about `k7` is the meme of topic 7, and none fits a topic that no meme has.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import made_up
+import numpy as np
+import yaml
+from PIL import Image
+from tiny_server import Answer, TinyServer, chat_reply
+
+from memecmd_utils import runs, schemas
+from memecmd_utils.core import paths, seeds, storage
+from memecmd_utils.core.encoders import text as encoders_text
+
+N_MEMES, DIM = 12, 48
+TOPIC = re.compile(r"k(\d+)")
+
+
+class TopicEmbedder:
+    """Texts about one topic lie close together; a text about none lies anywhere."""
+
+    name = "topics"
+
+    def encode(self, texts, side):
+        rows = np.array([seeds.rng(0, text, side).standard_normal(DIM) for text in texts]).reshape(-1, DIM)
+        rows /= 8 * np.linalg.norm(rows, axis=1, keepdims=True)
+        for row, text in zip(rows, texts, strict=True):
+            topics = TOPIC.findall(text)
+            if topics:
+                row[int(topics[-1]) % DIM] += 1
+        return rows.astype(np.float32)
+
+
+def summary(topic: int) -> dict[str, str]:
+    return {"scenario": f"在聊 k{topic}", "emotion": f"心情 k{topic}", "motivation": f"想说 k{topic}"}
+
+
+def meme_id(topic: int) -> str:
+    return f"m{topic:02d}"
+
+
+def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.Run:
+    """A run `made` as notebooks 01 to 04 leave it, in a project folder of its own.
+
+    `origins`: topic to the path of the picture below its source.
+    """
+    for name in ("processed", "raw", "reports", "example", "profiles"):
+        monkeypatch.setattr(paths, name, tmp_path / name)
+    monkeypatch.setattr(encoders_text, "make_embedder", lambda *_, **__: TopicEmbedder())
+    settings = {"centring": "none", "score_scale": "raw", "theta0": 0.6, **changes}
+    (tmp_path / "profiles").mkdir(parents=True)
+    (tmp_path / "profiles" / "made.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    run = runs.open_run("made", "", "made")
+    profile = run.profile.model_dump(mode="json")
+    storage.write_text(run.write("profile.yaml"), yaml.safe_dump(profile, allow_unicode=True))
+    memes, annotations = [], []
+    for topic in range(N_MEMES):
+        name = meme_id(topic)
+        picture = run.write(f"memes/{name}.png")
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (60, 40), (20 * topic, 90, 200 - 10 * topic)).save(picture)
+        origin = (origins or {}).get(topic, f"{name}.png")
+        # Captions are about other topics, so that they do not find the right meme.
+        caption = f"字幕 k{(topic + 5) % N_MEMES}"
+        meme = made_up.meme(name)
+        memes.append(meme.model_copy(update={"file": f"memes/{name}.png", "origin": origin, "text": caption}))
+        said = dict.fromkeys(("s_plus", "emotion", "motivation"), f"k{topic}")
+        annotations.append(made_up.annotation(name, s_minus="别的场合", **said))
+    storage.write_parquet(run.write("memes.parquet"), memes, schemas.Meme)
+    storage.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
+    dialogues = []
+    for number in range(4):
+        base = made_up.dialogue(f"news-{number}")
+        told = [s.model_copy(update=summary((number + s.turn) % N_MEMES)) for s in base.summaries]
+        dialogues.append(base.model_copy(update={"summaries": told}))
+    storage.write_jsonl(run.write("dialogues.jsonl"), dialogues)
+    gate = {"theta0": 0.6, "penalty": 0.1, "decay": 1.0, "score_mean": 0.0, "score_std": 1.0}
+    storage.write_json(run.write("gates.json"), {"a": gate, "b": gate})
+    return run
+
+
+def agent() -> TinyServer:
+    """A simulated summary agent: what it says is about the last topic that it was shown."""
+
+    def answer(body: dict) -> Answer:
+        topics = TOPIC.findall(body["messages"][-1]["content"])
+        return Answer(chat_reply(json.dumps(summary(int(topics[-1]) if topics else 40), ensure_ascii=False)))
+
+    return TinyServer(answer)
+
+
+def live_profile(folder: Path, url: str, **changes) -> str:
+    """Write a profile `live` whose generator is the endpoint at `url`."""
+    settings = {"llm": "openai", "mode": "auto", "endpoints": {"generator": {"base_url": url, "model": "m"}}}
+    path = folder / "profiles" / "live.yaml"
+    path.write_text(yaml.safe_dump({**settings, **changes}), encoding="utf-8")
+    return "live"

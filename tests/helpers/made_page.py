@@ -1,0 +1,129 @@
+"""A small run of made-up records with hostile texts, and its page."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import made_up
+import pandas as pd
+from PIL import Image, ImageDraw
+
+from memecmd_utils import schemas, settings
+from memecmd_utils.core import html
+from memecmd_utils.evaluation import ground_truth
+from memecmd_utils.report import chats as report_chats
+from memecmd_utils.report import page
+from memecmd_utils.report.records import Records
+
+HOSTILE = (
+    "</script><script>window.hacked=1</script><!--<img src=x onerror=window.hacked=1>"
+    "\u2028 javascript:x &amp; '\""
+)
+TURNS = 8
+STRATEGIES = ["greedy", "sampling", "random", "random_same_turns"]
+GATE = {"theta0": 0.5, "penalty": 1.0, "decay": 1.0, "score_mean": 0.0, "score_std": 0.1, "fitted_on": "b"}
+SCORES = dict(zip(range(2, TURNS + 1), (0.10, 0.02, 0.03, 0.30, 0.31, -0.05, 0.20), strict=True))
+"""Raw T of the best meme of each turn; on the gate's scale ten times that."""
+SENT = (2, 5, 6, 8)
+"""Turns at which the gate opens: thresholds are 0.5, 0.868, 0.635, 0.550, 0.868, 0.868, 0.635."""
+NAMES = ("news-a", f"news-{HOSTILE}", "role-b")
+
+
+def dialogue(name: str, kind: str) -> schemas.Dialogue:
+    made = made_up.dialogue(name, tuple(f"{name[:6]}说的第{n}句" for n in range(1, TURNS + 1)))
+    made.turns[2] = made.turns[2].model_copy(update={"text": HOSTILE, "gloss": "The third thing"})
+    return made.model_copy(update={"kind": kind, "title": f"题{name}", "name_b": HOSTILE})
+
+
+def records(names: tuple[str, ...] = NAMES, turns_of_random: tuple[int, ...] = (3, 4)) -> Records:
+    dialogues = [dialogue(name, name.partition("-")[0]) for name in names]
+    placements, candidates = [], []
+    for one in dialogues:
+        for turn, score in SCORES.items():
+            parts = {"alpha": score, "delta": -0.1, "beta": 0.05, "gamma": 0.0}
+            for rank, meme in enumerate(("m1", "m2"), start=1):
+                candidates.append(
+                    schemas.Candidate(
+                        source="made up", dialogue_id=one.dialogue_id, turn=turn, rank=rank, meme_id=meme,
+                        score=score - 0.01 * (rank - 1), **parts,
+                    )
+                )  # fmt: skip
+        for strategy in STRATEGIES:
+            for turn in turns_of_random if strategy == "random" else SENT:
+                meme, rank = {"greedy": ("m1", 1), "sampling": ("m2", 2)}.get(strategy, ("m3", None))
+                placements.append(
+                    made_up.placement(
+                        turn, meme, dialogue_id=one.dialogue_id, strategy=strategy, rank=rank,
+                        speaker=one.turns[turn - 1].speaker,
+                    )
+                )  # fmt: skip
+    first = dialogues[0].dialogue_id
+    grades = [
+        schemas.Grade(dialogue_id=first, turn=2, meme_id="m1", grader=g, grade=n, source="made up")
+        for g, n in (("g1", 2), ("g2", 1))
+    ]
+    marks = [
+        schemas.Mark(dialogue_id=first, turn=2, marker=m, send=s, best=[], source="made up")
+        for m, s in (("x", True), ("y", False))
+    ]
+    memes = [
+        made_up.meme(name).model_copy(
+            update={"text": f"字{name}{HOSTILE if name == 'm2' else ''}", "gloss": "Eat" * (name == "m1")}
+        )
+        for name in made_up.COLOURS
+    ]
+    return Records(
+        memes=memes,
+        annotations=[made_up.annotation("m1", s_plus=HOSTILE), made_up.annotation("m2")],
+        dialogues=dialogues,
+        placements=placements,
+        ratings=[
+            made_up.rating(2, 61.0, dialogue_id=first),
+            made_up.rating(5, None, dialogue_id=first),
+            made_up.rating(2, 11.0, dialogue_id=first, n_turns=4),
+        ],
+        consistency=[
+            made_up.consistency(2, 70.5, dialogue_id=first),
+            made_up.consistency(2, 1.0, dialogue_id=first, text="shuffled"),
+        ],
+        truth=ground_truth.GroundTruth(marks, grades),
+        candidates=candidates,
+        gates={"a": GATE, "b": GATE},
+        title_glosses={first: "A title"},
+    )
+
+
+def profile(**changes: object) -> settings.Profile:
+    return made_up.profile(strategies=STRATEGIES, n_turns=TURNS, top_k=2, **changes)
+
+
+def pictures(folder: Path) -> Callable[[str], str]:
+    """What gives the data URL of a meme's picture."""
+    files = made_up.meme_files(folder / "memes")
+    return lambda name: html.thumbnail(files[name], report_chats.SIDE)
+
+
+def write(folder: Path, found: Records | None = None, **changes: object) -> Path:
+    """Write the page of made-up records below `folder`; returns its path."""
+    found = found or records()
+    url = pictures(folder)
+    chats = report_chats.build(found, profile(), lambda name: len(url(name)))
+    library = report_chats.sheet(found.memes, found.annotations, found.placements, url, chats.memes)
+    wide = pd.DataFrame({f"column {n}": [HOSTILE[:20]] for n in range(30)})
+    still = Image.new("RGB", (120, 200), "green")
+    ImageDraw.Draw(still).text((10, 10), "still")
+    values = {
+        "report_dir": folder / "report",
+        "run": "made-up",
+        "profile": profile(),
+        "groups": [
+            page.Group("First group", [("A table", pd.DataFrame({"a": [1.5]}), "a note")]),
+            page.Group("Second group", [("A wide table", wide, "a note")], "Some words."),
+        ],
+        "figures": [],
+        "numbers": {"Memes": 3},
+        "chat_images": [(still, "news-a, Greedy")],
+        "answers": [("In short", f"First {HOSTILE}\n\nSecond")],
+        "chats": chats,
+        "library": library,
+    }
+    return page.write_index(**{**values, **changes})

@@ -1,0 +1,95 @@
+"""A small release of made-up records, plain or with everything in it that is hard to store."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from made_up import annotation, dialogue, meme, meme_files, placement
+
+from memecmd_utils import schemas, settings
+from memecmd_utils.release import write as release_write
+
+PROFILE = settings.Profile(name="example")
+NASTY = 'a|b`c`<b>"\n---\n# x😀\u2028[y](z) {{ 7*7 }} \\ 名字'
+"""Breaks what is pasted together: YAML, a table's row, a line, code marks, HTML, a link, a template."""
+# Loading a folder asks nobody: a process that tries ends at once, whatever would have caught an exception.
+OFFLINE = """
+import os, socket
+def refused(*_, **__): os._exit(97)
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refused
+"""
+
+
+def run_dir(folder: Path) -> Path:
+    """A run's folder with three pictures."""
+    meme_files(folder / "images")
+    return folder
+
+
+def write(folder: Path, target: Path, **changes: object) -> dict[str, int]:
+    """Release two dialogues and three memes, one of them without a licence."""
+    values = {
+        "dialogues": [dialogue(), dialogue("news-made-2")],
+        "placements": [placement(2, "m1"), placement(5, "m3", strategy="random", rank=None)],
+        "memes": [meme("m1"), meme("m2"), meme("m3", licence="")],
+        "annotations": [annotation("m1"), annotation("m3", source="big-model@v2")],
+        "profile": PROFILE,
+    }
+    return release_write.write_release(folder, target, **{**values, **changes})
+
+
+def truth() -> dict[str, list[schemas.Record]]:
+    """Marks of two markers and grades of two graders at turn 3."""
+    where = {"source": "authored", "dialogue_id": "news-made-1", "turn": 3}
+    return {
+        "marks": [
+            schemas.Mark(**where, marker="one", send=True, best=["m2", "m1"]),
+            schemas.Mark(**where, marker="two", send=False, best=[]),
+        ],
+        "grades": [
+            schemas.Grade(**where, meme_id=meme_id, grader=grader, grade=grade)
+            for grader, grades in (("alpha", (0, 2)), ("beta", (1, 2)))
+            for meme_id, grade in zip(("m1", "m2"), grades, strict=True)
+        ],
+    }
+
+
+def nasty() -> dict[str, object]:
+    """Records that hold `NASTY` wherever a text may stand, an unscored annotation and a Chinese meme id."""
+    spoken = dialogue(NASTY, texts=(NASTY, "😀\n第二行", "好"))
+    named = meme("图.一").model_copy(update={"file": "images/m1.png", "text": NASTY, "gloss": NASTY})
+    unscored = {"s_plus": "", "s_minus": "", "emotion": "", "motivation": "", "unscored": NASTY}
+    return {
+        "dialogues": [spoken.model_copy(update={"source": NASTY, "title": NASTY})],
+        "placements": [placement(2, "图.一", dialogue_id=NASTY, strategy=NASTY, source=NASTY)],
+        "memes": [named, meme("m3", licence="")],
+        "annotations": [annotation("图.一", source=NASTY, **unscored)],
+        "profile": settings.Profile(name="a: b #c"),
+        "models": {"judges": [NASTY]},
+        "marks": [
+            schemas.Mark(source=NASTY, dialogue_id=NASTY, turn=2, marker=NASTY, send=True, best=["图.一"])
+        ],
+    }
+
+
+def outside(code: str, tmp_path: Path, *arguments: str) -> tuple[str, str]:
+    """Run Python without a network and with caches below `tmp_path`; what it prints, and its log."""
+    folders = {"HF_HOME": tmp_path / "hf", "HF_DATASETS_CACHE": tmp_path / "cache", "HOME": tmp_path}
+    environment = {**os.environ, **{name: str(path) for name, path in folders.items()}}
+    environment |= {
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", OFFLINE + code, *arguments],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode != 97, "the network was asked"
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout, done.stderr

@@ -1,0 +1,145 @@
+"""Small made-up records, pictures and vectors for the tests."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from memecmd_utils import schemas, settings
+from memecmd_utils.core import seeds
+
+TEXTS = (
+    "周末去爬山吗？",
+    "天气预报说有雨",
+    "那就在家煮火锅",
+    "我带毛肚和虾滑",
+    "锅底要辣的",
+    "说好了，六点见",
+)
+COLOURS = {"m1": (200, 30, 40), "m2": (20, 60, 210), "m3": (120, 40, 160)}
+
+
+def dialogue(dialogue_id: str = "news-made-1", texts: tuple[str, ...] = TEXTS) -> schemas.Dialogue:
+    turns = [
+        schemas.Turn(source="authored", turn=t, speaker="AB"[(t - 1) % 2], text=text)
+        for t, text in enumerate(texts, start=1)
+    ]
+    summaries = [
+        schemas.Summary(
+            source="tiny-model@q4",
+            turn=turn.turn,
+            speaker=turn.speaker,
+            scenario="两人商量周末安排",
+            emotion="轻松",
+            motivation="想定下来",
+        )
+        for turn in turns[1:]
+    ]
+    return schemas.Dialogue(
+        source="authored",
+        dialogue_id=dialogue_id,
+        kind="news",
+        ref="sports-1",
+        title="周末计划",
+        name_a="阿橙",
+        name_b="老柏",
+        turns=turns,
+        summaries=summaries,
+        complete=True,
+    )
+
+
+def placement(turn: int, meme_id: str, **changes: object) -> schemas.Placement:
+    values = {
+        "source": "computed",
+        "dialogue_id": "news-made-1",
+        "turn": turn,
+        "speaker": "AB"[(turn - 1) % 2],
+        "strategy": "greedy",
+        "meme_id": meme_id,
+        "rank": 1,
+        "score": 0.25,
+        "gate_score": 1.5,
+        "threshold": 0.5,
+        "fold": "first",
+    }
+    return schemas.Placement(**{**values, **changes})
+
+
+def meme_files(folder: Path, size: tuple[int, int] = (300, 300)) -> dict[str, Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for meme_id, colour in COLOURS.items():
+        files[meme_id] = folder / f"{meme_id}.png"
+        Image.new("RGB", size, colour).save(files[meme_id])
+    return files
+
+
+def meme(meme_id: str, licence: str = "CC BY-SA 4.0 (OpenMoji)") -> schemas.Meme:
+    return schemas.Meme(
+        source="drawn" if licence else "user image",
+        meme_id=meme_id,
+        file=f"images/{meme_id}.png",
+        text="先吃饭",
+        text_source="known",
+        origin=meme_id,
+        sha256="0" * 64,
+        phash="0" * 16,
+        width=300,
+        height=300,
+        licence=licence,
+    )
+
+
+def annotation(meme_id: str, **changes: object) -> schemas.Annotation:
+    values = {
+        "source": "authored",
+        "meme_id": meme_id,
+        "s_plus": "朋友约饭的时候",
+        "s_minus": "追悼会上",
+        "emotion": "开心",
+        "motivation": "想快点开饭",
+    }
+    return schemas.Annotation(**{**values, **changes})
+
+
+def profile(**changes: object) -> settings.Profile:
+    return settings.Profile(**{"name": "made-up", "n_turns": 6, **changes})
+
+
+def rating(turn: int = 2, overall: float | None = 60.0, **changes: object) -> schemas.Rating:
+    values = {
+        "source": "scripted",
+        "dialogue_id": "news-made-1",
+        "turn": turn,
+        "strategy": "greedy",
+        "meme_id": "m1",
+        "judge": "judge one",
+        "judge_unit": "meme",
+        "n_turns": 6,
+        "overall": overall,
+        "unscored": "" if overall is not None else "unusable: no number",
+    }
+    return schemas.Rating(**{**values, **changes})
+
+
+def consistency(turn: int = 2, score: float = 70.0, **changes: object) -> schemas.Consistency:
+    values = {
+        "source": "model x",
+        "dialogue_id": "news-made-1",
+        "turn": turn,
+        "strategy": "greedy",
+        "meme_id": "m1",
+        "scorer": "text:x",
+        "text": "u_t",
+        "score": score,
+    }
+    return schemas.Consistency(**{**values, **changes})
+
+
+def vectors(texts: Sequence[str], side: str, dim: int = 8) -> np.ndarray:
+    """An encoder for tests: a random unit vector a text and side, the same on every call."""
+    rows = [seeds.rng(0, "made-up vector", text, side).standard_normal(dim) for text in texts]
+    stacked = np.array(rows, dtype=np.float32).reshape(len(texts), dim)
+    return stacked / np.linalg.norm(stacked, axis=1, keepdims=True)

@@ -1,0 +1,211 @@
+"""Made-up dialogues whose truth is known: how often do intervals hold it, how often are p-values small?
+
+Each world draws many replications at once. Values of a dialogue share a part of their spread (`icc`);
+dialogues differ in size as the gate makes them (1 + Poisson 4 memes) or wildly (1 to 60). It is no data.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri
+from sklearn.metrics import roc_auc_score
+
+from memecmd_utils.core import statistics
+from memecmd_utils.core.statistics import COEFFICIENT, SHARE, LeftOut
+
+GRADED = {0.5: 0.90, 1.0: 0.935, 1.5: 0.978, 2.0: 0.99}
+"""Mean grades of the example's memes at random: 90 % are 0, 6.5 % are 1 or more."""
+CHOSEN = {0.5: 0.745, 1.0: 0.80, 1.5: 0.915, 2.0: 0.953}
+"""The same of Greedy's memes."""
+
+
+def steps(z: np.ndarray, cuts: dict[float, float]) -> np.ndarray:
+    """Normal values to grades: each grade from its quantile on."""
+    return np.array([0.0, *cuts])[np.searchsorted(ndtri(list(cuts.values())), z)]
+
+
+def mean_of(cuts: dict[float, float]) -> float:
+    """The mean of `steps`."""
+    values, tails = np.array([0.0, *cuts]), 1 - np.array([0.0, *cuts.values(), 1.0])
+    return float(values @ -np.diff(tails))
+
+
+SHAPES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float]] = {
+    "normal": (lambda z: z, 0.0),
+    "grades 0, 1, 2": (lambda z: steps(z, {1.0: 0.5, 2.0: 0.8}), 0.7),
+    "grades, 90 % are 0": (lambda z: steps(z, GRADED), mean_of(GRADED)),
+    "grades, 75 % are 0": (lambda z: steps(z, CHOSEN), mean_of(CHOSEN)),
+    "log-normal": (np.exp, float(np.exp(0.5))),
+    **{f"{p:.0%} hits": (lambda z, p=p: (z > ndtri(1 - p)).astype(float), p) for p in (0.5, 0.3, 0.1, 0.05)},
+}
+"""What becomes of a standard normal value, and the mean of that."""
+
+
+@dataclass(frozen=True)
+class Dialogues:
+    """Normal values [dialogues, replications, items] of several things, which share half of that part."""
+
+    rng: np.random.Generator
+    n: int
+    replications: int
+    icc: float
+    sizes: str = "gate"
+
+    def there(self) -> np.ndarray:
+        """Which items there are, booleans [dialogues, replications, most items]."""
+        shape = self.n, self.replications
+        count = {
+            "even": lambda: np.full(shape, 5),
+            "gate": lambda: 1 + self.rng.poisson(4, shape),
+            "wild": lambda: np.ceil(self.rng.lognormal(1.5, 1, shape)).clip(1, 60).astype(int),
+        }[self.sizes]()
+        return np.arange(count.max()) < count[..., None]
+
+    def normal(self, items: int, things: int = 1) -> np.ndarray:
+        """Standard normal values [things, dialogues, replications, items]."""
+        own, shared = (self.rng.normal(size=(k, self.n, self.replications, 1)) for k in (things, 1))
+        between = own if things == 1 else (own + shared) / np.sqrt(2)
+        within = self.rng.normal(size=(things, self.n, self.replications, items))
+        return np.sqrt(self.icc) * between + np.sqrt(1 - self.icc) * within
+
+
+def mean(of: Dialogues, shape: str) -> tuple[LeftOut, float]:
+    """A mean over items."""
+    make, truth = SHAPES[shape]
+    there = of.there()
+    values = make(of.normal(there.shape[-1])[0])
+    return statistics.ratio((values * there).sum(-1), there.sum(-1).astype(float)), truth
+
+
+def paired(of: Dialogues, one: str, other: str) -> tuple[LeftOut, float]:
+    """The mean of a difference, item by item; both sides share their dialogue's part."""
+    there = of.there()
+    a, b = (SHAPES[s][0](z) for s, z in zip((one, other), of.normal(there.shape[-1], 2), strict=True))
+    top = ((a - b) * there).sum(-1)
+    return statistics.ratio(top, there.sum(-1).astype(float)), SHAPES[one][1] - SHAPES[other][1]
+
+
+def unpaired(of: Dialogues, shape: str) -> tuple[LeftOut, float]:
+    """The difference of two means over different items of the same dialogues; there is none."""
+    sides = []
+    for _ in range(2):
+        there = of.there()
+        values = SHAPES[shape][0](of.normal(there.shape[-1])[0])
+        sides.append(statistics.ratio((values * there).sum(-1), there.sum(-1).astype(float)))
+    return sides[0].minus(sides[1]), 0.0
+
+
+def stacked(found: list[LeftOut]) -> LeftOut:
+    """Replications, one by one, as the last axis of one."""
+    return LeftOut(*(np.stack(parts, axis=-1) for parts in zip(*found, strict=True)))
+
+
+def auc_items(of: Dialogues, lift: float, levels: int = 0, items: int = 2) -> np.ndarray:
+    """Scores [2, dialogues, replications, items] of what fits and what does not; `levels` makes ties."""
+    scores = of.normal(items, 2)
+    scores[0] += lift
+    return np.digitize(scores, ndtri(np.arange(1, levels) / levels) + lift / 2) if levels else scores
+
+
+def auc(of: Dialogues, lift: float, levels: int = 0, items: int = 2) -> tuple[LeftOut, float]:
+    """AUC of `items` that fit and as many that do not in each dialogue; in wild ones 1 to 4 of either."""
+    scores = auc_items(of, lift, levels, items)
+    some = 1 + of.rng.integers(items, size=(2, of.n, of.replications)) if of.sizes == "wild" else None
+    found = []
+    for r in range(of.replications):
+        sides = [
+            [(i, x) for i in range(of.n) for x in side[i, r][: items if some is None else some[j, i, r]]]
+            for j, side in enumerate(scores)
+        ]
+        found.append(statistics.auc(*sides, range(of.n)))
+    many = Dialogues(np.random.default_rng(0), 100_000, 1, of.icc)
+    sides = [s.ravel() for s in auc_items(many, lift, levels, items)]
+    truth = roc_auc_score(np.repeat([1, 0], [s.size for s in sides]), np.concatenate(sides))
+    return stacked(found), float(truth)
+
+
+def kappa_counts(of: Dialogues, prevalence: float, classes: int) -> np.ndarray:
+    """Confusion matrices [dialogues, replications, classes, classes] of two raters, 17 items a dialogue."""
+    z = of.normal(17)[0]
+    said = [np.sqrt(0.8) * z + np.sqrt(0.2) * of.rng.normal(size=z.shape) for _ in range(2)]
+    cuts = ndtri(1 - prevalence / np.array([1, 3])[: classes - 1])
+    first, second = (np.digitize(x, cuts) for x in said)
+    pairs = [[(first == i) & (second == j) for j in range(classes)] for i in range(classes)]
+    return np.moveaxis(np.array(pairs, dtype=float).sum(-1), (0, 1), (-2, -1))
+
+
+def kappa(of: Dialogues, prevalence: float, classes: int = 2) -> tuple[LeftOut, float]:
+    """Weighted kappa of two raters."""
+    counts = kappa_counts(of, prevalence, classes)
+    whole = counts.sum(axis=0)
+    many = kappa_counts(Dialogues(np.random.default_rng(0), 20_000, 1, of.icc), prevalence, classes)
+    without = np.stack([statistics.kappa(whole - part) for part in counts])
+    share = np.full((of.n, of.replications), 1 / of.n)
+    truth = float(statistics.kappa(many.sum(axis=0))[0])
+    return LeftOut(statistics.kappa(whole), without, share), truth
+
+
+@dataclass(frozen=True)
+class World:
+    """One kind of made-up data and what is estimated of it; `ends` as in `statistics.interval`."""
+
+    what: str
+    make: Callable[[Dialogues], tuple[LeftOut, float]]
+    icc: float
+    sizes: str = "gate"
+    ends: tuple[float, float] | None = None
+    null: float | None = None
+    """The value of no effect, where this world has none: p-values are looked at."""
+
+    def coverage(self, n: int, replications: int, seed: int = 1) -> tuple[float, float, float]:
+        """How often 95 % intervals over `n` dialogues hold the truth, how often there is one, and p <= 0.05.
+
+        nan where there is no interval, or no null to be tested.
+        """
+        of = Dialogues(np.random.default_rng(seed), n, replications, self.icc, self.sizes)
+        found, truth = self.make(of)
+        low, high = statistics.interval(found, self.ends)
+        given = np.isfinite(low)
+        held = ((low - 1e-9 <= truth) & (truth <= high + 1e-9))[given]
+        p = np.full(replications, np.nan)
+        if self.null is not None:
+            p = statistics.sign_flip_p(found, self.null, np.random.default_rng(seed + 1))
+        small = np.mean(p <= 0.05) if np.isfinite(p).any() else np.nan
+        return float(held.mean()) if given.any() else np.nan, float(given.mean()), float(small)
+
+
+def worlds() -> list[World]:
+    """All worlds of the long table."""
+
+    def of(make: Callable, *args: object) -> Callable[[Dialogues], tuple[LeftOut, float]]:
+        return lambda dialogues: make(dialogues, *args)
+
+    rare, some = "grades, 90 % are 0", "grades, 75 % are 0"
+    found = [World("mean, normal", of(mean, "normal"), icc) for icc in (0.0, 0.3, 0.5)]
+    found += [World("mean, normal", of(mean, "normal"), 0.3, "wild")]
+    found += [World("mean, grades 0, 1, 2", of(mean, "grades 0, 1, 2"), icc) for icc in (0.3, 0.5)]
+    found += [World(f"mean, {some}", of(mean, some), icc) for icc in (0.0, 0.3)]
+    found += [World(f"mean, {rare}", of(mean, rare), 0.3)]
+    found += [World(f"mean, {rare}, ends known", of(mean, rare), icc, ends=(0, 2)) for icc in (0.0, 0.3)]
+    found += [World("mean, log-normal", of(mean, "log-normal"), icc) for icc in (0.0, 0.3)]
+    for p in (0.5, 0.3, 0.1, 0.05):
+        found += [World(f"share, {p:.0%}", of(mean, f"{p:.0%} hits"), 0.3, ends=SHARE)]
+    found += [World("share, 30%", of(mean, "30% hits"), 0.5, ends=SHARE)]
+    found += [World("share, 30%", of(mean, "30% hits"), 0.3, "wild", SHARE)]
+    for icc, sizes in ((0.0, "gate"), (0.3, "gate"), (0.3, "wild")):
+        found += [World("paired difference, normal", of(paired, *["normal"] * 2), icc, sizes, null=0.0)]
+        found += [World("paired difference, graded", of(paired, *[rare] * 2), icc, sizes, null=0.0)]
+    found += [World("paired difference, +0.2", of(paired, some, rare), icc) for icc in (0.0, 0.3, 0.5)]
+    for icc, sizes in ((0.3, "gate"), (0.3, "wild")):
+        found += [World("difference of other turns", of(unpaired, rare), icc, sizes, null=0.0)]
+        found += [World("difference of other turns, normal", of(unpaired, "normal"), icc, sizes, null=0.0)]
+    found += [World("AUC 0.5", of(auc, 0.0), icc, ends=SHARE, null=0.5) for icc in (0.0, 0.3)]
+    found += [World("AUC 0.5, five levels", of(auc, 0.0, 5, 4), 0.3, "wild", SHARE, 0.5)]
+    found += [World("AUC 0.7, five levels", of(auc, 0.7, 5), 0.3, ends=SHARE)]
+    found += [World("AUC 0.7, four of each", of(auc, 0.7, 5, 4), 0.5, "wild", SHARE)]
+    found += [World("AUC 0.9", of(auc, 1.8), 0.3, ends=SHARE)]
+    found += [World(f"kappa, {p:.0%}", of(kappa, p), icc, ends=COEFFICIENT)
+              for p in (0.3, 0.5) for icc in (0.0, 0.3, 0.5)]  # fmt: skip
+    found += [World("weighted kappa, 30%", of(kappa, 0.3, 3), 0.3, ends=COEFFICIENT)]
+    return found

@@ -1,0 +1,264 @@
+"""Stages 02 and 03 at any size against a simulated endpoint, in a process of their own that may be killed.
+
+As a script it is that process: `stage_run.py PROFILE RUN SETTINGS DIALOGUES MEMES`. It prints `ready`, then
+one line of JSON at the end. As a module it holds what the tests and benchmarks of this share.
+"""
+
+import contextlib
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import SecretStr
+
+from memecmd_utils import schemas
+from memecmd_utils.core import paths
+from memecmd_utils.core.recordings.store import read_file
+
+HERE = Path(__file__).resolve().parent
+USD_IN, USD_OUT = 2.5, 10.0
+"""US dollars per million tokens, as simulated."""
+KEY = SecretStr("simulated")
+
+
+def starts(count: int) -> list[schemas.ColdStart]:
+    return [
+        schemas.ColdStart(
+            source="simulated",
+            dialogue_id=f"made-{number:05d}",
+            kind="news",
+            ref=f"made-{number:05d}",
+            title=f"第{number}号见闻",
+            name_a="阿橙",
+            name_b="老柏",
+            context=f"第{number}号见闻：楼下{number % 7 + 1}位邻居修好了{number % 13 + 2}把椅子。",
+            brief=f"他们在聊第{number}号见闻：{number}号楼下有人修椅子",
+        )
+        for number in range(1, count + 1)
+    ]
+
+
+def memes(count: int) -> list[schemas.Meme]:
+    return [
+        schemas.Meme(
+            source="simulated",
+            meme_id=f"m{number:05d}",
+            file=f"m{number:05d}.png",
+            text=f"第{number}张图上的字",
+            text_source="known",
+            picture_note=f"一只猫第{number}次伸懒腰",
+            origin="simulated",
+            sha256=f"{number:064x}",
+            phash=f"{number:016x}",
+            width=8,
+            height=8,
+        )
+        for number in range(1, count + 1)
+    ]
+
+
+def command(
+    root: Path, *arguments: str, profile: str = "example", settings: str = "", launcher: Sequence[str] = (),
+    **more: str,
+):  # fmt: skip
+    """Run a command of the package in the project `root`, without anybody's key."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
+    environment |= {"MEMECMD_ROOT": str(root), "PROFILE": profile, "SET": settings, **more}
+    return subprocess.run(
+        [*launcher, sys.executable, "-m", "memecmd_utils", *arguments],
+        env=environment, cwd=root, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+
+
+# --- the process that is killed ---------------------------------------------------------------------
+
+
+def work(profile: str, name: str, settings: str, n_dialogues: str, n_memes: str) -> dict[str, Any]:
+    """Annotate, then talk; files go where the notebooks write theirs."""
+    import openai  # noqa: F401  (before `ready`: loading it is not what is measured)
+
+    from memecmd_utils import runs
+    from memecmd_utils.annotation import annotate
+    from memecmd_utils.core import storage
+    from memecmd_utils.core.llm import chat as llm_chat
+    from memecmd_utils.dialogue import generation
+
+    run = runs.open_run(profile, settings, name)
+    print("ready", flush=True)
+    begun = time.monotonic()
+    with run.chat("annotator", "annotation") as chat:
+        made = llm_chat.run(annotate.annotate(memes(int(n_memes)), chat, run.profile))
+    storage.write_jsonl(run.write("annotations.jsonl"), made)
+    with run.chat("generator", "dialogue_generation") as chat:
+        work = generation.generate(starts(int(n_dialogues)), chat, run.profile, run.folder)
+        llm_chat.run(work)
+    seconds = time.monotonic() - begun
+    return {
+        "seconds": seconds,
+        **chat.usage.as_dict(),
+    }
+
+
+# --- around it --------------------------------------------------------------------------------------
+
+
+class Server:
+    """A simulated endpoint in a process of its own, and its log."""
+
+    def __init__(self, log: Path, port: int, process: subprocess.Popen) -> None:
+        self.log, self.port, self.process = log, port, process
+        self.url = f"http://127.0.0.1:{port}/v1"
+
+    def lines(self, first: int = 0) -> list[dict[str, Any]]:
+        """Requests so far, from number `first` on."""
+        return [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()[first:]]
+
+    def count(self) -> int:
+        """How many requests came so far."""
+        return self.log.read_bytes().count(b"\n")
+
+    def usd(self) -> float:
+        """What all answers cost that the model gave, arrived or not."""
+        counts = [line.get("tokens", (0, 0)) for line in self.lines()]
+        return sum(i * USD_IN + o * USD_OUT for i, o in counts) / 1e6
+
+
+@contextlib.contextmanager
+def simulated(folder: Path, **options: Any) -> Iterator[Server]:
+    """Start `fault_server` with `options`; stop it at the end."""
+    log = folder / f"server-{len(list(folder.glob('server-*')))}.jsonl"
+    log.touch()
+    words = [sys.executable, str(HERE / "fault_server.py"), "--log", str(log)]
+    for name, value in options.items():
+        option = "--" + name.replace("_", "-")
+        words += (
+            [option if value else option.replace("--", "--no-", 1)]
+            if isinstance(value, bool)
+            else [f"{option}={value}"]
+        )
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Server(log, int(process.stdout.readline()), process)
+        finally:
+            process.kill()
+
+
+def link_project(root: Path) -> None:
+    """Links in `root` to what notebooks run by hand read of this project, with data folders of its own."""
+    names = ("notebooks", "pyproject.toml", "CITATION.cff", "data/example", "data/profiles", "data/paper")
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(paths.root / name)
+
+
+def checkout(
+    folder: Path, url: str, name: str = "made", endpoint: dict[str, Any] | None = None, **values: Any
+):
+    """A project root with data folders of its own and a profile `name` for the endpoint at `url`."""
+    root = folder / "checkout"
+    (root / "data" / "profiles").mkdir(parents=True, exist_ok=True)
+    for shared in ("notebooks", "pyproject.toml", "data/example", "data/paper"):
+        if not (root / shared).exists():
+            (root / shared).symlink_to(paths.root / shared)
+    generator = {"base_url": url, "model": "simulated", "timeout_s": 1.0, "dead_after_s": 20.0}
+    generator |= {"usd_per_million_in": USD_IN, "usd_per_million_out": USD_OUT, **(endpoint or {})}
+    profile = {"llm": "openai", "mode": "auto", "n_news": 2, "n_role_pairs": 0, "concurrency": 16}
+    profile |= {"endpoints": {"generator": generator}, **values}
+    target = root / "data" / "profiles" / f"{name}.yaml"
+    target.write_text(yaml.safe_dump(profile, allow_unicode=True), encoding="utf-8")
+    return root
+
+
+def environment(root: Path, **more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "MEMECMD_"))}
+    return {**kept, "MEMECMD_ROOT": str(root), "OPENAI_API_KEY": "simulated", **more}
+
+
+def start(
+    root: Path, dialogues: int, memes: int = 0, run: str = "run", settings: str = ""
+) -> subprocess.Popen:
+    """Start the process and return once it has loaded everything."""
+    words = [sys.executable, __file__, "made", run, settings, str(dialogues), str(memes)]
+    process = subprocess.Popen(
+        words, cwd=root, env=environment(root), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    if process.stdout.readline() != "ready\n":
+        raise RuntimeError(process.communicate()[1])
+    return process
+
+
+def finish(process: subprocess.Popen, timeout_s: float = 120) -> dict[str, Any]:
+    """Wait for its end; what it printed, or the last line of its error."""
+    try:
+        out, errors = process.communicate(timeout=timeout_s)
+    finally:
+        process.kill()
+    if process.returncode:
+        lines = [line for line in errors.splitlines() if re.match(r"memecmd_utils\.[\w.]+: ", line)]
+        return {"status": process.returncode, "error": lines[-1] if lines else errors, "errors": len(lines)}
+    return {"status": 0, **json.loads(out)}
+
+
+def datasets(root: Path, run: str = "run") -> dict[str, str]:
+    """What a run wrote, by file; what a kill left half written has a dot before its name."""
+    folder = root / "data" / "processed" / run
+    return {p.name: p.read_text(encoding="utf-8") for p in sorted(folder.glob("[!.]*.jsonl"))}
+
+
+def recorded(root: Path) -> Counter[str]:
+    """Fingerprints of all recorded requests, by how often they stand there; each line is checked."""
+    from fault_replies import fingerprint_of_form
+
+    files = sorted((root / "data" / "raw" / "recordings").rglob("*.jsonl"))
+    return Counter(fingerprint_of_form(form) for path in files for _, form, _ in read_file(path))
+
+
+def run_with_kills(
+    root: Path, server: Server, dialogues: int, memes: int, kills: int, seed: int, calls: int
+) -> dict[str, Any]:
+    """Run to the end, killed `kills` times at moments drawn by `seed`, each after a share of all `calls`.
+
+    Returns counts; `again` names the requests that came again although their answer was recorded.
+    """
+    moments = random.Random(seed)
+    again: list[str] = []
+    seconds = 0.0
+    for kill in range(kills + 1):
+        done, first = set(recorded(root)), server.count()
+        begun = time.monotonic()
+        process = start(root, dialogues, memes)
+        if kill < kills:
+            wanted = first + int(calls * moments.uniform(0.2, 1.0) / (kills + 1))
+            while server.count() < wanted and process.poll() is None:
+                time.sleep(0.01)
+            time.sleep(moments.uniform(0.0, 0.1))
+            process.kill()
+            process.communicate()
+        else:
+            result = finish(process)
+        seconds += time.monotonic() - begun
+        again += [line["hash"] for line in server.lines(first) if line["hash"] in done]
+    lines = server.lines()
+    good = Counter(line["hash"] for line in lines if not line["fault"])
+    return {
+        **result,
+        "again": again,
+        "requests": len(lines),
+        "faults": Counter(line["fault"] for line in lines if line["fault"]),
+        "lost in kills": sum(n - 1 for n in good.values()),
+        "recorded twice": sum(n > 1 for n in recorded(root).values()),
+        "seconds with starts": seconds,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(work(*sys.argv[1:])))

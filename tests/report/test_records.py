@@ -1,0 +1,41 @@
+import made_up
+import pytest
+
+from memecmd_utils import runs, schemas
+from memecmd_utils import settings as settings_
+from memecmd_utils.core import storage
+from memecmd_utils.core.llm import authored
+from memecmd_utils.report import records
+
+
+def run_of(tmp_path, **settings):
+    profile = settings_.load_profile("example", settings)
+    return runs.Run("made", profile, tmp_path / "data", tmp_path / "report")
+
+
+def dialogue(kind, ref):
+    return made_up.dialogue(f"{kind}-{ref}").model_copy(update={"kind": kind, "ref": ref})
+
+
+def test_titles_of_the_example_have_english(tmp_path):
+    run = run_of(tmp_path)
+    item = authored.load_news()[0]
+    scenario = schemas.Scenario(
+        source="made up", scenario_id="R01-1", pair_id="R01", scenario="甲", gloss="A scene",
+        background_a="a", personality_a="a", state_a="a", background_b="b", personality_b="b", state_b="b",
+        relationship="r", event="e",
+    )  # fmt: skip
+    storage.write_jsonl(run.write("scenarios.jsonl"), [scenario])
+    asked = [dialogue("news", item.news_id), dialogue("role", "R01-1"), dialogue("role", "R99-1")]
+    found = records.title_glosses(run, asked)
+    assert found == {f"news-{item.news_id}": item.gloss, "role-R01-1": "A scene"}
+
+
+def test_news_of_others_is_not_read_again_for_its_gloss(tmp_path):
+    run = run_of(tmp_path, news="feeds", feeds=["sports=http://127.0.0.1:9/x"])
+    assert records.title_glosses(run, [dialogue("news", "sports-1")]) == {}
+
+
+def test_a_missing_stage_is_named(tmp_path):
+    with pytest.raises(runs.StageMissing, match="01_library_build"):
+        records.load_records(run_of(tmp_path))

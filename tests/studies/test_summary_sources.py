@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+import study_world
+
+from memecmd_utils import schemas
+from memecmd_utils.evaluation import graded_turns, rankings
+from memecmd_utils.retrieval import scoring
+from memecmd_utils.studies import summary_sources
+from memecmd_utils.studies.summary_sources import ALL_DIALOGUES, HISTORY, LAST, OWN, SMALL
+
+
+def small_summaries(data, names: list[str], good: bool = True) -> dict[str, list[schemas.Summary]]:
+    """Made-up summaries of a small model: the run's own, or such as speak of another dialogue's turn."""
+    of = {d.dialogue_id: d.summaries for d in data.dialogues}
+    other = next(reversed(of.values()))
+    out = {}
+    for name in names:
+        texts = (
+            of[name]
+            if good
+            else [m.model_copy(update={"turn": s.turn}) for s, m in zip(of[name], other, strict=True)]
+        )
+        out[name] = [s.model_copy(update={"source": "made up"}) for s in texts]
+    return out
+
+
+@pytest.fixture
+def data():
+    return study_world.world(dialogues=12, turns=6)
+
+
+def test_the_last_turn_and_the_history_stand_in_all_three_fields(data) -> None:
+    found = summary_sources.of_sources(data, {})
+    assert list(found) == [OWN, LAST, HISTORY] and found[OWN] == data.summaries
+    place = data.keys.index(("d03", 4))
+    last, history = found[LAST][place], found[HISTORY][place]
+    assert {last.scenario, last.emotion, last.motivation} == {"话3-3"}
+    assert {history.scenario, history.emotion, history.motivation} == {"话3-1\n话3-2\n话3-3"}
+    assert last.turn == 4 and last.source == LAST and history.source == HISTORY
+    # Nothing of the turn itself, or of what follows.
+    assert all("话3-4" not in found[name][place].scenario for name in (LAST, HISTORY))
+
+
+def test_turns_of_which_the_small_model_has_no_summary_are_none(data) -> None:
+    small = small_summaries(data, ["d01", "d02"])
+    small["d01"][2] = small["d01"][2].model_copy(update={"unscored": "unusable", "scenario": ""})
+    found = summary_sources.of_sources(data, small)[SMALL]
+    have = [key for key, summary in zip(data.keys, found, strict=True) if summary is not None]
+    assert have == [("d01", 2), ("d01", 3), ("d01", 5), ("d01", 6), *(("d02", t) for t in range(2, 7))]
+
+
+def test_the_runs_own_summaries_beat_texts_that_say_nothing(data) -> None:
+    found = summary_sources.compare_sources(data, {})
+    assert list(found.table.columns) == list(summary_sources.TABLE)
+    assert list(found.minus_own.columns) == list(summary_sources.MINUS_OWN)
+    table = found.table.set_index(["embedder", "source"])
+    # The same as study 2's full score: nothing else is measured for the run's own.
+    known = graded_turns.graded_of_study(data)
+    full = scoring.combine(data.terms("one", "attribute"), data.profile.weights)
+    hit, ndcg, judged = known.measure(full).mean(axis=0)
+    assert table.loc[("one", OWN), ["R@1", "nDCG@5", "judged@5"]].tolist() == pytest.approx(
+        [hit, ndcg, judged]
+    )
+    gaps = found.minus_own.set_index(["embedder", "source"])
+    for source in (LAST, HISTORY):
+        assert gaps.loc[("one", source), "nDCG@5 high"] < 0 > gaps.loc[("one", source), "R@1 high"]
+        assert gaps.loc[("one", source), "nDCG@5 judged only high"] < 0
+        both = table.loc[("one", source), "nDCG@5"] - table.loc[("one", OWN), "nDCG@5"]
+        assert gaps.loc[("one", source), "nDCG@5"] == pytest.approx(both)
+    text = summary_sources.sources_sentence(found)
+    assert (
+        f"{LAST} clearly below" in text and f"{HISTORY} clearly below" in text and "clearly above" not in text
+    )
+    assert "nDCG@5 by source of the summary, under one" in text and ". Under two" in text
+
+
+def test_the_small_model_is_compared_on_its_own_dialogues_only(data) -> None:
+    names = [f"d{n:02d}" for n in range(6)]
+    small = small_summaries(data, names, good=False)
+    small["d00"][0] = small["d00"][0].model_copy(update={"unscored": "unusable"})
+    found = summary_sources.compare_sources(data, small)
+    group = "the small model's 6"
+    rows = found.table[found.table["embedder"] == "one"].set_index(["dialogues", "source"])
+    assert [source for where, source in rows.index if where == ALL_DIALOGUES] == [OWN, LAST, HISTORY]
+    assert [source for where, source in rows.index if where == group] == [OWN, LAST, HISTORY, SMALL]
+    there = rows.loc[group]
+    assert there["turns"].tolist() == [29] * 4 and there["no summary"].tolist() == [1] * 4
+    assert rows.loc[ALL_DIALOGUES, "turns"].tolist() == [60] * 3
+    gap = found.minus_own.set_index(["embedder", "dialogues", "source"]).loc[("one", group, SMALL)]
+    assert gap["nDCG@5 high"] < 0
+    text = summary_sources.sources_sentence(found)
+    assert f"{SMALL} clearly below" in text and "29 turns of 6, 1 more without a usable summary" in text
+    assert f"{group} dialogues" in text
+
+
+def test_equal_summaries_do_not_differ_and_each_source_has_its_own_mean(data) -> None:
+    names = [f"d{n:02d}" for n in range(6)]
+    found = summary_sources.compare_sources(data, small_summaries(data, names))
+    gap = found.minus_own.set_index(["embedder", "source"]).loc[("two", SMALL)]
+    assert (gap["nDCG@5"], gap["n dialogues"]) == (0, 6) and np.isnan(gap["nDCG@5 low"])
+    assert f"{SMALL} not clearly different, +0.000" in summary_sources.sources_sentence(found)
+    rows = np.flatnonzero([name in names for name in data.clusters])
+    terms = rankings.four_terms(
+        [data.summaries[i] for i in rows], data.annotations, study_world.encode, "attribute"
+    )
+    known = graded_turns.graded(data.gains[rows], data.meme_ids, [data.clusters[i] for i in rows])
+    wanted = known.measure(scoring.combine(terms, data.profile.weights))[:, 1].mean()
+    own = found.table[(found.table["dialogues"] != ALL_DIALOGUES) & (found.table["source"] == OWN)]
+    assert own["nDCG@5"].tolist() == pytest.approx([wanted] * 2)
+
+
+def test_few_dialogues_clear_nothing() -> None:
+    found = summary_sources.compare_sources(study_world.world(dialogues=5, turns=6), {})
+    text = summary_sources.sources_sentence(found)
+    assert "too few dialogues" in text and "clear" not in text and f"{LAST} -" in text
+
+
+def test_without_grades_or_usable_summaries_there_is_no_table(data) -> None:
+    bare = study_world.world(graded=False, turns=6)
+    found = summary_sources.compare_sources(bare, small_summaries(bare, ["d01"]))
+    assert found.table.empty and list(found.table.columns) == list(summary_sources.TABLE)
+    assert "Without graded memes" in summary_sources.sources_sentence(found)
+    unusable = {"d01": [s.model_copy(update={"unscored": "no"}) for s in data.dialogues[1].summaries]}
+    only_all = summary_sources.compare_sources(data, unusable)
+    assert set(only_all.table["dialogues"]) == {ALL_DIALOGUES}
