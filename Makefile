@@ -21,16 +21,24 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 STAGES := 01_library_build 02_annotation 03_dialogue_generation 04_retrieval 05_evaluation 05b_studies 06_figures
 TEMPLATE_STAGES := 07_template_memes 08_meme_text_retrieval
-SOURCES := $(shell find memecmd_utils -name '*.py' -o -name '*.j2' -o -name '*.txt')
+# What a notebook runs on: the nouns, the machinery, and the rooms that it uses; a change elsewhere does not run it.
+files = $(shell find $(1) -name '*.py' -o -name '*.j2' -o -name '*.txt' 2>/dev/null)
+NOUNS := $(call files,memecmd_utils/core memecmd_utils/prompts memecmd_utils/runs.py memecmd_utils/schemas.py memecmd_utils/settings.py)
+rooms = $(call files,$(addprefix memecmd_utils/,$(1)))
 CORPUS := $(wildcard data/example/*.* data/example/recordings/*/* data/example/recordings/*/*/* data/paper/*)
 
-.PHONY: help reproduce test test-paper lab local-llm doctor cost insert-memes evaluate-mod library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage bench-peer lint strip lock clean stages templates template-stages
+.PHONY: help help-all reproduce test test-all test-paper lab local-llm doctor cost insert-memes evaluate-mod library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage bench-peer lint strip lock clean stages templates template-stages
 .DEFAULT_GOAL := help
 
-## Show this list
+USAGE := make TARGET [PROFILE=example|local|openai|paper] [SET="key=value ..."]
+list = awk -v mark='$(1)' 'index($$0, mark)==1{text=substr($$0,length(mark)+1); next} /^[a-z-]+:/{if(text!=""){name=$$1; sub(/:.*/,"",name); printf "  %-18s %s\n", name, text}} {text=""}' $(MAKEFILE_LIST)
+
 help:
-	@echo 'make TARGET [PROFILE=example|local|openai|paper] [SET="key=value ..."]'; echo
-	@awk '/^## /{text=substr($$0,4); next} /^[a-z-]+:/{if(text!=""){name=$$1; sub(/:.*/,"",name); printf "  %-18s %s\n", name, text}} {text=""}' $(MAKEFILE_LIST)
+	@echo '$(USAGE)'; echo; $(call list,## ); echo; echo '  make help-all      the rest: sources, recordings, tracked results, benchmarks'
+
+#+ List all targets
+help-all:
+	@echo '$(USAGE)'; echo; $(call list,## ); echo; $(call list,#+ )
 
 # Where nothing is asked of a model, dialogues are made beside the library; else one stage at a time has the engine,
 # the endpoint's rate and the live line for itself.
@@ -46,12 +54,16 @@ reproduce: $(READY)
 # notebooks run anew when that changes.
 ## Make CM50 and measure CLIP on memes (SET="imgflip=DIR cm50=DIR memecap=DIR figmemes=DIR": folders you have)
 templates: $(READY)
-	@[ -x $(PY) ] || exit 0; run=$$($(PY) -m memecmd_utils resolve --templates) && $(PY) -m memecmd_utils template-sources "$$run" && \
+	@[ -x $(PY) ] || exit 0; run=$$($(PY) -m memecmd_utils resolve --templates) && $(PY) -m memecmd_utils fetch templates "$$run" && \
 	if $(MAKE) -q --no-print-directory template-stages RUN="$$run" 2>/dev/null; then echo "nothing to do: run $$run is up to date"; \
 	else $(PY) -m memecmd_utils hold "$$run" $(MAKE) --no-print-directory template-stages RUN="$$run"; fi
 
-## Run the tests
+## Run the tests, but for the slow ones
 test: $(READY)
+	$(PY) -m pytest -n 2 --dist worksteal -m "not slow"
+
+#+ Run all tests, also kills, whole runs, browsers and real models
+test-all: $(READY)
 	$(PY) -m pytest -n 2 --dist loadfile
 
 # Every file with a test that needs torch, lpips, bert-score or optuna; a test looks that none is missing.
@@ -59,7 +71,7 @@ PAPER_TESTS := test_paper_models test_paper_profile test_paper_templates cm50/te
   core/encoders/test_clip_architectures core/encoders/test_clip mtrclip/test_search \
   mtrclip/test_tuning cm50/test_statistics mtrclip/test_loss mtrclip/test_meme_text_run \
   cm50/test_lpips mtrclip/test_models cm50/test_matching cm50/test_metrics
-## Test the models of PROFILE=paper and of make templates on tiny weights; VENV=DIR is an environment made from requirements-paper.lock
+#+ Test the models of PROFILE=paper and of make templates on tiny weights; VENV=DIR is an environment made from requirements-paper.lock
 test-paper:
 	MEMECMD_REQUIRE_PAPER=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -q $(PAPER_TESTS:%=tests/%.py)
 
@@ -70,7 +82,7 @@ lab: $(READY)
 
 ## Install the engine and the weights for PROFILE=local (MODEL=qwen2.5-coder-1.5b or gemma-3-270m)
 local-llm: $(READY)
-	$(PY) -m memecmd_utils local-llm $(MODEL)
+	$(PY) -m memecmd_utils fetch local-llm $(MODEL)
 
 ## Check Python, packages, fonts, models and keys
 doctor: $(READY)
@@ -84,45 +96,45 @@ cost: $(READY)
 insert-memes: $(READY)
 	@$(PY) -m memecmd_utils insert-memes "$(IN)" "$(OUT)" --strategy "$(STRATEGY)" --run "$(RUN)" --fields "$(FIELDS)"
 
-## Measure retrieval on your copy of MOD: MOD=file or folder [RUN=... DIALOGUES=100]
+#+ Measure retrieval on your copy of MOD: MOD=file or folder [RUN=... DIALOGUES=100]
 evaluate-mod: $(READY)
 	@$(PY) -m memecmd_utils evaluate-mod "$(MOD)" --run "$(RUN)" $(if $(DIALOGUES),--dialogues "$(DIALOGUES)")
 
-## Fetch the paper's repositories of images (ZIP=PATH: the images of emo-visual-data)
+#+ Fetch the paper's repositories of images (ZIP=PATH: the images of emo-visual-data)
 library-sources: $(READY)
-	@$(PY) -m memecmd_utils library-sources "$(ZIP)"
+	@$(PY) -m memecmd_utils fetch library "$(ZIP)"
 
-## Collect news for PROFILE from its feeds; run it on several days to gather more
+#+ Collect news for PROFILE from its feeds; run it on several days to gather more
 collect-news: $(READY)
-	@$(PY) -m memecmd_utils collect-news
+	@$(PY) -m memecmd_utils fetch news
 
 ## Check the release of PROFILE, or the one in RELEASE=DIR, against its manifest
 verify: $(READY)
 	@$(PY) -m memecmd_utils verify "$(RELEASE)"
 
-## Copy the example run's numbers and pictures into reports/ for the README
+#+ Copy the example run's numbers and pictures into reports/ for the README
 refresh-tracked: $(READY)
-	@$(PY) -m memecmd_utils refresh-tracked
+	@$(PY) -m memecmd_utils tracked refresh
 
-## Compare the example run with the tracked numbers, placements and pictures
+#+ Compare the example run with the tracked numbers, placements and pictures
 compare-tracked: $(READY)
-	@$(PY) -m memecmd_utils compare-tracked
+	@$(PY) -m memecmd_utils tracked compare
 
-## Verify the tracked recordings and those of PROFILE, line by line
+#+ Verify the tracked recordings and those of PROFILE, line by line
 recordings-check: $(READY)
-	@$(PY) -m memecmd_utils recordings-check
+	@$(PY) -m memecmd_utils recordings check
 
-## Put the page of PROFILE's run and its notebooks into one folder for any static host
+#+ Put the page of PROFILE's run and its notebooks into one folder for any static host
 site: $(READY)
 	@$(PY) -m memecmd_utils site
 
-## Take the READMEs' pictures of the example's page (maintainers; needs Chromium)
+#+ Take the READMEs' pictures of the example's page (maintainers; needs Chromium)
 page-pictures: $(READY)
 	MEMECMD_REQUIRE_BROWSER=1 $(PY) tests/bench/page_pictures.py
 
 # Last, so that a table is there early.
 LONG := tests/bench/bench_library.py tests/bench/bench_full_size.py
-## Measure speed (tests/bench, an hour or two) into reports/bench.md; BENCH=tests/bench/bench_panel.py measures a part again
+#+ Measure speed (tests/bench, an hour or two) into reports/bench.md; BENCH=tests/bench/bench_panel.py measures a part again
 bench: $(READY)
 	@mkdir -p reports/bench; $(if $(BENCH),,rm -f reports/bench/*.json;) status=0; \
 	for file in $(or $(BENCH),$(filter-out $(LONG),$(wildcard tests/bench/bench_*.py)) $(LONG)); do \
@@ -132,23 +144,26 @@ bench: $(READY)
 	  $(PY) tests/bench/speed_table.py reports/bench.md reports/bench/*.json || status=$$?; \
 	done; exit $$status
 
-## Simulate how often intervals hold the truth, with few dialogues too, into reports/coverage.md (a minute or two)
+#+ Simulate how often intervals hold the truth, with few dialogues too, into reports/coverage.md (a minute or two)
 coverage: $(READY)
 	$(PY) tests/bench/coverage.py reports/coverage.md
 
-## Install another generator in an environment of its own, for make bench to compare with
+#+ Install another generator in an environment of its own, for make bench to compare with
 bench-peer: $(READY)
 	$(PY) -m venv "$(PEER)" && "$(PEER)/bin/python" -m pip install -q "distilabel[openai]==1.5.3" requests beautifulsoup4
 
-## Check style
+#+ Check style, import rules, types of nouns and faces, and that what is imported is declared
 lint: $(READY)
 	$(PY) -m ruff check . && $(PY) -m ruff format --check .
+	$(VENV)/bin/lint-imports
+	$(PY) -m mypy
+	$(PY) -m deptry memecmd_utils
 
-## Take outputs and counts out of the notebooks, keeping cell tags
+#+ Take outputs and counts out of the notebooks, keeping cell tags
 strip: $(READY)
 	$(VENV)/bin/nbstripout --keep-id --drop-empty-cells notebooks/*.ipynb
 
-## Resolve the dependencies anew (maintainers)
+#+ Resolve the dependencies anew (maintainers)
 lock: $(READY)
 	$(PY) -m pip install -q uv && $(VENV)/bin/uv pip compile --universal --generate-hashes --python-version 3.11 \
 	  --extra dev --no-header --quiet pyproject.toml -o requirements.lock
@@ -184,9 +199,19 @@ $(READY): $(MADE_FROM)
 
 stages: $(STAGES:%=reports/$(RUN)/%.ipynb)
 
-# One rule for all notebooks: the notebook, the package, the corpus, the resolved profile; then the order of stages.
-reports/$(RUN)/%.ipynb: notebooks/%.ipynb $(SOURCES) $(CORPUS) data/processed/$(RUN)/profile.yaml
+# One rule for all notebooks: the notebook, what it runs on, the corpus, the resolved profile; then the order of stages.
+reports/$(RUN)/%.ipynb: notebooks/%.ipynb $(NOUNS) $(CORPUS) data/processed/$(RUN)/profile.yaml
 	@$(PY) -m memecmd_utils run $* "$(RUN)"
+
+reports/$(RUN)/01_library_build.ipynb: $(call rooms,library html/contact_sheet.html.j2)
+reports/$(RUN)/02_annotation.ipynb: $(call rooms,annotation library)
+reports/$(RUN)/03_dialogue_generation.ipynb: $(call rooms,dialogue)
+reports/$(RUN)/04_retrieval.ipynb: $(call rooms,chats dialogue panel retrieval html)
+reports/$(RUN)/05_evaluation.ipynb: $(call rooms,dialogue evaluation retrieval surveys html)
+reports/$(RUN)/05b_studies.ipynb: $(call rooms,studies)
+reports/$(RUN)/06_figures.ipynb: $(call rooms,annotation release report)
+reports/$(RUN)/07_template_memes.ipynb: $(call rooms,annotation cm50 release surveys html)
+reports/$(RUN)/08_meme_text_retrieval.ipynb: $(call rooms,mtrclip)
 
 reports/$(RUN)/02_annotation.ipynb: reports/$(RUN)/01_library_build.ipynb
 reports/$(RUN)/04_retrieval.ipynb: reports/$(RUN)/02_annotation.ipynb reports/$(RUN)/03_dialogue_generation.ipynb

@@ -1,286 +1,336 @@
-"""`python -m memecmd_utils COMMAND`: what the Makefile calls."""
+"""The command `memecmd`: what the Makefile calls, and what a user types where make is not at hand.
 
-import argparse
+Profile and settings come from `--profile` and `--set`, or from PROFILE and SET as make exports them.
+"""
+
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memecmd_utils import settings as settings_
+import click
+
+from memecmd_utils import settings
 from memecmd_utils.core import errors, paths
 from memecmd_utils.ops import lock
+from memecmd_utils.settings import Profile
 
 
-def _resolve(options: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Choice:
+    """What `--profile` and `--set` say."""
+
+    profile: str
+    settings: str
+
+    def load(self) -> Profile:
+        """The profile with its settings; `ProfileError` names what is wrong."""
+        return settings.load_profile(self.profile, settings.parse_settings(self.settings))
+
+    def run_name(self) -> str:
+        """The name of the run that they make."""
+        return settings.run_name(self.load())
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--profile", envvar="PROFILE", default="example", help="A name in data/profiles (example).")
+@click.option("--set", "changed", envvar="SET", default="", help='Settings, as in "n_dialogues=2 seed=3".')
+@click.pass_context
+def cli(context: click.Context, profile: str, changed: str) -> None:
+    """Chinese dialogues with memes: make them, measure them, pass them on."""
+    context.obj = Choice(profile or "example", changed)
+
+
+def command(group: click.Group, name: str, *parameters: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A command of `group` whose function gets the `Choice` first; its docstring is the help."""
+
+    def decorate(function: Callable[..., int | None]) -> Any:
+        decorated: Any = click.pass_obj(function)
+        for parameter in reversed(parameters):
+            decorated = parameter(decorated)
+        return group.command(name)(decorated)
+
+    return decorate
+
+
+run_option = click.option("--run", default="", help="A finished run; without it that of the profile.")
+
+# --- a run ------------------------------------------------------------------------------------------
+
+
+@command(cli, "resolve", click.option("--templates", is_flag=True, help="For notebooks 07 and 08."))
+def resolve(choice: Choice, templates: bool) -> None:
+    """Write the profile that --profile and --set make; print the run's name."""
     from memecmd_utils import runs
     from memecmd_utils.ops import doctor, inputs
 
-    name, settings = settings_.from_environment()
-    profile = settings_.load_profile(name, settings_.parse_settings(settings))
-    doctor.check(profile, options.templates)
+    profile = choice.load()
+    doctor.check(profile, templates)
     # A run that goes on keeps the settings that it began with.
-    with lock.taken(paths.processed / settings_.run_name(profile)):
-        run = runs.open_run(name, settings, settings_.resolve(name, settings)[0])
-        inputs.note(run, inputs.stages(options.templates))
-    print(run.name)
-    return 0
+    with lock.taken(paths.processed / settings.run_name(profile)):
+        name = settings.resolve(choice.profile, choice.settings)[0]
+        run = runs.open_run(choice.profile, choice.settings, name)
+        inputs.note(run, inputs.stages(templates))
+    click.echo(run.name)
 
 
-def _hold(options: argparse.Namespace) -> int:
-    lock.hold(paths.processed / options.run, options.words)
-
-
-def _run(options: argparse.Namespace) -> int:
+@command(cli, "run", click.argument("notebook"), click.argument("run"))
+def run_notebook(choice: Choice, notebook: str, run: str) -> None:
+    """Run one notebook headlessly into a run's report folder."""
     from memecmd_utils import runs
     from memecmd_utils.ops import inputs, runner
 
-    profile, settings = settings_.from_environment()
-    run = runs.open_run(profile, settings, options.run)
-    replays = run.strict and options.notebook not in runner.NOT_REPLAYED
-    output = paths.reports / options.run / f"{options.notebook}.ipynb"
-    print(f"{options.notebook} ...", flush=True)
-    with lock.taken(paths.processed / options.run):
+    opened = runs.open_run(choice.profile, choice.settings, run)
+    replays = opened.strict and notebook not in runner.NOT_REPLAYED
+    click.echo(f"{notebook} ...")
+    with lock.taken(paths.processed / run):
         seconds = runner.run_notebook(
-            paths.notebooks / f"{options.notebook}.ipynb",
-            output,
-            {"profile": profile, "settings": settings, "run_name": options.run},
+            paths.notebooks / f"{notebook}.ipynb",
+            paths.reports / run / f"{notebook}.ipynb",
+            {"profile": choice.profile, "settings": choice.settings, "run_name": run},
             cell_timeout=runner.REPLAY_TIMEOUT_S if replays else runner.CELL_TIMEOUT_S,
             status=sys.stderr,
         )
-        inputs.done(run, options.notebook)
-    print(f"{options.notebook} done in {seconds:.0f} s")
-    return 0
+        inputs.done(opened, notebook)
+    click.echo(f"{notebook} done in {seconds:.0f} s")
 
 
-def _collect_news(_: argparse.Namespace) -> int:
-    from memecmd_utils.dialogue import news
-
-    name, settings = settings_.from_environment()
-    print(news.collect_for(settings_.load_profile(name, settings_.parse_settings(settings))))
-    return 0
+words = click.argument("words", nargs=-1, type=click.UNPROCESSED)
 
 
-def _library_sources(options: argparse.Namespace) -> int:
-    from memecmd_utils.core.fetch import datasets
-
-    datasets.fetch_library(archive=Path(options.zip) if options.zip else None)
-    return 0
-
-
-def _template_sources(options: argparse.Namespace) -> int:
-    from memecmd_utils import runs
-    from memecmd_utils.cm50 import data
-
-    run = runs.open_run(*settings_.from_environment(), options.run)
-    print(data.shown(data.settle(run.profile, run.folder)))
-    return 0
+@cli.command("hold", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("run")
+@words
+def hold(run: str, words: tuple[str, ...]) -> None:
+    """Run a command with a run's folder held for it, alone."""
+    lock.hold(paths.processed / run, list(words))
 
 
-def _insert_memes(options: argparse.Namespace) -> int:
-    from memecmd_utils.chats import insertion
-
-    if not options.source or not options.target:
-        print("error: name both files: make insert-memes IN=chat.csv OUT=with_memes.csv", file=sys.stderr)
-        return 2
-    source, target = (Path(name).expanduser() for name in (options.source, options.target))
-    name, settings = settings_.from_environment()
-    done = insertion.insert_file(
-        source, target, name, settings, options.run, options.strategy, options.fields
-    )
-    print(done.text())
-    return 0
-
-
-def _evaluate_mod(options: argparse.Namespace) -> int:
-    from memecmd_utils.studies import mod as studies_mod
-
-    if not options.source:
-        print("error: name a file or folder of MOD: make evaluate-mod MOD=c_val_task2.json", file=sys.stderr)
-        return 2
-    name, settings = settings_.from_environment()
-    path = Path(options.source).expanduser()
-    print(studies_mod.evaluate_file(path, name, settings, options.run, options.dialogues).text())
-    return 0
-
-
-def _summary(options: argparse.Namespace) -> int:
+@command(cli, "summary", click.argument("run"))
+def summary(_: Choice, run: str) -> None:
+    """Say what a run wrote and where."""
     from memecmd_utils.ops import cost
 
-    print(cost.summary_text(options.run))
-    return 0
+    click.echo(cost.summary_text(run))
 
 
-def _doctor(_: argparse.Namespace) -> int:
+@command(cli, "cost")
+def cost(choice: Choice) -> None:
+    """Estimate calls, tokens, money and hours before anything is asked."""
+    from memecmd_utils.ops import cost, doctor
+
+    profile = choice.load()
+    click.echo(cost.cost_text(profile))
+    for row in cost.real_usage(settings.run_name(profile)):
+        click.echo(row)
+    if lacks := doctor.lacks(profile):
+        click.echo("Before it can run, this is missing:")
+        for lack in lacks:
+            click.echo(f"- {lack.text}")
+
+
+@command(cli, "doctor")
+def doctor(choice: Choice) -> int:
+    """Check Python, packages, fonts, models and keys of this machine."""
     from memecmd_utils.ops import doctor
 
-    text, good = doctor.report(*settings_.from_environment())
-    print(text)
+    text, good = doctor.report(choice.profile, choice.settings)
+    click.echo(text)
     return 0 if good else 1
 
 
-def _cost(_: argparse.Namespace) -> int:
-    from memecmd_utils.ops import cost, doctor
-
-    name, settings = settings_.from_environment()
-    profile = settings_.load_profile(name, settings_.parse_settings(settings))
-    print(cost.cost_text(profile))
-    for row in cost.real_usage(settings_.run_name(profile)):
-        print(row)
-    if lacks := doctor.lacks(profile):
-        print("Before it can run, this is missing:")
-        for lack in lacks:
-            print(f"- {lack.text}")
-    return 0
-
-
-def _local_llm(options: argparse.Namespace) -> int:
-    from memecmd_utils.core.llm import local
-
-    path = local.install(options.model)
-    weights = local.find(options.model)
-    print(f"{weights.name} {weights.label} ({weights.licence}) is ready: {path}, SHA-256 checked")
-    return 0
-
-
-def _refresh(_: argparse.Namespace) -> int:
-    from memecmd_utils.report import tracked
-
-    for path in tracked.refresh():
-        print(path.relative_to(paths.root))
-    return 0
-
-
-def _compare(_: argparse.Namespace) -> int:
-    from memecmd_utils.report import tracked
-
-    found = tracked.compare()
-    for line in found:
-        print(line)
-    print("the run equals the tracked results" if not found else f"{len(found)} differences")
-    return 1 if found else 0
-
-
-def _verify(options: argparse.Namespace) -> int:
+@command(cli, "verify", click.argument("folder", required=False))
+def verify(choice: Choice, folder: str | None) -> int:
+    """Check a release against its manifest: that in FOLDER, or the run's own."""
     from memecmd_utils.release import manifest
 
-    name, settings = settings_.from_environment()
-    if options.folder:
-        folder = Path(options.folder).expanduser()
+    if folder:
+        where = Path(folder).expanduser()
     else:
-        run = settings_.run_name(settings_.load_profile(name, settings_.parse_settings(settings)))
-        folder = paths.processed / run / "release"
-        if not folder.is_dir():
-            print(f"error: run {run} has no release yet: `make reproduce` makes one", file=sys.stderr)
-            return 2
+        where = paths.processed / choice.run_name() / "release"
+        if not where.is_dir():
+            raise errors.MemecmdError(
+                f"run {choice.run_name()} has no release yet: `make reproduce` makes one"
+            )
     try:
-        print(manifest.report(folder))
+        click.echo(manifest.report(where))
     except manifest.ReleaseError as error:
-        print(error)
+        click.echo(str(error))
         return 1
     return 0
 
 
-def _site(_: argparse.Namespace) -> int:
+@command(cli, "site")
+def site(choice: Choice) -> None:
+    """Put the page of a run with its notebooks into one folder for any static host."""
     from memecmd_utils.report import tracked
 
-    name, settings = settings_.from_environment()
-    run = settings_.run_name(settings_.load_profile(name, settings_.parse_settings(settings)))
-    print(tracked.build(paths.reports / run).relative_to(paths.root))
-    return 0
+    click.echo(tracked.build(paths.reports / choice.run_name()).relative_to(paths.root))
 
 
-def _promote(options: argparse.Namespace) -> int:
+# --- uses of a finished run -------------------------------------------------------------------------
+
+
+@command(
+    cli,
+    "insert-memes",
+    click.argument("source"),
+    click.argument("target"),
+    run_option,
+    click.option("--strategy", default="greedy"),
+    click.option("--fields", default="", help="Columns by name, as in text=content."),
+)
+def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: str, fields: str) -> None:
+    """Put memes of a finished run into chats of your own: SOURCE (CSV, JSON, text) becomes TARGET."""
+    from memecmd_utils.chats import insertion
+
+    if not source or not target:
+        raise errors.MemecmdError("name both files: make insert-memes IN=chat.csv OUT=with_memes.csv")
+    files = (Path(name).expanduser() for name in (source, target))
+    click.echo(insertion.insert_file(*files, choice.profile, choice.settings, run, strategy, fields).text())
+
+
+@command(cli, "evaluate-mod", click.argument("source"), run_option, click.option("--dialogues", type=int))
+def evaluate_mod(choice: Choice, source: str, run: str, dialogues: int | None) -> None:
+    """Measure retrieval on your copy of MOD: a file or a folder."""
+    from memecmd_utils.studies import mod
+
+    if not source:
+        raise errors.MemecmdError("name a file or folder of MOD: make evaluate-mod MOD=c_val_task2.json")
+    path = Path(source).expanduser()
+    click.echo(mod.evaluate_file(path, choice.profile, choice.settings, run, dialogues).text())
+
+
+# --- what is fetched --------------------------------------------------------------------------------
+
+
+@cli.group()
+def fetch() -> None:
+    """Bring images, news, data sets or a local model."""
+
+
+@command(fetch, "library", click.argument("archive", required=False))
+def fetch_library(_: Choice, archive: str | None) -> None:
+    """Fetch the paper's repositories of images (ARCHIVE: the images of emo-visual-data as a zip)."""
+    from memecmd_utils.core.fetch import datasets
+
+    datasets.fetch_library(archive=Path(archive) if archive else None)
+
+
+@command(fetch, "news")
+def fetch_news(choice: Choice) -> None:
+    """Collect news for the profile from its feeds; run it on several days to gather more."""
+    from memecmd_utils.dialogue import news
+
+    click.echo(news.collect_for(choice.load()))
+
+
+@command(fetch, "templates", click.argument("run"))
+def fetch_templates(choice: Choice, run: str) -> None:
+    """Find or fetch the data sets of template memes, and write down what is there."""
+    from memecmd_utils import runs
+    from memecmd_utils.cm50 import data
+
+    opened = runs.open_run(choice.profile, choice.settings, run)
+    click.echo(data.shown(data.settle(opened.profile, opened.folder)))
+
+
+@command(fetch, "local-llm", click.argument("model"))
+def fetch_local_llm(_: Choice, model: str) -> None:
+    """Install the local engine and the weights of one model."""
+    from memecmd_utils.core.llm import local
+
+    path = local.install(model)
+    weights = local.find(model)
+    click.echo(f"{weights.name} {weights.label} ({weights.licence}) is ready: {path}, SHA-256 checked")
+
+
+# --- recordings and tracked results -----------------------------------------------------------------
+
+
+@cli.group()
+def recordings() -> None:
+    """Look after what models answered."""
+
+
+def _folders(choice: Choice) -> list[Path]:
     from memecmd_utils.core.recordings import care
 
-    for line in care.promote_run(options.run):
-        print(line)
-    return 0
+    return care.folders_of(settings.load_profile(choice.profile).name)
 
 
-def _check_recordings(_: argparse.Namespace) -> int:
+@command(recordings, "check")
+def check_recordings(choice: Choice) -> int:
+    """Verify the tracked recordings and those of the profile."""
     from memecmd_utils.core.recordings import care
 
-    report = care.check(care.folders_of(_profile_name()))
-    print(report.text())
+    report = care.check(_folders(choice))
+    click.echo(report.text())
     return 1 if report.problems else 0
 
 
-def _explain(options: argparse.Namespace) -> int:
+@command(recordings, "promote", click.argument("run"))
+def promote_recordings(_: Choice, run: str) -> None:
+    """Turn the recordings that a run used into tracked ones."""
     from memecmd_utils.core.recordings import care
 
-    folders = care.folders_of(_profile_name())
-    print("\n".join(care.explain(options.a, options.b, folders)))
-    return 0
+    for line in care.promote_run(run):
+        click.echo(line)
 
 
-def _profile_name() -> str:
-    return settings_.load_profile(settings_.from_environment()[0]).name
+@command(recordings, "explain", click.argument("one"), click.argument("other", required=False))
+def explain_miss(choice: Choice, one: str, other: str | None) -> None:
+    """Say how two forms or keys differ, or a miss and the nearest recording."""
+    from memecmd_utils.core.recordings import care
+
+    click.echo("\n".join(care.explain(one, other, _folders(choice))))
 
 
-OPTIONAL: dict[str, dict[str, Any]] = {
-    "b": {"nargs": "?"},
-    "folder": {"nargs": "?"},
-    "zip": {"nargs": "?", "default": ""},
-    "words": {"nargs": argparse.REMAINDER},
-    "--templates": {"action": "store_true"},
-    "--run": {"default": ""},
-    "--strategy": {"default": "greedy"},
-    "--fields": {"default": ""},
-    "--dialogues": {"type": int},
-}
+@cli.group()
+def tracked() -> None:
+    """Look after the tracked results of the example run."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """Build the parser; every command has its help text."""
-    top = argparse.ArgumentParser(prog="python -m memecmd_utils", description=__doc__)
-    commands = top.add_subparsers(dest="command", required=True)
+@command(tracked, "refresh")
+def refresh_tracked(_: Choice) -> None:
+    """Copy the example run's numbers and pictures into reports/."""
+    from memecmd_utils.report import tracked
 
-    def add(name: str, function, text: str, *arguments: str) -> None:
-        command = commands.add_parser(name, help=text)
-        for argument in arguments:
-            command.add_argument(argument, **OPTIONAL.get(argument, {}))
-        command.set_defaults(function=function)
+    for path in tracked.refresh():
+        click.echo(path.relative_to(paths.root))
 
-    about = "write the profile that PROFILE and SET make, print the run's name"
-    add("resolve", _resolve, about, "--templates")
-    add("run", _run, "run one notebook headlessly into a run's report folder", "notebook", "run")
-    add("hold", _hold, "run a command with a run's folder held for it, alone", "run", "words")
-    add("summary", _summary, "say what a run wrote and where", "run")
-    add("doctor", _doctor, "check this machine")
-    add("cost", _cost, "estimate calls, tokens, money and hours")
-    add("local-llm", _local_llm, "install the local engine and one model's weights", "model")
-    add("refresh-tracked", _refresh, "copy the example run's results into reports/")
-    add("compare-tracked", _compare, "compare the example run with the tracked results")
-    add(
-        "verify",
-        _verify,
-        "check a release against its manifest, by default that of PROFILE and SET",
-        "folder",
-    )
-    add("collect-news", _collect_news, "collect news for PROFILE from its feeds")
-    add("library-sources", _library_sources, "fetch the paper's repositories of images", "zip")
-    add("template-sources", _template_sources, "find or fetch the data sets of template memes", "run")
-    chats = ("source", "target", "--run", "--strategy", "--fields")
-    add("insert-memes", _insert_memes, "put memes of a finished run into one's own chats", *chats)
-    mod = ("source", "--run", "--dialogues")
-    add("evaluate-mod", _evaluate_mod, "measure retrieval on files of MOD", *mod)
-    add("site", _site, "put the page of PROFILE's run with its notebooks into one folder")
-    add("recordings-promote", _promote, "turn the recordings a run used into tracked ones", "run")
-    add("recordings-check", _check_recordings, "verify the recordings of PROFILE and the tracked ones")
-    about = "say how two forms or keys of PROFILE differ, or a miss and the nearest recording"
-    add("explain-miss", _explain, about, "a", "b")
-    return top
+
+@command(tracked, "compare")
+def compare_tracked(_: Choice) -> int:
+    """Compare the example run with the tracked numbers, placements and pictures."""
+    from memecmd_utils.report import tracked
+
+    differences = tracked.compare()
+    for line in differences:
+        click.echo(line)
+    click.echo(f"{len(differences)} differences" if differences else "the run equals the tracked results")
+    return 1 if differences else 0
+
+
+# --- one line for what a user can mend --------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
-    options = parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = options.function(options)
+        with cli.make_context("memecmd", words) as context:
+            status = cli.invoke(context)
         sys.stdout.flush()
-        return status
+        return status or 0
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.UsageError as error:
+        print(f"error: {error.format_message()}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         # Whatever still waited for the kernel complains while it is torn down.
         logging.getLogger("asyncio").disabled = True

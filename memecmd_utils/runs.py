@@ -1,10 +1,10 @@
 """A run: its profile, its folders, and the models it may use. What every notebook opens first."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from memecmd_utils import schemas
 from memecmd_utils import settings as settings_
@@ -21,7 +21,7 @@ from memecmd_utils.core.llm.delivery import added
 from memecmd_utils.core.llm.endpoint import OpenAIBackend
 from memecmd_utils.core.llm.keys import NO_KEY, is_local
 from memecmd_utils.core.llm.local import LocalServer
-from memecmd_utils.core.llm.messages import EndpointError
+from memecmd_utils.core.llm.messages import Backend, EndpointError
 from memecmd_utils.core.recordings.store import Recordings, TextCache
 from memecmd_utils.core.recordings.vectors import Mode
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
@@ -90,6 +90,17 @@ RECORDS = {
     "MemeReading": "readings.parquet",
 }
 """The file of a run that holds the records of each schema (`Run.load`, `Run.save`)."""
+
+
+class Model(NamedTuple):
+    """Who answers, how many requests at a time it is asked, what it may cost, and when it counts as dead."""
+
+    backend: Backend
+    at_once: int
+    budget: Budget | None = None
+    dead_after_s: float = float("inf")
+    recorded: bool = True
+    """Whether its answers are looked up in, and added to, recordings."""
 
 
 @dataclass
@@ -268,7 +279,8 @@ class Run:
         if self._ledger is None:
             recorded = self.profile.mode == "recorded"
             folder = self.spends_in or self.folder
-            self._ledger = Ledger(None if recorded else folder / "usage" / "ledger.sqlite")
+            path = None if recorded else folder / "usage" / "ledger.sqlite"
+            self._ledger = Ledger(path, shared=self.profile.engine == "dask")
         return self._ledger
 
     def budget(self, stage: str, endpoint: Endpoint, batch: bool, reads_only: bool = False) -> Budget:
@@ -291,7 +303,23 @@ class Run:
 
     @contextmanager
     def chat(self, role: Role, stage: str, number: int = 0) -> Iterator[Chat]:
-        """Open the seam for a role: backend, recordings of `stage`, caps; written-down usage at the end."""
+        """Open the seam for a role: its model, recordings of `stage`, caps; counts are written at the end."""
+        name = stage if number == 0 else f"{stage}-{number + 1}"
+        with ExitStack() as stack:
+            model = self._model(role, number, name, stack)
+            store = stack.enter_context(closing(self.recordings(stage))) if model.recorded else None
+            strict = self.strict or role not in SCORING
+            chat = Chat(
+                model.backend, store, self.profile.mode, model.at_once, model.budget, model.dead_after_s,
+                strict=strict,
+            )  # fmt: skip
+            stack.callback(self._note_counts, name, chat)
+            yield chat
+            if used := chat.used_keys:
+                self.note_used(stage, used)
+
+    def _model(self, role: Role, number: int, name: str, stack: ExitStack) -> Model:
+        """Who answers for a role: authored texts, a local server that `stack` stops, an endpoint, batches."""
         profile = self.profile
         llm, local_model = profile.llm, profile.local_model
         if role == "judge":
@@ -299,55 +327,34 @@ class Run:
             local_model = profile.judges[number].local_model or local_model
         elif role == "summariser":
             llm = "local"  # the study compares a small model's summaries with the run's own
-        name = stage if number == 0 else f"{stage}-{number + 1}"
-        concurrency, budget, dead_after_s = profile.concurrency, None, float("inf")
-        store: Recordings | None = None
-        server: LocalServer | None = None
-        chat: Chat | None = None
-        try:
-            if llm == "authored":
-                backend = AuthoredBackend(authored.texts())
-            else:
-                store = self.recordings(stage)
-                if llm == "local":
-                    concurrency = min(concurrency, 2)
-                    server = LocalServer(local_model, concurrency, threads=profile.local_threads)
-                    if profile.mode == "recorded":
-                        backend, server = server.offline_backend(), None
-                    else:
-                        backend = server.__enter__().backend()
-                    budget = self.budget(name, backend.endpoint, batch=False)
-                else:
-                    endpoint = self.endpoint(role, number)
-                    batch = profile.batch and role in BATCHED
-                    budget = self.budget(name, endpoint, batch)
-                    dead_after_s = endpoint.dead_after_s
-                    # Replaying needs no key.
-                    backend = OpenAIBackend(endpoint, key=NO_KEY if profile.mode == "recorded" else None)
-                    if batch:
-                        folder = self.write_dir / "batches" / name
-                        if is_free(folder):  # what a killed process had under way is attached to again
-                            self.ledger.release_abandoned(name)
-                        backend = BatchBackend(backend, folder)
-                        concurrency, dead_after_s = ALL_AT_ONCE, float("inf")
-            strict = self.strict or role not in SCORING
-            chat = Chat(backend, store, profile.mode, concurrency, budget, dead_after_s, strict=strict)
-            yield chat
-            if used := chat.used_keys:
-                self.note_used(stage, used)
-        finally:
-            if store is not None:
-                store.close()
-            if server is not None:
-                server.__exit__(None, None, None)
-            if chat is not None:  # also of a chat that a cap, a fault or the stop button ended
-                # A stage may open a judge twice: for placed memes, and for the items it is checked on.
-                self.counted[name] = added(self.counted.get(name, {}), chat.usage.as_dict())
-                counts = {"source": chat.backend.source, **self.counted[name]}
-                storage.write_json(self.folder / "usage" / f"{name}.json", counts)
+        if llm == "authored":
+            return Model(AuthoredBackend(authored.texts()), profile.concurrency, recorded=False)
+        replays = profile.mode == "recorded"
+        if llm == "local":
+            at_once = min(profile.concurrency, 2)
+            server = LocalServer(local_model, at_once, threads=profile.local_threads)
+            local = server.offline_backend() if replays else stack.enter_context(server).backend()
+            return Model(local, at_once, self.budget(name, local.endpoint, batch=False))
+        endpoint = self.endpoint(role, number)
+        batch = profile.batch and role in BATCHED
+        budget = self.budget(name, endpoint, batch)
+        remote = OpenAIBackend(endpoint, key=NO_KEY if replays else None)  # replaying needs no key
+        if not batch:
+            return Model(remote, profile.concurrency, budget, endpoint.dead_after_s)
+        folder = self.write_dir / "batches" / name
+        if is_free(folder):  # what a killed process had under way is attached to again
+            self.ledger.release_abandoned(name)
+        return Model(BatchBackend(remote, folder), ALL_AT_ONCE, budget)
+
+    def _note_counts(self, name: str, chat: Chat) -> None:
+        """Write what a chat asked for, also of one that a cap, a fault or the stop button ended."""
+        # A stage may open a judge twice: for placed memes, and for the items it is checked on.
+        self.counted[name] = added(self.counted.get(name, {}), chat.usage.as_dict())
+        counts = {"source": chat.backend.source, **self.counted[name]}
+        storage.write_json(self.folder / "usage" / f"{name}.json", counts)
 
     def note_used(self, stage: str, keys: set[str]) -> None:
-        """Write down which recordings a stage used, for `recordings-promote`; several judges add up."""
+        """Write down which recordings a stage used, for `recordings promote`; several judges add up."""
         self.used[stage] = self.used.get(stage, set()) | keys
         storage.write_json(self.folder / "usage" / f"{stage}.keys.json", sorted(self.used[stage]))
 

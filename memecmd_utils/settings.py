@@ -38,7 +38,7 @@ class Setting(BaseModel):
     @classmethod
     def _yes_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         # YAML reads yes, no, on and off as booleans, and pydantic would go on and read those as 1 and 0.
-        if isinstance(value, bool) and cls.model_fields[info.field_name].annotation is not bool:
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise ValueError("yes and no are no values of this key")
         return value
 
@@ -437,7 +437,7 @@ class Profile(Setting):
 
     def _different_judges(self) -> None:
         """Judges are told apart by kind and model: two alike would be one that counts twice."""
-        same: list[tuple[str, ...]] = []
+        same: list[tuple[str | None, ...]] = []
         for number, judge in enumerate(self.judges):
             if judge.llm == "local":
                 same.append((judge.kind, "local", judge.local_model or self.local_model))
@@ -445,9 +445,9 @@ class Profile(Setting):
                 of_its_own = number < len(self.endpoints.judges)
                 endpoint = self.endpoints.judges[number] if of_its_own else self.endpoints.generator
                 same.append((judge.kind, "openai", endpoint.model, endpoint.model_label))
-        for number, judge in enumerate(same):
-            if (first := same.index(judge)) < number:
-                one = ", ".join(filter(None, judge))
+        for number, who in enumerate(same):
+            if (first := same.index(who)) < number:
+                one = ", ".join(filter(None, who))
                 raise ValueError(
                     f"judges {first + 1} and {number + 1} are the same one ({one}): give each another kind "
                     "or model (local_model, or a model in endpoints.judges)"

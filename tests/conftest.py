@@ -2,9 +2,14 @@
 
 import os
 import re
+from pathlib import Path
 
 import pytest
 from tiny_models import REQUIRED
+
+# What tests start as a process of its own finds the same helpers.
+HELPERS = str(Path(__file__).parent / "helpers")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (HELPERS, os.environ.get("PYTHONPATH"))))
 
 # Figures are drawn without a screen; hubs are never asked.
 os.environ.setdefault("MPLBACKEND", "Agg")

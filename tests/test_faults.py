@@ -21,6 +21,8 @@ from memecmd_utils.dialogue import rules
 from memecmd_utils.evaluation.judges import RatingsReply
 from memecmd_utils.settings import Endpoint
 
+pytestmark = pytest.mark.slow
+
 DIALOGUES, TURNS, MEMES = 8, 8, 8
 CALLS = DIALOGUES * (2 * TURNS - 1) + MEMES
 SHORT = {"dead_after_s": 4.0, "timeout_s": 30.0}

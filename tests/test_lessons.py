@@ -19,7 +19,6 @@ import nbformat
 import pytest
 from stage_run import link_project
 
-import memecmd_utils
 from memecmd_utils.core import paths
 from memecmd_utils.ops import runner
 
@@ -95,10 +94,10 @@ def unknown_names(code: str, notebook: ast.Module) -> set[str]:
 def own_modules(*trees: ast.AST) -> dict[str, str]:
     """Local name -> module, for what is imported from this package."""
     return {
-        alias.asname or alias.name: alias.name
+        alias.asname or alias.name: f"{node.module}.{alias.name}".removeprefix("memecmd_utils.")
         for tree in trees
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == memecmd_utils.__name__
+        if isinstance(node, ast.ImportFrom) and node.module in ("memecmd_utils", "memecmd_utils.core")
         for alias in node.names
     }
 
@@ -246,7 +245,8 @@ Words.
 
 def lesson(text: str = LESSON) -> nbformat.NotebookNode:
     code = nbformat.v4.new_code_cell(
-        "from memecmd_utils.report import figures\nwith open('x') as table:\n    n = 1"
+        "from memecmd_utils import retrieval\nfrom memecmd_utils.core import plots\n"
+        "with open('x') as table:\n    n = 1"
     )
     return nbformat.v4.new_notebook(cells=[code, nbformat.v4.new_markdown_cell(text)])
 
@@ -257,7 +257,7 @@ def test_a_slip_in_a_solution_is_found() -> None:
     assert unknown_names("table.head(n)", notebook) == set()
     assert unknown_names("tabel.head(m)", notebook) == {"tabel", "m"}
     assert unknown_names("[k for k in table if (z := k)]\nf = lambda a: a + z", notebook) == set()
-    assert missing_functions("plots.save(table)\nfigures.gone(n)", notebook) == {"figures.gone"}
+    assert missing_functions("plots.save(table)\nretrieval.gone(n)", notebook) == {"retrieval.gone"}
 
 
 def test_a_fence_without_blank_lines_is_found() -> None:

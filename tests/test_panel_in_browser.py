@@ -9,7 +9,7 @@ import lab_server
 import pytest
 
 from memecmd_utils import runs, schemas, settings
-from memecmd_utils.annotation import annotate
+from memecmd_utils.annotation import annotator
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.llm import authored
 from memecmd_utils.core.llm import chat as llm_chat
@@ -35,7 +35,7 @@ def small_run(root: Path) -> None:
     build.build_library(profile, run.folder)
     memes = storage.read_parquet(run.read("memes.parquet"), schemas.Meme)
     with run.chat("annotator", "annotation") as chat:
-        annotations = llm_chat.run(annotate.annotate(memes, chat, profile))
+        annotations = llm_chat.run(annotator.annotate(memes, chat, profile))
     storage.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
     starts = [
         cold_start.from_news(item) for item in cold_start.choose_news(news.load_news(profile), profile.n_news)
@@ -98,6 +98,7 @@ def handle(driver, label: str):
     return driver.execute_script(HANDLE, label)
 
 
+@pytest.mark.slow
 def test_a_moved_slider_changes_the_chat(lab) -> None:
     from selenium.webdriver.common.keys import Keys
 

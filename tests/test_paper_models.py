@@ -147,7 +147,8 @@ def test_a_batch_that_does_not_fit_is_halved(
 KILLED = """
 import os, sys
 from pathlib import Path
-from memecmd_utils.core.encoders import sentence as sentence_embedder; from memecmd_utils.core.recordings import vectors
+from memecmd_utils.core.encoders import sentence as sentence_embedder
+from memecmd_utils.core.recordings import vectors
 from memecmd_utils.core.encoders.text import RecordedEmbedder, make_embedder
 vectors.BATCH = 8
 folder, done = Path(sys.argv[2]), 0

@@ -96,7 +96,7 @@ def make_templates(
     done = command(world.project, "resolve", "--templates", **environment)
     assert done["status"] == 0, done["stderr"]
     run = done["stdout"].strip()
-    for arguments in (("template-sources", run), *(("run", stage, run) for stage in stages)):
+    for arguments in (("fetch", "templates", run), *(("run", stage, run) for stage in stages)):
         done = command(world.project, *arguments, **environment)
         assert done["status"] == 0, (arguments, done["stdout"][-3000:], done["stderr"][-6000:])
     return Outcome(world.project / "data" / "processed" / run, world.project / "reports" / run)
@@ -133,7 +133,7 @@ def test_data_sets_are_read_filtered_and_passed_on(computed: Outcome) -> None:
 
 
 def test_templates_are_matched_and_the_paper_number_stays_away(computed: Outcome) -> None:
-    shown = computed.shown(STAGES[0], "template_evaluation.match(")
+    shown = computed.shown(STAGES[0], "cm50.match_data_set(")
     assert f"{CAPS} memes with a picture, 1 without" in shown
     assert "other models: none" in shown and NOT_COMPUTED not in shown
     for name in ("memecap", "figmemes"):
@@ -156,7 +156,7 @@ def test_readings_are_scored_and_tiny_checkpoints_fill_no_cell(computed: Outcome
     assert eleven.loc["three_step_12", "memes"] == str(CAPS)
     assert 0 < float(eleven.loc["three_step_12", "macro-F1 per label"]) < 1
     assert eleven.loc["three_step_12_less_irony", "macro-F1 per label"] == NOT_COMPUTED
-    assert NOT_COMPUTED in computed.shown(STAGES[0], "notes(scored[9])")
+    assert NOT_COMPUTED in computed.shown(STAGES[0], "table_notes(scored[9])")
     readings = pd.read_parquet(computed.folder / "readings.parquet")
     assert len(readings) == N and (readings.source == f"model {MODEL}@default").sum() == SAMPLE
 
@@ -168,7 +168,7 @@ def test_clip_is_tuned_and_both_selections_are_kept(computed: Outcome) -> None:
     assert {"validation_R@1", "test_R@1"} <= set(history.columns)
     for selection in ("validation", "paper"):
         assert (computed.folder / "mtrclip" / "weights" / selection / "model.safetensors").is_file()
-    assert "best epoch by" in computed.shown(STAGES[1], "meme_text_run.tune")
+    assert "best epoch by" in computed.shown(STAGES[1], "mtrclip.tune")
     for name in ("learning_rate", "tuning", "meme_text_recall"):
         assert (computed.report / "figures" / f"{name}.png").stat().st_size > 2000, name
 
@@ -206,7 +206,7 @@ def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World,
         columns = [column for column in before if column != "profile"]
         pd.testing.assert_frame_equal(after[columns], before[columns])
     # CLIP's vectors are recorded, LPIPS is not: pairs stay undecided, and so nobody is asked about them.
-    shown = again.shown(STAGES[0], "template_evaluation.match(")
+    shown = again.shown(STAGES[0], "cm50.match_data_set(")
     assert re.search(rf"distance at most 30 +{CAPS}\b", shown)
     assert re.search(rf"LPIPS below 0.29 +{NOT_COMPUTED}: .*alex.pth", shown)
     first, second = (one.table("mtrclip_other_models") for one in (computed, again))
@@ -215,7 +215,7 @@ def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World,
     )
     assert len(first) > 5
     pd.testing.assert_frame_equal(first, second)  # the baseline's numbers are those of before
-    assert NOT_COMPUTED in again.shown(STAGES[1], "meme_text_run.tune")
+    assert NOT_COMPUTED in again.shown(STAGES[1], "mtrclip.tune")
     assert again.table("mtrclip_changes").empty
     for number in (2, 3, 4):
         assert set(again.table(f"mtrclip_table_{number}")["n"]) == {"0"}
@@ -232,7 +232,7 @@ def test_cm50_alone_is_enough_and_the_rest_says_what_it_lacks(world: World) -> N
     first, second = (done.shown(stage) for stage in STAGES)
     assert all(f"{NOT_COMPUTED}: {name} is missing" in first for name in ("ImgFlip575K", "MemeCap"))
     assert f"{NOT_COMPUTED}: template memes are annotated by a model" in first
-    assert "give meme_retrieval.images=DIR" in done.shown(STAGES[1], "meme_text_run.tune")
+    assert "give meme_retrieval.images=DIR" in done.shown(STAGES[1], "mtrclip.tune")
     assert NOT_COMPUTED in second and done.table("mtrclip_changes").empty
 
 
@@ -247,7 +247,7 @@ PACKAGE = re.compile(
 def test_every_test_that_needs_torch_is_in_the_list() -> None:
     makefile = (paths.root / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     listed = re.search(r"^PAPER_TESTS := (.*)$", makefile, re.M)[1].split()
-    texts = {p.stem.removeprefix("test_"): p.read_text(encoding="utf-8") for p in TESTS.glob("test_*.py")}
+    texts = {p.relative_to(TESTS).as_posix()[:-3]: p.read_text("utf-8") for p in TESTS.rglob("test_*.py")}
     asking = {name for name, text in texts.items() if ASKS.search(text) and PACKAGE.search(text)}
     assert sorted(listed) == sorted(asking)
 
@@ -264,10 +264,11 @@ def test_where_the_packages_are_required_their_absence_fails(
     )
     tests = "".join(f"\n\ndef test_{n}():\n    {line}\n" for n, line in enumerate(lines))
     (tmp_path / "test_it.py").write_text(f"import pytest\n{tests}", encoding="utf-8")
+    found = TESTS, TESTS / "helpers", paths.root
     options = ["-q", "-p", "conftest", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={tmp_path}"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(tmp_path / "test_it.py")],
-        env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{paths.root}", tiny_models.REQUIRED: required},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, found)), tiny_models.REQUIRED: required},
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert summary in done.stdout, done.stdout + done.stderr

@@ -14,11 +14,13 @@ import nbformat
 import pytest
 from stage_run import link_project, simulated
 
-from memecmd_utils import runs
+from memecmd_utils import dialogue, runs
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
 from memecmd_utils.dialogue import cold_start, generation
 from memecmd_utils.release import manifest
+
+pytestmark = pytest.mark.slow
 
 BEFORE = ("01_library_build", "02_annotation")
 AFTER = ("03_dialogue_generation", "04_retrieval", "05_evaluation", "05b_studies", "06_figures")
@@ -135,7 +137,7 @@ def test_without_any_scenario_stage_03_ends_with_the_reason(started, monkeypatch
         ]
         return cold_start.RoleStarts([], [], lost)
 
-    monkeypatch.setattr(cold_start, "role_cold_starts", nothing)
+    monkeypatch.setattr(dialogue, "role_cold_starts", nothing)  # as the notebook has it
     profile, settings = started["simulated"]
     settings = f"{settings} n_news=0 n_role_pairs=1 n_turns=4 judges='[]'"
     with pytest.raises(generation.NoUtterance, match="turn 1: no new scenario"):

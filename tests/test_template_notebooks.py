@@ -19,9 +19,11 @@ from PIL import Image
 from stage_run import command
 from tiny_server import Answer, TinyServer, chat_reply
 
-from memecmd_utils.cm50.schemas import MemeReading, TemplateMeme
 from memecmd_utils.core import paths, storage
 from memecmd_utils.release import manifest
+from memecmd_utils.schemas import MemeReading, TemplateMeme
+
+pytestmark = pytest.mark.slow
 
 NOTEBOOKS = ("07_template_memes", "08_meme_text_retrieval")
 CORPORA = paths.root.parent / "shared" / "corpora"
@@ -147,7 +149,7 @@ def run_both(root: Path, settings: str, notebooks=NOTEBOOKS, **more: str) -> Don
     resolved = command(root, "resolve", "--templates", **options)
     assert resolved.returncode == 0, resolved.stderr
     run = resolved.stdout.strip()
-    found = command(root, "template-sources", run, **options)
+    found = command(root, "fetch", "templates", run, **options)
     assert found.returncode == 0 and found.stderr == "", found.stderr
     data, seconds, peaks = root / "data" / "processed" / run, [], []
     for notebook in notebooks:
@@ -164,7 +166,7 @@ def run_both(root: Path, settings: str, notebooks=NOTEBOOKS, **more: str) -> Don
 
 
 def test_with_nothing_given_one_message_says_what_to_put_where(checkout: Path) -> None:
-    done = command(checkout, "template-sources", "example", MEMECMD_OFFLINE="1")
+    done = command(checkout, "fetch", "templates", "example", MEMECMD_OFFLINE="1")
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
     first, imgflip, cm50 = done.stderr.strip().splitlines()
     assert first == "error: no template memes"
@@ -174,7 +176,7 @@ def test_with_nothing_given_one_message_says_what_to_put_where(checkout: Path) -
 
 
 def test_a_wrong_folder_is_said_without_a_traceback(checkout: Path, tmp_path: Path) -> None:
-    done = command(checkout, "template-sources", "x", settings=f"imgflip={tmp_path}", MEMECMD_OFFLINE="1")
+    done = command(checkout, "fetch", "templates", "x", settings=f"imgflip={tmp_path}", MEMECMD_OFFLINE="1")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "does not hold memes, one file a template" in done.stderr
 
@@ -270,7 +272,7 @@ def test_looking_again_changes_nothing(whole: Done, checkout: Path, made: Made) 
     state = whole.data / "template_sources.json"
     before = state.stat().st_mtime_ns
     settings = made.settings("imgflip", "cm50", "memecap", "figmemes")
-    done = command(checkout, "template-sources", whole.name, settings=settings, MEMECMD_OFFLINE="1")
+    done = command(checkout, "fetch", "templates", whole.name, settings=settings, MEMECMD_OFFLINE="1")
     assert done.returncode == 0 and state.stat().st_mtime_ns == before
 
 
@@ -362,9 +364,11 @@ def test_a_model_that_sees_reads_the_pictures_that_are_here_and_people_can_be_as
 
 READ_AND_FILTERED = """
 import sys
-from memecmd_utils import runs; from memecmd_utils.cm50 import filter as template_filter; from memecmd_utils.cm50 import data as template_memes
+from memecmd_utils import runs
+from memecmd_utils.cm50 import filter as template_filter
+from memecmd_utils.cm50 import data as template_memes
 run = runs.open_run("example", sys.argv[1], sys.argv[2])
-data = template_memes.load(run)
+data = template_memes.load_data(run)
 rule = run.profile.template_rule
 template_filter.filter_records(
     data.records, rule, run.profile.seed, infos=data.infos, sample=data.sample, upstream=data.upstream

@@ -1,9 +1,9 @@
 """Stage 02: what every meme means, in four dimensions (2507.00891, Eq. 1 and 2).
 
-One annotator gives fitting scenarios S+, unfitting scenarios S-, emotion E and motivation Psi, and a safety flag.
+One annotator gives fitting scenarios S+, unfitting scenarios S-, emotion E, motivation Psi and a safety flag.
 """
 
-from memecmd_utils.annotation.annotate import annotate, annotation_request
+from memecmd_utils.annotation.annotator import annotate, annotation_request
 from memecmd_utils.annotation.figures import word_clouds
 from memecmd_utils.annotation.keywords import count_keywords
 from memecmd_utils.core.html import data_url

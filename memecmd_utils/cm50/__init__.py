@@ -1,4 +1,4 @@
-"""Notebook 07, the second paper (2501.13851): template memes, their annotation with knowledge, and its measures.
+"""Notebook 07, the second paper (2501.13851): template memes and their annotation with knowledge.
 
 It knows nothing of the first paper's stages.
 """
@@ -12,7 +12,7 @@ from memecmd_utils.cm50.annotation import (
 )
 from memecmd_utils.cm50.data import load_data, note_sources, write_memes
 from memecmd_utils.cm50.evaluation import (
-    DATA_SET_TITLES,
+    TITLES,
     confirmed_matches,
     evaluate_prompts,
     match_data_set,
@@ -31,7 +31,6 @@ from memecmd_utils.cm50.matching import match_counts, write_match_sheet
 from memecmd_utils.cm50.metrics import all_metrics
 from memecmd_utils.cm50.pictures import fetch_pictures, fetch_table, local_pictures, picture_folder
 from memecmd_utils.cm50.prompts import prompt_table
-from memecmd_utils.cm50.schemas import MemeReading, TemplateMeme
 from memecmd_utils.cm50.statistics import clip_counter, text_lengths, text_lengths_figure
 from memecmd_utils.cm50.survey import paper_votes, vote_totals
 from memecmd_utils.cm50.tables import embedded_text_pairs, embedded_text_table, quality_tables, table_notes
@@ -39,9 +38,7 @@ from memecmd_utils.core.fetch.datasets import may_fetch, source_states, source_t
 from memecmd_utils.core.llm.prices import estimate_text
 
 __all__ = [
-    "DATA_SET_TITLES",
-    "MemeReading",
-    "TemplateMeme",
+    "TITLES",
     "all_metrics",
     "clip_counter",
     "confirmed_matches",

@@ -17,7 +17,6 @@ import pandas as pd
 from memecmd_utils.cm50 import pictures
 from memecmd_utils.cm50 import prompts as cm50_prompts
 from memecmd_utils.cm50.prompts import PictureExample, PromptSpec, ThreeStepReply
-from memecmd_utils.cm50.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.core import seeds
 from memecmd_utils.core.llm import chat as llm_chat
 from memecmd_utils.core.llm import prices
@@ -27,6 +26,7 @@ from memecmd_utils.core.llm.chat import Chat
 from memecmd_utils.core.llm.messages import Answer, Image, Request, Sampling
 from memecmd_utils.core.llm.progress import Progress
 from memecmd_utils.runs import Run
+from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Profile, ProfileError, TemplateAnnotation
 
 STAGE = "template_annotation"

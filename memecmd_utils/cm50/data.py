@@ -9,11 +9,11 @@ import pandas as pd
 from memecmd_utils.cm50 import pictures as cm50_pictures
 from memecmd_utils.cm50 import records as cm50_records
 from memecmd_utils.cm50.records import Broken, Cm50, Records
-from memecmd_utils.cm50.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.core import images, paths, storage
 from memecmd_utils.core.fetch import datasets
 from memecmd_utils.core.fingerprints import Fingerprints
 from memecmd_utils.runs import Run
+from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Profile
 
 STATE = "template_sources.json"

@@ -10,16 +10,16 @@ from memecmd_utils.cm50 import pictures as cm50_pictures
 from memecmd_utils.cm50.data import Data
 from memecmd_utils.cm50.matching import Matches, TemplateMatch
 from memecmd_utils.cm50.prompts import PromptSpec
-from memecmd_utils.cm50.schemas import MemeReading, TemplateMeme
 from memecmd_utils.core import images, paths, seeds
 from memecmd_utils.core.fetch import datasets
 from memecmd_utils.runs import Run
+from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile
 from memecmd_utils.surveys import forms
 from memecmd_utils.surveys.forms import FormError
 
 DataSet = Literal["memecap", "figmemes"]
-DATA_SET_TITLES: dict[DataSet, str] = {"memecap": "MemeCap", "figmemes": "FigMemes"}
+TITLES: dict[DataSet, str] = {"memecap": "MemeCap", "figmemes": "FigMemes"}
 CONFIRMED: dict[DataSet, str] = {"memecap": "confirmed", "figmemes": "confirmed_figmemes"}
 """Keys of `template_matching` that name what a person said of each data set's pairs."""
 FIGMEMES_TABLES = (9, 11)
@@ -91,13 +91,11 @@ def confirmed_matches(profile: Profile, matches: Matches | None, dataset: DataSe
     file = paths.root / Path(given).expanduser()
     if not pairs or matches.not_computed:
         why = "none was looked for" if matches is None else matches.not_computed or "no pair was kept"
-        print(
-            f"not read: {file.name} (template_matching.{key}) speaks of pairs of {DATA_SET_TITLES[dataset]}; {why}"
-        )
+        print(f"not read: {file.name} (template_matching.{key}) speaks of pairs of {TITLES[dataset]}; {why}")
         return pairs
     decisions = matching.read_decisions(file, pairs)
     if not decisions:
-        print(f"{file.name} (template_matching.{key}) says nothing of any pair of {DATA_SET_TITLES[dataset]}")
+        print(f"{file.name} (template_matching.{key}) says nothing of any pair of {TITLES[dataset]}")
     return matching.confirm(pairs, decisions)
 
 
@@ -127,14 +125,14 @@ def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, Sequence[Template
     sees = profile.llm == "openai" and run.endpoint("annotator").vision
     folder = cm50_pictures.picture_folder(profile)
     readings: list[MemeReading] = []
-    for dataset in DATA_SET_TITLES:
+    for dataset in TITLES:
         mine = [spec for spec in specs if asked_about(spec)[0] == dataset and (sees or not spec.sees)]
         blind = [spec for spec in specs if asked_about(spec)[0] == dataset and spec not in mine]
         for spec in blind:
             _say(spec, "needs a model that sees (endpoints.annotator.vision)")
         if data.found[dataset].path is None:
             for spec in mine:
-                _say(spec, f"is asked about {DATA_SET_TITLES[dataset]}, which is missing (key {dataset})")
+                _say(spec, f"is asked about {TITLES[dataset]}, which is missing (key {dataset})")
             continue
         if not mine:
             continue
@@ -176,7 +174,7 @@ def _with_templates(
                 post=meme.image,
                 title=meme.title,
                 captions=[meme.text],
-                source=DATA_SET_TITLES[dataset],
+                source=TITLES[dataset],
             ),
         )
     return list(found.values())
@@ -197,7 +195,7 @@ def _pictured(memes: Sequence[TemplateMeme], folder: Path, dataset: DataSet) -> 
         else:
             found.append(meme)
     without = len(memes) - len(present)
-    said = f"{DATA_SET_TITLES[dataset]}: {len(found)} memes can be shown, {without} are without a picture"
+    said = f"{TITLES[dataset]}: {len(found)} memes can be shown, {without} are without a picture"
     print(said + (f", {len(broken)} cannot be read (the first: {broken[0]})" if broken else ""))
     return found
 
@@ -210,13 +208,13 @@ def _chosen(
     chosen = pictured if spec.sees else [meme for meme in memes if meme.text]
     if not chosen:
         lack = "a readable picture" if spec.sees else f"a text ({references.TEXTS}, beside the labels)"
-        _say(spec, f"needs memes of {DATA_SET_TITLES[dataset]} with {lack}")
+        _say(spec, f"needs memes of {TITLES[dataset]} with {lack}")
     elif part == "matched":
         chosen = [meme for meme in chosen if meme.template != UNKNOWN]
         if not chosen:
             _say(
                 spec,
-                f"is asked about memes of {DATA_SET_TITLES[dataset]} of known templates, and none was matched",
+                f"is asked about memes of {TITLES[dataset]} of known templates, and none was matched",
             )
     elif part == "drawn":
         # Of all memes, so that prompts on pictures and on texts meet the same where a meme has both.
@@ -224,9 +222,7 @@ def _chosen(
         order = seeds.rng(seed, "prompts on FigMemes").permutation(len(names)).tolist()
         place = {names[row]: at for at, row in enumerate(order)}
         chosen = sorted(chosen, key=lambda meme: place[meme.meme_id])[:DRAWN]
-        print(
-            f"{spec.name}: {len(chosen)} memes of {DATA_SET_TITLES[dataset]}, drawn (the paper's 11 are not named)"
-        )
+        print(f"{spec.name}: {len(chosen)} memes of {TITLES[dataset]}, drawn (the paper's 11 are not named)")
     return list(chosen)
 
 

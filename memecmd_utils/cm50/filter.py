@@ -13,9 +13,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from memecmd_utils.cm50.records import IMGFLIP, Records, letters, memes_of
-from memecmd_utils.cm50.schemas import TemplateInfo, TemplateMeme
 from memecmd_utils.core import storage
 from memecmd_utils.core.plots import BLUE, GREY, ORANGE, canvas, style
+from memecmd_utils.schemas import TemplateInfo, TemplateMeme
 from memecmd_utils.settings import TemplateRule
 
 CM50_MEMES, CM50_VALIDATION = 33_173, 1_350

@@ -15,13 +15,12 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils.cm50.lpips import Lpips
-from memecmd_utils.cm50.schemas import TemplateInfo
 from memecmd_utils.core import html, storage
 from memecmd_utils.core.encoders.clip import DualEncoder, ModelMissing
 from memecmd_utils.core.images import ImageRejected, LibraryError, decode
 from memecmd_utils.core.recordings.store import RecordingMiss
 from memecmd_utils.core.recordings.vectors import normalise
-from memecmd_utils.schemas import Record, Text
+from memecmd_utils.schemas import Record, TemplateInfo, Text
 
 # --- Records of template matching: its rules, the pairs that it found, what a person said, and their counts
 

@@ -18,10 +18,10 @@ from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.fetch import datasets
 
 # --- BLEURT-20 (Sellam et al., 2020; Pu et al., 2021) without TensorFlow, in transformers' RemBERT classes
-# BLEURT-20 is RemBERT with one output. Google's package needs TensorFlow and is not in the package index; the
-# PyTorch port there (`bleurt-pytorch` 0.0.1) was left in 2023 and does not import under transformers 5. Its
-# checkpoints (`lucadiliello/BLEURT-20`, -D12, -D6, -D3, Apache-2.0) are tensors of the same shapes under other
-# names, so they are renamed here and the port is not needed.
+# BLEURT-20 is RemBERT with one output. Google's package needs TensorFlow and is not in the package index;
+# the PyTorch port there (`bleurt-pytorch` 0.0.1) was left in 2023 and does not import under transformers
+# 5. Its checkpoints (`lucadiliello/BLEURT-20`, -D12, -D6, -D3, Apache-2.0) are tensors of the same shapes
+# under other names, so they are renamed here and the port is not needed.
 
 
 BATCH = 16
@@ -391,7 +391,8 @@ def all_metrics(
     return {metric.name: metric for metric in made}
 
 
-# --- The five ways of Table 10 to hold one or more predictions against several references (2501.13851, App. D)
+# --- The five ways of Table 10 to hold one or more predictions against several references (2501.13851,
+# App. D)
 # MemeCap has up to four captions a meme, so a score of "the prediction against the reference" has to say what
 # the reference is. With predictions p_1..p_m of a meme and its references r_1..r_k:
 #
@@ -401,7 +402,7 @@ def all_metrics(
 # | concatenated | every p_i with r_1..r_k joined to one text | over all p_i |
 # | multi-reference | every p_i with the set r_1..r_k, as the metric itself takes sets | over all p_i |
 # | best match | every p_i with every r_j; of each p_i the highest score counts | mean over all p_i |
-# | fully-concatenated | p_1..p_m joined, with r_1..r_k joined; only where memes have several p_i | over memes |
+# | fully-concatenated | p_1..p_m joined, with r_1..r_k joined; only with several p_i a meme | over memes |
 #
 # "Over" is the metric's own way from texts to a set: a mean (BLEURT, BERTScore, ROUGE-L) or counts summed
 # before dividing (ChrF, BLEU-4). In `extended` a meme with more references weighs more.

@@ -21,8 +21,7 @@ from PIL import Image
 from pydantic import BaseModel, ValidationError
 from tqdm.auto import tqdm
 
-from memecmd_utils import settings
-from memecmd_utils.cm50 import schemas
+from memecmd_utils import schemas, settings
 from memecmd_utils.core import errors, html, images, paths, storage
 from memecmd_utils.core.fetch import http
 from memecmd_utils.core.llm import chat, messages

@@ -14,11 +14,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
-from memecmd_utils.cm50.schemas import TemplateInfo, TemplateMeme
 from memecmd_utils.core.llm import prompts as llm_prompts
 from memecmd_utils.core.llm import replies
 from memecmd_utils.core.llm.messages import Image, Message, Reply
-from memecmd_utils.schemas import Text
+from memecmd_utils.schemas import TemplateInfo, TemplateMeme, Text
 from memecmd_utils.settings import ProfileError
 
 # --- Vocabularies of CM50's labels, and their way to the six labels of FigMemes (2501.13851, Table 12)

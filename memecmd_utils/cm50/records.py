@@ -15,9 +15,9 @@ import pandas as pd
 from pydantic import ValidationError
 from tqdm.auto import tqdm
 
-from memecmd_utils.cm50.schemas import MemeReading, Split, TemplateInfo, TemplateMeme
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.fetch import datasets
+from memecmd_utils.schemas import MemeReading, Split, TemplateInfo, TemplateMeme
 
 COLUMNS = ("meme_id", "template", "position", "url", "post", "title", "views", "votes", "captions")
 """Columns of a frame of records; `position` counts from 0 within the template's file."""

@@ -149,8 +149,8 @@ def references(memes: Sequence[MemeCapMeme]) -> dict[str, list[str]]:
 
 
 # --- FigMemes (Liu et al., 2022): splits, a user's labels and texts, macro-F1 through Table 12 of 2501.13851
-# The labels are given out through a form, so nothing of them is here: the reader takes a path of the user's and
-# every table names it.
+# The labels are given out through a form, so nothing of them is here: the reader takes a path of the
+# user's and every table names it.
 
 
 SPLITS: dict[str, str | None] = {"standard": None, "style": "style", "text_cluster": "cluster"}

@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from memecmd_utils.cm50.schemas import MemeReading
 from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.schemas import MemeReading
 
 CLIP_TOKENS = 77
 """Tokens that CLIP's text tower takes, those of start and end among them."""

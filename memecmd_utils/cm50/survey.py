@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from memecmd_utils.cm50.schemas import MemeReading
 from memecmd_utils.core import seeds
 from memecmd_utils.runs import Run
+from memecmd_utils.schemas import MemeReading
 from memecmd_utils.surveys import answers as surveys_answers
 from memecmd_utils.surveys import forms
 from memecmd_utils.surveys.answers import Answer, Answers

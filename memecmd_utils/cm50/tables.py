@@ -31,9 +31,9 @@ from memecmd_utils.cm50.metrics import (
 )
 from memecmd_utils.cm50.prompts import Variant
 from memecmd_utils.cm50.references import FigMemesError, Labels
-from memecmd_utils.cm50.schemas import MemeReading, TemplateMeme
 from memecmd_utils.core import statistics
 from memecmd_utils.core.errors import ExtraMissing
+from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 NOT_REAL = ("scripted", "simulated", "made up")
 """Words in a source that name no real annotator."""

@@ -1,6 +1,6 @@
 """Stage 03: dialogues of two agents, started from news or from role pairs (2507.00891, Eq. 3 to 17).
 
-Two agents take turns under prompts of four phases and rules that are checked; a third agent sums up every turn.
+Two agents take turns under prompts of four phases and rules that are checked; a third sums up every turn.
 """
 
 from memecmd_utils.dialogue.cluster import prepare

@@ -103,7 +103,8 @@ def _request(
     )
 
 
-def _dimensions(pair: RolePair) -> dict[str, str]:
+def dimensions_of(pair: RolePair) -> dict[str, str]:
+    """How two people stand to each other, by dimension, in the words of the prompts."""
     keys = ("intimacy", "dominance", "age_relation", "primary_scenario")
     return {key: DIMENSION_NAMES[getattr(pair, key)] for key in keys}
 
@@ -177,7 +178,7 @@ async def _new_scene(
             said,
             pair=pair,
             earlier=earlier,
-            **_dimensions(pair),
+            **dimensions_of(pair),
         )
         answer = await chat.ask(request, lambda reply: replies.structured(reply, ScenarioReply))
         if answer.value is None:
@@ -209,7 +210,7 @@ async def _details(pair: RolePair, name: str, scenario: str, chat: Chat, seed: i
         seed,
         pair=pair,
         scenario=scenario,
-        **_dimensions(pair),
+        **dimensions_of(pair),
     )
     answer = await chat.ask(request, lambda reply: replies.structured(reply, ScenarioDetails))
     if answer.value is None:

@@ -4,7 +4,8 @@ import difflib
 import re
 from collections.abc import Sequence
 
-# --- Talk about the task instead of the chat: what a model says of itself, its last reply and what it was asked
+# --- Talk about the task instead of the chat: what a model says of itself, its last reply and what it was
+# asked
 # Small models answer a correction instead of the chat ("抱歉，我之前的回答重复了前面的话"). An ordinary
 # apology (抱歉来晚了), a promise (好的，我会带伞) and a word on somebody's message (你刚才的回复我没看到) are
 # no such talk: every pattern needs a word of the task, or the manner in which a new version is announced.

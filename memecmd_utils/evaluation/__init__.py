@@ -1,6 +1,6 @@
 """Stage 05: judges, consistency, graded ground truth, and Tables 1 and 2 (2507.00891, Sections 5.1 and 5.2).
 
-Judges see the chat as a picture or as text; systems are ranked by grades; judges are themselves held against them.
+Judges see the chat as a picture or as text; systems are held against grades, and so are judges.
 """
 
 from memecmd_utils.evaluation.graded_turns import MEASURES, graded_of_study, load_graded_turns

@@ -1,7 +1,7 @@
 """Stage 01: from folders of images to one clean meme library.
 
-Candidates of all sources are decoded safely, read by OCR, freed of exact and near duplicates and written with a
-funnel that says where every image went.
+Candidates of all sources are decoded safely, read by OCR and freed of duplicates; a funnel says where every
+image went.
 """
 
 from memecmd_utils.core.images import ImageRejected, decode, decode_bytes

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from memecmd_utils.cm50 import pictures, references
-from memecmd_utils.cm50.schemas import MemeReading, Split, TemplateMeme
 from memecmd_utils.core.encoders import clip
 from memecmd_utils.core.encoders.clip import ALIGN, B32, L14, ModelMissing
 from memecmd_utils.core.fetch import datasets
@@ -21,6 +20,7 @@ from memecmd_utils.mtrclip import recall
 from memecmd_utils.mtrclip.recall import BOTH, Captions, DataMissing, Encoder, Ranking, RetrievalItem
 from memecmd_utils.mtrclip.training_data import Pair
 from memecmd_utils.runs import Run
+from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
 from memecmd_utils.settings import MemeRetrieval
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import pandas as pd
 
 from memecmd_utils.cm50 import pictures
 from memecmd_utils.cm50.references import MemeCapMeme
-from memecmd_utils.cm50.schemas import MemeReading, TemplateMeme
 from memecmd_utils.core import images as core_images
 from memecmd_utils.core import seeds, statistics
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.recordings.vectors import normalise
+from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 Kind = Literal["meme_caption", "image_caption", "embedded_text", "title"]
 KINDS: tuple[Kind, ...] = ("meme_caption", "image_caption", "embedded_text", "title")

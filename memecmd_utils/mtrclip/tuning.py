@@ -83,9 +83,9 @@ def _kept(tower: Any, tokens: int, half: bool) -> int:
 
 
 # --- sentence-transformers' trainer, with what a resumable tuning of CLIP needs besides
-# Overridden, and why: the data loader, so that order and cuts depend on seed and epoch alone (the trainer's own
-# sampler and any augmentation draw from streams that stand elsewhere after a resumption in mid-epoch); the
-# weights that decay; the schedule; the model card, which would quote the training pairs.
+# Overridden, and why: the data loader, so that order and cuts depend on seed and epoch alone (the
+# trainer's own sampler and any augmentation draw from streams that stand elsewhere after a resumption in
+# mid-epoch); the weights that decay; the schedule; the model card, which would quote the training pairs.
 
 
 KEPT_CHECKPOINTS = 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from memecmd_utils import settings
-from memecmd_utils.annotation.annotate import annotation_request
+from memecmd_utils.annotation.annotator import annotation_request
 from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import text
 from memecmd_utils.core.encoders.text import TASK
@@ -60,7 +60,7 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
         pair=pair,
         scenario="一" * 30,
         fence=prompts.fence,
-        **cold_start._dimensions(pair),
+        **cold_start.dimensions_of(pair),
     )
     calls, ledger = 2 * n_role, ("scenario", "scenario")
     t_in, t_out = calls * len(details) * per_char, calls * REPLY_TOKENS["scenario"]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
+from memecmd_utils import schemas
 from memecmd_utils import schemas as schemas_
-from memecmd_utils.cm50 import schemas as cm50_schemas
 from memecmd_utils.core import storage
 
 
@@ -85,21 +85,21 @@ TABLES: dict[str, Table] = {
 }
 TEMPLATE_TABLES: dict[str, Table] = {
     "templates": Table(
-        cm50_schemas.TemplateInfo,
+        schemas.TemplateInfo,
         "a template: its names, what it means, and the address of its blank picture",
         ("template",),
         "07_template_memes",
         ("imgflip", "cm50"),
     ),
     "template_memes": Table(
-        cm50_schemas.TemplateMeme,
+        schemas.TemplateMeme,
         "a meme of a template: its address, title, numbers and captions, and the half it belongs to",
         ("meme_id",),
         "07_template_memes",
         ("imgflip", "cm50"),
     ),
     "readings": Table(
-        cm50_schemas.MemeReading,
+        schemas.MemeReading,
         "what one annotator says of a meme: two captions, the embedded text, literary devices, an emotion",
         ("meme_id", "source", "prompt", "context"),
         "07_template_memes",

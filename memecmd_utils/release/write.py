@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memecmd_utils import __version__, schemas, settings
-from memecmd_utils.annotation import annotate
-from memecmd_utils.cm50.schemas import MemeReading, TemplateInfo, TemplateMeme
+from memecmd_utils.annotation import annotator
 from memecmd_utils.core import storage
 from memecmd_utils.release import card, manifest
 from memecmd_utils.release import card as release_card
 from memecmd_utils.release import tables as release_tables
 from memecmd_utils.release.manifest import ReleaseError, check_release
 from memecmd_utils.release.tables import ReleaseMeme
-from memecmd_utils.schemas import describe_source
+from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme, describe_source
 
 _PLAIN_NAME = re.compile(r"[\w.-]+")
 
@@ -46,7 +45,7 @@ def write_release(
     `run` is the run's name, the profile's if empty. `models` names models that no record of the release does,
     such as the embedder and the judges, by what they did.
     """
-    memes, annotations = annotate.releasable(memes, annotations)
+    memes, annotations = annotator.releasable(memes, annotations)
     sources = release_card.provenance(dialogues, placements, memes, annotations, marks, grades)
 
     def collect(part: Path) -> dict[str, Sequence[schemas.Record]]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from memecmd_utils import schemas
-from memecmd_utils.annotation import annotate
+from memecmd_utils.annotation import annotator
 from memecmd_utils.core.llm import authored
 from memecmd_utils.evaluation import ground_truth, stage, tables
 from memecmd_utils.runs import Run
@@ -40,7 +40,7 @@ def load_records(run: Run) -> Records:
     """Read the records of a run, each checked against its schema."""
     memes = run.load(schemas.Meme)
     annotations = run.load(schemas.Annotation)
-    memes, annotations = annotate.releasable(memes, annotations)
+    memes, annotations = annotator.releasable(memes, annotations)
     dialogues = run.load(schemas.Dialogue)
     return Records(
         memes=memes,

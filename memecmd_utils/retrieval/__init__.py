@@ -1,6 +1,6 @@
 """Stage 04: which meme fits the next turn, and whether to send it (2507.00891, Eq. 18 to 25).
 
-Four weighted cosines make the score T; a threshold that decays since the last meme decides; strategies choose.
+Four weighted cosines make the score T; a threshold that decays since the last meme opens; strategies choose.
 """
 
 from memecmd_utils.retrieval.figures import (

@@ -1,4 +1,4 @@
-"""Notebook 05b: one file a study, each with its tables and a sentence; they take apart what the stages made."""
+"""Notebook 05b: one file a study, each with its tables and a sentence."""
 
 from memecmd_utils.studies.ablation import ablation_sentence, fit_weights, leave_one_out, weights_sentence
 from memecmd_utils.studies.choice_of_k import choice_sentence, choice_tables

@@ -23,8 +23,7 @@ from memecmd_utils.core.llm import prompts
 from memecmd_utils.evaluation import rankings
 from memecmd_utils.evaluation import rankings as evaluation
 from memecmd_utils.evaluation.rankings import CAPTION, CONTEXT_TURNS, FULL, RANDOM, System
-from memecmd_utils.retrieval import large_library
-from memecmd_utils.retrieval.scoring import QUERY_FIELDS, build_queries, centre, order, weigh
+from memecmd_utils.retrieval.scoring import QUERY_FIELDS, build_queries, centre, order, products, weigh
 
 PEOPLE = "甲乙丙丁戊己庚辛"
 """Names for `[speaker1]`, `[speaker2]`, ...: a chat reads better with names than with brackets."""
@@ -297,7 +296,7 @@ def score_matrices(
             library.encode([getattr(told[i].summary, field) for i in rows], "query") for field in QUERY_FIELDS
         )
         queries = build_queries(*parts, centring=profile.centring == "attribute")
-        full[rows] = large_library.products(index, weigh(queries, profile.weights))
+        full[rows] = np.hstack([*products(index, weigh(queries, profile.weights))])
     last = ["\n".join(m.text for m in question.history[-CONTEXT_TURNS:] if m.text) for question in asked]
     # Some embedders refuse an empty text.
     left = library.encode([text or EMPTY for text in last], "query")

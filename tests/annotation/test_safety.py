@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from memecmd_utils.annotation import annotate
-from memecmd_utils.annotation.annotate import CheckedAnnotationReply
+from memecmd_utils.annotation import annotator
+from memecmd_utils.annotation.annotator import CheckedAnnotationReply
 from memecmd_utils.core import storage
 from memecmd_utils.core.llm import prompts
 from memecmd_utils.core.llm.endpoint import strict_schema
@@ -25,8 +25,8 @@ def reply(unsafe: str) -> CheckedAnnotationReply:
 
 
 def test_the_flag_is_empty_a_category_or_unchecked() -> None:
-    assert [annotate.flag(reply(c)) for c in ("none", *annotate.CATEGORIES)] == ["", *annotate.CATEGORIES]
-    assert annotate.flag(None) == annotate.UNCHECKED
+    assert [annotator.flag(reply(c)) for c in ("none", *annotator.CATEGORIES)] == ["", *annotator.CATEGORIES]
+    assert annotator.flag(None) == annotator.UNCHECKED
     with pytest.raises(ValidationError):
         reply("太脏了，不能重复")
     with pytest.raises(ValidationError):
@@ -35,7 +35,7 @@ def test_the_flag_is_empty_a_category_or_unchecked() -> None:
 
 def test_the_list_of_categories_is_the_one_that_is_asked() -> None:
     asked = typing.get_args(CheckedAnnotationReply.model_fields["unsafe"].annotation)
-    assert asked == (annotate.SAFE, *annotate.CATEGORIES)
+    assert asked == (annotator.SAFE, *annotator.CATEGORIES)
     text = prompts.render("annotation_checked")
     assert all(f'"{category}"' in text for category in asked)
     schema = strict_schema(CheckedAnnotationReply)
@@ -47,16 +47,16 @@ def test_a_release_holds_id_and_category_of_a_flagged_meme_and_nothing_else() ->
     said = [
         made_up.annotation("m0"),
         made_up.annotation("m1", unsafe="abuse"),
-        made_up.annotation("m2", unscored="refused: I cannot describe this", unsafe=annotate.UNCHECKED),
+        made_up.annotation("m2", unscored="refused: I cannot describe this", unsafe=annotator.UNCHECKED),
     ]
-    kept, annotations = annotate.releasable(memes, said)
+    kept, annotations = annotator.releasable(memes, said)
     assert kept == memes[:1] and annotations[0] == said[0]
     for before, after in zip(said[1:], annotations[1:], strict=True):
         texts = {k: v for k, v in after.model_dump().items() if k not in ("meme_id", "unsafe") and v}
         assert (after.meme_id, after.unsafe) == (before.meme_id, before.unsafe)
         assert set(texts) <= {"source", "profile", "prompt_sha256", "seed"}, "provenance only"
     assert said[1].s_plus, "the run's own records stay as they are"
-    assert annotate.releasable(memes, said[:1]) == (memes, said[:1])
+    assert annotator.releasable(memes, said[:1]) == (memes, said[:1])
 
 
 def test_only_annotated_and_unflagged_memes_are_usable() -> None:
@@ -80,7 +80,7 @@ def test_a_release_names_a_flagged_meme_and_shows_nothing_of_it(tmp_path) -> Non
     said = [
         made_up.annotation("m1", s_plus="说不得的场景", unsafe="abuse"),
         made_up.annotation("m2"),
-        made_up.annotation("m3", unsafe=annotate.UNCHECKED, unscored="refused: says too much"),
+        made_up.annotation("m3", unsafe=annotator.UNCHECKED, unscored="refused: says too much"),
     ]
     memes = [made_up.meme(name).model_copy(update={"text": f"图上的字{name}"}) for name in ("m1", "m2", "m3")]
     target = tmp_path / "release"

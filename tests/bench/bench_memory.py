@@ -18,7 +18,7 @@ from figures_to_reach import exponent, told
 
 from memecmd_utils.core.llm import messages as llm_messages
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 TURNS_EACH = 18
 SIZES = (1_000, 10_000, 34_758)

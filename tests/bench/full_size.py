@@ -24,7 +24,7 @@ import psutil
 import yaml
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 import stage_run
 import whole_pipeline

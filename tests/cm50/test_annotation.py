@@ -13,7 +13,6 @@ from scripted import ScriptedBackend
 from memecmd_utils.cm50 import annotation
 from memecmd_utils.cm50.annotation import TEXT_ONLY, reading_counts, sample_of
 from memecmd_utils.cm50.prompts import PROMPTS
-from memecmd_utils.cm50.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.llm import chat as llm_chat
 from memecmd_utils.core.llm import prompts
@@ -23,6 +22,7 @@ from memecmd_utils.core.llm.messages import Image, Reply, Request, RequestReject
 from memecmd_utils.core.recordings.store import RecordingMiss, Recordings
 from memecmd_utils.core.storage import dumps
 from memecmd_utils.runs import Run
+from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Endpoint, Profile
 
 CM50 = paths.root.parent / "shared" / "corpora" / "cm50"

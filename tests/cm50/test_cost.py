@@ -3,8 +3,8 @@ import pytest
 from memecmd_utils.cm50 import annotation
 from memecmd_utils.cm50.annotation import reading_request
 from memecmd_utils.cm50.prompts import PROMPTS
-from memecmd_utils.cm50.schemas import TemplateInfo, TemplateMeme
 from memecmd_utils.core.llm import prices
+from memecmd_utils.schemas import TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Profile
 
 MEMES = [

@@ -9,11 +9,11 @@ from made_templates import TEMPLATES, world, write_cm50, write_source
 from memecmd_utils.cm50 import data as cm50_data
 from memecmd_utils.cm50 import filter
 from memecmd_utils.cm50.data import STATE
-from memecmd_utils.cm50.schemas import MemeReading, TemplateMeme
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.fetch import git
 from memecmd_utils.core.fetch.datasets import SourceError
 from memecmd_utils.runs import Run
+from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile, TemplateRule
 
 

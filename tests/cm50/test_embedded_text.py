@@ -4,9 +4,9 @@ import json
 import pytest
 
 from memecmd_utils.cm50 import tables
-from memecmd_utils.cm50.schemas import MemeReading, TemplateMeme
 from memecmd_utils.cm50.tables import Reading
 from memecmd_utils.core import paths
+from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 REAL = paths.root.parent / "shared" / "corpora" / "cm50"
 

@@ -15,11 +15,11 @@ from memecmd_utils.cm50 import data as cm50_data
 from memecmd_utils.cm50 import prompts as cm50_prompts
 from memecmd_utils.cm50 import references as cm50_references
 from memecmd_utils.cm50.matching import RULES, Matches, TemplateMatch
-from memecmd_utils.cm50.schemas import MemeReading, TemplateMeme
 from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import clip as encoders_clip
 from memecmd_utils.core.images import LibraryError
 from memecmd_utils.runs import Run
+from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile
 from memecmd_utils.surveys import forms
 

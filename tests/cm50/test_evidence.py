@@ -164,6 +164,7 @@ def test_the_figure_says_how_many_are_inside(frame):
         filter.sizes_figure(found.templates.assign(sample=0))
 
 
+@pytest.mark.slow
 @pytest.mark.corpora
 @pytest.mark.skipif(not CORPORA.is_dir(), reason="the real records are not on this machine")
 def test_the_default_rule_is_what_the_published_memes_support():

@@ -13,8 +13,8 @@ from memecmd_utils.cm50 import filter
 from memecmd_utils.cm50 import records as cm50_records
 from memecmd_utils.cm50.filter import filter_records, measure, passing, split
 from memecmd_utils.cm50.records import Records, broken_table, memes_of
-from memecmd_utils.cm50.schemas import TemplateInfo, TemplateMeme
 from memecmd_utils.core import paths, storage
+from memecmd_utils.schemas import TemplateInfo, TemplateMeme
 from memecmd_utils.settings import TemplateRule
 
 CORPORA = paths.root.parent / "shared" / "corpora"
@@ -194,6 +194,7 @@ def test_with_the_whole_published_set_the_split_is_the_published_one(seed):
     assert set(half) <= set(table[parts == "validation"]["meme_id"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["drawn", "source_order"])
 def test_published_training_memes_are_never_drawn_for_validation(way):
     table = full_size()
@@ -267,6 +268,7 @@ print(len(found.memes), t["chosen"].sum(), set(t[t["chosen"]]["template"]) <= se
 """
 
 
+@pytest.mark.slow
 @pytest.mark.corpora
 @pytest.mark.skipif(not CORPORA.is_dir(), reason="the real records are not on this machine")
 def test_reading_and_filtering_all_records_stays_within_the_limits(tmp_path):

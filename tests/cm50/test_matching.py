@@ -10,11 +10,11 @@ import pytest
 from memecmd_utils.cm50 import lpips as cm50_lpips
 from memecmd_utils.cm50 import matching
 from memecmd_utils.cm50.matching import RULES, Instance, Rule, combine, match, match_counts, merged, nearest
-from memecmd_utils.cm50.schemas import TemplateInfo
 from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import clip
 from memecmd_utils.core.images import ImageRejected
 from memecmd_utils.core.recordings import vectors
+from memecmd_utils.schemas import TemplateInfo
 
 MEMES = [f"meme {n} <b>.png" for n in range(3)]
 

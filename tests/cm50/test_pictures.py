@@ -23,9 +23,9 @@ from memecmd_utils.cm50.pictures import (
     picture_folder,
     pictures_in,
 )
-from memecmd_utils.cm50.schemas import TemplateMeme
 from memecmd_utils.core import images, paths, storage
 from memecmd_utils.core.fetch.http import Limits
+from memecmd_utils.schemas import TemplateMeme
 from memecmd_utils.settings import Profile
 
 QUICK = Limits(
@@ -217,16 +217,18 @@ def test_two_runs_do_not_write_into_one_folder(site: FeedSite, tmp_path: Path) -
         get(memes(site, "a"), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was(site: FeedSite, tmp_path: Path) -> None:
     names = [f"m{n}" for n in range(6)]
     site.pages = {f"/{name}.jpg": image() for name in names}
     site.pages["/m3.jpg"] = Page(site.hang, kind="image/jpeg")
     script = (
         "import json, sys; from pathlib import Path; from types import SimpleNamespace as Meme\n"
-        "from memecmd_utils.core.fetch import http as http_client; from memecmd_utils.cm50 import pictures as t\n"
+        "from memecmd_utils.core.fetch import http as http_client\n"
+        "from memecmd_utils.cm50 import pictures as t\n"
         "memes = [Meme(meme_id=n, url=f'{sys.argv[1]}/{n}.jpg') for n in json.loads(sys.argv[3])]\n"
         "t.LIMITS = http_client.Limits(delay_s=0, read_s=60, total_s=60)\n"
-        "t.fetch(memes, Path(sys.argv[2]), private=True)"
+        "t.fetch_pictures(memes, Path(sys.argv[2]), private=True)"
     )
     folder = tmp_path / "i"
     child = subprocess.Popen([sys.executable, "-c", script, site.url, str(folder), json.dumps(names)])

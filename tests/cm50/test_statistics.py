@@ -3,9 +3,9 @@ import pandas as pd
 import pytest
 
 from memecmd_utils.cm50 import records, statistics
-from memecmd_utils.cm50.schemas import MemeReading
 from memecmd_utils.cm50.statistics import TokenCounter
 from memecmd_utils.core import paths, plots
+from memecmd_utils.schemas import MemeReading
 
 CORPORA = paths.root.parent / "shared" / "corpora"
 MADE_UP = TokenCounter("made-up counter", lambda texts: [2 * len(text.split()) + 1 for text in texts])

@@ -6,7 +6,7 @@ from memecmd_utils.cm50 import prompts as cm50_prompts
 from memecmd_utils.cm50 import tables
 from memecmd_utils.cm50.metrics import MODES, NOT_COMPUTED, SUPPORTED, WIRING, Score, TextMetric, all_metrics
 from memecmd_utils.cm50.references import Labels, MemeCapError
-from memecmd_utils.cm50.schemas import MemeReading
+from memecmd_utils.schemas import MemeReading
 
 REFERENCES = {"m1": ["a cat is tired", "the cat sleeps"], "m2": ["mondays are bad"]}
 

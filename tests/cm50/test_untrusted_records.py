@@ -6,8 +6,8 @@ import pytest
 
 from memecmd_utils.cm50 import records
 from memecmd_utils.cm50.records import RecordsMissing, read_cm50, read_records, read_templates
-from memecmd_utils.cm50.schemas import MemeReading, TemplateMeme
 from memecmd_utils.core import paths, storage
+from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 CORPORA = paths.root.parent / "shared" / "corpora"
 

@@ -25,8 +25,8 @@ INTERNAL = {
 
 def test_every_error_of_the_package_has_the_base_class() -> None:
     found = {}
-    for module in pkgutil.iter_modules(memecmd_utils.__path__):
-        there = importlib.import_module(f"memecmd_utils.{module.name}")
+    for module in pkgutil.walk_packages(memecmd_utils.__path__, "memecmd_utils."):
+        there = importlib.import_module(module.name)
         for name, kind in inspect.getmembers(there, inspect.isclass):
             if issubclass(kind, Exception) and kind.__module__.startswith("memecmd_utils."):
                 found[name] = kind

@@ -7,13 +7,13 @@ from packaging.requirements import Requirement
 from pydantic import SecretStr
 
 from memecmd_utils.cm50 import pictures
-from memecmd_utils.cm50.schemas import TemplateMeme
 from memecmd_utils.core import errors, paths
 from memecmd_utils.core.encoders.text import EndpointEmbedder
 from memecmd_utils.core.llm import chat
 from memecmd_utils.core.llm.endpoint import OpenAIBackend
 from memecmd_utils.dialogue import news
 from memecmd_utils.ops import doctor
+from memecmd_utils.schemas import TemplateMeme
 from memecmd_utils.settings import Endpoint, load_profile
 
 MEME = TemplateMeme(meme_id="a1", template="10-Guy", url="http://127.0.0.1:9/a1.jpg", source="made up")
@@ -74,8 +74,14 @@ def test_a_run_says_what_to_install_before_its_first_stage(without) -> None:
 def test_replaying_imports_none_of_them(tmp_path) -> None:
     """A run of the example resolves and its modules are imported in a process that has none of them."""
     script = HIDE + (
-        "from memecmd_utils import __main__, runs; from memecmd_utils.annotation import annotate as annotation; from memecmd_utils.dialogue import cluster as dask_engine; from memecmd_utils.evaluation import stage as evaluation_run; from memecmd_utils.library import build as library_build\n"
-        "from memecmd_utils.chats import insertion as library_search; from memecmd_utils.report import page as report; from memecmd_utils.retrieval import placement as selection\n"
+        "from memecmd_utils import __main__, runs\n"
+        "from memecmd_utils.annotation import annotator as annotation\n"
+        "from memecmd_utils.dialogue import cluster as dask_engine\n"
+        "from memecmd_utils.evaluation import stage as evaluation_run\n"
+        "from memecmd_utils.library import build as library_build\n"
+        "from memecmd_utils.chats import insertion as library_search\n"
+        "from memecmd_utils.report import page as report\n"
+        "from memecmd_utils.retrieval import placement as selection\n"
         "sys.exit(__main__.main(['resolve']))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=paths.root)

@@ -10,6 +10,8 @@ from memecmd_utils import runs
 from memecmd_utils.dialogue import cluster
 from memecmd_utils.settings import ProfileError
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("distributed", reason="needs the `scale` extra")
 SIZES = {
     "n_news": 5, "n_role_pairs": 3, "scenarios_per_pair": 2, "scenario_similarity_cap": 1.0, "n_turns": 4,
@@ -67,7 +69,7 @@ def test_workers_spend_from_one_ledger(tmp_path: Path) -> None:
         told = call(root, "dask", "made", few, "made", str(server.log), "0", ok=False)
         assert "max_calls=40 reached" in told and server.count() == 40
         processed = root / "data" / "processed"
-        assert [path.parent.parent.name for path in processed.rglob("ledger.jsonl")] == ["made"]
+        assert [path.parent.parent.name for path in processed.rglob("ledger.sqlite")] == ["made"]
 
 
 def test_the_fault_of_a_worker_ends_the_run_with_its_message(tmp_path: Path) -> None:

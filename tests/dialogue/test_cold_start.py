@@ -193,7 +193,7 @@ def test_details_belong_to_the_scenario_that_stands() -> None:
 
 def test_every_dimension_has_a_name() -> None:
     for pair in authored.load_role_pairs():
-        assert all(cold_start._dimensions(pair).values())
+        assert all(cold_start.dimensions_of(pair).values())
     assert set(cold_start.TOPIC_NAMES) == set(TOPICS)
 
 

@@ -359,6 +359,7 @@ def test_any_other_fault_ends_all_soon_too(name: str, tmp_path: Path) -> None:
     assert backend.broke_at == 1.0 and max(backend.sent) <= 3.0, "not to the end of the dialogue"
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_dialogues(tmp_path: Path) -> None:
     gc.collect()
     before = sum(isinstance(thing, Turn) for thing in gc.get_objects())

@@ -248,7 +248,8 @@ def test_a_killed_collection_goes_on(site: FeedSite, tmp_path: Path) -> None:
         urls = [f"{site.url}/{i}" for i in range(4)] + [f"{other.url}/slow"]
         code = (
             "import sys; from pathlib import Path\n"
-            "from memecmd_utils.core.fetch import http as http_client; from memecmd_utils.dialogue import news\n"
+            "from memecmd_utils.core.fetch import http as http_client\n"
+            "from memecmd_utils.dialogue import news\n"
             "news.LIMITS = http_client.Limits(delay_s=0)\n"
             "news.collect(news.read_feeds(['sports=' + url for url in sys.argv[2:]]), Path(sys.argv[1]))"
         )

@@ -7,8 +7,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from memecmd_utils.cm50.matching import Instance
-from memecmd_utils.cm50.schemas import TemplateInfo
 from memecmd_utils.core.encoders.clip import ModelMissing
+from memecmd_utils.schemas import TemplateInfo
 
 SHADES = {"Round": (40, 90, 200), "Square": (200, 60, 30), "Cross": (40, 160, 60)}
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from PIL import Image
 
 from memecmd_utils.cm50 import survey as cm50_survey
-from memecmd_utils.cm50.schemas import MemeReading
 from memecmd_utils.cm50.survey import QUESTIONS, SurveyAnswer
+from memecmd_utils.schemas import MemeReading
 
 SYSTEMS = ("first-system", "second-system", "third-system")
 NASTY = '</script><script>alert(1)</script> "quoted", & <b>bold</b>'

@@ -217,7 +217,7 @@ class Hostile:
 
 def copy_project(target: Path) -> Path:
     """What the project tracks and a run needs; data and reports of this checkout stay as they are."""
-    ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", "recordings")
+    ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
     for name in ("memecmd_utils", "notebooks", "data/example", "data/paper", "data/profiles"):
         shutil.copytree(paths.root / name, target / name, ignore=ignored)
     for name in ("pyproject.toml", "CITATION.cff"):

@@ -176,6 +176,7 @@ def test_a_larger_twin_that_comes_late_makes_no_sample_too_long(root, limit):
             assert [meme.origin for meme in memes] == ["x1.png", "x2.png", "z.png"]
 
 
+@pytest.mark.slow
 def test_a_copy_of_an_example_meme_takes_no_place_however_large(root):
     meme = stickers.read_table()[0]
     picture = stickers.draw(meme)
@@ -537,6 +538,7 @@ def likeness(meme):
     return text_similarity.similarity(*map(text_similarity.normalise_text, (meme.text, name)))
 
 
+@pytest.mark.slow
 @pytest.mark.corpora
 def test_real_memes_and_real_ocr(root, corpus):
     run = root / "run"
@@ -549,6 +551,7 @@ def test_real_memes_and_real_ocr(root, corpus):
     assert len(captioned) > 25 and np.median(shares) > 0.95 and np.mean(np.array(shares) > 0.8) > 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.corpora
 def test_counts_by_reason_follow_from_what_is_known_of_the_real_files(root, corpus):
     class EachAnother(FakeOcr):

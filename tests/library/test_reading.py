@@ -47,6 +47,7 @@ def test_what_is_out_by_its_size_is_not_read():
     assert read_picture(Job(b"?", Filters()), Never()).undecodable
 
 
+@pytest.mark.slow
 def test_a_large_jpeg_has_the_text_and_nearly_the_hash_of_the_whole(monkeypatch):
     # Twice and four times what OCR can use, so decoded at a half and at a quarter.
     reader, sizes = RapidOcr(threads=1), []

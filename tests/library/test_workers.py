@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from memecmd_utils.core import paths
 from memecmd_utils.library import reading as library_reading
 from memecmd_utils.library.ocr import OcrError
 from memecmd_utils.library.reading import Job, Workers, WorkersLost, one_after_another
@@ -150,6 +151,7 @@ def test_a_worker_that_cannot_be_started_again_is_not_the_images_fault(monkeypat
             list(workers.run([(1, job(1)), (2, job(31))]))
 
 
+@pytest.mark.slow
 def test_an_image_that_does_not_come_to_an_end_is_left_out(pair, monkeypatch):
     monkeypatch.setattr(library_reading, "LIMIT", 4.0)  # the first picture of a new worker takes a second
     begun = time.monotonic()
@@ -204,7 +206,7 @@ SCRIPT = """
 
 
 def run(path, *arguments):
-    environment = {**os.environ, "PYTHONPATH": str(Path(library_reading.__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(paths.root)}
     return subprocess.Popen(
         [sys.executable, str(path), *arguments], env=environment, text=True, cwd=path.parent,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -252,6 +254,7 @@ def test_workers_end_with_a_killed_parent(tmp_path):
     assert not any(map(alive, pids))
 
 
+@pytest.mark.slow
 def test_a_notebooks_kernel_can_start_them(tmp_path):
     nbformat = pytest.importorskip("nbformat")
     papermill = pytest.importorskip("papermill")
@@ -259,7 +262,10 @@ def test_a_notebooks_kernel_can_start_them(tmp_path):
         import numpy as np
         from PIL import Image
         from pathlib import Path
-        from memecmd_utils import schemas; from memecmd_utils.library import build as library_build; from memecmd_utils.core import paths; from memecmd_utils.core import storage
+        from memecmd_utils import schemas
+        from memecmd_utils.library import build as library_build
+        from memecmd_utils.core import paths
+        from memecmd_utils.core import storage
         from memecmd_utils.settings import Profile
         paths.root = Path(".").resolve()
         Path("memes").mkdir()

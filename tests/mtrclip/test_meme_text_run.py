@@ -8,7 +8,6 @@ from made_references import row
 from PIL import Image
 
 from memecmd_utils.cm50 import data
-from memecmd_utils.cm50.schemas import MemeReading, TemplateMeme
 from memecmd_utils.core import paths
 from memecmd_utils.core.encoders.clip import ModelMissing
 from memecmd_utils.mtrclip import models
@@ -17,6 +16,7 @@ from memecmd_utils.mtrclip import tuning as mtrclip_tuning
 from memecmd_utils.mtrclip.recall import DataMissing, RetrievalItem
 from memecmd_utils.mtrclip.training_data import Pair
 from memecmd_utils.runs import Run, StageMissing
+from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile
 
 

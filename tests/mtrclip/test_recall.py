@@ -7,10 +7,10 @@ from PIL import Image
 
 from memecmd_utils.cm50 import references
 from memecmd_utils.cm50.references import MemeCapMeme
-from memecmd_utils.cm50.schemas import MemeReading, TemplateMeme
 from memecmd_utils.core import paths
 from memecmd_utils.mtrclip import recall
 from memecmd_utils.mtrclip.recall import DataMissing, Gallery, RetrievalItem, gallery
+from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 MEMECAP = paths.root.parent / "shared" / "corpora" / "memecap" / "memes_test_dev.json.gz"
 

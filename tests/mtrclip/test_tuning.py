@@ -29,7 +29,8 @@ sys.path[:0] = [{tests!r}]
 import torch
 
 torch.set_num_threads(1)
-from memecmd_utils.mtrclip import tuning as clip_tuning; from memecmd_utils.mtrclip import loss as contrastive_loss
+from memecmd_utils.mtrclip import tuning as clip_tuning
+from memecmd_utils.mtrclip import loss as contrastive_loss
 from memecmd_utils.settings import MemeRetrieval
 
 real, calls = contrastive_loss.symmetric_loss, []
@@ -222,7 +223,7 @@ def test_killed_in_mid_epoch_it_ends_with_the_same_weights(
     chosen = settings(model)
     told = {"settings": chosen.model_dump(mode="json"), "pairs": [[str(p.image), *p[1:]] for p in pairs]}
     (tmp_path / "told.json").write_text(json.dumps(told), encoding="utf-8")
-    script = CHILD.format(tests=str(Path(__file__).parent), at=8)
+    script = CHILD.format(tests=str(paths.root / "tests" / "helpers"), at=8)
     command = [sys.executable, "-c", script, str(tmp_path / "told.json"), str(tmp_path / "run")]
     environment = {**os.environ, "PYTHONPATH": str(paths.root), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)

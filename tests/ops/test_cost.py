@@ -3,7 +3,7 @@ import socket
 import made_up
 import pytest
 
-from memecmd_utils.annotation import annotate
+from memecmd_utils.annotation import annotator
 from memecmd_utils.core.drawing import screenshots
 from memecmd_utils.core.llm import budget, chat, messages, prices
 from memecmd_utils.core.llm.budget import Ledger, Most
@@ -149,7 +149,7 @@ def test_pictures_cost_what_a_model_that_counts_tiles_bills(tmp_path) -> None:
         return letters * per_char + sum(base + tile * budget.tiles(*size) for size in sizes)
 
     meme = made_up.meme("m1").model_copy(update={"width": 380, "height": 350})
-    annotations = 20 * billed(annotate.annotation_request(meme, 0, lambda _: ""), (380, 350))
+    annotations = 20 * billed(annotator.annotation_request(meme, 0, lambda _: ""), (380, 350))
     ratings = 0.0
     for n in (6, 12, 18):
         placed = [made_up.placement(turn, "m1") for turn in range(3, n + 1, 4)]

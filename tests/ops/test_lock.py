@@ -137,6 +137,7 @@ def wait_for(server, count: int, process: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(MAKE is None, reason="GNU make is not installed")
 @pytest.mark.parametrize("killed", [False, True], ids=["both end", "the first is killed"])
 def test_make_reproduce_twice_at_once_pays_for_each_request_once(tmp_path: Path, killed: bool) -> None:

@@ -7,10 +7,10 @@ import pytest
 from made_release import NASTY
 
 from memecmd_utils import settings as settings_
-from memecmd_utils.cm50.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.core import storage
 from memecmd_utils.release import manifest, tables
 from memecmd_utils.release import write as release_write
+from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 
 PROFILE = settings_.Profile(name="made")
 MADE = "made up for a test"

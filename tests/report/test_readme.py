@@ -4,12 +4,11 @@ import importlib
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 
-from memecmd_utils import __main__ as __main___
+from memecmd_utils import __main__ as __main__
 from memecmd_utils import settings
 from memecmd_utils.core import paths
 from memecmd_utils.core.llm import local as llm_local
@@ -235,16 +234,13 @@ def test_targets_and_commands_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.M))
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.M))
     assert named <= targets
-    commands = set(re.findall(r"-m memecmd_utils ([a-z-]+)", text))
-    assert commands <= set(__main___.parser()._subparsers._group_actions[0].choices)
+    for first, second in re.findall(r"bin/memecmd ([a-z-]+)(?: ([a-z-]+))?", text):
+        command = __main__.cli.commands[first]
+        assert not hasattr(command, "commands") or second in command.commands
 
 
-def module(name: str) -> ModuleType:
-    return importlib.import_module(f"memecmd_utils.{name}")
-
-
-@each_page
-def test_equations_lead_to_functions_and_tests(page: Path) -> None:
+def test_equations_lead_to_functions_and_tests() -> None:
+    page = paths.root / "memecmd_utils" / "README.md"
     rows = re.findall(
         r"^\| ([\d-]+) \| [^|]+ \| ([^|]+) \| `(tests/[^`]+)` \|$", page.read_text("utf-8"), re.M
     )
@@ -253,23 +249,31 @@ def test_equations_lead_to_functions_and_tests(page: Path) -> None:
     ]
     assert numbers == list(range(1, 27))
     for _, functions, test in rows:
-        names = re.findall(r"`(\w+)\.(\w+)`", functions)
-        assert names and all(callable(getattr(module(name), function)) for name, function in names)
-        assert test in {f"tests/test_{name}.py" for name, _ in names}
+        names = re.findall(r"`([\w.]+)\.(\w+)`", functions)
+        files = {name: importlib.import_module(f"memecmd_utils.{name}") for name, _ in names}
+        assert names and all(callable(getattr(files[name], function)) for name, function in names)
         assert (paths.root / test).is_file(), test
+        assert {f"tests/{name.split('.')[0]}" for name, _ in names} == {str(Path(test).parent)}
+
+
+def test_the_map_leads_to_every_room() -> None:
+    text = (paths.root / "memecmd_utils" / "README.md").read_text("utf-8")
+    named = re.findall(r"`([\w/.*]+)`", "\n".join(line for line in text.split("\n") if line.startswith("|")))
+    there = {name.rstrip("/") for name in named if "/" in name or name.endswith(".py")}
+    package = paths.root / "memecmd_utils"
+    rooms = {p.parent.relative_to(package).as_posix() for p in package.rglob("__init__.py")} - {".", "core"}
+    assert rooms <= there
+    for name in re.findall(r"`((?:core|annotation|dialogue|retrieval|evaluation)/[\w/]+\.py)`", text):
+        assert (package / name).is_file(), name
 
 
 @each_page
-def test_notebooks_lead_to_modules_and_tests(page: Path) -> None:
+def test_notebooks_lead_to_rooms(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^\| \[(\d\db?_\w+)\]\(notebooks/\w+\.ipynb\) \| ([^|]+) \| `(tests/[^`]+)` \|$", text, re.M
-    )
-    assert [name for name, *_ in rows] == sorted(path.stem for path in paths.notebooks.glob("[0-9]*.ipynb"))
-    for name, modules, test in rows:
-        first, *rest = re.findall(r"`(\w+)`", modules)
-        assert name.partition("_")[2] == first and all(map(module, rest))
-        assert test == f"tests/test_{first}.py" and (paths.root / test).is_file(), test
+    rows = re.findall(r"^\| \[(\d\db?_\w+)\]\(notebooks/\w+\.ipynb\) \| ([^|]+) \|$", text, re.M)
+    assert [name for name, _ in rows] == sorted(path.stem for path in paths.notebooks.glob("[0-9]*.ipynb"))
+    for _, rooms in rows:
+        assert all((paths.root / room).is_dir() for room in re.findall(r"\]\(([\w/]+)\)", rooms))
 
 
 @each_page

@@ -335,7 +335,8 @@ def test_below_the_bound_nothing_is_kept_and_nothing_changes(tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(large_library, "FROM_MEMES", 400)
     assert placement.index_library(annotations(), encode, profile()).search is None, "without a folder"
-    code = "import sys; from memecmd_utils.retrieval import placement as selection; print('memecmd_utils.retrieval.large_library' in sys.modules)"
+    code = "import sys; from memecmd_utils.retrieval import placement; "
+    code += "print('memecmd_utils.retrieval.large_library' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
@@ -509,7 +510,7 @@ def test_the_notebooks_panel_shows_a_large_run(tmp_path, faiss, monkeypatch) -> 
         def paying(self, embedder):
             return embedder
 
-    assert widgets.explore(Run(), scored, index, memes, encode).children
+    assert widgets.explore(Run(), scored, index, memes).children
 
 
 def test_the_projection_holds_the_main_directions_of_all_blocks_together() -> None:

@@ -221,7 +221,7 @@ def test_a_turn_ranks_the_same_alone_and_among_others() -> None:
 
 def test_number_of_threads_changes_nothing() -> None:
     script = (
-        "import test_retrieval as t\nfrom memecmd_utils.retrieval import scoring as r\n"
+        "import test_scoring as t\nfrom memecmd_utils.retrieval import scoring as r\n"
         "i, q = t.close_library(600, 64)\nprint(t.digest(r.top_k(i, q, t.WEIGHTS, 3)))"
     )
     names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")

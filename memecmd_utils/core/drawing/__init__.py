@@ -1,1 +1,1 @@
-"""Chats and memes as pictures and as HTML."""
+"""Chats and memes as pictures and as HTML, fonts and line breaking."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ class AuthoredBackend:
 
     recordable = False
     repeats = True
-    dropped = ()
+    dropped: Collection[str] = ()
     in_bulk = False
     status = ""
     source = "authored"

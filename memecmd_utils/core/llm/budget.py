@@ -20,10 +20,10 @@ from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.llm.messages import BudgetReached, Reply, Request
 
 # --- What a run has spent and may have spent on models: a SQLite file that outlives kills and power cuts
-# A call is entered at the most it can cost *before* it is sent, and settled when its answer is there. What
-# was never settled, because the process was killed, counts at that most. Where an endpoint bills more than
-# was reckoned (thoughts beyond `max_tokens`, large pictures), every call from then on, also of a later process,
-# is reckoned by what it billed. The caps are in `budget`.
+# A call is entered at the most it can cost *before* it is sent, and settled when its answer is there.
+# What was never settled, because the process was killed, counts at that most. Where an endpoint bills
+# more than was reckoned (thoughts beyond `max_tokens`, large pictures), every call from then on, also of
+# a later process, is reckoned by what it billed. The caps are in `budget`.
 
 
 PICTURE_AT_MOST = 8_500
@@ -141,13 +141,14 @@ class Ledger:
     """All calls of a run, from every process that works on it; in memory only where `path` is None.
 
     Table `spent` has a row for each stage and task, `open` one for each call that is not settled. Nothing is
-    written before the first call.
+    written before the first call. `shared`: several machines write it, in a folder that they share.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, shared: bool = False) -> None:
         self.path = path
         self._writer, self._count = secrets.token_hex(4), 0
         self._at_risk_usd = self._at_risk_calls = 0.0
+        self._shared = shared
         self._open()
 
     @property
@@ -327,7 +328,8 @@ class Ledger:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         made = self.path.with_name(f".{self._writer}-{self.path.name}")
         with contextlib.closing(sqlite3.connect(made, isolation_level=None)) as db:
-            db.execute("pragma journal_mode = wal")  # kept in the file
+            # Kept in the file. A write-ahead log needs memory that machines with one folder do not share.
+            db.execute(f"pragma journal_mode = {'delete' if self._shared else 'wal'}")
             self._make(db)
         with contextlib.suppress(FileExistsError):
             os.link(made, self.path)

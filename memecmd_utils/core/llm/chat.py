@@ -99,7 +99,8 @@ class Chat:
             short = key[: rec.SHOWN_DIGITS]
             raise rec.RecordingMiss(
                 f"no recorded reply for {request.task} {request.subject} of {self.backend.model} ({why}). "
-                f"Its key is {short}: `python -m memecmd_utils explain-miss {short}` shows where both part. "
+                f"Its key is {short}: `python -m memecmd_utils recordings explain {short}` shows where both "
+                "part. "
                 "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
             )
         if self.recordings is None:

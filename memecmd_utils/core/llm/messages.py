@@ -239,12 +239,18 @@ class Backend(Protocol):
     """Value of `source` in records made from its replies."""
     repeats: bool
     """Whether a fixed seed brings the same reply again, so that asking unchanged is in vain."""
-    dropped: Collection[str]
-    """Parameters of a request that this backend leaves out."""
     in_bulk: bool
     """Whether requests are collected and sent together, so that all should be handed over at once."""
-    status: str
-    """What the backend is waiting for, in words for the live line; mostly empty."""
+
+    @property
+    def dropped(self) -> Collection[str]:
+        """Parameters of a request that this backend leaves out."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """What the backend is waiting for, in words for the live line; mostly empty."""
+        ...
 
     async def complete(self, request: Request) -> Reply:
         """Return one reply, or raise `TransientFault`, `RequestRejected`, `InDoubt` or what nothing mends."""

@@ -451,7 +451,7 @@ def nearest(form: Form, files: Iterable[Path]) -> tuple[str, list[tuple[str, Any
 
 
 def note_miss(form: Form, key: str) -> None:
-    """Keep the form of a request that is not recorded, so that `explain-miss` takes its key; the last few."""
+    """Keep the form of a request that is not recorded, for `recordings explain`; the last few."""
     line = canonical({"form": form, "key": key})
     kept = [text for other, text in _missed() if other != key][1 - KEPT_MISSES :]
     # Where nothing can be written, the message of the miss says all the same where the forms part.

@@ -31,7 +31,8 @@ def test_the_simplified_chinese_face_is_cut_once(interim):
 
 def test_two_processes_may_cut_at_once(tmp_path):
     code = (
-        "import sys, pathlib\nfrom memecmd_utils.core.drawing import fonts; from memecmd_utils.core import paths\n"
+        "import sys, pathlib\nfrom memecmd_utils.core.drawing import fonts\n"
+        "from memecmd_utils.core import paths\n"
         "paths.interim = pathlib.Path(sys.argv[1])\nprint(fonts.cjk_font_path().stat().st_size)"
     )
     env = {**os.environ, "MEMECMD_ROOT": str(paths.root)}

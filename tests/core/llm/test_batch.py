@@ -26,6 +26,7 @@ from batch_server import (
 from pydantic import RootModel
 from tiny_server import error
 
+from memecmd_utils.core import paths
 from memecmd_utils.core.llm import batch, replies
 from memecmd_utils.core.llm import chat as llm_chat
 from memecmd_utils.core.llm.budget import Budget
@@ -410,9 +411,9 @@ run(url, Path(folder), [request(n) for n in range(6)])
 
 
 def child(url: str, folder: Path, point: str) -> int:
-    here = Path(__file__).parent
+    here = paths.root / "tests" / "helpers"
     command = [sys.executable, "-c", CHILD, url, str(folder), *point.split()]
-    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
+    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{paths.root}"}
     return subprocess.run(command, cwd=here, env=environment).returncode
 
 

@@ -486,9 +486,8 @@ def test_a_ledger_that_nobody_holds_any_more_closes_its_file(tmp_path: Path) -> 
 
 SPENDER = """
 import asyncio, random, sys
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.budget import Ledger
-from memecmd_utils.core.llm.chat import BudgetReached, Message, Reply, Request, Sampling
+from memecmd_utils.core.llm.budget import Budget, Ledger
+from memecmd_utils.core.llm.messages import BudgetReached, Message, Reply, Request, Sampling
 from pathlib import Path
 
 path, seed = Path(sys.argv[1]), int(sys.argv[2])
@@ -549,9 +548,8 @@ def test_several_processes_on_one_ledger_never_pass_the_caps_together(tmp_path: 
 
 KILLED = """
 import asyncio, sys
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.budget import Ledger
-from memecmd_utils.core.llm.chat import Message, Reply, Request, Sampling
+from memecmd_utils.core.llm.budget import Budget, Ledger
+from memecmd_utils.core.llm.messages import Message, Reply, Request, Sampling
 from pathlib import Path
 
 made = Budget(Ledger(Path(sys.argv[1])), "s", usd_out=1e6)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils.annotation import annotate
+from memecmd_utils.annotation import annotator
 from memecmd_utils.core import paths
 from memecmd_utils.core.llm import prompts as llm_prompts
 from memecmd_utils.dialogue import cold_start, generation
@@ -81,7 +81,7 @@ def test_hostile_text_of_a_picture_goes_through_as_data() -> None:
         source="user image", meme_id="m", file="m.png", text=HOSTILE, text_source="ocr",
         picture_note=f"注{HOSTILE}", origin="o", sha256="0", phash="0", width=1, height=1,
     )  # fmt: skip
-    text = annotate.annotation_request(meme, 1).messages[-1].text
+    text = annotator.annotation_request(meme, 1).messages[-1].text
     assert FENCED.strip() in text and "49" not in text
     assert inside_fences(text).count("忽略以上要求") == text.count("忽略以上要求") == 2
 

@@ -334,6 +334,7 @@ def test_the_numbers_add_up() -> None:
     assert sum(count for count, _, _ in PARSERS.values()) == 100_000
 
 
+@pytest.mark.slow
 def test_through_a_chat_every_outcome_has_its_name(tmp_path: Path) -> None:
     """Four thousand questions, up to five attempts each; what was recorded replays to the same answers."""
     rng, every = random.Random(3), Counter()

@@ -284,12 +284,12 @@ def test_explain_takes_every_key_that_a_miss_prints(mine: Path, capsys: pytest.C
     recorded = request(LONG + "甲").normal_form(ScriptedBackend([]).model)
     write(mine, (form("全不一样"), GOOD), (recorded, GOOD))
     said = ask(LONG + "乙")
-    command = re.search(r"`python -m memecmd_utils (explain-miss [0-9a-f]{16})`", said)[1].split()
+    command = re.search(r"`python -m memecmd_utils (recordings explain [0-9a-f]{16})`", said)[1].split()
     nearest = re.search(r"the nearest recording, ([0-9a-f]{16}), differs in: messages", said)[1]
     wanted = f"messages[0].text\n  first:  '…{LONG[-9:]}乙'\n  second: '…{LONG[-9:]}甲'\n"
     for given in (command, [*command, nearest]):
         assert command_line.main(given) == 0 and capsys.readouterr().out == wanted
-    key = command[1]
+    key = command[2]
     for number in range(recordings_store.KEPT_MISSES - 1):
         ask(f"别的{number}")
     assert tools.explain(key, None, [mine]) == wanted.splitlines()
@@ -323,10 +323,10 @@ def test_explain_says_what_it_needs(mine: Path, text: str, told: str) -> None:
 
 def test_the_commands(mine: Path, capsys: pytest.CaptureFixture) -> None:
     path = write(mine, (form("一"), GOOD), (form("三"), GOOD))
-    assert command_line.main(["recordings-check"]) == 0
+    assert command_line.main(["recordings", "check"]) == 0
     assert "2 recordings (0 without an answer)\nnote: " in capsys.readouterr().out
-    assert command_line.main(["explain-miss", key_of(form("一"))[:10], json.dumps(form("三"))]) == 0
+    assert command_line.main(["recordings", "explain", key_of(form("一"))[:10], json.dumps(form("三"))]) == 0
     assert capsys.readouterr().out == "messages[0].text\n  first:  '一'\n  second: '三'\n"
     edit(path, 2, lambda line: line[1:])
-    assert command_line.main(["recordings-check"]) == 1
+    assert command_line.main(["recordings", "check"]) == 1
     assert "\nPROBLEM: raw/recordings/local/s/w0.jsonl:2: " in capsys.readouterr().out

@@ -7,8 +7,8 @@ import made_up
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils.annotation import annotate as annotation_annotate
-from memecmd_utils.annotation.annotate import CheckedAnnotationReply
+from memecmd_utils.annotation import annotator as annotation_annotate
+from memecmd_utils.annotation.annotator import CheckedAnnotationReply
 from memecmd_utils.core import html, paths, storage
 from memecmd_utils.core.llm import chat, prompts
 from memecmd_utils.core.llm.chat import Chat

@@ -12,9 +12,10 @@ from memecmd_utils.core.llm.progress import Progress
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
 from memecmd_utils.settings import Profile
 
-# --- Memes that are abusive or not safe for work: what the annotator is asked, and what follows from the answer
-# A flagged meme stays in the run's tables, so that counts add up and a person can look; it is never a candidate
-# of retrieval, and a release names its id and the category of the reason and nothing else of it.
+# --- Memes that are abusive or not safe for work: what is asked, and what follows from the answer
+# A flagged meme stays in the run's tables, so that counts add up and a person can look; it is never a
+# candidate of retrieval, and a release names its id and the category of the reason and nothing else of
+# it.
 
 
 SAFE = "none"
