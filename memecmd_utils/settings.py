@@ -126,7 +126,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class TemplateRule(Setting):
     """Which ImgFlip575K records enter CM50 (2501.13851, Section 3.1 names the steps, not the thresholds).
 
-    The thresholds are those that the published validation set supports: see `template_evidence`.
+    The thresholds are those that the published validation set supports: see `filter`.
     """
 
     min_text_chars: int = Field(1, ge=0)
@@ -642,16 +642,22 @@ def _keys_at(place: tuple) -> list[str]:
     return known_keys()
 
 
-HOW_NOT_WHAT = {"concurrency", "max_usd", "max_calls", "batch", "local_threads", "engine", "scheduler"}
-HOW_NOT_WHAT |= {"usd_per_million_in", "usd_per_million_out", "tokens_per_image", "timeout_s", "dead_after_s"}
-HOW_NOT_WHAT |= {"key_env"}
+EXECUTION_KEYS = {"concurrency", "max_usd", "max_calls", "batch", "local_threads", "engine", "scheduler"}
+EXECUTION_KEYS |= {
+    "usd_per_million_in",
+    "usd_per_million_out",
+    "tokens_per_image",
+    "timeout_s",
+    "dead_after_s",
+}
+EXECUTION_KEYS |= {"key_env"}
 """Settings that do not change what a run makes: with a raised cap or more patience the same run goes on."""
 
 
 def what(value: Any) -> Any:
     """Settings without those that do not change what a run makes, also within endpoints."""
     if isinstance(value, dict):
-        return {key: what(inner) for key, inner in value.items() if key not in HOW_NOT_WHAT}
+        return {key: what(inner) for key, inner in value.items() if key not in EXECUTION_KEYS}
     return [what(inner) for inner in value] if isinstance(value, list) else value
 
 

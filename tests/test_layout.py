@@ -338,6 +338,42 @@ def test_notebooks_import_rooms_and_never_files_in_them(path: Path) -> None:
     assert names_of_rooms(path) <= {room for room in ROOMS if "/" not in room} | NOUNS | CORE
 
 
+def imported(tree: ast.AST) -> set[str]:
+    """Dotted names below the package of the files and faces that a file imports."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in nodes if (node.module or "").split(".")[0] == "memecmd_utils"]
+    names = {f"{node.module}.{alias.name}" for node in ours for alias in node.names}
+    names |= {node.module for node in ours}
+    return {name.removeprefix("memecmd_utils").lstrip(".") for name in names} - {""}
+
+
+def rooms_behind(path: Path) -> set[str]:
+    """Rooms that a notebook runs on: what it imports, and what that imports, file by file."""
+    faces = {room.replace("/", "."): PACKAGE / room / "__init__.py" for room in ROOMS}
+    files, done = FILES | faces, set()
+    todo = set().union(*(imported(ast.parse(without_magics(cell))) for cell in cells(path, "code")))
+    while todo:
+        name = todo.pop()
+        if name in files and name not in done:
+            done.add(name)
+            todo |= imported(ast.parse(files[name].read_text(encoding="utf-8")))
+    return {name.split(".")[0] for name in done} - {"core", "runs", "schemas", "settings"}
+
+
+@each_notebook
+def test_make_runs_a_notebook_again_where_a_room_behind_it_changes(path: Path) -> None:
+    text = (paths.root / "Makefile").read_text(encoding="utf-8")
+    rules = re.findall(r"^reports/\$\(RUN\)/(\w+)\.ipynb: \$\(call rooms,([^)]*)\)", text, re.M)
+    named = {stage: {word for word in words.split() if "/" not in word} for stage, words in rules}
+    paper = [stage for stage in named if (stage < "07") == (path.stem < "07")]
+    before = [
+        stage for stage in paper if stage < path.stem and path.stem > "04"
+    ]  # 02 and 03 stand side by side
+    inherited = set().union(*(named[stage] for stage in before))
+    assert rooms_behind(path) <= named[path.stem] | inherited
+    assert named[path.stem] - {"html"} <= rooms_behind(path), "a room that it does not use"
+
+
 def test_notebooks_need_few_rooms() -> None:
     assert len(set().union(*map(names_of_rooms, NOTEBOOKS))) <= 18
 

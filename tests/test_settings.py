@@ -7,12 +7,12 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from memecmd_utils import __main__ as __main___
+from memecmd_utils import __main__ as commands
 from memecmd_utils import runs
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
 from memecmd_utils.settings import (
-    HOW_NOT_WHAT,
+    EXECUTION_KEYS,
     Endpoint,
     Profile,
     ProfileError,
@@ -263,7 +263,7 @@ def test_a_folder_or_a_file_without_permission_is_no_profile(own: Path, monkeypa
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     monkeypatch.setenv("PROFILE", "mine")
-    assert __main___.main(["resolve"]) == 2
+    assert commands.main(["resolve"]) == 2
     assert capsys.readouterr().err == f"error: {own / 'mine.yaml'}: Permission denied\n"
 
 
@@ -336,7 +336,7 @@ def test_a_run_is_plain_until_a_setting_differs_from_the_file() -> None:
 def test_with_a_raised_cap_the_same_run_goes_on(setting: str) -> None:
     assert named(setting) == "example"
     assert named(f"n_turns=4 {setting}") == named("n_turns=4")
-    assert setting.split("=")[0] in HOW_NOT_WHAT <= {*Profile.model_fields, *Endpoint.model_fields}
+    assert setting.split("=")[0] in EXECUTION_KEYS <= {*Profile.model_fields, *Endpoint.model_fields}
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ def conversations(cells: Sequence[Cell]) -> list[Read]:
     """Chats in the order of their first message.
 
     Within a chat messages are ordered by their numbers where all have one and no two have the same, or else
-    by their times where all can be read (`chat_formats.moments`), and by their numbers within one time. Times
+    by their times where all can be read (`formats.moments`), and by their numbers within one time. Times
     win over numbers that they contradict if the file itself is in the order of the times, either way round.
     A file without either, or whose numbers repeat and whose times cannot be read, keeps its order; but where
     repeating numbers mostly go down by one, the newest is the first. Which number of a date is the day and

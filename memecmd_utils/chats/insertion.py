@@ -244,7 +244,7 @@ def insert_file(
 
     The library, embedder, weights and gate are those of the finished run `run_name`, or else of the run that
     `profile` and `settings` make; the summary agent is asked by `profile` and `settings`. `columns` names
-    columns as `chat_readers.parse_columns` reads them. A turn from the second on whose file gives no S, E and
+    columns as `readers.parse_columns` reads them. A turn from the second on whose file gives no S, E and
     Psi is summarised by the model of the profile, which is recorded and held to its caps; where it has none,
     `NoSummaryAgent` is raised if no turn has a summary, else such turns get no meme. Raises `ChatError` for a
     file that cannot be read or written, and where `target`, its page or its folder is there and not of an

@@ -134,7 +134,7 @@ class Summarised(NamedTuple):
 def request(context: Context, profile: Profile) -> Request:
     """The summary agent's request, with the history of any number of speakers in it.
 
-    For two who take turns it is the very request of `dialogue_generation.summary_request`.
+    For two who take turns it is the very request of `generation.summary_request`.
     """
     first = context.lines[0][0]
     other = next((name for name, _ in context.lines if name != first), context.next_speaker)

@@ -466,7 +466,7 @@ MAX_CHARS, MAX_TURNS = 20_000, 200
 def read_pasted(text: str) -> Context:
     """Read a pasted chat between two people up to the turn that the other one has next.
 
-    Where messages begin with a line of name and time (`chat_transcripts.parse`), all lines up to the next
+    Where messages begin with a line of name and time (`transcripts.parse`), all lines up to the next
     such line are one message. Else a line without a name is said by the other one; so lines without any name
     alternate. A name alone on its line goes with the next line, a day or a time alone on its line with none.
     Lines of the same speaker one after the other become one turn. Raises `ChatError` for an empty chat, three

@@ -59,7 +59,7 @@ def memes_of(data: Data, dataset: DataSet) -> list[OtherMeme]:
 
 
 def match_data_set(run: Run, data: Data, dataset: DataSet) -> Matches | None:
-    """Match a data set's memes with CM50's templates (`template_matching.match`); says what is missing.
+    """Match a data set's memes with CM50's templates (`matching.match`); says what is missing.
 
     Needs both data sets; memes without a picture in the folder of images take no part. For MemeCap the title
     of the post stands for the text on the meme, as in the paper's code.
@@ -183,7 +183,7 @@ def _with_templates(
 def _pictured(memes: Sequence[TemplateMeme], folder: Path, dataset: DataSet) -> list[TemplateMeme]:
     """Memes whose picture lies below `folder` and can be decoded; says how many have none, or a broken one.
 
-    The file must be the one that `template_images` finds, and have the name that the data set gives it.
+    The file must be the one that `pictures` finds, and have the name that the data set gives it.
     """
     there, found, broken = cm50_pictures.files_in(folder), [], []
     present = [meme for meme in memes if (file := there.get(meme.meme_id)) and file.name == meme.post]
@@ -255,7 +255,7 @@ def write_survey(run: Run, readings: Iterable[MemeReading], folder: Path) -> Pat
 def systems_of(readings: Iterable[MemeReading]) -> dict[str, list[MemeReading]]:
     """Readings by who made them, with or without context, where they share memes; empty if they do not.
 
-    Names are such as `preference_survey.SYSTEMS` lists: the model, then "with context" or "without context".
+    Names are such as `survey.SYSTEMS` lists: the model, then "with context" or "without context".
     Those with most readings come first; one that shares no meme with all before it is left out.
     """
     found: dict[str, dict[str, MemeReading]] = {}

@@ -134,7 +134,7 @@ def filter_records(
 ) -> Filtered:
     """Apply the paper's filter: text, votes and views, title, at least 150 memes, the top 50 templates.
 
-    `sample`: CM50's published validation memes (`template_records.frame_of`); they give the estimated sizes,
+    `sample`: CM50's published validation memes (`records.frame_of`); they give the estimated sizes,
     their memes stand in the validation part of the split, and a template of theirs that has no records here
     keeps its place among the top 50, so that no other moves up. `upstream`: records of each template as the
     source counts them, which names templates that are absent here. `training`: ids of CM50's published
@@ -359,7 +359,7 @@ def rule_evidence(
 ) -> pd.DataFrame:
     """Rank rules by how well they explain a sample of CM50; the first row is the best.
 
-    `records`: all records (`Records.frame`); `sample`: published memes (`template_records.frame_of`); a
+    `records`: all records (`Records.frame`); `sample`: published memes (`records.frame_of`); a
     template of the sample without records plays no part. `rules`: None is `candidate_rules()`.
 
     Columns: `rule`; `left out`: memes of the sample that the rule refuses, and those that the records of

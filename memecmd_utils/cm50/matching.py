@@ -1,7 +1,7 @@
 """Find instances of templates among memes, in two stages (2501.13851, Section 3.3.1).
 
 Stage 1 takes the nearest template by CLIP, as the Template-Label Counter of Bates et al. (2311.06649) does,
-stage 2 looks at the pair with LPIPS. What is left a person confirms on a sheet (`matching_sheet`).
+stage 2 looks at the pair with LPIPS. What is left a person confirms on a sheet (`matching`).
 """
 
 import csv
@@ -381,7 +381,7 @@ def _stage_two(done: Matches, lpips: Lpips) -> None:
 
 
 # --- The confirmation sheet of template matching: pairs side by side, kept or rejected by a person
-# What the page saves `matching_records.read_decisions` reads.
+# What the page saves `matching.read_decisions` reads.
 
 
 SIDE = 360

@@ -91,7 +91,7 @@ def table_10(
 ) -> pd.DataFrame:
     """Table 10: prompt x mode in rows, a column for each metric and one for the paper's number beside it.
 
-    `references`: captions by meme id (`memecap.references`); several readings of a meme by one prompt are
+    `references`: captions by meme id (`references.references`); several readings of a meme by one prompt are
     several predictions. `attrs["signatures"]` and `attrs["notes"]` hold settings and what is missing, by
     metric. Cells are texts: a number, nothing (blank in the paper, too), or why there is no number.
     """
@@ -173,7 +173,7 @@ def devices_table(
 ) -> pd.DataFrame:
     """Table 9 or 11: macro-F1 of literary devices on FigMemes by prompt, both ways, beside the paper's.
 
-    `labels` as `figmemes.read_labels` gives them, None where there are none; the file is named in a column.
+    `labels` as `references.read_labels` gives them, None where there are none; the file is named in a column.
     The paper does not say which of the two it prints; its code prints both.
     """
     if table not in (9, 11):

@@ -44,7 +44,7 @@ class Fingerprints:
         storage.write_text(self._file, json.dumps(there | self._new) + "\n")
 
     def file(self, path: Path) -> str:
-        """12 hex digits of a file; a file over 16 MB counts by its size and samples (`model_files`)."""
+        """12 hex digits of a file; a file over 16 MB counts by its size and samples (`weights`)."""
         try:
             # Asked before the content is read: a change meanwhile is then seen the next time.
             status = path.stat()

@@ -143,7 +143,7 @@ def _visible(fragment: str) -> str:
 
 
 def parse(body: bytes, content_type: str = "", url: str = "", language: str = "") -> ParsedFeed:
-    """Read RSS or Atom with `feedparser`; `http_client.FetchError` for what is no feed or cannot be read."""
+    """Read RSS or Atom with `feedparser`; `http.FetchError` for what is no feed or cannot be read."""
     import feedparser
 
     if not body.strip():

@@ -146,14 +146,14 @@ def sample(dialogues: Sequence[schemas.Dialogue], n_memes: int, seed: int) -> li
 
 
 # --- R@1, nDCG@5 and judged@5 of whole score matrices at once: for studies that rank hundreds of times
-# `retrieval_evaluation` asks trec_eval, ranking by ranking; these are the same values (a test compares), some
+# `rankings` asks trec_eval, ranking by ranking; these are the same values (a test compares), some
 # hundred times as fast.
 
 
 MEASURES = ("R@1", "nDCG@5", "judged@5")
 DEPTH = 5
 SELF = "self"
-"""The fold where there is no other half, as in `selection.calibrate`."""
+"""The fold where there is no other half, as in `placement.calibrate`."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Which models meme-text retrieval is measured with, what came of each, and all that was computed.
 
-A model stands in a row of the paper only if it has that row's architecture (`clip_architectures`); every
+A model stands in a row of the paper only if it has that row's architecture (`clip`); every
 other one stands under its own name.
 """
 
@@ -62,7 +62,7 @@ class Measured:
     note: str = ""
 
     def recalls(self) -> pd.DataFrame:
-        """R@K with intervals (columns `meme_text_retrieval.RECALLS`), under the name of the weights."""
+        """R@K with intervals (columns `recall.RECALLS`), under the name of the weights."""
         return recall.recalls(self.rankings, self.weights)
 
 
@@ -123,7 +123,7 @@ def measure_models(
     """Rank the memes of `items` under every model; what cannot be had becomes a note.
 
     `items` is a function, so that data that is not here (`DataMissing`) becomes a note, too; memes whose
-    picture cannot be decoded are left out for all models (`retrieval_items.readable`). `load` gives the
+    picture cannot be decoded are left out for all models (`recall.readable`). `load` gives the
     encoder of a name: bind folders of recordings with `functools.partial`.
     """
     try:
@@ -226,7 +226,7 @@ def memecap_items(run: Run) -> list[RetrievalItem]:
 def pairs(items: list[RetrievalItem], kind: str) -> list[Pair]:
     """Picture and first text of one kind for each item that has one, as the tuning takes them.
 
-    Blank texts do not count, as in `retrieval_items.gallery`.
+    Blank texts do not count, as in `recall.gallery`.
     """
     found = ((item, next(filter(str.strip, item.texts.get(kind, ())), "")) for item in items)
     return [Pair(item.image, text, item.template) for item, text in found if text]
@@ -280,5 +280,5 @@ def tune(run: Run) -> "Tuned | None":
 
 
 def weights_folders(tuned: "Tuned | None") -> dict[str, Path] | None:
-    """Folders of tuned weights by selection, for `retrieval_rows.rows_of`."""
+    """Folders of tuned weights by selection, for `models.model_rows`."""
     return tuned.folders if tuned else None

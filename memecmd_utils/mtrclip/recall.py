@@ -337,7 +337,7 @@ DIFFERENCES = (
 
 
 class Encoder(Protocol):
-    """What encodes pictures and texts into one space, for example `clip_models.DualEncoder`."""
+    """What encodes pictures and texts into one space, for example `clip.DualEncoder`."""
 
     def encode_images(self, files: Sequence[Path]) -> np.ndarray:
         """Rows for image files, [n, dim]."""

@@ -43,7 +43,7 @@ def search(
 ) -> tuple[pd.DataFrame, MemeRetrieval, Path]:
     """Tune `settings.trials` times (0: 15, as the paper); give trials, best settings and their folder.
 
-    With these settings and this folder `clip_tuning.tune` reads what the best trial made. Resumable: trials
+    With these settings and this folder `tuning.tune` reads what the best trial made. Resumable: trials
     that are done are kept in `folder/search.db`, one that was killed goes on from its last checkpoint. Of the
     weights only the best trial's stay.
     """

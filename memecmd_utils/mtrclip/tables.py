@@ -138,7 +138,7 @@ _DODGE = 0.16
 def recall_figure(recalls: pd.DataFrame, models: Sequence[str] | None = None) -> Figure:
     """Draw R@1, R@5 and R@10 with 95 % intervals, both directions together.
 
-    `recalls` is the table of `retrieval_rows.all_recalls`; a column of panels a kind of text, a row a way of
+    `recalls` is the table of `models.all_recalls`; a column of panels a kind of text, a row a way of
     counting: a hit is the meme itself, or any meme of its template. `models` (labels) chooses some. Only what
     was computed is drawn; where nothing was, the figure says so.
     """
@@ -229,7 +229,7 @@ def schedule_figure(settings: MemeRetrieval, steps_per_epoch: int) -> Figure:
 def history_figure(history: pd.DataFrame, epochs: Mapping[str, int]) -> Figure:
     """Draw loss and R@1 by epoch; a vertical line marks the epoch that each selection took.
 
-    `history` and `epochs` are those of `clip_tuning.Tuned`. Epoch 0 is the model before tuning.
+    `history` and `epochs` are those of `tuning.Tuned`. Epoch 0 is the model before tuning.
     """
     with style():
         fig = canvas(8, 2.8)

@@ -259,7 +259,7 @@ class Tuned:
     epochs: dict[str, int]
     """Best epoch by selection, the first of equals; `paper` only where test pairs were given."""
     folders: dict[str, Path]
-    """Weights by selection, as transformers saves them: `clip_models.load` takes these."""
+    """Weights by selection, as transformers saves them: `clip.load` takes these."""
     selection: str
 
     @property

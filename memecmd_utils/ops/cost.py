@@ -1,6 +1,6 @@
 """What a profile will ask for, before it runs: calls, tokens, money, hours. No call is made.
 
-`estimate` is that of the chats, `template_cost` that of the template memes; both make their rows by `line`.
+`estimate` is that of the chats, `annotation` that of the template memes; both make their rows by `line`.
 """
 
 import csv

@@ -2,7 +2,7 @@
 
 What the panel of notebook 04 shows, without widgets. The four turns-by-memes matrices of the open dialogue
 are kept, so new weights are a sum of four; a large library is searched anew instead. The picks equal those of
-`selection.place` at the same settings.
+`placement.place` at the same settings.
 """
 
 import io
@@ -80,7 +80,7 @@ class Explorer:
     """Holds one open dialogue of a run; `select` redoes it under any settings."""
 
     def __init__(self, scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> None:
-        """`scored` as from `selection.score_dialogues`; its gates are fitted once, as `place` does."""
+        """`scored` as from `placement.score_dialogues`; its gates are fitted once, as `place` does."""
         if not scored:
             raise ValueError("there is no dialogue to explore")
         self.index, self.profile = index, profile

@@ -75,7 +75,7 @@ class Manifest(_Part):
 
     release_format: int
     dataset: Literal["dialogues", "templates"] = "dialogues"
-    """Which of `release_tables.DATASETS` it is; not written for dialogues, which came first."""
+    """Which of `tables.DATASETS` it is; not written for dialogues, which came first."""
     package: str
     package_version: str
     run: str
@@ -146,7 +146,7 @@ def _name_template_files(settings: dict[str, Any]) -> None:
 
 def _deciding(value: Any) -> Any:
     if isinstance(value, dict):
-        left_out = settings_.HOW_NOT_WHAT | {"base_url"}
+        left_out = settings_.EXECUTION_KEYS | {"base_url"}
         return {key: _deciding(inner) for key, inner in value.items() if key not in left_out}
     return [_deciding(inner) for inner in value] if isinstance(value, list) else value
 

@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from memecmd_utils import schemas
-from memecmd_utils import schemas as schemas_
 from memecmd_utils.core import storage
 
 
-class ReleaseMeme(schemas_.Meme):
+class ReleaseMeme(schemas.Meme):
     """A meme of a release. `file` is empty where the image may not be passed on."""
 
     file: str
@@ -25,7 +24,7 @@ class ReleaseMeme(schemas_.Meme):
 class Table(NamedTuple):
     """What one table of a release holds, and where it comes from."""
 
-    schema: type[schemas_.Record]
+    schema: type[schemas.Record]
     words: str
     """What one record is."""
     key: tuple[str, ...]
@@ -46,28 +45,28 @@ TABLES: dict[str, Table] = {
         ("memes.parquet", "memes/"),
     ),
     "annotations": Table(
-        schemas_.Annotation,
+        schemas.Annotation,
         "what is said of a meme: S+, S-, E, Psi, or why there is no annotation",
         ("meme_id",),
         "02_annotation",
         ("annotations.parquet",),
     ),
     "dialogues": Table(
-        schemas_.Dialogue,
+        schemas.Dialogue,
         "a session: its turns, and a summary for every turn from the second",
         ("dialogue_id",),
         "03_dialogue_generation",
         ("dialogues.jsonl",),
     ),
     "placements": Table(
-        schemas_.Placement,
+        schemas.Placement,
         "a meme that a strategy puts at a turn",
         ("dialogue_id", "turn", "strategy"),
         "04_retrieval",
         ("placements.parquet",),
     ),
     "marks": Table(
-        schemas_.Mark,
+        schemas.Mark,
         "what one marker says of a turn: whether to send a meme there, and which fit best",
         ("dialogue_id", "turn", "marker"),
         "ground truth",
@@ -75,7 +74,7 @@ TABLES: dict[str, Table] = {
         optional=True,
     ),
     "grades": Table(
-        schemas_.Grade,
+        schemas.Grade,
         "how well one pooled meme fits at one turn (0, 1, 2), as one grader says",
         ("dialogue_id", "turn", "meme_id", "grader"),
         "ground truth",
@@ -163,7 +162,7 @@ def _arrow(annotation: Any) -> pa.DataType:
     return plain[annotation]
 
 
-def write(folder: Path, table: str, records: Sequence[schemas_.Record]) -> None:
+def write(folder: Path, table: str, records: Sequence[schemas.Record]) -> None:
     """Write a table as JSON Lines and as Parquet; pictures are taken from `images/` in the folder."""
     storage.write_jsonl(folder / f"{table}.jsonl", records)
     columns = arrow_schema(table)
@@ -181,7 +180,7 @@ def _image(folder: Path, file: str) -> dict[str, Any] | None:
     return {"bytes": (folder / file).read_bytes(), "path": file} if file else None
 
 
-def read_parquet(folder: Path, table: str) -> list[schemas_.Record]:
+def read_parquet(folder: Path, table: str) -> list[schemas.Record]:
     """Records of a table's Parquet file, without the pictures."""
     schema = about(table).schema
     rows = pq.read_table(folder / f"{table}.parquet", columns=list(schema.model_fields), partitioning=None)
@@ -196,14 +195,14 @@ def read_images(folder: Path) -> Iterator[tuple[str, str, dict[str, Any] | None]
                 yield row["meme_id"], row["file"], row["image"]
 
 
-def sources(records: Sequence[schemas_.Record]) -> dict[str, list[str]]:
+def sources(records: Sequence[schemas.Record]) -> dict[str, list[str]]:
     """Who made a table's records and with which prompts: distinct sources and prompt hashes."""
     parts = [part for record in records for part in _parts(record)]
     prompts = {part.prompt_sha256 for part in parts} - {""}
     return {"sources": sorted({part.source for part in parts}), "prompt_sha256": sorted(prompts)}
 
 
-def _parts(record: schemas_.Record) -> list[schemas_.Record]:
-    if isinstance(record, schemas_.Dialogue):
+def _parts(record: schemas.Record) -> list[schemas.Record]:
+    if isinstance(record, schemas.Dialogue):
         return [record, *record.turns, *record.summaries]
     return [record]

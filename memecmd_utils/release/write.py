@@ -107,7 +107,7 @@ def write_dataset(
     published: str = "",
     url: str = "",
 ) -> dict[str, int]:
-    """Write a release of any kind of `release_tables.DATASETS`; the counts of `check_release`.
+    """Write a release of any kind of `tables.DATASETS`; the counts of `check_release`.
 
     `collect` gets the new folder, may copy files into it, and returns the records by table; optional tables
     without records are left out. `say` and `inputs` get the records that stay. Made beside the old release,
@@ -260,7 +260,7 @@ def write_template_release(
 ) -> dict[str, int]:
     """Write templates, memes and readings as a release (2501.13851, Section 3); the number of each.
 
-    As every release it is made beside the old one, checked with `release.check_release`, and only then takes
+    As every release it is made beside the old one, checked with `write.check_release`, and only then takes
     its place. No image is in it: of a template's blank picture only the address stays. Templates without a
     meme are left out. `inputs` says of each source what state it was in (`datasets.states`), `models`
     names models that no record does, by what they did; `published` is an ISO date. `ReleaseError` says

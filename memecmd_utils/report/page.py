@@ -89,7 +89,7 @@ def write_index(
     """Write `report_dir/index.html` and return its path.
 
     `numbers`: label to a number, a text, or {value, low, high, n, dialogues, note}; None is unscored.
-    `sources`: rows of `dataset_card.provenance`. `notebooks`: title and executed HTML.
+    `sources`: rows of `card.provenance`. `notebooks`: title and executed HTML.
     `answers`, `sections`: heading and plain text, above and below the headline numbers; an empty line
     parts paragraphs of an answer. `chats` need the `library` that holds their memes; `chat_images` are what
     a reader without JavaScript sees of them. Pictures are embedded, the rest is linked.

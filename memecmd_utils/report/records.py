@@ -26,7 +26,7 @@ class Records:
     truth: ground_truth.GroundTruth = ground_truth.NONE
     candidates: Sequence[schemas.Candidate] = ()
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The calibrated gates of both halves, as `selection.calibrated_gates` describes them."""
+    """The calibrated gates of both halves, as `placement.calibrated_gates` describes them."""
     title_glosses: Mapping[str, str] = field(default_factory=dict)
     """Dialogue id to its title in English, where the records hold one."""
 

@@ -44,7 +44,7 @@ def score_distribution(
 def score_distributions(found: Mapping[str, np.ndarray]) -> "Figure":
     """Figure 3: a row for news-based dialogues, as the paper has it, and one for role-based ones.
 
-    `found`: `news scores`, `news top1`, `role scores`, `role top1` (`selection.scores_by_kind`); a kind that
+    `found`: `news scores`, `news top1`, `role scores`, `role top1` (`placement.scores_by_kind`); a kind that
     is not there has no row.
     """
     rows = {

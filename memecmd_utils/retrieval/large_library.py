@@ -103,7 +103,7 @@ class LargeLibrary:
         return faiss.extract_index_ivf(self.faiss).nlist
 
     def top_k(self, queries: np.ndarray, weights: Sequence[float], k: int) -> scoring.Ranking:
-        """The K best memes of every turn: queries [turns, 4, dim] of `retrieval.build_queries`.
+        """The K best memes of every turn: queries [turns, 4, dim] of `scoring.build_queries`.
 
         Approximate in which memes are found (see `tuned`), exact in scores, components and order.
         Raises `ValueError` for queries, weights or K that do not fit.
@@ -239,7 +239,7 @@ def build(
 ) -> LargeLibrary:
     """Store rows [n, 4 * dim] block by block in a folder and index them, from `FROM_MEMES` memes on.
 
-    Each quarter of a row is one of `MEME_SIDE`'s unit vectors, as `retrieval.build_index` stacks them; ids
+    Each quarter of a row is one of `MEME_SIDE`'s unit vectors, as `scoring.build_index` stacks them; ids
     are unique. The library appears at the end in one step: a killed build leaves none, and is repeated.
     With `like`, a library of the same embedder, its lists and codes are taken and nothing is trained.
     The same rows and seed give the same bytes on the same number of threads; on another number FAISS's

@@ -127,13 +127,13 @@ SCALES = {
     r"consistency with .+": "text consistency (0-100)",
     r"judge .+": "judge (0-100)",
 }
-"""Scale of a measure by its name (`spec_measures.measures`); any other measure is a scale of its own."""
+"""Scale of a measure by its name (`specification_curve.measures`); any other is a scale of its own."""
 MOST_COLUMNS = 240
 """Columns of the grid of choices: with more worlds each column stands for several."""
 
 
 def choice_figure(table: pd.DataFrame, own_k: int | None = None) -> Figure:
-    """What K brings and costs, from the first table of `choice_study.tables`; `own_k` is the run's."""
+    """What K brings and costs, from the first table of `choice_of_k.choice_tables`; `own_k` is the run's."""
     panels = {
         "mean grade": "expected mean grade (0-2)",
         "repeats": "share of memes that repeat",

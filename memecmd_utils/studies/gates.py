@@ -60,7 +60,7 @@ def layout(data: StudyData) -> np.ndarray:
 def sent(data: StudyData, top1: np.ndarray, rule: GateRule, rates: np.ndarray | None = None) -> np.ndarray:
     """Where the gate opens for each of several sets of best scores, [sets, turns] to booleans of that shape.
 
-    Scale and theta0 of a dialogue come from the other half (`selection.halves`), or from the dialogues that
+    Scale and theta0 of a dialogue come from the other half (`placement.halves`), or from the dialogues that
     have a score where the other half has none. `rates` [sets, 2]: the rate wanted on what half a and half b
     were fitted on, by default the profile's; nan gives a gate that never opens.
     """
@@ -92,7 +92,7 @@ def sent(data: StudyData, top1: np.ndarray, rule: GateRule, rates: np.ndarray | 
 
 
 def _fitted_on(names: np.ndarray, where: np.ndarray, half: str) -> np.ndarray:
-    """Dialogues that a half's gate is fitted on, as in `selection.calibrate`: booleans."""
+    """Dialogues that a half's gate is fitted on, as in `placement.calibrate`: booleans."""
     other, scored = names != half, (where >= 0).any(axis=1)
     return other if (other & scored).any() else scored
 

@@ -1,7 +1,7 @@
 """Hubs: memes that are the best ones at very many turns. Do they make the repeats, and do cures help?
 
 In spaces of many dimensions some points are near neighbours of very many others (Radovanovic, Nanopoulos and
-Ivanovic, 2010). Study 7 of the example's study plan; `hub_counts` counts, the cures stand in `hub_cures`.
+Ivanovic, 2010). Study 7 of the example's study plan; `hubness` counts, the cures stand in `hubness`.
 """
 
 from collections.abc import Sequence

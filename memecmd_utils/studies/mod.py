@@ -249,7 +249,7 @@ def evaluate_file(
 
 
 def _headed(table: pd.DataFrame, split: str, among: str) -> pd.DataFrame:
-    """A table of `retrieval_evaluation` in the words of a benchmark of questions."""
+    """A table of `rankings` in the words of a benchmark of questions."""
     named = table.rename(columns={"uses": "system", "turns": "questions"})
     named = named.drop(columns=["embedder", "centring", *UNTOLD], errors="ignore")
     if "measure" in named:

@@ -293,7 +293,7 @@ def _expected(
 
 
 class Luck(NamedTuple):
-    """The draws of `selection.choose` at every turn: rank among K, meme of the library, coin."""
+    """The draws of `placement.choose` at every turn: rank among K, meme of the library, coin."""
 
     rank: np.ndarray
     meme: np.ndarray

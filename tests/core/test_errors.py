@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import memecmd_utils
-from memecmd_utils import __main__ as __main___
+from memecmd_utils import __main__ as commands
 from memecmd_utils.core import errors, paths
 from memecmd_utils.core.errors import told
 from memecmd_utils.core.fetch.datasets import SourceError
@@ -55,7 +55,7 @@ def test_what_a_user_can_mend_ends_a_command_with_one_line(error, line, monkeypa
         raise error
 
     monkeypatch.setattr(doctor, "report", fail)
-    assert __main___.main(["doctor"]) == 2
+    assert commands.main(["doctor"]) == 2
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"error: {line}\n")
 
@@ -75,7 +75,7 @@ def test_a_bug_shows_its_traceback(error, monkeypatch) -> None:
     monkeypatch.setattr(doctor, "report", fail)
     assert told(error) is None
     with pytest.raises(type(error)):
-        __main___.main(["doctor"])
+        commands.main(["doctor"])
 
 
 def test_a_reader_that_leaves_early_is_told_no_traceback(tmp_path) -> None:

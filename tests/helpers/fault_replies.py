@@ -50,7 +50,7 @@ def pick(words: list[str], count: int, numbers: Iterator[int]) -> list[str]:
 
 
 def utterance(messages: list[tuple[str, str]], numbers: Iterator[int]) -> str:
-    """A line of up to 18 turns of which none breaks a rule of `utterance_rules`."""
+    """A line of up to 18 turns of which none breaks a rule of `rules`."""
     found = next((h for _, text in reversed(messages) if (h := HISTORY.search(text))), None)
     turn = found.group(1).count("：") if found else 0
     words = pick(SLOTS[turn % len(SLOTS)], 4, numbers)

@@ -11,7 +11,7 @@ PROFILE = made_up.profile()
 
 
 def made(**texts) -> pd.DataFrame:
-    """Recalls of three made-up encoders, shaped as `retrieval_rows.all_recalls` gives them."""
+    """Recalls of three made-up encoders, shaped as `models.all_recalls` gives them."""
     frames = []
     items = made_retrieval.items(40, 8, **texts)
     for model, selection, noise in (("Base", "", 2.2), ("Tuned", "validation", 1.3), ("Tuned", "paper", 1.1)):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memecmd_utils import __main__ as __main___
+from memecmd_utils import __main__ as commands
 from memecmd_utils.core import paths
 from memecmd_utils.core.drawing import fonts
 from memecmd_utils.core.llm import authored, local
@@ -159,9 +159,9 @@ def test_no_key_is_asked_for_without_an_endpoint() -> None:
 def test_the_command_ends_with_a_status(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setenv("PROFILE", "example")
     monkeypatch.delenv("SET", raising=False)
-    assert __main___.main(["doctor"]) == 0
+    assert commands.main(["doctor"]) == 0
     monkeypatch.setenv("PROFILE", "openai")
-    assert __main___.main(["doctor"]) == 1
+    assert commands.main(["doctor"]) == 1
     assert "[FAIL] key in $OPENAI_API_KEY: not set" in capsys.readouterr().out
 
 

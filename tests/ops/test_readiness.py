@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from memecmd_utils import __main__ as __main___
+from memecmd_utils import __main__ as commands
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
 from memecmd_utils.core.llm import authored
@@ -228,14 +228,14 @@ def test_all_that_is_missing_is_told_at_once(
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.setenv("PROFILE", "paper")
     monkeypatch.setenv("SET", "")
-    assert __main___.main(["resolve"]) == 2
+    assert commands.main(["resolve"]) == 2
     head, *lines = capsys.readouterr().err.splitlines()
     assert head == "error: 8 things are missing:" and all(line.startswith("- ") for line in lines)
     text = "\n".join(lines)
     assert text.count("`make library-sources` fetches it") == 3 and "make collect-news PROFILE=paper" in text
     assert "OPENAI_API_KEY" in text and "sentence_transformers" in text and "cn_clip" in text
     assert not paths.processed.exists(), "nothing is settled"
-    assert __main___.main(["cost"]) == 0
+    assert commands.main(["cost"]) == 0
     told = capsys.readouterr().out
     assert "No call was made" in told and all(line in told for line in lines)
     report, good = doctor.report("paper", "")

@@ -19,7 +19,7 @@ def explorer_with(dialogues=DIALOGUES, annotations=ANNOTATIONS, **changes) -> Ex
 
 
 def placed_by(scored, index, profile) -> dict[tuple[str, str], list[tuple]]:
-    """What `selection.place` does, by dialogue and strategy."""
+    """What `placement.place` does, by dialogue and strategy."""
     out = {(d.dialogue_id, s): [] for d in [item.dialogue for item in scored] for s in STRATEGIES}
     for p in placement.place(scored, index, profile):
         out[p.dialogue_id, p.strategy].append((p.turn, p.meme_id, p.rank, p.score))

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from made_release import write
 
-from memecmd_utils import __main__ as __main___
+from memecmd_utils import __main__ as commands
 from memecmd_utils.core import paths
 from memecmd_utils.core.llm import authored
 from memecmd_utils.release import manifest
@@ -172,7 +172,7 @@ def test_verify_prints_a_table(target: Path, tmp_path: Path, capsys: pytest.Capt
     copy = tmp_path / "某处 else" / "copy of it"
     shutil.copytree(target, copy)
     shutil.rmtree(target)
-    assert __main___.main(["verify", str(copy)]) == 0
+    assert commands.main(["verify", str(copy)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^run example: profile example \(settings \w{12}\), made by memecmd \d", shown, re.M)
     assert re.search(r"^grades +4 +[\d,]+ +[\d,]+$", shown, re.M)
@@ -184,12 +184,12 @@ def test_verify_prints_a_table(target: Path, tmp_path: Path, capsys: pytest.Capt
 def test_verify_lists_what_is_wrong(target: Path, capsys: pytest.CaptureFixture) -> None:
     (target / "images" / "m1.png").write_bytes(b"x")
     (target / "notes.txt").touch()
-    assert __main___.main(["verify", str(target)]) == 1
+    assert commands.main(["verify", str(target)]) == 1
     shown = capsys.readouterr().out
     assert "images/m1.png: checksum differs" in shown and "notes.txt: not listed" in shown
-    assert __main___.main(["verify", str(target / "nowhere")]) == 1
+    assert commands.main(["verify", str(target / "nowhere")]) == 1
     assert "no folder" in capsys.readouterr().out
-    assert __main___.main(["verify", str(target / "images")]) == 1
+    assert commands.main(["verify", str(target / "images")]) == 1
     assert "manifest.json is missing" in capsys.readouterr().out
 
 
@@ -199,10 +199,10 @@ def test_verify_takes_the_release_of_the_profile(
     monkeypatch.setattr(paths, "processed", tmp_path / "processed")
     for setting in ("PROFILE", "SET"):
         monkeypatch.delenv(setting, raising=False)
-    assert __main___.main(["verify", ""]) == 2
+    assert commands.main(["verify", ""]) == 2
     assert "run example has no release yet: `make reproduce` makes one" in capsys.readouterr().err
     shutil.copytree(target, tmp_path / "processed" / "example" / "release")
-    assert __main___.main(["verify"]) == 0
+    assert commands.main(["verify"]) == 0
     monkeypatch.setenv("SET", "seed=5")
-    assert __main___.main(["verify"]) == 2
+    assert commands.main(["verify"]) == 2
     assert re.search(r"run example-\w{8} has no release", capsys.readouterr().err)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memecmd_utils import __main__ as __main__
+from memecmd_utils import __main__ as commands
 from memecmd_utils import settings
 from memecmd_utils.core import paths
 from memecmd_utils.core.llm import local as llm_local
@@ -235,7 +235,7 @@ def test_targets_and_commands_exist(page: Path) -> None:
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.M))
     assert named <= targets
     for first, second in re.findall(r"bin/memecmd ([a-z-]+)(?: ([a-z-]+))?", text):
-        command = __main__.cli.commands[first]
+        command = commands.cli.commands[first]
         assert not hasattr(command, "commands") or second in command.commands
 
 

@@ -273,7 +273,7 @@ def _tail(right: bool, fill: Colour) -> Image.Image:
 
 @lru_cache(maxsize=512)
 def _avatar(name: str, right: bool, sign: str) -> Image.Image:
-    """A rounded square with a sign in it (`linebreak.initials`), in a colour that the name fixes.
+    """A rounded square with a sign in it (`text.initials`), in a colour that the name fixes.
 
     Each side has colours of its own, so that the two people of a chat never look alike. A person without a
     name, and so without a sign, gets a silhouette.

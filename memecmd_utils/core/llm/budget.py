@@ -36,7 +36,7 @@ AT_RISK = 0.001
 LOCKED_S = 60.0
 """How long a call waits for another process that writes; that takes a fraction of a millisecond."""
 NO_SUCH_NUMBER = 1e12
-"""Neither tokens nor dollars of a call; `llm_wire` counts no more either."""
+"""Neither tokens nor dollars of a call; `endpoint` counts no more either."""
 
 
 class LedgerError(MemecmdError, RuntimeError):
@@ -313,7 +313,7 @@ class Ledger:
         with self._told():
             if self._on_disk and not self.path.exists():
                 self._create()
-            # A run may ask from a thread of its own (`llm.run`); it waits for that thread.
+            # A run may ask from a thread of its own (`chat.run`); it waits for that thread.
             options = {"timeout": LOCKED_S, "isolation_level": None, "check_same_thread": False}
             self._db = sqlite3.connect(self.path if self._on_disk else ":memory:", **options)
             weakref.finalize(self, self._db.close)  # a run keeps its ledger open for as long as it lives

@@ -2,7 +2,7 @@
 
 `Chat.ask` takes a `Request` and a parser, and returns an `Answer`: from the recordings, else from the
 backend, asked up to five times until the parser accepts. How a request gets there is in `delivery`;
-backends are in `llm_backends`, `openai_backend`, `batch` and `local_llm`.
+backends are in `authored`, `endpoint`, `batch` and `local`.
 """
 
 import asyncio
