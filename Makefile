@@ -173,7 +173,7 @@ lock: $(READY)
 ## Delete runs and reports; keeps recordings, sources and tracked files
 clean:
 	find data/processed data/interim reports -mindepth 1 -maxdepth 1 -type d ! -path reports/bench -exec rm -rf {} +
-	rm -rf .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .benchmarks
 
 # An environment that a class shares is read-only and was not made from this checkout: it is used as it is, with
 # the package and the folders of this checkout. Whoever sets it up puts a file .shared into it.
