@@ -20,6 +20,8 @@ TABLE_1 = (
     "dataset", "metric", "strategy", "mean", "low", "high", "n", "dialogues", "unscored", "difference"
 )  # fmt: skip
 EFFECTS = ("effect", "metric", "comparison", "mean", "low", "high", "n", "dialogues", "p", "p_holm")
+TABLE_2 = ("case", "dialogue", "strategy", "memes", "judge", "consistency")
+MEME_USE = ("strategy", "memes sent", "rate", "mean gap", "consecutive", "distinct memes")
 JUDGE_CHECK = ("judge", "score", "auc", "low", "high", "n", "dialogues", "tells apart")
 
 
@@ -278,7 +280,7 @@ def table_2(
                     "consistency": float(np.mean(list(texts.values()))) if texts else np.nan,
                 }
             )
-    return pd.DataFrame(rows, columns=["case", "dialogue", "strategy", "memes", "judge", "consistency"])
+    return pd.DataFrame(rows, columns=list(TABLE_2))
 
 
 def beside_paper(table: pd.DataFrame) -> pd.DataFrame:
@@ -312,8 +314,7 @@ def meme_use(placements: Sequence[Placement], dialogues: Sequence[Dialogue]) -> 
                 "distinct memes": len({p.meme_id for p in mine}),
             }
         )
-    columns = ["strategy", "memes sent", "rate", "mean gap", "consecutive", "distinct memes"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=list(MEME_USE))
 
 
 # --- The numbers of a run: what the README, the page and the comparison in CI read

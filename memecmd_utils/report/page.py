@@ -254,35 +254,34 @@ def table_groups(
     found = truth_tables(numbers["ground_truth"], run.profile)
     return [
         *([Group("Retrieval against ground truth", found)] if found else []),
-        Group("The paper's tables", paper_tables(run, records, numbers)),
+        Group("The paper's tables", paper_tables(records, numbers)),
         *studies,
-        Group("Use and bookkeeping", bookkeeping(run, records)),
+        Group("Use and bookkeeping", bookkeeping(run, numbers)),
     ]
 
 
-def paper_tables(run: Run, records: Records, numbers: Mapping[str, Any]) -> list[Table]:
+def paper_tables(records: Records, numbers: Mapping[str, Any]) -> list[Table]:
     """Tables 1 and 2 of this run beside the paper's cells, and the effects apart."""
-    profile = run.profile
     judged = ", ".join(numbers["ratings"]["sources"]) or "none"
-    measured = evaluation_tables.table_1(records.ratings, records.consistency, records.dialogues, profile)
-    cases = evaluation_tables.case_dialogues(records.placements, records.dialogues, profile)
-    table_2 = evaluation_tables.table_2(cases, records.ratings, records.consistency, profile)
+    measured, effects, table_2 = (
+        frame(numbers[name], columns)
+        for name, columns in (
+            ("table_1", evaluation_tables.TABLE_1),
+            ("effects", evaluation_tables.EFFECTS),
+            ("table_2", evaluation_tables.TABLE_2),
+        )
+    )
+    printed = evaluation_tables.table_1_printed(measured).set_index("Dataset")
     return [
         (
             "Table 1: this run",
-            core_tables.html(
-                evaluation_tables.table_1_printed(measured).set_index("Dataset").T.reset_index(names="")
-            ),
+            core_tables.html(printed.T.reset_index(names="")),
             f"Judge: {judged}. Consistency: {scorer(records)}. Mean [95 % interval] (n=memes in dialogues), "
             "arrows: difference to Random. Best bold, second underlined.",
         ),
         (
             "Choice and timing effects",
-            core_tables.html(
-                evaluation_tables.effects(
-                    records.ratings, records.consistency, records.dialogues, profile, records.grades
-                )
-            ),
+            core_tables.html(effects),
             evaluation_tables.judge_verdict(numbers),
         ),
         (
@@ -299,12 +298,12 @@ def paper_tables(run: Run, records: Records, numbers: Mapping[str, Any]) -> list
     ]
 
 
-def bookkeeping(run: Run, records: Records) -> list[Table]:
+def bookkeeping(run: Run, numbers: Mapping[str, Any]) -> list[Table]:
     """How often memes were sent, and what was asked of models."""
     return [
         (
             "Meme use",
-            core_tables.html(evaluation_tables.meme_use(records.placements, records.dialogues)),
+            core_tables.html(frame(numbers["meme_use"], evaluation_tables.MEME_USE)),
             "Rates over turns 2 to T.",
         ),
         (
@@ -469,7 +468,7 @@ def _judges(checks: Mapping[str, Any]) -> Group:
 
 
 def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """A table read back from JSON, its columns in order: what was not a number comes back as nan."""
+    """A table of `numbers.json`, its columns in order: what was not a number comes back as nan."""
     out = pd.DataFrame(rows, columns=list(columns))
     for column in out:
         if out[column].map(lambda value: value is None or isinstance(value, float)).all():
