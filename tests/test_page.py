@@ -71,15 +71,6 @@ def picked(driver) -> list[str]:
 # --- choosing -----------------------------------------------------------------------------------------
 
 
-def test_it_opens_with_the_first_dialogue_and_strategy(driver) -> None:
-    assert one(driver, "#title").text == "题news-a"
-    assert len(all_of(driver, ".turn")) == made_page.TURNS and turns_with_memes(driver) == list(SENT)
-    assert one(driver, "#strategies input:checked").get_attribute("value") == "greedy"
-    assert picked(driver) == ["2"]
-    assert one(driver, "#said").text == "Turn 2: score 1.000 > threshold 0.500; a meme is sent"
-    assert driver.current_url.endswith("index.html")  # nothing was chosen yet
-
-
 def test_another_strategy_shows_its_memes_at_its_turns(driver) -> None:
     sources = [card.get_attribute("src") for card in all_of(driver, ".card > img")]
     assert {i.get_attribute("src") for i in all_of(driver, ".turn img")} == {sources[0]}
@@ -94,16 +85,6 @@ def test_another_strategy_shows_its_memes_at_its_turns(driver) -> None:
     all_of(driver, ".turn")[2].click()
     assert "not among the best 2" in one(driver, "#turn").text
     assert one(driver, "#said").text == "Turn 3: score 0.200 ≤ threshold 0.868; by lot, a meme is sent"
-
-
-def test_another_dialogue_shows_its_turns(driver) -> None:
-    one(driver, "#dialogue option[value='2']").click()
-    assert one(driver, "#title").text == "题role-b"
-    assert "role-b说的第1句" in one(driver, "#chat").text
-    one(driver, "#next").click()
-    assert one(driver, "#title").text == "题news-a", "round again"
-    one(driver, "#previous").click()
-    assert one(driver, "#title").text == "题role-b"
 
 
 def test_a_turn_shows_what_the_retrieval_saw_and_found(driver) -> None:
@@ -129,27 +110,7 @@ def test_a_turn_shows_what_the_retrieval_saw_and_found(driver) -> None:
     assert "no meme is looked for" in one(driver, "#said").text
 
 
-def test_the_picture_shows_scores_and_threshold_and_is_clickable(driver) -> None:
-    assert len(all_of(driver, "#chart .dot")) == 7 and len(all_of(driver, "#chart .dot.sent")) == len(SENT)
-    one(driver, "#chart .column[data-turn='7']").click()
-    assert picked(driver) == ["7"] and one(driver, "#chart .picked").get_attribute("data-turn") == "7"
-    assert "Turn 7: score −0.500 ≤ threshold 0.868; no meme" in one(driver, "#said").text
-    assert "turns 2, 5, 6, 8" in one(driver, "#chart svg").get_attribute("aria-label")
-
-
 # --- English, links, keyboard -------------------------------------------------------------------------
-
-
-def test_english_comes_on_demand_and_its_absence_is_said(driver) -> None:
-    third = all_of(driver, ".turn")[2]
-    assert "The third thing" not in third.text and not one(driver, "#title-gloss").is_displayed()
-    one(driver, "#english").click()
-    assert "The third thing" in all_of(driver, ".turn")[2].text
-    assert "the data hold no English" in all_of(driver, ".turn")[0].text
-    assert "Eat" in all_of(driver, ".turn")[1].text  # the gloss of a meme
-    assert one(driver, "#title-gloss").text == "A title"
-    assert "no English for summaries" in one(driver, "#turn").text
-    assert driver.current_url.endswith("&e=1")
 
 
 def test_a_view_can_be_linked(driver, page) -> None:
@@ -268,18 +229,6 @@ def test_long_parts_are_folded_and_links_into_them_open_them(opened, folded) -> 
     assert browser.errors(opened) == []
 
 
-def test_folded_parts_open_and_figures_have_their_size_without_scripts(folded) -> None:
-    for wide in (1280, 390):
-        with browser.open_browser(wide, 800, scripts=False) as driver:
-            driver.get(folded.as_uri())
-            one(driver, ".more > summary").click()
-            assert shown(driver, ".card") == [True, True, True]
-            figure = one(driver, "#figure-1 img")
-            assert figure.rect["width"] == 1024, "its words are as large as on paper; it scrolls in its box"
-            assert one(driver, "#figure-1 .scroll").rect["width"] <= wide
-            assert one(driver, "#figure-1 a").get_attribute("href").endswith("/figures/wide.png")
-
-
 def test_without_scripts_still_chats_are_shown(page) -> None:
     with browser.open_browser(600, 500, scripts=False) as driver:
         driver.get(page)
@@ -347,3 +296,15 @@ def test_pictures_of_the_page_for_the_readme(tmp_path, page) -> None:
         with Image.open(path) as picture:
             assert picture.size == page_pictures.PICTURES[path.name][:2]
             assert len(picture.convert("RGB").getcolors(1 << 24)) > 50  # something is on it
+
+
+def test_english_comes_on_demand_and_its_absence_is_said(driver) -> None:
+    third = all_of(driver, ".turn")[2]
+    assert "The third thing" not in third.text and not one(driver, "#title-gloss").is_displayed()
+    one(driver, "#english").click()
+    assert "The third thing" in all_of(driver, ".turn")[2].text
+    assert "the data hold no English" in all_of(driver, ".turn")[0].text
+    assert "Eat" in all_of(driver, ".turn")[1].text  # the gloss of a meme
+    assert one(driver, "#title-gloss").text == "A title"
+    assert "no English for summaries" in one(driver, "#turn").text
+    assert driver.current_url.endswith("&e=1")

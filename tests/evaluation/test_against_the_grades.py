@@ -133,25 +133,3 @@ def test_grades_of_a_part_of_the_placed_memes_are_no_effect() -> None:
     assert found.loc["greedy"].tolist() == [2, 0.5, 2.0, 1.0], "one of two was graded, with 2"
     assert found.loc["random", "ungraded"] == 1 and np.isnan(found.loc["random", "mean grade"])
     assert stage.mean_grades(more, ground_truth.NONE).empty
-
-
-def test_no_turn_with_a_relevant_meme_gives_empty_tables(tmp_path) -> None:
-    run, dialogues, library, annotations = world(tmp_path)
-    grades = [grade(2, "m1", who, 0, NAMES[0]) for who in ("g1", "g2")]
-    found = stage.evaluate_systems(run, dialogues, library, annotations, GroundTruth([], grades))
-    assert found.systems.empty and found.strict.empty and "R@1" in found.systems.columns
-
-
-def test_random_is_called_graded_only_where_it_was(tmp_path) -> None:
-    run, dialogues, library, annotations = world(tmp_path)
-    ranked = stage.rank(run, dialogues[:6], library, annotations)
-    part = [
-        g for g in graded(ranked.asked, {q.key: {"m1"} for q in ranked.asked}) if g.meme_id in ("m1", "m2")
-    ]
-    found = stage.evaluate_systems(run, dialogues[:6], library, annotations, GroundTruth([], part))
-    assert rankings.RANDOM_GRADED not in set(found.systems.uses)
-    saved = {
-        "retrieval": found.systems.to_dict("records"),
-        "retrieval_differences": found.differences.to_dict("records"),
-    }
-    assert "[" in stage.short_table(saved, run.profile)["nDCG@5 − random"][0]

@@ -85,11 +85,6 @@ def test_shuffled_texts_are_of_other_dialogues_and_of_all_of_them() -> None:
         assert texts == {f"{o} says {t}" for o in DIALOGUES if o != name for t in (2, 3, 4, 5)}
 
 
-def test_one_dialogue_has_no_shuffled_pairs() -> None:
-    pairs = consistency.text_pairs([placed("d1", 2), placed("d1", 4)], DIALOGUES, made_up.profile())
-    assert {kind for _, kind, _ in pairs} == {"u_t", "u_t+1"}
-
-
 def test_memes_without_any_words_are_left_out() -> None:
     library = memes(m1="有字", m2="", m3="")
     library["m3"] = library["m3"].model_copy(update={"picture_note": "一只猫"})
@@ -112,13 +107,6 @@ def test_memes_without_any_words_are_left_out() -> None:
 
     seen = consistency.measure(group, DIALOGUES, library, Clip(), made_up.profile())
     assert {r.meme_id for r in seen} == {"m1", "m2", "m3"}  # a scorer of pictures needs no words
-
-
-def test_each_meme_and_text_is_encoded_once() -> None:
-    embedder = FakeEmbedder()
-    group = [placed(name, turn, "m1") for name in DIALOGUES for turn in (2, 3)]
-    consistency.measure(group, DIALOGUES, memes(m1="有字"), scorer(embedder), made_up.profile())
-    assert [len(texts) for texts in embedder.asked] == [1, 9]  # turns 2, 3 and 4 of three dialogues
 
 
 def test_the_embedder_that_chose_may_not_score() -> None:

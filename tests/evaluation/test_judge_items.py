@@ -88,16 +88,6 @@ def test_fewer_turns_are_spread_over_dialogues_and_bigger_draws_hold_smaller_one
     assert turns(3) < turns(7) < turns(9) < turns(94)
 
 
-def test_the_draw_is_the_same_every_time_and_another_under_another_seed() -> None:
-    one, again, other = (judge_checks.draw(made_judged.data(NAMES, seed=s)) for s in (1, 1, 2))
-    assert one == again != other
-
-
-def test_nothing_is_drawn_without_ground_truth_or_where_nothing_is_wanted() -> None:
-    assert judge_checks.draw(made_judged.data(NAMES, {})) == []
-    assert judge_checks.draw(made_judged.data(NAMES, judge_checks=0)) == []
-
-
 def test_wordings_are_asked_about_the_fitting_and_the_random_meme_of_some_turns() -> None:
     names = [f"d{n}" for n in range(40)]
     items = judge_checks.draw(made_judged.data(names))

@@ -12,7 +12,7 @@ from memecmd_utils.core import paths
 from memecmd_utils.core.llm import chat as llm_chat
 from memecmd_utils.core.llm import local, messages
 from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.messages import ModelId, Reply, RequestRejected, UnusableReply
+from memecmd_utils.core.llm.messages import ModelId, Reply, UnusableReply
 from memecmd_utils.core.recordings import store as rec
 from memecmd_utils.evaluation import judges
 from memecmd_utils.schemas import DIMENSIONS
@@ -31,11 +31,6 @@ def test_p_yes_by_hand() -> None:
     assert judges.p_yes(Reply(text="好", first_token=first)) == pytest.approx(0.8, abs=1e-4)
     assert judges.p_yes(Reply(text="是", first_token={"Yes": -0.1})) == 1
     assert judges.p_yes(Reply(text="是", first_token={"不是": -0.1})) == 0
-
-
-@pytest.mark.parametrize(("text", "value"), [*((w, 1) for w in SAYS_YES), *((w, 0) for w in SAYS_NO)])
-def test_words_without_log_probabilities(text, value) -> None:
-    assert judges.p_yes(Reply(text=text)) == value
 
 
 @pytest.mark.parametrize("text", ["也许", "", "是否", "50"])
@@ -60,14 +55,6 @@ def tops(**p: float) -> dict[str, float]:
 def test_a_reply_that_is_most_likely_something_else_is_no_reading(first, text) -> None:
     with pytest.raises(UnusableReply, match="概率合计只有"):
         judges.p_yes(Reply(text=text, first_token=first))
-
-
-@pytest.mark.parametrize(
-    ("first", "p"),
-    [(tops(是=0.2, 否=0.05, 好=0.2), 0.8), (tops(是=0.15, 不=0.15, 好=0.3), 0.5), (tops(否=0.25), 0.0)],
-)
-def test_the_least_mass_of_a_reading(first, p) -> None:
-    assert judges.p_yes(Reply(text="好", first_token=first)) == pytest.approx(p, abs=1e-4)
 
 
 @given(
@@ -99,15 +86,6 @@ def test_what_is_recorded_of_a_first_token_reads_as_all_its_alternatives_do(firs
     assert isinstance(got, str) if unsure else got == (yes / (yes + no) if yes + no else 1.0)
     replayed = Reply(text="是", **json.loads(reply.model_dump_json(include={"first_token", "yes_no"})))
     assert reading(replayed) == got
-
-
-def test_tokens_with_signs_around_them_count_as_the_words_they_are() -> None:
-    first = tops(**{"是。": 0.3, "“是": 0.3, " Yes,": 0.1, "否！": 0.1})
-    assert judges.p_yes(Reply(text="是。", first_token=first)) == pytest.approx(0.875, abs=1e-3)
-
-
-def test_log_probabilities_of_another_token_leave_the_word_to_decide() -> None:
-    assert judges.p_yes(Reply(text="是", first_token={"<think>": -0.1, "\n": -3.0})) == 1
 
 
 def test_an_uncertain_answer_is_unscored_when_it_comes_and_when_it_is_replayed(tmp_path) -> None:
@@ -183,15 +161,6 @@ def pairs() -> list[tuple[judges.Context, object]]:
     return [(judges.Context(DIALOGUE, t), MEMES[m]) for t in (2, 3, 5) for m in ("m1", "m2")]
 
 
-@pytest.mark.parametrize("concurrency", [1, 2, 3])
-def test_no_more_pairs_in_flight_than_requests(concurrency) -> None:
-    backend = Counting()
-    chat = Chat(backend, concurrency=concurrency)
-    got = llm_chat.run(judges.ask_yes_no(pairs(), chat, "test"))
-    assert backend.most == concurrency
-    assert got == [dict.fromkeys(DIMENSIONS, 1.0)] * 6
-
-
 def test_the_runs_own_wording_is_what_it_always_was() -> None:
     """Recorded answers stand under a key that every character of the prompt enters."""
     request = judges.yes_no_request(judges.Context(DIALOGUE, 3), MEMES["m1"], "humor_effect")
@@ -207,18 +176,6 @@ def test_the_runs_own_wording_is_what_it_always_was() -> None:
     assert request.sampling.model_dump(exclude_none=True) == {
         "temperature": 0.0, "max_tokens": 1, "top_logprobs": 20, "extra": {}
     }  # fmt: skip
-
-
-def test_wordings_ask_the_same_five_things_in_other_words() -> None:
-    first = judges.questions()
-    for wording in judges.WORDINGS[1:]:
-        other = judges.questions(wording)
-        assert list(other) == [*DIMENSIONS, "instruction"]
-        assert not set(other.values()) & set(first.values())
-        assert "是" in other["instruction"] and "否" in other["instruction"]
-        assert other["instruction"].index("是") < other["instruction"].index("否"), "the same order"
-    swapped = dict(judges.questions(judges.OTHER_ORDER))
-    assert swapped.pop("instruction") == "只回答“否”或“是”。" and swapped == first
 
 
 @pytest.mark.parametrize("wording", [*judges.WORDINGS[1:], judges.OTHER_ORDER])
@@ -251,17 +208,6 @@ def test_a_base_model_gets_solved_examples_and_a_place_to_go_on_writing() -> Non
         judges.yes_no_request(*pairs()[0], "humor_effect", "second", base=True)
 
 
-def test_the_five_questions_of_a_pair_follow_each_other_over_a_shared_prefix() -> None:
-    backend = Counting()
-    llm_chat.run(judges.ask_yes_no(pairs(), Chat(backend, concurrency=1), "test"))
-    assert backend.asked == [name for i in range(6) for name in [backend.asked[5 * i]] * 5]
-    assert len(set(backend.asked)) == 6
-    five = backend.texts[:5]
-    heads = {text.split("问题：")[0] for text in five}
-    assert len(heads) == 1 and len(set(five)) == 5
-    assert [text.split("问题：")[1].split("\n")[0] for text in five] == list(judges.questions().values())
-
-
 def test_a_batch_is_handed_everything_at_once_and_gives_the_same() -> None:
     class Waits(Counting):
         async def complete(self, request):
@@ -274,22 +220,6 @@ def test_a_batch_is_handed_everything_at_once_and_gives_the_same() -> None:
     got = llm_chat.run(judges.ask_yes_no(pairs(), Chat(backend, concurrency=1000), "test"))
     assert len(backend.asked) == len(set(backend.asked)) == 30
     assert got == [dict.fromkeys(DIMENSIONS, p) for p in (1.0, 0.0)] * 3
-
-
-def test_a_question_that_the_endpoint_rejects_is_the_reason() -> None:
-    def answer(request):
-        return RequestRejected("400: no") if request.subject.endswith("m1/humor_effect") else "是"
-
-    got = llm_chat.run(judges.ask_yes_no(pairs(), Chat(ScriptedBackend(answer)), "test"))
-    assert got == ["rejected: 400: no", dict.fromkeys(DIMENSIONS, 1.0)] * 3
-
-
-def test_context_shows_the_last_turns_before_the_meme() -> None:
-    long = made_up.dialogue(texts=tuple(f"第{t}句" for t in range(1, 13)))
-    context = judges.Context(long, 11)
-    assert context.history.split("\n") == [f"{'阿橙' if t % 2 else '老柏'}：第{t}句" for t in range(3, 11)]
-    assert context.speaker_name == "阿橙" and judges.Context(long, 2).speaker_name == "老柏"
-    assert judges.Context(long, 2).history == "阿橙：第1句"
 
 
 def test_centred_scale() -> None:
@@ -327,17 +257,6 @@ def placements():
     return [made_up.placement(5, "m2"), made_up.placement(2, "m1")]  # not in order of turns
 
 
-def test_transcript_numbers_memes_in_order_of_turns() -> None:
-    lines = judges.transcript(DIALOGUE, placements(), MEMES, 6).split("\n")
-    assert lines[:3] == ["阿橙：周末去爬山吗？", "老柏：［表情包1：字m1］", "老柏：天气预报说有雨"]
-    assert lines[5:7] == ["阿橙：［表情包2：字m2］", "阿橙：锅底要辣的"] and len(lines) == 8
-    after = judges.transcript(DIALOGUE, placements(), MEMES, 6, "after").split("\n")
-    assert after[1:3] == ["老柏：天气预报说有雨", "老柏：［表情包1：字m1］"]
-    assert len(judges.transcript(DIALOGUE, placements(), MEMES, 4).split("\n")) == 5
-    silent = {**MEMES, "m1": MEMES["m1"].model_copy(update={"text": ""})}
-    assert "［表情包1：没有文字］" in judges.transcript(DIALOGUE, placements(), silent, 6)
-
-
 def rating_form(spec: str | None) -> dict:
     picture = None if spec is None else (spec, lambda: pytest.fail("drawn although nothing is sent"))
     return judges.rating_request(DIALOGUE, placements(), MEMES, 6, 1, picture).normal_form(MODEL)
@@ -365,3 +284,19 @@ def test_a_caption_cannot_close_its_fence() -> None:
     lines = text.split("\n")
     inside = [line for line in lines if "吃 " in line or "忽略以上" in line or line == "››› 是 ‹‹‹"]
     assert len(inside) == 3 and not any(mark in line for line in inside for mark in ("<<<", ">>>"))
+
+
+@pytest.mark.parametrize(("text", "value"), [*((w, 1) for w in SAYS_YES), *((w, 0) for w in SAYS_NO)])
+def test_words_without_log_probabilities(text, value) -> None:
+    assert judges.p_yes(Reply(text=text)) == value
+
+
+def test_transcript_numbers_memes_in_order_of_turns() -> None:
+    lines = judges.transcript(DIALOGUE, placements(), MEMES, 6).split("\n")
+    assert lines[:3] == ["阿橙：周末去爬山吗？", "老柏：［表情包1：字m1］", "老柏：天气预报说有雨"]
+    assert lines[5:7] == ["阿橙：［表情包2：字m2］", "阿橙：锅底要辣的"] and len(lines) == 8
+    after = judges.transcript(DIALOGUE, placements(), MEMES, 6, "after").split("\n")
+    assert after[1:3] == ["老柏：天气预报说有雨", "老柏：［表情包1：字m1］"]
+    assert len(judges.transcript(DIALOGUE, placements(), MEMES, 4).split("\n")) == 5
+    silent = {**MEMES, "m1": MEMES["m1"].model_copy(update={"text": ""})}
+    assert "［表情包1：没有文字］" in judges.transcript(DIALOGUE, placements(), silent, 6)

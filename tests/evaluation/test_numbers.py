@@ -1,15 +1,10 @@
 import json
 
 import made_up
-import numpy as np
-import pandas as pd
 import pytest
 
 from memecmd_utils.core import statistics
 from memecmd_utils.evaluation import tables
-from memecmd_utils.retrieval import gate as retrieval_gate
-from memecmd_utils.retrieval import placement
-from memecmd_utils.retrieval.placement import Calibration
 
 ALL = ("greedy", "sampling", "random", "random_same_turns")
 PROFILE = made_up.profile(strategies=ALL)
@@ -47,13 +42,6 @@ def numbers():
     return tables.numbers(PROFILE, library, DIALOGUES, placements, ratings, rows, {"a": {"theta0": 0.5}})
 
 
-def test_frame_rows_are_plain_json() -> None:
-    frame = pd.DataFrame({"x": [1.23456789, np.nan], "n": [1, 2], "ok": [True, False], "s": ["a", None]})
-    rows = tables.frame_rows(frame)
-    assert rows[0] == {"x": 1.234568, "n": 1, "ok": True, "s": "a"} and rows[1]["x"] is None
-    assert type(rows[0]["n"]) is int and type(rows[0]["ok"]) is bool and type(rows[0]["x"]) is float
-
-
 def test_numbers_by_hand() -> None:
     """Two dialogues of 6 turns, TEXTS each: 7 + 7 + 7 + 7 + 5 + 7 characters = 40 / 6 a turn. Texts repeat,
     so at most half of the character pairs differ. 4 memes a strategy in 2 * 5 turns: rate .4."""
@@ -66,17 +54,6 @@ def test_numbers_by_hand() -> None:
     assert found["ratings"] == {"total": 16, "placed": 16, "unscored": 0, "sources": ["scripted"]}
     assert found["gates"] == {"a": {"theta0": 0.5}}
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-
-
-def test_gates_are_rounded_and_in_order() -> None:
-    gate = retrieval_gate.Gate(1 / 3, 1.0, 1.0)
-    found = placement.calibrated_gates(
-        {
-            "b": Calibration(gate, retrieval_gate.ScoreScale(), "a"),
-            "a": Calibration(gate, retrieval_gate.ScoreScale(), "b"),
-        }
-    )
-    assert list(found) == ["a", "b"] and found["a"]["fitted_on"] == "b" and found["a"]["theta0"] == 0.333333
 
 
 def test_figure_4_has_one_shuffled_baseline_a_source() -> None:
@@ -116,23 +93,3 @@ def test_verdict_on_the_judge(row, words) -> None:
 
 def test_verdict_without_any_rating() -> None:
     assert "could be checked" in tables.judge_verdict({"judge_check": []})
-
-
-def test_headline_says_the_same_as_the_verdict() -> None:
-    found = numbers()
-    for row, words in ((check(0.3, 0.2, 0.4), "prefers random"), (check(0.5, 0.4, 0.6), "cannot tell")):
-        found["judge_check"] = [row, check(0.9, 0.8, 1.0)]  # a second judge does not take the first's place
-        shown = tables.headline(found)["AUC of the judge"]
-        assert shown["value"] == row["auc"] and words in shown["note"]
-        assert words in tables.judge_verdict(found)
-
-
-def test_headline_quotes_the_choice_effects_with_intervals() -> None:
-    shown = tables.headline(numbers())
-    assert shown["Memes in the library"] == 3
-    assert shown["Meme rate of the gate"] == {"value": 0.4, "note": "4 memes sent"}
-    effect = shown["judge: greedy - random_same_turns"]
-    assert effect["value"] == 15.5 and effect["low"] < 15.5 < effect["high"]
-    assert (effect["n"], effect["dialogues"]) == (4, 2)
-    assert effect["note"].startswith("Holm-corrected p = ")
-    assert not any("u_t+1" in name for name in shown)

@@ -42,14 +42,6 @@ def where(request) -> tuple[str, int, str]:
     return name, int(turn), meme
 
 
-@pytest.mark.parametrize(
-    ("n_turns", "expected"),
-    [(4, [4]), (6, [6]), (8, [6, 8]), (18, [6, 12, 18]), (24, [6, 12, 18, 24])],
-)
-def test_lengths(n_turns, expected) -> None:
-    assert judges.lengths(n_turns) == expected
-
-
 def test_scores_are_centred_by_hand() -> None:
     """p(yes) at home .8, elsewhere .5: each dimension 50 (1 + .8 - .5) = 65, overall 65, raw 80."""
     got, _ = rate([placed("n1", 3)], lambda r: yes(0.8 if where(r)[:2] == ("n1", 3) else 0.5))
@@ -83,22 +75,6 @@ def test_contexts_come_from_the_other_half() -> None:
         _, requests = rate([placed(name, 3)], lambda r: yes(0.5))
         elsewhere = {where(r)[0] for r in requests} - {name}
         assert elsewhere and all(split[other] != split[name] for other in elsewhere)
-
-
-def test_one_dialogue_alone_serves_itself() -> None:
-    got, _ = rate([placed("n1", 3)], lambda r: yes(0.5), {"n1": DIALOGUES["n1"]}, judge_contexts=99)
-    assert got[0].overall == pytest.approx(50)
-
-
-def test_unscored_ratings_are_kept_and_say_why() -> None:
-    def answer(request):
-        return Reply(text="也许") if where(request)[:2] == ("n1", 3) else yes(0.5)
-
-    got, _ = rate([placed("n1", 3), placed("n2", 3)], answer)
-    assert len(got) == 2
-    assert got[0].overall is None and got[0].unscored.startswith("unusable: ")
-    assert got[0].humor_effect is None and got[0].raw is None
-    assert got[1].overall == pytest.approx(50) and not got[1].unscored
 
 
 def test_held_out_contexts_that_fail_leave_the_mean_or_the_score() -> None:
@@ -172,25 +148,6 @@ def test_one_call_per_dialogue_strategy_and_length_with_the_memes_shown() -> Non
     assert {r.judge_unit for r in got} == {"dialogue"}
     shortest = next(r for r in requests if r.subject == "n1/6")
     assert "n1 6" in shortest.messages[0].text and "n1 7" not in shortest.messages[0].text
-
-
-def test_unit_meme_asks_once_per_placed_meme() -> None:
-    got, requests = rate_whole(SIX, numbers, judge_unit="meme")
-    assert len(got) == len(requests) == 5
-    assert {n_memes(r) for r in requests} == {1} and {r.judge_unit for r in got} == {"meme"}
-    assert all(r.n_turns == r.turn for r in got)
-    third = next(r for r in requests if r.subject == "n1/3")
-    assert "n1 3" in third.messages[0].text and "n1 4" not in third.messages[0].text  # u_t, nothing later
-
-
-def test_a_reply_that_cannot_be_parsed_leaves_all_its_memes_unscored() -> None:
-    def answer(request):
-        return "不会" if request.subject == "n1/18" and n_memes(request) == 3 else numbers(request)
-
-    got, _ = rate_whole(SIX, answer, judge_unit="dialogue")
-    missing = [r for r in got if r.overall is None]
-    assert [(r.n_turns, r.turn) for r in missing] == [(18, 3), (18, 8), (18, 14)]
-    assert len(got) == 10 and all(r.unscored.startswith("unusable: ") for r in missing)
 
 
 # --- a judge that never answers properly ------------------------------------------------------------
@@ -284,15 +241,6 @@ def test_few_items_and_faults_of_the_endpoint_stop_no_judge(tmp_path) -> None:
     assert len(judged(tmp_path / "faults", numbers)[1]) == 32, "these are asked for again"
 
 
-def test_a_pair_without_an_answer_to_one_question_is_asked_no_other(tmp_path) -> None:
-    def answer(request):
-        return Reply(text="也许") if request.subject.endswith(DIMENSIONS[1]) else yes(0.5)
-
-    got, requests = judged(tmp_path, answer, kind="yes_no", placements=MANY[:1])
-    places = 1 + made_up.profile().judge_contexts
-    assert len(requests) == places * (1 + 5) and got[0].unscored.startswith("unusable: ")
-
-
 class Seeing(ScriptedBackend):
     """Loads the pictures that it is sent, as an endpoint does."""
 
@@ -341,24 +289,6 @@ def test_screenshots_are_drawn_a_few_at_a_time_and_only_to_be_sent(tmp_path) -> 
     assert rate_seen(Seeing([])) == first and len(drawn) == before, "nothing is drawn to be replayed"
 
 
-def test_a_screenshot_that_the_endpoint_rejects_leaves_its_memes_unscored() -> None:
-    def answer(request):
-        return RequestRejected("413: too large") if request.subject == "n2/18" else numbers(request)
-
-    got, _ = rate_whole(SIX, answer, judge_unit="dialogue")
-    assert {r.unscored for r in got if r.dialogue_id == "n2"} == {"rejected: 413: too large"}
-    assert all(r.overall is not None for r in got if r.dialogue_id == "n1")
-
-
-def test_a_text_judge_sees_the_meme_where_the_screenshot_has_it() -> None:
-    for position in ("before", "after"):
-        _, requests = rate_whole(SIX[1:2], numbers, judge_unit="meme", meme_position=position)
-        lines = requests[0].messages[0].text.split("\n")
-        at = next(i for i, line in enumerate(lines) if "［表情包1：先吃饭" in line)
-        beside = lines[at + 1] if position == "before" else lines[at - 1]
-        assert beside.endswith("n1 3")
-
-
 def test_a_sample_is_bounded_shared_by_strategies_and_grows_into_a_larger_one() -> None:
     turns = {"greedy": (2, 5, 9, 14), "random_same_turns": (2, 5, 9, 14), "random": (3, 5, 8, 9, 12)}
     placements = [placed(name, t, "m1", s) for name in NAMES for s, where_ in turns.items() for t in where_]
@@ -377,8 +307,10 @@ def test_a_sample_is_bounded_shared_by_strategies_and_grows_into_a_larger_one() 
     assert kept(99) == everything and two == kept(2)
 
 
-def test_by_hand_fewer_turns_are_wanted_than_the_memes_have() -> None:
-    """Notebooks 04 and 05 with `n_turns=6` over the dialogues of the finished run."""
-    placements = [placed("n1", t, "m1", "greedy") for t in (2, 5, 9, 18)]
-    got = judges.to_judge(placements, made_up.profile(judge_sample=3, n_turns=6))
-    assert len(got) == 3 and got == judges.to_judge(placements, made_up.profile(judge_sample=3, n_turns=18))
+def test_unit_meme_asks_once_per_placed_meme() -> None:
+    got, requests = rate_whole(SIX, numbers, judge_unit="meme")
+    assert len(got) == len(requests) == 5
+    assert {n_memes(r) for r in requests} == {1} and {r.judge_unit for r in got} == {"meme"}
+    assert all(r.n_turns == r.turn for r in got)
+    third = next(r for r in requests if r.subject == "n1/3")
+    assert "n1 3" in third.messages[0].text and "n1 4" not in third.messages[0].text  # u_t, nothing later

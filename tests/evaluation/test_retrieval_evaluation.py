@@ -29,15 +29,6 @@ def test_measures_by_hand() -> None:
     assert got["bpref"] == pytest.approx(((1 - 1 / 2) + (1 - 2 / 2)) / 2)
 
 
-def test_the_level_decides_what_is_relevant_but_not_the_gain() -> None:
-    grades = {"m1": 2, "m2": 3}
-    lenient, strict = (
-        measures([0, 1, 2, 3, 4, 5, 6], grades),
-        measures([0, 1, 2, 3, 4, 5, 6], grades, level=3),
-    )
-    assert (lenient["R@1"], strict["R@1"]) == (1, 0) and lenient["nDCG@5"] == strict["nDCG@5"]
-
-
 def test_unjudged_memes_hurt_all_measures_but_bpref() -> None:
     grades = {"m1": 4, "m2": 0}
     clean, crowded = measures([0, 1, 2, 3, 4, 5, 6], grades), measures([2, 3, 4, 5, 6, 0, 1], grades)

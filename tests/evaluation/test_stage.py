@@ -54,27 +54,3 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
     assert rate(Seeing([])) == [first] and len(drawn) == vision, "not to be replayed"
     both = rate(Seeing([]), Seeing([]))
     assert [r.judge for r in both] == ["scripted rating", "scripted rating 2"], "two judges are not pooled"
-
-
-def test_a_judge_that_was_stopped_is_named_in_one_sentence(tmp_path, capsys) -> None:
-    asked = []
-
-    @contextmanager
-    def chat(role: str, stage: str, number: int):
-        yield Chat(ScriptedBackend(lambda request: asked.append(request) or "也许"))
-
-    run = SimpleNamespace(
-        profile=made_up.profile(judges=[Judge(kind="rating", llm="openai")], n_turns=18),
-        read=lambda name: tmp_path / name,
-        endpoint=lambda role, number: Endpoint(model="m"),
-        chat=chat,
-    )
-    dialogues = {"n": made_up.dialogue("n", tuple(f"第{t}句" for t in range(1, 19)))}
-    placed = [made_up.placement(turn, "m1", dialogue_id="n") for turn in range(2, 19)]
-    ratings = evaluation_stage.rate(run, placed, dialogues, {"m1": made_up.meme("m1")})
-    assert len(ratings) == 17 and len(asked) == 50
-    (told,) = capsys.readouterr().out.splitlines()
-    assert told == (
-        "scripted rating: stopped: the judge had no usable answer to 9 or more of its first 10 items; "
-        "7 of its 17 ratings were not asked for"
-    )

@@ -69,16 +69,6 @@ def test_table_1_by_hand() -> None:
     assert np.isnan(fitted.low)  # one dialogue has no interval
 
 
-def test_table_1_lengths_are_prefixes() -> None:
-    """Turns 3, 9, 15 with 10, 20, 60: 6 turns 10, 12 turns 15, 18 turns 30."""
-    chat = dialogues("role-a", n_turns=18)
-    profile = made_up.profile(n_turns=18)
-    scores = {("role-a", "greedy"): {3: 10, 9: 20, 15: 60}}
-    got = tables.table_1(ratings(scores), texts(scores), chat, profile)
-    for metric in tables.METRICS:
-        assert [cell(got, f"role-{n}", metric, "greedy")["mean"] for n in (6, 12, 18)] == [10, 15, 30]
-
-
 def test_ratings_of_whole_dialogues_count_for_their_own_length() -> None:
     rated = ratings({("news-a", "greedy"): {3: 10}}, judge_unit="dialogue", n_turns=6)
     rated += ratings({("news-a", "greedy"): {3: 40, 9: None}}, judge_unit="dialogue", n_turns=12)
@@ -86,16 +76,6 @@ def test_ratings_of_whole_dialogues_count_for_their_own_length() -> None:
     got = tables.table_1(rated, [], dialogues("news-a", n_turns=18), made_up.profile(n_turns=18))
     cells = [cell(got, f"news-{n}", "judge", "greedy") for n in (6, 12, 18)]
     assert [(c["mean"], c.n, c.unscored) for c in cells] == [(10, 1, 0), (40, 1, 1), (60, 2, 0)]
-
-
-def test_only_the_first_judge_stands_in_table_1() -> None:
-    rated = ratings({("news-a", "greedy"): {2: 60}})
-    rated += ratings({("news-a", "greedy"): {2: 90, 3: 90}}, judge="judge two")
-    got = tables.table_1(rated, [], dialogues("news-a"), made_up.profile())
-    assert (cell(got, "news-6", "judge", "greedy")["mean"], cell(got, "news-6", "judge", "greedy").n) == (
-        60,
-        1,
-    )
 
 
 def test_marks_with_ties_and_gaps() -> None:
@@ -108,26 +88,6 @@ def test_marks_with_ties_and_gaps() -> None:
         "b": "<u>0.50</u>",
         "c": "<u>0.50</u>",
     }
-
-
-def test_table_1_printed() -> None:
-    scores = {
-        ("news-a", "greedy"): {2: 60, 3: 70, 5: None},
-        ("news-b", "greedy"): {4: 50},
-        ("news-a", "sampling"): {2: 45},
-        ("news-a", "random"): {2: 40},
-        ("news-b", "random"): {6: 60},
-    }
-    table = tables.table_1(
-        ratings(scores), [], dialogues("news-a", "news-b"), made_up.profile(strategies=ALL)
-    )
-    row = tables.table_1_printed(table).iloc[0]
-    assert row["Dataset"] == "News-based 6 Turns"
-    low, high = table.loc[0, ["low", "high"]]
-    assert row["judge: greedy"] == f"**60.00** [{low:.2f}, {high:.2f}] (n=3 in 2, 1 unscored) ↑10.00"
-    assert row["judge: sampling"] == "45.00 (n=1 in 1) ↓5.00"
-    assert row["judge: random"].startswith("<u>50.00</u> [") and row["judge: random"].endswith("(n=2 in 2)")
-    assert row["judge: random_same_turns"] == "– (n=0)"
 
 
 def test_the_papers_differences_that_disagree_with_its_cells() -> None:
@@ -214,21 +174,31 @@ def test_a_judge_that_prefers_random_memes_does_not_tell_them_apart(gap, told) -
     assert row["tells apart"] == told and row["dialogues"] == 20
 
 
-def test_a_judge_of_too_few_dialogues_is_not_called_anything(monkeypatch) -> None:
-    monkeypatch.undo()
-    (row,) = tables.judge_check(judged(9.0, dialogues=5), made_up.profile()).to_dict("records")
-    assert row["tells apart"] == "no interval" and row["auc"] == 1 and np.isnan(row["low"])
+def test_table_2_by_hand() -> None:
+    """5a is greedy in the first case: judge (60 + 70) / 2 = 65, consistency (70 + 71) / 2 = 70.5."""
+    rated = ratings({("news-a", "greedy"): {2: 60, 3: 70, 4: None}, ("news-a", "random"): {5: 40}})
+    fit = texts({("news-a", "greedy"): {2: 70, 3: 71}})
+    got = tables.table_2(["news-a", "role-b"], rated, fit, made_up.profile())
+    assert list(got.case) == ["5a", "5b", "5c", "5d", "5e", "5f"]
+    assert list(got.strategy) == ["greedy", "sampling", "random"] * 2
+    first = got.iloc[0]
+    assert (first.judge, first.consistency, first.memes) == (65, 70.5, 2)
+    assert got.judge[2] == 40 and np.isnan(got.consistency[2]) and np.isnan(got.judge[4])
 
 
-def test_scores_are_called_what_they_are() -> None:
-    """A yes/no judge's overall score is centred, beside its raw one; a rating judge's is the rating."""
-    centred = [r.model_copy(update={"raw": r.overall + 9}) for r in judged(1.0, judge="asks")]
-    rated = judged(1.0, judge="rates")
-    lost = [r.model_copy(update={"overall": None, "raw": None}) for r in judged(1.0, judge="silent")]
-    got = tables.judge_check([*centred, *rated, *lost], made_up.profile())
-    assert list(zip(got.judge, got.score, strict=True)) == [
-        ("asks", "centred"), ("asks", "raw"), ("rates", "rating"),
-    ]  # fmt: skip
+def test_meme_use_by_hand() -> None:
+    """a: turns 2, 3, 6; b: turn 4. 4 memes in 2 * 5 turns: rate .4. Gaps 1 and 3, mean 2, one of them 1."""
+    placed = [
+        made_up.placement(t, m, dialogue_id=d)
+        for d, t, m in (("a", 6, "m1"), ("a", 2, "m1"), ("a", 3, "m2"), ("b", 4, "m1"))
+    ]
+    got = tables.meme_use(placed, dialogues("news-a", "news-b")).iloc[0]
+    assert (got["memes sent"], got.rate, got["mean gap"], got.consecutive, got["distinct memes"]) == (
+        4, 0.4, 2, 1, 2,
+    )  # fmt: skip
+    alone = tables.meme_use(placed[-1:], dialogues("news-a", "news-b")).iloc[0]
+    assert np.isnan(alone["mean gap"]) and alone.consecutive == 0
+    assert tables.meme_use([], dialogues("news-a")).empty
 
 
 def test_case_dialogues_are_the_first_by_id_where_all_three_place() -> None:
@@ -255,39 +225,12 @@ def test_case_dialogues_are_the_first_by_id_where_all_three_place() -> None:
     assert tables.case_dialogues(placed, chats, none) == []
 
 
-def test_table_2_by_hand() -> None:
-    """5a is greedy in the first case: judge (60 + 70) / 2 = 65, consistency (70 + 71) / 2 = 70.5."""
-    rated = ratings({("news-a", "greedy"): {2: 60, 3: 70, 4: None}, ("news-a", "random"): {5: 40}})
-    fit = texts({("news-a", "greedy"): {2: 70, 3: 71}})
-    got = tables.table_2(["news-a", "role-b"], rated, fit, made_up.profile())
-    assert list(got.case) == ["5a", "5b", "5c", "5d", "5e", "5f"]
-    assert list(got.strategy) == ["greedy", "sampling", "random"] * 2
-    first = got.iloc[0]
-    assert (first.judge, first.consistency, first.memes) == (65, 70.5, 2)
-    assert got.judge[2] == 40 and np.isnan(got.consistency[2]) and np.isnan(got.judge[4])
-
-
-def test_the_papers_table_2_stands_beside_ours() -> None:
-    rated = ratings({("news-a", "greedy"): {2: 60}})
-    got = tables.beside_paper(tables.table_2(["news-a", "role-b"], rated, [], made_up.profile()))
-    assert list(got.columns[-4:]) == ["judge", "consistency", "judge (paper)", "consistency (paper)"]
-    assert got["judge (paper)"].tolist() == [92.5, 91.5, 62.5, 91.5, 92.5, 62.5]
-    assert got["consistency (paper)"].tolist() == [68.4, 68.3, 66.6, 69.2, 69.8, 68.3] and got.judge[0] == 60
-    one = tables.beside_paper(tables.table_2(["role-b"], rated, [], made_up.profile()))
-    assert one["judge (paper)"].tolist() == [92.5, 91.5, 62.5]
-    assert tables.beside_paper(tables.table_2([], [], [], made_up.profile())).empty
-
-
-def test_meme_use_by_hand() -> None:
-    """a: turns 2, 3, 6; b: turn 4. 4 memes in 2 * 5 turns: rate .4. Gaps 1 and 3, mean 2, one of them 1."""
-    placed = [
-        made_up.placement(t, m, dialogue_id=d)
-        for d, t, m in (("a", 6, "m1"), ("a", 2, "m1"), ("a", 3, "m2"), ("b", 4, "m1"))
-    ]
-    got = tables.meme_use(placed, dialogues("news-a", "news-b")).iloc[0]
-    assert (got["memes sent"], got.rate, got["mean gap"], got.consecutive, got["distinct memes"]) == (
-        4, 0.4, 2, 1, 2,
-    )  # fmt: skip
-    alone = tables.meme_use(placed[-1:], dialogues("news-a", "news-b")).iloc[0]
-    assert np.isnan(alone["mean gap"]) and alone.consecutive == 0
-    assert tables.meme_use([], dialogues("news-a")).empty
+def test_scores_are_called_what_they_are() -> None:
+    """A yes/no judge's overall score is centred, beside its raw one; a rating judge's is the rating."""
+    centred = [r.model_copy(update={"raw": r.overall + 9}) for r in judged(1.0, judge="asks")]
+    rated = judged(1.0, judge="rates")
+    lost = [r.model_copy(update={"overall": None, "raw": None}) for r in judged(1.0, judge="silent")]
+    got = tables.judge_check([*centred, *rated, *lost], made_up.profile())
+    assert list(zip(got.judge, got.score, strict=True)) == [
+        ("asks", "centred"), ("asks", "raw"), ("rates", "rating"),
+    ]  # fmt: skip

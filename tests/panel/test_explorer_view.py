@@ -1,31 +1,16 @@
-from dataclasses import replace
-
 import explorer_data
 import made_up
-import numpy as np
 import panel_data
 import pytest
 
 from memecmd_utils.core.drawing.chat_html import Thumbnails
 from memecmd_utils.panel import explorer
 from memecmd_utils.panel.explorer import Explorer
-from memecmd_utils.retrieval import figures
 
 
 @pytest.fixture
 def explored() -> Explorer:
     return Explorer(*explorer_data.scored_with())
-
-
-def test_the_formula_says_the_weights() -> None:
-    assert explorer.formula((1 / 3, -0.5, 0.0, 1.0)) == "T = +0.33 α −0.50 δ +0.00 β +1.00 γ"
-
-
-def test_a_meme_is_called_by_its_text_its_picture_or_its_id() -> None:
-    meme = made_up.meme("m1")
-    assert explorer.caption_of(meme) == "先吃饭"
-    assert explorer.caption_of(meme.model_copy(update={"text": "", "picture_note": "一只猫"})) == "一只猫"
-    assert explorer.caption_of(meme.model_copy(update={"text": ""})) == "m1"
 
 
 def test_provenance_names_every_source() -> None:
@@ -56,25 +41,3 @@ def test_a_turn_without_a_summary_says_so(explored, tmp_path) -> None:
     assert html.count("no usable summary") == 17 and html.count("no score") == len(view.picks) > 0
     assert "×" in explorer.chart(view)
     assert "mean T of these</td><td>–" in explorer.facts(view, explored, True)
-
-
-def test_facts_count_what_is_placed(explored) -> None:
-    view = explored.select(replace(explored.own_settings(), theta0=-50.0))
-    facts = explorer.facts(view, explored, False)
-    different = len({pick.meme_id for pick in view.picks})
-    assert f"17 of 17 turns (100%), {different} different" in facts and "set by hand" in facts
-    mean = np.mean([pick.score for pick in view.picks])
-    assert f"{mean:+.3f}".replace("-", "−") in facts
-
-
-def test_a_still_holds_chart_and_chat(explored, tmp_path, monkeypatch) -> None:
-    drawn = []
-    trace = figures.gate_trace
-    monkeypatch.setattr(figures, "gate_trace", lambda *a: drawn.append(a) or trace(*a))
-    _, files = panel_data.memes(tmp_path)
-    view = explored.select(explored.own_settings())
-    picture = explorer.still(view, files)
-    assert drawn[0][0] == "news-0" and sum(drawn[0][3]) == len(view.picks)
-    assert picture.width > 1100 and picture.height > 900
-    nothing = explorer.still(explored.select(replace(view.settings, theta0=50.0)), files)
-    assert nothing.height < picture.height  # no meme stands between the turns

@@ -32,14 +32,6 @@ def fill(tab, **texts: str) -> None:
         tab.fields[name].value = text
 
 
-def test_a_pasted_chat_is_drawn_at_once(tabs) -> None:
-    tab, _ = tabs
-    assert "周末爬山去不去" in tab.chat.value and tab.note.value == ""
-    tab.text.value = "在吗\n在\n借我五块"
-    assert "借我五块" in tab.chat.value and "爬山" not in tab.chat.value
-    assert tab.chat.value.count("mc-right") == 2 and tab.chat.value.count("data-turn=") == 3
-
-
 def test_what_cannot_be_read_is_said(tabs) -> None:
     tab, _ = tabs
     tab.text.value = "甲：一\n乙：二\n<b>丙</b>：三"
@@ -79,23 +71,6 @@ def test_the_weights_of_the_first_tab_hold(tabs) -> None:
     assert "sends it" in tab.weights.value
 
 
-def test_an_empty_field_is_asked_for(tabs) -> None:
-    tab, _ = tabs
-    fill(tab, emotion="  ")
-    tab.find.click()
-    assert "E  emotion" in tab.note.value and "motivation" not in tab.note.value and tab.found.value == ""
-
-
-def test_a_new_chat_forgets_what_was_found(tabs) -> None:
-    tab, first = tabs
-    fill(tab)
-    tab.find.click()
-    tab.text.value = "换个话题\n好"
-    assert tab.found.value == tab.weights.value == ""
-    first.weights[0].slider.value = 0.9
-    assert tab.found.value == ""
-
-
 def test_the_summary_agent_fills_the_fields(tmp_path, monkeypatch) -> None:
     asked = []
 
@@ -110,14 +85,6 @@ def test_the_summary_agent_fills_the_fields(tmp_path, monkeypatch) -> None:
     assert asked[0].next_speaker == "阿杰" and "tiny@q4" in tab.note.value
     assert {name: field.value for name, field in tab.fields.items()} == TEXTS
     assert tab.found.value.count("data-meme=") == 6
-
-
-def test_a_model_without_an_answer_leaves_the_fields(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(messages, "summarise_unrecorded", lambda *_: Summarised(None, "x", "refusal: no"))
-    tab, _ = panel_data.paste(tmp_path, llm="local", mode="live")
-    fill(tab)
-    tab.ask.click()
-    assert "refusal: no" in tab.note.value and tab.fields["scenario"].value == TEXTS["scenario"]
 
 
 def test_hostile_text_comes_out_escaped(tabs) -> None:

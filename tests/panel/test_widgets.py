@@ -1,5 +1,4 @@
 import io
-from dataclasses import replace
 
 import explorer_data
 import made_up
@@ -44,45 +43,6 @@ def test_every_knob_redraws_and_back_again(tab) -> None:
         assert tab.chat.value == start, knob.slider.description
 
 
-def test_the_picker_opens_another_dialogue(tab) -> None:
-    chart, facts = tab.chart.value, tab.facts.value
-    tab.dialogue.value = "role-1"
-    assert "role-1 says 1" in tab.chat.value and "news-0" not in tab.chat.value
-    assert tab.chart.value != chart and tab.facts.value != facts
-
-
-@pytest.mark.parametrize("strategy", ["greedy", "sampling", "random", "random_same_turns"])
-def test_the_strategy_places_as_the_pipeline_does(tab, strategy) -> None:
-    placed = placement.place(*explorer_data.scored_with())
-    for name in tab.explorer.dialogues:
-        tab.dialogue.value = name
-        tab.strategy.value = strategy
-        mine = [p.meme_id for p in placed if p.dialogue_id == name and p.strategy == strategy]
-        assert shown_memes(tab) == mine
-
-
-def test_k_widens_what_sampling_takes(tab) -> None:
-    tab.strategy.value = "sampling"
-    tab.theta0.slider.value = tab.theta0.slider.min  # a meme at every turn
-    ranks = []
-    for k in (1, 10):
-        tab.top_k.value = k
-        ranks.append(max(pick.rank for pick in tab.view.picks))
-    assert ranks[0] == 1 and 3 < ranks[1] <= 10
-    assert len(tab.view.picks) == 17
-
-
-def test_scores_and_threshold_stand_along_the_turns(tab) -> None:
-    for row, turn in enumerate(tab.view.turns):
-        sign = "&gt;" if tab.view.sent[row] else "≤"
-        assert f"t = {turn} · " in tab.chat.value
-        score = f"{tab.view.gate_scores[row]:+.2f}".replace("-", "−")
-        assert f"{score} {sign} θ " in tab.chat.value
-    assert tab.chart.value.count("<title>") == 17
-    tab.strategy.value = "random"
-    assert "no gate asked" in tab.chat.value and "dasharray" in tab.chart.value
-
-
 def test_theta0_follows_the_halves_until_it_is_moved(tab) -> None:
     """Halves alternate, so the second dialogue's gate was fitted on the first one's half."""
     own = tab.theta0.value
@@ -96,49 +56,6 @@ def test_theta0_follows_the_halves_until_it_is_moved(tab) -> None:
     assert tab.theta0.value == own and "fitted on" in tab.facts.value
 
 
-def test_fit_takes_the_current_weights(tab) -> None:
-    tab.weights[0].slider.value = 1.0
-    tab.penalty.slider.value = 2.0
-    tab.theta0.slider.value = 3.0
-    tab.fit.click()
-    fitted = tab.explorer.fit(replace(tab.explorer.own_settings(), weights=(1.0, *[1 / 3] * 3), penalty=2.0))
-    assert tab.settings() == fitted and "fitted on" in tab.facts.value
-    assert len(tab.view.picks) > 0
-
-
-def test_reset_puts_everything_back(tab) -> None:
-    start, own = tab.chat.value, tab.settings()
-    for knob in (*tab.weights, tab.theta0, tab.penalty, tab.decay):
-        knob.slider.value = 0.7
-    tab.top_k.value, tab.strategy.value = 9, "random"
-    tab.reset.click()
-    assert (tab.chat.value, tab.settings()) == (start, own)
-
-
-def test_the_browsers_rounding_is_no_move(tab) -> None:
-    """A browser sends a third back as 0.33 as soon as it shows the slider."""
-    start = tab.chat.value
-    for knob in (*tab.weights, tab.theta0, tab.penalty, tab.decay):
-        knob.slider.value = round(knob.value, 2)
-    assert tab.settings() == tab.explorer.own_settings() and tab.chat.value == start
-    assert "fitted on" in tab.facts.value
-
-
-def test_a_profile_with_raw_scores_has_finer_steps(tmp_path) -> None:
-    tab = panel_data.tab(tmp_path, score_scale="raw", theta0=0.123456)
-    assert tab.settings().theta0 == 0.123456 and "set by hand" in tab.facts.value
-    assert "T as it is" in tab.facts.value
-
-
-def test_a_large_library_says_that_its_scale_stands_still(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("memecmd_utils.panel.explorer.KEPT_NUMBERS", 0)
-    tab = panel_data.tab(tmp_path)
-    tab.weights[0].slider.value = 0.9
-    assert "fitted under earlier weights" in tab.facts.value
-    tab.fit.click()
-    assert "under these weights" in tab.facts.value
-
-
 def test_hostile_texts_come_out_escaped(tmp_path) -> None:
     hostile = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     dialogue = made_up.dialogue("news-0", (hostile, *made_up.TEXTS[1:]))
@@ -150,15 +67,6 @@ def test_hostile_texts_come_out_escaped(tmp_path) -> None:
     for part in (tab.chat.value, tab.chart.value, tab.facts.value):
         assert "<script" not in part and "onerror=alert(1)>" not in part and '" onload="' not in part
         assert "<b>m" not in part  # captions of memes hold markup here
-
-
-def test_a_picture_that_is_gone_is_said_in_the_panel(tmp_path) -> None:
-    tab = panel_data.tab(tmp_path)
-    for path in (tmp_path / "memes").iterdir():
-        path.unlink()
-    with pytest.raises(FileNotFoundError):
-        tab.strategy.value = "random"
-    assert "FileNotFoundError" in tab.note.value
 
 
 # --- live or still ------------------------------------------------------------------------------------

@@ -33,22 +33,6 @@ def test_choice_and_timing_are_told_apart() -> None:
     assert "yes" in choice and "cannot be told" in timing
 
 
-def test_without_grades_the_consistency_speaks_and_without_both_nothing() -> None:
-    rows = [row("grade", CHOICE, None, None, None), row("consistency", CHOICE, 1.0, 0.5, 1.5)]
-    assert "text consistency" in page.beats_random(rows)
-    assert "No measure" in page.beats_random(rows[:1]) and "No measure" in page.beats_random([])
-
-
-def test_one_paragraph_in_the_order_of_the_questions() -> None:
-    found = {"claims": "Claims hold.", "ablation": "E helps.", "unknown": "x", "hubs": ""}
-    text = page.paragraph([row("grade", CHOICE, 0.2, 0.1, 0.3)], found)
-    assert "\n" not in text and "x" not in text.split()
-    assert text.endswith(
-        " Does each dimension help? E helps. "
-        "In how many specifications does each claim of the paper survive? Claims hold."
-    )
-
-
 def test_a_runs_answers_quote_its_files(tmp_path) -> None:
     (tmp_path / "judge_checks.json").write_text('{"sentence": "It cannot tell.", "trust": [{"judge": "j"}]}')
     made = '{"sentences": {"claims": "One holds."}, "tables": {"claims": [{"claim": "c"}], "hubs": []}}'

@@ -19,14 +19,6 @@ def entry(chats: report_chats.Chats, name: str = NAMES[0]) -> dict:
     return next(one for one in chats.payload["dialogues"] if one["id"] == name)
 
 
-def test_all_dialogues_are_there_in_the_run_s_order() -> None:
-    chats = build()
-    assert [one["id"] for one in chats.payload["dialogues"]] == list(NAMES)
-    assert chats.shown == chats.total == 3 and chats.memes == {"m1", "m2", "m3"}
-    assert [row[0] for row in chats.payload["strategies"]] == made_page.STRATEGIES
-    assert [row[3] for row in chats.payload["strategies"]] == [True, True, False, True]
-
-
 def test_turns_memes_and_measures_are_those_of_the_records() -> None:
     chats = build()
     found = entry(chats)
@@ -44,12 +36,6 @@ def test_turns_memes_and_measures_are_those_of_the_records() -> None:
     assert found["placed"]["greedy"][5][3] == [None, None, None]  # unscored is no zero
     assert found["placed"]["random"][3][:2] == ["m3", None]
     assert found["marks"] == {2: [1, 2]} and entry(chats, "role-b")["marks"] == {}
-
-
-def test_the_best_memes_come_by_rank_with_the_parts_of_their_score() -> None:
-    found = entry(build())["top"]
-    assert found[2] == [["m1", 0.1, -0.1, 0.05, 0.0, 0.1, 1.5], ["m2", 0.1, -0.1, 0.05, 0.0, 0.09, None]]
-    assert sorted(found) == list(SCORES)
 
 
 def test_the_gate_s_path_is_that_of_the_simulation() -> None:
@@ -88,15 +74,6 @@ def test_a_large_run_is_cut_to_the_budget_in_turn_from_each_kind() -> None:
     assert report_chats.build(
         made_page.records(), made_page.profile(), lambda _: each, budget=int(each * 2.8)
     ).shown == 1  # fmt: skip
-
-
-def test_a_meme_s_picture_counts_once() -> None:
-    chats = build()
-    sizes = [report_chats.size(one) for one in chats.payload["dialogues"]]
-    fits = sum(sizes) + 3 * 1000
-    for budget, shown in ((fits, 3), (fits - 1, 2)):
-        found = report_chats.build(made_page.records(), made_page.profile(), lambda _: 1000, budget=budget)
-        assert found.shown == shown
 
 
 def test_json_of_a_page_ends_no_script_and_opens_no_comment() -> None:

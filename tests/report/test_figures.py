@@ -70,6 +70,39 @@ def test_word_clouds_are_seeded_and_show_their_words() -> None:
     assert not np.array_equal(one.axes[2].images[0].get_array(), other.axes[2].images[0].get_array())
 
 
+def test_consistency_points_intervals_and_baseline() -> None:
+    fig = report_figures.consistency_bars(consistency_frame())
+    axes = fig.axes[0]
+    greedy, random = axes.containers
+    assert greedy.get_label() == "Greedy" and list(greedy[0].get_ydata()) == [70.0, 69.0]
+    low, high = random[2][0].get_segments()[0][:, 1]
+    assert (low, high) == (65.0, 67.5)
+    assert np.isnan(random[0].get_ydata()[1])  # no such strategy in the second dataset
+    legend = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert sorted(legend) == ["Greedy", "Random", "Shuffled pairs"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == [
+        "新闻\nn = 40-44\nin 24 dialogues",
+        "Role\nn = 38\nin 23 dialogues",
+    ]
+    with pytest.raises(ValueError, match="columns missing"):
+        report_figures.consistency_bars(consistency_frame().drop(columns="n"))
+
+
+def test_threshold_curve_follows_equation_23() -> None:
+    fig = retrieval_figures.threshold_curve(0.7, 0.2, 1.0)
+    k, theta = fig.axes[0].lines[1].get_data()
+    assert k[0] == 1 and theta[0] == pytest.approx(0.7 + 0.2 * np.exp(-1))
+
+
+def test_gate_trace_starts_at_turn_2() -> None:
+    fig = retrieval_figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])
+    lines = {line.get_label(): line.get_data() for line in fig.axes[0].lines}
+    assert [list(values) for values in lines["meme sent"]] == [[3], [1.1]]
+    assert [list(values) for values in lines["no meme"]] == [[2], [0.2]]
+    with pytest.raises(ValueError, match="equally long"):
+        retrieval_figures.gate_trace("d", [0.2], [0.5, 0.6], [False])
+
+
 def test_words_of_a_cloud_stand_apart(monkeypatch) -> None:
     """Chinese has no blanks: two words that touch are read as one."""
     made = []
@@ -97,31 +130,6 @@ def test_words_of_a_cloud_stand_apart(monkeypatch) -> None:
                 assert not beside or gap > 0.25 * min(size, other), "wider than a blank"
 
 
-def test_word_clouds_without_words_and_with_a_wrong_key() -> None:
-    fig = annotation_figures.word_clouds({"emotion": {}})
-    assert [axes.texts[0].get_text() for axes in fig.axes] == ["no keywords"] * 4
-    with pytest.raises(ValueError, match="unknown dimensions"):
-        annotation_figures.word_clouds({"joy": {"开心": 1}})
-
-
-def test_score_distribution_fits_the_normal_curve_and_marks_theta() -> None:
-    scores = np.random.default_rng(5).normal(0.3, 0.1, (50, 40))
-    top1 = scores.max(axis=1)
-    fig = retrieval_figures.score_distribution(scores, top1, theta0=float(np.median(top1)))
-    left, right = fig.axes
-    x, y = left.lines[0].get_data()
-    assert x[np.argmax(y)] == pytest.approx(scores.mean(), abs=0.005)
-    assert np.max(y) == pytest.approx(1 / (scores.std() * np.sqrt(2 * np.pi)), rel=1e-3)
-    assert "n = 2,000" in left.get_title(loc="left") and "n = 50" in right.get_title(loc="left")
-    assert "50% above" in right.texts[0].get_text()
-    assert right.lines[0].get_xdata()[0] == pytest.approx(np.median(top1))
-    heights = left.patches[0].get_data()
-    assert np.sum(heights.values * np.diff(heights.edges)) == pytest.approx(1)
-    for few in (np.array([1.0]), np.array([])):  # one turn; none that could be scored
-        drawn = retrieval_figures.score_distribution(few, few)
-        assert [text.get_text() for text in drawn.axes[1].texts] == ["no scores"] * (not few.size)
-
-
 def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:
     rng = np.random.default_rng(5)
     found = {
@@ -144,53 +152,3 @@ def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:
     assert [axes.get_title(loc="left")[:10] for axes in alone.axes] == ["Role-based"] * 2
     none = retrieval_figures.score_distributions({"scores": found["scores"], "top1": found["top1"]})
     assert [text.get_text() for axes in none.axes for text in axes.texts] == ["no scores"] * 2
-
-
-def test_consistency_points_intervals_and_baseline() -> None:
-    fig = report_figures.consistency_bars(consistency_frame())
-    axes = fig.axes[0]
-    greedy, random = axes.containers
-    assert greedy.get_label() == "Greedy" and list(greedy[0].get_ydata()) == [70.0, 69.0]
-    low, high = random[2][0].get_segments()[0][:, 1]
-    assert (low, high) == (65.0, 67.5)
-    assert np.isnan(random[0].get_ydata()[1])  # no such strategy in the second dataset
-    legend = [text.get_text() for text in fig.legends[0].get_texts()]
-    assert sorted(legend) == ["Greedy", "Random", "Shuffled pairs"]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == [
-        "新闻\nn = 40-44\nin 24 dialogues",
-        "Role\nn = 38\nin 23 dialogues",
-    ]
-    with pytest.raises(ValueError, match="columns missing"):
-        report_figures.consistency_bars(consistency_frame().drop(columns="n"))
-
-
-def test_case_studies_letter_the_screenshots() -> None:
-    images = [Image.new("RGB", (60, 90 + 5 * i), (i * 40, 0, 0)) for i in range(6)]
-    fig = report_figures.case_studies(images, ["Greedy", "Sampling", "Random"] * 2)
-    titles = [axes.get_title(loc="left") for axes in fig.axes]
-    assert titles[0] == "(a) Greedy" and titles[5] == "(f) Random"
-    assert fig.axes[3].images[0].get_array().shape == (105, 60, 3)
-    with pytest.raises(ValueError, match="6 images but 1 labels"):
-        report_figures.case_studies(images, ["x"])
-
-
-def test_threshold_curve_follows_equation_23() -> None:
-    fig = retrieval_figures.threshold_curve(0.7, 0.2, 1.0)
-    k, theta = fig.axes[0].lines[1].get_data()
-    assert k[0] == 1 and theta[0] == pytest.approx(0.7 + 0.2 * np.exp(-1))
-
-
-def test_gate_trace_starts_at_turn_2() -> None:
-    fig = retrieval_figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])
-    lines = {line.get_label(): line.get_data() for line in fig.axes[0].lines}
-    assert [list(values) for values in lines["meme sent"]] == [[3], [1.1]]
-    assert [list(values) for values in lines["no meme"]] == [[2], [0.2]]
-    with pytest.raises(ValueError, match="equally long"):
-        retrieval_figures.gate_trace("d", [0.2], [0.5, 0.6], [False])
-
-
-def test_what_is_saved_is_what_is_shown(tmp_path) -> None:
-    figure = retrieval_figures.threshold_curve(0.7, 0.2, 1.0)
-    shown = plots.save_and_show(figure, tmp_path, "curve")
-    assert shown.data == (tmp_path / "curve.png").read_bytes() == plots.show(figure).data
-    assert (tmp_path / "curve.pdf").exists()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import made_page
 import pandas as pd
-import pytest
 from made_up import annotation, dialogue, meme, placement
 from markupsafe import Markup
 from PIL import Image
@@ -134,83 +133,6 @@ def test_the_page_says_what_did_not_fit(tmp_path: Path) -> None:
     assert "0 of 9 memes" in text and "Of 2 pictures no licence is known" in text
 
 
-def test_chats_without_their_memes_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="lacks memes of the chats"):
-        made_page.write(tmp_path, library=report_chats.Sheet([], 0, [], []))
-
-
-def test_tables_fold_in_groups_under_a_table_of_contents(tmp_path: Path) -> None:
-    page = made_page.write(tmp_path)
-    tags = parse(page).tags
-    groups = [a for tag, a in tags if tag == "details" and a.get("class") == "group"]
-    assert [(a["id"], "open" in a) for a in groups] == [("group-1", False), ("group-2", False)]
-    ids = {a["id"] for _, a in tags if "id" in a}
-    links = {a["href"][1:] for tag, a in tags if tag == "a" and a["href"].startswith("#")}
-    assert links <= ids and {"table-1-1", "table-2-1", "answers", "chats", "library"} <= links
-
-
-def test_the_questions_of_the_answers_stand_out_and_markup_in_them_does_not(tmp_path: Path) -> None:
-    text = "Is it so? It is (0.2 [0.1, 0.3]). And this? <b>No</b>? Not clear. Why <i>now</i>? Unknown."
-    page = write(tmp_path, answers=[("In short", text)]).read_text(encoding="utf-8")
-    first = "<p><strong>Is it so?</strong> It is (0.2 [0.1, 0.3]). <strong>And this?</strong> &lt;b&gt;No"
-    assert first in page
-    assert "<strong>Why &lt;i&gt;now&lt;/i&gt;?</strong> Unknown." in page
-
-
-def test_figures_link_to_their_files_and_tall_ones_fold(tmp_path: Path) -> None:
-    folder = tmp_path / "reports" / "example" / "figures"
-    folder.mkdir(parents=True)
-    sizes = {"图 1.png": (900, 600), "tall.png": (900, 3000)}
-    for name, size in sizes.items():
-        Image.new("RGB", size).save(folder / name, dpi=(150, 150))
-    page = write(tmp_path, figures=[(folder / name, f"Caption of {name}") for name in sizes])
-    tags = parse(page).tags
-    links = [a["href"] for tag, a in tags if tag == "a" and "figures" in a["href"] and ".png" in a["href"]]
-    assert links == ["figures/%E5%9B%BE%201.png", "figures/tall.png"]
-    text = page.read_text(encoding="utf-8")
-    assert text.count("<details><summary>Caption of tall.png</summary>") == 1
-    assert "<summary>Caption of 图 1.png" not in text and "<figcaption>Caption of 图 1.png" in text
-    assert [a["width"] for tag, a in tags if tag == "img"] == ["576", "576"], "900 pixels at 150 an inch"
-
-
-def test_a_pdf_is_no_picture_for_a_page(tmp_path: Path) -> None:
-    (tmp_path / "fig.pdf").write_bytes(b"%PDF")
-    with pytest.raises(ValueError, match="PNG, JPEG or SVG"):
-        write(tmp_path, figures=[(tmp_path / "fig.pdf", "x")])
-
-
-def test_links_are_relative_and_quoted(tmp_path: Path) -> None:
-    page = write(
-        tmp_path,
-        notebooks=[("01 Library", tmp_path / "reports" / "example" / "notebooks" / "01 库.html")],
-        dataset_dir=tmp_path / "data" / "processed" / "example" / "release",
-    )
-    links = [a["href"] for tag, a in parse(page).tags if tag == "a"]
-    assert "notebooks/01%20%E5%BA%93.html" in links
-    assert "../../data/processed/example/release/" in links
-
-
-@pytest.mark.parametrize(
-    ("value", "shown", "detail"),
-    [
-        (
-            {"value": 0.3012, "low": 0.25, "high": 0.35, "n": 799},
-            "0.301",
-            "95% interval 0.250 to 0.350, n = 799",
-        ),
-        (34758, "34,758", ""),
-        (68.4931, "68.49", ""),
-        (2.0, "2.000", ""),
-        (None, "unscored", ""),
-        (float("nan"), "unscored", ""),
-    ],
-)
-def test_numbers(value: object, shown: str, detail: str) -> None:
-    assert report_page._number("x", value) == {"label": "x", "value": shown, "detail": detail}
-    with pytest.raises(ValueError, match="'rate' has no value"):
-        report_page._number("rate", {"mean": 3})
-
-
 def test_provenance_says_authored_recorded_live_and_local(tmp_path: Path) -> None:
     words = dict(report_page.provenance_lines(PROFILE))
     assert "not by people and not by the pipeline" in words["Texts"]
@@ -234,3 +156,19 @@ def test_provenance_says_authored_recorded_live_and_local(tmp_path: Path) -> Non
 def test_same_input_same_bytes(tmp_path: Path) -> None:
     first = write(tmp_path).read_bytes()
     assert write(tmp_path).read_bytes() == first
+
+
+def test_figures_link_to_their_files_and_tall_ones_fold(tmp_path: Path) -> None:
+    folder = tmp_path / "reports" / "example" / "figures"
+    folder.mkdir(parents=True)
+    sizes = {"图 1.png": (900, 600), "tall.png": (900, 3000)}
+    for name, size in sizes.items():
+        Image.new("RGB", size).save(folder / name, dpi=(150, 150))
+    page = write(tmp_path, figures=[(folder / name, f"Caption of {name}") for name in sizes])
+    tags = parse(page).tags
+    links = [a["href"] for tag, a in tags if tag == "a" and "figures" in a["href"] and ".png" in a["href"]]
+    assert links == ["figures/%E5%9B%BE%201.png", "figures/tall.png"]
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<details><summary>Caption of tall.png</summary>") == 1
+    assert "<summary>Caption of 图 1.png" not in text and "<figcaption>Caption of 图 1.png" in text
+    assert [a["width"] for tag, a in tags if tag == "img"] == ["576", "576"], "900 pixels at 150 an inch"

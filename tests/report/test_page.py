@@ -111,12 +111,6 @@ def test_the_page_shows_chats_and_escapes_texts(run):
         report_page.write_numbers(run, records)
 
 
-def test_pictures_of_the_cases_are_a_to_c_of_the_only_kind(run):
-    images, labels = report_page.case_pictures(run, report_records.load_records(run))
-    assert labels == ["news-made-1, Greedy", "news-made-1, Sampling", "news-made-1, Random"]
-    assert all(image.width == images[0].width for image in images)
-
-
 def test_the_release_is_dated_by_the_citation_and_checks_out(run):
     counts = report_page.write_release(run, report_records.load_records(run))
     assert counts == manifest.check_release(run.folder / "release")

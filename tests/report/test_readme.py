@@ -104,16 +104,6 @@ def test_the_first_line_says_what_the_judge_is_worth(check, english: str, chines
             assert all(f"{value:.2f}" in first for value in check) and "124" in first and "12" in first
 
 
-def test_no_check_of_the_judge_is_said_too() -> None:
-    assert "could not be checked" in tracked.verdict({"judge_check": []})
-
-
-def test_a_judge_that_gives_numbers_is_checked_too() -> None:
-    numbers = made_up_numbers(0.7, 0.6, 0.8)
-    numbers["judge_check"][0]["score"] = "rating"
-    assert "tells greedy's" in tracked.verdict(numbers)
-
-
 def test_numbers_come_with_intervals() -> None:
     text = tracked.render(made_up_numbers())["numbers"]
     assert "60 memes; 12 dialogues (6 news, 6 role) of 216 turns" in text
@@ -147,11 +137,6 @@ def test_the_ground_truth_has_agreement_systems_and_intervals() -> None:
     assert "of 2: Greedy 0.29." in english and "Greedy（最优） 0.29" in chinese
     without = {**made_up_numbers(), "ground_truth": {"retrieval": []}}
     assert tracked.render(without)["ground-truth"] == "This run has no ground truth."
-
-
-def test_empty_tables_render() -> None:
-    empty = made_up_numbers() | {"table_1": [], "effects": [], "judge_check": [], "meme_use": []}
-    assert set(tracked.render(empty)) == set(tracked.MARKERS)
 
 
 def test_update_changes_only_what_stands_between_markers(tmp_path: Path) -> None:

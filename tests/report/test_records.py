@@ -1,5 +1,4 @@
 import made_up
-import pytest
 
 from memecmd_utils import runs, schemas
 from memecmd_utils import settings as settings_
@@ -34,8 +33,3 @@ def test_titles_of_the_example_have_english(tmp_path):
 def test_news_of_others_is_not_read_again_for_its_gloss(tmp_path):
     run = run_of(tmp_path, news="feeds", feeds=["sports=http://127.0.0.1:9/x"])
     assert records.title_glosses(run, [dialogue("news", "sports-1")]) == {}
-
-
-def test_a_missing_stage_is_named(tmp_path):
-    with pytest.raises(runs.StageMissing, match="01_library_build"):
-        records.load_records(run_of(tmp_path))

@@ -91,8 +91,3 @@ def test_a_site_is_made_anew_and_nothing_else_is_overwritten(report, tmp_path) -
     assert files(other) == ["thesis.txt"]
     assert not list(report.glob(".site-*"))
     assert tracked.build(report, tmp_path / "a" / "b").is_dir()
-
-
-def test_a_run_without_a_page_has_no_site(tmp_path) -> None:
-    with pytest.raises(tracked.SiteError, match="make reproduce"):
-        tracked.build(tmp_path)

@@ -37,11 +37,6 @@ def test_a_group_for_each_study_that_was_made(run) -> None:
     assert np.isnan(table["skewness"]).all()
 
 
-def test_without_a_judge_there_is_no_group_of_judges(run, tmp_path) -> None:
-    (tmp_path / "judge_checks.json").write_text('{"sentence": "None.", "trust": []}')
-    assert [group.words for group in page.study_groups(run)] == ["Hubs do it."]
-
-
 def test_the_answers_come_first_and_people_are_named_apart(run) -> None:
     found = page.answers(run, {"answers": "In short."})
     assert found == [("In short", "In short."), ("Human ratings", "No person has rated this run.")]

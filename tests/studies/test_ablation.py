@@ -28,27 +28,6 @@ def test_the_term_that_carries_the_meaning_is_the_one_that_helps(carrier: str) -
     assert "under one" in text and "Under two" in text and text.endswith(".")
 
 
-def test_what_is_left_out_is_the_weight_and_nothing_else() -> None:
-    data = study_world.world(weights=(0.4, 0.0, 0.6, 0.0), carried_by={"emotion"})
-    frame = ablation.leave_one_out(data)
-    none = frame[frame["without"].isin(["delta", "gamma"])]  # they had no weight
-    assert (none["difference"] == 0).all() and none["difference low"].isna().all()
-    assert "delta (S-) +0.000 (no interval: too few dialogues, or all alike)" in ablation.ablation_sentence(
-        frame
-    )
-    only_beta = study_world.world(weights=(0.0, 0.0, 1.0, 0.0), carried_by={"emotion"})
-    alone = ablation.leave_one_out(only_beta)
-    beta = alone[(alone["without"] == "alpha") & (alone["measure"] == "R@1")]
-    with_both = frame[(frame["without"] == "alpha") & (frame["measure"] == "R@1")]
-    assert with_both["rest"].tolist() == beta["full"].tolist()
-
-
-def test_the_simplex_has_286_corners_and_points() -> None:
-    grid = ablation.TENTHS
-    assert grid.shape == (286, 4) and (grid.sum(axis=1) == 10).all() and grid.min() == 0
-    assert len({tuple(row) for row in grid}) == 286 and (grid.max(axis=1) == 10).sum() == 4
-
-
 def test_ndcg_of_weights_is_that_of_their_scores() -> None:
     data = study_world.world(dialogues=4)
     known, terms = graded_turns.graded_of_study(data), data.terms("one", "attribute")
@@ -92,31 +71,6 @@ def test_a_half_does_not_see_its_own_grades() -> None:
     joined = ablation.fit_weights(data).joined.iloc[0]
     assert joined["difference high"] < 0 < joined["optimism low"]
     assert "clearly worse than" in ablation.weights_sentence(ablation.fit_weights(data))
-
-
-def test_of_equally_good_weights_the_most_even_ones_are_taken() -> None:
-    data = study_world.world(memes=3, dialogues=5)  # nDCG@5 of three memes: many vectors are perfect
-    found = ablation.fit_weights(data)
-    perfect = found.halves[found.halves["nDCG@5 fitted on"].round(9) == 1]
-    assert len(perfect) and (perfect[list(ablation.TERMS)].max(axis=1) <= 0.4).all()
-
-
-def test_with_one_dialogue_it_is_said_that_nothing_was_held_out() -> None:
-    found = ablation.fit_weights(study_world.world(dialogues=1))
-    assert found.halves["fitted on"].unique().tolist() == ["self"] and not found.joined["held out"].any()
-    assert found.joined["optimism"].eq(0).all() and found.joined["difference low"].isna().all()
-    text = ablation.weights_sentence(found)
-    assert "no other half" in text and "is no test" in text and "clearly" not in text
-    frame = ablation.leave_one_out(study_world.world(dialogues=1))
-    assert "too few dialogues" in ablation.ablation_sentence(frame)
-
-
-def test_few_dialogues_clear_nothing() -> None:
-    data = study_world.world(dialogues=5)
-    text = ablation.ablation_sentence(ablation.leave_one_out(data))
-    assert text.count("cannot be told: ") == 2 and "clear" not in text
-    text = ablation.weights_sentence(ablation.fit_weights(data))
-    assert " against the " in text and "clear" not in text
 
 
 def test_without_grades_the_tables_are_empty_and_the_sentences_say_why() -> None:

@@ -62,13 +62,6 @@ def test_repeats_and_variety_are_those_of_draws_from_the_whole_top(data) -> None
     assert last["distinct memes"] > 0.8 * len(np.unique(best[sent]))
 
 
-def test_differences_are_those_of_the_table(data) -> None:
-    table, differences = choice_of_k.choice_tables(data)
-    of = table.set_index("K")
-    for row in differences.to_dict("records"):
-        assert row["mean"] == pytest.approx(of.loc[row["K"], row["measure"]] - of.loc[1, row["measure"]])
-
-
 def test_repeats_stay_within_a_dialogue() -> None:
     chosen = np.array([[1, 1], [1, 2], [1, 1], [2, 2], [1, 2]])
     found = choice_of_k.repeats(chosen, ["a", "a", "b", "b", "b"])
@@ -81,48 +74,8 @@ def test_variety_by_hand() -> None:
     assert choice_of_k.variety(chosen, 5) == (1.5, 0.5)
 
 
-def test_the_luck_of_a_turn_is_shared_and_uniform(data) -> None:
-    luck = choice_of_k._luck(data)
-    assert luck.shape == (len(data.asked), choice_of_k.DRAWS) and len(np.unique(luck)) == luck.size
-    assert luck.min() >= 0 and luck.max() < 1 and luck.mean() == pytest.approx(0.5, abs=0.01)
-    shorter = choice_of_k._luck(study(n_dialogues=3, n_memes=2))
-    assert (shorter == luck[: len(shorter)]).all()
-
-
-def test_small_libraries_end_the_table() -> None:
-    table, differences = choice_of_k.choice_tables(study(n_memes=3))
-    assert table["K"].tolist() == [1, 2, 3] and len(differences) == 4
-    one = choice_of_k.choice_tables(study(n_memes=1))
-    assert len(one[0]) == 1 and "one meme" in choice_of_k.choice_sentence(*one)
-
-
 def test_no_meme_no_table() -> None:
     for empty in (study(**sends_nothing()), study(1, n_turns=2, unscored=[(0, 2)])):
         table, differences = choice_of_k.choice_tables(empty)
         assert table.empty and differences.empty and list(table) == list(choice_of_k.COLUMNS)
         assert choice_of_k.choice_sentence(table, differences).startswith("No meme was sent")
-
-
-def test_one_dialogue_has_no_interval() -> None:
-    table, differences = choice_of_k.choice_tables(study(n_dialogues=1))
-    assert table["repeats low"].isna().all() and not differences["clear"].any()
-    text = choice_of_k.choice_sentence(table, differences)
-    assert "no interval" in text and "clear" not in text and "were graded." in text
-
-
-def test_without_grades_the_sentence_says_what_is_not_known() -> None:
-    table, differences = choice_of_k.choice_tables(study(graded=0))
-    assert table["mean grade"].isna().all() and table["repeats"].notna().all()
-    assert choice_of_k.choice_sentence(table, differences).endswith("what this costs in fit is not known.")
-
-
-def test_the_sentence_names_the_first_k_that_is_clearly_worse(data) -> None:
-    table, differences = choice_of_k.choice_tables(data)
-    grade = differences["measure"].eq("mean grade")
-    differences.loc[grade, ["mean", "low", "high", "clear"]] = (0.1, 0.05, 0.2, True)
-    assert "no K is clearly below K = 1" in choice_of_k.choice_sentence(table, differences)
-    late = grade & differences["K"].ge(4)
-    differences.loc[late, ["mean", "low", "high", "clear"]] = (-0.1, -0.2, -0.05, True)
-    text = choice_of_k.choice_sentence(table, differences)
-    assert "K = 4 is the first that is clearly below K = 1" in text
-    assert "difference -0.10 [-0.20, -0.05], clear" in text

@@ -17,12 +17,6 @@ def test_skewness_is_the_usual_one() -> None:
     assert np.isnan(hubness.skewness(np.ones(5)))
 
 
-def test_a_repeat_is_one_of_the_same_dialogue() -> None:
-    memes = np.array([1, 2, 1, 1, 1, 2, 2])
-    clusters = ["a", "a", "a", "a", "b", "b", "b"]
-    assert hubness.repeated(memes, clusters).tolist() == [False, False, True, True, False, False, True]
-
-
 @pytest.mark.parametrize("dialogues", [10, 30])
 def test_the_interval_of_a_skewness_covers_as_it_says(dialogues) -> None:
     """Memes of uneven popularity, which differs by dialogue; the truth is the mean skewness."""

@@ -77,13 +77,3 @@ def test_centring_uses_the_other_half_for_the_turns_and_all_memes_for_the_memes(
     assert np.allclose(got[b], centre(turns[b], turns[a].mean(axis=0)) @ memes.T, atol=1e-6)
     run = scoring.combine(data.terms("one", "attribute"), data.profile.weights)
     assert not np.allclose(got, run, atol=1e-6) and np.corrcoef(got.ravel(), run.ravel())[0, 1] > 0.95
-
-
-def test_with_one_dialogue_the_cures_use_its_own_turns() -> None:
-    data = study_world.world(dialogues=1, memes=3)
-    found = hubness.rankings(data, "two")
-    plain = found["centred", "none"]
-    assert np.array_equal(found["centred", "CSLS"], hubness.csls(plain, plain))
-    assert np.allclose(found["uncentred", "centring"], plain, atol=1e-6)
-    single = study_world.world(dialogues=1, turns=2, memes=3)
-    assert all(np.isfinite(scores).all() for scores in hubness.rankings(single, "one").values())

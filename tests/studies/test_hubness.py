@@ -1,5 +1,4 @@
 import numpy as np
-import pandas as pd
 import pytest
 import study_world
 
@@ -98,19 +97,3 @@ def test_it_works_with_little(dialogues: int, memes: int, graded: bool) -> None:
     )
     text = hubness.hubness_sentence(found)
     assert text.endswith(".") and "nan" not in text
-
-
-def test_without_turns_the_tables_are_empty() -> None:
-    data = study_world.world(dialogues=0)
-    found = hubness.hubness_study(data)
-    assert list(found.cures.columns) == list(hubness.CURES) and found.cures.empty and found.counts.empty
-    assert "Without ranked turns" in hubness.hubness_sentence(found)
-    assert isinstance(hubness.verdicts(found), pd.DataFrame)
-
-
-def test_a_gate_that_sends_nothing_has_no_repeats() -> None:
-    data = study_world.world(dialogues=6)
-    data.placements.clear()
-    found = hubness.hubness_study(data)
-    assert found.cures["repeats at the gate"].isna().all()
-    assert found.shares[found.shares["where"] == GATE]["repeats"].eq(0).all()

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from memecmd_utils.chats import insertion
-from memecmd_utils.chats.messages import Message, NoSummaryAgent, Summarised
+from memecmd_utils.chats.messages import Message, Summarised
 from memecmd_utils.evaluation.rankings import CAPTION, FULL, RANDOM, System
 from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.studies import mod
@@ -32,7 +32,7 @@ TASK = [
         ],
         "candidate": {"speaker_id": "[speaker2]", "set": ["013", "007", "196"]},
         "answer": {"speaker_id": "[speaker2]", "img_id": "196"},
-    },
+    }
 ]
 
 
@@ -102,17 +102,6 @@ def changed(**changes):
 def test_what_cannot_be_read_says_where_and_why_in_a_line(tmp_path, value, message) -> None:
     with pytest.raises(ModError, match=rf"\A[^\n]*{message}[^\n]*\Z"):
         mod.read(file(tmp_path, value))
-
-
-def test_paths_that_hold_no_questions(tmp_path) -> None:
-    with pytest.raises(ModError, match="neither a file nor a folder"):
-        mod.read_all(tmp_path / "nowhere")
-    file(tmp_path, {"x": 1}, "img2id.json")
-    with pytest.raises(ModError, match=r"no file asks for memes; img2id"):
-        mod.read_all(tmp_path)
-    (tmp_path / "bad.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ModError, match="not JSON"):
-        mod.read_all(tmp_path / "bad.json")
 
 
 # --- measuring ----------------------------------------------------------------------------------------
@@ -204,17 +193,6 @@ def test_splits_of_a_folder_stand_side_by_side(run, tmp_path) -> None:
     assert dict(zip(first.split, first["R@1"], strict=True)) == {"c_test_easy": 1.0, "c_test_hard": 0.0}
     assert any("img2id.json" in note for note in done.notes)
     pd.testing.assert_frame_equal(done.table, again.table)
-
-
-def test_a_part_of_the_dialogues(run, tmp_path) -> None:
-    dialogues = {f"d{t}": [*talk(t, t), *talk(t, t)[1:]] for t in range(6)}
-    done, bodies = evaluated(tmp_path, dialogues, n_dialogues=2)
-    assert set(done.table.dialogues) == {2} and set(done.table.questions) == {4} and len(bodies) == 4
-
-
-def test_without_a_model_the_message_says_how_to_get_one(run, tmp_path) -> None:
-    with pytest.raises(NoSummaryAgent, match="RUN=made"):
-        mod.evaluate_file(file(tmp_path, {"d": talk(1, 1)}), "made")
 
 
 def test_measures_by_hand(run) -> None:

@@ -65,13 +65,6 @@ def test_skewed_scores_are_told_and_turns_do_not_hide_it(with_scores) -> None:
     assert abs(of.loc[("all", "skewness"), "mean"]) < 1
 
 
-def test_intervals_hold_the_estimate_and_the_distance_has_no_verdict() -> None:
-    table, _ = score_shape.shape_tables(study(n_dialogues=20))
-    shape = table[table["measure"] != "distance"]
-    assert (shape["low"] < shape["mean"]).all() and (shape["mean"] < shape["high"]).all()
-    assert table[table["measure"] == "distance"]["clear"].isna().all()
-
-
 @pytest.mark.parametrize(
     "data", [study(n_memes=1), study(1, n_turns=2, unscored=[(0, 2)]), everything_equal(study())]
 )
@@ -97,24 +90,8 @@ def test_equal_scores_within_turns_are_no_spread(with_scores, value) -> None:
     assert score_shape.shape_tables(level)[0]["mean"].isna().all()
 
 
-def test_one_dialogue_has_a_shape_but_no_interval() -> None:
-    table, tests = score_shape.shape_tables(study(n_dialogues=1))
-    assert table["mean"].notna().all() and table["low"].isna().all() and tests["p"].isna().all()
-    assert "no interval" in score_shape.shape_sentence(table, tests)
-
-
 @pytest.mark.parametrize(("n", "tested"), [(5, False), (6, True)])
 def test_few_dialogues_have_no_p_however_many_turns(n, tested) -> None:
     table, tests = score_shape.shape_tables(study(n_dialogues=n, n_turns=8))
     assert tests["p"].notna().all() == tested and tests["n"].iloc[1] >= 20
     assert ("p = " in score_shape.shape_sentence(table, tests)) == tested
-
-
-def test_the_sentence_follows_the_numbers() -> None:
-    table, tests = score_shape.shape_tables(study(n_dialogues=20))
-    table.loc[0, ["mean", "low", "high"]] = (-2.0, -3.0, -1.0)
-    table.loc[0, "clear"] = True
-    tests.loc[1, ["p", "share of draws below 0.05"]] = (0.01, 1.0)
-    text = score_shape.shape_sentence(table, tests)
-    assert text.startswith("All scores have skewness -2.000 [-3.000, -1.000] (clearly off normal)")
-    assert "p = 0.01 in one draw and stays below 0.05 in 100% of 200 draws" in text

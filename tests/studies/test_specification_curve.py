@@ -20,14 +20,6 @@ def ranked(data):
     return specification_curve.rank(data)
 
 
-def test_every_open_choice_is_crossed(ranked) -> None:
-    found = specification_curve.axes(ranked.scorings)
-    assert {name: len(values) for name, values in found.items()} == {
-        "embedder": 2, "centring": 2, "beta": 2, "weights": 4, "k": 2, "gate": 3, "random": 3,
-    }  # fmt: skip
-    assert len(set(ranked.scorings)) == 32
-
-
 def test_a_world_ranks_by_its_own_choices(data, ranked) -> None:
     for scoring, top, top1 in zip(ranked.scorings, ranked.top, ranked.top1, strict=True):
         if scoring.weights == specification_curve.FITTED:
@@ -96,13 +88,6 @@ def test_without_grades_nothing_is_fitted() -> None:
     ranked = specification_curve.rank(study(n_dialogues=3, graded=0))
     assert len(ranked.scorings) == 24 and not len(ranked.relevant) and GRADERS
     assert specification_curve.FITTED not in specification_curve.axes(ranked.scorings)["weights"]
-
-
-def test_the_gates_are_the_plan_s() -> None:
-    standard, raw, paper = specification_curve.GATES.values()
-    assert (standard.scale, standard.penalty, standard.decay, standard.theta0) == ("standard", 1.0, 1.0, None)
-    assert (raw.scale, raw.penalty, raw.decay, raw.theta0) == ("raw", 0.2, 1.0, None)
-    assert (paper.scale, paper.penalty, paper.decay, paper.theta0) == ("raw", 0.2, 1.0, 0.7)
 
 
 def test_the_fixed_threshold_has_the_rate_of_its_gate() -> None:

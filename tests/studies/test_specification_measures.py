@@ -94,24 +94,6 @@ def test_expectations_by_plain_averages(data, ranked, sent, name, scoring) -> No
         assert mean(sums["random"], s, 0, g, 1) == pytest.approx(np.nanmean(values[opened]))
 
 
-def test_ungraded_memes_count_as_nothing_where_the_measure_says_so(data, ranked, sent) -> None:
-    sums = specification_curve.dialogue_sums(
-        data, ranked, sent, measure(data, "made-up grader 1, ungraded as 0")
-    )
-    grades = data.grades_of("made-up grader 1")
-    whole = sums["random"]
-    assert whole.top[0, 0, 0, 0].sum() / whole.bottom[0, 0, 0, 0].sum() == pytest.approx(
-        np.nan_to_num(grades).mean()
-    )
-
-
-def test_a_gate_that_sends_nothing_has_no_turns_for_random(data, ranked, sent) -> None:
-    shut = sent & (np.arange(3) != 2)[:, None, None]
-    sums = specification_curve.dialogue_sums(data, ranked, shut, measure(data, "consistency with u_t"))
-    assert not sums["greedy"].bottom[:, :, 2].any() and not sums["random"].bottom[:, :, 2, 1].any()
-    assert sums["random"].bottom[:, :, 2, 0].all() and sums["random"].bottom[:, :, 1, 1].any()
-
-
 def test_the_run_s_own_world_draws_the_run_s_memes(data, ranked) -> None:
     """A made-up judge that gives every pair a number of its own: the sums are those of the placements."""
     index = placement.index_library(data.annotations, vectors, data.profile)

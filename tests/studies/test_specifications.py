@@ -97,13 +97,6 @@ def test_repeats_do_not_cross_dialogues(data) -> None:
     assert found.ravel().tolist() == [5.0] * 12  # six turns each, the first is new
 
 
-@pytest.mark.parametrize(("n_memes", "ks"), [(1, {"–"}), (3, {"–"}), (4, {"3", "4"}), (9, {"3", "5"})])
-def test_a_k_beyond_the_library_is_no_other_world(n_memes, ks) -> None:
-    worlds = specification_curve.specifications(study(n_dialogues=6, n_turns=5, n_memes=n_memes))
-    assert set(worlds[worlds["claim"] == 2]["k"]) == ks
-    assert not worlds.duplicated(["claim", *specification_curve.World._fields, "measure"]).any()
-
-
 def test_intervals_are_those_of_the_statistics_module(data, worlds) -> None:
     rows = worlds[worlds["low"].notna()]
     assert len(rows) > 4000 and (rows["low"] <= rows["high"]).all() and (rows["dialogues"] >= 6).all()
@@ -144,13 +137,6 @@ def test_a_claim_of_several_parts_is_as_good_as_its_worst() -> None:
     assert np.isnan(specification_curve.smallest([found(1.0, 0.5, 2.0, 12, 1.0), found(*[NAN] * 5)]).mean)
 
 
-def test_a_judge_of_a_few_memes_is_not_asked(data) -> None:
-    few = [rating(2, 50.0, dialogue_id=data.clusters[0], meme_id="m00")]
-    worlds = specification_curve.specifications(data, few)
-    states = worlds[worlds["measure"] == "judge judge one"]["state"]
-    assert len(states) == 288 + 576 + 192 + 576 and set(states) == {"not asked"}
-
-
 def test_a_judge_of_everything_counts() -> None:
     data = study(n_dialogues=6, n_memes=4, n_turns=4)
     ratings = [
@@ -162,27 +148,8 @@ def test_a_judge_of_everything_counts() -> None:
     assert len(judged) and "not asked" not in set(judged["state"]) and judged["mean"].notna().any()
 
 
-def test_without_grades_consistency_remains() -> None:
-    worlds = specification_curve.specifications(study(n_dialogues=6, graded=0))
-    assert set(worlds["measure"]) == {
-        "consistency with u_t", "consistency with u_t-1", "repeats", "follow-ups",
-    }  # fmt: skip
-    assert set(worlds["claim"]) == {1, 2, 3, 4, 5, 7} and "fitted" not in set(worlds["weights"])
-
-
-def test_one_kind_of_dialogue_cannot_tell_of_both() -> None:
-    worlds = specification_curve.specifications(study(n_dialogues=1))
-    assert set(worlds[worlds["claim"] == 5]["state"]) == {"cannot tell"}
-    assert not set(worlds["state"]) & {"clear", "clearly opposite"}  # one dialogue has no interval
-
-
 def test_equal_scores_are_no_better_and_no_worse_than_each_other() -> None:
     worlds = specification_curve.specifications(everything_equal(study(graded=0)))
     told = worlds[worlds["claim"].isin([1, 3]) & (worlds["state"] != "cannot tell")]
     assert set(told["state"][told["claim"] == 1]) == {"not"}
     assert set(told["state"][told["claim"] == 3]) == {"sign only"}
-
-
-def test_no_turn_no_world() -> None:
-    worlds = specification_curve.specifications(study(1, n_turns=2, unscored=[(0, 2)]))
-    assert worlds.empty and list(worlds) == list(specification_curve.COLUMNS)

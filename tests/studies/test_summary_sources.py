@@ -1,9 +1,8 @@
-import numpy as np
 import pytest
 import study_world
 
 from memecmd_utils import schemas
-from memecmd_utils.evaluation import graded_turns, rankings
+from memecmd_utils.evaluation import graded_turns
 from memecmd_utils.retrieval import scoring
 from memecmd_utils.studies import summary_sources
 from memecmd_utils.studies.summary_sources import ALL_DIALOGUES, HISTORY, LAST, OWN, SMALL
@@ -91,35 +90,3 @@ def test_the_small_model_is_compared_on_its_own_dialogues_only(data) -> None:
     text = summary_sources.sources_sentence(found)
     assert f"{SMALL} clearly below" in text and "29 turns of 6, 1 more without a usable summary" in text
     assert f"{group} dialogues" in text
-
-
-def test_equal_summaries_do_not_differ_and_each_source_has_its_own_mean(data) -> None:
-    names = [f"d{n:02d}" for n in range(6)]
-    found = summary_sources.compare_sources(data, small_summaries(data, names))
-    gap = found.minus_own.set_index(["embedder", "source"]).loc[("two", SMALL)]
-    assert (gap["nDCG@5"], gap["n dialogues"]) == (0, 6) and np.isnan(gap["nDCG@5 low"])
-    assert f"{SMALL} not clearly different, +0.000" in summary_sources.sources_sentence(found)
-    rows = np.flatnonzero([name in names for name in data.clusters])
-    terms = rankings.four_terms(
-        [data.summaries[i] for i in rows], data.annotations, study_world.encode, "attribute"
-    )
-    known = graded_turns.graded(data.gains[rows], data.meme_ids, [data.clusters[i] for i in rows])
-    wanted = known.measure(scoring.combine(terms, data.profile.weights))[:, 1].mean()
-    own = found.table[(found.table["dialogues"] != ALL_DIALOGUES) & (found.table["source"] == OWN)]
-    assert own["nDCG@5"].tolist() == pytest.approx([wanted] * 2)
-
-
-def test_few_dialogues_clear_nothing() -> None:
-    found = summary_sources.compare_sources(study_world.world(dialogues=5, turns=6), {})
-    text = summary_sources.sources_sentence(found)
-    assert "too few dialogues" in text and "clear" not in text and f"{LAST} -" in text
-
-
-def test_without_grades_or_usable_summaries_there_is_no_table(data) -> None:
-    bare = study_world.world(graded=False, turns=6)
-    found = summary_sources.compare_sources(bare, small_summaries(bare, ["d01"]))
-    assert found.table.empty and list(found.table.columns) == list(summary_sources.TABLE)
-    assert "Without graded memes" in summary_sources.sources_sentence(found)
-    unusable = {"d01": [s.model_copy(update={"unscored": "no"}) for s in data.dialogues[1].summaries]}
-    only_all = summary_sources.compare_sources(data, unusable)
-    assert set(only_all.table["dialogues"]) == {ALL_DIALOGUES}

@@ -64,33 +64,3 @@ def test_a_fixed_threshold_lets_memes_follow_each_other() -> None:
         for form, rule in threshold_forms.rules(data).items()
     }
     assert after["fixed"] > after["exponential"] >= after["linear"]
-
-
-def test_without_grades_there_is_no_grade_but_the_rest() -> None:
-    forms, differences = threshold_forms.threshold_tables(study(graded=0))
-    assert forms["mean grade"].isna().all() and forms["judged"].isna().all()
-    assert not [name for name in forms if name.startswith("kappa")]
-    assert differences.set_index("measure").loc["mean gap", "mean"].notna().all()
-    assert "grade" not in threshold_forms.threshold_sentence(forms, differences)
-
-
-@pytest.mark.parametrize("size", [{"n_dialogues": 1}, {"n_memes": 1}, {"n_memes": 3}])
-def test_small_runs_are_told_as_they_are(size) -> None:
-    forms, differences = threshold_forms.threshold_tables(study(**size))
-    assert len(forms) == 3 and len(differences) == 6
-    text = threshold_forms.threshold_sentence(forms, differences)
-    assert ("no interval" in text) == ("n_dialogues" in size)
-
-
-def test_without_a_turn_there_is_nothing_to_compare() -> None:
-    data = study(n_dialogues=1, n_turns=3, unscored=[(0, 2), (0, 3)])
-    forms, differences = threshold_forms.threshold_tables(data)
-    assert forms.empty and differences.empty and "rate" in forms and "clear" in differences
-    assert "No meme was sent" in threshold_forms.threshold_sentence(forms, differences)
-
-
-def test_the_sentence_follows_the_numbers(data) -> None:
-    forms, differences = threshold_forms.threshold_tables(data)
-    row = differences["form"].eq("fixed") & differences["measure"].eq("follow-ups")
-    differences.loc[row, ["mean", "low", "high", "clear"]] = (-0.5, -0.6, -0.4, True)
-    assert "another by -0.50 [-0.60, -0.40] (clear)" in threshold_forms.threshold_sentence(forms, differences)

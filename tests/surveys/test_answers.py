@@ -146,11 +146,6 @@ def test_another_forms_file_is_refused_and_in_a_folder_named(rated, file, tmp_pa
         answers.collect(tmp_path, key, HumanRating)
 
 
-def test_no_folder_no_answers(tmp_path) -> None:
-    found = answers.collect(tmp_path / "nothing", [], HumanRating)
-    assert found.answers == [] and found.source is None and rating_form.frame(found, "rating").empty
-
-
 def test_files_of_spreadsheets(rated, file) -> None:
     key, given = rated
     text = file.read_text(encoding="utf-8")
@@ -162,10 +157,3 @@ def test_files_of_spreadsheets(rated, file) -> None:
     file.write_bytes(text.replace("r1", "甲").encode("gb18030"))
     with pytest.raises(AnswerError, match="not UTF-8"):
         load(key, file)
-
-
-def test_a_torn_row_is_refused(rated, file) -> None:
-    text = file.read_text(encoding="utf-8").rstrip("\n")
-    file.write_text(text[: text.rindex(",", 0, -40)] + "\n", encoding="utf-8")
-    with pytest.raises(AnswerError, match=r"made_up.csv line \d+: .*correct the row or remove it"):
-        load(rated[0], file)
