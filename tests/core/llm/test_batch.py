@@ -125,16 +125,6 @@ def test_an_unusable_reply_is_asked_again_under_the_next_name(tmp_path: Path) ->
     assert f"{digest}-1" in {line["custom_id"] for line in server.sent(0)}
 
 
-def test_five_attempts_and_a_later_run_asks_anew(tmp_path: Path) -> None:
-    with BatchServer(lambda body: "不是").running() as server:
-        (answer,) = run(server.url, tmp_path, [request()])
-        assert (answer.outcome, answer.attempts, server.sizes) == ("unusable", 5, [1] * 5)
-        assert len(server.sent(4)[0]["body"]["messages"]) == 3, "the last attempts show the error"
-        server.answer = mood
-        (answer,) = run(server.url, tmp_path, [request()])
-    assert (answer.value, answer.attempts, len(server.sizes)) == ("1号", 1, 6)
-
-
 def test_equal_bodies_of_two_samples_are_two_requests(tmp_path: Path) -> None:
     with BatchServer(mood).running() as server:
         run(

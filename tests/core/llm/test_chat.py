@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-import traceback
 import warnings
 import weakref
 from collections.abc import Callable
@@ -73,22 +72,6 @@ def ask(
     return llm_chat.run(chat.ask(request(), parser))
 
 
-def test_an_accepted_answer() -> None:
-    backend = ScriptedBackend([Reply(text=GOOD, tokens_in=5, tokens_out=2)])
-    chat = Chat(backend)
-    answer = llm_chat.run(chat.ask(request(), parse))
-    assert (answer.value, answer.outcome, answer.attempts, answer.source) == (
-        "开心",
-        "accepted",
-        1,
-        "scripted",
-    )
-    assert chat.usage.as_dict() == {
-        "calls": 1, "replayed": 0, "tokens_in": 5, "tokens_out": 2, "think_characters": 0, "usd": 0.0,
-        "outcomes": {"accepted": 1}, "retries": {},
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("repeats", "seeds"), [(False, [100, 100, 100, 100, 100]), (True, [100, 101, 102, 103, 104])]
 )
@@ -110,13 +93,6 @@ def test_twice_unchanged_then_twice_with_the_error_then_unscored_with_the_raw_te
     assert "JSON" in answer.reason
     form = request().normal_form(backend.model)
     assert store(tmp_path).get(rec.key_of(form))["text"] == "不会4", "under the key of the first request"
-
-
-@pytest.mark.parametrize("good_at", [1, 2, 3, 4, 5])
-def test_asking_stops_at_the_first_accepted_reply(good_at: int) -> None:
-    backend = ScriptedBackend(["不会"] * (good_at - 1) + [GOOD])
-    answer = ask(backend)
-    assert (answer.value, answer.attempts, len(backend.requests)) == ("开心", good_at, good_at)
 
 
 @pytest.mark.parametrize("repeats", [False, True])
@@ -190,20 +166,6 @@ def test_a_reply_that_did_not_arrive_whole_is_asked_for_again_and_costs_no_attem
     assert all(asked == request() for asked in plain) and len(plain) == 3 * (LOST_IN_A_ROW + 1)
     assert all(asked == with_error[0] and len(asked.messages) == 3 for asked in with_error)
     assert with_error[0].messages[1].text == "不会2", "what is shown is what the model said"
-
-
-def test_lost_replies_change_nothing_in_what_is_kept() -> None:
-    said = ["太长了一些", "还是太长", "依然太长", "仍旧太长了", "总是太长了"]
-    kept = ask(ScriptedBackend(said), parser=short)
-    between = [reply for text in said for reply in (EMPTY, Reply(text="\ufffd"), text)]
-    again = ask(ScriptedBackend(between), parser=strict)
-    assert (again.value, again.violations, again.attempts) == (kept.value, kept.violations, kept.attempts)
-
-
-def strict(reply: Reply) -> str:
-    if "\ufffd" in reply.text:
-        raise messages.UnusableReply("文字里有乱码")
-    return short(reply)
 
 
 @pytest.mark.parametrize("codec", ["latin-1", "cp1252", "gbk", "gb18030"])
@@ -411,21 +373,6 @@ def test_calls_under_way_when_a_cap_is_reached_are_waited_for_and_recorded(tmp_p
     assert len(backend.requests) == 5 and len(store(tmp_path)) == 5
 
 
-def test_on_a_fault_nothing_new_goes_out_and_the_fault_itself_is_raised(tmp_path: Path) -> None:
-    def reply(r: Request) -> str:
-        if r.subject == "d/3":
-            raise ConnectionError("wrong key")
-        return GOOD
-
-    backend = SlowBackend(reply)
-    chat = Chat(backend, store(tmp_path), concurrency=4)
-    with pytest.raises(ConnectionError, match="wrong key"):
-        llm_chat.run(_all(chat, range(40)))
-    assert len(backend.requests) < 12
-    assert len(store(tmp_path)) == len(backend.requests) - 1, "those under way were recorded"
-    assert llm_chat.run(chat.ask(request(77), parse)).value == "开心", "the chat is of use again"
-
-
 def test_the_cap_on_requests_in_flight_holds_in_one_loop_after_another() -> None:
     backend = SlowBackend(lambda r: GOOD)
     chat = Chat(backend, None, concurrency=3)
@@ -602,22 +549,6 @@ def test_so_many_at_once_and_no_more(at_once: int | None, expected: int) -> None
     assert most == expected
 
 
-def test_work_is_drawn_as_places_become_free() -> None:
-    drawn = 0
-    waiting: list[int] = []
-
-    def items():
-        nonlocal drawn
-        for n in range(50):
-            drawn += 1
-            waiting.append(drawn - len(done))
-            yield sleeper(n, 1)
-
-    done: list[int] = []
-    in_no_time(lambda chat: chat.side_by_side(items(), 3, keep=done.append))
-    assert drawn == 50 and max(waiting) <= 4
-
-
 def test_behind_a_slow_head_finished_ones_do_not_pile_up_without_end() -> None:
     async def work(chat: Chat) -> tuple[int, int]:
         alive: weakref.WeakSet = weakref.WeakSet()
@@ -685,23 +616,6 @@ def test_the_fault_is_the_one_that_happened_first_wherever_it_stands() -> None:
         in_no_time(lambda chat: chat.side_by_side([fail(9, "late"), sleeper(1, 1), fail(2, "early")]))
 
 
-def test_after_a_fault_the_work_is_not_drawn_to_its_end() -> None:
-    drawn = 0
-
-    def endless():
-        nonlocal drawn
-        while drawn < 5000:
-            drawn += 1
-            yield fail() if drawn == 10 else sleeper(drawn, 1)
-
-    async def fail() -> None:
-        raise KeyError("told")
-
-    with pytest.raises(KeyError, match="told"):
-        in_no_time(lambda chat: chat.side_by_side(endless(), 4))
-    assert drawn < 20
-
-
 def test_after_a_fault_no_coroutine_is_left_unawaited() -> None:
     async def fail() -> None:
         raise KeyError("told")
@@ -755,26 +669,3 @@ def test_being_cancelled_ends_all_that_is_under_way(tmp_path: Path) -> None:
         assert (await chat.ask(request(), parse)).value == "开心", "the chat is of use again"
 
     in_no_time(work)
-
-
-def test_side_by_side_works_inside_a_running_loop() -> None:
-    chat = Chat(ScriptedBackend(lambda r: GOOD), None)
-
-    async def notebook() -> list:
-        return llm_chat.run(_all(chat, range(5)))
-
-    assert [a.value for a in asyncio.run(notebook())] == ["开心"] * 5
-
-
-def test_a_fault_is_told_without_a_word_about_loops() -> None:
-    async def fail() -> None:
-        raise KeyError("told")
-
-    async def notebook() -> None:
-        llm_chat.run(fail())
-
-    for start in (lambda: llm_chat.run(fail()), lambda: asyncio.run(notebook())):
-        with pytest.raises(KeyError) as caught:
-            start()
-        told = "".join(traceback.format_exception(caught.value))
-        assert "no running event loop" not in told and "During handling" not in told

@@ -13,7 +13,7 @@ from memecmd_utils.core.llm import delivery, progress
 from memecmd_utils.core.llm.budget import Budget
 from memecmd_utils.core.llm.chat import Chat
 from memecmd_utils.core.llm.messages import Message, Reply, Request
-from memecmd_utils.core.llm.progress import Progress, duration
+from memecmd_utils.core.llm.progress import Progress
 from memecmd_utils.core.status_line import STATUS_VARIABLE
 
 
@@ -50,23 +50,6 @@ def live(bar: Progress, tokens: int = 60) -> None:
     bar.chat.usage.calls += 1
     bar.chat.usage.add(Reply(text="好", tokens_in=100, tokens_out=tokens), 0.0)
     bar.update()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (0.4, "0 s"),
-        (89, "89 s"),
-        (90, "2 min"),
-        (3599, "60 min"),
-        (5340, "89 min"),
-        (5400, "1 h 30 min"),
-        (7500, "2 h 05 min"),
-        (200_000, "55 h 33 min"),
-    ],
-)
-def test_durations_as_a_person_says_them(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
 
 
 def test_the_line_says_how_far_how_fast_how_much_and_how_long_still() -> None:

@@ -57,16 +57,6 @@ def write(folder: Path, *pairs: tuple[dict, dict], writer: str = "w0") -> Path:
     return made if writer == "w0" else made.rename(made.with_name(f"{writer}.jsonl"))
 
 
-def test_what_is_put_is_there_at_once_and_in_the_next_run(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    assert store.get(rec.key_of(form())) is None and len(store) == 0
-    store.put(form(), GOOD)
-    assert store.get(rec.key_of(form())) == GOOD
-    # Not closed, as after a kill.
-    assert opened(tmp_path).get(rec.key_of(form())) == GOOD
-    store.close()
-
-
 def test_a_torn_last_line_is_cut_off_and_the_run_goes_on(tmp_path: Path) -> None:
     path = write(tmp_path, (form("一"), GOOD), (form("二"), GOOD))
     whole = path.read_bytes()
