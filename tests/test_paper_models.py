@@ -104,15 +104,6 @@ def test_code_that_comes_with_weights_needs_the_key(tmp_path: Path, monkeypatch:
     assert (folder / "it-ran").exists()
 
 
-def test_a_hub_model_that_is_not_there_says_what_to_do(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    commit = "0123456789" * 4
-    embedder = run_with(tmp_path, monkeypatch, embedder=f"nobody/none@{commit}").embedder()
-    assert embedder.name == "nobody/none@012345678901-float32"
-    with pytest.raises(RuntimeError, match=r"'nobody/none' cannot be loaded .*Give a folder"):
-        embedder.encode(TEXTS, "query")
-
-
 def test_a_batch_that_does_not_fit_is_halved(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,16 +345,6 @@ def test_long_texts_are_cut_and_counted(clip: Path, tmp_path: Path, monkeypatch:
     talk = {"long": made_up.dialogue("long", ("好", "坏" * 60, "好"))}
     _, said = stage.measure_consistency(run, placed, talk, library(run))
     assert said.endswith("; 1 texts were cut at 52 tokens")
-
-
-def test_weights_in_the_folder_of_downloads_are_found(
-    clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "interim" / "clip").mkdir(parents=True)
-    clip.rename(tmp_path / "interim" / "clip" / "clip_cn_vit-b-16.pt")
-    run = clip_run(tmp_path, monkeypatch, None)
-    memes = library(run)
-    assert len(stage.measure_consistency(run, PLACED, DIALOGUES, memes)[0]) == 24
 
 
 def test_a_checkpoint_that_would_run_code_is_refused(

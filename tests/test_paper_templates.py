@@ -24,7 +24,6 @@ from whole_pipeline import KEY_VARIABLE, PROFILE, command
 
 from memecmd_utils.cm50.metrics import NOT_COMPUTED, WIRING
 from memecmd_utils.core import paths
-from memecmd_utils.mtrclip.recall import KINDS
 from memecmd_utils.release import manifest
 
 TESTS = Path(__file__).parent
@@ -186,14 +185,6 @@ def test_no_tiny_number_stands_in_the_papers_form(computed: Outcome) -> None:
         assert table.filter(like="paper").apply(lambda c: c.str.contains(r"\d")).all(axis=None)
 
 
-def test_tiny_models_stand_under_their_own_names(computed: Outcome) -> None:
-    others = computed.shown(STAGES[1], "other_models")
-    assert all(name in others for name in ("tiny-clip", "tiny-align", "fine-tuned tiny-clip"))
-    changes = computed.table("mtrclip_changes")
-    assert set(changes["model"]) == {"fine-tuned tiny-clip"}
-    assert set(changes["selection"]) == {"validation", "paper"} and set(changes["text"]) == set(KINDS)
-
-
 def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World, computed: Outcome) -> None:
     weights = world.project / "models"
     away = weights.rename(weights.with_name("gone"))
@@ -219,21 +210,6 @@ def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World,
     assert again.table("mtrclip_changes").empty
     for number in (2, 3, 4):
         assert set(again.table(f"mtrclip_table_{number}")["n"]) == {"0"}
-
-
-def test_cm50_alone_is_enough_and_the_rest_says_what_it_lacks(world: World) -> None:
-    nothing = world.project / "no-pictures"
-    nothing.mkdir()
-    values = world.settings()
-    retrieval = values["meme_retrieval"] | {"images": str(nothing), "epochs": 1}
-    plain = {"cm50": values["cm50"], "template_annotation": {"sample": SAMPLE}, "meme_retrieval": retrieval}
-    (world.project / "data" / "profiles" / "alone.yaml").write_text("llm: authored\nmode: auto\n", "utf-8")
-    done = make_templates(world, plain, "alone")
-    first, second = (done.shown(stage) for stage in STAGES)
-    assert all(f"{NOT_COMPUTED}: {name} is missing" in first for name in ("ImgFlip575K", "MemeCap"))
-    assert f"{NOT_COMPUTED}: template memes are annotated by a model" in first
-    assert "give meme_retrieval.images=DIR" in done.shown(STAGES[1], "mtrclip.tune")
-    assert NOT_COMPUTED in second and done.table("mtrclip_changes").empty
 
 
 # --- `make test-paper` -----------------------------------------------------------------------------------

@@ -1,6 +1,3 @@
-import gzip
-import itertools
-import json
 from pathlib import Path
 
 import pytest
@@ -25,7 +22,6 @@ from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Endpoint, Profile
 
-CM50 = paths.root.parent / "shared" / "corpora" / "cm50"
 MEMES = [
     TemplateMeme(
         source="made up", meme_id=f"m{n}", template="AB"[n % 2], url=f"u{n}", captions=[f"text {n}", "below"]
@@ -148,15 +144,6 @@ def test_a_meme_without_a_usable_reply_is_kept_with_the_reason(bad, why: str) ->
     assert shown[0] == shown[1] == shown[2] != shown[3], "the last two are shown what was wrong"
 
 
-def test_a_reply_that_is_mended_in_time_counts() -> None:
-    tries = itertools.count()
-    done = annotate(
-        ScriptedBackend(lambda r: "?" if r.subject == "m0/gpt4o" and next(tries) < 3 else answer(r)),
-        memes=MEMES[:1],
-    )
-    assert done[0].unscored == "" and done[0].meme_caption
-
-
 def test_a_rejected_picture_leaves_its_meme_empty_with_the_reason() -> None:
     def refuse(request: Request):
         return RequestRejected("400: image") if request.subject == "m4/three_step_12" else answer(request)
@@ -217,14 +204,6 @@ def test_all_passes_are_handed_over_at_once_to_a_backend_that_collects() -> None
     assert [r.literary_devices for r in done] == [["irony"]] * 6
 
 
-def test_a_fault_stops_the_stage() -> None:
-    def broken(request: Request) -> str:
-        raise ConnectionError("told")
-
-    with pytest.raises(ConnectionError, match="told"):
-        annotate(ScriptedBackend(broken))
-
-
 def test_end_to_end_against_a_simulated_endpoint_with_faults(tmp_path: Path) -> None:
     def go(mode: str, url: str) -> list[MemeReading]:
         folder = None if mode == "recorded" else tmp_path
@@ -250,11 +229,6 @@ def test_end_to_end_against_a_simulated_endpoint_with_faults(tmp_path: Path) -> 
 
 def run_of(tmp_path: Path, **keys: object) -> Run:
     return Run("p", Profile(name="p", **keys), tmp_path / "data", tmp_path / "reports")
-
-
-def test_without_a_model_it_says_what_to_give(tmp_path: Path, capsys) -> None:
-    assert annotation.read_memes(run_of(tmp_path), MEMES, INFOS) == []
-    assert capsys.readouterr().out.startswith("not computed here: ")
 
 
 def test_a_run_reads_its_sample_with_its_annotator(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -304,17 +278,6 @@ def test_the_sample_of_a_model_that_sees_is_drawn_among_pictures(tmp_path: Path)
     assert drawn(**on_texts) == plain, "prompts on the text alone show no picture"
 
 
-def test_where_no_meme_has_a_picture_it_is_said_what_to_set(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
-    monkeypatch.setenv("OPENAI_API_KEY", "simulated")
-    with FaultServer(Options()).running() as server:
-        ends = {"annotator": {"base_url": server.url, "model": "m", "vision": True}}
-        run = run_of(tmp_path, llm="openai", mode="auto", endpoints=ends)
-        done = annotation.read_memes(run, MEMES[:2], INFOS, tmp_path)
-    assert "none of 2 memes has a picture below" in (said := capsys.readouterr().out)
-    assert "meme_retrieval.fetch" in said and all(r.prompt.endswith(TEXT_ONLY) for r in done)
-
-
 def test_a_sample_has_every_template_in_proportion() -> None:
     memes = [
         TemplateMeme(source="made up", meme_id=f"{t}{n}", template=t, url="u")
@@ -356,27 +319,6 @@ def test_readings_are_counted_by_device_label_and_emotion() -> None:
         "readings",
         "share",
     ]
-
-
-@pytest.mark.corpora
-@pytest.mark.skipif(not (CM50 / "50_template_info.json").is_file(), reason="CM50 is not here")
-def test_real_records_and_their_templates_make_requests() -> None:
-    about = json.loads((CM50 / "50_template_info.json").read_text(encoding="utf-8"))
-    infos = [TemplateInfo(source="cm50", template=n, about=i["about"]) for n, i in about.items()]
-    with gzip.open(CM50 / "validation_dev.json.gz", "rt", encoding="utf-8") as file:
-        rows = json.load(file)
-    memes = [
-        TemplateMeme(source="cm50", meme_id=str(n), template=row["type"], url=row["url"], captions=row["ocr"])
-        for n, row in enumerate(rows)
-    ]
-    backend = ScriptedBackend(answer)
-    work = annotation.annotate(memes, infos, Chat(backend), profile())
-    done = llm_chat.run(work)
-    assert len(done) == len(rows) and len(backend.requests) == 2 * len(rows)
-    assert sum(r.context for r in done) == sum(bool(about[m.template]["about"].strip()) for m in memes)
-    for request in backend.requests:
-        marks = request.messages[-1].text.replace("between <<< and >>> is material", "")
-        assert marks.count("<<<") == marks.count(">>>") in (1, 2)
 
 
 def test_every_prompt_can_be_asked_and_read() -> None:

@@ -8,7 +8,6 @@ from memecmd_utils.cm50.matching import (
     Matches,
     TemplateMatch,
     confirm,
-    find_instances,
     match_counts,
     merged,
     read_decisions,
@@ -30,15 +29,6 @@ PAIRS = [
     pair("a.png", "Round"), pair("b.png", "Square"), pair("c.png", "Round", kept=False),
     pair("a.png", "Round", "ocr_cosine"), pair("b.png", "Cross", "ocr_cosine"),
 ]  # fmt: skip
-
-
-def test_instances_are_found_anywhere_below_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "memes" / "deep").mkdir(parents=True)
-    (tmp_path / "memes" / "deep" / "a.png").touch()
-    rows = [("a.png", "a cat", "MEOW"), ("b.png", "", "")]
-    found, missing = find_instances(tmp_path, rows)
-    assert [(i.name, i.image.name, i.text, i.ocr) for i in found] == [("a.png", "a.png", "a cat", "MEOW")]
-    assert missing == [("b.png", "no image of this name")]
 
 
 def test_kept_pairs_are_merged_once() -> None:

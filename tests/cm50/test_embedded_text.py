@@ -68,12 +68,6 @@ def test_the_table_has_an_interval_by_template_and_the_pooled_rate() -> None:
     assert "no readings of memes" in tables.embedded_text_table([]).attrs["notes"]["embedded text"]
 
 
-def test_without_the_package_the_table_says_what_to_install(monkeypatch) -> None:
-    monkeypatch.setattr(tables, "find_spec", lambda name: None)
-    found = tables.embedded_text_table([reading("a", "a")])
-    assert found.empty and "rapidfuzz is missing" in found.attrs["notes"]["embedded text"]
-
-
 def test_error_rates_are_those_of_jiwer() -> None:
     pytest.importorskip("rapidfuzz")
     jiwer = pytest.importorskip("jiwer")

@@ -19,7 +19,7 @@ from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import clip as encoders_clip
 from memecmd_utils.core.images import LibraryError
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import MemeReading, TemplateMeme
+from memecmd_utils.schemas import MemeReading
 from memecmd_utils.settings import Profile
 from memecmd_utils.surveys import forms
 
@@ -69,16 +69,6 @@ def given(tmp_path: Path) -> dict[str, object]:
 
 
 # --- matching -----------------------------------------------------------------------------------------
-
-
-def test_both_data_sets_are_needed(tmp_path: Path, given: dict, capsys: pytest.CaptureFixture) -> None:
-    for name in ("cm50", "memecap", "figmemes"):
-        run = run_of(tmp_path, **{name: given[name]})
-        wanted = {"cm50": ("memecap", "figmemes")}.get(name, (name,))
-        for dataset in wanted:
-            assert evaluation.match_data_set(run, cm50_data.load_data(run), dataset) is None
-            other = dataset if name == "cm50" else "cm50"
-            assert f"is missing (key {other}," in capsys.readouterr().out
 
 
 def test_memes_with_a_picture_take_part(
@@ -282,18 +272,6 @@ def test_prompts_tried_on_eleven_memes_meet_eleven_and_the_same(
     assert len(set(ids["baseline"]) & {i for _, i, _ in found}) >= 10, "those with a text are the same"
 
 
-def test_which_memes_are_drawn_depends_on_the_seed() -> None:
-    spec = cm50_prompts.prompt("few_shot_ocr_pairs")
-    made = {"template": "unknown", "url": "u", "source": "made up", "captions": ["word"]}
-    memes = [TemplateMeme(meme_id=f"f{n:02d}", **made) for n in range(40)]
-    drawn = [
-        {meme.meme_id for meme in evaluation._chosen(spec, some, [], seed)}
-        for seed, some in ((1, memes), (1, memes[::-1]), (2, memes))
-    ]
-    assert drawn[0] == drawn[1] != drawn[2] and len(drawn[0]) == 11
-    assert drawn[0] != {meme.meme_id for meme in memes[:11]}
-
-
 def test_what_cannot_be_asked_is_said(
     tmp_path: Path, given: dict, key: None, capsys: pytest.CaptureFixture
 ) -> None:
@@ -347,11 +325,6 @@ def test_systems_are_models_with_and_without_context() -> None:
     assert evaluation.systems_of(readings_of("m", "abc", context=True)) == {}
     assert evaluation.systems_of([*readings_of("m", "ab"), *readings_of("n", "cd")]) == {}
     assert evaluation.systems_of([]) == {}
-
-
-def test_an_unscored_reading_is_no_answer() -> None:
-    bad = readings_of("n", "ab", unscored="rejected")
-    assert evaluation.systems_of([*readings_of("m", "ab"), *bad]) == {}
 
 
 def test_one_that_shares_no_meme_takes_no_other_with_it() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from memecmd_utils.cm50 import filter
 from memecmd_utils.cm50 import records as cm50_records
-from memecmd_utils.cm50.filter import NOTHING, candidate_rules, describe, rule_evidence
+from memecmd_utils.cm50.filter import candidate_rules, describe, rule_evidence
 from memecmd_utils.core import paths, plots
 from memecmd_utils.settings import TemplateRule
 
@@ -90,21 +90,6 @@ def test_templates_without_records_play_no_part_but_count_in_the_size(frame):
     assert table["expected"][0] == pytest.approx(len(kept), rel=1e-3) and table["left out"][0] == 0
     with pytest.raises(ValueError, match="no template of the sample"):
         rule_evidence(frame, absent, [TemplateRule()])
-
-
-def test_conditions_are_paid_for(frame):
-    kept, sample = planted(frame, NOTHING)
-    rules = [TemplateRule(min_votes=0, min_text_words=1, title_differs="ignored"), NOTHING]
-    table = rule_evidence(frame, sample, rules, total=len(kept))
-    # Every made-up text has a word, so both keep the same.
-    assert table["rule"].tolist() == ["every record", "words >= 1"]
-    assert table["kept"].nunique() == 1 and table["score"].diff()[1] == pytest.approx(2)
-
-
-def test_candidates_hold_the_base_first_and_no_rule_twice():
-    rules = candidate_rules()
-    names = [describe(rule) for rule in rules]
-    assert names[0] == describe(TemplateRule()) and len(set(names)) == len(names) > 50
 
 
 def test_the_deviance_is_that_of_poisson_counts():

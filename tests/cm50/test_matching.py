@@ -1,6 +1,5 @@
 """Two stages of template matching on tables made by hand, and once through tiny random models."""
 
-import json
 from pathlib import Path
 
 import made_matches
@@ -9,12 +8,8 @@ import pytest
 
 from memecmd_utils.cm50 import lpips as cm50_lpips
 from memecmd_utils.cm50 import matching
-from memecmd_utils.cm50.matching import RULES, Instance, Rule, combine, match, match_counts, merged, nearest
-from memecmd_utils.core import paths
+from memecmd_utils.cm50.matching import RULES, Rule, combine, match, match_counts, merged, nearest
 from memecmd_utils.core.encoders import clip
-from memecmd_utils.core.images import ImageRejected
-from memecmd_utils.core.recordings import vectors
-from memecmd_utils.schemas import TemplateInfo
 
 MEMES = [f"meme {n} <b>.png" for n in range(3)]
 
@@ -149,18 +144,6 @@ def test_without_models_nothing_is_claimed(tmp_path: Path) -> None:
     )
 
 
-def test_vectors_that_were_not_recorded_are_not_computed(tmp_path: Path) -> None:
-    memes, templates, folder = world(tmp_path)
-    encoder = clip.load("some/model", mode="recorded")
-    done = match(memes, templates, folder, encoder, made_matches.Distances())
-    assert done.not_computed.startswith("not computed here: no vectors of some/model are recorded")
-    store = vectors.RecordedVectors("clip:some/model@0123456789ab-float32", [], tmp_path / "recorded")
-    store.rows(["other"], ["other"], lambda part: np.ones((1, 3)))
-    encoder = clip.load("some/model", mode="recorded", read_dirs=[tmp_path / "recorded"])
-    done = match(memes, templates, folder, encoder, made_matches.Distances())
-    assert "3 of 3 pictures have no recorded vector" in done.not_computed
-
-
 def test_numbers_stand_beside_the_papers_with_its_models_only(tmp_path: Path) -> None:
     memes, templates, folder = world(tmp_path)
     wide = made_matches.Encoder({"a Round": [1] * matching.PAPER_WIDTH})
@@ -203,33 +186,3 @@ def test_the_whole_way_through_tiny_random_models(tmp_path: Path) -> None:
     assert [p.distance for p in own] == [0, 0, 0] and [p.lpips for p in own] == [0, 0, 0]
     assert all(p.kept for p in own) and not done.comparable and done.models.startswith("clip:clip@")
     assert match_counts(done, dataset="memecap").loc["confirmed by a person", "paper"] == "other models: none"
-
-
-@pytest.mark.corpora
-def test_the_templates_of_cm50_find_themselves(tmp_path: Path) -> None:
-    """Wiring tested, values not: 50 real blank pictures through a random CLIP, each as a meme of its own."""
-    cm50 = paths.root.parent / "shared" / "corpora" / "cm50"
-    if not cm50.is_dir():
-        pytest.skip("the CM50 sample is not on this machine")
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    import tiny_clips
-
-    abouts = json.loads((cm50 / "50_template_info.json").read_text(encoding="utf-8"))
-    folder = cm50 / "templates" / "img"
-    templates = [
-        TemplateInfo(source="computed", template=name, about=info["about"] or "", picture=f"{name}.jpg")
-        for name, info in abouts.items()
-    ]
-    memes = [Instance(t.picture, folder / t.picture, caption=t.about) for t in templates]
-    encoder = clip.load(tiny_clips.folder_of("clip", tmp_path / "clip"))
-    done = match(memes, templates, folder, encoder, made_matches.Distances())
-    own = [p for p in done.pairs if p.variant == "concatenated"]
-    assert len(own) == 50 and done.unreadable == [] and {p.distance for p in own} == {0}
-    assert [p.instance for p in own] == [f"{p.template}.jpg" for p in own]
-    assert encoder.truncated > 0, "some texts are longer than 77 of its tokens"
-
-
-def test_a_broken_file_stays_an_error_of_the_encoder(tmp_path: Path) -> None:
-    with pytest.raises(ImageRejected):
-        clip.load("some/model").encode_images([tmp_path / "none.png"])

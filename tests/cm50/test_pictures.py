@@ -168,22 +168,6 @@ def test_a_host_that_asks_for_a_long_pause_is_left_alone_for_this_run(site: Feed
     assert "HTTP 429" in index(tmp_path)["c"].detail
 
 
-def test_a_host_that_refuses_again_and_again_is_given_up(site: FeedSite, tmp_path: Path) -> None:
-    names = [f"m{n}" for n in range(9)]
-    site.pages = {f"/{name}.jpg": Page(code=403) for name in names}
-    found = get(memes(site, *names), tmp_path)
-    assert found == {"there": 0, "fetched": 0, "HTTP 403": pictures.GIVE_UP, "host given up": 5}
-    site.pages = {f"/{name}.jpg": image() for name in names}
-    assert get(memes(site, *names), tmp_path)["fetched"] == 9, "a refusal is not for ever"
-
-
-def test_where_nobody_answers_it_is_said_soon(tmp_path: Path) -> None:
-    begun = time.monotonic()
-    wanted = [meme(f"m{n}", f"http://127.0.0.1:9/m{n}.jpg") for n in range(50)]
-    assert get(wanted, tmp_path) == {"there": 0, "fetched": 0, "host given up": 50}
-    assert time.monotonic() - begun < 5 and "could not be asked for" in index(tmp_path)["m0"].detail
-
-
 def test_an_address_that_is_not_public_is_refused(site: FeedSite, tmp_path: Path) -> None:
     site.pages = {"/a.jpg": image()}
     port = site.url.rpartition(":")[2]

@@ -3,7 +3,6 @@ import json
 import zipfile
 
 import pytest
-from pydantic import BaseModel, ValidationError
 
 from memecmd_utils.cm50 import records
 
@@ -37,18 +36,6 @@ def test_a_template_must_have_a_name():
     for name in (" ", "\ud83d"):
         with pytest.raises(ValueError, match="the template"):
             records.template_row({"url": "a.jpg", "views": 1, "img-votes": 1, "boxes": []}, name, 1)
-
-
-def test_reasons_are_one_line():
-    class Small(BaseModel):
-        n: int
-
-    with pytest.raises(ValidationError) as caught:
-        Small(n="x")
-    said = records.reason(caught.value)
-    assert said.startswith("n: ") and "\n" not in said
-    assert records.reason(KeyError("emotion word")) == "no emotion word"
-    assert records.reason(ValueError("so")) == "so"
 
 
 def test_documents_come_from_files_and_zips_with_errors_as_values(tmp_path):

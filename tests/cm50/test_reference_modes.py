@@ -40,10 +40,6 @@ def test_concatenated_joins_references_as_the_code_does_or_with_a_blank(joint, t
     assert found.predictions == ["a cat", "a dog"] and found.references == [[text], ["dogs"]]
 
 
-def test_multi_reference_leaves_the_sets_as_they_are() -> None:
-    assert modes.expand("multi-reference", P, R) == (["a cat", "a dog"], R, [0, 1])
-
-
 def test_best_match_takes_the_highest_of_each_prediction() -> None:
     metric = Shared("BLEURT")
     found = modes.score(metric, "best match", P, R)
@@ -100,8 +96,3 @@ def test_a_cell_says_why_there_is_no_number() -> None:
 def test_lists_that_do_not_fit_are_refused(mode, predictions, references, message) -> None:
     with pytest.raises(ValueError, match=message):
         modes.expand(mode, predictions, references)
-
-
-def test_an_unknown_mode_lists_those_that_there_are() -> None:
-    with pytest.raises(ValueError, match="fully-concatenated"):
-        modes.expand("best", P, R)

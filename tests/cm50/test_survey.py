@@ -129,12 +129,6 @@ def test_votes_are_counted_by_meme_subtask_and_system() -> None:
     assert table.attrs == {"source": "made up", "raters": 2}
 
 
-def test_no_answers_make_a_table_of_zeros() -> None:
-    _, key = survey()
-    table = cm50_survey.tally(Answers([], key))
-    assert table[list(SYSTEMS)].to_numpy().sum() == 0 and table.attrs["source"] is None
-
-
 def test_people_count_and_made_up_answers_only_where_nobody_answered() -> None:
     _, key = survey()
     both = [*answers(key, "r1"), *answers(key, "r2", SYSTEMS[1], source="human")]

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import made_retrieval
-import pandas as pd
 import pytest
 from made_retrieval import clip_folder as folder
 from PIL import Image
@@ -134,18 +133,6 @@ def test_a_broken_picture_is_left_out_for_all_models(tmp_path: Path, capsys: pyt
     assert said.count("1 of 4 memes left out, their pictures cannot be read; the first: m1.png: ") == 1
     for one in measured + mtrclip_models.measure_models(rows, lambda: items[1:2], load=load):
         assert one.rankings or one.note.startswith("not computed here: none of 1 pictures can be read")
-
-
-def test_tables_of_two_data_sets_say_which(tmp_path: Path) -> None:
-    rows = [Row("tiny", model="tiny"), Row("fine-tuned tiny", "validation", "tuned", base="tiny")]
-    load = lambda name: made_retrieval.MadeUpEncoder(name=name)  # noqa: E731
-    measured = mtrclip_models.measure_models(rows, made_retrieval.items, load=load)
-    changes = lambda measured, data="": mtrclip_models.tuning_changes(measured, 13, data)  # noqa: E731
-    for made in (mtrclip_models.all_recalls, mtrclip_models.other_models, changes):
-        one, none = made(measured, "MemeCap"), made([], "CM50")
-        assert one.columns[0] == "data set" and set(one["data set"]) == {"MemeCap"}
-        assert list(none.columns) == list(one.columns) and none.empty
-        pd.testing.assert_frame_equal(one.drop(columns="data set"), made(measured))
 
 
 def test_tiny_real_models_stand_under_their_own_names(tmp_path: Path) -> None:

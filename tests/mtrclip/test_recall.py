@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import made_retrieval
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -9,7 +8,7 @@ from memecmd_utils.cm50 import references
 from memecmd_utils.cm50.references import MemeCapMeme
 from memecmd_utils.core import paths
 from memecmd_utils.mtrclip import recall
-from memecmd_utils.mtrclip.recall import DataMissing, Gallery, RetrievalItem, gallery
+from memecmd_utils.mtrclip.recall import DataMissing, RetrievalItem, gallery
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 MEMECAP = paths.root.parent / "shared" / "corpora" / "memecap" / "memes_test_dev.json.gz"
@@ -37,12 +36,6 @@ def test_texts_are_compared_but_for_blanks() -> None:
     assert (
         gallery([item("a", "so  it\nis"), item("b", "so it is ")], "meme_caption").keys == ("so it is",) * 2
     )
-
-
-@pytest.mark.parametrize("owner", [[1, 0], [0, 0]])
-def test_a_gallery_out_of_order_is_refused(owner) -> None:
-    with pytest.raises(ValueError, match="order of their memes"):
-        Gallery("title", (Path("a"), Path("b")), ("", ""), ("x", "y"), np.array(owner))
 
 
 def test_files_by_name_and_stem(tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import sys
 from pathlib import Path
 
 import pytest
@@ -79,12 +78,6 @@ def test_the_papers_number_of_trials(optuna, tmp_path: Path) -> None:
     table, *_ = search.run(made_up(), MemeRetrieval(), tmp_path, 40)
     assert len(table) == search.PAPER_TRIALS == 15
     assert table.batch_size.between(10, 40).all(), "no more than there are pairs"
-
-
-def test_without_optuna_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(RuntimeError, match=r"\.\[search\].*trials=0"):
-        search.run(made_up(), SETTINGS, tmp_path, 40)
 
 
 def test_a_search_on_a_tiny_clip(optuna, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,9 +104,3 @@ def test_a_model_under_a_false_label_is_refused(tmp_path: Path) -> None:
             table = make(measured)
             assert (table["n"] == 0).all()
             assert table["note"].str.contains(said, regex=False).any()
-
-
-def test_no_model_at_all() -> None:
-    table = mtrclip_tables.table_2([])
-    assert list(table["model"]) == list(models.ORDER) and (table["n"] == 0).all()
-    assert (table["note"] == "not computed here: no model was given for this row").all()

@@ -84,16 +84,6 @@ def test_the_settings_decide_the_hash_and_nothing_private_is_in_them(tmp_path: P
     assert manifest.settings_sha256(public(seed=14)) != manifest.settings_sha256(settings)
 
 
-def test_inputs_are_those_that_the_run_used(tmp_path: Path) -> None:
-    news = tmp_path / "news.jsonl"
-    news.write_text("{}\n", encoding="utf-8")
-    own = settings_.Profile(name="x", llm="local", sources=["mine"], news=str(news))
-    found = manifest.inputs(own, ["memes"])
-    assert found["example_texts"] == {} and found["ground_truth"] == {}
-    assert found["files"] == {"news.jsonl": storage.sha256(news)}
-    assert manifest.inputs(settings_.Profile(name="x"), [])["files"] == {}
-
-
 def test_nothing_depends_on_time_or_place(tmp_path: Path) -> None:
     texts = []
     for folder in (tmp_path / "here", tmp_path / "another place"):
