@@ -160,9 +160,6 @@ def run_both(root: Path, settings: str, notebooks=NOTEBOOKS, **more: str) -> Don
     return Done(data, root / "reports" / run, found.stdout, seconds, peaks)
 
 
-# --- nothing given ------------------------------------------------------------------------------------
-
-
 def test_with_nothing_given_one_message_says_what_to_put_where(checkout: Path) -> None:
     done = command(checkout, "fetch", "templates", "example", MEMECMD_OFFLINE="1")
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
@@ -171,9 +168,6 @@ def test_with_nothing_given_one_message_says_what_to_put_where(checkout: Path) -
     assert 'SET="imgflip=FOLDER"' in imgflip and "dataset/memes/*.json" in imgflip
     assert 'SET="cm50=FOLDER"' in cm50 and "50_template_info.json" in cm50
     assert not (checkout / "data" / "processed" / "example" / "template_sources.json").exists()
-
-
-# --- all given ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -253,9 +247,6 @@ def test_no_author_is_in_anything_that_was_written(whole: Done) -> None:
         )
 
 
-# --- one given ----------------------------------------------------------------------------------------
-
-
 def test_cm50_alone(checkout: Path, made: Made) -> None:
     done = run_both(checkout, made.settings("cm50"))
     first, second = map(done.texts, NOTEBOOKS)
@@ -280,9 +271,6 @@ def test_imgflip_alone(checkout: Path, made: Made) -> None:
     assert not (done.report / "tables" / "cm50_lengths.csv").exists()
     counts = manifest.check_release(done.data / "release_templates")
     assert counts["template_memes"] == len(made.kept) and not counts.get("readings")
-
-
-# --- one's own annotator ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -317,9 +305,6 @@ def test_annotation_by_an_endpoint_is_recorded_and_replayed(
     replayed = run_both(checkout, f"{base} mode=recorded", NOTEBOOKS[:1])
     assert replayed.name != live.name and len(endpoint.bodies) == 12, "nothing is asked twice"
     assert replayed.readings() == live.readings()
-
-
-# --- real data ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.corpora

@@ -44,9 +44,6 @@ def state_after(profile: Profile, folder: Path) -> tuple[dict[str, str], bool]:
     return json.loads(file.read_text(encoding="utf-8")), file.stat().st_mtime > 1
 
 
-# --- what is there ------------------------------------------------------------------------------------
-
-
 def test_the_state_is_written_only_where_something_changed(
     tmp_path: Path, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,9 +90,6 @@ def test_pictures_that_the_run_fetches_do_not_make_it_run_again(
     cm50_data.note_sources(run.profile, run.folder, cm50_data.load_data(run).found)
     after, written = state_after(run.profile, run.folder)
     assert not written and after != before
-
-
-# --- read for the notebooks ---------------------------------------------------------------------------
 
 
 def test_both_data_sets_are_read_and_their_templates_joined(tmp_path: Path, given: dict[str, str]) -> None:
@@ -178,36 +172,6 @@ def test_the_published_part_of_the_split_stays(tmp_path: Path, given: dict[str, 
     ).memes.set_index("meme_id")["split"]
     assert set(filtered[list(data.training)]) == {"train"}
     assert set(filtered[list(data.sample["meme_id"])]) == {"validation"}
-
-
-def test_odd_files_about_templates_are_shown_and_the_rest_is_read(
-    tmp_path: Path, given: dict[str, str]
-) -> None:
-    place = Path(given["imgflip"]) / "dataset"
-    (place / "statistics.json").write_text("[]", encoding="utf-8")
-    (place / "templates" / "Sad-Kettle.json").write_text('{"title": null}', encoding="utf-8")
-    (place / "memes" / "Odd.json").write_text("[1]", encoding="utf-8")
-    (Path(given["cm50"]) / "data" / "50_template_info.json").write_text("{", encoding="utf-8")
-    data = cm50_data.load_data(run_of(tmp_path, **given))
-    assert sorted(data.broken["file"]) == [
-        "50_template_info.json", "Odd.json", "Sad-Kettle.json", "statistics.json",
-    ]  # fmt: skip
-    assert len(data.records.broken) == 1, "steps of the filter count records"
-    assert data.upstream == {} and len(data.infos) == 5 and data.comparable()
-
-
-def test_single_files_are_read(tmp_path: Path, given: dict[str, str]) -> None:
-    profile = {
-        "imgflip": str(Path(given["imgflip"]) / "dataset" / "memes" / "Sad-Kettle.json"),
-        "cm50": str(next(Path(given["cm50"]).rglob("validation_set.zip"))),
-    }
-    cm50_data.settle(Profile(name="x", **profile), tmp_path)
-    data = cm50_data.load_data(run_of(tmp_path, **profile))
-    assert len(data.records.frame) == 30 and data.infos == [] and data.upstream == {}
-    assert len(data.sample) == 4 and data.comparable() and data.broken.empty
-
-
-# --- written for the next one -------------------------------------------------------------------------
 
 
 def reading(meme_id: str, source: str, **more: object) -> MemeReading:

@@ -40,12 +40,6 @@ def test_measures_by_hand() -> None:
     assert found["words found"] == pytest.approx(2 * 2 / 6)
 
 
-def test_order_costs_edits_but_no_words() -> None:
-    pytest.importorskip("rapidfuzz")
-    found = tables.compare([reading("bottom text top text", "TOP TEXT\nBOTTOM TEXT")]).iloc[0]
-    assert found["words found"] == 1 and found["word error rate"] == 0.5
-
-
 def test_a_blank_reading_is_all_wrong_and_a_blank_record_is_left_out() -> None:
     pytest.importorskip("rapidfuzz")
     found = tables.compare([reading("", "some text"), reading("some text", " !")])

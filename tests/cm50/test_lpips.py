@@ -59,15 +59,6 @@ def test_it_is_the_package_on_torchvisions_crop(weights: Path, pictures: list[Pa
     assert not found.published, "random weights are not those of torchvision"
 
 
-def test_the_scale_and_the_weights_matter(weights: Path, pictures: list[Path], monkeypatch) -> None:
-    pairs = [(pictures[0], pictures[1])] * 3
-    code, own = (cm50_lpips.load(weights, scale).distances(pairs) for scale in ("code", "lpips"))
-    assert abs(code[0] - own[0]) > 1e-6
-    monkeypatch.setattr(cm50_lpips, "BATCH", 2)
-    assert cm50_lpips.load(weights).distances(pairs) == pytest.approx(code, abs=1e-7)
-    assert cm50_lpips.load(weights).distances([]).shape == (0,)
-
-
 def test_the_crop_is_torchvisions(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Resize, ToTensor

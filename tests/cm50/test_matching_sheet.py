@@ -41,9 +41,6 @@ def made(folder: Path, n: int = 3) -> Matches:
     return done
 
 
-# --- without a browser ----------------------------------------------------------------------------------
-
-
 def test_the_page_holds_all_it_shows_and_escapes_names(tmp_path: Path) -> None:
     page = write_match_sheet(tmp_path / "sheet.html", "example", made(tmp_path)).read_text(encoding="utf-8")
     assert page.count("data:image/") == 6, "three memes, three templates"
@@ -60,9 +57,6 @@ def test_earlier_decisions_are_part_of_the_page(tmp_path: Path) -> None:
         encoding="utf-8"
     )
     assert page.count("</script>") == 1 and r"\u003c/script\u003e" in page
-
-
-# --- in a browser ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -147,19 +147,3 @@ def test_nothing_is_downloaded_where_fetching_is_off(monkeypatch) -> None:
     monkeypatch.setattr("bert_score.BERTScorer", asked)
     said = [metric.score(P, SINGLE).note for metric in (Bleurt("a/model"), BertScore("a/model", layer=2))]
     assert "(only what is here)" in said[0] and "(fetching is off)" in said[1]
-
-
-@pytest.mark.parametrize(
-    ("predictions", "references", "message"),
-    [
-        ([], [], "0 predictions"),
-        (["a"], [["b"], ["c"]], "1 predictions and 2 sets"),
-        (["a"], [[]], "prediction 1 needs a list"),
-        (["a"], ["text"], "prediction 1 needs a list"),
-    ],
-)
-def test_sets_that_do_not_fit_are_refused(predictions, references, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        RougeL().score(predictions, references)
-    with pytest.raises(ValueError, match="one reference"):
-        Bleurt().score(["a"], [["b", "c"]])

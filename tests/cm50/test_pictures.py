@@ -23,7 +23,7 @@ from memecmd_utils.cm50.pictures import (
     picture_folder,
     pictures_in,
 )
-from memecmd_utils.core import images, paths, storage
+from memecmd_utils.core import paths
 from memecmd_utils.core.fetch.http import Limits
 from memecmd_utils.schemas import TemplateMeme
 from memecmd_utils.settings import Profile
@@ -193,14 +193,6 @@ def test_a_users_folder_is_used_as_it_is_and_never_filled(site: FeedSite, tmp_pa
     assert picture_folder(Profile(name="x")) == paths.raw / "templates" / "images"
 
 
-def test_two_runs_do_not_write_into_one_folder(site: FeedSite, tmp_path: Path) -> None:
-    with (
-        storage.lock(tmp_path / ".lock"),
-        pytest.raises(images.LibraryError, match="another run is fetching"),
-    ):
-        get(memes(site, "a"), tmp_path)
-
-
 @pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was(site: FeedSite, tmp_path: Path) -> None:
     names = [f"m{n}" for n in range(6)]
@@ -236,9 +228,6 @@ def test_a_killed_run_goes_on_where_it_was(site: FeedSite, tmp_path: Path) -> No
     assert sorted(entries) == names and entries["m2"].url.endswith("/m2.jpg")
     assert {e.sha256 for e in entries.values() if e.file} == {hashlib.sha256(picture()).hexdigest()}
     assert (folder / pictures.INDEX).read_text(encoding="utf-8").count("\n") == 6
-
-
-# --- for a model that sees --------------------------------------------------------------------------
 
 
 def test_pictures_are_found_by_id_and_read_when_they_are_sent(tmp_path: Path) -> None:

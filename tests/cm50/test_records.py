@@ -32,12 +32,6 @@ def test_the_id_is_the_base_name_of_the_address(url, meme_id):
     assert records.template_row(raw, "T", 3) == (meme_id, "T", 2, url, "", "", 1, 1000, [])
 
 
-def test_a_template_must_have_a_name():
-    for name in (" ", "\ud83d"):
-        with pytest.raises(ValueError, match="the template"):
-            records.template_row({"url": "a.jpg", "views": 1, "img-votes": 1, "boxes": []}, name, 1)
-
-
 def test_documents_come_from_files_and_zips_with_errors_as_values(tmp_path):
     (tmp_path / "a.json").write_bytes(b"\xef\xbb\xbf[1]")
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(b"[2]")[:-3])

@@ -59,14 +59,6 @@ def test_fully_concatenated_joins_both_sides_and_needs_several_predictions() -> 
     assert modes.score(metric, "fully-concatenated", P, R) == Score(None)  # a blank cell
 
 
-def test_several_predictions_are_scored_one_by_one_in_the_other_modes() -> None:
-    several = [["a cat", "it sleeps"], ["a dog"]]
-    assert modes.expand("multi-reference", several, R).predictions == ["a cat", "it sleeps", "a dog"]
-    assert modes.expand("extended", several, R).owner == [0, 0, 0, 1, 1, 1, 2]
-    found = modes.score(Shared(), "best match", several, R)
-    assert len(found.items) == 3
-
-
 def test_a_metric_that_a_mode_does_not_have_leaves_the_cell_blank() -> None:
     assert {mode: sorted(names) for mode, names in SUPPORTED.items() if len(names) < 5} == {
         "multi-reference": ["BERTScore", "BLEU-4", "ROUGE-L"],

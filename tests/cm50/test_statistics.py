@@ -1,4 +1,3 @@
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -39,13 +38,6 @@ def test_the_table_counts_what_is_over_77():
     assert row["over 77 tokens"] == 0.5 and row["tokens by"] == "made-up counter"
     assert (row["words, median"], row["words, most"], row["tokens, most"]) == (38.5, 40, 81)
     assert table["texts"].tolist() == [4, 4, 4]
-
-
-def test_without_a_tokenizer_tokens_are_not_estimated():
-    row = statistics.text_lengths([reading(1)]).iloc[0]
-    assert row["words, median"] == 5 and "not computed here" in row["tokens by"]
-    assert np.isnan(row["tokens, median"]) and np.isnan(row["over 77 tokens"])
-    assert statistics.lengths([reading(1)])["tokens"].isna().all()
 
 
 def test_labels_count_once_a_reading():

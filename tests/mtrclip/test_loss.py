@@ -210,17 +210,3 @@ def test_two_passes_before_a_backward_do_not_mix(model, batch) -> None:
 
     got = backward(model, first_of_two)
     assert all(torch.equal(got[name], gradient) for name, gradient in wanted.items())
-
-
-def test_what_cannot_be_is_refused(model, batch) -> None:
-    import torch
-
-    (pictures, texts), labels = batch
-    with pytest.raises(ValueError, match="mini_batch_size 0"):
-        mtrclip_loss.cached_loss(model, 0)
-    with pytest.raises(ValueError, match="not 3 kinds"):
-        mtrclip_loss.cached_loss(model, 2)([pictures, texts, texts], labels)
-    with pytest.raises(ValueError, match="a mask needs labels"):
-        mtrclip_loss.cached_loss(model, 2, (0,))([pictures, texts])
-    with pytest.raises(ValueError, match="Linear has 0 parameters named logit_scale"):
-        mtrclip_loss.cached_loss(torch.nn.Linear(2, 2), 2)

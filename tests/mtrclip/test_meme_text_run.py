@@ -63,9 +63,6 @@ def memecap_of(tmp_path: Path, *names: str) -> str:
     return str(tmp_path / "memecap")
 
 
-# --- items and pairs ----------------------------------------------------------------------------------
-
-
 def test_items_are_memes_of_a_part_with_reading_and_picture(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     made(run)
@@ -73,9 +70,6 @@ def test_items_are_memes_of_a_part_with_reading_and_picture(tmp_path: Path) -> N
     assert [item.meme_id for item in models.cm50_items(run, "train")] == ["m0", "m1", "m2", "m3"]
     whole = models.cm50_items(run, None)
     assert len(whole) == 6 and whole[0].texts["embedded_text"] == ["top\nbelow"]
-
-
-# --- tuning -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -133,20 +127,6 @@ def test_a_search_comes_first_where_the_profile_asks_for_one(
     assert searched == [(4, 2, "search", {"test": None, "seed": run.profile.seed})]
     assert tuning[0]["settings"] is best
     assert tuning[0]["folder"] == run.folder / "mtrclip" / "search" / "best", "read, not tuned once more"
-
-
-def test_why_nothing_is_tuned_is_said(
-    tmp_path: Path, tuning: list[dict], capsys: pytest.CaptureFixture
-) -> None:
-    assert models.tune(run_of(tmp_path, tune=False)) is None
-    assert "not computed here: meme_retrieval.tune is off" in capsys.readouterr().out
-    run = run_of(tmp_path)
-    made(run, n_train=0)
-    assert models.tune(run) is None and tuning == []
-    assert capsys.readouterr().out == (
-        "not computed here: none of the annotated template memes has its picture here\n"
-    )
-    assert models.weights_folders(None) is None
 
 
 def no_torch(*_: object, **__: object) -> None:

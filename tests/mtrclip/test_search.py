@@ -62,12 +62,8 @@ def test_a_killed_search_goes_on_as_an_unbroken_one(optuna, tmp_path: Path) -> N
 def test_trials_of_other_settings_do_not_count(optuna, tmp_path: Path) -> None:
     asked = []
     search.run(made_up(asked), SETTINGS, tmp_path, 5000)
-    for change in (
-        {"weight_decay": 0.2},
-        {"selection": "paper"},
-        {"model": "other"},
-        {"mask_same_template": True},
-    ):
+    changes = {"weight_decay": 0.2}, {"selection": "paper"}, {"model": "other"}, {"mask_same_template": True}
+    for change in changes:
         search.run(made_up(asked), SETTINGS.model_copy(update=change), tmp_path, 5000)
     assert len(asked) == 5 * 6
     search.run(made_up(asked), SETTINGS.model_copy(update={"mini_batch_size": 1}), tmp_path, 5000)

@@ -13,7 +13,7 @@ import tunable_clip
 
 from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import weights as encoders_weights
-from memecmd_utils.mtrclip import training_data, tuning
+from memecmd_utils.mtrclip import tuning
 from memecmd_utils.mtrclip.training_data import Batches, Pair, label_columns, recall_at_1
 from memecmd_utils.settings import MemeRetrieval
 
@@ -99,9 +99,6 @@ def unbroken(torch, pairs, model: str, tmp_path_factory: pytest.TempPathFactory)
     return tuned, folder / "checkpoints"
 
 
-# --- which model ---------------------------------------------------------------------------------------
-
-
 def test_a_model_that_is_downloaded_by_the_tuning_is_no_other_model(pairs, tmp_path, monkeypatch) -> None:
     commits: dict[str, str] = {}
 
@@ -119,32 +116,6 @@ def test_a_model_that_is_downloaded_by_the_tuning_is_no_other_model(pairs, tmp_p
             tune(pairs, settings("maker/clip"), tmp_path)
     plan = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
     assert plan["model"] == f"maker/clip@{'c' * 40}"
-
-
-def test_a_model_stays_at_the_commit_that_is_here(torch, monkeypatch) -> None:
-    import sentence_transformers
-
-    from memecmd_utils.core.encoders.clip import ModelMissing
-
-    asked = []
-
-    def given(name: str, **options: object) -> None:
-        asked.append((name, options["revision"], options["local_files_only"]))
-        raise OSError("nothing is loaded in this test")
-
-    monkeypatch.setattr(sentence_transformers, "SentenceTransformer", given)
-    monkeypatch.setattr(encoders_weights, "hub_commit", {"maker/clip": "c" * 40}.get)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "")
-    for offline in ("1", ""):
-        monkeypatch.setenv("MEMECMD_OFFLINE", offline)
-        for name in ("maker/clip", f"maker/clip@{'d' * 40}", "maker/new"):
-            with pytest.raises(ModelMissing, match=r"meme_retrieval\.model"):
-                training_data.TunedModel(name)
-    commits = [("maker/clip", "c" * 40), ("maker/clip", "d" * 40), ("maker/new", None)]
-    assert asked == [(*commit, off) for off in (True, False) for commit in commits]
-
-
-# --- what it learns ------------------------------------------------------------------------------------
 
 
 def test_a_tiny_clip_learns_the_templates(torch, pairs, tmp_path: Path) -> None:
@@ -174,21 +145,6 @@ def test_a_tiny_clip_learns_the_templates(torch, pairs, tmp_path: Path) -> None:
     assert recall_at_1(texts @ images.T) == pytest.approx(best["validation_R@1_text_to_meme"])
 
 
-def test_history_keeps_both_selections(torch, unbroken, pairs, model: str, tmp_path: Path) -> None:
-    tuned, _ = unbroken
-    history = tuned.history
-    assert list(history.epoch) == [0, 1, 2, 3] and list(history.step) == [0, 4, 8, 12]
-    assert set(tuned.epochs) == {"validation", "paper"} and tuned.epoch == tuned.epochs["validation"]
-    for selection, of in tuning.SETS.items():
-        scores = history[f"{of}_R@1"][1:]
-        assert tuned.epochs[selection] == scores.idxmax()
-        assert selection in history.best_by[tuned.epochs[selection]]
-        assert (tuned.folders[selection] / "model.safetensors").is_file()
-    assert history.loss[1] == pytest.approx(tuned.steps.loss[:4].mean())
-    paper = tuning.load_tuned(tuned.folder.parents[1], "paper")
-    assert paper.epoch == tuned.epochs["paper"] and paper.folder.name == "paper"
-
-
 def test_the_best_epochs_weights_are_the_ones_kept(
     torch, pairs, model: str, tmp_path: Path, monkeypatch
 ) -> None:
@@ -209,9 +165,6 @@ def test_the_best_epochs_weights_are_the_ones_kept(
     for selection, epoch in tuned.epochs.items():
         kept = weights(tuned.folders[selection])
         assert all(torch.equal(kept[name], seen[epoch][name]) for name in kept)
-
-
-# --- resumption ----------------------------------------------------------------------------------------
 
 
 def test_killed_in_mid_epoch_it_ends_with_the_same_weights(
@@ -274,9 +227,6 @@ def test_a_finished_tuning_is_read_and_another_refused(
         tune(pairs, settings(model, epochs=4, mask_same_text=True), folder)
     with pytest.raises(ValueError, match="with other pairs"):
         tuning.tune(pairs[:-1], pairs[:9], settings(model), folder, test=pairs[9:])
-
-
-# --- parts ---------------------------------------------------------------------------------------------
 
 
 def test_a_chinese_clip_is_tuned_too(torch, tmp_path: Path) -> None:
@@ -407,9 +357,6 @@ def test_memory_of_the_papers_model() -> None:
     assert needs["pixels"] == 2048 * 3 * 336**2
 
 
-# --- what it says --------------------------------------------------------------------------------------
-
-
 def test_too_little_memory_names_the_key(torch, pairs, model: str, tmp_path: Path, monkeypatch) -> None:
     from memecmd_utils.mtrclip import loss
 
@@ -460,6 +407,3 @@ def test_other_models_and_broken_images_are_refused(torch, pairs, model: str, tm
     broken = [*pairs[1:], Pair(tmp_path / "broken.png", "x")]
     with pytest.raises(ValueError, match=r"image broken.png: .*leave its pair out"):
         tune(broken, settings(model), tmp_path / "run")
-
-
-# --- real templates ------------------------------------------------------------------------------------

@@ -5,14 +5,8 @@ from memecmd_utils.core import plots
 from memecmd_utils.mtrclip import tables
 from memecmd_utils.settings import MemeRetrieval
 
-HISTORY = pd.DataFrame(
-    {
-        "epoch": [0, 1, 2],
-        "loss": [float("nan"), 2.0, 1.0],
-        "validation_R@1": [0.2, 0.5, 0.4],
-        "test_R@1": [0.1, 0.3, 0.6],
-    }
-)
+SCORES = {"validation_R@1": [0.2, 0.5, 0.4], "test_R@1": [0.1, 0.3, 0.6]}
+HISTORY = pd.DataFrame({"epoch": [0, 1, 2], "loss": [float("nan"), 2.0, 1.0], **SCORES})
 
 
 def test_the_schedule_is_drawn_over_epochs() -> None:

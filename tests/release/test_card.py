@@ -80,13 +80,6 @@ def test_no_promise_of_a_licence_that_nobody_gave(run_dir: Path, tmp_path: Path)
     assert header["license"] == ["other"] and header["license_link"] == "LICENSE.md"
 
 
-def test_a_table_without_records_has_no_configuration(run_dir: Path, tmp_path: Path) -> None:
-    write(run_dir, tmp_path / "r", placements=[])
-    header = card(tmp_path / "r")[0]
-    assert [entry["config_name"] for entry in header["configs"]] == ["memes", "annotations", "dialogues"]
-    assert [entry["config_name"] for entry in header["configs"] if entry.get("default")] == ["dialogues"]
-
-
 def test_names_of_any_kind_leave_the_page_whole(run_dir: Path, tmp_path: Path) -> None:
     write(run_dir, tmp_path / "r", **made_release.nasty())
     header, text = card(tmp_path / "r")

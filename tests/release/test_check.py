@@ -157,9 +157,6 @@ def test_what_a_hub_or_a_desktop_adds_is_no_part_of_it(target: Path) -> None:
         manifest.check_release(target)
 
 
-# --- make verify ------------------------------------------------------------------------------------
-
-
 def test_verify_prints_a_table(target: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     copy = tmp_path / "某处 else" / "copy of it"
     shutil.copytree(target, copy)

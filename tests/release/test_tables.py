@@ -71,10 +71,3 @@ def test_pictures_stand_in_parquet_as_they_are_on_disk(run_dir: Path, tmp_path: 
     assert [(meme_id, file) for meme_id, file, _ in found][2] == ("m3", "") and found[2][2] is None
     assert found[0][2] == {"path": "images/m1.png", "bytes": (tmp_path / "r/images/m1.png").read_bytes()}
     assert '"image"' not in (tmp_path / "r" / "memes.jsonl").read_text(encoding="utf-8")
-
-
-def test_sources_of_a_dialogue_are_those_of_its_parts() -> None:
-    records = made_release.nasty()["dialogues"]
-    found = release_tables.sources(records)
-    assert found["sources"] == sorted([made_release.NASTY, "authored", "tiny-model@q4"])
-    assert found["prompt_sha256"] == []
