@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import made_up
@@ -16,7 +14,6 @@ from memecmd_utils.core import images, paths
 from memecmd_utils.core.encoders import chinese_clip, weights
 from memecmd_utils.core.encoders.sentence import SentenceTransformerEmbedder
 from memecmd_utils.core.recordings import vectors
-from memecmd_utils.core.recordings.store import RecordingMiss
 from memecmd_utils.evaluation import stage
 from memecmd_utils.runs import Run
 
@@ -41,9 +38,6 @@ def run_with(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: object) -
     monkeypatch.setattr(paths, "interim", folder / "interim")
     profile = made_up.profile(**{"mode": "auto", **changes})
     return Run("made-up", profile, folder / "processed", folder / "reports")
-
-
-# --- sentence-transformers -----------------------------------------------------------------------------
 
 
 def plain(model: Path, texts: list[str], prompt: str = "") -> np.ndarray:
@@ -71,27 +65,6 @@ def test_a_folder_through_a_run(model: Path, tmp_path: Path, monkeypatch: pytest
     assert np.abs(none.encode(TEXTS, "query") - documents).max() < 2e-3
 
 
-def test_precisions_are_kept_apart_and_auto_goes_on(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    half = run_with(tmp_path, monkeypatch, embedder=str(model), embedder_dtype="float16").embedder()
-    assert half.name.endswith("-float16")
-    rows = half.encode(TEXTS, "document")
-    assert half.embedder._model[0].auto_model.dtype.itemsize == 2
-    assert np.abs(rows - plain(model, TEXTS)).max() < 0.02
-    again = run_with(tmp_path, monkeypatch, embedder=str(model)).embedder()
-    assert again.name == half.name, "auto on a CPU goes on in the precision of what is recorded"
-    full = run_with(tmp_path, monkeypatch, embedder=str(model), embedder_dtype="float32").embedder()
-    full.encode(TEXTS[:1], "document")
-    with pytest.raises(ValueError, match=r"float16, tiny@.*-float32\): say which with embedder_dtype"):
-        run_with(tmp_path, monkeypatch, embedder=str(model)).embedder()
-
-
-def test_other_weights_in_the_same_folder_are_another_model(model: Path, tmp_path: Path) -> None:
-    copy = tiny_models.sentence_folder(tmp_path / "tiny", seed=1)
-    assert SentenceTransformerEmbedder(str(copy)).name != SentenceTransformerEmbedder(str(model)).name
-
-
 def test_code_that_comes_with_weights_needs_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     folder = tiny_models.with_remote_code(tiny_models.sentence_folder(tmp_path / "own"))
@@ -102,15 +75,6 @@ def test_code_that_comes_with_weights_needs_the_key(tmp_path: Path, monkeypatch:
     trusting = run_with(tmp_path, monkeypatch, embedder=str(folder), trust_remote_code=True).embedder()
     assert trusting.encode(TEXTS, "document").shape == (7, 32)
     assert (folder / "it-ran").exists()
-
-
-def test_a_hub_model_that_is_not_there_says_what_to_do(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    commit = "0123456789" * 4
-    embedder = run_with(tmp_path, monkeypatch, embedder=f"nobody/none@{commit}").embedder()
-    assert embedder.name == "nobody/none@012345678901-float32"
-    with pytest.raises(RuntimeError, match=r"'nobody/none' cannot be loaded .*Give a folder"):
-        embedder.encode(TEXTS, "query")
 
 
 def test_a_batch_that_does_not_fit_is_halved(
@@ -143,74 +107,6 @@ def test_a_batch_that_does_not_fit_is_halved(
     with pytest.raises(RuntimeError, match=r"a text of 64 tokens does not fit .*embedder_dtype=float16"):
         embedder.encode(["二" * 90], "document")
 
-
-KILLED = """
-import os, sys
-from pathlib import Path
-from memecmd_utils.core.encoders import sentence as sentence_embedder
-from memecmd_utils.core.recordings import vectors
-from memecmd_utils.core.encoders.text import RecordedEmbedder, make_embedder
-vectors.BATCH = 8
-folder, done = Path(sys.argv[2]), 0
-embedder = make_embedder(sys.argv[1])
-rows = embedder._rows
-def dies(texts, side, size):
-    global done
-    if done >= 24:
-        os._exit(9)
-    done += len(texts)
-    return rows(texts, side, size)
-embedder._rows = dies
-RecordedEmbedder(embedder, [folder], folder).encode([str(n) * 2 for n in range(60)], "query")
-"""
-
-
-def python(code: str, *arguments: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, cwd=paths.root, capture_output=True, text=True, timeout=120, check=False)
-
-
-def test_a_kill_costs_one_shard(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = python(KILLED, model, tmp_path)
-    assert done.returncode == 9, done.stderr
-    embedder = SentenceTransformerEmbedder(str(model), read_dirs=[tmp_path])
-    recorded = vectors.RecordedVectors(embedder.name, [tmp_path])
-    assert len(recorded._vectors) == 24, "three shards of eight"
-    asked, real = [], embedder._rows
-    monkeypatch.setattr(embedder, "_load", lambda load=embedder._load: load())
-    monkeypatch.setattr(embedder, "_rows", lambda t, s, n: asked.extend(t) or real(t, s, n))
-    from memecmd_utils.core.encoders.text import RecordedEmbedder
-
-    texts = [str(n) * 2 for n in range(60)]
-    rows = RecordedEmbedder(embedder, [tmp_path], tmp_path).encode(texts, "query")
-    assert len(asked) == 36 and np.abs(rows - plain(model, texts, "查询：")).max() < 2e-3
-
-
-REPLAY = """
-import sys
-from pathlib import Path
-for name in ("torch", "torchvision", "sentence_transformers", "transformers", "cn_clip"):
-    sys.modules[name] = None
-import numpy as np
-from memecmd_utils.core.encoders.text import RecordedEmbedder, make_embedder
-folder = Path(sys.argv[2])
-replay = RecordedEmbedder(make_embedder(sys.argv[1], read_dirs=[folder]), [folder], None, "recorded")
-np.save(sys.argv[3], replay.encode(sys.argv[4:], "document"))
-"""
-
-
-def test_a_replay_needs_neither_torch_nor_weights(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = run_with(tmp_path, monkeypatch, embedder=str(model))
-    rows = run.embedder().encode(TEXTS, "document")
-    for name in (model, "elsewhere/tiny"):  # the folder, and one that is not there
-        done = python(REPLAY, name, run.write_dir, tmp_path / "rows.npy", *TEXTS)
-        assert done.returncode == 0, done.stderr
-        assert np.array_equal(np.load(tmp_path / "rows.npy"), rows)
-
-
-# --- Chinese-CLIP --------------------------------------------------------------------------------------
 
 DIALOGUES = {
     name: made_up.dialogue(name, tuple(f"{text}{n}" for text in made_up.TEXTS))
@@ -271,23 +167,6 @@ def test_scores_of_a_run_are_those_of_the_model(
     assert len({round(row.score, 3) for row in rows}) > 9
     used = json.loads(next((run.folder / "usage").glob("embedding:cn_clip*")).read_text(encoding="utf-8"))
     assert len(used) == 3 + len({t.text for d in DIALOGUES.values() for t in d.turns if t.turn > 1})
-
-
-def test_what_was_scored_is_replayed_without_torch_and_without_weights(
-    clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = clip_run(tmp_path, monkeypatch, clip)
-    memes = library(run)
-    first = stage.measure_consistency(run, PLACED, DIALOGUES, memes)
-    clip.unlink()
-    for name in tiny_models.NEEDED:
-        monkeypatch.setitem(sys.modules, name, None)
-    for path in (run.folder / "images").iterdir():
-        path.unlink()
-    replay = clip_run(tmp_path, monkeypatch, clip, mode="recorded")
-    assert stage.measure_consistency(replay, PLACED, DIALOGUES, memes) == first
-    with pytest.raises(RecordingMiss, match=r"2 of 2 texts .*cn_clip:ViT-B-16@.*mode=auto"):
-        stage.clip_scorer(replay, memes).texts(["新的", "也是"])
 
 
 def test_a_killed_stage_goes_on_and_encodes_each_once(
@@ -354,16 +233,6 @@ def test_long_texts_are_cut_and_counted(clip: Path, tmp_path: Path, monkeypatch:
     talk = {"long": made_up.dialogue("long", ("好", "坏" * 60, "好"))}
     _, said = stage.measure_consistency(run, placed, talk, library(run))
     assert said.endswith("; 1 texts were cut at 52 tokens")
-
-
-def test_weights_in_the_folder_of_downloads_are_found(
-    clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "interim" / "clip").mkdir(parents=True)
-    clip.rename(tmp_path / "interim" / "clip" / "clip_cn_vit-b-16.pt")
-    run = clip_run(tmp_path, monkeypatch, None)
-    memes = library(run)
-    assert len(stage.measure_consistency(run, PLACED, DIALOGUES, memes)[0]) == 24
 
 
 def test_a_checkpoint_that_would_run_code_is_refused(

@@ -24,8 +24,6 @@ from whole_pipeline import KEY_VARIABLE, PROFILE, command
 
 from memecmd_utils.cm50.metrics import NOT_COMPUTED, WIRING
 from memecmd_utils.core import paths
-from memecmd_utils.mtrclip.recall import KINDS
-from memecmd_utils.release import manifest
 
 TESTS = Path(__file__).parent
 STAGES = ("07_template_memes", "08_meme_text_retrieval")
@@ -119,19 +117,6 @@ def computed(world: World) -> Outcome:
         return make_templates(world, world.settings())
 
 
-def test_data_sets_are_read_filtered_and_passed_on(computed: Outcome) -> None:
-    found = pd.read_parquet(computed.folder / "templates.parquet")
-    assert len(found) == N and (found.groupby("template").size() == MEMES).all()
-    assert (found.split == "validation").sum() == 6 * HELD_OUT
-    steps = computed.table("template_filter")
-    assert str(N) in set(steps.iloc[-1]) | set(steps.iloc[-2]), steps
-    assert len(computed.table("cm50_lengths")) and len(computed.table("embedded_text"))
-    released = manifest.check_release(computed.folder / "release_templates")
-    assert (released["templates"], released["template_memes"], released["readings"]) == (6, N, N)
-    for name in ("cm50_sizes", "cm50_statistics"):
-        assert (computed.report / "figures" / f"{name}.png").stat().st_size > 2000, name
-
-
 def test_templates_are_matched_and_the_paper_number_stays_away(computed: Outcome) -> None:
     shown = computed.shown(STAGES[0], "cm50.match_data_set(")
     assert f"{CAPS} memes with a picture, 1 without" in shown
@@ -173,27 +158,6 @@ def test_clip_is_tuned_and_both_selections_are_kept(computed: Outcome) -> None:
         assert (computed.report / "figures" / f"{name}.png").stat().st_size > 2000, name
 
 
-def test_no_tiny_number_stands_in_the_papers_form(computed: Outcome) -> None:
-    for number in (2, 3, 4):
-        table = computed.table(f"mtrclip_table_{number}")
-        assert set(table["n"]) == {"0"}, number
-        assert table["note"].str.startswith(NOT_COMPUTED).all()
-        own = [
-            name for name in table.columns if name.endswith("R@1") or name.startswith(("R@", "T2M", "M2T"))
-        ]
-        own = [name for name in own if "paper" not in name]
-        assert own and not table[own].apply(lambda c: c.str.contains(r"\d")).any(axis=None)
-        assert table.filter(like="paper").apply(lambda c: c.str.contains(r"\d")).all(axis=None)
-
-
-def test_tiny_models_stand_under_their_own_names(computed: Outcome) -> None:
-    others = computed.shown(STAGES[1], "other_models")
-    assert all(name in others for name in ("tiny-clip", "tiny-align", "fine-tuned tiny-clip"))
-    changes = computed.table("mtrclip_changes")
-    assert set(changes["model"]) == {"fine-tuned tiny-clip"}
-    assert set(changes["selection"]) == {"validation", "paper"} and set(changes["text"]) == set(KINDS)
-
-
 def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World, computed: Outcome) -> None:
     weights = world.project / "models"
     away = weights.rename(weights.with_name("gone"))
@@ -220,23 +184,6 @@ def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World,
     for number in (2, 3, 4):
         assert set(again.table(f"mtrclip_table_{number}")["n"]) == {"0"}
 
-
-def test_cm50_alone_is_enough_and_the_rest_says_what_it_lacks(world: World) -> None:
-    nothing = world.project / "no-pictures"
-    nothing.mkdir()
-    values = world.settings()
-    retrieval = values["meme_retrieval"] | {"images": str(nothing), "epochs": 1}
-    plain = {"cm50": values["cm50"], "template_annotation": {"sample": SAMPLE}, "meme_retrieval": retrieval}
-    (world.project / "data" / "profiles" / "alone.yaml").write_text("llm: authored\nmode: auto\n", "utf-8")
-    done = make_templates(world, plain, "alone")
-    first, second = (done.shown(stage) for stage in STAGES)
-    assert all(f"{NOT_COMPUTED}: {name} is missing" in first for name in ("ImgFlip575K", "MemeCap"))
-    assert f"{NOT_COMPUTED}: template memes are annotated by a model" in first
-    assert "give meme_retrieval.images=DIR" in done.shown(STAGES[1], "mtrclip.tune")
-    assert NOT_COMPUTED in second and done.table("mtrclip_changes").empty
-
-
-# --- `make test-paper` -----------------------------------------------------------------------------------
 
 ASKS = re.compile(r"importorskip|\bneed_tuning\(|\bneed_paper_extra\(")
 PACKAGE = re.compile(

@@ -3,8 +3,6 @@
 import json
 import resource
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,9 +160,6 @@ def run_both(root: Path, settings: str, notebooks=NOTEBOOKS, **more: str) -> Don
     return Done(data, root / "reports" / run, found.stdout, seconds, peaks)
 
 
-# --- nothing given ------------------------------------------------------------------------------------
-
-
 def test_with_nothing_given_one_message_says_what_to_put_where(checkout: Path) -> None:
     done = command(checkout, "fetch", "templates", "example", MEMECMD_OFFLINE="1")
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
@@ -175,25 +170,9 @@ def test_with_nothing_given_one_message_says_what_to_put_where(checkout: Path) -
     assert not (checkout / "data" / "processed" / "example" / "template_sources.json").exists()
 
 
-def test_a_wrong_folder_is_said_without_a_traceback(checkout: Path, tmp_path: Path) -> None:
-    done = command(checkout, "fetch", "templates", "x", settings=f"imgflip={tmp_path}", MEMECMD_OFFLINE="1")
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "does not hold memes, one file a template" in done.stderr
-
-
-# --- all given ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def whole(checkout: Path, made: Made) -> Done:
     return run_both(checkout, made.settings("imgflip", "cm50", "memecap", "figmemes"))
-
-
-def test_what_was_found_is_written_down(whole: Done) -> None:
-    assert len(whole.said.splitlines()) == 5
-    assert whole.said.startswith("ImgFlip575K: given, checkout, licence")
-    state = json.loads((whole.data / "template_sources.json").read_text(encoding="utf-8"))
-    assert set(state) == {"imgflip", "cm50", "memecap", "figmemes", "images"}
 
 
 def test_the_rule_keeps_what_it_should(whole: Done, made: Made) -> None:
@@ -268,17 +247,6 @@ def test_no_author_is_in_anything_that_was_written(whole: Done) -> None:
         )
 
 
-def test_looking_again_changes_nothing(whole: Done, checkout: Path, made: Made) -> None:
-    state = whole.data / "template_sources.json"
-    before = state.stat().st_mtime_ns
-    settings = made.settings("imgflip", "cm50", "memecap", "figmemes")
-    done = command(checkout, "fetch", "templates", whole.name, settings=settings, MEMECMD_OFFLINE="1")
-    assert done.returncode == 0 and state.stat().st_mtime_ns == before
-
-
-# --- one given ----------------------------------------------------------------------------------------
-
-
 def test_cm50_alone(checkout: Path, made: Made) -> None:
     done = run_both(checkout, made.settings("cm50"))
     first, second = map(done.texts, NOTEBOOKS)
@@ -303,9 +271,6 @@ def test_imgflip_alone(checkout: Path, made: Made) -> None:
     assert not (done.report / "tables" / "cm50_lengths.csv").exists()
     counts = manifest.check_release(done.data / "release_templates")
     assert counts["template_memes"] == len(made.kept) and not counts.get("readings")
-
-
-# --- one's own annotator ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -342,40 +307,6 @@ def test_annotation_by_an_endpoint_is_recorded_and_replayed(
     assert replayed.readings() == live.readings()
 
 
-def test_a_model_that_sees_reads_the_pictures_that_are_here_and_people_can_be_asked(
-    checkout: Path, made: Made, endpoint: TinyServer
-) -> None:
-    one = f"{{base_url: '{endpoint.url}', model: sim, key_env: MY_KEY, vision: true}}"
-    settings = f"{made.settings('imgflip', 'cm50')} llm=openai mode=auto 'template_annotation={{sample: 6}}' "
-    done = run_both(
-        checkout, f'{settings} endpoints="{{generator: {one}}}"', NOTEBOOKS[:1], MY_KEY="sk-made-up"
-    )
-    own = [r for r in done.readings() if r.source.startswith("model sim")]
-    assert len(own) == 3 and all(r.prompt == "gpt4o+three_step_12" for r in own), "each with its picture"
-    said = done.texts(NOTEBOOKS[0])
-    assert "memes have no picture below pictures: the sample is of the others" in said
-    assert "ask people: preference_survey.html compares gpt-4o@cm50" in said
-    page = (done.report / "preference_survey.html").read_text(encoding="utf-8")
-    assert page.count("data:image/jpeg") == 3
-    assert (done.data / "survey_key.csv").read_text(encoding="utf-8").count("model sim@default") > 3
-
-
-# --- real data ----------------------------------------------------------------------------------------
-
-READ_AND_FILTERED = """
-import sys
-from memecmd_utils import runs
-from memecmd_utils.cm50 import filter as template_filter
-from memecmd_utils.cm50 import data as template_memes
-run = runs.open_run("example", sys.argv[1], sys.argv[2])
-data = template_memes.load_data(run)
-rule = run.profile.template_rule
-template_filter.filter_records(
-    data.records, rule, run.profile.seed, infos=data.infos, sample=data.sample, upstream=data.upstream
-)
-"""
-
-
 @pytest.mark.corpora
 @pytest.mark.skipif(not CORPORA.is_dir(), reason="real data sets are not here")
 def test_real_data_sets_within_a_minute_and_two_gigabytes(checkout: Path) -> None:
@@ -395,17 +326,3 @@ def test_real_data_sets_within_a_minute_and_two_gigabytes(checkout: Path) -> Non
         assert len(done.table(name)) > 1, name
     for suffix in ("png", "pdf"):
         assert (done.report / "figures" / f"cm50_statistics.{suffix}").stat().st_size > 5_000
-
-
-@pytest.mark.corpora
-@pytest.mark.skipif(not CORPORA.is_dir(), reason="real data sets are not here")
-def test_reading_and_filtering_real_records_takes_little_memory(checkout: Path, tmp_path: Path) -> None:
-    settings = f"imgflip={CORPORA / 'imgflip575k'} cm50={CORPORA / 'cm50'}"
-    told = tmp_path / "told"
-    done = subprocess.run(
-        [*peak_memory.launcher(told), sys.executable, "-c", READ_AND_FILTERED, settings, "measured"],
-        env={"MEMECMD_ROOT": str(checkout), "PYTHONPATH": str(paths.root), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert peak_memory.peak(told) <= 2e9

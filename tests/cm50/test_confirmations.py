@@ -8,7 +8,6 @@ from memecmd_utils.cm50.matching import (
     Matches,
     TemplateMatch,
     confirm,
-    find_instances,
     match_counts,
     merged,
     read_decisions,
@@ -30,24 +29,6 @@ PAIRS = [
     pair("a.png", "Round"), pair("b.png", "Square"), pair("c.png", "Round", kept=False),
     pair("a.png", "Round", "ocr_cosine"), pair("b.png", "Cross", "ocr_cosine"),
 ]  # fmt: skip
-
-
-def test_instances_are_found_anywhere_below_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "memes" / "deep").mkdir(parents=True)
-    (tmp_path / "memes" / "deep" / "a.png").touch()
-    rows = [("a.png", "a cat", "MEOW"), ("b.png", "", "")]
-    found, missing = find_instances(tmp_path, rows)
-    assert [(i.name, i.image.name, i.text, i.ocr) for i in found] == [("a.png", "a.png", "a cat", "MEOW")]
-    assert missing == [("b.png", "no image of this name")]
-
-
-def test_kept_pairs_are_merged_once() -> None:
-    found = merged(PAIRS)
-    assert [(p.instance, p.template, p.variant) for p in found] == [
-        ("a.png", "Round", "concatenated, ocr_cosine"), ("b.png", "Square", "concatenated"),
-        ("b.png", "Cross", "ocr_cosine"),
-    ]  # fmt: skip
-    assert PAIRS[0].variant == "concatenated", "the records themselves stay"
 
 
 def csv_file(folder: Path, *lines: str) -> Path:
@@ -88,17 +69,6 @@ def test_odd_names_are_read_as_the_sheet_saves_them_and_as_they_are(tmp_path: Pa
 def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(LibraryError, match=message):
         read_decisions(csv_file(tmp_path, line), PAIRS)
-
-
-def test_a_file_that_is_no_csv_of_the_sheet(tmp_path: Path) -> None:
-    with pytest.raises(LibraryError, match="save it from the confirmation sheet"):
-        read_decisions(tmp_path / "none.csv", PAIRS)
-    (tmp_path / "other.csv").write_text("file,action\n", encoding="utf-8")
-    with pytest.raises(LibraryError, match="the first line must be instance,template"):
-        read_decisions(tmp_path / "other.csv", PAIRS)
-    (tmp_path / "gbk.csv").write_bytes("instance,template,action,why\n图,好,keep,\n".encode("gbk"))
-    with pytest.raises(LibraryError, match="is not UTF-8"):
-        read_decisions(tmp_path / "gbk.csv", PAIRS)
 
 
 def test_counts_stand_beside_those_of_the_paper() -> None:

@@ -11,7 +11,6 @@ from memecmd_utils.cm50 import filter
 from memecmd_utils.cm50.data import STATE
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.fetch import git
-from memecmd_utils.core.fetch.datasets import SourceError
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile, TemplateRule
@@ -43,25 +42,6 @@ def state_after(profile: Profile, folder: Path) -> tuple[dict[str, str], bool]:
         os.utime(file, (1, 1))
     cm50_data.settle(profile, folder)
     return json.loads(file.read_text(encoding="utf-8")), file.stat().st_mtime > 1
-
-
-# --- what is there ------------------------------------------------------------------------------------
-
-
-def test_without_both_data_sets_one_message_says_what_to_put_where(tmp_path: Path) -> None:
-    with pytest.raises(SourceError) as caught:
-        cm50_data.settle(Profile(name="x"), tmp_path)
-    said = str(caught.value)
-    assert 'SET="imgflip=FOLDER"' in said and 'SET="cm50=FOLDER"' in said and "fetching is off" in said
-    assert not (tmp_path / STATE).exists()
-
-
-@pytest.mark.parametrize("name", cm50_data.NEEDED)
-def test_one_of_them_is_enough(tmp_path: Path, given: dict[str, str], name: str) -> None:
-    found = cm50_data.settle(Profile(name="x", **{name: given[name]}), tmp_path / "run")
-    assert [key for key, one in found.items() if one.path] == [name]
-    shown = cm50_data.shown(found).splitlines()
-    assert len(shown) == len(found) and sum(": not here (" in line for line in shown) == len(found) - 1
 
 
 def test_the_state_is_written_only_where_something_changed(
@@ -110,22 +90,6 @@ def test_pictures_that_the_run_fetches_do_not_make_it_run_again(
     cm50_data.note_sources(run.profile, run.folder, cm50_data.load_data(run).found)
     after, written = state_after(run.profile, run.folder)
     assert not written and after != before
-
-
-def test_pictures_that_could_not_be_asked_for_are_asked_for_with_a_network(
-    tmp_path: Path, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    profile = Profile(name="x", meme_retrieval={"fetch": 3}, **given)
-    found = cm50_data.settle(profile, tmp_path)
-    off = (tmp_path / STATE).read_text(encoding="utf-8")
-    assert "0 images below images, fetching is off" in off
-    monkeypatch.delenv("MEMECMD_OFFLINE")
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    cm50_data.note_sources(profile, tmp_path, found)
-    assert "fetching is off" not in (tmp_path / STATE).read_text(encoding="utf-8")
-
-
-# --- read for the notebooks ---------------------------------------------------------------------------
 
 
 def test_both_data_sets_are_read_and_their_templates_joined(tmp_path: Path, given: dict[str, str]) -> None:
@@ -210,57 +174,6 @@ def test_the_published_part_of_the_split_stays(tmp_path: Path, given: dict[str, 
     assert set(filtered[list(data.sample["meme_id"])]) == {"validation"}
 
 
-def test_comparable_asks_for_a_template_in_both(
-    tmp_path: Path, given: dict[str, str], capsys: pytest.CaptureFixture
-) -> None:
-    data = cm50_data.load_data(run_of(tmp_path, **given))
-    capsys.readouterr()
-    assert data.comparable() and capsys.readouterr().out == ""
-    told = "not computed here: no published meme is of a template that has records here\n"
-    other = tmp_path / "other"
-    annotated(other, "validation.json", "Big-Hat", 1, 2)
-    annotated(other, "training.json", "Sad-Kettle", 3)
-    (other / "50_template_info.json").write_text("{}", encoding="utf-8")
-    data = cm50_data.load_data(run_of(tmp_path, **given | {"cm50": str(other)}))
-    assert data.have("imgflip", "cm50") and not data.comparable()
-    assert capsys.readouterr().out.endswith(told)
-    (other / "data" / "validation.json").write_text("[]", encoding="utf-8")
-    data = cm50_data.load_data(run_of(tmp_path, **given | {"cm50": str(other)}))
-    assert data.sample is None and not data.comparable() and capsys.readouterr().out == told
-    data = cm50_data.load_data(run_of(tmp_path, cm50=given["cm50"]))
-    assert not data.comparable() and "key imgflip" in capsys.readouterr().out
-
-
-def test_odd_files_about_templates_are_shown_and_the_rest_is_read(
-    tmp_path: Path, given: dict[str, str]
-) -> None:
-    place = Path(given["imgflip"]) / "dataset"
-    (place / "statistics.json").write_text("[]", encoding="utf-8")
-    (place / "templates" / "Sad-Kettle.json").write_text('{"title": null}', encoding="utf-8")
-    (place / "memes" / "Odd.json").write_text("[1]", encoding="utf-8")
-    (Path(given["cm50"]) / "data" / "50_template_info.json").write_text("{", encoding="utf-8")
-    data = cm50_data.load_data(run_of(tmp_path, **given))
-    assert sorted(data.broken["file"]) == [
-        "50_template_info.json", "Odd.json", "Sad-Kettle.json", "statistics.json",
-    ]  # fmt: skip
-    assert len(data.records.broken) == 1, "steps of the filter count records"
-    assert data.upstream == {} and len(data.infos) == 5 and data.comparable()
-
-
-def test_single_files_are_read(tmp_path: Path, given: dict[str, str]) -> None:
-    profile = {
-        "imgflip": str(Path(given["imgflip"]) / "dataset" / "memes" / "Sad-Kettle.json"),
-        "cm50": str(next(Path(given["cm50"]).rglob("validation_set.zip"))),
-    }
-    cm50_data.settle(Profile(name="x", **profile), tmp_path)
-    data = cm50_data.load_data(run_of(tmp_path, **profile))
-    assert len(data.records.frame) == 30 and data.infos == [] and data.upstream == {}
-    assert len(data.sample) == 4 and data.comparable() and data.broken.empty
-
-
-# --- written for the next one -------------------------------------------------------------------------
-
-
 def reading(meme_id: str, source: str, **more: object) -> MemeReading:
     return MemeReading(source=source, meme_id=meme_id, **more)
 
@@ -280,9 +193,3 @@ def test_the_last_reading_counts_but_for_one_that_came_to_nothing(tmp_path: Path
     assert [(r.meme_id, r.source) for r in written] == [("a", "own"), ("b", "published"), ("c", "own")]
     assert storage.read_parquet(run.read("readings.parquet"), MemeReading) == written
     assert storage.read_parquet(run.read("template_memes.parquet"), TemplateMeme) == memes
-
-
-def test_nothing_at_all_can_be_written_and_read(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    assert cm50_data.write_memes(run, [], []) == []
-    assert storage.read_parquet(run.read("template_memes.parquet"), TemplateMeme) == []

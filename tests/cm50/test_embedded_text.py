@@ -40,12 +40,6 @@ def test_measures_by_hand() -> None:
     assert found["words found"] == pytest.approx(2 * 2 / 6)
 
 
-def test_order_costs_edits_but_no_words() -> None:
-    pytest.importorskip("rapidfuzz")
-    found = tables.compare([reading("bottom text top text", "TOP TEXT\nBOTTOM TEXT")]).iloc[0]
-    assert found["words found"] == 1 and found["word error rate"] == 0.5
-
-
 def test_a_blank_reading_is_all_wrong_and_a_blank_record_is_left_out() -> None:
     pytest.importorskip("rapidfuzz")
     found = tables.compare([reading("", "some text"), reading("some text", " !")])
@@ -66,12 +60,6 @@ def test_the_table_has_an_interval_by_template_and_the_pooled_rate() -> None:
     assert rate["low"] < rate["mean"] < rate["high"] and rate["templates"] == 9 and rate["memes"] == 18
     assert tables.embedded_text_table([]).empty
     assert "no readings of memes" in tables.embedded_text_table([]).attrs["notes"]["embedded text"]
-
-
-def test_without_the_package_the_table_says_what_to_install(monkeypatch) -> None:
-    monkeypatch.setattr(tables, "find_spec", lambda name: None)
-    found = tables.embedded_text_table([reading("a", "a")])
-    assert found.empty and "rapidfuzz is missing" in found.attrs["notes"]["embedded text"]
 
 
 def test_error_rates_are_those_of_jiwer() -> None:

@@ -5,8 +5,8 @@ import pytest
 
 from memecmd_utils.cm50 import filter
 from memecmd_utils.cm50 import records as cm50_records
-from memecmd_utils.cm50.filter import NOTHING, candidate_rules, describe, rule_evidence
-from memecmd_utils.core import paths, plots
+from memecmd_utils.cm50.filter import candidate_rules, describe, rule_evidence
+from memecmd_utils.core import paths
 from memecmd_utils.settings import TemplateRule
 
 CORPORA = paths.root.parent / "shared" / "corpora"
@@ -92,21 +92,6 @@ def test_templates_without_records_play_no_part_but_count_in_the_size(frame):
         rule_evidence(frame, absent, [TemplateRule()])
 
 
-def test_conditions_are_paid_for(frame):
-    kept, sample = planted(frame, NOTHING)
-    rules = [TemplateRule(min_votes=0, min_text_words=1, title_differs="ignored"), NOTHING]
-    table = rule_evidence(frame, sample, rules, total=len(kept))
-    # Every made-up text has a word, so both keep the same.
-    assert table["rule"].tolist() == ["every record", "words >= 1"]
-    assert table["kept"].nunique() == 1 and table["score"].diff()[1] == pytest.approx(2)
-
-
-def test_candidates_hold_the_base_first_and_no_rule_twice():
-    rules = candidate_rules()
-    names = [describe(rule) for rule in rules]
-    assert names[0] == describe(TemplateRule()) and len(set(names)) == len(names) > 50
-
-
 def test_the_deviance_is_that_of_poisson_counts():
     from scipy import stats
 
@@ -148,20 +133,6 @@ def test_agreement_counts_fields(frame):
     assert rows["memes in the sample"] == 40 and rows["of templates that are here"] == 39
     assert (rows["found by their id"], rows["same title"], rows["same captions"]) == (38, 37, 37)
     assert rows["same views"] == 38
-
-
-def test_the_figure_says_how_many_are_inside(frame):
-    records = cm50_records.Records(frame, cm50_records.broken_table([]))
-    rule = TemplateRule(min_memes=5)
-    _, sample = planted(frame, rule)
-    absent = sample.head(9).assign(template="Big-Hat", meme_id=[f"bh{n}" for n in range(9)])
-    found = filter.filter_records(records, rule, sample=pd.concat([sample, absent]))
-    fig = filter.sizes_figure(found.templates)
-    assert "of 6 templates inside" in fig.axes[0].get_title(loc="left")
-    labels = [text.get_text() for text in fig.axes[0].get_yticklabels()]
-    assert "Big-Hat (no records)" in labels and len(plots.png_bytes(fig)) > 5000
-    with pytest.raises(ValueError, match="validation set"):
-        filter.sizes_figure(found.templates.assign(sample=0))
 
 
 @pytest.mark.slow

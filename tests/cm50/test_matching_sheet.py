@@ -41,9 +41,6 @@ def made(folder: Path, n: int = 3) -> Matches:
     return done
 
 
-# --- without a browser ----------------------------------------------------------------------------------
-
-
 def test_the_page_holds_all_it_shows_and_escapes_names(tmp_path: Path) -> None:
     page = write_match_sheet(tmp_path / "sheet.html", "example", made(tmp_path)).read_text(encoding="utf-8")
     assert page.count("data:image/") == 6, "three memes, three templates"
@@ -60,17 +57,6 @@ def test_earlier_decisions_are_part_of_the_page(tmp_path: Path) -> None:
         encoding="utf-8"
     )
     assert page.count("</script>") == 1 and r"\u003c/script\u003e" in page
-
-
-def test_a_sheet_without_pairs_says_so(tmp_path: Path) -> None:
-    done = Matches(RULES["code"], {}, {}, [], not_computed="not computed here: CLIP needs torch")
-    page = write_match_sheet(tmp_path / "s.html", "example", done).read_text(encoding="utf-8")
-    assert "nothing to look at" in page and "not computed here: CLIP needs torch" in page
-    only = write_match_sheet(tmp_path / "t.html", "example", made(tmp_path), made(tmp_path).pairs[1:2])
-    assert only.read_text(encoding="utf-8").count('<section class="pair"') == 1
-
-
-# --- in a browser ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -134,20 +120,3 @@ def test_keys_mark_pairs_and_the_csv_comes_back(driver, sheet) -> None:
         Decision(done.pairs[1].instance, "Square", "reject", ""),
     ]
     assert [p.confirmed for p in confirm(done.pairs, decisions)] == [True, False, None]
-
-
-def test_buttons_mark_and_open_pairs_can_be_shown_alone(driver, sheet) -> None:
-    done, folder = sheet([Decision(HOSTILE, "Round", "reject", "old")])
-    assert value(driver, "rejected") == "1"
-    sections = driver.find_elements("css selector", ".pair")
-    assert "current" in sections[1].get_attribute("class"), "it opens at the first that is open"
-    sections[2].find_element("css selector", "button[data-action=keep]").click()
-    driver.find_element("id", "only").click()
-    assert [s.is_displayed() for s in sections] == [False, True, False]
-    decisions = saved(driver, folder, done.pairs)
-    assert [(d.template, d.action, d.why) for d in decisions] == [
-        ("Round", "reject", "old"),
-        ("Cross", "keep", ""),
-    ]
-    sheet()  # written anew on top of other decisions: stored marks are forgotten
-    assert value(driver, "open") == "3"

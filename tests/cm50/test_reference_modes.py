@@ -40,10 +40,6 @@ def test_concatenated_joins_references_as_the_code_does_or_with_a_blank(joint, t
     assert found.predictions == ["a cat", "a dog"] and found.references == [[text], ["dogs"]]
 
 
-def test_multi_reference_leaves_the_sets_as_they_are() -> None:
-    assert modes.expand("multi-reference", P, R) == (["a cat", "a dog"], R, [0, 1])
-
-
 def test_best_match_takes_the_highest_of_each_prediction() -> None:
     metric = Shared("BLEURT")
     found = modes.score(metric, "best match", P, R)
@@ -61,14 +57,6 @@ def test_fully_concatenated_joins_both_sides_and_needs_several_predictions() -> 
     metric = Shared()
     assert modes.score(metric, "fully-concatenated", several, R).value is not None
     assert modes.score(metric, "fully-concatenated", P, R) == Score(None)  # a blank cell
-
-
-def test_several_predictions_are_scored_one_by_one_in_the_other_modes() -> None:
-    several = [["a cat", "it sleeps"], ["a dog"]]
-    assert modes.expand("multi-reference", several, R).predictions == ["a cat", "it sleeps", "a dog"]
-    assert modes.expand("extended", several, R).owner == [0, 0, 0, 1, 1, 1, 2]
-    found = modes.score(Shared(), "best match", several, R)
-    assert len(found.items) == 3
 
 
 def test_a_metric_that_a_mode_does_not_have_leaves_the_cell_blank() -> None:
@@ -100,8 +88,3 @@ def test_a_cell_says_why_there_is_no_number() -> None:
 def test_lists_that_do_not_fit_are_refused(mode, predictions, references, message) -> None:
     with pytest.raises(ValueError, match=message):
         modes.expand(mode, predictions, references)
-
-
-def test_an_unknown_mode_lists_those_that_there_are() -> None:
-    with pytest.raises(ValueError, match="fully-concatenated"):
-        modes.expand("best", P, R)

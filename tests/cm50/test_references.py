@@ -30,11 +30,6 @@ def test_file_and_folder_are_read(tmp_path, name) -> None:
     assert memes[0].meme_captions == ["a1 is tired.", "a1 wants the weekend."]
 
 
-def test_blank_captions_are_left_out(tmp_path) -> None:
-    meme = references.read(written(tmp_path, [row(meme_captions=["one.", " ", ""])]))[0]
-    assert meme.meme_captions == ["one."]
-
-
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
@@ -56,12 +51,6 @@ def test_a_bad_record_is_left_out_and_counted(tmp_path, bad, reason, capsys) -> 
     assert reason in found.broken["reason"][0] and "\n" not in found.broken["reason"][0]
     assert found.text().startswith("MemeCap: 2 records read, 1 left out (record 2: ")
     assert references.read(file) == found.memes and capsys.readouterr().out == found.text() + "\n"
-
-
-def test_nothing_is_said_where_all_is_read(tmp_path, capsys) -> None:
-    found = references.read_all(written(tmp_path, [row()]))
-    assert found.text() == "MemeCap: 1 records read, 0 left out"
-    assert references.read(tmp_path) == found.memes and capsys.readouterr().out == ""
 
 
 def test_a_file_without_any_record_is_an_error(tmp_path) -> None:

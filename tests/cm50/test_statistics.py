@@ -1,10 +1,9 @@
-import numpy as np
 import pandas as pd
 import pytest
 
 from memecmd_utils.cm50 import records, statistics
 from memecmd_utils.cm50.statistics import TokenCounter
-from memecmd_utils.core import paths, plots
+from memecmd_utils.core import paths
 from memecmd_utils.schemas import MemeReading
 
 CORPORA = paths.root.parent / "shared" / "corpora"
@@ -41,19 +40,6 @@ def test_the_table_counts_what_is_over_77():
     assert table["texts"].tolist() == [4, 4, 4]
 
 
-def test_without_a_tokenizer_tokens_are_not_estimated():
-    row = statistics.text_lengths([reading(1)]).iloc[0]
-    assert row["words, median"] == 5 and "not computed here" in row["tokens by"]
-    assert np.isnan(row["tokens, median"]) and np.isnan(row["over 77 tokens"])
-    assert statistics.lengths([reading(1)])["tokens"].isna().all()
-
-
-def test_no_readings_make_an_empty_table_and_a_figure():
-    assert statistics.text_lengths([], MADE_UP)["texts"].tolist() == [0, 0, 0]
-    assert statistics.label_counts([reading(1, unscored="refused")]).empty
-    assert len(plots.png_bytes(statistics.text_lengths_figure([], MADE_UP))) > 3000
-
-
 def test_labels_count_once_a_reading():
     readings = [
         reading(1, devices=["irony", "irony", "pun"]),
@@ -66,23 +52,6 @@ def test_labels_count_once_a_reading():
         ("literary device", "pun", 1, 0.5),
         ("emotion", "joy", 1, 0.5),
     ]
-
-
-def test_the_figure_shows_the_limit_only_where_tokens_are_counted():
-    readings = [reading(n, words=30 + n) for n in range(12)]
-    words, tokens, devices, emotions = statistics.text_lengths_figure(readings, MADE_UP).axes
-    assert [axes.get_title(loc="left") for axes in (words, tokens, devices, emotions)] == [
-        "Words", "CLIP tokens", "Literary devices", "Emotions"
-    ]  # fmt: skip
-    # Of the 36 texts, captions of 39, 40 and 41 words are over 77.
-    assert "8.3% of the texts" in tokens.texts[0].get_text()
-    bare = statistics.text_lengths_figure(readings)
-    assert "not computed here" in bare.axes[1].texts[0].get_text() and not bare.axes[1].lines
-
-
-def test_no_tokenizer_means_no_counter(monkeypatch):
-    monkeypatch.setattr(statistics, "find_spec", lambda name: None)
-    assert statistics.clip_counter() is None
 
 
 def test_the_package_with_clip_s_vocabulary_counts_exactly():

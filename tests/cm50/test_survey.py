@@ -102,9 +102,6 @@ def test_the_form_works_in_a_browser(tmp_path) -> None:
     assert given[0].comment == '=1+1, "x"'
 
 
-# --- Table 6 ----------------------------------------------------------------------------------------------
-
-
 def test_the_papers_cells_add_up_to_its_totals() -> None:
     table = cm50_survey.paper_votes()
     assert len(table) == 26
@@ -127,20 +124,6 @@ def test_votes_are_counted_by_meme_subtask_and_system() -> None:
     total = table.iloc[-1]
     assert total[SYSTEMS[0]] == table[SYSTEMS[0]][:-1].sum() == 12
     assert table.attrs == {"source": "made up", "raters": 2}
-
-
-def test_no_answers_make_a_table_of_zeros() -> None:
-    _, key = survey()
-    table = cm50_survey.tally(Answers([], key))
-    assert table[list(SYSTEMS)].to_numpy().sum() == 0 and table.attrs["source"] is None
-
-
-def test_people_count_and_made_up_answers_only_where_nobody_answered() -> None:
-    _, key = survey()
-    both = [*answers(key, "r1"), *answers(key, "r2", SYSTEMS[1], source="human")]
-    table = cm50_survey.tally(Answers(both, key))
-    assert table.attrs == {"source": "human", "raters": 1}
-    assert table.iloc[-1][SYSTEMS[1]] == 12
 
 
 def test_totals_stand_beside_the_papers() -> None:

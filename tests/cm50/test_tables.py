@@ -69,13 +69,6 @@ def test_our_numbers_stand_beside_the_papers() -> None:
     assert "BLEURT: BLEURT of a test" in tables.table_notes(table)
 
 
-def test_several_captions_of_a_meme_are_several_predictions() -> None:
-    readings = [said("m1", "a tired cat", "caption_few_shot"), said("m1", "it sleeps", "caption_few_shot")]
-    table = tables.table_10(readings, REFERENCES, constants())
-    row = table[(table["prompt"] == "caption_few_shot") & (table["mode"] == "Fully-concatenated")].iloc[0]
-    assert row["BLEURT"] == "0.100" and row["memes"] == 1
-
-
 def test_real_metrics_run_through_the_table() -> None:
     pytest.importorskip("sacrebleu")
     pytest.importorskip("rouge_score")
@@ -125,14 +118,6 @@ def test_rows_on_ocr_text_are_filled_without_a_picture_and_other_rows_are_not() 
     readings = [said("f1", "", name, literary_devices=["irony"]) for name in names]
     table = tables.devices_table(9, readings, labels).set_index("prompt")
     assert table["memes"].sum() == table.loc["few_shot_ocr_pairs", "memes"] == 1
-
-
-def test_without_labels_the_table_says_where_they_come_from() -> None:
-    table = tables.devices_table(11, [], None)
-    assert len(table) == 4 and set(table["macro-F1 per label"]) == {NOT_COMPUTED}
-    assert "through the form" in tables.table_notes(table)[0]
-    with pytest.raises(ValueError, match="Tables 9 and 11"):
-        tables.devices_table(10, [], None)
 
 
 def test_all_tables_of_a_run_in_one_call(tmp_path) -> None:

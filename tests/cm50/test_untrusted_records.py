@@ -1,4 +1,3 @@
-import gzip
 import json
 
 import made_templates as made
@@ -83,23 +82,6 @@ def test_a_file_that_is_cut_off_keeps_what_came_before(tmp_path, small):
     assert 0 < len(found.frame) < 5000
     assert sorted(found.broken["file"]) == ["Late-Bus.jsonl.gz", "Object.json", "Other.json"]
     assert found.broken["reason"].str.contains("cannot be read|not JSON").all()
-
-
-def test_a_template_with_two_files_counts_once(tmp_path, small):
-    checkout = made.write_source(tmp_path, small)
-    path = checkout / "dataset" / "memes" / "Sad-Kettle.json"
-    (path.parent / "Sad-Kettle.json.gz").write_bytes(gzip.compress(path.read_bytes()))
-    assert len(read_records(checkout).frame) == 8
-
-
-def test_missing_folders_say_what_to_give(tmp_path):
-    with pytest.raises(RecordsMissing, match="dataset"):
-        read_records(tmp_path)
-    (tmp_path / "memes").mkdir()
-    with pytest.raises(RecordsMissing, match="jsonl"):
-        read_records(tmp_path)
-    with pytest.raises(RecordsMissing, match="validation set"):
-        read_cm50(tmp_path)
 
 
 def test_templates_have_all_their_names(tmp_path, small):

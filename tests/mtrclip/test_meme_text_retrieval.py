@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from memecmd_utils.mtrclip import recall
-from memecmd_utils.mtrclip.recall import BOTH, DIFFERENCES, KINDS, MEASURES, RECALLS, DataMissing
+from memecmd_utils.mtrclip.recall import BOTH, DIFFERENCES, KINDS, MEASURES, RECALLS
 
 
 def cell(frame, text="meme_caption", counting="pair", direction="T2M", measure="R@1"):
@@ -95,19 +95,3 @@ def test_several_captions_each() -> None:
     assert len(ranks["pair", "T2M"].above) == 24 and len(ranks["pair", "M2T"].above) == 12
     frame = recall.recalls(found, "x")
     assert cell(frame, direction="M2T")["value"] > 0.9 and cell(frame, direction=BOTH)["n"] == 12
-
-
-def test_what_cannot_be_compared_or_is_not_there() -> None:
-    items = made_retrieval.items(8, 4)
-    encoder = made_retrieval.MadeUpEncoder()
-    with pytest.raises(DataMissing, match="none of the 8 memes has a text of jokes"):
-        recall.evaluate(encoder, items, ["jokes"])
-    one, other = (recall.evaluate(encoder, part) for part in (items, items[1:]))
-    with pytest.raises(ValueError, match="did not rank the same memes"):
-        recall.differences(one, other, 0)
-
-
-def test_a_quick_look() -> None:
-    found = recall.evaluate(made_retrieval.MadeUpEncoder(), made_retrieval.items(12, 6))
-    table = recall.by_both(recall.recalls(found, "x"))
-    assert list(table.columns) == ["model", "text", *MEASURES] and list(table["text"]) == list(KINDS)

@@ -13,9 +13,7 @@ from memecmd_utils.core.encoders.clip import ModelMissing
 from memecmd_utils.mtrclip import models
 from memecmd_utils.mtrclip import search as mtrclip_search
 from memecmd_utils.mtrclip import tuning as mtrclip_tuning
-from memecmd_utils.mtrclip.recall import DataMissing, RetrievalItem
-from memecmd_utils.mtrclip.training_data import Pair
-from memecmd_utils.runs import Run, StageMissing
+from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile
 
@@ -65,9 +63,6 @@ def memecap_of(tmp_path: Path, *names: str) -> str:
     return str(tmp_path / "memecap")
 
 
-# --- items and pairs ----------------------------------------------------------------------------------
-
-
 def test_items_are_memes_of_a_part_with_reading_and_picture(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     made(run)
@@ -75,36 +70,6 @@ def test_items_are_memes_of_a_part_with_reading_and_picture(tmp_path: Path) -> N
     assert [item.meme_id for item in models.cm50_items(run, "train")] == ["m0", "m1", "m2", "m3"]
     whole = models.cm50_items(run, None)
     assert len(whole) == 6 and whole[0].texts["embedded_text"] == ["top\nbelow"]
-
-
-def test_what_is_missing_for_items_is_said(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    with pytest.raises(StageMissing, match="run 07_template_memes first"):
-        models.cm50_items(run)
-    data.write_memes(run, [], [])
-    with pytest.raises(DataMissing, match=r"give meme_retrieval\.images=DIR"):
-        models.cm50_items(run)
-    draw(run, ["other"])
-    with pytest.raises(DataMissing, match="none of the annotated template memes has its picture"):
-        models.cm50_items(run)
-    with pytest.raises(DataMissing, match='SET="memecap=FOLDER"'):
-        models.memecap_items(run)
-
-
-def test_memes_of_memecap_with_a_picture(tmp_path: Path) -> None:
-    run = run_of(tmp_path, memecap=memecap_of(tmp_path, "a1", "b2"))
-    draw(run, ["memes_b2"])
-    (item,) = models.memecap_items(run)
-    assert item.meme_id == "b2" and item.texts["meme_caption"][0] == "b2 is tired."
-
-
-def test_pairs_have_the_first_text_of_a_kind(tmp_path: Path) -> None:
-    texts = ({"title": [" ", "one", "two"]}, {"title": []}, {"image_caption": ["x"]})
-    items = [RetrievalItem(str(n), tmp_path / str(n), "T", text) for n, text in enumerate(texts)]
-    assert models.pairs(items, "title") == [Pair(tmp_path / "0", "one", "T")]
-
-
-# --- tuning -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -164,20 +129,6 @@ def test_a_search_comes_first_where_the_profile_asks_for_one(
     assert tuning[0]["folder"] == run.folder / "mtrclip" / "search" / "best", "read, not tuned once more"
 
 
-def test_why_nothing_is_tuned_is_said(
-    tmp_path: Path, tuning: list[dict], capsys: pytest.CaptureFixture
-) -> None:
-    assert models.tune(run_of(tmp_path, tune=False)) is None
-    assert "not computed here: meme_retrieval.tune is off" in capsys.readouterr().out
-    run = run_of(tmp_path)
-    made(run, n_train=0)
-    assert models.tune(run) is None and tuning == []
-    assert capsys.readouterr().out == (
-        "not computed here: none of the annotated template memes has its picture here\n"
-    )
-    assert models.weights_folders(None) is None
-
-
 def no_torch(*_: object, **__: object) -> None:
     raise RuntimeError("tuning of x: install the `paper` extra") from ImportError("no torch")
 
@@ -188,14 +139,6 @@ def no_weights(*_: object, **__: object) -> None:
 
 def no_memory(*_: object, **__: object) -> None:
     raise RuntimeError("out of memory: take a smaller mini_batch_size")
-
-
-def test_too_few_texts_are_said(tmp_path: Path, tuning: list[dict], capsys: pytest.CaptureFixture) -> None:
-    run = run_of(tmp_path, text="image_caption")
-    made(run, n_train=2)  # the second has no image caption
-    assert models.tune(run) is None and tuning == []
-    said = "1 pairs to tune on and 2 to validate on have a text (meme_retrieval.text: image_caption)"
-    assert capsys.readouterr().out.startswith(f"not computed here: {said}")
 
 
 def test_selection_by_the_test_set_needs_one(

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import made_retrieval
-import pandas as pd
 import pytest
 from made_retrieval import clip_folder as folder
 from PIL import Image
@@ -10,7 +9,6 @@ from memecmd_utils.core.encoders.clip import ALIGN, ARCHITECTURES, B32, L14, Mod
 from memecmd_utils.core.recordings.store import RecordingMiss
 from memecmd_utils.mtrclip import models as mtrclip_models
 from memecmd_utils.mtrclip import tables
-from memecmd_utils.mtrclip.models import Row
 from memecmd_utils.mtrclip.recall import DataMissing
 from memecmd_utils.settings import MemeRetrieval
 
@@ -119,33 +117,6 @@ def test_all_that_was_computed_and_what_changed(tmp_path: Path) -> None:
     nothing = [one for one in measured if not one.rankings]
     assert mtrclip_models.all_recalls(nothing).empty and mtrclip_models.tuning_changes(nothing, 13).empty
     assert list(mtrclip_models.tuning_changes(nothing, 13).columns) == list(gaps.columns)
-
-
-def test_a_broken_picture_is_left_out_for_all_models(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    items = made_retrieval.items(4, 2, tmp_path)
-    for item in items:
-        Image.new("RGB", (32, 32)).save(item.image)
-    items[1].image.write_bytes(items[1].image.read_bytes()[:50])
-    rows = [Row("one", model="one"), Row("two", model="two")]
-    load = lambda name: made_retrieval.MadeUpEncoder(name=name)  # noqa: E731
-    measured = mtrclip_models.measure_models(rows, lambda: items, load=load)
-    assert [len(one.rankings["title"].gallery.images) for one in measured] == [3, 3]
-    said = capsys.readouterr().out
-    assert said.count("1 of 4 memes left out, their pictures cannot be read; the first: m1.png: ") == 1
-    for one in measured + mtrclip_models.measure_models(rows, lambda: items[1:2], load=load):
-        assert one.rankings or one.note.startswith("not computed here: none of 1 pictures can be read")
-
-
-def test_tables_of_two_data_sets_say_which(tmp_path: Path) -> None:
-    rows = [Row("tiny", model="tiny"), Row("fine-tuned tiny", "validation", "tuned", base="tiny")]
-    load = lambda name: made_retrieval.MadeUpEncoder(name=name)  # noqa: E731
-    measured = mtrclip_models.measure_models(rows, made_retrieval.items, load=load)
-    changes = lambda measured, data="": mtrclip_models.tuning_changes(measured, 13, data)  # noqa: E731
-    for made in (mtrclip_models.all_recalls, mtrclip_models.other_models, changes):
-        one, none = made(measured, "MemeCap"), made([], "CM50")
-        assert one.columns[0] == "data set" and set(one["data set"]) == {"MemeCap"}
-        assert list(none.columns) == list(one.columns) and none.empty
-        pd.testing.assert_frame_equal(one.drop(columns="data set"), made(measured))
 
 
 def test_tiny_real_models_stand_under_their_own_names(tmp_path: Path) -> None:

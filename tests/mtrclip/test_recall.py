@@ -1,18 +1,12 @@
 from pathlib import Path
 
-import made_retrieval
-import numpy as np
 import pytest
 from PIL import Image
 
-from memecmd_utils.cm50 import references
 from memecmd_utils.cm50.references import MemeCapMeme
-from memecmd_utils.core import paths
 from memecmd_utils.mtrclip import recall
-from memecmd_utils.mtrclip.recall import DataMissing, Gallery, RetrievalItem, gallery
+from memecmd_utils.mtrclip.recall import DataMissing, RetrievalItem, gallery
 from memecmd_utils.schemas import MemeReading, TemplateMeme
-
-MEMECAP = paths.root.parent / "shared" / "corpora" / "memecap" / "memes_test_dev.json.gz"
 
 
 def item(name: str, *captions: str, template: str = "") -> RetrievalItem:
@@ -31,18 +25,6 @@ def test_several_captions_of_a_meme() -> None:
     assert gallery(items, "title").texts == ()
     with pytest.raises(ValueError, match="none of first, merge, extend"):
         gallery(items, "meme_caption", "all")
-
-
-def test_texts_are_compared_but_for_blanks() -> None:
-    assert (
-        gallery([item("a", "so  it\nis"), item("b", "so it is ")], "meme_caption").keys == ("so it is",) * 2
-    )
-
-
-@pytest.mark.parametrize("owner", [[1, 0], [0, 0]])
-def test_a_gallery_out_of_order_is_refused(owner) -> None:
-    with pytest.raises(ValueError, match="order of their memes"):
-        Gallery("title", (Path("a"), Path("b")), ("", ""), ("x", "y"), np.array(owner))
 
 
 def test_files_by_name_and_stem(tmp_path: Path) -> None:
@@ -126,18 +108,3 @@ def test_items_of_memecap() -> None:
     assert more.template == "Made-Up" and gallery([more], "embedded_text").texts == ("TEXT",)
     with pytest.raises(DataMissing, match="MemeCap"):
         recall.of_memecap(memes, {})
-
-
-@pytest.mark.corpora
-@pytest.mark.skipif(not MEMECAP.is_file(), reason="MemeCap is not here")
-def test_every_record_of_memecap_becomes_an_item() -> None:
-    memes = references.read(MEMECAP)
-    items = recall.of_memecap(memes, {meme.image: Path(meme.image) for meme in memes})
-    assert len(items) == len(memes) == 279
-    first, extended = (gallery(items, "meme_caption", how) for how in ("first", "extend"))
-    assert len(first.texts) == 279 and len(extended.texts) == sum(len(m.meme_captions) for m in memes)
-
-
-def test_made_up_items_have_what_the_other_tests_count_on() -> None:
-    items = made_retrieval.items(6, 3, title=["a", "", "b", "c", "d", "e"])
-    assert gallery(items, "title").left_out == 1 and len(gallery(items, "meme_caption").texts) == 6

@@ -2,7 +2,6 @@ import made_retrieval
 import made_up
 import numpy as np
 import pandas as pd
-import pytest
 
 from memecmd_utils.core import plots
 from memecmd_utils.mtrclip import recall, tables
@@ -39,21 +38,3 @@ def test_every_point_is_a_row_of_the_table() -> None:
     legend = [text.get_text() for text in fig.legends[0].get_texts()]
     assert legend == ["Base", "Tuned, epoch by validation set", "Tuned, epoch by test set"]
     assert plots.png_bytes(fig) == plots.png_bytes(tables.recall_figure(frame))
-
-
-def test_only_what_was_computed_is_drawn() -> None:
-    frame = made(title=[""] * 40)
-    some = tables.recall_figure(frame[frame["counting"] == "pair"], ["Base"])
-    panels = [axes for axes in some.axes if axes.containers]
-    assert len(panels) == 3 and all(len(axes.containers) == 1 for axes in panels)
-
-
-@pytest.mark.parametrize("empty", ["no rows", "other models"])
-def test_nothing_is_said(empty) -> None:
-    frame = made()
-    fig = (
-        tables.recall_figure(frame.iloc[:0])
-        if empty == "no rows"
-        else tables.recall_figure(frame, ["Nobody"])
-    )
-    assert fig.axes[0].texts[0].get_text() == "not computed here: no model was measured"

@@ -5,22 +5,8 @@ from memecmd_utils.core import plots
 from memecmd_utils.mtrclip import tables
 from memecmd_utils.settings import MemeRetrieval
 
-HISTORY = pd.DataFrame(
-    {
-        "epoch": [0, 1, 2],
-        "loss": [float("nan"), 2.0, 1.0],
-        "validation_R@1": [0.2, 0.5, 0.4],
-        "test_R@1": [0.1, 0.3, 0.6],
-    }
-)
-
-
-def test_rates_climb_for_one_epoch_and_fall_to_where_they_began() -> None:
-    settings = MemeRetrieval(epochs=4)
-    found = tables.learning_rates(settings, 10)
-    assert len(found) == 40 and found[0] == found[-1] == pytest.approx(1e-6)
-    assert max(found) == found[10] == pytest.approx(1e-5)
-    assert found[:10] == sorted(found[:10]) and found[10:] == sorted(found[10:], reverse=True)
+SCORES = {"validation_R@1": [0.2, 0.5, 0.4], "test_R@1": [0.1, 0.3, 0.6]}
+HISTORY = pd.DataFrame({"epoch": [0, 1, 2], "loss": [float("nan"), 2.0, 1.0], **SCORES})
 
 
 def test_the_schedule_is_drawn_over_epochs() -> None:
@@ -37,8 +23,3 @@ def test_both_selections_stand_in_the_history() -> None:
     assert labels == ["CM50, validation", "epoch by validation set", "MemeCap", "epoch by test set"]
     assert [recall.lines[i].get_xdata()[0] for i in (1, 3)] == [1, 2]
     assert plots.png_bytes(figure).startswith(b"\x89PNG")
-
-
-def test_without_a_test_set_only_validation_is_drawn() -> None:
-    _, recall = tables.history_figure(HISTORY.drop(columns="test_R@1"), {"validation": 2}).axes
-    assert [line.get_label() for line in recall.lines] == ["CM50, validation", "epoch by validation set"]

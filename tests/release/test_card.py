@@ -3,8 +3,8 @@ from pathlib import Path
 import made_release
 import pytest
 import yaml
-from made_release import NASTY, write
-from made_up import annotation, dialogue, meme, placement
+from made_release import write
+from made_up import dialogue, meme, placement
 
 from memecmd_utils.release import card as release_card
 
@@ -62,15 +62,6 @@ def test_the_numbers_are_those_of_the_data(run_dir: Path, tmp_path: Path) -> Non
     assert "**model-model agreement**" in text
 
 
-def test_unscored_records_and_empty_sets_are_counted() -> None:
-    nothing = {"s_plus": "", "s_minus": "", "emotion": "", "motivation": "", "unscored": "refused"}
-    found = release_card.statistics_of([], [], [annotation("m1", **nothing)], [])
-    sizes = dict(found["sizes"])
-    assert sizes["meme annotations"].startswith("1, of which 1 came to nothing")
-    assert sizes["turns of a dialogue"] == "none" and sizes["memes placed by any strategy"] == "0 of 0 (–)"
-    assert found["strategies"] == found["marks"] == found["grades"] == []
-
-
 def test_the_rate_counts_turns_that_could_have_a_meme() -> None:
     placed = [placement(turn, "m1") for turn in (2, 3, 4)] + [placement(2, "m2", strategy="random")]
     rows = release_card.statistics_of([dialogue()], [meme("m1"), meme("m2")], [], placed)["strategies"]
@@ -89,28 +80,9 @@ def test_no_promise_of_a_licence_that_nobody_gave(run_dir: Path, tmp_path: Path)
     assert header["license"] == ["other"] and header["license_link"] == "LICENSE.md"
 
 
-def test_a_table_without_records_has_no_configuration(run_dir: Path, tmp_path: Path) -> None:
-    write(run_dir, tmp_path / "r", placements=[])
-    header = card(tmp_path / "r")[0]
-    assert [entry["config_name"] for entry in header["configs"]] == ["memes", "annotations", "dialogues"]
-    assert [entry["config_name"] for entry in header["configs"] if entry.get("default")] == ["dialogues"]
-
-
 def test_names_of_any_kind_leave_the_page_whole(run_dir: Path, tmp_path: Path) -> None:
     write(run_dir, tmp_path / "r", **made_release.nasty())
     header, text = card(tmp_path / "r")
     assert header["pretty_name"] == "MemeCMD a: b #c" and "\n# x" not in text
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in tables} <= {3, 5, 7} and all(line.endswith("|") for line in tables)
-
-
-def test_plain_takes_markup_out() -> None:
-    assert release_card.plain("tiny-model@q4") == "tiny-model@q4"
-    assert not set("|`<>[]*\\\n\u2028") & set(release_card.plain(NASTY))
-
-
-@pytest.mark.parametrize(
-    ("count", "label"), [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (10**7, "n>1M")]
-)
-def test_size_category(count: int, label: str) -> None:
-    assert release_card.size_category(count) == label

@@ -84,39 +84,9 @@ def test_the_settings_decide_the_hash_and_nothing_private_is_in_them(tmp_path: P
     assert manifest.settings_sha256(public(seed=14)) != manifest.settings_sha256(settings)
 
 
-def test_inputs_are_those_that_the_run_used(tmp_path: Path) -> None:
-    news = tmp_path / "news.jsonl"
-    news.write_text("{}\n", encoding="utf-8")
-    own = settings_.Profile(name="x", llm="local", sources=["mine"], news=str(news))
-    found = manifest.inputs(own, ["memes"])
-    assert found["example_texts"] == {} and found["ground_truth"] == {}
-    assert found["files"] == {"news.jsonl": storage.sha256(news)}
-    assert manifest.inputs(settings_.Profile(name="x"), [])["files"] == {}
-
-
 def test_nothing_depends_on_time_or_place(tmp_path: Path) -> None:
     texts = []
     for folder in (tmp_path / "here", tmp_path / "another place"):
         write(made_release.run_dir(folder / "run"), folder / "release")
         texts.append((folder / "release" / manifest.FILE).read_bytes())
     assert texts[0] == texts[1] and str(tmp_path).encode() not in texts[0]
-
-
-def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"manifest\.json is missing"):
-        manifest.read(tmp_path)
-    for text in ("", "[]", "null", '{"release_format": 1}', "\x00"):
-        (tmp_path / manifest.FILE).write_text(text, encoding="utf-8")
-        with pytest.raises(ValueError, match=r"^manifest\.json: .+$"):
-            manifest.read(tmp_path)
-
-
-def test_prompts_of_template_memes_are_no_input_of_dialogues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("annotation", "template_made"):
-        (tmp_path / f"{name}.j2").write_text("text", encoding="utf-8")
-    monkeypatch.setattr(paths, "prompts", tmp_path)
-    monkeypatch.setattr(prompts, "prompt_sha256", lambda name: name)
-    assert manifest.prompt_hashes("dialogues") == {"annotation": "annotation"}
-    assert manifest.prompt_hashes("templates") == {"template_made": "template_made"}

@@ -71,26 +71,3 @@ def test_pictures_stand_in_parquet_as_they_are_on_disk(run_dir: Path, tmp_path: 
     assert [(meme_id, file) for meme_id, file, _ in found][2] == ("m3", "") and found[2][2] is None
     assert found[0][2] == {"path": "images/m1.png", "bytes": (tmp_path / "r/images/m1.png").read_bytes()}
     assert '"image"' not in (tmp_path / "r" / "memes.jsonl").read_text(encoding="utf-8")
-
-
-def test_a_kind_without_a_column_type_is_an_error() -> None:
-    assert [t for t in release_tables.TABLES if not release_tables.arrow_schema(t).names] == []
-    with pytest.raises(TypeError, match="no Parquet column type"):
-        release_tables._arrow(bytes)
-
-
-def test_sources_of_a_dialogue_are_those_of_its_parts() -> None:
-    records = made_release.nasty()["dialogues"]
-    found = release_tables.sources(records)
-    assert found["sources"] == sorted([made_release.NASTY, "authored", "tiny-model@q4"])
-    assert found["prompt_sha256"] == []
-
-
-def test_every_table_of_every_kind_of_release_has_a_name_of_its_own() -> None:
-    names = [name for kind in release_tables.DATASETS.values() for name in kind.tables]
-    assert len(names) == len(set(names)) and names[0] == "memes"
-    for name in names:
-        columns = set(release_tables.arrow_schema(name).names)
-        assert set(release_tables.about(name).key) <= columns
-    with pytest.raises(KeyError):
-        release_tables.about("nothing")

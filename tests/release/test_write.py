@@ -65,13 +65,6 @@ def test_bytes_are_the_same_again_and_a_stale_image_goes(run_dir: Path, tmp_path
     assert "m3.png" not in first and manifest.FILE in first
 
 
-def test_an_empty_run_has_a_release(run_dir: Path, tmp_path: Path) -> None:
-    nothing = {"dialogues": [], "placements": [], "memes": [], "annotations": []}
-    counts = write(run_dir, tmp_path / "r", **nothing)
-    assert set(counts.values()) == {0} and manifest.check_release(tmp_path / "r") == counts
-    assert "No strategy placed a meme." in (tmp_path / "r" / "README.md").read_text(encoding="utf-8")
-
-
 def test_texts_of_any_kind_survive_and_break_nothing(run_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "r"
     counts = write(run_dir, target, **made_release.nasty())
