@@ -4,7 +4,6 @@ import made_release
 import made_up
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from memecmd_utils.annotation import annotator
 from memecmd_utils.annotation.annotator import CheckedAnnotationReply
@@ -16,21 +15,6 @@ from memecmd_utils.release.tables import ReleaseMeme
 from memecmd_utils.retrieval import placement
 from memecmd_utils.schemas import Annotation
 from memecmd_utils.settings import Profile
-
-FOUR = {"s_plus": "约饭", "s_minus": "追悼会", "emotion": "开心", "motivation": "想吃"}
-
-
-def reply(unsafe: str) -> CheckedAnnotationReply:
-    return CheckedAnnotationReply(**FOUR, unsafe=unsafe)
-
-
-def test_the_flag_is_empty_a_category_or_unchecked() -> None:
-    assert [annotator.flag(reply(c)) for c in ("none", *annotator.CATEGORIES)] == ["", *annotator.CATEGORIES]
-    assert annotator.flag(None) == annotator.UNCHECKED
-    with pytest.raises(ValidationError):
-        reply("太脏了，不能重复")
-    with pytest.raises(ValidationError):
-        CheckedAnnotationReply(**FOUR)  # a reply without the flag is no reply
 
 
 def test_the_list_of_categories_is_the_one_that_is_asked() -> None:
@@ -57,12 +41,6 @@ def test_a_release_holds_id_and_category_of_a_flagged_meme_and_nothing_else() ->
         assert set(texts) <= {"source", "profile", "prompt_sha256", "seed"}, "provenance only"
     assert said[1].s_plus, "the run's own records stay as they are"
     assert annotator.releasable(memes, said[:1]) == (memes, said[:1])
-
-
-def test_only_annotated_and_unflagged_memes_are_usable() -> None:
-    assert made_up.annotation("m").usable
-    assert not made_up.annotation("m", unsafe="hate").usable
-    assert not made_up.annotation("m", unscored="no").usable
 
 
 def test_a_flagged_meme_is_no_candidate_of_retrieval() -> None:

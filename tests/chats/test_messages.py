@@ -11,7 +11,6 @@ from memecmd_utils import runs, schemas, settings
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats import messages as chats_messages
 from memecmd_utils.chats.messages import (
-    HISTORY_TURNS,
     Context,
     Conversation,
     Message,
@@ -47,10 +46,6 @@ def test_a_message_without_text_is_no_turn_but_parts_two() -> None:
     assert told(("甲", ""), ("甲", "二"), ("甲", " ")) == [(1, "甲", "二", 1, 1)]
 
 
-def test_a_note_of_the_app_does_not_count() -> None:
-    assert told(("甲", "一"), ("", "甲 changed the name"), ("甲", "二")) == [(1, "甲", "一 二", 0, 2)]
-
-
 def test_a_message_with_its_own_summary_begins_a_turn() -> None:
     turns = spoken_turns(chat(("甲", "一"), ("甲", "二", TOLD), ("甲", "三")))
     assert [(t.text, t.summary) for t in turns] == [("一", None), ("二 三", TOLD)]
@@ -62,20 +57,6 @@ def test_the_context_of_a_turn_is_what_was_said_before_it() -> None:
     assert [c.turn for c in found] == [2, 3]
     assert found[1].lines == (("甲", "一"), ("乙", "二")) and found[1].next_speaker == "丙"
     assert list(contexts("c", turns[:1])) == list(contexts("c", [])) == []
-
-
-def test_a_long_history_is_cut_to_its_last_turns() -> None:
-    turns = spoken_turns(chat(*(("甲乙"[i % 2], str(i)) for i in range(40))))
-    last = list(contexts("c", turns))[-1]
-    assert [text for _, text in last.lines] == [str(i) for i in range(39 - HISTORY_TURNS, 39)]
-    assert last.turn == 40
-
-
-def test_one_line() -> None:
-    assert chats_messages.one_line(" a\n\n b\u2028c ") == "a b c"
-    assert (
-        len(chats_messages.one_line("好" * 501)) == 500 and chats_messages.one_line("好" * 500) == "好" * 500
-    )
 
 
 @given(

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from memecmd_utils.core.drawing import fonts, stickers
-from memecmd_utils.core.drawing import text as drawing_text
 from memecmd_utils.core.drawing.stickers import COLUMNS, LAYOUTS, ExampleMeme, draw, png_bytes, read_table
 from memecmd_utils.core.images import LibraryError
 
@@ -82,24 +81,6 @@ def test_captions_are_never_clipped(text, width):
     font = fonts.pil_font(size)
     if max(map(font.getlength, lines)) <= 300 and len(lines) * size * stickers.LEADING <= 60:
         assert layer.width >= 0.85 * max(map(font.getlength, lines))
-
-
-def test_short_captions_are_large_and_long_ones_wrap():
-    assert stickers.fit("哦", 330, 70) == (["哦"], stickers.LARGEST)
-    lines, size = stickers.fit(LONG, 330, 70)
-    assert len(lines) >= 2
-    assert size >= 10
-
-
-def test_lines_break_after_punctuation_and_keep_words_whole():
-    assert stickers.balance("先别打，听我说", 2) == ["先别打，", "听我说"]
-    assert stickers.balance("今天写了Python代码", 2) in (
-        ["今天写了", "Python代码"],
-        ["今天写了Python", "代码"],
-    )
-    for count in range(1, 8):
-        lines = stickers.balance(LONG, count)
-        assert not any(line[0] in drawing_text.CLOSING for line in lines)
 
 
 def test_no_two_memes_of_the_shipped_table_look_alike():
