@@ -303,8 +303,7 @@ def test_a_run_is_plain_until_a_setting_differs_from_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting",
-    ["max_usd=1.5", "max_calls=10", "concurrency=2", "batch=true", "local_threads=1"],
+    "setting", ["max_usd=1.5", "max_calls=10", "concurrency=2", "batch=true", "local_threads=1"]
 )
 def test_with_a_raised_cap_the_same_run_goes_on(setting: str) -> None:
     assert named(setting) == "example"

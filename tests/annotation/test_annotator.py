@@ -158,20 +158,6 @@ def annotate_checked(backend: ScriptedBackend):
     return chat.run(annotation_annotate.annotate(MEMES, Chat(backend), CHECKED))
 
 
-def test_with_the_key_the_annotator_is_also_asked_for_the_flag() -> None:
-    plain = annotation_annotate.annotation_request(MEMES[0], 1)
-    asked = annotation_annotate.annotation_request(MEMES[0], 1, flag_unsafe=True)
-    assert asked.messages[-1].text.startswith(plain.messages[-1].text)
-    assert "unsafe" in asked.messages[-1].text and "unsafe" not in plain.messages[-1].text
-    answers = [m.text for m in asked.messages if m.role == "assistant"]
-    assert [CheckedAnnotationReply.model_validate_json(a).unsafe for a in answers] == [
-        "none",
-        "none",
-        "abuse",
-    ]
-    assert (plain.reply_schema, asked.reply_schema) == (AnnotationReply, CheckedAnnotationReply)
-
-
 def test_without_the_key_request_and_prompt_hash_are_those_of_the_recordings() -> None:
     shipped = json.loads((paths.example / "prompt_hashes.json").read_text(encoding="utf-8"))
     for name in annotation_annotate.prompt_files(flag_unsafe=False):

@@ -26,23 +26,6 @@ def test_the_list_of_categories_is_the_one_that_is_asked() -> None:
     assert schema["properties"]["unsafe"]["enum"] == list(asked) and "unsafe" in schema["required"]
 
 
-def test_a_release_holds_id_and_category_of_a_flagged_meme_and_nothing_else() -> None:
-    memes = [made_up.meme(f"m{n}") for n in range(3)]
-    said = [
-        made_up.annotation("m0"),
-        made_up.annotation("m1", unsafe="abuse"),
-        made_up.annotation("m2", unscored="refused: I cannot describe this", unsafe=annotator.UNCHECKED),
-    ]
-    kept, annotations = annotator.releasable(memes, said)
-    assert kept == memes[:1] and annotations[0] == said[0]
-    for before, after in zip(said[1:], annotations[1:], strict=True):
-        texts = {k: v for k, v in after.model_dump().items() if k not in ("meme_id", "unsafe") and v}
-        assert (after.meme_id, after.unsafe) == (before.meme_id, before.unsafe)
-        assert set(texts) <= {"source", "profile", "prompt_sha256", "seed"}, "provenance only"
-    assert said[1].s_plus, "the run's own records stay as they are"
-    assert annotator.releasable(memes, said[:1]) == (memes, said[:1])
-
-
 def test_a_flagged_meme_is_no_candidate_of_retrieval() -> None:
     def encode(texts: list[str], side: str) -> np.ndarray:
         return np.eye(8, dtype=np.float32)[: len(texts)]

@@ -12,7 +12,6 @@ from PIL import Image
 from memecmd_utils import schemas
 from memecmd_utils.chats import insertion, readers
 from memecmd_utils.chats.columns import MEME_COLUMNS
-from memecmd_utils.chats.insertion import WRITTEN, Outputs
 from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.llm.messages import BudgetReached
@@ -196,19 +195,6 @@ def test_a_run_that_was_killed_while_it_wrote_can_be_repeated(run, tmp_path, mon
     monkeypatch.setattr(storage, "atomic_path", write)
     insertion.insert_file(source, out / "o.csv", "made")
     assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04", "", "m07", "m09"]
-
-
-@pytest.fixture
-def outputs(tmp_path):
-    return Outputs(tmp_path / "o.csv", tmp_path / "o_memes")
-
-
-@pytest.mark.parametrize("found", ["", "[]", "{", '{"written_by": "x", "output": "o.csv", "files": {}}'])
-def test_a_list_of_somebody_else_is_none(outputs, found) -> None:
-    outputs.folder.mkdir()
-    (outputs.folder / WRITTEN).write_text(found, encoding="utf-8")
-    with pytest.raises(ChatError, match="o_memes was not written"):
-        outputs.check([])
 
 
 def test_two_ids_that_make_one_name_of_a_file_keep_their_pictures(run, tmp_path) -> None:

@@ -10,14 +10,7 @@ from tiny_server import Answer, TinyServer, chat_reply
 from memecmd_utils import runs, schemas, settings
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats import messages as chats_messages
-from memecmd_utils.chats.messages import (
-    Context,
-    Conversation,
-    Message,
-    NoSummaryAgent,
-    contexts,
-    spoken_turns,
-)
+from memecmd_utils.chats.messages import HISTORY_TURNS, Context, Conversation, Message, contexts, spoken_turns
 from memecmd_utils.core import paths
 from memecmd_utils.dialogue import generation
 from memecmd_utils.schemas import SummaryReply
@@ -57,6 +50,13 @@ def test_the_context_of_a_turn_is_what_was_said_before_it() -> None:
     assert [c.turn for c in found] == [2, 3]
     assert found[1].lines == (("甲", "一"), ("乙", "二")) and found[1].next_speaker == "丙"
     assert list(contexts("c", turns[:1])) == list(contexts("c", [])) == []
+
+
+def test_a_long_history_is_cut_to_its_last_turns() -> None:
+    turns = spoken_turns(chat(*(("甲乙"[i % 2], str(i)) for i in range(40))))
+    last = list(contexts("c", turns))[-1]
+    assert [text for _, text in last.lines] == [str(i) for i in range(39 - HISTORY_TURNS, 39)]
+    assert last.turn == 40
 
 
 @given(
@@ -128,13 +128,6 @@ def test_an_unusable_answer_is_no_summary(monkeypatch, tmp_path) -> None:
         told = chats_messages.summarise(asked, run, "own_chats", "made")
     assert told[0].summary == schemas.SummaryReply(**made_chats.summary(1)) and not told[0].unscored
     assert told[1].summary is None and told[1].unscored.startswith("unusable")
-
-
-def test_nothing_to_ask_needs_no_model(monkeypatch, tmp_path) -> None:
-    run = made_chats.finished_run(monkeypatch, tmp_path)
-    assert chats_messages.summarise([], run, "own_chats", "made") == []
-    with pytest.raises(NoSummaryAgent, match=r"without a summary .*: 1; .*PROFILE=local RUN=made"):
-        chats_messages.summarise([Context("c", 2, (("甲", "一"),), "乙")], run, "own_chats", "made")
 
 
 CHAT = (("小雨", "周末爬山去不去"), ("阿杰", "天气预报说要下雨"), ("小雨", "又下雨，我的帐篷白买了"))

@@ -186,23 +186,6 @@ def test_which_order_is_taken_is_said(tmp_path, table, order, told) -> None:
     assert f"ordered by {told}" in export.taken
 
 
-def test_what_is_the_day_of_a_date_is_the_same_in_all_chats(tmp_path) -> None:
-    rows = "a,1/13/2024 10:00,甲,1\na,1/14/2024 10:00,乙,2\nb,2/1/2024 10:00,甲,2\nb,1/2/2024 10:00,乙,1\n"
-    export = read(tmp_path, "chat,time,speaker,text\n" + rows)
-    assert [[text for _, text in chat] for chat in said(export)] == [["1", "2"], ["1", "2"]]
-
-
-def test_messages_of_a_list_with_the_newest_first_are_turned_round(tmp_path) -> None:
-    talk = [
-        {"sender_name": who, "timestamp_ms": 9000 - i, "content": text}
-        for i, (who, text) in enumerate(TALK[0])
-    ]
-    export = read(tmp_path, json.dumps({"messages": talk}), "c.json")
-    assert said(export) == [TALK[0][::-1]]
-    write(export, tmp_path / "o.json", {(0, 0): MEME})
-    assert "meme_id" in json.loads((tmp_path / "o.json").read_text(encoding="utf-8"))["messages"][3]
-
-
 @pytest.mark.parametrize(
     ("cells", "chats"),
     [

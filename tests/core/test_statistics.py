@@ -7,7 +7,7 @@ import simulated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from simulated import Dialogues, World
+from simulated import World
 from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
 from memecmd_utils.core import statistics
@@ -233,14 +233,6 @@ def test_intervals_hold_the_truth_and_p_values_are_fair(world, n) -> None:
     if world.null is not None:
         assert small <= 0.06 + slack(0.06, replications)
     assert world.coverage(5, 20)[1] == 0
-
-
-def test_the_made_up_worlds_are_as_they_say() -> None:
-    of = Dialogues(rng(), 4000, 1, 0.3)
-    for shape, (_, truth) in simulated.SHAPES.items():
-        assert float(simulated.mean(of, shape)[0].value[0]) == pytest.approx(truth, abs=0.06), shape
-    z = of.normal(8)[0, :, 0]
-    assert np.corrcoef(z[:, 0], z[:, 1])[0, 1] == pytest.approx(0.3, abs=0.05)
 
 
 # --- AUC --------------------------------------------------------------------------------------------------

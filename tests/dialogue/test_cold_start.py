@@ -153,30 +153,6 @@ def test_a_slow_embedder_keeps_no_reply_waiting_and_is_called_in_one_thread_at_a
     assert most == [1, 1, 1] and longest < 0.35
 
 
-def test_all_scenarios_of_a_full_pair_differ_from_each_other() -> None:
-    """42 scenarios from a writer that repeats itself: no two that stand are above the cap."""
-    rng = np.random.default_rng(3)
-    themes = rng.normal(size=(60, 24))
-    vectors: dict[str, np.ndarray] = {}
-
-    def reply(request: Request) -> str:
-        if request.subject.endswith("/details"):
-            return DETAILS
-        name = f"场景{len(vectors)}"
-        made = themes[rng.integers(60)] + 0.1 * rng.normal(size=24)
-        vectors[name] = made / np.linalg.norm(made)
-        return dumps({"scenario": name})
-
-    profile = Profile(name="p", scenario_similarity_cap=0.8)
-    work = cold_start.write_scenarios(
-        PAIR, 42, Chat(ScriptedBackend(reply)), profile, lambda texts: np.array([vectors[t] for t in texts])
-    )
-    done, failed = llm_chat.run(work)
-    kept = np.array([vectors[s.scenario] for s in done])
-    assert np.triu(kept @ kept.T, 1).max() <= 0.8 and len(vectors) > len(done) + len(failed)
-    assert len(done) + len(failed) == 42 and len(done) > 35
-
-
 def test_details_belong_to_the_scenario_that_stands() -> None:
     requests: list[Request] = []
     written(["开会迟到"], requests=requests)

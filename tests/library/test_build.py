@@ -125,10 +125,7 @@ def test_duplicates_are_dropped_and_say_of_what(root):
     report, memes = build(root, ocr)
     assert [m.origin for m in memes] == ["a.png", "other caption.png", "silent.png"]
     assert (report.exact_duplicates, report.near_duplicates, report.doubtful_pairs) == (1, 1, 2)
-    assert reasons(root) == {
-        "copy.png": "exact duplicate of a.png",
-        "near.png": "near duplicate of a.png",
-    }
+    assert reasons(root) == {"copy.png": "exact duplicate of a.png", "near.png": "near duplicate of a.png"}
     assert memes[2].text_source == "none"
     page = report.contact_sheet.read_text(encoding="utf-8")
     assert "Doubtful pairs" in page

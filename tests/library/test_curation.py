@@ -133,6 +133,16 @@ def test_six_thousand_memes_stay_usable(driver, page) -> None:
     assert loaded < 20 and time.monotonic() - started < 20, (loaded, time.monotonic() - started)
 
 
+def test_a_key_marks_the_meme_under_the_pointer(driver, page) -> None:
+    from selenium.webdriver import ActionChains
+
+    cards, _ = page(3)
+    ActionChains(driver).move_to_element(figures(driver, cards[1].file)[0]).send_keys("d").perform()
+    assert driver.execute_script("return csvText()") == 'file,action,why\n"组 1/图,""1"".png","drop",""\n'
+    driver.find_element("id", "words").send_keys("d")
+    assert driver.execute_script("return csvText()").count("\n") == 2, "typing is no mark"
+
+
 def test_a_curation_file_of_another_encoding_is_named(tmp_path) -> None:
     path = tmp_path / "c.csv"
     path.write_bytes("file,action,why\n中文图.png,drop,\n".encode("gbk"))

@@ -144,13 +144,6 @@ def test_what_the_estimate_does_not_know_has_a_row_of_its_own() -> None:
     assert table.real_usd["total"] == pytest.approx(0.75) and table.calls["other: embedding"] == 0
 
 
-def test_the_papers_size() -> None:
-    table = table_of(load_profile("paper"), 6023)
-    assert table.calls["02 annotation"] == 6023
-    assert table.calls["03 utterance"] == 34758 and table.calls["03 summary"] == 34758 - 1931
-    assert table.usd["total"] > 0 and table.model["03 utterance"] == "gpt-4o"
-
-
 def test_batches_take_half_the_money_and_up_to_a_day_and_never_dialogues() -> None:
     plain, batch = lines(), lines(batch=True)
     for stage in ("02 annotation", "05 judge 1 (rating)"):

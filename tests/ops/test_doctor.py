@@ -101,6 +101,9 @@ def test_a_key_is_looked_for_and_never_shown(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-value")
     text, good = doctor.report("openai", "")
     assert good and "key in $OPENAI_API_KEY: set" in text and "secret" not in text
+    monkeypatch.setenv("OPENAI_API_KEY", "odd key")
+    text, good = doctor.report("openai", "")
+    assert not good and "what stands in OPENAI_API_KEY is not an API key" in text and "odd key" not in text
 
 
 def test_the_command_ends_with_a_status(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -55,11 +55,3 @@ def test_other_scripts_come_from_the_second_font_and_keep_their_blanks() -> None
     box = ink("\U0010fffd")
     for text in ("ש", "س", "ა"):
         assert (ink(text) != box).any()
-
-
-def test_long_titles_are_cut_between_clusters() -> None:
-    cut = drawing_text.fit("一个特别特别特别特别特别特别长的名字", 120, 17)
-    assert cut.endswith("…") and drawing_text.measure(17, cut) <= 120
-    assert drawing_text.fit("短", 120, 17) == "短"
-    assert drawing_text.fit("两\n行", 120, 17) == "两 行"
-    assert drawing_text.fit(FAMILY * 9, 58, 17) == FAMILY + "…"

@@ -47,13 +47,6 @@ def test_a_bad_row_is_named(tmp_path, change, message):
         read_table(write_table(tmp_path / "memes.csv", [first, *ROWS[1:]]))
 
 
-def test_missing_table_and_columns_are_named(tmp_path):
-    with pytest.raises(LibraryError, match="missing"):
-        read_table(tmp_path / "memes.csv")
-    with pytest.raises(LibraryError, match="columns missing: gloss"):
-        read_table(write_table(tmp_path / "memes.csv", [row[:-1] for row in ROWS], COLUMNS[:-1]))
-
-
 @pytest.mark.parametrize("meme", MEMES, ids=lambda meme: meme.layout)
 def test_drawing_is_deterministic_and_depends_on_the_caption(meme):
     image = draw(meme)

@@ -21,13 +21,7 @@ from memecmd_utils.cm50 import records, references
 from memecmd_utils.core import paths
 from memecmd_utils.core.fetch import datasets
 from memecmd_utils.core.fetch import git as fetch_git
-from memecmd_utils.core.fetch.datasets import (
-    SOURCES,
-    SourceError,
-    fetch_library,
-    find,
-    source_states,
-)
+from memecmd_utils.core.fetch.datasets import SOURCES, SourceError, fetch_library, find, source_states
 from memecmd_utils.core.images import LibraryError
 from memecmd_utils.library import sources as library_sources
 from memecmd_utils.settings import Profile, load_profile
@@ -249,15 +243,6 @@ def test_a_fetch_that_was_cut_off_goes_on_at_its_commit(
     git(home, "commit", "-q", "--allow-empty", "-m", "two")
     found = find(Profile(name="x"), names=["imgflip"])["imgflip"]
     assert (found.state, found.commit) == ("fetched", begun)
-
-
-@needs_git
-def test_a_repository_without_the_files_is_missing(tmp_path: Path, host: None) -> None:
-    home = tmp_path / "host" / SOURCES["figmemes"].repository
-    git(home, "mv", "data/standard_split.tsv", "data/other.tsv")
-    git(home, "commit", "-q", "-m", "two")
-    found = find(Profile(name="x"), names=["figmemes"])["figmemes"]
-    assert found.path is None and "its repository does not hold the split tables" in found.text()
 
 
 # --- not to be had ----------------------------------------------------------------------------------

@@ -276,10 +276,7 @@ def test_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_retry_after() -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
     assert 80 < http.retry_after_s(soon) < 91
-    assert (http.retry_after_s("7"), http.retry_after_s("Mon, 01 Jan 2001 00:00:00 GMT")) == (
-        7.0,
-        0.0,
-    )
+    assert (http.retry_after_s("7"), http.retry_after_s("Mon, 01 Jan 2001 00:00:00 GMT")) == (7.0, 0.0)
     assert [http.retry_after_s(value) for value in (None, "", "soon", "-1")] == [None] * 4
     assert http.retry_after_s("9" * 400) < 1e10 and time.time() > 0
 
