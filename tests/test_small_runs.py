@@ -65,15 +65,6 @@ def rows() -> list[Row]:
     ]
 
 
-def test_the_rows_hold_every_pair_of_choices() -> None:
-    found = [(*row.levels, BACKENDS.index(row.backend)) for row in rows()]
-    sizes = [*map(len, FACTORS), len(BACKENDS)]
-    for one, other in itertools.combinations(range(len(sizes)), 2):
-        assert {(row[one], row[other]) for row in found} == set(
-            itertools.product(range(sizes[one]), range(sizes[other]))
-        ), (one, other)
-
-
 def run_stage(stage: str, **parameters: str) -> dict[str, Any]:
     """Run a notebook's code cells; the names that they leave."""
     notebook = nbformat.read(paths.notebooks / f"{stage}.ipynb", as_version=4)

@@ -34,12 +34,6 @@ def test_every_meme_gets_its_four_dimensions_in_order() -> None:
     assert len({a.seed for a in done}) == 6 and {len(a.prompt_sha256) for a in done} == {64}
 
 
-def test_a_meme_without_a_usable_reply_is_kept_with_the_reason() -> None:
-    done = annotate(ScriptedBackend(lambda r: "不会" if r.subject == "m2" else dumps(FOUR)))
-    assert len(done) == 6 and [a.meme_id for a in done if a.unscored] == ["m2"]
-    assert done[2].s_plus == "" and done[2].unscored.startswith("unusable: ")
-
-
 SAME = [
     ({"s_minus": "约饭"}, "s_minus 和 s_plus 说的一样"),
     ({"s_minus": "约饭！"}, "s_minus 和 s_plus 说的一样"),
@@ -157,33 +151,11 @@ def test_a_picture_that_the_endpoint_rejects_leaves_its_meme_empty_with_the_reas
     assert [(a.meme_id, a.unscored) for a in done if a.unscored] == [("m4", "rejected: 400: image too large")]
 
 
-def test_a_fault_stops_the_stage() -> None:
-    def broken(request: Request) -> str:
-        raise ConnectionError("told")
-
-    with pytest.raises(ConnectionError, match="told"):
-        annotate(ScriptedBackend(broken))
-
-
 CHECKED = Profile(name="p", llm="openai", flag_unsafe=True)
 
 
 def annotate_checked(backend: ScriptedBackend):
     return chat.run(annotation_annotate.annotate(MEMES, Chat(backend), CHECKED))
-
-
-def test_with_the_key_the_annotator_is_also_asked_for_the_flag() -> None:
-    plain = annotation_annotate.annotation_request(MEMES[0], 1)
-    asked = annotation_annotate.annotation_request(MEMES[0], 1, flag_unsafe=True)
-    assert asked.messages[-1].text.startswith(plain.messages[-1].text)
-    assert "unsafe" in asked.messages[-1].text and "unsafe" not in plain.messages[-1].text
-    answers = [m.text for m in asked.messages if m.role == "assistant"]
-    assert [CheckedAnnotationReply.model_validate_json(a).unsafe for a in answers] == [
-        "none",
-        "none",
-        "abuse",
-    ]
-    assert (plain.reply_schema, asked.reply_schema) == (AnnotationReply, CheckedAnnotationReply)
 
 
 def test_without_the_key_request_and_prompt_hash_are_those_of_the_recordings() -> None:

@@ -4,7 +4,6 @@ import made_release
 import made_up
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from memecmd_utils.annotation import annotator
 from memecmd_utils.annotation.annotator import CheckedAnnotationReply
@@ -17,21 +16,6 @@ from memecmd_utils.retrieval import placement
 from memecmd_utils.schemas import Annotation
 from memecmd_utils.settings import Profile
 
-FOUR = {"s_plus": "约饭", "s_minus": "追悼会", "emotion": "开心", "motivation": "想吃"}
-
-
-def reply(unsafe: str) -> CheckedAnnotationReply:
-    return CheckedAnnotationReply(**FOUR, unsafe=unsafe)
-
-
-def test_the_flag_is_empty_a_category_or_unchecked() -> None:
-    assert [annotator.flag(reply(c)) for c in ("none", *annotator.CATEGORIES)] == ["", *annotator.CATEGORIES]
-    assert annotator.flag(None) == annotator.UNCHECKED
-    with pytest.raises(ValidationError):
-        reply("太脏了，不能重复")
-    with pytest.raises(ValidationError):
-        CheckedAnnotationReply(**FOUR)  # a reply without the flag is no reply
-
 
 def test_the_list_of_categories_is_the_one_that_is_asked() -> None:
     asked = typing.get_args(CheckedAnnotationReply.model_fields["unsafe"].annotation)
@@ -40,29 +24,6 @@ def test_the_list_of_categories_is_the_one_that_is_asked() -> None:
     assert all(f'"{category}"' in text for category in asked)
     schema = strict_schema(CheckedAnnotationReply)
     assert schema["properties"]["unsafe"]["enum"] == list(asked) and "unsafe" in schema["required"]
-
-
-def test_a_release_holds_id_and_category_of_a_flagged_meme_and_nothing_else() -> None:
-    memes = [made_up.meme(f"m{n}") for n in range(3)]
-    said = [
-        made_up.annotation("m0"),
-        made_up.annotation("m1", unsafe="abuse"),
-        made_up.annotation("m2", unscored="refused: I cannot describe this", unsafe=annotator.UNCHECKED),
-    ]
-    kept, annotations = annotator.releasable(memes, said)
-    assert kept == memes[:1] and annotations[0] == said[0]
-    for before, after in zip(said[1:], annotations[1:], strict=True):
-        texts = {k: v for k, v in after.model_dump().items() if k not in ("meme_id", "unsafe") and v}
-        assert (after.meme_id, after.unsafe) == (before.meme_id, before.unsafe)
-        assert set(texts) <= {"source", "profile", "prompt_sha256", "seed"}, "provenance only"
-    assert said[1].s_plus, "the run's own records stay as they are"
-    assert annotator.releasable(memes, said[:1]) == (memes, said[:1])
-
-
-def test_only_annotated_and_unflagged_memes_are_usable() -> None:
-    assert made_up.annotation("m").usable
-    assert not made_up.annotation("m", unsafe="hate").usable
-    assert not made_up.annotation("m", unscored="no").usable
 
 
 def test_a_flagged_meme_is_no_candidate_of_retrieval() -> None:

@@ -183,12 +183,6 @@ def test_what_cannot_be_read_says_why(data, named, message) -> None:
         formats.decode(data, "c.csv", named)
 
 
-def test_a_sign_that_the_encoding_lacks() -> None:
-    _, encoding = formats.decode("太郎,了解です".encode("shift_jis"), "c.csv")
-    with pytest.raises(ChatError, match=r"'带' cannot be written in cp932.*save IN as UTF-8"):
-        encoding.encode("带了解")
-
-
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused_and_come_back(data) -> None:
     try:

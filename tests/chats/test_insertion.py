@@ -12,8 +12,7 @@ from PIL import Image
 from memecmd_utils import schemas
 from memecmd_utils.chats import insertion, readers
 from memecmd_utils.chats.columns import MEME_COLUMNS
-from memecmd_utils.chats.insertion import WRITTEN, Outputs, Shown
-from memecmd_utils.chats.messages import ChatError, Conversation, Message, NoSummaryAgent
+from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.llm.messages import BudgetReached
 from memecmd_utils.core.recordings.store import RecordingMiss
@@ -198,31 +197,6 @@ def test_a_run_that_was_killed_while_it_wrote_can_be_repeated(run, tmp_path, mon
     assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04", "", "m07", "m09"]
 
 
-@pytest.fixture
-def outputs(tmp_path):
-    return Outputs(tmp_path / "o.csv", tmp_path / "o_memes")
-
-
-@pytest.mark.parametrize("found", ["", "[]", "{", '{"written_by": "x", "output": "o.csv", "files": {}}'])
-def test_a_list_of_somebody_else_is_none(outputs, found) -> None:
-    outputs.folder.mkdir()
-    (outputs.folder / WRITTEN).write_text(found, encoding="utf-8")
-    with pytest.raises(ChatError, match="o_memes was not written"):
-        outputs.check([])
-
-
-def test_an_empty_folder_is_nobodys(outputs) -> None:
-    outputs.folder.mkdir()
-    outputs.write({outputs.target: b"x"})
-    assert json.loads((outputs.folder / WRITTEN).read_text(encoding="utf-8"))["output"] == "o.csv"
-
-
-def test_a_folder_in_the_place_of_a_file(outputs) -> None:
-    outputs.target.mkdir()
-    with pytest.raises(ChatError, match=r"o\.csv was not written"):
-        outputs.check([outputs.target])
-
-
 def test_two_ids_that_make_one_name_of_a_file_keep_their_pictures(run, tmp_path) -> None:
     library = insertion.open_library(run, run)
     memes = dict(zip(("a b", "a_b", "A?B"), list(library.memes.values())[:3], strict=True))
@@ -230,13 +204,6 @@ def test_two_ids_that_make_one_name_of_a_file_keep_their_pictures(run, tmp_path)
     placed = [insertion.Insertion(0, None, name, None, None, None, None) for name in memes]
     paths_of = insertion._pictures(placed, strange, tmp_path)
     assert len({path.name.casefold() for path in paths_of.values()}) == 3
-
-
-def test_an_output_that_cannot_be_written_is_said(run, tmp_path) -> None:
-    source = write_csv(tmp_path / "c.csv", ROWS)
-    (tmp_path / "file").write_text("x", encoding="utf-8")
-    with pytest.raises(ChatError, match="cannot be written"):
-        insertion.insert_file(source, tmp_path / "file" / "o.csv", "made")
 
 
 def test_a_folder_whose_name_the_encoding_lacks_is_said_before_a_model_is_asked(run, tmp_path) -> None:
@@ -268,15 +235,6 @@ def test_a_page_of_ten_thousand_rows_has_each_picture_and_text_once(run, tmp_pat
     assert page.count("data:image/jpeg;base64,") == 12
     assert page.count("第4321句，周末") == 1 and page.count("字幕 k7<") == 1
     assert done.page.stat().st_size < 10_000_000
-
-
-def test_thousands_of_pictures_are_smaller(tmp_path) -> None:
-    noisy(tmp_path / "m.png", 1)
-    ids = [f"m{i}" for i in range(1500)]
-    chat = Conversation("c", tuple(Message("甲乙"[i % 2], "好") for i in range(1500)))
-    shown = {(0, i): Shown(name, f"字幕{i}", ("T",)) for i, name in enumerate(ids)}
-    page = insertion.page_of("t", "a", [chat], shown, dict.fromkeys(ids, tmp_path / "m.png"), "before")
-    assert page.count("data:image/jpeg") == 1500 and len(page.encode()) < 10_000_000
 
 
 # --- strategies ---------------------------------------------------------------------------------------
@@ -320,42 +278,6 @@ def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, mo
     assert recorded and all(p.startswith("raw/recordings/live/own_chats/") for p in recorded)
     assert (tmp_path / "processed" / "made-chats" / "usage" / "own_chats.json").is_file()
     assert not (run.folder / "usage").exists(), "the finished run stays as it is"
-
-
-def test_a_chat_as_qq_exports_it(run, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
-    heads = ["2024-05-01 12:30:11 小王(12345678)", "2024-05-01 12:31:11 小李(87654321)"] * 2
-    texts = ["说说 k3", "好 k40\n明天 10:30", "还有 k6", "行"]
-    text = "".join(f"{head}\n{said}\n\n" for head, said in zip(heads, texts, strict=True))
-    source = tmp_path / "c.txt"
-    source.write_bytes(text.encode("gb18030"))
-    with made_chats.agent().running() as server:
-        name = made_chats.live_profile(tmp_path, server.url)
-        done = insertion.insert_file(source, tmp_path / "o.txt", name, run_name="made")
-        asked = [body["messages"][-1]["content"] for body in server.bodies]
-    out = done.target.read_bytes().decode("gb18030").splitlines(keepends=True)
-    memes = [i for i, line in enumerate(out) if line.startswith("[meme")]
-    assert [(out[i], out[i - 1]) for i in memes] == [
-        ("[meme m03: o_memes/m03.png]\n", heads[1] + "\n"),
-        ("[meme m06: o_memes/m06.png]\n", heads[3] + "\n"),
-    ]
-    assert "".join(line for i, line in enumerate(out) if i not in memes) == text
-    assert any("小王：说说 k3\n小李：好 k40 明天 10:30\n小王：还有 k6" in text for text in asked)
-    assert "4 messages of 2 speakers in 1 chat" in done.text() and "ordered by their place" in done.text()
-
-
-def test_an_older_encoding_is_kept_and_said(run, tmp_path) -> None:
-    rows = [row("", "小華", "週末爬山去不去"), row("", "阿傑", "天氣預報說要下雨", 5)]
-    told = ["說 k5", "感覺 k5", "想說 k5"]
-    rows[1][4:] = told
-    header = ["會話", "發送人", "內容", "備註", "S", "E", "Psi"]
-    source = write_csv(tmp_path / "c.csv", rows, header, "big5")
-    done = insertion.insert_file(source, tmp_path / "o.csv", "made")
-    out = read_csv(done.target, "big5")
-    assert [r["meme_id"] for r in out] == ["", "m05"] and [r["發送人"] for r in out] == ["小華", "阿傑"]
-    assert "encoding Big5, a guess" in done.text()
-    again = insertion.insert_file(source, tmp_path / "p.csv", "made", columns="encoding=big5")
-    assert "encoding Big5\n" in again.text() and read_csv(again.target, "big5")[1]["S"] == "說 k5"
 
 
 def test_the_cap_on_calls_holds(run, tmp_path, monkeypatch) -> None:

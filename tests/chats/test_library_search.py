@@ -58,13 +58,6 @@ def test_a_large_library_is_kept_in_the_run_and_ranks_as_the_small_one(monkeypat
     assert rows_file.stat().st_mtime_ns == made, "opened again, not made again"
 
 
-def test_a_query_does_not_depend_on_the_others(monkeypatch, tmp_path) -> None:
-    run = made_chats.finished_run(monkeypatch, tmp_path, centring="attribute")
-    library = insertion.open_library(run, run)
-    other = schemas.SummaryReply(**made_chats.summary(7))
-    assert np.array_equal(library.queries([SUMMARY])[0], library.queries([SUMMARY, other])[0])
-
-
 def test_the_gate_is_the_mean_of_the_two(monkeypatch, tmp_path) -> None:
     run = made_chats.finished_run(monkeypatch, tmp_path)
     gates = {

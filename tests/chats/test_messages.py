@@ -10,15 +10,7 @@ from tiny_server import Answer, TinyServer, chat_reply
 from memecmd_utils import runs, schemas, settings
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats import messages as chats_messages
-from memecmd_utils.chats.messages import (
-    HISTORY_TURNS,
-    Context,
-    Conversation,
-    Message,
-    NoSummaryAgent,
-    contexts,
-    spoken_turns,
-)
+from memecmd_utils.chats.messages import HISTORY_TURNS, Context, Conversation, Message, contexts, spoken_turns
 from memecmd_utils.core import paths
 from memecmd_utils.dialogue import generation
 from memecmd_utils.schemas import SummaryReply
@@ -47,10 +39,6 @@ def test_a_message_without_text_is_no_turn_but_parts_two() -> None:
     assert told(("甲", ""), ("甲", "二"), ("甲", " ")) == [(1, "甲", "二", 1, 1)]
 
 
-def test_a_note_of_the_app_does_not_count() -> None:
-    assert told(("甲", "一"), ("", "甲 changed the name"), ("甲", "二")) == [(1, "甲", "一 二", 0, 2)]
-
-
 def test_a_message_with_its_own_summary_begins_a_turn() -> None:
     turns = spoken_turns(chat(("甲", "一"), ("甲", "二", TOLD), ("甲", "三")))
     assert [(t.text, t.summary) for t in turns] == [("一", None), ("二 三", TOLD)]
@@ -69,13 +57,6 @@ def test_a_long_history_is_cut_to_its_last_turns() -> None:
     last = list(contexts("c", turns))[-1]
     assert [text for _, text in last.lines] == [str(i) for i in range(39 - HISTORY_TURNS, 39)]
     assert last.turn == 40
-
-
-def test_one_line() -> None:
-    assert chats_messages.one_line(" a\n\n b\u2028c ") == "a b c"
-    assert (
-        len(chats_messages.one_line("好" * 501)) == 500 and chats_messages.one_line("好" * 500) == "好" * 500
-    )
 
 
 @given(
@@ -147,13 +128,6 @@ def test_an_unusable_answer_is_no_summary(monkeypatch, tmp_path) -> None:
         told = chats_messages.summarise(asked, run, "own_chats", "made")
     assert told[0].summary == schemas.SummaryReply(**made_chats.summary(1)) and not told[0].unscored
     assert told[1].summary is None and told[1].unscored.startswith("unusable")
-
-
-def test_nothing_to_ask_needs_no_model(monkeypatch, tmp_path) -> None:
-    run = made_chats.finished_run(monkeypatch, tmp_path)
-    assert chats_messages.summarise([], run, "own_chats", "made") == []
-    with pytest.raises(NoSummaryAgent, match=r"without a summary .*: 1; .*PROFILE=local RUN=made"):
-        chats_messages.summarise([Context("c", 2, (("甲", "一"),), "乙")], run, "own_chats", "made")
 
 
 CHAT = (("小雨", "周末爬山去不去"), ("阿杰", "天气预报说要下雨"), ("小雨", "又下雨，我的帐篷白买了"))

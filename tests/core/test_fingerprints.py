@@ -48,18 +48,6 @@ def test_a_change_is_seen_though_size_and_time_are_the_old_ones(tmp_path: Path) 
     assert fingerprint(path) != first
 
 
-def test_names_and_contents_count_and_the_order_does_not(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).write_text(name)
-    files = [tmp_path / "a", tmp_path / "b"]
-    with Fingerprints() as known:
-        both = known.files(files, tmp_path)
-        assert both == known.files(reversed(files), tmp_path) and both.startswith("2 files ")
-        assert known.files(files[:1], tmp_path).startswith("1 files ")
-        (tmp_path / "b").rename(tmp_path / "c")
-        assert known.files([tmp_path / "a", tmp_path / "c"], tmp_path) != both
-
-
 def test_a_large_file_counts_by_its_size_and_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "WHOLE_UP_TO", 1 << 20)
     path = tmp_path / "weights.gguf"

@@ -1,9 +1,7 @@
 import subprocess
 import sys
-import tomllib
 
 import pytest
-from packaging.requirements import Requirement
 from pydantic import SecretStr
 
 from memecmd_utils.cm50 import pictures
@@ -35,17 +33,6 @@ sys.meta_path.insert(0, Hidden())
 def without(monkeypatch):
     """As if the extra were not installed."""
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
-
-
-def test_the_packages_are_those_of_the_extra_and_none_is_in_the_core() -> None:
-    project = tomllib.loads((paths.root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extra = {Requirement(text).name for text in project["optional-dependencies"]["live"]}
-    assert extra == set(errors.PACKAGES)
-    assert extra.isdisjoint(Requirement(text).name for text in project["dependencies"])
-
-
-def test_nothing_is_said_where_all_are_installed() -> None:
-    errors.need("this")
 
 
 @pytest.mark.parametrize(

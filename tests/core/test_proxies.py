@@ -99,10 +99,3 @@ def test_an_address_that_goes_without_a_proxy_is_not_held_up_by_one(
     local = FAR.model_copy(update={"base_url": "http://127.0.0.1:1/v1"})
     monkeypatch.delenv("NO_PROXY")
     assert keys.client_options(local) == {"proxy": None, "trust_env": False}
-
-
-def test_without_variables_the_clients_are_what_they_always_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert keys.client_options(FAR) == {"proxy": None, "trust_env": True}
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    default = Endpoint(model="tiny")
-    assert keys.client_options(default) == {"proxy": "http://127.0.0.1:9", "trust_env": True}

@@ -1,5 +1,4 @@
 import itertools
-from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +7,7 @@ import simulated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from simulated import Dialogues, World
+from simulated import World
 from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
 from memecmd_utils.core import statistics
@@ -17,10 +16,6 @@ from memecmd_utils.core.statistics import COEFFICIENT, SHARE, LeftOut
 
 def rng(seed: int = 1) -> np.random.Generator:
     return np.random.default_rng(seed)
-
-
-def width(estimate: statistics.Estimate) -> float:
-    return estimate.high - estimate.low
 
 
 def clustered(seed: int, clusters: int, size: int, between: float, within: float):
@@ -49,11 +44,6 @@ def test_a_dialogue_without_items_says_nothing() -> None:
     found = statistics.ratio(np.array([3.0, 0.0, 1.0]), np.array([4.0, 0.0, 1.0]))
     assert found.value == 0.8 and found.clusters == 2 and found.gaps[1] == 0
     assert np.isnan(statistics.ratio(np.zeros(3), np.zeros(3)).value)
-
-
-def test_sums_go_to_their_dialogue() -> None:
-    got = statistics.sums(np.array([[1.0], [2.0], [5.0]]), ["b", "a", "b"], ["a", "b", "c"])
-    assert got.tolist() == [[2.0], [6.0], [0.0]]
 
 
 def test_even_dialogues_have_the_textbook_interval() -> None:
@@ -245,14 +235,6 @@ def test_intervals_hold_the_truth_and_p_values_are_fair(world, n) -> None:
     assert world.coverage(5, 20)[1] == 0
 
 
-def test_the_made_up_worlds_are_as_they_say() -> None:
-    of = Dialogues(rng(), 4000, 1, 0.3)
-    for shape, (_, truth) in simulated.SHAPES.items():
-        assert float(simulated.mean(of, shape)[0].value[0]) == pytest.approx(truth, abs=0.06), shape
-    z = of.normal(8)[0, :, 0]
-    assert np.corrcoef(z[:, 0], z[:, 1])[0, 1] == pytest.approx(0.3, abs=0.05)
-
-
 # --- AUC --------------------------------------------------------------------------------------------------
 
 
@@ -431,24 +413,6 @@ def test_alpha_without_a_cluster_is_that_of_the_others(level) -> None:
 
 
 # --- in words ---------------------------------------------------------------------------------------------
-
-
-def test_rounded_turns_nan_into_none() -> None:
-    got = statistics.Estimate(1.23456789, float("nan"), 2.0, 3, clusters=2).rounded()
-    assert got == {"mean": 1.234568, "low": None, "high": 2.0, "n": 3, "p": None, "clusters": 2}
-
-
-def test_numbers_in_words() -> None:
-    row = {"mean": -0.001, "low": -0.2, "high": 0.1}
-    signed = partial(statistics.format_interval, sign="+")
-    assert signed(row) == "+0.00 [-0.20, +0.10]" and statistics.verdict(row) == "not clear"
-    assert signed(row, digits=3) == "-0.001 [-0.200, +0.100]"
-    lonely = {"mean": 1.0, "low": None, "high": np.nan}
-    assert signed(lonely) == "+1.00" and signed({**lonely, "mean": None}) == "–"
-    assert statistics.verdict({"low": np.nan}) == "no interval"
-    assert statistics.verdict({"low": 0.1, "high": 0.2}) == "clear"
-    assert [statistics.direction(*e, 0.5) for e in ((0.6, 0.9), (0.2, 0.4), (0.4, 0.6))] == [1, -1, 0]
-    assert not statistics.clear(np.nan, np.nan) and statistics.clear(-2, -1)
 
 
 @pytest.mark.parametrize(

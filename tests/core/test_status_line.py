@@ -43,10 +43,3 @@ def test_new_lines_are_seen_while_the_block_runs(tmp_path: Path, monkeypatch: py
             time.sleep(0.01)
         assert out.getvalue() == "03: turns 5/9\n"
     assert out.getvalue() == "03: turns 5/9\n", "the end repeats nothing"
-
-
-def test_half_a_character_in_the_file_does_not_stop_it(tmp_path: Path) -> None:
-    (tmp_path / "status").write_bytes("轮".encode()[:2])
-    out = io.StringIO()
-    StatusLine(tmp_path / "status", out, "03").show()
-    assert out.getvalue().startswith("03: ")

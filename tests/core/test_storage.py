@@ -45,14 +45,6 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     assert target.read_text(encoding="utf-8") == "new"
 
 
-def test_text_is_utf8_with_plain_line_ends_and_json_is_readable(tmp_path: Path) -> None:
-    storage.write_text(tmp_path / "t", "一\n二\n")
-    assert (tmp_path / "t").read_bytes() == "一\n二\n".encode()
-    storage.write_json(tmp_path / "j", {"b": "二", "a": 1})
-    assert (tmp_path / "j").read_text(encoding="utf-8") == '{\n "a": 1,\n "b": "二"\n}\n'
-    assert storage.dumps({"x": "中"}) == '{"x": "中"}'
-
-
 @pytest.mark.parametrize("text", ["一\u2028二", "a\r\nb", "引号\"'{}", "\x85", "表情😀"])
 def test_jsonl_brings_any_text_back(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.jsonl"
@@ -72,28 +64,6 @@ def test_records_are_written_one_by_one_and_the_file_appears_at_the_end(tmp_path
     with storage.jsonl_writer(path):
         pass
     assert path.read_bytes() == b"", "nothing written is an empty file"
-
-
-def test_a_writer_that_breaks_off_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    storage.write_jsonl(path, [turn("旧")])
-    with pytest.raises(KeyError), storage.jsonl_writer(path) as write:
-        write(turn("新"))
-        raise KeyError
-    assert storage.read_jsonl(path, Turn) == [turn("旧")]
-    assert [p.name for p in tmp_path.iterdir()] == ["x.jsonl"]
-
-
-def test_records_are_read_one_by_one(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    good = turn().model_dump_json()
-    path.write_text(f"{good}\n{good}\nnot json\n", encoding="utf-8")
-    lines = storage.iter_jsonl(path, Turn)
-    assert [next(lines), next(lines)] == [turn(), turn()], "before the bad line is met"
-    with pytest.raises(StageOutputError, match=r"x\.jsonl line 3"):
-        next(lines)
-    path.write_text(good, encoding="utf-8")  # without a line end
-    assert list(storage.iter_jsonl(path, Turn)) == [turn()]
 
 
 def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path) -> None:

@@ -41,10 +41,6 @@ def test_tables_are_written_in_three_forms(tmp_path) -> None:
     assert (folder / "one.tex").read_text(encoding="utf-8").startswith("\\begin{tabular}")
 
 
-def test_numbers_may_stand_to_the_right() -> None:
-    assert tables.markdown(TABLE, ["mean", "n"]).split("\n")[1] == "|---|---:|---:|---|---|"
-
-
 def test_html_escapes_everything_but_our_own_marks() -> None:
     attack = "<script>alert('x')</script>"
     frame = pd.DataFrame({"a": [attack, "**1.50** and <u>2.00</u>", 0.12345], "b": [1, 2, float("nan")]})

@@ -86,8 +86,3 @@ def test_the_fault_of_a_worker_ends_the_run_with_its_message(tmp_path: Path) -> 
 def test_what_dask_cannot_do_is_said(settings: str, message: str) -> None:
     with pytest.raises(ProfileError, match=message):
         cluster.prepare(runs.open_run("example", f"engine=dask {settings}", "x"))
-
-
-@pytest.mark.parametrize("settings", ["engine=dask", "mode=auto", "engine=dask mode=auto llm=authored"])
-def test_where_nothing_is_asked_nothing_is_launched(settings: str) -> None:
-    assert cluster.prepare(runs.open_run("example", settings, "x")) == 0

@@ -7,13 +7,12 @@ from scripted import ScriptedBackend
 
 from memecmd_utils.core.llm import authored
 from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm.authored import AuthoredBackend
 from memecmd_utils.core.llm.chat import Chat
 from memecmd_utils.core.llm.messages import Request
 from memecmd_utils.core.storage import dumps
 from memecmd_utils.dialogue import cold_start
 from memecmd_utils.dialogue.cold_start import NEW_SCENARIO_TRIES
-from memecmd_utils.schemas import TOPICS, NewsItem, RolePair, Scenario, ScenarioDetails, Unfinished
+from memecmd_utils.schemas import NewsItem, RolePair, Scenario, ScenarioDetails, Unfinished
 from memecmd_utils.settings import Profile
 
 PAIR = RolePair(
@@ -119,11 +118,6 @@ def test_a_scenario_without_usable_details_is_left_out_with_the_reason() -> None
     assert "no details" in role.unfinished[0].reason
 
 
-def test_the_first_scenarios_do_not_depend_on_how_many_follow() -> None:
-    lines = ["一", "二", "三"]
-    assert written(lines, n=2) == written(lines, n=3)[:2]
-
-
 def test_a_slow_embedder_keeps_no_reply_waiting_and_is_called_in_one_thread_at_a_time() -> None:
     inside: list[int] = []
     most: list[int] = []
@@ -132,7 +126,7 @@ def test_a_slow_embedder_keeps_no_reply_waiting_and_is_called_in_one_thread_at_a
     def encode(texts: list[str]) -> np.ndarray:
         inside.append(1)
         most.append(len(inside))
-        time.sleep(0.2)
+        time.sleep(0.5)
         inside.pop()
         return np.eye(len(texts))
 
@@ -156,31 +150,7 @@ def test_a_slow_embedder_keeps_no_reply_waiting_and_is_called_in_one_thread_at_a
         return made
 
     assert len(llm_chat.run(work()).starts) == 6
-    assert most == [1, 1, 1] and longest < 0.15
-
-
-def test_all_scenarios_of_a_full_pair_differ_from_each_other() -> None:
-    """42 scenarios from a writer that repeats itself: no two that stand are above the cap."""
-    rng = np.random.default_rng(3)
-    themes = rng.normal(size=(60, 24))
-    vectors: dict[str, np.ndarray] = {}
-
-    def reply(request: Request) -> str:
-        if request.subject.endswith("/details"):
-            return DETAILS
-        name = f"场景{len(vectors)}"
-        made = themes[rng.integers(60)] + 0.1 * rng.normal(size=24)
-        vectors[name] = made / np.linalg.norm(made)
-        return dumps({"scenario": name})
-
-    profile = Profile(name="p", scenario_similarity_cap=0.8)
-    work = cold_start.write_scenarios(
-        PAIR, 42, Chat(ScriptedBackend(reply)), profile, lambda texts: np.array([vectors[t] for t in texts])
-    )
-    done, failed = llm_chat.run(work)
-    kept = np.array([vectors[s.scenario] for s in done])
-    assert np.triu(kept @ kept.T, 1).max() <= 0.8 and len(vectors) > len(done) + len(failed)
-    assert len(done) + len(failed) == 42 and len(done) > 35
+    assert most == [1, 1, 1] and longest < 0.35
 
 
 def test_details_belong_to_the_scenario_that_stands() -> None:
@@ -189,23 +159,3 @@ def test_details_belong_to_the_scenario_that_stands() -> None:
     assert "开会迟到" in requests[-1].messages[0].text and requests[-1].subject == "R01-1/details"
     text = requests[0].messages[0].text
     assert all(word in text for word in ("上司", "下属", "认识", "甲说了算", "甲年长", "工作"))
-
-
-def test_every_dimension_has_a_name() -> None:
-    for pair in authored.load_role_pairs():
-        assert all(cold_start.dimensions_of(pair).values())
-    assert set(cold_start.TOPIC_NAMES) == set(TOPICS)
-
-
-def test_the_authored_scenarios_come_through_the_same_seam() -> None:
-    pairs = authored.load_role_pairs()[:3]
-    chat = Chat(AuthoredBackend(authored.texts()))
-    scenarios, starts, unfinished = llm_chat.run(
-        cold_start.role_cold_starts(
-            [(pair, 1) for pair in pairs], chat, Profile(name="p"), lambda texts: np.eye(len(texts))
-        )
-    )
-    assert not unfinished
-    assert [s.pair_id for s in scenarios] == [p.pair_id for p in pairs]
-    assert [s.dialogue_id for s in starts] == [f"role-{s.scenario_id}" for s in scenarios]
-    assert {s.source for s in [*scenarios, *starts]} == {"authored"}

@@ -1,7 +1,6 @@
 import asyncio
 import gc
 import itertools
-from collections import defaultdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,7 +21,6 @@ from memecmd_utils.core.storage import dumps
 from memecmd_utils.dialogue import cold_start
 from memecmd_utils.dialogue.generation import (
     SHARED_PROMPTS,
-    Generated,
     NoUtterance,
     generate,
     history_text,
@@ -125,36 +123,6 @@ def test_history_first_instruction_last_and_the_prefix_is_shared(turn: int) -> N
     assert grown.rstrip().endswith(earlier[-1]), "both agents share the prefix, which grows by a line a turn"
 
 
-class Watcher(ScriptedBackend):
-    """Notes what is asked while something else is under way."""
-
-    def __init__(self) -> None:
-        super().__init__(scripted)
-        self.under_way: set[str] = set()
-        self.together: defaultdict[str, set[str]] = defaultdict(set)
-
-    async def complete(self, request: Request) -> Reply:
-        name = f"{request.task} {request.subject}"
-        self.under_way.add(name)
-        await asyncio.sleep(0.003)
-        for one in self.under_way:
-            self.together[one] |= self.under_way - {one}
-        await asyncio.sleep(0.003)
-        self.under_way.discard(name)
-        return await super().complete(request)
-
-
-def test_utterance_and_summary_of_a_turn_are_asked_side_by_side_and_dialogues_too() -> None:
-    backend = Watcher()
-    other = START.model_copy(update={"dialogue_id": "news-2"})
-    talk(backend, starts=(START, other), run=fast_time.run)
-    for turn in (2, 3, 4):
-        with_it = backend.together[f"utterance news-1/{turn}"]
-        assert f"summary news-1/{turn}" in with_it
-        assert f"utterance news-2/{turn}" in with_it
-    assert not [pair for pair in backend.together["utterance news-1/2"] if "news-1/3" in pair]
-
-
 class Slow(ScriptedBackend):
     """Takes seconds, by task; notes when each reply was there."""
 
@@ -190,7 +158,7 @@ def test_summaries_that_come_out_of_order_are_written_in_order(tmp_path: Path) -
 
 
 def test_the_summary_for_t_never_sees_u_t() -> None:
-    backend = Watcher()
+    backend = ScriptedBackend(scripted)
     talk(backend)
     for request in backend.requests:
         if request.task == "summary":
@@ -212,12 +180,6 @@ def test_what_a_dialogue_says_of_itself() -> None:
     assert len(set(seeds)) == 7
     (again,), _ = talk()
     assert again == dialogue
-
-
-def test_order_follows_the_cold_starts() -> None:
-    starts = [START.model_copy(update={"dialogue_id": f"d{n}"}) for n in (3, 1, 2)]
-    dialogues, _ = talk(starts=starts)
-    assert [d.dialogue_id for d in dialogues] == ["d3", "d1", "d2"]
 
 
 def test_a_broken_rule_is_asked_again_and_kept_with_its_name_if_it_stays() -> None:
@@ -259,15 +221,6 @@ def test_of_five_attempts_the_one_with_the_fewest_and_mildest_rules_broken_is_ke
     assert dialogue.turns[2].text == kept and dialogue.turns[2].violations
 
 
-def test_a_speakers_own_name_in_an_odd_form_is_a_broken_rule() -> None:
-    def named_in_brackets(request: Request) -> str:
-        third = request.task == "utterance" and request.subject == "news-1/3"
-        return "【外婆】吃面吧" if third else scripted(request)
-
-    (dialogue,), _ = talk(ScriptedBackend(named_in_brackets))
-    assert dialogue.turns[2].violations == ["写了人名前缀（【外婆】）"]
-
-
 REFUSED = Reply(text="", refusal=True)
 
 
@@ -292,12 +245,6 @@ def test_a_dialogue_that_cannot_go_on_is_put_aside_and_the_others_go_on(bad, rea
     assert not [r for r in backend.requests if r.task == "utterance" and r.subject == "d2/4"]
 
 
-def test_the_very_first_turn_may_be_the_missing_one(tmp_path: Path) -> None:
-    backend = ScriptedBackend(lambda r: REFUSED if r.subject == "d1/1" else scripted(r))
-    _, whole, (left,) = produce(tmp_path, backend, named("d1", "d2"))
-    assert len(whole) == 1 and (left.turn, left.turns) == (1, [])
-
-
 def test_without_any_whole_dialogue_the_stage_fails_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "dialogues.jsonl").write_text("old\n", encoding="utf-8")
     backend = ScriptedBackend(lambda r: REFUSED if r.subject.endswith("/2") else scripted(r))
@@ -305,10 +252,6 @@ def test_without_any_whole_dialogue_the_stage_fails_and_says_why(tmp_path: Path)
         produce(tmp_path, backend, named("d1", "d2"))
     assert (tmp_path / "dialogues.jsonl").read_text(encoding="utf-8") == "old\n", "an older file stays"
     assert [path.name for path in tmp_path.iterdir()] == ["dialogues.jsonl"]
-
-
-def test_a_run_of_nothing_writes_empty_files(tmp_path: Path) -> None:
-    assert produce(tmp_path, ScriptedBackend([]), []) == (Generated(), [], [])
 
 
 def test_files_are_in_the_order_of_the_starts_whoever_is_done_first(tmp_path: Path) -> None:
@@ -383,18 +326,6 @@ def test_memory_does_not_grow_with_the_number_of_dialogues(tmp_path: Path) -> No
     )
     assert len(whole) == found.dialogues == 200 and len(found.lengths) == 800
     assert len(alive) > 8 and max(alive) - before < 200, "of 800"
-
-
-def test_what_is_counted_of_a_run(tmp_path: Path) -> None:
-    def stubborn(request: Request) -> str:
-        if request.task == "utterance" and request.subject == "d1/3":
-            return SAID[0]
-        return scripted(request)
-
-    found, whole, _ = produce(tmp_path, ScriptedBackend(stubborn), named("d1", "d2"))
-    assert (found.dialogues, found.unfinished, found.broken_turns) == (2, 0, 1)
-    assert found.lengths == [len(turn.text) for d in whole for turn in d.turns]
-    assert sum(found.violations.values()) == 2 and not any("（" in name for name in found.violations)
 
 
 def test_a_summary_that_cannot_be_used_is_kept_as_unscored() -> None:

@@ -11,7 +11,7 @@ import pytest
 from feed_server import FeedSite, Page, atom, bomb, item, rss
 
 from memecmd_utils.core import paths as core_paths
-from memecmd_utils.core import status_line, storage
+from memecmd_utils.core import storage
 from memecmd_utils.core.fetch.http import Limits
 from memecmd_utils.dialogue import news
 from memecmd_utils.dialogue.news import CollectedItem, Feed, NewsError, collect, compile_items, read_feeds
@@ -99,29 +99,15 @@ def test_more_are_collected_and_too_few_is_an_error_with_the_numbers_of_each_top
         news.load_news(profile(site, n_news=6))
 
 
-def test_the_command_says_how_it_went(site: FeedSite) -> None:
-    site.pages = {"/a": Page(rss([item(i) for i in (0, 1, 2)])), "/b": Page(code=500)}
-    text = news.collect_for(profile(site))
-    assert "3 new" in text and "http error" in text and "HTTP 500" in text
-    assert "3 news items (sports 3," in text and "not yet enough for n_news=4" in text
-    with pytest.raises(NewsError, match="news: feeds"):
-        news.collect_for(Profile(name="p"))
-
-
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ([], "`feeds`"),
-        (["https://a.b"], "topic=URL"),
-        (["weather=https://a.b"], "topics are sports"),
-        (["sports=ftp://a.b/x"], "http"),
-        (["sports=https://"], "host"),
-        (["sports=https://a.b:port/"], "a.b"),
-        (["sports=https://me:secret@a.b/x"], "user and password"),
-        (["sports=https://a.b/", "games=https://a.b/"], "twice"),
-        (["nowhere.yaml"], "not there"),
+        ([], "`feeds`"), (["https://a.b"], "topic=URL"), (["weather=https://a.b"], "topics are sports"),
+        (["sports=ftp://a.b/x"], "http"), (["sports=https://"], "host"),
+        (["sports=https://a.b:port/"], "a.b"), (["sports=https://me:secret@a.b/x"], "user and password"),
+        (["sports=https://a.b/", "games=https://a.b/"], "twice"), (["nowhere.yaml"], "not there"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_asked_is_refused(entries: list[str], message: str) -> None:
     with pytest.raises(NewsError, match=message) as caught:
         read_feeds(entries)
@@ -132,15 +118,11 @@ def test_what_cannot_be_asked_is_refused(entries: list[str], message: str) -> No
     ("text", "message"),
     [
         ("sports: [{url: https://a.b, licence: x}]", "licence.*a feed has url, name, terms, language"),
-        ("weather: [{url: https://a.b}]", "topics are sports"),
-        ("sports: [{name: x}]", "url"),
-        ("sports: {url: x}", "lists of feeds"),
-        ("sports: [https://a.b]", "a feed has"),
-        ("- a", "must map"),
-        ("a: [", "not YAML"),
-        ("{}", "empty"),
+        ("weather: [{url: https://a.b}]", "topics are sports"), ("sports: [{name: x}]", "url"),
+        ("sports: {url: x}", "lists of feeds"), ("sports: [https://a.b]", "a feed has"), ("- a", "must map"),
+        ("a: [", "not YAML"), ("{}", "empty"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_list_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "my.yaml"
     path.write_text(text, encoding="utf-8")
@@ -200,22 +182,6 @@ def test_items_carry_where_they_come_from(site: FeedSite, tmp_path: Path) -> Non
     (plain,) = storage.read_jsonl(tmp_path / "news.jsonl", NewsItem)
     assert plain == kept.news_item() and plain.source == "feed https://a.b/1"
     assert rows(tmp_path)["/rss"]["final_url"] == site.url + "/new"
-
-
-def test_duplicates_are_dropped_and_counted(site: FeedSite, tmp_path: Path) -> None:
-    one, two, three = made(1, 2, 3)
-    site.pages = {
-        "/a": Page(rss([one, two])),
-        "/b": Page(rss([
-            {**one, "link": "https://c.d/1", "title": one["title"] + " - 新浪"},
-            {**two, "link": "https://c.d/2", "title": "换了题目", "text": two["text"][:-2] + "也是"},
-            three,
-        ])),
-    }  # fmt: skip
-    got = collect(feeds_of(site, "/a", "/b"), tmp_path)
-    assert [kept.title for kept in got.items] == [one["title"], two["title"], three["title"]]
-    table = rows(tmp_path)
-    assert [table["/b"][key] for key in ("items", "new", "kept", "duplicates")] == ["3", "3", "1", "2"]
 
 
 def test_a_later_collection_adds_and_loses_nothing(
@@ -299,12 +265,3 @@ def test_a_damaged_state_is_named(site: FeedSite, tmp_path: Path) -> None:
     path.write_text("{", encoding="utf-8")
     with pytest.raises(NewsError, match=f"{path.name} is damaged; delete it"):
         collect(feeds_of(site, "/a"), tmp_path)
-
-
-def test_a_headless_run_hears_how_far_it_is(
-    site: FeedSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(status_line.STATUS_VARIABLE, str(tmp_path / "status"))
-    site.pages = {"/a": Page(rss(made(1)))}
-    collect(feeds_of(site, "/a", "/b"), tmp_path / "x")
-    assert (tmp_path / "status").read_text(encoding="utf-8") == "feeds 2/2"

@@ -11,43 +11,19 @@ def found(text: str, earlier: tuple[str, ...] = SPOKEN) -> list[str]:
     return violations(text, earlier, 25)
 
 
-def test_an_ordinary_sentence_breaks_nothing() -> None:
-    assert found("行，我带西瓜过去") == []
-
-
 def test_length_at_its_edge() -> None:
     assert found("长" * 25) == []
     assert found("长" * 26) == ["太长（26字，最多25字）"]
     assert found("长" * 24 + "！！") == ["太长（26字，最多25字）"], "punctuation counts"
 
 
-@pytest.mark.parametrize("text", ["", "  ", "？！……", "——", "“”"])
-def test_nothing_said(text: str) -> None:
-    assert found(text) == ["空的回复"]
-
-
 @pytest.mark.parametrize(
     "emoji",
     [
-        "😀",
-        "🤣",
-        "👍🏽",
-        "❤️",
-        "☀",
-        "✨",
-        "⭐",
-        "🇨🇳",
-        "1️⃣",
-        "➡",
-        "‼",
-        "⏰",
-        "⌛",
-        "㊗",
-        "🫠",
-        "🀄",
+        "😀", "🤣", "👍🏽", "❤️", "☀", "✨", "⭐", "🇨🇳", "1️⃣", "➡", "‼", "⏰", "⌛", "㊗", "🫠", "🀄",
         "👨\u200d👩\u200d👧",
     ],
-)
+)  # fmt: skip
 def test_emoji(emoji: str) -> None:
     assert found(f"行吧{emoji}") == ["用了表情符号"]
 
@@ -150,11 +126,6 @@ def test_copies() -> None:
     assert not is_copy("abcd", "abce"), "three quarters alike are not a copy"
 
 
-def test_all_rules_are_told_at_once() -> None:
-    text = "今天好热" + "热" * 30 + "😀"
-    assert [words[:2] for words in found(text)] == ["太长", "用了", "开头"]
-
-
 # The authored corpus
 
 
@@ -189,10 +160,6 @@ def test_no_authored_utterance_is_nearly_another_of_another_dialogue() -> None:
         if one != other and is_copy(a, b)
     ]
     assert doubles == []
-
-
-def test_punctuation_is_left_out_of_comparison_only() -> None:
-    assert rules.bare("好，的 ——！") == "好的"
 
 
 def test_a_run_from_a_worked_example_is_found_unless_the_dialogue_has_it():

@@ -1,7 +1,6 @@
 import csv
 import hashlib
 import io
-import os
 import re
 from pathlib import PurePosixPath
 
@@ -13,7 +12,7 @@ from memecmd_utils import schemas
 from memecmd_utils.core import paths, storage, text_similarity
 from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.images import LibraryError
-from memecmd_utils.library import funnel, reading, sources
+from memecmd_utils.library import funnel, reading
 from memecmd_utils.library.build import build_library
 from memecmd_utils.library.ocr import MemoryCache, RapidOcr, cache_key
 from memecmd_utils.settings import Profile
@@ -126,10 +125,7 @@ def test_duplicates_are_dropped_and_say_of_what(root):
     report, memes = build(root, ocr)
     assert [m.origin for m in memes] == ["a.png", "other caption.png", "silent.png"]
     assert (report.exact_duplicates, report.near_duplicates, report.doubtful_pairs) == (1, 1, 2)
-    assert reasons(root) == {
-        "copy.png": "exact duplicate of a.png",
-        "near.png": "near duplicate of a.png",
-    }
+    assert reasons(root) == {"copy.png": "exact duplicate of a.png", "near.png": "near duplicate of a.png"}
     assert memes[2].text_source == "none"
     page = report.contact_sheet.read_text(encoding="utf-8")
     assert "Doubtful pairs" in page
@@ -266,19 +262,6 @@ def test_names_that_a_person_typed_or_a_spreadsheet_trimmed_are_understood(root)
     (root / "c.csv").write_text("file,action,why\n c.png ,drop,\n", encoding="utf-8")
     with pytest.raises(LibraryError, match=r"line 2: ' c.png ' may be any of \['c.png', 'c.png '\]"):
         build(root, curation="c.csv")
-
-
-def test_two_files_whose_names_read_alike_are_both_there(root):
-    try:
-        for number, code in enumerate(("utf-8", "gbk")):
-            save(root / "memes" / os.fsdecode("表情.png".encode(code)), seed=number)
-    except OSError:
-        pytest.skip("this file system takes UTF-8 names only")
-    names = [c.name for c in sources.find_candidates(["memes"])]
-    assert len(set(names)) == 2
-    (root / "c.csv").write_text(f"file,action,why\n{names[1]},drop,\n", encoding="utf-8")
-    report, _ = build(root, curation="c.csv")
-    assert (report.found, report.kept, report.dropped) == (2, 1, 1)
 
 
 def test_links_that_lead_out_are_left_out_counted_and_named(root):
@@ -425,19 +408,6 @@ def test_without_worker_processes_the_library_is_made_here(root, monkeypatch):
     assert report.kept == 1
 
 
-def test_processes_are_started_only_for_many_images_and_the_own_reader(root, monkeypatch):
-    asked = []
-    monkeypatch.setattr(reading, "workers_for", lambda images: asked.append(images) or 1)
-    for number in range(3):
-        save(root / "memes" / f"{number}.png", seed=number)
-    build(root)
-    assert asked == [], "a reader of one's own may not fit into another process"
-    cache = MemoryCache({cache_key(hashlib.sha256(p.read_bytes()).hexdigest(), RapidOcr().ocr_id): "字"
-                         for p in (root / "memes").iterdir()})  # fmt: skip
-    build_library(profile(sources=["memes", "example"]), root / "run", None, cache)
-    assert asked == [3], "example memes have known texts and do not count"
-
-
 def test_an_interrupted_run_gives_the_same_result(root):
     for number in range(6):
         save(root / "memes" / f"{number}.png", seed=number)
@@ -460,15 +430,6 @@ def test_an_interrupted_run_gives_the_same_result(root):
     build(root, ocr, cache)
     assert ocr.calls == 3
     assert snapshot(root / "run") == whole
-
-
-def test_the_same_path_in_two_sources_gets_two_names(root):
-    save(root / "one" / "a.png", seed=1)
-    save(root / "two" / "a.png", seed=2)
-    (root / "c.csv").write_text("file,action,why\ntwo/a.png,drop,\n", encoding="utf-8")
-    _, memes = build(root, sources=["one", "two"], curation="c.csv")
-    assert [m.origin for m in memes] == ["a.png"]
-    assert list(reasons(root)) == ["two/a.png"]
 
 
 def test_missing_and_empty_sources_are_named(root):
@@ -549,37 +510,3 @@ def test_real_memes_and_real_ocr(root, corpus):
     captioned = [m for m in memes if m.origin.split("/")[0] not in ("表情", "小鹦鹉", "滑稽", "合体字")]
     shares = [likeness(meme) for meme in captioned]
     assert len(captioned) > 25 and np.median(shares) > 0.95 and np.mean(np.array(shares) > 0.8) > 0.6
-
-
-@pytest.mark.slow
-@pytest.mark.corpora
-def test_counts_by_reason_follow_from_what_is_known_of_the_real_files(root, corpus):
-    class EachAnother(FakeOcr):
-        """No two texts are alike, so that none is a near duplicate of another."""
-
-        def read_text(self, image):
-            self.calls += 1
-            return chr(0x4E00 + self.calls) * 3
-
-    ocr, filters = EachAnother(), {"min_side": 64, "max_aspect_ratio": 2, "max_text_chars": 120}
-    report, memes = build(root, ocr, sources=[str(CORPUS)], filters=filters)
-    sides = {row["sha256"]: sorted((int(row["width"]), int(row["height"]))) for row in corpus.values()}
-    small = {name for name, (short, _) in sides.items() if short < 64}
-    strips = {name for name, (short, long) in sides.items() if long > 2 * short} - small
-    table = funnel.read_funnel(report.funnel)
-    assert table[["step", "reason", "files"]].values.tolist() == [
-        ["found", "", len(corpus)],
-        ["undecodable", "", sum(bool(row["error"]) for row in corpus.values())],
-        ["exact duplicate", "", len(corpus) - len(sides)],
-        ["filter", "max_aspect_ratio", len(strips)],
-        ["filter", "max_text_chars", 0],
-        ["filter", "min_side", len(small)],
-        ["near duplicate", "", 0],
-        ["dropped by curation", "", 0],
-        ["not sampled", "", 0],
-        ["kept", "", len(sides) - len(small | strips)],
-    ]
-    assert len(small) > 20 and len(strips) > 5 and len(sides) < len(corpus)
-    known = {row["sha256"]: path for path, row in corpus.items()}
-    assert {m.sha256 for m in memes} == set(known) - small - strips
-    assert all(m.origin in corpus and corpus[m.origin]["sha256"] == m.sha256 for m in memes)

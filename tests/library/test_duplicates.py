@@ -46,12 +46,6 @@ def test_a_longer_input_keeps_earlier_decisions():
         assert part == {j for j in whole if j < n}
 
 
-def test_normalise_text():
-    assert normalise_text("Ｈｅｌｌｏ，　世界！") == "hello世界"
-    assert normalise_text(" ？？ ") == "??"
-    assert normalise_text("") == ""
-
-
 @given(st.text("甲乙丙ab", max_size=12), st.text("甲乙丙ab", max_size=12), st.floats(0, 1))
 def test_alike_is_symmetric_and_agrees_with_similarity(a, b, least):
     assert alike(a, b, least) == alike(b, a, least)

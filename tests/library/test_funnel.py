@@ -5,41 +5,6 @@ from memecmd_utils.library.funnel import Exit
 from memecmd_utils.settings import Filters
 
 
-@pytest.mark.parametrize(
-    ("filters", "size", "reason"),
-    [
-        ({}, (16, 4000), None),
-        ({"min_side": 64}, (64, 900), None),
-        ({"min_side": 64}, (900, 63), "min_side"),
-        ({"max_aspect_ratio": 3}, (100, 300), None),
-        ({"max_aspect_ratio": 3}, (301, 100), "max_aspect_ratio"),
-        ({"max_aspect_ratio": 1}, (100, 100), None),
-        ({"min_side": 64, "max_aspect_ratio": 2}, (10, 100), "min_side"),
-    ],
-)
-def test_sizes(filters, size, reason) -> None:
-    out = funnel.by_size(Filters(**filters), *size)
-    assert (out and out.reason) == reason
-    assert out is None or (out.step == "filter" and reason in out.why)
-
-
-@pytest.mark.parametrize(
-    ("filters", "text", "reason"),
-    [
-        ({}, "", None),
-        ({"needs_text": True}, " \n", "needs_text"),
-        ({"needs_text": True}, "？", None),
-        ({"max_text_chars": 4}, "早 上 好啊", None),
-        ({"max_text_chars": 4}, "早上好啊！", "max_text_chars"),
-        ({"max_text_chars": 0}, "早", "max_text_chars"),
-        ({"max_text_chars": 0}, "", None),
-    ],
-)
-def test_texts(filters, text, reason) -> None:
-    out = funnel.by_text(Filters(**filters), text)
-    assert (out and out.reason) == reason
-
-
 def test_faults_of_one_kind_share_a_reason() -> None:
     said = {
         "too small: 9 x 12 (least side 16)": "too small",

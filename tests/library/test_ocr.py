@@ -34,10 +34,6 @@ def test_chinese_lines_are_read_in_order_without_network_or_logs(engine, monkeyp
     assert capfd.readouterr() == ("", "")
 
 
-def test_no_text_is_an_empty_string(engine):
-    assert engine.read_text(Image.new("RGB", (200, 200), "white")) == ""
-
-
 def test_low_confidence_is_dropped(engine, monkeypatch):
     monkeypatch.setattr(ocr, "MIN_SCORE", 1.1)
     assert engine.read_text(page("早上九点的我")) == ""
@@ -53,15 +49,6 @@ def test_low_confidence_is_dropped(engine, monkeypatch):
 )  # fmt: skip
 def test_outlines_of_a_drawing_are_no_text(text, score, kept) -> None:
     assert ocr.is_text(text, score) is kept
-
-
-def test_the_id_names_version_and_models(engine):
-    from importlib.metadata import version
-
-    assert engine.ocr_id.startswith(f"rapidocr {version('rapidocr')}; ")
-    assert "_det_" in engine.ocr_id
-    assert "_rec_" in engine.ocr_id
-    assert engine.ocr_id.endswith(ocr.RULES)
 
 
 def test_a_wheel_without_models_is_an_error(monkeypatch):

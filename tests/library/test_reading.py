@@ -41,12 +41,6 @@ def test_a_known_text_is_not_read_and_a_drawn_picture_is_kept_as_it_is():
     assert again == found, "encoded again it has the same bytes"
 
 
-def test_what_is_out_by_its_size_is_not_read():
-    found = read_picture(Job(photo(240, ""), Filters(min_side=500)), Never())
-    assert (found.exit.reason, found.text, found.undecodable) == ("min_side", None, False)
-    assert read_picture(Job(b"?", Filters()), Never()).undecodable
-
-
 @pytest.mark.slow
 def test_a_large_jpeg_has_the_text_and_nearly_the_hash_of_the_whole(monkeypatch):
     # Twice and four times what OCR can use, so decoded at a half and at a quarter.
@@ -82,13 +76,6 @@ def test_a_picture_decoded_in_part_is_stored_in_the_size_of_the_whole():
     assert (found.width, found.height) == (635, 640)
 
 
-@pytest.mark.parametrize("size", [(5209, 5246), (5246, 5209), (4003, 601), (700, 1), (3, 4000), (641, 640)])
-def test_the_stored_size_is_pillows(size):
-    image = Image.new("1", size)
-    image.thumbnail((640, 640))
-    assert reading._stored_size(*size) == image.size
-
-
 class Sizes:
     ocr_id = "sizes"
 
@@ -112,12 +99,6 @@ def test_a_thin_picture_is_widened_for_ocr_only(size, shown):
     ((seen, corner),) = reader.seen
     assert seen == shown and corner == ((0, 0, 128) if size == shown else (255, 255, 255))
     assert (found.exit, max(found.width, found.height)) == (None, 640)
-
-
-def test_a_line_of_text_on_a_thin_banner_is_read():
-    image = Image.new("RGB", (2400, 60), "white")
-    ImageDraw.Draw(image).text((40, 4), "今天也要好好吃饭", font=pil_font(46), fill="black")
-    assert "好好吃饭" in read_picture(Job(stickers.png_bytes(image), Filters()), RapidOcr(threads=1)).text
 
 
 def test_an_engine_that_fails_at_one_picture_leaves_out_that_picture_and_says_so():

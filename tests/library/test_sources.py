@@ -1,14 +1,10 @@
-import gzip
 import json
-import shutil
 
 import pytest
 
-from memecmd_utils.core import paths
 from memecmd_utils.core.images import LibraryError
 from memecmd_utils.library import sources
 
-REAL = paths.root.parent / "shared" / "corpora" / "emo_visual_data"
 GOOD = "一只戴墨镜的猫坐在电脑前，看起来很得意。"
 
 
@@ -24,21 +20,18 @@ def record(name, content):
 @pytest.mark.parametrize(
     ("text", "good"),
     [
-        (GOOD, True),
-        ("这个表情包的文字是“对不起，我没有任何世俗的欲望”，配上一只猫，很好笑。", True),
+        (GOOD, True), ("这个表情包的文字是“对不起，我没有任何世俗的欲望”，配上一只猫，很好笑。", True),
         ("“抱歉，打扰了”是图上的文字，一只企鹅转身离开。", True),
-        ("图里的人笑个不停，旁边写着“" + "哈" * 30 + "”，越看越好笑。", True),
-        ("很好笑", False),
+        ("图里的人笑个不停，旁边写着“" + "哈" * 30 + "”，越看越好笑。", True), ("很好笑", False),
         ("抱歉，我无法回答关于这张图片的问题，请换一张试试。", False),
         ("对不起，作为一个文本模型我无法查看图片，请描述一下。", False),
         ("作为一个人工智能语言模型，我不能看到图片的内容。", False),
         ("I'm sorry, but I can't help with this image.", False),
         ("这个表情包的文字是“苦" + "苦" * 80 + "”", False),
-        ("左边写着" + "“数学。你会了吗？”和" * 12 + "。", False),
-        ("啊" * 700, False),
+        ("左边写着" + "“数学。你会了吗？”和" * 12 + "。", False), ("啊" * 700, False),
         ("".join(map(chr, range(0x4E00, 0x4E00 + 700))), False),
     ],
-)
+)  # fmt: skip
 def test_refusals_stumps_and_texts_that_run_away_are_unusable(text, good) -> None:
     assert sources.usable(text) is good
 
@@ -79,21 +72,13 @@ def test_a_source_gives_its_pictures_their_descriptions(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("今天也要加油", True),
-        ("so tired", True),
-        ("猫2", True),
-        ("微信图片_20180101120000", False),
-        ("mmexport1526547", False),
-        ("IMG_20200101_120000", False),
-        ("0005fce3-aefd-4694-bb94-55fbe56d0793", False),
-        ("d41d8cd98f00b204e9800998ecf8427e", False),
-        ("9150e4e5ly1fdj7nq2gmtg206o06oq5n", False),
-        ("123", False),
-        ("下载 (3)", False),
-        ("Screenshot 2024-01-01", False),
-        ("表情", False),
+        ("今天也要加油", True), ("so tired", True), ("猫2", True), ("微信图片_20180101120000", False),
+        ("mmexport1526547", False), ("IMG_20200101_120000", False),
+        ("0005fce3-aefd-4694-bb94-55fbe56d0793", False), ("d41d8cd98f00b204e9800998ecf8427e", False),
+        ("9150e4e5ly1fdj7nq2gmtg206o06oq5n", False), ("123", False), ("下载 (3)", False),
+        ("Screenshot 2024-01-01", False), ("表情", False),
     ],
-)
+)  # fmt: skip
 def test_names_that_say_something(name, words):
     assert sources.reads_as_words(name) is words
 
@@ -102,25 +87,3 @@ def test_picture_note_leaves_out_what_says_nothing():
     assert sources.picture_note("", "123") == ""
     assert sources.picture_note("鸽子", "123") == "文件夹：鸽子"
     assert sources.picture_note("其他", "好的") == "文件名：好的"
-
-
-@pytest.mark.corpora
-def test_real_descriptions(tmp_path) -> None:
-    if not REAL.is_dir():
-        pytest.skip(f"no real descriptions at {REAL}")
-    counts = {}
-    for file, name in (("data.json", "data"), ("glm/glm_data.json", "glm_data")):
-        with gzip.open(REAL / f"{name}.json.gz", "rt", encoding="utf-8") as handle:
-            records = json.load(handle)
-        write(tmp_path, file, records)
-        bad = [r["content"] for r in records if not sources.usable(" ".join(r["content"].split()))]
-        counts[file] = len(records), len(bad)
-        # Two refusals, two that run away and a stump; all else is a description.
-        assert sorted(map(len, bad)) == ([] if name == "data" else [11, 14, 40, 1665, 2041])
-    assert counts == {"data.json": (3196, 0), "glm/glm_data.json": (2549, 5)}
-    found = sources.descriptions(tmp_path)
-    assert 3060 < len(found) <= 3067
-    assert sum(text.startswith("图片描述（data.json）") for text in found.values()) == 2400
-    shutil.copytree(REAL / "example", tmp_path / "example")
-    candidates = sources.find_candidates([str(tmp_path)])
-    assert len(candidates) == 7 and all(c.note.startswith("图片描述（") for c in candidates)

@@ -176,48 +176,12 @@ def test_an_error_that_is_no_fault_of_the_image_ends_the_run(pair):
     assert next(pair.run([("after", job(71))]))[1].text.startswith("71 "), "the workers are still there"
 
 
-@pytest.mark.parametrize(
-    ("images", "cores", "memory", "number"),
-    [
-        (library_reading.PARALLEL_FROM - 1, 8, 1 << 40, 1),
-        (library_reading.PARALLEL_FROM, 8, 1 << 40, 8),
-        (10_000, 200, 1 << 40, library_reading.MOST_WORKERS),
-        (10_000, 8, 3 * library_reading.WORKER_BYTES + 5, 3),
-        (10_000, 8, 5, 1),
-        (10_000, 1, 1 << 40, 1),
-    ],
-)
-def test_workers_follow_from_images_cores_and_memory(monkeypatch, images, cores, memory, number):
-    monkeypatch.setattr(library_reading, "_memory", lambda: memory)
-    monkeypatch.setattr(library_reading, "cores", lambda: cores)
-    assert library_reading.workers_for(images) == number
-
-
-SCRIPT = """
-    import sys
-    from memecmd_utils.library.reading import Workers, WorkersUnavailable
-    from memecmd_utils.library.ocr import RapidOcr
-    try:
-        with Workers(1, RapidOcr()) as workers:
-            print("started")
-    except WorkersUnavailable as error:
-        print("unavailable:", error)
-"""
-
-
 def run(path, *arguments):
     environment = {**os.environ, "PYTHONPATH": str(paths.root)}
     return subprocess.Popen(
         [sys.executable, str(path), *arguments], env=environment, text=True, cwd=path.parent,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-
-
-def test_a_script_without_a_main_guard_is_told_so(tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
-    out, _ = run(path).communicate(timeout=90)
-    assert "unavailable: no worker process could be started" in out
 
 
 def alive(pid):

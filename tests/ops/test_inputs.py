@@ -70,22 +70,15 @@ LOCAL = "llm=local judges=[yes_no] other_summaries=2"
 @pytest.mark.parametrize(
     ("settings", "changed", "stages"),
     [
-        ("sources=[example,memes]", "memes/a.png", "01"),
-        ("sources=memes", "memes/below/c.gif", "01"),
-        ("sources=memes", "memes/below/b.jpg", "01"),
-        ("sources=memes", "memes/data.json", "01"),
-        ("sources=memes", "memes/notes.txt", ""),
-        ("", "memes/a.png", ""),
-        ("curation=curation.csv", "curation.csv", "01"),
-        ("", "curation.csv", ""),
-        ("news=news.jsonl", "news.jsonl", "03"),
-        ("news=news.jsonl n_news=0", "news.jsonl", ""),
+        ("sources=[example,memes]", "memes/a.png", "01"), ("sources=memes", "memes/below/c.gif", "01"),
+        ("sources=memes", "memes/below/b.jpg", "01"), ("sources=memes", "memes/data.json", "01"),
+        ("sources=memes", "memes/notes.txt", ""), ("", "memes/a.png", ""),
+        ("curation=curation.csv", "curation.csv", "01"), ("", "curation.csv", ""),
+        ("news=news.jsonl", "news.jsonl", "03"), ("news=news.jsonl n_news=0", "news.jsonl", ""),
         ("news=feeds feeds=feeds.yaml", "feeds.yaml", "03"),
         ("news=feeds feeds=feeds.yaml", "data/raw/news/openai/items.jsonl", "03"),
-        ("", "data/raw/news/openai/items.jsonl", ""),
-        ("", "data/raw/ratings/openai/anna.csv", "05"),
-        ("", "data/raw/ratings/openai/new.csv", "05"),
-        ("", "data/raw/ratings/example/anna.csv", ""),
+        ("", "data/raw/news/openai/items.jsonl", ""), ("", "data/raw/ratings/openai/anna.csv", "05"),
+        ("", "data/raw/ratings/openai/new.csv", "05"), ("", "data/raw/ratings/example/anna.csv", ""),
         (LOCAL, "qwen2.5-coder-1.5b.gguf", "02 03 05 05b"),
         (f"{LOCAL} mode=recorded", "qwen2.5-coder-1.5b.gguf", ""),
         ("judges='[{kind: yes_no, local_model: gemma-3-270m}]'", "gemma-3-270m.gguf", "05"),
@@ -97,7 +90,7 @@ LOCAL = "llm=local judges=[yes_no] other_summaries=2"
         ("mode=recorded profile=example", "data/raw/recordings/example/embedding/x/mine.npz", ""),
         ("mode=auto profile=example", "data/raw/recordings/example/evaluation/mine.jsonl", ""),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("change", ["changed", "removed"])
 def test_a_change_makes_the_file_of_the_stages_that_read_it_new(
     settings: str, changed: str, stages: str, change: str, project: Path
@@ -202,14 +195,6 @@ def test_what_is_gone_makes_the_file_of_the_stage_that_wrote_it_new(
     assert note(run) == {stage.split("_")[0]} == note(run), "until the stage has run"
     inputs.done(run, stage)
     assert note(run) == set(), "a stage that writes it no more has run"
-
-
-def test_a_stage_that_never_ran_lacks_nothing() -> None:
-    run = run_of()
-    make_all(run)
-    (run.report / "04_retrieval.ipynb").unlink()
-    (run.folder / "placements.parquet").unlink()
-    assert note(run) == set(), "make runs it for want of its notebook"
 
 
 def test_every_notebook_has_its_outputs_listed() -> None:

@@ -101,12 +101,6 @@ def test_a_folder_that_was_deleted_while_one_waited_is_held_anew(tmp_path: Path)
                 assert f"process {second.pid} " in third.stderr.readline()
 
 
-def test_within_a_process_the_lock_ends_with_the_block(tmp_path: Path) -> None:
-    for _ in range(2):
-        with lock.taken(tmp_path / "r"):
-            assert (tmp_path / "r" / lock.FILE).is_file()
-
-
 # --- make -------------------------------------------------------------------------------------------
 
 TURNS, CALLS = 4, 2 * (2 * 4 - 1)

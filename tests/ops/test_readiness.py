@@ -10,10 +10,8 @@ from PIL import Image
 from memecmd_utils import __main__ as commands
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
-from memecmd_utils.core.llm import authored
 from memecmd_utils.core.llm import local as llm_local
 from memecmd_utils.core.recordings import vectors
-from memecmd_utils.dialogue.news import CollectedItem, Feed, FeedState, _state_file
 from memecmd_utils.ops import doctor
 from memecmd_utils.ops.doctor import NotReady
 
@@ -107,24 +105,6 @@ def test_what_a_later_stage_needs_is_missed_before_the_first(
     assert re.search(said, "\n".join(lacks(settings)), re.DOTALL)
 
 
-def test_a_missing_model_hides_no_missing_key_and_the_check_of_the_machine_shows_both(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copyfile(paths.data.parent / "pyproject.toml", machine / "pyproject.toml")
-    nameless = "endpoints='{generator: {vision: true}, embedder: {key_env: MY_KEY}}' embedder=endpoint"
-    monkeypatch.delenv("OPENAI_API_KEY")
-    assert [re.sub(" .*", "", text.removeprefix("no ")) for text in lacks(nameless)] == [
-        "model", "API", "embedder:", "API",
-    ]  # fmt: skip
-    shown, good = doctor.report("openai", nameless)
-    assert not good and shown.count("OPENAI_API_KEY") == 1 and shown.count("MY_KEY") == 1
-    assert "[FAIL] no model is named" in shown
-    monkeypatch.setenv("OPENAI_API_KEY", "not a key")
-    assert "[FAIL] what stands in OPENAI_API_KEY is not an API key" in doctor.report("openai", "")[0]
-    monkeypatch.setenv("OPENAI_BASE_URL", "ftp://a")
-    assert len([text for text in lacks("") if "OPENAI_BASE_URL" in text]) == 1
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -139,11 +119,6 @@ def test_what_the_example_corpus_does_not_hold_is_said(settings: str, said: str,
     news(machine / "few.jsonl", 3)
     found = lacks(f"mode=auto judges=[] other_summaries=0 {settings}", "example")
     assert [said in text for text in found] == [True]
-
-
-def test_the_number_of_authored_turns_is_known() -> None:
-    said = [subject for task, subject in authored.texts() if task == "utterance"]
-    assert max(int(subject.rpartition("/")[2]) for subject in said) == authored.N_TURNS
 
 
 def test_a_replay_needs_its_files_and_neither_keys_nor_weights(
@@ -179,25 +154,6 @@ def test_ratings_that_cannot_be_read_are_told_before_any_judge_is_asked() -> Non
     anna, directory, gbk = lacks("")
     assert anna.startswith("anna.csv: columns missing") and gbk.startswith("gbk.csv is not UTF-8")
     assert directory == f"{folder}/folder.csv: Is a directory"
-
-
-def test_collected_news_are_counted(machine: Path) -> None:
-    feed = Feed(topic="sports", url="https://news.example/rss")
-    folder = paths.raw / "news" / "openai"
-    items = [
-        CollectedItem(
-            news_id=f"sports-{i}", topic="sports", title=f"a title {i * 7919}", text=f"{'text ' * i}{i}",
-            link="", published="", feed_url=feed.url, feed_name="", terms="", language="", fetched="2026",
-        )
-        for i in range(1, 4)
-    ]  # fmt: skip
-    state = FeedState(url=feed.url, status="read", items=items)
-    path = _state_file(feed, folder)
-    path.parent.mkdir(parents=True)
-    path.write_text(state.model_dump_json(), encoding="utf-8")
-    (said,) = lacks(f"news=feeds feeds={FEED} n_news=5")
-    assert "n_news=5, and 3 news items are collected" in said and "on several days" in said
-    assert lacks(f"news=feeds feeds={FEED} n_news=3") == []
 
 
 TEMPLATES = (

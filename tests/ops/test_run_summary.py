@@ -85,21 +85,6 @@ def test_cost_says_what_it_does_not_know_and_makes_no_ledger(tmp_path, monkeypat
     assert "real_calls" in cost.cost_text(profile)
 
 
-def test_cost_says_what_is_not_known_of_pictures_and_vectors(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "processed", tmp_path)
-
-    def told(**endpoint) -> str:
-        ends = {"generator": {"model": "big", "vision": True, "usd_per_million_in": 1, **endpoint}}
-        ends["embedder"] = {"model": "vectors"}
-        return cost.cost_text(settings.load_profile("openai", {"endpoints": ends, "embedder": "endpoint"}))
-
-    assert "What big counts for a picture is not known (tokens_per_image)" in told()
-    assert "tokens_per_image" not in told(tokens_per_image=255) and "tokens_per_image" not in told(
-        vision=False
-    )
-    assert "The price of vectors is not known" in told()
-
-
 def test_vectors_that_were_paid_for_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "processed", tmp_path)
     assert list(cost.real_usage("r")) == [] and not list(tmp_path.rglob("*"))

@@ -43,18 +43,6 @@ def test_infinite_k_gives_theta0_even_without_decay() -> None:
     assert simulate(np.array([0.8]), Gate(0.7, 0.2, 0.0)).sent[0]
 
 
-def test_a_meme_raises_the_threshold_until_the_decay_has_passed() -> None:
-    """.72 lies between .7 and .7 + .2/e: it sends first (k infinite), not at k = 1 (.7736) nor at
-    k = 2 (.7271), and again at k = 3 (.7 + .2 * .049787 = .70996)."""
-    trace = simulate(np.full(7, 0.72), PAPER)
-    assert trace.sent.tolist() == [True, False, False, True, False, False, True]
-    assert trace.thresholds[:5] == pytest.approx([0.7, 0.773576, 0.727067, 0.709957, 0.773576], abs=1e-6)
-
-
-def test_a_score_above_the_penalty_sends_at_once() -> None:
-    assert simulate(np.array([0.72, 0.78, 0.72]), PAPER).sent.tolist() == [True, True, False]
-
-
 def test_equality_does_not_send() -> None:
     assert simulate(np.array([0.7, np.nextafter(0.7, 1)]), PAPER).sent.tolist() == [False, True]
 
@@ -111,12 +99,6 @@ def test_calibrated_theta0_is_as_near_as_any_on_a_grid(seed, penalty, decay, wan
 
     grid = np.linspace(-4 - penalty, 4, 120)
     assert gap(calibrate_theta0(dialogues, penalty, decay, wanted)) <= min(map(gap, grid)) + 1
-
-
-def test_calibration_meets_an_easy_rate_exactly() -> None:
-    """Without a penalty the rate is a share of scores: 3 of 10 lie above a theta0 between 6 and 7."""
-    theta = calibrate_theta0([np.arange(10.0)], 0.0, 1.0, 0.3)
-    assert 6 <= theta < 7
 
 
 def test_standard_scale_by_hand() -> None:

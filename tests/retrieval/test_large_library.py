@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from made_vectors import WEIGHTS, blocks, rows, turns
 
-from memecmd_utils.panel import explorer, widgets
+from memecmd_utils.panel import explorer
 from memecmd_utils.retrieval import large_library, placement, scoring
 from memecmd_utils.retrieval.large_library import LargeLibrary, LibraryError, open_library, recall_at_k
 
@@ -126,16 +126,6 @@ def test_tuned_takes_the_fewest_lists_that_reach_the_recall(library) -> None:
     assert tuned.probes > 1 and recall_at_k(fewer.top_k(queries, WEIGHTS, 10), true) < 0.9
 
 
-def test_tuned_takes_more_candidates_and_at_last_every_meme(library, monkeypatch) -> None:
-    of = LargeLibrary.top_k
-    monkeypatch.setattr(
-        LargeLibrary, "top_k", lambda self, q, w, k: of(self, q if self.candidates > 300 else -q, w, k)
-    )
-    assert library.tuned(turns(8), WEIGHTS, 10, recall=0.8).candidates == 384
-    every = library.tuned(turns(8), WEIGHTS, 10, recall=1.1)
-    assert every.faiss is None and every.tuned(turns(2), WEIGHTS) is every
-
-
 def test_settings_and_queries_that_do_not_fit_are_refused(library) -> None:
     for wrong in ({"probes": 0}, {"candidates": -1}):
         with pytest.raises(ValueError, match="probes and candidates >= 1"):
@@ -156,15 +146,6 @@ def test_settings_and_queries_that_do_not_fit_are_refused(library) -> None:
 
 
 # --- building -------------------------------------------------------------------------------------------
-
-
-def test_the_index_grows_with_the_library_and_small_ones_have_none(tmp_path) -> None:
-    assert large_library.index_type(100_000, 384) == "IVF512,PQ128x4fs,Refine(SQ8)"
-    assert large_library.index_type(1_000_000, 384) == "IVF2048,PQ128x4fs,Refine(SQ8)"
-    assert large_library.index_type(1_000_000, 4) == "IVF2048,PQ4x4fs,Refine(SQ8)"
-    assert build(tmp_path, *rows(300)).faiss is None
-    with pytest.raises(LibraryError, match="already"):
-        build(tmp_path, *rows(300))
 
 
 def test_a_library_that_has_grown_takes_lists_and_codes_of_the_old_one(tmp_path, faiss, monkeypatch) -> None:
@@ -215,18 +196,6 @@ def test_blocks_that_do_not_fit_are_refused_and_leave_no_library(tmp_path, ids, 
         large_library.build(tmp_path, [], DIM)
     with pytest.raises(LibraryError, match="no whole library"):
         open_library(tmp_path)
-
-
-def test_rows_of_any_type_and_order_and_ids_of_any_text_are_stored_alike(tmp_path, monkeypatch) -> None:
-    ids, stacked = rows(100)
-    ids[3:6] = "a\nb", "", "表情 \u2028"
-    monkeypatch.setattr(large_library, "BLOCK_BYTES", 1000)  # a few rows of a block at a time
-    spaced = np.repeat(stacked, 2, axis=0)[::2]
-    kinds = [stacked.astype(np.float64), stacked.astype(np.float16), np.asfortranarray(stacked), spaced]
-    for number, made in enumerate([*kinds, stacked.tolist()]):
-        empty = [([], np.empty((0, 4 * DIM)))]
-        got = large_library.build(tmp_path / f"{number} 库", [*empty, (iter(ids), made), *empty], DIM)
-        assert got.meme_ids == tuple(ids) and np.array_equal(got.index.rows, stacked)
 
 
 def test_damage_is_said(tmp_path, faiss) -> None:
@@ -375,15 +344,6 @@ def test_a_run_searches_as_it_says_and_others_search_as_it_does(tmp_path, faiss,
     assert placement.tuned(index, [], encode, profile()) is index
 
 
-def test_the_lists_are_chosen_on_queries_of_the_run(tmp_path, faiss, monkeypatch) -> None:
-    seen = []
-    monkeypatch.setattr(large_library, "TURNS", 5)
-    monkeypatch.setattr(LargeLibrary, "tuned", lambda self, queries, *_: (seen.append(queries), self)[1])
-    run = np.concatenate([item.queries for item in placed(kept_in(tmp_path))[1]])
-    assert seen[0].shape == (5, 4, DIM)
-    assert all(np.abs(run - one).max(axis=(1, 2)).min() < 1e-6 for one in seen[0])
-
-
 def test_a_second_run_reuses_and_a_changed_input_builds_anew(tmp_path, flat) -> None:
     asked = []
 
@@ -488,40 +448,3 @@ def test_the_panel_and_the_samples_keep_no_matrix_of_all_memes(tmp_path, monkeyp
     assert np.array_equal(placement.sample_scores(scored[:1], index, profile(), limit=500), expected_few)
     assert np.allclose(placement.sample_scores(scored[:1], index, profile()), every, atol=1e-6)
     assert list(turned(scored, index)) == ours and len(ours[0][0]) > 1
-
-
-def test_the_notebooks_panel_shows_a_large_run(tmp_path, faiss, monkeypatch) -> None:
-    monkeypatch.setattr("memecmd_utils.core.machine.is_headless", lambda: False)
-    monkeypatch.setattr(
-        "memecmd_utils.core.drawing.chat_html.Thumbnails.make_ahead",
-        lambda self: pytest.fail("all pictures are made"),
-    )
-    index, scored, _, _ = placed(kept_in(tmp_path))
-    picture = next(iter(made_up.meme_files(tmp_path / "run" / "images").values())).name
-    memes = {n: made_up.meme(n).model_copy(update={"file": f"images/{picture}"}) for n in index.meme_ids}
-
-    class Run:
-        def __init__(self):
-            self.profile = profile()
-
-        def read(self, name):
-            return tmp_path / "run" / name
-
-        def paying(self, embedder):
-            return embedder
-
-    assert widgets.explore(Run(), scored, index, memes).children
-
-
-def test_the_projection_holds_the_main_directions_of_all_blocks_together() -> None:
-    """Rows of six hidden numbers, seen through all blocks: six directions lose only the noise."""
-    rng = np.random.default_rng(2)
-    seen = rng.standard_normal((6, 4 * DIM)).astype(np.float32)
-    sample = rng.standard_normal((500, 6)).astype(np.float32) @ seen
-    sample += 0.01 * rng.standard_normal(sample.shape, dtype=np.float32)
-    got = large_library.fit_projection(sample, 6, 13)
-    assert got.shape == (4 * DIM, 6) and np.allclose(got.T @ got, np.eye(6), atol=1e-5)
-    assert np.linalg.norm(sample - sample @ got @ got.T) < 0.02 * np.linalg.norm(sample)
-    held = ((sample @ got) ** 2).mean(axis=0)
-    raw = np.sort(np.linalg.eigvalsh(sample.T @ sample / 500))[::-1][:6]
-    assert held.max() / held.min() < raw[0] / raw[-1], "rotated, the dimensions hold more alike"

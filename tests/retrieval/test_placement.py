@@ -1,5 +1,4 @@
 from collections import Counter
-from dataclasses import replace
 
 import made_up
 import numpy as np
@@ -103,12 +102,6 @@ def test_random_sends_at_about_its_rate_and_asks_no_gate() -> None:
     assert abs(sent - 680) < 80
 
 
-@pytest.mark.parametrize(("rate", "expected"), [(0.0, 0), (1.0, 17)])
-def test_random_rate_at_its_ends(rate, expected) -> None:
-    profile = made_up.profile(random_rate=rate)
-    assert len(placement.choose("random", ranking_of(17), np.zeros(17, bool), 10, profile, "d")) == expected
-
-
 def test_a_moved_gate_does_not_shift_later_choices() -> None:
     profile = made_up.profile()
     wide = np.ones(17, bool)
@@ -139,13 +132,6 @@ def test_every_dialogue_and_strategy_has_a_stream_of_its_own() -> None:
     ]
     memes = [[meme for _, meme, _ in chosen] for chosen in picks]
     assert all(memes[i] != memes[j] for i in range(4) for j in range(i))
-
-
-def test_a_random_meme_has_no_rank_where_nothing_was_ranked() -> None:
-    nothing = scoring.Ranking(np.full((5, 1), -1), np.full((5, 1), -np.inf), np.zeros((5, 1, 4)))
-    profile = made_up.profile(random_rate=1.0)
-    picks = placement.choose("random", nothing, np.zeros(5, bool), 1, profile, "d")
-    assert picks == [(row, 0, None) for row in range(5)]
 
 
 def test_where_the_strategies_place() -> None:
@@ -192,11 +178,6 @@ def test_a_placement_says_who_why_and_how_well() -> None:
         else:
             assert placed.fold != split[placed.dialogue_id]
             assert placed.gate_score > placed.threshold
-
-
-def test_only_the_strategies_of_the_profile_are_placed() -> None:
-    scored, index, profile = score(strategies=["random"])
-    assert {p.strategy for p in placement.place(scored, index, profile)} == {"random"}
 
 
 def test_halves_alternate_within_each_kind() -> None:
@@ -307,14 +288,6 @@ def test_unscored_summaries_never_send_but_their_turns_count() -> None:
     assert np.array_equal(plain[0].ranking.scores[kept], whole[0].ranking.scores[kept])
 
 
-def test_a_dialogue_without_any_usable_summary_stays_without_memes() -> None:
-    chat = talk("news-0", unscored=tuple(range(2, 19)))
-    scored, index, profile = score([chat, *DIALOGUES[1:]])
-    assert {p.strategy for p in placement.place(scored, index, profile) if p.dialogue_id == "news-0"} == {
-        "random"
-    }
-
-
 def test_centring_is_per_attribute_and_per_side() -> None:
     scored, index, _ = score()
     plain, plain_index, _ = score(centring="none")
@@ -334,19 +307,6 @@ def test_centring_is_per_attribute_and_per_side() -> None:
     assert np.allclose(after[:, 0], -after[:, 1], atol=1e-6)  # Eq. 19's minus on the same scenario
 
 
-def test_the_query_side_is_encoded_as_query() -> None:
-    asked = []
-
-    def noting(texts, side):
-        asked.append((texts[0], side))
-        return encode(texts, side)
-
-    _, index, profile = score()
-    placement.score_dialogues(DIALOGUES, index, noting, profile)
-    firsts = [f"news-0 {part} 2" for part in ("scenario", "emotion", "motivation")]
-    assert asked == [(text, "query") for text in firsts]
-
-
 def test_candidates_are_the_top_k_with_their_parts() -> None:
     scored, index, profile = score()
     found = placement.candidates(scored, index, "made-up")
@@ -358,19 +318,6 @@ def test_candidates_are_the_top_k_with_their_parts() -> None:
     of_turn = [c for c in found if (c.dialogue_id, c.turn) == ("role-1", 5)]
     assert [c.rank for c in of_turn] == [1, 2, 3]
     assert [c.score for c in of_turn] == sorted((c.score for c in of_turn), reverse=True)
-
-
-def test_a_library_smaller_than_k() -> None:
-    profile = made_up.profile(n_turns=18)
-    index = placement.index_library(annotations(2), encode, profile)
-    scored = placement.score_dialogues([talk("news-0", unscored=(3,))], index, encode, profile)
-    assert scored[0].ranking.memes.shape == (17, 2)
-    assert placement.place(scored, index, profile)
-
-
-def test_no_dialogues_give_nothing() -> None:
-    _, index, profile = score()
-    assert placement.score_dialogues([], index, encode, profile) == []
 
 
 def test_without_any_usable_summary_retrieval_ends_with_a_sentence() -> None:
@@ -400,23 +347,3 @@ def test_all_scores_of_a_small_run_and_a_seeded_sample_of_a_large_one() -> None:
         rest.pop(int(np.abs(np.array(rest) - value).argmin()))
     assert len(rest) == len(flat) - 200
     assert placement.sample_scores([], index, profile).shape == (0,)
-
-
-def test_scores_are_told_apart_by_the_kind_of_dialogue() -> None:
-    profile = made_up.profile(n_turns=18)
-    index = placement.index_library(annotations(), encode, profile)
-    scored = placement.score_dialogues(DIALOGUES, index, encode, profile)
-    mixed = [
-        replace(item, dialogue=item.dialogue.model_copy(update={"kind": ("news", "role")[number % 2]}))
-        for number, item in enumerate(scored)
-    ]
-    found = placement.scores_by_kind(mixed, index, profile)
-    assert set(found) == {"news scores", "news top1", "role scores", "role top1"}
-    for number, kind in enumerate(("news", "role")):
-        mine = mixed[number::2]
-        assert np.array_equal(found[f"{kind} scores"], placement.sample_scores(mine, index, profile))
-        assert np.array_equal(found[f"{kind} top1"], np.concatenate([item.top1 for item in mine]))
-    whole = placement.sample_scores(mixed, index, profile)
-    assert sorted([*found["news scores"], *found["role scores"]]) == pytest.approx(sorted(whole))
-    assert set(placement.scores_by_kind(mixed[:1], index, profile)) == {"news scores", "news top1"}
-    assert placement.scores_by_kind([], index, profile) == {}

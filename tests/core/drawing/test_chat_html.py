@@ -35,14 +35,6 @@ def test_a_meme_stands_before_or_after_its_text() -> None:
         parsed(html)
 
 
-def test_a_picture_that_the_page_has_once_is_named_and_not_repeated() -> None:
-    html = chat_html.chat([ShownTurn(2, "left", "老柏", "好啊", meme=meme(defined="meme-7"))])
-    tree = parsed(html)
-    assert "data:image" not in html and "先吃饭" not in html and tree.find(".//img") is None
-    assert tree.find(".//i").attrib == {"class": "meme-7", "role": "img", "aria-labelledby": "meme-7"}
-    assert 'data-meme="m1"' in html and "T +0.2" in html
-
-
 def test_everything_shown_is_escaped() -> None:
     hostile = meme(meme_id=HOSTILE, caption=HOSTILE, lines=(HOSTILE, HOSTILE))
     turn = ShownTurn(1, "right", HOSTILE, HOSTILE, HOSTILE, HOSTILE, hostile)
@@ -61,14 +53,6 @@ def test_everything_shown_is_escaped() -> None:
     assert parsed(parts[0]).find(".//div[@class='mc-text']").text == HOSTILE
 
 
-def test_cards_show_four_bars_to_their_side_of_zero() -> None:
-    tree = parsed(chat_html.cards([(meme(), -0.05, (0.25, -0.1, 0.0, 0.9))]))
-    bars = [(float(r.get("x")), float(r.get("width"))) for r in tree.iterfind(".//rect[2]")]
-    assert bars == [(0.0, 25.0), (-10.0, 10.0), (0.0, 0.0), (0.0, 50.0)]  # 0.9 ends at the edge
-    words = "".join(tree.itertext())
-    assert "T = −0.050" in words and all(part in words for part in ("+0.250", "−0.100", "+0.900"))
-
-
 def test_the_chart_has_a_point_a_turn_and_steps_of_the_threshold() -> None:
     scores, thetas, sent = [0.2, 1.1, -math.inf, 0.4], [0.5, 0.5, 0.9, 0.6], [False, True, False, False]
     svg = chat_html.gate_chart([2, 3, 4, 5], scores, thetas, sent)
@@ -85,25 +69,6 @@ def test_the_chart_has_a_point_a_turn_and_steps_of_the_threshold() -> None:
     assert steps.count("H") == 4 and steps.startswith("M")
     # A break in the line of scores, where one is missing.
     assert tree.findall("path")[1].get("d").count("M") == 2
-
-
-@pytest.mark.parametrize("scores", [[], [-math.inf], [0.0]])
-def test_a_chart_of_next_to_nothing(scores) -> None:
-    n = len(scores)
-    ElementTree.fromstring(chat_html.gate_chart(list(range(2, 2 + n)), scores, [0.0] * n, [False] * n))
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0.0, 1.0, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
-        (-1.6, 3.4, [-2, -1, 0, 1, 2, 3, 4]),
-        (0.612, 0.618, [0.612, 0.614, 0.616, 0.618]),
-        (2.0, 2.0, [2.0, 2.2]),
-    ],
-)
-def test_ticks_are_round_and_enclose(low, high, expected) -> None:
-    assert chat_html.nice_ticks(low, high) == pytest.approx(expected)
 
 
 def test_thumbnails_are_small_and_made_once(tmp_path) -> None:

@@ -3,7 +3,6 @@ import subprocess
 import sys
 
 import pytest
-from PIL import ImageFont
 
 from memecmd_utils.core import paths
 from memecmd_utils.core.drawing import fonts
@@ -42,16 +41,6 @@ def test_two_processes_may_cut_at_once(tmp_path):
     assert all(worker.returncode == 0 for worker in workers)
     assert int(sizes[0]) == int(sizes[1]) > 10_000_000
     assert len(list((tmp_path / "fonts").iterdir())) == 1
-
-
-def test_pillow_uses_simplified_forms():
-    assert fonts.pil_font(20).getname()[0] == "Noto Sans CJK SC"
-    assert fonts.pil_font(20, shaped=False).layout_engine == ImageFont.Layout.BASIC
-
-
-def test_symbols_and_emoji_have_their_files():
-    assert ImageFont.truetype(str(fonts.symbol_font_path()), 20).getname()[0] == "DejaVu Sans"
-    assert (fonts.emoji_folder() / "1F602.svg").is_file()
 
 
 def test_a_missing_font_names_the_package(monkeypatch, interim):

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from memecmd_utils.core.drawing import fonts, stickers
-from memecmd_utils.core.drawing import text as drawing_text
 from memecmd_utils.core.drawing.stickers import COLUMNS, LAYOUTS, ExampleMeme, draw, png_bytes, read_table
 from memecmd_utils.core.images import LibraryError
 
@@ -48,13 +47,6 @@ def test_a_bad_row_is_named(tmp_path, change, message):
         read_table(write_table(tmp_path / "memes.csv", [first, *ROWS[1:]]))
 
 
-def test_missing_table_and_columns_are_named(tmp_path):
-    with pytest.raises(LibraryError, match="missing"):
-        read_table(tmp_path / "memes.csv")
-    with pytest.raises(LibraryError, match="columns missing: gloss"):
-        read_table(write_table(tmp_path / "memes.csv", [row[:-1] for row in ROWS], COLUMNS[:-1]))
-
-
 @pytest.mark.parametrize("meme", MEMES, ids=lambda meme: meme.layout)
 def test_drawing_is_deterministic_and_depends_on_the_caption(meme):
     image = draw(meme)
@@ -82,24 +74,6 @@ def test_captions_are_never_clipped(text, width):
     font = fonts.pil_font(size)
     if max(map(font.getlength, lines)) <= 300 and len(lines) * size * stickers.LEADING <= 60:
         assert layer.width >= 0.85 * max(map(font.getlength, lines))
-
-
-def test_short_captions_are_large_and_long_ones_wrap():
-    assert stickers.fit("哦", 330, 70) == (["哦"], stickers.LARGEST)
-    lines, size = stickers.fit(LONG, 330, 70)
-    assert len(lines) >= 2
-    assert size >= 10
-
-
-def test_lines_break_after_punctuation_and_keep_words_whole():
-    assert stickers.balance("先别打，听我说", 2) == ["先别打，", "听我说"]
-    assert stickers.balance("今天写了Python代码", 2) in (
-        ["今天写了", "Python代码"],
-        ["今天写了Python", "代码"],
-    )
-    for count in range(1, 8):
-        lines = stickers.balance(LONG, count)
-        assert not any(line[0] in drawing_text.CLOSING for line in lines)
 
 
 def test_no_two_memes_of_the_shipped_table_look_alike():

@@ -89,17 +89,6 @@ def test_punctuation_stands_right_where_every_piece_fits(text: str, limit: int) 
             assert left and width(line) + width(left[0].strip(" ")) > limit - 1
 
 
-@settings(deadline=None)
-@given(texts)
-def test_units_are_the_text_and_hold_the_rules(text: str) -> None:
-    line = drawing_text.clean(text)
-    assert drawing_text.clean(line) == line
-    pieces = drawing_text.units(line)
-    assert "".join(pieces).replace(" ", "") == "".join(line.split())
-    assert all(piece[0] not in drawing_text.CLOSING for piece in pieces[1:])
-    assert all(piece[-1] not in drawing_text.OPENING for piece in pieces[:-1])
-
-
 def test_what_cannot_be_drawn_is_dropped_and_what_chooses_a_picture_kept() -> None:
     assert drawing_text.clean("e\u0301\x00\u202e好\u00ad\ue0100") == "é好\ue0100"
     assert drawing_text.clean("好\U000e0100\ufe0e") == "好"

@@ -21,21 +21,12 @@ from memecmd_utils.cm50 import records, references
 from memecmd_utils.core import paths
 from memecmd_utils.core.fetch import datasets
 from memecmd_utils.core.fetch import git as fetch_git
-from memecmd_utils.core.fetch.datasets import (
-    SOURCES,
-    SourceError,
-    fetch_library,
-    find,
-    source_states,
-    source_table,
-    what_to_give,
-)
+from memecmd_utils.core.fetch.datasets import SOURCES, SourceError, fetch_library, find, source_states
 from memecmd_utils.core.images import LibraryError
 from memecmd_utils.library import sources as library_sources
 from memecmd_utils.settings import Profile, load_profile
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-CORPORA = paths.root.parent / "shared" / "corpora"
 NOWHERE = "http://127.0.0.1:9/"
 TABLE = 'name,url,licence,used_for,sha256_or_commit\nOpen,https://x,CC0,"a, b","quoted for no reason"\n'
 CONTENT = {
@@ -159,16 +150,12 @@ def test_what_is_accepted_can_be_read(tmp_path: Path, name: str, file: str) -> N
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        ("cm50", "training_set.zip"),
-        ("cm50", "data/training_set.json"),
-        ("cm50", "data/dataset/templates/A.json"),
-        ("cm50", "data/dataset/templates/img/A.jpg"),
-        ("imgflip", "dataset/statistics.json"),
-        ("imgflip", "dataset/templates.json"),
-        ("imgflip", "dataset/templates/A.json"),
-        ("imgflip", "dataset/popular_100_memes.csv"),
+        ("cm50", "training_set.zip"), ("cm50", "data/training_set.json"),
+        ("cm50", "data/dataset/templates/A.json"), ("cm50", "data/dataset/templates/img/A.jpg"),
+        ("imgflip", "dataset/statistics.json"), ("imgflip", "dataset/templates.json"),
+        ("imgflip", "dataset/templates/A.json"), ("imgflip", "dataset/popular_100_memes.csv"),
     ],
-)
+)  # fmt: skip
 def test_the_state_sees_files_that_need_not_be_there(tmp_path: Path, name: str, file: str) -> None:
     folder = fill(tmp_path / "c", CONTENT[name])
     profile = Profile(name="x", **{name: str(folder)})
@@ -205,16 +192,6 @@ def test_an_empty_file_and_the_note_that_lfs_leaves_are_no_content(tmp_path: Pat
     for given in (folder, folder / "validation_set.zip"):
         with pytest.raises(SourceError, match="does not hold"):
             find(Profile(name="x", cm50=str(given)), names=["cm50"])
-
-
-@pytest.mark.corpora
-@pytest.mark.skipif(not CORPORA.is_dir(), reason="real data sets are not here")
-def test_the_real_copies_are_recognised() -> None:
-    folders = {"imgflip": "imgflip575k", "cm50": "cm50", "memecap": "memecap", "figmemes": "figmemes"}
-    given = {name: str(CORPORA / folder) for name, folder in folders.items()}
-    found = find(Profile(name="x", **given), fetch=False)
-    assert [name for name, one in found.items() if one.path is None] == ["figmemes_labels"]
-    assert source_states(found)["imgflip"].startswith("files 91 sha256 ")
 
 
 # --- fetched ----------------------------------------------------------------------------------------
@@ -268,15 +245,6 @@ def test_a_fetch_that_was_cut_off_goes_on_at_its_commit(
     assert (found.state, found.commit) == ("fetched", begun)
 
 
-@needs_git
-def test_a_repository_without_the_files_is_missing(tmp_path: Path, host: None) -> None:
-    home = tmp_path / "host" / SOURCES["figmemes"].repository
-    git(home, "mv", "data/standard_split.tsv", "data/other.tsv")
-    git(home, "commit", "-q", "-m", "two")
-    found = find(Profile(name="x"), names=["figmemes"])["figmemes"]
-    assert found.path is None and "its repository does not hold the split tables" in found.text()
-
-
 # --- not to be had ----------------------------------------------------------------------------------
 
 
@@ -293,25 +261,6 @@ def test_nothing_is_fetched_where_the_environment_forbids_it(
     assert {one.state for one in found.values()} == {"missing"} and found["imgflip"].why == "fetching is off"
     assert "ImgFlip575K: not here" in found["imgflip"].text() and "form" in found["figmemes_labels"].text()
     assert not paths.raw.exists()
-
-
-def test_what_to_give_names_repository_files_and_key() -> None:
-    for name, source in SOURCES.items():
-        told = what_to_give(name)
-        assert f'SET="{name}=' in told and source.repository in told
-        assert all(pattern in told for patterns in source.holds.values() for pattern in patterns)
-    with pytest.raises(KeyError):
-        what_to_give("other")
-    assert set(SOURCES) <= set(Profile.model_fields)
-
-
-def test_the_table_has_a_row_for_each_and_names_no_folder_outside(tmp_path: Path) -> None:
-    mine = fill(tmp_path / "mine", CONTENT["memecap"])
-    shown = source_table(find(Profile(name="x", memecap=str(mine)), fetch=False))
-    assert list(shown["key"]) == list(SOURCES) and list(shown["state"]).count("given") == 1
-    row = shown.set_index("key").loc["memecap"]
-    assert (row["where"], row["what to give"]) == ("mine", "")
-    assert str(tmp_path) not in shown.to_csv()
 
 
 @needs_git

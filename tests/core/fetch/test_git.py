@@ -127,12 +127,3 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(fake.parent))
     with pytest.raises(LibraryError, match=r"the disk is full .*what was fetched is kept"):
         fetch_git.fetch("https://example.org/x", "1" * 40, tmp_path / "t")
-
-
-def test_the_branch_head_and_foreign_folders(tmp_path) -> None:
-    url, commit, home = repository(tmp_path, {"a": 1})
-    assert fetch_git.branch_head(url) == git(home, "rev-parse", "main").strip() != commit
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    assert not fetch_git.is_ours(plain) and fetch_git.head(plain) == ""
-    assert not fetch_git.is_ours(home), "a clone that a user made"
