@@ -1,5 +1,7 @@
 """BLEURT on a tiny random checkpoint in the port's own format; values mean nothing here, the wiring does."""
 
+import json
+
 import numpy as np
 import pytest
 import tiny_metrics
@@ -100,3 +102,23 @@ def test_the_port_gives_the_same_where_it_runs(checkpoint) -> None:
         with torch.inference_mode():
             expected = model(input_ids=ids, token_type_ids=segments).logits.item()
         assert scorer.score([texts[0]], [texts[1]])[0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_another_checkpoint_is_refused_with_what_to_give(checkpoint, tmp_path) -> None:
+    import torch
+
+    with pytest.raises(OSError):
+        metrics.load(str(tmp_path))
+    assert "cannot be loaded" in Bleurt(str(tmp_path)).score(["a"], [["b"]]).note
+    (tmp_path / "config.json").write_text(json.dumps(SIZES | {"embedding_size": None}), encoding="utf-8")
+    with pytest.raises(ValueError, match="no BLEURT-20 checkpoint"):
+        metrics.load(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps(SIZES), encoding="utf-8")
+    (tmp_path / "spm.model").write_bytes((checkpoint / "spm.model").read_bytes())
+    with pytest.raises(OSError, match="holds none of"):
+        metrics.load(str(tmp_path))
+    broken = torch.load(checkpoint / "pytorch_model.bin")
+    del broken["classifier.bias"]
+    torch.save(broken, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"missing \['classifier.bias'\]"):
+        metrics.load(str(tmp_path))

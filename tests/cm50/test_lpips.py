@@ -1,5 +1,6 @@
 """LPIPS on random AlexNet weights in torchvision's format: wiring tested, values not."""
 
+import sys
 from pathlib import Path
 
 import made_matches
@@ -59,6 +60,15 @@ def test_it_is_the_package_on_torchvisions_crop(weights: Path, pictures: list[Pa
     assert not found.published, "random weights are not those of torchvision"
 
 
+def test_the_scale_and_the_weights_matter(weights: Path, pictures: list[Path], monkeypatch) -> None:
+    pairs = [(pictures[0], pictures[1])] * 3
+    code, own = (cm50_lpips.load(weights, scale).distances(pairs) for scale in ("code", "lpips"))
+    assert abs(code[0] - own[0]) > 1e-6
+    monkeypatch.setattr(cm50_lpips, "BATCH", 2)
+    assert cm50_lpips.load(weights).distances(pairs) == pytest.approx(code, abs=1e-7)
+    assert cm50_lpips.load(weights).distances([]).shape == (0,)
+
+
 def test_the_crop_is_torchvisions(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Resize, ToTensor
@@ -80,6 +90,26 @@ def test_the_crop_needs_no_torch(pictures: list[Path], tmp_path: Path) -> None:
     assert row[14] < 0.5 < row[19]
     with pytest.raises(ImageRejected, match=r"none\.png: cannot be read"):
         cm50_lpips.crop(tmp_path / "none.png")
+
+
+def test_what_is_missing_is_said(pictures: list[Path], tmp_path: Path, monkeypatch) -> None:
+    with pytest.raises(ValueError, match="scale 'both' is neither"):
+        cm50_lpips.load(scale="both")
+    with monkeypatch.context() as patch:
+        patch.setattr(encoders_weights, "installed", lambda package: None)
+        with pytest.raises(ModelMissing, match="LPIPS needs torch, torchvision, lpips: pip install"):
+            cm50_lpips.load().distances([(pictures[0], pictures[1])])
+    if encoders_weights.installed("lpips") is None:
+        return
+    with pytest.raises(ModelMissing, match=r"^there is no file none\.pth: give alexnet-owt-7be5be79\.pth"):
+        cm50_lpips.load(tmp_path / "none.pth").distances([(pictures[0], pictures[1])])
+    (tmp_path / "bad.pth").write_bytes(b"no weights")
+    with pytest.raises(ModelMissing, match=r"^bad\.pth is no file of weights"):
+        cm50_lpips.load(tmp_path / "bad.pth").distances([(pictures[0], pictures[1])])
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "lpips", None)
+        with pytest.raises(ModelMissing, match="LPIPS cannot be loaded"):
+            cm50_lpips.load().distances([(pictures[0], pictures[1])])
 
 
 def test_weights_that_are_not_downloaded_or_of_another_net(tmp_path: Path, pictures, monkeypatch) -> None:

@@ -23,7 +23,7 @@ from memecmd_utils.cm50.pictures import (
     picture_folder,
     pictures_in,
 )
-from memecmd_utils.core import paths
+from memecmd_utils.core import images, paths, storage
 from memecmd_utils.core.fetch.http import Limits
 from memecmd_utils.schemas import TemplateMeme
 from memecmd_utils.settings import Profile
@@ -168,6 +168,22 @@ def test_a_host_that_asks_for_a_long_pause_is_left_alone_for_this_run(site: Feed
     assert "HTTP 429" in index(tmp_path)["c"].detail
 
 
+def test_a_host_that_refuses_again_and_again_is_given_up(site: FeedSite, tmp_path: Path) -> None:
+    names = [f"m{n}" for n in range(9)]
+    site.pages = {f"/{name}.jpg": Page(code=403) for name in names}
+    found = get(memes(site, *names), tmp_path)
+    assert found == {"there": 0, "fetched": 0, "HTTP 403": pictures.GIVE_UP, "host given up": 5}
+    site.pages = {f"/{name}.jpg": image() for name in names}
+    assert get(memes(site, *names), tmp_path)["fetched"] == 9, "a refusal is not for ever"
+
+
+def test_where_nobody_answers_it_is_said_soon(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    wanted = [meme(f"m{n}", f"http://127.0.0.1:9/m{n}.jpg") for n in range(50)]
+    assert get(wanted, tmp_path) == {"there": 0, "fetched": 0, "host given up": 50}
+    assert time.monotonic() - begun < 5 and "could not be asked for" in index(tmp_path)["m0"].detail
+
+
 def test_an_address_that_is_not_public_is_refused(site: FeedSite, tmp_path: Path) -> None:
     site.pages = {"/a.jpg": image()}
     port = site.url.rpartition(":")[2]
@@ -191,6 +207,14 @@ def test_a_users_folder_is_used_as_it_is_and_never_filled(site: FeedSite, tmp_pa
     assert local_pictures(wanted, tmp_path / "nowhere") == {}
     assert picture_folder(Profile(name="x", meme_retrieval={"images": str(tmp_path)})) == tmp_path
     assert picture_folder(Profile(name="x")) == paths.raw / "templates" / "images"
+
+
+def test_two_runs_do_not_write_into_one_folder(site: FeedSite, tmp_path: Path) -> None:
+    with (
+        storage.lock(tmp_path / ".lock"),
+        pytest.raises(images.LibraryError, match="another run is fetching"),
+    ):
+        get(memes(site, "a"), tmp_path)
 
 
 @pytest.mark.slow
@@ -228,6 +252,9 @@ def test_a_killed_run_goes_on_where_it_was(site: FeedSite, tmp_path: Path) -> No
     assert sorted(entries) == names and entries["m2"].url.endswith("/m2.jpg")
     assert {e.sha256 for e in entries.values() if e.file} == {hashlib.sha256(picture()).hexdigest()}
     assert (folder / pictures.INDEX).read_text(encoding="utf-8").count("\n") == 6
+
+
+# --- for a model that sees --------------------------------------------------------------------------
 
 
 def test_pictures_are_found_by_id_and_read_when_they_are_sent(tmp_path: Path) -> None:
