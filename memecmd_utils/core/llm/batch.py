@@ -316,6 +316,7 @@ class Session:
         """Whether answers were handed out that did not come to their end in a stage."""
         self._parts: list[Part] = []
         self._under_way: set[Part] = set()
+        self._started = 0
         self._one_is_back = asyncio.Event()
         self._filling: Part | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -402,8 +403,9 @@ class Session:
         """Take a part from requests to results; whatever ends that badly ends the stage."""
         try:
             while True:
-                alone = not self._under_way
+                alone, started = not self._under_way, self._started
                 batch = await self._ended(part)
+                alone = alone and self._started == started + 1  # nobody began, and perhaps ended, meanwhile
                 if batch is None:
                     self._give_back(part)
                     return
@@ -438,6 +440,7 @@ class Session:
         None where an earlier process was killed before it made the batch.
         """
         self._under_way.add(part)
+        self._started += 1
         try:
             if part.batch:
                 batch = await self._service.look(part.batch)
