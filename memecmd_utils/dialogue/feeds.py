@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from memecmd_utils.core.fetch import http
 
@@ -257,6 +256,8 @@ def normal_title(title: str, feed_name: str = "") -> str:
 def run_hashes(text: str) -> np.ndarray:
     """64-bit hashes of all runs of `RUN` characters, in order; shape (len(text) - RUN + 1,)."""
     runs = [text[i : i + RUN] for i in range(len(text) - RUN + 1)]
+    import pandas as pd  # here: `resolve` and `cost` look at news without it, and start sooner
+
     return pd.util.hash_array(np.array(runs, dtype=object), categorize=False)
 
 
