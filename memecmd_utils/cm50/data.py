@@ -25,7 +25,7 @@ NEEDED = ("imgflip", "cm50")
 class Data(NamedTuple):
     """The data sets of a run as notebook 07 uses them."""
 
-    found: Mapping[str, datasets.Found]
+    found: Mapping[str, datasets.LocatedSource]
     records: Records | None
     """ImgFlip575K; None where it is missing."""
     upstream: dict[str, int]
@@ -92,19 +92,19 @@ class Data(NamedTuple):
         return list(memes.values())
 
 
-def settle(profile: Profile, folder: Path) -> dict[str, datasets.Found]:
+def settle(profile: Profile, folder: Path) -> dict[str, datasets.LocatedSource]:
     """Find the data sets, fetch what is missing where that is possible, and write down what is there.
 
     Raises `SourceError` with what to put where if neither ImgFlip575K nor CM50 is there.
     """
-    found = datasets.find(profile)
+    found = datasets.locate(profile)
     if all(found[name].path is None for name in NEEDED):
         raise datasets.SourceError("no template memes\n" + "\n".join(found[name].text() for name in NEEDED))
     note_sources(profile, folder, found)
     return found
 
 
-def note_sources(profile: Profile, folder: Path, found: Mapping[str, datasets.Found]) -> None:
+def note_sources(profile: Profile, folder: Path, found: Mapping[str, datasets.LocatedSource]) -> None:
     """Write down what is there: data sets, pictures, and what a person said of matched pairs.
 
     The file is written only where something changed: the make rules depend on its time. Called again after
@@ -129,7 +129,7 @@ def note_sources(profile: Profile, folder: Path, found: Mapping[str, datasets.Fo
 
 def load_data(run: Run) -> Data:
     """Read ImgFlip575K and CM50 where they are; nothing is fetched here. See `Data.broken` for the rest."""
-    found = datasets.find(run.profile, fetch=False)
+    found = datasets.locate(run.profile, fetch=False)
     imgflip, published = found["imgflip"].path, found["cm50"].path
     records = cm50_records.read_records(imgflip) if imgflip else None
     odd: Broken = []
@@ -144,7 +144,7 @@ def load_data(run: Run) -> Data:
     return Data(found, records, upstream, cm50, list(infos.values()), cm50_records.broken_table(odd))
 
 
-def shown(found: Mapping[str, datasets.Found]) -> str:
+def shown(found: Mapping[str, datasets.LocatedSource]) -> str:
     """One line a data set, for the terminal."""
     return "\n".join(one.text() for one in found.values())
 

@@ -209,7 +209,7 @@ async def _fetch_host(
                 if error.status == "http error":
                     entry.reason = "not found" if error.http_code in (404, 410) else f"HTTP {error.http_code}"
                 refusals = 0 if entry.reason in FINAL else refusals + 1
-                if refusals >= GIVE_UP or (error.wait_s or 0) > LIMITS.max_wait_s:
+                if refusals >= GIVE_UP or error.wait_s > LIMITS.max_wait_s:
                     given_up = f"after {entry.reason}: {error}"
         if given_up and not entry.reason and not entry.file:
             entry.reason, entry.detail = GIVEN_UP, given_up

@@ -417,7 +417,7 @@ def read_cm50(folder: Path | str) -> Cm50:
     """
     folder = Path(folder)
     base = folder.parent if folder.is_file() else folder
-    files = datasets.read_of("cm50", folder) if folder.exists() else []
+    files = datasets.files_used("cm50", folder) if folder.exists() else []
     memes: dict[str, TemplateMeme] = {}
     parts: dict[str, Split | None] = {}
     readings: dict[str, MemeReading] = {}

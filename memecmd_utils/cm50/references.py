@@ -113,7 +113,7 @@ def _file(source: Path) -> Path:
     if source.is_file():
         return source
     found = [source / name for name in FILES if (source / name).is_file()]
-    others = datasets.read_of("memecap", source) if source.is_dir() and not found else []
+    others = datasets.files_used("memecap", source) if source.is_dir() and not found else []
     # Of several others the one that lies highest up, then the first by name.
     found += sorted(others, key=lambda path: (len(path.parts), path.name))
     if not found:

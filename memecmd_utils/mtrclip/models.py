@@ -216,7 +216,7 @@ def cm50_items(run: Run, split: Split | None = "validation") -> list[RetrievalIt
 
 def memecap_items(run: Run) -> list[RetrievalItem]:
     """Memes of MemeCap's test set with a picture; `DataMissing` where there is none."""
-    found = datasets.find(run.profile, fetch=False, names=("memecap",))["memecap"]
+    found = datasets.locate(run.profile, fetch=False, names=("memecap",))["memecap"]
     if found.path is None:
         raise DataMissing(found.text())
     files = recall.files_below(pictures.picture_folder(run.profile))

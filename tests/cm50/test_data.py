@@ -10,7 +10,7 @@ from memecmd_utils.cm50 import data as cm50_data
 from memecmd_utils.cm50 import filter
 from memecmd_utils.cm50.data import STATE
 from memecmd_utils.core import paths, storage
-from memecmd_utils.core.fetch import git
+from memecmd_utils.core.fetch import download
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile, TemplateRule
@@ -128,7 +128,7 @@ def test_reading_fetches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def asked(*words: object, **_: object) -> None:
         raise AssertionError(f"a server is asked: {words}")
 
-    monkeypatch.setattr(git.subprocess, "Popen", asked)
+    monkeypatch.setattr(download.subprocess, "Popen", asked)
     data = cm50_data.load_data(run_of(tmp_path))
     assert data.records is data.cm50 is None and data.infos == [] and data.joined() == []
 

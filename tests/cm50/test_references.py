@@ -7,7 +7,7 @@ from made_references import row
 from memecmd_utils.cm50 import references
 from memecmd_utils.cm50.references import MemeCapError
 from memecmd_utils.core import paths
-from memecmd_utils.core.fetch.datasets import SOURCES, lacking
+from memecmd_utils.core.fetch.datasets import SOURCES, missing_parts
 
 REAL = paths.root.parent / "shared" / "corpora" / "memecap"
 
@@ -64,7 +64,7 @@ def test_a_file_without_any_record_is_an_error(tmp_path) -> None:
 def test_what_the_list_of_sources_accepts_is_found(tmp_path, name) -> None:
     written(tmp_path, [row("b2")], "deep/er/still/memes-test.json")
     written(tmp_path, [row("a1")], name)
-    assert not lacking(SOURCES["memecap"], tmp_path)
+    assert not missing_parts(SOURCES["memecap"], tmp_path)
     assert [meme.post_id for meme in references.read(tmp_path)] == ["a1"]
 
 

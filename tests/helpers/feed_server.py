@@ -3,7 +3,6 @@
 import gzip
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -166,7 +165,6 @@ class FeedSite:
             thread.join()
 
 
-def bomb(megabytes: int, encoding: str = "gzip") -> bytes:
+def bomb(megabytes: int) -> bytes:
     """Zeros that unpack to so many megabytes."""
-    data = bytes(megabytes << 20)
-    return gzip.compress(data) if encoding == "gzip" else zlib.compress(data)
+    return gzip.compress(bytes(megabytes << 20))

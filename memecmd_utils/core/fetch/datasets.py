@@ -11,7 +11,7 @@ import csv
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -21,9 +21,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from memecmd_utils import settings
-from memecmd_utils.core import images, paths, storage
-from memecmd_utils.core.fetch import archive as fetch_archive
-from memecmd_utils.core.fetch import git
+from memecmd_utils.core import paths, storage
+from memecmd_utils.core.fetch import download
+from memecmd_utils.core.images import LibraryError
 
 HOST = "https://github.com/"
 """What stands before owner/name of the template memes' data sets."""
@@ -45,11 +45,8 @@ _POINTER = b"version https://git-lfs"
 _CHANGED = "changed since it was fetched"
 
 
-class SourceError(images.LibraryError):
+class SourceError(LibraryError):
     """A data set that is missing or not what it should be; the message says what to put where."""
-
-
-# --- one repository, and its row --------------------------------------------------------------------
 
 
 class State(NamedTuple):
@@ -63,12 +60,12 @@ class State(NamedTuple):
     """Over the sorted list of paths and their SHA-256."""
 
 
-def is_of_user(folder: Path) -> bool:
+def is_users(folder: Path) -> bool:
     """Whether a folder holds something that was not fetched here."""
-    return folder.is_dir() and any(folder.iterdir()) and not git.is_ours(folder)
+    return folder.is_dir() and any(folder.iterdir()) and not download.is_ours(folder)
 
 
-def bring(
+def fetch_repository(
     name: str,
     url: str,
     folder: Path,
@@ -80,67 +77,50 @@ def bring(
     """Bring what is wanted of a repository into `folder`, at `pin` or at the commit of its row in `table`.
 
     A folder of the user's is taken as it is; a whole one is checked against its row and not fetched again;
-    one that was cut off goes on. Raises `images.LibraryError` with what to do.
+    one that was cut off goes on. Raises `LibraryError` with what to do.
     """
-    if is_of_user(folder):
-        return State("taken as it is", git.head(folder), *checksum(folder))
-    row, here = recorded(table, name), git.head(folder)
-    commit = pin or row.get("commit") or here or git.branch_head(url)
+    if is_users(folder):
+        return State("taken as it is", download.head(folder), *checksum(folder))
+    row, here = read_row(table, name), download.head(folder)
+    commit = pin or row.get("commit") or here or download.branch_head(url)
     if here == commit == row.get("commit"):
         files, sha256 = checksum(folder)
         if sha256 == row.get("sha256"):
             return State("already whole", commit, files, sha256)
-    git.fetch(url, commit, folder, want, skip)
+    download.fetch_commit(url, commit, folder, want, skip)
     return State("fetched", commit, *checksum(folder))
 
 
 def checksum(folder: Path, files: Iterable[Path] | None = None) -> tuple[int, str]:
     """Number of `files` below `folder` and the SHA-256 over the sorted list of their paths and SHA-256s.
 
-    None counts all files; but hidden entries at the top level (`.git`) do not count, images unpacked from an
-    archive do.
+    None: all files but those below hidden entries at the top level (`.git`).
     """
-    lines = []
-    for path in _files(folder) if files is None else files:
-        lines.append(f"{path.relative_to(folder).as_posix()}\0{storage.sha256(path)}\n")
-    whole = hashlib.sha256()
-    for line in sorted(lines):
-        whole.update(line.encode("utf-8", "surrogateescape"))
-    return len(lines), whole.hexdigest()
+    if files is None:
+        inside = ((path, path.relative_to(folder).parts[0]) for path in folder.rglob("*") if path.is_file())
+        files = (path for path, top in inside if not top.startswith("."))
+    lines = sorted(f"{path.relative_to(folder).as_posix()}\0{storage.sha256(path)}\n" for path in files)
+    return len(lines), hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    for base, folders, names in os.walk(folder):
-        if Path(base) == folder:
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            names = [name for name in names if not name.startswith(".")]
-        yield from (Path(base) / name for name in names)
-
-
-def write_row(
-    table: Path, name: str, url: str, licence: str, used_for: str, commit: str, files: int, sha256: str
-) -> None:
+def write_row(table: Path, name: str, url: str, licence: str, used_for: str, state: State) -> None:
     """Add or replace the row of a data set in a `SOURCES.csv`; all other lines stay, byte for byte."""
-    at = f"commit {commit} " if commit else ""
+    at = f"commit {state.commit} " if state.commit else ""
     buffer = io.StringIO()
-    values = [name, url, licence, used_for, f"{at}files {files} sha256 {sha256}"]
+    values = [name, url, licence, used_for, f"{at}files {state.files} sha256 {state.sha256}"]
     csv.writer(buffer, lineterminator="\n").writerow(values)
-    row = buffer.getvalue()
     text = table.read_text(encoding="utf-8") if table.is_file() else ",".join(COLUMNS) + "\n"
     if text.partition("\n")[0].split(",") != COLUMNS:
-        raise images.LibraryError(f"{table}: the first line must be {','.join(COLUMNS)}")
-    lines = text.splitlines(keepends=True)
+        raise LibraryError(f"{table}: the first line must be {','.join(COLUMNS)}")
+    lines = (text if text.endswith("\n") else text + "\n").splitlines(keepends=True)
     own = [number for number, line in enumerate(lines) if next(csv.reader([line]), [""])[:1] == [name]]
-    if own:
-        lines[own[0]] = row
-    else:
-        lines.append(row if lines[-1].endswith("\n") else "\n" + row)
-    new = "".join(lines)
-    if new != text:
-        storage.write_text(table, new)
+    place = own[0] if own else len(lines)
+    lines[place : place + 1] = [buffer.getvalue()]
+    if "".join(lines) != text:
+        storage.write_text(table, "".join(lines))
 
 
-def recorded(table: Path, name: str) -> dict[str, str]:
+def read_row(table: Path, name: str) -> dict[str, str]:
     """What the row of a source says: `commit`, `files`, `sha256`; empty without a row."""
     if not table.is_file():
         return {}
@@ -150,9 +130,6 @@ def recorded(table: Path, name: str) -> dict[str, str]:
                 words = row["sha256_or_commit"].split()
                 return dict(zip(words[::2], words[1::2], strict=False))
     return {}
-
-
-# --- images of the first paper ---------------------------------------------------------------------
 
 
 class LibrarySource(BaseModel):
@@ -179,47 +156,45 @@ class LibrarySource(BaseModel):
 
 
 def library_list() -> list[LibrarySource]:
-    """The sources in `data/library_sources.yaml`; `images.LibraryError` names what is wrong there."""
+    """The sources in `data/library_sources.yaml`; `LibraryError` names what is wrong there."""
     path = paths.data / "library_sources.yaml"
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
         return TypeAdapter(list[LibrarySource]).validate_python(values)
     except FileNotFoundError as error:
-        raise images.LibraryError(f"{path} does not exist") from error
+        raise LibraryError(f"{path} does not exist") from error
     except (yaml.YAMLError, ValidationError) as error:
-        raise images.LibraryError(f"{path.name}: {error}") from error
+        raise LibraryError(f"{path.name}: {error}") from error
 
 
 def fetch_library(archive: Path | None = None) -> dict[str, State]:
     """Fetch all listed sources into `data/raw/sources`, unpack `archive`, print and write down what is there.
 
-    Raises `images.LibraryError` with what to do; the rows of the sources before it are written.
+    Raises `LibraryError` with what to do; the rows of the sources before it are written.
     """
     sources, table = library_list(), paths.data / RECORD
     if archive and not any(source.archive for source in sources):
-        raise images.LibraryError("an archive is given, but no source in the list has its images in one")
+        raise LibraryError("an archive is given, but no source in the list has its images in one")
     states = {}
     for source in sources:
-        folder = paths.raw / "sources" / source.folder
-        state = bring(source.name, source.url, folder, table, source.want, source.skip, source.commit)
-        more = ""
+        folder, note = paths.raw / "sources" / source.folder, ""
+        state = fetch_repository(
+            source.name, source.url, folder, table, source.want, source.skip, source.commit
+        )
         if archive and source.archive:
-            new, kept, skipped = fetch_archive.unpack(archive.expanduser(), folder / UNPACKED)
-            more = f"\n  archive: {new:,} images unpacked, {kept:,} were there, "
-            more += f"{skipped:,} other entries left out"
+            new, kept, skipped = download.unpack(archive.expanduser(), folder / UNPACKED)
+            note = f"\n  archive: {new:,} images unpacked, {kept:,} were there, "
+            note += f"{skipped:,} other entries left out"
             state = State(*state[:2], *checksum(folder))
         elif source.archive and not (folder / UNPACKED).is_dir():
-            more = f"\n  its images are not in the repository: download {source.archive} and run "
-            more += "make library-sources ZIP=path/to/it"
-        write_row(table, source.name, source.url, source.licence, IMAGES_FOR, *state[1:])
+            note = f"\n  its images are not in the repository: download {source.archive} and run "
+            note += "make library-sources ZIP=path/to/it"
+        write_row(table, source.name, source.url, source.licence, IMAGES_FOR, state)
         states[source.name] = state
         at = f" at {state.commit[:12]}" if state.commit else ""
-        whole = f"{state.files:,} files, sha256 {state.sha256[:12]}"
-        print(f"{source.name}{at}: {state.state}, {whole}, licence: {source.licence}{more}")
+        files = f"{state.files:,} files, sha256 {state.sha256[:12]}"
+        print(f"{source.name}{at}: {state.state}, {files}, licence: {source.licence}{note}")
     return states
-
-
-# --- data sets of template memes -------------------------------------------------------------------
 
 
 class TemplateSource(NamedTuple):
@@ -298,7 +273,7 @@ SOURCES: dict[str, TemplateSource] = {
 }
 
 
-class Found(NamedTuple):
+class LocatedSource(NamedTuple):
     """Where a data set is, or why it is not there."""
 
     source: TemplateSource
@@ -311,82 +286,75 @@ class Found(NamedTuple):
 
     def text(self) -> str:
         """One line, and where the data set is missing what to put where."""
+        title, licence = self.source.title, self.source.licence
         if self.path is None:
-            return f"{self.source.title}: not here ({self.why}). {what_to_give(self.source.name)}"
+            return f"{title}: not here ({self.why}). {what_to_give(self.source.name)}"
         at = f" at {self.commit[:12]}" if self.commit else ""
         odd = f", {self.why}" if self.why else ""
-        return (
-            f"{self.source.title}{at}: {self.state}, {_shown(self.path)}, licence: {self.source.licence}{odd}"
-        )
+        return f"{title}{at}: {self.state}, {_project_path(self.path)}, licence: {licence}{odd}"
 
 
 def what_to_give(name: str) -> str:
     """Which repository, which files and which key of `SET=` bring a data set; `KeyError` for another name."""
     source = SOURCES[name]
-    parts = _listed(source.holds)
     if source.repository:
-        place = _shown(paths.raw / "templates" / name)
+        place = _project_path(paths.raw / "templates" / name)
         how = f'Clone {HOST}{source.repository} and give its folder: SET="{name}=FOLDER", or put it into '
         how += f"{place}."
     else:
         how = f'Give its folder or file: SET="{name}=PATH".'
     notes = f" Note: {source.notes}." if source.notes else ""
-    return f"{how} It must hold {parts}.{notes}"
+    return f"{how} It must hold {_listed(source.holds)}.{notes}"
 
 
-def find(
-    profile: settings.Profile, *, fetch: bool | None = None, names: Iterable[str] = tuple(SOURCES)
-) -> dict[str, Found]:
+def locate(
+    profile: settings.Profile, *, fetch: bool = True, names: Iterable[str] = tuple(SOURCES)
+) -> dict[str, LocatedSource]:
     """Look for the data sets `names`, fetch what no profile key names, and say where each is.
 
-    `fetch`: whether to fetch into `data/raw/templates`; None: unless one of `OFFLINE` is set. A data set that
-    cannot be had has `state` "missing" and `why`; only what a user put somewhere and is not what it should be
-    raises `SourceError`.
+    Nothing is fetched without `fetch`, or where one of `OFFLINE` is set. A data set that cannot be had has
+    `state` "missing" and `why`; only what a user put somewhere and is not what it should be raises
+    `SourceError`.
     """
-    silent: set[str] = set()
-    found = {}
+    silent_hosts: set[str] = set()
+    located = {}
     for name in names:
         source, given = SOURCES[name], getattr(profile, name)
         folder = paths.raw / "templates" / name
-        if given or is_of_user(folder):
-            found[name] = _given(source, paths.of_user(given) if given else folder)
+        if given or is_users(folder):
+            located[name] = _locate_given(source, paths.of_user(given) if given else folder)
         else:
-            found[name] = _fetched(source, folder, may_fetch() if fetch is None else fetch, silent)
-    return found
+            located[name] = _locate_fetched(source, folder, fetch and may_fetch(), silent_hosts)
+    return located
 
 
-def source_table(found: Mapping[str, Found]) -> pd.DataFrame:
+def source_table(located: Mapping[str, LocatedSource]) -> pd.DataFrame:
     """One row a data set: state, where it is, its licence, and what to give where it is missing."""
     rows = [
         {
             "data set": one.source.title,
             "key": name,
             "state": one.state,
-            "where": _shown(one.path) if one.path else "",
+            "where": _project_path(one.path) if one.path else "",
             "commit": one.commit[:12],
             "licence": one.source.licence,
             "note": one.why,
             "what to give": "" if one.path else what_to_give(name),
         }
-        for name, one in found.items()
+        for name, one in located.items()
     ]
     return pd.DataFrame(rows)
 
 
-def source_states(found: Mapping[str, Found]) -> dict[str, str]:
-    """Commit, number and SHA-256 of the files of each data set that is there, for a manifest.
-
-    Counted are the files that it must hold and those that are read where they are there, by
-    `checksum`.
-    """
-    told = {}
-    for name, one in found.items():
-        if one.path is None:
-            continue
-        base = one.path if one.path.is_dir() else one.path.parent
-        count, whole = checksum(base, read_of(name, one.path))
-        told[name] = f"{f'commit {one.commit} ' if one.commit else ''}files {count} sha256 {whole}"
-    return told
+def source_states(located: Mapping[str, LocatedSource]) -> dict[str, str]:
+    """Commit, number and SHA-256 of the `files_used` of each data set that is there, for a manifest."""
+    states = {}
+    for name, one in located.items():
+        if one.path is not None:
+            base = one.path if one.path.is_dir() else one.path.parent
+            count, sha256 = checksum(base, files_used(name, one.path))
+            states[name] = f"{f'commit {one.commit} ' if one.commit else ''}files {count} sha256 {sha256}"
+    return states
 
 
 def may_fetch() -> bool:
@@ -394,62 +362,62 @@ def may_fetch() -> bool:
     return not any(os.environ.get(name, "").strip().upper() in ("1", "ON", "YES", "TRUE") for name in OFFLINE)
 
 
-def _given(source: TemplateSource, path: Path) -> Found:
+def _locate_given(source: TemplateSource, path: Path) -> LocatedSource:
     if not path.exists():
         raise SourceError(f"{source.name}: {path} does not exist. {what_to_give(source.name)}")
-    if without := lacking(source, path):
-        raise SourceError(f"{source.name}: {path} does not hold {without}. {what_to_give(source.name)}")
-    return Found(source, "given", path, git.head(path) if path.is_dir() else "")
+    if missing := missing_parts(source, path):
+        raise SourceError(f"{source.name}: {path} does not hold {missing}. {what_to_give(source.name)}")
+    return LocatedSource(source, "given", path, download.head(path) if path.is_dir() else "")
 
 
-def _fetched(source: TemplateSource, folder: Path, fetch: bool, silent: set[str]) -> Found:
-    """A data set in the folder of fetched ones; `silent` names hosts that do not answer and are not asked."""
+def _locate_fetched(
+    source: TemplateSource, folder: Path, fetch: bool, silent_hosts: set[str]
+) -> LocatedSource:
+    """A data set in the folder of fetched ones; `silent_hosts` do not answer and are not asked again."""
     if not source.repository:
-        return Found(source, "missing", why="not published for all")
+        return LocatedSource(source, "missing", why="not published for all")
     table, url = folder.parent / RECORD, HOST + source.repository
-    row, here = recorded(table, source.repository), git.head(folder)
-    whole = bool(here) and here == row.get("commit")
+    row, here = read_row(table, source.repository), download.head(folder)
+    is_complete = bool(here) and here == row.get("commit")
     if not fetch:
-        if not whole:
-            return Found(source, "missing", why="fetching is off")
+        if not is_complete:
+            return LocatedSource(source, "missing", why="fetching is off")
         why = "" if checksum(folder)[1] == row.get("sha256") else _CHANGED
-        return _checked(Found(source, "fetched before", folder, here, why))
+        return _checked(LocatedSource(source, "fetched before", folder, here, why))
     host = urlsplit(url).netloc
     try:
-        if host in silent:
-            raise git.NoConnection(f"no connection to {host}")
-        state = bring(source.repository, url, folder, table, source.want)
-    except images.LibraryError as error:
-        if isinstance(error, git.NoConnection):
-            silent.add(host)
-        if whole:
-            return _checked(Found(source, "fetched before", folder, here, f"{_CHANGED}; {error}"))
-        return Found(source, "missing", why=str(error))
+        if host in silent_hosts:
+            raise download.NoConnection(f"no connection to {host}")
+        state = fetch_repository(source.repository, url, folder, table, source.want)
+    except LibraryError as error:
+        if isinstance(error, download.NoConnection):
+            silent_hosts.add(host)
+        if is_complete:
+            return _checked(LocatedSource(source, "fetched before", folder, here, f"{_CHANGED}; {error}"))
+        return LocatedSource(source, "missing", why=str(error))
     if state.state == "fetched":
-        write_row(table, source.repository, url, source.licence, TEMPLATES_FOR, *state[1:])
+        write_row(table, source.repository, url, source.licence, TEMPLATES_FOR, state)
     kind = "fetched" if state.state == "fetched" else "fetched before"
-    return _checked(Found(source, kind, folder, state.commit))
+    return _checked(LocatedSource(source, kind, folder, state.commit))
 
 
-def _checked(found: Found) -> Found:
-    without = lacking(found.source, found.path) if found.path else ""
-    return Found(found.source, "missing", why=f"its repository does not hold {without}") if without else found
+def _checked(located: LocatedSource) -> LocatedSource:
+    missing = missing_parts(located.source, located.path)
+    why = f"its repository does not hold {missing}"
+    return LocatedSource(located.source, "missing", why=why) if missing else located
 
 
-def _shown(path: Path) -> str:
+def _project_path(path: Path) -> str:
     """A path as texts may show it: within the project, else only its name."""
     return path.relative_to(paths.root).as_posix() if path.is_relative_to(paths.root) else path.name
 
 
-# --- what a data set holds -------------------------------------------------------------------------
-
-
-def lacking(source: TemplateSource, path: Path) -> str:
+def missing_parts(source: TemplateSource, path: Path) -> str:
     """What a folder or a single file does not hold, in words; empty where everything is there."""
     if path.is_file():
         names = [pattern.rpartition("/")[2] for pattern in _patterns(source)]
-        there = any(path.match(name) for name in names) and _is_content(path)
-        return "" if there else " or ".join(dict.fromkeys(names))
+        is_there = any(path.match(name) for name in names) and _is_content(path)
+        return "" if is_there else " or ".join(dict.fromkeys(names))
     return _listed({w: p for w, p in source.holds.items() if not any(map(_is_content, files_of(p, path)))})
 
 
@@ -463,13 +431,13 @@ def _patterns(source: TemplateSource) -> list[str]:
 
 def files_of(patterns: Iterable[str], folder: Path) -> list[Path]:
     """Files below a folder that patterns name, each once, in their order; hidden ones do not count."""
-    found = (path for pattern in patterns for path in sorted(folder.glob(pattern)))
-    hidden = [(path, path.relative_to(folder).parts) for path in dict.fromkeys(found)]
-    return [path for path, parts in hidden if path.is_file() and not any(p.startswith(".") for p in parts)]
+    named = dict.fromkeys(path for pattern in patterns for path in sorted(folder.glob(pattern)))
+    hidden = {path for path in named if any(p.startswith(".") for p in path.relative_to(folder).parts)}
+    return [path for path in named if path.is_file() and path not in hidden]
 
 
-def read_of(name: str, path: Path) -> list[Path]:
-    """All files of a data set that are read, at its folder or single file; `KeyError` for another name."""
+def files_used(name: str, path: Path) -> list[Path]:
+    """Files that are read of a data set, at its folder or single file: what it must hold, and `also`."""
     if path.is_file():
         return [path]
     return files_of([*_patterns(SOURCES[name]), *SOURCES[name].also], path)
@@ -478,5 +446,5 @@ def read_of(name: str, path: Path) -> list[Path]:
 def _is_content(path: Path) -> bool:
     """Whether a file is more than the note that git-lfs leaves in place of a large one."""
     with path.open("rb") as handle:
-        head = handle.read(len(_POINTER))
-    return bool(head) and head != _POINTER
+        start = handle.read(len(_POINTER))
+    return bool(start) and start != _POINTER

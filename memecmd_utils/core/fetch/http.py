@@ -9,6 +9,7 @@ resolver is ours, so that the address that was checked is the address that is co
 import asyncio
 import contextlib
 import ipaddress
+import itertools
 import random
 import re
 import time
@@ -66,7 +67,7 @@ class FetchError(Exception):
         status: str,
         reason: str,
         http_code: int | None = None,
-        wait_s: float | None = None,
+        wait_s: float = 0.0,
         again: bool = False,
     ) -> None:
         super().__init__(reason)
@@ -143,11 +144,11 @@ def guarded_session(guard: Guard, limits: Limits, headers: dict[str, str]) -> An
             self.inner = ThreadedResolver()
 
         async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[Any]:
-            found = await self.inner.resolve(host, port, family)
+            entries = await self.inner.resolve(host, port, family)
             if host in guard.proxies:  # the user's own; behind it names are resolved elsewhere
-                return found
-            good = set(guard.check(host, [entry["host"] for entry in found]))
-            return [entry for entry in found if entry["host"] in good]
+                return entries
+            allowed = guard.check(host, [entry["host"] for entry in entries])
+            return [entry for entry in entries if entry["host"] in allowed]
 
         async def close(self) -> None:
             await self.inner.close()
@@ -228,14 +229,13 @@ async def _read(response: Any, headers: dict[str, str], max_bytes: int, cut_at: 
 
 
 class Unpacker:
-    """Unpacks gzip or deflate piece by piece, so that a bomb is stopped at the cap."""
+    """Unpacks gzip piece by piece, so that a bomb is stopped at the cap; no other encoding was asked for."""
 
     def __init__(self, encoding: str) -> None:
-        self.name = encoding.strip().lower()
-        if self.name not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        name = encoding.strip().lower()
+        if name not in ("", "identity", "gzip", "x-gzip"):
             raise FetchError("not a feed", f"Content-Encoding {encoding!r} was not asked for")
-        self._bits = 31 if "gzip" in self.name else 15
-        self._zip = None if self.name in ("", "identity") else zlib.decompressobj(self._bits)
+        self._zip = zlib.decompressobj(31) if "gzip" in name else None
         self._begun = False
 
     def feed(self, data: bytes, most: int) -> Iterator[bytes]:
@@ -247,21 +247,17 @@ class Unpacker:
             try:
                 piece = self._zip.decompress(data, most)
             except zlib.error as error:
-                if self._begun or self.name != "deflate" or self._bits < 0:
-                    raise FetchError("broken", f"the compressed body is damaged: {error}") from error
-                self._bits = -15  # some servers send deflate without its header
-                self._zip = zlib.decompressobj(self._bits)
-                continue
+                raise FetchError("broken", f"the compressed body is damaged: {error}") from error
             self._begun = True
             yield piece
             data = self._zip.unconsumed_tail
             if self._zip.eof:
                 data = self._zip.unused_data.lstrip(b"\0")  # padding is no further member
                 if data:
-                    self._zip = zlib.decompressobj(self._bits)
+                    self._zip = zlib.decompressobj(31)
 
     def end(self) -> None:
-        """Say so when the stream broke off."""
+        """Raise `FetchError` where the stream broke off."""
         if self._zip is not None and self._begun and not self._zip.eof:
             raise FetchError("broken", "the compressed body breaks off", again=True)
 
@@ -272,7 +268,7 @@ class Client:
     def __init__(self, limits: Limits, purpose: str, accept: str) -> None:
         self.limits = limits
         agent = f"{PRODUCT}/{__version__} ({purpose}; +https://arxiv.org/abs/2507.00891)"
-        self.headers = {"User-Agent": agent, "Accept": accept, "Accept-Encoding": "gzip, deflate"}
+        self.headers = {"User-Agent": agent, "Accept": accept, "Accept-Encoding": "gzip"}
         self.robots: dict[str, _Robots] = {}
         """By origin."""
         self._hosts: dict[str, _Host] = {}
@@ -313,7 +309,7 @@ class _Host:
 class _Robots:
     """What robots.txt of one origin says, in a word and as rules (of `protego`; None allows all)."""
 
-    told: str
+    state: str
     rules: Any = None
     refusal: HostClosed | None = None
 
@@ -343,14 +339,12 @@ class Visit:
         """
         conditions = {"If-None-Match": etag, "If-Modified-Since": last_modified}
         known = {key: value for key, value in conditions.items() if value}
-        tried = 0
-        while True:
-            tried += 1
+        for tried in itertools.count(1):
             try:
                 return await self._follow(urldefrag(url)[0], known, validated or url, same_file)
             except FetchError as error:
-                wait = error.wait_s or 0.0
-                if not error.again or tried >= self.limits.tries or wait > self.limits.max_wait_s:
+                wait = error.wait_s
+                if not error.again or tried == self.limits.tries or wait > self.limits.max_wait_s:
                     raise
             backoff = self.limits.backoff_s * 2 ** (tried - 1) * _JITTER.uniform(0.75, 1.25)
             await asyncio.sleep(max(wait, min(backoff, self.limits.max_wait_s)))
@@ -358,31 +352,31 @@ class Visit:
     async def _follow(self, url: str, known: dict[str, str], validated: str, same_file: bool) -> Answer:
         """Go to the address over its redirects; robots.txt of each host on the way must allow it."""
         self._left_s = self.limits.total_s
-        told, at, been = "", url, set()
+        state, at, visited = "", url, set()
         try:
             while True:
-                been.add(at)
+                visited.add(at)
                 robots = await self._robots(at)
-                told = robots.told
+                state = robots.state
                 if robots.refusal is not None:
                     raise robots.refusal
                 if robots.rules is not None and not robots.rules.can_fetch(at, PRODUCT):
-                    told = "denied"
+                    state = "denied"
                     raise FetchError("forbidden", f"robots.txt of {urlsplit(at).netloc} forbids {at}")
                 asked = known if at == validated else {}
                 answer = await self._ask(at, asked)
                 if answer.code == 200 or (answer.code == 304 and asked):
-                    return replace(answer, robots=told)
+                    return replace(answer, robots=state)
                 if answer.code not in REDIRECTS:
                     raise _refusal("http error", f"HTTP {answer.code}", answer)
                 at = _target(answer, same_file)
-                if at in been:
+                if at in visited:
                     raise FetchError("redirect", f"redirects in a circle, back to {at}", answer.code)
-                if len(been) > self.limits.max_redirects:
+                if len(visited) > self.limits.max_redirects:
                     reason = f"more than {self.limits.max_redirects} redirects, the last to {at}"
                     raise FetchError("redirect", reason, answer.code)
         except FetchError as error:
-            error.robots = error.robots or told
+            error.robots = error.robots or state
             raise
 
     async def _ask(self, url: str, headers: dict[str, str], cut_at: int | None = None) -> Answer:
@@ -457,7 +451,7 @@ def read_robots(text: str) -> Any:
 def _refusal(status: str, reason: str, answer: Answer, kind: type[FetchError] = FetchError) -> FetchError:
     """The error that the status of an answer stands for."""
     again = answer.code in TRY_AGAIN
-    wait = retry_after_s(answer.headers.get("retry-after")) if again else None
+    wait = retry_after_s(answer.headers.get("retry-after", "")) if again else 0.0
     reason += f", asks to come back in {wait:.0f} s" if wait else ""
     return kind(status, reason, answer.code, wait, again)
 
@@ -490,13 +484,11 @@ def host_of(url: str) -> str:
     return f"{parts.hostname}{f':{port}' if port is not None else ''}" if good else ""
 
 
-def retry_after_s(value: str | None) -> float | None:
-    """Seconds of a Retry-After header, a number or a date; None where there is none to be read."""
-    if not value:
-        return None
+def retry_after_s(value: str) -> float:
+    """Seconds of a Retry-After header, a number or a date; 0 where none can be read."""
     if value.strip().isdecimal():
         return float(value.strip()[:9])
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except (ValueError, TypeError, OverflowError):
-        return None
+        return 0.0

@@ -19,9 +19,8 @@ from made_sources import archive, content, git, picture, repository
 
 from memecmd_utils.cm50 import records, references
 from memecmd_utils.core import paths
-from memecmd_utils.core.fetch import datasets
-from memecmd_utils.core.fetch import git as fetch_git
-from memecmd_utils.core.fetch.datasets import SOURCES, SourceError, fetch_library, find, source_states
+from memecmd_utils.core.fetch import datasets, download
+from memecmd_utils.core.fetch.datasets import SOURCES, SourceError, fetch_library, locate, source_states
 from memecmd_utils.core.images import LibraryError
 from memecmd_utils.library import sources as library_sources
 from memecmd_utils.settings import Profile, load_profile
@@ -87,7 +86,7 @@ def test_a_folder_that_the_profile_names_is_used_as_it_is(tmp_path: Path) -> Non
     one = fill(tmp_path, {"memes_test_dev.json.gz": b"x"}) / "memes_test_dev.json.gz"
     for folder in (checkout, checkout / "dataset", flat):
         profile = Profile(name="x", imgflip=str(folder), memecap=str(one))
-        found = find(profile, names=("imgflip", "memecap"))
+        found = locate(profile, names=("imgflip", "memecap"))
         assert (found["imgflip"].path, found["memecap"].path) == (folder, one)
         assert {f.state for f in found.values()} == {"given"} and "licence: none stated" in found[
             "memecap"
@@ -140,11 +139,11 @@ def test_what_is_accepted_can_be_read(tmp_path: Path, name: str, file: str) -> N
         if name == "cm50":
             about.write_bytes(b"{}")
         for given in (folder, folder / place / file):
-            found = find(Profile(name="x", **{name: str(given)}), names=[name], fetch=False)
+            found = locate(Profile(name="x", **{name: str(given)}), names=[name], fetch=False)
             assert found[name].path == given and read(given) == 1
-        before = source_states(find(Profile(name="x", **{name: str(folder)}), names=[name]))
+        before = source_states(locate(Profile(name="x", **{name: str(folder)}), names=[name]))
         (folder / place / file).write_bytes(record(name, file) + b" ")
-        assert source_states(find(Profile(name="x", **{name: str(folder)}), names=[name])) != before
+        assert source_states(locate(Profile(name="x", **{name: str(folder)}), names=[name])) != before
 
 
 @pytest.mark.parametrize(
@@ -159,13 +158,13 @@ def test_what_is_accepted_can_be_read(tmp_path: Path, name: str, file: str) -> N
 def test_the_state_sees_files_that_need_not_be_there(tmp_path: Path, name: str, file: str) -> None:
     folder = fill(tmp_path / "c", CONTENT[name])
     profile = Profile(name="x", **{name: str(folder)})
-    seen = [source_states(find(profile, names=[name]))[name]]
+    seen = [source_states(locate(profile, names=[name]))[name]]
     for data in (b"[]", b"[1]"):
         fill(folder, {file: data})
-        seen.append(source_states(find(profile, names=[name]))[name])
+        seen.append(source_states(locate(profile, names=[name]))[name])
     assert len(set(seen)) == 3
     fill(folder, {".git/training.json": b"x", "code/notes.md": b"x"})
-    assert source_states(find(profile, names=[name]))[name] == seen[-1], (
+    assert source_states(locate(profile, names=[name]))[name] == seen[-1], (
         "hidden files and others do not count"
     )
 
@@ -177,13 +176,13 @@ def test_a_folder_that_is_not_what_it_should_be_is_an_error_naming_the_files(tmp
     with pytest.raises(
         SourceError, match=r"does not hold what the templates mean \(\*\*/50_template_info\.json\)"
     ):
-        find(Profile(name="x", cm50=str(wrong)), names=["cm50"])
+        locate(Profile(name="x", cm50=str(wrong)), names=["cm50"])
     with pytest.raises(SourceError, match=r"dataset/memes/\*\.json or .*SET=\"imgflip=FOLDER\""):
-        find(Profile(name="x", imgflip=str(wrong)), names=["imgflip"])
+        locate(Profile(name="x", imgflip=str(wrong)), names=["imgflip"])
     with pytest.raises(SourceError, match=r"nowhere does not exist\..*UKPLab"):
-        find(Profile(name="x", figmemes_labels=str(tmp_path / "nowhere")), names=["figmemes_labels"])
+        locate(Profile(name="x", figmemes_labels=str(tmp_path / "nowhere")), names=["figmemes_labels"])
     with pytest.raises(SourceError, match=r"notes\.txt does not hold memes\*test\*\.json"):
-        find(Profile(name="x", memecap=str(wrong / "notes.txt")), names=["memecap"])
+        locate(Profile(name="x", memecap=str(wrong / "notes.txt")), names=["memecap"])
 
 
 @pytest.mark.parametrize("data", [b"", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"])
@@ -191,7 +190,7 @@ def test_an_empty_file_and_the_note_that_lfs_leaves_are_no_content(tmp_path: Pat
     folder = fill(tmp_path / "c", {"validation_set.zip": data, "50_template_info.json": b"{}"})
     for given in (folder, folder / "validation_set.zip"):
         with pytest.raises(SourceError, match="does not hold"):
-            find(Profile(name="x", cm50=str(given)), names=["cm50"])
+            locate(Profile(name="x", cm50=str(given)), names=["cm50"])
 
 
 # --- fetched ----------------------------------------------------------------------------------------
@@ -200,7 +199,7 @@ def test_an_empty_file_and_the_note_that_lfs_leaves_are_no_content(tmp_path: Pat
 @needs_git
 def test_the_wanted_part_is_fetched_once_and_written_down(tmp_path: Path, host: None) -> None:
     target = paths.raw / "templates"
-    found = find(Profile(name="x"))
+    found = locate(Profile(name="x"))
     assert {name: one.state for name, one in found.items()} == {
         **dict.fromkeys(CONTENT, "fetched"), "figmemes_labels": "missing",
     }  # fmt: skip
@@ -213,10 +212,10 @@ def test_the_wanted_part_is_fetched_once_and_written_down(tmp_path: Path, host: 
     assert row["sha256_or_commit"].startswith(f"commit {found['cm50'].commit} files 2 sha256 ")
     assert source_states(found)["cm50"].startswith(f"commit {found['cm50'].commit} files 2 sha256 ")
     shutil.rmtree(tmp_path / "host")  # from here on nothing can be fetched
-    again = find(Profile(name="x"))
+    again = locate(Profile(name="x"))
     assert {one.state for name, one in again.items() if name in CONTENT} == {"fetched before"}
     (target / "memecap" / "data" / "memes-test.json").write_bytes(b"changed")
-    off = find(Profile(name="x"), names=["memecap"], fetch=False)["memecap"]
+    off = locate(Profile(name="x"), names=["memecap"], fetch=False)["memecap"]
     assert (off.state, off.why) == ("fetched before", "changed since it was fetched")
     assert off.path == target / "memecap"
 
@@ -225,23 +224,23 @@ def test_the_wanted_part_is_fetched_once_and_written_down(tmp_path: Path, host: 
 def test_a_fetch_that_was_cut_off_goes_on_at_its_commit(
     tmp_path: Path, host: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = fetch_git.fetch
+    real = download.fetch_commit
 
     def cut(url: str, commit: str, folder: Path, *_: object) -> None:
         real(url, commit, folder, ["README*"])  # as far as it came
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fetch_git, "fetch", cut)
+    monkeypatch.setattr(download, "fetch_commit", cut)
     with pytest.raises(KeyboardInterrupt):
-        find(Profile(name="x"), names=["imgflip"])
+        locate(Profile(name="x"), names=["imgflip"])
     assert not (paths.raw / "templates" / datasets.RECORD).exists()
-    monkeypatch.setattr(fetch_git, "fetch", real)
-    off = find(Profile(name="x"), names=["imgflip"], fetch=False)
+    monkeypatch.setattr(download, "fetch_commit", real)
+    off = locate(Profile(name="x"), names=["imgflip"], fetch=False)
     assert off["imgflip"].state == "missing", "half a data set is none"
-    begun = fetch_git.head(paths.raw / "templates" / "imgflip")
+    begun = download.head(paths.raw / "templates" / "imgflip")
     home = tmp_path / "host" / SOURCES["imgflip"].repository
     git(home, "commit", "-q", "--allow-empty", "-m", "two")
-    found = find(Profile(name="x"), names=["imgflip"])["imgflip"]
+    found = locate(Profile(name="x"), names=["imgflip"])["imgflip"]
     assert (found.state, found.commit) == ("fetched", begun)
 
 
@@ -257,7 +256,7 @@ def test_nothing_is_fetched_where_the_environment_forbids_it(
 
     monkeypatch.setenv(name, "1")
     monkeypatch.setattr(subprocess, "Popen", asked)
-    found = find(Profile(name="x"))
+    found = locate(Profile(name="x"))
     assert {one.state for one in found.values()} == {"missing"} and found["imgflip"].why == "fetching is off"
     assert "ImgFlip575K: not here" in found["imgflip"].text() and "form" in found["figmemes_labels"].text()
     assert not paths.raw.exists()
@@ -273,7 +272,7 @@ def test_no_server_or_repository_is_said_at_once(
 ) -> None:
     monkeypatch.setattr(datasets, "HOST", address)
     begun = time.monotonic()
-    found = find(Profile(name="x"))
+    found = locate(Profile(name="x"))
     assert time.monotonic() - begun < 10
     assert all(why in found[name].text() for name in CONTENT), found["imgflip"].text()
 
@@ -282,7 +281,7 @@ def test_no_server_or_repository_is_said_at_once(
 def test_a_silent_server_is_given_up_once_for_all_and_left_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_git, "ANSWER_S", 1)
+    monkeypatch.setattr(download, "ANSWER_S", 1)
     for name in ("http_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     taken: list[socket.socket] = []
@@ -299,7 +298,7 @@ def test_a_silent_server_is_given_up_once_for_all_and_left_no_process(
         thread.start()
         begun = time.monotonic()
         monkeypatch.setattr(datasets, "HOST", f"http://127.0.0.1:{server.getsockname()[1]}/")
-        found = find(Profile(name="x"))
+        found = locate(Profile(name="x"))
         assert time.monotonic() - begun < 8
         assert all("no connection" in found[name].why for name in CONTENT)
         assert len(taken) == 1, "the other repositories of the host are not asked for"
