@@ -11,8 +11,9 @@ import tiny_models
 from PIL import Image
 
 from memecmd_utils.core import images, paths
-from memecmd_utils.core.encoders import chinese_clip, weights
-from memecmd_utils.core.encoders.sentence import SentenceTransformerEmbedder
+from memecmd_utils.core.encoders import clip as encoders_clip
+from memecmd_utils.core.encoders import weights
+from memecmd_utils.core.encoders.text import SentenceTransformerEmbedder
 from memecmd_utils.core.recordings import vectors
 from memecmd_utils.evaluation import stage
 from memecmd_utils.runs import Run
@@ -175,24 +176,24 @@ def test_a_killed_stage_goes_on_and_encodes_each_once(
     monkeypatch.setattr(vectors, "BATCH", 4)
     run = clip_run(tmp_path, monkeypatch, clip)
     memes, asked = library(run), []
-    real = chinese_clip.ChineseClipScorer._in_batches
+    real = encoders_clip._in_batches
 
-    def dies(self, items, encode):
+    def dies(items, device, project):
         if len(asked) > 6:
             raise KeyboardInterrupt
         asked.extend(items)
-        return real(self, items, encode)
+        return real(items, device, project)
 
-    monkeypatch.setattr(chinese_clip.ChineseClipScorer, "_in_batches", dies)
+    monkeypatch.setattr(encoders_clip, "_in_batches", dies)
     with pytest.raises(KeyboardInterrupt):
         stage.measure_consistency(run, PLACED, DIALOGUES, memes)
     before = len(asked)
 
-    def counts(self, items, encode):
+    def counts(items, device, project):
         asked.extend(items)
-        return real(self, items, encode)
+        return real(items, device, project)
 
-    monkeypatch.setattr(chinese_clip.ChineseClipScorer, "_in_batches", counts)
+    monkeypatch.setattr(encoders_clip, "_in_batches", counts)
     stage.measure_consistency(run, PLACED, DIALOGUES, memes)
     stage.measure_consistency(run, PLACED, DIALOGUES, memes)
     said = {t.text for d in DIALOGUES.values() for t in d.turns if t.turn > 1}

@@ -13,7 +13,7 @@ from memecmd_utils import schemas
 from memecmd_utils.core import paths, statistics, storage
 from memecmd_utils.core import tables as core_tables
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.encoders import chinese_clip
+from memecmd_utils.core.encoders import clip
 from memecmd_utils.core.llm import chat as llm_chat
 from memecmd_utils.evaluation import consistency, ground_truth, judges
 from memecmd_utils.evaluation import rankings as evaluation_rankings
@@ -92,16 +92,16 @@ def rate(
     return ratings
 
 
-def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> chinese_clip.ChineseClipScorer:
+def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> clip.ChineseClipScorer:
     """Chinese-CLIP on the run's pictures; its vectors are recorded beside those of the embedders."""
     files, profile = meme_files(run, memes), run.profile
     # A relative path counts from the project's root: notebooks run in a folder of their own.
     checkpoint = paths.root / profile.clip_checkpoint if profile.clip_checkpoint else None
     folder = paths.interim / "clip"
-    here = chinese_clip.weights_file(profile.clip_model, folder, checkpoint).is_file()
+    here = clip.weights_file(profile.clip_model, folder, checkpoint).is_file()
     # A replay computes what is not recorded, but fetches no weights for it.
     mode = run.vector_mode if here else profile.mode
-    return chinese_clip.ChineseClipScorer(
+    return clip.ChineseClipScorer(
         profile.clip_model,
         lambda meme: files[meme.meme_id],
         folder,
@@ -131,10 +131,8 @@ def measure_consistency(
 def cut_texts(truncated: int | None) -> str:
     """What to add to the scorer's name about texts that it did not read to their end."""
     if truncated is None:
-        return (
-            f"; texts over {chinese_clip.MAX_TOKENS} tokens were cut, how many is not known without cn_clip"
-        )
-    return f"; {truncated} texts were cut at {chinese_clip.MAX_TOKENS} tokens" if truncated else ""
+        return f"; texts over {clip.CN_CLIP_TOKENS} tokens were cut, how many is not known without cn_clip"
+    return f"; {truncated} texts were cut at {clip.CN_CLIP_TOKENS} tokens" if truncated else ""
 
 
 # --- Stage 05 against the ground truth: agreement, timing, retrieval systems, grades of placed memes

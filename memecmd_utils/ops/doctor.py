@@ -230,9 +230,7 @@ def _embedding_endpoint(profile: Profile) -> Iterator[Lack]:
 
 
 def _sentence_transformer(profile: Profile, name: str) -> Iterator[Lack]:
-    from memecmd_utils.core.encoders.sentence import SentenceTransformerEmbedder
-
-    if wrong := _complaint(lambda: SentenceTransformerEmbedder(name)):
+    if wrong := _complaint(lambda: encoders_text.SentenceTransformerEmbedder(name)):
         yield from wrong
         return
     folder = weights.folder_of(name)

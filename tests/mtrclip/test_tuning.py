@@ -139,7 +139,7 @@ def test_a_tiny_clip_learns_the_templates(torch, pairs, tmp_path: Path) -> None:
     assert processor.tokenizer("red disc white")["input_ids"] == [
         len(processor.tokenizer) - 2, *processor.tokenizer.convert_tokens_to_ids(
             ["red</w>", "disc</w>", "white</w>"]), len(processor.tokenizer) - 1]  # fmt: skip
-    encoder = clip.load(tuned.folder, device="cpu")
+    encoder = clip.load(tuned.folder)
     images = vectors.normalise(encoder.encode_images([pair.image for pair in easy]))
     texts = vectors.normalise(encoder.encode_texts([pair.text for pair in easy]))
     assert recall_at_1(texts @ images.T) == pytest.approx(best["validation_R@1_text_to_meme"])

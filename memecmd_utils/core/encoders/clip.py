@@ -1,66 +1,91 @@
 """CLIP, ALIGN and Chinese-CLIP: images and texts to vectors that are computed once and recorded."""
 
+import contextlib
 import hashlib
+import io
 import json
+import pickle
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from memecmd_utils.core import images, paths
-from memecmd_utils.core import images as core_images
+from memecmd_utils.core import images
 from memecmd_utils.core.encoders import weights
-from memecmd_utils.core.encoders.sentence import COMMIT
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.recordings.vectors import Mode, RecordedVectors, recorded_names
-
-# --- The two towers of CLIP, ALIGN and Chinese-CLIP as transformers has them; loaded when first needed
-
+from memecmd_utils.schemas import Meme
 
 TRAINED_TOKENS = {"clip": 77, "align": 64, "chinese_clip": 52}
 """Kinds that are read, and the longest text, with its two marks, that their makers trained on."""
+CN_CLIP_TOKENS = TRAINED_TOKENS["chinese_clip"]
 BATCH = {"cuda": 64, "cpu": 16}
-Dtype = Literal["float32", "float16"]
+PRECISION = "float32"
+"""Also on a GPU: half precision moves a score by as much as strategies differ."""
+SHORTEST, LONGEST = 1e-3, 1e3
+"""Lengths of rows that are kept to two thousandths; those of CLIP are near 10."""
+FIRST_SAFE_TORCH = (2, 6)  # from here on `torch.load` reads tensors only, unless it is told otherwise
 
 
 class ModelMissing(MemecmdError, RuntimeError):
     """A model that cannot be had here; a table can print the message in its place."""
 
 
-class Towers:
-    """A dual encoder by hub name, `name@COMMIT` or folder; features are as the model projects them."""
+class CheckpointMissing(MemecmdError, FileNotFoundError):
+    """The checkpoint that the profile names is not there."""
 
-    def __init__(
-        self,
-        model: str,
-        device: str | None = None,
-        dtype: Dtype = "float32",
-        batch: int | None = None,
-        download: bool = True,
-    ) -> None:
-        """`device`: None is a GPU where there is one. `batch`: images or texts at a time."""
-        if dtype not in ("float32", "float16"):
-            raise ValueError(f"dtype {dtype!r} is neither float32 nor float16")
-        if batch is not None and batch < 1:
-            raise ValueError(f"batch {batch}: at least 1")
-        folder = paths.root / model  # a relative path counts from the project's root
-        self._folder = folder if folder.is_dir() else None
-        self.label, _, self._pinned = (folder.name, "", "") if self._folder else model.partition("@")
-        if self._pinned and not COMMIT.fullmatch(self._pinned):
-            raise weights.ModelError(f"model {model!r}: after the @ stands a commit, 40 hex digits")
-        self._model, self._device, self._dtype = model, device, dtype
-        self._batch, self._download = batch, download
+
+def _key(kind: str, content: str) -> str:
+    return hashlib.sha256(f"{kind}\x1f{content}".encode()).hexdigest()
+
+
+def _in_batches(items: Sequence[Any], device: str, project: Callable[[Sequence[Any]], Any]) -> np.ndarray:
+    import torch
+
+    size, rows = BATCH.get(device, BATCH["cpu"]), []
+    with torch.inference_mode():
+        for start in range(0, len(items), size):
+            output = project(items[start : start + size])
+            output = getattr(output, "pooler_output", output)  # since transformers 5 an output of many parts
+            rows.append(output.float().cpu().numpy())
+    return np.concatenate(rows)
+
+
+class _CutTexts:
+    """Counts the texts, each once, that a model does not read to their end."""
+
+    def __init__(self) -> None:
+        self.count: int | None = 0
+        """None where only a tokenizer that is not here could tell."""
+        self._seen: set[str] = set()
+
+    def add(self, long_texts: Sequence[str], are_cut: Callable[[list[str]], list[bool] | None]) -> None:
+        """Count those of `long_texts` that `are_cut` says are, which is None where it cannot tell."""
+        fresh = [text for text in dict.fromkeys(long_texts) if text not in self._seen]
+        self._seen.update(fresh)
+        if fresh and self.count is not None:
+            found = are_cut(fresh)
+            self.count = None if found is None else self.count + sum(found)
+
+
+class Towers:
+    """The two towers of CLIP, ALIGN or Chinese-CLIP as transformers has them; loaded when first needed."""
+
+    def __init__(self, model: str, download: bool = True) -> None:
+        self._model, self._reference, self._download = model, weights.ModelReference(model), download
+        self.label = self._reference.label
         self._parts: dict[str, Any] = {}
         self._loaded: tuple[Any, Any] | None = None
 
     def revision(self) -> str | None:
         """12 hex digits of the commit or of the folder's files; None where only the hub knows."""
-        if self._folder is not None:
-            return weights.folder_digest(self._folder)
-        commit = self._pinned or weights.hub_commit(self.label)
-        return commit[: weights.DIGITS] if commit else None
+        return self._reference.revision()
+
+    def recorded_name(self, read_dirs: Sequence[Path]) -> str | None:
+        """The one encoder of this model that has recorded vectors."""
+        return self._reference.recorded_name(read_dirs, "clip:", "", f"-{PRECISION}")
 
     def load(self) -> str:
         """Load the weights, once, and give their revision; `ModelMissing` says what is not there."""
@@ -69,9 +94,8 @@ class Towers:
             model, processor = self._pretrained("AutoModel"), self._pretrained("AutoImageProcessor")
             import torch
 
-            device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
-            model = model.eval().to(device=device, dtype=getattr(torch, self._dtype))
-            self._loaded = model, processor
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            self._loaded = model.eval().to(device=device, dtype=torch.float32), processor
         revision = self.revision() or getattr(self._loaded[0].config, "_commit_hash", None)
         if not revision:
             raise ModelMissing(f"{self.label} does not tell its revision: give NAME@COMMIT")
@@ -80,7 +104,7 @@ class Towers:
     def limit(self, download: bool = True) -> int:
         """Longest text in tokens, marks included: what the model was trained on, or can hold if less.
 
-        Raises ValueError for a model that is none of the kinds of `TRAINED_TOKENS`.
+        Raises `ModelError` for a model that is none of the kinds of `TRAINED_TOKENS`.
         """
         config = self._part("AutoConfig", download)
         if config.model_type not in TRAINED_TOKENS:
@@ -90,45 +114,37 @@ class Towers:
             )
         return min(TRAINED_TOKENS[config.model_type], config.text_config.max_position_embeddings)
 
-    def counts(self, texts: Sequence[str], download: bool = True) -> list[int]:
-        """Tokens of each text before anything is cut, with the marks at both ends."""
-        tokenizer = self._part("AutoTokenizer", download)
-        encoded = tokenizer(list(texts), truncation=False, padding=False, verbose=False)
-        return [len(ids) for ids in encoded["input_ids"]]
+    def are_cut(self, texts: list[str]) -> list[bool] | None:
+        """Whether each text has more tokens than are read; None where the tokenizer is not here."""
+        try:
+            tokenizer, limit = self._part("AutoTokenizer", download=False), self.limit(download=False)
+        except ModelMissing:
+            return None
+        encoded = tokenizer(texts, truncation=False, padding=False, verbose=False)
+        return [len(ids) > limit for ids in encoded["input_ids"]]
 
     def images(self, files: Sequence[Path]) -> np.ndarray:
         """Features of image files, float32 [n, dim]; `ImageRejected` names a file that is broken."""
+        self.load()
+        model, processor = self._loaded
 
         def project(some: Sequence[Path]) -> Any:
-            model, processor = self._loaded
             pixels = processor(images=[_decode(file) for file in some], return_tensors="pt")["pixel_values"]
             return model.get_image_features(pixel_values=pixels.to(model.device, model.dtype))
 
-        return self._in_batches(files, project)
+        return _in_batches(files, model.device.type, project)
 
     def texts(self, texts: Sequence[str]) -> np.ndarray:
         """Features of texts, float32 [n, dim]; what is beyond the limit is cut off."""
+        self.load()
+        model, _ = self._loaded
+        options = {"padding": True, "truncation": True, "max_length": self.limit()}
 
         def project(some: Sequence[str]) -> Any:
-            model, _ = self._loaded
-            options = {"padding": True, "truncation": True, "max_length": self.limit()}
             tokens = self._part("AutoTokenizer")(list(some), return_tensors="pt", **options)
             return model.get_text_features(**tokens.to(model.device))
 
-        return self._in_batches(texts, project)
-
-    def _in_batches(self, items: Sequence[Any], project: Callable[[Sequence[Any]], Any]) -> np.ndarray:
-        self.load()
-        import torch
-
-        size = self._batch or BATCH.get(self._loaded[0].device.type, BATCH["cpu"])
-        rows = []
-        with torch.inference_mode():
-            for start in range(0, len(items), size):
-                given = project(items[start : start + size])
-                given = getattr(given, "pooler_output", given)  # since transformers 5 an output of many parts
-                rows.append(given.float().cpu().numpy())
-        return np.concatenate(rows)
+        return _in_batches(texts, model.device.type, project)
 
     def _part(self, auto: str, download: bool = True) -> Any:
         if auto not in self._parts:
@@ -136,64 +152,54 @@ class Towers:
         return self._parts[auto]
 
     def _pretrained(self, auto: str, download: bool = True) -> Any:
-        if self._folder is None and (Path(self._model).is_absolute() or self._model.startswith(".")):
+        is_path = Path(self._model).is_absolute() or self._model.startswith(".")
+        if self._reference.folder is None and is_path:
             raise ModelMissing(f"there is no folder {self._model}: give one that holds the model")
         if missing := [name for name in ("torch", "transformers") if not weights.installed(name)]:
             raise ModelMissing(
                 f"{self.label} needs {' and '.join(missing)}: pip install -e '.[paper]' into an environment "
                 "of its own"
             )
-        try:
+        with weights.importing(self.label, ModelMissing):
             import torch  # noqa: F401 - transformers imports without it, but loads nothing
             import transformers
-        except (ImportError, RuntimeError) as error:
-            raise ModelMissing(weights.install_hint(self.label, error)) from error
-        commit = None if self._folder else self._pinned or weights.hub_commit(self.label)
         try:
             return getattr(transformers, auto).from_pretrained(
-                str(self._folder or self.label),
-                revision=commit or "main",
+                self._reference.source,
+                revision=self._reference.commit() or "main",
                 local_files_only=not (download and self._download),
                 trust_remote_code=False,
             )
         except Exception as error:  # hub, files, shapes: each with faults of its own
-            said = " ".join(str(error).split())[:200]
+            problem = " ".join(str(error).split())[:200]
             raise ModelMissing(
-                f"{self.label} cannot be loaded ({type(error).__name__}: {said}): give a folder that holds "
-                "it, or let it be downloaded from the hub once"
+                f"{self.label} cannot be loaded ({type(error).__name__}: {problem}): give a folder that "
+                "holds it, or let it be downloaded from the hub once"
             ) from error
 
 
 def _decode(file: Path) -> Any:
     try:
-        return core_images.decode(file)
-    except core_images.ImageRejected as error:
-        raise core_images.ImageRejected(f"{file.name}: {error}") from error
-
-
-SHORTEST, LONGEST = 1e-3, 1e3
-"""Lengths of rows that are kept to two thousandths; those of CLIP are near 10."""
+        return images.decode(file)
+    except images.ImageRejected as error:
+        raise images.ImageRejected(f"{file.name}: {error}") from error
 
 
 def load(
     name: str | Path,
     *,
-    device: str | None = None,
-    dtype: Dtype = "float32",
     read_dirs: Sequence[Path] = (),
     write_dir: Path | None = None,
     mode: Mode = "auto",
-    batch: int | None = None,
     download: bool = True,
 ) -> "DualEncoder":
     """Give the encoder of a hub name, `name@COMMIT` or folder; nothing is loaded before it is needed.
 
-    `device`: None is a GPU where there is one. `read_dirs` and `write_dir` are folders of recordings: what
-    they hold needs neither torch nor weights. `batch`: images or texts at a time. `download` off: only what
-    is on this machine counts. What cannot be had raises `ModelMissing` when it is first asked for.
+    `read_dirs` and `write_dir` are folders of recordings: what they hold needs neither torch nor weights.
+    `download` off: only what is on this machine counts. What cannot be had raises `ModelMissing` when it is
+    first asked for.
     """
-    towers = Towers(str(name), device, dtype, batch, download)
-    return DualEncoder(towers, dtype, read_dirs, write_dir, mode)
+    return DualEncoder(Towers(str(name), download), read_dirs, write_dir, mode)
 
 
 class DualEncoder:
@@ -204,21 +210,12 @@ class DualEncoder:
     before use, so that a run that computes equals one that replays.
     """
 
-    def __init__(
-        self,
-        towers: Towers,
-        dtype: Dtype,
-        read_dirs: Sequence[Path] = (),
-        write_dir: Path | None = None,
-        mode: Mode = "auto",
-    ) -> None:
+    def __init__(self, towers: Towers, read_dirs: Sequence[Path], write_dir: Path | None, mode: Mode) -> None:
         """See `load`, which makes the towers."""
-        self._towers, self._dtype, self._mode = towers, dtype, mode
+        self._towers, self._mode = towers, mode
         self._read_dirs, self._write_dir = read_dirs, write_dir
         self._recorded_rows: RecordedVectors | None = None
-        self._whole: dict[str, bool] = {}
-        self.truncated: int | None = 0
-        """Texts, each once, that the model did not read to their end; None where only it could tell."""
+        self._cut = _CutTexts()
 
     def encode_images(self, files: Sequence[Path]) -> np.ndarray:
         """Rows for image files, float32 [n, dim]; same bytes, same row. A broken file raises ImageRejected.
@@ -233,8 +230,16 @@ class DualEncoder:
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Rows for texts, float32 [n, dim]; what is beyond the model's limit is cut off and counted."""
         rows = self._rows([_key("text", t) for t in texts], texts, self._towers.texts, "texts", len)
-        self._count_cut(texts)
+        # A token is one byte at least, so short texts need no tokenizer, which comes with the model.
+        least = min(TRAINED_TOKENS.values()) - 2
+        long_texts = [t for t in texts if len(unicodedata.normalize("NFD", t).encode()) > least]
+        self._cut.add(long_texts, self._towers.are_cut)
         return rows
+
+    @property
+    def truncated(self) -> int | None:
+        """Texts, each once, that the model did not read to their end; None where only it could tell."""
+        return self._cut.count
 
     @property
     def max_tokens(self) -> int:
@@ -249,28 +254,18 @@ class DualEncoder:
     @property
     def _recorded(self) -> RecordedVectors:
         if self._recorded_rows is None:
-            name = self._name_without_loading() or self._named(self._towers.load())
+            revision = self._towers.revision()
+            name = self._named(revision) if revision else self._towers.recorded_name(self._read_dirs)
+            if name is None and self._mode == "recorded":
+                raise ModelMissing(
+                    f"no vectors of {self._towers.label} are recorded; SET='mode=auto' computes them"
+                )
+            name = name or self._named(self._towers.load())
             self._recorded_rows = RecordedVectors(name, self._read_dirs, self._write_dir, self._mode)
         return self._recorded_rows
 
     def _named(self, revision: str) -> str:
-        return f"clip:{self._towers.label}@{revision}-{self._dtype}"
-
-    def _name_without_loading(self) -> str | None:
-        if revision := self._towers.revision():
-            return self._named(revision)
-        label = self._towers.label
-        labels = dict.fromkeys([label, Path(label).name])  # a folder may be elsewhere by now
-        found = [n for beginning in labels for n in recorded_names(self._read_dirs, f"clip:{beginning}@")]
-        found = [name for name in found if name.endswith(f"-{self._dtype}")]
-        if len(found) > 1:
-            raise weights.ModelError(
-                f"vectors of several versions of {label} are recorded ({', '.join(found)}): say which as "
-                "NAME@COMMIT, or move the others away"
-            )
-        if not found and self._mode == "recorded":
-            raise ModelMissing(f"no vectors of {label} are recorded; SET='mode=auto' computes them")
-        return found[0] if found else None
+        return f"clip:{self._towers.label}@{revision}-{PRECISION}"
 
     def _rows(
         self,
@@ -285,14 +280,7 @@ class DualEncoder:
         recorded = self._recorded
 
         def homogeneous(part: list[Any]) -> np.ndarray:
-            if (
-                recorded.name.rpartition("/")[2]
-                != (now := self._named(self._towers.load())).rpartition("/")[2]
-            ):
-                raise weights.ModelError(
-                    f"vectors of {recorded.name} are recorded, but {now} is what loads now: give the old one "
-                    "as NAME@COMMIT, or move its vectors away for a fresh start"
-                )
+            weights.check_loaded(recorded.name, self._named(self._towers.load()))
             # Recorded vectors have unit length. A last coordinate of 1 keeps the length of ours in the ratio.
             rows = encode(part)
             lengths = np.linalg.norm(rows, axis=1)
@@ -303,25 +291,8 @@ class DualEncoder:
                 )
             return np.hstack([rows, np.ones((len(rows), 1), dtype=np.float32)])
 
-        found = recorded.rows(keys, items, homogeneous, size=size, kind=kind)
-        return found[:, :-1] / found[:, -1:]
-
-    def _count_cut(self, texts: Sequence[str]) -> None:
-        fresh = [text for text in dict.fromkeys(texts) if text not in self._whole]
-        self._whole.update((text, True) for text in fresh)
-        # A token is one byte at least, so short texts need no tokenizer, which comes with the model.
-        least = min(TRAINED_TOKENS.values()) - 2
-        long = [t for t in fresh if len(unicodedata.normalize("NFD", t).encode()) > least]
-        if not long or self.truncated is None:
-            return
-        try:
-            limit = self._towers.limit(download=False)
-            counts = self._towers.counts(long, download=False)
-        except ModelMissing:
-            self.truncated = None
-            return
-        self._whole.update((text, count <= limit) for text, count in zip(long, counts, strict=True))
-        self.truncated = sum(not whole for whole in self._whole.values())
+        rows = recorded.rows(keys, items, homogeneous, size=size, kind=kind)
+        return rows[:, :-1] / rows[:, -1:]
 
 
 def _file_hash(file: Path) -> str:
@@ -331,8 +302,147 @@ def _file_hash(file: Path) -> str:
         raise images.ImageRejected(f"{file.name}: {error}") from error
 
 
-def _key(kind: str, of: str) -> str:
-    return hashlib.sha256(f"{kind}\x1f{of}".encode()).hexdigest()
+def weights_file(model: str, folder: Path, checkpoint: Path | None) -> Path:
+    """Where the weights lie, there or not: a given checkpoint, else as cn_clip names what it downloads."""
+    return checkpoint or folder / f"clip_cn_{model.lower()}.pt"
+
+
+class ChineseClipScorer:
+    """Chinese-CLIP (`cn_clip`), the paper's scorer of a meme's image against a text (Section 5.2, Eq. 26).
+
+    Vectors are recorded, so that a replay needs neither torch nor weights. `name` is `cn_clip:MODEL@HASH`,
+    the hash being that of the checkpoint; without the checkpoint it is that of the recorded vectors.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        image_path: Callable[[Meme], Path],
+        folder: Path,
+        checkpoint: Path | None = None,
+        read_dirs: Sequence[Path] = (),
+        write_dir: Path | None = None,
+        mode: Mode = "auto",
+        used_in: Path | None = None,
+    ) -> None:
+        """`model` is a name of `cn_clip.clip.available_models()` and gives the structure.
+
+        `checkpoint` is a file of weights on disk; without it, they are looked for in `folder` under the
+        name that cn_clip gives them, else downloaded there. Nothing is loaded before it is needed.
+        """
+        if checkpoint is not None and not checkpoint.is_file() and mode != "recorded":
+            raise CheckpointMissing(
+                f"clip_checkpoint: there is no file {checkpoint}; give the path of the .pt file, or set "
+                "clip_checkpoint=null to have the weights looked for in data/interim/clip"
+            )
+        self._structure, self._image_path, self._folder = model, image_path, folder
+        self._file = weights_file(model, folder, checkpoint)
+        self._parts: tuple[Any, Any, Any, str] | None = None
+        self._cut = _CutTexts()
+        self.name = self._name_of_recorded(read_dirs)
+        self._recorded = RecordedVectors(self.name, read_dirs, write_dir, mode, used_in=used_in)
+
+    @property
+    def truncated(self) -> int | None:
+        """Texts that the model did not read to their end; None where only the model could tell."""
+        return self._cut.count
+
+    def _name_of_recorded(self, read_dirs: Sequence[Path]) -> str:
+        """Name by the checkpoint's file, else by recorded vectors, else by downloading the weights."""
+        if not self._file.is_file():
+            names = recorded_names(read_dirs, f"cn_clip:{self._structure}@")
+            if len(names) > 1:
+                raise weights.ModelError(
+                    f"vectors of several checkpoints are recorded ({', '.join(names)}) and there is no "
+                    f"{self._file}: put the checkpoint there, or give clip_checkpoint"
+                )
+            if names:
+                return names[0]
+            self._load()
+        return self._name_of_file()
+
+    def _name_of_file(self) -> str:
+        return f"cn_clip:{self._structure}@{weights.file_digest(self._file)}"
+
+    def memes(self, memes: Sequence[Meme]) -> np.ndarray:
+        """Unit rows for images, shape [n, dim], keyed by the image's sha256.
+
+        Alpha stands on white, of an animation the first frame counts; the preprocessing of the model
+        squeezes an image to a square, so its aspect ratio is lost.
+        """
+
+        def encode(part: list[Meme]) -> np.ndarray:
+            torch, _, (model, preprocess), device = self._loaded()
+            pictures = [preprocess(images.decode(self._image_path(meme))) for meme in part]
+            return _in_batches(pictures, device, lambda p: model.encode_image(torch.stack(p).to(device)))
+
+        keys = [_key("picture", meme.sha256) for meme in memes]
+        return self._recorded.rows(keys, memes, encode, kind="pictures")
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Unit rows for texts, shape [n, dim]; what is beyond 52 tokens is cut off and counted."""
+
+        def encode(part: list[str]) -> np.ndarray:
+            _, clip, (model, _), device = self._loaded()
+            return _in_batches(part, device, lambda p: model.encode_text(clip.tokenize(p).to(device)))
+
+        rows = self._recorded.rows([_key("text", t) for t in texts], texts, encode, size=len)
+        # A token is one character at least, so short texts need no tokenizer, which comes with torch.
+        room = CN_CLIP_TOKENS - 2
+
+        def are_cut(long_texts: list[str]) -> list[bool] | None:
+            try:
+                from cn_clip.clip import _tokenizer
+            except (ImportError, RuntimeError):
+                return None
+            return [len(_tokenizer.tokenize(text)) > room for text in long_texts]
+
+        self._cut.add([t for t in texts if len(unicodedata.normalize("NFD", t)) > room], are_cut)
+        return rows
+
+    def _loaded(self) -> tuple[Any, Any, Any, str]:
+        if self._parts is None:
+            self._load()
+            weights.check_loaded(self.name, self._name_of_file())
+        return self._parts
+
+    def _load(self) -> None:
+        """Load torch, cn_clip and the weights, downloading these where they are not on disk."""
+        with weights.importing("Chinese-CLIP"):
+            import torch
+            from cn_clip import clip
+            from cn_clip.clip import utils
+        if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < FIRST_SAFE_TORCH:
+            raise weights.ModelError(
+                f"torch {torch.__version__} runs code that a checkpoint may hold: install torch 2.6 or later"
+            )
+        known = clip.available_models()
+        if self._structure not in known:
+            raise weights.ModelError(f"clip_model {self._structure!r} is none of {', '.join(known)}")
+        info = utils._MODEL_INFO[self._structure]
+        vision, text = info["struct"].split("@")
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # it prints its configuration and its folders
+                if self._file.is_file():
+                    model, preprocess = clip.load_from_name(
+                        str(self._file), "cpu", None, vision, text, info["input_resolution"]
+                    )
+                else:
+                    model, preprocess = clip.load_from_name(self._structure, "cpu", str(self._folder))
+        except (pickle.UnpicklingError, KeyError) as error:
+            raise weights.ModelError(
+                f"{self._file} is no Chinese-CLIP checkpoint of plain tensors ({type(error).__name__}): it "
+                "must hold `state_dict`, and nothing that would have to be run to be read"
+            ) from error
+        except Exception as error:  # sizes that do not fit, a broken file, no way to the hub
+            problem = " ".join(str(error).split())[:300]
+            raise weights.ModelError(
+                f"Chinese-CLIP {self._structure} cannot be loaded ({type(error).__name__}: {problem}). "
+                "Download the checkpoint once and give its path as clip_checkpoint, "
+                f"or put it at {self._file}; clip_model must be its structure"
+            ) from error
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._parts = torch, clip, (model.float().eval().to(device), preprocess), device
 
 
 # --- Which of the paper's models a checkpoint is, told by its configuration and never by its folder's name
@@ -410,22 +520,21 @@ def architecture(model: str | Path) -> str | None:
 
     Read from `config.json`. Of a hub model that was never downloaded here the hub's name speaks.
     """
-    folder = paths.root / model  # a relative path counts from the project's root
+    is_folder = weights.folder_of(model) is not None
     label = str(model).partition("@")[0]
     named = next((name for name, known in ARCHITECTURES.items() if known.hub == label), None)
-    config = _config(folder) if folder.is_dir() else _downloaded(str(model))
+    config = _config(model)
     if config is None:
-        return None if folder.is_dir() else named
+        return None if is_folder else named
     fitting = [name for name, known in ARCHITECTURES.items() if not _differences(config, known)]
-    return fitting[0] if fitting and (folder.is_dir() or named in (None, fitting[0])) else None
+    return fitting[0] if fitting and (is_folder or named in (None, fitting[0])) else None
 
 
 def misfit(model: str | Path, wanted: str) -> str:
     """Say in words why a model is not the one wanted; "" where it is, or where it is not here at all."""
-    folder = paths.root / model
-    config = _config(folder) if folder.is_dir() else _downloaded(str(model))
+    config = _config(model)
     if config is None:
-        return "" if not folder.is_dir() else f"{folder.name} has no config.json"
+        return f"{Path(model).name} has no config.json" if weights.folder_of(model) else ""
     gaps = _differences(config, ARCHITECTURES[wanted])
     return f"{Path(model).name} is no {wanted} ({', '.join(gaps[:3])})" if gaps else ""
 
@@ -434,26 +543,24 @@ def _differences(config: Mapping[str, Any], known: Architecture) -> list[str]:
     kind = config.get("model_type")
     if kind != known.kind:
         return [f"model_type {kind}, not {known.kind}"]
-    out = []
+    differences = []
     for key, wanted in known.sizes.items():
         part, _, name = key.rpartition(".")
         values = (config.get(part) or {}) if part else config
-        got = values.get(name, _DEFAULTS[known.kind][key])
-        if got != wanted:
-            out.append(f"{key} {got}, not {wanted}")
-    return out
+        value = values.get(name, _DEFAULTS[known.kind][key])
+        if value != wanted:
+            differences.append(f"{key} {value}, not {wanted}")
+    return differences
 
 
-def _config(folder: Path) -> dict[str, Any] | None:
+def _config(model: str | Path) -> dict[str, Any] | None:
+    """Configuration of a folder, or of a hub model in the hub's cache."""
+    folder = weights.folder_of(model)
+    if folder is None:
+        label, _, commit = str(model).partition("@")
+        folder = weights.hub_folder(label) / "snapshots" / (commit or weights.hub_commit(label) or "none")
     try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
-
-
-def _downloaded(model: str) -> dict[str, Any] | None:
-    """Configuration of a hub model in the hub's cache."""
-    label, _, commit = model.partition("@")
-    commit = commit or weights.hub_commit(label) or ""
-    return _config(weights.hub_folder(label) / "snapshots" / commit) if commit else None
+    return config if isinstance(config, dict) else None

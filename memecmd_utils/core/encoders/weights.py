@@ -2,21 +2,83 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.core.recordings.vectors import recorded_names
 
 WHOLE_UP_TO = 16 << 20  # bytes: larger files count by their size and by samples
 SAMPLES, SAMPLE = 64, 1 << 16
 COUNTED = frozenset({".json", ".txt", ".model", ".py", ".safetensors", ".bin", ".pt", ".onnx"})
 DIGITS = 12  # hex digits of a revision or hash in a name
+COMMIT = re.compile("[0-9a-f]{40}")
 
 
 class ModelError(MemecmdError, RuntimeError, ValueError):
     """A model cannot be loaded, or is not the one that is named; the message says what to do."""
+
+
+class ModelReference:
+    """A model by hub name, `name@COMMIT` or folder; `label` is its name in recordings and messages."""
+
+    def __init__(self, model: str) -> None:
+        self.folder = folder_of(model)
+        self.label, _, self._pinned = (model, "", "") if self.folder else model.partition("@")
+        if self.folder or Path(model).is_absolute():
+            self.label = Path(model).name
+        elif self._pinned and not COMMIT.fullmatch(self._pinned):
+            raise ModelError(f"model {model!r}: after the @ stands a commit, 40 hex digits")
+
+    @property
+    def source(self) -> str:
+        """What a loader is given: the folder, or the hub's name."""
+        return str(self.folder or self.label)
+
+    def commit(self) -> str | None:
+        """The commit that is pinned or was downloaded; None for a folder, or where only the hub knows."""
+        return None if self.folder else self._pinned or hub_commit(self.label)
+
+    def revision(self) -> str | None:
+        """12 hex digits of the commit or of the folder's files; None where only the hub knows."""
+        if self.folder is not None:
+            return folder_digest(self.folder)
+        commit = self.commit()
+        return commit[:DIGITS] if commit else None
+
+    def recorded_name(self, read_dirs: Sequence[Path], prefix: str, revision: str, ending: str) -> str | None:
+        """The one encoder of this label whose vectors are recorded; `ModelError` where there are several."""
+        labels = dict.fromkeys([self.label, Path(self.label).name])  # a folder may be elsewhere by now
+        names = [n for one in labels for n in recorded_names(read_dirs, f"{prefix}{one}@{revision}")]
+        names = [name for name in names if name.endswith(ending)]
+        if len(names) > 1:
+            raise ModelError(
+                f"vectors of several versions of {self.label} are recorded ({', '.join(names)}): say which "
+                "as NAME@COMMIT (its precision with embedder_dtype), or move the others away"
+            )
+        return names[0] if names else None
+
+
+def check_loaded(recorded: str, loaded: str) -> None:
+    """Raise `ModelError` where other weights were loaded than those whose vectors are recorded."""
+    if recorded.rpartition("/")[2] != loaded.rpartition("/")[2]:
+        raise ModelError(
+            f"vectors of {recorded} are recorded, but {loaded} is what loads now: give the old one (as "
+            "NAME@COMMIT, or its checkpoint), or move its vectors away for a fresh start"
+        )
+
+
+@contextmanager
+def importing(what: str, kind: type[MemecmdError] = ModelError) -> Iterator[None]:
+    """Turn a failed import in the block into an error of `kind` that says what to install for `what`."""
+    try:
+        yield
+    except (ImportError, RuntimeError) as error:
+        raise kind(install_hint(what, error)) from error
 
 
 def folder_digest(folder: Path) -> str:
@@ -83,23 +145,22 @@ def hub_commit(model: str) -> str | None:
 
 def install_hint(what: str, error: BaseException) -> str:
     """Say why a package of the `paper` extra cannot be imported, what is installed, and what would fit."""
-    said = (str(error).splitlines() or ["no message"])[0]
-    lines = [f"{what} cannot be loaded ({type(error).__name__}: {said})."]
+    reason = (str(error).splitlines() or ["no message"])[0]
+    text = f"{what} cannot be loaded ({type(error).__name__}: {reason}). "
     torch, vision = installed("torch"), installed("torchvision")
     if torch and vision:
         needs = [r for r in metadata.requires("torchvision") or () if r.partition(" ")[0].startswith("torch")]
         asks = f" torchvision {vision} asks for {' '.join(needs[0].split())}." if needs else ""
-        pair = matching_torchvision(torch)
-        lines.append(
+        text += (
             f"Installed are torch {torch} and torchvision {vision}.{asks} They must be of one release and of "
             f"one build, both from the same index (both +cpu, or both for the same CUDA): for torch {torch} "
-            f"install {pair}."
+            f"install {matching_torchvision(torch)}."
         )
     else:
-        have = ", ".join(f"{name} {version or 'not'}" for name, version in _paper_versions().items())
-        lines.append(f"Installed: {have}.")
-    lines.append("Into an environment of its own: pip install -e '.[paper]'")
-    return " ".join(lines)
+        packages = ("torch", "torchvision", "sentence-transformers", "cn-clip")
+        versions = [f"{name} {installed(name) or 'not'}" for name in packages]
+        text += f"Installed: {', '.join(versions)}."
+    return f"{text} Into an environment of its own: pip install -e '.[paper]'"
 
 
 def matching_torchvision(torch: str) -> str:
@@ -108,8 +169,8 @@ def matching_torchvision(torch: str) -> str:
     Up to torch 2.13 every release has its own; since 0.29 one wheel serves torch 2.14 and later.
     """
     release, _, build = torch.partition("+")
-    minor = int(release.split(".")[1])
-    if int(release.split(".")[0]) != 2:
+    major, minor = map(int, release.split(".")[:2])
+    if major != 2:
         return "the torchvision of the same release"
     tag = f" (build +{build})" if build else ""
     return f"torchvision==0.{minor + 15}.*{tag}" if minor < 14 else f"torchvision>=0.29{tag}"
@@ -121,7 +182,3 @@ def installed(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _paper_versions() -> dict[str, str | None]:
-    return {name: installed(name) for name in ("torch", "torchvision", "sentence-transformers", "cn-clip")}

@@ -1,17 +1,28 @@
-"""Dual encoders: tiny random models of the real classes, against plain calls of transformers."""
+"""Dual encoders: tiny random models of the real classes, against plain calls of transformers.
 
+Of Chinese-CLIP what needs neither torch nor weights; `test_paper_models` has the real cn_clip.
+"""
+
+import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
+import made_retrieval
+import made_up
 import numpy as np
 import pytest
 import tiny_clips
 from PIL import Image, ImageDraw
 
+from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import clip, weights
+from memecmd_utils.core.encoders.clip import ALIGN, ARCHITECTURES, B32, L14, ChineseClipScorer
 from memecmd_utils.core.images import ImageRejected
 from memecmd_utils.core.recordings import vectors
 from memecmd_utils.core.recordings.store import RecordingMiss
+from memecmd_utils.evaluation import stage
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
 
@@ -89,11 +100,13 @@ def test_rows_are_those_of_transformers(kind: str, models, pictures, tmp_path: P
 
 
 def test_the_batch_does_not_matter_and_each_thing_is_encoded_once(models, pictures, monkeypatch) -> None:
-    one, many = (clip.load(models["clip"], batch=n) for n in (1, 4))
+    one, many = clip.load(models["clip"]), clip.load(models["clip"])
     asked = []
     real = clip._decode
     monkeypatch.setattr(clip, "_decode", lambda file: asked.append(file.name) or real(file))
-    assert near(one.encode_images(pictures), many.encode_images(pictures))
+    rows = many.encode_images(pictures)
+    monkeypatch.setattr(clip, "BATCH", {"cpu": 1})
+    assert near(one.encode_images(pictures), rows)
     assert len(asked) == 2 * 5, "the copy has the bytes of the first"
     one.encode_images(pictures)
     assert len(asked) == 10
@@ -104,14 +117,6 @@ def test_tokens_are_counted_before_they_are_cut(models) -> None:
     chinese = clip.load(models["chinese_clip"])
     chinese.encode_texts(["天" * 50, "天" * 51])
     assert chinese.truncated == 1
-
-
-def test_precision_is_part_of_the_name(models, pictures) -> None:
-    half = clip.load(models["clip"], dtype="float16")
-    full = clip.load(models["clip"])
-    assert half.name.endswith("-float16") and full.name.endswith("-float32")
-    off = np.linalg.norm(half.encode_texts(TEXTS) - full.encode_texts(TEXTS), axis=1)
-    assert 0 < off.max() < 0.1
 
 
 def test_a_replay_needs_neither_torch_nor_weights(models, pictures, tmp_path, monkeypatch) -> None:
@@ -214,3 +219,176 @@ def test_encoders_have_the_recordings_of_the_run(tmp_path: Path, monkeypatch, mo
         "name": "a model", "read_dirs": run.read_dirs, "mode": mode, "download": False,
         "write_dir": run.write_dir if mode == "auto" else None,
     }  # fmt: skip
+
+
+def scorer(folder: Path, mode: str = "recorded", checkpoint: Path | None = None) -> ChineseClipScorer:
+    return ChineseClipScorer("ViT-B-16", lambda meme: folder, folder, checkpoint, [folder], folder, mode)
+
+
+@pytest.fixture
+def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch", "torchvision", "cn_clip", "cn_clip.clip"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def record_scorer(folder: Path, digest: str, texts: list[str]) -> None:
+    """Vectors as a scorer leaves them: it is given an encoder in place of the model."""
+    (folder / "w.pt").write_bytes(digest.encode())
+    made = scorer(folder, "auto", folder / "w.pt")
+    made._parts = (None, None, (None, None), "cpu")
+    with mock.patch.object(clip, "_in_batches", lambda part, *_: made_up.vectors(part, "text")):
+        made.texts(texts)
+
+
+@pytest.mark.parametrize("missing", ["torch", "cn_clip"])
+def test_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(RuntimeError, match=r"Chinese-CLIP cannot be loaded .*pip install -e '\.\[paper\]'"):
+        scorer(tmp_path)
+
+
+def test_the_two_builds_of_torchvision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The fault of a torch and a torchvision of two builds, as cn_clip's import raises it (simulated)."""
+
+    class Mismatch:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            if name == "cn_clip":
+                raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.13.0+cpu"))
+    monkeypatch.delitem(sys.modules, "cn_clip", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Mismatch(), *sys.meta_path])
+    versions = {"torch": "2.13.0+cpu", "torchvision": "0.28.0"}
+    monkeypatch.setattr(weights, "installed", versions.get)
+    monkeypatch.setattr(weights.metadata, "requires", lambda name: ["torch ==2.13.0"])
+    with pytest.raises(
+        RuntimeError, match=r"nms .*2\.13\.0\+cpu and torchvision 0\.28\.0.*0\.28\.\* \(build"
+    ):
+        scorer(tmp_path)
+
+
+def test_an_old_torch_would_run_what_a_checkpoint_holds(monkeypatch, tmp_path: Path) -> None:
+    package = SimpleNamespace(utils=SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.5.1+cu121"))
+    monkeypatch.setitem(sys.modules, "cn_clip", SimpleNamespace(clip=package))
+    monkeypatch.setitem(sys.modules, "cn_clip.clip", package)
+    with pytest.raises(RuntimeError, match=r"torch 2\.5\.1\+cu121 runs code .* 2\.6 or later"):
+        scorer(tmp_path)
+
+
+def test_recorded_vectors_tell_the_checkpoint(without_packages, tmp_path: Path) -> None:
+    record_scorer(tmp_path, "first", ["好", "不好"])
+    name = f"cn_clip:ViT-B-16@{weights.file_digest(tmp_path / 'w.pt')}"
+    assert (tmp_path / "embedding" / name).is_dir()
+    replay = scorer(tmp_path)
+    assert replay.name == name
+    assert np.abs(replay.texts(["不好", "好"]) - made_up.vectors(["不好", "好"], "text")).max() < 1e-3
+    assert len(replay._recorded.used_keys) == 2 and replay.truncated == 0
+    with pytest.raises(RecordingMiss, match="1 of 1 pictures"):
+        replay.memes([made_up.meme("m1")])
+    record_scorer(tmp_path, "second", ["好"])
+    with pytest.raises(ValueError, match=r"several checkpoints are recorded .*give clip_checkpoint"):
+        scorer(tmp_path)
+    assert scorer(tmp_path, checkpoint=tmp_path / "w.pt").name != name
+
+
+def test_a_checkpoint_that_is_not_there(without_packages, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no file .*none\.pt; .*clip_checkpoint=null"):
+        scorer(tmp_path, "auto", tmp_path / "none.pt")
+    record_scorer(tmp_path, "first", ["好"])
+    assert scorer(tmp_path, "recorded", tmp_path / "none.pt").texts(["好"]).shape == (1, 8), "not needed"
+
+
+def test_a_changed_replay_needs_no_weights(without_packages, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
+    folder = tmp_path / "raw" / "recordings" / "p"
+    folder.mkdir(parents=True)
+    record_scorer(folder, "first", ["好"])
+    profile = made_up.profile(
+        name="p", mode="recorded", consistency="cn_clip", clip_checkpoint=str(tmp_path / "gone.pt")
+    )
+    run = Run("p-12345678", profile, tmp_path, tmp_path)
+    run.folder.mkdir(exist_ok=True)
+    run.write("memes.parquet").touch()
+    assert not run.strict
+    found = stage.clip_scorer(run, {})
+    assert found.texts(["好"]).shape == (1, 8)
+    with pytest.raises(RecordingMiss):
+        found.texts(["新"])
+
+
+def test_pictures_and_texts_do_not_share_keys(without_packages, tmp_path: Path) -> None:
+    record_scorer(tmp_path, "first", ["0" * 64])
+    with pytest.raises(RecordingMiss):
+        scorer(tmp_path).memes([made_up.meme("m1")])
+
+
+def test_how_many_were_cut_is_not_claimed_without_the_tokenizer(without_packages, tmp_path: Path) -> None:
+    texts = ["好" * 50, "好" * 51]
+    record_scorer(tmp_path, "first", texts)
+    replay = scorer(tmp_path)
+    replay.texts(texts[:1])
+    assert replay.truncated == 0, "fifty characters are fifty tokens at most"
+    replay.texts(texts)
+    assert replay.truncated is None
+    assert "not known without cn_clip" in stage.cut_texts(None)
+    assert stage.cut_texts(0) == "" and "3 texts were cut" in stage.cut_texts(3)
+
+
+def test_rows_are_unit_vectors(without_packages, tmp_path: Path) -> None:
+    record_scorer(tmp_path, "first", ["一", "二"])
+    assert np.linalg.norm(scorer(tmp_path).texts(["一", "二"]), axis=1) == pytest.approx(1, abs=1e-6)
+    assert vectors.recorded_names([tmp_path], "cn_clip:ViT-B-16@") == [scorer(tmp_path).name]
+
+
+@pytest.mark.parametrize("label", ARCHITECTURES)
+def test_a_folder_is_known_by_its_configuration(tmp_path: Path, label: str) -> None:
+    at = made_retrieval.clip_folder(tmp_path / "any-name", label)
+    assert clip.architecture(at) == label and clip.misfit(at, label) == ""
+    for key in ARCHITECTURES[label].sizes:
+        other = made_retrieval.clip_folder(tmp_path / key, label, **{key: 3})
+        assert clip.architecture(other) is None, key
+        assert f"{key} 3, not" in clip.misfit(other, label)
+
+
+def test_the_name_of_a_folder_says_nothing(tmp_path: Path) -> None:
+    at = made_retrieval.clip_folder(tmp_path / "openai" / "clip-vit-large-patch14-336", B32)
+    assert clip.architecture(at) == B32
+    said = clip.misfit(at, L14)
+    assert said.startswith(
+        "clip-vit-large-patch14-336 is no CLIP-ViT-L/14@336px (projection_dim 512, not 768"
+    )
+    assert "model_type clip, not align" in clip.misfit(at, ALIGN)
+    (at / "config.json").unlink()
+    assert clip.architecture(at) is None
+    assert clip.misfit(at, B32).endswith("has no config.json")
+
+
+def test_what_a_configuration_leaves_out_is_the_smallest_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "clip"}', encoding="utf-8")
+    assert clip.architecture(tmp_path) == B32
+
+
+def test_hub_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    hub = ARCHITECTURES[L14].hub
+    assert clip.architecture(hub) == L14 == clip.architecture(f"{hub}@{'0' * 40}")
+    assert clip.architecture("somebody/else") is None
+    assert clip.misfit("somebody/else", L14) == ""
+    # A cache that holds something else under this name.
+    model = tmp_path / f"models--{hub.replace('/', '--')}"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("c0ffee", encoding="utf-8")
+    made_retrieval.clip_folder(model / "snapshots" / "c0ffee", L14, **{"vision_config.hidden_size": 32})
+    assert clip.architecture(hub) is None
+    assert "vision_config.hidden_size 32, not 1024" in clip.misfit(hub, L14)
+
+
+def test_published_sizes_are_those_of_transformers() -> None:
+    """B/32 and ALIGN-base are the models whose sizes transformers assumes."""
+    transformers = pytest.importorskip("transformers")
+    for label, config in ((B32, transformers.CLIPConfig()), (ALIGN, transformers.AlignConfig())):
+        given = json.loads(config.to_json_string())
+        for key, value in ARCHITECTURES[label].sizes.items():
+            part, _, name = key.rpartition(".")
+            assert (given[part] if part else given)[name] == value, key

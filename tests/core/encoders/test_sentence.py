@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from memecmd_utils.core import paths
-from memecmd_utils.core.encoders.sentence import SentenceTransformerEmbedder
-from memecmd_utils.core.encoders.text import RecordedEmbedder
+from memecmd_utils.core.encoders.text import RecordedEmbedder, SentenceTransformerEmbedder
 from memecmd_utils.core.recordings import vectors
 
 COMMIT = "c0ffee" * 6 + "0123"
