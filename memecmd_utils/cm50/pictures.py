@@ -134,7 +134,7 @@ def fetch_pictures(
     if not allowed:
         counts[OFF] += len(asked)
     elif asked:
-        errors.need("fetching pictures")
+        errors.need_live_extra("fetching pictures")
         counts.update(_fetch_all(asked, wanted, folder, private))
     return {reason: count for reason, count in counts.items() if count or reason in (THERE, FETCHED)}
 

@@ -9,6 +9,8 @@ OF_THE_MACHINE = frozenset(
     if hasattr(errno, name)
 )
 """What a disk or a folder refuses, also where the system does not say which file it was."""
+LIVE_PACKAGES = ("openai", "aiohttp", "feedparser", "protego")
+"""The extra `live`: what asks endpoints, feeds and hosts of pictures; replaying needs none."""
 
 
 class MemecmdError(Exception):
@@ -18,10 +20,7 @@ class MemecmdError(Exception):
     """
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows below a cell that raised it, in JupyterLab and in executed notebooks.
-
-        After `%xmode Verbose` that is the traceback all the same.
-        """
+        """What IPython shows below a cell that raised it; after `%xmode Verbose` the traceback."""
         from IPython import get_ipython
 
         shell = get_ipython()
@@ -38,7 +37,7 @@ def told(error: BaseException) -> str | None:
     """The message of a fault that a user can mend; None for any other, which needs its traceback.
 
     That is a `MemecmdError`, and what the system refuses a path for (no such file, no permission, disk full):
-    the message then begins with the path. A group of such faults is told by its first.
+    the message then begins with the path. A group of such faults has that of its first.
     """
     if isinstance(error, BaseExceptionGroup):
         messages = [told(inner) for inner in error.exceptions]
@@ -53,18 +52,8 @@ def told(error: BaseException) -> str | None:
     return None
 
 
-# --- The extra `live`: packages that ask endpoints, feeds and hosts of pictures; replaying needs none
-
-
-PACKAGES = ("openai", "aiohttp", "feedparser", "protego")
-
-
-class LiveExtraMissing(ExtraMissing):
-    """A package of the extra is not installed; the message says how to install it."""
-
-
-def need(purpose: str) -> None:
-    """Raise `LiveExtraMissing` where a package of the extra is missing. Looks for them, imports none."""
-    missing = [name for name in PACKAGES if find_spec(name) is None]
+def need_live_extra(purpose: str) -> None:
+    """Raise `ExtraMissing` where a package of the extra `live` is missing. Looks for them, imports none."""
+    missing = [name for name in LIVE_PACKAGES if find_spec(name) is None]
     if missing:
-        raise LiveExtraMissing(f"{purpose} needs {' and '.join(missing)}: pip install -e '.[live]'")
+        raise ExtraMissing(f"{purpose} needs {' and '.join(missing)}: pip install -e '.[live]'")

@@ -1,10 +1,24 @@
-"""What of this machine a process may use."""
+"""What a process may use of this machine, which proxies stand before it, how a headless run is watched."""
 
+import contextlib
 import os
+import threading
 import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
 from urllib.parse import urlsplit
 
 from memecmd_utils.core.errors import MemecmdError
+
+HEADLESS_VARIABLE = "MEMECMD_HEADLESS"
+"""Set to 1 in the kernel of a headless run; panels then show a picture of their first position."""
+STATUS_VARIABLE = "MEMECMD_STATUS"
+"""Names the file in which a headless run's kernel writes one line on how far it is (see `llm.progress`)."""
+LOOK_EVERY_S = 0.5
+LOG_EVERY_S = 30.0
+"""Between two lines where the output is no terminal, as in a log of a batch job."""
+SUPPORTED = ("http", "https")
 
 
 def cores() -> int:
@@ -14,22 +28,9 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-# --- Whether anybody can turn a knob: a run by `runner` has no reader, JupyterLab has one
-
-
-VARIABLE = "MEMECMD_HEADLESS"
-"""Set to 1 in the kernel of a headless run; panels then show a picture of their first position."""
-
-
 def is_headless() -> bool:
-    """Whether this process belongs to a headless run."""
-    return os.environ.get(VARIABLE) == "1"
-
-
-# --- Which proxy of the environment stands between us and an address: HTTP and HTTPS proxies are supported
-
-
-SUPPORTED = ("http", "https")
+    """Whether this process belongs to a headless run, where nobody can turn a knob."""
+    return os.environ.get(HEADLESS_VARIABLE) == "1"
 
 
 class ProxyError(MemecmdError, ValueError):
@@ -41,23 +42,66 @@ def proxy_for(url: str) -> str | None:
 
     Raises `ProxyError` for a SOCKS or other proxy that would be needed and is not supported.
     """
-    parts, named = urlsplit(url), urllib.request.getproxies()
-    name = next((name for name in (parts.scheme, "all") if named.get(name)), None)
+    parts, proxies = urlsplit(url), urllib.request.getproxies()
+    name = next((name for name in (parts.scheme, "all") if proxies.get(name)), None)
     host = parts.hostname or ""
     if name is None or urllib.request.proxy_bypass(host) or urllib.request.proxy_bypass(parts.netloc):
         return None
-    proxy = named[name] if "://" in named[name] else f"http://{named[name]}"
+    proxy = proxies[name] if "://" in proxies[name] else f"http://{proxies[name]}"
     kind = proxy.partition("://")[0].lower()
     try:
-        its = urlsplit(proxy)
-        good = kind in SUPPORTED and bool(its.hostname) and its.port != 0 and proxy.isprintable()
+        address = urlsplit(proxy)
+        is_good = kind in SUPPORTED and bool(address.hostname) and address.port != 0 and proxy.isprintable()
     except ValueError:
-        good = False
-    if not good:  # the address itself is not shown: it may hold a password
+        is_good = False
+    if not is_good:  # the address itself is not shown: it may hold a password
         variable = f"{name.upper()}_PROXY"
-        what = f"a proxy of the kind {kind!r}" if kind not in SUPPORTED else "no address of a proxy"
+        problem = f"a proxy of the kind {kind!r}" if kind not in SUPPORTED else "no address of a proxy"
         raise ProxyError(
-            f"{variable} names {what}; supported are http:// and https:// proxies. Set "
+            f"{variable} names {problem}; supported are http:// and https:// proxies. Set "
             f"{parts.scheme.upper()}_PROXY to the HTTP port of your proxy program, or NO_PROXY to {host}"
         )
     return proxy
+
+
+class StatusLine:
+    """Copies the newest text of a status file to `out`: in place in a terminal, else line by line."""
+
+    def __init__(self, file: Path, out: TextIO, label: str) -> None:
+        self.file, self.out, self.label = file, out, label
+        self._in_place = out.isatty()
+        self._newest = ""
+
+    def show(self) -> None:
+        """Print the newest line if it is a new one."""
+        try:
+            text = self.file.read_text(encoding="utf-8", errors="replace").strip()
+        except FileNotFoundError:
+            return
+        if not text or text == self._newest:
+            return
+        self._newest = text
+        # Erase to the end of the line: the next text may be shorter.
+        line = f"\r{self.label}: {text}\x1b[K" if self._in_place else f"{self.label}: {text}\n"
+        self.out.write(line)
+        self.out.flush()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Show new lines while the block runs, and the last one at its end."""
+        every, stop = LOOK_EVERY_S if self._in_place else LOG_EVERY_S, threading.Event()
+
+        def watch() -> None:
+            while not stop.wait(every):
+                self.show()
+
+        thread = threading.Thread(target=watch, name="memecmd-status", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            self.show()
+            if self._in_place and self._newest:
+                self.out.write("\n")

@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from memecmd_utils import schemas, settings
-from memecmd_utils.core import errors, paths, status_line, storage
+from memecmd_utils.core import errors, machine, paths, storage
 from memecmd_utils.core.fetch import http
 from memecmd_utils.core.llm import authored, chat
 from memecmd_utils.dialogue import feeds as dialogue_feeds
@@ -269,7 +269,7 @@ def collect(feeds: Sequence[Feed], folder: Path) -> Collection:
     A feed that fails is named in feeds.csv and stops no other. Raises `NewsError` when every feed fails, or
     when another collection is writing into `folder`.
     """
-    errors.need("collecting news")
+    errors.need_live_extra("collecting news")
     folder.mkdir(parents=True, exist_ok=True)
     lock = storage.lock(folder / ".lock")
     if lock is None:
@@ -369,7 +369,7 @@ async def _ask_all(feeds: Sequence[Feed], folder: Path) -> None:
                 if status:
                     Path(status).write_text(f"feeds {bar.n}/{total}", encoding="utf-8")
 
-    total, status = sum(map(len, by_host.values())), os.environ.get(status_line.STATUS_VARIABLE)
+    total, status = sum(map(len, by_host.values())), os.environ.get(machine.STATUS_VARIABLE)
     with tqdm(total=total, desc="feeds", unit="feed", disable=not total) as bar:
         async with asyncio.TaskGroup() as group:
             for pairs in by_host.values():

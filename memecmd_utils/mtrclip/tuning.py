@@ -20,7 +20,7 @@ from memecmd_utils.core import paths, storage
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.encoders.clip import ModelMissing
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.status_line import STATUS_VARIABLE
+from memecmd_utils.core.machine import STATUS_VARIABLE
 from memecmd_utils.mtrclip import loss
 from memecmd_utils.mtrclip.training_data import Batches, Pair, TrainingPairs, TunedModel, quiet
 from memecmd_utils.settings import MemeRetrieval

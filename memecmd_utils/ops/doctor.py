@@ -190,7 +190,7 @@ def _language_models(profile: Profile, templates: bool = False) -> Iterator[Lack
     """Endpoints with their models, keys and prices; local weights. A replay needs their names only."""
     live, asked = profile.mode != "recorded", roles(profile, templates)
     if live and asked:
-        yield from _complaint(lambda: errors.need(f"mode={profile.mode} with a model"))
+        yield from _complaint(lambda: errors.need_live_extra(f"mode={profile.mode} with a model"))
     for role, number, llm in asked:
         if llm == "openai":
             endpoint = _here(profile).endpoint(role, number)
@@ -222,7 +222,7 @@ def _embedding_endpoint(profile: Profile) -> Iterator[Lack]:
     if endpoint is None or not endpoint.model:
         yield Lack("embedder: endpoint needs endpoints.embedder with a model in the profile")
     if endpoint is not None and profile.mode != "recorded":
-        yield from _complaint(lambda: errors.need("an endpoint's embedder"))
+        yield from _complaint(lambda: errors.need_live_extra("an endpoint's embedder"))
         yield from _complaint(lambda: encoders_text.check(endpoint), "key")
         if endpoint.model:
             yield from _complaint(lambda: prices(endpoint, profile, reads_only=True))

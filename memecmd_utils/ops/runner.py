@@ -20,7 +20,7 @@ from traitlets import Unicode
 
 from memecmd_utils.core import machine, paths, storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.status_line import STATUS_VARIABLE, StatusLine
+from memecmd_utils.core.machine import STATUS_VARIABLE, StatusLine
 
 # --- Starts a notebook's kernel so that what its process itself prints stays out of the terminal
 # What cells print or raise comes back in the notebook. The process adds two things of its own: why it could
@@ -236,7 +236,7 @@ def _kernel_environment(status: Path):
     """Variables that the kernel inherits: a plot backend without a screen, this environment's kernel."""
     wanted = {"MPLBACKEND": os.environ.get("MPLBACKEND", "Agg"), "JUPYTER_PREFER_ENV_PATH": "1"}
     wanted[STATUS_VARIABLE] = str(status)
-    wanted[machine.VARIABLE] = "1"  # nobody turns a knob: panels show a picture
+    wanted[machine.HEADLESS_VARIABLE] = "1"  # nobody turns a knob: panels show a picture
     # The kernel's debugger warns about frozen modules on every start; nobody attaches to it here.
     wanted["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
     before = {name: os.environ.get(name) for name in wanted}

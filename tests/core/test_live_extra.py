@@ -46,7 +46,7 @@ def without(monkeypatch):
 )
 def test_whoever_asks_a_server_says_what_to_install(without, tmp_path, ask) -> None:
     with pytest.raises(
-        errors.LiveExtraMissing, match=r"needs openai and aiohttp and feedparser and protego: pip.*live"
+        errors.ExtraMissing, match=r"needs openai and aiohttp and feedparser and protego: pip.*live"
     ):
         ask(tmp_path)
 

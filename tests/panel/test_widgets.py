@@ -75,7 +75,7 @@ def test_hostile_texts_come_out_escaped(tmp_path) -> None:
 @pytest.fixture
 def parts(tmp_path, monkeypatch):
     """What notebook 04 hands over."""
-    monkeypatch.delenv(machine.VARIABLE, raising=False)
+    monkeypatch.delenv(machine.HEADLESS_VARIABLE, raising=False)
     memes, _ = panel_data.memes(tmp_path / "memes")
     scored, index, profile = explorer_data.scored_with()
     run = runs.Run("made", profile, tmp_path, tmp_path / "report")
@@ -92,7 +92,7 @@ def test_somebody_sees_both_tabs(parts) -> None:
 
 
 def test_a_headless_run_gets_a_picture_and_no_widget(parts, monkeypatch) -> None:
-    monkeypatch.setenv(machine.VARIABLE, "1")
+    monkeypatch.setenv(machine.HEADLESS_VARIABLE, "1")
     shown = widgets.explore(*parts)
     assert "widget" not in str(shown._repr_mimebundle_(include=None, exclude=None))
     picture = Image.open(io.BytesIO(shown.data))

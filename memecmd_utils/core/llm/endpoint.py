@@ -292,7 +292,7 @@ class OpenAIBackend:
 
     async def _client_until_loop_ends(self) -> AsyncIterator[Any]:
         """Yield the one client of this loop. `asyncio.run` closes open generators, and so the client."""
-        errors.need("an endpoint")
+        errors.need_live_extra("an endpoint")
         import openai  # 0.8 s, so not at the top
 
         # Over aiohttp a call takes two thirds of the CPU time that it takes over the SDK's default transport.

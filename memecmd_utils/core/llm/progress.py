@@ -12,7 +12,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.status_line import STATUS_VARIABLE
+from memecmd_utils.core.machine import STATUS_VARIABLE
 
 EVERY_S = 1.0
 

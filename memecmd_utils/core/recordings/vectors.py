@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from memecmd_utils.core import storage
+from memecmd_utils.core.machine import STATUS_VARIABLE
 from memecmd_utils.core.recordings.store import RecordingError, RecordingMiss, files_in
-from memecmd_utils.core.status_line import STATUS_VARIABLE
 
 BATCH = 128
 """Vectors per recorded shard: what a kill can cost at most."""

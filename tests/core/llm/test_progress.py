@@ -14,7 +14,7 @@ from memecmd_utils.core.llm.budget import Budget
 from memecmd_utils.core.llm.chat import Chat
 from memecmd_utils.core.llm.messages import Message, Reply, Request
 from memecmd_utils.core.llm.progress import Progress
-from memecmd_utils.core.status_line import STATUS_VARIABLE
+from memecmd_utils.core.machine import STATUS_VARIABLE
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,10 @@ import os
 import numpy as np
 import pytest
 
+from memecmd_utils.core.machine import STATUS_VARIABLE
 from memecmd_utils.core.recordings import vectors
 from memecmd_utils.core.recordings.store import RecordingError, RecordingMiss
 from memecmd_utils.core.recordings.vectors import RecordedVectors
-from memecmd_utils.core.status_line import STATUS_VARIABLE
 
 
 class Encoder:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils.core import status_line
-from memecmd_utils.core.status_line import StatusLine
+from memecmd_utils.core import machine
+from memecmd_utils.core.machine import StatusLine
 
 
 class Terminal(io.StringIO):
@@ -34,7 +34,7 @@ def test_a_terminal_shows_one_line_in_place_and_ends_it(tmp_path: Path) -> None:
 
 
 def test_new_lines_are_seen_while_the_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_line, "LOG_EVERY_S", 0.01)
+    monkeypatch.setattr(machine, "LOG_EVERY_S", 0.01)
     out = io.StringIO()
     with StatusLine(tmp_path / "status", out, "03").running():
         (tmp_path / "status").write_text("turns 5/9", encoding="utf-8")
@@ -43,3 +43,11 @@ def test_new_lines_are_seen_while_the_block_runs(tmp_path: Path, monkeypatch: py
             time.sleep(0.01)
         assert out.getvalue() == "03: turns 5/9\n"
     assert out.getvalue() == "03: turns 5/9\n", "the end repeats nothing"
+
+
+@pytest.mark.parametrize(("value", "expected"), [("1", True), ("0", False), (None, False)])
+def test_only_a_run_that_says_so_is_headless(monkeypatch, value, expected) -> None:
+    monkeypatch.delenv(machine.HEADLESS_VARIABLE, raising=False)
+    if value is not None:
+        monkeypatch.setenv(machine.HEADLESS_VARIABLE, value)
+    assert machine.is_headless() is expected
