@@ -4,6 +4,7 @@ import io
 import os
 import stat
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -166,7 +167,7 @@ def readable(path: Path) -> str:
 def pictures_below(folder: Path) -> list[Path]:
     """Files below `folder` with an image extension, sorted by path, no hidden ones; none if it is missing.
 
-    For folders whose file names say what a picture is, such as meme ids; `find_images` is for any folder.
+    For folders whose file names say what a picture is, such as meme ids; `look_through` is for any folder.
     """
     found = []
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
@@ -176,7 +177,7 @@ def pictures_below(folder: Path) -> list[Path]:
     return found
 
 
-class Found(NamedTuple):
+class FolderContents(NamedTuple):
     """What a folder holds."""
 
     images: list[Path]
@@ -185,12 +186,7 @@ class Found(NamedTuple):
     """Links to folders and images outside, sorted likewise; nothing behind them was looked at."""
 
 
-def find_images(folder: Path) -> list[Path]:
-    """The candidates of `look_through`."""
-    return look_through(folder).images
-
-
-def look_through(folder: Path) -> Found:
+def look_through(folder: Path) -> FolderContents:
     """All image candidates below `folder`, and the links that lead out of it.
 
     A file with an image extension is always a candidate, any other one only if its first bytes say so.
@@ -199,24 +195,28 @@ def look_through(folder: Path) -> Found:
     Raises `LibraryError` for a missing folder, an unreadable one or one without any candidate.
     """
     if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
+        problem = "is not a folder" if folder.exists() else "does not exist"
         raise LibraryError(
-            f"meme source {folder} {what}: correct `sources` in the profile (paths are relative to the "
+            f"meme source {folder} {problem}: correct `sources` in the profile (paths are relative to the "
             "project root), or use the source `example`"
         )
     inside = Path(os.path.realpath(folder))
     found, links_out, file_links = [], [], []
     seen: set[str] = set()
-    links: list[Path] = [folder]
-    while links:
+    starts = [folder]
+    while starts:
         # Real folders come before links to them, so that a file keeps its own path.
         linked: list[Path] = []
-        for start in sorted(links, key=readable):
-            if Path(os.path.realpath(start)).is_relative_to(inside):
-                _walk(start, seen, found, linked, file_links)
-            else:
+        for start in sorted(starts, key=readable):
+            if not Path(os.path.realpath(start)).is_relative_to(inside):
                 links_out.append(start)
-        links = linked
+                continue
+            for path, is_link in _walk(start, seen):
+                if is_link:
+                    (linked if path.is_dir() else file_links).append(path)
+                elif _is_candidate(path):
+                    found.append(path)
+        starts = linked
     known = {os.path.realpath(path) for path in found} if file_links else set()
     for link in sorted(file_links, key=readable):
         real = os.path.realpath(link)
@@ -236,10 +236,11 @@ def look_through(folder: Path) -> Found:
     def place(path: Path) -> tuple[str, bytes]:
         return readable(path.relative_to(folder)), os.fsencode(path)
 
-    return Found(sorted(found, key=place), sorted(links_out, key=place))
+    return FolderContents(sorted(found, key=place), sorted(links_out, key=place))
 
 
-def _walk(start: Path, seen: set[str], found: list[Path], linked: list[Path], file_links: list[Path]) -> None:
+def _walk(start: Path, seen: set[str]) -> Iterator[tuple[Path, bool]]:
+    """Files and links below a folder, and whether each is a link; real folders in `seen` are passed over."""
     todo = [start]
     while todo:
         folder = todo.pop()
@@ -255,12 +256,10 @@ def _walk(start: Path, seen: set[str], found: list[Path], linked: list[Path], fi
             if entry.name.startswith(".") or entry.name in SKIPPED_FOLDERS:
                 continue
             path = Path(entry.path)
-            if path.is_dir():  # unlike entry.is_dir() no error for a link to itself
-                (linked if entry.is_symlink() else todo).append(path)
-            elif entry.is_symlink():
-                file_links.append(path)
-            elif _is_candidate(path):
-                found.append(path)
+            if path.is_dir() and not entry.is_symlink():  # unlike entry.is_dir() no error for a loop
+                todo.append(path)
+            else:
+                yield path, entry.is_symlink()
 
 
 def _is_candidate(path: Path) -> bool:

@@ -131,7 +131,7 @@ def ratio(top: np.ndarray, bottom: np.ndarray) -> LeftOut:
     return leave_out(np.divide, share, top, bottom)
 
 
-def interval(found: LeftOut, ends: Ends = None) -> tuple[np.ndarray, np.ndarray]:
+def interval(left_out: LeftOut, ends: Ends = None) -> tuple[np.ndarray, np.ndarray]:
     """Low and high end of the 95 % interval of every estimate.
 
     The standard error is the jackknife's over dialogues, the quantile Student's t of the effective number of
@@ -146,13 +146,13 @@ def interval(found: LeftOut, ends: Ends = None) -> tuple[np.ndarray, np.ndarray]
     """
     from scipy.special import expit, logit, stdtrit
 
-    value, gaps, n = found.value, found.gaps, found.clusters
+    value, gaps, n = left_out.value, left_out.gaps, left_out.clusters
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.sqrt((n - 1) / n * (gaps**2).sum(axis=0))
-        effective = 1 / (found.share**2).sum(axis=0)
+        effective = 1 / (left_out.share**2).sum(axis=0)
         t = stdtrit(np.maximum(effective - 1, 1), 1 - TAIL)
         if ends is None:
-            down, up = _reach(found, t)
+            down, up = _reach(left_out, t)
             low, high = value - error * down, value + error * up
         else:
             width = ends[1] - ends[0]
@@ -170,48 +170,48 @@ def interval(found: LeftOut, ends: Ends = None) -> tuple[np.ndarray, np.ndarray]
     return np.where(known, low, np.nan), np.where(known, high, np.nan)
 
 
-def _reach(found: LeftOut, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _reach(left_out: LeftOut, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How many standard errors an interval reaches down and up: t, and more where dialogues are skewed."""
-    n = found.clusters
-    parts = np.where(found.share > 0, found.parts - found.parts.sum(axis=0) / n, 0.0)
+    n = left_out.clusters
+    parts = np.where(left_out.share > 0, left_out.parts - left_out.parts.sum(axis=0) / n, 0.0)
     spread = np.sqrt((parts**2).sum(axis=0) / (n - 1))
     skewness = n / (n - 1) / np.maximum(n - 2, 1) * (parts**3).sum(axis=0) / spread**3
     more = skewness / np.sqrt(n) * (2 * t**2 + 1) / 6
     return t + np.maximum(-more, 0), t + np.maximum(more, 0)
 
 
-def sign_flip_p(found: LeftOut, null: float, rng: np.random.Generator) -> np.ndarray:
+def sign_flip_p(left_out: LeftOut, null: float, rng: np.random.Generator) -> np.ndarray:
     """Two-sided p-values of 'the estimate is `null`', by flipping the signs of the dialogues' parts.
 
     Exact for a mean of values that lie evenly around `null`, whatever the sizes of the dialogues. All ways to
     flip are counted up to `EXACT` dialogues, so p is never below what their number allows; else random ones.
     """
-    parts = found.parts + (found.value - null) * found.share
+    parts = left_out.parts + (left_out.value - null) * left_out.share
     n, seen = len(parts), np.abs(parts.sum(axis=0)) - NOTHING * np.abs(parts).sum(axis=0)
     flips = 2**n if n <= EXACT else FLIPS
-    reached = np.zeros(found.value.shape)
+    reached = np.zeros(left_out.value.shape)
     step = max(1, FLIPPED_AT_ONCE // max(1, n))
     for start in range(0, flips, step):
         number = np.arange(start, min(start + step, flips))
         minus = number[:, None] >> np.arange(n) & 1 if n <= EXACT else rng.integers(2, size=(len(number), n))
         reached += (np.abs(np.tensordot(1.0 - 2 * minus, parts, axes=1)) >= seen).sum(axis=0)
     p = reached / flips if n <= EXACT else (reached + 1) / (flips + 1)
-    known = (found.clusters >= MIN_CLUSTERS) & np.isfinite(parts).all(axis=0)
+    known = (left_out.clusters >= MIN_CLUSTERS) & np.isfinite(parts).all(axis=0)
     return np.where(known, p, np.nan)
 
 
 def estimate(
-    found: LeftOut,
+    left_out: LeftOut,
     n: int,
     ends: Ends = None,
     null: float | None = None,
     rng: np.random.Generator | None = None,
 ) -> Estimate:
     """One estimate of `n` items with its interval and, given `null` and `rng`, its p-value."""
-    low, high = interval(found, ends)
-    p = None if null is None or rng is None else float(sign_flip_p(found, null, rng))
+    low, high = interval(left_out, ends)
+    p = None if null is None or rng is None else float(sign_flip_p(left_out, null, rng))
     p = None if p is None or np.isnan(p) else p
-    return Estimate(float(found.value), float(low), float(high), n, p, int(found.clusters))
+    return Estimate(float(left_out.value), float(low), float(high), n, p, int(left_out.clusters))
 
 
 # --- sums over dialogues ----------------------------------------------------------------------------------
@@ -239,8 +239,8 @@ def mean(
     `names`: the dialogues in the order wanted, also such as have no item.
     """
     values, names = np.asarray(values, dtype=float), names or list(dict.fromkeys(clusters))
-    found = ratio(sums(values, clusters, names), sums(np.ones_like(values), clusters, names))
-    return found._replace(value=values.mean(axis=0))  # summed item by item, as anyone would
+    left_out = ratio(sums(values, clusters, names), sums(np.ones_like(values), clusters, names))
+    return left_out._replace(value=values.mean(axis=0))  # summed item by item, as anyone would
 
 
 def cluster_mean(values: Sequence[float], clusters: Sequence[Hashable], ends: Ends = None) -> Estimate:
@@ -264,8 +264,8 @@ def paired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estimat
     keys = sorted(a.keys() & b.keys())
     if not keys:
         return EMPTY
-    found = mean(np.array([a[key] - b[key] for key in keys]), [key[0] for key in keys])
-    return estimate(found, len(keys), null=0.0, rng=rng)
+    left_out = mean(np.array([a[key] - b[key] for key in keys]), [key[0] for key in keys])
+    return estimate(left_out, len(keys), null=0.0, rng=rng)
 
 
 def unpaired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estimate:
@@ -383,8 +383,8 @@ def cluster_kappa(pairs: Sequence[tuple[int, int]], clusters: Sequence[Hashable]
     counts = np.zeros((n, classes, classes))
     first, second = np.array(pairs, dtype=int).T
     np.add.at(counts, (position, first, second), 1)
-    found = leave_out(kappa, counts.sum(axis=(1, 2)) / len(pairs), counts)
-    return estimate(found, len(pairs), COEFFICIENT)
+    left_out = leave_out(kappa, counts.sum(axis=(1, 2)) / len(pairs), counts)
+    return estimate(left_out, len(pairs), COEFFICIENT)
 
 
 def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable], level: Level) -> Estimate:

@@ -144,22 +144,19 @@ def jsonl_writer(target: Path) -> Iterator[Callable[[BaseModel], None]]:
         yield lambda record: handle.write(record.model_dump_json() + "\n") and None
 
 
-def iter_jsonl(source: Path, schema: type[T]) -> Iterator[T]:
-    """Read records of one schema one by one; a bad line raises `StageOutputError` with file and line."""
+def read_jsonl(source: Path, schema: type[T]) -> list[T]:
+    """Read all records of one schema; a bad line raises `StageOutputError` with file and line number."""
+    records = []
     # A text file's lines end at "\n" only; str.splitlines would also break at U+2028 inside a text.
     with source.open(encoding="utf-8", newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                yield schema.model_validate_json(line)
+                records.append(schema.model_validate_json(line))
             except ValidationError as error:
                 raise StageOutputError(f"{source.name} line {number}: {error}") from error
-
-
-def read_jsonl(source: Path, schema: type[T]) -> list[T]:
-    """Read all records of one schema; a bad line raises `StageOutputError` with file and line number."""
-    return list(iter_jsonl(source, schema))
+    return records
 
 
 def write_parquet(target: Path, records: Iterable[T], schema: type[T]) -> None:

@@ -127,7 +127,7 @@ def _pictures(profile: Profile) -> Iterator[Lack]:
     whole = True
     for source in profile.sources:
         folder = paths.of_user(source)
-        if source != "example" and (found := _complaint(lambda at=folder: images.find_images(at))):
+        if source != "example" and (found := _complaint(lambda at=folder: images.look_through(at).images)):
             whole = False
             listed = {of_paper.folder for of_paper in datasets.library_list()}
             hint = "; `make library-sources` fetches it" if folder.name in listed else ""

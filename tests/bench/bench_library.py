@@ -51,7 +51,7 @@ def originals() -> list[Image.Image]:
             found.append(picture)
         return found
     found = []
-    for path in images.find_images(CORPUS):
+    for path in images.look_through(CORPUS).images:
         try:
             found.append(images.decode(path))
         except images.ImageRejected:
@@ -75,7 +75,7 @@ def plant(folder: Path, n: int) -> None:
 def recorded(folder: Path) -> MemoryCache:
     """Texts of all pictures, as if they had been read by an earlier run."""
     cache, engine = MemoryCache(), RapidOcr()
-    for number, path in enumerate(images.find_images(folder)):
+    for number, path in enumerate(images.look_through(folder).images):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         cache.put(cache_key(digest, engine.ocr_id), f"字{number}")
     return cache

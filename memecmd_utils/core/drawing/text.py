@@ -5,7 +5,6 @@ not begin a line, opening marks do not end one; the character before or after mo
 keep their full width and do not hang into the margin: phones set chat bubbles that way.
 """
 
-import io
 import math
 import re
 import unicodedata
@@ -262,12 +261,9 @@ def emoji(cluster: str, side: int) -> Image.Image | None:
         return None  # rare Chinese characters
     plain = cluster.replace("\ufe0f", "")
     for name in (cluster, plain, plain.split("\u200d")[0]):
-        path = fonts.emoji_folder() / ("-".join(f"{ord(c):04X}" for c in name) + ".svg")
+        path = fonts.emoji_path("-".join(f"{ord(c):04X}" for c in name))
         if path.is_file():
-            import resvg_py
-
-            data = resvg_py.svg_to_bytes(svg_path=str(path), width=side, skip_system_fonts=True)
-            return Image.open(io.BytesIO(bytes(data))).convert("RGBA")
+            return fonts.emoji_picture(path, side)
     return None
 
 
