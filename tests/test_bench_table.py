@@ -201,29 +201,6 @@ def test_reasons_of_pytest_reach_the_table_and_a_missed_figure_its_row(tmp_path)
     assert "- `test_missed`" not in text
 
 
-def test_another_file_is_refused(tmp_path) -> None:
-    path = tmp_path / "numbers.json"
-    path.write_text("{}")
-    with pytest.raises(speed_table.UnknownForm, match=r"numbers\.json"):
-        speed_table.page([path])
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (0.01234, "0.0123"),
-        (1, "1"),
-        (1.30, "1.3"),
-        (123.4, "123"),
-        (34758, "34,758"),
-        (120.0, "120"),
-    ],
-)
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert speed_table.number(value) == text
-
-
 def test_the_exponent_of_a_power_is_found() -> None:
     sizes = (1_000, 10_000, 34_758)
     assert exponent(sizes, [3e-4 * size**1.25 for size in sizes]) == pytest.approx(1.25)

@@ -140,12 +140,6 @@ def test_every_exercise_has_one_folded_solution_with_code(path: Path) -> None:
 
 
 @each_notebook
-def test_nothing_is_folded_away_but_solutions(path: Path) -> None:
-    prose = "\n\n".join(cell.source for cell in load(path).cells if cell.cell_type == "markdown")
-    assert prose.count("<details>") == prose.count("</details>") == len(exercises(load(path)))
-
-
-@each_notebook
 def test_solutions_are_code_that_fits_the_notebook(path: Path) -> None:
     notebook = code_of(load(path))
     for code in blocks(load(path)):
@@ -153,27 +147,6 @@ def test_solutions_are_code_that_fits_the_notebook(path: Path) -> None:
         assert len(lines) <= LONGEST_SOLUTION and max(map(len, lines)) <= LONGEST_LINE, lines[0]
         assert unknown_names(code, notebook) == set(), lines[0]
         assert missing_functions(code, notebook) == set(), lines[0]
-
-
-@each_notebook
-def test_every_output_stands_beside_prose(path: Path) -> None:
-    cells = load(path).cells
-    kinds = ["tool" if {"parameters", "remove-cell"} & set(c.metadata.get("tags", [])) else c.cell_type
-             for c in cells]  # fmt: skip
-    alone = [
-        cells[i].source.split("\n")[0]
-        for i, kind in enumerate(kinds)
-        if kind == "code" and "markdown" not in (kinds[i - 1], kinds[i + 1])
-    ]
-    assert alone == []
-
-
-@each_notebook
-def test_prose_keeps_its_voice_down(path: Path) -> None:
-    for cell in load(path).cells:
-        if cell.cell_type == "markdown":
-            said = re.sub(r"```.+?```|`[^`\n]*`|\$[^$\n]*\$|!\[", "", cell.source, flags=re.DOTALL)
-            assert not re.findall(r"[^\n]*[!！][^\n]*", said)
 
 
 @each_notebook

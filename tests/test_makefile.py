@@ -276,20 +276,6 @@ def test_an_error_is_the_last_thing_said(ready: Path, target: tuple[str, ...], f
     assert "summary of" not in made.stdout and "nothing to do" not in made.stdout
 
 
-@pytest.mark.parametrize(("user", "root"), [("0", True), ("1000", False)])
-def test_jupyterlab_starts_for_root_too_and_says_what_that_means(
-    ready: Path, tmp_path: Path, user: str, root: bool
-) -> None:
-    write(tmp_path / "commands/id", f"#!/bin/sh\necho {user}\n", executable=True)
-    write(ready / ".venv/bin/python", '#!/bin/sh\necho "started $*"\n', executable=True)
-    os.utime(ready / ".venv/.ready", (NEW, NEW))
-    shown = make(ready, "lab", first_on_path=tmp_path / "commands")
-    assert shown.returncode == 0
-    assert ("--allow-root" in shown.stdout.splitlines()[-1]) == root
-    assert shown.stdout.splitlines()[-1].startswith("started -m jupyterlab --notebook-dir=notebooks")
-    assert ("may do anything on this machine" in shown.stdout) == root
-
-
 # A stand-in that resolves with the package itself; a stage writes a file, and which one, and nothing else.
 REAL = """#!/bin/sh
 case "$3" in
@@ -438,8 +424,3 @@ def test_without_data_sets_templates_fails_before_any_notebook(templates: Path) 
     assert ran(templates) == ["fetch"] and "nothing to do" not in made.stdout
     write(templates / "given", "one")
     assert ran_templates(templates) == TEMPLATE_STAGES
-
-
-def test_the_main_job_leaves_template_memes_alone(templates: Path) -> None:
-    assert make(templates, "reproduce").returncode == 0
-    assert sorted(ran(templates)) == STAGES

@@ -34,12 +34,3 @@ def test_what_a_command_or_its_child_used_is_counted(tmp_path: Path) -> None:
     code = USED.format(size=200 * MB)
     for one in (code, BY_ITS_CHILD.format(code=code)):
         assert 200 * MB < measured(tmp_path / "told", one) < 260 * MB
-
-
-@pytest.mark.parametrize(
-    ("code", "status"), [("import sys; sys.exit(3)", 3), ("import os; os.kill(os.getpid(), 15)", 143)]
-)
-def test_how_the_command_ended_is_passed_on(tmp_path: Path, code: str, status: int) -> None:
-    told = tmp_path / "told"
-    done = subprocess.run([*peak_memory.launcher(told), sys.executable, "-c", code], check=False, timeout=60)
-    assert done.returncode == status and peak_memory.peak(told) > 0

@@ -31,11 +31,10 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"{name.upper()}_PROXY", raising=False)
 
 
-@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "all_proxy"])
 @pytest.mark.parametrize(
-    "proxy", ["socks5://me:secret@127.0.0.1:9", "socks5h://127.0.0.1:9", "socks4://127.0.0.1:9", "SOCKS://h",
-              "quic://h:1", "http://", "http://h:99999", "http://h:port", "http://[::1"]
-)  # fmt: skip
+    "proxy", ["socks5://me:secret@127.0.0.1:9", "SOCKS://h", "quic://h:1", "http://h:99999", "http://[::1"]
+)
 def test_a_proxy_that_is_not_supported_is_told_alike_by_chat_embedder_and_check(
     variable: str, proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,7 +219,7 @@ QUICK = [
 ]
 
 
-@pytest.mark.parametrize("n", [6, 10, 20, 47])
+@pytest.mark.parametrize("n", [6, 20])
 @pytest.mark.parametrize("world", QUICK, ids=lambda world: world.what)
 def test_intervals_hold_the_truth_and_p_values_are_fair(world, n) -> None:
     """At least 93 of 100 from ten dialogues on (91 with six), at most 97 where hits are not rare, and p
@@ -293,14 +293,6 @@ def test_what_does_not_vary_has_no_coefficient() -> None:
     assert np.isnan(statistics.kappa(statistics.confusion([1, 1], [1, 1])))
     flat = statistics.cluster_spearman([(c, 1.0, y) for c, y in enumerate(range(9))])
     assert np.isnan([flat.mean, flat.low, flat.high]).all()
-
-
-def test_an_auc_turned_round_is_one_minus_itself() -> None:
-    sides = [[(i // 5, float(x)) for i, x in enumerate(rng(j).integers(0, 5 + j, 40))] for j in (1, 0)]
-    got = statistics.cluster_auc(*sides, rng())
-    turned = statistics.cluster_auc(*([(i, -x) for i, x in side] for side in sides), rng())
-    assert (turned.mean, turned.low) == (pytest.approx(1 - got.mean), pytest.approx(1 - got.high))
-    assert turned.p == got.p and statistics.cluster_auc(*sides).p is None
 
 
 # --- Krippendorff's alpha ---------------------------------------------------------------------------------
@@ -390,12 +382,11 @@ def made_up_ratings(seed: int, clusters: int, level: str) -> tuple[np.ndarray, n
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("clusters", [8, 25])
-def test_the_interval_of_alpha_covers_as_it_says(level, clusters) -> None:
+def test_the_interval_of_alpha_covers_as_it_says(level) -> None:
     """Of 200 intervals 184 or more hold the alpha of a very large sample: 93 %, but for some luck."""
     truth, held = alpha(made_up_ratings(777, 1000, level)[0], level), 0
     for seed in range(200):
-        found = statistics.cluster_alpha(*made_up_ratings(seed, clusters, level), level)
+        found = statistics.cluster_alpha(*made_up_ratings(seed, 8, level), level)
         held += found.low <= truth <= found.high
     assert held >= 184
 
