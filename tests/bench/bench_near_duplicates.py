@@ -5,16 +5,11 @@ Real hashes are less even (a picture's low frequencies go together), so they are
 real memes are: crossed over by halves to any number.
 """
 
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from figures_to_reach import told
+from figures_to_reach import record
 
 from memecmd_utils.core import images, paths
 from memecmd_utils.library import duplicates
@@ -60,7 +55,7 @@ def timed(work, values: np.ndarray) -> tuple[float, np.ndarray]:
 def test_pairs_of_100_000_hashes(benchmark) -> None:
     values = made(100_000)
     benchmark.pedantic(close_pairs, args=(values, DISTANCE), rounds=3, warmup_rounds=1)
-    assert told(benchmark, "near_duplicates/seconds", benchmark.stats.stats.data)
+    assert record(benchmark, "near_duplicates/seconds", benchmark.stats.stats.data)
 
 
 def test_hashes_as_uneven_as_real_ones(benchmark) -> None:
@@ -83,6 +78,6 @@ def test_hashes_as_uneven_as_real_ones(benchmark) -> None:
     benchmark.pedantic(all_sizes, rounds=1)
     note = ", ".join(f"{n:,}: {s:.3g} s" for n, s in seconds.items())
     what = "close pairs of 100,000 hashes as uneven as those of real memes"
-    assert told(
+    assert record(
         benchmark, "near_duplicates/uneven", seconds[100_000], what=what, unit="s", at_most=10, note=note
     )

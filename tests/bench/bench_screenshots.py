@@ -11,7 +11,7 @@ from pathlib import Path
 import made_up
 import numpy as np
 import pytest
-from figures_to_reach import told
+from figures_to_reach import record
 
 from memecmd_utils.core.drawing import screenshots
 
@@ -46,4 +46,4 @@ def test_screenshots_per_second(benchmark, chats) -> None:
     benchmark.pedantic(shoot, rounds=ROUNDS)
     per_second = ROUNDS / (time.process_time() - before)
     note = f"CPU time, {ROUNDS} screenshots of {len(specs)} chats"
-    assert told(benchmark, "screenshots/core", per_second, note=note)
+    assert record(benchmark, "screenshots/core", per_second, note=note)

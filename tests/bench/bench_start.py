@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from figures_to_reach import told
+from figures_to_reach import record
 
 from memecmd_utils.core import paths
 
@@ -118,6 +118,16 @@ def watch(command: Sequence[str], folder: Path, environment: dict[str, str]) -> 
     return found
 
 
+def watch_install(command: Sequence[str], folder: Path, environment: dict[str, str]) -> Watched:
+    """As `watch`; skips the test where no packages can be fetched."""
+    try:
+        return watch(command, folder, environment)
+    except subprocess.CalledProcessError as error:
+        if UNREACHABLE.search(error.output):
+            pytest.skip(f"packages cannot be fetched: {error.output.strip().splitlines()[-1][:200]}")
+        raise
+
+
 def by_stage(found: Watched) -> str:
     """`01_library_build 20 s 0.9 GB, ...`, in the order in which they began."""
     rows = sorted(found.stages.items(), key=lambda item: item[1]["begun s"])
@@ -136,14 +146,14 @@ def test_import(benchmark) -> None:
     benchmark.pedantic(each_once, rounds=IMPORT_ROUNDS, warmup_rounds=1)
     bare, imported, resolved = (times[1:] for times in seconds.values())
     note = f"Python alone {sorted(bare)[len(bare) // 2]:.3f} s"
-    reached = told(benchmark, "import/seconds", imported, note=note)
-    told(
+    reached = record(benchmark, "import/seconds", imported, note=note)
+    record(
         benchmark, "resolve/seconds", resolved, what="`python -m memecmd_utils resolve`", unit="s", note=note
     )
     assert reached
 
 
-def test_make_reproduce(benchmark, capsys, tmp_path: Path) -> None:
+def test_make_reproduce(benchmark, tmp_path: Path) -> None:
     rounds: list[Watched] = []
 
     def once() -> None:
@@ -156,11 +166,9 @@ def test_make_reproduce(benchmark, capsys, tmp_path: Path) -> None:
 
     benchmark.pedantic(once, rounds=int(os.environ.get("MEMECMD_BENCH_ROUNDS", "1")))
     benchmark.extra_info["stages"] = [run.stages for run in rounds]
-    with capsys.disabled():
-        print(f"\n{by_stage(rounds[-1])}")
     note = f"CPU {rounds[-1].cpu:.0f} s; {by_stage(rounds[-1])}"
-    fast = told(benchmark, "reproduce/seconds", [run.seconds for run in rounds], note=note)
-    small = told(benchmark, "reproduce/memory", [run.peak / GIB for run in rounds])
+    fast = record(benchmark, "reproduce/seconds", [run.seconds for run in rounds], note=note)
+    small = record(benchmark, "reproduce/memory", [run.peak / GIB for run in rounds])
     assert fast and small
 
 
@@ -176,42 +184,30 @@ def test_install_and_reproduce(benchmark, tmp_path: Path) -> None:
     found: dict[str, Watched] = {}
 
     def both() -> None:
-        try:
-            found["install"] = watch([MAKE, "--no-print-directory", ".venv/.ready"], project, clean)
-        except subprocess.CalledProcessError as error:
-            if UNREACHABLE.search(error.output):
-                pytest.skip(f"packages cannot be fetched: {error.output.strip().splitlines()[-1][:200]}")
-            raise
+        found["install"] = watch_install([MAKE, "--no-print-directory", ".venv/.ready"], project, clean)
         found["reproduce"] = watch([MAKE, "--no-print-directory", "reproduce"], project, clean)
 
     benchmark.pedantic(both, rounds=1)
     install, run = found["install"], found["reproduce"]
     what = "what `make` installs (the lock: development tools and the extras live, scale, templates too)"
-    told(benchmark, "install/lock/seconds", install.seconds, what=f"{what}: time", unit="s", note="by pip")
-    told(benchmark, "install/lock/size", size(project / ".venv") / GIB, what=f"{what}: size", unit="GB")
+    record(benchmark, "install/lock/seconds", install.seconds, what=f"{what}: time", unit="s", note="by pip")
+    record(benchmark, "install/lock/size", size(project / ".venv") / GIB, what=f"{what}: size", unit="GB")
     note = f"installation {install.seconds:.0f} s, run {run.seconds:.0f} s"
-    assert told(benchmark, "reproduce/bare", install.seconds + run.seconds, note=note)
+    assert record(benchmark, "reproduce/bare", install.seconds + run.seconds, note=note)
 
 
 def test_core_install(benchmark, tmp_path: Path) -> None:
     """`pip install .` with the lock's versions: no extra, no development tool."""
     project = copy(tmp_path / "core")
     names = re.findall(r"^(\S+==[^\\\n]+)", (project / "requirements.lock").read_text(encoding="utf-8"), re.M)
-    constraints = (
-        tmp_path / "constraints.txt"
-    )  # without hashes, which pip would then want of the project, too
+    constraints = tmp_path / "constraints.txt"  # no hashes: pip would want them of the project, too
     constraints.write_text("\n".join(names), encoding="utf-8")
     python, found = tmp_path / "env" / "bin" / "python", []
 
     def install() -> None:
         watch([sys.executable, "-m", "venv", str(tmp_path / "env")], project, environment(project))
         words = [str(python), "-m", "pip", "install", "--quiet", "-c", str(constraints), "."]
-        try:
-            found.append(watch(words, project, environment(project)))
-        except subprocess.CalledProcessError as error:
-            if UNREACHABLE.search(error.output):
-                pytest.skip(f"packages cannot be fetched: {error.output.strip().splitlines()[-1][:200]}")
-            raise
+        found.append(watch_install(words, project, environment(project)))
 
     benchmark.pedantic(install, rounds=1)
     sizes = {
@@ -219,5 +215,5 @@ def test_core_install(benchmark, tmp_path: Path) -> None:
     }
     largest = sorted(sizes, key=sizes.get, reverse=True)[:8]
     note = "largest: " + ", ".join(f"{name} {sizes[name] / 1e6:.0f} MB" for name in largest)
-    told(benchmark, "install/seconds", found[0].seconds, note="pip, wheels from its cache where it has them")
-    assert told(benchmark, "install/size", size(tmp_path / "env") / GIB, note=note)
+    record(benchmark, "install/seconds", found[0].seconds, note="pip, wheels from its cache if there")
+    assert record(benchmark, "install/size", size(tmp_path / "env") / GIB, note=note)

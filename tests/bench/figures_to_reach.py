@@ -1,7 +1,7 @@
 """The figures to reach, and how a benchmark says what it measured; `speed_table` renders `reports/bench.md`.
 
-A benchmark calls `told(benchmark, key, values)` once for each line of the table, before it asserts anything:
-a line that misses its figure must stand in the table, too. `values` are the rounds' own numbers (for a ratio
+A benchmark calls `record(benchmark, key, values)` once for each line of the table, before it asserts: a
+line that misses its figure must stand in the table, too. `values` are the rounds' own numbers (for a ratio
 the ratio *within* each round, competitors interleaved); their median and range are kept. Where `key` stands
 in `FIGURES`, the limit is the one given there; a line of its own brings `what`, `unit` and, if there is one,
 its limit. `reason` says why a figure is not reached and what the measured limit is; without one the table
@@ -89,7 +89,7 @@ FIGURES: dict[str, Figure] = {
 }
 
 
-def told(
+def record(
     benchmark: Any,
     key: str,
     values: float | Sequence[float],

@@ -2,7 +2,7 @@
 
     python tests/bench/speed_table.py reports/bench.md reports/bench/bench_start.json [MORE.json ...]
 
-The JSON is pytest-benchmark's, its lines are those of `figures_to_reach.told`. Where several files hold a
+The JSON is pytest-benchmark's, its lines are those of `figures_to_reach.record`. Where several files hold a
 line, the one measured last counts, so a part can be measured again. A figure without a measurement says why:
 the benchmark was skipped (a package, program or corpus is not there), failed, or was not run.
 """

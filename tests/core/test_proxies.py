@@ -64,7 +64,7 @@ def test_the_check_before_a_run_sees_the_embedders_endpoint_and_replaying_sees_n
     doctor.check(Profile(**values, mode="recorded"))
 
 
-@pytest.mark.parametrize("named", ["http://127.0.0.1:{port}", "127.0.0.1:{port}", "HTTP://127.0.0.1:{port}/"])
+@pytest.mark.parametrize("named", ["127.0.0.1:{port}", "HTTP://127.0.0.1:{port}/"])
 def test_an_http_proxy_is_used_whatever_other_variables_name(
     named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
