@@ -48,19 +48,19 @@ class Fingerprints:
         try:
             # Asked before the content is read: a change meanwhile is then seen the next time.
             status = path.stat()
-            said = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+            stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
             name = str(path.absolute())
             entry = self._new.get(name) or self._known.get(name)
-            if not isinstance(entry, list) or len(entry) != 2 or entry[0] != said:
-                entry = self._new[name] = [said, weights.sampled_digest(path)]
+            if not isinstance(entry, list) or len(entry) != 2 or entry[0] != stamp:
+                entry = self._new[name] = [stamp, weights.sampled_digest(path)]
         except OSError:
             return UNREADABLE
         return str(entry[1])
 
-    def files(self, paths_of: Iterable[Path], base: Path) -> str:
+    def files(self, files: Iterable[Path], base: Path) -> str:
         """Number of files and 12 hex digits of their names below `base` and contents, in any order."""
         lines = sorted(
-            os.fsencode(os.path.relpath(path, base)) + f"\0{self.file(path)}\n".encode() for path in paths_of
+            os.fsencode(os.path.relpath(path, base)) + f"\0{self.file(path)}\n".encode() for path in files
         )
         digest = hashlib.sha256(b"".join(lines)).hexdigest()[: weights.DIGITS]
         return f"{len(lines)} files {digest}"

@@ -1,4 +1,4 @@
-"""How HTML is rendered from `templates/`: every page, form and panel of the package."""
+"""How HTML is rendered from `memecmd_utils/html/`: every page, form and panel of the package."""
 
 import base64
 import io
@@ -19,7 +19,7 @@ def environment(**filters: Callable[..., Any]) -> jinja2.Environment:
 
     A name that a template knows and the caller does not give is an error, not an empty hole in a page.
     """
-    found = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES, encoding="utf-8"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -27,8 +27,8 @@ def environment(**filters: Callable[..., Any]) -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=True,
     )
-    found.filters.update({"initials": text.initials, **filters})
-    return found
+    templates.filters.update({"initials": text.initials, **filters})
+    return templates
 
 
 def data_url(data: bytes) -> str:

@@ -74,15 +74,15 @@ def _decode(data: bytes, longest: int | None) -> tuple[Image.Image, tuple[int, i
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `_check_size` is stricter
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 _check_size(*image.size)
-                whole = image.size
-                if longest is not None and max(whole) >= 2 * longest:
+                full_size = image.size
+                if longest is not None and max(full_size) >= 2 * longest:
                     # The JPEG decoder leaves out frequencies, which is fast; other formats ignore it.
-                    image.draft(None, tuple(max(1, side * longest // max(whole)) for side in whole))
+                    image.draft(None, tuple(max(1, side * longest // max(full_size)) for side in full_size))
                 drafted = image.size
                 image.load()
                 if image.size != drafted:  # a GIF frame may enlarge the canvas
                     _check_size(*image.size)
-                    whole = image.size
+                    full_size = image.size
                 picture = _to_rgb(_turned(image))
     except ImageRejected:
         raise
@@ -96,7 +96,7 @@ def _decode(data: bytes, longest: int | None) -> tuple[Image.Image, tuple[int, i
         raise ImageRejected(f"not an image ({', '.join(FORMATS)} are read)") from error
     except Exception as error:  # decoders meet hostile bytes and raise almost anything
         raise ImageRejected(f"broken image data: {error}".splitlines()[0]) from error
-    short, long = sorted(whole)
+    short, long = sorted(full_size)
     return picture, (short, long)
 
 
@@ -169,12 +169,12 @@ def pictures_below(folder: Path) -> list[Path]:
 
     For folders whose file names say what a picture is, such as meme ids; `look_through` is for any folder.
     """
-    found = []
+    pictures = []
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix.lower() in EXTENSIONS and not hidden and path.is_file():
-            found.append(path)
-    return found
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix.lower() in EXTENSIONS and not is_hidden and path.is_file():
+            pictures.append(path)
+    return pictures
 
 
 class FolderContents(NamedTuple):
@@ -201,7 +201,7 @@ def look_through(folder: Path) -> FolderContents:
             "project root), or use the source `example`"
         )
     inside = Path(os.path.realpath(folder))
-    found, links_out, file_links = [], [], []
+    candidates, links_out, file_links = [], [], []
     seen: set[str] = set()
     starts = [folder]
     while starts:
@@ -215,9 +215,9 @@ def look_through(folder: Path) -> FolderContents:
                 if is_link:
                     (linked if path.is_dir() else file_links).append(path)
                 elif _is_candidate(path):
-                    found.append(path)
+                    candidates.append(path)
         starts = linked
-    known = {os.path.realpath(path) for path in found} if file_links else set()
+    known = {os.path.realpath(path) for path in candidates} if file_links else set()
     for link in sorted(file_links, key=readable):
         real = os.path.realpath(link)
         if not Path(real).is_relative_to(inside) and link.exists():
@@ -225,8 +225,8 @@ def look_through(folder: Path) -> FolderContents:
                 links_out.append(link)
         elif real not in known and _is_candidate(link):
             known.add(real)
-            found.append(link)
-    if not found:
+            candidates.append(link)
+    if not candidates:
         out = f"; {len(links_out)} links lead out of it and are not followed" if links_out else ""
         raise LibraryError(
             f"meme source {folder} holds no image ({', '.join(FORMATS)}){out}: put images into it or correct "
@@ -236,7 +236,7 @@ def look_through(folder: Path) -> FolderContents:
     def place(path: Path) -> tuple[str, bytes]:
         return readable(path.relative_to(folder)), os.fsencode(path)
 
-    return FolderContents(sorted(found, key=place), sorted(links_out, key=place))
+    return FolderContents(sorted(candidates, key=place), sorted(links_out, key=place))
 
 
 def _walk(start: Path, seen: set[str]) -> Iterator[tuple[Path, bool]]:

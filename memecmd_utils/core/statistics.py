@@ -31,7 +31,7 @@ SHARE = (0.0, 1.0)
 COEFFICIENT = (-1.0, 1.0)
 """Smallest and largest possible value of a share (also of AUC and nDCG), and of kappa, alpha and rho."""
 
-Ends = tuple[float, float] | None
+Bounds = tuple[float, float] | None
 Level = Literal["nominal", "interval"]
 
 
@@ -131,13 +131,13 @@ def ratio(top: np.ndarray, bottom: np.ndarray) -> LeftOut:
     return leave_out(np.divide, share, top, bottom)
 
 
-def interval(left_out: LeftOut, ends: Ends = None) -> tuple[np.ndarray, np.ndarray]:
+def interval(left_out: LeftOut, bounds: Bounds = None) -> tuple[np.ndarray, np.ndarray]:
     """Low and high end of the 95 % interval of every estimate.
 
     The standard error is the jackknife's over dialogues, the quantile Student's t of the effective number of
-    dialogues (Kish's, for uneven sizes) less one. A quantity with `ends`, its smallest and largest possible
+    dialogues (Kish's, for uneven sizes) less one. A quantity with `bounds`, its smallest and largest possible
     value, gets its interval on the logit scale, and so within them; at an end itself, where all dialogues are
-    alike, it reaches to where so many dialogues would all be alike in 2.5 % of the cases. One without `ends`,
+    alike, it reaches to where so many dialogues would all be alike in 2.5 % of the cases. One without `bounds`,
     a difference say, gets estimate -+ t standard errors, and on the side to which dialogues are skewed what
     the skewness adds to t (Johnson, 1978, J. Am. Stat. Assoc. 73); it takes nothing off on the other side.
 
@@ -151,20 +151,20 @@ def interval(left_out: LeftOut, ends: Ends = None) -> tuple[np.ndarray, np.ndarr
         error = np.sqrt((n - 1) / n * (gaps**2).sum(axis=0))
         effective = 1 / (left_out.share**2).sum(axis=0)
         t = stdtrit(np.maximum(effective - 1, 1), 1 - TAIL)
-        if ends is None:
+        if bounds is None:
             down, up = _reach(left_out, t)
             low, high = value - error * down, value + error * up
         else:
-            width = ends[1] - ends[0]
-            place = np.clip((value - ends[0]) / width, 0, 1)
+            width = bounds[1] - bounds[0]
+            place = np.clip((value - bounds[0]) / width, 0, 1)
             reach = t * error / width / (place * (1 - place))
-            low, high = (ends[0] + width * expit(logit(place) + side * reach) for side in (-1, 1))
+            low, high = (bounds[0] + width * expit(logit(place) + side * reach) for side in (-1, 1))
             far = width * (1 - TAIL ** (1 / effective))
             at_low, at_high = place < NOTHING, place > 1 - NOTHING
-            low = np.where(at_low, ends[0], np.where(at_high, ends[1] - far, low))
-            high = np.where(at_low, ends[0] + far, np.where(at_high, ends[1], high))
+            low = np.where(at_low, bounds[0], np.where(at_high, bounds[1] - far, low))
+            high = np.where(at_low, bounds[0] + far, np.where(at_high, bounds[1], high))
         alike = error <= NOTHING * np.maximum(np.abs(value), 1e-3)
-        if ends is not None:
+        if bounds is not None:
             alike &= ~(at_low | at_high)
     known = (n >= MIN_CLUSTERS) & np.isfinite(gaps).all(axis=0) & np.isfinite(value) & ~alike
     return np.where(known, low, np.nan), np.where(known, high, np.nan)
@@ -203,12 +203,12 @@ def sign_flip_p(left_out: LeftOut, null: float, rng: np.random.Generator) -> np.
 def estimate(
     left_out: LeftOut,
     n: int,
-    ends: Ends = None,
+    bounds: Bounds = None,
     null: float | None = None,
     rng: np.random.Generator | None = None,
 ) -> Estimate:
     """One estimate of `n` items with its interval and, given `null` and `rng`, its p-value."""
-    low, high = interval(left_out, ends)
+    low, high = interval(left_out, bounds)
     p = None if null is None or rng is None else float(sign_flip_p(left_out, null, rng))
     p = None if p is None or np.isnan(p) else p
     return Estimate(float(left_out.value), float(low), float(high), n, p, int(left_out.clusters))
@@ -243,16 +243,16 @@ def mean(
     return left_out._replace(value=values.mean(axis=0))  # summed item by item, as anyone would
 
 
-def cluster_mean(values: Sequence[float], clusters: Sequence[Hashable], ends: Ends = None) -> Estimate:
-    """Mean over items with its interval; `ends` as in `interval`."""
+def cluster_mean(values: Sequence[float], clusters: Sequence[Hashable], bounds: Bounds = None) -> Estimate:
+    """Mean over items with its interval; `bounds` as in `interval`."""
     if not len(values):
         return EMPTY
-    return estimate(mean(np.asarray(values), clusters), len(values), ends)
+    return estimate(mean(np.asarray(values), clusters), len(values), bounds)
 
 
-def column_means(values: np.ndarray, clusters: Sequence[Hashable], ends: Ends = None) -> list[Estimate]:
+def column_means(values: np.ndarray, clusters: Sequence[Hashable], bounds: Bounds = None) -> list[Estimate]:
     """`cluster_mean` of each column of `values` [items, k]."""
-    return [cluster_mean(column, clusters, ends) for column in np.asarray(values, dtype=float).T]
+    return [cluster_mean(column, clusters, bounds) for column in np.asarray(values, dtype=float).T]
 
 
 Values = Mapping[tuple[Hashable, Hashable], float]
@@ -304,16 +304,19 @@ def auc(
     That is the share of pairs of a positive and a negative which the positive wins, ties counting half.
     """
     place = {name: i for i, name in enumerate(names)}
-    mine: list[list[float]] = [[] for _ in names]
+    positive_scores: list[list[float]] = [[] for _ in names]
     for cluster, score in positive:
-        mine[place[cluster]].append(score)
-    theirs = np.array([place[cluster] for cluster, _ in negative], dtype=int)
+        positive_scores[place[cluster]].append(score)
+    negative_places = np.array([place[cluster] for cluster, _ in negative], dtype=int)
     values = np.array([score for _, score in negative])
     won = np.empty((len(names), len(names)))  # summed over each pair of clusters
-    for row, scores in zip(won, map(np.sort, mine), strict=True):
+    for row, scores in zip(won, map(np.sort, positive_scores), strict=True):
         below = np.searchsorted(scores, values, "left") + np.searchsorted(scores, values, "right")
-        row[:] = np.bincount(theirs, weights=len(scores) - below / 2, minlength=len(names))
-    counts = np.array([len(scores) for scores in mine]), np.bincount(theirs, minlength=len(names))
+        row[:] = np.bincount(negative_places, weights=len(scores) - below / 2, minlength=len(names))
+    counts = (
+        np.array([len(scores) for scores in positive_scores]),
+        np.bincount(negative_places, minlength=len(names)),
+    )
     pairs = np.outer(*counts).astype(float)
 
     def without(matrix: np.ndarray) -> np.ndarray:
@@ -402,10 +405,10 @@ def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable], level: Level
     if np.isinf(values).any():
         raise ValueError("a value is infinite; a missing one is NaN")
     # A value that stands alone in its item can be paired with none, so it counts nowhere.
-    kept = np.flatnonzero((~np.isnan(values)).sum(axis=0) >= 2)
-    distinct, units = np.unique(values[:, kept][~np.isnan(values[:, kept])]), np.zeros((len(kept), 0))
-    if len(kept):
-        units = (values[:, kept, None] == distinct).sum(axis=0).astype(float)
+    paired = np.flatnonzero((~np.isnan(values)).sum(axis=0) >= 2)
+    distinct, units = np.unique(values[:, paired][~np.isnan(values[:, paired])]), np.zeros((len(paired), 0))
+    if len(paired):
+        units = (values[:, paired, None] == distinct).sum(axis=0).astype(float)
     # Around the mean, so that no large numbers cancel.
     scale = None if level == "nominal" else distinct - (units.sum(axis=0) @ distinct) / max(1, units.sum())
 
@@ -423,12 +426,12 @@ def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable], level: Level
         n, expected = counts.sum(axis=-1), distances(counts)
         return np.where(expected > 0, 1 - (observed / n) / (expected / (n * (n - 1))), np.nan)
 
-    mine = [clusters[i] for i in kept]
-    names = list(dict.fromkeys(mine))
-    counts = sums(units, mine, names)
-    observed = sums(distances(units) / (units.sum(axis=1) - 1), mine, names)
+    paired_clusters = [clusters[i] for i in paired]
+    names = list(dict.fromkeys(paired_clusters))
+    counts = sums(units, paired_clusters, names)
+    observed = sums(distances(units) / (units.sum(axis=1) - 1), paired_clusters, names)
     share = counts.sum(axis=1) / max(1, counts.sum())
-    return estimate(leave_out(alpha, share, observed, counts), len(kept), COEFFICIENT)
+    return estimate(leave_out(alpha, share, observed, counts), len(paired), COEFFICIENT)
 
 
 # --- in words ---------------------------------------------------------------------------------------------

@@ -119,26 +119,18 @@ def note(text: str, error: bool = False) -> str:
     return str(_parts().note(text, error))
 
 
-def cards(found: Sequence[tuple[ShownMeme, float, Sequence[float]]]) -> str:
+def cards(memes: Sequence[tuple[ShownMeme, float, Sequence[float]]]) -> str:
     """Memes with T and their four components (alpha, delta, beta, gamma) as bars from -0.5 to 0.5."""
-    shown = []
-    for meme, total, parts in found:
+    rows = []
+    for meme, total, parts in memes:
         bars = []
         for sign, colour, part in zip(SIGNS, _COLOURS, parts, strict=True):
-            length = min(abs(part), 0.5) * 100
-            x = -length if part < 0 else 0.0
-            bars.append(
-                {
-                    "sign": sign,
-                    "colour": colour,
-                    "x": round(x, 1),
-                    "width": round(length, 1),
-                    "value": signed(part),
-                }
-            )
+            width = round(min(abs(part), 0.5) * 100, 1)
+            x = -width if part < 0 else 0.0
+            bars.append({"sign": sign, "colour": colour, "x": x, "width": width, "value": signed(part)})
         card = {"meme_id": meme.meme_id, "picture": meme.picture, "caption": meme.caption}
-        shown.append({**card, "total": signed(total), "bars": bars})
-    return str(_parts().cards(shown))
+        rows.append({**card, "total": signed(total), "bars": bars})
+    return str(_parts().cards(rows))
 
 
 def signed(value: float, digits: int = 3) -> str:

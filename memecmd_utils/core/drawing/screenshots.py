@@ -112,9 +112,9 @@ def chat_from_dialogue(
     A owns the phone and stands right; the meme of turn t is a bubble of its speaker beside u_t.
     Placements of other dialogues and of later turns are left out.
     """
-    mine = [p for p in placements if p.dialogue_id == dialogue.dialogue_id]
-    memes = {p.turn: p for p in mine}
-    if len(memes) < len(mine):
+    own = [p for p in placements if p.dialogue_id == dialogue.dialogue_id]
+    memes = {p.turn: p for p in own}
+    if len(memes) < len(own):
         raise ValueError(f"{dialogue.dialogue_id}: two memes at one turn; pass one strategy's placements")
     names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
     # Times are part of the picture only: any fixed choice that looks natural will do.

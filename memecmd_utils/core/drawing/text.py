@@ -59,9 +59,9 @@ def clean(text: str) -> str:
     if not _ODD.search(text):
         return text
     text = unicodedata.normalize("NFC", re.sub("\r\n?|[\u2028\u2029\x0b\x0c\x85]", "\n", text))
-    kept: list[str] = []
+    drawn: list[str] = []
     for char, after in zip(text, text[1:] + " ", strict=True):
-        before = ord(kept[-1][-1]) if kept else 0
+        before = ord(drawn[-1][-1]) if drawn else 0
         if char == _EMOJI_JOINER:
             keep = _symbol(before) and _symbol(ord(after))
         elif char == _EMOJI_STYLE:
@@ -73,8 +73,8 @@ def clean(text: str) -> str:
         else:
             keep = char.isspace() or unicodedata.category(char) not in ("Cc", "Cf", "Cs")
         if keep:
-            kept.append(char)
-    return "".join(kept)
+            drawn.append(char)
+    return "".join(drawn)
 
 
 def _symbol(code: int) -> bool:
@@ -343,7 +343,7 @@ def fit(text: str, width: float, size: int) -> str:
     text = " ".join(clean(text).split())
     if measure(size, text) <= width:
         return text
-    kept = clusters(text)
-    while kept and measure(size, "".join(kept) + "…") > width:
-        kept.pop()
-    return "".join(kept).rstrip() + "…"
+    start = clusters(text)
+    while start and measure(size, "".join(start) + "…") > width:
+        start.pop()
+    return "".join(start).rstrip() + "…"

@@ -66,8 +66,8 @@ class _CutTexts:
         fresh = [text for text in dict.fromkeys(long_texts) if text not in self._seen]
         self._seen.update(fresh)
         if fresh and self.count is not None:
-            found = are_cut(fresh)
-            self.count = None if found is None else self.count + sum(found)
+            cut = are_cut(fresh)
+            self.count = None if cut is None else self.count + sum(cut)
 
 
 class Towers:
@@ -522,12 +522,12 @@ def architecture(model: str | Path) -> str | None:
     """
     is_folder = weights.folder_of(model) is not None
     label = str(model).partition("@")[0]
-    named = next((name for name, known in ARCHITECTURES.items() if known.hub == label), None)
+    published = next((name for name, known in ARCHITECTURES.items() if known.hub == label), None)
     config = _config(model)
     if config is None:
-        return None if is_folder else named
+        return None if is_folder else published
     fitting = [name for name, known in ARCHITECTURES.items() if not _differences(config, known)]
-    return fitting[0] if fitting and (is_folder or named in (None, fitting[0])) else None
+    return fitting[0] if fitting and (is_folder or published in (None, fitting[0])) else None
 
 
 def misfit(model: str | Path, wanted: str) -> str:

@@ -363,9 +363,9 @@ class Visit:
                 if robots.rules is not None and not robots.rules.can_fetch(at, PRODUCT):
                     state = "denied"
                     raise FetchError("forbidden", f"robots.txt of {urlsplit(at).netloc} forbids {at}")
-                asked = known if at == validated else {}
-                answer = await self._ask(at, asked)
-                if answer.code == 200 or (answer.code == 304 and asked):
+                conditions = known if at == validated else {}
+                answer = await self._ask(at, conditions)
+                if answer.code == 200 or (answer.code == 304 and conditions):
                     return replace(answer, robots=state)
                 if answer.code not in REDIRECTS:
                     raise _refusal("http error", f"HTTP {answer.code}", answer)
