@@ -137,8 +137,8 @@ def interval(left_out: LeftOut, bounds: Bounds = None) -> tuple[np.ndarray, np.n
     The standard error is the jackknife's over dialogues, the quantile Student's t of the effective number of
     dialogues (Kish's, for uneven sizes) less one. A quantity with `bounds`, its smallest and largest possible
     value, gets its interval on the logit scale, and so within them; at an end itself, where all dialogues are
-    alike, it reaches to where so many dialogues would all be alike in 2.5 % of the cases. One without `bounds`,
-    a difference say, gets estimate -+ t standard errors, and on the side to which dialogues are skewed what
+    alike, it reaches to where so many dialogues would all be alike in 2.5 % of the cases. One without, a
+    difference say, gets estimate -+ t standard errors, and on the side to which dialogues are skewed what
     the skewness adds to t (Johnson, 1978, J. Am. Stat. Assoc. 73); it takes nothing off on the other side.
 
     There is no interval (nan) below `MIN_CLUSTERS` dialogues, where one dialogue holds all there is of
@@ -313,11 +313,8 @@ def auc(
     for row, scores in zip(won, map(np.sort, positive_scores), strict=True):
         below = np.searchsorted(scores, values, "left") + np.searchsorted(scores, values, "right")
         row[:] = np.bincount(negative_places, weights=len(scores) - below / 2, minlength=len(names))
-    counts = (
-        np.array([len(scores) for scores in positive_scores]),
-        np.bincount(negative_places, minlength=len(names)),
-    )
-    pairs = np.outer(*counts).astype(float)
+    negative_counts = np.bincount(negative_places, minlength=len(names))
+    pairs = np.outer([len(scores) for scores in positive_scores], negative_counts).astype(float)
 
     def without(matrix: np.ndarray) -> np.ndarray:
         return matrix.sum() - matrix.sum(axis=0) - matrix.sum(axis=1) + matrix.diagonal()

@@ -1,6 +1,6 @@
 """Chats with memes, the gate's chart and cards of memes as HTML; whatever is put in comes out escaped.
 
-Markup stands in `templates/explorer.html.j2`. Fast enough to be drawn anew at every move of a slider.
+Markup stands in `html/explorer.html.j2`. Fast enough to be drawn anew at every move of a slider.
 """
 
 import contextlib
