@@ -10,19 +10,17 @@ import contextlib
 import hashlib
 import json
 import os
-import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import stage_run
 import whole_pipeline
 import yaml
+from bench_start import watch
 from figures_to_reach import record
 from PIL import Image
 from whole_pipeline import STAGES, copy_project
@@ -102,48 +100,17 @@ def vectors(dim: int = DIM) -> Iterator[str]:
             process.kill()
 
 
-def environment(project: Path, **more: str) -> dict[str, str]:
+def environment(project: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "MEMECMD_"))}
     kept |= {"PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1", "PROFILE": PROFILE, "SET": ""}
-    return {**kept, whole_pipeline.KEY_VARIABLE: whole_pipeline.KEY, **more}
+    return {**kept, whole_pipeline.KEY_VARIABLE: whole_pipeline.KEY}
 
 
-def measured(project: Path, *arguments: str) -> dict[str, Any]:
-    """Run a command of the package: seconds by the clock, CPU seconds, peak memory of its processes."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    begun, peak = time.monotonic(), 0
-    with (project / "log.txt").open("a", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "memecmd_utils", *arguments],
-            cwd=project, env=environment(project), stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        while process.poll() is None:
-            peak = max(peak, memory(process.pid))
-            time.sleep(0.2)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(arguments)} failed:\n" + (project / "log.txt").read_text()[-4000:])
-    return {"wall s": time.monotonic() - begun, "CPU s": cpu, "peak MB": peak / (1 << 20)}
-
-
-def memory(pid: int) -> int:
-    """Resident bytes of a process and all that it started."""
-    total = 0
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        for one in [process, *process.children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                total += one.memory_info().rss
-    return total
-
-
-def run(folder: Path, share: float, stages: tuple[str, ...] = STAGES) -> dict[str, Any]:
-    """All stages one after another; a folder that was begun before goes on."""
+def run(folder: Path, share: float) -> dict[str, Any]:
+    """All stages one after another: wall and CPU seconds and peak memory of each and of all."""
     size, project = sizes(share), folder / "project"
-    if not project.exists():
-        copy_project(project)
-        plant(project, size)
+    copy_project(project)
+    plant(project, size)
     found: dict[str, Any] = {"size": size, "stages": {}}
     with stage_run.simulated(folder) as server, vectors() as url:
         write_profile(project, server.url, url, size)
@@ -152,9 +119,14 @@ def run(folder: Path, share: float, stages: tuple[str, ...] = STAGES) -> dict[st
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         name = done.stdout.strip()
-        for stage in stages:
-            found["stages"][stage] = measured(project, "run", stage, name)
-            print(stage, {k: round(v, 1) for k, v in found["stages"][stage].items()}, flush=True)
+        for stage in STAGES:
+            command = [sys.executable, "-m", "memecmd_utils", "run", stage, name]
+            seen = watch(command, project, environment(project))
+            found["stages"][stage] = {
+                "wall s": seen.seconds,
+                "CPU s": seen.cpu,
+                "peak MB": seen.peak / (1 << 20),
+            }
         found["calls"] = server.count()
     rows = found["stages"].values()
     found["wall s"] = sum(row["wall s"] for row in rows)
@@ -165,14 +137,6 @@ def run(folder: Path, share: float, stages: tuple[str, ...] = STAGES) -> dict[st
     return found
 
 
-def table(found: dict[str, Any]) -> str:
-    """Markdown: a row a stage, and all of them together (their sum; of memory the largest)."""
-    rows = [*found["stages"].items(), ("all", found)]
-    lines = ["| stage | wall s | CPU s | peak MB |", "|---|---|---|---|"]
-    lines += [f"| {name} | {r['wall s']:.0f} | {r['CPU s']:.0f} | {r['peak MB']:.0f} |" for name, r in rows]
-    return "\n".join(lines)
-
-
 def test_a_run_of_the_papers_size(benchmark, tmp_path: Path) -> None:
     share = float(os.environ.get("MEMECMD_BENCH_SHARE", "1"))
     found = benchmark.pedantic(run, args=(tmp_path, share), rounds=1, iterations=1)
@@ -180,7 +144,6 @@ def test_a_run_of_the_papers_size(benchmark, tmp_path: Path) -> None:
     size = found["size"]
     assert found["dialogues"] == size["news"] + size["pairs"] * size["scenarios"], "nothing was lost"
     assert share < 1 or 18 * found["dialogues"] == 34_758
-    print(table(found))
     minutes, gigabytes = found["wall s"] / 60, found["peak MB"] / 1024
     each = ", ".join(f"{name} {row['wall s']:.0f} s" for name, row in found["stages"].items())
     about = f"paper profile, simulated endpoints, {18 * found['dialogues']:,} turns, {size['memes']:,} memes"

@@ -48,18 +48,6 @@ def test_a_change_is_seen_though_size_and_time_are_the_old_ones(tmp_path: Path) 
     assert fingerprint(path) != first
 
 
-def test_a_large_file_counts_by_its_size_and_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "WHOLE_UP_TO", 1 << 20)
-    path = tmp_path / "weights.gguf"
-    path.write_bytes(bytes(5 << 20))
-    first = fingerprint(path)
-    with path.open("r+b") as handle:
-        handle.write(b"changed")
-    second = fingerprint(path)
-    os.truncate(path, (5 << 20) - 1)
-    assert len({first, second, fingerprint(path)}) == 3
-
-
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b"\xff\xfe", b'{"%s": 3}', b'{"%s": [[1], 2]}'])
 def test_a_damaged_memory_is_made_anew(tmp_path: Path, interim: Path, damage: bytes) -> None:
     path = tmp_path / "a.png"

@@ -335,12 +335,6 @@ def test_how_many_were_cut_is_not_claimed_without_the_tokenizer(without_packages
     assert stage.cut_texts(0) == "" and "3 texts were cut" in stage.cut_texts(3)
 
 
-def test_rows_are_unit_vectors(without_packages, tmp_path: Path) -> None:
-    record_scorer(tmp_path, "first", ["一", "二"])
-    assert np.linalg.norm(scorer(tmp_path).texts(["一", "二"]), axis=1) == pytest.approx(1, abs=1e-6)
-    assert vectors.recorded_names([tmp_path], "cn_clip:ViT-B-16@") == [scorer(tmp_path).name]
-
-
 @pytest.mark.parametrize("label", ARCHITECTURES)
 def test_a_folder_is_known_by_its_configuration(tmp_path: Path, label: str) -> None:
     at = made_retrieval.clip_folder(tmp_path / "any-name", label)

@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from memecmd_utils.core import paths
 from memecmd_utils.core.encoders.text import RecordedEmbedder, SentenceTransformerEmbedder
 from memecmd_utils.core.recordings import vectors
 
@@ -207,14 +206,3 @@ def test_other_errors_of_a_model_are_not_taken_for_memory(installed, monkeypatch
     monkeypatch.setattr(MadeUpNow, "encode_document", breaks)
     with pytest.raises(RuntimeError, match=r"^index out of range"):
         SentenceTransformerEmbedder(f"org/name@{COMMIT}").encode(["一"], "document")
-
-
-def test_a_relative_folder_counts_from_the_root(installed, monkeypatch, tmp_path: Path) -> None:
-    installed(MadeUpNow)
-    monkeypatch.setattr(paths, "root", tmp_path)
-    (tmp_path / "data" / "my.model").mkdir(parents=True)
-    (tmp_path / "data" / "my.model" / "config.json").write_text("{}", encoding="utf-8")
-    embedder = SentenceTransformerEmbedder("data/my.model")
-    embedder.encode(["一"], "query")
-    assert embedder.name.startswith("my.model@") and embedder.name.endswith("-float32")
-    assert MadeUpNow.asked[0][0] == str(tmp_path / "data" / "my.model")

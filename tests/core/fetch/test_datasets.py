@@ -425,15 +425,6 @@ def test_images_in_an_archive_are_asked_for_and_unpacked(place) -> None:
         run(place, source(url, commit), archive=path)
 
 
-def test_the_checksum_is_over_paths_and_contents(tmp_path: Path) -> None:
-    folder = fill(tmp_path / "a", {"b/x": b"1", ".git/y": b"2"})
-    listed = f"b/x\0{hashlib.sha256(b'1').hexdigest()}\n".encode()
-    assert datasets.checksum(folder) == (1, hashlib.sha256(listed).hexdigest())
-    first = datasets.checksum(folder)
-    (folder / "b" / "x").rename(folder / "b" / "z")
-    assert datasets.checksum(folder)[1] != first[1]
-
-
 @needs_git
 def test_a_wrong_list_or_table_is_named(place: Path) -> None:
     with pytest.raises(LibraryError, match="does not exist"):
