@@ -68,7 +68,7 @@ test-all: $(READY)
 
 # Every file with a test that needs torch, lpips, bert-score or optuna; a test looks that none is missing.
 PAPER_TESTS := test_paper_models test_paper_profile test_paper_templates cm50/test_bleurt \
-  core/encoders/test_clip mtrclip/test_search mtrclip/test_tuning cm50/test_statistics mtrclip/test_loss mtrclip/test_meme_text_run \
+  core/encoders/test_clip mtrclip/test_tuning cm50/test_statistics mtrclip/test_loss mtrclip/test_meme_text_run \
   cm50/test_lpips mtrclip/test_models cm50/test_matching cm50/test_metrics
 #+ Test the models of PROFILE=paper and of make templates on tiny weights; VENV=DIR is an environment made from requirements-paper.lock
 test-paper:

@@ -235,7 +235,8 @@ def fetch_templates(choice: Choice, run: str) -> None:
     from memecmd_utils.cm50 import data
 
     opened = runs.open_run(choice.profile, choice.settings, run)
-    click.echo(data.shown(data.settle(opened.profile, opened.folder)))
+    for source in data.settle(opened.profile, opened.folder).values():
+        click.echo(source.text())
 
 
 @command(fetch, "local-llm", click.argument("model"))

@@ -3,12 +3,12 @@
 import time
 
 import browser
+import made_surveys
 import pytest
 from made_ratings import NASTY, answers, dialogues, files, form
 
 from memecmd_utils.evaluation.rating_form import HumanRating
 from memecmd_utils.schemas import DIMENSIONS
-from memecmd_utils.surveys import answers as surveys_answers
 from memecmd_utils.surveys import forms
 
 
@@ -74,7 +74,7 @@ def test_two_items_by_keyboard_then_the_csv(driver, page) -> None:
     assert by_id(driver, "count").text == "3 / 3"
     file = downloaded(driver, folder)
     assert file.name == f"ratings_{made.form}_rater-1.csv"
-    found = surveys_answers.load([file], key, HumanRating)
+    found = forms.load([file], key, HumanRating)
     assert found.source == "made up" and [r.item for r in found.answers] == [i.item for i in made.items[:2]]
     for answer, first in zip(found.answers, (70, 0), strict=True):
         assert [getattr(answer, name) for name in DIMENSIONS] == [first, 45, 100, 50, 0]
@@ -89,7 +89,7 @@ def test_choices_by_keyboard_and_an_earlier_csv_taken_in(driver, page) -> None:
     keys(driver, "b", Keys.ENTER, "n", Keys.ENTER, "a", Keys.ENTER)
     assert by_id(driver, "end").is_displayed() and "Thank you" in by_id(driver, "end").text
     file = downloaded(driver, folder)
-    assert [r.choice for r in surveys_answers.load([file], key, HumanRating).answers] == [
+    assert [r.choice for r in forms.load([file], key, HumanRating).answers] == [
         "B",
         "no difference",
         "A",
@@ -131,13 +131,13 @@ def test_files_that_do_not_fit_are_refused(driver, page, tmp_path) -> None:
         "empty": [],
     }
     for name, rows in bad.items():
-        path = surveys_answers.write(tmp_path / f"{name}.csv", HumanRating, rows)
+        path = made_surveys.write_answers(tmp_path / f"{name}.csv", HumanRating, rows)
         message = driver.execute_script("return takeCsv(arguments[0])", path.read_text(encoding="utf-8"))
         assert message and csv_text(driver).count("\n") == 1, name
-    path = surveys_answers.write(tmp_path / "good.csv", HumanRating, given)
+    path = made_surveys.write_answers(tmp_path / "good.csv", HumanRating, given)
     assert driver.execute_script("return takeCsv(arguments[0])", path.read_text(encoding="utf-8")) == ""
     path.write_text(csv_text(driver), encoding="utf-8")
-    found = surveys_answers.load([path], key, HumanRating).answers
+    found = forms.load([path], key, HumanRating).answers
     assert sorted(r.model_dump_json() for r in found) == sorted(r.model_dump_json() for r in given)
 
 

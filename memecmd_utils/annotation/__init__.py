@@ -4,8 +4,7 @@ One annotator gives fitting scenarios S+, unfitting scenarios S-, emotion E, mot
 """
 
 from memecmd_utils.annotation.annotator import annotate, annotation_request
-from memecmd_utils.annotation.figures import word_clouds
-from memecmd_utils.annotation.keywords import count_keywords
+from memecmd_utils.annotation.keywords import count_keywords, word_clouds
 from memecmd_utils.core.html import data_url
 
 __all__ = ["annotate", "annotation_request", "count_keywords", "data_url", "word_clouds"]

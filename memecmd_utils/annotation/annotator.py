@@ -1,4 +1,9 @@
-"""Stage 02: an annotator says of every meme where it fits, where not, what it means and why one sends it."""
+"""Stage 02: an annotator says of every meme where it fits, where not, what it means and why one sends it.
+
+With `flag_unsafe` it also says whether a meme is abusive or not safe for work. A flagged meme stays in the
+run's tables, so that counts add up and a person can look; it is never a candidate of retrieval, and a release
+names its id and the category and nothing else of it.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -11,12 +16,6 @@ from memecmd_utils.core.llm.messages import BrokenRules, Image, Message, Reply, 
 from memecmd_utils.core.llm.progress import Progress
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
 from memecmd_utils.settings import Profile
-
-# --- Memes that are abusive or not safe for work: what is asked, and what follows from the answer
-# A flagged meme stays in the run's tables, so that counts add up and a person can look; it is never a
-# candidate of retrieval, and a release names its id and the category of the reason and nothing else of
-# it.
-
 
 SAFE = "none"
 """The annotator's answer for a meme that nothing is wrong with; `Annotation.unsafe` is then empty."""
@@ -67,11 +66,6 @@ def prompt_files(flag_unsafe: bool) -> tuple[str, ...]:
     if flag_unsafe:
         return "annotation_checked_examples", "annotation", "annotation_checked"
     return "annotation_examples", "annotation"
-
-
-def reply_schema(flag_unsafe: bool) -> type[AnnotationReply]:
-    """What the annotator's reply must be like."""
-    return CheckedAnnotationReply if flag_unsafe else AnnotationReply
 
 
 def repetitions(value: AnnotationReply) -> list[str]:
@@ -138,7 +132,7 @@ def annotation_request(
         ],
         sampling=Sampling(temperature=0.5, max_tokens=400),
         seed=seed,
-        reply_schema=reply_schema(flag_unsafe),
+        reply_schema=CheckedAnnotationReply if flag_unsafe else AnnotationReply,
     )
 
 
@@ -151,12 +145,11 @@ async def annotate(
     `unscored`. With `profile.flag_unsafe` an unsafe meme has its category in `unsafe`, and one without a
     reply is unchecked.
     """
-    schema = reply_schema(profile.flag_unsafe)
 
     async def one(meme: Meme) -> Annotation:
         seed = int(seeds.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
         request = annotation_request(meme, seed, image, profile.flag_unsafe)
-        answer = await chat.ask(request, lambda reply: checked(reply, schema))
+        answer = await chat.ask(request, lambda reply: checked(reply, request.reply_schema))
         value = None if answer.violations else answer.value
         fields = dict.fromkeys(AnnotationReply.model_fields, "")
         if value is not None:

@@ -5,19 +5,13 @@ It knows nothing of the first paper's stages.
 
 from memecmd_utils.cm50.annotation import (
     estimate_readings,
+    evaluate_prompts,
     read_memes,
     reading_counts,
     sampled_memes,
     shows_pictures,
 )
 from memecmd_utils.cm50.data import load_data, note_sources, write_memes
-from memecmd_utils.cm50.evaluation import (
-    TITLES,
-    confirmed_matches,
-    evaluate_prompts,
-    match_data_set,
-    write_survey,
-)
 from memecmd_utils.cm50.filter import (
     filter_records,
     rule_edges,
@@ -27,13 +21,21 @@ from memecmd_utils.cm50.filter import (
     validation_places,
     write_templates,
 )
-from memecmd_utils.cm50.matching import match_counts, write_match_sheet
+from memecmd_utils.cm50.matching import confirmed_matches, match_counts, match_data_set, write_match_sheet
 from memecmd_utils.cm50.metrics import all_metrics
-from memecmd_utils.cm50.pictures import fetch_pictures, fetch_table, local_pictures, picture_folder
+from memecmd_utils.cm50.pictures import fetch_pictures, local_pictures, picture_folder
 from memecmd_utils.cm50.prompts import prompt_table
-from memecmd_utils.cm50.statistics import clip_counter, text_lengths, text_lengths_figure
-from memecmd_utils.cm50.survey import paper_votes, vote_totals
-from memecmd_utils.cm50.tables import embedded_text_pairs, embedded_text_table, quality_tables, table_notes
+from memecmd_utils.cm50.references import TITLES
+from memecmd_utils.cm50.survey import paper_votes, vote_totals, write_survey
+from memecmd_utils.cm50.tables import (
+    clip_counter,
+    embedded_text_pairs,
+    embedded_text_table,
+    quality_tables,
+    table_notes,
+    text_lengths,
+    text_lengths_figure,
+)
 from memecmd_utils.core.fetch.datasets import may_fetch, source_states, source_table
 from memecmd_utils.core.llm.prices import estimate_text
 
@@ -48,7 +50,6 @@ __all__ = [
     "estimate_text",
     "evaluate_prompts",
     "fetch_pictures",
-    "fetch_table",
     "filter_records",
     "load_data",
     "local_pictures",

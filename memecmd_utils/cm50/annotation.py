@@ -6,17 +6,21 @@ the second names literary devices by the three-step prompt, whose labels have to
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
-from memecmd_utils.cm50 import pictures
+from memecmd_utils.cm50 import pictures, references
 from memecmd_utils.cm50 import prompts as cm50_prompts
-from memecmd_utils.cm50.prompts import PictureExample, PromptSpec, ThreeStepReply
+from memecmd_utils.cm50.data import Data
+from memecmd_utils.cm50.matching import TemplateMatch
+from memecmd_utils.cm50.prompts import PromptSpec, ThreeStepReply
+from memecmd_utils.cm50.references import TITLES, DataSet, OtherMeme
+from memecmd_utils.core import images as core_images
 from memecmd_utils.core import seeds
 from memecmd_utils.core.llm import chat as llm_chat
 from memecmd_utils.core.llm import prices
@@ -38,6 +42,19 @@ NOBODY = (
     "not computed here: template memes are annotated by a model. Give one, with PROFILE=openai and a key or "
     "PROFILE=local after `make local-llm`, or a profile whose recordings hold its answers."
 )
+TOKENS_PER_CHARACTER = 0.25
+"""Of English text; the profile's own figure is for Chinese."""
+REPLY_TOKENS = {"five tasks": 220, "meme caption": 60, "literary devices": 60}
+TOKENS_PER_COMPARISON = 30
+"""Of one label held against a meme: its name, a reason in a few words, yes or no."""
+LOOKED_AT = 200
+"""Memes whose prompts are rendered for the mean length."""
+FIGMEMES_TABLES = (9, 11)
+"""Tables that score prompts on FigMemes; all other prompts are asked about MemeCap's memes."""
+DRAWN = 11
+"""The paper tried prompts on 11 memes of FigMemes that it does not name; ours are drawn by seed."""
+UNKNOWN = "unknown"
+"""Template of a meme that was matched with none; no template has this name, so it has no context."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +66,19 @@ class Passes:
     @classmethod
     def of(cls, settings: TemplateAnnotation) -> "Passes":
         """The prompts that the settings name; ValueError for a wrong name, or one in the wrong place."""
-        found = []
-        for key, name in (("prompt", settings.prompt), ("devices_prompt", settings.devices_prompt)):
-            if not name:
-                continue
-            spec, fitting = cm50_prompts.prompt(name), _fitting(key)
-            if name not in fitting:
+        named = {"prompt": settings.prompt, "devices_prompt": settings.devices_prompt}
+        specs = {key: cm50_prompts.prompt(name) for key, name in named.items() if name}
+        for key, spec in specs.items():
+            for_devices = key == "devices_prompt"
+            if spec.asks_for_devices != for_devices:
+                fitting = (s.name for s in cm50_prompts.PROMPTS.values() if s.asks_for_devices == for_devices)
                 there_are = ", ".join(fitting)
-                raise ProfileError(f"{key}={name} asks for {spec.kind}; for {key} there are: {there_are}")
-            found.append(spec)
-        if not found:
+                raise ProfileError(
+                    f"{key}={spec.name} asks for {spec.kind}; for {key} there are: {there_are}"
+                )
+        if not specs:
             raise ProfileError("prompt and devices_prompt are both empty: there is nothing to ask")
-        return cls(tuple(found))
+        return cls(tuple(specs.values()))
 
     @property
     def name(self) -> str:
@@ -73,12 +91,7 @@ class Passes:
         return llm_prompts.prompt_sha256(*(spec.file for spec in self.prompts))
 
 
-def _fitting(key: str) -> list[str]:
-    specs = cm50_prompts.PROMPTS.values()
-    return [s.name for s in specs if (s.kind == "literary devices") == (key == "devices_prompt")]
-
-
-def sample_of(memes: Sequence[TemplateMeme], n: int | None, seed: int) -> list[TemplateMeme]:
+def draw_sample(memes: Sequence[TemplateMeme], n: int | None, seed: int) -> list[TemplateMeme]:
     """Draw `n` memes, every template in proportion to its memes (largest remainders); None takes all.
 
     Which memes of a template are drawn depends on the seed and the template alone; the order stays.
@@ -108,7 +121,7 @@ def shows_pictures(run: Run, profile: Profile | None = None) -> bool:
 def sampled_memes(
     run: Run, memes: Sequence[TemplateMeme], folder: Path | None = None, profile: Profile | None = None
 ) -> list[TemplateMeme]:
-    """The memes that `read` asks about: the profile's sample of `memes`, by `sample_of`.
+    """The memes that `read_memes` asks about: the profile's sample of `memes`.
 
     Where pictures are shown it is drawn among the memes whose picture lies below `folder`, in case there are
     any: most of ImgFlip's are an address only, and what a model cannot see it reads from the texts.
@@ -117,7 +130,7 @@ def sampled_memes(
     if folder is not None and shows_pictures(run, profile):
         there = pictures.pictures_below(folder)
         pool = [meme for meme in memes if meme.meme_id in there] or memes
-    return sample_of(pool, profile.template_annotation.sample, profile.seed)
+    return draw_sample(pool, profile.template_annotation.sample, profile.seed)
 
 
 def reading_request(
@@ -127,13 +140,12 @@ def reading_request(
     settings: TemplateAnnotation,
     seed: int,
     image: Image | None = None,
-    examples: Sequence[PictureExample] = (),
 ) -> Request:
     """What one prompt asks about one meme."""
     return Request(
         task="annotation",
         subject=f"{meme.meme_id}/{spec.name}",
-        messages=cm50_prompts.messages(spec, meme, info, settings.context, image, examples),
+        messages=cm50_prompts.messages(spec, meme, info, settings.context, image),
         sampling=Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens),
         seed=seed,
         reply_schema=spec.schema,
@@ -147,33 +159,30 @@ async def annotate(
     chat: Chat,
     profile: Profile,
     picture: pictures.Picture | None = None,
-    devices_chat: Chat | None = None,
-    examples: Sequence[PictureExample] = (),
 ) -> list[MemeReading]:
     """Read memes, side by side, with the prompts of `profile.template_annotation`; order as in `memes`.
 
     `picture` gives a meme's picture or None: a model that sees none, and the prompts on OCR text, get the
-    texts on the meme, and the reading's `prompt` ends in "(text only)". `devices_chat` asks another model for
-    the literary devices. A meme without a usable reply to each prompt, after five attempts, is kept with the
-    reason in `unscored` and empty texts. `context` is true where an "about" text was given in every pass.
+    texts on the meme, and the reading's `prompt` ends in "(text only)". A meme without a usable reply to each
+    prompt, after five attempts, is kept with the reason in `unscored` and empty texts. `context` is true
+    where an "about" text was given in every pass.
     """
     settings = profile.template_annotation
     passes, about = Passes.of(settings), {info.template: info for info in infos}
     with_context = all(cm50_prompts.gives_context(s, settings.context) for s in passes.prompts)
     sha256 = passes.sha256
-    chats = [(devices_chat or chat) if s.kind == "literary devices" else chat for s in passes.prompts]
 
-    async def ask(asking: Chat, request: Request) -> Answer:
-        return await asking.ask(request, partial(cm50_prompts.parse, schema=request.reply_schema))
+    async def ask(request: Request) -> Answer:
+        return await chat.ask(request, partial(cm50_prompts.parse, schema=request.reply_schema))
 
     async def one(meme: TemplateMeme) -> MemeReading:
         seed = int(seeds.rng(profile.seed, STAGE, meme.meme_id).integers(2**31))
         info, image = about.get(meme.template), picture(meme) if picture is not None else None
-        requests = [reading_request(s, meme, info, settings, seed, image, examples) for s in passes.prompts]
-        if any(asking.in_bulk for asking in chats):
-            answers = await asyncio.gather(*map(ask, chats, requests))
+        requests = [reading_request(s, meme, info, settings, seed, image) for s in passes.prompts]
+        if chat.in_bulk:
+            answers = await asyncio.gather(*map(ask, requests))
         else:
-            answers = [await ask(*pair) for pair in zip(chats, requests, strict=True)]
+            answers = [await ask(request) for request in requests]
         bar.update()
         known = info is not None and bool(info.about.strip())
         seen = all(request.messages[-1].images for request in requests)
@@ -215,7 +224,7 @@ def read_memes(
     folder: Path | None = None,
     profile: Profile | None = None,
 ) -> list[MemeReading]:
-    """Annotate the `sampled` of `memes` with the run's annotator; `folder` has their pictures.
+    """Annotate the `sampled_memes` with the run's annotator; `folder` has their pictures.
 
     Pictures go to an endpoint that is marked `vision` only, and it is said how many memes have none. Where
     the profile has no model (`llm: authored`) it says what to give, and returns no readings. `profile`: the
@@ -230,18 +239,18 @@ def read_memes(
     if shown is not None:
         there = pictures.pictures_below(shown)
         if without := sum(meme.meme_id not in there for meme in memes):
-            print(_without(without, len(memes), shown))
+            print(_without_pictures(without, len(memes), shown))
     with run.chat("annotator", STAGE) as chat:
         return llm_chat.run(annotate(drawn, infos, chat, profile, pictures.pictures_in(shown)))
 
 
-def _without(number: int, of: int, folder: Path) -> str:
-    if number == of:
+def _without_pictures(number: int, total: int, folder: Path) -> str:
+    if number == total:
         return (
-            f"none of {of:,} memes has a picture below {folder.name}: they are read from their texts. "
+            f"none of {total:,} memes has a picture below {folder.name}: they are read from their texts. "
             "meme_retrieval.fetch fetches some, meme_retrieval.images names a folder of yours"
         )
-    return f"{number:,} of {of:,} memes have no picture below {folder.name}: the sample is of the others"
+    return f"{number:,} of {total:,} memes have no picture below {folder.name}: the sample is of the others"
 
 
 def reading_counts(readings: Iterable[MemeReading], labels: cm50_prompts.Variant = "paper") -> pd.DataFrame:
@@ -273,18 +282,6 @@ def reading_counts(readings: Iterable[MemeReading], labels: cm50_prompts.Variant
     return pd.DataFrame(rows, columns=["what", "label", "readings", "share"])
 
 
-# --- What the annotation of template memes will ask for, before it runs: calls, tokens, money, hours
-
-
-TOKENS_PER_CHARACTER = 0.25
-"""Of English text; the profile's own figure is for Chinese."""
-REPLY_TOKENS = {"five tasks": 220, "meme caption": 60, "literary devices": 60}
-TOKENS_PER_COMPARISON = 30
-"""Of one label held against a meme: its name, a reason in a few words, yes or no."""
-LOOKED_AT = 200
-"""Memes whose prompts are rendered for the mean length."""
-
-
 def estimate_readings(
     profile: Profile, memes: Sequence[TemplateMeme], infos: Iterable[TemplateInfo], pictures: bool = False
 ) -> pd.DataFrame:
@@ -294,24 +291,147 @@ def estimate_readings(
     """
     settings, about = profile.template_annotation, {info.template: info for info in infos}
     endpoint = profile.endpoints.annotator or profile.endpoints.generator
-    asked = len(sample_of(memes, settings.sample, profile.seed))
+    asked = len(draw_sample(memes, settings.sample, profile.seed))
     shown = Image(image_id="estimate", load=lambda: "") if pictures else None
     rows, ledger = [], (STAGE, "annotation")
     for spec in Passes.of(settings).prompts:
-        some = sample_of(memes, LOOKED_AT, profile.seed)
+        some = draw_sample(memes, LOOKED_AT, profile.seed)
         requests = [
             reading_request(spec, meme, about.get(meme.template), settings, 0, shown) for meme in some
         ]
-        said = [message for request in requests for message in request.messages]
-        characters = sum(len(message.text) for message in said)
-        images = sum(len(message.images) for message in said)
+        messages = [message for request in requests for message in request.messages]
+        characters = sum(len(message.text) for message in messages)
+        images = sum(len(message.images) for message in messages)
         each = characters * TOKENS_PER_CHARACTER + images * prices.tokens_per_image(endpoint)
-        t_in, t_out = round(asked * each / max(1, len(some))), asked * _reply_tokens(spec)
-        stage, calls = f"07 {spec.name}", asked * spec.calls
-        rows.append(prices.line(stage, ledger, profile, profile.llm, endpoint, calls, t_in, t_out))
+        compared = len(spec.devices) if issubclass(spec.schema, ThreeStepReply) else 0
+        t_in = round(asked * each / max(1, len(some)))
+        t_out = asked * (REPLY_TOKENS[spec.kind] + TOKENS_PER_COMPARISON * compared)
+        stage = f"07 {spec.name}"
+        rows.append(prices.line(stage, ledger, profile, profile.llm, endpoint, asked, t_in, t_out))
     return prices.beside(pd.DataFrame(rows), Ledger())
 
 
-def _reply_tokens(spec: PromptSpec) -> int:
-    compared = len(spec.devices) if issubclass(spec.schema, ThreeStepReply) else 0
-    return REPLY_TOKENS[spec.kind] + TOKENS_PER_COMPARISON * compared
+def asked_about(spec: PromptSpec) -> tuple[DataSet, Literal["all", "drawn", "matched"]]:
+    """Which memes a prompt is asked about: those that its row of the paper was measured on."""
+    dataset: DataSet = "figmemes" if spec.table in FIGMEMES_TABLES else "memecap"
+    if spec.data in (cm50_prompts.WHOLE_MEMECAP, cm50_prompts.WHOLE_FIGMEMES):
+        return dataset, "all"
+    return dataset, "drawn" if spec.data == cm50_prompts.ELEVEN else "matched"
+
+
+def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, Sequence[TemplateMatch]]) -> list[MemeReading]:
+    """Ask every prompt of `template_annotation.evaluate` about the memes of its row in Tables 9 to 11.
+
+    `pairs`: what `confirmed_matches` gives, by data set. Prompts of Tables 9 and 11 are asked about FigMemes'
+    test set, all others about MemeCap's: whole-set rows about every meme, those tried on 11 memes about as
+    many, drawn by seed, the others about memes matched with a template. A pair that a person rejected takes
+    no part; of two templates of one meme the first counts. Ids of the readings are names of pictures, without
+    suffix, as references and labels have them, too. What cannot be asked is said: a prompt on the picture
+    needs a model that sees and pictures that can be read, one on OCR text needs the text.
+    """
+    profile, settings = run.profile, run.profile.template_annotation
+    specs = [cm50_prompts.prompt(name) for name in dict.fromkeys(settings.evaluate)]
+    if specs and profile.llm == "authored":
+        print(NOBODY)
+        return []
+    sees = profile.llm == "openai" and run.endpoint("annotator").vision
+    folder = pictures.picture_folder(profile)
+    readings: list[MemeReading] = []
+    for dataset in TITLES:
+        missing = data.found[dataset].path is None
+        mine = []
+        for spec in (spec for spec in specs if asked_about(spec)[0] == dataset):
+            if spec.sees and not sees:
+                _print_why(spec, "needs a model that sees (endpoints.annotator.vision)")
+            elif missing:
+                _print_why(spec, f"is asked about {TITLES[dataset]}, which is missing (key {dataset})")
+            else:
+                mine.append(spec)
+        if not mine:
+            continue
+        memes = _with_templates(references.memes_of(data.found, dataset), pairs.get(dataset, ()), dataset)
+        pictured = _pictured(memes, folder, dataset) if any(spec.sees for spec in mine) else []
+        for spec in mine:
+            chosen = _chosen(spec, memes, pictured, profile.seed)
+            if chosen:
+                only = {"prompt": "", "devices_prompt": "", "sample": None}
+                only["devices_prompt" if spec.asks_for_devices else "prompt"] = spec.name
+                update = {"template_annotation": settings.model_copy(update=only)}
+                shown = folder if spec.sees else None
+                readings += read_memes(run, chosen, data.infos, shown, profile.model_copy(update=update))
+    return readings
+
+
+def _print_why(spec: PromptSpec, why: str) -> None:
+    print(f"not computed here: {spec.name} {why}")
+
+
+def _with_templates(
+    memes: Iterable[OtherMeme], pairs: Iterable[TemplateMatch], dataset: DataSet
+) -> list[TemplateMeme]:
+    """Memes with the template that they were matched with, else `UNKNOWN`; each picture once."""
+    templates: dict[str, str] = {}
+    for pair in pairs:
+        if pair.confirmed is not False:
+            templates.setdefault(pair.instance, pair.template)
+    matched: dict[str, TemplateMeme] = {}
+    for meme in memes:
+        matched.setdefault(
+            meme.image,
+            TemplateMeme(
+                meme_id=Path(meme.image).stem,
+                template=templates.get(meme.image, UNKNOWN),
+                url=meme.url or meme.image,  # FigMemes has no addresses
+                post=meme.image,
+                title=meme.title,
+                captions=[meme.text],
+                source=TITLES[dataset],
+            ),
+        )
+    return list(matched.values())
+
+
+def _pictured(memes: Sequence[TemplateMeme], folder: Path, dataset: DataSet) -> list[TemplateMeme]:
+    """Memes whose picture lies below `folder` and can be decoded; says how many have none, or a broken one.
+
+    The file must be the one that `pictures` finds, and have the name that the data set gives it.
+    """
+    there, readable, broken = pictures.files_in(folder), [], []
+    present = [meme for meme in memes if (file := there.get(meme.meme_id)) and file.name == meme.post]
+    for meme in present:
+        try:
+            core_images.decode(there[meme.meme_id])
+        except core_images.ImageRejected as error:
+            broken.append(f"{meme.post}: {error}")
+        else:
+            readable.append(meme)
+    without = len(memes) - len(present)
+    counts = f"{TITLES[dataset]}: {len(readable)} memes can be shown, {without} are without a picture"
+    print(counts + (f", {len(broken)} cannot be read (the first: {broken[0]})" if broken else ""))
+    return readable
+
+
+def _chosen(
+    spec: PromptSpec, memes: Sequence[TemplateMeme], pictured: Sequence[TemplateMeme], seed: int
+) -> list[TemplateMeme]:
+    """The memes that a prompt is asked about; says so where there is none, or where they are drawn."""
+    dataset, part = asked_about(spec)
+    chosen = pictured if spec.sees else [meme for meme in memes if meme.text]
+    if not chosen:
+        lack = "a readable picture" if spec.sees else f"a text ({references.TEXTS}, beside the labels)"
+        _print_why(spec, f"needs memes of {TITLES[dataset]} with {lack}")
+    elif part == "matched":
+        chosen = [meme for meme in chosen if meme.template != UNKNOWN]
+        if not chosen:
+            _print_why(
+                spec,
+                f"is asked about memes of {TITLES[dataset]} of known templates, and none was matched",
+            )
+    elif part == "drawn":
+        # Of all memes, so that prompts on pictures and on texts meet the same where a meme has both.
+        names = sorted(meme.meme_id for meme in memes)
+        order = seeds.rng(seed, "prompts on FigMemes").permutation(len(names)).tolist()
+        place = {names[row]: at for at, row in enumerate(order)}
+        chosen = sorted(chosen, key=lambda meme: place[meme.meme_id])[:DRAWN]
+        print(f"{spec.name}: {len(chosen)} memes of {TITLES[dataset]}, drawn (the paper's 11 are not named)")
+    return list(chosen)

@@ -34,14 +34,14 @@ class Data(NamedTuple):
     """What CM50 published; None where it is missing."""
     infos: list[TemplateInfo]
     """Templates: names of both data sets, "about" texts of CM50."""
-    odd: pd.DataFrame = cm50_records.broken_table([])
+    odd_files: pd.DataFrame = cm50_records.broken_table([])
     """Files about ImgFlip575K's templates that could not be read, as `Records.broken`."""
 
     @property
     def broken(self) -> pd.DataFrame:
         """All that could not be read of both data sets, as `Records.broken`; empty where all was read."""
         read = [part.broken for part in (self.records, self.cm50) if part is not None]
-        parts = [part for part in (*read, self.odd) if len(part)]
+        parts = [part for part in (*read, self.odd_files) if len(part)]
         return pd.concat(parts, ignore_index=True) if parts else cm50_records.broken_table([])
 
     @property
@@ -86,9 +86,9 @@ class Data(NamedTuple):
         """
         memes = {meme.meme_id: meme for meme in (self.cm50.memes if self.cm50 else ())}
         for meme in kept:
-            part = memes[meme.meme_id].split if meme.meme_id in memes else None
-            moved = part is not None and part != meme.split
-            memes[meme.meme_id] = meme.model_copy(update={"split": part}) if moved else meme
+            published = memes.get(meme.meme_id)
+            part = published.split if published else None
+            memes[meme.meme_id] = meme.model_copy(update={"split": part}) if part else meme
         return list(memes.values())
 
 
@@ -132,21 +132,16 @@ def load_data(run: Run) -> Data:
     found = datasets.locate(run.profile, fetch=False)
     imgflip, published = found["imgflip"].path, found["cm50"].path
     records = cm50_records.read_records(imgflip) if imgflip else None
-    odd: Broken = []
-    upstream = cm50_records.read_upstream(imgflip, odd) if imgflip else {}
-    named = cm50_records.read_templates(imgflip, odd) if imgflip else []
+    odd_files: Broken = []
+    upstream = cm50_records.read_upstream(imgflip, odd_files) if imgflip else {}
+    named = cm50_records.read_templates(imgflip, odd_files) if imgflip else []
     infos = {info.template: info for info in named}
     cm50 = cm50_records.read_cm50(published) if published else None
     for info in cm50.infos if cm50 else ():
         other = infos.get(info.template)
         names = dict.fromkeys([*info.names, *(other.names if other else [])])
         infos[info.template] = info.model_copy(update={"names": list(names)})
-    return Data(found, records, upstream, cm50, list(infos.values()), cm50_records.broken_table(odd))
-
-
-def shown(found: Mapping[str, datasets.LocatedSource]) -> str:
-    """One line a data set, for the terminal."""
-    return "\n".join(one.text() for one in found.values())
+    return Data(found, records, upstream, cm50, list(infos.values()), cm50_records.broken_table(odd_files))
 
 
 def write_memes(

@@ -1,4 +1,9 @@
-"""From ImgFlip575K to CM50: the paper's filter as named steps, and the split (2501.13851, Section 3.1)."""
+"""From ImgFlip575K to CM50: the paper's filter as named steps, the split, and the evidence for the rule.
+
+The paper (2501.13851, Section 3.1) names the steps of its filter, not the thresholds. Memes of the published
+validation set must pass the rule; the sizes of their templates, and how many there are in all, say how much a
+rule may keep.
+"""
 
 import hashlib
 import itertools
@@ -12,7 +17,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from memecmd_utils.cm50.records import IMGFLIP, Records, letters, memes_of
+from memecmd_utils.cm50.records import Records, letters, memes_of
 from memecmd_utils.core import storage
 from memecmd_utils.core.plots import BLUE, GREY, ORANGE, canvas, style
 from memecmd_utils.schemas import TemplateInfo, TemplateMeme
@@ -22,9 +27,20 @@ CM50_MEMES, CM50_VALIDATION = 33_173, 1_350
 """Memes of CM50 and of its validation set (Section 3.1; the introduction says 33,172)."""
 SOURCE_ORDER_SHARE = 0.04
 """Share of each template that the published validation set holds; the part of a meme is rounded up."""
-FILE = "templates.parquet"
 TITLE_WAYS = ("exact", "case", "letters", "names", "start")
 """Ways to compare a title with the names of its template, see `TemplateRule.title_differs`."""
+DEFAULT = TemplateRule()
+NOTHING = TemplateRule(min_text_chars=0, min_votes=0, title_differs="ignored")
+"""The rule that keeps every record; what others ask beyond it counts as a condition."""
+_FIELDS = {
+    "min_votes": "votes >= {}",
+    "min_views": "views >= {}",
+    "min_text_chars": "characters >= {}",
+    "min_text_words": "words >= {}",
+    "title_differs": "title differs ({})",
+    "titles_unique_in": "titles unique in {}",
+}
+_EDGES = ("votes", "views", "chars", "words", "shortest", "boxes")
 
 
 class Filtered(NamedTuple):
@@ -292,29 +308,11 @@ def _draw(seed: int, meme_id: str) -> str:
     return hashlib.sha256(f"{seed}:{meme_id}".encode()).hexdigest()
 
 
-def write_templates(filtered: Filtered, folder: Path, seed: int = 13) -> list[TemplateMeme]:
+def write_templates(filtered: Filtered, folder: Path, seed: int) -> list[TemplateMeme]:
     """Write the kept memes to `templates.parquet` below `folder`, checked, and give them."""
-    memes = memes_of(filtered.memes, IMGFLIP, seed)
-    storage.write_parquet(Path(folder) / FILE, memes, TemplateMeme)
+    memes = memes_of(filtered.memes, seed)
+    storage.write_parquet(folder / "templates.parquet", memes, TemplateMeme)
     return memes
-
-
-# --- Which rule made CM50: rules held against its published validation set (2501.13851, Section 3.1)
-# The paper names the steps of its filter, not the thresholds. Memes of the published validation set must pass
-# the rule; the sizes of their templates, and how many there are in all, say how much a rule may keep.
-
-
-NOTHING = TemplateRule(min_text_chars=0, min_votes=0, title_differs="ignored")
-"""The rule that keeps every record; what others ask beyond it counts as a condition."""
-_FIELDS = {
-    "min_votes": "votes >= {}",
-    "min_views": "views >= {}",
-    "min_text_chars": "characters >= {}",
-    "min_text_words": "words >= {}",
-    "title_differs": "title differs ({})",
-    "titles_unique_in": "titles unique in {}",
-}
-_EDGES = ("votes", "views", "chars", "words", "shortest", "boxes")
 
 
 def describe(rule: TemplateRule) -> str:
@@ -331,10 +329,9 @@ def _asks(rule: TemplateRule, name: str) -> bool:
     return value != getattr(NOTHING, name) and not (name == "min_text_chars" and value == 1)
 
 
-def candidate_rules(rule: TemplateRule | None = None) -> list[TemplateRule]:
-    """About 70 rules around `rule`: votes x title, then each other threshold by itself; no rule twice."""
-    base = rule or TemplateRule()
-    titles = ("exact", "case", "letters", "names", "start", "ignored")
+def candidate_rules(base: TemplateRule = DEFAULT) -> list[TemplateRule]:
+    """About 70 rules around `base`: votes x title, then each other threshold by itself; no rule twice."""
+    titles = (*TITLE_WAYS, "ignored")
     changes: list[dict] = [
         {"min_votes": votes, "title_differs": title}
         for votes, title in itertools.product((0, 2, 4, 5, 6, 7, 8, 10), titles)
@@ -347,7 +344,7 @@ def candidate_rules(rule: TemplateRule | None = None) -> list[TemplateRule]:
     }
     changes += [{name: value} for name, values in grid.items() for value in values]
     rules = [base, *(base.model_copy(update=change) for change in changes)]
-    return list({describe(found): found for found in rules}.values())
+    return list({describe(rule): rule for rule in rules}.values())
 
 
 def rule_evidence(
@@ -472,7 +469,7 @@ def validation_places(
 def rule_edges(
     records: pd.DataFrame,
     sample: pd.DataFrame,
-    rule: TemplateRule | None = None,
+    rule: TemplateRule = DEFAULT,
     infos: Iterable[TemplateInfo] = (),
     total: int = CM50_MEMES,
 ) -> pd.DataFrame:
@@ -483,7 +480,6 @@ def rule_edges(
     no threshold; `chance`: that it holds none all the same, exp(-expected). Near 0: a threshold was there;
     near 1: nothing tells. No row where none of the sample is among the records.
     """
-    rule = rule or TemplateRule()
     measured, found = _measured(records, sample, infos, [rule.title_differs])
     same = measured["template"].isin(found["template"]).to_numpy()
     column_of = {"votes": "min_votes", "views": "min_views", "chars": "min_text_chars"}
@@ -517,8 +513,6 @@ def sizes_figure(table: pd.DataFrame) -> Figure:
     `table` is `Filtered.templates`; templates of the sample without records show the estimate only.
     """
     rows = table[table["sample"] > 0].sort_values("estimate", ascending=False, ignore_index=True)
-    if rows.empty:
-        raise ValueError("no template has an estimate: give CM50's validation set as the sample")
     with style():
         fig = canvas(9, 0.19 * len(rows) + 1.2)
         axes = fig.subplots()

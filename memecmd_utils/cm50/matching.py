@@ -1,35 +1,55 @@
 """Find instances of templates among memes, in two stages (2501.13851, Section 3.3.1).
 
 Stage 1 takes the nearest template by CLIP, as the Template-Label Counter of Bates et al. (2311.06649) does,
-stage 2 looks at the pair with LPIPS. What is left a person confirms on a sheet (`matching`).
+stage 2 looks at the pair with LPIPS (Zhang et al., 2018). What is left a person confirms on a sheet.
 """
 
 import csv
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+from PIL import Image
 
-from memecmd_utils.cm50.lpips import Lpips
-from memecmd_utils.core import html, storage
+from memecmd_utils.cm50 import pictures as cm50_pictures
+from memecmd_utils.cm50 import references
+from memecmd_utils.cm50.data import Data
+from memecmd_utils.cm50.references import TITLES, DataSet
+from memecmd_utils.core import html, paths, storage
+from memecmd_utils.core.encoders import weights as encoders_weights
 from memecmd_utils.core.encoders.clip import DualEncoder, ModelMissing
+from memecmd_utils.core.fetch import datasets
 from memecmd_utils.core.images import ImageRejected, LibraryError, decode
 from memecmd_utils.core.recordings.store import RecordingMiss
 from memecmd_utils.core.recordings.vectors import normalise
+from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Record, TemplateInfo, Text
+from memecmd_utils.settings import Profile
 
-# --- Records of template matching: its rules, the pairs that it found, what a person said, and their counts
-
-
-Variant = Literal["concatenated", "fancy_fusion", "product", "ocr_cosine"]
+Variant = Literal["concatenated", "fancy_fusion", "ocr_cosine"]
 Thresholds = Literal["code", "paper"]
 PAPER_PAIRS = {"figmemes": 46, "memecap": 42}
 """Pairs that the paper was left with after a look at each."""
+CONFIRMED: dict[DataSet, str] = {"memecap": "confirmed", "figmemes": "confirmed_figmemes"}
+"""Keys of `template_matching` that name what a person said of each data set's pairs."""
 ACTIONS = ("keep", "reject")
+SHEET_SIDE = 360
+"""Longest side of a picture on the confirmation sheet, in pixels."""
+PAPER_WIDTH = 768
+"""Numbers in a row of CLIP ViT-L/14, whose lengths the limit of 30 is made for."""
+QUERIES_AT_ONCE = 1024
+LPIPS_SIDE = 64
+"""Pixels of the pictures that LPIPS compares."""
+PAIRS_AT_ONCE = 64
+PUBLISHED = "7be5be79"
+"""SHA-256 of torchvision's AlexNet begins so: `alexnet-owt-7be5be79.pth`, which LPIPS was calibrated on."""
+LPIPS_KEY = "template_matching.lpips"
+"""Key of the profile that names the file of weights."""
 
 
 class Rule(NamedTuple):
@@ -116,36 +136,184 @@ class Matches:
     """What is missing, as a sentence for tables; empty where all was computed."""
 
 
-def find_instances(
-    folder: Path, rows: Iterable[tuple[str, str, str]]
-) -> tuple[list[Instance], list[tuple[str, str]]]:
-    """Instances of (file name, caption, OCR text) whose image lies below a folder, and the other names."""
+class Lpips:
+    """LPIPS of pairs of pictures, with AlexNet, version 0.1; nothing is loaded before it is needed.
+
+    `weights` is a file of AlexNet's weights as torchvision publishes it; None takes torchvision's, which it
+    downloads (233 MB) unless `download` is off. The linear weights come with the `lpips` package. `scale`:
+    "code" gives the network values from 0 to 1, as the code of 2501.13851 does and its limit 0.29 asks for;
+    "lpips" gives it -1 to 1, which it was trained on.
+    """
+
+    def __init__(
+        self, weights: str | None = None, scale: Literal["code", "lpips"] = "code", download: bool = True
+    ) -> None:
+        self._weights = paths.root / Path(weights).expanduser() if weights else None
+        self.scale, self._download = scale, download
+
+    @property
+    def name(self) -> str:
+        """`lpips-alex@WEIGHTS-64px-SCALE`; loads the weights."""
+        return f"lpips-alex@{self._loaded[1]}-{LPIPS_SIDE}px-{self.scale}"
+
+    @property
+    def published(self) -> bool:
+        """Whether the weights are those that torchvision publishes; with others a value says nothing."""
+        return self._loaded[1].startswith(PUBLISHED)
+
+    def distances(self, pairs: Sequence[tuple[Path, Path]]) -> np.ndarray:
+        """LPIPS of pairs of image files, float64 [n]; 0 for two equal pictures.
+
+        Raises `ModelMissing` for what is not here and `ImageRejected` for a file that cannot be read.
+        """
+        if not pairs:
+            return np.zeros(0)
+        net, _ = self._loaded
+        import torch
+
+        crops = {file: crop(file) for file in dict.fromkeys(file for pair in pairs for file in pair)}
+        values = []
+        with torch.inference_mode():
+            for start in range(0, len(pairs), PAIRS_AT_ONCE):
+                part = pairs[start : start + PAIRS_AT_ONCE]
+                one, other = (torch.from_numpy(np.stack([crops[p[n]] for p in part])) for n in (0, 1))
+                distances = net(one, other, normalize=self.scale == "lpips")
+                values.append(distances.reshape(-1).double().numpy())
+        return np.concatenate(values)
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, str]:
+        """The network, and the digest of its weights."""
+        missing = [name for name in ("torch", "torchvision", "lpips") if not encoders_weights.installed(name)]
+        if missing:
+            raise ModelMissing(f"LPIPS needs {', '.join(missing)}: pip install -e '.[paper]'")
+        try:
+            import lpips
+            import torchvision  # noqa: F401 - it must fit torch
+        except (ImportError, RuntimeError) as error:
+            raise ModelMissing(encoders_weights.install_hint("LPIPS", error)) from error
+        state, digest = self._state()
+        with warnings.catch_warnings():
+            # Its way to AlexNet's weights is an argument that torchvision gives up; they follow below.
+            warnings.simplefilter("ignore", UserWarning)
+            net = lpips.LPIPS(net="alex", version="0.1", pnet_rand=True, verbose=False)
+        wanted = {name: name.split(".", 1)[1] for name in net.net.state_dict()}  # slice2.3.weight
+        try:
+            net.net.load_state_dict({name: state[f"features.{key}"] for name, key in wanted.items()})
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise ModelMissing(
+                f"{self._weights.name} holds no AlexNet of torchvision: give alexnet-owt-{PUBLISHED}.pth"
+            ) from error
+        return net.eval(), digest
+
+    def _state(self) -> tuple[dict[str, Any], str]:
+        import torch
+        from torchvision.models import AlexNet_Weights
+
+        if self._weights is not None:
+            if not self._weights.is_file():
+                raise ModelMissing(
+                    f"there is no file {self._weights.name}: give alexnet-owt-{PUBLISHED}.pth as {LPIPS_KEY}"
+                )
+            try:
+                state = torch.load(self._weights, map_location="cpu", weights_only=True)
+            except Exception as error:  # a broken or foreign file fails in many ways
+                name = self._weights.name
+                fault = str(error).replace(str(self._weights), name)  # tables hold no folders of a machine
+                raise ModelMissing(f"{name} is no file of weights ({fault})"[:300]) from error
+            return state, encoders_weights.file_digest(self._weights)
+        weights = AlexNet_Weights.IMAGENET1K_V1
+        cached = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]
+        if not cached.is_file() and not self._download:
+            raise ModelMissing(
+                f"LPIPS needs {cached.name}: give it as {LPIPS_KEY}, or let torchvision download it"
+            )
+        try:
+            state = weights.get_state_dict(progress=False, check_hash=True)
+        except (OSError, RuntimeError) as error:
+            fault = " ".join(str(error).split())[:150]
+            raise ModelMissing(
+                f"{cached.name} cannot be downloaded ({type(error).__name__}: {fault}): give the file as "
+                f"{LPIPS_KEY}"
+            ) from error
+        return state, encoders_weights.file_digest(cached)
+
+
+def crop(file: Path) -> np.ndarray:
+    """Values 0 to 1, float32 [3, 64, 64]: shorter side to 64 (bicubic), then the centre, as torchvision does.
+
+    Pictures become RGB before they are scaled; the code of 2501.13851 scales first, which differs for
+    pictures with a palette only.
+    """
+    try:
+        image = decode(file)
+    except ImageRejected as error:
+        raise ImageRejected(f"{file.name}: {error}") from error
+    width, height = image.size
+    short = min(width, height)
+    size = (LPIPS_SIDE * width // short, LPIPS_SIDE * height // short)
+    image = image.resize(size, Image.Resampling.BICUBIC) if size != image.size else image
+    left, top = (round((side - LPIPS_SIDE) / 2) for side in size)
+    part = np.asarray(image.crop((left, top, left + LPIPS_SIDE, top + LPIPS_SIDE)), dtype=np.float32)
+    return np.ascontiguousarray(part.transpose(2, 0, 1)) / 255
+
+
+def match_data_set(run: Run, data: Data, dataset: DataSet) -> Matches | None:
+    """Match a data set's memes with CM50's templates; says what is missing.
+
+    Needs both data sets; memes without a picture in the folder of images take no part. For MemeCap the title
+    of the post stands for the text on the meme, as in the paper's code.
+    """
+    if not data.have(dataset, "cm50"):
+        return None
+    settings, folder = run.profile.template_matching, cm50_pictures.picture_folder(run.profile)
     files = {path.name: path for path in sorted(folder.rglob("*"), reverse=True) if path.is_file()}
-    found, missing = [], []
-    for name, caption, ocr in rows:
-        if name in files:
-            found.append(Instance(name, files[name], caption, ocr))
-        else:
-            missing.append((name, "no image of this name"))
-    return found, missing
+    memes = references.memes_of(data.found, dataset)
+    instances = [
+        Instance(meme.image, files[meme.image], meme.caption, meme.text or meme.title)
+        for meme in memes
+        if meme.image in files
+    ]
+    print(f"{len(instances)} memes with a picture, {len(memes) - len(instances)} without")
+    encoder = run.clip(settings.clip)
+    lpips = Lpips(settings.lpips, settings.lpips_scale, download=datasets.may_fetch())
+    infos = [info for info in data.infos if info.picture]
+    return match(instances, infos, data.found["cm50"].path, encoder, lpips, settings.thresholds)
 
 
-def merged(pairs: Iterable[TemplateMatch]) -> list[TemplateMatch]:
+def confirmed_matches(profile: Profile, matches: Matches | None, dataset: DataSet) -> list[TemplateMatch]:
+    """Pairs of all variants, with what a person said of them where the profile names that file (`CONFIRMED`).
+
+    Where nothing was matched there is no pair that the file could speak of: then it is not read, and that is
+    said. Else a file that is not there or names another pair raises `LibraryError`.
+    """
+    pairs = distinct_pairs(matches.pairs) if matches is not None else []
+    key = CONFIRMED[dataset]
+    if not (given := getattr(profile.template_matching, key)):
+        return pairs
+    file = paths.root / Path(given).expanduser()
+    if not pairs or matches.not_computed:
+        why = "none was looked for" if matches is None else matches.not_computed or "no pair was kept"
+        print(f"not read: {file.name} (template_matching.{key}) speaks of pairs of {TITLES[dataset]}; {why}")
+        return pairs
+    decisions = read_decisions(file, pairs)
+    if not decisions:
+        print(f"{file.name} (template_matching.{key}) says nothing of any pair of {TITLES[dataset]}")
+    return confirm(pairs, decisions)
+
+
+def distinct_pairs(pairs: Iterable[TemplateMatch]) -> list[TemplateMatch]:
     """Kept pairs of all variants, each once: the list that is confirmed by hand. `variant` names them all.
 
     A meme stands twice where two variants keep it with different templates.
     """
-    found: dict[tuple[str, str], TemplateMatch] = {}
-    for pair in pairs:
-        key = pair.instance, pair.template
-        if not pair.kept:
-            continue
-        if key in found:
-            names = f"{found[key].variant}, {pair.variant}"
-            found[key] = found[key].model_copy(update={"variant": names})
-        else:
-            found[key] = pair.model_copy()
-    return list(found.values())
+    distinct: dict[tuple[str, str], TemplateMatch] = {}
+    for pair in (pair for pair in pairs if pair.kept):
+        first = distinct.setdefault((pair.instance, pair.template), pair)
+        if first is not pair:
+            variants = {"variant": f"{first.variant}, {pair.variant}"}
+            distinct[pair.instance, pair.template] = first.model_copy(update=variants)
+    return list(distinct.values())
 
 
 def read_decisions(path: Path, pairs: Iterable[TemplateMatch]) -> list[Decision]:
@@ -157,7 +325,7 @@ def read_decisions(path: Path, pairs: Iterable[TemplateMatch]) -> list[Decision]
     if not path.is_file():
         raise LibraryError(f"there is no file {path}: save it from the confirmation sheet")
     known = {(pair.instance, pair.template) for pair in pairs}
-    found: dict[tuple[str, str], Decision] = {}
+    decisions: dict[tuple[str, str], Decision] = {}
     try:
         # "utf-8-sig" because spreadsheet programs put a byte order mark in front.
         with path.open(encoding="utf-8-sig", newline="") as handle:
@@ -165,54 +333,47 @@ def read_decisions(path: Path, pairs: Iterable[TemplateMatch]) -> list[Decision]
             if not {"instance", "template", "action"} <= set(reader.fieldnames or ()):
                 raise LibraryError(f"{path.name}: the first line must be instance,template,action,why")
             for row in reader:
-                where = f"{path.name} line {reader.line_num}"
-                cells = [row.get(name) or "" for name in ("instance", "template")]
+                names = [row.get(name) or "" for name in ("instance", "template")]
                 action, why = (storage.unguarded(row.get(name) or "").strip() for name in ("action", "why"))
-                if not (any(map(str.strip, cells)) or action):
+                if not any(map(str.strip, [*names, action])):
                     continue
-                # As the sheet guards it, as a person wrote it, as a spreadsheet trimmed it.
-                bare = [cell.strip() for cell in cells]
-                for texts in (map(storage.unguarded, cells), cells, map(storage.unguarded, bare), bare):
-                    instance, template = texts
-                    if (instance, template) in known:
-                        break
+                decision = Decision(*_pair_of(names, known), action, why)
+                pair = decision.instance, decision.template
+                where = f"{path.name} line {reader.line_num}"
                 if action not in ACTIONS:
                     raise LibraryError(f"{where}: action {action!r} is neither keep nor reject")
-                if (instance, template) not in known:
-                    raise LibraryError(f"{where}: {instance!r} and {template!r} are no pair of this sheet")
-                earlier = found.get((instance, template))
-                if earlier and earlier.action != action:
-                    raise LibraryError(f"{where}: {instance!r} and {template!r} are both kept and rejected")
-                found[instance, template] = Decision(instance, template, action, why)
+                if pair not in known:
+                    raise LibraryError(f"{where}: {pair[0]!r} and {pair[1]!r} are no pair of this sheet")
+                if decisions.get(pair, decision).action != action:
+                    raise LibraryError(f"{where}: {pair[0]!r} and {pair[1]!r} are both kept and rejected")
+                decisions[pair] = decision
     except UnicodeDecodeError as error:
         raise LibraryError(f"{path.name} is not UTF-8: save it as CSV UTF-8") from error
-    return list(found.values())
+    return list(decisions.values())
+
+
+def _pair_of(cells: list[str], known: set[tuple[str, str]]) -> tuple[str, str]:
+    """The known pair of two cells: as the sheet guards them, a person wrote or a spreadsheet trimmed them."""
+    trimmed = tuple(cell.strip() for cell in cells)
+    guarded, guarded_trimmed = (tuple(map(storage.unguarded, texts)) for texts in (cells, trimmed))
+    readings = (guarded, tuple(cells), guarded_trimmed, trimmed)
+    return next((pair for pair in readings if pair in known), trimmed)
 
 
 def confirm(pairs: Iterable[TemplateMatch], decisions: Iterable[Decision]) -> list[TemplateMatch]:
     """The pairs with what a person said of them; of whom nothing was said stays unconfirmed."""
-    said = {(d.instance, d.template): d for d in decisions}
-    found = []
+    decision_of = {(decision.instance, decision.template): decision for decision in decisions}
+    confirmed = []
     for pair in pairs:
-        decision = said.get((pair.instance, pair.template))
-        if decision is None:
-            found.append(pair.model_copy(update={"confirmed": None}))
-        else:
+        update: dict[str, object] = {"confirmed": None}
+        if decision := decision_of.get((pair.instance, pair.template)):
             update = {"confirmed": decision.action == "keep", "why": decision.why or pair.why}
-            found.append(pair.model_copy(update=update))
-    return found
+        confirmed.append(pair.model_copy(update=update))
+    return confirmed
 
 
-def table(pairs: Iterable[TemplateMatch]) -> pd.DataFrame:
-    """One row a pair: instance, template, variant, distance, lpips, kept, why, confirmed."""
-    columns = ["instance", "template", "variant", "distance", "lpips", "kept", "why", "confirmed"]
-    return pd.DataFrame([pair.model_dump(include=set(columns)) for pair in pairs], columns=columns)
-
-
-def match_counts(
-    matches: Matches, confirmed: Sequence[TemplateMatch] = (), dataset: str = ""
-) -> pd.DataFrame:
-    """Pairs left after each step, beside the paper's for `dataset` (`figmemes` or `memecap`).
+def match_counts(matches: Matches, confirmed: Sequence[TemplateMatch], dataset: DataSet) -> pd.DataFrame:
+    """Pairs left after each step, beside the paper's.
 
     What was not computed says so in place of a number. The paper's number is that of pairs confirmed by
     hand; it stands there only where the models are such as the limits were made for.
@@ -234,23 +395,16 @@ def match_counts(
                 len(second) if mine and not undecided else matches.not_computed,
             ),
         ]
-    rows.append(("pairs of all variants", matches.not_computed or len(merged(matches.pairs))))
+    rows.append(("pairs of all variants", matches.not_computed or len(distinct_pairs(matches.pairs))))
     looked = [pair for pair in confirmed if pair.confirmed is not None]
-    said = sum(bool(pair.confirmed) for pair in looked)
-    text = f"{said} ({len(looked)} of {len(confirmed)} looked at)" if looked else "nobody looked yet"
+    n_confirmed = sum(bool(pair.confirmed) for pair in looked)
+    text = f"{n_confirmed} ({len(looked)} of {len(confirmed)} looked at)" if looked else "nobody looked yet"
     rows.append(("confirmed by a person", matches.not_computed or text))
-    beside: object = ""
-    if dataset in PAPER_PAIRS:
-        usual = matches.comparable or matches.not_computed
-        beside = PAPER_PAIRS[dataset] if usual else "other models: none"
-    found = pd.DataFrame(rows, columns=["step", "pairs"]).set_index("step")
-    found["paper"] = pd.Series([""] * (len(rows) - 1) + [beside], index=found.index, dtype=object)
-    return found
-
-
-PAPER_WIDTH = 768
-"""Numbers in a row of CLIP ViT-L/14, whose lengths the limit of 30 is made for."""
-BLOCK = 1024
+    usual = matches.comparable or matches.not_computed
+    paper: object = PAPER_PAIRS[dataset] if usual else "other models: none"
+    counts = pd.DataFrame(rows, columns=["step", "pairs"]).set_index("step")
+    counts["paper"] = pd.Series([""] * (len(rows) - 1) + [paper], index=counts.index, dtype=object)
+    return counts
 
 
 def combine(pictures: np.ndarray, texts: np.ndarray, variant: Variant) -> np.ndarray:
@@ -258,23 +412,19 @@ def combine(pictures: np.ndarray, texts: np.ndarray, variant: Variant) -> np.nda
 
     `concatenated`: one behind the other, [n, 2d]. `fancy_fusion`: the mean of the two rows at unit length,
     which the code of Bates et al. calls `fancy`; we read the paper's "fancy fusion embedding" so, because
-    its limit of 1 fits distances from 0 to 2. `product`: element by element, which their code calls `fusion`.
+    its limit of 1 fits distances from 0 to 2.
     """
     if variant == "concatenated":
         return np.hstack([pictures, texts])
-    if variant == "fancy_fusion":
-        return (normalise(pictures) + normalise(texts)) / 2
-    if variant == "product":
-        return pictures * texts
-    raise ValueError(f"{variant!r} does not combine image and text")
+    return (normalise(pictures) + normalise(texts)) / 2
 
 
 def nearest(queries: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Index of the nearest row for each query, and the Euclidean distance; the first of equally near ones."""
     rows = rows.astype(np.float64)
     index, distance = np.empty(len(queries), dtype=int), np.empty(len(queries))
-    for start in range(0, len(queries), BLOCK):
-        part = queries[start : start + BLOCK].astype(np.float64)
+    for start in range(0, len(queries), QUERIES_AT_ONCE):
+        part = queries[start : start + QUERIES_AT_ONCE].astype(np.float64)
         squares = (part**2).sum(1)[:, None] + (rows**2).sum(1) - 2 * part @ rows.T
         best = squares.argmin(1)
         index[start : start + len(part)] = best
@@ -289,23 +439,22 @@ def match(
     folder: Path,
     encoder: DualEncoder,
     lpips: Lpips,
-    thresholds: Thresholds | Sequence[Rule] = "code",
+    thresholds: Thresholds = "code",
 ) -> Matches:
-    """Match memes with templates whose blank pictures lie below `folder`, by named rules or one's own.
+    """Match memes with templates whose blank pictures lie below `folder`, by the rules of that name.
 
     A template's text is its "about". What cannot be read takes no part and is named. Where a model is not
     here, `not_computed` says what to give, and pairs that lack LPIPS stay undecided. The paper's code looks
     among all templates of a KnowYourMeme dump that it does not publish; among fewer, the nearest is farther.
     """
     unreadable: list[tuple[str, str]] = []
-    known = [t for t in templates if _readable(t.template, folder / t.picture, unreadable, bool(t.picture))]
+    known = [t for t in templates if _readable(t.template, folder / t.picture, unreadable)]
     given = [i for i in instances if _readable(i.name, i.image, unreadable)]
     images = {i.name: i.image for i in given}
     pictures = {t.template: folder / t.picture for t in known}
     if len(images) < len(given) or len(pictures) < len(known):
         raise ValueError("two memes, or two templates, have one name: give each its own")
-    rules = RULES[thresholds] if isinstance(thresholds, str) else tuple(thresholds)
-    done = Matches(rules, images, pictures, unreadable)
+    done = Matches(RULES[thresholds], images, pictures, unreadable)
     if not known or not given:
         lack = "blank picture of a template" if not known else "image of a meme"
         done.not_computed = f"not computed here: there is no readable {lack}"
@@ -328,10 +477,8 @@ def match(
     return done
 
 
-def _readable(name: str, file: Path, unreadable: list[tuple[str, str]], given: bool = True) -> bool:
+def _readable(name: str, file: Path, unreadable: list[tuple[str, str]]) -> bool:
     try:
-        if not given:
-            raise ImageRejected("no blank picture")
         decode(file)
     except ImageRejected as error:
         unreadable.append((name, str(error)))
@@ -356,7 +503,7 @@ def _stage_one(
         seen = encoder.encode_images([instance.image for instance in instances])
         texts = encoder.encode_texts([instance.text for instance in instances])
         index, value = nearest(combine(seen, texts, rule.variant), combine(blank, abouts, rule.variant))
-    found = []
+    pairs = []
     for instance, best, number in zip(instances, index, value.tolist(), strict=True):
         kept, why = None, ""
         if rule.variant == "ocr_cosine" and number < rule.limit:
@@ -364,8 +511,8 @@ def _stage_one(
         elif rule.variant != "ocr_cosine" and number > rule.limit:
             kept, why = False, f"distance {number:.4g} above {rule.limit:g}"
         pair = {"instance": instance.name, "template": templates[best].template, "variant": rule.variant}
-        found.append(TemplateMatch(**pair, distance=number, kept=kept, why=why))
-    return found
+        pairs.append(TemplateMatch(**pair, distance=number, kept=kept, why=why))
+    return pairs
 
 
 def _stage_two(done: Matches, lpips: Lpips) -> None:
@@ -380,41 +527,18 @@ def _stage_two(done: Matches, lpips: Lpips) -> None:
         pair.why = "" if pair.kept else f"LPIPS {pair.lpips:.3g} not below {limits[pair.variant]:g}"
 
 
-# --- The confirmation sheet of template matching: pairs side by side, kept or rejected by a person
-# What the page saves `matching.read_decisions` reads.
+def write_match_sheet(target: Path, name: str, matches: Matches) -> Path:
+    """Write the confirmation sheet, one HTML file that holds all it shows; returns `target`.
 
-
-SIDE = 360
-"""Longest side of a picture on the sheet, in pixels."""
-
-
-def write_match_sheet(
-    target: Path,
-    name: str,
-    matches: Matches,
-    pairs: Sequence[TemplateMatch] | None = None,
-    decisions: Iterable[Decision] = (),
-) -> Path:
-    """Write one HTML file that holds all it shows; returns `target`.
-
-    `pairs`: None takes those that all variants kept, each once. `decisions` are those of an earlier sheet.
-    Pictures are embedded, some 20 KB each, so the page can be mailed to whoever is to look. All text is
-    escaped: file names and reasons come from strangers.
+    It has the pairs that any variant kept, each once; what it saves `read_decisions` reads. Pictures are
+    embedded, some 20 KB each, so the page can be mailed to whoever is to look. All text is escaped: file
+    names and reasons come from strangers.
     """
-    shown = merged(matches.pairs) if pairs is None else list(pairs)
-    small = cache(lambda file: html.thumbnail(file, SIDE))
+    thumbnail = cache(lambda file: html.thumbnail(file, SHEET_SIDE))
     rows = [
-        (pair, small(matches.instances[pair.instance]), small(matches.templates[pair.template]))
-        for pair in shown
+        (pair, thumbnail(matches.instances[pair.instance]), thumbnail(matches.templates[pair.template]))
+        for pair in distinct_pairs(matches.pairs)
     ]
     page = html.environment().get_template("matching_sheet.html.j2")
-    text = page.render(
-        name=name,
-        rows=rows,
-        models=matches.models,
-        comparable=matches.comparable,
-        not_computed=matches.not_computed,
-        decisions=[tuple(decision) for decision in decisions],
-    )
-    storage.write_text(target, text)
+    storage.write_text(target, page.render(name=name, rows=rows, matches=matches))
     return target

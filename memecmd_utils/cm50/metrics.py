@@ -2,11 +2,25 @@
 
 Each is the field's own package behind one interface. A metric without its package or weights gives no
 number but a note that says what to give.
+
+MemeCap has up to four captions a meme, so a score of "the prediction against the reference" has to say what
+the reference is (Appendix D). With predictions p_1..p_m of a meme and its references r_1..r_k:
+
+| mode | pairs that are scored | the set's value |
+| --- | --- | --- |
+| extended | every p_i with every r_j, one each (the prediction is repeated) | over all pairs |
+| concatenated | every p_i with r_1..r_k joined to one text | over all p_i |
+| multi-reference | every p_i with the set r_1..r_k, as the metric itself takes sets | over all p_i |
+| best match | every p_i with every r_j; of each p_i the highest score counts | mean over all p_i |
+| fully-concatenated | p_1..p_m joined, with r_1..r_k joined; only with several p_i a meme | over memes |
+
+"Over" is the metric's own way from texts to a set: a mean (BLEURT, BERTScore, ROUGE-L) or counts summed
+before dividing (ChrF, BLEU-4). In `extended` a meme with more references weighs more.
 """
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,25 +31,51 @@ import numpy as np
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.fetch import datasets
 
-# --- BLEURT-20 (Sellam et al., 2020; Pu et al., 2021) without TensorFlow, in transformers' RemBERT classes
-# BLEURT-20 is RemBERT with one output. Google's package needs TensorFlow and is not in the package index;
-# the PyTorch port there (`bleurt-pytorch` 0.0.1) was left in 2023 and does not import under transformers
-# 5. Its checkpoints (`lucadiliello/BLEURT-20`, -D12, -D6, -D3, Apache-2.0) are tensors of the same shapes
-# under other names, so they are renamed here and the port is not needed.
+NOT_COMPUTED = "not computed here"
+WIRING = "wiring tested, values not"
+NARROWEST = 128
+"""Width of the smallest checkpoints that were ever trained for these metrics."""
+INSTALL = "install the metrics extra: pip install -e '.[metrics]'"
+Mode = Literal["extended", "concatenated", "multi-reference", "best match", "fully-concatenated"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+ROW_NAMES: dict[Mode, str] = {
+    "extended": "Extended predictions",
+    "concatenated": "Concatenated references",
+    "multi-reference": "Multi-reference",
+    "best match": "Best match",
+    "fully-concatenated": "Fully-concatenated",
+}
+"""As Table 10 calls them."""
+Texts = Sequence[Sequence[str]]
+_ALL = frozenset({"BLEURT", "BERTScore", "ChrF", "ROUGE-L", "BLEU-4"})
+SUPPORTED: dict[Mode, frozenset[str]] = dict.fromkeys(MODES, _ALL) | {
+    "multi-reference": frozenset({"BERTScore", "ROUGE-L", "BLEU-4"}),
+    "best match": frozenset({"BLEURT", "BERTScore"}),
+}
+"""Metrics that fill a cell of Table 10; the others leave it blank.
 
-
+BLEURT takes one reference. ChrF of sets is blank in the table: the authors' wrapper wants the same number of
+references for every text. Best match needs a score of each pair, which corpus metrics do not have.
+"""
 BATCH = 16
 RENAMED = (("bleurt.", "rembert."), ("encoder.embedding_projection.", "encoder.embedding_hidden_mapping_in."))
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 TOKENIZER = "spm.model"
-KEPT = (
+CONFIG = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "hidden_act", "max_position_embeddings", "type_vocab_size", "layer_norm_eps",
 )  # fmt: skip
 
 
 class BleurtScorer:
-    """A loaded checkpoint. `width`: hidden size; `longest`: tokens of a pair that are read."""
+    """BLEURT-20 (Sellam et al., 2020; Pu et al., 2021), which is RemBERT with one output, without TensorFlow.
+
+    Google's package needs TensorFlow and is not in the package index; the PyTorch port there
+    (`bleurt-pytorch` 0.0.1) was left in 2023 and does not import under transformers 5. Its checkpoints
+    (`lucadiliello/BLEURT-20`, -D12, -D6, -D3, Apache-2.0) are tensors of the same shapes under other names,
+    so they are renamed here and the port is not needed. `width`: hidden size; `longest`: tokens of a pair
+    that are read.
+    """
 
     def __init__(self, model: Any, pieces: Any, device: str) -> None:
         self._model, self._pieces, self._device = model.to(device).eval(), pieces, device
@@ -67,17 +107,17 @@ class BleurtScorer:
             size = max(len(pairs[i][0]) for i in part)
             ids, segments, mask = (torch.zeros(len(part), size, dtype=torch.long) for _ in range(3))
             for row, i in enumerate(part):
-                tokens, sides = (torch.tensor(of) for of in pairs[i])
+                tokens, sides = map(torch.tensor, pairs[i])
                 ids[row, : len(tokens)], segments[row, : len(sides)] = tokens, sides
                 mask[row, : len(tokens)] = 1
             inputs = {"input_ids": ids, "token_type_ids": segments, "attention_mask": mask}
             with torch.inference_mode():
-                found = self._model(**{name: of.to(self._device) for name, of in inputs.items()}).logits
-            scores[part] = found[:, 0].float().cpu().numpy()
+                on_device = {name: tensor.to(self._device) for name, tensor in inputs.items()}
+                scores[part] = self._model(**on_device).logits[:, 0].float().cpu().numpy()
         return scores
 
 
-def load(model: str) -> BleurtScorer:
+def load_bleurt(model: str) -> BleurtScorer:
     """Load a BLEURT-20 checkpoint by folder or hub name.
 
     `OSError` where it is neither on disk nor to be downloaded; `ValueError` for one of another kind, such as
@@ -87,7 +127,12 @@ def load(model: str) -> BleurtScorer:
     import torch
     from transformers import RemBertConfig, RemBertForSequenceClassification
 
-    folder = _folder(model)
+    folder = weights.folder_of(model)
+    if folder is None:
+        from huggingface_hub import snapshot_download
+
+        wanted, offline = ["config.json", TOKENIZER, *WEIGHTS], not datasets.may_fetch()
+        folder = Path(snapshot_download(model, allow_patterns=wanted, local_files_only=offline))
     settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     inner = settings.get("embedding_size")
     if not inner or not (folder / TOKENIZER).is_file():
@@ -95,9 +140,9 @@ def load(model: str) -> BleurtScorer:
             f"{model} is no BLEURT-20 checkpoint (embedding_size in config.json, {TOKENIZER}): give "
             "lucadiliello/BLEURT-20, or -D12, -D6, -D3 for smaller ones"
         )
-    kept = {name: settings[name] for name in KEPT if name in settings}
+    shared = {name: settings[name] for name in CONFIG if name in settings}
     config = RemBertConfig(
-        **kept,
+        **shared,
         input_embedding_size=inner,
         num_labels=1,
         pad_token_id=settings.get("pad_token_id", 0),
@@ -115,38 +160,22 @@ def load(model: str) -> BleurtScorer:
     return BleurtScorer(network, pieces, "cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _folder(model: str) -> Path:
-    if (folder := weights.folder_of(model)) is not None:
-        return folder
-    from huggingface_hub import snapshot_download
-
-    wanted, offline = ["config.json", TOKENIZER, *WEIGHTS], not datasets.may_fetch()
-    return Path(snapshot_download(model, allow_patterns=wanted, local_files_only=offline))
-
-
 def _tensors(folder: Path) -> dict[str, Any]:
     """Weights of a checkpoint under RemBERT's names."""
     import torch
 
-    found = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-    if found is None:
+    file = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if file is None:
         raise OSError(f"{folder} holds none of {', '.join(WEIGHTS)}")
-    if found.suffix == ".safetensors":
+    if file.suffix == ".safetensors":
         from safetensors.torch import load_file
 
-        tensors = load_file(found)
+        tensors = load_file(file)
     else:
-        tensors = torch.load(found, map_location="cpu", weights_only=True)
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
     for old, new in RENAMED:
         tensors = {name.replace(old, new, 1): tensor for name, tensor in tensors.items()}
     return tensors
-
-
-NOT_COMPUTED = "not computed here"
-WIRING = "wiring tested, values not"
-NARROWEST = 128
-"""Width of the smallest checkpoints that were ever trained for these metrics."""
-INSTALL = "install the metrics extra: pip install -e '.[metrics]'"
 
 
 class Score(NamedTuple):
@@ -155,7 +184,7 @@ class Score(NamedTuple):
     value: float | None
     """Of the whole set; None where it was not computed."""
     items: tuple[float, ...] = ()
-    """Of each prediction, on the same scale."""
+    """Of each prediction, on the same scale; empty where the metric counts over the whole set only."""
     signature: str = ""
     """Every setting that moves the number, with the versions of packages and weights."""
     note: str = ""
@@ -163,41 +192,25 @@ class Score(NamedTuple):
 
 
 class TextMetric(ABC):
-    """A metric by name. `several`: whether a prediction may be held against several references at once."""
+    """A metric by name."""
 
     name: ClassVar[str]
-    several: ClassVar[bool]
-    scale: ClassVar[int]
-    """Largest value, as Table 10 prints it: 100 for ChrF, else 1."""
+    packages: ClassVar[tuple[str, ...]]
+    """What has to be installed."""
 
-    def score(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
-        """Score each prediction against its references, and the set.
-
-        `ValueError` for an empty set, a prediction without a reference, or several where one is taken.
-        """
-        if not predictions or len(predictions) != len(references):
-            raise ValueError(
-                f"{self.name}: {len(predictions)} predictions and {len(references)} sets of references; give "
-                "one set for each prediction, and at least one"
-            )
-        for number, texts in enumerate(references, start=1):
-            if isinstance(texts, str) or not texts or (len(texts) > 1 and not self.several):
-                wanted = "one reference or more" if self.several else "one reference"
-                raise ValueError(f"{self.name}: prediction {number} needs a list of {wanted}")
+    def score(self, predictions: list[str], references: list[list[str]]) -> Score:
+        """Score each prediction against its references, one or more of them, and the set."""
         if missing := self.missing():
             return Score(None, note=f"{NOT_COMPUTED}: {missing}")
-        return self._score(list(predictions), [list(texts) for texts in references])
+        return self._score(predictions, references)
 
-    @abstractmethod
     def missing(self) -> str:
         """What has to be given before this metric can be computed; empty where it can."""
+        absent = next((package for package in self.packages if not find_spec(package)), "")
+        return f"{absent} is missing; {INSTALL}" if absent else ""
 
     @abstractmethod
     def _score(self, predictions: list[str], references: list[list[str]]) -> Score: ...
-
-
-def _without(package: str) -> str:
-    return "" if find_spec(package) else f"{package} is missing; {INSTALL}"
 
 
 def _columns(references: list[list[str]]) -> list[list[str | None]]:
@@ -209,48 +222,30 @@ def _columns(references: list[list[str]]) -> list[list[str | None]]:
 class ChrF(TextMetric):
     """Character n-gram F-score: orders 1-6, no words, beta 2, of all texts together (sacrebleu)."""
 
-    name, several, scale = "ChrF", True, 100
-
-    def missing(self) -> str:
-        """See `TextMetric.missing`."""
-        return _without("sacrebleu")
+    name, packages = "ChrF", ("sacrebleu",)
 
     def _score(self, predictions: list[str], references: list[list[str]]) -> Score:
         from sacrebleu.metrics import CHRF
 
         metric = CHRF(char_order=6, word_order=0, beta=2)
-        whole = metric.corpus_score(predictions, _columns(references)).score
-        signature = f"chrF2|{metric.get_signature()}"
-        pairs = zip(predictions, references, strict=True)
-        items = tuple(metric.sentence_score(text, refs).score for text, refs in pairs)
-        return Score(whole, items, signature)
+        value = metric.corpus_score(predictions, _columns(references)).score
+        return Score(value, signature=f"chrF2|{metric.get_signature()}")
 
 
 class Bleu(TextMetric):
     """BLEU of orders 1-4 of all texts together, without smoothing, 0-1 (sacrebleu, tokens as in mteval-13a).
 
-    Without smoothing one order without a match makes 0, as in the paper's table. A single text almost
-    always lacks one: items are smoothed ("exp") up to the order that they reach, and say so.
+    Without smoothing one order without a match makes 0, as in the paper's table.
     """
 
-    name, several, scale = "BLEU-4", True, 1
-
-    def missing(self) -> str:
-        """See `TextMetric.missing`."""
-        return _without("sacrebleu")
+    name, packages = "BLEU-4", ("sacrebleu",)
 
     def _score(self, predictions: list[str], references: list[list[str]]) -> Score:
         from sacrebleu.metrics import BLEU
 
-        settings = {"tokenize": "13a", "lowercase": False, "max_ngram_order": 4}
-        metric = BLEU(smooth_method="none", **settings)
-        whole = metric.corpus_score(predictions, _columns(references)).score / 100
-        single = BLEU(smooth_method="exp", effective_order=True, **settings)
-        pairs = zip(predictions, references, strict=True)
-        items = tuple(single.sentence_score(text, refs).score / 100 for text, refs in pairs)
-        return Score(
-            whole, items, f"BLEU|{metric.get_signature()} (items: {single.get_signature()}), divided by 100"
-        )
+        metric = BLEU(smooth_method="none", tokenize="13a", lowercase=False, max_ngram_order=4)
+        value = metric.corpus_score(predictions, _columns(references)).score / 100
+        return Score(value, signature=f"BLEU|{metric.get_signature()}, divided by 100")
 
 
 class RougeL(TextMetric):
@@ -259,11 +254,7 @@ class RougeL(TextMetric):
     Of several references the one with the best F counts, as in `score_multi` of rouge-score.
     """
 
-    name, several, scale = "ROUGE-L", True, 1
-
-    def missing(self) -> str:
-        """See `TextMetric.missing`."""
-        return _without("rouge_score")
+    name, packages = "ROUGE-L", ("rouge_score",)
 
     def _score(self, predictions: list[str], references: list[list[str]]) -> Score:
         from rouge_score.rouge_scorer import RougeScorer
@@ -284,7 +275,6 @@ class CheckpointMetric(TextMetric):
     key: ClassVar[str]
     """Of the profile, which names the weights."""
     wanted: ClassVar[str]
-    packages: ClassVar[tuple[str, ...]]
 
     def __init__(self, model: str | None = None) -> None:
         self._model = model
@@ -293,7 +283,7 @@ class CheckpointMetric(TextMetric):
         """See `TextMetric.missing`."""
         if self._model is None:
             return f"give {self.wanted}, by hub name or folder, as {self.key}"
-        return next(filter(None, map(_without, self.packages)), "") or self._loaded[1]
+        return super().missing() or self._loaded[1]
 
     @cached_property
     def _loaded(self) -> tuple[Any, str]:
@@ -301,8 +291,8 @@ class CheckpointMetric(TextMetric):
         try:
             return self._load(), ""
         except OSError as error:  # neither on disk nor to be downloaded
-            said = (str(error).splitlines() or [""])[0][:160]
-            return None, f"{self._model} cannot be loaded ({said}): give a folder that holds {self.wanted}"
+            fault = (str(error).splitlines() or [""])[0][:160]
+            return None, f"{self._model} cannot be loaded ({fault}): give a folder that holds {self.wanted}"
 
     @abstractmethod
     def _load(self) -> Any: ...
@@ -315,8 +305,8 @@ class BertScore(CheckpointMetric):
     counts. A blank text has no tokens to match and scores 0.
     """
 
-    name, several, scale = "BERTScore", True, 1
-    key, packages = "annotation_metrics.bertscore", ("bert_score",)
+    name, packages = "BERTScore", ("bert_score",)
+    key = "annotation_metrics.bertscore"
     wanted = "the encoder of BERTScore (roberta-large in the paper)"
 
     def __init__(self, model: str | None = None, layer: int | None = None) -> None:
@@ -344,10 +334,10 @@ class BertScore(CheckpointMetric):
     def _score(self, predictions: list[str], references: list[list[str]]) -> Score:
         scorer = self._loaded[0]
         items = np.zeros(len(predictions))
-        told = [[ref for ref in refs if ref.strip()] for refs in references]
-        kept = [i for i, text in enumerate(predictions) if text.strip() and told[i]]
-        if kept:
-            items[kept] = scorer.score([predictions[i] for i in kept], [told[i] for i in kept])[2].numpy()
+        written = [[ref for ref in refs if ref.strip()] for refs in references]
+        rows = [i for i, text in enumerate(predictions) if text.strip() and written[i]]
+        if rows:
+            items[rows] = scorer.score([predictions[i] for i in rows], [written[i] for i in rows])[2].numpy()
         signature = (
             f"BERTScore|{model_version(self._model)}|layer:{scorer.num_layers}|idf:no|baseline:no|F|mean"
         )
@@ -359,13 +349,12 @@ class BertScore(CheckpointMetric):
 class Bleurt(CheckpointMetric):
     """A regression trained on human ratings, about 0-1; one reference each; the set's value is the mean."""
 
-    name, several, scale = "BLEURT", False, 1
+    name, packages = "BLEURT", ("torch", "transformers", "sentencepiece")
     key = "annotation_metrics.bleurt"
     wanted = "a BLEURT-20 checkpoint (lucadiliello/BLEURT-20: config.json, weights, spm.model)"
-    packages = ("torch", "transformers", "sentencepiece")
 
     def _load(self) -> Any:
-        return load(self._model)
+        return load_bleurt(self._model)
 
     def _score(self, predictions: list[str], references: list[list[str]]) -> Score:
         scorer = self._loaded[0]
@@ -384,57 +373,11 @@ def model_version(model: str) -> str:
 
 
 def all_metrics(
-    bertscore: str | None = None, bleurt_20: str | None = None, bertscore_layer: int | None = None
-) -> Mapping[str, TextMetric]:
+    bertscore: str | None = None, bleurt: str | None = None, bertscore_layer: int | None = None
+) -> dict[str, TextMetric]:
     """Build the five metrics of Table 10 by name, in its order; weights by hub name or folder, or None."""
-    made = (Bleurt(bleurt_20), BertScore(bertscore, bertscore_layer), ChrF(), RougeL(), Bleu())
-    return {metric.name: metric for metric in made}
-
-
-# --- The five ways of Table 10 to hold one or more predictions against several references (2501.13851,
-# App. D)
-# MemeCap has up to four captions a meme, so a score of "the prediction against the reference" has to say what
-# the reference is. With predictions p_1..p_m of a meme and its references r_1..r_k:
-#
-# | mode | pairs that are scored | the set's value |
-# | --- | --- | --- |
-# | extended | every p_i with every r_j, one each (the prediction is repeated) | over all pairs |
-# | concatenated | every p_i with r_1..r_k joined to one text | over all p_i |
-# | multi-reference | every p_i with the set r_1..r_k, as the metric itself takes sets | over all p_i |
-# | best match | every p_i with every r_j; of each p_i the highest score counts | mean over all p_i |
-# | fully-concatenated | p_1..p_m joined, with r_1..r_k joined; only with several p_i a meme | over memes |
-#
-# "Over" is the metric's own way from texts to a set: a mean (BLEURT, BERTScore, ROUGE-L) or counts summed
-# before dividing (ChrF, BLEU-4). In `extended` a meme with more references weighs more.
-
-
-Mode = Literal["extended", "concatenated", "multi-reference", "best match", "fully-concatenated"]
-MODES: tuple[Mode, ...] = get_args(Mode)
-ROW_NAMES: dict[Mode, str] = {
-    "extended": "Extended predictions",
-    "concatenated": "Concatenated references",
-    "multi-reference": "Multi-reference",
-    "best match": "Best match",
-    "fully-concatenated": "Fully-concatenated",
-}
-"""As Table 10 calls them."""
-Texts = Sequence[Sequence[str]]
-SUPPORTED: dict[Mode, frozenset[str]] = {
-    "extended": frozenset({"BLEURT", "BERTScore", "ChrF", "ROUGE-L", "BLEU-4"}),
-    "concatenated": frozenset({"BLEURT", "BERTScore", "ChrF", "ROUGE-L", "BLEU-4"}),
-    "multi-reference": frozenset({"BERTScore", "ROUGE-L", "BLEU-4"}),
-    "best match": frozenset({"BLEURT", "BERTScore"}),
-    "fully-concatenated": frozenset({"BLEURT", "BERTScore", "ChrF", "ROUGE-L", "BLEU-4"}),
-}
-"""Metrics that fill a cell of Table 10; the others leave it blank.
-
-BLEURT takes one reference. ChrF of sets is blank in the table: the authors' wrapper wants the same number of
-references for every text. Best match needs a score of each pair, which corpus metrics do not have.
-"""
-JOINED = {"code": "", "blank": " "}
-"""What stands between joined references in `concatenated`: the paper's code puts nothing, so that words of
-two captions may run together; `fully-concatenated` has a blank there and here."""
-Joint = Literal["code", "blank"]
+    metrics = (Bleurt(bleurt), BertScore(bertscore, bertscore_layer), ChrF(), RougeL(), Bleu())
+    return {metric.name: metric for metric in metrics}
 
 
 class Pairs(NamedTuple):
@@ -445,63 +388,49 @@ class Pairs(NamedTuple):
     owner: list[int]
 
 
-def expand(mode: Mode, predictions: Texts, references: Texts, joint: Joint = "code") -> Pairs:
+def expand(mode: Mode, predictions: Texts, references: Texts) -> Pairs:
     """Return the pairs of a mode; predictions and references are lists of texts, one for each meme.
 
-    `owner` numbers the predictions as they come (fully-concatenated: the memes). Raises `ValueError` for an
-    unknown mode, lists of different length, or a meme without a prediction or reference.
+    `owner` numbers the predictions as they come (fully-concatenated: the memes). In `concatenated` nothing
+    stands between joined references, as in the paper's code, so that words of two captions may run together;
+    `fully-concatenated` has a blank there and here.
     """
-    if mode not in MODES:
-        raise ValueError(f"mode {mode!r} is none of {', '.join(MODES)}")
-    _check(predictions, references)
+    memes = zip(predictions, references, strict=True)
     if mode == "fully-concatenated":
-        pairs = [(" ".join(p), [" ".join(r)]) for p, r in zip(predictions, references, strict=True)]
-        return Pairs([p for p, _ in pairs], [r for _, r in pairs], list(range(len(pairs))))
-    single = [(text, list(refs)) for p, refs in zip(predictions, references, strict=True) for text in p]
+        pairs = [(" ".join(texts), [" ".join(refs)]) for texts, refs in memes]
+    else:
+        pairs = [(text, list(refs)) for texts, refs in memes for text in texts]
+    owner = list(range(len(pairs)))
     if mode == "concatenated":
-        single = [(text, [JOINED[joint].join(refs)]) for text, refs in single]
+        pairs = [(text, ["".join(refs)]) for text, refs in pairs]
     if mode in ("extended", "best match"):
-        spread = [(text, [ref], i) for i, (text, refs) in enumerate(single) for ref in refs]
-        return Pairs([t for t, _, _ in spread], [r for _, r, _ in spread], [i for _, _, i in spread])
-    return Pairs([t for t, _ in single], [r for _, r in single], list(range(len(single))))
+        owner = [i for i, (_, refs) in enumerate(pairs) for _ in refs]
+        pairs = [(text, [ref]) for text, refs in pairs for ref in refs]
+    return Pairs([text for text, _ in pairs], [refs for _, refs in pairs], owner)
 
 
-def score(
-    metric: TextMetric, mode: Mode, predictions: Texts, references: Texts, joint: Joint = "code"
-) -> Score:
+def score(metric: TextMetric, mode: Mode, predictions: Texts, references: Texts) -> Score:
     """Score a metric in a mode; the value is None with an empty note where the table has a blank cell.
 
-    Items are scores of the pairs (best match: of the predictions).
+    That is where the mode does not have the metric, and where predictions are to be joined and no meme has
+    several. Items are scores of the pairs (best match: of the predictions).
     """
-    pairs = expand(mode, predictions, references, joint)
-    if metric.name not in SUPPORTED[mode] or not applies(mode, predictions):
+    joins_nothing = mode == "fully-concatenated" and all(len(texts) < 2 for texts in predictions)
+    if metric.name not in SUPPORTED[mode] or joins_nothing:
         return Score(None)
-    found = metric.score(pairs.predictions, pairs.references)
-    if mode != "best match" or found.value is None:
-        return found
+    pairs = expand(mode, predictions, references)
+    scored = metric.score(pairs.predictions, pairs.references)
+    if mode != "best match" or scored.value is None:
+        return scored
     best = np.full(pairs.owner[-1] + 1, -np.inf)
-    np.maximum.at(best, pairs.owner, found.items)
-    return found._replace(value=float(best.mean()), items=tuple(map(float, best)))
+    np.maximum.at(best, pairs.owner, scored.items)
+    return scored._replace(value=float(best.mean()), items=tuple(map(float, best)))
 
 
-def applies(mode: Mode, predictions: Texts) -> bool:
-    """Whether a mode is meant for these predictions: joining them needs a meme with several."""
-    return mode != "fully-concatenated" or any(len(texts) > 1 for texts in predictions)
-
-
-def cell(found: Score, digits: int = 3) -> str:
+def cell(score: Score) -> str:
     """One cell of a table: the number, nothing, or why there is none (also for random weights of a test)."""
-    if found.note == WIRING:
+    if score.note == WIRING:
         return WIRING
-    if found.value is None:
-        return NOT_COMPUTED if found.note else ""
-    return f"{found.value:.{digits}f}"
-
-
-def _check(predictions: Texts, references: Texts) -> None:
-    if len(predictions) != len(references):
-        raise ValueError(f"{len(predictions)} memes with predictions, but {len(references)} with references")
-    for name, sets in (("prediction", predictions), ("reference", references)):
-        for number, texts in enumerate(sets, start=1):
-            if isinstance(texts, str) or not texts:
-                raise ValueError(f"meme {number}: give its {name}s as a list of one text or more")
+    if score.value is None:
+        return NOT_COMPUTED if score.note else ""
+    return f"{score.value:.3f}"

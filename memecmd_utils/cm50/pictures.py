@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
 
-import pandas as pd
 from PIL import Image
 from pydantic import BaseModel, ValidationError
 from tqdm.auto import tqdm
@@ -55,20 +53,13 @@ class ImageEntry(BaseModel):
     detail: str = ""
 
 
-class HasImage(Protocol):
-    """What has an image: a `TemplateMeme`, or anything else with an id and an address."""
-
-    meme_id: str
-    url: str
-
-
 def picture_folder(profile: settings.Profile) -> Path:
     """The folder that the profile names (`meme_retrieval.images`), else the one that `fetch` fills."""
     given = profile.meme_retrieval.images
     return paths.root / Path(given).expanduser() if given else paths.raw / "templates" / "images"
 
 
-def local_pictures(memes: Iterable[HasImage], folder: Path) -> dict[str, Path]:
+def local_pictures(memes: Iterable[schemas.TemplateMeme], folder: Path) -> dict[str, Path]:
     """Image file of every meme that has one below `folder`: base name = meme id, any image extension.
 
     Files are not decoded. Of two files of one name the first by path counts; a missing folder has none.
@@ -90,23 +81,17 @@ def index(folder: Path) -> dict[str, ImageEntry]:
     return entries
 
 
-def fetch_table(counts: dict[str, int]) -> pd.DataFrame:
-    """The counts of `fetch`, one row a reason."""
-    return pd.DataFrame({"images": list(counts), "count": list(counts.values())})
-
-
 def fetch_pictures(
-    memes: Iterable[HasImage],
+    memes: Iterable[schemas.TemplateMeme],
     folder: Path,
-    limit: int | None = None,
+    limit: int,
     *,
     allowed: bool = True,
-    again: bool = False,
     private: bool = False,
 ) -> dict[str, int]:
     """Bring the images of `memes` into `folder`, at most `limit` new ones, and count them by reason.
 
-    Images that are there are not asked for, nor those that failed for good before, unless `again`. Counted
+    Images that are there are not asked for, nor those that failed for good before. Counted
     are `there`, `fetched`, reasons for failing (`not found`, `not an image`, `too big`, ...) and `not asked`.
     With `allowed` False (as `datasets.may_fetch` says) nothing is asked for, and never for a folder
     of images that this function did not make: such a one is used as it is. `private` lets addresses of one's
@@ -125,7 +110,7 @@ def fetch_pictures(
         entry = known.get(meme_id)
         if meme_id in there:
             continue
-        if entry and entry.reason in FINAL and entry.url == url and not again:
+        if entry and entry.reason in FINAL and entry.url == url:
             counts[entry.reason] += 1
         else:
             todo.append((meme_id, url))
@@ -166,8 +151,8 @@ def _fetch_all(
             if host and _SAFE_ID.fullmatch(meme_id):
                 by_host[host].append((meme_id, url))
             else:
-                said = "its id can be no file name" if host else "no http(s) address"
-                done(ImageEntry(meme_id=meme_id, url=url, reason="bad address", detail=said))
+                fault = "its id can be no file name" if host else "no http(s) address"
+                done(ImageEntry(meme_id=meme_id, url=url, reason="bad address", detail=fault))
 
         async def all_hosts() -> None:
             client = http.Client(LIMITS, "meme images for research", "image/*")
@@ -244,18 +229,15 @@ def _compact(folder: Path, urls: dict[str, str]) -> None:
 
 def files_in(folder: Path) -> dict[str, Path]:
     """Image files below a folder by base name, hidden ones left out, the first by path."""
-    found: dict[str, Path] = {}
-    for path in images.pictures_below(folder):
-        found.setdefault(path.stem, path)
-    return found
+    return {path.stem: path for path in reversed(images.pictures_below(folder))}
 
 
 def pictures_below(folder: Path) -> dict[str, Path]:
     """Those of `files_in` whose first bytes are a picture's: what can be shown to a model or to people."""
-    return {name: path for name, path in files_in(folder).items() if _is_picture(path)}
+    return {name: path for name, path in files_in(folder).items() if _begins_as_picture(path)}
 
 
-def _is_picture(path: Path) -> bool:
+def _begins_as_picture(path: Path) -> bool:
     try:
         with path.open("rb") as handle:
             return images.looks_like_image(handle.read(16))

@@ -7,7 +7,7 @@ throughout. The few-shot rows are built from their description, with examples th
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -19,9 +19,6 @@ from memecmd_utils.core.llm import replies
 from memecmd_utils.core.llm.messages import Image, Message, Reply
 from memecmd_utils.schemas import TemplateInfo, TemplateMeme, Text
 from memecmd_utils.settings import ProfileError
-
-# --- Vocabularies of CM50's labels, and their way to the six labels of FigMemes (2501.13851, Table 12)
-
 
 DEVICES = (
     "sarcasm", "allegory", "alliteration", "allusion", "amplification", "anagram", "analogy",
@@ -100,10 +97,10 @@ def normalise(words: Iterable[str]) -> Words:
     labels: dict[str, None] = {}
     unknown: dict[str, None] = {}
     for text in words:
-        found = word(text)
-        if found in TABLE_12:
-            labels[found] = None
-        elif found != NONE:
+        label = word(text)
+        if label in TABLE_12:
+            labels[label] = None
+        elif label != NONE:
             unknown[text] = None
     return Words(list(labels), list(unknown))
 
@@ -112,21 +109,14 @@ def to_figmemes(labels: Iterable[str], variant: Variant = "paper") -> list[str]:
     """Map devices to the labels of FigMemes (Table 12), each once, in the order of `FIGMEMES_LABELS`.
 
     `variant` says what antithesis counts as: nothing (`paper`), or a contrast (`code`). FigMemes' own labels
-    map to themselves. Raises ValueError for an unknown variant, or with the words that are no device.
+    map to themselves. Raises ValueError with the words that are no device.
     """
-    if variant not in ("paper", "code"):
-        raise ValueError(f"labels {variant!r}: there are paper and code")
     table = TABLE_12 if variant == "paper" else CODE_TABLE
-    found, unknown = normalise(labels)
+    devices, unknown = normalise(labels)
     if unknown:
         raise ValueError(f"no literary devices of Tables 5 or 12: {', '.join(map(repr, unknown))}")
-    mapped = {table[label] for label in found}
+    mapped = {table[device] for device in devices}
     return [label for label in FIGMEMES_LABELS if label in mapped]
-
-
-# --- What annotators of template memes reply: a JSON schema for every prompt of `template_prompts`
-# The keys are those of CM50's records and of the paper's prompts, blanks and all. A word that is not on offer
-# makes a reply unusable, so that it is asked for again; what is on offer stands in the schema.
 
 
 LEAST_WORDS = 4
@@ -162,7 +152,11 @@ OneOfTwelve, OneOfTwelveOrNone = _one_of(*TWELVE_DEVICES), _one_of(*TWELVE_DEVIC
 
 
 class TemplateReply(BaseModel, ABC):
-    """Base of all replies; `fields` are those of a `MemeReading` that it fills."""
+    """Base of all replies; `fields` are those of a `MemeReading` that it fills.
+
+    The keys are those of CM50's records and of the paper's prompts, blanks and all. A word that is not on
+    offer makes a reply unusable, so that it is asked for again; what is on offer stands in the schema.
+    """
 
     # Checks of texts compare keys of the reply with keys of the model: both are the aliases.
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
@@ -213,8 +207,8 @@ class FreeWordsReply(FiveTasksReply):
     emotion: Text = Field(alias="emotion word")
 
     def _devices(self) -> list[str]:
-        said = dict.fromkeys(map(word, re.split("[,;/]", self.device)))
-        return [device for device in said if device != NONE]
+        devices = dict.fromkeys(map(word, re.split("[,;/]", self.device)))
+        return [device for device in devices if device != NONE]
 
 
 class DevicesReply(TemplateReply):
@@ -301,13 +295,6 @@ F1, BLEURT, VOTES = "macro F1", "BLEURT, best match", "votes in the survey, with
 Kind = Literal["five tasks", "meme caption", "literary devices"]
 
 
-class PictureExample(NamedTuple):
-    """A picture that a few-shot prompt shows, and the literary devices of the meme in it."""
-
-    image: Image
-    devices: list[str]
-
-
 @dataclass(frozen=True)
 class PromptSpec:
     """A prompt, the row that it stands for, and what was published about it."""
@@ -329,17 +316,22 @@ class PromptSpec:
     definitions: bool = False
     """Whether the labels are defined."""
     examples: Literal["", "text", "pictures"] = ""
+    """The row's; ours are made up, and of those with pictures described."""
     sees: bool = True
     """Whether the meme's picture is shown, where there is one; rows on OCR text have the text alone."""
-    calls: int = 1
-    """Calls for one meme: the three steps of reasoning are one call, as Table 8 prints them."""
+
     printed: bool = True
     """Whether the paper prints the prompt, with these or other labels; others it only names."""
 
     @property
     def file(self) -> str:
-        """Name of the prompt file, as `prompting` knows it."""
+        """Name of the prompt file, as `core.llm.prompts` knows it."""
         return f"template_{self.name}"
+
+    @property
+    def asks_for_devices(self) -> bool:
+        """Whether it is asked for literary devices alone, in the second pass."""
+        return self.kind == "literary devices"
 
 
 WHOLE_FIGMEMES, ELEVEN = "FigMemes test set (1,542)", "11 memes of FigMemes"
@@ -427,17 +419,14 @@ def messages(
     info: TemplateInfo | None,
     context: bool = True,
     image: Image | None = None,
-    examples: Sequence[PictureExample] = (),
 ) -> list[Message]:
     """What is asked about one meme.
 
     With `context` the template's "about" text is given, or it is said that there is none; a row without
     context never has it. Without `image` the model gets the template's name and the texts on the meme
-    instead. `examples` are the pictures of a few-shot prompt that shows some; without them, or without
-    `image`, it describes made-up ones. Names, texts and "about" are fenced: they come from outside.
+    instead. Names, texts and "about" are fenced: they come from outside.
     """
     seen = image if spec.sees else None
-    shown = list(examples) if spec.examples == "pictures" and seen is not None else []
     with_context = gives_context(spec, context)
     written = meme.text or "(no text is known)"
     text = llm_prompts.render(
@@ -445,15 +434,13 @@ def messages(
         about=info.about.strip() if with_context and info is not None else "",
         with_context=with_context,
         has_image=seen is not None,
-        pictures=[example.devices or ["none"] for example in shown],
         text_only=not spec.sees,
         known=f"Template: {meme.template}\n{written}" if spec.sees else written,
         devices=spec.devices,
         emotions=EMOTIONS,
         fence=llm_prompts.fence,
     )
-    images = [example.image for example in shown] + ([seen] if seen is not None else [])
-    return [Message(role="user", text=text, images=images)]
+    return [Message(role="user", text=text, images=[seen] if seen is not None else [])]
 
 
 def gives_context(spec: PromptSpec, context: bool) -> bool:
@@ -474,7 +461,6 @@ def prompt_table() -> pd.DataFrame:
             "context": {True: "yes", False: "no", None: "both"}[spec.context],
             "examples": spec.examples,
             "picture": spec.sees,
-            "calls": spec.calls,
             "schema": spec.schema.__name__,
             "printed": spec.printed,
             "metric": spec.metric,

@@ -1,4 +1,4 @@
-"""Entries of ImgFlip575K and CM50 as their files hold them: JSON lists, JSON lines, gzip, zip."""
+"""Reads ImgFlip575K and the published part of CM50: JSON lists, JSON lines, gzip, zip."""
 
 import csv
 import gzip
@@ -39,8 +39,8 @@ class RecordsMissing(MemecmdError, FileNotFoundError):
 
 def broken_table(rows: Iterable[tuple[str, int, str]]) -> pd.DataFrame:
     """The table of what could not be read: `file`, `place`, `reason`; names of files are made fit to show."""
-    shown = [(name.encode("utf-8", "backslashreplace").decode(), place, why) for name, place, why in rows]
-    return pd.DataFrame(shown, columns=["file", "place", "reason"])
+    printable = [(name.encode("utf-8", "backslashreplace").decode(), place, why) for name, place, why in rows]
+    return pd.DataFrame(printable, columns=["file", "place", "reason"])
 
 
 def entries(path: Path) -> Iterator[tuple[int, Any]]:
@@ -176,13 +176,6 @@ def meme_files(folder: Path) -> dict[str, Path]:
     return dict(sorted(files.items()))
 
 
-def odd(broken: Broken | None, path: Path, reason: str) -> None:
-    """Note a file that is not what it should be, or raise where nobody notes."""
-    if broken is None:
-        raise RecordsMissing(f"{path} cannot be read: {reason}; mend it, or take it away")
-    broken.append((path.name, 1, reason))
-
-
 def read_object(path: Path) -> Mapping:
     """The object that a JSON file holds, its values unchecked; `ValueError` says why there is none."""
     if isinstance(value := parsed(path), ValueError):
@@ -199,7 +192,7 @@ def as_object(value: Any, name: str) -> Mapping:
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} is no object")
     if halves(value):
-        raise ValueError(f"{name} holds half a character")
+        raise ValueError(name + _HOLDS)
     return value
 
 
@@ -237,9 +230,6 @@ def _parsed(opened: Callable[[], Any]) -> Any:
         return ValueError(f"not JSON: {error}")
 
 
-# --- Reads ImgFlip575K and the published part of CM50: columns for what is large, records for what is small
-
-
 IMGFLIP = "ImgFlip575K"
 """`source` of what ImgFlip575K recorded; what CM50 published has `CM50_SOURCE` and `READER`."""
 CM50_SOURCE = "CM50"
@@ -270,14 +260,14 @@ class Records(NamedTuple):
     """A row for each record or file that could not be read: `file`, `place` (from 1), `reason`."""
 
 
-def read_records(folder: Path | str) -> Records:
+def read_records(folder: Path) -> Records:
     """Read all memes of ImgFlip575K; who made a meme is dropped at reading.
 
     `folder` is the checkout, its `dataset`, a folder with `memes/<template>` files, or one such file: JSON
     lists, or JSON lines that end at `\\n` only, gzipped or not. A template counts once, also where it has two
     files. Raises `RecordsMissing` where there are no such files.
     """
-    files = meme_files(Path(folder))
+    files = meme_files(folder)
     parts, broken = [], []
     for template, path in tqdm(files.items(), desc="templates", unit="file"):
         columns: dict[str, list] = {name: [] for name in COLUMNS}
@@ -295,33 +285,31 @@ def read_records(folder: Path | str) -> Records:
     return Records(frame, broken_table(broken))
 
 
-def read_upstream(folder: Path | str, broken: Broken | None = None) -> dict[str, int]:
+def read_upstream(folder: Path, broken: Broken) -> dict[str, int]:
     """Records of each template as `statistics.json` of ImgFlip575K counts them; empty where it is missing.
 
-    A file of another form is noted in `broken`, else `RecordsMissing` names it.
+    A file of another form is noted in `broken`.
     """
-    if Path(folder).is_file():
-        return {}
-    path = dataset(Path(folder)) / "statistics.json"
-    if not path.is_file():
+    path = None if folder.is_file() else dataset(folder) / "statistics.json"
+    if path is None or not path.is_file():
         return {}
     try:
         counts = as_object(read_object(path).get("memes"), "memes")
         return {name.removesuffix(".json"): number(counts, name, 0) for name in counts}
     except ValueError as error:
-        odd(broken, path, str(error))
+        broken.append((path.name, 1, str(error)))
         return {}
 
 
-def read_templates(folder: Path | str, broken: Broken | None = None) -> list[TemplateInfo]:
+def read_templates(folder: Path, broken: Broken) -> list[TemplateInfo]:
     """Templates of ImgFlip575K with their names, from `templates.json` or `templates/<template>.json`.
 
     Names of `popular_100_memes.csv`, which is Windows-1252, are added to the template they belong to. Files
-    of another form are noted in `broken`, else `RecordsMissing` names the first.
+    of another form are noted in `broken`.
     """
-    if Path(folder).is_file():
+    if folder.is_file():
         return []
-    place = dataset(Path(folder))
+    place = dataset(folder)
     popular: dict[str, list[str]] = {}
     if (table := place / "popular_100_memes.csv").is_file():
         try:
@@ -329,13 +317,13 @@ def read_templates(folder: Path | str, broken: Broken | None = None) -> list[Tem
                 for row in csv.DictReader(handle):
                     popular[letters(row["Name"] or "")] = [row["Name"] or "", *_names(row["Alternate Names"])]
         except (ValueError, KeyError, csv.Error) as error:
-            odd(broken, table, reason(error))
+            broken.append((table.name, 1, reason(error)))
     infos = []
     for template, (path, entry) in sorted(_template_entries(place, broken).items()):
         try:
             info = template_info(template, as_object(entry, template), place, IMGFLIP)
         except ValueError as error:
-            odd(broken, path, reason(error))
+            broken.append((path.name, 1, reason(error)))
             continue
         more = popular.get(letters(info.title), popular.get(letters(template), []))
         names = [name for name in dict.fromkeys([*info.names, *more]) if name not in ("", info.title)]
@@ -343,7 +331,7 @@ def read_templates(folder: Path | str, broken: Broken | None = None) -> list[Tem
     return infos
 
 
-def _template_entries(place: Path, broken: Broken | None) -> dict[str, tuple[Path, Any]]:
+def _template_entries(place: Path, broken: Broken) -> dict[str, tuple[Path, Any]]:
     """File and value of each template's entry, which may still be of any form."""
     if not (one := place / "templates.json").is_file():
         files = sorted((place / "templates").glob("*.json"))
@@ -351,7 +339,7 @@ def _template_entries(place: Path, broken: Broken | None) -> dict[str, tuple[Pat
     try:
         return {name: (one, entry) for name, entry in read_object(one).items()}
     except ValueError as error:
-        odd(broken, one, str(error))
+        broken.append((one.name, 1, str(error)))
         return {}
 
 
@@ -399,14 +387,14 @@ def frame_of(memes: Iterable[TemplateMeme]) -> pd.DataFrame:
     return frame
 
 
-def memes_of(frame: pd.DataFrame, source: str = IMGFLIP, seed: int | None = None) -> list[TemplateMeme]:
-    """Rows of a frame of records as checked records; `split` where the frame has it."""
+def memes_of(frame: pd.DataFrame, seed: int | None = None) -> list[TemplateMeme]:
+    """Rows of a frame of ImgFlip575K's records as checked records; `split` where the frame has it."""
     names = [name for name in (*COLUMNS, "split") if name in frame and name != "position"]
     rows = zip(*(frame[name].tolist() for name in names), strict=True)
-    return [TemplateMeme(source=source, seed=seed, **dict(zip(names, row, strict=True))) for row in rows]
+    return [TemplateMeme(source=IMGFLIP, seed=seed, **dict(zip(names, row, strict=True))) for row in rows]
 
 
-def read_cm50(folder: Path | str) -> Cm50:
+def read_cm50(folder: Path) -> Cm50:
     """Read what CM50 published: record files below `folder`, or one of them, and texts of the templates.
 
     Record files are the JSON lists of the release, plain, gzipped or inside its zip files; a name with
@@ -415,7 +403,6 @@ def read_cm50(folder: Path | str) -> Cm50:
     `templates` beside or below it. The readings are the annotator's of the paper, their prompt is not
     recorded. Raises `RecordsMissing` where there is nothing.
     """
-    folder = Path(folder)
     base = folder.parent if folder.is_file() else folder
     files = datasets.files_used("cm50", folder) if folder.exists() else []
     memes: dict[str, TemplateMeme] = {}
@@ -445,8 +432,8 @@ def read_cm50(folder: Path | str) -> Cm50:
             f"{folder} holds nothing of CM50: give the folder of its repository, or one with its validation "
             f"set (validation_set.zip, or the JSON file inside it) and {datasets.ABOUT}"
         )
-    found = [meme.model_copy(update={"split": parts[meme.meme_id]}) for meme in memes.values()]
-    return Cm50(found, list(readings.values()), infos, broken_table(broken))
+    split_memes = [meme.model_copy(update={"split": parts[meme.meme_id]}) for meme in memes.values()]
+    return Cm50(split_memes, list(readings.values()), infos, broken_table(broken))
 
 
 def _is_annotated(document: Any) -> bool:
@@ -471,16 +458,16 @@ def _meme(raw: Any, split: Split | None) -> TemplateMeme:
 
 
 def _reading(raw: Mapping, meme: TemplateMeme) -> MemeReading:
-    told = {
+    fields = {
         "image_caption": raw["visual elaboration"],
         "embedded_text": raw["detected text"],
         "meme_caption": raw["meaning of the meme"],
         "literary_devices": raw["literary device"],
         "emotion": raw["emotion word"],
     }
-    if odd := [name for name, value in told.items() if halves(value)]:
-        raise ValueError(f"{odd[0]} holds half a character")
-    return MemeReading(meme_id=meme.meme_id, template=meme.template, source=READER, **told)
+    if broken := [name for name, value in fields.items() if halves(value)]:
+        raise ValueError(broken[0] + _HOLDS)
+    return MemeReading(meme_id=meme.meme_id, template=meme.template, source=READER, **fields)
 
 
 def _cm50_infos(files: Iterable[Path], base: Path, broken: Broken) -> list[TemplateInfo]:
@@ -492,7 +479,7 @@ def _cm50_infos(files: Iterable[Path], base: Path, broken: Broken) -> list[Templ
     if path is None:
         return []
     try:
-        told = read_object(path)
+        texts = read_object(path)
     except ValueError as error:
         broken.append((path.name, 1, str(error)))
         return []
@@ -500,14 +487,13 @@ def _cm50_infos(files: Iterable[Path], base: Path, broken: Broken) -> list[Templ
     place = next((p.parent for p in folders), base)
     entries = _template_entries(place, broken)
     infos = []
-    for number, (template, text) in enumerate(told.items(), start=1):
+    for number, (template, entry) in enumerate(texts.items(), start=1):
         if not template.strip() or half(template):
             broken.append((path.name, number, f"a template has no name that can be read: {template!r}"))
             continue
         about = ""
         try:
-            value = as_object(text, template).get("about", "")
-            if not isinstance(value, str):
+            if not isinstance(value := as_object(entry, template).get("about", ""), str):
                 raise ValueError(f"{template}: about is no text")
             about = value
         except ValueError as error:

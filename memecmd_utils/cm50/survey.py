@@ -13,13 +13,12 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
+from memecmd_utils.cm50.pictures import pictures_below
 from memecmd_utils.core import seeds
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading
-from memecmd_utils.surveys import answers as surveys_answers
 from memecmd_utils.surveys import forms
-from memecmd_utils.surveys.answers import Answer, Answers
-from memecmd_utils.surveys.forms import Form, FormError, Item, Option, Question
+from memecmd_utils.surveys.forms import Answer, Answers, Form, FormError, Item, Option, Question
 
 Subtask = Literal["embedded text", "image caption", "meme caption", "literary devices", "emotions"]
 PICTURE_SIDE = 640
@@ -71,6 +70,21 @@ INTRO = (
     "You will see {memes}. Several systems were asked about each; you see their answers in random order, "
     "without names. Choose those that fit. Circles take one choice, boxes any number, also none."
 )
+
+SYSTEMS = tuple(
+    f"{model}, {context} context"
+    for model in ("GPT-4o", "LLaVA-1.6 34B", "LLaVA-1.6 7B")
+    for context in ("with", "without")
+)
+_PRINTED = """
+4 3 3 3 0 2 | 1 1 2 0 0 0 | 3 0 1 0 0 0 | 3 0 3 3 1 0 | 1 0 1 1 1 3
+4 3 3 0 1 2 | 1 1 1 1 0 0 | 0 3 0 1 0 0 | 3 2 2 2 0 1 | 0 0 3 3 0 0
+4 1 3 0 1 1 | 0 0 1 0 0 2 | 1 3 0 0 0 0 | 2 2 2 1 2 1 | 0 0 1 1 1 3
+4 3 3 0 2 0 | 2 0 2 0 0 0 | 1 1 0 2 0 0 | 2 2 1 1 1 1 | 1 3 3 0 0 0
+4 2 3 3 1 0 | 2 2 0 0 0 0 | 3 1 0 0 0 0 | 1 1 3 3 2 4 | 2 0 3 3 1 1
+"""
+PAPER_TOTALS = dict(zip(SYSTEMS, (49, 34, 44, 28, 14, 21), strict=True))
+"""Sums of the printed cells; the paper prints the same."""
 
 
 class KeyRow(forms.KeyRow):
@@ -193,22 +207,50 @@ def _options(texts: Mapping[str, str], rng: np.random.Generator) -> list[tuple[s
     return [found[i] for i in rng.permutation(len(found))]
 
 
-# --- Table 6 ----------------------------------------------------------------------------------------------
+def write_survey(run: Run, readings: Iterable[MemeReading], folder: Path) -> Path | None:
+    """Write `preference_survey.html` of a run and its key, or say why there is nothing to ask about.
 
-SYSTEMS = tuple(
-    f"{model}, {context} context"
-    for model in ("GPT-4o", "LLaVA-1.6 34B", "LLaVA-1.6 7B")
-    for context in ("with", "without")
-)
-_PRINTED = """
-4 3 3 3 0 2 | 1 1 2 0 0 0 | 3 0 1 0 0 0 | 3 0 3 3 1 0 | 1 0 1 1 1 3
-4 3 3 0 1 2 | 1 1 1 1 0 0 | 0 3 0 1 0 0 | 3 2 2 2 0 1 | 0 0 3 3 0 0
-4 1 3 0 1 1 | 0 0 1 0 0 2 | 1 3 0 0 0 0 | 2 2 2 1 2 1 | 0 0 1 1 1 3
-4 3 3 0 2 0 | 2 0 2 0 0 0 | 1 1 0 2 0 0 | 2 2 1 1 1 1 | 1 3 3 0 0 0
-4 2 3 3 1 0 | 2 2 0 0 0 0 | 3 1 0 0 0 0 | 1 1 3 3 2 4 | 2 0 3 3 1 1
-"""
-PAPER_TOTALS = dict(zip(SYSTEMS, (49, 34, 44, 28, 14, 21), strict=True))
-"""Sums of the printed cells; the paper prints the same."""
+    It needs memes with readings by two systems whose pictures lie below `folder`, and answers that differ.
+    """
+    readings, pictures = list(readings), pictures_below(folder)
+    pictured = [reading for reading in readings if reading.meme_id in pictures]
+    systems = readings_by_system(pictured)
+    if not systems:
+        print(
+            "no preference survey: no meme with a picture has readings by two systems "
+            f"({len({r.meme_id for r in readings}):,} memes with readings, "
+            f"{len({r.meme_id for r in pictured}):,} of them with a picture below {folder.name})"
+        )
+        return None
+    try:
+        form, key = choose(systems, seed=run.profile.seed)
+        page = forms.write_page(run.report / "preference_survey.html", form, pictures)
+    except FormError as error:
+        print(f"no preference survey: {error}")
+        return None
+    forms.write_key(run.write("survey_key.csv"), KeyRow, key)
+    print(f"ask people: {page.name} compares {', '.join(systems)}; survey_key.csv says whose answer is whose")
+    return page
+
+
+def readings_by_system(readings: Iterable[MemeReading]) -> dict[str, list[MemeReading]]:
+    """Readings by who made them, with or without context, where they share memes; empty if they do not.
+
+    Names are such as `SYSTEMS` lists: the model, then "with context" or "without context".
+    Those with most readings come first; one that shares no meme with all before it is left out.
+    """
+    by_system: dict[str, dict[str, MemeReading]] = {}
+    for reading in readings:
+        if not reading.unscored:
+            context = {True: ", with context", False: ", without context", None: ""}[reading.context]
+            by_system.setdefault(f"{reading.source}{context}", {})[reading.meme_id] = reading
+    systems: dict[str, list[MemeReading]] = {}
+    shared: set[str] = set()
+    for name, by_id in sorted(by_system.items(), key=lambda item: -len(item[1])):
+        common = shared & set(by_id) if systems else set(by_id)
+        if common:
+            systems[name], shared = list(by_id.values()), common
+    return systems if len(systems) > 1 else {}
 
 
 def paper_votes() -> pd.DataFrame:
@@ -226,7 +268,7 @@ def paper_votes() -> pd.DataFrame:
 def collect(run: Run, folder: Path) -> Answers:
     """The answers in the CSV files of a folder that belong to the survey of a run."""
     key = forms.read_key(run.read("survey_key.csv"), KeyRow)
-    return surveys_answers.collect(folder, key, SurveyAnswer)
+    return forms.collect(folder, key, SurveyAnswer)
 
 
 def tally(found: Answers) -> pd.DataFrame:

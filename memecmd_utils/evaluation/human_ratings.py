@@ -9,7 +9,7 @@ from memecmd_utils import schemas
 from memecmd_utils.core import statistics
 from memecmd_utils.evaluation import rating_form
 from memecmd_utils.schemas import DIMENSIONS
-from memecmd_utils.surveys.answers import Answers
+from memecmd_utils.surveys.forms import Answers
 
 Place = tuple[str, int, str]
 """Dialogue, turn and meme: what a judge scored and a person may have rated."""

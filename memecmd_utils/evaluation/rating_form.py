@@ -17,9 +17,8 @@ from memecmd_utils.core import paths, seeds
 from memecmd_utils.evaluation import judges, stage
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS
-from memecmd_utils.surveys import answers, forms
-from memecmd_utils.surveys.answers import Answer, Answers
-from memecmd_utils.surveys.forms import Form, FormError, Item, Line, Option, Question
+from memecmd_utils.surveys import forms
+from memecmd_utils.surveys.forms import Answer, Answers, Form, FormError, Item, Line, Option, Question
 
 Kind = Literal["rating", "pairwise"]
 KINDS: tuple[Kind, ...] = ("rating", "pairwise")
@@ -301,7 +300,7 @@ class HumanRating(Answer):
 def collect_ratings(run: Run) -> Answers:
     """The ratings that came back for a run, in `data/raw/ratings/<profile>/`."""
     key = forms.read_key(run.read("rating_key.csv"), KeyRow)
-    return answers.collect(paths.raw / "ratings" / run.profile.name, key, HumanRating)
+    return forms.collect(paths.raw / "ratings" / run.profile.name, key, HumanRating)
 
 
 def frame(found: Answers, kind: Kind, *, repeats: bool = False) -> pd.DataFrame:

@@ -10,7 +10,6 @@ from memecmd_utils.mtrclip.models import (
     other_models,
     tune,
     tuning_changes,
-    weights_folders,
 )
 from memecmd_utils.mtrclip.recall import RetrievalItem, gallery, rank_all
 from memecmd_utils.mtrclip.tables import (
@@ -45,5 +44,4 @@ __all__ = [
     "table_4",
     "tune",
     "tuning_changes",
-    "weights_folders",
 ]

@@ -5,7 +5,7 @@ of the batch. sentence-transformers has the cache (`CachedLossMixin`), but its r
 scale and no masks: what is added here is the temperature as a parameter that is trained, and the masks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ LOG_SCALE_RANGE = (0.0, 4.6052)
 """Bounds of `logit_scale`: a temperature between 1 and 0.01, as in the paper's code."""
 
 
-class _Given(NamedTuple):
+class _PassInput(NamedTuple):
     """What one pass over a batch knows beside the vectors; a pass keeps its own, so none can mix them up."""
 
     log_scale: Any
@@ -42,14 +42,13 @@ def symmetric_loss(images: Any, texts: Any, log_scale: Any, excluded: Any = None
         return (cross_entropy(logits, truth) + cross_entropy(logits.T, truth)) / 2
 
 
-def excluded_pairs(labels: Any, columns: Iterable[int]) -> Any:
+def excluded_pairs(labels: Any, columns: Sequence[int]) -> Any:
     """Bool [n, n], symmetric: two pairs that share a label in any of `columns`; none with itself.
 
     `labels`: integers [n, k], for example of template and text. None where no column is asked for.
     """
     import torch
 
-    columns = list(columns)
     if not columns:
         return None
     same = torch.zeros(len(labels), len(labels), dtype=torch.bool, device=labels.device)
@@ -58,17 +57,14 @@ def excluded_pairs(labels: Any, columns: Iterable[int]) -> Any:
     return same.fill_diagonal_(False)
 
 
-def cached_loss(model: Any, mini_batch_size: int, mask_columns: Iterable[int] = ()) -> Any:
+def cached_loss(model: Any, mini_batch_size: int, mask_columns: Sequence[int] = ()) -> Any:
     """Make the loss module that sentence-transformers' trainer takes.
 
     `model` maps features to `sentence_embedding` and has a parameter `logit_scale`. The module is called
     with [image features, text features] and labels: integers [n, k], of which `mask_columns` name columns
     whose equals are no negatives.
     """
-    if mini_batch_size < 1:
-        raise ValueError(f"mini_batch_size {mini_batch_size}: at least 1")
-    find_log_scale(model)
-    return _loss_class()(model, mini_batch_size, tuple(mask_columns))
+    return _loss_class()(model, mini_batch_size, mask_columns)
 
 
 def find_log_scale(model: Any) -> Any:
@@ -113,24 +109,20 @@ def _loss_class() -> type:
             self._random_state.__exit__(*error)
 
     class CachedContrastiveLoss(CachedLossMixin, torch.nn.Module):
-        def __init__(self, model: Any, mini_batch_size: int, columns: tuple[int, ...]) -> None:
+        def __init__(self, model: Any, mini_batch_size: int, columns: Sequence[int]) -> None:
             super().__init__()
             self.model, self.mini_batch_size, self.columns = model, mini_batch_size, columns
 
         def forward(self, sentence_features: Iterable[dict[str, Any]], labels: Any = None) -> Any:
             """Loss of the batch; `backward` then fills the gradients of both towers and of the scale."""
             features = list(sentence_features)
-            if len(features) != 2:
-                raise ValueError(f"image and text features are needed, not {len(features)} kinds")
-            if self.columns and labels is None:
-                raise ValueError("a mask needs labels: one row of integers for each pair")
             parameter = find_log_scale(self.model)
-            excluded = excluded_pairs(labels, self.columns) if self.columns else None
+            excluded = excluded_pairs(labels, self.columns)
             # The loss itself is differentiated within `forward`, down to leaves. The scale gets a leaf of its
             # own, so that its gradient reaches the parameter in `backward`, times what comes from outside
             # (a gradient scaler, a division by accumulated steps), as those of the towers do.
             leaf = parameter.detach().requires_grad_(torch.is_grad_enabled())
-            loss = self.forward_cached(features, _Given(leaf, excluded))
+            loss = self.forward_cached(features, _PassInput(leaf, excluded))
             if leaf.grad is None:
                 return loss
             return loss + leaf.grad * (parameter - parameter.detach())

@@ -13,11 +13,12 @@ import pandas as pd
 
 from memecmd_utils.cm50 import pictures, references
 from memecmd_utils.core.encoders import clip
-from memecmd_utils.core.encoders.clip import ALIGN, B32, L14, ModelMissing
+from memecmd_utils.core.encoders.clip import ALIGN, B32, L14, DualEncoder, ModelMissing
+from memecmd_utils.core.errors import ExtraMissing
 from memecmd_utils.core.fetch import datasets
 from memecmd_utils.core.recordings.store import RecordingMiss
 from memecmd_utils.mtrclip import recall
-from memecmd_utils.mtrclip.recall import BOTH, Captions, DataMissing, Encoder, Ranking, RetrievalItem
+from memecmd_utils.mtrclip.recall import BOTH, DataMissing, Ranking, RetrievalItem
 from memecmd_utils.mtrclip.training_data import Pair
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
@@ -34,7 +35,6 @@ SELECTIONS = ("validation", "paper")
 """Which R@1 picked the epoch: that of the validation set, or, as in the paper's code, of the test set."""
 NOT_COMPUTED = "not computed here"
 ALIGN_IS_NOT_TUNED = "ALIGN is measured and not tuned: its batch norms see mini-batches, not the whole batch"
-_HEAD = ("model", "selection")
 
 
 class Row(NamedTuple):
@@ -66,82 +66,74 @@ class Measured:
         return recall.recalls(self.rankings, self.weights)
 
 
-def model_rows(settings: MemeRetrieval, tuned: Mapping[str, str | Path] | None = None) -> list[Row]:
-    """The rows of Table 2 and all other models of a profile; `tuned` are folders of weights by selection."""
+def model_rows(settings: MemeRetrieval, tuned: "Tuned | None" = None) -> list[Row]:
+    """The rows of Table 2 and all other models of a profile; `tuned`: what `tune` made."""
     rows: list[Row] = []
-    of_label: dict[str, str] = {}
+    name_of: dict[str, str] = {}
     for name in dict.fromkeys([*settings.baselines, settings.model]):
-        known = clip.architecture(name)
-        free = known is not None and known not in of_label
-        label = known if free else Path(name).name if Path(name).is_absolute() else name
-        of_label[label] = name
+        label = clip.architecture(name)
+        if label is None or label in name_of:
+            label = Path(name).name if Path(name).is_absolute() else name
+        name_of[label] = name
         rows.append(Row(label, model=name))
-    base = next(label for label, name in of_label.items() if name == settings.model)
+    base = next(label for label, name in name_of.items() if name == settings.model)
     for label in (ALIGN, B32, L14):
-        if label not in of_label:
+        if label not in name_of:
             rows.append(Row(label, missing=f"no model of meme_retrieval.baselines is {label}"))
     for selection in SELECTIONS:
-        rows += _tuned_rows(settings, selection, (tuned or {}).get(selection), base)
+        folder = tuned.folders.get(selection) if tuned else None
+        rows += _tuned_rows(settings, selection, folder, base)
     place = {label: i for i, label in enumerate(ORDER)}
     return sorted(rows, key=lambda row: place.get(row.label, len(place)))
 
 
-def _tuned_rows(settings: MemeRetrieval, selection: str, folder: str | Path | None, base: str) -> list[Row]:
-    labels = {of: label for label, of in FINE_TUNED.items()}
+def _tuned_rows(settings: MemeRetrieval, selection: str, folder: Path | None, base: str) -> list[Row]:
     known = clip.architecture(folder) if folder else None
-    out = []
-    for of, label in labels.items():
-        if folder and known == of:
-            out.append(Row(label, selection, str(folder), base=base))
+    rows = []
+    for label, architecture in FINE_TUNED.items():
+        model = missing = ""
+        if folder and known == architecture:
+            model = str(folder)
         elif folder:
-            out.append(Row(label, selection, missing=_tuned_something_else(folder, of), base=base))
-        elif of == ALIGN:
-            out.append(Row(label, selection, missing=ALIGN_IS_NOT_TUNED, base=base))
+            misfit = clip.misfit(folder, architecture) or f"{folder.name} is no {architecture}"
+            missing = f"the tuned weights are of another model: {misfit}"
+        elif architecture == ALIGN:
+            missing = ALIGN_IS_NOT_TUNED
         elif settings.tune:
-            said = f"the tuning kept no weights chosen by meme_retrieval.selection={selection}"
-            out.append(Row(label, selection, missing=said, base=base))
+            missing = f"the tuning kept no weights chosen by meme_retrieval.selection={selection}"
         else:
-            said = "set meme_retrieval.tune=true, which takes CM50's pictures and a GPU for hours"
-            out.append(Row(label, selection, missing=said, base=base))
-    if folder and known not in labels:
-        out.append(Row(f"fine-tuned {base}", selection, str(folder), base=base))
-    return out
-
-
-def _tuned_something_else(folder: str | Path, wanted: str) -> str:
-    said = clip.misfit(folder, wanted) or f"{Path(folder).name} is no {wanted}"
-    return f"the tuned weights are of another model: {said}"
+            missing = "set meme_retrieval.tune=true, which takes CM50's pictures and a GPU for hours"
+        rows.append(Row(label, selection, model, missing, base))
+    if folder and known not in FINE_TUNED.values():
+        rows.append(Row(f"fine-tuned {base}", selection, str(folder), base=base))
+    return rows
 
 
 def measure_models(
     rows: Sequence[Row],
     items: Callable[[], Sequence[RetrievalItem]],
-    *,
-    captions: Captions = "first",
-    load: Callable[[str], Encoder] = clip.load,
+    load: Callable[[str], DualEncoder] = clip.load,
 ) -> list[Measured]:
     """Rank the memes of `items` under every model; what cannot be had becomes a note.
 
     `items` is a function, so that data that is not here (`DataMissing`) becomes a note, too; memes whose
-    picture cannot be decoded are left out for all models (`recall.readable`). `load` gives the
-    encoder of a name: bind folders of recordings with `functools.partial`.
+    picture cannot be decoded are left out for all models. `load` gives the encoder of a name.
     """
     try:
-        found = recall.readable(items())
+        shared = recall.readable(items())
     except DataMissing as error:
         return [Measured(row, note=f"{NOT_COMPUTED}: {row.missing or error}") for row in rows]
-    out = []
+    measured = []
     for row in rows:
         if row.missing:
-            out.append(Measured(row, note=f"{NOT_COMPUTED}: {row.missing}"))
+            measured.append(Measured(row, note=f"{NOT_COMPUTED}: {row.missing}"))
             continue
         try:
             encoder = load(row.model)
-            rankings = recall.evaluate(encoder, found, captions=captions)
-            out.append(Measured(row, encoder.name, rankings))
+            measured.append(Measured(row, encoder.name, recall.evaluate(encoder, shared)))
         except (ModelMissing, RecordingMiss, DataMissing) as error:
-            out.append(Measured(row, note=f"{NOT_COMPUTED}: {error}"))
-    return out
+            measured.append(Measured(row, note=f"{NOT_COMPUTED}: {error}"))
+    return measured
 
 
 def all_recalls(measured: Sequence[Measured], data: str = "") -> pd.DataFrame:
@@ -154,10 +146,8 @@ def all_recalls(measured: Sequence[Measured], data: str = "") -> pd.DataFrame:
         for one in measured
         if one.rankings
     ]
-    columns = [*_HEAD, "weights", *(c for c in recall.RECALLS if c != "model")]
-    return _of(
-        data, pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
-    )
+    columns = ["model", "selection", "weights", *(c for c in recall.RECALLS if c != "model")]
+    return _joined(frames, columns, data)
 
 
 def other_models(measured: Sequence[Measured], data: str = "") -> pd.DataFrame:
@@ -179,39 +169,42 @@ def tuning_changes(measured: Sequence[Measured], seed: int, data: str = "") -> p
     bases = {one.row.label: one for one in measured if one.rankings and not one.row.selection}
     frames = []
     for one in measured:
-        if not (one.rankings and one.row.selection and one.row.base in bases):
-            continue
-        base = bases[one.row.base]
-        frame = recall.differences(one.rankings, base.rankings, seed)
-        frame.insert(0, "model", one.row.label)
-        frame.insert(1, "selection", one.row.selection)
-        frames.append(frame)
-    columns = [*_HEAD, *recall.DIFFERENCES]
-    return _of(data, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns))
+        if one.rankings and one.row.selection and one.row.base in bases:
+            frame = recall.differences(one.rankings, bases[one.row.base].rankings, seed)
+            frames.append(frame.assign(model=one.row.label, selection=one.row.selection))
+    return _joined(frames, ["model", "selection", *recall.DIFFERENCES], data)
 
 
-def _of(data: str, frame: pd.DataFrame) -> pd.DataFrame:
+def _joined(frames: Sequence[pd.DataFrame], columns: list[str], data: str) -> pd.DataFrame:
+    joined = pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
     if data:
-        frame.insert(0, "data set", data)
-    return frame
+        joined.insert(0, "data set", data)
+    return joined
 
 
-# --- What notebook 08 does with a run: its pairs of picture and text, the tuning, and the models to measure
+def cm50_items(run: Run, split: Split = "validation") -> list[RetrievalItem]:
+    """Memes of notebook 07 with a reading and a picture, of one part of the split.
 
-
-NOT_COMPUTED_WHY = "not computed here: {}"
-
-
-def cm50_items(run: Run, split: Split | None = "validation") -> list[RetrievalItem]:
-    """Memes of notebook 07 with a reading and a picture, of one part of the split or of both.
-
-    Raises `DataMissing` where there is none.
+    The embedded text is what the record of Imgflip says, as in the paper's code (`ocr`). Raises `DataMissing`
+    where there is none.
     """
-    memes = run.load(TemplateMeme)
+    memes = {meme.meme_id: meme for meme in run.load(TemplateMeme) if meme.split == split}
     readings = run.load(MemeReading)
-    wanted = [meme for meme in memes if split is None or meme.split == split]
     files = recall.files_below(pictures.picture_folder(run.profile))
-    return recall.of_readings(wanted, readings, files)
+    items = []
+    for reading in readings:
+        meme = memes.get(reading.meme_id)
+        if meme is not None and meme.meme_id in files:
+            texts = {
+                "meme_caption": [reading.meme_caption],
+                "image_caption": [reading.image_caption],
+                "embedded_text": [meme.text],
+                "title": [meme.title],
+            }
+            items.append(RetrievalItem(meme.meme_id, files[meme.meme_id], meme.template, texts))
+    if not items:
+        raise DataMissing("none of the annotated template memes has its picture here")
+    return items
 
 
 def memecap_items(run: Run) -> list[RetrievalItem]:
@@ -220,16 +213,24 @@ def memecap_items(run: Run) -> list[RetrievalItem]:
     if found.path is None:
         raise DataMissing(found.text())
     files = recall.files_below(pictures.picture_folder(run.profile))
-    return recall.of_memecap(references.read(found.path), files)
+    items = []
+    for meme in references.read(found.path):
+        if meme.image in files:
+            texts = {
+                "meme_caption": meme.meme_captions,
+                "image_caption": meme.image_captions,
+                "title": [meme.title],
+            }
+            items.append(RetrievalItem(meme.post_id, files[meme.image], "", texts))
+    if not items:
+        raise DataMissing("none of the memes of MemeCap has its picture here")
+    return items
 
 
-def pairs(items: list[RetrievalItem], kind: str) -> list[Pair]:
-    """Picture and first text of one kind for each item that has one, as the tuning takes them.
-
-    Blank texts do not count, as in `recall.gallery`.
-    """
-    found = ((item, next(filter(str.strip, item.texts.get(kind, ())), "")) for item in items)
-    return [Pair(item.image, text, item.template) for item, text in found if text]
+def pairs(items: Sequence[RetrievalItem], kind: str) -> list[Pair]:
+    """Picture and text of one kind for each readable item that has one, as the tuning takes them."""
+    shown = recall.readable(items)
+    return [Pair(item.image, text, item.template) for item in shown if (text := item.text(kind))]
 
 
 def tune(run: Run) -> "Tuned | None":
@@ -238,47 +239,33 @@ def tune(run: Run) -> "Tuned | None":
     Validation is CM50's, the test set MemeCap's captions where its pictures are there. Memes whose picture
     cannot be decoded are left out. What was tuned before is read, what was broken off goes on.
     """
-    from memecmd_utils.mtrclip import search, tuning
+    try:
+        return _tune(run)
+    except (DataMissing, ModelMissing, ExtraMissing) as error:
+        print(f"{NOT_COMPUTED}: {error}")
+        return None
 
-    settings, folder = run.profile.meme_retrieval, run.folder / "mtrclip"
+
+def _tune(run: Run) -> "Tuned":
+    from memecmd_utils.mtrclip import tuning
+
+    settings, folder, seed = run.profile.meme_retrieval, run.folder / "mtrclip", run.profile.seed
     if not settings.tune:
-        print(NOT_COMPUTED_WHY.format("meme_retrieval.tune is off; at full size it takes a GPU for hours"))
-        return None
-    try:
-        train, validation = (
-            pairs(recall.readable(cm50_items(run, part)), settings.text) for part in ("train", "validation")
-        )
-    except DataMissing as error:
-        print(NOT_COMPUTED_WHY.format(error))
-        return None
+        raise DataMissing("meme_retrieval.tune is off; at full size it takes a GPU for hours")
+    train = pairs(cm50_items(run, "train"), settings.text)
+    validation = pairs(cm50_items(run), settings.text)
     if len(train) < 2 or not validation:
-        some = f"{len(train)} pairs to tune on and {len(validation)} to validate on"
-        said = f"{some} have a text (meme_retrieval.text: {settings.text}); at least 2 and 1 are needed"
-        print(NOT_COMPUTED_WHY.format(said))
-        return None
+        raise DataMissing(
+            f"{len(train)} pairs to tune on and {len(validation)} to validate on have a text "
+            f"(meme_retrieval.text: {settings.text}); at least 2 and 1 are needed"
+        )
     try:
-        test = pairs(recall.readable(memecap_items(run)), "meme_caption")
+        test = pairs(memecap_items(run), "meme_caption")
     except DataMissing as error:
         print(f"no test set: {error}")
-        test = None
+        test = []
     if settings.selection == "paper" and not test:
-        said = "meme_retrieval.selection: paper needs MemeCap's captions and pictures"
-        print(NOT_COMPUTED_WHY.format(said))
-        return None
-    try:
-        if settings.trials:
-            _, settings, folder = search.search(
-                train, validation, settings, folder / "search", test=test, seed=run.profile.seed
-            )
-        return tuning.tune(train, validation, settings, folder, test=test, seed=run.profile.seed)
-    except RuntimeError as error:
-        # Weights or packages that are not here; anything else, such as too little memory, is a fault.
-        if not isinstance(error, clip.ModelMissing) and not isinstance(error.__cause__, ImportError):
-            raise
-        print(NOT_COMPUTED_WHY.format(error))
-        return None
-
-
-def weights_folders(tuned: "Tuned | None") -> dict[str, Path] | None:
-    """Folders of tuned weights by selection, for `models.model_rows`."""
-    return tuned.folders if tuned else None
+        raise DataMissing("meme_retrieval.selection: paper needs MemeCap's captions and pictures")
+    if settings.trials:
+        settings, folder = tuning.search(train, validation, test, settings, folder / "search", seed)
+    return tuning.tune(train, validation, test, settings, folder, seed)

@@ -1,4 +1,4 @@
-"""Tables 2, 3 and 4 of 2501.13851 in its form: its numbers, and beside them those computed here.
+"""Tables 2, 3 and 4 of 2501.13851 in its form beside those computed here, and figures of notebook 08.
 
 A row is filled by a model of that row's architecture alone. What is not there is said in a note; a cell is
 never filled with something like it, and numbers of a tiny model never get here.
@@ -15,7 +15,7 @@ from memecmd_utils.core import paths, statistics
 from memecmd_utils.core.encoders import clip
 from memecmd_utils.core.encoders.clip import ARCHITECTURES, L14
 from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
-from memecmd_utils.mtrclip.models import FINE_TUNED, NOT_COMPUTED, ORDER, Measured, Row
+from memecmd_utils.mtrclip.models import FINE_TUNED, NOT_COMPUTED, ORDER, Measured
 from memecmd_utils.mtrclip.recall import BOTH, KINDS, KS, MEASURES
 from memecmd_utils.mtrclip.tuning import learning_rate
 from memecmd_utils.settings import MemeRetrieval
@@ -31,13 +31,13 @@ def table_2(measured: Sequence[Measured]) -> pd.DataFrame:
     printed = paper_table(2).set_index("model")
     rows = []
     for label in ORDER:
-        for one in _of_label(measured, label):
+        for one in (one for one in measured if one.row.label == label):
             row = {"model": label, "selection": one.row.selection}
-            found, note = _allowed(one, label, "meme_caption")
+            shown, note = _allowed(one, label, "meme_caption")
             for direction in ("T2M", "M2T"):
                 row[f"{direction} R@1 paper"] = printed.loc[label, direction.lower()]
-                row |= _cell(found, direction, "R@1", f"{direction} R@1")
-            rows.append(row | _tail(found, one, note))
+                row |= _cell(shown, direction, "R@1", f"{direction} R@1")
+            rows.append(row | _tail(shown, one, note))
     return pd.DataFrame(rows)
 
 
@@ -55,21 +55,15 @@ def _by_text(measured: Sequence[Measured], number: int) -> pd.DataFrame:
     printed = paper_table(number).set_index(["fine_tuned", "text"])
     rows = []
     for label, fine_tuned in ((L14, "no"), ("Fine-tuned CLIP", "yes")):
-        for one in _of_label(measured, label):
+        for one in (one for one in measured if one.row.label == label):
             for kind in KINDS:
                 row = {"fine-tuned": fine_tuned, "selection": one.row.selection, "text": kind}
-                found, note = _allowed(one, label, kind)
+                shown, note = _allowed(one, label, kind)
                 for name in MEASURES:
                     row[f"{name} paper"] = printed.loc[(fine_tuned, kind), name]
-                    row |= _cell(found, BOTH, name, name)
-                rows.append(row | _tail(found, one, note))
+                    row |= _cell(shown, BOTH, name, name)
+                rows.append(row | _tail(shown, one, note))
     return pd.DataFrame(rows)
-
-
-def _of_label(measured: Sequence[Measured], label: str) -> list[Measured]:
-    return [one for one in measured if one.row.label == label] or [
-        Measured(Row(label), note=f"{NOT_COMPUTED}: no model was given for this row")
-    ]
 
 
 def _allowed(one: Measured, label: str, kind: str) -> tuple[pd.DataFrame | None, str]:
@@ -81,24 +75,24 @@ def _allowed(one: Measured, label: str, kind: str) -> tuple[pd.DataFrame | None,
     if ranking is None:
         return None, f"{NOT_COMPUTED}: no meme has a text of this kind"
     if clip.architecture(one.row.model) != wanted:
-        said = clip.misfit(one.row.model, wanted) or f"{one.weights} is no {wanted}"
-        return None, f"{NOT_COMPUTED}: {said}"
+        misfit = clip.misfit(one.row.model, wanted) or f"{one.weights} is no {wanted}"
+        return None, f"{NOT_COMPUTED}: {misfit}"
     if ranking.dim != (dim := ARCHITECTURES[wanted].dim):
         return None, f"{NOT_COMPUTED}: vectors of {one.weights} have length {ranking.dim}, not {dim}"
     frame = Measured(one.row, one.weights, {kind: ranking}).recalls()
     return frame[frame["counting"] == "pair"].set_index(["direction", "measure"]), ""
 
 
-def _cell(found: pd.DataFrame | None, direction: str, measure: str, name: str) -> dict[str, float]:
+def _cell(shown: pd.DataFrame | None, direction: str, measure: str, name: str) -> dict[str, float]:
     ends = {"": "value", " low": "low", " high": "high"}
     return {
-        f"{name}{end}": np.nan if found is None else float(found.loc[(direction, measure), column])
+        f"{name}{end}": np.nan if shown is None else float(shown.loc[(direction, measure), column])
         for end, column in ends.items()
     }
 
 
-def _tail(found: pd.DataFrame | None, one: Measured, note: str) -> dict[str, object]:
-    n = 0 if found is None else int(found["n"].iloc[0])
+def _tail(shown: pd.DataFrame | None, one: Measured, note: str) -> dict[str, object]:
+    n = 0 if shown is None else int(shown["n"].iloc[0])
     return {"n": n, "weights": one.weights if n else "", "note": note}
 
 
@@ -119,9 +113,6 @@ def printed_table(table: pd.DataFrame) -> pd.DataFrame:
     return out
 
 
-# --- Figure of meme-text retrieval: R@K by kind of text, before and after tuning, by meme and by template
-
-
 TEXTS = {
     "meme_caption": "meme captions",
     "image_caption": "image captions",
@@ -135,21 +126,16 @@ _MARKS = ((GREY, "o"), (BLUE, "s"), (ORANGE, "D"), (GREEN, "^"), (PURPLE, "v"), 
 _DODGE = 0.16
 
 
-def recall_figure(recalls: pd.DataFrame, models: Sequence[str] | None = None) -> Figure:
+def recall_figure(recalls: pd.DataFrame) -> Figure:
     """Draw R@1, R@5 and R@10 with 95 % intervals, both directions together.
 
     `recalls` is the table of `models.all_recalls`; a column of panels a kind of text, a row a way of
-    counting: a hit is the meme itself, or any meme of its template. `models` (labels) chooses some. Only what
-    was computed is drawn; where nothing was, the figure says so.
+    counting: a hit is the meme itself, or any meme of its template.
     """
     frame = recalls[(recalls["direction"] == BOTH) & recalls["measure"].isin([f"R@{k}" for k in KS])]
-    if models is not None:
-        frame = frame[frame["model"].isin(list(models))]
     kinds = [kind for kind in KINDS if kind in set(frame["text"])]
     counted = [name for name in BY if name in set(frame["counting"])]
     with style():
-        if not kinds or not counted:
-            return _empty("not computed here: no model was measured")
         fig = canvas(2.5 * len(kinds) + 0.8, 2.4 * len(counted) + 0.7)
         grid = fig.subplots(len(counted), len(kinds), sharex=True, sharey=True, squeeze=False)
         for panels, counting in zip(grid, counted, strict=True):
@@ -188,17 +174,6 @@ def _panel(axes: Axes, frame: pd.DataFrame, kind: str, counting: str) -> None:
         0.98, 0.03, f"n = {n.max():,.0f}" if len(n) else "none", ha="right", fontsize=8, color=GREY,
         transform=axes.transAxes,
     )  # fmt: skip
-
-
-def _empty(text: str) -> Figure:
-    fig = canvas(6, 1.6)
-    axes = fig.subplots()
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, text, ha="center", va="center", color=GREY, transform=axes.transAxes)
-    return fig
-
-
-# --- Figures of a tuning: the learning rate step by step, and loss and R@1 by epoch
 
 
 R_AT_1 = {

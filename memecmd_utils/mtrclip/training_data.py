@@ -1,4 +1,4 @@
-"""Pairs of image and text on their way into a tuning: order, augmentation and batches, all by seed alone."""
+"""Pairs of image and text on their way into a tuning, all by seed alone, and the CLIP that is being tuned."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ class Batches:
         self.pairs, self.batch_size, self.seed, self.epoch = pairs, min(batch_size, pairs), seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """The trainer says which epoch comes."""
+        """Called by the trainer."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -56,7 +56,6 @@ class Pictures:
     """
 
     def __init__(self, processor: Any, size: int) -> None:
-        """`processor`: an image processor of transformers; `size`: pixels of a side of the model's input."""
         self.processor, self.size = processor, size
 
     def plain(self, paths: Sequence[Path]) -> Any:
@@ -64,6 +63,10 @@ class Pictures:
         pictures = [_decoded(path) for path in paths]
         made = self.processor(pictures, do_rescale=False, do_normalize=False, return_tensors="pt")
         return made["pixel_values"].round().byte()
+
+    def features(self, paths: Sequence[Path]) -> dict[str, Any]:
+        """The same, as the model takes them."""
+        return {"pixel_values": self.plain(paths), "modality": "image"}
 
     def cut(self, path: Path, seed: int) -> Any:
         """An image, cut at random (RandomResizedCrop) by `seed` alone, uint8 [3, size, size]."""
@@ -155,9 +158,6 @@ def _decoded(path: Path) -> Any:
         raise ValueError(f"image {path.name}: {error}; leave its pair out") from error
 
 
-# --- The model of a tuning: a CLIP of transformers inside sentence-transformers, and what is measured of it
-
-
 KINDS = ("clip", "chinese_clip")
 """Kinds that can be tuned."""
 MEASURED_AT_ONCE = {"cuda": 64, "cpu": 16}
@@ -236,13 +236,10 @@ class TunedModel:
         was_training = self.model.training
         self.model.eval()
         with torch.inference_mode():
-            images = rows(self._pixels, [pair.image for pair in pairs])
+            images = rows(self.pictures.features, [pair.image for pair in pairs])
             texts = rows(self.collator.texts, [pair.text for pair in pairs])
         self.model.train(was_training)
         return images, texts
-
-    def _pixels(self, files: Sequence[Path]) -> dict[str, Any]:
-        return {"pixel_values": self.pictures.plain(files), "modality": "image"}
 
     def measure(self, pairs: Sequence[Pair], name: str) -> dict[str, float]:
         """R@1 of the pairs both ways and their mean, in 0 to 1, under names that begin with `name`."""

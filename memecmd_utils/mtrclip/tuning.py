@@ -9,7 +9,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,57 @@ import pandas as pd
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.encoders.clip import ModelMissing
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.core.errors import ExtraMissing, MemecmdError
 from memecmd_utils.core.machine import STATUS_VARIABLE
 from memecmd_utils.mtrclip import loss
 from memecmd_utils.mtrclip.training_data import Batches, Pair, TrainingPairs, TunedModel, quiet
 from memecmd_utils.settings import MemeRetrieval
 
-# --- Learning rate and memory of a tuning, step by step; neither needs torch
+KEPT_CHECKPOINTS = 2
+SETS = {"validation": "validation", "paper": "test"}
+"""What a selection measures: the paper's code picks the epoch by the test set."""
+DECIDING = {
+    "batch_size", "mask_same_template", "mask_same_text", "augment", "epochs", "warmup_epochs",
+    "learning_rate", "edge_learning_rate", "weight_decay", "betas", "epsilon",
+}  # fmt: skip
+"""Settings that decide what comes out; under other values of the rest a tuning may be resumed."""
+
+LEARNING_RATES = (1e-6, 4e-5)
+WARMUP_EPOCHS = (1, 5)
+EPOCHS = (10, 26)
+BATCH_SHARE = 4
+"""The smallest batch is this part of the largest: 32 to 128 accumulated batches of 16 in the paper's code."""
+RANDOM_TRIALS = 5
+"""Before the model of the objective is asked."""
 
 
-ADAM_BYTES = 16
-"""Of a weight in float32: itself, its gradient and Adam's two moments."""
-LAYER_BYTES = {"float32": 84, "half": 54}
-"""Of a token's width in one layer of CLIP, kept for the backward pass; counted on torch 2.15, where fused
-attention keeps no matrix and half precision keeps the residual sums and layer norms in float32."""
+class TuningError(MemecmdError, ValueError):
+    """Pairs, settings or a folder that no tuning can go on with; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A finished tuning. Epoch 0 in `history` is the model before it, which no selection may pick."""
+
+    history: pd.DataFrame
+    """One row an epoch: step, mean loss, log of the scale, R@1 of both sets (0 to 1), who took it."""
+    steps: pd.DataFrame
+    """One row a step: loss and learning rate."""
+    epochs: dict[str, int]
+    """Best epoch by selection, the first of equals; `paper` only where test pairs were given."""
+    folders: dict[str, Path]
+    """Weights by selection, as transformers saves them: `clip.load` takes these."""
+    selection: str
+
+    @property
+    def epoch(self) -> int:
+        """Best epoch by the selection of the settings."""
+        return self.epochs[self.selection]
+
+    @property
+    def folder(self) -> Path:
+        """Weights of that epoch."""
+        return self.folders[self.selection]
 
 
 def learning_rate(step: int, steps: int, warmup: float, settings: MemeRetrieval) -> float:
@@ -48,63 +85,22 @@ def learning_rate(step: int, steps: int, warmup: float, settings: MemeRetrieval)
     return edge + (peak - edge) * (1 + math.cos(math.pi * way)) / 2
 
 
-def memory(config: Any, parameters: int, settings: MemeRetrieval, half: bool = True) -> dict[str, int]:
-    """Estimated bytes on the device while `config` is tuned: what is always there, what a mini-batch adds.
-
-    `config`: the model's, with `vision_config` and `text_config`; `parameters`: its weights. An estimate
-    within about a third, for kernels that do not keep the attention's matrix; leave a gigabyte of room.
-    """
-    vision, text = config.vision_config, config.text_config
-    tokens = (vision.image_size // vision.patch_size) ** 2 + 1
-    # The towers take turns, so the larger one counts.
-    pair = max(
-        _kept(vision, tokens, half),
-        _kept(text, min(text.max_position_embeddings, 77), half),
-    )
-    batch = settings.batch_size
-    return {
-        "weights": ADAM_BYTES * parameters,
-        "pixels": 3 * vision.image_size**2 * batch,
-        "loss": 24 * batch**2,
-        "of a pair": pair,
-        "mini-batch": pair * settings.mini_batch_size,
-        "together": ADAM_BYTES * parameters
-        + 3 * vision.image_size**2 * batch
-        + max(24 * batch**2, pair * settings.mini_batch_size),
-    }
-
-
-def _kept(tower: Any, tokens: int, half: bool) -> int:
-    width, inner = tower.hidden_size, tower.intermediate_size
-    kept = LAYER_BYTES["half" if half else "float32"] * width * tokens
-    # The bytes above hold an inner layer of four widths, kept before and after its activation.
-    wider = (inner - 4 * width) * (4 if half else 8) * tokens
-    return (kept + wider) * tower.num_hidden_layers
-
-
-# --- sentence-transformers' trainer, with what a resumable tuning of CLIP needs besides
-# Overridden, and why: the data loader, so that order and cuts depend on seed and epoch alone (the
-# trainer's own sampler and any augmentation draw from streams that stand elsewhere after a resumption in
-# mid-epoch); the weights that decay; the schedule; the model card, which would quote the training pairs.
-
-
-KEPT_CHECKPOINTS = 2
-Measures = Callable[[], dict[str, float]]
-
-
-def make(
+def make_trainer(
     model: TunedModel,
     pairs: Sequence[Pair],
     settings: MemeRetrieval,
     folder: Path,
     seed: int,
-    measure: Measures,
+    measure: Callable[[], dict[str, float]],
     on_measured: Callable[[list[dict[str, Any]]], None],
 ) -> Any:
-    """Give the trainer of `pairs`; its checkpoints go to `folder`.
+    """sentence-transformers' trainer of `pairs`, resumable; its checkpoints go to `folder`.
 
     `measure` is called after every epoch; `on_measured` then gets the log up to and with its numbers, before
-    the checkpoint is written.
+    the checkpoint is written. Overridden are the data loader, so that order and cuts depend on seed and epoch
+    alone (the trainer's own sampler and any augmentation draw from streams that stand elsewhere after a
+    resumption in mid-epoch), the weights that decay, the schedule, and the model card, which would quote the
+    training pairs.
     """
     try:
         import datasets
@@ -235,96 +231,57 @@ def last_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-SETS = {"validation": "validation", "paper": "test"}
-"""What a selection measures: the paper's code picks the epoch by the test set."""
-DECIDING = {
-    "batch_size", "mask_same_template", "mask_same_text", "augment", "epochs", "warmup_epochs",
-    "learning_rate", "edge_learning_rate", "weight_decay", "betas", "epsilon",
-}  # fmt: skip
-"""Settings that decide what comes out; under other values of the rest a tuning may be resumed."""
-
-
-class TuningError(MemecmdError, ValueError):
-    """Pairs, settings or a folder that no tuning can go on with; the message says what to do."""
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """A finished tuning. Epoch 0 in `history` is the model before it, which no selection may pick."""
-
-    history: pd.DataFrame
-    """One row an epoch: step, mean loss, log of the scale, R@1 of both sets (0 to 1), who took it."""
-    steps: pd.DataFrame
-    """One row a step: loss and learning rate."""
-    epochs: dict[str, int]
-    """Best epoch by selection, the first of equals; `paper` only where test pairs were given."""
-    folders: dict[str, Path]
-    """Weights by selection, as transformers saves them: `clip.load` takes these."""
-    selection: str
-
-    @property
-    def epoch(self) -> int:
-        """Best epoch by the selection of the settings."""
-        return self.epochs[self.selection]
-
-    @property
-    def folder(self) -> Path:
-        """Weights of that epoch."""
-        return self.folders[self.selection]
-
-
 def tune(
     pairs: Sequence[Pair],
     validation: Sequence[Pair],
+    test: Sequence[Pair],
     settings: MemeRetrieval,
     folder: Path,
-    *,
-    test: Sequence[Pair] | None = None,
     seed: int = 0,
-    model: str | None = None,
     device: str | None = None,
 ) -> Tuned:
-    """Fine-tune `model` (default: `settings.model`) on `pairs`; everything goes to `folder`.
+    """Fine-tune `settings.model` on `pairs`; everything goes to `folder`.
 
-    Both selections are kept where `test` is given. A tuning that is finished is read, one that was broken
+    Both selections are kept where `test` is not empty. A tuning that is finished is read, one that was broken
     off is resumed, one with other pairs or settings in the same folder is refused (`TuningError`). Raises
     `RuntimeError` where packages, weights or memory are wanting.
     """
-    _check(pairs, validation, settings, test)
-    name = model or settings.model
-    sets = {"validation": list(validation)} | ({"test": list(test)} if test else {})
-    plan = _plan(name, pairs, sets, settings, seed)
-    if (before := _read(folder / "plan.json")) not in (None, plan):
+    _check(pairs, validation, test, settings)
+    sets = {"validation": validation} | ({"test": test} if test else {})
+    plan = _plan(pairs, sets, settings, seed)
+    if (before := _read_json(folder / "plan.json")) not in (None, plan):
         other = sorted(key for key in plan | before if plan.get(key) != before.get(key))
         raise TuningError(
             f"{folder} holds a tuning with other {', '.join(other)}: give another folder, or remove it"
         )
     if (folder / "tuned.json").is_file():
         return load_tuned(folder, settings.selection)
-    tuned = TunedModel(name, device)
+    model = TunedModel(settings.model, device)
     # The model's version anew: that of the hub is known only now where the model was just downloaded.
-    storage.write_json(folder / "plan.json", plan | {"model": _version(name)})
-    if (first := _read(folder / "before.json")) is None:
-        first = _measured(tuned, sets)
+    storage.write_json(folder / "plan.json", plan | {"model": _model_version(settings.model)})
+    if (first := _read_json(folder / "before.json")) is None:
+        first = _measured(model, sets)
         storage.write_json(folder / "before.json", first)
-    selections = [selection for selection, of in SETS.items() if of in sets]
+    selections = [selection for selection, name in SETS.items() if name in sets]
 
     def keep_the_best(log: list[dict[str, Any]]) -> None:
         for selection in selections:
-            scores = [entry[_key(selection)] for entry in log if _key(selection) in entry]
+            key = f"eval_{SETS[selection]}_R@1"
+            scores = [entry[key] for entry in log if key in entry]
             if scores[-1] > max(scores[:-1], default=-1.0):
-                tuned.save(folder / "weights" / selection)
+                model.save(folder / "weights" / selection)
 
     states = folder / "checkpoints"
-    trainer = make(tuned, pairs, settings, states, seed, lambda: _measured(tuned, sets), keep_the_best)
+    trainer = make_trainer(
+        model, pairs, settings, states, seed, lambda: _measured(model, sets), keep_the_best
+    )
     last = last_checkpoint(states)
     try:
         with quiet():
             trainer.train(resume_from_checkpoint=str(last) if last else None)
     except RuntimeError as error:
         raise _out_of_memory(error, settings) or error from error
-    log = trainer.state.log_history
-    history, steps = _tables(log, first, selections)
+    history, steps = _tables(trainer.state.log_history, first, selections)
     storage.write_text(folder / "history.csv", history.to_csv(index=False))
     storage.write_text(folder / "steps.csv", steps.to_csv(index=False))
     storage.write_json(folder / "tuned.json", {"epochs": _best(history, selections)})
@@ -334,7 +291,7 @@ def tune(
 
 def load_tuned(folder: Path, selection: str = "validation") -> Tuned:
     """Read a finished tuning, without torch; `FileNotFoundError` says what there is instead."""
-    if (done := _read(folder / "tuned.json")) is None:
+    if (done := _read_json(folder / "tuned.json")) is None:
         state = "was broken off: run it again" if (folder / "plan.json").is_file() else "is none"
         raise FileNotFoundError(f"a finished tuning in {folder} {state}")
     if selection not in done["epochs"]:
@@ -344,22 +301,15 @@ def load_tuned(folder: Path, selection: str = "validation") -> Tuned:
     return Tuned(history, steps, done["epochs"], folders, selection)
 
 
-def _key(selection: str) -> str:
-    return f"eval_{SETS[selection]}_R@1"
-
-
-def _measured(tuned: TunedModel, sets: dict[str, list[Pair]]) -> dict[str, float]:
-    made = {"log_scale": tuned.log_scale()}
+def _measured(model: TunedModel, sets: Mapping[str, Sequence[Pair]]) -> dict[str, float]:
+    measured = {"log_scale": model.log_scale()}
     for name, pairs in sets.items():
-        made |= tuned.measure(pairs, name)
-    return made
+        measured |= model.measure(pairs, name)
+    return measured
 
 
 def _check(
-    pairs: Sequence[Pair],
-    validation: Sequence[Pair],
-    settings: MemeRetrieval,
-    test: Sequence[Pair] | None,
+    pairs: Sequence[Pair], validation: Sequence[Pair], test: Sequence[Pair], settings: MemeRetrieval
 ) -> None:
     if len(pairs) < 2 or not validation:
         raise TuningError(
@@ -367,9 +317,8 @@ def _check(
         )
     if settings.selection == "paper" and not test:
         raise TuningError("selection: paper picks the epoch by the test set: give the test pairs")
-    every = [*pairs, *validation, *(test or ())]
-    missing = [pair.image for pair in every if not Path(pair.image).is_file()]
-    if missing:
+    every = [*pairs, *validation, *test]
+    if missing := [pair.image for pair in every if not pair.image.is_file()]:
         raise FileNotFoundError(
             f"{len(missing)} of {len(every)} images are not there (the first: {missing[0]}): fetch them, or "
             "leave their pairs out"
@@ -379,15 +328,15 @@ def _check(
 
 
 def _plan(
-    name: str, pairs: Sequence[Pair], sets: dict[str, list[Pair]], settings: MemeRetrieval, seed: int
+    pairs: Sequence[Pair], sets: Mapping[str, Sequence[Pair]], settings: MemeRetrieval, seed: int
 ) -> dict[str, Any]:
     """What decides the weights that come out. Images count by name and size, weights by version."""
-    kept = settings.model_dump(mode="json", include=DECIDING)
-    digests = {of: _digest(some) for of, some in {"pairs": pairs, **sets}.items()}
-    return {"model": _version(name), "seed": seed, **digests, **kept}
+    deciding = settings.model_dump(mode="json", include=DECIDING)
+    digests = {name: _digest(some) for name, some in {"pairs": pairs, **sets}.items()}
+    return {"model": _model_version(settings.model), "seed": seed, **digests, **deciding}
 
 
-def _version(name: str) -> str:
+def _model_version(name: str) -> str:
     folder = paths.root / name
     if folder.is_dir():
         return f"{folder.name}@{weights.folder_digest(folder)}"
@@ -397,12 +346,11 @@ def _version(name: str) -> str:
 def _digest(pairs: Sequence[Pair]) -> str:
     digest = hashlib.sha256()
     for image, text, template in pairs:
-        line = [Path(image).name, Path(image).stat().st_size, text, template]
-        digest.update(storage.dumps(line).encode())
+        digest.update(storage.dumps([image.name, image.stat().st_size, text, template]).encode())
     return digest.hexdigest()[: weights.DIGITS]
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read_json(path: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
@@ -444,3 +392,106 @@ def _out_of_memory(error: RuntimeError, settings: MemeRetrieval) -> RuntimeError
         f"meme_retrieval.mini_batch_size={settings.mini_batch_size // 2}. The batch of the loss stays "
         f"{settings.batch_size}, and the tuning goes on from its last checkpoint"
     )
+
+
+def search(
+    pairs: Sequence[Pair],
+    validation: Sequence[Pair],
+    test: Sequence[Pair],
+    settings: MemeRetrieval,
+    folder: Path,
+    seed: int = 0,
+    device: str | None = None,
+) -> tuple[MemeRetrieval, Path]:
+    """Tune `settings.trials` times; give the best settings and their folder, whose weights alone stay.
+
+    With both `tune` reads what the best trial made. The paper's code searches with Ray Tune (BayesOpt, 15
+    trials) and scores a trial by the test set's R@1; here it is optuna's TPE, and a trial counts by the
+    settings' selection. Trials that are done are kept in `folder/search.db`, one that was killed goes on from
+    its last checkpoint.
+    """
+
+    def score(tried: MemeRetrieval, place: Path) -> tuple[float, int]:
+        tuned = tune(pairs, validation, test, tried, place, seed, device)
+        row = tuned.history.loc[tuned.history.epoch == tuned.epoch].iloc[0]
+        return float(row[f"{SETS[settings.selection]}_R@1"]), tuned.epoch
+
+    _, best, place = run_trials(score, settings, folder, len(pairs), seed)
+    return best, place
+
+
+def run_trials(
+    score: Callable[[MemeRetrieval, Path], tuple[float, int]],
+    settings: MemeRetrieval,
+    folder: Path,
+    n_pairs: int,
+    seed: int = 0,
+) -> tuple[pd.DataFrame, MemeRetrieval, Path]:
+    """Search with any `score(settings, folder) -> (R@1, epoch)`; give the trials, then as `search`."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise ExtraMissing(
+            "a search needs optuna: pip install -e '.[search]', or set meme_retrieval.trials=0 and tune=true "
+            "to tune with the settings as they are"
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    name = _study_name(settings, n_pairs, seed)
+    places = folder / name
+    places.mkdir(parents=True, exist_ok=True)
+    study = optuna.create_study(
+        storage=f"sqlite:///{folder / 'search.db'}",
+        study_name=name,
+        direction="maximize",
+        load_if_exists=True,
+    )
+    states = optuna.trial.TrialState
+    # A trial that was killed is still called running: its values are tried first, in its own folder, where
+    # the tuning takes up its last checkpoint.
+    for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+        study.tell(trial.number, state=states.FAIL)
+        study.enqueue_trial(trial.params)
+    while (done := len(study.get_trials(deepcopy=False, states=(states.COMPLETE,)))) < settings.trials:
+        # By the number of trials, so that a resumed search goes on as an unbroken one would.
+        study.sampler = optuna.samplers.TPESampler(seed=seed + done, n_startup_trials=RANDOM_TRIALS)
+        trial = study.ask()
+        tried = _suggested(trial, settings, n_pairs)
+        value, epoch = score(tried, places / _trial_name(trial.params))
+        trial.set_user_attr("epoch", epoch)
+        study.tell(trial, value)
+        best = places / _trial_name(study.best_trial.params)
+        for others in set(places.glob("trial-*")) - {best}:
+            shutil.rmtree(others / "weights", ignore_errors=True)
+    rows = [
+        {"trial": n, **trial.params, "R@1": trial.value, "best_epoch": trial.user_attrs["epoch"]}
+        for n, trial in enumerate(study.get_trials(states=(states.COMPLETE,)), 1)
+    ]
+    table = pd.DataFrame(rows).sort_values("R@1", ascending=False, kind="stable", ignore_index=True)
+    params = study.best_trial.params
+    return table, settings.model_copy(update=params), places / _trial_name(params)
+
+
+def _suggested(trial: Any, settings: MemeRetrieval, n_pairs: int) -> MemeRetrieval:
+    largest = min(settings.batch_size, n_pairs)
+    smallest = max(2, largest // BATCH_SHARE)
+    return settings.model_copy(
+        update={
+            "learning_rate": trial.suggest_float("learning_rate", *LEARNING_RATES, log=True),
+            "batch_size": trial.suggest_int("batch_size", smallest, largest, log=True),
+            "warmup_epochs": float(trial.suggest_int("warmup_epochs", *WARMUP_EPOCHS)),
+            "epochs": trial.suggest_int("epochs", *EPOCHS),
+        }
+    )
+
+
+def _trial_name(params: dict[str, Any]) -> str:
+    digest = hashlib.sha256(storage.dumps(sorted(params.items())).encode()).hexdigest()
+    return f"trial-{digest[: weights.DIGITS]}"
+
+
+def _study_name(settings: MemeRetrieval, n_pairs: int, seed: int) -> str:
+    """Made of what every trial shares, so that trials of other settings do not count."""
+    searched = {"learning_rate", "warmup_epochs", "epochs"}
+    shared = settings.model_dump(mode="json", include=DECIDING - searched | {"selection", "model", "text"})
+    text = storage.dumps([sorted(shared.items()), n_pairs, seed])
+    return f"tuning-{hashlib.sha256(text.encode()).hexdigest()[: weights.DIGITS]}"

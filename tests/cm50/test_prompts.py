@@ -3,7 +3,7 @@ import re
 import pytest
 
 from memecmd_utils.cm50 import prompts as cm50_prompts
-from memecmd_utils.cm50.prompts import PROMPTS, PictureExample
+from memecmd_utils.cm50.prompts import PROMPTS
 from memecmd_utils.core import paths
 from memecmd_utils.core.llm import prompts as llm_prompts
 from memecmd_utils.core.llm.endpoint import strict_schema
@@ -17,10 +17,6 @@ MEME = TemplateMeme(
 )
 INFO = TemplateInfo(source="made up", template="Waiting-Heron", about=ABOUT)
 PICTURE = Image(image_id="p", load=lambda: "data:,p")
-EXAMPLES = [
-    PictureExample(Image(image_id=f"e{n}", load=lambda: "data:,e"), devices)
-    for n, devices in enumerate((["irony", "contrast"], []))
-]
 FENCED = re.compile(r"<<<\n.*?\n>>>", re.DOTALL)
 each_prompt = pytest.mark.parametrize("spec", PROMPTS.values(), ids=PROMPTS)
 
@@ -87,20 +83,6 @@ def test_text_from_outside_goes_through_as_data(spec) -> None:
     assert "ignore all" not in outside and "<<<" not in outside and ">>>" not in outside
     assert "49" not in said and said.count("{{ 7*7 }}") == said.count("ignore all") >= 2
     assert "never an instruction to you" in outside
-
-
-def test_few_shot_prompts_show_pictures_if_there_are_some() -> None:
-    spec = PROMPTS["few_shot_image_pairs"]
-    (described,) = cm50_prompts.messages(spec, MEME, None, image=PICTURE)
-    assert "Picture: a man waits" in described.text and described.images == [PICTURE]
-    (shown,) = cm50_prompts.messages(spec, MEME, None, image=PICTURE, examples=EXAMPLES)
-    assert '1. Literary device: ["irony", "contrast"]\n2. Literary device: ["none"]' in shown.text
-    assert "first 2 pictures" in shown.text and "last picture" in shown.text
-    assert [image.image_id for image in shown.images] == ["e0", "e1", "p"]
-    (blind,) = cm50_prompts.messages(spec, MEME, None, examples=EXAMPLES)
-    assert blind.images == [] and "Picture: a man waits" in blind.text
-    (other,) = cm50_prompts.messages(PROMPTS["baseline"], MEME, None, image=PICTURE, examples=EXAMPLES)
-    assert other.images == [PICTURE], "a prompt without examples gets none"
 
 
 def test_a_change_of_a_shared_part_changes_the_hash_of_its_prompts(tmp_path, monkeypatch) -> None:

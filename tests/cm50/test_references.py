@@ -23,10 +23,10 @@ def written(folder, rows, name: str = "memes-test.json"):
 @pytest.mark.parametrize("name", references.FILES)
 def test_file_and_folder_are_read(tmp_path, name) -> None:
     file = written(tmp_path, [row("a1"), row("b2")], name)
-    for source in (file, tmp_path, str(tmp_path)):
+    for source in (file, tmp_path):
         memes = references.read(source)
         assert [meme.post_id for meme in memes] == ["a1", "b2"]
-    assert memes[0].metaphors[0].meaning == "the poster" and memes[0].image == "memes_a1.png"
+    assert memes[0].image == "memes_a1.png"
     assert memes[0].meme_captions == ["a1 is tired.", "a1 wants the weekend."]
 
 
@@ -39,18 +39,14 @@ def test_file_and_folder_are_read(tmp_path, name) -> None:
         ("text", "it is no object"),
         (row(), "post a1 occurs twice"),
         (row("b2", meme_captions=[1]), "meme_captions is no list of texts"),
-        (row("b2", metaphors=[{"metaphor": "x"}]), "meaning"),
         (row("b2", title="\ud83d"), "title holds half a character"),
     ],
 )
 def test_a_bad_record_is_left_out_and_counted(tmp_path, bad, reason, capsys) -> None:
     file = written(tmp_path, [row(), bad, row("c3")])
-    found = references.read_all(file)
-    assert [meme.post_id for meme in found.memes] == ["a1", "c3"]
-    assert found.broken[["file", "place"]].values.tolist() == [["memes-test.json", 2]]
-    assert reason in found.broken["reason"][0] and "\n" not in found.broken["reason"][0]
-    assert found.text().startswith("MemeCap: 2 records read, 1 left out (record 2: ")
-    assert references.read(file) == found.memes and capsys.readouterr().out == found.text() + "\n"
+    assert [meme.post_id for meme in references.read(file)] == ["a1", "c3"]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("MemeCap: 2 records read, 1 left out (record 2: ") and reason in line
 
 
 def test_a_file_without_any_record_is_an_error(tmp_path) -> None:
@@ -71,8 +67,6 @@ def test_what_the_list_of_sources_accepts_is_found(tmp_path, name) -> None:
 def test_missing_and_broken_files_say_what_to_give(tmp_path) -> None:
     with pytest.raises(MemeCapError, match=r"set memecap to the file memes-test\.json"):
         references.read(tmp_path)
-    with pytest.raises(MemeCapError, match="no MemeCap is given: set memecap"):
-        references.read(None)
     (tmp_path / "memes-test.json").write_text("{", encoding="utf-8")
     with pytest.raises(MemeCapError, match="cannot be read as JSON"):
         references.read(tmp_path)
@@ -94,5 +88,3 @@ def test_every_real_record_is_parsed() -> None:
     assert len(memes) == len(raw) == 279
     for meme, record in zip(memes, raw, strict=True):
         assert [t.strip() for t in record["meme_captions"]] == meme.meme_captions
-        assert len(record["metaphors"]) == len(meme.metaphors)
-    assert max(len(meme.metaphors) for meme in memes) == 14

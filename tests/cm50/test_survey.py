@@ -6,10 +6,8 @@ from made_surveys import SYSTEMS, answers, pictures, readings, survey
 
 from memecmd_utils.cm50 import survey as cm50_survey
 from memecmd_utils.cm50.survey import PAPER_TOTALS, QUESTIONS, SurveyAnswer
-from memecmd_utils.surveys import answers as surveys_answers
 from memecmd_utils.surveys import forms
-from memecmd_utils.surveys.answers import Answers
-from memecmd_utils.surveys.forms import FormError
+from memecmd_utils.surveys.forms import Answers, FormError
 
 
 def test_answers_of_all_systems_are_options_and_equal_ones_are_one() -> None:
@@ -96,7 +94,7 @@ def test_the_form_works_in_a_browser(tmp_path) -> None:
         assert driver.execute_script("return takeCsv(arguments[0])", text) == ""
         assert driver.execute_script("return csvText()") == text
         assert browser.errors(driver) == []
-    given = surveys_answers.load([saved], key, SurveyAnswer).answers
+    given = forms.load([saved], key, SurveyAnswer).answers
     assert {a.item for a in given} == {made.items[0].item} and {a.source for a in given} == {"made up"}
     assert [a.options for a in given] == ["A B", "B", "C", ""]
     assert given[0].comment == '=1+1, "x"'

@@ -5,6 +5,7 @@ import pytest
 from memecmd_utils.cm50 import prompts as cm50_prompts
 from memecmd_utils.cm50 import tables
 from memecmd_utils.cm50.metrics import MODES, NOT_COMPUTED, SUPPORTED, WIRING, Score, TextMetric, all_metrics
+from memecmd_utils.cm50.prompts import FIGMEMES_LABELS
 from memecmd_utils.cm50.references import Labels, MemeCapError
 from memecmd_utils.schemas import MemeReading
 
@@ -18,8 +19,6 @@ def said(meme: str, text: str, prompt: str = "five_tasks", **changes) -> MemeRea
 
 class Constant(TextMetric):
     """Made up: one number for every text."""
-
-    several, scale = True, 1
 
     def __init__(self, name: str, value: float, note: str = "") -> None:
         self.name, self._value, self._note = name, value, note
@@ -121,19 +120,21 @@ def test_rows_on_ocr_text_are_filled_without_a_picture_and_other_rows_are_not() 
 
 
 def test_all_tables_of_a_run_in_one_call(tmp_path) -> None:
-    none = tables.quality_tables([])
+    none = tables.quality_tables([], None, None, constants())
     assert list(none) == [9, 10, 11]
     assert "set memecap to the file" in tables.table_notes(none[10])[0]
     assert "through the form" in tables.table_notes(none[9])[0]
     meme = {"post_id": "m1", "img_fname": "memes_m1.png", "meme_captions": ["a cat is tired"]}
     (tmp_path / "memes-test.json").write_text(json.dumps([meme]), encoding="utf-8")
-    (tmp_path / "labels.json").write_text('{"f1.png": ["irony"]}', encoding="utf-8")
+    cells = "\t".join(str(int(label == "irony")) for label in FIGMEMES_LABELS)
+    text = "\t".join(["img_name", *FIGMEMES_LABELS]) + f"\nf1.png\t{cells}\n"
+    (tmp_path / "labels.tsv").write_text(text, encoding="utf-8")
     readings = [
         said("memes_m1", "a tired cat"),  # MemeCap's memes by post or by picture
         said("f1", "", "three_step_12", literary_devices=["sarcasm"]),
     ]
-    found = tables.quality_tables(readings, tmp_path, tmp_path / "labels.json", constants())
+    found = tables.quality_tables(readings, tmp_path, tmp_path / "labels.tsv", constants())
     assert found[10].set_index("prompt").loc["five_tasks", "memes"].tolist() == [1] * 5
     assert found[11].set_index("prompt").loc["three_step_12", "macro-F1 per label"] == "0.167"
     with pytest.raises(MemeCapError):
-        tables.quality_tables([], tmp_path / "nowhere")
+        tables.quality_tables([], tmp_path / "nowhere", None, constants())

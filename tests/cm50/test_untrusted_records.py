@@ -88,16 +88,16 @@ def test_templates_have_all_their_names(tmp_path, small):
     checkout = made.write_source(tmp_path, small)
     table = 'ID,Name,Alternate Names\n"1","Don\x92t Feed Dave","caf\xe9 dave, dave"\n'.encode("latin-1")
     (checkout / "dataset" / "popular_100_memes.csv").write_bytes(table)
-    infos = {info.template: info for info in read_templates(checkout)}
+    infos = {info.template: info for info in read_templates(checkout, [])}
     assert sorted(infos) == ["Dont-Feed-Dave", "Sad-Kettle"]
     dave = infos["Dont-Feed-Dave"]
     assert dave.title == "Don't Feed Dave"
     # Byte 0x92 is a quote in Windows-1252 and nothing in Latin-1.
     assert dave.names == ["one more name", "another", "Don\u2019t Feed Dave", "café dave", "dave"]
-    assert records.read_upstream(checkout) == {"Dont-Feed-Dave": 4, "Sad-Kettle": 4}
+    assert records.read_upstream(checkout, []) == {"Dont-Feed-Dave": 4, "Sad-Kettle": 4}
     entries = {path.stem: json.loads(path.read_text()) for path in checkout.rglob("templates/*.json")}
     (checkout / "dataset" / "templates.json").write_text(json.dumps(entries))
-    assert {info.template: info for info in read_templates(checkout)} == infos
+    assert {info.template: info for info in read_templates(checkout, [])} == infos
 
 
 @pytest.mark.parametrize("form", ["zip", "gz"])
@@ -114,7 +114,7 @@ def test_cm50_gives_memes_readings_and_templates(tmp_path, small, form):
     assert info.about == f"What {info.template} means." and (folder / info.picture).is_file()
     frame = records.frame_of(found.memes)
     assert frame["position"].tolist() == [0, 1, 2, 3] * 2
-    assert records.memes_of(frame, "CM50") == found.memes
+    assert [m.meme_id for m in records.memes_of(frame)] == [m.meme_id for m in found.memes]
 
 
 def test_a_broken_record_of_cm50_is_shown_and_a_repeat_counts_once(tmp_path, small):
@@ -253,8 +253,6 @@ def test_odd_entries_of_templates_are_broken_rows_or_named(tmp_path, small, entr
     assert [(info.about, info.title) for info in found.infos] == [("What Sad-Kettle means.", "")]
     checkout = made.write_source(tmp_path, small)
     (checkout / "dataset" / "templates" / "Sad-Kettle.json").write_text(entry)
-    with pytest.raises(RecordsMissing, match=r"Sad-Kettle\.json cannot be read: .*; mend it"):
-        read_templates(checkout)
     broken = []
     assert [info.template for info in read_templates(checkout, broken)] == ["Dont-Feed-Dave"]
     assert [name for name, _, _ in broken] == ["Sad-Kettle.json"]
@@ -271,8 +269,6 @@ def test_odd_files_of_the_large_source_are_named(tmp_path, small, name, text):
     checkout = made.write_source(tmp_path, small)
     (checkout / "dataset" / name).write_text(text)
     read = records.read_upstream if name == "statistics.json" else read_templates
-    with pytest.raises(RecordsMissing, match=f"{name} cannot be read: "):
-        read(checkout)
     broken = []
     read(checkout, broken)
     assert [file for file, _, _ in broken] == [name]
@@ -284,11 +280,11 @@ def test_every_real_record_parses():
     found = read_records(CORPORA / "imgflip575k")
     assert len(found.frame) == 377_120 and found.broken.empty
     counts = found.frame["template"].value_counts()
-    upstream = records.read_upstream(CORPORA / "imgflip575k")
+    upstream = records.read_upstream(CORPORA / "imgflip575k", [])
     assert len(counts) == 88 and all(upstream[name] == n for name, n in counts.items())
     assert found.frame["meme_id"].is_unique
     assert (found.frame["title"].str.contains("\n")).sum() >= 1000
-    assert len(read_templates(CORPORA / "imgflip575k")) == 100
+    assert len(read_templates(CORPORA / "imgflip575k", [])) == 100
     published = read_cm50(CORPORA / "cm50")
     assert (len(published.memes), len(published.readings), len(published.infos)) == (675, 675, 50)
     assert published.broken.empty and all(info.picture for info in published.infos)

@@ -9,7 +9,7 @@ from memecmd_utils import schemas
 from memecmd_utils.evaluation import human_ratings, rating_form
 from memecmd_utils.evaluation.human_ratings import TABLES
 from memecmd_utils.schemas import DIMENSIONS
-from memecmd_utils.surveys.answers import Answers
+from memecmd_utils.surveys.forms import Answers
 
 
 @pytest.fixture(scope="module")

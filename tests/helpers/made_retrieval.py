@@ -11,11 +11,13 @@ from memecmd_utils.core.encoders.clip import ARCHITECTURES
 from memecmd_utils.mtrclip.recall import KINDS, RetrievalItem
 
 
-def items(n: int = 24, n_templates: int = 8, folder: Path = Path("made-up"), **texts: Sequence[str]):
-    """Memes `m0`, `m1`, ...; `texts` by kind replace the made-up ones, "" meaning none."""
+def items(
+    n: int = 24, n_templates: int = 8, folder: Path = Path("made-up"), kinds=KINDS, **texts: Sequence[str]
+):
+    """Memes `m0`, `m1`, ...; `texts` by kind replace the made-up ones of `kinds`, "" meaning none."""
     out = []
     for i in range(n):
-        of = {kind: [f"{kind} of m{i}"] for kind in KINDS}
+        of = {kind: [f"{kind} of m{i}"] for kind in kinds}
         of |= {kind: [values[i]] if values[i] else [] for kind, values in texts.items()}
         template = f"t{i % n_templates}" if n_templates else ""
         out.append(RetrievalItem(f"m{i}", folder / f"m{i}.png", template, of))

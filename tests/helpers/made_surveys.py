@@ -6,6 +6,7 @@ from PIL import Image
 
 from memecmd_utils.cm50 import survey as cm50_survey
 from memecmd_utils.cm50.survey import QUESTIONS, SurveyAnswer
+from memecmd_utils.core import storage
 from memecmd_utils.schemas import MemeReading
 
 SYSTEMS = ("first-system", "second-system", "third-system")
@@ -44,6 +45,15 @@ def pictures(folder) -> dict:
         found[f"secret-{i}"] = folder / f"{i}.png"
         Image.new("RGBA", (900, 500), (40 * i, 90, 160, 255)).save(found[f"secret-{i}"])
     return found
+
+
+def write_answers(path, model, given):
+    """Write answers in the form's own columns, as its page saves them."""
+    rows = (
+        {**a.model_dump(mode="json", exclude={"source"}), "made_up": int(a.source == "made up")}
+        for a in given
+    )
+    return storage.write_csv(path, model.columns, rows)
 
 
 def answers(key, rater: str = "r1", prefers: str = SYSTEMS[0], **changes) -> list[SurveyAnswer]:

@@ -10,9 +10,10 @@ from PIL import Image
 from memecmd_utils.cm50 import data
 from memecmd_utils.core import paths
 from memecmd_utils.core.encoders.clip import ModelMissing
+from memecmd_utils.core.errors import ExtraMissing
 from memecmd_utils.mtrclip import models
-from memecmd_utils.mtrclip import search as mtrclip_search
 from memecmd_utils.mtrclip import tuning as mtrclip_tuning
+from memecmd_utils.mtrclip.recall import DataMissing
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile
@@ -68,8 +69,25 @@ def test_items_are_memes_of_a_part_with_reading_and_picture(tmp_path: Path) -> N
     made(run)
     assert [item.meme_id for item in models.cm50_items(run)] == ["m4", "m5"]
     assert [item.meme_id for item in models.cm50_items(run, "train")] == ["m0", "m1", "m2", "m3"]
-    whole = models.cm50_items(run, None)
-    assert len(whole) == 6 and whole[0].texts["embedded_text"] == ["top\nbelow"]
+    assert models.cm50_items(run)[0].texts == {
+        "meme_caption": ["meaning 4"], "image_caption": ["a picture"], "embedded_text": ["top\nbelow"],
+        "title": ["title 4"],
+    }  # fmt: skip
+    for picture in Path(run.profile.meme_retrieval.images).glob("m[45].png"):
+        picture.rename(picture.with_name(f"other-{picture.name}"))
+    with pytest.raises(DataMissing, match="none of the annotated template memes has its picture"):
+        models.cm50_items(run)
+
+
+def test_items_of_memecap_have_all_their_captions(tmp_path: Path) -> None:
+    run = run_of(tmp_path, memecap=memecap_of(tmp_path, "a1", "b2"))
+    draw(run, ["other"])
+    with pytest.raises(DataMissing, match="none of the memes of MemeCap"):
+        models.memecap_items(run)
+    draw(run, ["memes_b2"])
+    (item,) = models.memecap_items(run)
+    assert (item.meme_id, item.template, item.text("embedded_text")) == ("b2", "", "")
+    assert item.texts["meme_caption"] == ["b2 is tired.", "b2 wants the weekend."]
 
 
 @pytest.fixture
@@ -77,7 +95,7 @@ def tuning(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     """Notes what would be tuned, in place of tuning."""
     calls: list[dict] = []
 
-    def tune(train, validation, settings, folder, *, test, seed):
+    def tune(train, validation, test, settings, folder, seed):
         calls.append(
             {"train": train, "validation": validation, "settings": settings, "folder": folder, "test": test}
         )
@@ -107,7 +125,7 @@ def test_tuning_takes_the_kind_of_text_that_the_profile_names(
     made(run)
     models.tune(run)
     assert len(tuning[0]["train"]) == 3, "one has no image caption"
-    assert tuning[0]["test"] is None and capsys.readouterr().out.startswith("no test set: MemeCap: not here")
+    assert tuning[0]["test"] == [] and capsys.readouterr().out.startswith("no test set: MemeCap: not here")
 
 
 def test_a_search_comes_first_where_the_profile_asks_for_one(
@@ -118,19 +136,19 @@ def test_a_search_comes_first_where_the_profile_asks_for_one(
     best = run.profile.meme_retrieval.model_copy(update={"epochs": 7})
     searched = []
 
-    def search(train, validation, settings, folder, **more):
-        searched.append((len(train), len(validation), folder.name, more))
-        return None, best, folder / "best"
+    def search(train, validation, test, settings, folder, seed):
+        searched.append((len(train), len(validation), test, folder.name, seed))
+        return best, folder / "best"
 
-    monkeypatch.setattr(mtrclip_search, "search", search)
+    monkeypatch.setattr(mtrclip_tuning, "search", search)
     models.tune(run)
-    assert searched == [(4, 2, "search", {"test": None, "seed": run.profile.seed})]
+    assert searched == [(4, 2, [], "search", run.profile.seed)]
     assert tuning[0]["settings"] is best
     assert tuning[0]["folder"] == run.folder / "mtrclip" / "search" / "best", "read, not tuned once more"
 
 
 def no_torch(*_: object, **__: object) -> None:
-    raise RuntimeError("tuning of x: install the `paper` extra") from ImportError("no torch")
+    raise ExtraMissing("tuning of x: install the `paper` extra")
 
 
 def no_weights(*_: object, **__: object) -> None:
@@ -202,9 +220,8 @@ def test_a_tiny_clip_is_tuned_and_stands_in_no_row_of_the_paper(tmp_path: Path) 
     made(run)
     tuned = models.tune(run)
     assert list(tuned.history.epoch) == [0, 1] and tuned.epochs == {"validation": 1}
-    folders = models.weights_folders(tuned)
-    assert folders == {"validation": run.folder / "mtrclip" / "weights" / "validation"}
-    rows = models.model_rows(run.profile.meme_retrieval, folders)
+    assert tuned.folders == {"validation": run.folder / "mtrclip" / "weights" / "validation"}
+    rows = models.model_rows(run.profile.meme_retrieval, tuned)
     assert [r.label for r in rows if not r.missing] == ["clip", "fine-tuned clip"]
     before = (run.folder / "mtrclip" / "tuned.json").stat().st_mtime_ns
     assert models.tune(run).epochs == tuned.epochs

@@ -10,6 +10,7 @@ from memecmd_utils.core.recordings.store import RecordingMiss
 from memecmd_utils.mtrclip import models as mtrclip_models
 from memecmd_utils.mtrclip import tables
 from memecmd_utils.mtrclip.recall import DataMissing
+from memecmd_utils.mtrclip.tuning import Tuned
 from memecmd_utils.settings import MemeRetrieval
 
 HUB = {label: known.hub for label, known in ARCHITECTURES.items()}
@@ -18,6 +19,10 @@ HUB = {label: known.hub for label, known in ARCHITECTURES.items()}
 @pytest.fixture(autouse=True)
 def no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "no-hub"))
+
+
+def tuned_to(**folders: Path) -> Tuned:
+    return Tuned(None, None, {}, folders, "validation")
 
 
 def labels(rows) -> list[tuple[str, str]]:
@@ -41,14 +46,14 @@ def test_rows_of_the_default_profile() -> None:
 def test_tuned_weights_go_where_their_architecture_belongs(tmp_path: Path) -> None:
     large = folder(tmp_path / "weights" / "validation", L14)
     tiny = folder(tmp_path / "weights" / "paper", L14, **{"vision_config.num_hidden_layers": 1})
-    rows = mtrclip_models.model_rows(MemeRetrieval(tune=True), {"validation": large, "paper": tiny})
+    rows = mtrclip_models.model_rows(MemeRetrieval(tune=True), tuned_to(validation=large, paper=tiny))
     of = {(row.label, row.selection): row for row in rows}
     assert of["Fine-tuned CLIP", "validation"] == ("Fine-tuned CLIP", "validation", str(large), "", L14)
     said = of["Fine-tuned CLIP", "paper"].missing
     assert "of another model: paper is no CLIP-ViT-L/14@336px (vision_config.num_hidden_layers 1" in said
     assert of[f"fine-tuned {L14}", "paper"].model == str(tiny)
     align = folder(tmp_path / "align", ALIGN)
-    rows = mtrclip_models.model_rows(MemeRetrieval(tune=True, model=HUB[ALIGN]), {"validation": align})
+    rows = mtrclip_models.model_rows(MemeRetrieval(tune=True, model=HUB[ALIGN]), tuned_to(validation=align))
     (tuned,) = [row for row in rows if row.label == "Fine-tuned ALIGN" and row.selection == "validation"]
     assert tuned.model == str(align) and tuned.base == ALIGN
 
@@ -96,7 +101,7 @@ def test_what_cannot_be_had_becomes_a_note() -> None:
 def test_all_that_was_computed_and_what_changed(tmp_path: Path) -> None:
     tiny, tuned = (folder(tmp_path / n, B32, projection_dim=16) for n in ("tiny", "validation"))
     settings = MemeRetrieval(baselines=[str(tiny)], model=str(tiny), tune=True)
-    rows = mtrclip_models.model_rows(settings, {"validation": tuned})
+    rows = mtrclip_models.model_rows(settings, tuned_to(validation=tuned))
 
     def load(name: str):
         return made_retrieval.MadeUpEncoder(0.4 if name == str(tuned) else 1.6, name=Path(name).name)
@@ -133,13 +138,13 @@ def test_tiny_real_models_stand_under_their_own_names(tmp_path: Path) -> None:
         picture.save(item.image)
     models = [tiny_clips.folder_of(kind, tmp_path / f"tiny-{kind}") for kind in ("clip", "align")]
     settings = MemeRetrieval(baselines=list(map(str, models)), model=str(models[0]), tune=True)
-    rows = mtrclip_models.model_rows(settings, {"validation": models[0]})
-    measured = [one for one in mtrclip_models.measure_models(rows, lambda: items) if one.rankings]
+    rows = mtrclip_models.model_rows(settings, tuned_to(validation=models[0]))
+    measured = mtrclip_models.measure_models(rows, lambda: items)
+    assert (tables.table_2(measured)["n"] == 0).all()
+    measured = [one for one in measured if one.rankings]
     assert labels(one.row for one in measured) == [
         ("tiny-clip", ""), ("tiny-align", ""), ("fine-tuned tiny-clip", "validation")
     ]  # fmt: skip
     assert measured[0].weights.startswith("clip:tiny-clip@") and measured[0].rankings["title"].dim == 24
     gaps = mtrclip_models.tuning_changes(measured, 13)
     assert (gaps["difference"] == 0).all(), "the same weights"
-    table = tables.table_2(measured)
-    assert (table["n"] == 0).all()

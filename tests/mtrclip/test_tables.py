@@ -10,6 +10,7 @@ from memecmd_utils.mtrclip import models
 from memecmd_utils.mtrclip import tables as mtrclip_tables
 from memecmd_utils.mtrclip.models import Measured, Row
 from memecmd_utils.mtrclip.recall import KINDS, MEASURES
+from memecmd_utils.mtrclip.tuning import Tuned
 from memecmd_utils.settings import MemeRetrieval
 
 
@@ -22,7 +23,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
     noise = {str(base): 5.0, str(tuned): 2.5}
     items = made_retrieval.items(30, 6, title=[""] * 30)
     return models.measure_models(
-        models.model_rows(settings, {"validation": tuned}),
+        models.model_rows(settings, Tuned(None, None, {}, {"validation": tuned}, "validation")),
         lambda: items,
         load=lambda name: made_retrieval.MadeUpEncoder(noise[name], 768, name=Path(name).name),
     )

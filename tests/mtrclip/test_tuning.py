@@ -11,12 +11,14 @@ import pandas as pd
 import pytest
 import tunable_clip
 
-from memecmd_utils.core import paths
+from memecmd_utils.core import images, paths, plots
 from memecmd_utils.core.encoders import weights as encoders_weights
-from memecmd_utils.mtrclip import tuning
-from memecmd_utils.mtrclip.training_data import Batches, Pair, label_columns, recall_at_1
+from memecmd_utils.mtrclip import loss, tables, tuning
+from memecmd_utils.mtrclip.training_data import Batches, Pair, TunedModel, label_columns, recall_at_1
 from memecmd_utils.settings import MemeRetrieval
 
+SCORES = {"validation_R@1": [0.2, 0.5, 0.4], "test_R@1": [0.1, 0.3, 0.6]}
+HISTORY = pd.DataFrame({"epoch": [0, 1, 2], "loss": [float("nan"), 2.0, 1.0], **SCORES})
 SHORT = {"batch_size": 5, "mini_batch_size": 2, "epochs": 3, "checkpoint_steps": 3}
 RATES = {"learning_rate": 1.5e-3, "edge_learning_rate": 1e-4}
 CHILD = """
@@ -44,9 +46,8 @@ def killed(*given):
 contrastive_loss.symmetric_loss = killed
 told = json.loads(Path(sys.argv[1]).read_text())
 pairs = [clip_tuning.Pair(Path(image), text, template) for image, text, template in told["pairs"]]
-clip_tuning.tune(
-    pairs, pairs[:9], MemeRetrieval(**told["settings"]), Path(sys.argv[2]), test=pairs[9:], device="cpu"
-)
+settings = MemeRetrieval(**told["settings"])
+clip_tuning.tune(pairs, pairs[:9], pairs[9:], settings, Path(sys.argv[2]), device="cpu")
 """
 
 
@@ -74,8 +75,7 @@ def settings(model: str = "none", **changes: object) -> MemeRetrieval:
 
 
 def tune(pairs: list[Pair], chosen: MemeRetrieval, folder: Path, **more: object) -> tuning.Tuned:
-    given = {"test": pairs[9:], "device": "cpu", **more}
-    return tuning.tune(pairs, pairs[:9], chosen, folder, **given)
+    return tuning.tune(pairs, pairs[:9], pairs[9:], chosen, folder, device="cpu", **more)
 
 
 def weights(folder: Path) -> dict:
@@ -123,7 +123,7 @@ def test_a_tiny_clip_learns_the_templates(torch, pairs, tmp_path: Path) -> None:
     easy = [pair for pair in pairs if "white" in pair.text]
     chosen = settings(str(base), batch_size=12, mini_batch_size=5, epochs=70, warmup_epochs=5,
                       checkpoint_steps=1000, mask_same_text=True, augment=False)  # fmt: skip
-    tuned = tuning.tune(easy, easy, chosen, tmp_path / "run", device="cpu")
+    tuned = tuning.tune(easy, easy, [], chosen, tmp_path / "run", device="cpu")
     first, best = tuned.history.iloc[0], tuned.history.iloc[tuned.epoch]
     assert first["validation_R@1"] < 0.3 and best["validation_R@1"] > 0.9
     assert tuned.steps.loss.iloc[-5:].mean() < 0.3 * tuned.steps.loss.iloc[:5].mean()
@@ -226,14 +226,14 @@ def test_a_finished_tuning_is_read_and_another_refused(
     with pytest.raises(ValueError, match="with other epochs, mask_same_text: give another folder"):
         tune(pairs, settings(model, epochs=4, mask_same_text=True), folder)
     with pytest.raises(ValueError, match="with other pairs"):
-        tuning.tune(pairs[:-1], pairs[:9], settings(model), folder, test=pairs[9:])
+        tuning.tune(pairs[:-1], pairs[:9], pairs[9:], settings(model), folder)
 
 
 def test_a_chinese_clip_is_tuned_too(torch, tmp_path: Path) -> None:
     base = tunable_clip.chinese_folder(tmp_path / "tiny")
     pairs = tunable_clip.pairs(tmp_path / "drawn", chinese=True)
-    chosen = settings(batch_size=12, mini_batch_size=5, epochs=4)
-    tuned = tuning.tune(pairs, pairs, chosen, tmp_path / "run", model=str(base), device="cpu")
+    chosen = settings(str(base), batch_size=12, mini_batch_size=5, epochs=4)
+    tuned = tuning.tune(pairs, pairs, [], chosen, tmp_path / "run", device="cpu")
     assert tuned.steps.loss.iloc[-2:].mean() < tuned.steps.loss.iloc[:2].mean()
     from transformers import ChineseCLIPModel
 
@@ -242,15 +242,10 @@ def test_a_chinese_clip_is_tuned_too(torch, tmp_path: Path) -> None:
 
 
 def test_pixels_are_those_of_the_processor(torch, pairs, model: str) -> None:
-    from memecmd_utils.mtrclip.training_data import TunedModel
-
     tuned = TunedModel(model, "cpu")
     files = [pair.image for pair in pairs[:4]]
-    from memecmd_utils.core import images as core_images
-
-    wanted = tuned.pictures.processor([core_images.decode(f) for f in files], return_tensors="pt")[
-        "pixel_values"
-    ]
+    decoded = [images.decode(file) for file in files]
+    wanted = tuned.pictures.processor(decoded, return_tensors="pt")["pixel_values"]
     eight = tuned.pictures.plain(files)
     (got,) = tuned.pictures.normaliser()(None, ({"pixel_values": eight},))
     assert eight.dtype == torch.uint8 and torch.allclose(got["pixel_values"], wanted, atol=1e-5)
@@ -263,10 +258,8 @@ def test_pixels_are_those_of_the_processor(torch, pairs, model: str) -> None:
 
 
 def test_weights_that_decay(torch, pairs, model: str, tmp_path: Path) -> None:
-    from memecmd_utils.mtrclip.training_data import TunedModel
-
     tuned = TunedModel(model, "cpu")
-    trainer = tuning.make(tuned, pairs, settings(model), tmp_path, 0, dict, print)
+    trainer = tuning.make_trainer(tuned, pairs, settings(model), tmp_path, 0, dict, print)
     trainer.create_optimizer()
     groups = {group["weight_decay"]: group["params"] for group in trainer.optimizer.param_groups}
     assert set(groups) == {0.1, 0.0} and sum(map(len, groups.values())) == 78
@@ -319,47 +312,7 @@ def test_recall_at_1_by_hand() -> None:
     assert recall_at_1(np.ones((4, 4))) == 0, "all alike is nothing found"
 
 
-def test_memory_is_estimated_within_a_third(torch) -> None:
-    from transformers import CLIPConfig, CLIPModel
-
-    tower = {"hidden_size": 96, "intermediate_size": 384, "num_hidden_layers": 3, "num_attention_heads": 2}
-    text = {**tower, "vocab_size": 60, "max_position_embeddings": 16, "bos_token_id": 58, "eos_token_id": 59}
-    config = CLIPConfig(text_config=text, vision_config={**tower, "image_size": 64, "patch_size": 8})
-    model, pairs, kept = CLIPModel(config), 6, {}
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes(), tensor  # held, so that no address comes twice
-        return tensor
-
-    for half in (False, True):
-        kept.clear()
-        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
-        with hooks, torch.autocast("cpu", torch.bfloat16, enabled=half):
-            model.get_image_features(pixel_values=torch.randn(pairs, 3, 64, 64))
-        real = sum(size for size, _ in kept.values())
-        needs = tuning.memory(config, 1000, settings(), half)
-        assert needs["of a pair"] * pairs == pytest.approx(real, rel=1 / 3)
-
-
-def test_memory_of_the_papers_model() -> None:
-    class Tower:
-        hidden_size, intermediate_size, num_hidden_layers = 1024, 4096, 24
-        image_size, patch_size, max_position_embeddings = 336, 14, 77
-
-    class Config:
-        vision_config = text_config = Tower
-
-    needs = tuning.memory(Config, 428_000_000, MemeRetrieval())
-    assert 12e9 < needs["together"] < 16e9, "8 pairs on a card of 16 GB"
-    assert needs["pixels"] == 2048 * 3 * 336**2
-
-
 def test_too_little_memory_names_the_key(torch, pairs, model: str, tmp_path: Path, monkeypatch) -> None:
-    from memecmd_utils.mtrclip import loss
-
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
@@ -373,8 +326,6 @@ def test_too_little_memory_names_the_key(torch, pairs, model: str, tmp_path: Pat
 
 
 def test_a_loss_that_is_no_number_stops(torch, pairs, model: str, tmp_path: Path, monkeypatch) -> None:
-    from memecmd_utils.mtrclip import loss
-
     real = loss.symmetric_loss
     monkeypatch.setattr(loss, "symmetric_loss", lambda *given: real(*given) * float("nan"))
     with pytest.raises(FloatingPointError, match=r"at step 1: set meme_retrieval\.learning_rate lower"):
@@ -383,13 +334,13 @@ def test_a_loss_that_is_no_number_stops(torch, pairs, model: str, tmp_path: Path
 
 def test_what_is_wanting_is_said_before_anything_is_loaded(pairs, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="1 pairs to tune on and 9"):
-        tuning.tune(pairs[:1], pairs[:9], settings(), tmp_path / "run")
+        tuning.tune(pairs[:1], pairs[:9], [], settings(), tmp_path / "run")
     with pytest.raises(ValueError, match="give the test pairs"):
-        tuning.tune(pairs, pairs[:9], settings(selection="paper"), tmp_path / "run")
+        tuning.tune(pairs, pairs[:9], [], settings(selection="paper"), tmp_path / "run")
     with pytest.raises(FileNotFoundError, match=r"1 of 33 images are not there .*none.png"):
-        tuning.tune([*pairs[1:], Pair(tmp_path / "none.png", "x")], pairs[:9], settings(), tmp_path)
+        tuning.tune([*pairs[1:], Pair(tmp_path / "none.png", "x")], pairs[:9], [], settings(), tmp_path)
     with pytest.raises(ValueError, match="1 of 33 pairs have a blank text"):
-        tuning.tune([*pairs[1:], pairs[0]._replace(text=" ")], pairs[:9], settings(), tmp_path)
+        tuning.tune([*pairs[1:], pairs[0]._replace(text=" ")], pairs[:9], [], settings(), tmp_path)
     with pytest.raises(FileNotFoundError, match="is none"):
         tuning.load_tuned(tmp_path)
     assert not (tmp_path / "run").exists()
@@ -407,3 +358,99 @@ def test_other_models_and_broken_images_are_refused(torch, pairs, model: str, tm
     broken = [*pairs[1:], Pair(tmp_path / "broken.png", "x")]
     with pytest.raises(ValueError, match=r"image broken.png: .*leave its pair out"):
         tune(broken, settings(model), tmp_path / "run")
+
+
+SEARCH = MemeRetrieval(batch_size=2048, trials=6)
+
+
+def made_up_scores(asked: list | None = None, dies_at: int | None = None):
+    """A made-up objective: best at a learning rate of 1e-5."""
+    asked = [] if asked is None else asked
+
+    def score(settings: MemeRetrieval, folder: Path) -> tuple[float, int]:
+        asked.append(settings)
+        (folder / "weights").mkdir(parents=True, exist_ok=True)
+        if len(asked) == dies_at:
+            raise KeyboardInterrupt
+        return 1 / (1 + abs(settings.learning_rate / 1e-5 - 1)), settings.epochs - 1
+
+    return score
+
+
+@pytest.fixture
+def optuna():
+    return pytest.importorskip("optuna", reason="needs the `search` extra")
+
+
+def test_the_space_is_the_papers(optuna, tmp_path: Path) -> None:
+    asked = []
+    table, best, place = tuning.run_trials(made_up_scores(asked), SEARCH, tmp_path, 31823)
+    assert len(table) == len(asked) == 6
+    assert all(1e-6 <= s.learning_rate <= 4e-5 and 512 <= s.batch_size <= 2048 for s in asked)
+    assert all(s.warmup_epochs in range(1, 6) and s.epochs in range(10, 27) for s in asked)
+    assert len({s.learning_rate for s in asked}) == 6
+    assert list(table["R@1"]) == sorted(table["R@1"], reverse=True)
+    assert best.learning_rate == table.learning_rate[0] and best.batch_size == table.batch_size[0]
+    assert best.betas == SEARCH.betas and table.best_epoch[0] == best.epochs - 1
+    MemeRetrieval.model_validate(best.model_dump())
+    kept = list(tmp_path.glob("*/trial-*/weights"))
+    assert kept == [place / "weights"]
+    assert len(kept) == 1 and len(list(tmp_path.glob("*/trial-*"))) == 6
+
+
+def test_a_killed_search_goes_on_as_an_unbroken_one(optuna, tmp_path: Path) -> None:
+    whole, *_ = tuning.run_trials(made_up_scores(), SEARCH, tmp_path / "whole", 5000)
+    asked = []
+    with pytest.raises(KeyboardInterrupt):
+        tuning.run_trials(made_up_scores(asked, dies_at=4), SEARCH, tmp_path / "killed", 5000)
+    assert len(asked) == 4
+    table, *_ = tuning.run_trials(made_up_scores(asked), SEARCH, tmp_path / "killed", 5000)
+    assert len(asked) == 4 + 3, "three were done, the fourth is tried again"
+    assert asked[4] == asked[3], "with its own values, so that its folder is found again"
+    columns = ["learning_rate", "batch_size", "warmup_epochs", "epochs", "R@1"]
+    assert table[columns].equals(whole[columns])
+    again, *_ = tuning.run_trials(made_up_scores(asked), SEARCH, tmp_path / "killed", 5000)
+    assert len(asked) == 7 and again.equals(table), "nothing is left to try"
+
+
+def test_trials_of_other_settings_do_not_count(optuna, tmp_path: Path) -> None:
+    asked = []
+    tuning.run_trials(made_up_scores(asked), SEARCH, tmp_path, 5000)
+    changes = {"weight_decay": 0.2}, {"selection": "paper"}, {"model": "other"}, {"mask_same_template": True}
+    for change in changes:
+        tuning.run_trials(made_up_scores(asked), SEARCH.model_copy(update=change), tmp_path, 5000)
+    assert len(asked) == 5 * 6
+    tuning.run_trials(made_up_scores(asked), SEARCH.model_copy(update={"mini_batch_size": 1}), tmp_path, 5000)
+    assert len(asked) == 5 * 6
+
+
+def test_a_search_on_a_tiny_clip(
+    torch, optuna, pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "EPOCHS", (1, 2))
+    monkeypatch.setattr(tuning, "LEARNING_RATES", (1e-4, 1e-3))
+    model = tunable_clip.clip_folder(tmp_path / "tiny")
+    chosen = MemeRetrieval(model=str(model), batch_size=12, mini_batch_size=5, trials=2)
+    best, place = tuning.search(pairs, pairs[:6], [], chosen, tmp_path / "search", device="cpu")
+    (weights,) = (tmp_path / "search").glob("*/trial-*/weights/validation/model.safetensors")
+    made = weights.stat().st_mtime_ns
+    tuned = tuning.tune(pairs, pairs[:6], [], best, place, device="cpu")
+    assert tuned.folder / "model.safetensors" == weights and weights.stat().st_mtime_ns == made, (
+        "read, not tuned"
+    )
+
+
+def test_the_schedule_is_drawn_over_epochs() -> None:
+    (axes,) = tables.schedule_figure(MemeRetrieval(epochs=3), 5).axes
+    x, y = axes.lines[0].get_data()
+    assert (len(x), x[-1]) == (15, 14 / 5) and max(y) == pytest.approx(1e-5)
+
+
+def test_both_selections_stand_in_the_history() -> None:
+    figure = tables.history_figure(HISTORY, {"validation": 1, "paper": 2})
+    loss, recall = figure.axes
+    assert list(loss.lines[0].get_ydata()) == [2.0, 1.0], "the untuned model has no loss"
+    labels = [line.get_label() for line in recall.lines]
+    assert labels == ["CM50, validation", "epoch by validation set", "MemeCap", "epoch by test set"]
+    assert [recall.lines[i].get_xdata()[0] for i in (1, 3)] == [1, 2]
+    assert plots.png_bytes(figure).startswith(b"\x89PNG")

@@ -9,12 +9,12 @@ import wordcloud
 from matplotlib.figure import Figure
 from PIL import Image, ImageFont
 
-from memecmd_utils.annotation import figures as annotation_figures
+from memecmd_utils.annotation import keywords
 from memecmd_utils.core import plots
 from memecmd_utils.report import figures as report_figures
 from memecmd_utils.retrieval import figures as retrieval_figures
 
-KEYWORDS = {key: {"加班": 9, "摸鱼": 5, "开心": 2} for key in annotation_figures.DIMENSIONS}
+KEYWORDS = {key: {"加班": 9, "摸鱼": 5, "开心": 2} for key in keywords.DIMENSIONS}
 
 
 def pixels(fig: Figure) -> np.ndarray:
@@ -57,16 +57,16 @@ def test_a_users_settings_do_not_change_a_figure() -> None:
 
 
 def test_word_clouds_are_seeded_and_show_their_words() -> None:
-    first, second = (annotation_figures.word_clouds(KEYWORDS, seed=3) for _ in range(2))
+    first, second = (keywords.word_clouds(KEYWORDS, seed=3) for _ in range(2))
     images = [[axes.images[0].get_array() for axes in fig.axes] for fig in (first, second)]
     assert len(images[0]) == 4
     for one, other in zip(*images, strict=True):
         assert np.array_equal(one, other)
         assert (np.asarray(one) < 250).any()
     titles = [axes.get_title(loc="left") for axes in first.axes]
-    assert titles == list(annotation_figures.DIMENSIONS.values())
+    assert titles == list(keywords.DIMENSIONS.values())
     # One letter shape per character: tofu would give both words the same outline.
-    one, other = (annotation_figures.word_clouds({"emotion": {word: 1}}, seed=3) for word in ("加班", "摸鱼"))
+    one, other = (keywords.word_clouds({"emotion": {word: 1}}, seed=3) for word in ("加班", "摸鱼"))
     assert not np.array_equal(one.axes[2].images[0].get_array(), other.axes[2].images[0].get_array())
 
 
@@ -115,7 +115,7 @@ def test_words_of_a_cloud_stand_apart(monkeypatch) -> None:
     monkeypatch.setattr(wordcloud, "WordCloud", Watched)
     pairs = zip("天地玄黄宇宙洪荒" * 5, "日月盈昃辰" * 8, strict=True)
     words = {f"{a}{b}": 5 + (n % 9) * 4 for n, (a, b) in enumerate(pairs)}
-    annotation_figures.word_clouds({"s_plus": words, "emotion": words})
+    keywords.word_clouds({"s_plus": words, "emotion": words})
     for cloud in made:
         boxes = []
         for (word, _), size, (row, column), *_ in cloud.layout_:

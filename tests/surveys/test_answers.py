@@ -9,8 +9,8 @@ import pytest
 from memecmd_utils.cm50.survey import SurveyAnswer
 from memecmd_utils.evaluation import rating_form
 from memecmd_utils.evaluation.rating_form import HumanRating
-from memecmd_utils.surveys import answers
-from memecmd_utils.surveys.answers import AnswerError, OtherForm
+from memecmd_utils.surveys import forms
+from memecmd_utils.surveys.forms import AnswerError, OtherForm
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def rated():
 
 @pytest.fixture
 def file(rated, tmp_path):
-    return answers.write(tmp_path / "made_up.csv", HumanRating, rated[1])
+    return made_surveys.write_answers(tmp_path / "made_up.csv", HumanRating, rated[1])
 
 
 def change(file, line: int, **cells: str):
@@ -36,7 +36,7 @@ def change(file, line: int, **cells: str):
 
 
 def load(key, *files):
-    return answers.load(files, key, HumanRating)
+    return forms.load(files, key, HumanRating)
 
 
 @pytest.mark.parametrize("kind", [*rating_form.KINDS, "survey"])
@@ -47,9 +47,9 @@ def test_answers_are_read_as_they_were_written(tmp_path, kind) -> None:
     else:
         _, key = made_ratings.form(kind, n_items=6)
         given, model = made_ratings.answers(key), HumanRating
-    file = answers.write(tmp_path / "answers.csv", model, given)
+    file = made_surveys.write_answers(tmp_path / "answers.csv", model, given)
     assert file.read_text(encoding="utf-8").split("\n")[0].split(",") == list(model.columns)
-    found = answers.load([file], key, model)
+    found = forms.load([file], key, model)
     assert found.answers == given and found.doubled == 0 and found.source == "made up"
 
 
@@ -71,7 +71,7 @@ def test_where_a_person_answered_made_up_answers_do_not_count(rated, file, tmp_p
     person = given[0].model_copy(update={"source": "human", "humor_effect": 33.0})
     # A trial under the same name, later, replaces no answer.
     trial = given[0].model_copy(update={"at": given[0].at.replace(year=2030)})
-    one = answers.write(tmp_path / "person.csv", HumanRating, [person, trial])
+    one = made_surveys.write_answers(tmp_path / "person.csv", HumanRating, [person, trial])
     found = load(key, file, one)
     assert found.source == "human" and found.counted == [person]
 
@@ -80,7 +80,7 @@ def test_the_latest_of_doubled_answers_counts(rated, file, tmp_path) -> None:
     key, given = rated
     later = given[0].model_copy(update={"humor_effect": 1.0, "at": given[0].at.replace(year=2027)})
     earlier = given[1].model_copy(update={"humor_effect": 2.0, "at": given[1].at.replace(year=2020)})
-    again = answers.write(tmp_path / "again.csv", HumanRating, [later, earlier])
+    again = made_surveys.write_answers(tmp_path / "again.csv", HumanRating, [later, earlier])
     for order in ([file, again], [again, file]):
         found = load(key, *order)
         assert found.doubled == 2 and len(found.answers) == len(given)
@@ -125,25 +125,25 @@ def test_a_bad_row_is_refused_with_what_to_do(rated, file, cells, words) -> None
 def test_a_choice_that_was_not_on_offer_is_refused(tmp_path, subtask, change, message) -> None:
     _, key = made_surveys.survey()
     given = next(a for a in made_surveys.answers(key) if a.subtask == subtask).model_copy(update=change)
-    file = answers.write(tmp_path / "answers.csv", SurveyAnswer, [given])
+    file = made_surveys.write_answers(tmp_path / "answers.csv", SurveyAnswer, [given])
     with pytest.raises(AnswerError, match=message):
-        answers.load([file], key, SurveyAnswer)
+        forms.load([file], key, SurveyAnswer)
 
 
 def test_another_forms_file_is_refused_and_in_a_folder_named(rated, file, tmp_path) -> None:
     key, given = rated
     made, other_key = made_ratings.form("rating", n_items=3, seed=99)
-    other = answers.write(tmp_path / "other.csv", HumanRating, made_ratings.answers(other_key))
+    other = made_surveys.write_answers(tmp_path / "other.csv", HumanRating, made_ratings.answers(other_key))
     with pytest.raises(
         OtherForm, match=rf"other.csv: answers form {made.form}, .*keep the file with the run"
     ):
         load(key, other)
-    found = answers.collect(tmp_path, key, HumanRating)
+    found = forms.collect(tmp_path, key, HumanRating)
     assert found.answers == given and found.left_out == ("other.csv",)
     # A bad row is an error there, too.
     change(file, 2, humor_effect="500")
     with pytest.raises(AnswerError, match="scores go from 0 to 100"):
-        answers.collect(tmp_path, key, HumanRating)
+        forms.collect(tmp_path, key, HumanRating)
 
 
 def test_files_of_spreadsheets(rated, file) -> None:

@@ -266,7 +266,7 @@ SOURCES: dict[str, TemplateSource] = {
             "",
             "given out through a form, for non-commercial research only",
             (),
-            {"the labels": ("**/*.tsv", "**/*.csv", "**/*.json")},
+            {"the labels": ("**/*.tsv", "**/*.csv")},
             notes="ask for them with the form that the page of UKPLab/emnlp2022-figmemes links to",
         ),
     )
