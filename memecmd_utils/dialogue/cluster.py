@@ -22,13 +22,16 @@ from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile, ProfileError
 
 
+def is_needed(profile: Profile) -> bool:
+    """Whether a profile wants Dask and its dialogues are not recorded or authored already."""
+    return profile.engine == "dask" and profile.mode != "recorded" and profile.llm != "authored"
+
+
 def refusal(profile: Profile) -> str:
     """Why Dask cannot make the dialogues that a profile wants it to make; empty where it can, or need not."""
-    if profile.engine != "dask" or profile.mode == "recorded" or profile.llm == "authored":
-        return ""
-    if profile.mode == "live":
+    if is_needed(profile) and profile.mode == "live":
         return "engine: dask needs mode: auto, for the run is put together from recordings"
-    if profile.llm == "local":
+    if is_needed(profile) and profile.llm == "local":
         return "engine: dask needs an endpoint: every worker would load the local model anew"
     return ""
 
@@ -39,12 +42,11 @@ def prepare(run: Run) -> int:
     Afterwards every reply is recorded, so stage 03 of the run itself asks nothing. Workers need this project
     at the same path, the key's variable and the same recordings folder (a shared disk, on several machines).
     """
-    profile = run.profile
-    if profile.engine != "dask" or profile.mode == "recorded" or profile.llm == "authored":
+    if not is_needed(run.profile):
         return 0
-    if why := refusal(profile):
+    if why := refusal(run.profile):
         raise ProfileError(why)
-    with _client(profile) as client:
+    with _client(run.profile) as client:
         return launch(run, client)
 
 
@@ -59,15 +61,15 @@ def launch(run: Run, client: Any) -> int:
     parts = cold_start.split(planned(run.profile), max(1, len(client.nthreads())))
     # The profile's cap on requests in flight holds for all workers together.
     each = max(1, run.profile.concurrency // len(parts))
-    todo = [
+    futures = [
         client.submit(make_part, run, part, each, key=f"{run.name}-{number}", pure=False)
         for number, part in enumerate(parts, 1)
     ]
     try:
-        for done in tqdm(as_completed(todo), total=len(parts), desc="parts", unit="part"):
+        for done in tqdm(as_completed(futures), total=len(parts), desc="parts", unit="part"):
             done.result()
     finally:
-        client.cancel(todo)
+        client.cancel(futures)
     return len(parts)
 
 

@@ -110,17 +110,11 @@ def write_contact_sheet(
     Pictures and buttons are made when they come into view, so that 6,000 memes can be gone through. All text
     is escaped: captions and file names come from strangers.
     """
-    page = (
-        html.environment()
-        .get_template("contact_sheet.html.j2")
-        .render(
-            name=name, memes=memes, doubtful=doubtful, near=near, left_out=left_out, decisions=list(decisions)
-        )
+    template = html.environment().get_template("contact_sheet.html.j2")
+    page = template.render(
+        name=name, memes=memes, doubtful=doubtful, near=near, left_out=left_out, decisions=list(decisions)
     )
     storage.write_text(target, page)
-
-
-# --- Looks at a finished library: is the text right, and which pictures come close to each other?
 
 
 def check_ocr_on_sample(

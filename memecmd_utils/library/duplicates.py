@@ -101,27 +101,26 @@ def near_duplicate_groups(
                         group += copies[other, written]
         if group:
             groups[first] = [first, *sorted(group)]
-    return NearDuplicates(list(groups.values()), _doubtful(copies, without, near, len(unique)))
+    return NearDuplicates(list(groups.values()), _doubtful(copies, with_text, without, near))
 
 
 def _doubtful(
     copies: dict[tuple[int, str], list[int]],
+    with_text: dict[int, dict[int, list[tuple[int, str]]]],
     without: dict[int, list[int]],
     near: dict[int, list[int]],
-    n: int,
 ) -> list[tuple[int, int]]:
     """Pairs of like pictures of which one has no text, or neither while their hashes differ; sorted.
 
     There only the picture speaks, and real pictures at distance 6 were different faces: a person decides on
     the contact sheet, unless two pictures without text hash alike.
     """
-    written: dict[int, list[int]] = {number: [] for number in range(n)} if without else {}
-    for (number, text), positions in copies.items():
-        if text and without:
-            written[number] += positions
     found = []
     for number, blank in without.items():
         for other in near.get(number, [number]):
-            others = written[other] + (without.get(other, []) if other > number else [])
+            texts = (text for items in with_text.get(other, {}).values() for _, text in items)
+            others = [i for text in texts for i in copies[other, text]]
+            if other > number:
+                others += without.get(other, [])
             found += [(min(i, j), max(i, j)) for i in blank for j in others]
     return sorted(found)
