@@ -219,13 +219,6 @@ def rank_candidates(
     return Ranking(memes[best], total[best], exact[best])
 
 
-def concatenate(rankings: Sequence[Ranking]) -> Ranking:
-    """One ranking of the turns of several, in their order."""
-    return Ranking(
-        *(np.concatenate([getattr(r, name) for r in rankings]) for name in ("memes", "scores", "components"))
-    )
-
-
 def top_k(
     index: MemeIndex,
     queries: np.ndarray,
@@ -256,7 +249,8 @@ def top_k(
         else:
             at_hand = None if components is None else components[:, batch]
             parts += _ranked(index, queries[batch], exact_weights, k, at_hand)
-    return concatenate(parts)
+    fields = zip(*((r.memes, r.scores, r.components) for r in parts), strict=True)
+    return Ranking(*map(np.concatenate, fields))
 
 
 def _ranked(
@@ -264,10 +258,8 @@ def _ranked(
 ) -> list[Ranking]:
     """The top K of these turns, all at once, or in halves where too many memes tie."""
     rounding = rounding_bound(index, queries, weights)
-    if components is None:
-        blocks = products(index, weigh(queries, weights))
-    else:
-        blocks = iter([combine(components, weights)])
+    at_hand = components is not None
+    blocks = [combine(components, weights)] if at_hand else products(index, weigh(queries, weights))
     best = np.full((len(queries), k), -np.inf, dtype=np.float32)
     turns, memes, scores = (np.empty(0, dtype=kind) for kind in (np.int64, np.int64, np.float32))
     start = 0
@@ -278,19 +270,17 @@ def _ranked(
         row, column = np.nonzero(rough >= cut[:, None])
         turns, memes = np.concatenate([turns, row]), np.concatenate([memes, column + start])
         scores = np.concatenate([scores, rough[row, column]])
-        kept = scores >= cut[turns]  # the cut has risen since they were found
-        turns, memes, scores = turns[kept], memes[kept], scores[kept]
+        good = scores >= cut[turns]  # the cut has risen since they were found
+        turns, memes, scores = turns[good], memes[good], scores[good]
         start += rough.shape[1]
         if len(turns) > max(MOST_TIES, 2 * k * len(queries)) and len(queries) > 1:
             half = len(queries) // 2
-            parts = (slice(half), slice(half, None))
-            return [
-                ranking
-                for part in parts
-                for ranking in _ranked(
-                    index, queries[part], weights, k, None if components is None else components[:, part]
+            rankings = []
+            for part in (slice(half), slice(half, None)):
+                rankings += _ranked(
+                    index, queries[part], weights, k, components[:, part] if at_hand else None
                 )
-            ]
+            return rankings
     order = np.argsort(turns, kind="stable")
     return [rank_candidates(index, queries, weights, turns[order], memes[order], k)]
 
