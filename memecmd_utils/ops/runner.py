@@ -22,16 +22,15 @@ from memecmd_utils.core import machine, paths, storage
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.status_line import STATUS_VARIABLE, StatusLine
 
-# --- Starts a notebook's kernel so that what its process itself prints stays out of the terminal
-# What cells print or raise comes back in the notebook. The process adds two things of its own: why it could
-# not start or had to die, and complaints of its threads while it is torn down, which end in any order.
-
-
 LAST_LINES = 12
 
 
 class KernelProcess(AsyncKernelManager):
-    """A kernel whose standard output and error go to `printed`."""
+    """A kernel whose standard output and error go to `printed`, not to the terminal.
+
+    What cells print or raise comes back in the notebook. The process itself prints why it could not start or
+    had to die, and complaints of its threads while it is torn down.
+    """
 
     printed = Unicode(help="Path of the file that takes them.").tag(config=True)
 
@@ -46,8 +45,8 @@ def last_words(printed: Path) -> str:
     if not printed.exists():
         return ""
     lines = printed.read_text(encoding="utf-8", errors="replace").split("\n")
-    shown = [line.rstrip() for line in lines if line.strip()][-LAST_LINES:]
-    return "".join(f"\n  {line}" for line in shown)
+    last = [line.rstrip() for line in lines if line.strip()][-LAST_LINES:]
+    return "".join(f"\n  {line}" for line in last)
 
 
 CELL_TIMEOUT_S = 7 * 24 * 3600  # a live stage of 34,758 turns is one cell
@@ -81,15 +80,9 @@ def _papermill() -> ModuleType:
     return papermill
 
 
-def known_parameters(notebook: Path) -> list[str]:
-    """Names in the cell tagged `parameters`."""
-    papermill = _papermill()
-    return list(papermill.inspect_notebook(str(notebook)))
-
-
 def check_parameters(notebook: Path, parameters: Mapping[str, Any]) -> None:
-    """Raise for a parameter that the notebook does not take."""
-    known = known_parameters(notebook)
+    """Raise for a parameter that is not in the cell tagged `parameters`."""
+    known = list(_papermill().inspect_notebook(str(notebook)))
     unknown = [name for name in parameters if name not in known]
     if unknown:
         raise NotebookFailed(
@@ -120,10 +113,8 @@ def run_notebook(
 ) -> float:
     """Run `notebook` with `parameters` and write the executed copy and its HTML page beside it.
 
-    The live line of its long loops goes to `status`.
-
-    Returns the seconds it took. On any failure `NotebookFailed` is raised, `output` is not written, and
-    what ran is kept as `<name>.failed.ipynb` for a look.
+    The live line of its long loops goes to `status`. Returns the seconds it took. On any failure
+    `NotebookFailed` is raised, `output` is not written, and what ran is kept as `<name>.failed.ipynb`.
     """
     papermill = _papermill()
     import nbclient.exceptions
@@ -175,10 +166,10 @@ def run_notebook(
     except (nbclient.exceptions.CellTimeoutError, nbclient.exceptions.DeadKernelError) as error:
         if working.exists():
             working.replace(failed)
-        what = "a cell ran longer than" if "imeout" in type(error).__name__ else "the kernel died"
-        limit = f" {cell_timeout} s" if what.endswith("than") else ""
+        timed_out = isinstance(error, nbclient.exceptions.CellTimeoutError)
+        fault = f"a cell ran longer than {cell_timeout} s" if timed_out else "the kernel died"
         raise NotebookFailed(
-            f"{notebook.stem}: {what}{limit} (see {_relative(failed)}){last_words(printed)}"
+            f"{notebook.stem}: {fault} (see {_relative(failed)}){last_words(printed)}"
         ) from None
     except RuntimeError as error:
         # jupyter_client's message is all that tells a kernel that did not start.
@@ -234,11 +225,14 @@ def _sockets() -> Iterator[tuple[Path, dict[str, str]]]:
 @contextlib.contextmanager
 def _kernel_environment(status: Path):
     """Variables that the kernel inherits: a plot backend without a screen, this environment's kernel."""
-    wanted = {"MPLBACKEND": os.environ.get("MPLBACKEND", "Agg"), "JUPYTER_PREFER_ENV_PATH": "1"}
-    wanted[STATUS_VARIABLE] = str(status)
-    wanted[machine.VARIABLE] = "1"  # nobody turns a knob: panels show a picture
-    # The kernel's debugger warns about frozen modules on every start; nobody attaches to it here.
-    wanted["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
+    wanted = {
+        "MPLBACKEND": os.environ.get("MPLBACKEND", "Agg"),
+        "JUPYTER_PREFER_ENV_PATH": "1",
+        STATUS_VARIABLE: str(status),
+        machine.VARIABLE: "1",  # nobody turns a knob: panels show a picture
+        # The kernel's debugger warns about frozen modules on every start; nobody attaches to it here.
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -9,7 +9,7 @@ from memecmd_utils import runs
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
 from memecmd_utils.core.llm import local
-from memecmd_utils.ops import inputs
+from memecmd_utils.ops import make
 from memecmd_utils.runs import OUTPUTS
 
 OLD = 1_700_000_000
@@ -48,10 +48,10 @@ def run_of(settings: str = "", profile: str = "openai") -> runs.Run:
 
 def note(run: runs.Run, templates: bool = False) -> set[str]:
     """Numbers of the stages whose file is new after another look."""
-    folder = run.folder / inputs.INPUTS
+    folder = run.folder / make.INPUTS
     for path in folder.glob("*.json"):
         os.utime(path, (OLD, OLD))
-    inputs.note(run, inputs.stages(templates))
+    make.note_inputs(run, make.stages(templates))
     return {path.stem.split("_")[0] for path in folder.glob("*.json") if path.stat().st_mtime > OLD}
 
 
@@ -175,7 +175,7 @@ def make_all(run: runs.Run) -> None:
     note(run)
     for stage, names in MADE.items():
         write(run, *names, f"report/{stage}.ipynb", f"report/{stage}.html")
-        inputs.done(run, stage)
+        make.note_outputs(run, stage)
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["first", "made again"])
@@ -193,13 +193,13 @@ def test_what_is_gone_makes_the_file_of_the_stage_that_wrote_it_new(
     assert note(run) == set()
     (run.report / gone.removeprefix("report/") if gone.startswith("report/") else run.folder / gone).unlink()
     assert note(run) == {stage.split("_")[0]} == note(run), "until the stage has run"
-    inputs.done(run, stage)
+    make.note_outputs(run, stage)
     assert note(run) == set(), "a stage that writes it no more has run"
 
 
 def test_every_notebook_has_its_outputs_listed() -> None:
     assert sorted(OUTPUTS) == sorted(path.stem for path in paths.notebooks.glob("*.ipynb"))
-    assert set(MADE) == set(inputs.stages(False))
+    assert set(MADE) == set(make.stages(False))
 
 
 def test_news_that_the_stage_collected_by_itself_are_no_change(project: Path) -> None:
@@ -210,7 +210,7 @@ def test_news_that_the_stage_collected_by_itself_are_no_change(project: Path) ->
     os.utime(run.report / f"{stage}.ipynb", (OLD, OLD))
     (project / "data/raw/news/openai/items.jsonl").write_text("collected", encoding="utf-8")
     (project / "feeds.yaml").write_text("changed meanwhile", encoding="utf-8")
-    inputs.done(run, stage)
+    make.note_outputs(run, stage)
     noted, notebook = run.folder / "inputs" / f"{stage}.json", run.report / f"{stage}.ipynb"
     assert notebook.stat().st_mtime >= noted.stat().st_mtime
     assert note(run) == {"03"}, "what was changed meanwhile is"

@@ -142,10 +142,11 @@ def test_check_complete_finds_a_cell_that_never_ran():
 def test_the_live_line_of_a_kernel_reaches_the_terminal(tmp_path, out):
     """What a long loop writes to the status file is printed while the notebook runs, and at its end."""
     cell = (
-        "import os, pathlib\n"
-        "pathlib.Path(os.environ['MEMECMD_STATUS']).write_text('turns 3/9 · 4 min left', encoding='utf-8')"
+        "import os, pathlib\nfrom memecmd_utils.core.llm.progress import duration\n"
+        "line = f'turns 3/9 · {duration(7500)} left'\n"
+        "pathlib.Path(os.environ['MEMECMD_STATUS']).write_text(line, encoding='utf-8')"
     )
     shown = io.StringIO()
     run_notebook(notebook(tmp_path / "made.ipynb", cell), out, status=shown)
-    assert shown.getvalue() == "made: turns 3/9 · 4 min left\n"
+    assert shown.getvalue() == "made: turns 3/9 · 2 h 05 min left\n"
     assert "MEMECMD_STATUS" not in os.environ
