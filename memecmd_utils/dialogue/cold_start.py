@@ -119,9 +119,8 @@ async def write_scenarios(
 ) -> tuple[list[Scenario], list[Unfinished]]:
     """Have an agent write `n` scenarios of a pair, each with its details, and those that came to nothing.
 
-    No two scenarios of a pair have an embedding cosine above `scenario_similarity_cap`: one that is too like
-    an earlier one is asked for anew, with that one named, and is left out after `NEW_SCENARIO_TRIES`. The
-    first `n` scenarios do not depend on how many follow.
+    One whose cosine with an earlier one of the pair is above `scenario_similarity_cap` is asked for anew, and
+    left out after `NEW_SCENARIO_TRIES`. The first `n` do not depend on how many follow.
     """
     done: list[Scenario] = []
     failed: list[Unfinished] = []
@@ -229,10 +228,7 @@ async def role_cold_starts(
     encode: Encode,
     glosses: Mapping[str, str] | None = None,
 ) -> RoleStarts:
-    """Write so many scenarios of each pair, pairs side by side, and turn them into cold starts.
-
-    `encode` is called in threads, in one at a time.
-    """
+    """Write so many scenarios of each pair, pairs side by side, and turn them into cold starts."""
     lock = threading.Lock()
 
     def alone(texts: list[str]) -> np.ndarray:
@@ -262,10 +258,9 @@ class Plan(NamedTuple):
 
 
 def plan(items: Sequence[NewsItem], pairs: Sequence[RolePair], profile: Profile) -> Plan:
-    """News and scenarios as the profile says: `n_news`, `scenarios_per_pair`, `n_dialogues`.
+    """News and scenarios as the profile says: `n_news`, `scenarios_per_pair`, `n_dialogues` (Eq. 3).
 
-    `n_dialogues` takes news and role in turn. Raises `ProfileError` where there are fewer news than
-    asked for.
+    Raises `ProfileError` where there are fewer news than asked for.
     """
     return _cut(choose_news(items, profile.n_news), pairs, profile)
 
@@ -300,8 +295,7 @@ def choose_news(items: Sequence[NewsItem], n: int) -> list[NewsItem]:
 def split(all_starts: Plan, n: int) -> list[Plan]:
     """A plan in at most `n` parts, none of them empty, with as many dialogues each as far as that goes.
 
-    A role pair goes to one part with all its scenarios, which must not resemble each other; so no part asks
-    for what another one pays for. News fill the parts up.
+    A role pair stays with all its scenarios, which must not resemble each other; news fill the parts up.
     """
     parts = [Plan([], []) for _ in range(n)]
     for pair in all_starts.pairs:

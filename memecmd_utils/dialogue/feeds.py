@@ -1,11 +1,9 @@
 """From the bytes of a feed to plain titles and texts, and the same news twice.
 
-The linked articles are not fetched: an item has only what the publisher put into the feed.
-
-Outlets print each other's reports, so of 20,000 items many are copies: by title, or by text that shares most
-of its 5-character runs with another. Candidates come from an inverted index of fingerprints (winnowing: the
-smallest hash in each window of runs; Schleimer, Wilkerson and Aiken, SIGMOD 2003), so the work grows with the
-number of items and not with its square.
+The linked articles are not fetched. Outlets print each other's reports, so many items are copies: by title,
+or by text that shares most of its 5-character runs with another. Candidates come from an inverted index of
+fingerprints (winnowing: the smallest hash in each window of runs; Schleimer, Wilkerson and Aiken, SIGMOD
+2003).
 """
 
 import html
@@ -69,9 +67,9 @@ class ParsedFeed:
 
 
 def decode(body: bytes, content_type: str = "", language: str = "") -> tuple[str, str]:
-    """Decode a feed: by byte order mark, header, XML declaration, else UTF-8 or the language's usual charset.
+    """A feed's text and encoding: by byte order mark, header, XML declaration, else UTF-8 or by language.
 
-    Returns the text and the encoding used; a name that does not fit the bytes is passed over.
+    A name that does not fit the bytes is passed over.
     """
     for mark, encoding in ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if body.startswith(mark):
@@ -113,8 +111,7 @@ def clean(text: str, most: int = MAX_CHARACTERS) -> str:
 def _visible(fragment: str) -> str:
     """What a reader sees of HTML, with blanks around blocks only: Chinese has none around a bold word.
 
-    Own tokens, because the standard library's parser (also under Beautiful Soup) takes minutes for 100 KB of
-    `<a <a <a`: here no token reaches beyond the next `<`.
+    The standard library's parser (also under Beautiful Soup) takes minutes for 100 KB of `<a <a <a`.
     """
     parts: list[str] = []
     at, hidden = 0, ""
@@ -225,8 +222,6 @@ def normal_text(text: str) -> str:
 
 def normal_title(title: str, feed_name: str = "") -> str:
     """Title for comparison, without the outlet that many append ("… - 新浪", "…_体育_腾讯网").
-
-    What follows the last dash, bar or underscore goes where it is the feed's name or looks like an outlet.
 
     >>> normal_title("女排３：１晋级！_体育频道_新浪网") == normal_title("女排3:1晋级 - 新浪")
     True

@@ -258,9 +258,9 @@ async def generate(
 ) -> Generated:
     """Hold all dialogues side by side and write them, in the order of `starts`, as they are done.
 
-    `dialogues.jsonl` of `folder` takes the complete ones, `unfinished.jsonl` those that stopped, with the
-    reason; `unfinished` are those that never began. Memory does not grow with the number of dialogues.
-    Stops on the first fault of the endpoint; a run without any complete dialogue raises `NoUtterance`.
+    `dialogues.jsonl` takes the complete ones, `unfinished.jsonl` those that stopped, after `unfinished`,
+    which never began. Stops on the first fault of the endpoint; without any complete dialogue raises
+    `NoUtterance`.
     """
     starts = list(starts)
     made = Generated()

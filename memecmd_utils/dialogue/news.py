@@ -1,8 +1,7 @@
 """News items for cold starts: the example file, a file of the user's own, or collected RSS and Atom feeds.
 
-A collection is on disk after each feed. `state/` has one file a feed with all its items, so a collection that
-was killed goes on where it stopped and a later one adds to it. From it are made `items.jsonl` (no duplicates,
-full provenance), `news.jsonl` (the same as plain news items, for `news: PATH`) and `feeds.csv` (how each feed
+A collection is on disk after each feed: `state/` has a file a feed with all its items. From it are made
+`items.jsonl` (no duplicates, full provenance), `news.jsonl` (for `news: PATH`) and `feeds.csv` (how each
 fared).
 """
 
@@ -150,8 +149,7 @@ def collection_folder(profile: settings.Profile) -> Path:
 def load_news(profile: settings.Profile) -> list[schemas.NewsItem]:
     """News items as the profile says: `news: example`, a JSONL path, or `feeds`.
 
-    With `feeds` these are the items collected so far; the feeds are asked only where these are fewer than
-    `n_news`. Raises `NewsError` when there are still too few, with the number of each topic.
+    Feeds are asked only where fewer than `n_news` are collected; still too few are a `NewsError`.
     """
     if not profile.n_news:
         return []
@@ -252,8 +250,7 @@ def _rows_of_file(path: Path) -> list[dict]:
 def collect(feeds: Sequence[Feed], folder: Path) -> Collection:
     """Ask every feed that was not read within `MAX_AGE_S`, add its new items, write the collection's files.
 
-    A feed that fails is named in feeds.csv and stops no other. Raises `NewsError` when every feed fails, or
-    when another collection is writing into `folder`.
+    Raises `NewsError` when every feed fails, or when another collection is writing into `folder`.
     """
     errors.need("collecting news")
     folder.mkdir(parents=True, exist_ok=True)
@@ -278,7 +275,7 @@ def collect(feeds: Sequence[Feed], folder: Path) -> Collection:
 def compile_items(feeds: Sequence[Feed], folder: Path) -> Collection:
     """Items of these feeds in `folder`, without duplicates, in the order in which they were first seen.
 
-    Nothing is fetched. Later items never push out earlier ones, so what a run took stays the same.
+    Later items never push out earlier ones, so what a run took stays the same.
     """
     states = [_load(feed, folder) for feed in feeds]
     names = {feed.url: feed.name for feed in feeds}

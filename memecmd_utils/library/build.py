@@ -82,11 +82,10 @@ def build_library(
     """Build `run_dir/memes.parquet` and `run_dir/memes/*.png` from `profile.sources`.
 
     Also writes `rejected.csv` (every file left out, with the reason), `funnel.csv` (how many left where) and
-    `contact_sheet.html`. The table comes last and whole; an interrupted run gives the same result when it is
-    done again. A file that the curation file keeps passes all filters.
-    `workers`: in how many processes images are read. By itself: this one alone for few images or an `ocr` of
-    one's own, else all cores. The result is the same. To several processes `ocr` goes by pickle.
-    Raises `LibraryError` for a source or curation file that cannot be used, or if no meme is left.
+    `contact_sheet.html`. The table comes last; an interrupted run gives the same result when it is done
+    again. `workers`: processes that read images, by itself one for few images or an `ocr` of one's own, else
+    all cores; the result is the same. `LibraryError` for an unusable source or curation file, or if no meme
+    is left.
     """
     ocr_cache = ocr_cache if ocr_cache is not None else MemoryCache()
     candidates = find_candidates(profile.sources)
@@ -193,9 +192,9 @@ def build_library(
 
 
 def _in_order(candidates: list[Candidate], profile: Profile) -> list[Candidate]:
-    """The order in which candidates are looked at: by name, or as a sample where `max_memes` is set.
+    """The order in which candidates are looked at: by name, or with `max_memes` as a sample.
 
-    Each beginning of the sampled order is spread over the folders by their size, so topping up is going on.
+    Each beginning of the sample is spread over the folders by their size.
     """
     if profile.max_memes is None:
         # Example memes first: their annotations are found by id, so a copy must not replace them.
@@ -232,9 +231,9 @@ def _jobs(
     ocr_id: str,
     cache: OcrCache,
 ) -> Iterator[tuple[Known, Job]]:
-    """What is to be done with each candidate; nothing for a copy and for what cannot be read.
+    """What is to be done with each candidate: nothing for a copy and for what cannot be read.
 
-    `filters` do not hold for names in `wanted`. The bytes of a candidate are read when it is asked for.
+    `filters` do not hold for names in `wanted`.
     """
     for candidate in candidates:
         try:
@@ -297,9 +296,8 @@ def _without_near_duplicates(
 ) -> tuple[list[int], dict[int, int], list[tuple[int, int]]]:
     """Positions kept, dropped -> the one it is near, and doubtful pairs.
 
-    Example memes and files marked `keep` are never dropped. Of near duplicates the largest picture is kept,
-    and the first by rank of equally large ones: a file marked `keep` comes back beside its twin and does not
-    take its place.
+    Example memes and files marked `keep` are never dropped, and the latter take nobody's place. Of near
+    duplicates the largest picture stays, of equally large ones the first by rank.
     """
 
     def place(i: int) -> tuple[int, int, int]:
@@ -325,8 +323,7 @@ def write_funnel(
 ) -> None:
     """Write `funnel.csv`: step, reason, the files that left there, and those left over.
 
-    `exits`: by file. Filters in use stand in the table even where nothing left. Raises `ValueError` if the
-    rows do not add up, which would mean that a file was lost or counted twice.
+    Filters in use stand in it even where nothing left. `ValueError` if the rows do not add up.
     """
     counts = Counter((exit_.step, exit_.reason) for exit_ in exits.values())
     counts[NOT_SAMPLED, ""] += not_sampled

@@ -47,9 +47,8 @@ class LeftOut(NamedTuple):
 def read_curation(path: Path, known: Collection[str]) -> dict[str, Decision]:
     """Read a curation file (CSV with `file,action,why`), by file.
 
-    Names may be guarded, as the contact sheet and `rejected.csv` write them, or as they are. Blanks around a
-    name that a spreadsheet took away are put back where one file alone can be meant. Raises `LibraryError`
-    naming the line for an unknown file or action and for contradicting lines.
+    Names may be guarded, as `rejected.csv` writes them, or plain; blanks around a name that a spreadsheet
+    took away are put back where one file alone can be meant. `LibraryError` names the line of what is wrong.
     """
     if not path.is_file():
         raise LibraryError(f"curation file {path} does not exist: correct `curation` in the profile")
@@ -105,11 +104,7 @@ def write_contact_sheet(
     left_out: Sequence[LeftOut],
     decisions: Sequence[Decision] = (),
 ) -> None:
-    """Write the page; its button saves a curation file that `read_curation` reads.
-
-    Pictures and buttons are made when they come into view, so that 6,000 memes can be gone through. All text
-    is escaped: captions and file names come from strangers.
-    """
+    """Write the page; its button saves a curation file that `read_curation` reads. All text is escaped."""
     template = html.environment().get_template("contact_sheet.html.j2")
     page = template.render(
         name=name, memes=memes, doubtful=doubtful, near=near, left_out=left_out, decisions=list(decisions)
@@ -134,9 +129,9 @@ def check_ocr_on_sample(
 
 
 def closest_pictures(memes: Sequence[Meme], n: int = 3) -> "pd.DataFrame":
-    """The `n` pairs of memes whose perceptual hashes differ least, the closest first; fewer if there are.
+    """The `n` pairs of memes whose perceptual hashes differ least, the closest first.
 
-    Columns meme_id, text, other, other_text, bits (of 64 that differ), similarity (0-1, normalised texts).
+    `bits` (of 64) differ; `similarity` is that of the normalised texts, 0-1.
     """
     import pandas as pd
 

@@ -40,8 +40,7 @@ def phash(image: "Image.Image") -> int:
 def close_pairs(hashes: Sequence[int] | np.ndarray, max_distance: int = 6) -> np.ndarray:
     """All pairs i < j of 64-bit hashes that differ in at most `max_distance` bits, sorted: int64, (pairs, 2).
 
-    `hashes`: whole numbers from 0 to 2**64 - 1, `OverflowError` for others. Each pair is compared: 6,023
-    hashes, the paper's library, in a moment, 100,000 in some seconds.
+    Each pair is compared: 6,023 hashes, the paper's library, in a moment, 100,000 in some seconds.
     """
     values = np.array(hashes, dtype=np.uint64)
     parts = [np.empty((0, 2), dtype=np.int64)]
@@ -112,8 +111,7 @@ def _doubtful(
 ) -> list[tuple[int, int]]:
     """Pairs of like pictures of which one has no text, or neither while their hashes differ; sorted.
 
-    There only the picture speaks, and real pictures at distance 6 were different faces: a person decides on
-    the contact sheet, unless two pictures without text hash alike.
+    There only the picture speaks, and real pictures at distance 6 were different faces: a person decides.
     """
     found = []
     for number, blank in without.items():

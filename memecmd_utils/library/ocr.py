@@ -80,11 +80,7 @@ def cache_key(sha256: str, ocr_id: str) -> str:
 
 @cache
 def wheel_models() -> dict[str, Path]:
-    """Files of the `det` and `rec` models that came with the wheel.
-
-    The engine would download a model that it does not find; with explicit paths it cannot.
-    Only files of the wheel's own list count: its folder may also hold models that were fetched later.
-    """
+    """Files of the `det` and `rec` models that came with the wheel; with such paths nothing is downloaded."""
     try:
         files = metadata.files(PACKAGE) or []
     except metadata.PackageNotFoundError as error:
@@ -152,9 +148,6 @@ class RapidOcr:
 
 def without_wraps(text: str) -> str:
     """What was read as one text: no blank where a line of Chinese or Japanese went on in the next.
-
-    Recorded texts keep the blanks, which `RapidOcr.read_text` puts between all lines, so they stay valid.
-    Blanks between words of Latin letters, Hangul or digits stay, one of each.
 
     >>> without_wraps("今天不想 上班 because I am tired")
     '今天不想上班 because I am tired'

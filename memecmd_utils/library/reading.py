@@ -106,10 +106,7 @@ class Reading(NamedTuple):
 
 
 def read_picture(job: Job, ocr: Ocr) -> Reading:
-    """Decode an image, read its text and make its normalised copy; or say why it is left out.
-
-    A JPEG of twice the side that OCR can use, or more, is decoded at a half, a quarter or an eighth of it.
-    """
+    """Decode an image, read its text and make its normalised copy; or say why it is left out."""
     try:
         picture, sides = images.decode_reduced(job.data, MAX_SIDE)
     except ImageRejected as reason:
@@ -242,12 +239,11 @@ class Workers:
         return pool
 
     def run(self, jobs: Iterable[tuple[T, Job]]) -> Iterator[tuple[T, Reading]]:
-        """Each item with the reading of its job, in the order of `jobs`.
+        """Each item with the reading of its job, in the order of `jobs`, of which few are ahead at any time.
 
-        At most `AHEAD` images for each worker have been taken from `jobs` and not yet been handed out. An
-        image whose process dies, or that takes longer than `LIMIT` seconds, is tried once more in a new
-        process and rejected then. Raises `WorkersLost` if that happens to `MOST_LOST` images in a row
-        and to a blank picture after them, and whatever else `read_picture` raises.
+        An image whose process dies, or that takes longer than `LIMIT` seconds, is tried once more in a new
+        process and rejected then. Raises `WorkersLost` if that happens to `MOST_LOST` images in a row and to
+        a blank picture after them, and whatever else `read_picture` raises.
         """
         source = iter(jobs)
         try:

@@ -68,7 +68,6 @@ class Candidate:
 def find_candidates(sources: Sequence[str]) -> list[Candidate]:
     """All images of all sources, sorted by name. `example` is the example memes, all others are folders.
 
-    A folder that holds descriptions of its pictures (`DESCRIBED_IN`) gives each picture its own.
     Links that lead out of their source are among them, so that it can be said that they were left out.
     """
     if not sources:

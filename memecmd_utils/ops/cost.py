@@ -49,8 +49,7 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     """Estimate a run over `n_memes` memes: a row per stage and a total.
 
     Prompts are rendered with text of typical length; tokens are characters times `tokens_per_character`,
-    images by rule. Answers that are already recorded cost nothing and are not looked at here. `beside` adds
-    what was really used.
+    images by rule. What is already recorded is not looked at.
     """
     per_char = profile.tokens_per_character
     generator = profile.endpoints.generator

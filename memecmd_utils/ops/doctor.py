@@ -310,10 +310,7 @@ def _ratings(profile: Profile) -> Iterator[Lack]:
 
 
 def _template_files(profile: Profile) -> Iterator[Lack]:
-    """Prompts by name, and what keys of `make templates` name; a replay does without pictures and weights.
-
-    Weights of a hub are not among them: what cannot be computed without them says so in its cell.
-    """
+    """Prompts by name, and what keys of `make templates` name; a replay does without pictures and weights."""
     from memecmd_utils.cm50 import annotation, prompts
 
     settings, matching = profile.template_annotation, profile.template_matching

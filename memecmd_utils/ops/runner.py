@@ -64,11 +64,9 @@ class NotebookFailed(MemecmdError, RuntimeError):
 
 
 def _papermill() -> ModuleType:
-    """papermill, imported without two packages that it takes where they are there and does without where not.
+    """papermill, imported without two packages that it does without where they are not there.
 
-    `rfc3987_syntax` checks internationalised addresses in JSON schemas and builds its grammar on import: more
-    than a second for each stage; no notebook has any. `pyarrow` is for notebooks in Hadoop's file system: an
-    eighth of a second for each stage.
+    `rfc3987_syntax` builds a grammar on import, more than a second a stage; `pyarrow` is for Hadoop.
     """
     hidden = {"rfc3987_syntax", "pyarrow"} - sys.modules.keys()
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
@@ -189,8 +187,7 @@ def run_notebook(
 def _where_it_broke(error: Any) -> str:
     """The traceback of a cell's error, for a fault that no user can mend; else empty.
 
-    A `MemecmdError` comes out of the kernel with its message in place of a traceback, and what the system
-    refuses has a path in its message.
+    A `MemecmdError` has none, and what the system refuses has a path in its message.
     """
     kind = getattr(builtins, error.ename, None)
     if len(error.traceback) < 2 or (isinstance(kind, type) and issubclass(kind, OSError)):
@@ -204,9 +201,8 @@ def _where_it_broke(error: Any) -> str:
 def _sockets() -> Iterator[tuple[Path, dict[str, str]]]:
     """A private folder for a notebook's run, and how its kernel is reached: by sockets in it.
 
-    No other user of the machine can read or write them, and notebooks that run at the same time share none.
-    The system allows such a path about a hundred bytes: where the folder for temporary files has a longer
-    one, a shorter folder serves, and where there is none, ports on the loopback address.
+    No other user can read or write them, and notebooks at the same time share none. The system allows such a
+    path about a hundred bytes: a shorter folder serves, and at last ports on the loopback address.
     """
     with contextlib.ExitStack() as stack:
         for parent in (None, *SHORT_FOLDERS):

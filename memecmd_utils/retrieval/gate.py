@@ -72,10 +72,7 @@ def standard_scale(top1: Sequence[np.ndarray]) -> ScoreScale:
 
 
 def spread(values: np.ndarray, axis: int | None = None) -> np.ndarray:
-    """Standard deviation over `axis`, which is kept; 0 where all values are equal but for rounding.
-
-    NumPy's own is about 1e-17 for three equal values, and what is divided by that explodes.
-    """
+    """Standard deviation over `axis`, which is kept; 0 where all values are equal but for rounding."""
     keepdims = axis is not None
     size = np.abs(values).max(axis=axis, keepdims=keepdims)
     deviation = values.std(axis=axis, keepdims=keepdims)
@@ -109,7 +106,7 @@ def simulate(scores: np.ndarray, gate: Gate) -> Trace:
 def simulate_many(scores: np.ndarray, gate: Gate, theta0: np.ndarray | float | None = None) -> np.ndarray:
     """`simulate` for many dialogues at once: scores [..., turns] to decisions of the same shape.
 
-    `theta0` (broadcast over the leading axes) takes the place of the gate's own.
+    `theta0`, broadcast over the leading axes, takes the place of the gate's.
     """
     base = gate.theta0 if theta0 is None else theta0
     turns = scores.shape[-1]
@@ -132,8 +129,7 @@ def calibrate_theta0(
 ) -> float:
     """Find theta0 whose simulated meme rate is nearest to `wanted_rate`, by bisection.
 
-    The gate has memory, so the rate is not a quantile of the scores and need not fall evenly as theta0
-    rises; the best value met on the way is kept.
+    The gate has memory, so the rate need not fall evenly; the best value met on the way is kept.
     """
     gate, longest = Gate(0.0, penalty, decay, form), max(map(len, dialogues), default=0)
     padded = np.full((1, len(dialogues), longest), -np.inf)

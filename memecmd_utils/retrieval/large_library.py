@@ -1,13 +1,10 @@
 """A library of 100,000 memes and more: its rows stay on disk, FAISS finds candidates, the rows rank them.
 
-`build(folder, blocks, dim)` makes one and `open_library(folder).top_k(queries, weights, k)` asks it; `stored`
-keeps a run's own library so, and gives `placement` an ordinary `MemeIndex` with a `search`. The index holds
-the unweighted stacked vectors, projected, and the weights (with delta's minus) stand on the query side, so
-new weights need no new index. Candidates are ranked by the score of `retrieval` on the stored float16 rows,
-equal scores by id: only the set of candidates is approximate, never a score.
-
-A folder holds `rows.f16` (one row after another), `index.faiss`, and `library.json`, which names the memes in
-their order. It is written last and at once, so what a killed build left behind is no library.
+`build` makes one and `open_library(folder).top_k(queries, weights, k)` asks it; `stored` keeps a run's own.
+The index holds unweighted stacked vectors, projected, and the weights stand on the query side, so new weights
+need no new index. Only the set of candidates is approximate, never a score. A folder holds `rows.f16`,
+`index.faiss` and `library.json` with the memes' ids, written last and at once: what a killed build left
+behind is no library.
 """
 
 import fcntl
@@ -103,7 +100,6 @@ class LargeLibrary:
         """The K best memes of every turn: queries [turns, 4, dim] of `scoring.build_queries`.
 
         Approximate in which memes are found (see `tuned`), exact in scores, components and order.
-        Raises `ValueError` for queries, weights or K that do not fit.
         """
         exact, shape = np.asarray(weights, dtype=np.float64), (4, self.index.dim)
         if np.shape(queries)[1:] != shape or not np.isfinite(queries).all():
@@ -226,11 +222,10 @@ def build(
 ) -> LargeLibrary:
     """Store rows [n, 4 * dim] block by block in a folder and index them, from `FROM_MEMES` memes on.
 
-    Each quarter of a row is one of `MEME_SIDE`'s unit vectors, as `scoring.build_index` stacks them; ids
-    are unique. The library appears at the end in one step: a killed build leaves none, and is repeated.
-    With `like`, a library of the same embedder, its lists and codes are taken and nothing is trained.
-    The same rows and seed give the same bytes on the same number of threads; on another number FAISS's
-    k-means may differ in the last places, and with it a few candidates, never a score.
+    Each quarter of a row is one of `MEME_SIDE`'s unit vectors, as `scoring.build_index` stacks them; ids are
+    unique. With `like`, a library of the same embedder, its lists and codes are taken and nothing is trained.
+    The same rows and seed give the same bytes on the same number of threads; on another number a few
+    candidates may differ, never a score.
     """
     if like is not None and like.index.dim != dim:
         raise LibraryError(f"rows of dimension {dim} cannot take the lists of a library of {like.index.dim}")
@@ -345,8 +340,7 @@ def _sample(folder: Path, memes: int, width: int, seed: int) -> np.ndarray:
 def fit_projection(sample: np.ndarray, dims: int, seed: int) -> np.ndarray:
     """[4 * dim, dims]: orthonormal directions that hold most of the sample's squared length, rotated.
 
-    By subspace iteration (Halko et al. 2011): FAISS's PCA would decompose all 4 * dim directions. Not
-    centred: inner products are what counts, and taking a mean off would change them. The rotation at random
+    By subspace iteration (Halko et al. 2011), not centred: inner products are what counts. The rotation
     spreads what they hold evenly over the dimensions, as codes of equal length want it.
     """
     rng = seeds.rng(seed, "projection")
@@ -366,9 +360,8 @@ def stored(
 ) -> scoring.MemeIndex:
     """The library of `usable` memes kept in `folder`, built there where it is not or was made from others.
 
-    Memes are encoded `MEMES_AT_ONCE` at a time, twice where vectors are centred (a mean comes first).
-    A library that has grown is built anew: lists trained on its beginning would make a run's memes
-    depend on how its inputs came about. Without faiss it warns and every meme is compared.
+    One that has grown is built anew: lists trained on its beginning would make a run's memes depend on how
+    its inputs came about.
     """
     made_from = hashlib.sha256(json.dumps([FORM, embedder, profile.centring, profile.seed]).encode())
     for annotation in usable:
@@ -422,8 +415,7 @@ def tune(
 ) -> scoring.MemeIndex:
     """A stored index, looking into the fewest lists that find `RECALL` of the top `DEPTH` memes.
 
-    Chosen on up to `TURNS` seeded turns of `dialogues`, measured on as many others, and kept beside the
-    library for those that open it later.
+    Chosen on up to `TURNS` seeded turns, measured on as many others, and kept beside the library.
     """
     library = index.search
     summaries = [s for dialogue in dialogues for s in dialogue.summaries if not s.unscored]

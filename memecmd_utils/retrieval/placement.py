@@ -157,10 +157,7 @@ def sample_scores(
 def scores_by_kind(
     scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile, limit: int = 200_000
 ) -> dict[str, np.ndarray]:
-    """What Figure 3 shows: `KIND scores` as by `sample_scores` and `KIND top1`, the best score of each turn.
-
-    KIND is news or role; one without a scored turn is left out.
-    """
+    """What Figure 3 shows: `KIND scores` by `sample_scores` and `KIND top1`, the best score of each turn."""
     by_kind = {}
     for kind in ("news", "role"):
         mine = [item for item in scored if item.dialogue.kind == kind]
@@ -191,8 +188,7 @@ def halves(dialogues: Sequence[Dialogue]) -> dict[str, str]:
 def calibrate(scored: Sequence[ScoredDialogue], profile: Profile) -> dict[str, Calibration]:
     """For each half, the gate fitted on the other one.
 
-    Where the other half has no score (there is one dialogue, or no turn of that half has a usable summary)
-    it is fitted on the dialogues that have one: fold `self`. Raises `ValueError` where none has.
+    Where the other half has no score it is fitted on all that have one: fold `self`.
     """
     split = halves([item.dialogue for item in scored])
     out: dict[str, Calibration] = {}
@@ -327,10 +323,7 @@ def score_distribution(scores: np.ndarray, top1: np.ndarray) -> "Figure":
 
 
 def score_distributions(by_kind: Mapping[str, np.ndarray]) -> "Figure":
-    """Figure 3: a row for news-based dialogues, as the paper has it, and one for role-based ones.
-
-    `by_kind` as `scores_by_kind` returns it; a kind that is not there has no row.
-    """
+    """Figure 3 of `scores_by_kind`: a row for news-based dialogues, as the paper has it, and one for role."""
     rows = {
         f"{label}: ": (by_kind[f"{kind} scores"], by_kind[f"{kind} top1"])
         for kind, label in (("news", "News-based"), ("role", "Role-based"))

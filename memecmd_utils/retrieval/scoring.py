@@ -128,10 +128,7 @@ def weigh(queries: np.ndarray, weights: Sequence[float]) -> np.ndarray:
 
 
 def component_matrices(index: MemeIndex, queries: np.ndarray) -> np.ndarray:
-    """alpha, delta, beta, gamma of every pair, shape [4, turns, memes] (Eq. 18-21).
-
-    For libraries small enough to keep, in memory: a change of weights is then a sum of four matrices.
-    """
+    """alpha, delta, beta, gamma of every pair, shape [4, turns, memes] (Eq. 18-21); for small libraries."""
     rows = index.rows.reshape(len(index.meme_ids), 4, index.dim)
     return np.stack([queries[:, part] @ rows[:, part].T for part in range(4)])
 
@@ -147,7 +144,7 @@ def combine(terms: np.ndarray, weights: Sequence[float]) -> np.ndarray:
 def products(index: MemeIndex, asked: np.ndarray) -> Iterator[np.ndarray]:
     """Weighted queries [turns, 4 * dim] times the rows, in order, float32 [turns, some memes].
 
-    Rows in memory make one product. Rows on disk make several: one would hold a float32 copy of all.
+    Rows on disk make several products: one would hold a float32 copy of all.
     """
     if index.rows.dtype != np.float16:
         yield asked @ index.rows.T
@@ -195,9 +192,8 @@ def pair_values(index: MemeIndex, queries: np.ndarray, turns: np.ndarray, memes:
 def rounding_bound(index: MemeIndex, queries: np.ndarray, weights: np.ndarray) -> float:
     """How far two scores of the float32 product can be apart from their true difference, at most.
 
-    A sum of n float32 products errs by at most n + 1 half units in the last place times the sum of
-    their absolute values, whatever the order; unit vectors bound that sum by the sum of the weights,
-    and the parts of queries that are longer by as much more.
+    A sum of n float32 products errs by at most n + 1 half units in the last place times the sum of their
+    absolute values, which the lengths of the queries' parts and the weights bound.
     """
     squares = np.einsum("tpd,tpd->tp", queries, queries, dtype=np.float64)
     total = np.sqrt(squares.max(initial=1.0)) * np.abs(weights).sum()
@@ -229,10 +225,9 @@ def top_k(
 ) -> Ranking:
     """The K best memes of every turn (Eq. 24); equal scores are ordered by meme id.
 
-    A float32 product finds a few more candidates than asked for; their scores are then computed
-    pair by pair in float64. So the result depends neither on `block` nor on the number of threads, nor on
-    whether the rows are in memory. Where the `component_matrices` are at hand, they take the product's place.
-    An index that brings its own search is asked through it.
+    A float32 product (or `component_matrices` at hand) finds a few more candidates than asked for; their
+    scores are computed pair by pair in float64. So the result depends neither on `block` nor on threads, nor
+    on where the rows are. An index that brings its own search is asked through it.
     """
     k = min(k, len(index.meme_ids))
     if k < 1:
@@ -293,10 +288,7 @@ def order(scores: np.ndarray, meme_ids: Sequence[str]) -> np.ndarray:
 
 
 def best_memes(scores: np.ndarray, meme_ids: Sequence[str], k: int) -> np.ndarray:
-    """The first k of `order`, [turns, k or fewer]; -1 where only scores of -inf are left.
-
-    For a small k this is far faster than sorting.
-    """
+    """The first k of `order`, far faster than sorting; -1 where only scores of -inf are left."""
     by_id = np.argsort(np.array(meme_ids, dtype=str))
     ordered = np.round(np.take(scores, by_id, axis=1), 9)  # take: rows lie together, as argmax likes
     best = take_best(ordered.copy(), k)
