@@ -6,11 +6,11 @@ import pytest
 from PIL import Image
 
 from memecmd_utils import runs
-from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
 from memecmd_utils.core.llm import local
 from memecmd_utils.ops import make
 from memecmd_utils.runs import OUTPUTS
+from memecmd_utils.settings import load_profile, parse_settings
 
 OLD = 1_700_000_000
 
@@ -42,7 +42,7 @@ def picture(path: Path, shade: int = 0) -> None:
 
 
 def run_of(settings: str = "", profile: str = "openai") -> runs.Run:
-    loaded = settings_.load_profile(profile, settings_.parse_settings(settings))
+    loaded = load_profile(profile, parse_settings(settings))
     return runs.Run("r", loaded, paths.processed / "r", paths.reports / "r")
 
 
@@ -147,9 +147,6 @@ def test_template_stages_read_from_outside_too(
     note(run, templates=True)
     (project / changed).write_text("{ }", encoding="utf-8")
     assert note(run, templates=True) == set(stages.split())
-
-
-# --- what a stage wrote -----------------------------------------------------------------------------
 
 
 def write(run: runs.Run, *names: str) -> None:
