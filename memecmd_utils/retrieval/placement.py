@@ -100,27 +100,30 @@ def score_dialogues(
     but the turn still counts. Raises `StageOutputError` where no turn has one.
     """
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
-    if summaries and all(summary.unscored for summary in summaries):
-        raise StageOutputError("no turn has a usable summary, so nothing can be retrieved")
     usable = np.array([not summary.unscored for summary in summaries], dtype=bool)
-    shape = (len(summaries), min(profile.top_k, len(index.meme_ids)))
-    ranking = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
-    queries = np.zeros((0, 4, index.dim), dtype=np.float32)
-    if usable.any():
-        kept = [summary for summary in summaries if not summary.unscored]
-        # One part at a time: the paper's queries fill 1.2 GB, and nothing of their size stands beside them.
-        queries = stack_queries(
-            (encode([getattr(summary, name) for summary in kept], "query") for name in QUERY_FIELDS),
-            (len(kept), index.dim),
-            centring=profile.centring == "attribute",
-        )
-        best = top_k(index, queries, profile.weights, profile.top_k)
-        ranking.memes[usable] = best.memes
-        ranking.scores[usable] = best.scores
-        ranking.components[usable] = best.components
+    if not usable.any():
+        raise StageOutputError("no turn has a usable summary, so nothing can be retrieved")
+    kept = [summary for summary in summaries if not summary.unscored]
+    # One part at a time: the paper's queries fill 1.2 GB, and nothing of their size stands beside them.
+    queries = stack_queries(
+        (encode([getattr(summary, name) for summary in kept], "query") for name in QUERY_FIELDS),
+        (len(kept), index.dim),
+        centring=profile.centring == "attribute",
+    )
+    ranking = top_k(index, queries, profile.weights, profile.top_k)
     if not usable.all():
-        scored, queries = queries, np.zeros((len(summaries), 4, index.dim), dtype=np.float32)
-        queries[usable] = scored
+
+        def of_all_turns(rows: np.ndarray, missing: float) -> np.ndarray:
+            out = np.full((len(summaries), *rows.shape[1:]), missing, dtype=rows.dtype)
+            out[usable] = rows
+            return out
+
+        queries = of_all_turns(queries, 0)
+        ranking = Ranking(
+            of_all_turns(ranking.memes, -1),
+            of_all_turns(ranking.scores, -np.inf),
+            of_all_turns(ranking.components, 0),
+        )
     out, start = [], 0
     for dialogue in dialogues:
         part = slice(start, start + len(dialogue.summaries))

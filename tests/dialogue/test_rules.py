@@ -1,6 +1,5 @@
 import pytest
 
-from memecmd_utils.core.llm import authored
 from memecmd_utils.dialogue import rules
 from memecmd_utils.dialogue.rules import STARTER_WINDOW, is_copy, violations
 
@@ -124,39 +123,6 @@ def test_copies() -> None:
     assert violations("空调坏了", far, 25) == ["重复了前面说过的话"], "however far back"
     assert is_copy("好", "好。") and not is_copy("好", "好的") and not is_copy("今天好热", "今天好冷啊你说")
     assert not is_copy("abcd", "abce"), "three quarters alike are not a copy"
-
-
-def _spoken() -> dict[str, list[str]]:
-    said: dict[str, list[str]] = {}
-    for (task, subject), text in authored.texts().items():
-        if task == "utterance":
-            name, turn = subject.split("/")
-            said.setdefault(name, []).append(text)
-            assert len(said[name]) == int(turn), "turns stand in order, without gaps"
-    return said
-
-
-def test_the_authored_dialogues_break_no_rule() -> None:
-    said = _spoken()
-    assert len(said) >= 12 and all(len(turns) == 18 for turns in said.values())
-    broken = {
-        (name, number): found
-        for name, turns in said.items()
-        for number, text in enumerate(turns)
-        if (found := violations(text, turns[:number], 25))
-    }
-    assert broken == {}
-
-
-def test_no_authored_utterance_is_nearly_another_of_another_dialogue() -> None:
-    everything = [(name, text) for name, turns in _spoken().items() for text in turns]
-    doubles = [
-        (a, b)
-        for i, (one, a) in enumerate(everything)
-        for other, b in everything[i + 1 :]
-        if one != other and is_copy(a, b)
-    ]
-    assert doubles == []
 
 
 def test_a_run_from_a_worked_example_is_found_unless_the_dialogue_has_it():
