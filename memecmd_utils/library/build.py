@@ -246,11 +246,11 @@ def _jobs(
             pool.copies[candidate.name] = sha256
             continue
         pool.seen[sha256] = candidate.name
-        own = filters if candidate.name not in wanted else Filters()
+        effective = filters if candidate.name not in wanted else Filters()
         if candidate.example is not None:
-            job = Job(data, own, candidate.example.text, drawn=True)
+            job = Job(data, effective, candidate.example.text, drawn=True)
         else:
-            job = Job(data, own, cache.get(cache_key(sha256, ocr_id)))
+            job = Job(data, effective, cache.get(cache_key(sha256, ocr_id)))
         yield (candidate, sha256), job
 
 
@@ -305,21 +305,21 @@ def _without_near_duplicates(
         return not drawn, -pool.pixels[i] * (not drawn), rank[pool.names[i]]
 
     order = sorted(range(len(pool.memes)), key=place)
-    found = duplicates.near_duplicate_groups(
+    near_duplicates = duplicates.near_duplicate_groups(
         [int(pool.memes[i].phash, 16) for i in order], [pool.memes[i].text for i in order]
     )
     near = {
         order[other]: order[first]
-        for first, *others in found.groups
+        for first, *others in near_duplicates.groups
         for other in others
         if pool.names[order[other]] not in wanted and pool.memes[order[other]].source != "drawn"
     }
-    doubtful = [(order[i], order[j]) for i, j in found.doubtful]
+    doubtful = [(order[i], order[j]) for i, j in near_duplicates.doubtful]
     return [i for i in range(len(pool.memes)) if i not in near], near, doubtful
 
 
 def write_funnel(
-    target: Path, found: int, exits: Mapping[str, Exit], not_sampled: int, kept: int, filters: Filters
+    target: Path, n_files: int, exits: Mapping[str, Exit], not_sampled: int, kept: int, filters: Filters
 ) -> None:
     """Write `funnel.csv`: step, reason, the files that left there, and those left over.
 
@@ -332,14 +332,14 @@ def write_funnel(
     always = {EXACT: {""}, NEAR: {""}, CURATION: {""}, FILTER: in_use}
     if not any(step == UNDECODABLE for step, _ in counts):
         always[UNDECODABLE] = {""}
-    rows = [("found", "", found, found)]
-    left = found
+    rows = [("found", "", n_files, n_files)]
+    left = n_files
     for step in STEPS:
         for reason in sorted({reason for at, reason in counts if at == step} | always.get(step, set())):
             left -= counts[step, reason]
             rows.append((step, reason, counts[step, reason], left))
     if left != kept:
-        raise ValueError(f"{found} files found, {left} left after all steps, but {kept} kept")
+        raise ValueError(f"{n_files} files found, {left} left after all steps, but {kept} kept")
     rows.append(("kept", "", kept, kept))
     columns = ("step", "reason", "files", "left")
     storage.write_csv(target, columns, (dict(zip(columns, row, strict=True)) for row in rows))

@@ -136,14 +136,14 @@ def closest_pictures(memes: Sequence[Meme], n: int = 3) -> "pd.DataFrame":
     import pandas as pd
 
     hashes = [int(meme.phash, 16) for meme in memes]
-    found: list[tuple[int, int, int]] = []
+    closest: list[tuple[int, int, int]] = []
     for distance in range(6, 64, 3):
         pairs = duplicates.close_pairs(hashes, distance).tolist()
-        found = sorted(((hashes[i] ^ hashes[j]).bit_count(), i, j) for i, j in pairs)
-        if len(found) >= n:
+        closest = sorted(((hashes[i] ^ hashes[j]).bit_count(), i, j) for i, j in pairs)
+        if len(closest) >= n:
             break
     rows = []
-    for bits, i, j in found[:n]:
+    for bits, i, j in closest[:n]:
         a, b = memes[i], memes[j]
         same = text_similarity.similarity(*map(text_similarity.normalise_text, (a.text, b.text)))
         rows.append((a.meme_id, a.text, b.meme_id, b.text, bits, same))

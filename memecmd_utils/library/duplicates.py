@@ -51,8 +51,8 @@ def close_pairs(hashes: Sequence[int] | np.ndarray, max_distance: int = 6) -> np
             if near.any():
                 pairs = np.argwhere(near) + np.array((top, left))
                 parts.append(pairs[pairs[:, 0] < pairs[:, 1]])
-    found = np.concatenate(parts)
-    return found[np.lexsort((found[:, 1], found[:, 0]))]
+    close = np.concatenate(parts)
+    return close[np.lexsort((close[:, 1], close[:, 0]))]
 
 
 def near_duplicate_groups(
@@ -65,11 +65,11 @@ def near_duplicate_groups(
     """
     if len(hashes) != len(texts):
         raise ValueError(f"{len(hashes)} hashes but {len(texts)} texts")
-    unique, of_hash = np.unique(np.array(hashes, dtype=np.uint64), return_inverse=True)
+    unique, hash_numbers = np.unique(np.array(hashes, dtype=np.uint64), return_inverse=True)
     # Copies (same hash, same text) share one fate, so only their first is compared. Pairs are looked up by
     # hash: 20,000 equal hashes are one entry here and 200 million pairs otherwise.
     copies: dict[tuple[int, str], list[int]] = {}
-    for position, (number, text) in enumerate(zip(of_hash.tolist(), texts, strict=True)):
+    for position, (number, text) in enumerate(zip(hash_numbers.tolist(), texts, strict=True)):
         copies.setdefault((number, normalise_text(text)), []).append(position)
     with_text: dict[int, dict[int, list[tuple[int, str]]]] = {}
     without: dict[int, list[int]] = {}
@@ -113,12 +113,12 @@ def _doubtful(
 
     There only the picture speaks, and real pictures at distance 6 were different faces: a person decides.
     """
-    found = []
+    doubtful = []
     for number, blank in without.items():
         for other in near.get(number, [number]):
             texts = (text for items in with_text.get(other, {}).values() for _, text in items)
             others = [i for text in texts for i in copies[other, text]]
             if other > number:
                 others += without.get(other, [])
-            found += [(min(i, j), max(i, j)) for i in blank for j in others]
-    return sorted(found)
+            doubtful += [(min(i, j), max(i, j)) for i in blank for j in others]
+    return sorted(doubtful)

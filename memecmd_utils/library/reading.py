@@ -127,8 +127,8 @@ def read_picture(job: Job, ocr: Ocr) -> Reading:
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
     size = picture.size
     if max(size) < sides[1]:  # decoded in part: rounded sides may give another shape by a pixel
-        whole = sides if size[0] < size[1] else sides[::-1]
-        picture = picture.resize(_stored_size(*whole), Image.Resampling.LANCZOS, reducing_gap=2.0)
+        undivided = sides if size[0] < size[1] else sides[::-1]
+        picture = picture.resize(_stored_size(*undivided), Image.Resampling.LANCZOS, reducing_gap=2.0)
     else:
         picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     # A drawn picture is in normal form; encoding it again would give the same bytes.

@@ -57,8 +57,8 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     n_news, n_role = cold_start.sizes(profile)
     n_dialogues = n_news + n_role
     sees = annotator.vision and profile.llm == "openai"
-    asked = annotation_request(MEME, 0, (lambda meme: "") if sees else None, profile.flag_unsafe)
-    t_in = n_memes * (_characters(asked) * per_char + pictures_of(asked) * tokens_per_image(annotator))
+    request = annotation_request(MEME, 0, (lambda meme: "") if sees else None, profile.flag_unsafe)
+    t_in = n_memes * (_characters(request) * per_char + pictures_of(request) * tokens_per_image(annotator))
     ledger, t_out = ("annotation", "annotation"), n_memes * REPLY_TOKENS["annotation"]
     lines = [line("02 annotation", ledger, profile, profile.llm, annotator, n_memes, t_in, t_out)]
     values = {"pair": PAIR, "scenario": "一" * 30, **cold_start.dimensions_of(PAIR)}
@@ -175,19 +175,19 @@ def _count(path: Path) -> str:
 def summary_text(run: str) -> str:
     """The closing lines of `make reproduce`."""
     data, report = paths.processed / run, paths.reports / run
-    shown = report.relative_to(paths.root)
+    folder = report.relative_to(paths.root)
     scored, stopped = _judged(data / "ratings.parquet")
     lines = [
         "",
         f"run {run}: {_count(data / 'memes.parquet')} memes, {_count(data / 'dialogues.jsonl')} dialogues, "
         f"{_count(data / 'placements.parquet')} memes placed, {_count(data / 'ratings.parquet')} ratings, "
         f"{scored} scored",
-        f"  page to look at    {shown}/index.html",
+        f"  page to look at    {folder}/index.html",
         f"  dataset            {data.relative_to(paths.root)}/release/",
-        f"  tables             {shown}/tables/",
-        f"  figures            {shown}/figures/",
-        f"  numbers            {shown}/numbers.json",
-        f"  executed notebooks {shown}/*.html",
+        f"  tables             {folder}/tables/",
+        f"  figures            {folder}/figures/",
+        f"  numbers            {folder}/numbers.json",
+        f"  executed notebooks {folder}/*.html",
     ]
     lines += [*stopped, *real_usage(run)]
     settled = settings.read_resolved(data)

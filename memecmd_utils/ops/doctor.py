@@ -68,35 +68,35 @@ def check(profile: Profile, templates: bool = False) -> None:
 def lacks(profile: Profile, templates: bool = False) -> list[Lack]:
     """All that is missing, in the order of the stages; each thing once."""
     if templates:
-        found = [*_language_models(profile, templates), *_template_files(profile)]
+        missing = [*_language_models(profile, templates), *_template_files(profile)]
     else:
-        found = [*_pictures(profile), *_plan(profile), *_language_models(profile), *_embedders(profile)]
-        found += [*_chinese_clip(profile), *_dask(profile), *_ratings(profile)]
+        missing = [*_pictures(profile), *_plan(profile), *_language_models(profile), *_embedders(profile)]
+        missing += [*_chinese_clip(profile), *_dask(profile), *_ratings(profile)]
     once: dict[str, Lack] = {}
-    for lack in found:
+    for lack in missing:
         once.setdefault(lack.text, lack)
     return list(once.values())
 
 
 def roles(profile: Profile, templates: bool = False) -> list[tuple[Role, int, str]]:
     """Who is asked: role, number and kind of model. `make templates` asks the annotator and nobody else."""
-    found: list[tuple[Role, int, str]] = []
+    asked: list[tuple[Role, int, str]] = []
     if profile.llm != "authored":
-        found += [("generator", 0, profile.llm), ("annotator", 0, profile.llm)]
-    found += [("judge", number, judge.llm) for number, judge in enumerate(profile.judges)]
+        asked += [("generator", 0, profile.llm), ("annotator", 0, profile.llm)]
+    asked += [("judge", number, judge.llm) for number, judge in enumerate(profile.judges)]
     if profile.other_summaries:
-        found.append(("summariser", 0, "local"))
-    return [role for role in found if role[0] == "annotator" or not templates]
+        asked.append(("summariser", 0, "local"))
+    return [role for role in asked if role[0] == "annotator" or not templates]
 
 
 def local_models(profile: Profile, templates: bool = False) -> list[str]:
     """Names of the local models that play a role, each once."""
-    own = [
+    named = [
         profile.judges[number].local_model if role == "judge" else None
         for role, number, llm in roles(profile, templates)
         if llm == "local"
     ]
-    return list(dict.fromkeys(name or profile.local_model for name in own))
+    return list(dict.fromkeys(name or profile.local_model for name in named))
 
 
 def _complaint(look: Callable[[], object], kind: str = "other") -> list[Lack]:

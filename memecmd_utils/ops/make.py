@@ -152,14 +152,14 @@ def _pictures(source: str) -> Source:
 
     folder, name = paths.of_user(source), f"source {source}"
     try:
-        there = images.look_through(folder)
+        pictures = images.look_through(folder)
     except images.LibraryError:
-        there = images.Found([], [])  # stage 01 says why
-    if there.links_out:
-        links = (images.readable(link.relative_to(folder)) for link in there.links_out)
+        pictures = images.Found([], [])  # stage 01 says why
+    if pictures.links_out:
+        links = (images.readable(link.relative_to(folder)) for link in pictures.links_out)
         name += f" without {', '.join(links)}"
     described = (folder / file for file in sources.DESCRIBED_IN)
-    return name, [*there.images, *(path for path in described if path.is_file())], folder
+    return name, [*pictures.images, *(path for path in described if path.is_file())], folder
 
 
 def _news(profile: Profile) -> Iterator[Source]:
@@ -221,8 +221,8 @@ def note_outputs(run: "Run", stage: str) -> None:
     target = _file(run, INPUTS, stage)
     noted = _json(target)
     with Fingerprints() as known:
-        own = [source for source in sources_of(run.profile, stage) if source[0] == COLLECTION]
-        if noted is not None and (fresh := {**noted, **_digests(own, known)}) != noted:
+        collected = [source for source in sources_of(run.profile, stage) if source[0] == COLLECTION]
+        if noted is not None and (fresh := {**noted, **_digests(collected, known)}) != noted:
             storage.write_json(target, fresh)
             os.utime(run.report / f"{stage}.ipynb")
 

@@ -151,8 +151,8 @@ def sample_scores(
     out = np.empty(len(drawn), dtype=np.float32)
     for number in np.unique(dialogue):
         mine = np.flatnonzero(dialogue == number)
-        asked = scored[number].queries
-        parts = pair_values(index, asked, row[mine], memes[mine])
+        queries = scored[number].queries
+        parts = pair_values(index, queries, row[mine], memes[mine])
         out[mine] = parts @ np.asarray(profile.weights)
     return out
 

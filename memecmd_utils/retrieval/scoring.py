@@ -141,17 +141,17 @@ def combine(terms: np.ndarray, weights: Sequence[float]) -> np.ndarray:
     return sum(w * term for w, term in zip(np.asarray(weights, dtype=terms.dtype), terms, strict=True))
 
 
-def products(index: MemeIndex, asked: np.ndarray) -> Iterator[np.ndarray]:
+def products(index: MemeIndex, weighted: np.ndarray) -> Iterator[np.ndarray]:
     """Weighted queries [turns, 4 * dim] times the rows, in order, float32 [turns, some memes].
 
     Rows on disk make several products: one would hold a float32 copy of all.
     """
     if index.rows.dtype != np.float16:
-        yield asked @ index.rows.T
+        yield weighted @ index.rows.T
         return
     step = max(1, BLOCK_BYTES // (4 * index.rows.shape[1]))
     for start in range(0, len(index.rows), step):
-        yield asked @ to_float32(index.rows[start : start + step]).T
+        yield weighted @ to_float32(index.rows[start : start + step]).T
 
 
 def to_float32(rows: np.ndarray) -> np.ndarray:
