@@ -136,15 +136,6 @@ def test_vectors_of_an_endpoint_by_hand() -> None:
     assert "04 embedding" not in lines(**ends).index, "the endpoint is named, but nobody asks it"
 
 
-def test_what_the_estimate_does_not_know_has_a_row_of_its_own() -> None:
-    ledger = Ledger()
-    for stage, task in (("own_chats", "summary"), ("embedding", "embedding"), ("annotation", "annotation")):
-        ledger.settle(ledger.reserve(stage, task, Most(10, 0.1)), 0.25, 10, 2)
-    table = prices.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
-    assert table.real_usd["other: own_chats summary"] == table.real_usd["other: embedding"] == 0.25
-    assert table.real_usd["total"] == pytest.approx(0.75) and table.calls["other: embedding"] == 0
-
-
 def test_batches_take_half_the_money_and_up_to_a_day_and_never_dialogues() -> None:
     plain, batch = lines(), lines(batch=True)
     for stage in ("02 annotation", "05 judge 1 (rating)"):
@@ -163,6 +154,7 @@ def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
         ("dialogue_generation", "summary", 30),
         ("dialogue_generation", "summary", 31),
         ("evaluation", "rating", 7),
+        ("own_chats", "summary", 9),
     ):
         made = ledger.reserve(stage, task, Most(10, 0.1))
         ledger.settle(made, 0.25, tokens, 2)
@@ -171,10 +163,11 @@ def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
     table = prices.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
     assert table.real_calls.to_dict() == {
         "02 annotation": 1, "03 scenarios": 0, "03 utterance": 0, "03 summary": 2,
-        "05 judge 1 (rating)": 2, "total": 5,
+        "05 judge 1 (rating)": 2, "other: own_chats summary": 1, "total": 6,
     }  # fmt: skip
     assert table.real_in["03 summary"] == 61 and table.real_usd["05 judge 1 (rating)"] == 1.25
-    assert table.real_usd["total"] == pytest.approx(2.0) and table.calls["02 annotation"] == 20
+    assert table.real_usd["total"] == pytest.approx(2.25) and table.calls["02 annotation"] == 20
+    assert table.real_usd["other: own_chats summary"] == 0.25, "the estimate does not know of it"
     text = prices.estimate_text(table.reset_index())
     assert "real_usd" in text and "1.25" in text
 
