@@ -15,7 +15,6 @@ import click
 
 from memecmd_utils import settings
 from memecmd_utils.core import errors, paths
-from memecmd_utils.ops import lock
 from memecmd_utils.settings import Profile
 
 
@@ -65,15 +64,15 @@ run_option = click.option("--run", default="", help="A finished run; without it 
 def resolve(choice: Choice, templates: bool) -> None:
     """Write the profile that --profile and --set make; print the run's name."""
     from memecmd_utils import runs
-    from memecmd_utils.ops import doctor, inputs
+    from memecmd_utils.ops import doctor, make
 
     profile = choice.load()
     doctor.check(profile, templates)
     # A run that goes on keeps the settings that it began with.
-    with lock.taken(paths.processed / settings.run_name(profile)):
+    with make.locked(paths.processed / settings.run_name(profile)):
         name = settings.resolve(choice.profile, choice.settings)[0]
         run = runs.open_run(choice.profile, choice.settings, name)
-        inputs.note(run, inputs.stages(templates))
+        make.note_inputs(run, make.stages(templates))
     click.echo(run.name)
 
 
@@ -81,12 +80,12 @@ def resolve(choice: Choice, templates: bool) -> None:
 def run_notebook(choice: Choice, notebook: str, run: str) -> None:
     """Run one notebook headlessly into a run's report folder."""
     from memecmd_utils import runs
-    from memecmd_utils.ops import inputs, runner
+    from memecmd_utils.ops import make, runner
 
     opened = runs.open_run(choice.profile, choice.settings, run)
     replays = opened.strict and notebook not in runner.NOT_REPLAYED
     click.echo(f"{notebook} ...")
-    with lock.taken(paths.processed / run):
+    with make.locked(paths.processed / run):
         seconds = runner.run_notebook(
             paths.notebooks / f"{notebook}.ipynb",
             paths.reports / run / f"{notebook}.ipynb",
@@ -94,7 +93,7 @@ def run_notebook(choice: Choice, notebook: str, run: str) -> None:
             cell_timeout=runner.REPLAY_TIMEOUT_S if replays else runner.CELL_TIMEOUT_S,
             status=sys.stderr,
         )
-        inputs.done(opened, notebook)
+        make.note_outputs(opened, notebook)
     click.echo(f"{notebook} done in {seconds:.0f} s")
 
 
@@ -106,7 +105,9 @@ words = click.argument("words", nargs=-1, type=click.UNPROCESSED)
 @words
 def hold(run: str, words: tuple[str, ...]) -> None:
     """Run a command with a run's folder held for it, alone."""
-    lock.hold(paths.processed / run, list(words))
+    from memecmd_utils.ops import make
+
+    make.hold(paths.processed / run, list(words))
 
 
 @command(cli, "summary", click.argument("run"))

@@ -1,8 +1,7 @@
 """`engine: dask`: workers hold the dialogues of a run, on this machine or wherever a scheduler has them.
 
-Dask starts, watches and starts again. What a worker is told by a model it records; the run itself then finds
-every reply recorded and writes what it would have written alone. A worker that is lost costs the calls it had
-open: its dialogues go to another worker, which finds the rest recorded.
+What a worker is told by a model it records; the run itself then finds every reply recorded. A worker that is
+lost costs the calls it had open: its dialogues go to another worker.
 """
 
 import tempfile
@@ -22,13 +21,16 @@ from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile, ProfileError
 
 
+def is_needed(profile: Profile) -> bool:
+    """Whether a profile wants Dask and its dialogues are not recorded or authored already."""
+    return profile.engine == "dask" and profile.mode != "recorded" and profile.llm != "authored"
+
+
 def refusal(profile: Profile) -> str:
     """Why Dask cannot make the dialogues that a profile wants it to make; empty where it can, or need not."""
-    if profile.engine != "dask" or profile.mode == "recorded" or profile.llm == "authored":
-        return ""
-    if profile.mode == "live":
+    if is_needed(profile) and profile.mode == "live":
         return "engine: dask needs mode: auto, for the run is put together from recordings"
-    if profile.llm == "local":
+    if is_needed(profile) and profile.llm == "local":
         return "engine: dask needs an endpoint: every worker would load the local model anew"
     return ""
 
@@ -36,22 +38,20 @@ def refusal(profile: Profile) -> str:
 def prepare(run: Run) -> int:
     """Have Dask's workers hold the dialogues of a run; returns how many parts, 0 where there is no need.
 
-    Afterwards every reply is recorded, so stage 03 of the run itself asks nothing. Workers need this project
-    at the same path, the key's variable and the same recordings folder (a shared disk, on several machines).
+    Workers need this project at the same path, the key's variable and the same folders.
     """
-    profile = run.profile
-    if profile.engine != "dask" or profile.mode == "recorded" or profile.llm == "authored":
+    if not is_needed(run.profile):
         return 0
-    if why := refusal(profile):
+    if why := refusal(run.profile):
         raise ProfileError(why)
-    with _client(profile) as client:
+    with _client(run.profile) as client:
         return launch(run, client)
 
 
 def launch(run: Run, client: Any) -> int:
-    """Give each worker of a Dask client its part and wait for all; the first fault of a part ends the others.
+    """Give each worker of a Dask client its part and wait for all; the first fault ends the others.
 
-    Returns the number of parts. Feeds are read here, once, and not by every worker.
+    Returns the number of parts.
     """
     from distributed import as_completed
     from tqdm.auto import tqdm
@@ -59,23 +59,22 @@ def launch(run: Run, client: Any) -> int:
     parts = cold_start.split(planned(run.profile), max(1, len(client.nthreads())))
     # The profile's cap on requests in flight holds for all workers together.
     each = max(1, run.profile.concurrency // len(parts))
-    todo = [
+    futures = [
         client.submit(make_part, run, part, each, key=f"{run.name}-{number}", pure=False)
         for number, part in enumerate(parts, 1)
     ]
     try:
-        for done in tqdm(as_completed(todo), total=len(parts), desc="parts", unit="part"):
+        for done in tqdm(as_completed(futures), total=len(parts), desc="parts", unit="part"):
             done.result()
     finally:
-        client.cancel(todo)
+        client.cancel(futures)
     return len(parts)
 
 
 def make_part(run: Run, part: Plan, concurrency: int) -> int:
     """Make some of a run's dialogues on a worker; returns how many.
 
-    It records into the run's folder of recordings and spends from the run's one ledger. What else a stage
-    writes goes to a folder that is deleted, for the run writes it anew.
+    It records into the run's folder of recordings and spends from its ledger; what else it writes is deleted.
     """
     from distributed import get_worker
 
@@ -92,11 +91,7 @@ def planned(profile: Profile) -> Plan:
 
 
 def make(run: Run, plan: Plan) -> Generated:
-    """Stage 03 from the plan to the dialogues, as notebook 03 goes through it step by step.
-
-    Writes `scenarios.jsonl`, `cold_starts.jsonl`, `dialogues.jsonl` and `unfinished.jsonl` of the run. Raises
-    what the models' seam raises; whatever was answered until then is recorded and not asked for again.
-    """
+    """Stage 03 from the plan to the dialogues, as notebook 03 goes through it step by step."""
     profile = run.profile
     glosses = authored.glosses() if profile.llm == "authored" else {}
     embedder = run.embedder()

@@ -88,14 +88,14 @@ def _request(
     schema: type,
     seed: int,
     sample: int = 0,
-    said: Sequence[Message] = (),
+    correction: Sequence[Message] = (),
     **values: object,
 ) -> Request:
     text = prompts.render(prompt, fence=prompts.fence, **values)
     return Request(
         task="scenario",
         subject=subject,
-        messages=[Message(role="user", text=text), *said],
+        messages=[Message(role="user", text=text), *correction],
         sampling=Sampling(temperature=0.9, max_tokens=500),
         seed=seed,
         sample=sample,
@@ -119,20 +119,33 @@ async def write_scenarios(
 ) -> tuple[list[Scenario], list[Unfinished]]:
     """Have an agent write `n` scenarios of a pair, each with its details, and those that came to nothing.
 
-    No two scenarios of a pair have an embedding cosine above `scenario_similarity_cap`: one that is too like
-    an earlier one is asked for anew, with that one named, and is left out after `NEW_SCENARIO_TRIES`. The
-    first `n` scenarios do not depend on how many follow.
+    One whose cosine with an earlier one of the pair is above `scenario_similarity_cap` is asked for anew, and
+    left out after `NEW_SCENARIO_TRIES`. The first `n` do not depend on how many follow.
     """
     done: list[Scenario] = []
     failed: list[Unfinished] = []
     for number in range(1, n + 1):
         name = f"{pair.pair_id}-{number}"
         seed = int(seeds.rng(profile.seed, "scenario", name).integers(2**31))
+        provenance = {
+            "profile": profile.name,
+            "prompt_sha256": prompts.prompt_sha256("scenario"),
+            "seed": seed,
+        }
         try:
             scene = await _new_scene(pair, name, [s.scenario for s in done], chat, profile, encode, seed)
             details = await _details(pair, name, scene.text, chat, seed)
         except NoScenario as error:
-            failed.append(_unfinished(name, str(error), chat, profile, seed))
+            failed.append(
+                Unfinished(
+                    dialogue_id=f"role-{name}",
+                    turn=1,
+                    reason=str(error),
+                    turns=[],
+                    source=chat.backend.source,
+                    **provenance,
+                )
+            )
             continue
         done.append(
             Scenario(
@@ -142,9 +155,7 @@ async def write_scenarios(
                 similarity=scene.similarity if done else None,
                 gloss=(glosses or {}).get(name, ""),
                 source=scene.source,
-                profile=profile.name,
-                prompt_sha256=prompts.prompt_sha256("scenario"),
-                seed=seed,
+                **provenance,
                 **details.model_dump(),
             )
         )
@@ -166,23 +177,14 @@ class Scene(NamedTuple):
 async def _new_scene(
     pair: RolePair, name: str, earlier: list[str], chat: Chat, profile: Profile, encode: Encode, seed: int
 ) -> Scene:
-    said: list[Message] = []
+    correction: list[Message] = []
     reason = ""
+    values = {"pair": pair, "earlier": earlier, **dimensions_of(pair)}
     for sample in range(NEW_SCENARIO_TRIES):
-        request = _request(
-            "scenario",
-            name,
-            ScenarioReply,
-            seed,
-            sample,
-            said,
-            pair=pair,
-            earlier=earlier,
-            **dimensions_of(pair),
-        )
+        request = _request("scenario", name, ScenarioReply, seed, sample, correction, **values)
         answer = await chat.ask(request, lambda reply: replies.structured(reply, ScenarioReply))
         if answer.value is None:
-            said, reason = [], f"{answer.outcome}: {answer.reason}"
+            correction, reason = [], f"{answer.outcome}: {answer.reason}"
             continue
         text = answer.value.scenario
         if not earlier:
@@ -195,7 +197,7 @@ async def _new_scene(
             return Scene(text, float(cosines[nearest]), answer.source)
         reason = f"too like {earlier[nearest]!r} (cosine {cosines[nearest]:.3f})"
         again = prompts.render("scenario_again", fence=prompts.fence, nearest=earlier[nearest])
-        said = [
+        correction = [
             Message(role="assistant", text=storage.dumps(answer.value.model_dump())),
             Message(role="user", text=again),
         ]
@@ -203,32 +205,12 @@ async def _new_scene(
 
 
 async def _details(pair: RolePair, name: str, scenario: str, chat: Chat, seed: int) -> ScenarioDetails:
-    request = _request(
-        "scenario_details",
-        f"{name}/details",
-        ScenarioDetails,
-        seed,
-        pair=pair,
-        scenario=scenario,
-        **dimensions_of(pair),
-    )
+    values = {"pair": pair, "scenario": scenario, **dimensions_of(pair)}
+    request = _request("scenario_details", f"{name}/details", ScenarioDetails, seed, **values)
     answer = await chat.ask(request, lambda reply: replies.structured(reply, ScenarioDetails))
     if answer.value is None:
         raise NoScenario(f"no details for the scenario: {answer.outcome}: {answer.reason}")
     return answer.value
-
-
-def _unfinished(name: str, reason: str, chat: Chat, profile: Profile, seed: int) -> Unfinished:
-    return Unfinished(
-        dialogue_id=f"role-{name}",
-        turn=1,
-        reason=reason,
-        turns=[],
-        source=chat.backend.source,
-        profile=profile.name,
-        prompt_sha256=prompts.prompt_sha256("scenario"),
-        seed=seed,
-    )
 
 
 class RoleStarts(NamedTuple):
@@ -246,10 +228,7 @@ async def role_cold_starts(
     encode: Encode,
     glosses: Mapping[str, str] | None = None,
 ) -> RoleStarts:
-    """Write so many scenarios of each pair, pairs side by side, and turn them into cold starts.
-
-    `encode` is called in threads, in one at a time.
-    """
+    """Write so many scenarios of each pair, pairs side by side, and turn them into cold starts."""
     lock = threading.Lock()
 
     def alone(texts: list[str]) -> np.ndarray:
@@ -263,9 +242,6 @@ async def role_cold_starts(
     scenarios = [scenario for done, _ in written for scenario in done]
     starts = [from_scenario(scenario, by_id[scenario.pair_id]) for scenario in scenarios]
     return RoleStarts(scenarios, starts, [lost for _, failed in written for lost in failed])
-
-
-# --- Which cold starts a run makes: news items and scenarios of role pairs, and how workers share them
 
 
 class Plan(NamedTuple):
@@ -282,10 +258,9 @@ class Plan(NamedTuple):
 
 
 def plan(items: Sequence[NewsItem], pairs: Sequence[RolePair], profile: Profile) -> Plan:
-    """News and scenarios as the profile says: `n_news`, `scenarios_per_pair`, `n_dialogues`.
+    """News and scenarios as the profile says: `n_news`, `scenarios_per_pair`, `n_dialogues` (Eq. 3).
 
-    `n_dialogues` takes news and role in turn. Raises `ProfileError` where there are fewer news than
-    asked for.
+    Raises `ProfileError` where there are fewer news than asked for.
     """
     return _cut(choose_news(items, profile.n_news), pairs, profile)
 
@@ -297,11 +272,14 @@ def sizes(profile: Profile) -> tuple[int, int]:
 
 
 def _cut(news: list, pairs: Sequence, profile: Profile) -> Plan:
-    scenarios = [(pair, profile.scenarios_per_pair) for pair in pairs]
-    if profile.n_dialogues is not None:
-        n_news, n_role = _in_turn(len(news), sum(n for _, n in scenarios), profile.n_dialogues)
-        news, scenarios = news[:n_news], _first(scenarios, n_role)
-    return Plan(news, scenarios)
+    each, limit = profile.scenarios_per_pair, profile.n_dialogues
+    n_role = len(pairs) * each
+    if limit is not None:
+        # In turn, news first; where one kind is used up, the other goes on.
+        news = news[: max((limit + 1) // 2, limit - n_role)]
+        n_role = min(n_role, limit - len(news))
+    scenarios = [(pair, min(each, n_role - done * each)) for done, pair in enumerate(pairs)]
+    return Plan(news, [(pair, n) for pair, n in scenarios if n > 0])
 
 
 def choose_news(items: Sequence[NewsItem], n: int) -> list[NewsItem]:
@@ -314,35 +292,14 @@ def choose_news(items: Sequence[NewsItem], n: int) -> list[NewsItem]:
     return ordered[:n]
 
 
-def split(whole: Plan, n: int) -> list[Plan]:
+def split(all_starts: Plan, n: int) -> list[Plan]:
     """A plan in at most `n` parts, none of them empty, with as many dialogues each as far as that goes.
 
-    A role pair goes to one part with all its scenarios, which must not resemble each other; so no part asks
-    for what another one pays for. News fill the parts up.
+    A role pair stays with all its scenarios, which must not resemble each other; news fill the parts up.
     """
     parts = [Plan([], []) for _ in range(n)]
-    for pair in whole.pairs:
+    for pair in all_starts.pairs:
         min(parts, key=lambda part: part.n_dialogues).pairs.append(pair)
-    for item in whole.news:
+    for item in all_starts.news:
         min(parts, key=lambda part: part.n_dialogues).news.append(item)
     return [part for part in parts if part.n_dialogues]
-
-
-def _in_turn(n_news: int, n_role: int, limit: int) -> tuple[int, int]:
-    """News and role dialogues among the first `limit` when both kinds take turns, news first."""
-    both = min(n_news, n_role)
-    if limit <= 2 * both:
-        return (limit + 1) // 2, limit // 2
-    rest = limit - 2 * both
-    return min(n_news, both + rest), min(n_role, both + rest)
-
-
-def _first(pairs: Sequence[tuple[RolePair, int]], limit: int) -> list[tuple[RolePair, int]]:
-    """The pairs whose scenarios are among the first `limit`, with as many as fit."""
-    taken: list[tuple[RolePair, int]] = []
-    for pair, n in pairs:
-        if limit <= 0:
-            break
-        taken.append((pair, min(n, limit)))
-        limit -= n
-    return taken

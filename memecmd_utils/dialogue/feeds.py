@@ -1,11 +1,9 @@
 """From the bytes of a feed to plain titles and texts, and the same news twice.
 
-The linked articles are not fetched: an item has only what the publisher put into the feed.
-
-Outlets print each other's reports, so of 20,000 items many are copies: by title, or by text that shares most
-of its 5-character runs with another. Candidates come from an inverted index of fingerprints (winnowing: the
-smallest hash in each window of runs; Schleimer, Wilkerson and Aiken, SIGMOD 2003), so the work grows with the
-number of items and not with its square.
+The linked articles are not fetched. Outlets print each other's reports, so many items are copies: by title,
+or by text that shares most of its 5-character runs with another. Candidates come from an inverted index of
+fingerprints (winnowing: the smallest hash in each window of runs; Schleimer, Wilkerson and Aiken, SIGMOD
+2003).
 """
 
 import html
@@ -69,9 +67,9 @@ class ParsedFeed:
 
 
 def decode(body: bytes, content_type: str = "", language: str = "") -> tuple[str, str]:
-    """Decode a feed: by byte order mark, header, XML declaration, else UTF-8 or the language's usual charset.
+    """A feed's text and encoding: by byte order mark, header, XML declaration, else UTF-8 or by language.
 
-    Returns the text and the encoding used; a name that does not fit the bytes is passed over.
+    A name that does not fit the bytes is passed over.
     """
     for mark, encoding in ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if body.startswith(mark):
@@ -81,14 +79,12 @@ def decode(body: bytes, content_type: str = "", language: str = "") -> tuple[str
         return body.decode(encoding, "replace"), encoding
     header = re.search(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", content_type, re.I)
     declared = DECLARED.match(body)
-    named = [found for found in (header and header[1], declared and declared[1].decode("ascii")) if found]
-    named = [WIDER.get(name.lower(), name.lower()) for name in named]
-    local = (
-        ["big5hkscs", "gb18030"]
-        if re.match(r"zh-(tw|hk|mo|hant)", language, re.I)
-        else ["gb18030", "big5hkscs"]
-    )
-    probable = list(dict.fromkeys([*(name for name in named if name not in LATIN), "utf-8"]))
+    names = [header[1]] if header else []
+    names += [declared[1].decode("ascii")] if declared else []
+    named = [WIDER.get(name.lower(), name.lower()) for name in names]
+    traditional = re.match(r"zh-(tw|hk|mo|hant)", language, re.I)
+    local = ("big5hkscs", "gb18030") if traditional else ("gb18030", "big5hkscs")
+    probable = [*(name for name in named if name not in LATIN), "utf-8"]
     attempts = [(name, "strict") for name in probable] + [(name, "replace") for name in probable]
     attempts += [(name, "strict") for name in (*local, *named)]
     for encoding, errors in attempts:
@@ -115,8 +111,7 @@ def clean(text: str, most: int = MAX_CHARACTERS) -> str:
 def _visible(fragment: str) -> str:
     """What a reader sees of HTML, with blanks around blocks only: Chinese has none around a bold word.
 
-    Own tokens, because the standard library's parser (also under Beautiful Soup) takes minutes for 100 KB of
-    `<a <a <a`: here no token reaches beyond the next `<`.
+    The standard library's parser (also under Beautiful Soup) takes minutes for 100 KB of `<a <a <a`.
     """
     parts: list[str] = []
     at, hidden = 0, ""
@@ -149,22 +144,26 @@ def parse(body: bytes, content_type: str = "", url: str = "", language: str = ""
         raise http.FetchError("broken", "the answer has no content")
     text, encoding = decode(body, content_type, language)
     data = re.sub(r"^\s*<\?xml[^>]*\?>", "", text).encode("utf-8", "replace")
-    if len(data) > MAX_BROKEN and (problem := _xml_problem(data)):
-        raise http.FetchError("broken", f"{len(data):,} bytes that are not well-formed XML: {problem}")
+    if len(data) > MAX_BROKEN:
+        try:
+            xml.parsers.expat.ParserCreate("utf-8", namespace_separator=" ").Parse(data, True)
+        except xml.parsers.expat.ExpatError as error:
+            reason = f"{len(data):,} bytes that are not well-formed XML: {error}"
+            raise http.FetchError("broken", reason) from error
     headers = {"content-type": "application/xml; charset=utf-8", "content-location": url}
     # As a stream: bytes that look like a path or an address would be opened or fetched.
     try:
-        found = feedparser.parse(
+        feed = feedparser.parse(
             io.BytesIO(data), response_headers=headers, sanitize_html=False, resolve_relative_uris=False
         )
-        entries = [_entry(entry) for entry in found.entries[:MAX_ENTRIES]]
+        entries = [_entry(entry) for entry in feed.entries[:MAX_ENTRIES]]
     except Exception as error:  # the parser of a stranger's bytes: whatever it trips over is the feed's fault
         raise http.FetchError(
             "broken", f"feedparser cannot read it: {type(error).__name__}: {error}"[:300]
         ) from error
-    problem = str(found.get("bozo_exception", "")) if found.get("bozo") else ""
-    if not found.entries:
-        if not found.version:
+    problem = str(feed.get("bozo_exception", "")) if feed.get("bozo") else ""
+    if not feed.entries:
+        if not feed.version:
             kind = content_type.partition(";")[0].strip() or "no content type"
             raise http.FetchError(
                 "not a feed", f"neither RSS nor Atom ({kind}){': ' + problem if problem else ''}"[:300]
@@ -172,20 +171,11 @@ def parse(body: bytes, content_type: str = "", url: str = "", language: str = ""
         if problem:
             raise http.FetchError("broken", f"no entry can be read: {problem}"[:300])
     notes = [f"broken XML ({problem[:120]})"] if problem else []
-    if len(found.entries) > MAX_ENTRIES:
-        notes.append(f"the first {MAX_ENTRIES:,} of {len(found.entries):,} entries")
+    if len(feed.entries) > MAX_ENTRIES:
+        notes.append(f"the first {MAX_ENTRIES:,} of {len(feed.entries):,} entries")
     if "\ufffd" in text:
         notes.append(f"characters that are not {encoding}")
-    return ParsedFeed(clean(found.feed.get("title", ""), MAX_TITLE), entries, "; ".join(notes))
-
-
-def _xml_problem(data: bytes) -> str:
-    parser = xml.parsers.expat.ParserCreate("utf-8", namespace_separator=" ")
-    try:
-        parser.Parse(data, True)
-    except xml.parsers.expat.ExpatError as error:
-        return str(error)
-    return ""
+    return ParsedFeed(clean(feed.feed.get("title", ""), MAX_TITLE), entries, "; ".join(notes))
 
 
 def _entry(entry: Any) -> Entry:
@@ -200,8 +190,6 @@ def _entry(entry: Any) -> Entry:
         published=time.strftime("%Y-%m-%dT%H:%M:%SZ", moment) if moment else "",
     )
 
-
-# --- the same news twice -----------------------------------------------------------------------------
 
 RUN = 5
 """Characters of a run."""
@@ -234,8 +222,6 @@ def normal_text(text: str) -> str:
 
 def normal_title(title: str, feed_name: str = "") -> str:
     """Title for comparison, without the outlet that many append ("… - 新浪", "…_体育_腾讯网").
-
-    What follows the last dash, bar or underscore goes where it is the feed's name or looks like an outlet.
 
     >>> normal_title("女排３：１晋级！_体育频道_新浪网") == normal_title("女排3:1晋级 - 新浪")
     True
@@ -273,49 +259,40 @@ class Seen:
 
     def __init__(self) -> None:
         self._titles: set[str] = set()
-        self._exact: set[str] = set()
-        self._texts: list[str] = []
-        self._n_prints: list[int] = []
-        self._index: defaultdict[int, list[int]] = defaultdict(list)
+        self._texts: dict[str, int] = {}  # text -> number of its fingerprints
+        self._holders: defaultdict[int, list[str]] = defaultdict(list)  # fingerprint -> texts
 
-    def add(self, title: str, text: str, feed_name: str = "") -> str:
-        """Keep an item and return ""; or say by what it equals a kept one: `title`, `text` or `near`."""
+    def add(self, title: str, text: str, feed_name: str = "") -> bool:
+        """Keep an item: True, or False where its title, its text or nearly its text is kept already."""
         heading, body = normal_title(title, feed_name), normal_text(text)
-        if len(heading) >= SHORT_TITLE and heading in self._titles:
-            return "title"
-        if body and body in self._exact:
-            return "text"
+        if (len(heading) >= SHORT_TITLE and heading in self._titles) or (body and body in self._texts):
+            return False
         hashes = run_hashes(body)
         prints = fingerprints(hashes).tolist()
         if self._is_near(hashes, prints):
-            return "near"
+            return False
         self._titles.add(heading)
-        self._exact.add(body)
-        number = len(self._texts)
-        self._texts.append(body)
-        self._n_prints.append(len(prints))
+        self._texts[body] = len(prints)
         for value in prints:
-            holders = self._index[value]
-            if len(holders) < COMMON:
-                holders.append(number)
-        return ""
+            if len(self._holders[value]) < COMMON:
+                self._holders[value].append(body)
+        return True
 
     def _is_near(self, hashes: np.ndarray, prints: list[int]) -> bool:
         runs = np.unique(hashes)
         if len(runs) < LEAST_RUNS:
             return False
-        shared: Counter[int] = Counter()
+        shared: Counter[str] = Counter()
         for value in prints:
-            holders = self._index.get(value, ())
+            holders = self._holders.get(value, ())
             if len(holders) < COMMON:
                 shared.update(holders)
-        for number, n in shared.most_common(CANDIDATES):
-            if n < LEAST_SHARED * min(len(prints), self._n_prints[number]):
+        for text, n in shared.most_common(CANDIDATES):
+            if n < LEAST_SHARED * min(len(prints), self._texts[text]):
                 continue
-            other = np.unique(run_hashes(self._texts[number]))
-            smaller = min(len(runs), len(other))
-            if smaller >= LEAST_RUNS:
-                common = len(np.intersect1d(runs, other, assume_unique=True))
-                if common >= NEAR * smaller:
-                    return True
+            others = np.unique(run_hashes(text))
+            smaller = min(len(runs), len(others))
+            common = len(np.intersect1d(runs, others, assume_unique=True))
+            if smaller >= LEAST_RUNS and common >= NEAR * smaller:
+                return True
         return False

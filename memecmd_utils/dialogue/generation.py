@@ -66,17 +66,10 @@ def _messages(
         # A small model answers what stands last; the history alone leaves it to guess whose turn it is.
         values |= {"other": other, "last": earlier[-1]}
     return [
-        *_shared_messages(prompts.render("chat_system"), tuple(prompts.render_examples("chat_examples"))),
+        Message(role="system", text=prompts.render("chat_system")),
+        *(Message(role=role, text=text) for role, text in prompts.render_examples("chat_examples")),
         Message(role="user", text=prompts.render(prompt, fence=prompts.fence, **values)),
     ]
-
-
-@lru_cache(maxsize=4)
-def _shared_messages(system: str, examples: tuple[tuple[str, str], ...]) -> tuple[Message, ...]:
-    return (
-        Message(role="system", text=system),
-        *(Message(role=role, text=text) for role, text in examples),
-    )
 
 
 def utterance_request(start: ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
@@ -254,17 +247,6 @@ class Generated:
     lengths: list[int] = field(default_factory=list)
     """Characters of every turn."""
 
-    def count(self, dialogue: Dialogue | Unfinished) -> None:
-        """Take one dialogue in."""
-        if isinstance(dialogue, Unfinished):
-            self.unfinished += 1
-            return
-        self.dialogues += 1
-        for turn in dialogue.turns:
-            self.lengths.append(len(turn.text))
-            self.broken_turns += bool(turn.violations)
-            self.violations.update(violation.split("（")[0] for violation in turn.violations)
-
 
 async def generate(
     starts: Iterable[ColdStart],
@@ -276,12 +258,12 @@ async def generate(
 ) -> Generated:
     """Hold all dialogues side by side and write them, in the order of `starts`, as they are done.
 
-    `dialogues.jsonl` of `folder` takes the complete ones, `unfinished.jsonl` those that stopped, with the
-    reason; `unfinished` are those that never began. Memory does not grow with the number of dialogues.
-    Stops on the first fault of the endpoint; a run without any complete dialogue raises `NoUtterance`.
+    `dialogues.jsonl` takes the complete ones, `unfinished.jsonl` those that stopped, after `unfinished`,
+    which never began. Stops on the first fault of the endpoint; without any complete dialogue raises
+    `NoUtterance`.
     """
     starts = list(starts)
-    found = Generated()
+    made = Generated()
     first = ""
     with (
         Progress(chat, len(starts) * profile.n_turns, "turns", "turn") as bar,
@@ -291,17 +273,22 @@ async def generate(
 
         def keep(dialogue: Dialogue | Unfinished) -> None:
             nonlocal first
-            found.count(dialogue)
             if isinstance(dialogue, Unfinished):
                 first = first or f"{dialogue.dialogue_id}, turn {dialogue.turn}: {dialogue.reason}"
+                made.unfinished += 1
                 write_unfinished(dialogue)
-            else:
-                write_dialogue(dialogue)
+                return
+            made.dialogues += 1
+            for turn in dialogue.turns:
+                made.lengths.append(len(turn.text))
+                made.broken_turns += bool(turn.violations)
+                made.violations.update(violation.split("（")[0] for violation in turn.violations)
+            write_dialogue(dialogue)
 
         for lost in unfinished:
             keep(lost)
         work = (talk(start, chat, profile, gloss or {}, bar) for start in starts)
         await chat.side_by_side(work, keep=keep)
-        if found.unfinished and not found.dialogues:
+        if made.unfinished and not made.dialogues:
             raise NoUtterance(f"no dialogue came to its end; the first: {first}")
-    return found
+    return made

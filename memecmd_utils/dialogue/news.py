@@ -1,18 +1,17 @@
 """News items for cold starts: the example file, a file of the user's own, or collected RSS and Atom feeds.
 
-A collection is on disk after each feed. `state/` has one file a feed with all its items, so a collection that
-was killed goes on where it stopped and a later one adds to it. From it are made `items.jsonl` (no duplicates,
-full provenance), `news.jsonl` (the same as plain news items, for `news: PATH`) and `feeds.csv` (how each feed
+A collection is on disk after each feed: `state/` has a file a feed with all its items. From it are made
+`items.jsonl` (no duplicates, full provenance), `news.jsonl` (for `news: PATH`) and `feeds.csv` (how each
 fared).
 """
 
 import asyncio
+import dataclasses
 import hashlib
 import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -129,7 +128,7 @@ class FeedState(BaseModel):
     items: list[CollectedItem] = []
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Collection:
     """The items that are kept, the earliest first, and one row a feed as in feeds.csv."""
 
@@ -142,9 +141,6 @@ class Collection:
         return ", ".join(f"{topic} {counts[topic]:,}" for topic in schemas.TOPICS)
 
 
-# --- the news of a profile ------------------------------------------------------------------------------
-
-
 def collection_folder(profile: settings.Profile) -> Path:
     """Where a profile's collection lies; all runs of the profile share it."""
     return paths.raw / "news" / profile.name
@@ -153,15 +149,25 @@ def collection_folder(profile: settings.Profile) -> Path:
 def load_news(profile: settings.Profile) -> list[schemas.NewsItem]:
     """News items as the profile says: `news: example`, a JSONL path, or `feeds`.
 
-    With `feeds` these are the items collected so far; the feeds are asked only where these are fewer than
-    `n_news`. Raises `NewsError` when there are still too few, with the number of each topic.
+    Feeds are asked only where fewer than `n_news` are collected; still too few are a `NewsError`.
     """
     if not profile.n_news:
         return []
     if profile.news == "example":
         return authored.load_news()
     if profile.news == "feeds":
-        return [item.news_item() for item in _enough(profile).items]
+        feeds, folder = read_feeds(profile.feeds), collection_folder(profile)
+        collection = compile_items(feeds, folder)
+        if len(collection.items) < profile.n_news:
+            collection = collect(feeds, folder)
+        if len(collection.items) < profile.n_news:
+            raise NewsError(
+                f"n_news={profile.n_news}, but the feeds gave {len(collection.items)} news items "
+                f"({collection.totals()}). A feed shows only its newest items: run `make collect-news "
+                f"PROFILE={profile.name}` on later days to add to them, name more feeds, or lower n_news; "
+                f"how each feed fared is in {folder / 'feeds.csv'}"
+            )
+        return [item.news_item() for item in collection.items]
     path = paths.of_user(profile.news)
     if not path.is_file():
         raise NewsError(f"news: {profile.news!r} is neither `example`, `feeds`, nor a file")
@@ -173,21 +179,6 @@ def collected(profile: settings.Profile) -> int:
     return len(compile_items(read_feeds(profile.feeds), collection_folder(profile)).items)
 
 
-def _enough(profile: settings.Profile) -> Collection:
-    feeds, folder = read_feeds(profile.feeds), collection_folder(profile)
-    found = compile_items(feeds, folder)
-    if len(found.items) < profile.n_news:
-        found = collect(feeds, folder)
-    if len(found.items) < profile.n_news:
-        raise NewsError(
-            f"n_news={profile.n_news}, but the feeds gave {len(found.items)} news items ({found.totals()}). "
-            f"A feed shows only its newest items: run `make collect-news PROFILE={profile.name}` on later "
-            f"days to add to them, name more feeds, or lower n_news; how each feed fared is in "
-            f"{folder / 'feeds.csv'}"
-        )
-    return found
-
-
 def collect_for(profile: settings.Profile) -> str:
     """Collect a profile's news now and say how it went: what `make collect-news` prints."""
     if profile.news != "feeds":
@@ -195,22 +186,18 @@ def collect_for(profile: settings.Profile) -> str:
             f"profile {profile.name} has `news: {profile.news}`: to collect, set `news: feeds` and `feeds`"
         )
     feeds, folder = read_feeds(profile.feeds), collection_folder(profile)
-    found = collect(feeds, folder)
+    collection = collect(feeds, folder)
     lines = [
         f"{row['topic']:<13} {row['status']:<11} {row['new']:>4} new {row['kept']:>5} kept "
         f"{row['duplicates']:>4} duplicates  {row['name'] or row['url']}"
         + (f": {row['reason']}" if row["reason"] else "")
-        for row in found.rows
+        for row in collection.rows
     ]
-    enough = "enough" if len(found.items) >= profile.n_news else "not yet enough"
-    lines.append(
-        f"{len(found.items):,} news items ({found.totals()}): {enough} for n_news={profile.n_news:,}"
-    )
+    enough = "enough" if len(collection.items) >= profile.n_news else "not yet enough"
+    total = f"{len(collection.items):,} news items ({collection.totals()})"
+    lines.append(f"{total}: {enough} for n_news={profile.n_news:,}")
     lines.append(f"the collection is in {folder}")
     return "\n".join(lines)
-
-
-# --- the list of feeds -------------------------------------------------------------------------------
 
 
 def read_feeds(entries: Sequence[str]) -> list[Feed]:
@@ -227,9 +214,9 @@ def read_feeds(entries: Sequence[str]) -> list[Feed]:
             feed = Feed.model_validate(row)
         except ValidationError as error:
             first = error.errors()[0]
-            shown = str(row.get("url") or row).rpartition("@")[2]  # what stands before it may be a password
+            url = str(row.get("url") or row).rpartition("@")[2]  # what stands before it may be a password
             raise NewsError(
-                f"feed {shown!r}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {WRITE}; {FEED_KEYS}"
+                f"feed {url!r}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {WRITE}; {FEED_KEYS}"
             ) from None
         if feed.url in feeds:
             raise NewsError(f"feed {feed.url} stands twice in the list")
@@ -260,14 +247,10 @@ def _rows_of_file(path: Path) -> list[dict]:
     return [{**row, "topic": topic} for topic, rows in values.items() for row in rows]
 
 
-# --- collecting --------------------------------------------------------------------------------------
-
-
 def collect(feeds: Sequence[Feed], folder: Path) -> Collection:
     """Ask every feed that was not read within `MAX_AGE_S`, add its new items, write the collection's files.
 
-    A feed that fails is named in feeds.csv and stops no other. Raises `NewsError` when every feed fails, or
-    when another collection is writing into `folder`.
+    Raises `NewsError` when every feed fails, or when another collection is writing into `folder`.
     """
     errors.need_live_extra("collecting news")
     folder.mkdir(parents=True, exist_ok=True)
@@ -279,7 +262,9 @@ def collect(feeds: Sequence[Feed], folder: Path) -> Collection:
             chat.run(_ask_all(feeds, folder))
         finally:  # also when stopped by hand: what came is shown
             collection = compile_items(feeds, folder)
-            _write(collection, folder)
+            storage.write_jsonl(folder / "items.jsonl", collection.items)
+            storage.write_jsonl(folder / "news.jsonl", (item.news_item() for item in collection.items))
+            storage.write_csv(folder / "feeds.csv", COLUMNS, collection.rows)
     good = [row for row in collection.rows if row["status"] in ("read", "unchanged", "empty")]
     if not good:
         reasons = "\n".join(f"  {row['url']}: {row['status']}: {row['reason']}" for row in collection.rows)
@@ -290,41 +275,27 @@ def collect(feeds: Sequence[Feed], folder: Path) -> Collection:
 def compile_items(feeds: Sequence[Feed], folder: Path) -> Collection:
     """Items of these feeds in `folder`, without duplicates, in the order in which they were first seen.
 
-    Nothing is fetched. Later items never push out earlier ones, so what a run took stays the same.
+    Later items never push out earlier ones, so what a run took stays the same.
     """
     states = [_load(feed, folder) for feed in feeds]
     names = {feed.url: feed.name for feed in feeds}
-    everything = [item for state in states for item in state.items]
-    everything.sort(key=lambda item: item.fetched)  # stable: then in the order of the list and of the feed
+    # Stable: then in the order of the list and of the feed.
+    everything = sorted((item for state in states for item in state.items), key=lambda item: item.fetched)
     seen, ids = dialogue_feeds.Seen(), set()
     kept: list[CollectedItem] = []
     for item in everything:
-        if item.news_id not in ids and not seen.add(item.title, item.text, names[item.feed_url]):
+        if item.news_id not in ids and seen.add(item.title, item.text, names[item.feed_url]):
             ids.add(item.news_id)
             kept.append(item)
     per_feed = Counter(item.feed_url for item in kept)
-    rows = [_row(feed, state, per_feed[feed.url]) for feed, state in zip(feeds, states, strict=True)]
+    rows = []
+    for feed, state in zip(feeds, states, strict=True):
+        values = state.model_dump(exclude={"items"}) | feed.model_dump()
+        values["checked"] = _iso(state.checked) if state.checked else ""
+        values["items"], values["kept"] = len(state.items), per_feed[feed.url]
+        values["duplicates"] = values["items"] - values["kept"]
+        rows.append({column: values[column] for column in COLUMNS})
     return Collection(kept, rows)
-
-
-def _row(feed: Feed, state: FeedState, kept: int) -> dict[str, object]:
-    values = {
-        **feed.model_dump(),
-        **state.model_dump(
-            include={"status", "http_code", "robots", "final_url", "reason", "new", "left_out"}
-        ),
-        "checked": _iso(state.checked) if state.checked else "",
-        "items": len(state.items),
-        "kept": kept,
-        "duplicates": len(state.items) - kept,
-    }
-    return {column: values[column] for column in COLUMNS}
-
-
-def _write(collection: Collection, folder: Path) -> None:
-    storage.write_jsonl(folder / "items.jsonl", collection.items)
-    storage.write_jsonl(folder / "news.jsonl", (item.news_item() for item in collection.items))
-    storage.write_csv(folder / "feeds.csv", COLUMNS, collection.rows)
 
 
 def _iso(seconds: float) -> str:
@@ -392,14 +363,14 @@ async def _ask(feed: Feed, state: FeedState, visit: http.Visit) -> None:
             state.status = "unchanged"
             return
         kind = answer.headers.get("content-type", "")
-        found = await asyncio.to_thread(dialogue_feeds.parse, answer.body, kind, answer.url, feed.language)
+        parsed = await asyncio.to_thread(dialogue_feeds.parse, answer.body, kind, answer.url, feed.language)
     except http.FetchError as error:
         state.status, state.reason = error.status, error.reason
         state.http_code = error.http_code or state.http_code
         state.robots = error.robots or state.robots
         state.not_before = time.time() + error.wait_s if error.wait_s else 0.0
         return
-    _add(feed, state, found)
+    _add(feed, state, parsed)
     state.etag, state.last_modified = (answer.headers.get(name, "") for name in ("etag", "last-modified"))
 
 
@@ -415,10 +386,10 @@ def _read_file(feed: Feed) -> http.Answer:
     return http.Answer(feed.url, 0, {}, body)
 
 
-def _add(feed: Feed, state: FeedState, found: dialogue_feeds.ParsedFeed) -> None:
+def _add(feed: Feed, state: FeedState, parsed: dialogue_feeds.ParsedFeed) -> None:
     """Add what is new. An id is a hash of the link, else of the title; an item's first version stands."""
     known = {item.news_id for item in state.items}
-    for entry in found.entries:
+    for entry in parsed.entries:
         title = dialogue_feeds.normal_text(entry.title)
         if not title or len(entry.text) < MIN_CHARACTERS or dialogue_feeds.normal_text(entry.text) == title:
             state.left_out += 1
@@ -431,17 +402,12 @@ def _add(feed: Feed, state: FeedState, found: dialogue_feeds.ParsedFeed) -> None
         state.new += 1
         item = CollectedItem(
             news_id=name,
-            topic=feed.topic,
-            title=entry.title,
-            text=entry.text,
-            link=entry.link,
-            published=entry.published,
+            **dataclasses.asdict(entry),
+            **feed.model_dump(include={"topic", "terms", "language"}),
             feed_url=feed.url,
-            feed_name=feed.name or found.title,
-            terms=feed.terms,
-            language=feed.language,
+            feed_name=feed.name or parsed.title,
             fetched=_iso(state.checked),
         )
         state.items.append(item)
-    state.status = "read" if found.entries else "empty"
-    state.reason = found.note
+    state.status = "read" if parsed.entries else "empty"
+    state.reason = parsed.note

@@ -4,13 +4,10 @@ import difflib
 import re
 from collections.abc import Sequence
 
-# --- Talk about the task instead of the chat: what a model says of itself, its last reply and what it was
-# asked
+# Talk about the task instead of the chat: what a model says of itself, its last reply and what it was asked.
 # Small models answer a correction instead of the chat ("抱歉，我之前的回答重复了前面的话"). An ordinary
 # apology (抱歉来晚了), a promise (好的，我会带伞) and a word on somebody's message (你刚才的回复我没看到) are
 # no such talk: every pattern needs a word of the task, or the manner in which a new version is announced.
-
-
 REPLY = "(?:回复|回答|答复|答案|输出|表述|措辞|发言|台词|句子|语句|版本)"
 CHANGED = "(?:修改|修正|更正|改正|改写|重写|调整|优化|润色|精简|缩短)"
 SIGNS = "(?:表情符号|颜文字|括号|前缀)"
@@ -86,8 +83,8 @@ PATTERN = re.compile(
 
 def task_talk(text: str) -> str | None:
     """Return the words of `text` that talk about the task, or None."""
-    found = PATTERN.search(text)
-    return None if found is None else found.group().strip("，,。！! ")
+    match = PATTERN.search(text)
+    return match and match.group().strip("，,。！! ")
 
 
 STARTER_CHARS = 2
@@ -181,28 +178,28 @@ def violations(text: str, earlier: Sequence[str], max_chars: int, names: Sequenc
 
     `earlier` are the utterances of the dialogue so far, oldest first; `names` are those of the speakers.
     """
-    found = []
+    broken = []
     if not bare(text):
         return ["空的回复"]
     if len(text) > max_chars:
-        found.append(f"太长（{len(text)}字，最多{max_chars}字）")
+        broken.append(f"太长（{len(text)}字，最多{max_chars}字）")
     if EMOJI.search(text):
-        found.append("用了表情符号")
+        broken.append("用了表情符号")
     if FACES.search(text):
-        found.append("用了颜文字")
+        broken.append("用了颜文字")
     if prefix := name_prefix(text, names):
-        found.append(f"写了人名前缀（{prefix}）")
+        broken.append(f"写了人名前缀（{prefix}）")
     elif act := stage_direction(text):
-        found.append(f"写了括号动作（{act}）")
+        broken.append(f"写了括号动作（{act}）")
     if talk := task_talk(text):
-        found.append(f"谈到了任务本身（{talk}）")
+        broken.append(f"谈到了任务本身（{talk}）")
     if starter(text) in {starter(other) for other in earlier[-STARTER_WINDOW:]}:
-        found.append(f"开头“{starter(text)}”和前面的话一样")
+        broken.append(f"开头“{starter(text)}”和前面的话一样")
     if any(is_copy(text, other) for other in earlier):
-        found.append("重复了前面说过的话")
+        broken.append("重复了前面说过的话")
     elif run := shared_run(text, earlier, REPEATED_CHARS):
-        found.append(f"“{run}”前面已经说过")
-    return found
+        broken.append(f"“{run}”前面已经说过")
+    return broken
 
 
 def severity(broken: Sequence[str]) -> int:
@@ -216,15 +213,15 @@ def stage_direction(text: str) -> str | None:
     At either end of a sentence anything is one but a remark on place, time or number; inside it, what
     names an act.
     """
-    for found in ASIDES.finditer(text):
-        inside = next(found[number] for number in (2, 4, 5) if found[number])
-        if not found["round"] or ACTING.search(inside):
-            return found.group()
-        if len(bare(inside)) < 2 or not found["closed"] or FACES.search(found.group()):
+    for aside in ASIDES.finditer(text):
+        inside = next(aside[number] for number in (2, 4, 5) if aside[number])
+        if not aside["round"] or ACTING.search(inside):
+            return aside.group()
+        if len(bare(inside)) < 2 or not aside["closed"] or FACES.search(aside.group()):
             continue
-        begins = not found.start() or SENTENCE_SIGN.match(text[found.start() - 1])
-        if (begins or not bare(text[found.end() :])) and not REMARK.search(inside):
-            return found.group()
+        begins = not aside.start() or SENTENCE_SIGN.match(text[aside.start() - 1])
+        if (begins or not bare(text[aside.end() :])) and not REMARK.search(inside):
+            return aside.group()
     return None
 
 
@@ -232,20 +229,20 @@ def name_prefix(text: str, names: Sequence[str] = ()) -> str | None:
     """The name before a speaker's words, as in 甲： or 【外婆】, also before a second speaker's; or None."""
     known = "|".join([*map(re.escape, filter(None, names)), LABELS])
     end = r"[\s\]］】)）*＊]*(?:[(（][^()（）]{1,10}[)）])?"
-    found = re.search(
+    match = re.search(
         rf"(?:^|(?<=[。！？!?…~\s]))[\s\[［【(（*＊#]*(?:(?:{known}){end}(?:说|道|回复?|问|答)?|(?:{ROLES}){end})\s*[：:]"
         rf"|^[\[［【(（](?:{known}|{ROLES})[\]］】)）]",
         text,
         re.IGNORECASE,
     )
-    return None if found is None else found.group().strip()
+    return match and match.group().strip()
 
 
 def shared_run(text: str, others: Sequence[str], length: int) -> str | None:
     """The first `length` characters in a row that `text` has from one of `others`, or None."""
-    said = bare(text)
+    words = bare(text)
     known = [bare(other) for other in others]
-    runs = (said[start : start + length] for start in range(len(said) - length + 1))
+    runs = (words[start : start + length] for start in range(len(words) - length + 1))
     return next((run for run in runs if any(run in other for other in known)), None)
 
 

@@ -9,7 +9,6 @@ from memecmd_utils.core.text_similarity import normalise_text, similarity
 from memecmd_utils.library.build import build_library
 from memecmd_utils.library.curation import check_ocr_on_sample, closest_pictures
 from memecmd_utils.library.duplicates import near_duplicate_groups, phash
-from memecmd_utils.library.funnel import read_funnel
 from memecmd_utils.library.ocr import RapidOcr
 from memecmd_utils.library.sources import find_candidates
 
@@ -25,6 +24,5 @@ __all__ = [
     "near_duplicate_groups",
     "normalise_text",
     "phash",
-    "read_funnel",
     "similarity",
 ]

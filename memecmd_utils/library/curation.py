@@ -47,9 +47,8 @@ class LeftOut(NamedTuple):
 def read_curation(path: Path, known: Collection[str]) -> dict[str, Decision]:
     """Read a curation file (CSV with `file,action,why`), by file.
 
-    Names may be guarded, as the contact sheet and `rejected.csv` write them, or as they are. Blanks around a
-    name that a spreadsheet took away are put back where one file alone can be meant. Raises `LibraryError`
-    naming the line for an unknown file or action and for contradicting lines.
+    Names may be guarded, as `rejected.csv` writes them, or plain; blanks around a name that a spreadsheet
+    took away are put back where one file alone can be meant. `LibraryError` names the line of what is wrong.
     """
     if not path.is_file():
         raise LibraryError(f"curation file {path} does not exist: correct `curation` in the profile")
@@ -105,22 +104,12 @@ def write_contact_sheet(
     left_out: Sequence[LeftOut],
     decisions: Sequence[Decision] = (),
 ) -> None:
-    """Write the page; its button saves a curation file that `read_curation` reads.
-
-    Pictures and buttons are made when they come into view, so that 6,000 memes can be gone through. All text
-    is escaped: captions and file names come from strangers.
-    """
-    page = (
-        html.environment()
-        .get_template("contact_sheet.html.j2")
-        .render(
-            name=name, memes=memes, doubtful=doubtful, near=near, left_out=left_out, decisions=list(decisions)
-        )
+    """Write the page; its button saves a curation file that `read_curation` reads. All text is escaped."""
+    template = html.environment().get_template("contact_sheet.html.j2")
+    page = template.render(
+        name=name, memes=memes, doubtful=doubtful, near=near, left_out=left_out, decisions=list(decisions)
     )
     storage.write_text(target, page)
-
-
-# --- Looks at a finished library: is the text right, and which pictures come close to each other?
 
 
 def check_ocr_on_sample(
@@ -140,21 +129,21 @@ def check_ocr_on_sample(
 
 
 def closest_pictures(memes: Sequence[Meme], n: int = 3) -> "pd.DataFrame":
-    """The `n` pairs of memes whose perceptual hashes differ least, the closest first; fewer if there are.
+    """The `n` pairs of memes whose perceptual hashes differ least, the closest first.
 
-    Columns meme_id, text, other, other_text, bits (of 64 that differ), similarity (0-1, normalised texts).
+    `bits` (of 64) differ; `similarity` is that of the normalised texts, 0-1.
     """
     import pandas as pd
 
     hashes = [int(meme.phash, 16) for meme in memes]
-    found: list[tuple[int, int, int]] = []
+    closest: list[tuple[int, int, int]] = []
     for distance in range(6, 64, 3):
         pairs = duplicates.close_pairs(hashes, distance).tolist()
-        found = sorted(((hashes[i] ^ hashes[j]).bit_count(), i, j) for i, j in pairs)
-        if len(found) >= n:
+        closest = sorted(((hashes[i] ^ hashes[j]).bit_count(), i, j) for i, j in pairs)
+        if len(closest) >= n:
             break
     rows = []
-    for bits, i, j in found[:n]:
+    for bits, i, j in closest[:n]:
         a, b = memes[i], memes[j]
         same = text_similarity.similarity(*map(text_similarity.normalise_text, (a.text, b.text)))
         rows.append((a.meme_id, a.text, b.meme_id, b.text, bits, same))

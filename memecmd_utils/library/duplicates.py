@@ -40,8 +40,7 @@ def phash(image: "Image.Image") -> int:
 def close_pairs(hashes: Sequence[int] | np.ndarray, max_distance: int = 6) -> np.ndarray:
     """All pairs i < j of 64-bit hashes that differ in at most `max_distance` bits, sorted: int64, (pairs, 2).
 
-    `hashes`: whole numbers from 0 to 2**64 - 1, `OverflowError` for others. Each pair is compared: 6,023
-    hashes, the paper's library, in a moment, 100,000 in some seconds.
+    Each pair is compared: 6,023 hashes, the paper's library, in a moment, 100,000 in some seconds.
     """
     values = np.array(hashes, dtype=np.uint64)
     parts = [np.empty((0, 2), dtype=np.int64)]
@@ -52,8 +51,8 @@ def close_pairs(hashes: Sequence[int] | np.ndarray, max_distance: int = 6) -> np
             if near.any():
                 pairs = np.argwhere(near) + np.array((top, left))
                 parts.append(pairs[pairs[:, 0] < pairs[:, 1]])
-    found = np.concatenate(parts)
-    return found[np.lexsort((found[:, 1], found[:, 0]))]
+    close = np.concatenate(parts)
+    return close[np.lexsort((close[:, 1], close[:, 0]))]
 
 
 def near_duplicate_groups(
@@ -66,11 +65,11 @@ def near_duplicate_groups(
     """
     if len(hashes) != len(texts):
         raise ValueError(f"{len(hashes)} hashes but {len(texts)} texts")
-    unique, of_hash = np.unique(np.array(hashes, dtype=np.uint64), return_inverse=True)
+    unique, hash_numbers = np.unique(np.array(hashes, dtype=np.uint64), return_inverse=True)
     # Copies (same hash, same text) share one fate, so only their first is compared. Pairs are looked up by
     # hash: 20,000 equal hashes are one entry here and 200 million pairs otherwise.
     copies: dict[tuple[int, str], list[int]] = {}
-    for position, (number, text) in enumerate(zip(of_hash.tolist(), texts, strict=True)):
+    for position, (number, text) in enumerate(zip(hash_numbers.tolist(), texts, strict=True)):
         copies.setdefault((number, normalise_text(text)), []).append(position)
     with_text: dict[int, dict[int, list[tuple[int, str]]]] = {}
     without: dict[int, list[int]] = {}
@@ -101,27 +100,25 @@ def near_duplicate_groups(
                         group += copies[other, written]
         if group:
             groups[first] = [first, *sorted(group)]
-    return NearDuplicates(list(groups.values()), _doubtful(copies, without, near, len(unique)))
+    return NearDuplicates(list(groups.values()), _doubtful(copies, with_text, without, near))
 
 
 def _doubtful(
     copies: dict[tuple[int, str], list[int]],
+    with_text: dict[int, dict[int, list[tuple[int, str]]]],
     without: dict[int, list[int]],
     near: dict[int, list[int]],
-    n: int,
 ) -> list[tuple[int, int]]:
     """Pairs of like pictures of which one has no text, or neither while their hashes differ; sorted.
 
-    There only the picture speaks, and real pictures at distance 6 were different faces: a person decides on
-    the contact sheet, unless two pictures without text hash alike.
+    There only the picture speaks, and real pictures at distance 6 were different faces: a person decides.
     """
-    written: dict[int, list[int]] = {number: [] for number in range(n)} if without else {}
-    for (number, text), positions in copies.items():
-        if text and without:
-            written[number] += positions
-    found = []
+    doubtful = []
     for number, blank in without.items():
         for other in near.get(number, [number]):
-            others = written[other] + (without.get(other, []) if other > number else [])
-            found += [(min(i, j), max(i, j)) for i in blank for j in others]
-    return sorted(found)
+            texts = (text for items in with_text.get(other, {}).values() for _, text in items)
+            others = [i for text in texts for i in copies[other, text]]
+            if other > number:
+                others += without.get(other, [])
+            doubtful += [(min(i, j), max(i, j)) for i in blank for j in others]
+    return sorted(doubtful)

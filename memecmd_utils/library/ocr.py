@@ -19,12 +19,8 @@ MIN_SCORE = 0.75  # of 0-1; below it lines are mostly outlines taken for letters
 MIN_SCORE_LATIN = 0.9  # for lines without a Chinese character: round shapes read as "O", "8" or "CCC"
 ROUND = frozenset("0OoCc")
 """What eyes, wheels and drops are read as, with a score of up to 0.99; up to three in a row are no text."""
-DETECTION_SIDE = (
-    480  # pixels of the shorter side; its own 736 took half again as long on 50 real memes, no better
-)
+DETECTION_SIDE = 480  # pixels of the shorter side; its own 736 took half again as long and read no better
 MAX_SIDE = 2000
-
-
 # Signs of scripts that are written without blanks, and those that such texts share with others.
 _DENSE = (
     "\u2e80-\u2fdf\u3001-\u30ff\u3105-\u312f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -84,11 +80,7 @@ def cache_key(sha256: str, ocr_id: str) -> str:
 
 @cache
 def wheel_models() -> dict[str, Path]:
-    """Files of the `det` and `rec` models that came with the wheel.
-
-    The engine would download a model that it does not find; with explicit paths it cannot.
-    Only files of the wheel's own list count: its folder may also hold models that were fetched later.
-    """
+    """Files of the `det` and `rec` models that came with the wheel; with such paths nothing is downloaded."""
     try:
         files = metadata.files(PACKAGE) or []
     except metadata.PackageNotFoundError as error:
@@ -157,9 +149,6 @@ class RapidOcr:
 def without_wraps(text: str) -> str:
     """What was read as one text: no blank where a line of Chinese or Japanese went on in the next.
 
-    Recorded texts keep the blanks, which `RapidOcr.read_text` puts between all lines, so they stay valid.
-    Blanks between words of Latin letters, Hangul or digits stay, one of each.
-
     >>> without_wraps("今天不想 上班 because I am tired")
     '今天不想上班 because I am tired'
     """
@@ -187,14 +176,10 @@ def is_text(text: str, score: float) -> bool:
     >>> is_text("666", 0.95), is_text("00", 0.97), is_text("8", 0.99), is_text("哈", 0.8), is_text("ok", 0.8)
     (True, False, False, True, False)
     """
-    if _has_han(text):
+    if any("\u3400" <= character <= "\u9fff" for character in text):
         return score >= MIN_SCORE
     drawn = text in ("8", "D", "Q") or (len(text) <= 3 and ROUND.issuperset(text))
     return not drawn and score >= MIN_SCORE_LATIN
-
-
-def _has_han(text: str) -> bool:
-    return any("\u3400" <= character <= "\u9fff" for character in text)
 
 
 def _is_column(line: Line) -> bool:

@@ -4,6 +4,7 @@ import io
 import math
 import multiprocessing
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -21,8 +22,7 @@ from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.images import ImageRejected
 from memecmd_utils.core.machine import cores
-from memecmd_utils.library import duplicates, funnel
-from memecmd_utils.library.funnel import Exit
+from memecmd_utils.library import duplicates
 from memecmd_utils.library.ocr import MAX_SIDE, Ocr, OcrError
 from memecmd_utils.settings import Filters
 
@@ -30,6 +30,50 @@ LONGEST_SIDE = 640  # pixels of the normalised copies
 THINNEST = 20
 """Sides of a picture as OCR gets it, at most so many to 1. The engine makes the shorter side 480 pixels: at
 50 to 1 that takes minutes and 2 GB, and from 126 to 1 it fails."""
+
+
+UNDECODABLE, FILTER = "undecodable", "filter"
+
+
+class Exit(NamedTuple):
+    """Why a file is not in the library."""
+
+    step: str
+    why: str
+    """In words, with the file's own numbers or names, for `rejected.csv`."""
+    reason: str = ""
+    """The same for all files that left for it: a row of `funnel.csv`."""
+
+
+def undecodable(why: str) -> Exit:
+    """Exit of a file that is no picture; files of one kind of fault share the reason.
+
+    >>> undecodable("too small: 9 x 12 (least side 16)").reason
+    'too small'
+    """
+    return Exit(UNDECODABLE, why, re.split(r"[:(,;]", why, maxsplit=1)[0].strip())
+
+
+def by_size(filters: Filters, width: int, height: int) -> Exit | None:
+    """The filter that leaves out a picture of this size (pixels, before anything is scaled), if any."""
+    short, long = sorted((width, height))
+    if short < filters.min_side:
+        return Exit(FILTER, f"shorter side of {short} pixels (min_side {filters.min_side})", "min_side")
+    if filters.max_aspect_ratio is not None and long > filters.max_aspect_ratio * short:
+        why = f"sides as {long / short:.2f} to 1 (max_aspect_ratio {filters.max_aspect_ratio:g})"
+        return Exit(FILTER, why, "max_aspect_ratio")
+    return None
+
+
+def by_text(filters: Filters, text: str) -> Exit | None:
+    """The filter that leaves out a picture with this visible text, if any; blanks do not count."""
+    length = len("".join(text.split()))
+    if filters.needs_text and not length:
+        return Exit(FILTER, "no text could be read (needs_text)", "needs_text")
+    if filters.max_text_chars is not None and length > filters.max_text_chars:
+        why = f"{length} characters of text (max_text_chars {filters.max_text_chars})"
+        return Exit(FILTER, why, "max_text_chars")
+    return None
 
 
 @dataclass(frozen=True)
@@ -60,22 +104,14 @@ class Reading(NamedTuple):
     pixels: int = 0
     """Width times height of the picture as the file holds it, before anything is scaled."""
 
-    @property
-    def undecodable(self) -> bool:
-        """Whether the bytes are no picture."""
-        return self.exit is not None and self.exit.step == funnel.UNDECODABLE
-
 
 def read_picture(job: Job, ocr: Ocr) -> Reading:
-    """Decode an image, read its text and make its normalised copy; or say why it is left out.
-
-    A JPEG of twice the side that OCR can use, or more, is decoded at a half, a quarter or an eighth of it.
-    """
+    """Decode an image, read its text and make its normalised copy; or say why it is left out."""
     try:
         picture, sides = images.decode_reduced(job.data, MAX_SIDE)
     except ImageRejected as reason:
-        return Reading(funnel.undecodable(str(reason)))
-    if out := funnel.by_size(job.filters, *sides):
+        return Reading(undecodable(str(reason)))
+    if out := by_size(job.filters, *sides):
         return Reading(out)
     text = job.text
     if text is None:
@@ -85,14 +121,14 @@ def read_picture(job: Job, ocr: Ocr) -> Reading:
             raise
         except Exception as error:  # one odd picture must not end the reading of thousands
             why = f"the OCR engine failed: {type(error).__name__} {error}".splitlines()[0].strip()
-            return Reading(funnel.undecodable(why))
-    if out := funnel.by_text(job.filters, text):
+            return Reading(undecodable(why))
+    if out := by_text(job.filters, text):
         return Reading(out, text)
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
     size = picture.size
     if max(size) < sides[1]:  # decoded in part: rounded sides may give another shape by a pixel
-        whole = sides if size[0] < size[1] else sides[::-1]
-        picture = picture.resize(_stored_size(*whole), Image.Resampling.LANCZOS, reducing_gap=2.0)
+        undivided = sides if size[0] < size[1] else sides[::-1]
+        picture = picture.resize(_stored_size(*undivided), Image.Resampling.LANCZOS, reducing_gap=2.0)
     else:
         picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     # A drawn picture is in normal form; encoding it again would give the same bytes.
@@ -154,15 +190,10 @@ class WorkersLost(MemecmdError, RuntimeError):
 
 def workers_for(images: int) -> int:
     """How many processes to read so many images with; 1 means that none is started."""
-    return max(1, min(cores(), MOST_WORKERS, _memory() // WORKER_BYTES)) if images >= PARALLEL_FROM else 1
-
-
-def _memory() -> int:
-    """Bytes of memory of this machine; where the system does not tell, enough for all workers."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return MOST_WORKERS * WORKER_BYTES
+    if images < PARALLEL_FROM:
+        return 1
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(cores(), MOST_WORKERS, memory // WORKER_BYTES))
 
 
 def one_after_another(jobs: Iterable[tuple[T, Job]], ocr: Ocr) -> Iterator[tuple[T, Reading]]:
@@ -208,12 +239,11 @@ class Workers:
         return pool
 
     def run(self, jobs: Iterable[tuple[T, Job]]) -> Iterator[tuple[T, Reading]]:
-        """Each item with the reading of its job, in the order of `jobs`.
+        """Each item with the reading of its job, in the order of `jobs`, of which few are ahead at any time.
 
-        At most `AHEAD` images for each worker have been taken from `jobs` and not yet been handed out. An
-        image whose process dies, or that takes longer than `LIMIT` seconds, is tried once more in a new
-        process and rejected then. Raises `WorkersLost` if that happens to `MOST_LOST` images in a row
-        and to a blank picture after them, and whatever else `read_picture` raises.
+        An image whose process dies, or that takes longer than `LIMIT` seconds, is tried once more in a new
+        process and rejected then. Raises `WorkersLost` if that happens to `MOST_LOST` images in a row and to
+        a blank picture after them, and whatever else `read_picture` raises.
         """
         source = iter(jobs)
         try:
@@ -258,7 +288,7 @@ class Workers:
         self._lost += 1
         if self._lost == MOST_LOST:
             self._probe()
-        return Reading(funnel.undecodable(DIED))
+        return Reading(undecodable(DIED))
 
     def _probe(self) -> None:
         """Read a blank picture; `WorkersLost` if the process dies of that, too: then it is not the images."""
@@ -286,8 +316,6 @@ def _result(pool: ProcessPool, future: ProcessFuture) -> Any:
             if not pool.active:
                 raise BrokenProcessPool("the pool of processes is gone") from None
 
-
-# --- in the worker ------------------------------------------------------------------------------------------
 
 _held: dict[str, Ocr] = {}  # only ever filled in a worker: its engine is loaded once, at the first picture
 

@@ -68,34 +68,33 @@ class Candidate:
 def find_candidates(sources: Sequence[str]) -> list[Candidate]:
     """All images of all sources, sorted by name. `example` is the example memes, all others are folders.
 
-    A folder that holds descriptions of its pictures (`DESCRIBED_IN`) gives each picture its own.
     Links that lead out of their source are among them, so that it can be said that they were left out.
     """
     if not sources:
         raise LibraryError("`sources` is empty: name folders of images, or `example`")
-    found: list[tuple[str, Candidate]] = []
+    candidates: list[tuple[str, Candidate]] = []
     for source in dict.fromkeys(sources):
         if source == EXAMPLE:
             for meme in stickers.read_table():
                 note = meme.picture_note
                 candidate = Candidate(meme.meme_id, meme.meme_id, EXAMPLE, example=meme, note=note)
-                found.append((source, candidate))
+                candidates.append((source, candidate))
             continue
         folder = paths.root / Path(source).expanduser()
         described = descriptions(folder)
-        there = images.look_through(folder)
-        for path in (*there.images, *there.links_out):
+        files = images.look_through(folder)
+        for path in (*files.images, *files.links_out):
             origin = images.readable(path.relative_to(folder))
             parent, stem = PurePosixPath(origin).parent, PurePosixPath(origin).stem
             group = f"{source}/{parent}"
             note = "；".join(filter(None, (described.get(path.name), picture_note(parent.name, stem))))
-            out = path in there.links_out
-            found.append((source, Candidate(origin, origin, group, path=path, note=note, link_out=out)))
+            out = path in files.links_out
+            candidates.append((source, Candidate(origin, origin, group, path=path, note=note, link_out=out)))
     # Two sources may hold the same path; then, and only then, the source is part of the name. Within one
     # source two paths may read alike, in GBK and in UTF-8; then all but the first have a number.
-    count = Counter(candidate.name for _, candidate in found)
+    count = Counter(candidate.name for _, candidate in candidates)
     unique: dict[str, Candidate] = {}
-    for source, candidate in found:
+    for source, candidate in candidates:
         plain = candidate.name if count[candidate.name] == 1 else f"{source}/{candidate.name}"
         name, number = plain, 1
         while name in unique:
@@ -113,7 +112,7 @@ def usable(text: str) -> bool:
     """
     if not LEAST <= len(text) <= MOST or _REFUSAL.search(text):
         return False
-    return all(len(found[0]) < _RUN_LENGTH for found in _RUN_AWAY.finditer(text))
+    return all(len(match[0]) < _RUN_LENGTH for match in _RUN_AWAY.finditer(text))
 
 
 def descriptions(folder: Path) -> dict[str, str]:
@@ -121,7 +120,7 @@ def descriptions(folder: Path) -> dict[str, str]:
 
     A JSON file of another form is somebody else's and is left alone; a broken one raises `LibraryError`.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for file in DESCRIBED_IN:
         path = folder / file
         if not path.is_file():
@@ -136,9 +135,9 @@ def descriptions(folder: Path) -> dict[str, str]:
             continue
         for record in records:
             name, text = record["filename"].strip(), " ".join(record["content"].split())
-            if name not in found and usable(text):
-                found[name] = f"图片描述（{file}）：{text}"
-    return found
+            if name not in texts and usable(text):
+                texts[name] = f"图片描述（{file}）：{text}"
+    return texts
 
 
 def _are_descriptions(records: Any) -> bool:

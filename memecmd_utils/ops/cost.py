@@ -1,9 +1,9 @@
-"""What a profile will ask for, before it runs: calls, tokens, money, hours. No call is made.
+"""What a profile will ask for, before it runs (calls, tokens, money, hours), and what a run wrote and used.
 
-`estimate` is that of the chats, `annotation` that of the template memes; both make their rows by `line`.
+No call is made. `estimate` is that of the chats, `cm50.annotation` has that of the template memes; both make
+their rows by `line`.
 """
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pandas as pd
 from memecmd_utils import settings
 from memecmd_utils.annotation.annotator import annotation_request
 from memecmd_utils.core import paths
+from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.encoders import text
 from memecmd_utils.core.encoders.text import TASK
 from memecmd_utils.core.llm import outcomes, prices, prompts
@@ -25,6 +26,18 @@ from memecmd_utils.schemas import ColdStart, Dialogue, Meme, Placement, RolePair
 from memecmd_utils.settings import Profile, run_name
 
 TYPICAL_UTTERANCE = "这事儿我跟你说没那么简单啊"
+MEME = Meme(
+    meme_id="m", file="m.png", text="这班谁爱上谁上", text_source="ocr", picture_note="一只猫趴在桌上",
+    origin="x", sha256="0", phash="0", width=1, height=1, source="estimate",
+)  # fmt: skip
+PAIR = RolePair(
+    pair_id="R00", role_a="甲", role_b="乙", intimacy="close", dominance="equal",
+    age_relation="same_age", primary_scenario="life", source="estimate",
+)  # fmt: skip
+START = ColdStart(
+    dialogue_id="estimate", kind="news", ref="x", title="题" * 18, name_a="甲", name_b="乙",
+    context="文" * 200, brief="题" * 40, source="estimate",
+)  # fmt: skip
 REPLY_TOKENS = {"annotation": 160, "scenario": 120, "utterance": 18, "summary": 110}
 
 
@@ -36,32 +49,20 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     """Estimate a run over `n_memes` memes: a row per stage and a total.
 
     Prompts are rendered with text of typical length; tokens are characters times `tokens_per_character`,
-    images by rule. Answers that are already recorded cost nothing and are not looked at here. `beside` adds
-    what was really used.
+    images by rule. What is already recorded is not looked at.
     """
     per_char = profile.tokens_per_character
     generator = profile.endpoints.generator
     annotator = profile.endpoints.annotator or generator
-    meme = _typical_meme()
-    pair = RolePair(
-        pair_id="R00", role_a="甲", role_b="乙", intimacy="close", dominance="equal",
-        age_relation="same_age", primary_scenario="life", source="estimate",
-    )  # fmt: skip
-    start = _typical_start()
     n_news, n_role = cold_start.sizes(profile)
     n_dialogues = n_news + n_role
     sees = annotator.vision and profile.llm == "openai"
-    asked = annotation_request(meme, 0, (lambda meme: "") if sees else None, profile.flag_unsafe)
-    t_in = n_memes * (_characters(asked) * per_char + pictures_of(asked) * tokens_per_image(annotator))
+    request = annotation_request(MEME, 0, (lambda meme: "") if sees else None, profile.flag_unsafe)
+    t_in = n_memes * (_characters(request) * per_char + pictures_of(request) * tokens_per_image(annotator))
     ledger, t_out = ("annotation", "annotation"), n_memes * REPLY_TOKENS["annotation"]
     lines = [line("02 annotation", ledger, profile, profile.llm, annotator, n_memes, t_in, t_out)]
-    details = prompts.render(
-        "scenario_details",
-        pair=pair,
-        scenario="一" * 30,
-        fence=prompts.fence,
-        **cold_start.dimensions_of(pair),
-    )
+    values = {"pair": PAIR, "scenario": "一" * 30, **cold_start.dimensions_of(PAIR)}
+    details = prompts.render("scenario_details", fence=prompts.fence, **values)
     calls, ledger = 2 * n_role, ("scenario", "scenario")
     t_in, t_out = calls * len(details) * per_char, calls * REPLY_TOKENS["scenario"]
     lines.append(line("03 scenarios", ledger, profile, profile.llm, generator, calls, t_in, t_out))
@@ -70,17 +71,15 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
         ("summary", generation.summary_request),
     ):
         turns = range(1 if task == "utterance" else 2, profile.n_turns + 1)
-        characters = sum(_characters(build(start, [TYPICAL_UTTERANCE] * (t - 1), profile)) for t in turns)
+        characters = sum(_characters(build(START, [TYPICAL_UTTERANCE] * (t - 1), profile)) for t in turns)
         calls, ledger = n_dialogues * len(turns), ("dialogue_generation", task)
         t_in, t_out = n_dialogues * characters * per_char, calls * REPLY_TOKENS[task]
         lines.append(line(f"03 {task}", ledger, profile, profile.llm, generator, calls, t_in, t_out))
     lines += _embedding_lines(profile, n_memes, n_dialogues, n_role)
-    lines += _judge_lines(profile, n_dialogues, n_memes, start, meme, per_char)
+    lines += _judge_lines(profile, n_dialogues, n_memes)
     if profile.other_summaries:
-        summarised = min(profile.other_summaries, n_dialogues)
-        calls = summarised * (profile.n_turns - 1)
-        t_in = summarised * characters * per_char
-        ledger = ("studies", "summary")
+        summarised, ledger = min(profile.other_summaries, n_dialogues), ("studies", "summary")
+        calls, t_in = summarised * (profile.n_turns - 1), summarised * characters * per_char
         t_out = calls * REPLY_TOKENS["summary"]
         lines.append(line("05b summary", ledger, profile, "local", generator, calls, t_in, t_out))
     return pd.DataFrame(lines)
@@ -102,7 +101,7 @@ def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: i
         )
     else:
         texts = n_memes + n_turns
-        tokens = n_memes * len(_typical_meme().text) * per_char + n_turns * REPLY_TOKENS["utterance"]
+        tokens = n_memes * len(MEME.text) * per_char + n_turns * REPLY_TOKENS["utterance"]
     calls = -(-texts // text.INPUTS)
     usd = tokens * (endpoint.usd_per_million_in or 0.0) / 1e6
     hours = calls * REMOTE_SECONDS_PER_CALL / 3600
@@ -110,9 +109,7 @@ def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: i
     return [Line("04 embedding", endpoint.model, calls, round(tokens), 0, usd, hours, ledger)]
 
 
-def _judge_lines(
-    profile: Profile, n_dialogues: int, n_memes: int, start: ColdStart, meme: Meme, per_char: float
-) -> list[Line]:
+def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[Line]:
     turns = [
         Turn(turn=t, speaker=generation.speaker_of(t), text=TYPICAL_UTTERANCE, source="estimate")
         for t in range(1, profile.n_turns + 1)
@@ -121,72 +118,48 @@ def _judge_lines(
         dialogue_id="estimate", kind="news", ref="x", title="x", name_a="甲", name_b="乙", turns=turns,
         summaries=[], complete=True, source="estimate",
     )  # fmt: skip
+    placed = Placement(
+        dialogue_id="estimate", turn=2, speaker="B", strategy="greedy", meme_id="m", rank=1, score=0,
+        gate_score=None, threshold=None, fold="a", source="estimate",
+    )  # fmt: skip
+    per_char = profile.tokens_per_character
     places = profile.n_turns - 1
-    per_strategy = {
-        s: profile.random_rate if s == "random" else profile.wanted_rate for s in profile.strategies
-    }
-    most = profile.judge_sample or places
-    sent = {s: rate * places * n_dialogues for s, rate in per_strategy.items()}
-    sampled = {s: min(rate * places, most) * n_dialogues for s, rate in per_strategy.items()}
-    lines = []
+    rates = [profile.random_rate if s == "random" else profile.wanted_rate for s in profile.strategies]
+    sent = [rate * places * n_dialogues for rate in rates]
+    sampled = [min(rate * places, profile.judge_sample or places) * n_dialogues for rate in rates]
     for number, judge in enumerate(profile.judges):
         endpoints = profile.endpoints.judges
         endpoint = endpoints[number] if number < len(endpoints) else profile.endpoints.generator
         name = f"05 judge {number + 1} ({judge.kind})"
         ledger = ("evaluation" if number == 0 else f"evaluation-{number + 1}", "rating")
+        calls, t_in, t_out = 0, 0.0, 0.0
         if judge.kind == "yes_no":
-            half = min(n_memes, sum(sampled.values()) / 2)
+            half = min(n_memes, sum(sampled) / 2)
             # The checks ask about three memes a turn, and three times about two memes of some turns.
             checked, worded = 3 * profile.judge_checks, 6 * min(profile.judge_checks, profile.judge_wordings)
-            pairs = sum(sampled.values()) + checked + worded
             held_out = 2 * min(n_memes, half + checked / 2)
-            calls = round(5 * (pairs + held_out * profile.judge_contexts))
+            calls = round(5 * (sum(sampled) + checked + worded + held_out * profile.judge_contexts))
             context = judges.Context(dialogue, min(10, profile.n_turns))
-            characters = _characters(judges.yes_no_request(context, meme, "humor_effect"))
+            characters = _characters(judges.yes_no_request(context, MEME, "humor_effect"))
             # Four of five questions share all but their last line with the first: the server's cache has it.
             t_in = calls * per_char * characters * (0.3 if judge.llm == "local" else 1.0)
-            local = judge.local_model
-            lines.append(line(name, ledger, profile, judge.llm, endpoint, calls, t_in, calls, local))
-            continue
-        placed = Placement(
-            dialogue_id="estimate", turn=2, speaker="B", strategy="greedy", meme_id="m", rank=1, score=0,
-            gate_score=None, threshold=None, fold="a", source="estimate",
-        )  # fmt: skip
-        calls, t_in, t_out = 0, 0.0, 0.0
-        sees = judge.llm == "openai" and endpoint.vision
-        screenshot = ("estimate", lambda: b"") if sees else None
-        spans = [min(10, profile.n_turns)]
-        if profile.judge_unit == "dialogue":
-            spans = judges.lengths(profile.n_turns)
-        for memes_sent in (sampled if profile.judge_unit == "meme" else sent).values():
-            for shown in spans:
-                request = judges.rating_request(dialogue, [placed], {"m": meme}, shown, 0, screenshot)
-                n_calls = round(memes_sent) if profile.judge_unit == "meme" else n_dialogues
-                calls += n_calls
-                seen = pictures_of(request) * tokens_per_image(endpoint)
-                t_in += n_calls * (_characters(request) * per_char + seen)
-            each = memes_sent if profile.judge_unit == "meme" else memes_sent * sum(spans) / profile.n_turns
-            t_out += each * 60
-        local = judge.local_model
-        lines.append(line(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out, local))
-    return lines
-
-
-def _typical_meme() -> Meme:
-    return Meme(
-        meme_id="m", file="m.png", text="这班谁爱上谁上", text_source="ocr", picture_note="一只猫趴在桌上",
-        origin="x", sha256="0", phash="0", width=1, height=1, source="estimate",
-    )  # fmt: skip
-
-
-def _typical_start() -> ColdStart:
-    return ColdStart(
-        dialogue_id="estimate", kind="news", ref="x", title="题" * 18, name_a="甲", name_b="乙",
-        context="文" * 200, brief="题" * 40, source="estimate",
-    )  # fmt: skip
-
-
-# --- What a run wrote and where, in a few lines for the terminal
+            t_out = calls
+        else:
+            by_meme = profile.judge_unit == "meme"
+            sees = judge.llm == "openai" and endpoint.vision
+            screenshot = ("estimate", lambda: b"") if sees else None
+            spans = [min(10, profile.n_turns)]
+            if profile.judge_unit == "dialogue":
+                spans = judges.lengths(profile.n_turns)
+            for memes_sent in sampled if by_meme else sent:
+                for span in spans:
+                    request = judges.rating_request(dialogue, [placed], {"m": MEME}, span, 0, screenshot)
+                    n_calls = round(memes_sent) if by_meme else n_dialogues
+                    calls += n_calls
+                    images = pictures_of(request) * tokens_per_image(endpoint)
+                    t_in += n_calls * (_characters(request) * per_char + images)
+                t_out += 60 * (memes_sent if by_meme else memes_sent * sum(spans) / profile.n_turns)
+        yield line(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out, judge.local_model)
 
 
 def _count(path: Path) -> str:
@@ -202,22 +175,19 @@ def _count(path: Path) -> str:
 def summary_text(run: str) -> str:
     """The closing lines of `make reproduce`."""
     data, report = paths.processed / run, paths.reports / run
-    show = {
-        "memes": _count(data / "memes.parquet"),
-        "dialogues": _count(data / "dialogues.jsonl"),
-        "memes placed": _count(data / "placements.parquet"),
-        "ratings": _count(data / "ratings.parquet"),
-    }
+    folder = report.relative_to(paths.root)
     scored, stopped = _judged(data / "ratings.parquet")
     lines = [
         "",
-        f"run {run}: " + ", ".join(f"{value} {name}" for name, value in show.items()) + f", {scored} scored",
-        f"  page to look at    {_where(report / 'index.html')}",
-        f"  dataset            {_where(data / 'release')}/",
-        f"  tables             {_where(report / 'tables')}/",
-        f"  figures            {_where(report / 'figures')}/",
-        f"  numbers            {_where(report / 'numbers.json')}",
-        f"  executed notebooks {_where(report)}/*.html",
+        f"run {run}: {_count(data / 'memes.parquet')} memes, {_count(data / 'dialogues.jsonl')} dialogues, "
+        f"{_count(data / 'placements.parquet')} memes placed, {_count(data / 'ratings.parquet')} ratings, "
+        f"{scored} scored",
+        f"  page to look at    {folder}/index.html",
+        f"  dataset            {data.relative_to(paths.root)}/release/",
+        f"  tables             {folder}/tables/",
+        f"  figures            {folder}/figures/",
+        f"  numbers            {folder}/numbers.json",
+        f"  executed notebooks {folder}/*.html",
     ]
     lines += [*stopped, *real_usage(run)]
     settled = settings.read_resolved(data)
@@ -230,8 +200,6 @@ def _judged(path: Path) -> tuple[str, list[str]]:
     """How many ratings have a score, and a line for each judge that was stopped early."""
     if not path.is_file():
         return "-", []
-    import pandas as pd
-
     ratings = pd.read_parquet(path, columns=["judge", "overall", "unscored"])
     unasked = ratings[ratings["unscored"] == STOPPED].groupby("judge", sort=False).size()
     return str(ratings["overall"].count()), [
@@ -242,7 +210,6 @@ def _judged(path: Path) -> tuple[str, list[str]]:
 
 def cost_text(profile: Profile) -> str:
     """The estimate of a profile, beside what its run really used where it has begun. No call is made."""
-
     ledger = Ledger(paths.processed / run_name(profile) / "usage" / "ledger.sqlite")
     table = prices.beside(estimate(profile, expected_memes(profile)), ledger)
     notes = ["", "Estimate: prompts of typical length, nothing recorded yet. No call was made."]
@@ -264,10 +231,6 @@ def cost_text(profile: Profile) -> str:
                 f"as {prices.UNSAID_TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
             )
     return prices.estimate_text(table) + "\n" + "\n".join(notes)
-
-
-def _where(path: Path) -> str:
-    return str(path.relative_to(paths.root))
 
 
 def real_usage(run: str) -> Iterator[str]:
@@ -295,8 +258,7 @@ def expected_memes(profile: Profile) -> int:
     total = 0
     for source in profile.sources:
         if source == "example":
-            with (paths.example / "memes.csv").open(encoding="utf-8", newline="") as handle:
-                total += sum(1 for _ in csv.DictReader(handle))
+            total += len(stickers.read_table())
         elif (paths.root / source).is_dir():
             total += sum(1 for path in (paths.root / source).rglob("*") if path.is_file())
     return min(total, profile.max_memes) if profile.max_memes and total else profile.max_memes or total

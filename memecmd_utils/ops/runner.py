@@ -22,16 +22,15 @@ from memecmd_utils.core import machine, paths, storage
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.machine import STATUS_VARIABLE, StatusLine
 
-# --- Starts a notebook's kernel so that what its process itself prints stays out of the terminal
-# What cells print or raise comes back in the notebook. The process adds two things of its own: why it could
-# not start or had to die, and complaints of its threads while it is torn down, which end in any order.
-
-
 LAST_LINES = 12
 
 
 class KernelProcess(AsyncKernelManager):
-    """A kernel whose standard output and error go to `printed`."""
+    """A kernel whose standard output and error go to `printed`, not to the terminal.
+
+    What cells print or raise comes back in the notebook. The process itself prints why it could not start or
+    had to die, and complaints of its threads while it is torn down.
+    """
 
     printed = Unicode(help="Path of the file that takes them.").tag(config=True)
 
@@ -46,8 +45,8 @@ def last_words(printed: Path) -> str:
     if not printed.exists():
         return ""
     lines = printed.read_text(encoding="utf-8", errors="replace").split("\n")
-    shown = [line.rstrip() for line in lines if line.strip()][-LAST_LINES:]
-    return "".join(f"\n  {line}" for line in shown)
+    last = [line.rstrip() for line in lines if line.strip()][-LAST_LINES:]
+    return "".join(f"\n  {line}" for line in last)
 
 
 CELL_TIMEOUT_S = 7 * 24 * 3600  # a live stage of 34,758 turns is one cell
@@ -65,11 +64,9 @@ class NotebookFailed(MemecmdError, RuntimeError):
 
 
 def _papermill() -> ModuleType:
-    """papermill, imported without two packages that it takes where they are there and does without where not.
+    """papermill, imported without two packages that it does without where they are not there.
 
-    `rfc3987_syntax` checks internationalised addresses in JSON schemas and builds its grammar on import: more
-    than a second for each stage; no notebook has any. `pyarrow` is for notebooks in Hadoop's file system: an
-    eighth of a second for each stage.
+    `rfc3987_syntax` builds a grammar on import, more than a second a stage; `pyarrow` is for Hadoop.
     """
     hidden = {"rfc3987_syntax", "pyarrow"} - sys.modules.keys()
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
@@ -81,15 +78,9 @@ def _papermill() -> ModuleType:
     return papermill
 
 
-def known_parameters(notebook: Path) -> list[str]:
-    """Names in the cell tagged `parameters`."""
-    papermill = _papermill()
-    return list(papermill.inspect_notebook(str(notebook)))
-
-
 def check_parameters(notebook: Path, parameters: Mapping[str, Any]) -> None:
-    """Raise for a parameter that the notebook does not take."""
-    known = known_parameters(notebook)
+    """Raise for a parameter that is not in the cell tagged `parameters`."""
+    known = list(_papermill().inspect_notebook(str(notebook)))
     unknown = [name for name in parameters if name not in known]
     if unknown:
         raise NotebookFailed(
@@ -120,10 +111,8 @@ def run_notebook(
 ) -> float:
     """Run `notebook` with `parameters` and write the executed copy and its HTML page beside it.
 
-    The live line of its long loops goes to `status`.
-
-    Returns the seconds it took. On any failure `NotebookFailed` is raised, `output` is not written, and
-    what ran is kept as `<name>.failed.ipynb` for a look.
+    The live line of its long loops goes to `status`. Returns the seconds it took. On any failure
+    `NotebookFailed` is raised, `output` is not written, and what ran is kept as `<name>.failed.ipynb`.
     """
     papermill = _papermill()
     import nbclient.exceptions
@@ -175,10 +164,10 @@ def run_notebook(
     except (nbclient.exceptions.CellTimeoutError, nbclient.exceptions.DeadKernelError) as error:
         if working.exists():
             working.replace(failed)
-        what = "a cell ran longer than" if "imeout" in type(error).__name__ else "the kernel died"
-        limit = f" {cell_timeout} s" if what.endswith("than") else ""
+        timed_out = isinstance(error, nbclient.exceptions.CellTimeoutError)
+        fault = f"a cell ran longer than {cell_timeout} s" if timed_out else "the kernel died"
         raise NotebookFailed(
-            f"{notebook.stem}: {what}{limit} (see {_relative(failed)}){last_words(printed)}"
+            f"{notebook.stem}: {fault} (see {_relative(failed)}){last_words(printed)}"
         ) from None
     except RuntimeError as error:
         # jupyter_client's message is all that tells a kernel that did not start.
@@ -198,8 +187,7 @@ def run_notebook(
 def _where_it_broke(error: Any) -> str:
     """The traceback of a cell's error, for a fault that no user can mend; else empty.
 
-    A `MemecmdError` comes out of the kernel with its message in place of a traceback, and what the system
-    refuses has a path in its message.
+    A `MemecmdError` has none, and what the system refuses has a path in its message.
     """
     kind = getattr(builtins, error.ename, None)
     if len(error.traceback) < 2 or (isinstance(kind, type) and issubclass(kind, OSError)):
@@ -213,9 +201,8 @@ def _where_it_broke(error: Any) -> str:
 def _sockets() -> Iterator[tuple[Path, dict[str, str]]]:
     """A private folder for a notebook's run, and how its kernel is reached: by sockets in it.
 
-    No other user of the machine can read or write them, and notebooks that run at the same time share none.
-    The system allows such a path about a hundred bytes: where the folder for temporary files has a longer
-    one, a shorter folder serves, and where there is none, ports on the loopback address.
+    No other user can read or write them, and notebooks at the same time share none. The system allows such a
+    path about a hundred bytes: a shorter folder serves, and at last ports on the loopback address.
     """
     with contextlib.ExitStack() as stack:
         for parent in (None, *SHORT_FOLDERS):
@@ -234,11 +221,14 @@ def _sockets() -> Iterator[tuple[Path, dict[str, str]]]:
 @contextlib.contextmanager
 def _kernel_environment(status: Path):
     """Variables that the kernel inherits: a plot backend without a screen, this environment's kernel."""
-    wanted = {"MPLBACKEND": os.environ.get("MPLBACKEND", "Agg"), "JUPYTER_PREFER_ENV_PATH": "1"}
-    wanted[STATUS_VARIABLE] = str(status)
-    wanted[machine.HEADLESS_VARIABLE] = "1"  # nobody turns a knob: panels show a picture
-    # The kernel's debugger warns about frozen modules on every start; nobody attaches to it here.
-    wanted["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
+    wanted = {
+        "MPLBACKEND": os.environ.get("MPLBACKEND", "Agg"),
+        "JUPYTER_PREFER_ENV_PATH": "1",
+        STATUS_VARIABLE: str(status),
+        machine.HEADLESS_VARIABLE: "1",  # nobody turns a knob: panels show a picture
+        # The kernel's debugger warns about frozen modules on every start; nobody attaches to it here.
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

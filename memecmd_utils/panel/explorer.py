@@ -16,8 +16,15 @@ from PIL import Image, ImageDraw
 from memecmd_utils.core import plots
 from memecmd_utils.core.drawing import chat_html, fonts, screenshots
 from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails, signed
-from memecmd_utils.retrieval import figures, placement
-from memecmd_utils.retrieval.gate import Gate, ScoreScale, calibrate_theta0, simulate, standard_scale
+from memecmd_utils.retrieval import placement
+from memecmd_utils.retrieval.gate import (
+    Gate,
+    ScoreScale,
+    calibrate_theta0,
+    gate_trace,
+    simulate,
+    standard_scale,
+)
 from memecmd_utils.retrieval.placement import ScoredDialogue
 from memecmd_utils.retrieval.scoring import MemeIndex, Ranking, component_matrices, pair_components, top_k
 from memecmd_utils.schemas import Dialogue, Meme, Placement, describe_source
@@ -393,7 +400,7 @@ def still(view: View, files: Mapping[str, Path], meme_position: str = "before") 
     parts = [spec.model_copy(update={"bubbles": spec.bubbles[a:b]}) for a, b in cuts]
     phones = [screenshots.draw(part, files) for part in parts]
     placed = {pick.turn for pick in view.picks}
-    trace = figures.gate_trace(
+    trace = gate_trace(
         view.dialogue.dialogue_id, view.gate_scores, view.thresholds, [turn in placed for turn in view.turns]
     )
     with Image.open(io.BytesIO(plots.png_bytes(trace))) as opened:

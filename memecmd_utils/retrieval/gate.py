@@ -3,9 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+
+from memecmd_utils.core.plots import BLUE, GREY, RED, canvas, style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BISECTION_STEPS = 60
 EQUAL = 1e-9
@@ -67,14 +72,11 @@ def standard_scale(top1: Sequence[np.ndarray]) -> ScoreScale:
 
 
 def spread(values: np.ndarray, axis: int | None = None) -> np.ndarray:
-    """Standard deviation over `axis`, which is kept; 0 where all values are equal but for rounding.
-
-    NumPy's own is about 1e-17 for three equal values, and what is divided by that explodes.
-    """
-    kept = axis is not None
-    size = np.abs(values).max(axis=axis, keepdims=kept)
-    found = values.std(axis=axis, keepdims=kept)
-    return np.where(np.ptp(values, axis=axis, keepdims=kept) > EQUAL * size, found, 0.0)
+    """Standard deviation over `axis`, which is kept; 0 where all values are equal but for rounding."""
+    keepdims = axis is not None
+    size = np.abs(values).max(axis=axis, keepdims=keepdims)
+    deviation = values.std(axis=axis, keepdims=keepdims)
+    return np.where(np.ptp(values, axis=axis, keepdims=keepdims) > EQUAL * size, deviation, 0.0)
 
 
 def _finite(dialogues: Sequence[np.ndarray]) -> np.ndarray:
@@ -87,7 +89,7 @@ def _finite(dialogues: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def simulate(scores: np.ndarray, gate: Gate) -> Trace:
-    """Run the gate over one dialogue's top-1 scores in turn order; a meme goes out if score > theta_t.
+    """Run the gate over one dialogue's top-1 scores in order: a meme goes out if score > theta_t (Eq. 23).
 
     k counts turns since the last meme of the session, whoever sent it.
     """
@@ -104,7 +106,7 @@ def simulate(scores: np.ndarray, gate: Gate) -> Trace:
 def simulate_many(scores: np.ndarray, gate: Gate, theta0: np.ndarray | float | None = None) -> np.ndarray:
     """`simulate` for many dialogues at once: scores [..., turns] to decisions of the same shape.
 
-    `theta0` (broadcast over the leading axes) takes the place of the gate's own.
+    `theta0`, broadcast over the leading axes, takes the place of the gate's.
     """
     base = gate.theta0 if theta0 is None else theta0
     turns = scores.shape[-1]
@@ -127,8 +129,7 @@ def calibrate_theta0(
 ) -> float:
     """Find theta0 whose simulated meme rate is nearest to `wanted_rate`, by bisection.
 
-    The gate has memory, so the rate is not a quantile of the scores and need not fall evenly as theta0
-    rises; the best value met on the way is kept.
+    The gate has memory, so the rate need not fall evenly; the best value met on the way is kept.
     """
     gate, longest = Gate(0.0, penalty, decay, form), max(map(len, dialogues), default=0)
     padded = np.full((1, len(dialogues), longest), -np.inf)
@@ -155,3 +156,50 @@ def calibrate_many(scores: np.ndarray, gate: Gate, wanted_rate: float | np.ndarr
         best, best_gap = np.where(gap < best_gap, middle, best), np.minimum(gap, best_gap)
         low, high = np.where(rate > wanted_rate, middle, low), np.where(rate > wanted_rate, high, middle)
     return best
+
+
+def threshold_curve(theta0: float, penalty: float, decay: float, longest: int = 12) -> "Figure":
+    """Eq. 23 as a figure: the gate's threshold over the turns since the last meme."""
+    gate = Gate(theta0, penalty, decay)
+    with style():
+        fig = canvas(5, 3)
+        axes = fig.subplots()
+        for k, form in ((np.linspace(0, longest, 200), "-"), (np.arange(1, longest + 1), "o")):
+            axes.plot(k, [gate.threshold(turns) for turns in k], form, color=BLUE, lw=1.2, ms=4)
+        axes.axhline(theta0, color=GREY, lw=1, ls="--")
+        axes.annotate(
+            "$\\theta_0$ (no meme yet)",
+            (longest, theta0),
+            (0, 4),
+            textcoords="offset points",
+            ha="right",
+            color=GREY,
+        )
+        axes.set_xlabel("turns since the last meme, k")
+        axes.set_ylabel("threshold $\\theta$")
+        axes.set_title(f"$\\theta_0$ = {theta0:g}, $\\Delta$ = {penalty:g}, $\\lambda$ = {decay:g}")
+    return fig
+
+
+def gate_trace(
+    dialogue_id: str, gate_scores: Sequence[float], thresholds: Sequence[float], sent: Sequence[bool]
+) -> "Figure":
+    """Scores of one dialogue's best memes against the moving threshold; the first value is turn 2."""
+    if not len(gate_scores) == len(thresholds) == len(sent):
+        raise ValueError("gate_scores, thresholds and sent must be equally long")
+    turns = np.arange(2, 2 + len(gate_scores))
+    chosen = np.asarray(sent, dtype=bool)
+    values = np.asarray(gate_scores, dtype=float)
+    with style():
+        fig = canvas(7, 3)
+        axes = fig.subplots()
+        axes.step(turns, thresholds, where="mid", color=RED, lw=1.3, label="threshold $\\theta_t$")
+        axes.plot(turns, values, color=GREY, lw=0.8)
+        axes.plot(turns[~chosen], values[~chosen], "o", mfc="white", color=GREY, ms=6, label="no meme")
+        axes.plot(turns[chosen], values[chosen], "o", color=BLUE, ms=7, label="meme sent")
+        axes.set_xticks(turns)
+        axes.set_xlabel("turn")
+        axes.set_ylabel("gate score")
+        axes.set_title(f"{dialogue_id}: {chosen.sum()} of {chosen.size} turns send a meme")
+        fig.legend(loc="outside right upper", fontsize=9)
+    return fig

@@ -1,13 +1,10 @@
 """A library of 100,000 memes and more: its rows stay on disk, FAISS finds candidates, the rows rank them.
 
-`build(folder, blocks, dim)` makes one and `open_library(folder).top_k(queries, weights, k)` asks it; `stored`
-keeps a run's own library so, and gives `selection` an ordinary `MemeIndex` with a `search`. The index holds
-the unweighted stacked vectors, projected, and the weights (with delta's minus) stand on the query side, so
-new weights need no new index. Candidates are ranked by the score of `retrieval` on the stored float16 rows,
-equal scores by id: a score never is an approximation, only the set of candidates is.
-
-A folder holds `rows.f16` (one row after another), `index.faiss`, and `library.json`, which names the memes in
-their order. It is written last and at once, so what a killed build left behind is no library.
+`build` makes one and `open_library(folder).top_k(queries, weights, k)` asks it; `stored` keeps a run's own.
+The index holds unweighted stacked vectors, projected, and the weights stand on the query side, so new weights
+need no new index. Only the set of candidates is approximate, never a score. A folder holds `rows.f16`,
+`index.faiss` and `library.json` with the memes' ids, written last and at once: what a killed build left
+behind is no library.
 """
 
 import fcntl
@@ -24,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from memecmd_utils import schemas
-from memecmd_utils import settings as settings_
 from memecmd_utils.core import errors, seeds, storage
 from memecmd_utils.retrieval import scoring
+from memecmd_utils.schemas import Annotation, Dialogue
+from memecmd_utils.settings import Profile
 
 FOLDER = "library_index"
 """Its name in a run's folder."""
@@ -64,9 +61,6 @@ Encode = Callable[[Sequence[str], str], np.ndarray]
 
 class LibraryError(errors.MemecmdError, ValueError):
     """The folder holds no whole library, or what is to be stored does not fit."""
-
-
-# --- asking ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +100,6 @@ class LargeLibrary:
         """The K best memes of every turn: queries [turns, 4, dim] of `scoring.build_queries`.
 
         Approximate in which memes are found (see `tuned`), exact in scores, components and order.
-        Raises `ValueError` for queries, weights or K that do not fit.
         """
         exact, shape = np.asarray(weights, dtype=np.float64), (4, self.index.dim)
         if np.shape(queries)[1:] != shape or not np.isfinite(queries).all():
@@ -118,22 +111,22 @@ class LargeLibrary:
             return scoring.top_k(self.index, queries, weights, k)
         import faiss
 
-        asked = scoring.weigh(queries, weights)
-        settings = faiss.SearchParametersIVF(nprobe=self.probes)
-        settings = faiss.IndexRefineSearchParameters(k_factor=WIDTH, base_index_params=settings)
-        settings = faiss.SearchParametersPreTransform(index_params=settings)
-        _, near = self.faiss.search(asked, max(self.candidates, 4 * k), params=settings)
+        weighted = scoring.weigh(queries, weights)
+        lists = faiss.SearchParametersIVF(nprobe=self.probes)
+        refined = faiss.IndexRefineSearchParameters(k_factor=WIDTH, base_index_params=lists)
+        projected = faiss.SearchParametersPreTransform(index_params=refined)
+        _, near = self.faiss.search(weighted, max(self.candidates, 4 * k), params=projected)
         few = (near >= 0).sum(axis=1) < k
         if few.any():  # the lists looked into held fewer than k
             near[few, :k] = scoring.top_k(self.index, queries[few], weights, k).memes
         rounding = scoring.rounding_bound(self.index, queries, exact)
-        found = []
-        for query, memes in zip(asked, near, strict=True):
+        chosen = []
+        for query, memes in zip(weighted, near, strict=True):
             memes = np.sort(memes[memes >= 0])  # in the order of the file
             rough = scoring.to_float32(self.index.rows[memes]) @ query
-            found.append(memes[rough >= np.partition(rough, -k)[-k] - rounding])
-        turns = np.repeat(np.arange(len(found)), [len(memes) for memes in found])
-        return scoring.rank_candidates(self.index, queries, exact, turns, np.concatenate(found), k)
+            chosen.append(memes[rough >= np.partition(rough, -k)[-k] - rounding])
+        turns = np.repeat(np.arange(len(chosen)), list(map(len, chosen)))
+        return scoring.rank_candidates(self.index, queries, exact, turns, np.concatenate(chosen), k)
 
     __call__ = top_k
 
@@ -142,10 +135,9 @@ class LargeLibrary:
     ) -> "LargeLibrary":
         """The same library, looking into the fewest lists that reach `recall` at K on these queries.
 
-        Compared with the exact search of them. Each number tried is about a fifth above the last, and more
-        candidates are taken where all lists do not reach it, at last every meme. Ask some hundred turns of
-        the kind to come: on a few the recall is a rough guess. Keep `probes` and `candidates` and set them
-        with `dataclasses.replace` after the next `open_library`.
+        Held against the exact search, some hundred turns of the kind to come make a sure figure. Where all
+        lists do not reach it, more candidates are taken, at last every meme. Keep `probes` and `candidates`
+        and set them with `dataclasses.replace` after the next `open_library`.
         """
         if self.faiss is None:
             return self
@@ -163,17 +155,17 @@ class LargeLibrary:
     def __str__(self) -> str:
         memes, known = f"{len(self.meme_ids):,} memes are kept on disk", self.measured
         if self.faiss is None:
-            every = f"{memes}, and every one is compared with every turn"
-            if known is None:
-                return f"{every}."
-            top = f"{RECALL:.0%} of the top {known['k']} of this run's turns"
-            return f"{every}: the index ({self.kind}) does not find {top}."
+            text = f"{memes}, and every one is compared with every turn"
+            if known:
+                text += f": the index ({self.kind}) does not find {RECALL:.0%} of the top {known['k']} "
+                text += "of this run's turns"
+            return f"{text}."
         lists = f"{self.probes} of {self.lists:,} lists are looked into for a turn"
-        searched = f"{memes} and searched through FAISS ({self.kind}): {lists}"
+        text = f"{memes} and searched through FAISS ({self.kind}): {lists}"
         if known is None:
-            return f"{searched}; the recall is not measured."
+            return f"{text}; the recall is not measured."
         top = f"{known['recall']:.1%} of the true top {known['k']}"
-        return f"{searched}, which finds {top}, measured on {known['turns']} of the run's turns."
+        return f"{text}, which finds {top}, measured on {known['turns']} of the run's turns."
 
 
 def recall_at_k(found: scoring.Ranking, true: scoring.Ranking) -> float:
@@ -183,7 +175,7 @@ def recall_at_k(found: scoring.Ranking, true: scoring.Ranking) -> float:
 
 
 def open_library(folder: Path) -> LargeLibrary:
-    """Open a library memory-mapped, tuned as it was. Without faiss it warns and every meme is compared.
+    """Open a library memory-mapped, tuned as it was; without faiss, with a warning, every meme is compared.
 
     Raises `LibraryError` where there is none, or a damaged one.
     """
@@ -192,11 +184,9 @@ def open_library(folder: Path) -> LargeLibrary:
         ids, kind = tuple(state["ids"]), state["kind"]
         rows = np.memmap(folder / ROWS, dtype=np.float16, mode="r", shape=(len(ids), 4 * state["dim"]))
         library = LargeLibrary(scoring.MemeIndex(ids, rows), folder, kind)
-        if find_spec("faiss") is None:
-            if len(ids) >= FROM_MEMES:
-                warnings.warn(NO_FAISS, stacklevel=2)
-            return library
-        if kind is None:
+        if find_spec("faiss") is None and len(ids) >= FROM_MEMES:
+            warnings.warn(NO_FAISS, stacklevel=2)
+        if find_spec("faiss") is None or kind is None:
             return library
         import faiss
 
@@ -205,30 +195,23 @@ def open_library(folder: Path) -> LargeLibrary:
         if (index.ntotal, index.d) != rows.shape:
             raise ValueError(f"{index.ntotal} x {index.d} indexed of {rows.shape}")
         library = replace(library, faiss=index)
-        library = replace(library, probes=max(1, library.lists // 8))
         if not (folder / TUNING).is_file():
-            return library
-        chosen = json.loads((folder / TUNING).read_text(encoding="utf-8"))
-        if not chosen["probes"]:
-            return replace(library, faiss=None, measured=chosen)
-        return replace(library, probes=chosen["probes"], candidates=chosen["candidates"], measured=chosen)
+            return replace(library, probes=max(1, library.lists // 8))
+        tuning = json.loads((folder / TUNING).read_text(encoding="utf-8"))
+        if not tuning["probes"]:
+            return replace(library, faiss=None, measured=tuning)
+        return replace(library, probes=tuning["probes"], candidates=tuning["candidates"], measured=tuning)
     except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
         raise LibraryError(f"{folder} holds no whole library ({error}); build it anew") from error
-
-
-# --- building -------------------------------------------------------------------------------------------
 
 
 def index_type(memes: int, dims: int) -> str:
     """FAISS's name of the index for so many memes of `dims` projected dimensions.
 
     About 2 sqrt(n) lists of 4-bit codes, scanned in registers, and a byte a dimension to sort what they
-    propose. Measured on a million memes of real captions (`tests/bench/bench_large.py`) and on a sixth of
-    them: turns lie outside the cloud of the memes (S stands in them with a plus and with a minus), so a
-    graph (HNSW32) has to compare 4 % of the memes with a turn for a recall of 0.9, and of the lists an eighth
-    to a fifth has to be looked into for 0.95, which only such cheap codes allow. The 384 directions that
-    hold most of the four blocks together rank as well as the 128 of each block (512) do: the blocks of a
-    meme are about the same thing. Rotated, so that all hold alike, a code can stand for three of them.
+    propose. Turns lie outside the cloud of the memes (S stands in them with a plus and with a minus): of a
+    million memes (`tests/bench/bench_large.py`) a graph (HNSW32) compares 4 % with a turn for a recall of
+    0.9, and an eighth to a fifth of the lists is looked into for 0.95, which only such cheap codes allow.
     """
     codes = dims // IN_ONE_CODE if dims % IN_ONE_CODE == 0 else dims
     return f"IVF{2 ** (1 + round(math.log2(math.sqrt(memes))))},PQ{codes}x4fs,Refine(SQ8)"
@@ -239,11 +222,10 @@ def build(
 ) -> LargeLibrary:
     """Store rows [n, 4 * dim] block by block in a folder and index them, from `FROM_MEMES` memes on.
 
-    Each quarter of a row is one of `MEME_SIDE`'s unit vectors, as `scoring.build_index` stacks them; ids
-    are unique. The library appears at the end in one step: a killed build leaves none, and is repeated.
-    With `like`, a library of the same embedder, its lists and codes are taken and nothing is trained.
-    The same rows and seed give the same bytes on the same number of threads; on another number FAISS's
-    k-means may differ in the last places, and with it a few candidates, never a score.
+    Each quarter of a row is one of `MEME_SIDE`'s unit vectors, as `scoring.build_index` stacks them; ids are
+    unique. With `like`, a library of the same embedder, its lists and codes are taken and nothing is trained.
+    The same rows and seed give the same bytes on the same number of threads; on another number a few
+    candidates may differ, never a score.
     """
     if like is not None and like.index.dim != dim:
         raise LibraryError(f"rows of dimension {dim} cannot take the lists of a library of {like.index.dim}")
@@ -358,39 +340,34 @@ def _sample(folder: Path, memes: int, width: int, seed: int) -> np.ndarray:
 def fit_projection(sample: np.ndarray, dims: int, seed: int) -> np.ndarray:
     """[4 * dim, dims]: orthonormal directions that hold most of the sample's squared length, rotated.
 
-    By subspace iteration (Halko et al. 2011): FAISS's PCA would decompose all 4 * dim directions. Not
-    centred: inner products are what counts, and taking a mean off would change them. The rotation at random
+    By subspace iteration (Halko et al. 2011), not centred: inner products are what counts. The rotation
     spreads what they hold evenly over the dimensions, as codes of equal length want it.
     """
     rng = seeds.rng(seed, "projection")
-    found = rng.standard_normal((sample.shape[1], dims), dtype=np.float32)
+    directions = rng.standard_normal((sample.shape[1], dims), dtype=np.float32)
     for _ in range(ITERATIONS):
-        found = np.linalg.qr(sample.T @ (sample @ found))[0]
+        directions = np.linalg.qr(sample.T @ (sample @ directions))[0]
     rotation = np.linalg.qr(rng.standard_normal((dims, dims)))[0].astype(np.float32)
-    return found @ rotation
-
-
-# --- a run's own library --------------------------------------------------------------------------------
+    return directions @ rotation
 
 
 def stored(
-    usable: Sequence[schemas.Annotation],
+    usable: Sequence[Annotation],
     encode: Encode,
-    profile: settings_.Profile,
+    profile: Profile,
     folder: Path,
     embedder: str,
 ) -> scoring.MemeIndex:
     """The library of `usable` memes kept in `folder`, built there where it is not or was made from others.
 
-    Memes are encoded `MEMES_AT_ONCE` at a time, twice where vectors are centred (a mean comes first).
-    A library that has grown is built anew: lists trained on its beginning would make a run's memes
-    depend on how its inputs came about. Without faiss it warns and every meme is compared.
+    One that has grown is built anew: lists trained on its beginning would make a run's memes depend on how
+    its inputs came about.
     """
-    settings = hashlib.sha256(json.dumps([FORM, embedder, profile.centring, profile.seed]).encode())
-    for one in usable:
-        texts = (getattr(one, name) for name in scoring.MEME_SIDE)
-        settings.update(json.dumps([one.meme_id, *texts]).encode())
-    digest = settings.hexdigest()
+    made_from = hashlib.sha256(json.dumps([FORM, embedder, profile.centring, profile.seed]).encode())
+    for annotation in usable:
+        texts = (getattr(annotation, name) for name in scoring.MEME_SIDE)
+        made_from.update(json.dumps([annotation.meme_id, *texts]).encode())
+    digest = made_from.hexdigest()
     with _locked(folder):
         library = _reusable(folder, digest)
         if library is None:
@@ -409,10 +386,9 @@ def _reusable(folder: Path, digest: str) -> LargeLibrary | None:
         return None
     try:
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        if state["made_from"] != digest:
+        made_without_faiss = state["kind"] is None and find_spec("faiss") is not None
+        if state["made_from"] != digest or made_without_faiss:
             return None
-        if state["kind"] is None and find_spec("faiss") is not None:
-            return None  # made where faiss was not installed
         return open_library(folder)
     except (ValueError, TypeError, KeyError) as error:
         warnings.warn(f"the stored library is made again from the memes' texts: {error}", stacklevel=4)
@@ -420,7 +396,7 @@ def _reusable(folder: Path, digest: str) -> LargeLibrary | None:
 
 
 def _encoded(
-    usable: Sequence[schemas.Annotation], encode: Encode, means: np.ndarray | None = None
+    usable: Sequence[Annotation], encode: Encode, means: np.ndarray | None = None
 ) -> Iterator[tuple[list[str], np.ndarray]]:
     """Blocks of ids and stacked rows; `means` [4, dim] are taken off."""
     for start in range(0, len(usable), MEMES_AT_ONCE):
@@ -433,14 +409,13 @@ def _encoded(
 
 def tune(
     index: scoring.MemeIndex,
-    dialogues: Sequence[schemas.Dialogue],
+    dialogues: Sequence[Dialogue],
     encode: Encode,
-    profile: settings_.Profile,
+    profile: Profile,
 ) -> scoring.MemeIndex:
     """A stored index, looking into the fewest lists that find `RECALL` of the top `DEPTH` memes.
 
-    Chosen on up to `TURNS` seeded turns of `dialogues`, measured on as many others, and kept beside the
-    library for those that open it later.
+    Chosen on up to `TURNS` seeded turns, measured on as many others, and kept beside the library.
     """
     library = index.search
     summaries = [s for dialogue in dialogues for s in dialogue.summaries if not s.unscored]
@@ -454,9 +429,9 @@ def tune(
         parts.append((scoring.centre(vectors) if profile.centring == "attribute" else vectors)[drawn])
     queries, k, weights = scoring.build_queries(*parts), max(DEPTH, profile.top_k), profile.weights
     others = queries[1::2] if len(queries) > 1 else queries
-    found = library.tuned(queries[::2], weights, k)
-    recall = recall_at_k(found.top_k(others, weights, k), scoring.top_k(library.index, others, weights, k))
+    tuned = library.tuned(queries[::2], weights, k)
+    recall = recall_at_k(tuned.top_k(others, weights, k), scoring.top_k(library.index, others, weights, k))
     measured = {"k": k, "turns": len(others), "recall": recall}
-    chosen = {"probes": found.probes, "candidates": found.candidates} if found.faiss else {"probes": 0}
+    chosen = {"probes": tuned.probes, "candidates": tuned.candidates} if tuned.faiss else {"probes": 0}
     storage.write_json(library.folder / TUNING, measured | chosen)
-    return replace(index, search=replace(found, measured=measured))
+    return replace(index, search=replace(tuned, measured=measured))

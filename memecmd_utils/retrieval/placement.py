@@ -3,17 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from memecmd_utils.core import seeds
+from memecmd_utils.core.plots import BLUE, GREEN, GREY, canvas, style
 from memecmd_utils.core.storage import StageOutputError
 from memecmd_utils.retrieval.gate import Gate, ScoreScale, Trace, calibrate_theta0, simulate, standard_scale
 from memecmd_utils.retrieval.scoring import (
     COMPONENTS,
     MEME_SIDE,
-    QUERY_SIDE,
+    QUERY_FIELDS,
     MemeIndex,
     Ranking,
     build_index,
@@ -26,6 +27,10 @@ from memecmd_utils.retrieval.scoring import (
 )
 from memecmd_utils.schemas import Annotation, Candidate, Dialogue, Placement
 from memecmd_utils.settings import Profile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -95,28 +100,30 @@ def score_dialogues(
     but the turn still counts. Raises `StageOutputError` where no turn has one.
     """
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
-    if summaries and all(summary.unscored for summary in summaries):
-        raise StageOutputError("no turn has a usable summary, so nothing can be retrieved")
     usable = np.array([not summary.unscored for summary in summaries], dtype=bool)
-    shape = (len(summaries), min(profile.top_k, len(index.meme_ids)))
-    ranking = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
-    fields = dict.fromkeys(QUERY_SIDE)  # scenario serves alpha and delta
-    queries = np.zeros((0, 4, index.dim), dtype=np.float32)
-    if usable.any():
-        kept = [summary for summary in summaries if not summary.unscored]
-        # One part at a time: the paper's queries fill 1.2 GB, and nothing of their size stands beside them.
-        queries = stack_queries(
-            (encode([getattr(summary, name) for summary in kept], "query") for name in fields),
-            (len(kept), index.dim),
-            centring=profile.centring == "attribute",
-        )
-        found = top_k(index, queries, profile.weights, profile.top_k)
-        ranking.memes[usable] = found.memes
-        ranking.scores[usable] = found.scores
-        ranking.components[usable] = found.components
+    if not usable.any():
+        raise StageOutputError("no turn has a usable summary, so nothing can be retrieved")
+    kept = [summary for summary in summaries if not summary.unscored]
+    # One part at a time: the paper's queries fill 1.2 GB, and nothing of their size stands beside them.
+    queries = stack_queries(
+        (encode([getattr(summary, name) for summary in kept], "query") for name in QUERY_FIELDS),
+        (len(kept), index.dim),
+        centring=profile.centring == "attribute",
+    )
+    ranking = top_k(index, queries, profile.weights, profile.top_k)
     if not usable.all():
-        asked, queries = queries, np.zeros((len(summaries), 4, index.dim), dtype=np.float32)
-        queries[usable] = asked
+
+        def of_all_turns(rows: np.ndarray, missing: float) -> np.ndarray:
+            out = np.full((len(summaries), *rows.shape[1:]), missing, dtype=rows.dtype)
+            out[usable] = rows
+            return out
+
+        queries = of_all_turns(queries, 0)
+        ranking = Ranking(
+            of_all_turns(ranking.memes, -1),
+            of_all_turns(ranking.scores, -np.inf),
+            of_all_turns(ranking.components, 0),
+        )
     out, start = [], 0
     for dialogue in dialogues:
         part = slice(start, start + len(dialogue.summaries))
@@ -144,8 +151,8 @@ def sample_scores(
     out = np.empty(len(drawn), dtype=np.float32)
     for number in np.unique(dialogue):
         mine = np.flatnonzero(dialogue == number)
-        asked = scored[number].queries
-        parts = pair_values(index, asked, row[mine], memes[mine])
+        queries = scored[number].queries
+        parts = pair_values(index, queries, row[mine], memes[mine])
         out[mine] = parts @ np.asarray(profile.weights)
     return out
 
@@ -153,17 +160,14 @@ def sample_scores(
 def scores_by_kind(
     scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile, limit: int = 200_000
 ) -> dict[str, np.ndarray]:
-    """What Figure 3 shows: `KIND scores` as by `sample_scores` and `KIND top1`, the best score of each turn.
-
-    KIND is news or role; one without a scored turn is left out.
-    """
-    found = {}
+    """What Figure 3 shows: `KIND scores` by `sample_scores` and `KIND top1`, the best score of each turn."""
+    by_kind = {}
     for kind in ("news", "role"):
         mine = [item for item in scored if item.dialogue.kind == kind]
         top1 = np.concatenate([np.zeros(0), *(item.top1[np.isfinite(item.top1)] for item in mine)])
         if top1.size:
-            found |= {f"{kind} scores": sample_scores(mine, index, profile, limit), f"{kind} top1": top1}
-    return found
+            by_kind |= {f"{kind} scores": sample_scores(mine, index, profile, limit), f"{kind} top1": top1}
+    return by_kind
 
 
 @dataclass(frozen=True)
@@ -187,8 +191,7 @@ def halves(dialogues: Sequence[Dialogue]) -> dict[str, str]:
 def calibrate(scored: Sequence[ScoredDialogue], profile: Profile) -> dict[str, Calibration]:
     """For each half, the gate fitted on the other one.
 
-    Where the other half has no score (there is one dialogue, or no turn of that half has a usable summary)
-    it is fitted on the dialogues that have one: fold `self`. Raises `ValueError` where none has.
+    Where the other half has no score it is fitted on all that have one: fold `self`.
     """
     split = halves([item.dialogue for item in scored])
     out: dict[str, Calibration] = {}
@@ -254,20 +257,18 @@ def choose(
     `random_rate`, uniform over the library. random_same_turns: uniform at the gate's own turns.
     """
     rng = seeds.rng(profile.seed, "selection", strategy, name)
-    picked: list[tuple[int, int, int | None]] = []
-    for row, chosen in enumerate(ranking.memes):
+    choices: list[tuple[int, int, int | None]] = []
+    for row, best in enumerate(ranking.memes.tolist()):
         # Draws happen at every turn, so that a moved gate does not shift later choices.
-        rank, meme, coin = int(rng.integers(len(chosen))), int(rng.integers(n_memes)), rng.random()
-        if strategy == "greedy" and sent[row]:
-            picked.append((row, int(chosen[0]), 1))
-        elif strategy == "sampling" and sent[row]:
-            picked.append((row, int(chosen[rank]), rank + 1))
-        elif (strategy == "random" and coin < profile.random_rate) or (
-            strategy == "random_same_turns" and sent[row]
-        ):
-            found = np.flatnonzero(chosen == meme)
-            picked.append((row, meme, int(found[0]) + 1 if len(found) else None))
-    return picked
+        rank, meme, coin = int(rng.integers(len(best))), int(rng.integers(n_memes)), rng.random()
+        opens = coin < profile.random_rate if strategy == "random" else sent[row]
+        if opens and strategy == "greedy":
+            choices.append((row, best[0], 1))
+        elif opens and strategy == "sampling":
+            choices.append((row, best[rank], rank + 1))
+        elif opens:
+            choices.append((row, meme, best.index(meme) + 1 if meme in best else None))
+    return choices
 
 
 def place(scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> list[Placement]:
@@ -317,3 +318,56 @@ def calibrated_gates(calibrations: dict[str, Calibration]) -> dict[str, Any]:
         }
         for half, c in sorted(calibrations.items())
     }
+
+
+def score_distribution(scores: np.ndarray, top1: np.ndarray) -> "Figure":
+    """All retrieval scores with a fitted normal curve; beside them the best score of each turn."""
+    return _score_figure({"": (scores, top1)})
+
+
+def score_distributions(by_kind: Mapping[str, np.ndarray]) -> "Figure":
+    """Figure 3 of `scores_by_kind`: a row for news-based dialogues, as the paper has it, and one for role."""
+    rows = {
+        f"{label}: ": (by_kind[f"{kind} scores"], by_kind[f"{kind} top1"])
+        for kind, label in (("news", "News-based"), ("role", "Role-based"))
+        if f"{kind} top1" in by_kind
+    }
+    return _score_figure(rows or {"": (np.zeros(0), np.zeros(0))})
+
+
+def _score_figure(rows: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> "Figure":
+    with style():
+        fig = canvas(9, 3.1 * len(rows))
+        grid = fig.subplots(len(rows), 2, squeeze=False, sharex="col")
+        for panels, (label, (scores, top1)) in zip(grid, rows.items(), strict=True):
+            for axes, values, colour in zip(panels, (scores, top1), (BLUE, GREEN), strict=True):
+                _histogram(axes, np.asarray(values, dtype=float), colour)
+            left, right = panels
+            if np.size(scores) and np.std(scores) > 0:
+                _normal_curve(left, scores)
+            left.set_title(f"{label}{'m' if label else 'M'}emes x turns (n = {np.size(scores):,})")
+            right.set_title(f"{label}{'b' if label else 'B'}est meme of each turn (n = {np.size(top1):,})")
+        left.set_xlabel("retrieval score T")
+        right.set_xlabel("score of the best meme")
+    return fig
+
+
+def _histogram(axes: "Axes", values: np.ndarray, colour: str) -> None:
+    if not values.size:
+        axes.text(0.5, 0.5, "no scores", ha="center", color=GREY, transform=axes.transAxes)
+        return
+    bins = int(np.clip(np.sqrt(values.size), 10, 80))
+    heights, edges = np.histogram(values, bins=bins, density=True)
+    axes.stairs(heights, edges, fill=True, color=colour, alpha=0.55)
+    axes.set_ylabel("density")
+    axes.margins(x=0.02)
+
+
+def _normal_curve(axes: "Axes", scores: np.ndarray) -> None:
+    mean, deviation = float(np.mean(scores)), float(np.std(scores))
+    x = np.linspace(np.min(scores), np.max(scores), 300)
+    curve = np.exp(-0.5 * ((x - mean) / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi))
+    label = f"normal, mean {round(mean, 3) + 0.0:.3f}, sd {deviation:.3f}"
+    axes.plot(x, curve, color="black", lw=1.2, label=label)
+    axes.legend(loc="upper left", fontsize=9)
+    axes.set_ylim(top=1.25 * max(axes.get_ylim()[1], curve.max()) / 1.05)

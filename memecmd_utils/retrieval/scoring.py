@@ -128,10 +128,7 @@ def weigh(queries: np.ndarray, weights: Sequence[float]) -> np.ndarray:
 
 
 def component_matrices(index: MemeIndex, queries: np.ndarray) -> np.ndarray:
-    """alpha, delta, beta, gamma of every pair, shape [4, turns, memes] (Eq. 18-21).
-
-    For libraries small enough to keep, in memory: a change of weights is then a sum of four matrices.
-    """
+    """alpha, delta, beta, gamma of every pair, shape [4, turns, memes] (Eq. 18-21); for small libraries."""
     rows = index.rows.reshape(len(index.meme_ids), 4, index.dim)
     return np.stack([queries[:, part] @ rows[:, part].T for part in range(4)])
 
@@ -144,17 +141,17 @@ def combine(terms: np.ndarray, weights: Sequence[float]) -> np.ndarray:
     return sum(w * term for w, term in zip(np.asarray(weights, dtype=terms.dtype), terms, strict=True))
 
 
-def products(index: MemeIndex, asked: np.ndarray) -> Iterator[np.ndarray]:
+def products(index: MemeIndex, weighted: np.ndarray) -> Iterator[np.ndarray]:
     """Weighted queries [turns, 4 * dim] times the rows, in order, float32 [turns, some memes].
 
-    Rows in memory make one product. Rows on disk make several: one would hold a float32 copy of all.
+    Rows on disk make several products: one would hold a float32 copy of all.
     """
     if index.rows.dtype != np.float16:
-        yield asked @ index.rows.T
+        yield weighted @ index.rows.T
         return
     step = max(1, BLOCK_BYTES // (4 * index.rows.shape[1]))
     for start in range(0, len(index.rows), step):
-        yield asked @ to_float32(index.rows[start : start + step]).T
+        yield weighted @ to_float32(index.rows[start : start + step]).T
 
 
 def to_float32(rows: np.ndarray) -> np.ndarray:
@@ -195,9 +192,8 @@ def pair_values(index: MemeIndex, queries: np.ndarray, turns: np.ndarray, memes:
 def rounding_bound(index: MemeIndex, queries: np.ndarray, weights: np.ndarray) -> float:
     """How far two scores of the float32 product can be apart from their true difference, at most.
 
-    A sum of n float32 products errs by at most n + 1 half units in the last place times the sum of
-    their absolute values, whatever the order; unit vectors bound that sum by the sum of the weights,
-    and the parts of queries that are longer by as much more.
+    A sum of n float32 products errs by at most n + 1 half units in the last place times the sum of their
+    absolute values, which the lengths of the queries' parts and the weights bound.
     """
     squares = np.einsum("tpd,tpd->tp", queries, queries, dtype=np.float64)
     total = np.sqrt(squares.max(initial=1.0)) * np.abs(weights).sum()
@@ -219,13 +215,6 @@ def rank_candidates(
     return Ranking(memes[best], total[best], exact[best])
 
 
-def concatenate(rankings: Sequence[Ranking]) -> Ranking:
-    """One ranking of the turns of several, in their order."""
-    return Ranking(
-        *(np.concatenate([getattr(r, name) for r in rankings]) for name in ("memes", "scores", "components"))
-    )
-
-
 def top_k(
     index: MemeIndex,
     queries: np.ndarray,
@@ -236,10 +225,9 @@ def top_k(
 ) -> Ranking:
     """The K best memes of every turn (Eq. 24); equal scores are ordered by meme id.
 
-    A float32 product finds a few more candidates than asked for; their scores are then computed
-    pair by pair in float64. So the result depends neither on `block` nor on the number of threads, nor on
-    whether the rows are in memory. Where the `component_matrices` are at hand, they take the product's place.
-    An index that brings its own search is asked through it.
+    A float32 product (or `component_matrices` at hand) finds a few more candidates than asked for; their
+    scores are computed pair by pair in float64. So the result depends neither on `block` nor on threads, nor
+    on where the rows are. An index that brings its own search is asked through it.
     """
     k = min(k, len(index.meme_ids))
     if k < 1:
@@ -256,7 +244,8 @@ def top_k(
         else:
             at_hand = None if components is None else components[:, batch]
             parts += _ranked(index, queries[batch], exact_weights, k, at_hand)
-    return concatenate(parts)
+    fields = zip(*((r.memes, r.scores, r.components) for r in parts), strict=True)
+    return Ranking(*map(np.concatenate, fields))
 
 
 def _ranked(
@@ -264,10 +253,8 @@ def _ranked(
 ) -> list[Ranking]:
     """The top K of these turns, all at once, or in halves where too many memes tie."""
     rounding = rounding_bound(index, queries, weights)
-    if components is None:
-        blocks = products(index, weigh(queries, weights))
-    else:
-        blocks = iter([combine(components, weights)])
+    at_hand = components is not None
+    blocks = [combine(components, weights)] if at_hand else products(index, weigh(queries, weights))
     best = np.full((len(queries), k), -np.inf, dtype=np.float32)
     turns, memes, scores = (np.empty(0, dtype=kind) for kind in (np.int64, np.int64, np.float32))
     start = 0
@@ -278,19 +265,17 @@ def _ranked(
         row, column = np.nonzero(rough >= cut[:, None])
         turns, memes = np.concatenate([turns, row]), np.concatenate([memes, column + start])
         scores = np.concatenate([scores, rough[row, column]])
-        kept = scores >= cut[turns]  # the cut has risen since they were found
-        turns, memes, scores = turns[kept], memes[kept], scores[kept]
+        good = scores >= cut[turns]  # the cut has risen since they were found
+        turns, memes, scores = turns[good], memes[good], scores[good]
         start += rough.shape[1]
         if len(turns) > max(MOST_TIES, 2 * k * len(queries)) and len(queries) > 1:
             half = len(queries) // 2
-            parts = (slice(half), slice(half, None))
-            return [
-                ranking
-                for part in parts
-                for ranking in _ranked(
-                    index, queries[part], weights, k, None if components is None else components[:, part]
+            rankings = []
+            for part in (slice(half), slice(half, None)):
+                rankings += _ranked(
+                    index, queries[part], weights, k, components[:, part] if at_hand else None
                 )
-            ]
+            return rankings
     order = np.argsort(turns, kind="stable")
     return [rank_candidates(index, queries, weights, turns[order], memes[order], k)]
 
@@ -303,10 +288,7 @@ def order(scores: np.ndarray, meme_ids: Sequence[str]) -> np.ndarray:
 
 
 def best_memes(scores: np.ndarray, meme_ids: Sequence[str], k: int) -> np.ndarray:
-    """The first k of `order`, [turns, k or fewer]; -1 where only scores of -inf are left.
-
-    For a small k this is far faster than sorting.
-    """
+    """The first k of `order`, far faster than sorting; -1 where only scores of -inf are left."""
     by_id = np.argsort(np.array(meme_ids, dtype=str))
     ordered = np.round(np.take(scores, by_id, axis=1), 9)  # take: rows lie together, as argmax likes
     best = take_best(ordered.copy(), k)

@@ -1,6 +1,5 @@
 import pytest
 
-from memecmd_utils.core.llm import authored
 from memecmd_utils.dialogue import rules
 from memecmd_utils.dialogue.rules import STARTER_WINDOW, is_copy, violations
 
@@ -126,42 +125,6 @@ def test_copies() -> None:
     assert not is_copy("abcd", "abce"), "three quarters alike are not a copy"
 
 
-# The authored corpus
-
-
-def _spoken() -> dict[str, list[str]]:
-    said: dict[str, list[str]] = {}
-    for (task, subject), text in authored.texts().items():
-        if task == "utterance":
-            name, turn = subject.split("/")
-            said.setdefault(name, []).append(text)
-            assert len(said[name]) == int(turn), "turns stand in order, without gaps"
-    return said
-
-
-def test_the_authored_dialogues_break_no_rule() -> None:
-    said = _spoken()
-    assert len(said) >= 12 and all(len(turns) == 18 for turns in said.values())
-    broken = {
-        (name, number): found
-        for name, turns in said.items()
-        for number, text in enumerate(turns)
-        if (found := violations(text, turns[:number], 25))
-    }
-    assert broken == {}
-
-
-def test_no_authored_utterance_is_nearly_another_of_another_dialogue() -> None:
-    everything = [(name, text) for name, turns in _spoken().items() for text in turns]
-    doubles = [
-        (a, b)
-        for i, (one, a) in enumerate(everything)
-        for other, b in everything[i + 1 :]
-        if one != other and is_copy(a, b)
-    ]
-    assert doubles == []
-
-
 def test_a_run_from_a_worked_example_is_found_unless_the_dialogue_has_it():
     examples = ["那顿拜师饭你请了没", "排了四十分钟"]
     assert rules.borrowed("你急啥，我那顿拜师饭还没来呢。", examples) == "那顿拜师饭"
@@ -176,3 +139,58 @@ def test_six_characters_in_a_row_of_an_earlier_turn_are_said_again_and_five_are_
     assert violations("我那脚啊，差点连脚都抽", earlier, 25) == ["“差点连脚都抽”前面已经说过"]
     assert violations("我那脚啊，差点连脚都麻了", earlier, 25) == []
     assert violations("比赛时，连脚都抽筋，真惨", earlier, 25) == []
+
+
+TALK = [
+    "抱歉，我之前的回答重复了前面的话", "作为AI，我不能评价这个", "作为一个人工智能助手，我没有周末",
+    "以下是修改后的回复：", "根据您的要求，重新回复如下", "好的，我会注意避免重复",
+    "好的，我会重新组织语言", "好的，我会按照要求重新回复", "我重新说：今晚吃火锅吧", "那我换个开头吧",
+    "修改后：今晚吃火锅", "修改：今晚吃火锅", "回复：今晚吃火锅", "对不起，我上一次的回复不符合要求",
+    "好的，以下是符合要求的回复", "我会用更口语化的方式回复", "我会遵守规则，不用表情符号",
+    "好的，我会用简短的话", "请提供更多背景信息", "很抱歉，我无法生成该内容", "抱歉，我的回答超过了字数",
+    "Sorry for the previous response", "Here is the revised reply:", "As an AI language model, I can't",
+    "Sure, here is a line", "感谢指正，我已修改如下", "我会扮演外婆继续聊", "根据聊天记录，外婆在问",
+    "抱歉，之前的回答不符合格式要求", "对不起，我会改正，不再重复前面的话", "这是修改后的句子",
+    "我会以外婆的口吻说", "好的，我会重新组织语言", "新的回复：今晚吃面",
+    "非常抱歉，我的上一条回复违反了规则", "I'm sorry, I cannot help with that", "用户希望我写一句话",
+    "下面是我的回复：", "我会尽量避免重复", "好的，已更正", "抱歉给您带来不便", "感谢您的反馈",
+    "很抱歉，我刚才的话太长了", "我会换一种说法", "我会避免开头重复", "好的，下面我来写：今晚吃面",
+    "（修改后）今晚吃面", "改为：今晚吃面", "好的，我换一句：今晚吃面", "明白了，我不会再使用表情符号",
+    "这是我的新回复：走啊", "我理解了您的要求，走啊", "抱歉，我的上一句话用了表情符号", "不会用表情符号了",
+    "对不起，我用了括号动作", "抱歉，我误解了您的意思", "这句话不超过25个字", "请告诉我下一句",
+    "以外婆的口吻：今晚吃面", "作为外婆，我会说：今晚吃面", "您说得对，我修改一下",
+    "抱歉，我无法回答这个问题",
+]  # fmt: skip
+CHAT = [
+    "抱歉来晚了", "对不起，我忘了", "对不起对不起！手流血了吗", "不好意思刚看到，现在回复你",
+    "抱歉回复晚了，刚在开会", "抱歉才回你消息", "你刚才的回复我没看到", "他上次的回答把我笑死",
+    "她上一条回复是几点", "好的，我会准时到", "好的，我会注意安全的", "好，我会去接你的", "我会避开早高峰",
+    "好的我会修好它", "老师让我重新回答一遍", "再说吧，先吃饭", "我再说一遍，不去", "重新来，这把不算",
+    "甲方要求改第八版了", "领导要求周五交", "按照说明书装的", "根据天气预报要下雨",
+    "按要求交了照片，又被退", "作为过来人，劝你别买", "作为朋友我支持你", "我是助理，不是保姆",
+    "人工智能都能写诗了", "以下省略一万字", "下面就是地铁口", "方案又要修改，烦死", "这是我昨天买的",
+    "聊天记录我都删了", "答案是C吧", "你的要求真多", "字数多少？八百", "提示密码错误", "我不会再迟到了",
+    "希望你喜欢", "有什么可以吃的", "这句话我爱听", "对不起，我说话重了", "抱歉，我记错时间了",
+    "对不起，刚才的话当我没说", "抱歉我之前的电话打不通", "不好意思，上次的钱还没还你", "我前面的车抛锚了",
+    "上面的邻居又漏水", "换个说法吧，太直接了", "换一个口味", "那我改成周六", "我已经改了", "轮到我发言了",
+    "输出全靠你了", "版本更新了没", "公司优化我了", "缩短假期，谁出的主意", "遵守交通规则，别闯红灯",
+    "不符合规定，办不了", "用了简短的话骗我", "根据地在哪", "我这就按你说的办", "身为东北人怕冷",
+    "我重新写，导师不满意", "我重新说服他了", "我来重新排", "再生成一份报表", "他说不会重复收费",
+    "用户反馈说闪退", "我这就改", "表述不清扣了三分", "我会不会迟到", "我已经生成二维码了", "根据地铁图走",
+    "按照老规矩AA", "上一句你说啥", "上一条微信谁发的", "回复我一下", "台词：我爱你", "作文不超过八百字",
+    "对不起，刚才的话太重了", "抱歉，我说话太直", "我再也不用表情包了", "换个说法不行吗", "我会换一种活法",
+    "换一句话说你怕了", "我再试一次", "这是我的新手机", "下面我来说两句", "已经改了三版",
+    "以我的身份进不去", "作为老师，我会说他的", "我明白你的意思了", "你说得对，我改一下",
+    "我无法回答，太难了", "抱歉，我无法同意", "不好意思，我话太多了", "给你带来了早饭", "这句话你说过了",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TALK)
+def test_talk_about_the_task_is_found(text: str) -> None:
+    words = rules.task_talk(text)
+    assert words and words in text
+
+
+@pytest.mark.parametrize("text", CHAT)
+def test_ordinary_chat_with_the_same_words_is_none(text: str) -> None:
+    assert rules.task_talk(text) is None

@@ -5,6 +5,7 @@ import re
 from pathlib import PurePosixPath
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -12,10 +13,12 @@ from memecmd_utils import schemas
 from memecmd_utils.core import paths, storage, text_similarity
 from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.images import LibraryError
-from memecmd_utils.library import funnel, reading
-from memecmd_utils.library.build import build_library
+from memecmd_utils.library import build as library_build
+from memecmd_utils.library import reading
+from memecmd_utils.library.build import build_library, write_funnel
 from memecmd_utils.library.ocr import MemoryCache, RapidOcr, cache_key
-from memecmd_utils.settings import Profile
+from memecmd_utils.library.reading import Exit, undecodable
+from memecmd_utils.settings import Filters, Profile
 
 CORPUS = paths.root.parent / "shared" / "corpora" / "emojipackage"
 
@@ -67,6 +70,10 @@ def reasons(root):
 def reasons_of(run):
     with (run / "rejected.csv").open(encoding="utf-8", newline="") as handle:
         return {row["file"]: row["reason"] for row in csv.DictReader(handle)}
+
+
+def read_funnel(path):
+    return pd.read_csv(path, keep_default_na=False)
 
 
 def snapshot(folder):
@@ -275,7 +282,7 @@ def test_links_that_lead_out_are_left_out_counted_and_named(root):
     assert [meme.origin for meme in memes] == ["a.png"]
     assert (report.found, report.kept, report.links_out, report.rejected) == (3, 1, 2, 0)
     assert list(reasons(root)) == ["'=b.png", "up"] and "not followed" in reasons(root)["up"]
-    table = funnel.read_funnel(report.funnel)
+    table = read_funnel(report.funnel)
     assert table[table.step == "link out of the source"].files.tolist() == [2]
 
 
@@ -332,7 +339,7 @@ def test_filters_leave_out_what_does_not_fit_and_say_why(root):
     }
     assert (report.filtered, report.kept, report.found) == (4, 2, 8)
     assert ocr.calls == 4, "what is out by its size is never read"
-    table = funnel.read_funnel(report.funnel)
+    table = read_funnel(report.funnel)
     assert dict(zip(table.step + table.reason, table.files, strict=True)) == {
         "found": 8, "undecodablenot an image": 1, "exact duplicate": 1, "filtermax_aspect_ratio": 1,
         "filtermax_text_chars": 1, "filtermin_side": 1, "filterneeds_text": 1, "near duplicate": 0,
@@ -390,11 +397,9 @@ def test_wrapped_lines_are_one_text_and_recordings_stay_as_they_are(root, record
     )
     cache = MemoryCache({key: read} if recorded else {})
     ocr = FakeOcr(default=read)
-    _, memes = build(root, ocr, cache, sources=["memes", "example"])
-    assert [m.text for m in memes if m.text_source == "ocr"] == ["不想上班的 Monday morning"]
+    _, memes = build(root, ocr, cache)
+    assert [m.text for m in memes] == ["不想上班的 Monday morning"]
     assert cache == {key: read} and ocr.calls == (not recorded)
-    known = {meme.meme_id: meme.text for meme in stickers.read_table()}
-    assert {m.meme_id: m.text for m in memes if m.text_source == "known"} == known
 
 
 def test_without_worker_processes_the_library_is_made_here(root, monkeypatch):
@@ -432,6 +437,36 @@ def test_an_interrupted_run_gives_the_same_result(root):
     assert snapshot(root / "run") == whole
 
 
+def test_the_rows_of_the_funnel_add_up_and_name_every_step(tmp_path):
+    exits = {
+        "a": undecodable("too small: 9 x 12 (least side 16)"),
+        "b": undecodable("too small: 2 x 2"),
+        "c": undecodable("not an image (PNG, JPEG are read)"),
+        "d": Exit(library_build.NEAR, "near duplicate of x"),
+        "e": Exit(library_build.CURATION, "dropped"),
+        "f": Exit(reading.FILTER, "9 characters", "max_text_chars"),
+        "g": Exit(library_build.LINK_OUT, "leads out"),
+    }
+    filters = Filters(min_side=20, max_text_chars=0)
+    write_funnel(tmp_path / "funnel.csv", 21, exits, 4, 10, filters)
+    assert read_funnel(tmp_path / "funnel.csv").values.tolist() == [
+        ["found", "", 21, 21],
+        ["link out of the source", "", 1, 20],
+        ["undecodable", "not an image", 1, 19],
+        ["undecodable", "too small", 2, 17],
+        ["exact duplicate", "", 0, 17],
+        ["filter", "max_text_chars", 1, 16],
+        ["filter", "min_side", 0, 16],
+        ["near duplicate", "", 1, 15],
+        ["dropped by curation", "", 1, 14],
+        ["not sampled", "", 4, 10],
+        ["kept", "", 10, 10],
+    ]
+    with pytest.raises(ValueError, match="21 files found, 10 left after all steps, but 11 kept"):
+        write_funnel(tmp_path / "other.csv", 21, exits, 4, 11, filters)
+    assert not (tmp_path / "other.csv").exists()
+
+
 def test_missing_and_empty_sources_are_named(root):
     with pytest.raises(LibraryError, match="memes does not exist"):
         build(root)
@@ -458,7 +493,7 @@ def test_example_memes_keep_id_and_known_text(root, monkeypatch):
     assert ocr.calls == 0
     assert [m.meme_id for m in memes] == ["x1", "x2"]
     first = memes[0]
-    assert (first.text, first.text_source, first.source) == ("上面的 下面的", "known", "drawn")
+    assert (first.text, first.text_source, first.source) == ("上面的 下面的", "known", "drawn"), "as it is"
     assert (first.picture_note, first.gloss) == ("一张脸", "above / below")
     assert first.licence == "CC BY-SA 4.0 (OpenMoji)"
     written = (root / "run" / first.file).read_bytes()

@@ -105,9 +105,6 @@ def test_many_equal_hashes_need_no_pairs():
     assert peak < 60 << 20
 
 
-# --- pairs of hashes --------------------------------------------------------------------------------
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(0, 2**64 - 1), max_size=25),

@@ -34,11 +34,6 @@ def test_chinese_lines_are_read_in_order_without_network_or_logs(engine, monkeyp
     assert capfd.readouterr() == ("", "")
 
 
-def test_low_confidence_is_dropped(engine, monkeypatch):
-    monkeypatch.setattr(ocr, "MIN_SCORE", 1.1)
-    assert engine.read_text(page("早上九点的我")) == ""
-
-
 @pytest.mark.parametrize(
     ("text", "score", "kept"),
     [

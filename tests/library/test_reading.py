@@ -104,7 +104,7 @@ def test_a_thin_picture_is_widened_for_ocr_only(size, shown):
 def test_an_engine_that_fails_at_one_picture_leaves_out_that_picture_and_says_so():
     data = stickers.png_bytes(Image.radial_gradient("L").convert("RGB"))
     found = read_picture(Job(data, Filters()), Sizes(RuntimeError("no\nshape")))
-    assert found.undecodable and found.exit.why == "the OCR engine failed: RuntimeError no"
+    assert found.exit.step == "undecodable" and found.exit.why == "the OCR engine failed: RuntimeError no"
     assert found.exit.reason == "the OCR engine failed"
     with pytest.raises(OcrError, match="no model"):
         read_picture(Job(data, Filters()), Sizes(OcrError("no model")))

@@ -104,7 +104,7 @@ def test_a_worker_that_dies_costs_only_its_image(pair):
     jobs = [(n, job(1 if n in (2, 3) else 30 + n)) for n in range(8)]
     found = dict(pair.run(jobs))
     assert [n for n, reading in found.items() if reading.exit] == [2, 3]
-    assert found[2].undecodable and found[2].exit.why == library_reading.DIED
+    assert found[2].exit.step == "undecodable" and found[2].exit.why == library_reading.DIED
     assert found[2].exit.reason == "the process that read it died twice"
     assert [found[n].text.split()[0] for n in (0, 1, 4, 5, 6, 7)] == ["30", "31", "34", "35", "36", "37"]
     # And what comes after is read as before.
@@ -139,7 +139,7 @@ def test_workers_that_die_of_a_blank_picture_too_end_the_run(monkeypatch):
 def test_many_images_in_a_row_may_be_at_fault(pair, monkeypatch):
     monkeypatch.setattr(library_reading, "MOST_LOST", 2)
     found = dict(pair.run((n, job(1 if n < 3 else 30)) for n in range(5)))
-    assert [reading.undecodable for reading in found.values()] == [True, True, True, False, False]
+    assert [reading.exit is not None for reading in found.values()] == [True, True, True, False, False]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -156,7 +156,7 @@ def test_an_image_that_does_not_come_to_an_end_is_left_out(pair, monkeypatch):
     monkeypatch.setattr(library_reading, "LIMIT", 4.0)  # the first picture of a new worker takes a second
     begun = time.monotonic()
     found = dict(pair.run((n, job(5 if n == 1 else 30)) for n in range(3)))
-    assert [reading.undecodable for reading in found.values()] == [False, True, False]
+    assert [reading.exit is not None for reading in found.values()] == [False, True, False]
     assert "did not come to an end" in found[1].exit.why and time.monotonic() - begun < 40
 
 

@@ -3,13 +3,14 @@ import socket
 import made_up
 import pytest
 
+from memecmd_utils import schemas, settings
 from memecmd_utils.annotation import annotator
+from memecmd_utils.core import paths, storage
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.llm import budget, chat, messages, prices
+from memecmd_utils.core.llm import budget, chat, messages, outcomes, prices
 from memecmd_utils.core.llm.budget import Ledger, Most
-from memecmd_utils.evaluation import judges as evaluation_judges
+from memecmd_utils.evaluation import judges
 from memecmd_utils.ops import cost
-from memecmd_utils.settings import load_profile
 
 LIVE = {
     "llm": "openai",
@@ -73,7 +74,7 @@ def test_yes_no_judge_by_hand() -> None:
 
 
 def test_authored_texts_cost_nothing() -> None:
-    table = table_of(load_profile("example"), 60)
+    table = table_of(settings.load_profile("example"), 60)
     authored = table[table.model == "authored text"]
     assert (
         len(authored) == 4 and not authored[["calls", "tokens_in", "tokens_out", "usd", "hours"]].any().any()
@@ -85,7 +86,7 @@ def test_authored_texts_cost_nothing() -> None:
 
 def test_checks_of_judges_are_counted() -> None:
     def calls(**changes: object) -> float:
-        return table_of(load_profile("example", changes), 200).calls["05 judge 1 (yes_no)"]
+        return table_of(settings.load_profile("example", changes), 200).calls["05 judge 1 (yes_no)"]
 
     none, few, worded = (calls(judge_checks=n, judge_wordings=w) for n, w in ((0, 0), (10, 0), (10, 10)))
     # Three memes a turn and their held-out contexts; two of the three three times more.
@@ -108,7 +109,7 @@ def test_pictures_cost_what_a_model_that_counts_tiles_bills(tmp_path) -> None:
     for n in (6, 12, 18):
         placed = [made_up.placement(turn, "m1") for turn in range(3, n + 1, 4)]
         drawn = screenshots.draw(screenshots.chat_from_dialogue(long, placed, n), files)
-        request = evaluation_judges.rating_request(long, placed, {"m1": meme}, n, 0, ("x", lambda: b""))
+        request = judges.rating_request(long, placed, {"m1": meme}, n, 0, ("x", lambda: b""))
         ratings += 10 * 4 * billed(request, drawn.size)
     endpoint = {**LIVE["endpoints"]["generator"], "vision": True, "tokens_per_image": 8500}
     table = lines(n_turns=18, endpoints={"generator": endpoint})
@@ -135,15 +136,6 @@ def test_vectors_of_an_endpoint_by_hand() -> None:
     assert "04 embedding" not in lines(**ends).index, "the endpoint is named, but nobody asks it"
 
 
-def test_what_the_estimate_does_not_know_has_a_row_of_its_own() -> None:
-    ledger = Ledger()
-    for stage, task in (("own_chats", "summary"), ("embedding", "embedding"), ("annotation", "annotation")):
-        ledger.settle(ledger.reserve(stage, task, Most(10, 0.1)), 0.25, 10, 2)
-    table = prices.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
-    assert table.real_usd["other: own_chats summary"] == table.real_usd["other: embedding"] == 0.25
-    assert table.real_usd["total"] == pytest.approx(0.75) and table.calls["other: embedding"] == 0
-
-
 def test_batches_take_half_the_money_and_up_to_a_day_and_never_dialogues() -> None:
     plain, batch = lines(), lines(batch=True)
     for stage in ("02 annotation", "05 judge 1 (rating)"):
@@ -162,6 +154,7 @@ def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
         ("dialogue_generation", "summary", 30),
         ("dialogue_generation", "summary", 31),
         ("evaluation", "rating", 7),
+        ("own_chats", "summary", 9),
     ):
         made = ledger.reserve(stage, task, Most(10, 0.1))
         ledger.settle(made, 0.25, tokens, 2)
@@ -170,10 +163,11 @@ def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
     table = prices.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
     assert table.real_calls.to_dict() == {
         "02 annotation": 1, "03 scenarios": 0, "03 utterance": 0, "03 summary": 2,
-        "05 judge 1 (rating)": 2, "total": 5,
+        "05 judge 1 (rating)": 2, "other: own_chats summary": 1, "total": 6,
     }  # fmt: skip
     assert table.real_in["03 summary"] == 61 and table.real_usd["05 judge 1 (rating)"] == 1.25
-    assert table.real_usd["total"] == pytest.approx(2.0) and table.calls["02 annotation"] == 20
+    assert table.real_usd["total"] == pytest.approx(2.25) and table.calls["02 annotation"] == 20
+    assert table.real_usd["other: own_chats summary"] == 0.25, "the estimate does not know of it"
     text = prices.estimate_text(table.reset_index())
     assert "real_usd" in text and "1.25" in text
 
@@ -181,3 +175,80 @@ def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
 def test_an_endpoint_without_a_price_is_counted_and_costs_nothing_known() -> None:
     table = lines(endpoints={"generator": {"model": "big"}})
     assert table.calls["total"] == 182 and table.usd["total"] == 0
+
+
+def test_scored_ratings_are_counted_and_a_stopped_judge_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "root", tmp_path)
+    monkeypatch.setattr(paths, "processed", tmp_path / "data")
+    monkeypatch.setattr(paths, "reports", tmp_path / "reports")
+    storage.write_text(tmp_path / "data" / "r" / "dialogues.jsonl", '{"a": 1}\n{"a": "x\u2028y"}\n')
+    text = cost.summary_text("r")
+    assert "- memes, 2 dialogues" in text and "- ratings, - scored" in text, "missing, not zero"
+    assert "reports/r/index.html" in text
+    made = [made_up.rating(), made_up.rating(3, None), made_up.rating(4, None, unscored=judges.STOPPED)]
+    storage.write_parquet(tmp_path / "data" / "r" / "ratings.parquet", made, schemas.Rating)
+    text = cost.summary_text("r")
+    assert "3 ratings, 1 scored" in text
+    assert f"judge one {judges.STOPPED}; 1 of its ratings were not asked for" in text
+    storage.write_parquet(tmp_path / "data" / "r" / "ratings.parquet", made[1:2] * 32, schemas.Rating)
+    assert "32 ratings, 0 scored" in cost.summary_text("r") and "stopped" not in cost.summary_text("r")
+
+
+def test_usage_names_the_model_and_calls_authored_text_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "processed", tmp_path)
+    counts = {"calls": 3, "replayed": 2, "tokens_in": 10, "tokens_out": 4, "usd": 0.5}
+    usage = tmp_path / "r" / "usage"
+    storage.write_json(usage / "rating.json", {"source": "model m@1", "outcomes": {"accepted": 5}, **counts})
+    storage.write_json(usage / "summary.json", {"source": "authored", "outcomes": {"accepted": 3}, **counts})
+    storage.write_json(usage / "rating.keys.json", ["k"])
+    lines = list(cost.real_usage("r"))
+    assert len(lines) == 2
+    assert "model m@1; 3 calls, 2 replayed" in lines[0] and "$0.50; 5 accepted" in lines[0]
+    assert "3 authored texts, no model asked" in lines[1]
+
+
+def test_expected_memes_follow_table_folder_and_cap(tmp_path):
+    example = settings.load_profile("example")
+    assert cost.expected_memes(example) == 200
+    assert cost.expected_memes(example.model_copy(update={"max_memes": 7})) == 7
+    for name in ("a.png", "b.jpg", "c.gif"):
+        (tmp_path / name).write_bytes(b"x")
+    assert cost.expected_memes(example.model_copy(update={"sources": [str(tmp_path)]})) == 3
+
+
+def test_every_outcome_and_every_further_try_is_counted(tmp_path):
+    counts = {"calls": 9, "replayed": 0, "tokens_in": 10, "tokens_out": 4, "usd": 0.5, "think_characters": 77}
+    storage.write_json(
+        tmp_path / "usage" / "annotation.json",
+        {
+            "source": "model m@1",
+            "outcomes": {"accepted": 5, "refusal": 1, "rejected": 2},
+            "retries": {"status 429": 1200, "time-out": 1},
+            **counts,
+        },
+    )
+    storage.write_json(tmp_path / "usage" / "annotation.keys.json", ["k"])
+    (row,) = outcomes.outcomes(tmp_path)
+    assert row["outcomes"] == "5 accepted, 1 refusal, 2 rejected"
+    assert row["tried again"] == "1,200 status 429, 1 time-out"
+    assert row["characters of thought"] == 77 and row["stage"] == "annotation"
+
+
+def test_cost_says_what_it_does_not_know_and_makes_no_ledger(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "processed", tmp_path)
+    endpoints = {"generator": {"model": "big"}}
+    profile = settings.load_profile("openai", {"endpoints": endpoints, "batch": True})
+    text = cost.cost_text(profile)
+    assert "No call was made" in text and "price of big is not known" in text and "24 hours" in text
+    assert "real_calls" not in text and not list(tmp_path.rglob("*"))
+    ledger = Ledger(tmp_path / settings.run_name(profile) / "usage" / "ledger.sqlite")
+    ledger.settle(ledger.reserve("annotation", "annotation", Most(5, 0.2)), 0.5, 5, 2)
+    assert "real_calls" in cost.cost_text(profile)
+
+
+def test_vectors_that_were_paid_for_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "processed", tmp_path)
+    assert list(cost.real_usage("r")) == [] and not list(tmp_path.rglob("*"))
+    ledger = Ledger(tmp_path / "r" / "usage" / "ledger.sqlite")
+    ledger.settle(ledger.reserve("embedding", "embedding", Most(100, 0.01)), 0.5, 90, 0)
+    assert list(cost.real_usage("r")) == ["  embedding: 1 calls, 90 tokens in, $0.50"]

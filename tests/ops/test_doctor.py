@@ -1,4 +1,3 @@
-import json
 import os
 import shutil
 from collections import namedtuple
@@ -113,8 +112,3 @@ def test_the_command_ends_with_a_status(monkeypatch: pytest.MonkeyPatch, capsys)
     monkeypatch.setenv("PROFILE", "openai")
     assert commands.main(["doctor"]) == 1
     assert "[FAIL] key in $OPENAI_API_KEY: not set" in capsys.readouterr().out
-
-
-def test_hashes_of_the_tracked_texts_hold() -> None:
-    frozen = json.loads((paths.example / "TEXT_HASHES.json").read_text(encoding="utf-8"))
-    assert frozen == authored.text_hashes()

@@ -6,11 +6,11 @@ import pytest
 from PIL import Image
 
 from memecmd_utils import runs
-from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
 from memecmd_utils.core.llm import local
-from memecmd_utils.ops import inputs
+from memecmd_utils.ops import make
 from memecmd_utils.runs import OUTPUTS
+from memecmd_utils.settings import load_profile, parse_settings
 
 OLD = 1_700_000_000
 
@@ -42,16 +42,16 @@ def picture(path: Path, shade: int = 0) -> None:
 
 
 def run_of(settings: str = "", profile: str = "openai") -> runs.Run:
-    loaded = settings_.load_profile(profile, settings_.parse_settings(settings))
+    loaded = load_profile(profile, parse_settings(settings))
     return runs.Run("r", loaded, paths.processed / "r", paths.reports / "r")
 
 
 def note(run: runs.Run, templates: bool = False) -> set[str]:
     """Numbers of the stages whose file is new after another look."""
-    folder = run.folder / inputs.INPUTS
+    folder = run.folder / make.INPUTS
     for path in folder.glob("*.json"):
         os.utime(path, (OLD, OLD))
-    inputs.note(run, inputs.stages(templates))
+    make.note_inputs(run, make.stages(templates))
     return {path.stem.split("_")[0] for path in folder.glob("*.json") if path.stat().st_mtime > OLD}
 
 
@@ -149,9 +149,6 @@ def test_template_stages_read_from_outside_too(
     assert note(run, templates=True) == set(stages.split())
 
 
-# --- what a stage wrote -----------------------------------------------------------------------------
-
-
 def write(run: runs.Run, *names: str) -> None:
     for name in names:
         path = run.report / name.removeprefix("report/") if name.startswith("report/") else run.folder / name
@@ -175,7 +172,7 @@ def make_all(run: runs.Run) -> None:
     note(run)
     for stage, names in MADE.items():
         write(run, *names, f"report/{stage}.ipynb", f"report/{stage}.html")
-        inputs.done(run, stage)
+        make.note_outputs(run, stage)
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["first", "made again"])
@@ -193,13 +190,13 @@ def test_what_is_gone_makes_the_file_of_the_stage_that_wrote_it_new(
     assert note(run) == set()
     (run.report / gone.removeprefix("report/") if gone.startswith("report/") else run.folder / gone).unlink()
     assert note(run) == {stage.split("_")[0]} == note(run), "until the stage has run"
-    inputs.done(run, stage)
+    make.note_outputs(run, stage)
     assert note(run) == set(), "a stage that writes it no more has run"
 
 
 def test_every_notebook_has_its_outputs_listed() -> None:
     assert sorted(OUTPUTS) == sorted(path.stem for path in paths.notebooks.glob("*.ipynb"))
-    assert set(MADE) == set(inputs.stages(False))
+    assert set(MADE) == set(make.stages(False))
 
 
 def test_news_that_the_stage_collected_by_itself_are_no_change(project: Path) -> None:
@@ -210,7 +207,7 @@ def test_news_that_the_stage_collected_by_itself_are_no_change(project: Path) ->
     os.utime(run.report / f"{stage}.ipynb", (OLD, OLD))
     (project / "data/raw/news/openai/items.jsonl").write_text("collected", encoding="utf-8")
     (project / "feeds.yaml").write_text("changed meanwhile", encoding="utf-8")
-    inputs.done(run, stage)
+    make.note_outputs(run, stage)
     noted, notebook = run.folder / "inputs" / f"{stage}.json", run.report / f"{stage}.ipynb"
     assert notebook.stat().st_mtime >= noted.stat().st_mtime
     assert note(run) == {"03"}, "what was changed meanwhile is"

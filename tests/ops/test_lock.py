@@ -14,7 +14,7 @@ import pytest
 from stage_run import checkout, environment, recorded, simulated
 
 from memecmd_utils.core import paths
-from memecmd_utils.ops import lock
+from memecmd_utils.ops import make
 
 MAKE = shutil.which("gmake") or shutil.which("make")
 HOLD = [sys.executable, "-m", "memecmd_utils", "hold", "r"]
@@ -85,7 +85,7 @@ def test_a_stage_that_goes_on_after_its_make_was_killed_keeps_the_lock(tmp_path:
 def test_a_variable_that_lies_is_not_believed(tmp_path: Path, value: str) -> None:
     with started(tmp_path, *HOLD, "sh", "-c", "echo in; sleep 60") as first:
         assert first.stdout.readline() == "in\n"
-        with started(tmp_path, *HOLD, "echo", "second", **{lock.VARIABLE: value}) as second:
+        with started(tmp_path, *HOLD, "echo", "second", **{make.VARIABLE: value}) as second:
             assert "waiting" in second.stderr.readline()
 
 

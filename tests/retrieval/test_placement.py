@@ -113,16 +113,6 @@ def test_a_moved_gate_does_not_shift_later_choices() -> None:
         assert [pick for pick in every if pick[0] >= 6] == [pick for pick in some if pick[0] >= 6]
 
 
-def test_another_dialogue_does_not_change_random_choices() -> None:
-    few, index, profile = score(DIALOGUES[:2])
-    more, _, _ = score(DIALOGUES)
-    first = by_strategy(placement.place(few, index, profile))["random"]
-    second = by_strategy(placement.place(more, index, profile))["random"]
-    assert {k: p.meme_id for k, p in second.items() if k in first or k[0] in ("news-0", "news-1")} == {
-        k: p.meme_id for k, p in first.items()
-    }
-
-
 def test_every_dialogue_and_strategy_has_a_stream_of_its_own() -> None:
     profile, wide = made_up.profile(), np.ones(17, bool)
     picks = [
@@ -148,8 +138,6 @@ def test_where_the_strategies_place() -> None:
     for strategy in ("greedy", "sampling", "random_same_turns"):
         assert set(places[strategy]) == gate_turns
     assert set(places["random"]) != gate_turns
-    for of_strategy in places.values():
-        assert {turn for _, turn in of_strategy} <= set(range(2, 19))
     top = {
         (item.dialogue.dialogue_id, turn): [index.meme_ids[m] for m in item.ranking.memes[row]]
         for item in scored

@@ -107,17 +107,6 @@ def test_equation_24_top_k_with_ties_broken_by_id() -> None:
 
 
 @QUICK
-@given(seeded, st.integers(1, 5))
-def test_all_equal_scores_give_the_first_ids(rng, k) -> None:
-    memes = 600
-    ids = [f"m{i:04d}" for i in rng.permutation(memes)]
-    index = scoring.build_index(ids, [unit(rng, 1, 4).repeat(memes, axis=0)] * 4)
-    queries = scoring.build_queries(*(unit(rng, 2, 4) for _ in range(3)))
-    got = scoring.top_k(index, queries, (1, 1, 1, 1), k)
-    assert [[ids[i] for i in row] for row in got.memes] == [[f"m{i:04d}" for i in range(k)]] * 2
-
-
-@QUICK
 @given(seeded, weights)
 def test_top_k_equals_brute_force(rng, weights) -> None:
     index, queries = make(rng)
@@ -139,20 +128,6 @@ def test_memes_that_float32_cannot_order_are_ordered_exactly() -> None:
 
 @QUICK
 @given(seeded, weights)
-def test_weights_on_the_query_equal_a_rebuilt_index(rng, weights) -> None:
-    index, queries = make(rng)
-    blocks = index.rows.reshape(len(index.meme_ids), 4, -1).transpose(1, 0, 2)
-    scaled = [w * block for w, block in zip(weights, blocks, strict=True)]
-    rebuilt = scoring.build_index(index.meme_ids, scaled)
-    on_query = scoring.combine(scoring.component_matrices(index, queries), weights)
-    on_index = scoring.combine(scoring.component_matrices(rebuilt, queries), (1, 1, 1, 1))
-    assert np.allclose(on_query, on_index, atol=1e-5)
-    got = scoring.top_k(index, queries, weights, 3).scores
-    assert np.allclose(got, scoring.top_k(rebuilt, queries, (1, 1, 1, 1), 3).scores, atol=1e-5)
-
-
-@QUICK
-@given(seeded, weights)
 def test_one_product_is_the_sum_of_four_cosines(rng, weights) -> None:
     blocks = [rng.standard_normal((9, 12)).astype(np.float32) for _ in range(4)]
     asked = [rng.standard_normal((5, 12)).astype(np.float32) for _ in range(3)]
@@ -168,30 +143,19 @@ def test_one_product_is_the_sum_of_four_cosines(rng, weights) -> None:
     assert np.allclose(fused, sum(w * c for w, c in zip(weights, four, strict=True)), atol=1e-5)
 
 
-def test_block_size_changes_nothing() -> None:
+def test_how_the_work_is_cut_changes_nothing(monkeypatch) -> None:
     index, queries = close_library()
     whole = scoring.top_k(index, queries, WEIGHTS, 3)
     for block in (1, 7, len(queries)):
         assert same(scoring.top_k(index, queries, WEIGHTS, 3, block=block), whole)
-
-
-def test_cutting_the_exact_work_changes_nothing(monkeypatch) -> None:
-    index, queries = close_library()
-    whole = scoring.top_k(index, queries, WEIGHTS, 3)
-    for values in (1, 5 * index.rows.shape[1], 10**9):
-        monkeypatch.setattr(scoring, "CHUNK_VALUES", values)
-        assert same(scoring.top_k(index, queries, WEIGHTS, 3), whole)
-
-
-def test_a_turn_ranks_the_same_alone_and_among_others() -> None:
-    index, queries = close_library()
-    whole = scoring.top_k(index, queries, WEIGHTS, 3)
     for turn in range(len(queries)):
         alone = scoring.top_k(index, queries[turn : turn + 1], WEIGHTS, 3)
         assert np.array_equal(alone.memes[0], whole.memes[turn])
         assert np.array_equal(alone.scores[0], whole.scores[turn])
-    again = scoring.pair_components(index, queries, whole.memes)
-    assert np.array_equal(again, whole.components)
+    assert np.array_equal(scoring.pair_components(index, queries, whole.memes), whole.components)
+    for values in (1, 5 * index.rows.shape[1], 10**9):
+        monkeypatch.setattr(scoring, "CHUNK_VALUES", values)
+        assert same(scoring.top_k(index, queries, WEIGHTS, 3), whole)
 
 
 def test_number_of_threads_changes_nothing() -> None:
@@ -245,10 +209,10 @@ def test_equal_rows_have_no_direction_once_they_are_centred(n, noise) -> None:
 def test_an_attribute_with_one_text_for_all_moves_no_score() -> None:
     """Where E and Psi say the same of every meme, only S+ and S- tell memes apart."""
     rng = np.random.default_rng(2)
-    said = [unit(rng, 30, 64) for _ in range(2)]
+    both = [unit(rng, 30, 64) for _ in range(2)]
     mute = np.repeat(unit(rng, 1, 64), 30, axis=0)
     queries = scoring.build_queries(*(unit(rng, 5, 64) for _ in range(3)), centring=True)
-    index = scoring.build_index([f"m{i:02d}" for i in range(30)], [*said, mute, mute], centring=True)
+    index = scoring.build_index([f"m{i:02d}" for i in range(30)], [*both, mute, mute], centring=True)
     assert not scoring.component_matrices(index, queries)[2:].any()
 
 
@@ -260,9 +224,6 @@ def test_a_wrong_library_is_refused() -> None:
         scoring.build_index(["a", "b"], [block] * 3)
     with pytest.raises(ValueError, match="four matrices of 3 rows"):
         scoring.build_index(["a", "b", "c"], [block] * 4)
-
-
-# --- rows of float16, as on disk ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("block_bytes", "block"), [(1, 7), (40 * 256, 1), (40 * 256, 256), (1 << 30, 256)])
@@ -315,9 +276,6 @@ def test_queries_longer_than_unit_vectors_rank_exactly() -> None:
     assert np.array_equal(longer.memes, scoring.top_k(index, queries, WEIGHTS, 20).memes)
     short, long = (scoring.rounding_bound(index, q, np.array(WEIGHTS)) for q in (queries, queries * 4096))
     assert long > 1000 * short
-
-
-# --- score matrices -------------------------------------------------------------------------------------
 
 
 def test_ties_are_ordered_by_meme_id_and_noise_of_the_last_digit_does_not_matter() -> None:
