@@ -6,10 +6,10 @@ import made_release
 import pytest
 from made_release import write
 
-from memecmd_utils.release import card, manifest
+from memecmd_utils.release import manifest
 from memecmd_utils.release import tables as release_tables
 
-FILE = card.FILE
+FILE = release_tables.CROISSANT
 VALIDATE = """
 from mlcroissant.scripts import cli
 cli.main()
@@ -66,10 +66,18 @@ def test_problems_names_what_is_not_so(run_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "r"
     write(run_dir, target)
     files = {p: d for p, d in manifest.sums(target).items() if p not in (FILE, manifest.FILE)}
-    tables = [name for name, table in release_tables.TABLES.items() if not table.optional]
-    assert card.problems(target, files, tables) == []
-    assert card.problems(target, files, tables[:-1]) == ["croissant.json: columns of placements differs"]
+    tables = [
+        name for name, table in release_tables.DATASETS["dialogues"].tables.items() if not table.optional
+    ]
+    assert release_tables.croissant_problems(target, files, tables) == []
+    assert release_tables.croissant_problems(target, files, tables[:-1]) == [
+        "croissant.json: columns of placements differs"
+    ]
     changed = {**files, "LICENSE.md": "0"}
-    assert card.problems(target, changed, tables) == ["croissant.json: LICENSE.md differs"]
+    assert release_tables.croissant_problems(target, changed, tables) == [
+        "croissant.json: LICENSE.md differs"
+    ]
     del changed["images/m1.png"]
-    assert "croissant.json: images/m1.png differs" in card.problems(target, changed, tables)
+    assert "croissant.json: images/m1.png differs" in release_tables.croissant_problems(
+        target, changed, tables
+    )

@@ -36,7 +36,7 @@ def run_dir(tmp_path: Path) -> Path:
 def test_datasets_loads_every_table(run_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "a release 发布"
     write(run_dir, target, **made_release.truth())
-    tables = list(release_tables.TABLES)
+    tables = list(release_tables.DATASETS["dialogues"].tables)
     found = json.loads(made_release.outside(LOAD, tmp_path, str(target), *tables)[0])
     counts = {"memes": 3, "annotations": 2, "dialogues": 2, "placements": 2, "marks": 2, "grades": 4}
     assert {table: found[table]["rows"] for table in tables} == counts

@@ -8,7 +8,7 @@ from made_release import NASTY
 
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import storage
-from memecmd_utils.release import manifest, tables
+from memecmd_utils.release import card, manifest, tables
 from memecmd_utils.release import write as release_write
 from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 
@@ -82,7 +82,6 @@ def test_the_tables_are_those_of_the_records(tmp_path: Path) -> None:
     assert tables.read_parquet(target, "readings")[1].context is True
     said = manifest.read(target)
     assert (said.dataset, said.run, said.counts) == ("templates", "some-run", counts)
-    assert said.tables == ["templates", "template_memes", "readings"]
     assert said.models["readings"] == ["gpt-4o@cm50", "tiny-model@q4"]
     assert said.inputs["sources"] == {"imgflip": "files 3 sha256 00"}
     assert {entry.stage for entry in said.files} == {"07_template_memes"}
@@ -135,16 +134,16 @@ def test_the_card_says_where_everything_comes_from(tmp_path: Path) -> None:
 
 
 def test_a_licence_is_promised_only_where_one_was_stated() -> None:
-    rows = release_write.provenance({"template_memes": [meme("a")], "readings": [reading("a", source="m@1")]})
-    found = release_write.licences(rows)
+    rows = card.template_provenance({"template_memes": [meme("a")], "readings": [reading("a", source="m@1")]})
+    found = card.template_licences(rows)
     assert found["tags"] == ["other"] and found["urls"] == ["LICENSE.md"]
     assert (
         found["models"] == ["m@1"]
         and ("readings (`m@1`)", "the terms of the model and of its provider") in found["parts"]
     )
     assert found["unknown"] and not found["cm50"]
-    rows = release_write.provenance({"template_memes": [meme("a", source="authored")]})
-    assert release_write.licences(rows)["tags"] == ["cc-by-4.0"]
+    rows = card.template_provenance({"template_memes": [meme("a", source="authored")]})
+    assert card.template_licences(rows)["tags"] == ["cc-by-4.0"]
 
 
 @pytest.mark.parametrize("kind", ["plain", "nasty", "empty"])
