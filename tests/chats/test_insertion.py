@@ -11,8 +11,8 @@ from PIL import Image
 
 from memecmd_utils import schemas
 from memecmd_utils.chats import insertion, readers
-from memecmd_utils.chats.columns import MEME_COLUMNS
 from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
+from memecmd_utils.chats.readers import MEME_COLUMNS
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.llm.messages import BudgetReached
 from memecmd_utils.core.recordings.store import RecordingMiss

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from made_transcripts import BELOW, BESIDE
 from made_transcripts import TALK as COPIED
 
-from memecmd_utils.chats import readers
-from memecmd_utils.chats.columns import MEME_COLUMNS
+from memecmd_utils.chats import readers, transcripts
 from memecmd_utils.chats.messages import ChatError, Message
+from memecmd_utils.chats.readers import MEME_COLUMNS
 
 MEME = dict(zip(MEME_COLUMNS, ("m1", "memes/m1.png", 0.5, -1.25, -2.0, "greedy"), strict=True))
 ANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -512,7 +512,7 @@ PASTED = {
 
 @pytest.mark.parametrize(("text", "expected"), PASTED.items())
 def test_who_said_what_in_a_pasted_chat(text, expected) -> None:
-    chat = readers.read_pasted(text)
+    chat = transcripts.read_pasted(text)
     assert "|".join(map("=".join, chat.lines)) == expected
     assert chat.turn == len(chat.lines) + 1 and chat.next_speaker != chat.lines[-1][0]
 
@@ -528,4 +528,4 @@ def test_who_said_what_in_a_pasted_chat(text, expected) -> None:
 )  # fmt: skip
 def test_a_pasted_chat_that_cannot_be_read_says_why(text, message) -> None:
     with pytest.raises(ChatError, match=message):
-        readers.read_pasted(text)
+        transcripts.read_pasted(text)

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from made_transcripts import BELOW, BESIDE, RULE, TALK, below, beside
 
 from memecmd_utils.chats import formats, readers, transcripts
-from memecmd_utils.chats.columns import MEME_COLUMNS
 from memecmd_utils.chats.messages import ChatError
+from memecmd_utils.chats.readers import MEME_COLUMNS
 
 MEME = dict(zip(MEME_COLUMNS, ("m1", "o_memes/m1.png", 0.5, -1.25, -2.0, "greedy"), strict=True))
 
