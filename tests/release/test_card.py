@@ -1,17 +1,11 @@
 from pathlib import Path
 
 import made_release
-import pytest
 import yaml
 from made_release import write
 from made_up import dialogue, meme, placement
 
 from memecmd_utils.release import card as release_card
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    return made_release.run_dir(tmp_path / "run")
 
 
 def card(folder: Path) -> tuple[dict, str]:
