@@ -84,7 +84,7 @@ def test_chinese_dates_keep_their_order(moments) -> None:
     assert (formats.direction(exact) == -1) is (exact != sorted(exact) and exact == sorted(exact)[::-1])
 
 
-# --- encodings -------------------------------------------------------------------------------------
+# --- encodings
 
 CHATS = {
     "big5": [
