@@ -86,79 +86,63 @@ SUMMARY = ("scenario", "emotion", "motivation")
 _IGNORED = re.compile(r"[\s_\-./#:：]+")
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Which column says what, and what was decided about them on the way, in words."""
-
-    by_part: Mapping[str, str]
-    """Part of a message (`NAMES`) to column."""
-    notes: tuple[str, ...] = ()
-
-    def value(self, row: Mapping[str, Any], part: str) -> Any:
-        """What a row says of a part; None where no column says it."""
-        return row.get(self.by_part[part]) if part in self.by_part else None
-
-    def text(self) -> str:
-        """The columns in words."""
-        parts = [part for part in NAMES if part in self.by_part and part not in SUMMARY]
-        return ", ".join([*(f"{part} is {self.by_part[part]!r}" for part in parts), *self.notes])
-
-
 def _cells(
     rows: Sequence[tuple[Place, str, Mapping[str, Any]]],
-    names: Iterable[str],
+    names: Sequence[str],
     given: Mapping[str, str],
     where: str,
     chat: str | None = None,
-) -> tuple[list[Cell], Columns]:
-    """Messages of rows (place, line for errors, values by column), and the columns read.
+) -> tuple[list[Cell], str]:
+    """Messages of rows (place, line for errors, values by column), and the columns read, in words.
 
     Where all are of one list, `chat` is its name, and each is numbered by its place in it.
     """
-    values = [row for *_, row in rows]
-    columns = _columns(values, list(names), given, where)
+    columns, notes = _columns([row for *_, row in rows], names, given, where)
+    values = [{part: row.get(column) for part, column in columns.items()} for *_, row in rows]
     if chat is None:
-        chats = _chat_names([text_of(columns.value(row, "chat")) for row in values])
+        chats = _chat_names([text_of(value.get("chat")) for value in values])
     else:
-        chats = [chat] * len(values)
+        chats = [chat] * len(rows)
     cells = []
-    for i, (place, line, row) in enumerate(rows):
-        number = columns.value(row, "order") if chat is None else i
-        time, date = columns.value(row, "time"), columns.value(row, "date")
-        cells.append(Cell(place, chats[i], _message(row, columns, line), number, time, date))
-    return cells, columns
+    for i, ((place, line, _), value) in enumerate(zip(rows, values, strict=True)):
+        number = value.get("order") if chat is None else i
+        message = _message(value, columns, line)
+        cells.append(Cell(place, chats[i], message, number, value.get("time"), value.get("date")))
+    parts = [part for part in NAMES if part in columns and part not in SUMMARY]
+    return cells, ", ".join([*(f"{part} is {columns[part]!r}" for part in parts), *notes])
 
 
 def _columns(
-    rows: Sequence[Mapping[str, Any]], names: list[str], given: Mapping[str, str], where: str
-) -> Columns:
-    """The columns by their names, put right by what stands in them; one that is `given` is left as it is.
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], given: Mapping[str, str], where: str
+) -> tuple[dict[str, str], list[str]]:
+    """Parts of a message to columns, and what was decided about them, in words.
 
-    A column in which every row has a number of its own counts messages and names no chat. Where one sender
-    is named for all rows (the owner of the telephone, say), a known column that tells them apart is taken.
+    Columns go by their names, put right by what stands in them; one that is `given` is left as it is. A
+    column in which every row has a number of its own counts messages and names no chat. Where one sender is
+    named for all rows (the owner of the telephone, say), a known column that tells them apart is taken.
     """
-    by_part, notes = _columns_by_name(names, given, where), []
-    if "chat" in by_part and "chat" not in given:
-        chats = [text_of(row.get(by_part["chat"])).strip() for row in rows]
+    columns, notes = _columns_by_name(names, given, where), []
+    if "chat" in columns and "chat" not in given:
+        chats = [text_of(row.get(columns["chat"])).strip() for row in rows]
         numbers = all(re.fullmatch(r"\d+(\.0)?", chat) for chat in chats)
         if numbers and 1 < len(chats) == len(set(chats)):
-            notes.append(f"{by_part.pop('chat')!r} numbers the messages and names no chat")
+            notes.append(f"{columns.pop('chat')!r} numbers the messages and names no chat")
 
     def n_speakers(column: str) -> int:
         speakers = {" ".join(text_of(row.get(column)).split()) for row in rows}
         return sum(bool(name) and name.casefold() not in NOT_SPOKEN for name in speakers)
 
-    if "speaker" not in given and len(rows) > 1 and n_speakers(by_part["speaker"]) == 1:
-        free = {_plain(name): name for name in reversed(names) if name not in by_part.values()}
+    if "speaker" not in given and len(rows) > 1 and n_speakers(columns["speaker"]) == 1:
+        free = {_plain(name): name for name in reversed(names) if name not in columns.values()}
         others = [free[_plain(choice)] for choice in NAMES["speaker"] if _plain(choice) in free]
         better = next((column for column in others if n_speakers(column) > 1), None)
         if better is not None:
-            notes.append(f"{by_part['speaker']!r} is the same everywhere")
-            by_part["speaker"] = better
-    return Columns(by_part, tuple(notes))
+            notes.append(f"{columns['speaker']!r} is the same everywhere")
+            columns["speaker"] = better
+    return columns, notes
 
 
-def _columns_by_name(names: Iterable[str], given: Mapping[str, str], where: str) -> dict[str, str]:
+def _columns_by_name(names: Sequence[str], given: Mapping[str, str], where: str) -> dict[str, str]:
     """Map parts of a message to columns. Raises `ChatError`, also for a given column that does not exist."""
     have = [name for name in dict.fromkeys(names) if not _is_nameless(name)]
     unknown = sorted(set(given) - set(NAMES))
@@ -167,15 +151,18 @@ def _columns_by_name(names: Iterable[str], given: Mapping[str, str], where: str)
     absent = [column for column in given.values() if column not in have]
     if absent:
         raise ChatError(f"{where}: there is no column {absent[0]!r}; there are: {', '.join(have)}")
-    by_part = _recognised(have, given)
-    lacking = [part for part in ("speaker", "text") if part not in by_part]
+    columns = _recognised(have, given)
+    lacking = [part for part in ("speaker", "text") if part not in columns]
     if lacking:
         hints = "; ".join(f"{part} ({', '.join(NAMES[part][:6])} ...)" for part in lacking)
         raise ChatError(
             f"{where}: no column says {' or '.join(lacking)}; there are: {', '.join(have) or 'none'}. "
             f"Known names: {hints}. Name others as FIELDS='{lacking[0]}=...'"
         )
-    return by_part
+    repeated = [column for column in columns.values() if names.count(column) > 1]
+    if repeated:
+        raise ChatError(f"{where}: two columns are called {repeated[0]!r}; names must differ")
+    return columns
 
 
 def _is_nameless(name: str) -> bool:
@@ -185,40 +172,39 @@ def _is_nameless(name: str) -> bool:
 
 def _recognised(names: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Parts of a message to columns, what is `given` first."""
-    by_part = dict(given or {})
+    columns = dict(given or {})
     by_plain: dict[str, str] = {}
     for name in names:
         by_plain.setdefault(_plain(name), name)
     for part, choices in NAMES.items():
         for choice in choices:
             column = by_plain.get(_plain(choice))
-            if part not in by_part and column is not None and column not in by_part.values():
-                by_part[part] = column
-    return by_part
+            if part not in columns and column is not None and column not in columns.values():
+                columns[part] = column
+    return columns
 
 
 def _plain(name: str) -> str:
     return _IGNORED.sub("", name.strip("\ufeff").casefold())
 
 
-def _message(row: Mapping[str, Any], columns: Columns, where: str) -> Message:
-    """The message of a row: without text where there is none, without speaker for a note.
+def _message(value: Mapping[str, Any], columns: Mapping[str, str], where: str) -> Message:
+    """The message of a row (by part): without text where there is none, without speaker for a note.
 
     S, E and Psi count only together: a data set may have an `emotion` of its own, say a label.
     """
-    texts = {part: text_of(columns.value(row, part)).strip() for part in SUMMARY if part in columns.by_part}
+    texts = {part: text_of(value[part]).strip() for part in SUMMARY if part in value}
     summary = None
     if len(texts) == len(SUMMARY) and any(texts.values()):
-        empty = [columns.by_part[part] for part, text in texts.items() if not text]
+        empty = [columns[part] for part, text in texts.items() if not text]
         if empty:
             raise ChatError(f"{where}: {', '.join(empty)} is empty; a summary has all of S, E and Psi")
         summary = SummaryReply(**texts)
-    speaker = columns.value(row, "speaker")
+    speaker = value["speaker"]
     if isinstance(speaker, dict):  # an author with a name, an id and more
-        speaker = next(
-            (speaker[key] for key in ("nickname", "name", "username", "id") if speaker.get(key)), ""
-        )
-    return clean_message(text_of(speaker), text_of(columns.value(row, "text")), summary)
+        names = (speaker.get(key) for key in ("nickname", "name", "username", "id"))
+        speaker = next(filter(None, names), "")
+    return clean_message(text_of(speaker), text_of(value["text"]), summary)
 
 
 def _chat_names(values: Sequence[str]) -> list[str]:
@@ -268,11 +254,7 @@ class Table:
                 column: cell for column, cell in zip(header, row, strict=False) if not _is_nameless(column)
             }
             rows.append((Place(number), where, values))
-        cells, columns = _cells(rows, header, given, f"{name} line 1")
-        repeated = [column for column in columns.by_part.values() if header.count(column) > 1]
-        if repeated:
-            raise ChatError(f"{name} line 1: two columns are called {repeated[0]!r}; names must differ")
-        return cells, columns.text()
+        return _cells(rows, header, given, f"{name} line 1")
 
     def render(self, memes: Mapping[Place, Mapping[str, Any]], _position: str = "before") -> str:
         """The table with the columns `MEME_COLUMNS` at its end; those of an earlier insertion are replaced.
@@ -282,15 +264,15 @@ class Table:
         apart from the minus of a number.
         """
         own = [place for place, name in enumerate(self.rows[0]) if name not in MEME_COLUMNS]
-        text = ""
+        lines = []
         for number, (row, end) in enumerate(zip(self.rows, self.ends, strict=True)):
-            if row:
-                meme = memes.get(Place(number), {}) if number else {name: name for name in MEME_COLUMNS}
-                # The writer makes an empty cell of None.
-                cells = [row[i] if i < len(row) else "" for i in own]
-                text += _row([*cells, *(meme.get(name) for name in MEME_COLUMNS)], self.delimiter)
-            text += end
-        return text
+            meme = (
+                memes.get(Place(number), {}) if number else dict(zip(MEME_COLUMNS, MEME_COLUMNS, strict=True))
+            )
+            cells = [row[i] if i < len(row) else "" for i in own]
+            added = [meme.get(name) for name in MEME_COLUMNS]  # the writer makes an empty cell of None
+            lines.append((_row([*cells, *added], self.delimiter) if row else "") + end)
+        return "".join(lines)
 
 
 def _read_table(text: str, name: str, given: Mapping[str, str]) -> Table:
@@ -384,8 +366,8 @@ class Documents:
         flat = [i for i, value in enumerate(self.objects) if _is_message(value)]
         if flat:
             rows = [(Place(i), lines[i], self.objects[i]) for i in flat]
-            cells, columns = _cells(rows, _keys(self.objects[i] for i in flat), given, name)
-            notes.append(columns.text())
+            cells, note = _cells(rows, _keys(self.objects[i] for i in flat), given, name)
+            notes.append(note)
         nested = sorted(set(range(len(self.objects))) - set(flat))
         own = [text_of(key) for key in self.names or ()]
         own = own or [_chat_name(value, i) for i, value in enumerate(self.objects)]
@@ -519,8 +501,7 @@ def _list_cells(
         if not isinstance(message, dict):
             raise ChatError(f"{line}: an object with speaker and text is expected, not {_kind(message)}")
         rows.append((places[i], line, message))
-    cells, columns = _cells(rows, _keys(messages), given, where, chat)
-    return cells, columns.text()
+    return _cells(rows, _keys(messages), given, where, chat)
 
 
 def _chat_name(value: Any, number: int) -> str:

@@ -123,17 +123,9 @@ def test_a_column_that_is_given_is_taken_as_it_is(tmp_path) -> None:
 
 
 DAYS = ["2024-05-01 09:05", "2024-05-01 23:59", "2024-05-02 08:00", "2024-05-02 08:01", "2024-05-13 12:30"]
-FORMS = [
-    "%Y-%m-%d %H:%M:%S",
-    "%Y/%m/%d %H:%M",
-    "%m/%d/%Y %I:%M %p",
-    "%d.%m.%y, %H:%M",
-    "%Y年%m月%d日 %H:%M",
-    "%s000",
-]
 
 
-@pytest.mark.parametrize("form", [*FORMS, "%b %d, %Y %I:%M %p", "%m月%d日 %H:%M", "%Y%m%d%H%M%S"])
+@pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M:%S", "%m/%d/%Y %I:%M %p", "%m月%d日 %H:%M", "%s000"])
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [3, 0, 4, 1, 2]])
 def test_numbers_that_restart_every_day_leave_the_order_to_the_time(tmp_path, form, rows) -> None:
     numbers = [1, 2, 1, 2, 1]

@@ -63,10 +63,6 @@ def test_a_column_of_nulls_keeps_its_type(run_dir: Path, tmp_path: Path) -> None
 
 # --- Croissant
 
-VALIDATE = """
-from mlcroissant.scripts import cli
-cli.main()
-"""
 READ_CROISSANT = """
 import json, sys
 import mlcroissant as mlc
@@ -88,7 +84,9 @@ def test_mlcroissant_validates_without_a_warning(run_dir: Path, tmp_path: Path, 
     nothing = {"dialogues": [], "placements": [], "memes": [], "annotations": []}
     changes = {"nasty": made_release.nasty(), "empty": nothing}
     write(run_dir, tmp_path / "r", published="2026-01-31", **changes[kind])
-    _, log = made_release.outside(VALIDATE, tmp_path, "validate", "--jsonld", str(tmp_path / "r" / CROISSANT))
+    _, log = made_release.outside(
+        made_release.VALIDATE_CROISSANT, tmp_path, "validate", "--jsonld", str(tmp_path / "r" / CROISSANT)
+    )
     assert "Done." in log and not re.findall(r"^[WE]\d{4} .*|WARN.*", log, re.M)
 
 

@@ -14,10 +14,6 @@ from memecmd_utils.settings import Profile
 
 PROFILE = Profile(name="made")
 MADE = "made up for a test"
-VALIDATE = """
-from mlcroissant.scripts import cli
-cli.main()
-"""
 READ = """
 import json, sys
 import mlcroissant as mlc
@@ -151,7 +147,7 @@ def test_croissant_is_valid(tmp_path: Path, kind: str) -> None:
     changes = {"nasty": nasty(), "empty": {"infos": [], "memes": [], "readings": []}}[kind]
     write(tmp_path / "r", published="2026-01-31", **changes)
     file = str(tmp_path / "r" / "croissant.json")
-    _, log = made_release.outside(VALIDATE, tmp_path, "validate", "--jsonld", file)
+    _, log = made_release.outside(made_release.VALIDATE_CROISSANT, tmp_path, "validate", "--jsonld", file)
     assert "Done." in log and not re.findall(r"^[WE]\d{4} .*|WARN.*", log, re.M)
 
 
