@@ -509,10 +509,10 @@ def _ranked(body: bytes) -> list[str]:
     """
     # Lines of ASCII say nothing, and would make up most of what is sampled of some files.
     telling = b"\n".join(line for line in body.replace(b"\0", b"").split(b"\n") if not line.isascii())
-    found = charset_normalizer.from_bytes(telling, steps=8, threshold=1.0, cp_isolation=list(GUESSED))
+    matches = charset_normalizer.from_bytes(telling, steps=8, threshold=1.0, cp_isolation=list(GUESSED))
     mess = {
         codec: (match.chaos, -match.coherence)
-        for match in found
+        for match in matches
         for codec in (match.encoding, *match.could_be_from_charset)
     }
     ranks = []

@@ -401,20 +401,17 @@ class Documents:
             mapping = dict(zip(self.names or [], new, strict=False))
             return _dumps({"one": new[0], "list": new, "mapping": mapping}[self.shape], indent=1) + "\n"
         objects = iter(zip(self.objects, new, strict=True))
-        text = ""
+        lines = []
         for line in self.raw:
-            if line.strip():
-                before, after = next(objects)
-                if before != after:
-                    line = _dumps(after) + line[len(line.rstrip("\r\n")) :]
-            text += line
-        return text
+            before, after = next(objects) if line.strip() else (None, None)
+            end = line[len(line.rstrip("\r\n")) :]
+            lines.append(line if before == after else _dumps(after) + end)
+        return "".join(lines)
 
 
 def _read_lines(text: str, name: str) -> Documents:
     """Read JSON Lines. Raises `ChatError` with the line that is no JSON object."""
-    raw = text.split("\n")
-    raw = [line + "\n" for line in raw[:-1]] + ([raw[-1]] if raw[-1] else [])
+    raw = io.StringIO(text, newline="\n").readlines()
     objects, places = [], []
     for number, line in enumerate(raw, start=1):
         if line.strip():
