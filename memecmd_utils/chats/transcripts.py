@@ -190,10 +190,30 @@ def _looked_at(line: str) -> str:
     return "" if re.search(r"\s{16}", line) else plain(line)
 
 
-def _timed(match: re.Match[str] | None) -> Stamp | None:
-    """The stamp of a match, if it has a time of day."""
-    stamp = None if match is None else read_stamp(match)
-    return stamp if stamp is not None and stamp.seconds is not None else None
+class _TimedLine(NamedTuple):
+    """A line in which a time of day stands where a pattern wants it."""
+
+    number: int
+    line: str
+    match: re.Match[str]
+    stamp: Stamp
+
+    @property
+    def rest(self) -> str:
+        """What stands where the pattern has the rest."""
+        return self.line[self.match.start("rest") :]
+
+
+def _timed_lines(lines: Sequence[str], pattern: re.Pattern[str]) -> list[_TimedLine]:
+    """Lines of a pattern; one that is a time and nothing else is none of them."""
+    timed = []
+    for number, line in enumerate(lines):
+        line = line.rstrip("\r\n")
+        match = pattern.fullmatch(_looked_at(line).rstrip())
+        stamp = None if match is None else read_stamp(match)
+        if stamp is not None and stamp.seconds is not None and not whole_stamp(line):
+            timed.append(_TimedLine(number, line, match, stamp))
+    return timed
 
 
 def _sender(name: str) -> tuple[str, str]:
@@ -206,24 +226,9 @@ def _sender(name: str) -> tuple[str, str]:
     return _RANK.sub("", name[: match.end("name")], count=1).strip() or account, account
 
 
-class _Timed(NamedTuple):
-    """A line that begins with a time."""
-
-    number: int
-    line: str
-    rest: str
-    stamp: Stamp
-
-
 def _before(lines: Sequence[str]) -> list[_Head]:
     """Time, name and, on the same line or below, the text."""
-    timed = []
-    for number, line in enumerate(lines):
-        line = line.rstrip("\r\n")
-        match = _BEFORE.fullmatch(_looked_at(line))
-        stamp = _timed(match)
-        if match is not None and stamp is not None and not whole_stamp(line):
-            timed.append(_Timed(number, line, line[match.start("rest") :], stamp))
+    timed = _timed_lines(lines, _BEFORE)
     dated = [one for one in timed if one.stamp.has_year]
     timed = dated if 2 * len(dated) >= len(timed) else timed
     if not timed:
@@ -264,7 +269,7 @@ def _words(rests: Sequence[str]) -> list[tuple[str, str] | None]:
     return out
 
 
-def _inline(timed: Sequence[_Timed], parts: Sequence[Any]) -> list[_Head]:
+def _inline(timed: Sequence[_TimedLine], parts: Sequence[Any]) -> list[_Head]:
     """Heads with their text; a line without a name is a note of the program."""
     heads = []
     for one, part in zip(timed, parts, strict=True):
@@ -278,31 +283,23 @@ def _inline(timed: Sequence[_Timed], parts: Sequence[Any]) -> list[_Head]:
 def _after(lines: Sequence[str], own: bool) -> list[_Head]:
     """Name and time, and the text below (`own` lines) or after a colon."""
     heads = []
-    for number, line in enumerate(lines):
-        line = line.rstrip("\r\n")
-        match = _AFTER.fullmatch(_looked_at(line).rstrip())
-        stamp = _timed(match)
-        if match is None or stamp is None or (match["rest"] is None) is not own or whole_stamp(line):
+    for one in _timed_lines(lines, _AFTER):
+        name, account = _sender(one.line[: one.match.end("name")])
+        if (one.match["rest"] is None) is not own or _SOON.fullmatch(name) or whole_stamp(name):
             continue
-        name, account = _sender(line[: match.end("name")])
-        if _SOON.fullmatch(name) or whole_stamp(name):
-            continue
-        text = None if own else line[match.start("rest") :].strip()
-        prefix = "" if text is None else line[: match.start("rest")]
-        heads.append(_Head(number, name, text, stamp, account, prefix))
+        text = None if own else one.rest.strip()
+        prefix = "" if own else one.line[: one.match.start("rest")]
+        heads.append(_Head(one.number, name, text, one.stamp, account, prefix))
     return heads
 
 
 def _bracketed(lines: Sequence[str]) -> list[_Head]:
     """Name and time, each in brackets, then the text: KakaoTalk."""
     heads = []
-    for number, line in enumerate(lines):
-        match = _BRACKETS.fullmatch(_looked_at(line.rstrip("\r\n")))
-        stamp = _timed(match)
-        if match is not None and stamp is not None:
-            at = match.start("rest")
-            name = line[match.start("name") : match.end("name")].strip()
-            heads.append(_Head(number, name, line[at:].strip(), stamp, "", line[:at]))
+    for one in _timed_lines(lines, _BRACKETS):
+        name = one.line[one.match.start("name") : one.match.end("name")].strip()
+        prefix = one.line[: one.match.start("rest")]
+        heads.append(_Head(one.number, name, one.rest.strip(), one.stamp, "", prefix))
     return heads
 
 
