@@ -10,9 +10,7 @@ from pathlib import Path
 import pandas as pd
 import peak_memory
 import pytest
-from made_readings import FIVE, STEPS
-from made_references import row
-from made_templates import TEMPLATES, record, world, write_cm50, write_source
+from made_templates import FIVE, STEPS, TEMPLATES, memecap_row, record, world, write_cm50, write_source
 from PIL import Image
 from stage_run import command
 from tiny_server import Answer, TinyServer, chat_reply
@@ -72,7 +70,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     for number, path in enumerate(sorted(cm50.rglob("*.jpg"))):
         Image.new("RGB", (60, 40), (30 * number, 90, 60)).save(path)
     (folder / "memecap").mkdir()
-    rows = json.dumps([row("a1"), row("b2")])
+    rows = json.dumps([memecap_row("a1"), memecap_row("b2")])
     (folder / "memecap" / "memes-test.json").write_text(rows, encoding="utf-8")
     (folder / "figmemes").mkdir()
     for name in ("standard", "style"):

@@ -1,4 +1,4 @@
-"""How chat programs write times and store text.
+"""How chat programs write times, in which order messages were sent, and how a file stores its text.
 
 Times stand in one cell, in a cell for the day and one for the time, or in a line. A text is marked, UTF-8,
 UTF-16 without a mark, or in an older encoding that is guessed: bytes of Big5, Shift-JIS and GB18030 fit one
@@ -12,6 +12,7 @@ import itertools
 import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 
 import charset_normalizer
 
-from memecmd_utils.chats.messages import ChatError
+from memecmd_utils.chats.messages import Cell, ChatError, Conversation, Place
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = (
@@ -56,18 +57,18 @@ _PATTERN = rf"""(?:
 )"""
 
 
-def _numbered(pattern: str) -> str:
+def _with_clocks(pattern: str) -> str:
     """The clock stands three times in the pattern; a group's name may stand in it once."""
-    parts = pattern.split("{clock}")
-    out = parts[0]
-    for number, part in enumerate(parts[1:], start=1):
-        out += re.sub(r"\?P<(\w+)>", rf"?P<\g<1>_{number}>", _CLOCK) + part
-    return out
+    first, *rest = pattern.split("{clock}")
+    return first + "".join(
+        re.sub(r"\?P<(\w+)>", rf"?P<\g<1>_{number}>", _CLOCK) + part
+        for number, part in enumerate(rest, start=1)
+    )
 
 
-STAMP = _numbered(_PATTERN.replace("{{clock}}", "{clock}"))
-"""A moment, a day or a time of day, for `re.VERBOSE | re.IGNORECASE` on a line that `plain` went over."""
-LONGEST = 80
+STAMP = _with_clocks(_PATTERN.replace("{{clock}}", "{clock}"))
+"""A moment, a day or a time of day, for `FLAGS` on a line that `plain` went over."""
+_LONGEST = 80
 """Characters of the longest stamp, with room to spare."""
 FLAGS = re.VERBOSE | re.IGNORECASE
 _WHOLE = re.compile(STAMP, FLAGS)
@@ -102,15 +103,15 @@ class Stamp(NamedTuple):
         return any(self.match[name] for name in ("ymd", "compact", "a", "y5", "y6", "y8"))
 
 
-def stamp(found: re.Match[str]) -> Stamp | None:
+def read_stamp(match: re.Match[str]) -> Stamp | None:
     """Read a match of `STAMP`; None where its numbers are no time of day."""
     for number in (1, 2, 3):
-        hour = found[f"H_{number}"]
+        hour = match[f"H_{number}"]
         if hour is None:
             continue
-        h, m = int(hour), int(found[f"M_{number}"] or found[f"M2_{number}"] or 0)
-        s = found[f"S_{number}"] or found[f"S2_{number}"]
-        half = (found[f"half2_{number}"] or found[f"half_{number}"] or "").casefold()
+        h, m = int(hour), int(match[f"M_{number}"] or match[f"M2_{number}"] or 0)
+        s = match[f"S_{number}"] or match[f"S2_{number}"]
+        half = (match[f"half2_{number}"] or match[f"half_{number}"] or "").casefold()
         if half.startswith("p") or half in ("下午", "中午", "傍晚", "晚上", "午後", "오후"):
             # 中午 11:30 is before noon, 晚上 12:30 and 1:30 after midnight, as people write it.
             later = h < 12 and not (half == "中午" and h > 2) and not (half == "晚上" and h < 5)
@@ -121,60 +122,58 @@ def stamp(found: re.Match[str]) -> Stamp | None:
             h = 0
         if h > 24 or (h == 24 and m):
             return None
-        return Stamp(found, 3600 * h + 60 * m + int(s or 0), s is not None)
-    return Stamp(found, None, False)
+        return Stamp(match, 3600 * h + 60 * m + int(s or 0), s is not None)
+    return Stamp(match, None, False)
 
 
-def whole(text: str) -> Stamp | None:
+def whole_stamp(text: str) -> Stamp | None:
     """A text that is a stamp and nothing else, in square or round brackets or without."""
     text = plain(text).strip()
     if text[:1] + text[-1:] in ("[]", "()"):
         text = text[1:-1].strip()
-    found = _WHOLE.fullmatch(text) if len(text) <= LONGEST else None
-    return None if found is None else stamp(found)
+    match = _WHOLE.fullmatch(text) if len(text) <= _LONGEST else None
+    return None if match is None else read_stamp(match)
 
 
 def moments(values: Sequence[Any], orders: Sequence[str] = ("dmy", "mdy", "ymd")) -> list[Any] | None:
     """Sort keys of a column of moments: all numbers, all of one kind of text, or None.
 
-    `orders`: how day, month and year of all numbers may stand (`orders_of`).
+    `orders`: how day, month and year of all numbers may stand (`_orders_of`).
 
     None, too, where a time of day has no day, where only some name a time zone, and where it is open which
     number is the day and which the month although the order depends on it. A column whose days have no year
     is not read if it spans a new year.
     """
-    numbers = [number(value) for value in values]
+    numbers = [_finite(value) for value in values]
     if all(value is not None for value in numbers):
         return numbers
     texts = [plain(str(value)).strip() for value in values]
-    for kind in (False, True):  # what the standard library reads, it reads best: fractions, zones
+    for has_zone in (False, True):  # what the standard library reads, it reads best: fractions, zones
         exact = [_iso(text) for text in texts]
-        if all(moment is not None and (moment.tzinfo is not None) is kind for moment in exact):
-            return exact if _one_resolution(texts) else None
-    stamps = [whole(text) for text in texts]
-    if not stamps or any(found is None or not found.dated for found in stamps):
+        if all(moment is not None and (moment.tzinfo is not None) is has_zone for moment in exact):
+            return exact if len({":" in text for text in texts}) == 1 else None
+    stamps = [stamp for text in texts if (stamp := whole_stamp(text)) is not None and stamp.dated]
+    if not stamps or len(stamps) < len(texts):
         return None
-    if len({found.seconds is None for found in stamps}) > 1 or len({found.has_year for found in stamps}) > 1:
-        return None
-    if len({found.match["zone"] is None for found in stamps}) > 1:
-        return None
-    found = [stamp for stamp in stamps if stamp is not None]
-    return _best(found, orders)
+    alike = {(stamp.seconds is None, stamp.has_year, stamp.match["zone"] is None) for stamp in stamps}
+    return _in_best_order(stamps, orders) if len(alike) == 1 else None
 
 
-def orders_of(values: Iterable[Any]) -> list[str]:
+def _orders_of(values: Iterable[Any]) -> list[str]:
     """The orders of day, month and year that every date among `values` can have, whatever else is there."""
-    stamps = [found for value in values if (found := whole(str(value))) is not None and found.match["a"]]
-    return [order for order in _ORDERS if all(_day(one.match, order) is not None for one in stamps)]
+    stamps = [
+        stamp for value in values if (stamp := whole_stamp(str(value))) is not None and stamp.match["a"]
+    ]
+    return [order for order in _ORDERS if all(_day(stamp.match, order) is not None for stamp in stamps)]
 
 
-def number(value: Any) -> float | None:
+def _finite(value: Any) -> float | None:
     """A finite number, also one written as text."""
     try:
-        read = float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return read if math.isfinite(read) else None
+    return number if math.isfinite(number) else None
 
 
 def _iso(text: str) -> datetime | None:
@@ -186,71 +185,65 @@ def _iso(text: str) -> datetime | None:
         return None
 
 
-def _one_resolution(texts: Sequence[str]) -> bool:
-    return len({":" in text for text in texts}) == 1
-
-
-Parts = tuple[int, int, int]
-_ORDERS: dict[str, Callable[[int, int, int], Parts]] = {
+YearMonthDay = tuple[int, int, int]
+_ORDERS: dict[str, Callable[[int, int, int], YearMonthDay]] = {
     "dmy": lambda a, b, c: (c, b, a),
     "mdy": lambda a, b, c: (c, a, b),
     "ymd": lambda a, b, c: (a, b, c),
 }
 
 
-def _best(stamps: Sequence[Stamp], allowed: Sequence[str]) -> list[datetime] | None:
+def _in_best_order(stamps: Sequence[Stamp], allowed: Sequence[str]) -> list[datetime] | None:
     """Moments in the reading of day, month and year that fits all, and the order of the file best."""
     month_first = any(s.match[name] for s in stamps for name in ("half2_1", "half2_2", "half2_3", "a4"))
     orders = ["mdy", "dmy"] if month_first else ["dmy", "mdy"]
     if all(s.match["c"] is None or len(s.match["c"]) == 2 for s in stamps):
         orders.append("ymd")
     orders = [order for order in orders if order in allowed] or orders
-    read = [moments for order in orders if (moments := _all(stamps, order)) is not None]
-    if not read:
-        return None
+    readings = [moments for order in orders if (moments := _in_order(stamps, order)) is not None]
     for way in (1, -1):
-        fitting = [moments for moments in read if direction(moments) == way]
-        if fitting:
-            return fitting[0]
-    ranks = {tuple(sorted(range(len(m)), key=m.__getitem__)) for m in read}
-    return read[0] if len(ranks) == 1 else None
+        for moments in readings:
+            if direction(moments) == way:
+                return moments
+    ranks = {tuple(sorted(range(len(moments)), key=moments.__getitem__)) for moments in readings}
+    return readings[0] if len(ranks) == 1 else None
 
 
-def _all(stamps: Sequence[Stamp], order: str) -> list[datetime] | None:
-    out = []
-    for one in stamps:
-        day = _day(one.match, order)
+def _in_order(stamps: Sequence[Stamp], order: str) -> list[datetime] | None:
+    moments = []
+    for stamp in stamps:
+        day = _day(stamp.match, order)
         if day is None:
             return None
-        out.append(day + timedelta(seconds=one.seconds or 0) - _offset(one.match["zone"]))
-    if not stamps[0].has_year and {1, 12} <= {moment.month for moment in out}:
+        moments.append(day + timedelta(seconds=stamp.seconds or 0) - _offset(stamp.match["zone"]))
+    if not stamps[0].has_year and {1, 12} <= {moment.month for moment in moments}:
         return None
-    return out
+    return moments
 
 
-def _day(found: re.Match[str], order: str) -> datetime | None:
+def _day(match: re.Match[str], order: str) -> datetime | None:
     try:
-        return datetime(*_parts(found, order))
+        return datetime(*_year_month_day(match, order))
     except ValueError:
         return None
 
 
-def _parts(found: re.Match[str], order: str) -> Parts:
-    """Year (2000 where none is written: it has a 29 February), month, day."""
-    if found["ymd"] or found["compact"]:
-        which = "1" if found["ymd"] else "7"
-        return int(found[f"y{which}"]), int(found[f"m{which}"]), int(found[f"d{which}"])
-    if found["a"]:
-        y, m, d = _ORDERS[order](int(found["a"]), int(found["b"]), int(found["c"]))
+def _year_month_day(match: re.Match[str], order: str) -> YearMonthDay:
+    """The year is 2000 where none is written: it has a 29 February."""
+    if match["ymd"] or match["compact"]:
+        which = "1" if match["ymd"] else "7"
+        return int(match[f"y{which}"]), int(match[f"m{which}"]), int(match[f"d{which}"])
+    if match["a"]:
+        y, m, d = _ORDERS[order](int(match["a"]), int(match["b"]), int(match["c"]))
         return (2000 + y if y < 100 else y), m, d
-    if found["m3"]:
-        return 2000, int(found["m3"]), int(found["d3"])
-    if found["a4"]:
-        _, m, d = _ORDERS["mdy" if order == "ymd" else order](int(found["a4"]), int(found["b4"]), 0)
+    if match["m3"]:
+        return 2000, int(match["m3"]), int(match["d3"])
+    if match["a4"]:
+        _, m, d = _ORDERS["mdy" if order == "ymd" else order](int(match["a4"]), int(match["b4"]), 0)
         return 2000, m, d
-    name = (found["n5"] or found["n6"])[:3].casefold()
-    year = int(found["y5"] or found["y6"] or found["y8"] or 2000)
-    return year + 2000 * (year < 100), _MONTHS.index(name) + 1, int(found["d5"] or found["d6"])
+    name = (match["n5"] or match["n6"])[:3].casefold()
+    year = int(match["y5"] or match["y6"] or match["y8"] or 2000)
+    return year + 2000 * (year < 100), _MONTHS.index(name) + 1, int(match["d5"] or match["d6"])
 
 
 def _offset(zone: str | None) -> timedelta:
@@ -269,7 +262,97 @@ def direction(keys: Sequence[Any]) -> int:
     return -1 if all(a >= b for a, b in pairs) else 0
 
 
-# --- encodings ----------------------------------------------------------------------------------------
+# --- the order of messages
+
+
+class OrderedChat(NamedTuple):
+    """A chat as read."""
+
+    chat: Conversation
+    places: tuple[Place, ...]
+    """Where each of its messages stands in the file."""
+    order: str
+    """By what its messages were ordered, in words."""
+
+
+def conversations(cells: Sequence[Cell]) -> list[OrderedChat]:
+    """Chats in the order of their first message.
+
+    Within a chat messages are ordered by their numbers where all have one and no two have the same, or else
+    by their times where all can be read (`moments`), and by their numbers within one time. Times win over
+    numbers that they contradict if the file itself is in the order of the times, either way round.
+    A file without either, or whose numbers repeat and whose times cannot be read, keeps its order; but where
+    repeating numbers mostly go down by one, the newest is the first. Which number of a date is the day and
+    which the month, is the same in all chats.
+    """
+    orders = _orders_of(cell.time if cell.date is None else cell.date for cell in cells)
+    by_chat: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_chat.setdefault(cell.chat, []).append(cell)
+    chats = []
+    for name, of_chat in by_chat.items():
+        ordered, order = _ordered(of_chat, _times(of_chat, orders))
+        chat = Conversation(name, tuple(cell.message for cell in ordered))
+        chats.append(OrderedChat(chat, tuple(cell.place for cell in ordered), order))
+    return chats
+
+
+def _ordered(cells: list[Cell], times: list[Any] | None) -> tuple[list[Cell], str]:
+    """The messages of a chat as they were sent, and by what they were ordered, in words."""
+    numbers = [_finite(cell.number) for cell in cells]
+    # Newest first: messages of one minute stand the wrong way round, too.
+    newest_first = times is not None and direction(times) < 0
+    places = range(len(cells))[:: -1 if newest_first else 1]
+
+    def by(keys: list[Any]) -> list[Cell]:
+        return [cells[place] for place in sorted(places, key=keys.__getitem__)]
+
+    if any(number is None for number in numbers):
+        return (cells, "their place in the file") if times is None else (by(times), "time")
+    if len(set(numbers)) == len(numbers):
+        by_number = sorted(places, key=numbers.__getitem__)
+        against = times is not None and direction([times[place] for place in by_number]) < 1
+        if against and direction(times):
+            return by(times), "time, the newest first in the file" if places[
+                0
+            ] else "time, against their numbers"
+        in_place = by_number == list(range(len(cells)))
+        return by(numbers), "their place in the file" if in_place else "their numbers"
+    if times is not None:
+        pairs = list(zip(times, numbers, strict=True))
+        return by(pairs if len(set(pairs)) == len(pairs) else times), "time, as their numbers repeat"
+    steps = Counter(b - a for a, b in itertools.pairwise(numbers))
+    if direction(numbers) < 0 or steps[-1] > steps[1]:
+        return cells[::-1], "their numbers, newest first in the file"
+    return cells, "their place in the file, as their numbers repeat"
+
+
+def _times(cells: Sequence[Cell], orders: Sequence[str]) -> list[Any] | None:
+    """Keys to sort by time; an empty cell has the day or time of the one before it."""
+    times, dates = filled([cell.time for cell in cells]), filled([cell.date for cell in cells])
+    if dates is None or times is None:
+        days_or_times = times if dates is None else dates
+        return None if days_or_times is None else moments(days_or_times, orders)
+    together = moments([f"{day} {time}" for day, time in zip(dates, times, strict=True)], orders)
+    if together:
+        return together
+    alone = moments(times, orders)
+    if alone and not all(isinstance(key, float) and key < 1e8 for key in alone):  # a time of day in digits
+        return alone
+    return moments(dates, orders)
+
+
+def filled(values: Sequence[Any]) -> list[Any] | None:
+    """Values with each empty one replaced by the one before it; None where the first is empty."""
+    if not values or values[0] is None or not str(values[0]).strip():
+        return None
+    out: list[Any] = []
+    for value in values:
+        out.append(out[-1] if value is None or not str(value).strip() else value)
+    return out
+
+
+# --- encodings
 
 MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),  # begins as UTF-16's mark does
@@ -426,10 +509,10 @@ def _ranked(body: bytes) -> list[str]:
     """
     # Lines of ASCII say nothing, and would make up most of what is sampled of some files.
     telling = b"\n".join(line for line in body.replace(b"\0", b"").split(b"\n") if not line.isascii())
-    found = charset_normalizer.from_bytes(telling, steps=8, threshold=1.0, cp_isolation=list(GUESSED))
+    matches = charset_normalizer.from_bytes(telling, steps=8, threshold=1.0, cp_isolation=list(GUESSED))
     mess = {
         codec: (match.chaos, -match.coherence)
-        for match in found
+        for match in matches
         for codec in (match.encoding, *match.could_be_from_charset)
     }
     ranks = []

@@ -16,12 +16,9 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from memecmd_utils import settings as settings_
-from memecmd_utils.chats import columns as chats_columns
 from memecmd_utils.chats import messages, readers
-from memecmd_utils.chats.columns import MEME_COLUMNS
-from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn, Summarised
-from memecmd_utils.chats.readers import Export, counted
+from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn, text_of
+from memecmd_utils.chats.readers import MEME_COLUMNS, Export, counted
 from memecmd_utils.core import html, paths, storage
 from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
 from memecmd_utils.core.encoders.text import RecordedEmbedder, embedder_of
@@ -41,9 +38,9 @@ from memecmd_utils.retrieval.scoring import (
 )
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply
-from memecmd_utils.settings import Strategy
+from memecmd_utils.settings import Strategy, load_profile, parse_settings, run_name, settled
 
-# --- A finished run's library, held against texts that the run has never seen
+# --- a finished run's library, held against texts that the run has never seen
 
 
 def finished_run(name: str) -> Run:
@@ -52,7 +49,7 @@ def finished_run(name: str) -> Run:
     Raises `StageMissing` where there is none, `ProfileError` where this version cannot read its settings.
     """
     folder = paths.processed / name
-    profile = settings_.settled(folder)
+    profile = settled(folder)
     if profile is None:
         raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
     return Run(name, profile, folder, paths.reports / name)
@@ -64,14 +61,13 @@ def asking_run(library: Run, profile: str, settings: str, purpose: str) -> Run:
     Usage, its ledger and reports go to `<library>-<purpose>`, so that the finished run stays as it is.
     """
     name = f"{library.name}-{purpose}"
-    loaded = settings_.load_profile(profile, settings_.parse_settings(settings))
+    loaded = load_profile(profile, parse_settings(settings))
     return Run(name, loaded, paths.processed / name, paths.reports / name)
 
 
-def library_of(run_name: str, profile: str, settings: str) -> Run:
-    """The run that is named, or else the one that PROFILE and SET make."""
-    loaded = settings_.load_profile(profile, settings_.parse_settings(settings))
-    return finished_run(run_name or settings_.run_name(loaded))
+def library_of(run: str, profile: str, settings: str) -> Run:
+    """The finished run of this name, or else the one that PROFILE and SET make."""
+    return finished_run(run or run_name(load_profile(profile, parse_settings(settings))))
 
 
 def unrecorded(run: Run, asking: Run) -> Encode:
@@ -108,19 +104,18 @@ class Library:
         return self.run.read(self.memes[meme_id].file)
 
     @functools.cached_property
-    def query_means(self) -> dict[str, np.ndarray | None]:
+    def query_means(self) -> dict[str, np.ndarray] | None:
         """Mean vector of the run's own summaries for each of S, E, Psi; None where nothing is centred.
 
         A chat is too short for a mean of its own, and the run's gate was fitted on scores that had this one.
         """
         if self.run.profile.centring != "attribute":
-            return dict.fromkeys(QUERY_FIELDS)
-        dialogues = self.run.load(Dialogue)
-        usable = [s for dialogue in dialogues for s in dialogue.summaries if not s.unscored]
-        if len(usable) < 2:
-            return dict.fromkeys(QUERY_FIELDS)
+            return None
+        summaries = [s for dialogue in self.run.load(Dialogue) for s in dialogue.summaries if not s.unscored]
+        if len(summaries) < 2:
+            return None
         return {
-            field: mean_row(self.encode([getattr(s, field) for s in usable], "query"))
+            field: mean_row(self.encode([getattr(s, field) for s in summaries], "query"))
             for field in QUERY_FIELDS
         }
 
@@ -128,9 +123,8 @@ class Library:
         """Unweighted queries [n, 4, dim], centred by `query_means`: none depends on the others."""
         parts = []
         for field in QUERY_FIELDS:
-            mean = self.query_means[field]
             vectors = self.encode([getattr(s, field) for s in summaries], "query")
-            parts.append(vectors if mean is None else centre(vectors, mean))
+            parts.append(centre(vectors, self.query_means[field]) if self.query_means else vectors)
         return build_queries(*parts)
 
     def rank(self, summaries: Sequence[SummaryReply | None]) -> tuple[np.ndarray, Ranking]:
@@ -142,9 +136,9 @@ class Library:
         rows = [row for row, summary in enumerate(summaries) if summary is not None]
         if rows:
             queries[rows] = self.queries([s for s in summaries if s is not None])
-            found = top_k(self.index, queries[rows], profile.weights, profile.top_k)
-            ranking.memes[rows], ranking.scores[rows] = found.memes, found.scores
-            ranking.components[rows] = found.components
+            best = top_k(self.index, queries[rows], profile.weights, profile.top_k)
+            ranking.memes[rows], ranking.scores[rows] = best.memes, best.scores
+            ranking.components[rows] = best.components
         return queries, ranking
 
     def gate(self) -> tuple[Gate, ScoreScale]:
@@ -188,18 +182,14 @@ def open_library(run: Run, asking: Run) -> Library:
     return Library(run, {meme.meme_id: meme for meme in memes}, index, encode)
 
 
+# --- insertion
+
 STAGE = "own_chats"
 """Folder of the summary agent's recorded answers, below those of the profile that asked."""
 PICTURES = "_memes"
 """What is added to the name of the file written: the folder beside it that takes the pictures."""
 WRITTEN, BY = "written.json", "memecmd insert-memes"
 """The list in that folder, and who wrote it."""
-NOTHING = "(no text)"
-PICTURES_AT_MOST = 4_000_000
-"""Bytes that all pictures of a page take, about; where there are very many, each is smaller."""
-LONGEST_SIDE = 120
-TABLES = 850
-"""Characters that a picture takes in a page however small it is: those of JPEG's tables."""
 
 
 class Inserted(NamedTuple):
@@ -262,211 +252,197 @@ def insert_file(
     outputs = Outputs(target, pictures)
     outputs.check([target, page])
     export = readers.read(source, readers.parse_columns(columns))
-    spoken = [messages.spoken_turns(chat) for chat in export.chats]
+    turns = [messages.spoken_turns(chat) for chat in export.chats]
     library = open_library(run, asking)
     # Before anything is paid for: can the cells be written that may be added?
     export.encoding.encode("".join([pictures.name, *library.memes]))
-    summaries, who = _summaries(export, spoken, asking, run.name)
-    placed = _place(spoken, summaries, export, library, strategy)
-    files = _pictures(placed, library, pictures)
+    summaries, writers = _summaries(export, turns, asking, run.name)
+    insertions = _insertions(export, turns, summaries, library, strategy)
+    files = _pictures(insertions, library, pictures)
     position = run.profile.meme_position
-    rows = {(p.chat, p.turn.last if position == "after" else p.turn.first): p for p in placed}
-    unscored = sum(summary is None for chat in summaries for summary in chat)
+    by_message = {
+        (one.chat, one.turn.last if position == "after" else one.turn.first): one for one in insertions
+    }
+    unscored = sum(summary is None for of_chat in summaries for summary in of_chat)
     about = (
-        f"{counted(len(placed), 'meme')} ({len(files):,} different) in "
-        f"{counted(sum(map(len, spoken)), 'turn')} of {counted(len(spoken), 'chat')}; summaries: {who}"
+        f"{counted(len(insertions), 'meme')} ({len(files):,} different) in "
+        f"{counted(sum(map(len, turns)), 'turn')} of {counted(len(turns), 'chat')}; summaries: {writers}"
         + (f"; {counted(unscored, 'turn')} without a summary" if unscored else "")
     )
-    shown = page_of(
-        chats_columns.text_of(source.name),
+    contents = {path: library.picture(meme_id).read_bytes() for meme_id, path in files.items()}
+    contents[page] = _page(
+        text_of(source.name),
         f"{about}. Memes by {strategy} from the library of run {run.name}.",
         export.chats,
-        {at: _shown(p, library) for at, p in rows.items()},
-        {name: library.picture(name) for name in files},
-        position,
-    )
-    written = {path: library.picture(name).read_bytes() for name, path in files.items()}
-    written[page] = shown.encode()
-    written[target] = export.render({at: _columns(p, files, strategy) for at, p in rows.items()}, position)
-    outputs.write(written)
-    return Inserted(target, page, pictures, len(placed), about, export.taken)
+        by_message,
+        library,
+    ).encode()
+    columns_of = {at: _meme_columns(one, files[one.meme_id], strategy) for at, one in by_message.items()}
+    contents[target] = export.render(columns_of, position)
+    outputs.write(contents)
+    return Inserted(target, page, pictures, len(insertions), about, export.taken)
 
 
 def _summaries(
-    export: Export, spoken: Sequence[list[SpokenTurn]], asking: Run, library: str
+    export: Export, turns: Sequence[list[SpokenTurn]], asking: Run, library: str
 ) -> tuple[list[list[SummaryReply | None]], str]:
     """A summary for each turn from the second on of every chat, and who wrote them."""
-    given = sum(turn.summary is not None for turns in spoken for turn in turns[1:])
+    given = any(turn.summary is not None for of_chat in turns for turn in of_chat[1:])
     wanted = [
         context
-        for chat, turns in zip(export.chats, spoken, strict=True)
-        for context, turn in zip(messages.contexts(chat.name, turns), turns[1:], strict=True)
+        for chat, of_chat in zip(export.chats, turns, strict=True)
+        for context, turn in zip(messages.contexts(chat.name, of_chat), of_chat[1:], strict=True)
         if turn.summary is None
     ]
-    told: list[Summarised] = []
+    answers = []
     if not given or asking.profile.llm != "authored":
-        told = messages.summarise(wanted, asking, STAGE, library)
-    written = {(w.chat, w.turn): t.summary for w, t in zip(wanted, told, strict=False)}
+        answers = messages.summarise(wanted, asking, STAGE, library)
+    written = {
+        (context.chat, context.turn): answer.summary for context, answer in zip(wanted, answers, strict=False)
+    }
     summaries = [
-        [turn.summary or written.get((chat.name, turn.turn)) for turn in turns[1:]]
-        for chat, turns in zip(export.chats, spoken, strict=True)
+        [turn.summary or written.get((chat.name, turn.turn)) for turn in of_chat[1:]]
+        for chat, of_chat in zip(export.chats, turns, strict=True)
     ]
-    sources = sorted({t.source for t in told})
-    return summaries, ", ".join([*(["in the file"] if given else []), *sources]) or "none needed"
+    writers = [*(["in the file"] if given else []), *sorted({answer.source for answer in answers})]
+    return summaries, ", ".join(writers) or "none needed"
 
 
-def _place(
-    spoken: Sequence[list[SpokenTurn]],
-    summaries: Sequence[list[SummaryReply | None]],
+def _insertions(
     export: Export,
+    turns: Sequence[list[SpokenTurn]],
+    summaries: Sequence[list[SummaryReply | None]],
     library: Library,
     strategy: str,
 ) -> list[Insertion]:
     """Memes by the strategy over the run's gate, in all chats (Eq. 22-25)."""
-    profile = library.run.profile
-    flat = [summary for chat in summaries for summary in chat]
-    queries, ranking = library.rank(flat)
+    profile, index = library.run.profile, library.index
+    queries, ranking = library.rank([summary for of_chat in summaries for summary in of_chat])
     gate, scale = library.gate()
-    out, start = [], 0
-    for number, (chat, turns) in enumerate(zip(export.chats, spoken, strict=True)):
+    insertions, start = [], 0
+    for number, chat in enumerate(export.chats):
         part = slice(start, start + len(summaries[number]))
         start = part.stop
         rows = Ranking(ranking.memes[part], ranking.scores[part], ranking.components[part])
         gate_scores = scale.apply(rows.scores[:, 0])
         trace = simulate(gate_scores, gate)
-        n_memes = len(library.index.meme_ids)
-        for row, meme, _ in choose(strategy, rows, trace.sent, n_memes, profile, chat.name):
-            parts = pair_components(library.index, queries[part][row : row + 1], np.array([[meme]]))[0, 0]
-            scored, gated = summaries[number][row] is not None, strategy != "random"
-            out.append(
+        for row, meme, _ in choose(strategy, rows, trace.sent, len(index.meme_ids), profile, chat.name):
+            query, summary = queries[part][row : row + 1], summaries[number][row]
+            components = pair_components(index, query, np.array([[meme]]))[0, 0]
+            has_gate = strategy != "random"
+            insertions.append(
                 Insertion(
                     chat=number,
-                    turn=turns[row + 1],
-                    meme_id=library.index.meme_ids[meme],
-                    summary=summaries[number][row],
-                    score=float(parts @ np.asarray(profile.weights)) if scored else None,
-                    gate_score=float(gate_scores[row]) if gated else None,
-                    threshold=float(trace.thresholds[row]) if gated else None,
+                    turn=turns[number][row + 1],
+                    meme_id=index.meme_ids[meme],
+                    summary=summary,
+                    score=None if summary is None else float(components @ np.asarray(profile.weights)),
+                    gate_score=float(gate_scores[row]) if has_gate else None,
+                    threshold=float(trace.thresholds[row]) if has_gate else None,
                 )
             )
-    return out
+    return insertions
 
 
-def _pictures(placed: Sequence[Insertion], library: Library, folder: Path) -> dict[str, Path]:
+def _pictures(insertions: Sequence[Insertion], library: Library, folder: Path) -> dict[str, Path]:
     """Meme id to the file in `folder` that takes its picture."""
     files: dict[str, Path] = {}
     taken = set()
-    for meme_id in sorted({p.meme_id for p in placed}):
+    for meme_id in sorted({insertion.meme_id for insertion in insertions}):
         # Ids of a table of one's own may be any text; a file's name may not.
         name = re.sub(r"[^\w.-]", "_", meme_id).lstrip(".-")
         if name.casefold() in taken:
-            name += "-" + hashlib.sha256(meme_id.encode()).hexdigest()[:8]
+            name += "-" + _sha256(meme_id.encode())[:8]
         taken.add(name.casefold())
         files[meme_id] = folder / (name + library.picture(meme_id).suffix)
     return files
 
 
-def _columns(placed: Insertion, pictures: Mapping[str, Path], strategy: str) -> dict[str, Any]:
-    def rounded(value: float | None) -> float | None:
-        return None if value is None else round(value, 6)
-
-    values = (
-        placed.meme_id,
-        "/".join(pictures[placed.meme_id].parts[-2:]),
-        rounded(placed.score),
-        rounded(placed.gate_score),
-        rounded(placed.threshold),
-        strategy,
-    )
+def _meme_columns(insertion: Insertion, picture: Path, strategy: str) -> dict[str, Any]:
+    numbers = (insertion.score, insertion.gate_score, insertion.threshold)
+    rounded = (None if number is None else round(number, 6) for number in numbers)
+    values = (insertion.meme_id, "/".join(picture.parts[-2:]), *rounded, strategy)
     return dict(zip(MEME_COLUMNS, values, strict=True))
 
 
-# --- the page -----------------------------------------------------------------------------------------
+# --- the page
+
+NOTHING = "(no text)"
+PICTURES_AT_MOST = 4_000_000
+"""Bytes that all pictures of a page take, about; where there are very many, each is smaller."""
+LONGEST_SIDE = 120
+TABLES = 850
+"""Characters that a picture takes in a page however small it is: those of JPEG's tables."""
 
 
-class Shown(NamedTuple):
-    """A meme for the page."""
-
-    meme_id: str
-    caption: str
-    lines: tuple[str, ...]
-    """What is written beside it."""
-
-
-def _shown(placed: Insertion, library: Library) -> Shown:
-    meme = library.memes[placed.meme_id]
-    lines = [meme.meme_id if placed.score is None else f"{meme.meme_id}, T = {placed.score:+.3f}"]
-    if placed.threshold is not None:
-        lines.append(f"gate: {placed.gate_score:+.2f} > {placed.threshold:+.2f}")
-    if placed.summary is not None:
-        lines.append(f"Ψ {placed.summary.motivation}")
-    return Shown(meme.meme_id, meme.text or meme.picture_note or meme.meme_id, tuple(lines))
-
-
-def page_of(
+def _page(
     title: str,
     about: str,
     chats: Sequence[Conversation],
-    memes: Mapping[tuple[int, int], Shown],
-    files: Mapping[str, Path],
-    meme_position: str,
+    insertions: Mapping[tuple[int, int], Insertion],
+    library: Library,
 ) -> str:
-    """The page. `memes`: (chat, message) to meme; `files`: meme id to picture.
+    """The page. `insertions`: by chat and message.
 
     Whoever speaks first in a chat stands right. All texts come out escaped; nothing is loaded from elsewhere.
     Each picture is in the page once, however often it is shown.
     """
-    pictures = Thumbnails(files, _side(files))
-    first = {meme.meme_id: meme for meme in memes.values()}
-    defined = {
-        name: ShownMeme(name, pictures[name], meme.caption, defined=f"meme-{number}")
-        for number, (name, meme) in enumerate(first.items())
-    }
-    shown = [{"name": chat.name, "turns": _turns(i, chat, memes, defined)} for i, chat in enumerate(chats)]
-    page = html.environment().get_template("inserted_chat.html.j2")
-    return page.render(
-        title=title, about=about, chats=shown, memes=list(defined.values()), meme_position=meme_position
+    meme_ids = list(dict.fromkeys(insertion.meme_id for insertion in insertions.values()))
+    files = {meme_id: library.picture(meme_id) for meme_id in sorted(meme_ids)}
+    pictures = Thumbnails(files, _longest_side(files))
+    memes = {}
+    for number, meme_id in enumerate(meme_ids):
+        meme = library.memes[meme_id]
+        caption = meme.text or meme.picture_note or meme_id
+        memes[meme_id] = ShownMeme(meme_id, pictures[meme_id], caption, defined=f"meme-{number}")
+    shown_chats = []
+    for number, chat in enumerate(chats):
+        first = next((message.speaker for message in chat.messages if message.speaker), "")
+        turns = []
+        for place, message in enumerate(chat.messages):
+            insertion = insertions.get((number, place))
+            meme = insertion and replace(memes[insertion.meme_id], lines=_lines(insertion))
+            side = "right" if message.speaker and message.speaker == first else "left"
+            note = " · ".join(filter(None, (message.speaker, "" if message.text.strip() else NOTHING)))
+            turns.append(ShownTurn(place + 1, side, message.speaker, message.text, note=note, meme=meme))
+        shown_chats.append({"name": chat.name, "turns": turns})
+    return (
+        html.environment()
+        .get_template("inserted_chat.html.j2")
+        .render(
+            title=title,
+            about=about,
+            chats=shown_chats,
+            memes=list(memes.values()),
+            meme_position=library.run.profile.meme_position,
+        )
     )
 
 
-def _side(files: Mapping[str, Path]) -> int:
+def _lines(insertion: Insertion) -> tuple[str, ...]:
+    """What is written beside a meme."""
+    meme_id, score = insertion.meme_id, insertion.score
+    lines = [meme_id if score is None else f"{meme_id}, T = {score:+.3f}"]
+    if insertion.threshold is not None:
+        lines.append(f"gate: {insertion.gate_score:+.2f} > {insertion.threshold:+.2f}")
+    if insertion.summary is not None:
+        lines.append(f"Ψ {insertion.summary.motivation}")
+    return tuple(lines)
+
+
+def _longest_side(files: Mapping[str, Path]) -> int:
     """Longest side of a picture in CSS pixels: 120, or less where all would take more than they may."""
     if not files:
         return LONGEST_SIDE
-    some = dict(list(files.items())[:: -(-len(files) // 40)])
-    made = Thumbnails(some, LONGEST_SIDE)
-    usual = sum(len(made[name].url) for name in some) / len(some) - TABLES
+    sample = dict(list(files.items())[:: -(-len(files) // 40)])
+    pictures = Thumbnails(sample, LONGEST_SIDE)
+    usual = sum(len(pictures[meme_id].url) for meme_id in sample) / len(sample) - TABLES
     # What is left of the size grows about as the area does.
     room = max(0.0, PICTURES_AT_MOST / len(files) - TABLES)
     return max(24, min(LONGEST_SIDE, int(LONGEST_SIDE * (room / max(1.0, usual)) ** 0.5)))
 
 
-def _turns(
-    number: int,
-    chat: Conversation,
-    memes: Mapping[tuple[int, int], Shown],
-    defined: Mapping[str, ShownMeme],
-) -> list[ShownTurn]:
-    first = next((m.speaker for m in chat.messages if m.speaker), "")
-    turns = []
-    for place, message in enumerate(chat.messages):
-        found = memes.get((number, place))
-        meme = None if found is None else replace(defined[found.meme_id], lines=found.lines)
-        note = "" if message.text.strip() else NOTHING
-        side = "right" if message.speaker and message.speaker == first else "left"
-        turns.append(
-            ShownTurn(
-                place + 1, side, message.speaker, message.text, note=_joined(message.speaker, note), meme=meme
-            )
-        )
-    return turns
-
-
-def _joined(*parts: str) -> str:
-    return " · ".join(part for part in parts if part)
-
-
-# --- what may be overwritten --------------------------------------------------------------------------
+# --- what may be overwritten
 
 
 @dataclass(frozen=True)
@@ -482,18 +458,15 @@ class Outputs:
         A file that has the bytes already that would be written is let pass.
         """
         known = self._known()
-        if (
-            known is None
-            and self.folder.exists()
-            and (not self.folder.is_dir() or any(self.folder.iterdir()))
-        ):
+        in_use = self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
+        if known is None and in_use:
             raise self._refusal(self.folder)
         for path in files:
             if not path.exists():
                 continue
             new = files[path] if isinstance(files, Mapping) else None
             now = path.read_bytes() if path.is_file() else None
-            if now is None or (now != new and _hash(now) not in (known or {}).get(self._key(path), [])):
+            if now is None or (now != new and _sha256(now) not in (known or {}).get(self._key(path), [])):
                 raise self._refusal(path)
 
     def write(self, files: Mapping[Path, bytes]) -> None:
@@ -503,34 +476,27 @@ class Outputs:
         can be repeated. Raises `ChatError`, also where a file cannot be written.
         """
         self.check(files)
+        known = self._known() or {}
         try:
-            self._write(files)
+            for path, data in files.items():
+                before = [_sha256(path.read_bytes())] if path.exists() else []
+                known[self._key(path)] = list(dict.fromkeys([*before, _sha256(data)]))
+            listed = {"written_by": BY, "output": self.target.name, "files": known}
+            storage.write_json(self.folder / WRITTEN, listed)
+            for path, data in files.items():
+                with storage.atomic_path(path) as part:
+                    part.write_bytes(data)
         except OSError as error:
             raise ChatError(f"{error.filename} cannot be written: {error.strerror}") from error
-
-    def _write(self, files: Mapping[Path, bytes]) -> None:
-        known = self._known() or {}
-        for path, data in files.items():
-            before = [_hash(path.read_bytes())] if path.exists() else []
-            known[self._key(path)] = list(dict.fromkeys([*before, _hash(data)]))
-        storage.write_json(
-            self.folder / WRITTEN, {"written_by": BY, "output": self.target.name, "files": known}
-        )
-        for path, data in files.items():
-            with storage.atomic_path(path) as part:
-                part.write_bytes(data)
 
     def _known(self) -> dict[str, list[str]] | None:
         """Path beside the output to the hashes that it may have; None where there is no list of ours."""
         try:
-            found = json.loads((self.folder / WRITTEN).read_text(encoding="utf-8"))
+            listed = json.loads((self.folder / WRITTEN).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        ours = isinstance(found, dict) and (found.get("written_by"), found.get("output")) == (
-            BY,
-            self.target.name,
-        )
-        return dict(found["files"]) if ours else None
+        own = {"written_by": BY, "output": self.target.name}
+        return dict(listed["files"]) if isinstance(listed, dict) and own.items() <= listed.items() else None
 
     def _key(self, path: Path) -> str:
         return path.relative_to(self.target.parent).as_posix()
@@ -542,5 +508,5 @@ class Outputs:
         )
 
 
-def _hash(data: bytes) -> str:
+def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()

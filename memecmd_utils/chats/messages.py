@@ -5,9 +5,10 @@ sets, do not: here they are plain messages, read as turns only where the pipelin
 about, (S, E, Psi), the summary agent says that a run's own dialogues have, too (Eq. 16).
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from memecmd_utils.core import seeds
 from memecmd_utils.core.errors import MemecmdError
@@ -26,6 +27,13 @@ HISTORY_TURNS = 17
 """Turns before t that the summary agent reads: as many as at the last turn of the paper's dialogues of 18."""
 MAX_CHARS = 500
 """Characters of one turn that the summary agent reads; the rest of a longer one is cut off."""
+NOT_SPOKEN = {"system", "developer", "tool", "function", "系统", "系统消息", "系统通知"}
+"""Senders whose messages are kept in place and not read as part of the chat."""
+_PLACEHOLDER = re.compile(
+    r"[\[【<](?:图片|照片|表情|表情包|动画表情|语音|视频|文件|链接|位置|红包|转账|名片|合并转发|image|photo|"
+    r"picture|sticker|gif|voice|audio|video|file|media omitted)[\]】>]",
+    re.IGNORECASE,
+)
 
 
 class ChatError(MemecmdError, ValueError):
@@ -50,6 +58,67 @@ class Conversation:
 
     name: str
     messages: tuple[Message, ...]
+
+
+class Place(NamedTuple):
+    """Where a message stands in its file."""
+
+    record: int
+    """Row of a table, object of a JSON file or message of a text, from 0."""
+    path: tuple[Any, ...] = ()
+    """Keys that lead to the message within its object."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One message as read, before it is put into its chat."""
+
+    place: Place
+    chat: str
+    message: Message
+    number: Any = None
+    time: Any = None
+    date: Any = None
+    """The day, where a column of its own says it."""
+
+
+def clean_message(speaker: str, text: str, summary: SummaryReply | None = None) -> Message:
+    """A message; a note of the app has no speaker, and what stands for a picture is no text."""
+    speaker = " ".join(speaker.split())
+    return Message(
+        "" if speaker.casefold() in NOT_SPOKEN else speaker,
+        "" if _PLACEHOLDER.fullmatch(text.strip()) else text,
+        summary,
+    )
+
+
+def text_of(value: Any) -> str:
+    """A value as text. Lists of parts give their texts; a picture, an object or nothing gives none."""
+    if isinstance(value, str):
+        # Half a surrogate pair cannot be written in any file, and a NUL is shown nowhere.
+        return value.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        parts = (part.get("text") if isinstance(part, dict) else part for part in value)
+        return " ".join(text for text in map(text_of, parts) if text)
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """Names that all differ: a later one of the same name becomes `name #2`, or the next that nobody has."""
+    taken, unique_names = set(names), []
+    used: set[str] = set()
+    numbers: dict[str, int] = {}
+    for name in names:
+        new = name
+        while new in used or (new != name and new in taken):
+            numbers[name] = numbers.get(name, 1) + 1
+            new = f"{name} #{numbers[name]}"
+        used.add(new)
+        unique_names.append(new)
+    return unique_names
+
+
+# --- turns
 
 
 class SpokenTurn(NamedTuple):
@@ -86,37 +155,29 @@ def spoken_turns(conversation: Conversation) -> list[SpokenTurn]:
     for place, message in enumerate(messages):
         if not message.speaker:
             continue
-        same = groups and messages[groups[-1][-1]].speaker == message.speaker
-        if same and message.summary is None:
+        same_speaker = groups and messages[groups[-1][-1]].speaker == message.speaker
+        if same_speaker and message.summary is None:
             groups[-1].append(place)
         else:
             groups.append([place])
     turns: list[SpokenTurn] = []
     for group in groups:
-        said = [place for place in group if messages[place].text.strip()]
-        if said:
-            text = " ".join(messages[place].text.strip() for place in said)
-            first = messages[group[0]]
-            turns.append(SpokenTurn(len(turns) + 1, first.speaker, text, said[0], said[-1], first.summary))
+        places = [place for place in group if messages[place].text.strip()]
+        if places:
+            text = " ".join(messages[place].text.strip() for place in places)
+            speaker, summary = messages[group[0]].speaker, messages[group[0]].summary
+            turns.append(SpokenTurn(len(turns) + 1, speaker, text, places[0], places[-1], summary))
     return turns
 
 
 def contexts(name: str, turns: list[SpokenTurn]) -> Iterator[Context]:
     """What the summary agent reads for each turn t >= 2: the last `HISTORY_TURNS` turns before it."""
-    for place in range(1, len(turns)):
-        before = turns[max(0, place - HISTORY_TURNS) : place]
-        yield Context(
-            name, turns[place].turn, tuple((t.speaker, t.text) for t in before), turns[place].speaker
-        )
+    for place, turn in enumerate(turns[1:], start=1):
+        lines = tuple((t.speaker, t.text) for t in turns[max(0, place - HISTORY_TURNS) : place])
+        yield Context(name, turn.turn, lines, turn.speaker)
 
 
-def one_line(text: str) -> str:
-    """A text as one line of a history, cut at `MAX_CHARS`."""
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"
-
-
-# --- the summary agent --------------------------------------------------------------------------------
+# --- the summary agent
 
 
 class NoSummaryAgent(MemecmdError, RuntimeError):
@@ -138,10 +199,10 @@ def request(context: Context, profile: Profile) -> Request:
     """
     first = context.lines[0][0]
     other = next((name for name, _ in context.lines if name != first), context.next_speaker)
-    told = dict.fromkeys(("dialogue_id", "ref", "title", "context", "brief"), context.chat)
-    shell = ColdStart(source="own chat", kind="news", name_a=first, name_b=other, **told)
-    lines = [(name, one_line(text)) for name, text in context.lines]
-    asked = generation.summary_request(shell, [text for _, text in lines], profile)
+    texts = dict.fromkeys(("dialogue_id", "ref", "title", "context", "brief"), context.chat)
+    start = ColdStart(source="own chat", kind="news", name_a=first, name_b=other, **texts)
+    lines = [(name, _one_line(text)) for name, text in context.lines]
+    of_two = generation.summary_request(start, [text for _, text in lines], profile)
     # All but the last message is the same for every chat: the role, the worked examples.
     prompt = prompts.render(
         "summary",
@@ -150,13 +211,18 @@ def request(context: Context, profile: Profile) -> Request:
         history="\n".join(f"{name}：{text}" for name, text in lines),
         max_chars=profile.max_utterance_chars,
     )
-    return asked.model_copy(
+    return of_two.model_copy(
         update={
-            "messages": [*asked.messages[:-1], llm_messages.Message(role="user", text=prompt)],
+            "messages": [*of_two.messages[:-1], llm_messages.Message(role="user", text=prompt)],
             "subject": f"{context.chat}/{context.turn}",
             "seed": int(seeds.rng(profile.seed, "summary", context.chat, context.turn).integers(2**31)),
         }
     )
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"
 
 
 def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -> list[Summarised]:

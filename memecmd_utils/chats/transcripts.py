@@ -1,4 +1,4 @@
-"""Chats as text: what QQ, WeChat, WhatsApp, LINE and others copy and export, and plain `name: text`.
+"""Chats as text, in a file or pasted: what QQ, WeChat, WhatsApp, LINE and others write, and `name: text`.
 
 A message begins with a line that names its sender, with or without a time; one form of that line goes
 through a whole text. Which form it is, is decided by the text as a whole, because a single line rarely tells:
@@ -7,14 +7,12 @@ through a whole text. Which form it is, is decided by the text as a whole, becau
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from memecmd_utils.chats import columns, formats
-from memecmd_utils.chats.columns import Cell, Place
-from memecmd_utils.chats.formats import FLAGS, STAMP, Stamp
-from memecmd_utils.chats.messages import ChatError
+from memecmd_utils.chats.formats import FLAGS, STAMP, Stamp, plain, read_stamp, whole_stamp
+from memecmd_utils.chats.messages import Cell, ChatError, Context, Place, clean_message, text_of, unique
 
 _OPEN, _CLOSE = r"(?:[\[(【]\s*)?", r"(?:\s*[\])】])?"
 _BEFORE = re.compile(rf"\s*{_OPEN}{STAMP}{_CLOSE}(?:\s*[-–—,|]\s*|\s+|(?<=[\])】]))(?P<rest>\S.*)", FLAGS)
@@ -58,7 +56,7 @@ class Entry(NamedTuple):
     """What stands before the text on the first line, where sender and text share it."""
     chat: str = "chat"
     head: int = 1
-    """Lines above the text, where it stands on lines of its own."""
+    """Lines above the text; none where it shares the line."""
 
 
 @dataclass(frozen=True)
@@ -69,22 +67,16 @@ class Transcript:
     """As they stood, with their line breaks; without the memes of an earlier insertion."""
     messages: list[Entry]
 
-    def cells(self, name: str, _given: Mapping[str, str]) -> tuple[list[Cell], str]:
+    def cells(self, _name: str, _given: Mapping[str, str]) -> tuple[list[Cell], str]:
         """The messages, and what they were told apart by, in words."""
-        clean = columns.text_of
         cells = [
-            Cell(
-                Place(number),
-                f"{name} line {m.first + 1}",
-                clean(m.chat),
-                columns.clean_message(clean(m.speaker), clean(m.text)),
-            )
+            Cell(Place(number), text_of(m.chat), clean_message(text_of(m.speaker), text_of(m.text)))
             for number, m in enumerate(self.messages)
         ]
         first = self.messages[0]
-        told = f"messages begin as {(first.prefix or self.lines[first.first]).strip()!r} does"
+        note = f"messages begin as {(first.prefix or self.lines[first.first]).strip()!r} does"
         above = sum(bool(line.strip()) for line in self.lines[: first.first])
-        return cells, told + (f", {above} lines above the first left out" if above else "")
+        return cells, note + (f", {above} lines above the first left out" if above else "")
 
     def render(self, memes: Mapping[Place, Mapping[str, Any]], position: str = "before") -> str:
         """The text with a line `[meme ID: FILE]` before or after the text of each message with a meme."""
@@ -92,10 +84,9 @@ class Transcript:
         newline = next((end for line in out if (end := line[len(line.rstrip("\r\n")) :])), "\n")
         for place, meme in sorted(memes.items(), reverse=True):
             message = self.messages[place.record]
-            head = 0 if message.prefix else message.head
-            at = message.end if position == "after" else message.first + head
-            shown = re.sub(r"[\[\]\s]+", " ", str(meme["meme_id"]))
-            line = f"{message.prefix}[meme {shown}: {meme['meme_file']}]"
+            at = message.end if position == "after" else message.first + message.head
+            meme_id = re.sub(r"[\[\]\s]+", " ", str(meme["meme_id"]))
+            line = f"{message.prefix}[meme {meme_id}: {meme['meme_file']}]"
             ended = not at or out[at - 1].endswith(("\n", "\r"))  # the last line of a text may have no break
             out.insert(at, line + newline if ended else newline + line)
         return "".join(out)
@@ -125,18 +116,18 @@ def split(text: str) -> list[str]:
     return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
 
 
-def read(text: str, name: str) -> Transcript:
+def read_text(text: str, name: str) -> Transcript:
     """Read a text file. A line that begins no message goes on with the one before.
 
     Raises `ChatError` where no form of such lines is recognised.
     """
-    found = parse(text)
-    if found is not None:
-        return found
+    transcript = parse(text)
+    if transcript is not None:
+        return transcript
     lines = _without_memes(text)
     heads = [
         _Head(number, name, words, prefix=line[: len(line.rstrip()) - len(words)])
-        for number, (line, (name, words)) in enumerate(zip(lines, labels(lines), strict=True))
+        for number, (line, (name, words)) in enumerate(zip(lines, _labels(lines), strict=True))
         if name
     ]
     if len(heads) < 2:
@@ -150,112 +141,126 @@ def read(text: str, name: str) -> Transcript:
 def parse(text: str) -> Transcript | None:
     """Read a text whose messages begin with a line of name and time, or of a name alone; None for another."""
     lines = _without_memes(text)
-    named = labels(lines)
-    best: list[_Head] = []
-    forms = (
+    labels = _labels(lines)
+    forms = [
         _before(lines),
         _after(lines, own=True),
         _after(lines, own=False),
         _bracketed(lines),
         _stacked(lines),
-    )
-    for heads in forms:
-        if len(heads) > len(best) and _plausible(heads, lines):
-            best = heads
-    said = [n for n, (name, words) in enumerate(named) if name and words and not formats.whole(words)]
-    both = {head.line for head in best if not head.account} & set(said)
+    ]
+    best = max((heads for heads in forms if heads and _plausible(heads, lines)), key=len, default=[])
+    spoken = [n for n, (name, words) in enumerate(labels) if name and words and not whole_stamp(words)]
+    both = {head.line for head in best if not head.account} & set(spoken)
     # `name: text` may end with a time in many a line, too.
     written = sum(bool(line.strip()) for line in lines)
-    labelled = 2 * len(both) >= len(best) and 3 * len(said) >= 2 * written
-    by_time = 2 * sum(head.strong for head in best) >= len(best) or len(best) >= len(said) - len(both)
-    if best and by_time and not labelled and not _named_above(best, named, lines):
+    labelled = 2 * len(both) >= len(best) and 3 * len(spoken) >= 2 * written
+    by_time = 2 * sum(head.strong for head in best) >= len(best) or len(best) >= len(spoken) - len(both)
+    if best and by_time and not labelled and not _named_above(best, labels, lines):
         heads = _accepted(best, lines)
         if heads:
             return _transcript(lines, heads)
-    alone = [_Head(number, name, None) for number, (name, words) in enumerate(named) if name and not words]
-    if len(alone) >= 2 and len(alone) > len(said) and _plausible(alone, lines):
+    alone = [_Head(number, name, None) for number, (name, words) in enumerate(labels) if name and not words]
+    if len(alone) >= 2 and len(alone) > len(spoken) and _plausible(alone, lines):
         return _transcript(lines, alone)
     return None
 
 
-def _named_above(heads: Sequence[_Head], named: Sequence[tuple[str, str]], lines: Sequence[str]) -> bool:
+def _named_above(heads: Sequence[_Head], labels: Sequence[tuple[str, str]], lines: Sequence[str]) -> bool:
     """Whether names with a colon stand above the first head, and more often than there are heads.
 
     Then it is they who begin the messages, and one says when a meeting is.
     """
     first = heads[0].line
-    above = {name for (name, _), line in zip(named[:first], lines, strict=False) if name and not _aside(line)}
-    return sum(name in above for name, _ in named) > len(heads)
+    above = {
+        name for (name, _), line in zip(labels[:first], lines, strict=False) if name and not _aside(line)
+    }
+    return sum(name in above for name, _ in labels) > len(heads)
 
 
 def _without_memes(text: str) -> list[str]:
     return [line for line in split(text) if _MEME.fullmatch(line) is None]
 
 
-# --- lines that may begin a message -------------------------------------------------------------------
+# --- lines that may begin a message
 
 
 def _looked_at(line: str) -> str:
     """A line to be looked at, empty where long gaps show that it is none of these and would take long."""
-    return "" if re.search(r"\s{16}", line) else formats.plain(line)
+    return "" if re.search(r"\s{16}", line) else plain(line)
 
 
-def _timed(found: re.Match[str] | None) -> Stamp | None:
-    """The stamp of a match, if it has a time of day."""
-    stamp = None if found is None else formats.stamp(found)
-    return stamp if stamp is not None and stamp.seconds is not None else None
+class _TimedLine(NamedTuple):
+    """A line in which a time of day stands where a pattern wants it."""
+
+    number: int
+    line: str
+    match: re.Match[str]
+    stamp: Stamp
+
+    @property
+    def rest(self) -> str:
+        """What stands where the pattern has the rest."""
+        return self.line[self.match.start("rest") :]
+
+
+def _timed_lines(lines: Sequence[str], pattern: re.Pattern[str]) -> list[_TimedLine]:
+    """Lines of a pattern; one that is a time and nothing else is none of them."""
+    timed = []
+    for number, line in enumerate(lines):
+        line = line.rstrip("\r\n")
+        match = pattern.fullmatch(_looked_at(line).rstrip())
+        stamp = None if match is None else read_stamp(match)
+        if stamp is not None and stamp.seconds is not None and not whole_stamp(line):
+            timed.append(_TimedLine(number, line, match, stamp))
+    return timed
 
 
 def _sender(name: str) -> tuple[str, str]:
     """Name and account, without a rank."""
     name = name.strip(" \t\u200e\u200f\u202a\u202c\u2068\u2069\u00a0\u3000")
-    found = _ACCOUNT.fullmatch(formats.plain(name))
-    if found is None:
+    match = _ACCOUNT.fullmatch(plain(name))
+    if match is None:
         return name, ""
-    name = _RANK.sub("", name[: found.end("name")], count=1)
-    return name.strip() or found["number"] or found["mail"], found["number"] or found["mail"]
+    account = match["number"] or match["mail"]
+    return _RANK.sub("", name[: match.end("name")], count=1).strip() or account, account
 
 
 def _before(lines: Sequence[str]) -> list[_Head]:
     """Time, name and, on the same line or below, the text."""
-    found = []
-    for number, line in enumerate(lines):
-        line = line.rstrip("\r\n")
-        match = _BEFORE.fullmatch(_looked_at(line))
-        stamp = _timed(match)
-        if match is not None and stamp is not None and not formats.whole(line):
-            found.append((number, line, line[match.start("rest") :], stamp))
-    dated = [one for one in found if one[3].has_year]
-    found = dated if 2 * len(dated) >= len(found) else found
-    if not found:
+    timed = _timed_lines(lines, _BEFORE)
+    dated = [one for one in timed if one.stamp.has_year]
+    timed = dated if 2 * len(dated) >= len(timed) else timed
+    if not timed:
         return []
-    rests = [rest for *_, rest, _ in found]
+    rests = [one.rest for one in timed]
     # Whether texts stand below these lines, or on them.
-    at = {number for number, *_ in found}
+    at = {one.number for one in timed}
     below = [next((n for n in range(number + 1, len(lines)) if lines[n].strip()), 0) for number in at]
     beside = 2 * sum(n > 0 and n not in at and _day(lines[n]) is None for n in below) < len(at)
     if 2 * sum(bool(_sender(rest)[1]) for rest in rests) < len(rests):
-        colons = _names(rests, sure=True)
-        for parts in ([rest.split("\t", 1) if "\t" in rest.strip() else None for rest in rests], colons):
+        tabs = [rest.split("\t", 1) if "\t" in rest.strip() else None for rest in rests]
+        for parts in (tabs, _names(rests, sure=True)):
             named = sum(part is not None for part in parts)
             # A name with a colon comes again, with what somebody says it does not.
             again = 2 * len(set(rests)) <= len(rests) + 1
             if 2 * named >= len(parts) and (beside or (2 * named > len(parts) and not again)):
-                return _inline(found, parts)
-        if beside and len(found) > 1:  # LINE on a computer: only blanks between
-            return _inline(found, _words(rests))
-    return [
-        _Head(number, *((sender := _sender(rest))[0], None), stamp, sender[1])
-        for number, _, rest, stamp in found
-    ]
+                return _inline(timed, parts)
+        if beside and len(timed) > 1:  # LINE on a computer: only blanks between
+            return _inline(timed, _words(rests))
+    heads = []
+    for one in timed:
+        name, account = _sender(one.rest)
+        heads.append(_Head(one.number, name, None, one.stamp, account))
+    return heads
 
 
 def _words(rests: Sequence[str]) -> list[tuple[str, str] | None]:
     """Name and text, a blank between; a name has more than one word where all that begin so go on alike."""
     out: list[tuple[str, str] | None] = []
-    split = [rest.split() for rest in rests]
-    counts = Counter(tuple(words[:n]) for words in split for n in range(1, min(4, len(words))))
-    for rest, words in zip(rests, split, strict=True):
+    words_of = [rest.split() for rest in rests]
+    counts = Counter(tuple(words[:n]) for words in words_of for n in range(1, min(4, len(words))))
+    for rest, words in zip(rests, words_of, strict=True):
         n = 1
         while n < 3 and len(words) > n + 1 and counts[tuple(words[: n + 1])] == counts[tuple(words[:n])] > 2:
             n += 1
@@ -264,46 +269,37 @@ def _words(rests: Sequence[str]) -> list[tuple[str, str] | None]:
     return out
 
 
-def _inline(found: Sequence[tuple[int, str, str, Stamp]], parts: Sequence[Any]) -> list[_Head]:
+def _inline(timed: Sequence[_TimedLine], parts: Sequence[Any]) -> list[_Head]:
     """Heads with their text; a line without a name is a note of the program."""
     heads = []
-    for (number, line, rest, stamp), part in zip(found, parts, strict=True):
-        name, text = ("", rest) if part is None else part
+    for one, part in zip(timed, parts, strict=True):
+        name, text = ("", one.rest) if part is None else part
         name, account = _sender(name)
-        heads.append(
-            _Head(number, name, text.strip(), stamp, account, line[: len(line) - len(text.lstrip())])
-        )
+        prefix = one.line[: len(one.line) - len(text.lstrip())]
+        heads.append(_Head(one.number, name, text.strip(), one.stamp, account, prefix))
     return heads
 
 
 def _after(lines: Sequence[str], own: bool) -> list[_Head]:
     """Name and time, and the text below (`own` lines) or after a colon."""
     heads = []
-    for number, line in enumerate(lines):
-        line = line.rstrip("\r\n")
-        match = _AFTER.fullmatch(_looked_at(line).rstrip())
-        stamp = _timed(match)
-        if match is None or stamp is None or (match["rest"] is None) is not own or formats.whole(line):
+    for one in _timed_lines(lines, _AFTER):
+        name, account = _sender(one.line[: one.match.end("name")])
+        if (one.match["rest"] is None) is not own or _SOON.fullmatch(name) or whole_stamp(name):
             continue
-        name, account = _sender(line[: match.end("name")])
-        if _SOON.fullmatch(name) or formats.whole(name):
-            continue
-        text = None if own else line[match.start("rest") :].strip()
-        prefix = "" if text is None else line[: match.start("rest")]
-        heads.append(_Head(number, name, text, stamp, account, prefix))
+        text = None if own else one.rest.strip()
+        prefix = "" if own else one.line[: one.match.start("rest")]
+        heads.append(_Head(one.number, name, text, one.stamp, account, prefix))
     return heads
 
 
 def _bracketed(lines: Sequence[str]) -> list[_Head]:
     """Name and time, each in brackets, then the text: KakaoTalk."""
     heads = []
-    for number, line in enumerate(lines):
-        match = _BRACKETS.fullmatch(_looked_at(line.rstrip("\r\n")))
-        stamp = _timed(match)
-        if match is not None and stamp is not None:
-            at = match.start("rest")
-            name = line[match.start("name") : match.end("name")].strip()
-            heads.append(_Head(number, name, line[at:].strip(), stamp, "", line[:at]))
+    for one in _timed_lines(lines, _BRACKETS):
+        name = one.line[one.match.start("name") : one.match.end("name")].strip()
+        prefix = one.line[: one.match.start("rest")]
+        heads.append(_Head(one.number, name, one.rest.strip(), one.stamp, "", prefix))
     return heads
 
 
@@ -350,7 +346,7 @@ def _aside(line: str) -> bool:
 
 
 def _day(line: str) -> Stamp | None:
-    return formats.whole(line.strip().strip("-=—–─━*_~· \t"))
+    return whole_stamp(line.strip().strip("-=—–─━*_~· \t"))
 
 
 def _says_day(stamp: Stamp) -> bool:
@@ -402,15 +398,12 @@ def _between(before: Sequence[_Head], head: _Head, later: _Head | None) -> bool:
     return seconds[0] <= mine <= seconds[1]
 
 
-# --- messages -----------------------------------------------------------------------------------------
-
-
 def _transcript(lines: list[str], heads: Sequence[_Head]) -> Transcript:
-    plain = [formats.plain(line.rstrip("\r\n")) for line in lines]
+    plain_lines = [plain(line.rstrip("\r\n")) for line in lines]
     # Heads that name the day themselves need no line for it between them, unless it is drawn as a rule.
     days = 2 * sum(head.stamp is not None and _says_day(head.stamp) for head in heads) < len(heads)
-    objects = {n: m["name"] for n, line in enumerate(plain) if (m := _OBJECT.fullmatch(line))}
-    chats = dict(zip(objects, columns.unique(list(objects.values())), strict=True))
+    objects = {n: m["name"] for n, line in enumerate(plain_lines) if (m := _OBJECT.fullmatch(line))}
+    chats = dict(zip(objects, unique(list(objects.values())), strict=True))
     starts = [*(head.line for head in heads), len(lines)]
     timed = heads[0].stamp is not None
     people = _people(heads)
@@ -418,19 +411,20 @@ def _transcript(lines: list[str], heads: Sequence[_Head]) -> Transcript:
     for place, head in enumerate(heads):
         texts = [head.text] if head.text else []
         body = range(head.line + head.lines, starts[place + 1])
-        rest = [n for n in body if lines[n].strip() and not (objects and _BETWEEN.fullmatch(plain[n]))]
+        rest = [n for n in body if lines[n].strip() and not (objects and _BETWEEN.fullmatch(plain_lines[n]))]
         # A day that stands alone between two messages belongs to neither.
         while rest and (head.text is not None or len(rest) > 1):
-            found = _day(lines[rest[-1]])
+            day = _day(lines[rest[-1]])
             ruled = lines[rest[-1]].strip()[:1] in "-=—–─━*_~"
-            if found is None or (timed and not (_says_day(found) and (days or ruled))):
+            if day is None or (timed and not (_says_day(day) and (days or ruled))):
                 break
             rest.pop()
         texts += [lines[n].strip() for n in rest]
         last = rest[-1] + 1 if rest else head.line + head.lines
         chat = next((chats[n] for n in reversed(chats) if n < head.line), "chat")
         speaker = people[head.name, head.account]
-        messages.append(Entry(speaker, "\n".join(texts), head.line, last, head.prefix, chat, head.lines))
+        above = 0 if head.prefix else head.lines
+        messages.append(Entry(speaker, "\n".join(texts), head.line, last, head.prefix, chat, above))
     return Transcript(lines, messages)
 
 
@@ -450,27 +444,27 @@ def _people(heads: Sequence[_Head]) -> dict[tuple[str, str], str]:
     return out
 
 
-# --- name: text ---------------------------------------------------------------------------------------
+# --- name: text
 
 
-def labels(lines: Sequence[str]) -> list[tuple[str, str]]:
+def _labels(lines: Sequence[str]) -> list[tuple[str, str]]:
     """Name and words of each line; no name where the colon belongs to a time, an address or a sentence."""
     texts = [line.strip() for line in lines]
-    found = _names(texts, sure=False)
-    return [part or ("", text) for text, part in zip(texts, found, strict=True)]
+    parts = _names(texts, sure=False)
+    return [part or ("", text) for text, part in zip(texts, parts, strict=True)]
 
 
-def is_between(labelled: Sequence[tuple[str, str]], place: int) -> bool:
+def _is_between(labels: Sequence[tuple[str, str]], place: int) -> bool:
     """Whether a line without a name is a day or a time that stands between two messages.
 
     In a chat without any names a time alone may be an answer, and so may a day.
     """
-    found = _day(labelled[place][1])
-    if found is None:
+    day = _day(labels[place][1])
+    if day is None:
         return False
-    if not any(name for name, _ in labelled):
-        return _says_day(found) and found.seconds is not None
-    below = next(((name, words) for name, words in labelled[place + 1 :] if name or words), None)
+    if not any(name for name, _ in labels):
+        return _says_day(day) and day.seconds is not None
+    below = next(((name, words) for name, words in labels[place + 1 :] if name or words), None)
     return below is None or bool(below[0]) or _day(below[1]) is not None
 
 
@@ -495,7 +489,7 @@ def _names(texts: Sequence[str], sure: bool) -> list[tuple[str, str] | None]:
         if 3 * sum(map(bool, blank)) >= 2 * sum(map(bool, cuts)):
             cuts = [some or at for some, at in zip(blank, cuts, strict=True)]
     counts = Counter(text[:cut].strip() for text, at in zip(texts, cuts, strict=True) for cut in at)
-    plain = {
+    likely = {
         text[: at[0]].strip()
         for text, at in zip(texts, cuts, strict=True)
         if at and _looks_like_a_name(text, at[0])
@@ -506,7 +500,7 @@ def _names(texts: Sequence[str], sure: bool) -> list[tuple[str, str] | None]:
             out.append(None)
             continue
         place, name = 0, text[: at[0]].strip()
-        if not (sure or name in plain or (counts[name] > 1 and _may_be_a_name(text, at[0]))):
+        if not (sure or name in likely or (counts[name] > 1 and _may_be_a_name(text, at[0]))):
             out.append(None)
             continue
         while (
@@ -526,7 +520,7 @@ def _looks_like_a_name(text: str, cut: int) -> bool:
     return (
         _may_be_a_name(text, cut)
         and len(name) <= _LONGEST_NAME
-        and re.search(r"\d:[0-5]\d", formats.plain(name)) is None
+        and re.search(r"\d:[0-5]\d", plain(name)) is None
         and _NO_NAME.search(name) is None
         and not (name.isdigit() and len(name) < 5)
     )
@@ -534,6 +528,76 @@ def _looks_like_a_name(text: str, cut: int) -> bool:
 
 def _may_be_a_name(text: str, cut: int) -> bool:
     """Not a time of day (10:30) or a score (2:1); a name may end with a digit, its text begin with one."""
-    name, said = text[:cut].strip(), text[cut + 1 :]
-    clock = re.search(r"(?<!\d)(?:[01]?\d|2[0-4])$", name) and re.match(r"[0-5]\d(?!\d)", said)
-    return bool(name) and not clock and not (name.isdigit() and said[:1].isdigit())
+    name, words = text[:cut].strip(), text[cut + 1 :]
+    clock = re.search(r"(?<!\d)(?:[01]?\d|2[0-4])$", name) and re.match(r"[0-5]\d(?!\d)", words)
+    return bool(name) and not clock and not (name.isdigit() and words[:1].isdigit())
+
+
+# --- a pasted chat
+
+MAX_CHARS, MAX_TURNS = 20_000, 200
+"""How long a pasted chat may be."""
+
+
+def read_pasted(text: str) -> Context:
+    """Read a pasted chat between two people up to the turn that the other one has next.
+
+    Where messages begin with a line of name and time (`parse`), all lines up to the next such line are one
+    message. Else a line without a name is said by the other one; so lines without any name alternate. A name
+    alone on its line goes with the next line, a day or a time alone on its line with none. Lines of the same
+    speaker one after the other become one turn. Raises `ChatError` for an empty chat, three names, or one
+    that is too long.
+    """
+    if len(text) > MAX_CHARS:
+        raise ChatError(f"the chat has {len(text):,} characters; {MAX_CHARS:,} at most")
+    people: dict[str, int] = {}  # which of the two bears a name
+    turns: list[tuple[int, str]] = []
+    waiting: int | None = None  # whose name stood alone on the line before
+    for number, name, words in _pasted_lines(text.lstrip("\ufeff")):
+        if name and name not in people:
+            if len(people) == 2:
+                raise ChatError(
+                    f"line {number}: {name!r} would be a third person beside "
+                    f"{' and '.join(map(repr, people))}; a chat here has two. If it is no name, write the "
+                    "line without the colon"
+                )
+            # The first name may come after lines without one: then those before it are the other's.
+            known = next(iter(people.values()), turns[-1][0] if turns else 1)
+            people[name] = 1 - known
+        if name and not words:
+            waiting = people[name]
+            continue
+        other = 1 - turns[-1][0] if turns else 0
+        speaker = people[name] if name else other if waiting is None else waiting
+        waiting = None
+        if turns and turns[-1][0] == speaker:
+            turns[-1] = speaker, f"{turns[-1][1]} {words}"
+        else:
+            turns.append((speaker, words))
+    if not turns:
+        raise ChatError("nothing to read yet: paste a chat, one line for each message")
+    if len(turns) > MAX_TURNS:
+        raise ChatError(f"the chat has {len(turns)} turns; {MAX_TURNS} at most")
+    first = turns[0][0]
+    names = {person: name for name, person in people.items()}
+    spare = iter(name for name in ("甲", "乙") if name not in people)
+    for person in (first, 1 - first):
+        if person not in names:
+            names[person] = next(spare)
+    lines = tuple((names[person], words) for person, words in turns)
+    return Context("pasted", len(turns) + 1, lines, names[1 - turns[-1][0]])
+
+
+def _pasted_lines(text: str) -> Iterator[tuple[int, str, str]]:
+    """Number, name and words of each message of a copied chat, or of each line of another."""
+    copied = parse(text)
+    if copied is not None:
+        for message in copied.messages:
+            speaker = clean_message(message.speaker, message.text).speaker
+            if speaker and message.text:  # a picture is a turn, a note of the program is none
+                yield message.first + 1, speaker, " ".join(message.text.split())
+        return
+    labels = _labels(split(text))
+    for place, (name, words) in enumerate(labels):
+        if name or (words and not _is_between(labels, place)):
+            yield place + 1, name, words

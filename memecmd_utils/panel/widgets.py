@@ -13,7 +13,7 @@ from typing import Any
 import ipywidgets
 
 from memecmd_utils import schemas
-from memecmd_utils.chats import insertion, messages, readers
+from memecmd_utils.chats import insertion, messages, transcripts
 from memecmd_utils.chats.insertion import Library
 from memecmd_utils.chats.messages import ChatError, Context
 from memecmd_utils.core import machine
@@ -187,13 +187,13 @@ class PasteTab:
     def _pasted(self, _change: Any) -> None:
         self._parsed, self._query = None, None
         self.chat.value = self.found.value = self.weights.value = ""
-        self._parsed = readers.read_pasted(self.text.value)
+        self._parsed = transcripts.read_pasted(self.text.value)
         self._draw_chat(None)
 
     @told
     def _asked(self, _button: Any) -> None:
         if self._parsed is None:
-            self._parsed = readers.read_pasted(self.text.value)
+            self._parsed = transcripts.read_pasted(self.text.value)
         self.note.value = chat_html.note("The model is asked; this may take a while.")
         told = messages.summarise_unrecorded(self._parsed, self._library.run)
         if told.summary is None:

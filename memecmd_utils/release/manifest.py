@@ -1,4 +1,4 @@
-"""The manifest of a release: ties every file to the profile, the package, the models and the inputs."""
+"""The manifest of a release, which ties every file to settings, models and inputs; and the check of both."""
 
 import hashlib
 import json
@@ -14,13 +14,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from memecmd_utils import __version__, schemas
-from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.llm import authored, prompts
-from memecmd_utils.release import card
-from memecmd_utils.release import tables as release_tables
-from memecmd_utils.release.tables import DATASETS
+from memecmd_utils.release import tables
+from memecmd_utils.release.card import Records
+from memecmd_utils.release.tables import CROISSANT, DATASETS, TABLES, ReleaseMeme
+from memecmd_utils.settings import EXECUTION_KEYS, Profile
 
 FILE = "manifest.json"
 SUMS = "sha256sums.txt"
@@ -87,12 +87,6 @@ class Manifest(_Part):
     counts: dict[str, int]
     files: list[FileEntry]
 
-    @property
-    def tables(self) -> list[str]:
-        """Tables of the release, in the order of its kind."""
-        listed = {entry.path for entry in self.files}
-        return [name for name in release_tables.DATASETS[self.dataset].tables if f"{name}.jsonl" in listed]
-
 
 def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
     """Path inside the release and path on disk of every file, sorted."""
@@ -112,7 +106,7 @@ def settings_sha256(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def public_settings(profile: settings_.Profile, dataset: str = "dialogues") -> dict[str, Any]:
+def public_settings(profile: Profile, dataset: str = "dialogues") -> dict[str, Any]:
     """The settings that decide what a run makes, fit to be passed on.
 
     Of a folder or file elsewhere only its name is given, of a feed no user, password or query, of an endpoint
@@ -146,7 +140,7 @@ def _name_template_files(settings: dict[str, Any]) -> None:
 
 def _deciding(value: Any) -> Any:
     if isinstance(value, dict):
-        left_out = settings_.EXECUTION_KEYS | {"base_url"}
+        left_out = EXECUTION_KEYS | {"base_url"}
         return {key: _deciding(inner) for key, inner in value.items() if key not in left_out}
     return [_deciding(inner) for inner in value] if isinstance(value, list) else value
 
@@ -158,18 +152,18 @@ def _named(text: str) -> str:
     return path.name if path.is_absolute() or ".." in path.parts else text
 
 
-def inputs(profile: settings_.Profile, tables: Iterable[str]) -> dict[str, dict[str, str]]:
+def inputs(profile: Profile, table_names: Iterable[str]) -> dict[str, dict[str, str]]:
     """SHA-256 of the example texts and the ground truth, where a run has them, of prompts and named files."""
     example = "example" in profile.sources or profile.news == "example" or profile.llm == "authored"
-    named = [paths.root / name for name in (profile.news, profile.curation) if name]
-    optional = {f"{name}.jsonl" for name, table in release_tables.TABLES.items() if table.optional}
-    truth = [paths.example / f"{name}.jsonl" for name in tables if f"{name}.jsonl" in optional]
-    texts = {name: digest for name, digest in authored.text_hashes().items() if name not in optional}
+    files = [paths.root / name for name in (profile.news, profile.curation) if name]
+    truth = {f"{name}.jsonl" for name, table in DATASETS["dialogues"].tables.items() if table.optional}
+    truth_files = [paths.example / f"{name}.jsonl" for name in table_names if f"{name}.jsonl" in truth]
+    texts = {name: digest for name, digest in authored.text_hashes().items() if name not in truth}
     return {
         "example_texts": texts if example else {},
         "prompts": prompt_hashes("dialogues"),
-        "ground_truth": {path.name: storage.sha256(path) for path in truth if path.is_file()},
-        "files": {path.name: storage.sha256(path) for path in named if path.is_file()},
+        "ground_truth": {path.name: storage.sha256(path) for path in truth_files if path.is_file()},
+        "files": {path.name: storage.sha256(path) for path in files if path.is_file()},
     }
 
 
@@ -182,25 +176,23 @@ def prompt_hashes(dataset: str) -> dict[str, str]:
 
 def write(
     folder: Path,
-    records: Mapping[str, Sequence[schemas.Record]],
-    profile: settings_.Profile,
+    dataset: str,
+    records: Records,
+    profile: Profile,
     run: str,
     models: Mapping[str, Sequence[str]],
-    digests: Mapping[str, str],
-    *,
-    dataset: str = "dialogues",
     inputs: Mapping[str, Mapping[str, str]],
 ) -> None:
-    """Write the manifest of the files in `digests` (path to sha256), all but itself and the sums."""
+    """Write the manifest of the files in `folder`, and the checksums; an empty `run`: the profile's."""
+    digests = sums(folder)
     settings = public_settings(profile, dataset)
     pictures = {meme.file: meme for meme in records.get("memes", ()) if meme.file}
-    stage = release_tables.DATASETS[dataset].stage
-    found = Manifest(
+    manifest = Manifest(
         release_format=FORMAT,
         dataset=dataset,
         package="memecmd",
         package_version=__version__,
-        run=run,
+        run=run or profile.name,
         profile=ProfileEntry(name=settings["name"], sha256=settings_sha256(settings), settings=settings),
         models={part: sorted(set(names)) for part, names in models.items()},
         inputs=inputs,
@@ -210,36 +202,55 @@ def write(
                 path=path,
                 bytes=(folder / path).stat().st_size,
                 sha256=digest,
-                **_origin(path, records, pictures, stage),
+                **_origin(path, records, pictures, DATASETS[dataset].stage),
             )
             for path, digest in sorted(digests.items())
         ],
     )
-    storage.write_json(folder / FILE, found.model_dump(mode="json", exclude_defaults=True))
+    storage.write_json(folder / FILE, manifest.model_dump(mode="json", exclude_defaults=True))
+    digests[FILE] = storage.sha256(folder / FILE)
+    lines = (f"{digest}  {path}\n" for path, digest in sorted(digests.items()))
+    storage.write_text(folder / SUMS, "".join(lines))
 
 
-def counts(records: Mapping[str, Sequence[Any]]) -> dict[str, int]:
+def counts(records: Records) -> dict[str, int]:
     """Number of records of every table; of dialogues also the turns, of the library the images."""
-    found = {table: len(rows) for table, rows in records.items()}
+    numbers = {table: len(rows) for table, rows in records.items()}
     if "dialogues" in records:
-        found["turns"] = sum(len(dialogue.turns) for dialogue in records["dialogues"])
-        found["images"] = sum(bool(meme.file) for meme in records["memes"])
-    return found
+        numbers["turns"] = sum(len(dialogue.turns) for dialogue in records["dialogues"])
+        numbers["images"] = sum(bool(meme.file) for meme in records["memes"])
+    return numbers
 
 
-def _origin(
-    path: str, records: Mapping[str, Sequence[Any]], pictures: Mapping[str, schemas.Meme], stage: str
-) -> dict[str, Any]:
-    table = path.removesuffix(".jsonl").removesuffix(".parquet")
+def _origin(path: str, records: Records, pictures: Mapping[str, schemas.Meme], stage: str) -> dict[str, Any]:
+    """What a `FileEntry` says of where a file comes from; `stage` made what is no table and no picture."""
     if path in pictures:
-        about, sources = release_tables.about("memes"), {"sources": [pictures[path].source]}
-        return {"stage": about.stage, "made_from": list(about.made_from), **sources}
+        about = TABLES["memes"]
+        return {"stage": about.stage, "made_from": [*about.made_from], "sources": [pictures[path].source]}
+    table = _table_of(path)
     if table in records:
-        about = release_tables.about(table)
-        made_from = [*about.made_from, "images/"] if path == "memes.parquet" else list(about.made_from)
-        described = release_tables.sources(records[table])
-        return {"stage": about.stage, "made_from": made_from, "records": len(records[table]), **described}
+        about = TABLES[table]
+        made_from = [*about.made_from, *(["images/"] if path == "memes.parquet" else [])]
+        return {"stage": about.stage, "made_from": made_from, **_facts(records[table])}
     return {"stage": stage, "made_from": [f"{name}.jsonl" for name in records]}
+
+
+def _table_of(path: str) -> str:
+    return path.removesuffix(".jsonl").removesuffix(".parquet")
+
+
+def _facts(records: Sequence[schemas.Record]) -> dict[str, Any]:
+    """How many records a table has, who made them and with which prompts."""
+    parts = []
+    for record in records:
+        parts.append(record)
+        if isinstance(record, schemas.Dialogue):
+            parts += [*record.turns, *record.summaries]
+    return {
+        "records": len(records),
+        "sources": sorted({part.source for part in parts}),
+        "prompt_sha256": sorted({part.prompt_sha256 for part in parts} - {""}),
+    }
 
 
 def read(folder: Path) -> Manifest:
@@ -259,42 +270,10 @@ def read(folder: Path) -> Manifest:
         raise ValueError(f"{FILE}: {error}") from None
 
 
-def manifest_problems(folder: Path, found: Manifest, digests: Mapping[str, str]) -> list[str]:
-    """What differs between a manifest and the files on disk: missing, unlisted, size, checksum."""
-    listed = {entry.path: entry for entry in found.files}
-    here = {path: digest for path, digest in digests.items() if path != FILE}
-    wrong = [f"{path}: in {FILE} but missing" for path in sorted(listed.keys() - here.keys())]
-    wrong += [f"{path}: not listed in {FILE}" for path in sorted(here.keys() - listed.keys())]
-    for path in sorted(listed.keys() & here.keys()):
-        size = (folder / path).stat().st_size
-        if size != listed[path].bytes:
-            wrong.append(f"{path}: {size} bytes, {FILE} says {listed[path].bytes}")
-        if here[path] != listed[path].sha256:
-            wrong.append(f"{path}: not the sha256 of {FILE}")
-    if len(listed) != len(found.files):
-        wrong.append(f"{FILE} lists a file twice")
-    if found.profile.sha256 != settings_sha256(found.profile.settings):
-        wrong.append(f"{FILE}: the profile's settings do not have its sha256")
-    return wrong
+# --- The check: against manifest, checksums and itself, wherever the folder lies
 
 
-def wrong_records(found: Manifest, records: Mapping[str, Sequence[schemas.Record]]) -> list[str]:
-    """What the manifest says of the tables that is not so: counts, sources, prompts."""
-    wrong = [] if found.counts == counts(records) else [f"{FILE}: counts {found.counts} are not so"]
-    for entry in found.files:
-        table = entry.path.removesuffix(".jsonl").removesuffix(".parquet")
-        if table not in records:
-            continue
-        said = {"sources": entry.sources, "prompt_sha256": entry.prompt_sha256}
-        if said != release_tables.sources(records[table]) or entry.records != len(records[table]):
-            wrong.append(f"{FILE}: records, sources or prompts of {entry.path} are not so")
-    return wrong
-
-
-# --- The check of a release: against its manifest, its checksums and itself. Works wherever the folder lies
-
-
-TEXTS = ("README.md", "LICENSE.md", card.FILE, FILE, SUMS)
+TEXTS = ("README.md", "LICENSE.md", CROISSANT, FILE, SUMS)
 SHOWN = 20
 """Problems that are told in full; the rest is counted."""
 
@@ -307,33 +286,37 @@ def check_release(release_dir: Path) -> dict[str, int]:
     """Read a release again: manifest, checksums, counts, every id. The counts, or `ReleaseError`."""
     problems = [f"{name} is missing" for name in TEXTS if not (release_dir / name).is_file()]
     if problems:
-        raise ReleaseError(_listed(release_dir, problems))
+        raise ReleaseError(_listing(release_dir, problems))
     try:
-        said = read(release_dir)
+        manifest = read(release_dir)
     except ValueError as error:
-        raise ReleaseError(_listed(release_dir, [str(error)])) from None
+        raise ReleaseError(_listing(release_dir, [str(error)])) from None
     digests = sums(release_dir)
-    known = DATASETS[said.dataset].tables
-    needed = [f"{t}.{kind}" for t in known for kind in ("jsonl", "parquet")]
-    needed = [path for path in needed if path in digests or not known[path.split(".")[0]].optional]
-    problems = [f"{path}: missing" for path in needed if path not in digests]
-    problems += _wrong_sums(release_dir, digests) + manifest_problems(release_dir, said, digests)
-    tables = list(dict.fromkeys(path.split(".")[0] for path in needed))
-    listed = {entry.path for entry in said.files} - {card.FILE}
+    present = {
+        name: [f"{name}.{suffix}" for suffix in ("jsonl", "parquet")]
+        for name, table in DATASETS[manifest.dataset].tables.items()
+        if not table.optional or f"{name}.jsonl" in digests or f"{name}.parquet" in digests
+    }
+    problems = [f"{path}: missing" for files in present.values() for path in files if path not in digests]
+    problems += _sums_problems(release_dir, digests) + _manifest_problems(release_dir, manifest, digests)
+    listed = {entry.path for entry in manifest.files} - {CROISSANT}
     described = {path: digest for path, digest in digests.items() if path in listed}
-    problems += card.problems(release_dir, described, tables)
+    problems += tables.croissant_problems(release_dir, described, list(present))
     records: dict[str, list[Any]] = {}
-    for table in tables:
-        records[table], found = _read(release_dir, table)
-        problems += found
+    for table in present:
+        records[table], unreadable = _read_table(release_dir, table)
+        problems += unreadable
     if not any(": cannot be read" in problem for problem in problems):
-        problems += _twice(records)
-        problems += _wrong_templates(records) if said.dataset == "templates" else _wrong_dialogues(records)
-        problems += _wrong_images(release_dir, records.get("memes"), digests)
-        problems += wrong_records(said, records)
-        problems += _wrong_card(release_dir, {table: len(rows) for table, rows in records.items()})
+        problems += _repeated_keys(records)
+        if manifest.dataset == "templates":
+            problems += _template_problems(records)
+        else:
+            problems += _dialogue_problems(records)
+        problems += _image_problems(release_dir, records.get("memes"), digests)
+        problems += _count_problems(manifest, records)
+        problems += _card_problems(release_dir, {table: len(rows) for table, rows in records.items()})
     if problems:
-        raise ReleaseError(_listed(release_dir, problems))
+        raise ReleaseError(_listing(release_dir, problems))
     return counts(records)
 
 
@@ -342,52 +325,89 @@ def report(release_dir: Path) -> str:
     if not release_dir.is_dir():
         raise ReleaseError(f"no folder {release_dir}")
     counts = check_release(release_dir)
-    said = read(release_dir)
-    size = {entry.path: entry.bytes for entry in said.files}
-    rows = [(t, counts[t], size[f"{t}.parquet"], size[f"{t}.jsonl"]) for t in said.tables]
-    pictures = sum(count for path, count in size.items() if path.startswith("images/"))
-    used = {**said.inputs.get("example_texts", {}), **said.inputs.get("ground_truth", {})}
-    here = authored.text_hashes() if used else {}
-    same = sum(here.get(name) == digest for name, digest in used.items())
+    manifest = read(release_dir)
+    size = {entry.path: entry.bytes for entry in manifest.files}
+    images = sum(count for path, count in size.items() if path.startswith("images/"))
+    used = {**manifest.inputs.get("example_texts", {}), **manifest.inputs.get("ground_truth", {})}
     lines = [
-        f"run {said.run}: profile {said.profile.name} (settings {said.profile.sha256[:12]}), made by "
-        f"{said.package} {said.package_version}, release format {said.release_format}",
+        f"run {manifest.run}: profile {manifest.profile.name} (settings {manifest.profile.sha256[:12]}), "
+        f"made by {manifest.package} {manifest.package_version}, release format {manifest.release_format}",
         f"{'':<13}{'records':>9}{'Parquet':>13}{'JSON Lines':>13}",
-        *(f"{table:<13}{count:>9,}{parquet:>13,}{jsonl:>13,}" for table, count, parquet, jsonl in rows),
-        *([f"{'images':<13}{counts['images']:>9,}{pictures:>13,}"] if "images" in counts else []),
-        f"{len(said.files)} files, {sum(size.values()):,} bytes: sizes, checksums, counts and ids are as the "
-        "manifest says",
     ]
+    for table in DATASETS[manifest.dataset].tables:
+        if table in counts:
+            parquet, jsonl = size[f"{table}.parquet"], size[f"{table}.jsonl"]
+            lines.append(f"{table:<13}{counts[table]:>9,}{parquet:>13,}{jsonl:>13,}")
+    if "images" in counts:
+        lines.append(f"{'images':<13}{counts['images']:>9,}{images:>13,}")
+    lines.append(
+        f"{len(manifest.files)} files, {sum(size.values()):,} bytes: sizes, checksums, counts and ids are as "
+        "the manifest says"
+    )
     if used:
+        here = authored.text_hashes()
+        same = sum(here.get(name) == digest for name, digest in used.items())
         lines.append(f"inputs: {same} of {len(used)} example texts are the ones of this checkout")
     return "\n".join(lines)
 
 
-def _listed(folder: Path, problems: Sequence[str]) -> str:
+def _listing(folder: Path, problems: Sequence[str]) -> str:
     more = f"\n... and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
     return f"{folder.name}: {len(problems)} problems\n" + "\n".join(problems[:SHOWN]) + more
 
 
-def _wrong_sums(folder: Path, found: Mapping[str, str]) -> list[str]:
+def _manifest_problems(folder: Path, manifest: Manifest, digests: Mapping[str, str]) -> list[str]:
+    """What differs between a manifest and the files on disk: missing, unlisted, size, checksum."""
+    listed = {entry.path: entry for entry in manifest.files}
+    here = {path: digest for path, digest in digests.items() if path != FILE}
+    problems = [f"{path}: in {FILE} but missing" for path in sorted(listed.keys() - here.keys())]
+    problems += [f"{path}: not listed in {FILE}" for path in sorted(here.keys() - listed.keys())]
+    for path in sorted(listed.keys() & here.keys()):
+        size = (folder / path).stat().st_size
+        if size != listed[path].bytes:
+            problems.append(f"{path}: {size} bytes, {FILE} says {listed[path].bytes}")
+        if here[path] != listed[path].sha256:
+            problems.append(f"{path}: not the sha256 of {FILE}")
+    if len(listed) != len(manifest.files):
+        problems.append(f"{FILE} lists a file twice")
+    if manifest.profile.sha256 != settings_sha256(manifest.profile.settings):
+        problems.append(f"{FILE}: the profile's settings do not have its sha256")
+    return problems
+
+
+def _count_problems(manifest: Manifest, records: Records) -> list[str]:
+    """What the manifest says of the tables that is not so: counts, sources, prompts."""
+    problems = []
+    if manifest.counts != counts(records):
+        problems.append(f"{FILE}: counts {manifest.counts} are not so")
+    facts = {table: _facts(rows) for table, rows in records.items()}
+    for entry in manifest.files:
+        table = _table_of(entry.path)
+        if table in facts and facts[table] != entry.model_dump(include=facts[table].keys()):
+            problems.append(f"{FILE}: records, sources or prompts of {entry.path} are not so")
+    return problems
+
+
+def _sums_problems(folder: Path, digests: Mapping[str, str]) -> list[str]:
     lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
-    said = {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
-    problems = [f"{path}: listed but missing" for path in sorted(said.keys() - found.keys())]
-    problems += [f"{path}: not listed in {SUMS}" for path in sorted(found.keys() - said.keys())]
-    both = sorted(said.keys() & found.keys())
-    return problems + [f"{path}: checksum differs" for path in both if said[path] != found[path]]
+    listed = {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
+    problems = [f"{path}: listed but missing" for path in sorted(listed.keys() - digests.keys())]
+    problems += [f"{path}: not listed in {SUMS}" for path in sorted(digests.keys() - listed.keys())]
+    both = sorted(listed.keys() & digests.keys())
+    return problems + [f"{path}: checksum differs" for path in both if listed[path] != digests[path]]
 
 
-def _read(folder: Path, table: str) -> tuple[list[Any], list[str]]:
+def _read_table(folder: Path, table: str) -> tuple[list[Any], list[str]]:
     """A table's records, and what is wrong with its two files."""
     try:
-        records = storage.read_jsonl(folder / f"{table}.jsonl", release_tables.about(table).schema)
+        records = storage.read_jsonl(folder / f"{table}.jsonl", TABLES[table].schema)
     except (OSError, ValueError) as error:
         return [], [f"{table}.jsonl: cannot be read: {_first_line(error)}"]
     try:
         columns = pq.read_schema(folder / f"{table}.parquet")
-        if not columns.equals(release_tables.arrow_schema(table)):
+        if not columns.equals(tables.arrow_schema(table)):
             return records, [f"{table}.parquet: columns or their types differ from those of a release"]
-        same = records == release_tables.read_parquet(folder, table)
+        same = records == tables.read_parquet(folder, table)
     except (OSError, ValidationError, pa.ArrowException) as error:
         return [], [f"{table}.parquet: cannot be read: {_first_line(error)}"]
     return records, [] if same else [f"{table}.jsonl and {table}.parquet differ"]
@@ -397,28 +417,30 @@ def _first_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _twice(records: Mapping[str, Sequence[Any]]) -> list[str]:
+def _repeated_keys(records: Records) -> list[str]:
     problems = []
     for table, rows in records.items():
-        columns = release_tables.about(table).key
-        keys = Counter(tuple(getattr(row, column) for column in columns) for row in rows)
-        twice = [key if len(key) > 1 else key[0] for key, count in keys.items() if count > 1]
-        problems += [f"{table.removesuffix('s')} {key!r} stands twice" for key in twice]
+        keys = Counter(tuple(getattr(row, column) for column in TABLES[table].key) for row in rows)
+        repeated = [key if len(key) > 1 else key[0] for key, count in keys.items() if count > 1]
+        problems += [f"{table.removesuffix('s')} {key!r} stands twice" for key in repeated]
     return problems
 
 
-def _wrong_templates(records: Mapping[str, Sequence[Any]]) -> list[str]:
+def _template_problems(records: Records) -> list[str]:
     """What does not fit together in a release of template memes: templates, splits, readings."""
     templates = {info.template for info in records["templates"]}
     template_of = {meme.meme_id: meme.template for meme in records["template_memes"]}
     problems = [
-        f"template {i.template!r} names a picture: none is here" for i in records["templates"] if i.picture
+        f"template {info.template!r} names a picture: none is here"
+        for info in records["templates"]
+        if info.picture
     ]
-    lost = sorted(set(template_of.values()) - templates)
-    problems += [f"template_meme of {template!r}: no such template" for template in lost]
-    halves = Counter(meme.split is None for meme in records["template_memes"])
-    if len(halves) > 1:
-        problems.append(f"template_memes: {halves[True]} of {halves.total()} belong to no split")
+    unknown = sorted(set(template_of.values()) - templates)
+    problems += [f"template_meme of {template!r}: no such template" for template in unknown]
+    without_split = sum(meme.split is None for meme in records["template_memes"])
+    if 0 < without_split < len(records["template_memes"]):
+        total = len(records["template_memes"])
+        problems.append(f"template_memes: {without_split} of {total} belong to no split")
     for reading in records.get("readings", ()):
         template = template_of.get(reading.meme_id)
         if template is None:
@@ -430,7 +452,8 @@ def _wrong_templates(records: Mapping[str, Sequence[Any]]) -> list[str]:
     return problems
 
 
-def _wrong_dialogues(records: Mapping[str, Sequence[Any]]) -> list[str]:
+def _dialogue_problems(records: Records) -> list[str]:
+    """What does not fit together in a release of dialogues: turns, speakers, memes."""
     problems = []
     speakers = {(d.dialogue_id, t.turn): t.speaker for d in records["dialogues"] for t in d.turns}
     for dialogue in records["dialogues"]:
@@ -438,28 +461,30 @@ def _wrong_dialogues(records: Mapping[str, Sequence[Any]]) -> list[str]:
             if speakers.get((dialogue.dialogue_id, summary.turn)) != summary.speaker:
                 problems.append(f"summary of {dialogue.dialogue_id} turn {summary.turn}: no such turn")
     known = {meme.meme_id for meme in records["memes"]}
-    # Of an unsafe meme a release holds the annotation's id and category, and no more.
-    lost = sorted({a.meme_id for a in records["annotations"] if not a.unsafe} - known)
-    problems += [f"annotation of {meme_id}: no meme {meme_id}" for meme_id in lost]
-    flagged = [a for a in records["annotations"] if a.unsafe]
-    told = [a for a in flagged if a.meme_id in known or a.s_plus or a.s_minus or a.emotion or a.motivation]
-    problems += [f"{a.meme_id} is flagged as {a.unsafe}: more than its id is there" for a in told]
-    for p in records["placements"]:
-        if speakers.get((p.dialogue_id, p.turn)) != p.speaker:
-            problems.append(f"placement at {p.dialogue_id} turn {p.turn}: no such turn of {p.speaker}")
-        if p.meme_id not in known:
-            problems.append(f"placement at {p.dialogue_id} turn {p.turn}: no meme {p.meme_id}")
-    for table, named in (("marks", lambda mark: mark.best), ("grades", lambda grade: [grade.meme_id])):
+    for a in records["annotations"]:
+        if not a.unsafe and a.meme_id not in known:
+            problems.append(f"annotation of {a.meme_id}: no meme {a.meme_id}")
+        # Of an unsafe meme a release holds the annotation's id and category, and no more.
+        if a.unsafe and (a.meme_id in known or a.s_plus or a.s_minus or a.emotion or a.motivation):
+            problems.append(f"{a.meme_id} is flagged as {a.unsafe}: more than its id is there")
+    for placement in records["placements"]:
+        where = f"placement at {placement.dialogue_id} turn {placement.turn}"
+        if speakers.get((placement.dialogue_id, placement.turn)) != placement.speaker:
+            problems.append(f"{where}: no such turn of {placement.speaker}")
+        if placement.meme_id not in known:
+            problems.append(f"{where}: no meme {placement.meme_id}")
+    for table in ("marks", "grades"):
         for row in records.get(table, ()):
             where = f"{table.removesuffix('s')} at {row.dialogue_id} turn {row.turn}"
             if (row.dialogue_id, row.turn) not in speakers:
                 problems.append(f"{where}: no such turn")
-            problems += [f"{where}: no meme {meme_id}" for meme_id in named(row) if meme_id not in known]
+            meme_ids = row.best if table == "marks" else [row.meme_id]
+            problems += [f"{where}: no meme {meme_id}" for meme_id in meme_ids if meme_id not in known]
     return problems
 
 
-def _wrong_images(
-    folder: Path, memes: Sequence[release_tables.ReleaseMeme] | None, digests: Mapping[str, str]
+def _image_problems(
+    folder: Path, memes: Sequence[ReleaseMeme] | None, digests: Mapping[str, str]
 ) -> list[str]:
     """What is wrong with the pictures; `memes` is None where a kind of release has none."""
     named = {meme.file for meme in memes or () if meme.file}
@@ -469,26 +494,27 @@ def _wrong_images(
     if memes is None:
         return problems
     try:
-        for meme_id, file, image in release_tables.read_images(folder):
-            if file not in there:
-                same = image is None and not file
-            else:
-                same = image == {"bytes": (folder / file).read_bytes(), "path": file}
-            problems += [] if same else [f"memes.parquet: the picture of {meme_id} is not {file or 'null'}"]
+        for meme_id, file, image in tables.read_images(folder):
+            if image != tables.stored_image(folder, file if file in there else ""):
+                problems.append(f"memes.parquet: the picture of {meme_id} is not {file or 'null'}")
     except (OSError, KeyError, pa.ArrowException) as error:
         problems.append(f"memes.parquet: pictures cannot be read: {_first_line(error)}")
     return problems
 
 
-def _wrong_card(folder: Path, counts: Mapping[str, int]) -> list[str]:
+def _card_problems(folder: Path, counts: Mapping[str, int]) -> list[str]:
     try:
         values = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---\n")[1])
-        said = {info["config_name"]: info["splits"][0]["num_examples"] for info in values["dataset_info"]}
+        stated = {info["config_name"]: info["splits"][0]["num_examples"] for info in values["dataset_info"]}
         files = {entry["config_name"]: entry["data_files"] for entry in values["configs"]}
     except (ValueError, LookupError, TypeError, yaml.YAMLError) as error:
         return [f"README.md: its header cannot be read: {_first_line(error)}"]
     counts = {table: count for table, count in counts.items() if count}
-    wrong = [t for t in sorted(counts.keys() | said.keys()) if said.get(t) != counts.get(t)]
-    problems = [f"README.md says {said.get(t)} {t}, there are {counts.get(t)}" for t in wrong]
-    wanted = {table: f"{table}.parquet" for table in counts}
-    return problems if files == wanted else [*problems, "README.md: its configurations are not the tables"]
+    problems = [
+        f"README.md says {stated.get(table)} {table}, there are {counts.get(table)}"
+        for table in sorted(counts.keys() | stated.keys())
+        if stated.get(table) != counts.get(table)
+    ]
+    if files != {table: f"{table}.parquet" for table in counts}:
+        problems.append("README.md: its configurations are not the tables")
+    return problems

@@ -25,6 +25,7 @@ from memecmd_utils.core import tables as core_tables
 from memecmd_utils.evaluation import ground_truth, judge_checks, stage, tables
 from memecmd_utils.evaluation import tables as evaluation_tables
 from memecmd_utils.release import card, write
+from memecmd_utils.release.tables import DATASETS
 from memecmd_utils.report import chats as report_chats
 from memecmd_utils.report.records import Records
 from memecmd_utils.runs import Run
@@ -124,7 +125,7 @@ def write_index(
         chat_images=[(_data_url(picture), caption) for picture, caption in chat_images],
         notebooks=[(title, _link(report_dir, path)) for title, path in notebooks],
         dataset=_link(report_dir, dataset_dir) if dataset_dir else "",
-        paper_url=card.PAPER_URL,
+        paper_url=DATASETS["dialogues"].paper_url,
     )
     target = report_dir / "index.html"
     storage.write_text(target, text)

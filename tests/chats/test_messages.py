@@ -75,7 +75,7 @@ def test_turns_hold_every_text_once_and_in_order(messages) -> None:
     assert all(messages[t.first][0] == messages[t.last][0] == t.speaker for t in turns)
 
 
-# --- the summary agent --------------------------------------------------------------------------------
+# --- the summary agent
 
 START = schemas.ColdStart(
     source="authored", dialogue_id="news-made-1", kind="news", ref="r", title="t",

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from made_transcripts import BELOW, BESIDE, RULE, TALK, below, beside
 
 from memecmd_utils.chats import formats, readers, transcripts
-from memecmd_utils.chats.columns import MEME_COLUMNS
 from memecmd_utils.chats.messages import ChatError
+from memecmd_utils.chats.readers import MEME_COLUMNS
 
 MEME = dict(zip(MEME_COLUMNS, ("m1", "o_memes/m1.png", 0.5, -1.25, -2.0, "greedy"), strict=True))
 
@@ -166,3 +166,58 @@ def test_any_text_is_split_without_loss(text) -> None:
     if found is not None:
         assert [m.first for m in found.messages] == sorted({m.first for m in found.messages})
         assert all(a.end <= b.first for a, b in zip(found.messages, found.messages[1:], strict=False))
+
+
+# --- a pasted chat
+
+PASTED = {
+    "小雨：去不去\n阿杰: 下雨\n小雨:那算了": "小雨=去不去|阿杰=下雨|小雨=那算了",
+    # Without names lines alternate; among names one without is the other's.
+    "去不去\n下雨\n\n  那算了  ": "甲=去不去|乙=下雨|甲=那算了",
+    "小雨：去不去\n下雨\n小雨：那算了": "小雨=去不去|甲=下雨|小雨=那算了",
+    "去不去\n小雨：下雨": "甲=去不去|小雨=下雨",
+    "小雨：去\n小雨：不去\n阿杰：嗯": "小雨=去 不去|阿杰=嗯",
+    "小雨:\n去不去\n\n阿杰：\n下雨": "小雨=去不去|阿杰=下雨",
+    "\ufeff小雨：去\r\n阿杰：好\r\n": "小雨=去|阿杰=好",
+    # A colon does not make a name.
+    **{line: f"甲={line}" for line in (
+        "10:30见", "明天 10:30 见", "看 https://a.example/b", "他说，好的：走", "2：1 赢了", "：没有名字", "http://x"
+    )},
+    "小雨: 明天 10:30 见\n阿杰：看 https://a.example": "小雨=明天 10:30 见|阿杰=看 https://a.example",
+    # Names and times that look alike.
+    "user1: 100块\nuser2: 30行不": "user1=100块|user2=30行不",
+    "小王2：10块\n小王3：好\n小王2：走": "小王2=10块|小王3=好|小王2=走",
+    "12345678: 在吗\n小王: 在": "12345678=在吗|小王=在",
+    "3班：王：在\n3班：王：吗\n杰：来\n3班：王：走": "3班：王=在 吗|杰=来|3班：王=走",
+    "小王（产品）：在吗\n好\n小王（产品）：走": "小王（产品）=在吗|甲=好|小王（产品）=走",
+    "小雨：几点\n12:30\n阿杰：一点\n5月1日\n小雨：好": "小雨=几点|阿杰=一点|小雨=好",
+    "几点\n12:30\n好": "甲=几点|乙=12:30|甲=好",
+    "几点\n一点\n昨天 12:30\n好": "甲=几点|乙=一点|甲=好",
+    "小雨：明天 10:30\n阿杰：好\n小雨：改到 11:00": "小雨=明天 10:30|阿杰=好|小雨=改到 11:00",
+    "小王 12:30\n[图片]\n小李 12:31\n好": "小王=[图片]|小李=好",
+    "小王 12:30\n在\n明天 10:30\n小李 12:31\n好": "小王=在 明天 10:30|小李=好",
+    **{form.format(*(text for _, text in TALK)): "|".join(map("=".join, TALK))
+       for form in (*BELOW.values(), *BESIDE.values())},
+}  # fmt: skip
+"""Pasted text to what was read, name=text."""
+
+
+@pytest.mark.parametrize(("text", "expected"), PASTED.items())
+def test_who_said_what_in_a_pasted_chat(text, expected) -> None:
+    chat = transcripts.read_pasted(text)
+    assert "|".join(map("=".join, chat.lines)) == expected
+    assert chat.turn == len(chat.lines) + 1 and chat.next_speaker != chat.lines[-1][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "nothing to read"), ("  \n\t\n", "nothing to read"), ("小雨：", "nothing to read"),
+        ("甲：一\n乙：二\n丙：三", "line 3: '丙' would be a third person"),
+        ("小王 12:30\n在吗\n小李 12:31\n在\n小张 12:32\n我", "line 5: '小张' would be a third person"),
+        ("好" * 20_001, "20,001 characters"), ("甲：一\n乙：二\n" * 101, "202 turns"),
+    ],
+)  # fmt: skip
+def test_a_pasted_chat_that_cannot_be_read_says_why(text, message) -> None:
+    with pytest.raises(ChatError, match=message):
+        transcripts.read_pasted(text)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from fault_server import FaultServer, Options
-from made_readings import FIVE, STEPS
+from made_templates import FIVE, STEPS
 from PIL import Image as Pillow
 from pydantic import SecretStr
 from scripted import ScriptedBackend

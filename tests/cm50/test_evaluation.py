@@ -6,8 +6,7 @@ import made_matches
 import made_surveys
 import pytest
 from fault_server import FaultServer, Options
-from made_references import row
-from made_templates import TEMPLATES, record, write_cm50
+from made_templates import TEMPLATES, memecap_row, record, write_cm50
 from PIL import Image
 
 from memecmd_utils.cm50 import annotation, matching, survey
@@ -45,7 +44,7 @@ def given(tmp_path: Path) -> dict[str, object]:
     for number, path in enumerate(sorted(cm50.rglob("*.jpg"))):
         Image.new("RGB", (60, 40), (40 + 90 * number, 30, 60)).save(path)
     (tmp_path / "memecap").mkdir()
-    rows = [row("a1"), row("b2", img_captions=[]), row("c3")]
+    rows = [memecap_row("a1"), memecap_row("b2", img_captions=[]), memecap_row("c3")]
     (tmp_path / "memecap" / "memes-test.json").write_text(json.dumps(rows), encoding="utf-8")
     (tmp_path / "pictures").mkdir()
     for number, name in enumerate(PICTURES):

@@ -3,8 +3,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_grades import grade, mark
-from made_up import annotation, dialogue, meme, placement, profile, vectors
+from made_up import annotation, dialogue, grade, mark, meme, placement, profile, vectors
 
 from memecmd_utils.core.encoders.text import RecordedEmbedder
 from memecmd_utils.evaluation import ground_truth, rankings, stage

@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_grades import NAME, grade, mark
-from made_up import dialogue, meme, placement, profile
+from made_up import NAME, dialogue, grade, mark, meme, placement, profile
 
 from memecmd_utils.core import paths
 from memecmd_utils.core.storage import StageOutputError

@@ -11,6 +11,10 @@ from memecmd_utils import schemas, settings
 from memecmd_utils.release import write as release_write
 
 PROFILE = settings.Profile(name="example")
+VALIDATE_CROISSANT = """
+from mlcroissant.scripts import cli
+cli.main()
+"""
 NASTY = 'a|b`c`<b>"\n---\n# x😀\u2028[y](z) {{ 7*7 }} \\ 名字'
 """Breaks what is pasted together: YAML, a table's row, a line, code marks, HTML, a link, a template."""
 # Loading a folder asks nobody: a process that tries ends at once, whatever would have caught an exception.

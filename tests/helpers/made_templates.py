@@ -1,4 +1,4 @@
-"""Made-up records in the forms of ImgFlip575K and CM50; no text is from there."""
+"""Made-up records in the forms of ImgFlip575K, CM50 and MemeCap, and readings; no text is from there."""
 
 import gzip
 import json
@@ -7,7 +7,6 @@ import zipfile
 
 TEMPLATES = ("Sad-Kettle", "Dont-Feed-Dave", "Tall-Goat", "Loud-Tuba", "Late-Bus", "Wet-Sock")
 NAMES = {"Dont-Feed-Dave": "Don't Feed Dave"}
-TRAIN_SHARE = 0.96
 
 
 def title_of(template):
@@ -125,3 +124,37 @@ def write_cm50(folder, pairs, form="zip"):
         (data / "dataset" / "templates" / f"{name}.json").write_text(json.dumps(entry), encoding="utf-8")
         (data / "dataset" / "templates" / "img" / f"{name}.jpg").write_bytes(b"not opened here")
     return folder / "cm50"
+
+
+def memecap_row(name: str = "a1", **changes) -> dict:
+    """A record of MemeCap."""
+    return {
+        "category": "memes",
+        "img_captions": [f"a drawn cat in {name}"],
+        "meme_captions": [f"{name} is tired.", f"{name} wants the weekend."],
+        "title": f"Title of {name}",
+        "url": f"https://example.org/{name}.png",
+        "img_fname": f"memes_{name}.png",
+        "metaphors": [{"metaphor": "cat", "meaning": "the poster"}],
+        "post_id": name,
+    } | changes
+
+
+FIVE = {
+    "explanation": "A long wait.",
+    "visual elaboration": "A heron stands at a bus stop.",
+    "detected text": "text, below",
+    "meaning of the meme": "The poster waits for too long.",
+    "literary device": "hyperbole",
+    "emotion word": "sadness",
+}
+STEPS = {
+    "multiple choice": ["irony", "contrast"],
+    "extraction of answer": ["irony", "contrast"],
+    "choice by choice comparison": [
+        {"label": "irony", "why": "it is meant otherwise", "explains": "yes"},
+        {"label": "contrast", "why": "nothing is set side by side", "explains": "no"},
+    ],
+    "literary device": ["irony"],
+}
+"""With `FIVE`: what a made-up annotator replies to the two prompts that are asked by default."""

@@ -17,10 +17,11 @@ TEXTS = (
     "锅底要辣的",
     "说好了，六点见",
 )
+NAME = "news-made-1"
 COLOURS = {"m1": (200, 30, 40), "m2": (20, 60, 210), "m3": (120, 40, 160)}
 
 
-def dialogue(dialogue_id: str = "news-made-1", texts: tuple[str, ...] = TEXTS) -> schemas.Dialogue:
+def dialogue(dialogue_id: str = NAME, texts: tuple[str, ...] = TEXTS) -> schemas.Dialogue:
     turns = [
         schemas.Turn(source="authored", turn=t, speaker="AB"[(t - 1) % 2], text=text)
         for t, text in enumerate(texts, start=1)
@@ -53,7 +54,7 @@ def dialogue(dialogue_id: str = "news-made-1", texts: tuple[str, ...] = TEXTS) -
 def placement(turn: int, meme_id: str, **changes: object) -> schemas.Placement:
     values = {
         "source": "computed",
-        "dialogue_id": "news-made-1",
+        "dialogue_id": NAME,
         "turn": turn,
         "speaker": "AB"[(turn - 1) % 2],
         "strategy": "greedy",
@@ -111,7 +112,7 @@ def profile(**changes: object) -> settings.Profile:
 def rating(turn: int = 2, overall: float | None = 60.0, **changes: object) -> schemas.Rating:
     values = {
         "source": "scripted",
-        "dialogue_id": "news-made-1",
+        "dialogue_id": NAME,
         "turn": turn,
         "strategy": "greedy",
         "meme_id": "m1",
@@ -127,7 +128,7 @@ def rating(turn: int = 2, overall: float | None = 60.0, **changes: object) -> sc
 def consistency(turn: int = 2, score: float = 70.0, **changes: object) -> schemas.Consistency:
     values = {
         "source": "model x",
-        "dialogue_id": "news-made-1",
+        "dialogue_id": NAME,
         "turn": turn,
         "strategy": "greedy",
         "meme_id": "m1",
@@ -143,3 +144,19 @@ def vectors(texts: Sequence[str], side: str, dim: int = 8) -> np.ndarray:
     rows = [seeds.rng(0, "made-up vector", text, side).standard_normal(dim) for text in texts]
     stacked = np.array(rows, dtype=np.float32).reshape(len(texts), dim)
     return stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
+
+
+def mark(
+    turn: int, marker: str, send: bool, best: tuple[str, ...] = ("m1",), name: str = NAME
+) -> schemas.Mark:
+    return schemas.Mark(
+        dialogue_id=name, turn=turn, marker=marker, send=send, best=list(best), source="authored"
+    )
+
+
+def grade(
+    turn: int, meme_id: str, grader: str, value: int, name: str = NAME, source: str = "authored"
+) -> schemas.Grade:
+    return schemas.Grade(
+        dialogue_id=name, turn=turn, meme_id=meme_id, grader=grader, grade=value, source=source
+    )

@@ -11,8 +11,7 @@ from typing import Any
 import made_templates
 import tiny_clips
 import tiny_metrics
-from made_readings import FIVE, STEPS
-from made_templates import TEMPLATES, annotated, record, title_of
+from made_templates import FIVE, STEPS, TEMPLATES, annotated, record, title_of
 from PIL import Image, ImageDraw
 from tiny_server import Answer, chat_reply
 from whole_pipeline import schema_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import tunable_clip
-from made_references import row
+from made_templates import memecap_row
 from PIL import Image
 
 from memecmd_utils.cm50 import data
@@ -59,7 +59,7 @@ def draw(run: Run, names: list[str]) -> list[str]:
 
 def memecap_of(tmp_path: Path, *names: str) -> str:
     (tmp_path / "memecap").mkdir()
-    rows = json.dumps([row(name) for name in names])
+    rows = json.dumps([memecap_row(name) for name in names])
     (tmp_path / "memecap" / "memes-test.json").write_text(rows, encoding="utf-8")
     return str(tmp_path / "memecap")
 

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from explorer_data import ANNOTATIONS, DIALOGUES, scored_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from panel_data import ANNOTATIONS, DIALOGUES, scored_with
 
 from memecmd_utils.panel import explorer
 from memecmd_utils.panel.explorer import Explorer

@@ -1,4 +1,3 @@
-import explorer_data
 import made_up
 import panel_data
 import pytest
@@ -10,7 +9,7 @@ from memecmd_utils.panel.explorer import Explorer
 
 @pytest.fixture
 def explored() -> Explorer:
-    return Explorer(*explorer_data.scored_with())
+    return Explorer(*panel_data.scored_with())
 
 
 def test_provenance_names_every_source() -> None:

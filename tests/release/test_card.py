@@ -1,17 +1,11 @@
 from pathlib import Path
 
 import made_release
-import pytest
 import yaml
 from made_release import write
 from made_up import dialogue, meme, placement
 
 from memecmd_utils.release import card as release_card
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    return made_release.run_dir(tmp_path / "run")
 
 
 def card(folder: Path) -> tuple[dict, str]:
@@ -64,7 +58,7 @@ def test_the_numbers_are_those_of_the_data(run_dir: Path, tmp_path: Path) -> Non
 
 def test_the_rate_counts_turns_that_could_have_a_meme() -> None:
     placed = [placement(turn, "m1") for turn in (2, 3, 4)] + [placement(2, "m2", strategy="random")]
-    rows = release_card.statistics_of([dialogue()], [meme("m1"), meme("m2")], [], placed)["strategies"]
+    rows = release_card.dialogue_statistics([dialogue()], [meme("m1"), meme("m2")], [], placed)["strategies"]
     assert rows == [("greedy", "3", "60.0 %", "1"), ("random", "1", "20.0 %", "1")]
 
 

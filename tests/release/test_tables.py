@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import made_release
@@ -7,7 +8,7 @@ import pytest
 from made_release import write
 from made_up import placement
 
-from memecmd_utils.release import tables as release_tables
+from memecmd_utils.release.tables import CROISSANT, DATASETS, arrow_schema
 
 LOAD = """
 import json, sys
@@ -28,20 +29,15 @@ print(json.dumps(found))
 """
 
 
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    return made_release.run_dir(tmp_path / "run")
-
-
 def test_datasets_loads_every_table(run_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "a release 发布"
     write(run_dir, target, **made_release.truth())
-    tables = list(release_tables.TABLES)
+    tables = list(DATASETS["dialogues"].tables)
     found = json.loads(made_release.outside(LOAD, tmp_path, str(target), *tables)[0])
     counts = {"memes": 3, "annotations": 2, "dialogues": 2, "placements": 2, "marks": 2, "grades": 4}
     assert {table: found[table]["rows"] for table in tables} == counts
     for table in tables:
-        assert found[table]["columns"] == release_tables.arrow_schema(table).names
+        assert found[table]["columns"] == arrow_schema(table).names
     assert found["dialogues"]["dialogue_id"] == ["news-made-1", "news-made-2"]
     assert found["memes"]["meme_id"] == ["m1", "m2", "m3"]
     picture = "PngImageFile"
@@ -65,9 +61,43 @@ def test_a_column_of_nulls_keeps_its_type(run_dir: Path, tmp_path: Path) -> None
     assert [str(schema.field(n).type) for n in ("gate_score", "rank", "seed")] == ["double", "int64", "int64"]
 
 
-def test_pictures_stand_in_parquet_as_they_are_on_disk(run_dir: Path, tmp_path: Path) -> None:
-    write(run_dir, tmp_path / "r")
-    found = list(release_tables.read_images(tmp_path / "r"))
-    assert [(meme_id, file) for meme_id, file, _ in found][2] == ("m3", "") and found[2][2] is None
-    assert found[0][2] == {"path": "images/m1.png", "bytes": (tmp_path / "r/images/m1.png").read_bytes()}
-    assert '"image"' not in (tmp_path / "r" / "memes.jsonl").read_text(encoding="utf-8")
+# --- Croissant
+
+READ_CROISSANT = """
+import json, sys
+import mlcroissant as mlc
+data = mlc.Dataset(sys.argv[1])
+found = {"issues": [*data.metadata.ctx.issues.errors, *data.metadata.ctx.issues.warnings]}
+def plain(value):
+    if isinstance(value, bytes):
+        return value.decode()
+    return value if isinstance(value, (int, float, str, list, dict, type(None))) else type(value).__name__
+for table in data.metadata.record_sets:
+    rows = [{k.split("/", 1)[1]: v for k, v in row.items()} for row in data.records(table.id)]
+    found[table.id] = rows
+print(json.dumps(found, default=plain))
+"""
+
+
+@pytest.mark.parametrize("kind", ["nasty", "empty"])
+def test_mlcroissant_validates_without_a_warning(run_dir: Path, tmp_path: Path, kind: str) -> None:
+    nothing = {"dialogues": [], "placements": [], "memes": [], "annotations": []}
+    changes = {"nasty": made_release.nasty(), "empty": nothing}
+    write(run_dir, tmp_path / "r", published="2026-01-31", **changes[kind])
+    _, log = made_release.outside(
+        made_release.VALIDATE_CROISSANT, tmp_path, "validate", "--jsonld", str(tmp_path / "r" / CROISSANT)
+    )
+    assert "Done." in log and not re.findall(r"^[WE]\d{4} .*|WARN.*", log, re.M)
+
+
+def test_mlcroissant_reads_every_table(run_dir: Path, tmp_path: Path) -> None:
+    write(run_dir, tmp_path / "r", published="2026-01-31", **made_release.truth())
+    found = json.loads(made_release.outside(READ_CROISSANT, tmp_path, str(tmp_path / "r" / CROISSANT))[0])
+    assert found.pop("issues") == []
+    counts = {"memes": 3, "annotations": 2, "dialogues": 2, "placements": 2, "marks": 2, "grades": 4}
+    assert {table: len(rows) for table, rows in found.items()} == counts
+    turns = found["dialogues"][0]["turns"]
+    assert [turn["dialogues/turns/text"] for turn in turns][:2] == ["周末去爬山吗？", "天气预报说有雨"]
+    assert [meme["image"] for meme in found["memes"]] == ["PngImageFile", "PngImageFile", None]
+    assert found["placements"][1]["rank"] is None and found["placements"][0]["turn"] == 2
+    assert found["marks"][0]["best"] == ["m2", "m1"] and found["grades"][3]["grade"] == 2

@@ -11,11 +11,6 @@ from memecmd_utils.release import manifest
 from memecmd_utils.release import tables as release_tables
 
 
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    return made_release.run_dir(tmp_path / "run")
-
-
 def test_round_trip(run_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "release"
     counts = write(run_dir, target)
@@ -60,8 +55,10 @@ def test_bytes_are_the_same_again_and_a_stale_image_goes(run_dir: Path, tmp_path
     write(run_dir, target, include_user_images=True, **made_release.truth())
     write(run_dir, target, **made_release.truth())
     first = (target / manifest.SUMS).read_text(encoding="utf-8")
-    write(run_dir, tmp_path / "again", **made_release.truth())
+    elsewhere = made_release.run_dir(tmp_path / "another place" / "run")
+    write(elsewhere, tmp_path / "again", **made_release.truth())
     assert (tmp_path / "again" / manifest.SUMS).read_text(encoding="utf-8") == first
+    assert str(tmp_path) not in (target / manifest.FILE).read_text(encoding="utf-8")
     assert "m3.png" not in first and manifest.FILE in first
 
 
