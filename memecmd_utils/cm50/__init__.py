@@ -35,7 +35,7 @@ from memecmd_utils.cm50.statistics import clip_counter, text_lengths, text_lengt
 from memecmd_utils.cm50.survey import paper_votes, vote_totals
 from memecmd_utils.cm50.tables import embedded_text_pairs, embedded_text_table, quality_tables, table_notes
 from memecmd_utils.core.fetch.datasets import may_fetch, source_states, source_table
-from memecmd_utils.core.llm.prices import estimate_text
+from memecmd_utils.core.llm.budget import estimate_text
 
 __all__ = [
     "TITLES",

@@ -18,13 +18,12 @@ from memecmd_utils.cm50 import pictures
 from memecmd_utils.cm50 import prompts as cm50_prompts
 from memecmd_utils.cm50.prompts import PictureExample, PromptSpec, ThreeStepReply
 from memecmd_utils.core import seeds
+from memecmd_utils.core.llm import budget
 from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import prices
 from memecmd_utils.core.llm import prompts as llm_prompts
 from memecmd_utils.core.llm.budget import Ledger
-from memecmd_utils.core.llm.chat import Chat
+from memecmd_utils.core.llm.chat import Chat, Progress
 from memecmd_utils.core.llm.messages import Answer, Image, Request, Sampling
-from memecmd_utils.core.llm.progress import Progress
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Profile, ProfileError, TemplateAnnotation
@@ -305,11 +304,11 @@ def estimate_readings(
         said = [message for request in requests for message in request.messages]
         characters = sum(len(message.text) for message in said)
         images = sum(len(message.images) for message in said)
-        each = characters * TOKENS_PER_CHARACTER + images * prices.tokens_per_image(endpoint)
+        each = characters * TOKENS_PER_CHARACTER + images * budget.tokens_per_image(endpoint)
         t_in, t_out = round(asked * each / max(1, len(some))), asked * _reply_tokens(spec)
         stage, calls = f"07 {spec.name}", asked * spec.calls
-        rows.append(prices.line(stage, ledger, profile, profile.llm, endpoint, calls, t_in, t_out))
-    return prices.beside(pd.DataFrame(rows), Ledger())
+        rows.append(budget.estimate_row(stage, ledger, profile, profile.llm, endpoint, calls, t_in, t_out))
+    return budget.with_real_usage(pd.DataFrame(rows), Ledger())
 
 
 def _reply_tokens(spec: PromptSpec) -> int:

@@ -14,10 +14,16 @@ from memecmd_utils.annotation.annotator import annotation_request
 from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import text
 from memecmd_utils.core.encoders.text import TASK
-from memecmd_utils.core.llm import outcomes, prices, prompts
-from memecmd_utils.core.llm.budget import Ledger, pictures_of
+from memecmd_utils.core.llm import budget, prompts, usage
+from memecmd_utils.core.llm.budget import (
+    REMOTE_SECONDS_PER_CALL,
+    EstimateRow,
+    Ledger,
+    estimate_row,
+    pictures_of,
+    tokens_per_image,
+)
 from memecmd_utils.core.llm.messages import Request
-from memecmd_utils.core.llm.prices import REMOTE_SECONDS_PER_CALL, Line, line, tokens_per_image
 from memecmd_utils.dialogue import cold_start, generation
 from memecmd_utils.evaluation import judges
 from memecmd_utils.evaluation.judges import STOPPED
@@ -54,7 +60,7 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     asked = annotation_request(meme, 0, (lambda meme: "") if sees else None, profile.flag_unsafe)
     t_in = n_memes * (_characters(asked) * per_char + pictures_of(asked) * tokens_per_image(annotator))
     ledger, t_out = ("annotation", "annotation"), n_memes * REPLY_TOKENS["annotation"]
-    lines = [line("02 annotation", ledger, profile, profile.llm, annotator, n_memes, t_in, t_out)]
+    lines = [estimate_row("02 annotation", ledger, profile, profile.llm, annotator, n_memes, t_in, t_out)]
     details = prompts.render(
         "scenario_details",
         pair=pair,
@@ -64,7 +70,7 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     )
     calls, ledger = 2 * n_role, ("scenario", "scenario")
     t_in, t_out = calls * len(details) * per_char, calls * REPLY_TOKENS["scenario"]
-    lines.append(line("03 scenarios", ledger, profile, profile.llm, generator, calls, t_in, t_out))
+    lines.append(estimate_row("03 scenarios", ledger, profile, profile.llm, generator, calls, t_in, t_out))
     for task, build in (
         ("utterance", generation.utterance_request),
         ("summary", generation.summary_request),
@@ -73,7 +79,7 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
         characters = sum(_characters(build(start, [TYPICAL_UTTERANCE] * (t - 1), profile)) for t in turns)
         calls, ledger = n_dialogues * len(turns), ("dialogue_generation", task)
         t_in, t_out = n_dialogues * characters * per_char, calls * REPLY_TOKENS[task]
-        lines.append(line(f"03 {task}", ledger, profile, profile.llm, generator, calls, t_in, t_out))
+        lines.append(estimate_row(f"03 {task}", ledger, profile, profile.llm, generator, calls, t_in, t_out))
     lines += _embedding_lines(profile, n_memes, n_dialogues, n_role)
     lines += _judge_lines(profile, n_dialogues, n_memes, start, meme, per_char)
     if profile.other_summaries:
@@ -82,11 +88,11 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
         t_in = summarised * characters * per_char
         ledger = ("studies", "summary")
         t_out = calls * REPLY_TOKENS["summary"]
-        lines.append(line("05b summary", ledger, profile, "local", generator, calls, t_in, t_out))
+        lines.append(estimate_row("05b summary", ledger, profile, "local", generator, calls, t_in, t_out))
     return pd.DataFrame(lines)
 
 
-def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: int) -> list[Line]:
+def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: int) -> list[EstimateRow]:
     """Vectors that an endpoint makes: of scenarios, annotations and summaries, or for the consistency."""
     endpoint = profile.endpoints.embedder
     if endpoint is None or "endpoint" not in (profile.embedder, profile.consistency_embedder):
@@ -107,12 +113,12 @@ def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: i
     usd = tokens * (endpoint.usd_per_million_in or 0.0) / 1e6
     hours = calls * REMOTE_SECONDS_PER_CALL / 3600
     ledger = (text.TASK, text.TASK)
-    return [Line("04 embedding", endpoint.model, calls, round(tokens), 0, usd, hours, ledger)]
+    return [EstimateRow("04 embedding", endpoint.model, calls, round(tokens), 0, usd, hours, ledger)]
 
 
 def _judge_lines(
     profile: Profile, n_dialogues: int, n_memes: int, start: ColdStart, meme: Meme, per_char: float
-) -> list[Line]:
+) -> list[EstimateRow]:
     turns = [
         Turn(turn=t, speaker=generation.speaker_of(t), text=TYPICAL_UTTERANCE, source="estimate")
         for t in range(1, profile.n_turns + 1)
@@ -146,7 +152,7 @@ def _judge_lines(
             # Four of five questions share all but their last line with the first: the server's cache has it.
             t_in = calls * per_char * characters * (0.3 if judge.llm == "local" else 1.0)
             local = judge.local_model
-            lines.append(line(name, ledger, profile, judge.llm, endpoint, calls, t_in, calls, local))
+            lines.append(estimate_row(name, ledger, profile, judge.llm, endpoint, calls, t_in, calls, local))
             continue
         placed = Placement(
             dialogue_id="estimate", turn=2, speaker="B", strategy="greedy", meme_id="m", rank=1, score=0,
@@ -168,7 +174,7 @@ def _judge_lines(
             each = memes_sent if profile.judge_unit == "meme" else memes_sent * sum(spans) / profile.n_turns
             t_out += each * 60
         local = judge.local_model
-        lines.append(line(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out, local))
+        lines.append(estimate_row(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out, local))
     return lines
 
 
@@ -221,7 +227,7 @@ def summary_text(run: str) -> str:
     ]
     lines += [*stopped, *real_usage(run)]
     settled = settings.read_resolved(data)
-    if settled and (lacking := outcomes.not_recorded(Profile.model_validate(settled), data)):
+    if settled and (lacking := usage.not_recorded(Profile.model_validate(settled), data)):
         lines += ["", lacking]
     return "\n".join(lines)
 
@@ -244,7 +250,7 @@ def cost_text(profile: Profile) -> str:
     """The estimate of a profile, beside what its run really used where it has begun. No call is made."""
 
     ledger = Ledger(paths.processed / run_name(profile) / "usage" / "ledger.sqlite")
-    table = prices.beside(estimate(profile, expected_memes(profile)), ledger)
+    table = budget.with_real_usage(estimate(profile, expected_memes(profile)), ledger)
     notes = ["", "Estimate: prompts of typical length, nothing recorded yet. No call was made."]
     if not ledger.spent:
         notes[1] += " After a run the real figures stand beside it."
@@ -261,9 +267,9 @@ def cost_text(profile: Profile) -> str:
         if endpoint.vision and endpoint.tokens_per_image is None:
             notes.append(
                 f"What {endpoint.model} counts for a picture is not known (tokens_per_image): a meme counts "
-                f"as {prices.UNSAID_TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
+                f"as {budget.UNSAID_TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
             )
-    return prices.estimate_text(table) + "\n" + "\n".join(notes)
+    return budget.estimate_text(table) + "\n" + "\n".join(notes)
 
 
 def _where(path: Path) -> str:
@@ -272,15 +278,15 @@ def _where(path: Path) -> str:
 
 def real_usage(run: str) -> Iterator[str]:
     """A line per stage that spoke to a model."""
-    for stage, used in outcomes.usage_of(paths.processed / run):
+    for stage, used in usage.usage_of(paths.processed / run):
         if used["source"] == "authored":
             yield f"  {stage}: {used['calls']} authored texts, no model asked"
             continue
-        again = outcomes.counted(used["retries"])
+        again = usage.counts_in_words(used["retries"])
         yield (
             f"  {stage}: {used['source']}; {used['calls']} calls, {used['replayed']} replayed, "
             f"{used['tokens_in']} tokens in, {used['tokens_out']} out, ${used['usd']:.2f}; "
-            f"{outcomes.counted(used['outcomes'])}" + (f"; tried again: {again}" if again else "")
+            f"{usage.counts_in_words(used['outcomes'])}" + (f"; tried again: {again}" if again else "")
         )
     vectors = Ledger(paths.processed / run / "usage" / "ledger.sqlite").spent.get((TASK, TASK))
     if vectors is not None:

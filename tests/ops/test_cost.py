@@ -5,7 +5,7 @@ import pytest
 
 from memecmd_utils.annotation import annotator
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.llm import budget, chat, messages, prices
+from memecmd_utils.core.llm import budget, chat, messages
 from memecmd_utils.core.llm.budget import Ledger, Most
 from memecmd_utils.evaluation import judges as evaluation_judges
 from memecmd_utils.ops import cost
@@ -32,7 +32,7 @@ def no_calls(monkeypatch) -> None:
 
 
 def table_of(profile, n_memes: int = 20):
-    return prices.beside(cost.estimate(profile, n_memes), Ledger()).set_index("stage")
+    return budget.with_real_usage(cost.estimate(profile, n_memes), Ledger()).set_index("stage")
 
 
 def lines(n_memes: int = 20, **changes: object):
@@ -139,7 +139,7 @@ def test_what_the_estimate_does_not_know_has_a_row_of_its_own() -> None:
     ledger = Ledger()
     for stage, task in (("own_chats", "summary"), ("embedding", "embedding"), ("annotation", "annotation")):
         ledger.settle(ledger.reserve(stage, task, Most(10, 0.1)), 0.25, 10, 2)
-    table = prices.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
+    table = budget.with_real_usage(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
     assert table.real_usd["other: own_chats summary"] == table.real_usd["other: embedding"] == 0.25
     assert table.real_usd["total"] == pytest.approx(0.75) and table.calls["other: embedding"] == 0
 
@@ -167,14 +167,14 @@ def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
         ledger.settle(made, 0.25, tokens, 2)
     cut_off = ledger.reserve("evaluation", "rating", Most(10, 0.1))
     ledger.settle(cut_off, 1.0, 0, 0, sure=False)
-    table = prices.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
+    table = budget.with_real_usage(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
     assert table.real_calls.to_dict() == {
         "02 annotation": 1, "03 scenarios": 0, "03 utterance": 0, "03 summary": 2,
         "05 judge 1 (rating)": 2, "total": 5,
     }  # fmt: skip
     assert table.real_in["03 summary"] == 61 and table.real_usd["05 judge 1 (rating)"] == 1.25
     assert table.real_usd["total"] == pytest.approx(2.0) and table.calls["02 annotation"] == 20
-    text = prices.estimate_text(table.reset_index())
+    text = budget.estimate_text(table.reset_index())
     assert "real_usd" in text and "1.25" in text
 
 

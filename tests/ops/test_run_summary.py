@@ -4,7 +4,7 @@ import made_up
 
 from memecmd_utils import schemas, settings
 from memecmd_utils.core import paths, storage
-from memecmd_utils.core.llm import outcomes
+from memecmd_utils.core.llm import usage as llm_usage
 from memecmd_utils.core.llm.budget import Ledger, Most
 from memecmd_utils.evaluation import judges
 from memecmd_utils.ops import cost
@@ -67,7 +67,7 @@ def test_every_outcome_and_every_further_try_is_counted(tmp_path):
         },
     )
     storage.write_json(tmp_path / "usage" / "annotation.keys.json", ["k"])
-    (row,) = outcomes.outcomes(tmp_path)
+    (row,) = llm_usage.outcome_rows(tmp_path)
     assert row["outcomes"] == "5 accepted, 1 refusal, 2 rejected"
     assert row["tried again"] == "1,200 status 429, 1 time-out"
     assert row["characters of thought"] == 77 and row["stage"] == "annotation"

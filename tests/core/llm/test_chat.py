@@ -20,7 +20,6 @@ from memecmd_utils.core.llm import messages
 from memecmd_utils.core.llm import replies as llm_replies
 from memecmd_utils.core.llm.budget import Budget
 from memecmd_utils.core.llm.chat import LOST_IN_A_ROW, Chat
-from memecmd_utils.core.llm.endpoint import garbled
 from memecmd_utils.core.llm.messages import (
     BrokenRules,
     BudgetReached,
@@ -32,6 +31,7 @@ from memecmd_utils.core.llm.messages import (
     Sampling,
     TransientFault,
 )
+from memecmd_utils.core.llm.replies import garbled
 from memecmd_utils.core.recordings import store as rec
 from memecmd_utils.core.recordings.store import RecordingError, RecordingMiss, Recordings
 

@@ -19,7 +19,6 @@ from memecmd_utils.core.llm.delivery import (
     SUSPECT_AFTER,
     Delivery,
     Throttle,
-    Usage,
 )
 from memecmd_utils.core.llm.messages import (
     BudgetReached,
@@ -31,6 +30,7 @@ from memecmd_utils.core.llm.messages import (
     RequestRejected,
     TransientFault,
 )
+from memecmd_utils.core.llm.usage import Usage
 
 
 def request(n: int | str = 1) -> Request:

@@ -23,11 +23,10 @@ from memecmd_utils.core.llm.endpoint import (
     REJECTED_IN_A_ROW,
     EmptyReply,
     OpenAIBackend,
+    is_local,
     read_reply,
     retry_after,
-    strict_schema,
 )
-from memecmd_utils.core.llm.keys import is_local
 from memecmd_utils.core.llm.messages import (
     EndpointError,
     Image,
@@ -39,6 +38,7 @@ from memecmd_utils.core.llm.messages import (
     Sampling,
     TransientFault,
 )
+from memecmd_utils.core.llm.replies import strict_schema
 from memecmd_utils.core.recordings.store import Recordings
 from memecmd_utils.settings import Endpoint
 

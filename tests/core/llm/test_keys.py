@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from memecmd_utils.core.llm.keys import KeyGuard, address, api_key, is_local
+from memecmd_utils.core.llm.endpoint import KeyGuard, address, api_key, is_local
 from memecmd_utils.core.llm.messages import EndpointError
 from memecmd_utils.settings import Endpoint
 

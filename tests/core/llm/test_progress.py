@@ -9,17 +9,17 @@ import pytest
 from scripted import ScriptedBackend
 from tqdm.auto import tqdm
 
-from memecmd_utils.core.llm import delivery, progress
+from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils.core.llm import usage
 from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.chat import Chat
+from memecmd_utils.core.llm.chat import Chat, Progress
 from memecmd_utils.core.llm.messages import Message, Reply, Request
-from memecmd_utils.core.llm.progress import Progress
 from memecmd_utils.core.status_line import STATUS_VARIABLE
 
 
 @pytest.fixture(autouse=True)
 def _time_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (progress, delivery):
+    for module in (llm_chat, usage):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=fast_time.now))
     monkeypatch.delenv(STATUS_VARIABLE, raising=False)
 
@@ -171,7 +171,7 @@ def test_nothing_ticks_on_after_the_loop(status: Path) -> None:
 
 def test_the_bar_of_a_notebook_shows_the_same_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr(progress, "tqdm", lambda **options: tqdm(file=screen, **options))
+    monkeypatch.setattr("tqdm.auto.tqdm", lambda **options: tqdm(file=screen, **options))
 
     async def work(bar: Progress) -> None:
         live(bar)
