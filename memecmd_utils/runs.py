@@ -332,7 +332,7 @@ class Run:
         if llm == "local":
             at_once = min(profile.concurrency, 2)
             server = LocalServer(local_model, at_once, threads=profile.local_threads)
-            local = server.offline_backend() if replays else stack.enter_context(server).backend()
+            local = (server if replays else stack.enter_context(server)).backend()
             return Model(local, at_once, self.budget(name, local.endpoint, batch=False))
         endpoint = self.endpoint(role, number)
         batch = profile.batch and role in BATCHED

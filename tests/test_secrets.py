@@ -430,5 +430,5 @@ def test_few_modules_read_a_key() -> None:
         for path in package.rglob("*.py")
         if re.search(r"get_secret_value|environ.*key_env", path.read_text(encoding="utf-8"))
     }
-    assert readers == {"core/llm/endpoint.py", "core/llm/keys.py"}
+    assert readers == {"core/llm/endpoint.py"}
     assert os.environ[KEY_VARIABLE] == KEY

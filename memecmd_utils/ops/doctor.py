@@ -62,7 +62,7 @@ def check(profile: Profile, templates: bool = False) -> None:
         raise NotReady("\n- ".join(lines))
     if profile.mode != "recorded":
         for model in local_models(profile, templates):
-            local.ensure_ready(model)
+            local.ensure_weights(model)
 
 
 def lacks(profile: Profile, templates: bool = False) -> list[Lack]:

@@ -1,6 +1,6 @@
 """Gets a request to a backend and its reply back: slots, budget, and the one layer of retries.
 
-`Chat` in `llm` decides what to ask; here it is only decided when, and how often, until a reply is there.
+`Chat` decides what to ask; here it is only decided when, and how often, until a reply is there.
 """
 
 import asyncio
@@ -158,8 +158,7 @@ class Delivery:
                 return outcome
             if isinstance(outcome, InDoubt):
                 doubts += 1
-                sure = doubts <= MAX_DOUBTS and await self._confirm(outcome, may_go)
-                if sure:
+                if doubts <= MAX_DOUBTS and await self._confirm(outcome, may_go):
                     continue
                 return Reply(text=str(outcome), finish_reason="rejected")
             faults += 1
@@ -234,12 +233,12 @@ class Delivery:
                 reply = await self._exchange(request)
             except TransientFault as error:
                 fault = error
-            except (RequestRejected, InDoubt) as error:  # what is refused is not paid for
+            except (RequestRejected, InDoubt) as refusal:  # what is refused is not paid for
                 self.budget.release(reserved)
                 self.throttle.succeeded()
-                if isinstance(error, InDoubt):
-                    return error
-                return Reply(text=str(error), finish_reason="rejected")
+                if isinstance(refusal, InDoubt):
+                    return refusal
+                return Reply(text=str(refusal), finish_reason="rejected")
             except (asyncio.CancelledError, NoSignOfLife):
                 self.budget.abandon(reserved)
                 raise

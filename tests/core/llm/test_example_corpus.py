@@ -89,14 +89,13 @@ def test_a_changed_prompt_brings_a_notice_that_says_how_to_go_live(
     monkeypatch.setattr(paths, "prompts", prompts)
     llm_prompts._environment.cache_clear()
     try:
-        llm_authored.write(corpus)
-        assert llm_authored.changed_prompts(corpus) == [] and llm_authored.prompt_notice(corpus) is None
+        llm_authored.freeze(corpus)
+        assert llm_authored.prompt_notice(corpus) is None
         path = prompts / "summary.j2"
         path.write_text(path.read_text(encoding="utf-8") + "再短一点。\n", encoding="utf-8")
         (prompts / "brief_news.j2").unlink()
-        assert llm_authored.changed_prompts(corpus) == ["brief_news", "summary"]
         notice = llm_authored.prompt_notice(corpus)
-        assert "summary" in notice and "authored text ignores prompts" in notice
+        assert notice.startswith("authored text ignores prompts: brief_news, summary differ")
         assert "PROFILE=local" in notice and "make local-llm" in notice and "PROFILE=openai" in notice
     finally:
         llm_prompts._environment.cache_clear()

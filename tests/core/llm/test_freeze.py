@@ -43,6 +43,6 @@ def test_a_plan_may_be_given_dated_notes_and_keeps_its_wording(corpus: Path) -> 
 def test_freezing_anew(corpus: Path) -> None:
     path = corpus / "news.jsonl"
     path.write_bytes(path.read_bytes() + b"\n")
-    authored.write(corpus)
+    authored.freeze(corpus)
     assert authored.changed_texts(corpus) == []
     assert (corpus / "prompt_hashes.json").is_file()
