@@ -135,12 +135,6 @@ def test_a_fence_is_never_closed_by_its_text(text) -> None:
     assert "<<<" in text or ">>>" in text or fenced == f"<<<\n{text}\n>>>"
 
 
-@given(st.lists(st.text(alphabet="<>a\n"), max_size=3))
-def test_fences_beside_each_other_stay_apart(texts) -> None:
-    prompt = "中".join(llm_prompts.fence(text) for text in texts)
-    assert FENCED.sub("", prompt) == "中" * (len(texts) - 1)
-
-
 def as_seen(text: str) -> str:
     """Text without what nobody sees, and with wide signs as narrow ones."""
     seen = unicodedata.normalize("NFKC", text)
@@ -416,23 +410,6 @@ def test_control_characters_and_half_pairs_reach_no_annotation(whole) -> None:
     for path in whole.data.rglob("*.jsonl"):
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"\\u0000|\\u0007|\\ud800|[\x00\x07]", text), path
-
-
-@pytest.mark.parametrize("form", ["\\u0000", "\\u0007", "\\ud800", "\\udfff", "\x00"])
-def test_a_structured_reply_with_what_no_file_can_hold_is_asked_for_again(form) -> None:
-    reply = Reply(text=f'{{"scenario": "前{form}后"}}')
-    with pytest.raises(UnusableReply):
-        replies.structured(reply, schemas.ScenarioReply)
-
-
-def test_a_pair_of_halves_is_a_character_and_stays() -> None:
-    reply = Reply(text='{"scenario": "前\\ud83d\\ude00后"}')
-    assert replies.structured(reply, schemas.ScenarioReply).scenario == "前\U0001f600后"
-
-
-def test_full_width_digits_of_a_text_stay(whole) -> None:
-    annotations = storage.read_parquet(whole.data / "annotations.parquet", schemas.Annotation)
-    assert [a.emotion[-3:] for a in annotations if "第3张" in a.s_plus] == ["１２３"]
 
 
 def test_no_file_of_a_run_holds_what_a_template_would_have_made(whole) -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import io
 import os
 import signal
 import subprocess
@@ -11,7 +12,6 @@ from batch_server import (
     KEY,
     BatchServer,
     Fault,
-    Mood,
     Outcome,
     ask_all,
     backend_for,
@@ -23,21 +23,23 @@ from batch_server import (
     request,
     run,
 )
-from pydantic import RootModel
+from pydantic import SecretStr
 from tiny_server import error
 
 from memecmd_utils.core import paths
-from memecmd_utils.core.llm import batch, replies
+from memecmd_utils.core.llm import batch
 from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils.core.llm.batch import TRIES, TRIES_AT_FIRST, Service
 from memecmd_utils.core.llm.budget import Budget
+from memecmd_utils.core.llm.endpoint import OpenAIBackend
 from memecmd_utils.core.llm.messages import (
-    BudgetReached,
     EndpointError,
     Image,
     Message,
     RequestRejected,
     TransientFault,
 )
+from memecmd_utils.settings import Endpoint
 
 ASKED = [request(n) for n in range(8)]
 
@@ -63,26 +65,6 @@ def test_answers_come_back_to_their_questions(tmp_path: Path) -> None:
     assert len(loads) == 30, "each image is read once"
     assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["journal.sqlite"]
     assert backend.in_bulk and backend.status == "" and llm_chat.run(backend.alive(1.0))
-
-
-def test_what_is_recorded_needs_no_batch(tmp_path: Path) -> None:
-    with BatchServer(mood).running() as server:
-        first = run(server.url, tmp_path, [request(1), request(2)])
-        calls = server.calls.total()
-        second = run(server.url, tmp_path, [request(2), request(1)])
-    assert [a.value for a in first] == ["1号", "2号"] and [a.value for a in second] == ["2号", "1号"]
-    assert all(a.replayed for a in second) and server.calls.total() == calls
-
-
-def test_one_backend_serves_several_loops(tmp_path: Path) -> None:
-    with BatchServer(mood).running() as server:
-        backend = backend_for(server.url, tmp_path)
-        chat = chat_for(backend, tmp_path)
-        for n in range(3):
-            assert llm_chat.run(chat.ask(request(n), parse)).value == f"{n}号"
-        llm_chat.run(backend.aclose())
-        chat.recordings.close()
-    assert server.sizes == [1, 1, 1]
 
 
 def test_files_are_split_by_count_and_the_status_says_how_far(tmp_path: Path) -> None:
@@ -225,27 +207,6 @@ def test_a_first_batch_of_refused_requests_alone_is_held_against_them(tmp_path: 
         assert server.calls["POST /chat/ID"] == 1 and "not this one" in answers[1].reason
 
 
-class Loose(RootModel):
-    root: dict[str, str]
-
-
-def test_a_schema_outside_the_strict_subset_steps_down_too(tmp_path: Path) -> None:
-    with BatchServer(only(None)).running() as server:
-        (reply,) = completed(server.url, tmp_path, request(schema=Loose))
-    assert replies.structured(reply, Loose).root == {"mood": "1号"} and server.sizes == [1, 1]
-
-
-def test_where_a_form_works_a_refusal_is_the_requests_own(tmp_path: Path) -> None:
-    def answer(body: dict) -> str | Outcome:
-        return Outcome(error("bad image"), 400) if number_of(body) == 1 else mood(body)
-
-    for schema in (Mood, Loose):
-        with BatchServer(answer).running() as server:
-            asked = [request(n, schema) for n in range(3)]
-            good, bad, _ = completed(server.url, tmp_path / schema.__name__, *asked)
-        assert good.text and isinstance(bad, RequestRejected) and server.sizes == [3]
-
-
 # --- batches that end badly ---------------------------------------------------------------------------
 
 
@@ -330,16 +291,6 @@ def test_a_tight_cap_makes_several_batches_and_is_never_passed(tmp_path: Path) -
         answers = ask_all(chat, [request(n) for n in range(5)])
     assert all(a.value for a in answers) and server.sizes == [2, 2, 1]
     assert budget.ledger.usd == pytest.approx(0.15)
-
-
-def test_at_the_cap_the_run_ends_and_goes_on_later(tmp_path: Path) -> None:
-    with BatchServer(mood).running() as server:
-        chat = chat_for(backend_for(server.url, tmp_path), tmp_path, budget=Budget(max_calls=3))
-        with pytest.raises(BudgetReached):
-            ask_all(chat, [request(n) for n in range(5)])
-        answers = run(server.url, tmp_path, [request(n) for n in range(5)])
-    assert [a.replayed for a in answers] == [True, True, True, False, False]
-    assert server.sizes == [3, 2] and set(server.answered.values()) == {1}
 
 
 def from_sdk(error: BaseException | None) -> bool:
@@ -477,3 +428,106 @@ def test_a_damaged_journal_says_what_is_at_stake(tmp_path: Path) -> None:
     (tmp_path / "jobs" / batch.JOURNAL).write_text("not a database" * 100)
     (fault,) = completed("http://127.0.0.1:9/v1", tmp_path, request())
     assert isinstance(fault, EndpointError) and "paid twice" in str(fault)
+
+
+THREE = [request(n) for n in range(3)]
+CALLS = ["POST /files", "POST /batches", "GET /batches/ID", "GET /files/ID/content"]
+
+
+class Waits(list):
+    async def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+def service(url: str, waits: Waits) -> Service:
+    inner = OpenAIBackend(Endpoint(base_url=url, model="tiny"), key=SecretStr(KEY))
+    return Service(inner, waits)
+
+
+def test_every_call_survives_faults_and_makes_one_batch(tmp_path: Path) -> None:
+    faults = {
+        call: [
+            Fault(503),
+            Fault(reset=True),
+            Fault(429),
+            Fault(reset=True, after=True),
+            Fault(500, after=True),
+        ]
+        for call in CALLS
+    }
+    with BatchServer(mood, faults=faults).running() as server:
+        answers = run(server.url, tmp_path, THREE)
+    assert [a.value for a in answers] == ["0号", "1号", "2号"]
+    assert server.sizes == [3] and set(server.answered.values()) == {1}
+
+
+def test_half_a_file_of_results_is_fetched_again(tmp_path: Path) -> None:
+    with BatchServer(mood).running() as server:
+        whole = BatchServer._do
+        cut = []
+
+        def do(call: str, path: list[str], *rest):
+            status, body = whole(server, call, path, *rest)
+            if call == "GET /files/ID/content" and not cut:
+                cut.append(body)
+                body = body[: len(body) // 2]
+            return status, body
+
+        server._do = do
+        answers = run(server.url, tmp_path, THREE)
+    assert [a.value for a in answers] == ["0号", "1号", "2号"] and cut
+
+
+def test_an_endpoint_that_never_answers_is_given_up_soon(tmp_path: Path) -> None:
+    waits = Waits()
+    with pytest.raises(EndpointError, match=f"failed {TRIES_AT_FIRST} times.*no connection"):
+        asyncio.run(service("http://127.0.0.1:9/v1", waits).look("batch_0"))
+    assert len(waits) == TRIES_AT_FIRST - 1 and 100 < sum(waits) < 240
+
+
+def test_one_that_has_answered_is_waited_for(tmp_path: Path) -> None:
+    waits = Waits()
+    with BatchServer(mood).running() as server:
+
+        async def work() -> None:
+            asked = service(server.url, waits)
+            file = await asked.upload("x.jsonl", io.BytesIO())
+            batch = await asked.create(file, "tag", 2e9)
+            assert (await asked.look(batch.id)).id == "batch_0"
+            server.faults["GET /batches/ID"] = [Fault(502) for _ in range(TRIES)]
+            await asked.look(batch.id)
+
+        with pytest.raises(EndpointError, match=rf"failed {TRIES} times.*status 502.*run again"):
+            asyncio.run(work())
+    assert 2400 < sum(waits) < 4500, "about an hour"
+
+
+def test_a_batch_is_found_by_its_tag_on_a_later_page(tmp_path: Path) -> None:
+    waits = Waits()
+    with BatchServer(mood).running() as server:
+
+        async def work() -> None:
+            asked = service(server.url, waits)
+            file = await asked.upload("x.jsonl", io.BytesIO())
+            for n in range(5):
+                assert (await asked.create(file, f"tag{n}", 2e9)).id == f"batch_{n}"
+            assert (await asked.find("tag0", 2e9)).id == "batch_0" and not waits
+            assert await asked.find("other", 2e9) is None
+            assert waits == [5.0], "a young one is looked for twice"
+            assert await asked.find("other", 1e9) is None and waits == [5.0]
+
+        asyncio.run(work())
+
+
+def test_refusals_say_what_to_do(tmp_path: Path) -> None:
+    with BatchServer(mood).running() as server:
+        server.faults = {"POST /batches": [Fault(404, message="unknown path")]}
+        (fault,) = completed(server.url, tmp_path / "a", request())
+        assert isinstance(fault, EndpointError)
+        assert "making a batch (404): unknown path" in str(fault) and "`batch: false`" in str(fault)
+        server.faults = {"GET /batches/ID": [Fault(404, message="No batch found")]}
+        (fault,) = completed(server.url, tmp_path / "b", request())
+        assert "another account" in str(fault) and "folder of batches" in str(fault)
+        server.faults = {"POST /files": [Fault(403)]}
+        (fault,) = completed(server.url, tmp_path / "c", request())
+        assert "OPENAI_API_KEY" in str(fault)

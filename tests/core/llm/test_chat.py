@@ -95,13 +95,6 @@ def test_twice_unchanged_then_twice_with_the_error_then_unscored_with_the_raw_te
     assert store(tmp_path).get(rec.key_of(form))["text"] == "不会4", "under the key of the first request"
 
 
-@pytest.mark.parametrize("repeats", [False, True])
-def test_a_request_without_seed_stays_without(repeats: bool) -> None:
-    backend = ScriptedBackend(["不会", GOOD], repeats=repeats)
-    llm_chat.run(Chat(backend).ask(request(seed=None), parse))
-    assert [r.seed for r in backend.requests] == [None, None]
-
-
 def test_broken_rules_are_kept_with_violations_the_fewest_and_latest(tmp_path: Path) -> None:
     answer = ask(
         ScriptedBackend(["太长了一些", "还是太长", "依然太长", "仍旧太长", "总是太长"]), tmp_path, short
@@ -363,14 +356,6 @@ class SlowBackend(ScriptedBackend):
             return await super().complete(request)
         finally:
             self.now -= 1
-
-
-def test_calls_under_way_when_a_cap_is_reached_are_waited_for_and_recorded(tmp_path: Path) -> None:
-    backend = SlowBackend(lambda r: GOOD)
-    chat = Chat(backend, store(tmp_path), concurrency=8, budget=Budget(max_calls=5))
-    with pytest.raises(BudgetReached):
-        llm_chat.run(_all(chat, range(20)))
-    assert len(backend.requests) == 5 and len(store(tmp_path)) == 5
 
 
 def test_the_cap_on_requests_in_flight_holds_in_one_loop_after_another() -> None:

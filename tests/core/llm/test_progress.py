@@ -83,14 +83,6 @@ def test_parts_that_say_nothing_are_left_out() -> None:
     in_loop(work, total=3, label="ratings")
 
 
-def test_what_the_backend_waits_for_stands_first() -> None:
-    async def work(bar: Progress) -> None:
-        bar.chat.backend.status = "batch 1 of 2: 30 of 500"
-        assert bar.line() == "turns 0/1,000 · batch 1 of 2: 30 of 500"
-
-    in_loop(work)
-
-
 def test_that_an_endpoint_is_only_tried_is_told() -> None:
     async def work(bar: Progress) -> None:
         for _ in range(10):

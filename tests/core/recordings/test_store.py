@@ -456,12 +456,6 @@ def test_the_key_of_today_is_the_key_of_the_recordings() -> None:
     }  # fmt: skip
 
 
-def test_the_key_leaves_out_what_the_endpoint_does_not_take() -> None:
-    asked = request().normal_form(MODEL, dropped=["temperature", "seed"])
-    without = Sampling(max_tokens=60, extra={"min_p": 0.05, "dry": 1})
-    assert asked == request(sampling=without, seed=None).normal_form(MODEL)
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=80),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
