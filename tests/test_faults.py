@@ -59,9 +59,6 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-# --- the simulated endpoint itself ------------------------------------------------------------------
-
-
 def test_the_simulated_endpoint_keeps_the_rules_and_repeats_itself(faultless) -> None:
     dialogues = [
         schemas.Dialogue.model_validate_json(line) for line in faultless["dialogues.jsonl"].splitlines()
@@ -73,9 +70,6 @@ def test_the_simulated_endpoint_keeps_the_rules_and_repeats_itself(faultless) ->
         for number, text in enumerate(texts):
             assert rules.violations(text, texts[:number], 25) == []
     assert len({tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}) == DIALOGUES
-
-
-# --- faults and kills -------------------------------------------------------------------------------
 
 
 def test_a_run_with_faults_and_five_kills_ends_with_the_same_bytes(
@@ -146,9 +140,6 @@ def test_what_a_killed_process_had_claimed_is_asked_for_by_the_other(tmp_path: P
         assert max(recorded(root).values()) == 1
 
 
-# --- an endpoint that limits ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("retry_after", ["1", ""], ids=["Retry-After", "no Retry-After"])
 def test_a_rate_limit_costs_at_most_half_as_much_again(retry_after: str, tmp_path: Path, capsys) -> None:
     dialogues, turns, rate = 64, 9, 50.0
@@ -167,9 +158,6 @@ def test_a_rate_limit_costs_at_most_half_as_much_again(retry_after: str, tmp_pat
         )
     assert len(datasets(root)["dialogues.jsonl"].splitlines()) == dialogues
     assert found["seconds"] <= 1.5 * bound
-
-
-# --- money ------------------------------------------------------------------------------------------
 
 
 def test_a_cap_in_dollars_is_never_passed_and_a_raised_one_goes_on(tmp_path: Path, faultless) -> None:
@@ -201,9 +189,6 @@ def test_a_cap_in_calls_is_never_passed_and_a_raised_one_goes_on(tmp_path: Path,
         hashes = Counter(line["hash"] for line in server.lines())
     assert found["status"] == 0 and set(hashes.values()) == {1}
     assert datasets(root) == faultless
-
-
-# --- an endpoint that is not there ------------------------------------------------------------------
 
 
 SILENT = "memecmd_utils.core.llm.delivery.NoSignOfLife: "

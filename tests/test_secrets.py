@@ -51,9 +51,6 @@ def test_the_search_finds_the_key_in_all_its_forms() -> None:
     assert not shows_key(KEY_VARIABLE) and len(set(KEY)) > 20
 
 
-# --- a whole run --------------------------------------------------------------------------------------
-
-
 def test_a_whole_run_sends_the_key_and_writes_it_nowhere(whole) -> None:
     assert [done["status"] for done in whole.commands] == [0] * 9, whole.commands[-1]["stderr"][-3000:]
     assert whole.authorizations == [f"Bearer {KEY}"]
@@ -76,9 +73,6 @@ def test_columns_of_a_whole_run_do_not_hold_the_key(whole) -> None:
 def test_a_whole_run_names_the_variable_in_its_profile(whole) -> None:
     written = (whole.data / "profile.yaml").read_text(encoding="utf-8")
     assert written.count(f"key_env: {KEY_VARIABLE}") == 4
-
-
-# --- failing notebooks --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [401, 400])
@@ -106,9 +100,6 @@ def test_a_notebook_that_fails_shows_no_key_in_the_longest_traceback(whole, stat
     assert "OpenAIBackend object>" in executed and "openai._base_client" in executed
     written = [path for path in project.rglob("*") if path.is_file() and not path.is_symlink()]
     assert [path for path in written if shows_key(path.read_bytes())] == []
-
-
-# --- one exchange that fails --------------------------------------------------------------------------
 
 
 def verbose(fault: BaseException) -> str:
@@ -307,8 +298,6 @@ def test_a_key_with_an_odd_sign_is_refused_without_showing_it(sign, tmp_path, mo
     nothing_shown(answers, fault, tmp_path, all_logs)
 
 
-# --- profiles -----------------------------------------------------------------------------------------
-
 QUOTED = urllib.parse.quote(KEY, safe="")
 KEY_IN_URL = [
     f"http://user:{KEY}@127.0.0.1:9/v1",
@@ -377,9 +366,6 @@ def test_a_missing_key_names_the_variable(monkeypatch, capsys) -> None:
     assert KEY_VARIABLE in capsys.readouterr().err
 
 
-# --- the embedder -------------------------------------------------------------------------------------
-
-
 def embed(url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, BaseException | None]:
     monkeypatch.setattr(delivery, "MAX_TRIES", 1)
     embedder = encoders_text.EndpointEmbedder(endpoint(url))
@@ -400,9 +386,6 @@ def test_no_fault_of_the_embedder_shows_the_key(name, monkeypatch, tmp_path, all
     nothing_shown([], fault, tmp_path, all_logs)
     if name.startswith(("401", "403")):
         assert KEY_VARIABLE in str(fault)
-
-
-# --- the checkout -------------------------------------------------------------------------------------
 
 
 def test_few_modules_read_a_key() -> None:

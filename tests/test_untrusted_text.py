@@ -63,9 +63,6 @@ def test_everything_planted_was_met(whole) -> None:
     assert any(r.unscored for r in ratings) and any(not r.unscored for r in ratings)
 
 
-# --- prompts ------------------------------------------------------------------------------------------
-
-
 def own_messages(whole: Any) -> list[tuple[str, str]]:
     """Role and text of all system and user messages that reached the endpoint."""
     messages = [message for body in whole.bodies for message in body.get("messages", [])]
@@ -209,9 +206,6 @@ def test_only_literals_are_trusted_as_html() -> None:
             if trusts and not all(is_literal(argument) for argument in node.args):
                 found[name] = found.get(name, 0) + 1
     assert found == allowed
-
-
-# --- pages --------------------------------------------------------------------------------------------
 
 
 class Page(HTMLParser):
@@ -364,9 +358,6 @@ def test_a_browser_runs_nothing_of_what_was_planted(whole, name, tmp_path) -> No
     assert "ALERTED" not in titles[0] and titles[1] == "ALERTED"
 
 
-# --- files --------------------------------------------------------------------------------------------
-
-
 def test_news_and_pictures_keep_their_text_in_the_data(whole) -> None:
     starts = storage.read_jsonl(whole.data / "cold_starts.jsonl", schemas.ColdStart)
     news = [start for start in starts if start.kind == "news"]
@@ -428,9 +419,6 @@ def test_the_card_and_the_tables_hold_no_planted_text(whole) -> None:
         assert [part for part in NEVER_LOOSE if part in text] == [], path
     rows = json.loads((whole.data / "release" / "croissant.json").read_text(encoding="utf-8"))
     assert not any(part in json.dumps(rows, ensure_ascii=False) for part in NEVER_LOOSE)
-
-
-# --- tables and identifiers ---------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -43,8 +43,6 @@ from memecmd_utils.settings import Endpoint
 
 ASKED = [request(n) for n in range(8)]
 
-# --- the whole way ----------------------------------------------------------------------------------
-
 
 def test_answers_come_back_to_their_questions(tmp_path: Path) -> None:
     loads = []
@@ -88,9 +86,6 @@ def test_files_are_split_by_bytes_and_a_request_larger_than_one_is_rejected_alon
     assert rejected.outcome == "rejected" and "11,000" in rejected.reason
     assert sorted(server.sizes) == [2, 3, 3], "3,000 bytes each: UTF-8, not escapes"
     assert all(len(file) <= 11_000 for name, file in server.files.items() if name.startswith("file-"))
-
-
-# --- replies that are none ----------------------------------------------------------------------------
 
 
 def test_an_unusable_reply_is_asked_again_under_the_next_name(tmp_path: Path) -> None:
@@ -174,9 +169,6 @@ def test_a_refusal_that_was_mended_is_not_held_against_a_request(tmp_path: Path)
     assert [parse(reply) for reply in answers] == ["0号", "1号", "2号"] and server.sizes == [3, 3]
 
 
-# --- forms ----------------------------------------------------------------------------------------------
-
-
 def only(*forms: str | None):
     def answer(body: dict) -> str | Outcome:
         form = body.get("response_format", {}).get("type")
@@ -205,9 +197,6 @@ def test_a_first_batch_of_refused_requests_alone_is_held_against_them(tmp_path: 
             answers = run(server.url, tmp_path, [request(n) for n in asked])
             assert [a.outcome for a in answers] == outcomes
         assert server.calls["POST /chat/ID"] == 1 and "not this one" in answers[1].reason
-
-
-# --- batches that end badly ---------------------------------------------------------------------------
 
 
 def test_what_expires_three_times_has_failed(tmp_path: Path) -> None:
@@ -280,9 +269,6 @@ def test_a_full_disk_ends_the_run_and_hangs_nothing(tmp_path: Path, monkeypatch)
     assert server.calls.total() == 0
 
 
-# --- money and secrets --------------------------------------------------------------------------------------
-
-
 def test_a_tight_cap_makes_several_batches_and_is_never_passed(tmp_path: Path) -> None:
     with BatchServer(mood).running() as server:
         # 40 tokens at most, 3 in the end: 0.40 reserved, 0.03 spent.
@@ -323,8 +309,6 @@ def test_the_key_is_nowhere(tmp_path: Path) -> None:
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) == 4 and not any(KEY.encode() in path.read_bytes() for path in files)
 
-
-# --- kills --------------------------------------------------------------------------------------------------
 
 CHILD = """
 import os, signal, sys

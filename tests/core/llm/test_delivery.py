@@ -94,9 +94,6 @@ async def feed(delivery: Delivery, names, at_once: int) -> dict[str, Reply]:
     return replies
 
 
-# --- one request ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "bad",
     [
@@ -196,9 +193,6 @@ def test_a_refused_neutral_request_ends_all_in_one_error() -> None:
     assert {type(end) for end in ends} == {EndpointError} and len(backend.sent) <= 3 * 4
 
 
-# --- among others -----------------------------------------------------------------------------------
-
-
 def test_rate_limits_cost_no_try_while_others_get_through() -> None:
     limited = 3 * MAX_TRIES
 
@@ -243,9 +237,6 @@ def test_probes_of_a_suspect_endpoint_keep_a_distance() -> None:
     probes = [t for t, _ in backend.sent[SUSPECT_AFTER + 8 :]]
     assert len(probes) > 5
     assert all(b - a >= PROBE_GAP_S for a, b in itertools.pairwise(probes))
-
-
-# --- the end of a run -------------------------------------------------------------------------------
 
 
 def test_a_dead_endpoint_ends_in_one_and_the_same_error_for_all_and_nothing_goes_out_after_it() -> None:
@@ -329,9 +320,6 @@ def test_being_cancelled_while_waiting_is_no_wake_up_call() -> None:
     fast_time.run(main())
 
 
-# --- signs of life ----------------------------------------------------------------------------------
-
-
 def test_an_endpoint_without_any_sign_of_life_is_found_dead_in_time() -> None:
     backend = Timed(["好"], takes_s=None, lives=False)
 
@@ -378,9 +366,6 @@ def test_two_looks_at_an_endpoint_that_is_refused_at_once_are_some_time_apart() 
     backend = Restarting(["好"], takes_s=40.0)
     assert fast_time.run(delivery_of(backend, dead_after_s=50.0).send(request())).text == "好"
     assert backend.looks >= 2
-
-
-# --- money ------------------------------------------------------------------------------------------
 
 
 def priced() -> Budget:
@@ -519,28 +504,15 @@ def test_cancelled_waiters_give_no_slot_away_and_lose_none(data: st.DataObject) 
     fast_time.run(main())
 
 
-def test_a_slot_given_to_a_waiter_that_is_cancelled_in_the_same_moment_goes_to_the_next() -> None:
+@pytest.mark.parametrize("release_first", [True, False])
+def test_the_slot_of_a_waiter_that_is_cancelled_in_the_same_moment_goes_to_the_next(release_first) -> None:
     async def main() -> None:
         throttle, load = Throttle(1), Load()
         await throttle.acquire()
         first, second = (asyncio.ensure_future(load.use(throttle, n)) for n in (1, 2))
         await asyncio.sleep(0)
-        throttle.release()
-        first.cancel()
-        await second
-        assert load.order == [2] and first.cancelled() and throttle.in_flight == 0
-
-    fast_time.run(main())
-
-
-def test_a_waiter_cancelled_just_before_a_slot_comes_free_ends_as_cancelled() -> None:
-    async def main() -> None:
-        throttle, load = Throttle(1), Load()
-        await throttle.acquire()
-        first, second = (asyncio.ensure_future(load.use(throttle, n)) for n in (1, 2))
-        await asyncio.sleep(0)
-        first.cancel()
-        throttle.release()
+        for act in (throttle.release, first.cancel) if release_first else (first.cancel, throttle.release):
+            act()
         await second
         with pytest.raises(asyncio.CancelledError):
             await first

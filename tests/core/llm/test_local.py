@@ -98,9 +98,6 @@ def test_replaying_needs_no_server() -> None:
     assert backend.repeats, "a fixed seed brings the same reply, so further attempts move it on"
 
 
-# With the real engine
-
-
 @pytest.fixture(scope="module")
 def _weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     if util.find_spec("xllamacpp") is None:

@@ -97,13 +97,6 @@ def test_what_a_killed_rewriting_left_is_no_recording_file(tmp_path: Path) -> No
     assert len(opened(tmp_path)) == 1 and opened(tmp_path).files() == [path]
 
 
-def test_a_line_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
-    path = write(tmp_path, (form(), GOOD))
-    path.write_bytes(path.read_bytes().replace(b'"v": 2', b'"v": 9'))
-    with pytest.raises(RecordingError, match=r"line 1 .*version 9, ours is 2: update this package"):
-        opened(tmp_path)
-
-
 def test_a_file_that_changes_under_the_store_is_an_error_and_no_wrong_answer(tmp_path: Path) -> None:
     path = write(tmp_path, (form("一"), GOOD), (form("二"), GOOD))
     store = opened(tmp_path)
@@ -372,9 +365,6 @@ def test_excerpts_show_the_difference(where: int) -> None:
     assert "X" in second and a[where] in first and len(first) <= 40 and len(second) <= 40
     longer, shorter = rec.excerpts(a, a[:where])
     assert a[where] in longer and shorter.endswith(a[:where][-5:])
-
-
-# The key
 
 
 def request(**changes) -> Request:
