@@ -11,27 +11,8 @@ from typing import Any, get_args
 import numpy as np
 
 from memecmd_utils.core import paths
-from memecmd_utils.core.recordings import vectors
-from memecmd_utils.core.recordings.store import (
-    KEY,
-    KEY_VERSION,
-    Form,
-    Forms,
-    Outcome,
-    RecordingError,
-    canonical,
-    differences,
-    excerpts,
-    files_in,
-    key_of,
-    missed_forms,
-    nearest,
-    parse_line,
-    rank,
-    raw_lines,
-    read_file,
-    write_file,
-)
+from memecmd_utils.core.recordings import store, vectors
+from memecmd_utils.core.recordings.store import Form, Outcome, RecordingError, files_in
 
 NORM_TOLERANCE = 0.01  # of a length of 1; rounding to float16 moves it by less than 0.001
 
@@ -83,7 +64,7 @@ def _check_stage(stage: Path, report: Report) -> None:
     for path in files_in(stage):
         for key, value in _sound_lines(path, report):
             count += 1
-            best[key] = max(best.get(key, (False, 0.0)), rank(value))
+            best[key] = max(best.get(key, (False, 0.0)), store.rank(value))
     unanswered = sum(not answer for answer, _ in best.values())
     report.done.append(f"{_path_text(stage)}: {len(best)} recordings ({unanswered} without an answer)")
     if count > len(best):
@@ -95,11 +76,11 @@ def _check_stage(stage: Path, report: Report) -> None:
 
 def _sound_lines(path: Path, report: Report) -> Iterator[tuple[str, Any]]:
     """Yield (key, value) of the recordings of a file that are whole; report everything else."""
-    forms, end = Forms(), 0
-    for number, offset, raw in raw_lines(path):
+    forms, end = store.Forms(), 0
+    for number, offset, raw in store.raw_lines(path):
         end = offset + len(raw)
         try:
-            line = parse_line(raw)
+            line = store.parse_line(raw)
             form = forms.take(line)
             problem = "" if form is None else _problem(line["key"], form, line["value"])
         except (ValueError, TypeError) as error:
@@ -114,9 +95,9 @@ def _sound_lines(path: Path, report: Report) -> Iterator[tuple[str, Any]]:
 
 def _problem(key: str, form: Form, value: Any) -> str:
     """Say what is wrong with a recording; an empty text if nothing is."""
-    if key_of(form) != key:
+    if store.key_of(form) != key:
         return "the key does not belong to the form"
-    if form.get("key_version", KEY_VERSION) != KEY_VERSION:
+    if form.get("key_version", store.KEY_VERSION) != store.KEY_VERSION:
         return f"the form is of key version {form['key_version']}"
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         return "the value has no text"
@@ -143,7 +124,7 @@ def _check_vectors(folder: Path, report: Report) -> None:
             report.problems.append(f"{_path_text(path)}: {error}")
             continue
         bad = {
-            "keys are not 64 hex digits": sum(KEY.fullmatch(str(key)) is None for key in shard),
+            "keys are not 64 hex digits": sum(store.KEY.fullmatch(str(key)) is None for key in shard),
             "vectors are not finite": int((~np.isfinite(lengths)).sum()),
             "vectors are not of length 1": int((np.abs(lengths - 1) > NORM_TOLERANCE).sum()),
         }
@@ -176,22 +157,22 @@ def explain(a: str, b: str | None, folders: Iterable[Path]) -> list[str]:
     files = [path for folder in folders for stage in _stages_in(folder) for path in files_in(stage)]
     first = _form_of(a, files)
     if b is None:
-        found = nearest(first, files)
+        found = store.nearest(first, files)
         if found is None:
             raise RecordingError(f"nothing is recorded for task {first.get('task')!r}")
         b = found[0]
     lines: list[str] = []
-    for where, x, y in sorted(differences(first, _form_of(b, files)), key=lambda found: found[0]):
-        texts = (value if isinstance(value, str) else canonical(value) for value in (x, y))
-        x, y = excerpts(*texts)
+    for where, x, y in sorted(store.differences(first, _form_of(b, files)), key=lambda found: found[0]):
+        texts = (value if isinstance(value, str) else store.canonical(value) for value in (x, y))
+        x, y = store.excerpts(*texts)
         lines += [where, f"  first:  {x!r}", f"  second: {y!r}"]
     return lines or ["no difference"]
 
 
 def _form_of(text: str, files: list[Path]) -> Form:
     if re.fullmatch("[0-9a-f]{8,64}", text):
-        found = {k: form for path in files for k, form, _ in read_file(path) if k.startswith(text)}
-        found |= {k: form for k, form in missed_forms().items() if k.startswith(text)}
+        found = {k: form for path in files for k, form, _ in store.read_file(path) if k.startswith(text)}
+        found |= {k: form for k, form in store.missed_forms().items() if k.startswith(text)}
         if len(found) != 1:
             raise RecordingError(
                 f"{len(found)} recordings have a key that begins with {text}, the last misses included"
@@ -234,12 +215,12 @@ def promote(files: Iterable[Path], target: Path, wanted: set[str]) -> int:
     """
     found: dict[str, tuple[Form, Any]] = {}
     for path in files:
-        for key, form, value in read_file(path):
-            if key in wanted and (key not in found or rank(value) > rank(found[key][1])):
+        for key, form, value in store.read_file(path):
+            if key in wanted and (key not in found or store.rank(value) > store.rank(found[key][1])):
                 found[key] = (form, value)
     if not found:
         raise RecordingError(f"none of the {len(wanted)} replies of {target.parent.name} is recorded")
-    return write_file(target, found.values())
+    return store.write_file(target, found.values())
 
 
 def _promote_vectors(target: Path, folders: Iterable[Path], wanted: set[str]) -> int:
