@@ -82,12 +82,6 @@ def test_cold_starts_of_the_dialogues_are_there() -> None:
     assert {item.topic for item in authored.load_news()} == set(TOPICS)
 
 
-def test_there_are_23_role_pairs_and_scenarios_name_them() -> None:
-    pairs = authored.load_role_pairs()
-    assert len({pair.pair_id for pair in pairs}) == 23
-    assert {row["pair_id"] for row in rows("scenarios.jsonl")} <= {pair.pair_id for pair in pairs}
-
-
 def test_a_bad_line_is_named(tmp_path: Path) -> None:
     shutil.copytree(paths.example, tmp_path / "c", ignore=shutil.ignore_patterns("recordings"))
     path = tmp_path / "c" / "dialogues.jsonl"

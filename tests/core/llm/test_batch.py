@@ -300,14 +300,18 @@ def test_the_key_is_nowhere(tmp_path: Path) -> None:
         server.faults = {"POST /files": [Fault(401, message=KEY), Fault(404, message=KEY)]}
         shown += completed(server.url, tmp_path / "c", request(0))
         shown += completed(server.url, tmp_path / "d", request(0))
+        server.faults = {"GET /batches/ID": [Fault(404, message=KEY)]}
+        server.end = lambda *_: "completed"
+        shown += completed(server.url, tmp_path / "e", request(0))
     faults = [fault for fault in shown if isinstance(fault, Exception)]
     texts = ["".join(traceback.format_exception(fault)) for fault in faults]
-    assert len(faults) == 4 and KEY not in "".join(texts)
+    assert len(faults) == 5 and KEY not in "".join(texts)
     assert "Incorrect key ***" in texts[0] and "key ***" in texts[1]
-    assert "OPENAI_API_KEY" in texts[2] and "Batch API" in texts[3]
+    assert "OPENAI_API_KEY" in texts[2] and "`batch: false`" in texts[3]
+    assert "another account" in texts[4] and "folder of batches" in texts[4]
     assert not [fault for fault in faults if from_sdk(fault)], "its headers hold the key"
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) == 4 and not any(KEY.encode() in path.read_bytes() for path in files)
+    assert len(files) == 5 and not any(KEY.encode() in path.read_bytes() for path in files)
 
 
 CHILD = """
@@ -501,17 +505,3 @@ def test_a_batch_is_found_by_its_tag_on_a_later_page(tmp_path: Path) -> None:
             assert await asked.find("other", 1e9) is None and waits == [5.0]
 
         asyncio.run(work())
-
-
-def test_refusals_say_what_to_do(tmp_path: Path) -> None:
-    with BatchServer(mood).running() as server:
-        server.faults = {"POST /batches": [Fault(404, message="unknown path")]}
-        (fault,) = completed(server.url, tmp_path / "a", request())
-        assert isinstance(fault, EndpointError)
-        assert "making a batch (404): unknown path" in str(fault) and "`batch: false`" in str(fault)
-        server.faults = {"GET /batches/ID": [Fault(404, message="No batch found")]}
-        (fault,) = completed(server.url, tmp_path / "b", request())
-        assert "another account" in str(fault) and "folder of batches" in str(fault)
-        server.faults = {"POST /files": [Fault(403)]}
-        (fault,) = completed(server.url, tmp_path / "c", request())
-        assert "OPENAI_API_KEY" in str(fault)

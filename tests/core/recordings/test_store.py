@@ -310,14 +310,6 @@ def test_a_claim_holds_between_processes_until_it_is_released_or_the_process_die
     assert len(opened(tmp_path)) == 0
 
 
-@pytest.mark.parametrize("outcome", ["refusal", "filtered", "length", "unusable"])
-def test_an_accepted_answer_beats_a_recorded_refusal_of_an_earlier_file(tmp_path: Path, outcome: str) -> None:
-    write(tmp_path, (form(), GOOD), writer="w1")
-    write(tmp_path, (form(), {**REFUSED, "outcome": outcome}))
-    assert opened(tmp_path).get(rec.key_of(form())) == GOOD
-    assert not rec.is_answer({"outcome": outcome}) and rec.is_answer({"outcome": "violations"})
-
-
 def test_reading_only_refuses_to_write(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="reading only"):
         Recordings("s", [tmp_path]).put(form(), GOOD)
