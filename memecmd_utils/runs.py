@@ -12,16 +12,15 @@ from memecmd_utils.core import paths, storage
 from memecmd_utils.core.encoders.text import TASK, Embedder, EndpointEmbedder, RecordedEmbedder, embedder_of
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.llm import authored
-from memecmd_utils.core.llm import outcomes as llm_outcomes
+from memecmd_utils.core.llm import usage as llm_usage
 from memecmd_utils.core.llm.authored import AuthoredBackend
 from memecmd_utils.core.llm.batch import BatchBackend, is_free
 from memecmd_utils.core.llm.budget import BATCH_DISCOUNT, Budget, Ledger
 from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.delivery import added
-from memecmd_utils.core.llm.endpoint import OpenAIBackend
-from memecmd_utils.core.llm.keys import NO_KEY, is_local
+from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.core.llm.local import LocalServer
 from memecmd_utils.core.llm.messages import Backend, EndpointError
+from memecmd_utils.core.llm.usage import added
 from memecmd_utils.core.recordings.store import Recordings, TextCache
 from memecmd_utils.core.recordings.vectors import Mode
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
@@ -166,11 +165,11 @@ class Run:
 
     def outcomes(self) -> list[dict[str, Any]]:
         """What became of every question of the run: a row a stage, with all outcomes by name."""
-        return llm_outcomes.outcomes(self.folder)
+        return llm_usage.outcome_rows(self.folder)
 
     def not_recorded(self) -> str:
         """How many scores the run lacks for want of a recorded answer, and how to have them; else empty."""
-        return llm_outcomes.not_recorded(self.profile, self.folder)
+        return llm_usage.not_recorded(self.profile, self.folder)
 
     @property
     def borrowed(self) -> list[str]:
@@ -333,7 +332,7 @@ class Run:
         if llm == "local":
             at_once = min(profile.concurrency, 2)
             server = LocalServer(local_model, at_once, threads=profile.local_threads)
-            local = server.offline_backend() if replays else stack.enter_context(server).backend()
+            local = (server if replays else stack.enter_context(server)).backend()
             return Model(local, at_once, self.budget(name, local.endpoint, batch=False))
         endpoint = self.endpoint(role, number)
         batch = profile.batch and role in BATCHED

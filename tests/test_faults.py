@@ -11,15 +11,11 @@ from pathlib import Path
 
 import pytest
 import stage_run
-from fault_server import CONTENT, FaultServer, Options
+from fault_server import CONTENT
 from stage_run import checkout, datasets, finish, recorded, run_with_kills, simulated, start
 
 from memecmd_utils import schemas
-from memecmd_utils.core.llm import chat, messages
-from memecmd_utils.core.llm.endpoint import OpenAIBackend
 from memecmd_utils.dialogue import rules
-from memecmd_utils.evaluation.judges import RatingsReply
-from memecmd_utils.settings import Endpoint
 
 pytestmark = pytest.mark.slow
 
@@ -63,9 +59,6 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-# --- the simulated endpoint itself ------------------------------------------------------------------
-
-
 def test_the_simulated_endpoint_keeps_the_rules_and_repeats_itself(faultless) -> None:
     dialogues = [
         schemas.Dialogue.model_validate_json(line) for line in faultless["dialogues.jsonl"].splitlines()
@@ -77,43 +70,6 @@ def test_the_simulated_endpoint_keeps_the_rules_and_repeats_itself(faultless) ->
         for number, text in enumerate(texts):
             assert rules.violations(text, texts[:number], 25) == []
     assert len({tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}) == DIALOGUES
-
-
-@pytest.mark.parametrize(
-    "schema", [schemas.ScenarioReply, schemas.ScenarioDetails, schemas.AnnotationReply, RatingsReply]
-)
-def test_the_simulated_endpoint_knows_every_schema(schema) -> None:
-    with FaultServer(Options()).running() as server:
-        question = [messages.Message(role="user", text="表情包编号为1到3。说说看")]
-        request = messages.Request(task="scenario", subject="x", messages=question, reply_schema=schema)
-        text = exchange(server, request).text
-    reply = schema.model_validate_json(text)
-    if schema is RatingsReply:
-        assert [rating.meme for rating in reply.ratings] == [1, 2, 3]
-
-
-def exchange(server: FaultServer, request: messages.Request) -> messages.Reply:
-    backend = OpenAIBackend(Endpoint(base_url=server.url, model="m"), key=stage_run.KEY)
-    return chat.run(backend.complete(request))
-
-
-def test_a_fault_depends_on_the_request_its_number_and_the_seed() -> None:
-    def faults(seed: int, names: list[str]) -> list[str]:
-        server = FaultServer(Options(faults=0.5, seed=seed))
-        return [server.fault(name) for name in names]
-
-    names = [f"{number % 50}" for number in range(200)]
-    assert faults(1, names) == faults(1, names) != faults(2, names)
-    shuffled = sorted(names, key=lambda name: int(name) * 7 % 50)
-    by_name = {name: [f for n, f in zip(names, faults(1, names), strict=True) if n == name] for name in names}
-    found = dict.fromkeys(names, ())
-    for name, fault in zip(shuffled, faults(1, shuffled), strict=True):
-        found[name] = (*found[name], fault)
-    assert {name: list(f) for name, f in found.items()} == by_name
-    assert 60 < sum(map(bool, faults(3, names))) < 140
-
-
-# --- faults and kills -------------------------------------------------------------------------------
 
 
 def test_a_run_with_faults_and_five_kills_ends_with_the_same_bytes(
@@ -132,15 +88,6 @@ def test_a_run_with_faults_and_five_kills_ends_with_the_same_bytes(
     turns = [turn for line in whole["dialogues.jsonl"].splitlines() for turn in json.loads(line)["turns"]]
     kept = sum(bool(turn["violations"]) for turn in turns)
     assert calls > CALLS + 2 * kept and 0 < kept < 0.2 * len(turns), "asked again, mostly with success"
-
-
-def test_spoilt_replies_change_nothing_in_the_dataset(tmp_path: Path, faultless) -> None:
-    with simulated(tmp_path, faults=0.3, seed=4) as server:
-        root = checkout(tmp_path, server.url, n_turns=TURNS)
-        found = finish(start(root, DIALOGUES, MEMES))
-        faults = Counter(line["fault"] for line in server.lines())
-    assert found["status"] == 0 and all(faults[kind] for kind in CONTENT)
-    assert datasets(root) == faultless
 
 
 def test_a_run_whose_first_live_request_is_refused_each_time_goes_on_to_its_end(
@@ -193,9 +140,6 @@ def test_what_a_killed_process_had_claimed_is_asked_for_by_the_other(tmp_path: P
         assert max(recorded(root).values()) == 1
 
 
-# --- an endpoint that limits ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("retry_after", ["1", ""], ids=["Retry-After", "no Retry-After"])
 def test_a_rate_limit_costs_at_most_half_as_much_again(retry_after: str, tmp_path: Path, capsys) -> None:
     dialogues, turns, rate = 64, 9, 50.0
@@ -214,9 +158,6 @@ def test_a_rate_limit_costs_at_most_half_as_much_again(retry_after: str, tmp_pat
         )
     assert len(datasets(root)["dialogues.jsonl"].splitlines()) == dialogues
     assert found["seconds"] <= 1.5 * bound
-
-
-# --- money ------------------------------------------------------------------------------------------
 
 
 def test_a_cap_in_dollars_is_never_passed_and_a_raised_one_goes_on(tmp_path: Path, faultless) -> None:
@@ -248,9 +189,6 @@ def test_a_cap_in_calls_is_never_passed_and_a_raised_one_goes_on(tmp_path: Path,
         hashes = Counter(line["hash"] for line in server.lines())
     assert found["status"] == 0 and set(hashes.values()) == {1}
     assert datasets(root) == faultless
-
-
-# --- an endpoint that is not there ------------------------------------------------------------------
 
 
 SILENT = "memecmd_utils.core.llm.delivery.NoSignOfLife: "

@@ -51,9 +51,6 @@ def test_the_search_finds_the_key_in_all_its_forms() -> None:
     assert not shows_key(KEY_VARIABLE) and len(set(KEY)) > 20
 
 
-# --- a whole run --------------------------------------------------------------------------------------
-
-
 def test_a_whole_run_sends_the_key_and_writes_it_nowhere(whole) -> None:
     assert [done["status"] for done in whole.commands] == [0] * 9, whole.commands[-1]["stderr"][-3000:]
     assert whole.authorizations == [f"Bearer {KEY}"]
@@ -76,9 +73,6 @@ def test_columns_of_a_whole_run_do_not_hold_the_key(whole) -> None:
 def test_a_whole_run_names_the_variable_in_its_profile(whole) -> None:
     written = (whole.data / "profile.yaml").read_text(encoding="utf-8")
     assert written.count(f"key_env: {KEY_VARIABLE}") == 4
-
-
-# --- failing notebooks --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [401, 400])
@@ -106,9 +100,6 @@ def test_a_notebook_that_fails_shows_no_key_in_the_longest_traceback(whole, stat
     assert "OpenAIBackend object>" in executed and "openai._base_client" in executed
     written = [path for path in project.rglob("*") if path.is_file() and not path.is_symlink()]
     assert [path for path in written if shows_key(path.read_bytes())] == []
-
-
-# --- one exchange that fails --------------------------------------------------------------------------
 
 
 def verbose(fault: BaseException) -> str:
@@ -222,17 +213,12 @@ FAULTS: dict[str, Answer] = {
     "401 in another form": Answer(error(OTHER_FORMS), 401),
     "401 as text": Answer(ECHO, 401, kind="text/plain"),
     "403": Answer(error(ECHO, code=ECHO, param=ECHO), 403),
-    "404": Answer(error(ECHO), 404),
-    "400": Answer(error(ECHO), 400),
-    "400 in another form": Answer(error(OTHER_FORMS), 400),
     "400 with a piece": Answer(error(f"key {KEY[:20]}… is not known"), 400),
     "400 as text": Answer(ECHO, 400, kind="text/plain"),
     "400 about a parameter": Answer(error(ECHO, param="temperature"), 400),
     "402 without credit": Answer(error(ECHO, code="insufficient_quota"), 402),
     "429": Answer(error(ECHO), 429),
-    "500": Answer(error(ECHO), 500),
     "500 as text": Answer(ECHO, 500, kind="text/html"),
-    "503": Answer(error(ECHO), 503, retry_after="0"),
     "an error with status 200": Answer(error(ECHO)),
     "no JSON": Answer(ECHO, kind="text/plain"),
     "half a body": Answer(chat_reply(ECHO * 20), cut=True),
@@ -312,8 +298,6 @@ def test_a_key_with_an_odd_sign_is_refused_without_showing_it(sign, tmp_path, mo
     nothing_shown(answers, fault, tmp_path, all_logs)
 
 
-# --- profiles -----------------------------------------------------------------------------------------
-
 QUOTED = urllib.parse.quote(KEY, safe="")
 KEY_IN_URL = [
     f"http://user:{KEY}@127.0.0.1:9/v1",
@@ -326,8 +310,14 @@ KEY_IN_URL = [
 ]
 
 
-@pytest.mark.parametrize("url", KEY_IN_URL, ids=range(len(KEY_IN_URL)))
-@pytest.mark.parametrize("role", ["generator", "annotator", "judges", "embedder"])
+@pytest.mark.parametrize(
+    ("role", "url"),
+    [
+        *(("generator", url) for url in KEY_IN_URL),
+        *((r, KEY_IN_URL[0]) for r in ("annotator", "judges", "embedder")),
+    ],
+    ids=range(len(KEY_IN_URL) + 3),
+)
 def test_an_address_with_a_key_in_it_is_refused_without_showing_it(url, role, capsys, monkeypatch) -> None:
     setting = f"[{{base_url: '{url}'}}]" if role == "judges" else f"{{base_url: '{url}'}}"
     monkeypatch.setenv("PROFILE", "openai")
@@ -376,9 +366,6 @@ def test_a_missing_key_names_the_variable(monkeypatch, capsys) -> None:
     assert KEY_VARIABLE in capsys.readouterr().err
 
 
-# --- the embedder -------------------------------------------------------------------------------------
-
-
 def embed(url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, BaseException | None]:
     monkeypatch.setattr(delivery, "MAX_TRIES", 1)
     embedder = encoders_text.EndpointEmbedder(endpoint(url))
@@ -388,10 +375,9 @@ def embed(url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, BaseException
         return None, fault
 
 
-EMBEDDER_FAULTS = {name: FAULTS[name] for name in FAULTS if name not in ("half a body", "429")}
-
-
-@pytest.mark.parametrize("name", EMBEDDER_FAULTS)
+@pytest.mark.parametrize(
+    "name", ["401 in another form", "400 about a parameter", "no JSON", "a broken connection"]
+)
 def test_no_fault_of_the_embedder_shows_the_key(name, monkeypatch, tmp_path, all_logs) -> None:
     with TinyServer(lambda _: FAULTS[name]).running() as server:
         _, fault = embed(server.url, monkeypatch)
@@ -402,27 +388,6 @@ def test_no_fault_of_the_embedder_shows_the_key(name, monkeypatch, tmp_path, all
         assert KEY_VARIABLE in str(fault)
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:99999/v1", "http://127.0.0.1:1/v1"])
-def test_an_embedder_that_is_nowhere_shows_no_key(url, monkeypatch, tmp_path, all_logs) -> None:
-    _, fault = embed(url, monkeypatch)
-    assert fault is not None
-    nothing_shown([], fault, tmp_path, all_logs)
-
-
-@pytest.mark.parametrize("sign", ["\x01", "\n", "é"])
-def test_an_odd_key_of_the_embedder_is_refused_without_showing_it(
-    sign, monkeypatch, tmp_path, all_logs
-) -> None:
-    monkeypatch.setenv(KEY_VARIABLE, KEY[:22] + sign + KEY[22:])
-    with TinyServer(lambda _: Answer(error("no"), 400)).running() as server:
-        _, fault = embed(server.url, monkeypatch)
-    assert isinstance(fault, messages.EndpointError) and KEY_VARIABLE in str(fault)
-    nothing_shown([], fault, tmp_path, all_logs)
-
-
-# --- the checkout -------------------------------------------------------------------------------------
-
-
 def test_few_modules_read_a_key() -> None:
     package = paths.root / "memecmd_utils"
     readers = {
@@ -430,5 +395,5 @@ def test_few_modules_read_a_key() -> None:
         for path in package.rglob("*.py")
         if re.search(r"get_secret_value|environ.*key_env", path.read_text(encoding="utf-8"))
     }
-    assert readers == {"core/llm/endpoint.py", "core/llm/keys.py"}
+    assert readers == {"core/llm/endpoint.py"}
     assert os.environ[KEY_VARIABLE] == KEY

@@ -63,9 +63,6 @@ def test_everything_planted_was_met(whole) -> None:
     assert any(r.unscored for r in ratings) and any(not r.unscored for r in ratings)
 
 
-# --- prompts ------------------------------------------------------------------------------------------
-
-
 def own_messages(whole: Any) -> list[tuple[str, str]]:
     """Role and text of all system and user messages that reached the endpoint."""
     messages = [message for body in whole.bodies for message in body.get("messages", [])]
@@ -133,12 +130,6 @@ def test_a_fence_is_never_closed_by_its_text(text) -> None:
     assert FENCED.sub("", f"前{fenced}后") == "前后"
     # What holds no mark is not changed.
     assert "<<<" in text or ">>>" in text or fenced == f"<<<\n{text}\n>>>"
-
-
-@given(st.lists(st.text(alphabet="<>a\n"), max_size=3))
-def test_fences_beside_each_other_stay_apart(texts) -> None:
-    prompt = "中".join(llm_prompts.fence(text) for text in texts)
-    assert FENCED.sub("", prompt) == "中" * (len(texts) - 1)
 
 
 def as_seen(text: str) -> str:
@@ -215,9 +206,6 @@ def test_only_literals_are_trusted_as_html() -> None:
             if trusts and not all(is_literal(argument) for argument in node.args):
                 found[name] = found.get(name, 0) + 1
     assert found == allowed
-
-
-# --- pages --------------------------------------------------------------------------------------------
 
 
 class Page(HTMLParser):
@@ -370,9 +358,6 @@ def test_a_browser_runs_nothing_of_what_was_planted(whole, name, tmp_path) -> No
     assert "ALERTED" not in titles[0] and titles[1] == "ALERTED"
 
 
-# --- files --------------------------------------------------------------------------------------------
-
-
 def test_news_and_pictures_keep_their_text_in_the_data(whole) -> None:
     starts = storage.read_jsonl(whole.data / "cold_starts.jsonl", schemas.ColdStart)
     news = [start for start in starts if start.kind == "news"]
@@ -418,23 +403,6 @@ def test_control_characters_and_half_pairs_reach_no_annotation(whole) -> None:
         assert not re.search(r"\\u0000|\\u0007|\\ud800|[\x00\x07]", text), path
 
 
-@pytest.mark.parametrize("form", ["\\u0000", "\\u0007", "\\ud800", "\\udfff", "\x00"])
-def test_a_structured_reply_with_what_no_file_can_hold_is_asked_for_again(form) -> None:
-    reply = Reply(text=f'{{"scenario": "前{form}后"}}')
-    with pytest.raises(UnusableReply):
-        replies.structured(reply, schemas.ScenarioReply)
-
-
-def test_a_pair_of_halves_is_a_character_and_stays() -> None:
-    reply = Reply(text='{"scenario": "前\\ud83d\\ude00后"}')
-    assert replies.structured(reply, schemas.ScenarioReply).scenario == "前\U0001f600后"
-
-
-def test_full_width_digits_of_a_text_stay(whole) -> None:
-    annotations = storage.read_parquet(whole.data / "annotations.parquet", schemas.Annotation)
-    assert [a.emotion[-3:] for a in annotations if "第3张" in a.s_plus] == ["１２３"]
-
-
 def test_no_file_of_a_run_holds_what_a_template_would_have_made(whole) -> None:
     for path in whole.files():
         if path.suffix in (".json", ".jsonl", ".csv", ".md", ".tex", ".html", ".ipynb", ".yaml"):
@@ -451,9 +419,6 @@ def test_the_card_and_the_tables_hold_no_planted_text(whole) -> None:
         assert [part for part in NEVER_LOOSE if part in text] == [], path
     rows = json.loads((whole.data / "release" / "croissant.json").read_text(encoding="utf-8"))
     assert not any(part in json.dumps(rows, ensure_ascii=False) for part in NEVER_LOOSE)
-
-
-# --- tables and identifiers ---------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -22,13 +22,12 @@ from memecmd_utils.cm50.prompts import PromptSpec, ThreeStepReply
 from memecmd_utils.cm50.references import TITLES, DataSet, OtherMeme
 from memecmd_utils.core import images as core_images
 from memecmd_utils.core import seeds
+from memecmd_utils.core.llm import budget
 from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import prices
 from memecmd_utils.core.llm import prompts as llm_prompts
 from memecmd_utils.core.llm.budget import Ledger
-from memecmd_utils.core.llm.chat import Chat
+from memecmd_utils.core.llm.chat import Chat, Progress
 from memecmd_utils.core.llm.messages import Answer, Image, Request, Sampling
-from memecmd_utils.core.llm.progress import Progress
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Profile, ProfileError, TemplateAnnotation
@@ -302,13 +301,13 @@ def estimate_readings(
         messages = [message for request in requests for message in request.messages]
         characters = sum(len(message.text) for message in messages)
         images = sum(len(message.images) for message in messages)
-        each = characters * TOKENS_PER_CHARACTER + images * prices.tokens_per_image(endpoint)
+        each = characters * TOKENS_PER_CHARACTER + images * budget.tokens_per_image(endpoint)
         compared = len(spec.devices) if issubclass(spec.schema, ThreeStepReply) else 0
         t_in = round(asked * each / max(1, len(some)))
         t_out = asked * (REPLY_TOKENS[spec.kind] + TOKENS_PER_COMPARISON * compared)
         stage = f"07 {spec.name}"
-        rows.append(prices.line(stage, ledger, profile, profile.llm, endpoint, asked, t_in, t_out))
-    return prices.beside(pd.DataFrame(rows), Ledger())
+        rows.append(budget.estimate_row(stage, ledger, profile, profile.llm, endpoint, asked, t_in, t_out))
+    return budget.with_real_usage(pd.DataFrame(rows), Ledger())
 
 
 def asked_about(spec: PromptSpec) -> tuple[DataSet, Literal["all", "drawn", "matched"]]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from memecmd_utils.core import html, seeds
 from memecmd_utils.core.llm import budget, local, prompts, replies
-from memecmd_utils.core.llm.chat import MODELS_OWN, Chat
+from memecmd_utils.core.llm.chat import MODELS_OWN, Chat, Progress
 from memecmd_utils.core.llm.messages import (
     NO,
     UNRECORDED,
@@ -27,7 +27,6 @@ from memecmd_utils.core.llm.messages import (
     UnusableReply,
     plain_word,
 )
-from memecmd_utils.core.llm.progress import Progress
 from memecmd_utils.dialogue.generation import history_text
 from memecmd_utils.retrieval.placement import halves
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating

@@ -15,10 +15,16 @@ from memecmd_utils.core import paths
 from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.encoders import text
 from memecmd_utils.core.encoders.text import TASK
-from memecmd_utils.core.llm import outcomes, prices, prompts
-from memecmd_utils.core.llm.budget import Ledger, pictures_of
+from memecmd_utils.core.llm import budget, prompts, usage
+from memecmd_utils.core.llm.budget import (
+    REMOTE_SECONDS_PER_CALL,
+    EstimateRow,
+    Ledger,
+    estimate_row,
+    pictures_of,
+    tokens_per_image,
+)
 from memecmd_utils.core.llm.messages import Request
-from memecmd_utils.core.llm.prices import REMOTE_SECONDS_PER_CALL, Line, line, tokens_per_image
 from memecmd_utils.dialogue import cold_start, generation
 from memecmd_utils.evaluation import judges
 from memecmd_utils.evaluation.judges import STOPPED
@@ -60,12 +66,12 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     request = annotation_request(MEME, 0, (lambda meme: "") if sees else None, profile.flag_unsafe)
     t_in = n_memes * (_characters(request) * per_char + pictures_of(request) * tokens_per_image(annotator))
     ledger, t_out = ("annotation", "annotation"), n_memes * REPLY_TOKENS["annotation"]
-    lines = [line("02 annotation", ledger, profile, profile.llm, annotator, n_memes, t_in, t_out)]
+    lines = [estimate_row("02 annotation", ledger, profile, profile.llm, annotator, n_memes, t_in, t_out)]
     values = {"pair": PAIR, "scenario": "一" * 30, **cold_start.dimensions_of(PAIR)}
     details = prompts.render("scenario_details", fence=prompts.fence, **values)
     calls, ledger = 2 * n_role, ("scenario", "scenario")
     t_in, t_out = calls * len(details) * per_char, calls * REPLY_TOKENS["scenario"]
-    lines.append(line("03 scenarios", ledger, profile, profile.llm, generator, calls, t_in, t_out))
+    lines.append(estimate_row("03 scenarios", ledger, profile, profile.llm, generator, calls, t_in, t_out))
     for task, build in (
         ("utterance", generation.utterance_request),
         ("summary", generation.summary_request),
@@ -74,18 +80,18 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
         characters = sum(_characters(build(START, [TYPICAL_UTTERANCE] * (t - 1), profile)) for t in turns)
         calls, ledger = n_dialogues * len(turns), ("dialogue_generation", task)
         t_in, t_out = n_dialogues * characters * per_char, calls * REPLY_TOKENS[task]
-        lines.append(line(f"03 {task}", ledger, profile, profile.llm, generator, calls, t_in, t_out))
+        lines.append(estimate_row(f"03 {task}", ledger, profile, profile.llm, generator, calls, t_in, t_out))
     lines += _embedding_lines(profile, n_memes, n_dialogues, n_role)
     lines += _judge_lines(profile, n_dialogues, n_memes)
     if profile.other_summaries:
         summarised, ledger = min(profile.other_summaries, n_dialogues), ("studies", "summary")
         calls, t_in = summarised * (profile.n_turns - 1), summarised * characters * per_char
         t_out = calls * REPLY_TOKENS["summary"]
-        lines.append(line("05b summary", ledger, profile, "local", generator, calls, t_in, t_out))
+        lines.append(estimate_row("05b summary", ledger, profile, "local", generator, calls, t_in, t_out))
     return pd.DataFrame(lines)
 
 
-def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: int) -> list[Line]:
+def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: int) -> list[EstimateRow]:
     """Vectors that an endpoint makes: of scenarios, annotations and summaries, or for the consistency."""
     endpoint = profile.endpoints.embedder
     if endpoint is None or "endpoint" not in (profile.embedder, profile.consistency_embedder):
@@ -106,10 +112,10 @@ def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: i
     usd = tokens * (endpoint.usd_per_million_in or 0.0) / 1e6
     hours = calls * REMOTE_SECONDS_PER_CALL / 3600
     ledger = (text.TASK, text.TASK)
-    return [Line("04 embedding", endpoint.model, calls, round(tokens), 0, usd, hours, ledger)]
+    return [EstimateRow("04 embedding", endpoint.model, calls, round(tokens), 0, usd, hours, ledger)]
 
 
-def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[Line]:
+def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[EstimateRow]:
     turns = [
         Turn(turn=t, speaker=generation.speaker_of(t), text=TYPICAL_UTTERANCE, source="estimate")
         for t in range(1, profile.n_turns + 1)
@@ -159,7 +165,7 @@ def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[L
                     images = pictures_of(request) * tokens_per_image(endpoint)
                     t_in += n_calls * (_characters(request) * per_char + images)
                 t_out += 60 * (memes_sent if by_meme else memes_sent * sum(spans) / profile.n_turns)
-        yield line(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out, judge.local_model)
+        yield estimate_row(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out, judge.local_model)
 
 
 def _count(path: Path) -> str:
@@ -191,7 +197,7 @@ def summary_text(run: str) -> str:
     ]
     lines += [*stopped, *real_usage(run)]
     settled = settings.read_resolved(data)
-    if settled and (lacking := outcomes.not_recorded(Profile.model_validate(settled), data)):
+    if settled and (lacking := usage.not_recorded(Profile.model_validate(settled), data)):
         lines += ["", lacking]
     return "\n".join(lines)
 
@@ -211,7 +217,7 @@ def _judged(path: Path) -> tuple[str, list[str]]:
 def cost_text(profile: Profile) -> str:
     """The estimate of a profile, beside what its run really used where it has begun. No call is made."""
     ledger = Ledger(paths.processed / run_name(profile) / "usage" / "ledger.sqlite")
-    table = prices.beside(estimate(profile, expected_memes(profile)), ledger)
+    table = budget.with_real_usage(estimate(profile, expected_memes(profile)), ledger)
     notes = ["", "Estimate: prompts of typical length, nothing recorded yet. No call was made."]
     if not ledger.spent:
         notes[1] += " After a run the real figures stand beside it."
@@ -228,22 +234,22 @@ def cost_text(profile: Profile) -> str:
         if endpoint.vision and endpoint.tokens_per_image is None:
             notes.append(
                 f"What {endpoint.model} counts for a picture is not known (tokens_per_image): a meme counts "
-                f"as {prices.UNSAID_TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
+                f"as {budget.UNSAID_TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
             )
-    return prices.estimate_text(table) + "\n" + "\n".join(notes)
+    return budget.estimate_text(table) + "\n" + "\n".join(notes)
 
 
 def real_usage(run: str) -> Iterator[str]:
     """A line per stage that spoke to a model."""
-    for stage, used in outcomes.usage_of(paths.processed / run):
+    for stage, used in usage.usage_of(paths.processed / run):
         if used["source"] == "authored":
             yield f"  {stage}: {used['calls']} authored texts, no model asked"
             continue
-        again = outcomes.counted(used["retries"])
+        again = usage.counts_in_words(used["retries"])
         yield (
             f"  {stage}: {used['source']}; {used['calls']} calls, {used['replayed']} replayed, "
             f"{used['tokens_in']} tokens in, {used['tokens_out']} out, ${used['usd']:.2f}; "
-            f"{outcomes.counted(used['outcomes'])}" + (f"; tried again: {again}" if again else "")
+            f"{usage.counts_in_words(used['outcomes'])}" + (f"; tried again: {again}" if again else "")
         )
     vectors = Ledger(paths.processed / run / "usage" / "ledger.sqlite").spent.get((TASK, TASK))
     if vectors is not None:

@@ -23,9 +23,7 @@ from memecmd_utils.core.encoders import text as encoders_text
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.errors import MemecmdError, told
 from memecmd_utils.core.llm import authored, local
-from memecmd_utils.core.llm import keys as llm_keys
-from memecmd_utils.core.llm.endpoint import OpenAIBackend
-from memecmd_utils.core.llm.keys import NO_KEY, api_key
+from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend, api_key, client_options
 from memecmd_utils.core.recordings.vectors import recorded_names
 from memecmd_utils.dialogue import cold_start
 from memecmd_utils.runs import Role, Run, prices
@@ -62,7 +60,7 @@ def check(profile: Profile, templates: bool = False) -> None:
         raise NotReady("\n- ".join(head + texts))
     if profile.mode != "recorded":
         for model in local_models(profile, templates):
-            local.ensure_ready(model)
+            local.ensure_weights(model)
 
 
 def lacks(profile: Profile, templates: bool = False) -> list[Lack]:
@@ -196,7 +194,7 @@ def _language_models(profile: Profile, templates: bool = False) -> Iterator[Lack
             yield from _complaint(lambda at=endpoint: OpenAIBackend(at, key=NO_KEY))
             if live:
                 yield from _complaint(lambda at=endpoint: api_key(at), "key")
-                yield from _complaint(lambda at=endpoint: llm_keys.client_options(at))
+                yield from _complaint(lambda at=endpoint: client_options(at))
             if endpoint.model:
                 yield from _complaint(lambda at=endpoint: prices(at, profile))
     for model in local_models(profile, templates):
@@ -224,7 +222,7 @@ def _embedding_endpoint(profile: Profile) -> Iterator[Lack]:
         yield from _complaint(lambda: encoders_text.check(endpoint), "key")
         if endpoint.model:
             yield from _complaint(lambda: prices(endpoint, profile, reads_only=True))
-        yield from _complaint(lambda: llm_keys.client_options(endpoint))
+        yield from _complaint(lambda: client_options(endpoint))
 
 
 def _sentence_transformer(profile: Profile, name: str) -> Iterator[Lack]:

@@ -3,7 +3,7 @@ import pytest
 from memecmd_utils.cm50 import annotation
 from memecmd_utils.cm50.annotation import reading_request
 from memecmd_utils.cm50.prompts import PROMPTS
-from memecmd_utils.core.llm import prices
+from memecmd_utils.core.llm import budget
 from memecmd_utils.schemas import TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Profile
 
@@ -30,8 +30,8 @@ def test_calls_tokens_and_money_are_those_of_the_rendered_prompts() -> None:
     assert table.tokens_out["07 three_step_12"] == 10 * (60 + 12 * 30)
     total = table.loc["total"]
     assert total.usd == pytest.approx((total.tokens_in * 2.5 + total.tokens_out * 10) / 1e6)
-    assert total.hours == pytest.approx(20 * prices.REMOTE_SECONDS_PER_CALL / mine.concurrency / 3600)
-    assert "three_step_12" in prices.estimate_text(table.reset_index())
+    assert total.hours == pytest.approx(20 * budget.REMOTE_SECONDS_PER_CALL / mine.concurrency / 3600)
+    assert "three_step_12" in budget.estimate_text(table.reset_index())
 
 
 def test_pictures_context_and_the_sample_count() -> None:

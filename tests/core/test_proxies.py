@@ -6,7 +6,7 @@ from tiny_server import Answer, TinyServer, chat_reply
 from memecmd_utils.core.encoders.text import EndpointEmbedder
 from memecmd_utils.core.fetch import http
 from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import keys
+from memecmd_utils.core.llm import endpoint
 from memecmd_utils.core.llm.endpoint import OpenAIBackend
 from memecmd_utils.core.llm.messages import EndpointError, Message, Request
 from memecmd_utils.ops import doctor
@@ -92,9 +92,9 @@ def test_an_address_that_goes_without_a_proxy_is_not_held_up_by_one(
     for name in ("HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "socks4://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", without)
-    options = keys.client_options(FAR.model_copy(update={"base_url": url}))
+    options = endpoint.client_options(FAR.model_copy(update={"base_url": url}))
     assert options["proxy"] is None
     openai.DefaultHttpxClient(**options).close()
     local = FAR.model_copy(update={"base_url": "http://127.0.0.1:1/v1"})
     monkeypatch.delenv("NO_PROXY")
-    assert keys.client_options(local) == {"proxy": None, "trust_env": False}
+    assert endpoint.client_options(local) == {"proxy": None, "trust_env": False}

@@ -7,7 +7,7 @@ from memecmd_utils import schemas, settings
 from memecmd_utils.annotation import annotator
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.llm import budget, chat, messages, outcomes, prices
+from memecmd_utils.core.llm import budget, chat, messages, usage
 from memecmd_utils.core.llm.budget import Ledger, Most
 from memecmd_utils.evaluation import judges
 from memecmd_utils.ops import cost
@@ -33,7 +33,7 @@ def no_calls(monkeypatch) -> None:
 
 
 def table_of(profile, n_memes: int = 20):
-    return prices.beside(cost.estimate(profile, n_memes), Ledger()).set_index("stage")
+    return budget.with_real_usage(cost.estimate(profile, n_memes), Ledger()).set_index("stage")
 
 
 def lines(n_memes: int = 20, **changes: object):
@@ -160,7 +160,7 @@ def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
         ledger.settle(made, 0.25, tokens, 2)
     cut_off = ledger.reserve("evaluation", "rating", Most(10, 0.1))
     ledger.settle(cut_off, 1.0, 0, 0, sure=False)
-    table = prices.beside(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
+    table = budget.with_real_usage(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
     assert table.real_calls.to_dict() == {
         "02 annotation": 1, "03 scenarios": 0, "03 utterance": 0, "03 summary": 2,
         "05 judge 1 (rating)": 2, "other: own_chats summary": 1, "total": 6,
@@ -168,7 +168,7 @@ def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
     assert table.real_in["03 summary"] == 61 and table.real_usd["05 judge 1 (rating)"] == 1.25
     assert table.real_usd["total"] == pytest.approx(2.25) and table.calls["02 annotation"] == 20
     assert table.real_usd["other: own_chats summary"] == 0.25, "the estimate does not know of it"
-    text = prices.estimate_text(table.reset_index())
+    text = budget.estimate_text(table.reset_index())
     assert "real_usd" in text and "1.25" in text
 
 
@@ -228,7 +228,7 @@ def test_every_outcome_and_every_further_try_is_counted(tmp_path):
         },
     )
     storage.write_json(tmp_path / "usage" / "annotation.keys.json", ["k"])
-    (row,) = outcomes.outcomes(tmp_path)
+    (row,) = usage.outcome_rows(tmp_path)
     assert row["outcomes"] == "5 accepted, 1 refusal, 2 rejected"
     assert row["tried again"] == "1,200 status 429, 1 time-out"
     assert row["characters of thought"] == 77 and row["stage"] == "annotation"

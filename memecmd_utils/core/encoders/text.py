@@ -15,10 +15,10 @@ from pydantic import ConfigDict
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.llm import chat
 from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.delivery import Delivery, Throttle, Usage
-from memecmd_utils.core.llm.endpoint import NEUTRAL, OpenAIBackend
-from memecmd_utils.core.llm.keys import NO_KEY, address, api_key
+from memecmd_utils.core.llm.delivery import Delivery, Throttle
+from memecmd_utils.core.llm.endpoint import NEUTRAL, NO_KEY, OpenAIBackend, address, api_key
 from memecmd_utils.core.llm.messages import EndpointError, Message, Reply, Request, Sampling
+from memecmd_utils.core.llm.usage import Usage
 from memecmd_utils.core.machine import cores
 from memecmd_utils.core.recordings import vectors
 from memecmd_utils.settings import Endpoint, Profile

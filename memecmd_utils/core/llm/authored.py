@@ -1,4 +1,4 @@
-"""The backend that is no endpoint: the authored texts of the example corpus."""
+"""The embedded example corpus in `data/example`, and the backend that replies with its authored texts."""
 
 import hashlib
 import json
@@ -51,23 +51,13 @@ class AuthoredBackend:
         """Nothing to release."""
 
 
-# --- The embedded example corpus in `data/example`: authored cold starts, dialogues, summaries, annotations
-
-
-AUTHORED_NOTICE = (
-    "authored text ignores prompts: {names} differ from the shipped ones, and nothing in this run "
-    "will differ for it. To see what a prompt does, go live: PROFILE=local after `make local-llm`, or "
-    "PROFILE=openai with a key."
-)
-
 N_TURNS = 18
 """Turns of every authored dialogue."""
 
 
 def _rows(name: str, folder: Path) -> list[dict[str, Any]]:
-    path = folder / name
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    for number, line in enumerate((folder / name).read_text(encoding="utf-8").split("\n"), start=1):
         if line.strip():
             try:
                 rows.append(json.loads(line))
@@ -89,24 +79,22 @@ def load_role_pairs(folder: Path = paths.example) -> list[RolePair]:
 @lru_cache(maxsize=1)
 def texts(folder: Path = paths.example) -> dict[tuple[str, str], str]:
     """Every authored text by (task, subject), in the form in which a model would have replied."""
+
+    def json_of(row: dict[str, Any], *fields: str) -> str:
+        return storage.dumps({field: row[field] for field in fields})
+
     found: dict[tuple[str, str], str] = {}
     for row in _rows("annotations.jsonl", folder):
-        fields = ("s_plus", "s_minus", "emotion", "motivation")
-        found["annotation", row["meme_id"]] = storage.dumps({key: row[key] for key in fields})
+        found["annotation", row["meme_id"]] = json_of(row, "s_plus", "s_minus", "emotion", "motivation")
     for row in _rows("scenarios.jsonl", folder):
-        name = row["scenario_id"]
-        found["scenario", name] = storage.dumps({"scenario": row["scenario"]})
-        details = {
-            key: value
-            for key, value in row.items()
-            if key not in ("scenario_id", "pair_id", "scenario", "gloss", "source")
-        }
-        found["scenario", f"{name}/details"] = storage.dumps(details)
+        found["scenario", row["scenario_id"]] = json_of(row, "scenario")
+        details = [f for f in row if f not in ("scenario_id", "pair_id", "scenario", "gloss", "source")]
+        found["scenario", f"{row['scenario_id']}/details"] = json_of(row, *details)
     for row in _rows("dialogues.jsonl", folder):
         found["utterance", f"{row['dialogue_id']}/{row['turn']}"] = row["text"]
     for row in _rows("summaries.jsonl", folder):
-        fields = ("scenario", "emotion", "motivation")
-        found["summary", f"{row['dialogue_id']}/{row['turn']}"] = storage.dumps({k: row[k] for k in fields})
+        subject = f"{row['dialogue_id']}/{row['turn']}"
+        found["summary", subject] = json_of(row, "scenario", "emotion", "motivation")
     return found
 
 
@@ -117,10 +105,17 @@ def glosses(folder: Path = paths.example) -> dict[str, str]:
     return found | {r["scenario_id"]: r["gloss"] for r in _rows("scenarios.jsonl", folder)}
 
 
-def changed_prompts(folder: Path = paths.example) -> list[str]:
-    """Names of prompts whose file differs from the one that was shipped with the corpus."""
+def prompt_notice(folder: Path = paths.example) -> str | None:
+    """A notice for the reader where prompts differ from those that were shipped with the corpus."""
     shipped = json.loads((folder / "prompt_hashes.json").read_text(encoding="utf-8"))
-    return sorted(name for name, digest in shipped.items() if _prompt_sha256(name) != digest)
+    changed = sorted(name for name, digest in shipped.items() if _prompt_sha256(name) != digest)
+    if not changed:
+        return None
+    return (
+        f"authored text ignores prompts: {', '.join(changed)} differ from the shipped ones, and nothing in "
+        "this run will differ for it. To see what a prompt does, go live: PROFILE=local after "
+        "`make local-llm`, or PROFILE=openai with a key."
+    )
 
 
 def _prompt_sha256(name: str) -> str | None:
@@ -130,29 +125,11 @@ def _prompt_sha256(name: str) -> str | None:
         return None  # taken away or renamed
 
 
-def prompt_notice(folder: Path = paths.example) -> str | None:
-    """A notice for the reader when prompts were changed while the texts are authored."""
-    names = changed_prompts(folder)
-    return AUTHORED_NOTICE.format(names=", ".join(names)) if names else None
-
-
-# --- Hashes of the authored texts, frozen before their first scoring, and of the prompts as shipped
-
-
 TEXT_FILES = (
-    "ANALYSIS_PLAN.md",
-    "annotations.jsonl",
-    "dialogues.jsonl",
-    "grades.jsonl",
-    "marks.jsonl",
-    "memes.csv",
-    "news.jsonl",
-    "role_pairs.jsonl",
-    "scenarios.jsonl",
-    "summaries.jsonl",
-)
-
-
+    "ANALYSIS_PLAN.md", "annotations.jsonl", "dialogues.jsonl", "grades.jsonl", "marks.jsonl", "memes.csv",
+    "news.jsonl", "role_pairs.jsonl", "scenarios.jsonl", "summaries.jsonl",
+)  # fmt: skip
+"""Frozen before their first scoring: their hashes are in `TEXT_HASHES.json`."""
 NOTES = b"\n## Notes after the fact\n"
 """What stands in a plan from this heading on came after the freeze, with its date, and is not hashed."""
 
@@ -171,7 +148,7 @@ def changed_texts(folder: Path = paths.example) -> list[str]:
     return sorted(name for name in frozen.keys() | now.keys() if frozen.get(name) != now.get(name))
 
 
-def write(folder: Path = paths.example) -> None:
+def freeze(folder: Path = paths.example) -> None:
     """Freeze texts and prompt files. For a new corpus only, before its first scoring."""
     storage.write_json(folder / "TEXT_HASHES.json", text_hashes(folder))
     # Judges are asked for real, also in the example profile: their prompts are no authored matter.

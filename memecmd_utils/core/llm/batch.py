@@ -25,10 +25,10 @@ from memecmd_utils.core.llm.endpoint import (
     EmptyReply,
     Filtered,
     OpenAIBackend,
+    Refusal,
     UnknownForm,
     name_fault,
     read_reply,
-    retry_after,
 )
 from memecmd_utils.core.llm.messages import (
     EndpointError,
@@ -38,11 +38,6 @@ from memecmd_utils.core.llm.messages import (
     RequestRejected,
     TransientFault,
 )
-
-# --- Calls to the Batch API of a service: files up, batches made and looked at, results down
-# Every call is tried again for as long as a fault may mend; making a batch is looked up before it is tried
-# again, so that no fault makes two.
-
 
 T = TypeVar("T")
 URL = "/v1/chat/completions"
@@ -68,7 +63,10 @@ NO_REQUEST = Request(task="annotation", subject=NEUTRAL, messages=[])
 
 
 class Service:
-    """The endpoint of `inner`, spoken to about files and batches."""
+    """The endpoint of `inner`, spoken to about files and batches.
+
+    Every call is tried again for as long as a fault may mend; a batch is looked for before it is made again.
+    """
 
     def __init__(self, inner: OpenAIBackend, sleep: Callable[[float], Awaitable[Any]]) -> None:
         self.inner, self.sleep = inner, sleep
@@ -106,10 +104,9 @@ class Service:
     async def results(self, batch: Any) -> dict[str, dict[str, Any]]:
         """Return the lines of an ended batch by custom id; the key is nowhere in them."""
         results: dict[str, dict[str, Any]] = {}
-        for file in (batch.error_file_id, batch.output_file_id):
-            if file:
-                what = f"fetching the results of batch {batch.id}"
-                results |= await self._call(what, lambda client, _, file=file: self._lines(client, file))
+        for file in filter(None, (batch.error_file_id, batch.output_file_id)):
+            action = f"fetching the results of batch {batch.id}"
+            results |= await self._call(action, lambda client, _, file=file: self._lines(client, file))
         return results
 
     def why_failed(self, batch: Any) -> tuple[str, str]:
@@ -118,7 +115,7 @@ class Service:
         if not errors:
             return "", "the service does not say why"
         line = f" (line {errors[0].line})" if errors[0].line else ""
-        return str(errors[0].code or ""), self.inner.plain(errors[0].message) + line
+        return str(errors[0].code or ""), self.inner.redacted(errors[0].message) + line
 
     async def _lines(self, client: Any, file: str) -> dict[str, dict[str, Any]]:
         """Return the lines of a file by custom id; `ValueError` where it did not arrive whole."""
@@ -140,7 +137,7 @@ class Service:
                     break
         return None
 
-    async def _call(self, what: str, make: Callable[[Any, int], Awaitable[T]]) -> T:
+    async def _call(self, action: str, call: Callable[[Any, int], Awaitable[T]]) -> T:
         import aiohttp
         import openai
 
@@ -150,14 +147,11 @@ class Service:
             tries += 1
             fault: Exception
             try:
-                result = await make(client, tries)
+                result = await call(client, tries)
                 self._reached = True
                 return result
             except openai.APIStatusError as error:
-                code, message = str(error.code or ""), self.inner.plain(error.message)
-                message = message.removeprefix(f"Error code: {error.status_code} - ")
-                wait_s = retry_after(error.response.headers)
-                fault = self._name(what, error.status_code, code, message, wait_s)
+                fault = self._name(action, self.inner.refusal_of(error))
             except (openai.APIError, aiohttp.ClientError, TimeoutError, ValueError) as error:
                 fault = name_fault(error)
             # Outside of the handlers, so that no fault of ours carries the SDK's, whose headers hold the key.
@@ -165,20 +159,21 @@ class Service:
                 raise fault
             if tries >= (TRIES if self._reached else TRIES_AT_FIRST):
                 raise EndpointError(
-                    f"{what} failed {tries} times, the last time with {fault.kind}. Batches that were sent "
+                    f"{action} failed {tries} times, the last time with {fault.kind}. Batches that were sent "
                     "go on at the service: run again to go on"
                 )
             back_off = min(LONGEST_WAIT_S, 2.0 ** (tries - 1))
             wait = back_off if fault.wait_s is None else fault.wait_s
             await self.sleep(wait * random.uniform(1.0, 1.25))
 
-    def _name(self, what: str, status: int, code: str, message: str, wait_s: float | None) -> Exception:
-        refusal = EndpointError(f"the endpoint refused {what} ({status}): {message}")
-        if status in OURS:
-            hint = STRANGE_BATCH if what.startswith(("looking", "fetching")) else NO_BATCHES
-            return EndpointError(f"{refusal}; {hint}")
-        fault = self.inner.name_status(status, code, message, "", NO_REQUEST, "plain", wait_s)
-        return fault if isinstance(fault, TransientFault | EndpointError) else refusal
+    def _name(self, action: str, refusal: Refusal) -> Exception:
+        message = refusal.message.removeprefix(f"Error code: {refusal.status} - ")
+        refused = f"the endpoint refused {action} ({refusal.status}): {message}"
+        if refusal.status in OURS:
+            hint = STRANGE_BATCH if action.startswith(("looking", "fetching")) else NO_BATCHES
+            return EndpointError(f"{refused}; {hint}")
+        fault = self.inner.name_status(refusal, NO_REQUEST, "plain")
+        return fault if isinstance(fault, TransientFault | EndpointError) else EndpointError(refused)
 
 
 ROUNDS = 3
@@ -188,7 +183,6 @@ TOO_MANY_TOKENS = "token_limit_exceeded"
 AGAIN: dict[str, Any] = {}
 """In place of a line of results: the request did not get into a batch and has to be offered again."""
 JOURNAL = "journal.sqlite"
-TABLES = ["batches (tag primary key, at, file, batch, ids)", "answers (custom_id primary key, line)"]
 
 
 @dataclass(frozen=True)
@@ -634,7 +628,7 @@ class BatchBackend:
                     "the batch came back without a single chat completion; `batch: false` asks one by one"
                 )
             self._works.add(form)
-            self.inner.worked(request, form)
+            self.inner.note_success(request, form)
             return reply
         if not status:
             error = line.get("error")
@@ -642,9 +636,8 @@ class BatchBackend:
         error = body.get("error") if isinstance(body, dict) else None
         error = error if isinstance(error, dict) else {"message": error or body}
         if form in self._works:
-            self.inner.worked(request, form)
+            self.inner.note_success(request, form)
         message, code = str(error.get("message"))[:300], str(error.get("code") or "")
-        fault = self.inner.name_status(status, code, message, error.get("param"), request, form)
-        if isinstance(fault, Filtered):
-            return Reply(text="", finish_reason="content_filter")
-        return fault
+        parameter = str(error.get("param") or "")
+        fault = self.inner.name_status(Refusal(status, message, code, parameter), request, form)
+        return Reply(text="", finish_reason="content_filter") if isinstance(fault, Filtered) else fault

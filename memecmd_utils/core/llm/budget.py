@@ -1,4 +1,10 @@
-"""What a call can cost and whether it may go: caps and prices of a chat, held against its run's ledger."""
+"""Money: what a call can cost and whether it may go, what a run has spent, and what a profile will cost.
+
+A call is entered in the run's ledger at the most it can cost *before* it is sent, and settled when its answer
+is there. What was never settled, because the process was killed, counts at that most. Where an endpoint bills
+more than was reckoned (thoughts beyond `max_tokens`, large pictures), every call from then on, also of a
+later process, is reckoned by what it billed.
+"""
 
 import asyncio
 import contextlib
@@ -13,18 +19,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.llm.messages import BudgetReached, Reply, Request
+from memecmd_utils.settings import Endpoint, Profile
 
-# --- What a run has spent and may have spent on models: a SQLite file that outlives kills and power cuts
-# A call is entered at the most it can cost *before* it is sent, and settled when its answer is there.
-# What was never settled, because the process was killed, counts at that most. Where an endpoint bills
-# more than was reckoned (thoughts beyond `max_tokens`, large pictures), every call from then on, also of
-# a later process, is reckoned by what it billed. The caps are in `budget`.
-
+if TYPE_CHECKING:
+    import pandas as pd
 
 PICTURE_AT_MOST = 8_500
 """Tokens of a picture of one tile where nobody said how many: what gpt-4o-mini counts, more than any other
@@ -35,8 +39,6 @@ AT_RISK = 0.001
 """Share of a cap by which a power cut may let it be passed."""
 LOCKED_S = 60.0
 """How long a call waits for another process that writes; that takes a fraction of a millisecond."""
-NO_SUCH_NUMBER = 1e12
-"""Neither tokens nor dollars of a call; `endpoint` counts no more either."""
 
 
 class LedgerError(MemecmdError, RuntimeError):
@@ -106,8 +108,8 @@ class Spent:
         before = (self.text, self.out, self.picture, self.beyond)
         self.answered |= tokens_in > 0 or tokens_out > 0
         if most.pictures:
-            said = math.inf if most.tokens_per_image is None else most.tokens_per_image
-            self.beyond |= tokens_in > most.tokens_in + most.pictures * said
+            stated = math.inf if most.tokens_per_image is None else most.tokens_per_image
+            self.beyond |= tokens_in > most.tokens_in + most.pictures * stated
             self.picture = max(self.picture, math.ceil(tokens_in / most.pictures))
         elif tokens_in > most.tokens_in > 0:
             self.text = max(self.text, tokens_in / most.tokens_in)
@@ -154,9 +156,9 @@ class Ledger:
     @property
     def rows(self) -> Rows:
         """Every stage and task in which a call was entered."""
-        with self._told():
-            read = self._db.execute("select * from spent").fetchall()
-        return defaultdict(Spent, {(stage, task): Spent(*values) for stage, task, *values in read})
+        with self._named_faults():
+            stored = self._db.execute("select * from spent").fetchall()
+        return defaultdict(Spent, {(stage, task): Spent(*values) for stage, task, *values in stored})
 
     @property
     def spent(self) -> dict[tuple[str, str], Spent]:
@@ -190,12 +192,12 @@ class Ledger:
         most: Most,
         max_calls: int | None = None,
         max_usd: float | None = None,
-        beside: float = 0.0,
+        unproven: float = 0.0,
     ) -> Reservation | None:
         """Enter a call, or return None if a cap would be passed by it.
 
-        Until the task has an answer, `beside` times what its open calls and this one are reckoned at must fit
-        in the cap as well; 0 where that does not matter.
+        Until the task has an answer, `unproven` times what its open calls and this one are reckoned at must
+        fit in the cap as well; 0 where that does not matter.
         """
         with self._transaction(stage, task) as (rows, row):
             usd, known = row.reckon(most), _usd(rows)
@@ -206,14 +208,14 @@ class Ledger:
                 if known >= max_usd or known + usd > max_usd:
                     return None
                 if (
-                    beside
+                    unproven
                     and not row.answered
-                    and known + beside * usd + (beside - 1) * row.open_usd > max_usd
+                    and known + unproven * usd + (unproven - 1) * row.open_usd > max_usd
                 ):
                     return None
             self._count += 1
-            made = Reservation(f"{self._writer}-{self._count}", stage, task, usd)
-            values = (made.name, stage, task, usd, json.dumps([*vars(most).values()]))
+            reservation = Reservation(f"{self._writer}-{self._count}", stage, task, usd)
+            values = (reservation.name, stage, task, usd, json.dumps([*vars(most).values()]))
             self._db.execute("insert into open values (?, ?, ?, ?, ?)", values)
             row.open_calls += 1
             row.open_usd += usd
@@ -221,7 +223,7 @@ class Ledger:
         risk = self._at_risk_usd / max_usd if max_usd else 0.0
         if max(risk, self._at_risk_calls / max_calls if max_calls else 0.0) > AT_RISK:
             self._sync()
-        return made
+        return reservation
 
     def settle(
         self, reservation: Reservation, usd: float | None, tokens_in: int, tokens_out: int, sure: bool = True
@@ -252,7 +254,7 @@ class Ledger:
         The caller sees to it that no other process works on the stage.
         """
         which = "from open where stage = ? and task = ? and name not like ?"
-        for task in [task for of, task in self.rows if of == stage]:
+        for _, task in [key for key in self.rows if key[0] == stage]:
             with self._transaction(stage, task) as (_, row):
                 values = stage, task, f"{self._writer}-%"
                 ((calls, usd),) = self._db.execute(f"select count(*), total(usd) {which}", values).fetchall()
@@ -272,15 +274,15 @@ class Ledger:
 
         A call in a thousand needs it where a cap is far, and every call where a cap allows few.
         """
-        with self._told():
+        with self._named_faults():
             self._db.execute("pragma synchronous = full")  # for whatever is written next, and all before it
             self._db.execute("update spent set calls = calls")
             self._db.execute("pragma synchronous = normal")
         self._at_risk_usd = self._at_risk_calls = 0.0
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Tell a fault of the file as what a user can mend."""
+    def _named_faults(self) -> Iterator[None]:
+        """Raise a fault of the file as one that a user can mend."""
         try:
             yield
         except sqlite3.Error as error:
@@ -295,7 +297,7 @@ class Ledger:
         """One process at a time: what all have written, and the row that may be changed."""
         if self.path is not None and not self._on_disk:
             self._open(create=True)
-        with self._told():
+        with self._named_faults():
             self._db.execute("begin immediate")
             try:
                 rows = self.rows
@@ -310,7 +312,7 @@ class Ledger:
     def _open(self, create: bool = False) -> None:
         """Open the file; one in memory where there is none yet and none is to be made."""
         self._on_disk = self.path is not None and (create or self.path.exists())
-        with self._told():
+        with self._named_faults():
             if self._on_disk and not self.path.exists():
                 self._create()
             # A run may ask from a thread of its own (`chat.run`); it waits for that thread.
@@ -339,10 +341,6 @@ class Ledger:
         db.execute("begin")
         for table in TABLES:
             db.execute(table)
-        old = self.path and self.path.with_suffix(".jsonl")
-        if old is not None and old.is_file():
-            rows = read_lines(old.read_bytes())
-            db.executemany(STORE, [(*key, *vars(row).values()) for key, row in rows.items()])
         db.commit()
 
 
@@ -356,44 +354,6 @@ def _usd(rows: Rows) -> float:
 
 def _calls(rows: Rows) -> int:
     return sum(row.calls + row.unsure_calls + row.open_calls for row in rows.values())
-
-
-def read_lines(data: bytes) -> Rows:
-    """Read the ledger of an older version: JSON lines of reservations (`r`) and of settled calls (`s`).
-
-    What was never settled counts as a call whose answer did not arrive, and so does a line that cannot be
-    read: at the most that one of them can cost. What a kill cut off at the end is left out.
-    """
-    rows: Rows = defaultdict(Spent)
-    open_calls: dict[str, tuple[tuple[str, str], float, Most]] = {}
-    damaged, dearest = 0, 0.0
-    for raw in filter(bytes.strip, data.split(b"\n")[:-1]):
-        try:
-            line = json.loads(raw.strip(b"\0"))
-            if line.get("free"):
-                open_calls.pop(line["s"], None)
-                continue
-            usd = float(line["usd"])
-            if not 0 <= usd < NO_SUCH_NUMBER:
-                raise ValueError("no number")
-            if "r" in line:
-                most = Most(0)
-                if "price" in line:  # the oldest lines say no more than the money
-                    usd_in, usd_out = line["price"]
-                    beside = line.get("pictures", 0), line.get("each")
-                    most = Most(line["in"], usd_in, line["out"], usd_out, *beside)
-                open_calls[line["r"]] = (line["stage"], line["task"]), usd, most
-                dearest = max(dearest, usd)
-            else:
-                key, _, most = open_calls.pop(line["s"], (("unknown", "unknown"), 0.0, Most(0)))
-                rows[key].settle(most, usd, int(line["in"]), int(line["out"]), not line.get("unsure"))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            damaged += 1
-    for key, usd, most in open_calls.values():
-        rows[key].settle(most, max(usd, rows[key].reckon(most)), 0, 0, sure=False)
-    for _ in range(damaged):
-        rows["unknown", "unknown"].settle(Most(0), dearest, 0, 0, sure=False)
-    return rows
 
 
 BATCH_DISCOUNT = 0.5
@@ -432,7 +392,7 @@ class Budget:
         self.stage, self.max_calls, self.max_usd = stage, max_calls, max_usd
         self._usd_in, self._usd_out = usd_in / 1e6, usd_out / 1e6
         self._tokens_per_image, self._unbounded = tokens_per_image, unbounded
-        self._mine: Counter[str] = Counter()
+        self._in_flight: Counter[str] = Counter()
         """Our calls under way by task."""
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -457,14 +417,14 @@ class Budget:
             self._tokens_per_image,
         )
         while True:
-            beside = UNPROVEN if self._mine[request.task] and not in_bulk else 0.0
+            unproven = UNPROVEN if self._in_flight[request.task] and not in_bulk else 0.0
             caps = self.max_calls, self.max_usd
-            made = self.ledger.reserve(self.stage, request.task, most, *caps, beside)
-            if made is not None:
-                self._mine[request.task] += 1
-                return made
-            if not self._mine.total():
-                raise BudgetReached(self._why())
+            reservation = self.ledger.reserve(self.stage, request.task, most, *caps, unproven)
+            if reservation is not None:
+                self._in_flight[request.task] += 1
+                return reservation
+            if not self._in_flight.total():
+                raise BudgetReached(self._why_reached())
             one_settled = asyncio.get_running_loop().create_future()
             self._waiting.append(one_settled)
             await one_settled
@@ -492,13 +452,13 @@ class Budget:
         self._one_less(reservation)
 
     def _one_less(self, reservation: Reservation) -> None:
-        self._mine[reservation.task] -= 1
+        self._in_flight[reservation.task] -= 1
         waiting, self._waiting = self._waiting, []
         for one_settled in waiting:
             if not one_settled.done():
                 one_settled.set_result(None)
 
-    def _why(self) -> str:
+    def _why_reached(self) -> str:
         if self.max_calls is not None and self.ledger.calls >= self.max_calls:
             cap = f"max_calls={self.max_calls}"
             return f"{cap} reached; all answers are recorded: raise it and run again to go on"
@@ -544,3 +504,99 @@ def _bytes(text: str) -> int:
 @lru_cache(maxsize=64)
 def _schema_bytes(schema: type[BaseModel]) -> int:
     return len(json.dumps(schema.model_json_schema()))
+
+
+BATCHED_TASKS = {"annotation", "rating"}
+BATCH_WINDOW_S = 24 * 3600.0
+"""The one completion window that the Batch API has: results come within it."""
+REMOTE_SECONDS_PER_CALL = 2.0
+LOCAL_TOKENS_IN_PER_S, LOCAL_TOKENS_OUT_PER_S = 80.0, 12.0
+UNSAID_TOKENS_PER_IMAGE = 765
+"""Where an endpoint does not say: four tiles of gpt-4o, between most models (170 to 260) and gpt-4o-mini."""
+
+
+@dataclass(frozen=True)
+class EstimateRow:
+    """Calls, tokens, money and hours of one task of a stage."""
+
+    stage: str
+    model: str
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    usd: float
+    hours: float
+    ledger: tuple[str, str]
+    """Stage and task under which the ledger has the real figures."""
+
+
+def tokens_per_image(endpoint: Endpoint) -> int:
+    """Of a picture of one tile, also where the endpoint does not say."""
+    stated = endpoint.tokens_per_image
+    return UNSAID_TOKENS_PER_IMAGE if stated is None else stated
+
+
+def estimate_row(
+    stage: str,
+    ledger: tuple[str, str],
+    profile: Profile,
+    llm: str,
+    endpoint: Endpoint,
+    calls: int,
+    t_in: float,
+    t_out: float,
+    local_model: str | None = None,
+) -> EstimateRow:
+    """Reckon money and hours of so many calls and tokens; what this machine answers costs no money."""
+    if llm == "authored":
+        return EstimateRow(stage, "authored text", 0, 0, 0, 0.0, 0.0, ledger)
+    if llm == "local":
+        seconds = t_in / LOCAL_TOKENS_IN_PER_S + t_out / LOCAL_TOKENS_OUT_PER_S
+        model, usd = local_model or profile.local_model, 0.0
+    else:
+        batch = profile.batch and ledger[1] in BATCHED_TASKS
+        usd_in, usd_out = endpoint.usd_per_million_in or 0.0, endpoint.usd_per_million_out or 0.0
+        usd = (t_in * usd_in + t_out * usd_out) / 1e6 * (BATCH_DISCOUNT if batch else 1.0)
+        seconds = BATCH_WINDOW_S if batch else calls * REMOTE_SECONDS_PER_CALL / profile.concurrency
+        model = (endpoint.model or "(no model named)") + (" (batch)" if batch else "")
+    return EstimateRow(
+        stage, model, calls, round(t_in), round(t_out), usd, seconds / 3600 if calls else 0.0, ledger
+    )
+
+
+def with_real_usage(table: "pd.DataFrame", ledger: Ledger) -> "pd.DataFrame":
+    """Add a total, and where the run has asked a model what it really used so far.
+
+    Real calls are those that were or may have been paid; tokens are the endpoint's own counts. What the
+    estimate does not know of has a row of its own.
+    """
+    import pandas as pd
+
+    table, spent = table.copy(), ledger.spent
+    others = [key for key in spent if key not in set(table.ledger)]
+    if others:
+        rows = [
+            EstimateRow(f"other: {' '.join(dict.fromkeys(key))}", "", 0, 0, 0, 0.0, 0.0, key)
+            for key in others
+        ]
+        table = pd.concat([table, pd.DataFrame(rows)], ignore_index=True)
+    if spent:
+        used = [spent.get(key, Spent()) for key in table.ledger]
+        table["real_calls"] = [row.calls + row.unsure_calls for row in used]
+        table["real_in"] = [row.tokens_in for row in used]
+        table["real_out"] = [row.tokens_out for row in used]
+        table["real_usd"] = [row.usd + row.unsure_usd for row in used]
+    table = table.drop(columns="ledger")
+    total = {"stage": "total", "model": ""} | table[table.columns[2:]].sum().to_dict()
+    return pd.concat([table, pd.DataFrame([total])], ignore_index=True)
+
+
+def estimate_text(table: "pd.DataFrame") -> str:
+    """The table for a terminal: whole calls and tokens, money to the cent or finer where it is little."""
+    finest = 4 if table.filter(like="usd").to_numpy().max(initial=0.0) < 1 else 2
+    formats = {
+        name: (lambda x: f"{x:,.{finest}f}") if "usd" in name else (lambda x: f"{x:,.2f}")
+        if name == "hours" else (lambda x: f"{x:,.0f}")
+        for name in table.columns[2:]
+    }  # fmt: skip
+    return table.to_string(index=False, formatters=formats)

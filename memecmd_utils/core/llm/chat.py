@@ -1,4 +1,4 @@
-"""The only place that talks to a language model.
+"""The only place that talks to a language model, and the live line of a loop that asks it.
 
 `Chat.ask` takes a `Request` and a parser, and returns an `Answer`: from the recordings, else from the
 backend, asked up to five times until the parser accepts. How a request gets there is in `delivery`;
@@ -8,16 +8,18 @@ backends are in `authored`, `endpoint`, `batch` and `local`.
 import asyncio
 import inspect
 import math
+import os
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from memecmd_utils.core.llm import prompts
 from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.delivery import Delivery, Throttle, Usage
-from memecmd_utils.core.llm.endpoint import garbled
+from memecmd_utils.core.llm.delivery import Delivery, Throttle
 from memecmd_utils.core.llm.messages import (
     UNRECORDED,
     Answer,
@@ -30,8 +32,11 @@ from memecmd_utils.core.llm.messages import (
     UncertainReply,
     UnusableReply,
 )
+from memecmd_utils.core.llm.replies import garbled
+from memecmd_utils.core.llm.usage import Usage
 from memecmd_utils.core.recordings import store as rec
 from memecmd_utils.core.recordings.store import Outcome
+from memecmd_utils.core.machine import STATUS_VARIABLE
 
 T = TypeVar("T")
 CLAIM_WAIT_S, LONGEST_CLAIM_WAIT_S = 0.02, 0.5
@@ -100,8 +105,7 @@ class Chat:
             raise rec.RecordingMiss(
                 f"no recorded reply for {request.task} {request.subject} of {self.backend.model} ({why}). "
                 f"Its key is {short}: `python -m memecmd_utils recordings explain {short}` shows where both "
-                "part. "
-                "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
+                "part. Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
             )
         if self.recordings is None:
             return await self._ask_live(request, parse, form, key)
@@ -217,19 +221,18 @@ class Chat:
         self.usage.replayed += 1
         self.recordings.mark_used(key)
         reply = Reply(text=stored["text"], first_token=stored.get("first_token"), yes_no=stored.get("yes_no"))
-        common = {"raw": reply.text, "attempts": stored.get("attempts", 1), "source": self.backend.source}
+        answer = Answer(
+            raw=reply.text, attempts=stored.get("attempts", 1), source=self.backend.source, replayed=True
+        )
         try:
             if rec.is_answer(stored):
-                answer = Answer(value=parse(reply), replayed=True, **common)
+                answer.value = parse(reply)
             else:
-                reason = stored.get("reason", "")
-                answer = Answer(outcome=stored["outcome"], reason=reason, replayed=True, **common)
+                answer.outcome, answer.reason = stored["outcome"], stored.get("reason", "")
         except BrokenRules as error:
-            answer = Answer(
-                value=error.value, outcome="violations", violations=error.violations, replayed=True, **common
-            )
+            answer.value, answer.outcome, answer.violations = error.value, "violations", error.violations
         except UncertainReply as error:
-            answer = Answer(outcome="unusable", reason=str(error), replayed=True, **common)
+            answer.outcome, answer.reason = "unusable", str(error)
         except UnusableReply as error:
             raise rec.RecordingError(
                 f"a recorded reply is no longer accepted ({error}); the parser has changed since: "
@@ -259,8 +262,9 @@ class Chat:
             if error is None or attempt == ATTEMPTS:
                 break
             # Where a fixed seed brings the same unusable reply again, the next attempt moves it on.
-            moved = self.backend.repeats and request.seed is not None
-            seed = request.seed + attempt if moved else request.seed
+            seed = request.seed
+            if self.backend.repeats and seed is not None:
+                seed += attempt
             messages = request.messages
             if attempt > UNCHANGED_RETRIES:
                 note = prompts.render(request.ask_again, reason=str(error), fence=prompts.fence)
@@ -282,23 +286,28 @@ class Chat:
         self, reply: Reply, parse: Callable[[Reply], T], attempt: int, asked: Request
     ) -> tuple[Answer[T], UnusableReply | None]:
         """Turn a reply into an answer, and say whether it should be asked for again."""
-        common = {"raw": reply.text, "attempts": attempt, "source": self.backend.source}
+        answer = Answer(raw=reply.text, attempts=attempt, source=self.backend.source)
         if reply.finish_reason in ("failed", "rejected"):  # asking again would bring the same
-            return Answer(outcome=reply.finish_reason, reason=reply.text, **common), None
+            answer.outcome, answer.reason = reply.finish_reason, reply.text
+            return answer, None
         if reply.refusal:
-            return Answer(outcome="refusal", reason="the model refused", **common), UnusableReply("拒绝回答")
+            answer.outcome, answer.reason = "refusal", "the model refused"
+            return answer, UnusableReply("拒绝回答")
         if reply.finish_reason == "content_filter":
-            return Answer(outcome="filtered", reason="content filter", **common), UnusableReply("被过滤")
+            answer.outcome, answer.reason = "filtered", "content filter"
+            return answer, UnusableReply("被过滤")
         try:
             if garbled(reply.text):
                 raise UnusableReply("文字里有乱码")
-            return Answer(value=parse(reply), **common), None
+            answer.value = parse(reply)
         except BrokenRules as error:
-            answer = Answer(value=error.value, outcome="violations", violations=error.violations, **common)
+            answer.value, answer.outcome, answer.violations = error.value, "violations", error.violations
             return answer, error
         except UnusableReply as error:
-            outcome: Outcome = "length" if _is_cut(reply, asked) else "unusable"
-            return Answer(outcome=outcome, reason=str(error), **common), error
+            answer.outcome = "length" if _is_cut(reply, asked) else "unusable"
+            answer.reason = str(error)
+            return answer, error
+        return answer, None
 
 
 def _is_cut(reply: Reply, asked: Request) -> bool:
@@ -308,8 +317,9 @@ def _is_cut(reply: Reply, asked: Request) -> bool:
 
 def _lost(reply: Reply, error: UnusableReply | None, asked: Request) -> str:
     """In what way an unusable reply did not arrive whole; empty where it did, and the model is to blame."""
-    said_no = reply.refusal or reply.finish_reason == "content_filter"
-    if error is None or isinstance(error, BrokenRules) or said_no:
+    if error is None or isinstance(error, BrokenRules):
+        return ""
+    if reply.refusal or reply.finish_reason == "content_filter":
         return ""
     if not reply.text:  # a model that spent its tokens on thought has nothing left to send
         thought = reply.think_characters > 0 or asked.sampling.max_tokens == 1
@@ -373,3 +383,100 @@ def run(work: Awaitable[T]) -> T:
     if "error" in box:
         raise box["error"]
     return box["value"]
+
+
+LIVE_LINE_EVERY_S = 1.0
+
+
+class Progress:
+    """How far a loop that asks `chat` is, how fast, for how much money, and how long still.
+
+    A context manager for coroutines: a bar in a notebook, and a line in the file that a headless run shows in
+    the terminal (`status_line`).
+    """
+
+    def __init__(self, chat: Chat, total: int, label: str, unit: str) -> None:
+        self.chat, self.total, self.label = chat, total, label
+        self.done, self._calls_before = 0, chat.usage.calls
+        from tqdm.auto import tqdm  # looks for widgets, which takes a while
+
+        self._bar = tqdm(total=total, desc=label, unit=unit)
+        status = os.environ.get(STATUS_VARIABLE)
+        self._status = Path(status) if status else None
+        self._replayed_at = time.monotonic()
+        self._live_from: tuple[float, int] | None = None
+        self._ticker: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> "Progress":
+        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+        return self
+
+    async def _tick(self) -> None:
+        # Units may take minutes, and a batch hours: the line must not look dead in between.
+        while True:
+            await asyncio.sleep(LIVE_LINE_EVERY_S)
+            self._show()
+
+    def __exit__(self, *_: object) -> None:
+        self._ticker.cancel()
+        self._show()
+        self._bar.close()
+
+    def update(self, n: int = 1) -> None:
+        """Count `n` more units."""
+        self.done += n
+        now = time.monotonic()
+        if self._live_from is None and self.chat.usage.calls > self._calls_before:
+            # What is replayed takes no time: it must not make the rest look short.
+            self._live_from = self._replayed_at, self.done - n
+        elif self._live_from is None:
+            self._replayed_at = now
+        self._bar.update(n)
+
+    def _show(self) -> None:
+        self._bar.set_postfix_str(self.extra())
+        if self._status is not None:
+            # Whole or not at all is not needed here: a reader that meets half a line shows the next.
+            self._status.write_text(self.line(), encoding="utf-8")
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate from the units that the model was asked for, or None while these tell little."""
+        if self._live_from is None or self.done == self._live_from[1]:
+            return None
+        since, first = self._live_from
+        taken = time.monotonic() - since
+        return taken / (self.done - first) * (self.total - self.done) if taken >= LIVE_LINE_EVERY_S else None
+
+    def line(self) -> str:
+        """The whole line, for a terminal."""
+        left = self.seconds_left
+        parts = [f"{self.label} {self.done:,}/{self.total:,}", self.extra()]
+        if left is not None and self.done < self.total:
+            parts.append(f"{duration(left)} left")
+        return " · ".join(part for part in parts if part)
+
+    def extra(self) -> str:
+        """Speed, money and trouble: what a bar does not say by itself."""
+        usage, budget = self.chat.usage, self.chat.budget
+        parts = [self.chat.backend.status] if self.chat.backend.status else []
+        if usage.tokens_out:
+            parts.append(f"{usage.tokens_per_second:,.0f} tokens/s")
+            cap = f" of ${budget.max_usd:,.2f}" if budget.max_usd is not None else ""
+            if cap or budget.ledger.usd:
+                parts.append(f"${budget.ledger.usd:,.2f}{cap}")
+        if usage.retries:
+            parts.append(f"{sum(usage.retries.values()):,} tried again")
+        if self.chat.waiting:
+            parts.append(f"{self.chat.waiting:,} asked by another run")
+        if self.chat.throttle.room < self.chat.throttle.cap:
+            parts.append(f"{self.chat.throttle.room} of {self.chat.throttle.cap} at once")
+        return " · ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,6 +1,6 @@
 """Gets a request to a backend and its reply back: slots, budget, and the one layer of retries.
 
-`Chat` in `llm` decides what to ask; here it is only decided when, and how often, until a reply is there.
+`Chat` decides what to ask; here it is only decided when, and how often, until a reply is there.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import contextlib
 import math
 import random
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +22,7 @@ from memecmd_utils.core.llm.messages import (
     RequestRejected,
     TransientFault,
 )
-
-# --- How many requests are in flight at one endpoint, and when an endpoint counts as dead
-# After ten faults in a row one request at a time goes out as a probe, and without any answer for
-# `dead_after_s` the run ends with one message.
-
+from memecmd_utils.core.llm.usage import Usage
 
 SUSPECT_AFTER = 10
 """Faults in a row. With 20 % of calls failing at random this happens once in ten million calls."""
@@ -111,69 +107,6 @@ class Throttle:
                 turn.set_result(None)
 
 
-# --- Counts of one chat in this process; what the whole run has spent stands in `budget`
-
-
-WINDOW_S = 30.0
-"""Over which the speed of the live line is measured."""
-
-
-def added(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Figures of two chats of one stage together."""
-    out: dict[str, Any] = {}
-    for name, value in second.items():
-        if isinstance(value, dict):
-            out[name] = dict(sorted((Counter(first.get(name, {})) + Counter(value)).items()))
-        else:
-            out[name] = round(first.get(name, 0) + value, 6)
-    return out
-
-
-class Usage:
-    """Calls, replays, tokens, money, retries and outcomes."""
-
-    def __init__(self) -> None:
-        self.calls = self.replayed = self.tokens_in = self.tokens_out = self.think_characters = 0
-        self.usd = 0.0
-        self.outcomes: Counter[str] = Counter()
-        self.retries: Counter[str] = Counter()
-        self._recent: deque[tuple[int, int]] = deque()
-        """Second and tokens that came in it: a fast endpoint sends thousands of replies in the window."""
-
-    def add(self, reply: Reply, usd: float) -> None:
-        """Count one live reply."""
-        self.tokens_in += reply.tokens_in
-        self.tokens_out += reply.tokens_out
-        self.think_characters += reply.think_characters
-        self.usd += usd
-        second = int(time.monotonic())
-        before = self._recent.pop()[1] if self._recent and self._recent[-1][0] == second else 0
-        self._recent.append((second, before + reply.tokens_out))
-        while self._recent[0][0] < second - WINDOW_S:
-            self._recent.popleft()
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens that came back a second, lately."""
-        if not self._recent:
-            return 0.0
-        tokens = sum(count for _, count in self._recent)
-        return tokens / max(time.monotonic() - self._recent[0][0], 1.0)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Figures for the report."""
-        return {
-            "calls": self.calls,
-            "replayed": self.replayed,
-            "tokens_in": self.tokens_in,
-            "tokens_out": self.tokens_out,
-            "think_characters": self.think_characters,
-            "usd": round(self.usd, 6),
-            "outcomes": dict(sorted(self.outcomes.items())),
-            "retries": dict(sorted(self.retries.items())),
-        }
-
-
 MAX_TRIES = 10
 """Of one request, while others get through. With 20 % of calls failing at random: one in ten million."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 4.0
@@ -225,8 +158,7 @@ class Delivery:
                 return outcome
             if isinstance(outcome, InDoubt):
                 doubts += 1
-                sure = doubts <= MAX_DOUBTS and await self._confirm(outcome, may_go)
-                if sure:
+                if doubts <= MAX_DOUBTS and await self._confirm(outcome, may_go):
                     continue
                 return Reply(text=str(outcome), finish_reason="rejected")
             faults += 1
@@ -301,12 +233,12 @@ class Delivery:
                 reply = await self._exchange(request)
             except TransientFault as error:
                 fault = error
-            except (RequestRejected, InDoubt) as error:  # what is refused is not paid for
+            except (RequestRejected, InDoubt) as refusal:  # what is refused is not paid for
                 self.budget.release(reserved)
                 self.throttle.succeeded()
-                if isinstance(error, InDoubt):
-                    return error
-                return Reply(text=str(error), finish_reason="rejected")
+                if isinstance(refusal, InDoubt):
+                    return refusal
+                return Reply(text=str(refusal), finish_reason="rejected")
             except (asyncio.CancelledError, NoSignOfLife):
                 self.budget.abandon(reserved)
                 raise

@@ -1,24 +1,29 @@
-"""Any OpenAI-compatible chat endpoint, through the `openai` package's async client: one exchange at a time.
+"""Any OpenAI-compatible endpoint, through the `openai` package's async client: one exchange at a time.
 
 Here a request is put into the endpoint's words and its reply or fault is named; tries, waits, caps and
-money are the business of `delivery`.
+money are the business of `delivery`. No other module reads a key: a profile names the variable that holds
+it, addresses must hold none, and what a server repeats of it is blotted out before it is shown or recorded.
 """
 
 import asyncio
+import base64
 import json
 import math
+import os
 import re
+import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote, urlsplit
 
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 
-from memecmd_utils.core import errors, html
-from memecmd_utils.core.llm.keys import KeyGuard, address, api_key, client_options
+from memecmd_utils.core import errors, html, machine
 from memecmd_utils.core.llm.messages import (
     EndpointError,
     Image,
@@ -30,78 +35,101 @@ from memecmd_utils.core.llm.messages import (
     RequestRejected,
     TransientFault,
 )
+from memecmd_utils.core.llm.replies import THINK, strict_schema
 from memecmd_utils.settings import Endpoint
 
-# --- What goes over the wire to an OpenAI-compatible endpoint, and what comes back: translation only
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+DEFAULT_ADDRESS = "https://api.openai.com/v1"
+"""The SDK's own, where neither profile nor environment names one."""
+NO_KEY = SecretStr("none")
+"""For servers that take any key, and for replaying, which asks nobody."""
+SHORTEST_SECRET = 12
+"""Shorter keys are words such as `none` or `EMPTY` for servers without keys: they stand in ordinary texts."""
+BLOT = "***"
 
 
-MAX_WAIT_S = 60.0
-# The opening tag is missing where the chat template has written it already.
-THINK = re.compile(r"<think>.*?(?:</think>|\Z)|\A(?:(?!<think>).)*?</think>", re.DOTALL)
+def address(endpoint: Endpoint) -> str | None:
+    """The endpoint's address, or that of the SDK's variable, which no profile checks; None: the SDK's own.
 
-
-STRICT_DEPTH = 10
-KEPT_KEYWORDS = {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf"}
-KEPT_KEYWORDS |= {"$ref", "$defs"}
-DROPPED_KEYWORDS = {"title", "description", "default", "format", "pattern", "examples"}
-DROPPED_KEYWORDS |= {"minLength", "maxLength", "minItems", "maxItems"}
-DROPPED_KEYWORDS |= {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
-"""Control characters and halves of surrogate pairs: they cannot be written or shown."""
-CHINESE = re.compile(rb"[\xe2-\xe9\xef][\x80-\xbf]{2}")
-"""Chinese characters and signs in UTF-8."""
-PAGE = re.compile(r"\s*<(?:!doctype|html|head|body|\?xml)\b", re.IGNORECASE)
-
-
-WHOLE = {
-    "", "null", "none", "stop", "stop_sequence", "stop_token", "eos", "eos_token", "endoftext", "end_of_text",
-    "end", "end_turn", "complete", "completed", "finish", "finished", "done", "normal",
-}  # fmt: skip
-"""Finish reasons of a whole reply, as servers write them: nothing at all, OpenAI's word, a stop word or the
-end of the text reached (TGI, Together, AI21), Anthropic's, Cohere's and Titan's words, Qianfan's `normal`."""
-FILTERED = re.compile(
-    "filter|safety|sensitive|moderat|blocklist|prohibited|toxic|guardrail|recitation|spii|inspection|"
-    "policy|policies|violation"
-)
-"""Finish reasons and error codes of a content filter: OpenAI, Zhipu, Gemini, Cohere, Bedrock, DashScope."""
-
-
-class EmptyReply(ValueError):
-    """A reply without a message."""
-
-
-@lru_cache(maxsize=64)
-def strict_schema(model: type[BaseModel]) -> dict[str, Any] | None:
-    """JSON schema within OpenAI's strict subset, or None where the subset cannot say it.
-
-    Every key is required and nothing additional allowed; bounds and formats are left to our own check of
-    the reply. Free-form mappings, tuples and an alternative at the root have no form there, nor have more
-    than ten levels.
+    Raises `EndpointError` for one that is none, or that holds a user, a password or a query.
     """
+    url = endpoint.base_url or os.environ.get("OPENAI_BASE_URL") or None
+    if url is not None:
+        try:
+            parts = urlsplit(url)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            good = False
+        if not good or not url.isprintable() or set(url) & set("@?# "):
+            name = "base_url" if endpoint.base_url else "OPENAI_BASE_URL"
+            raise EndpointError(f"{name} must be an http(s) address without user, password or query")
+    return url
 
-    def tighten(node: dict[str, Any], depth: int) -> dict[str, Any]:
-        if depth > STRICT_DEPTH or set(node) - KEPT_KEYWORDS - DROPPED_KEYWORDS:
-            raise ValueError("outside the strict subset")
-        out = {key: value for key, value in node.items() if key in KEPT_KEYWORDS}
-        for group in ("properties", "$defs"):
-            if group in out:
-                out[group] = {name: tighten(inner, depth + 1) for name, inner in out[group].items()}
-        if "items" in out:
-            out["items"] = tighten(out["items"], depth + 1)
-        if "anyOf" in out:
-            out["anyOf"] = [tighten(inner, depth + 1) for inner in out["anyOf"]]
-        if out.get("type") == "object":
-            if "properties" not in out or isinstance(out.get("additionalProperties"), dict):
-                raise ValueError("a free-form mapping")
-            out["required"] = list(out["properties"])
-            out["additionalProperties"] = False
-        return out
 
+def is_local(endpoint: Endpoint) -> bool:
+    """Whether the endpoint is a server on this machine."""
+    url = address(endpoint)
+    return url is not None and urlsplit(url).hostname in LOOPBACK
+
+
+def api_key(endpoint: Endpoint) -> SecretStr:
+    """Read the key from the variable that the profile names; `EndpointError` says what to set."""
+    key = SecretStr((os.environ.get(endpoint.key_env) or "").strip())
+    plain = key.get_secret_value()
+    if not plain:
+        raise EndpointError(
+            f"no API key: set the environment variable {endpoint.key_env} (its name is the profile's "
+            "`key_env`), or use PROFILE=example, which needs none. A server without keys takes any text"
+        )
+    if not plain.isascii() or not plain.isprintable() or " " in plain:
+        plain = ""  # a traceback may show variables
+        raise EndpointError(f"what stands in {endpoint.key_env} is not an API key: it has odd characters")
+    return key
+
+
+class KeyGuard:
+    """Knows one key in the forms in which it travels: as it is, quoted for a URL, in base64 and in hex."""
+
+    def __init__(self, key: SecretStr) -> None:
+        plain = key.get_secret_value()
+        self._forms: list[str] = []
+        if len(plain) < SHORTEST_SECRET:
+            return
+        raw = plain.encode()
+        # What stands before the key in an encoded text shifts it by none, one or two bytes.
+        shifted = [base64.b64encode(bytes(n) + raw).decode().rstrip("=") for n in range(3)]
+        inner = [text[start : len(text) - 1] for text, start in zip(shifted, (0, 2, 3), strict=True)]
+        self._forms = [plain, quote(plain, safe=""), shifted[0], *inner, raw.hex()]
+
+    def __repr__(self) -> str:
+        return "KeyGuard(...)"
+
+    def blot(self, text: str) -> str:
+        """`text` without the key. Cheap, for every reply."""
+        for form in self._forms:
+            if form in text:
+                text = text.replace(form, BLOT)
+        return text
+
+    def message(self, text: str) -> str:
+        """A server's message without the key, or a word in its place where a piece of the key remains."""
+        text, n = self.blot(text), SHORTEST_SECRET
+        pieces = (form[i : i + n] for form in self._forms for i in range(len(form) - n + 1))
+        return "(not shown: it repeats the key)" if any(piece in text for piece in pieces) else text
+
+
+def client_options(endpoint: Endpoint) -> dict[str, Any]:
+    """How a client of the SDK reaches an endpoint; a server on this machine never stands behind a proxy.
+
+    The proxy is chosen here: the SDK's libraries would take offence at variables that they do not know, also
+    where these are not for this address.
+    """
     try:
-        schema = tighten(model.model_json_schema(), 0)
-    except ValueError:
-        return None
-    return schema if schema.get("type") == "object" else None
+        proxy = None if is_local(endpoint) else machine.proxy_for(address(endpoint) or DEFAULT_ADDRESS)
+    except machine.ProxyError as error:
+        raise EndpointError(str(error)) from error
+    others = set(urllib.request.getproxies()) & {"http", "https", "all"}
+    return {"proxy": proxy, "trust_env": not is_local(endpoint) and (proxy is not None or not others)}
 
 
 def wire_message(message: Message) -> dict[str, Any]:
@@ -111,6 +139,25 @@ def wire_message(message: Message) -> dict[str, Any]:
     parts: list[dict[str, Any]] = [{"type": "text", "text": message.text}]
     parts += [{"type": "image_url", "image_url": {"url": image.load()}} for image in message.images]
     return {"role": message.role, "content": parts}
+
+
+CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+"""Control characters and halves of surrogate pairs: they cannot be written or shown."""
+FINISHED = {
+    "", "null", "none", "stop", "stop_sequence", "stop_token", "eos", "eos_token", "endoftext", "end_of_text",
+    "end", "end_turn", "complete", "completed", "finish", "finished", "done", "normal",
+}  # fmt: skip
+"""Finish reasons of a whole reply, as servers write them: nothing at all, OpenAI's word, a stop word or the
+end of the text reached (TGI, Together, AI21), Anthropic's, Cohere's and Titan's words, Qianfan's `normal`."""
+FILTERED = re.compile(
+    "filter|safety|sensitive|moderat|blocklist|prohibited|toxic|guardrail|recitation|spii|inspection|"
+    "policy|policies|violation"
+)
+"""Finish reasons of a content filter: OpenAI, Zhipu, Gemini, Cohere, Bedrock, DashScope."""
+
+
+class EmptyReply(ValueError):
+    """A reply without a message."""
 
 
 def read_reply(body: Any) -> Reply:
@@ -138,7 +185,7 @@ def read_reply(body: Any) -> Reply:
         refusal=bool(message.get("refusal")) or finish == "refusal",
         tokens_in=_count(usage.get("prompt_tokens")),
         tokens_out=_count(usage.get("completion_tokens")),
-        think_characters=sum(len(found.group()) for found in THINK.finditer(text))
+        think_characters=sum(len(block.group()) for block in THINK.finditer(text))
         + (len(thought) if isinstance(thought, str) else 0),
         first_token=_first_token(choice.get("logprobs")),
     )
@@ -151,31 +198,11 @@ def _finish_reason(value: Any) -> str:
     if not isinstance(value, str):
         return "length"
     word = re.sub(r"[^a-z0-9]+", "_", value.lower()).strip("_").removeprefix("finish_reason_")
-    if word in WHOLE:
+    if word in FINISHED:
         return "stop"
     if word == "refusal":
         return "refusal"
     return "content_filter" if FILTERED.search(word) else "length"
-
-
-def garbled(text: str) -> bool:
-    """Whether a text is a web page, or was read with another code page than it was written in."""
-    if PAGE.match(text) or "锟斤拷" in text:
-        return True
-    for codec in ("latin-1", "cp1252", "gb18030"):
-        try:
-            other = text.encode(codec).decode()
-        except UnicodeError:
-            other = text
-        # The bytes of a few Chinese characters may be UTF-8 by chance (笑, 一), those of six hardly ever.
-        if other != text and (codec != "gb18030" or sum(not c.isascii() for c in text) >= 6):
-            return True
-        # Whoever read it may have left out what the code page does not have, or the blank at its end.
-        raw = text.encode(codec, "ignore")
-        whole, high = CHINESE.findall(raw), sum(byte > 127 for byte in raw)
-        if len(set(whole)) >= 3 and 3 * len(whole) >= high / 2:
-            return True
-    return False
 
 
 def _count(value: Any) -> int:
@@ -190,13 +217,16 @@ def _first_token(logprobs: Any) -> dict[str, float] | None:
     return {
         CONTROL.sub("", str(top["token"])): min(float(top["logprob"]), 0.0)
         for top in (tops if isinstance(tops, list) else [])
-        if isinstance(top, dict) and "token" in top and _is_probability(top.get("logprob"))
+        if isinstance(top, dict) and "token" in top and _is_logprob(top.get("logprob"))
     }
 
 
-def _is_probability(value: Any) -> bool:
+def _is_logprob(value: Any) -> bool:
     # At most 0 but for rounding; infinities and what is not a number cannot be written as JSON.
     return isinstance(value, int | float) and -1e6 < value < 1.0
+
+
+MAX_WAIT_S = 60.0
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -217,7 +247,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 RETRY_STATUS = {408, 409, 425, 429}
 FORM_STATUS = {400, 422}
 """How servers say that they do not know a form of structured replies."""
-SET_UP = {401, 402, 404, 405}
+SET_UP_STATUS = {401, 402, 404, 405}
 """Key, money, model, address. Any other 4xx may be for the request's own sake: its length, a moderation."""
 FILTER_CODE = re.compile(
     "content_?(?:filter|policy|moderation)|data_?inspection|moderat|sensitive|responsible_?ai", re.IGNORECASE
@@ -239,6 +269,26 @@ EVENTS = re.compile(r"\ufeff?\s*(?:(?:event|id|retry)?:[^\n]*\n\s*)*data:")
 STREAM = "a stream of events instead of one reply"
 NO_STREAM = "replies are not streamed here: take a server or a model that answers in one piece"
 SAMPLE_STRIDE = 1000  # seeds of sample n + 1 begin after those of the further attempts of sample n
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What came with an error status, without the key."""
+
+    status: int
+    message: str
+    code: str = ""
+    parameter: str = ""
+    """Name of the parameter that is to blame, where the endpoint names one."""
+    wait_s: float | None = None
+
+
+class UnknownForm(Exception):
+    """The endpoint does not know this form of structured replies."""
+
+
+class Filtered(Exception):
+    """The service's content filter stopped the request."""
 
 
 class OpenAIBackend:
@@ -278,7 +328,7 @@ class OpenAIBackend:
         self._closer: Any = None
         self._forms = list(self.forms)
         self._works = False
-        self._ways: set[str] = set()
+        self._proven_ways: set[str] = set()
         """Ways of asking that the endpoint takes, see `way`."""
         self._rejected: Counter[str] = Counter()
 
@@ -295,9 +345,9 @@ class OpenAIBackend:
         errors.need_live_extra("an endpoint")
         import openai  # 0.8 s, so not at the top
 
-        # Over aiohttp a call takes two thirds of the CPU time that it takes over the SDK's default transport.
-        client, what, options = None, "", client_options(self.endpoint)
+        client, fault, options = None, "", client_options(self.endpoint)
         try:
+            # Over aiohttp a call takes two thirds of the CPU time that the SDK's default transport takes.
             client = openai.AsyncOpenAI(
                 api_key=self._key.get_secret_value(),
                 base_url=address(self.endpoint),
@@ -306,9 +356,9 @@ class OpenAIBackend:
                 http_client=openai.DefaultAioHttpClient(**options),
             )
         except Exception as error:
-            what = type(error).__name__
+            fault = type(error).__name__
         if client is None:  # outside of the handler: the SDK's frames hold the key as an argument
-            raise EndpointError(f"no client can be made for this endpoint ({what}): check `base_url`")
+            raise EndpointError(f"no client can be made for this endpoint ({fault}): check `base_url`")
         try:
             yield client
         finally:
@@ -325,7 +375,6 @@ class OpenAIBackend:
     def body(self, request: Request) -> dict[str, Any]:
         """The request as the endpoint takes it, after its parameter map."""
         sampling = request.sampling
-        seed = None if request.seed is None else request.seed + SAMPLE_STRIDE * request.sample
         body: dict[str, Any] = {
             "model": self.endpoint.model,
             "messages": [wire_message(message) for message in request.messages],
@@ -334,7 +383,7 @@ class OpenAIBackend:
             "presence_penalty": sampling.presence_penalty,
             "max_tokens": sampling.max_tokens,
             "stop": sampling.stop,
-            "seed": seed,
+            "seed": None if request.seed is None else request.seed + SAMPLE_STRIDE * request.sample,
         }
         if sampling.top_logprobs:
             body |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
@@ -359,13 +408,15 @@ class OpenAIBackend:
             outcome = await self._exchange(client, request, form, body)
             # Raised out of reach of the SDK's faults, whose headers hold the key.
             if isinstance(outcome, UnknownForm):
-                self.step_down(form)
+                # Of requests sent side by side, which all come back, only the first takes the step.
+                if form in self._forms:
+                    self._forms = self._forms[self._forms.index(form) + 1 :]
             elif isinstance(outcome, Filtered):
                 return Reply(text="", finish_reason="content_filter")
             elif isinstance(outcome, Exception):
                 raise outcome
             else:
-                self.worked(request, form)
+                self.note_success(request, form)
                 return self._without_key(outcome)
 
     async def _exchange(
@@ -380,13 +431,11 @@ class OpenAIBackend:
             # as all the rest of a call.
             async with asyncio.timeout(self.endpoint.timeout_s):
                 answer = await client.post(self.path, body=body, cast_to=object)
-                return self.read(_parsed(answer), request)
+            if isinstance(answer, str):  # the SDK leaves it as text where the content type is not JSON's
+                answer = json.loads(answer.removeprefix("\ufeff"))
+            return self.read(answer, request)
         except openai.APIStatusError as error:
-            # The body may hold the key, so it is no variable here: tracebacks may show those.
-            return self.name_status(
-                error.status_code, str(error.code or ""), self.plain(error.message), _parameter(error),
-                request, form, retry_after(error.response.headers),
-            )  # fmt: skip
+            return self.name_status(self.refusal_of(error), request, form)
         except json.JSONDecodeError as error:
             if not EVENTS.match(error.doc):
                 return name_fault(error)
@@ -400,19 +449,11 @@ class OpenAIBackend:
         """What the endpoint answered, from its JSON."""
         return read_reply(answer)
 
-    def step_down(self, form: str) -> None:
-        """Give up a form that the endpoint does not know.
-
-        Of requests sent side by side, which all come back, only the first takes the step.
-        """
-        if form in self._forms:
-            self._forms = self._forms[self._forms.index(form) + 1 :]
-
-    def worked(self, request: Request, form: str) -> None:
+    def note_success(self, request: Request, form: str) -> None:
         """Note that the endpoint took this request, which was sent in `form`."""
         self._works = True
         self._rejected[request.task] = 0
-        self._ways.add(self.way(request, form))
+        self._proven_ways.add(self.way(request, form))
 
     def way(self, request: Request, form: str) -> str:
         """How a request is put, whatever it says: form and schema, roles, pictures, names of parameters."""
@@ -428,45 +469,48 @@ class OpenAIBackend:
 
     def neutral(self, request: Request) -> Request:
         """A tiny request put like another one, of which nothing can be refused but how it is put."""
+        picture = Image(image_id=NEUTRAL, load=_white_square)
         messages = [
-            Message(
-                role=message.role,
-                text=NEUTRAL_TEXT,
-                images=[Image(image_id=NEUTRAL, load=_white)] if message.images else [],
-            )
+            Message(role=message.role, text=NEUTRAL_TEXT, images=[picture] if message.images else [])
             for message in request.messages
         ]
         return request.model_copy(update={"messages": messages, "subject": NEUTRAL})
 
-    def name_status(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        parameter: str,
-        request: Request,
-        form: str,
-        wait_s: float | None = None,
-    ) -> Exception:
+    def refusal_of(self, error: Any) -> Refusal:
+        """What the SDK's exception for an error status says."""
+        parameter = error.body.get("param") if isinstance(error.body, dict) else None
+        return Refusal(
+            error.status_code,
+            self.redacted(error.message),
+            str(error.code or ""),
+            parameter if isinstance(parameter, str) else "",
+            retry_after(error.response.headers),
+        )
+
+    def redacted(self, message: str) -> str:
+        """The server's message, in which it may have put the key."""
+        return self.guard.message(CONTROL.sub("", str(message)))[:300]
+
+    def name_status(self, refusal: Refusal, request: Request, form: str) -> Exception:
         """Say what an error status means for a request sent in `form`, as the exception to raise."""
-        neutral = request.subject == NEUTRAL
-        if status < 500 and status != 429 and FILTER_CODE.search(code) and not neutral:
+        status, message, is_neutral = refusal.status, refusal.message, request.subject == NEUTRAL
+        if status < 500 and status != 429 and FILTER_CODE.search(refusal.code) and not is_neutral:
             return Filtered()
         if status == 404:
             return EndpointError(
                 f"the endpoint does not know the model {self.endpoint.model!r} (404): check `model` and "
                 "`base_url` of the profile"
             )
-        if code in OUT_OF_MONEY:
+        if refusal.code in OUT_OF_MONEY:
             return EndpointError(f"the account has no credit left ({status}): {message}")
         if status in RETRY_STATUS or status >= 500:
-            return TransientFault(f"status {status}", wait_s, limited=status == 429)
+            return TransientFault(f"status {status}", refusal.wait_s, limited=status == 429)
         # Others may have given the form up meanwhile; of a neutral request only the form can be refused.
-        if status in FORM_STATUS and (form not in self._forms or (neutral and form != "plain")):
+        if status in FORM_STATUS and (form not in self._forms or (is_neutral and form != "plain")):
             return UnknownForm()
-        if 400 <= status < 500 and status not in SET_UP and not neutral:
+        if 400 <= status < 500 and status not in SET_UP_STATUS and not is_neutral:
             way = self.way(request, form)
-            proven = way in self._ways
+            proven = way in self._proven_ways
             self._rejected[request.task] += proven
             if proven and self._rejected[request.task] < REJECTED_IN_A_ROW:
                 return RequestRejected(f"{status}: {message}")
@@ -474,14 +518,12 @@ class OpenAIBackend:
         if status in (401, 403):
             return EndpointError(f"the endpoint refused the key ({status}): check {self.endpoint.key_env}")
         hint = f"; {NO_STREAM}" if re.search(r"\bstream", message, re.IGNORECASE) else ""
-        if parameter in MAPPED:
-            other = "max_completion_tokens" if parameter == "max_tokens" else "null"
-            hint = f"; to leave out or rename it: `parameters: {{{parameter}: {other}}}` of the endpoint"
+        if refusal.parameter in MAPPED:
+            other = "max_completion_tokens" if refusal.parameter == "max_tokens" else "null"
+            hint = (
+                f"; to leave out or rename it: `parameters: {{{refusal.parameter}: {other}}}` of the endpoint"
+            )
         return EndpointError(f"the endpoint refuses the request ({status}): {message}{hint}")
-
-    def plain(self, message: str) -> str:
-        """The server's message, in which it may have put the key."""
-        return self.guard.message(CONTROL.sub("", str(message)))[:300]
 
     def _without_key(self, reply: Reply) -> Reply:
         """The reply, in which the server may have put the key: replies are recorded."""
@@ -512,30 +554,11 @@ class OpenAIBackend:
             self._client = self._closer = None
 
 
-class UnknownForm(Exception):
-    """The endpoint does not know this form of structured replies."""
-
-
-class Filtered(Exception):
-    """The service's content filter stopped the request."""
-
-
 @lru_cache(maxsize=1)
-def _white() -> str:
-    """A white square as a data URL."""
+def _white_square() -> str:
     from PIL import Image as Picture
 
     return html.picture_url(Picture.new("RGB", (NEUTRAL_SIDE, NEUTRAL_SIDE), "white"), "PNG")
-
-
-def _parsed(answer: Any) -> Any:
-    """A body as JSON. The SDK leaves it as text where the content type is not JSON's, or missing."""
-    return json.loads(answer.removeprefix("\ufeff")) if isinstance(answer, str) else answer
-
-
-def _parameter(error: Any) -> str:
-    found = error.body.get("param") if isinstance(error.body, dict) else None
-    return found if isinstance(found, str) else ""
 
 
 def name_fault(error: BaseException) -> TransientFault:

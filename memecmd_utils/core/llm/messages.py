@@ -1,7 +1,4 @@
-"""What goes over the seam of `llm`: requests, replies, answers, the outcomes that are no answer, and faults.
-
-Import these names from `memecmd_utils.core.llm.chat`; they stand here so that each module stays on one page.
-"""
+"""What goes over the seam to models: requests, replies, answers, outcomes that are no answer, and faults."""
 
 import math
 import unicodedata
@@ -192,7 +189,7 @@ class BudgetReached(MemecmdError, RuntimeError):
 class EndpointError(MemecmdError, RuntimeError):
     """The endpoint cannot be used as set up; the message says what to set. It never holds a key.
 
-    `paid` says that the model may have answered although the answer is of no use.
+    `paid`: the model may have answered although the answer is of no use.
     """
 
     def __init__(self, message: str, paid: bool = False) -> None:

@@ -1,23 +1,24 @@
-"""Parsers of replies: from a model's text to a checked value, or `UnusableReply` with the reason.
+"""Structured replies: the schema that is asked for, and parsers from a model's text to a checked value.
 
-Whatever the text is, they are soon done and raise nothing else, and what they return can be written down.
+Whatever a text is, parsers are soon done, raise nothing but `UnusableReply`, which says why, and return what
+can be written down.
 """
 
 import json
 import math
 import re
 from collections.abc import Iterator
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import getitem
 from typing import Any, TypeVar
 
-import json_repair
 from pydantic import BaseModel, ValidationError
 
-from memecmd_utils.core.llm.endpoint import THINK
 from memecmd_utils.core.llm.messages import CutReply, Reply, UnusableReply
 
 T = TypeVar("T", bound=BaseModel)
+# The opening tag is missing where the chat template has written it already.
+THINK = re.compile(r"<think>.*?(?:</think>|\Z)|\A(?:(?!<think>).)*?</think>", re.DOTALL)
 # Bounds on work. The ratings of 17 memes are 4,600 characters at most, with 18 braces and 450 signs.
 MAX_CHARS, MAX_BRACES, MAX_LINE_CHARS = 50_000, 100, 2_000
 MAX_REPAIR_CHARS, MAX_REPAIR_SIGNS, MAX_REPAIR_BRACKETS = 6_000, 600, 40  # it goes back and forth a lot
@@ -46,6 +47,73 @@ BARE = re.compile(r"""(?!(?i:undefined|nan|[+-]?infinity|none|nil)\Z)[^"'“”�
 UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffd]")
 PAIRS = {"“": "”", "‘": "’", "「": "」", "『": "』", '"': '"', "'": "'"}
 """Quotes that may stand around an utterance; not 《》, which names a title."""
+
+CHINESE = re.compile(rb"[\xe2-\xe9\xef][\x80-\xbf]{2}")
+"""Chinese characters and signs in UTF-8."""
+PAGE = re.compile(r"\s*<(?:!doctype|html|head|body|\?xml)\b", re.IGNORECASE)
+
+
+STRICT_DEPTH = 10
+STRICT_KEYWORDS = {
+    "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "$ref",
+    "$defs",
+}  # fmt: skip
+OMITTED_KEYWORDS = {
+    "title", "description", "default", "format", "pattern", "examples", "minLength", "maxLength", "minItems",
+    "maxItems", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def strict_schema(model: type[BaseModel]) -> dict[str, Any] | None:
+    """JSON schema within OpenAI's strict subset, or None where the subset cannot say it.
+
+    Every key is required and nothing additional allowed; bounds and formats are left to our own check of
+    the reply. Free-form mappings, tuples and an alternative at the root have no form there, nor have more
+    than ten levels.
+    """
+
+    def tighten(node: dict[str, Any], depth: int) -> dict[str, Any]:
+        if depth > STRICT_DEPTH or set(node) - STRICT_KEYWORDS - OMITTED_KEYWORDS:
+            raise ValueError("outside the strict subset")
+        out = {key: value for key, value in node.items() if key in STRICT_KEYWORDS}
+        for group in [name for name in ("properties", "$defs") if name in out]:
+            out[group] = {name: tighten(inner, depth + 1) for name, inner in out[group].items()}
+        if "items" in out:
+            out["items"] = tighten(out["items"], depth + 1)
+        if "anyOf" in out:
+            out["anyOf"] = [tighten(inner, depth + 1) for inner in out["anyOf"]]
+        if out.get("type") == "object":
+            if "properties" not in out or isinstance(out.get("additionalProperties"), dict):
+                raise ValueError("a free-form mapping")
+            out |= {"required": list(out["properties"]), "additionalProperties": False}
+        return out
+
+    try:
+        schema = tighten(model.model_json_schema(), 0)
+    except ValueError:
+        return None
+    return schema if schema.get("type") == "object" else None
+
+
+def garbled(text: str) -> bool:
+    """Whether a text is a web page, or was read with another code page than it was written in."""
+    if PAGE.match(text) or "锟斤拷" in text:
+        return True
+    for codec in ("latin-1", "cp1252", "gb18030"):
+        try:
+            other = text.encode(codec).decode()
+        except UnicodeError:
+            other = text
+        # The bytes of a few Chinese characters may be UTF-8 by chance (笑, 一), those of six hardly ever.
+        if other != text and (codec != "gb18030" or sum(not c.isascii() for c in text) >= 6):
+            return True
+        # Whoever read it may have left out what the code page does not have, or the blank at its end.
+        raw = text.encode(codec, "ignore")
+        characters, high_bytes = CHINESE.findall(raw), sum(byte > 127 for byte in raw)
+        if len(set(characters)) >= 3 and 3 * len(characters) >= high_bytes / 2:
+            return True
+    return False
 
 
 def structured(reply: Reply, schema: type[T]) -> T:
@@ -93,6 +161,8 @@ def _candidates(reply: Reply) -> Iterator[tuple[dict[str, Any], str | None]]:
         return
     if sum(map(plain.count, "{[(")) > MAX_REPAIR_BRACKETS:
         return
+    import json_repair  # only what is no JSON needs it
+
     try:
         repaired = json_repair.loads(plain, skip_json_loads=True)
     except Exception:  # a library of heuristics: whatever stops it, this is no JSON

@@ -11,27 +11,8 @@ from typing import Any, get_args
 import numpy as np
 
 from memecmd_utils.core import paths
-from memecmd_utils.core.recordings import vectors
-from memecmd_utils.core.recordings.store import (
-    KEY,
-    KEY_VERSION,
-    Form,
-    Forms,
-    Outcome,
-    RecordingError,
-    canonical,
-    differences,
-    excerpts,
-    files_in,
-    key_of,
-    missed_forms,
-    nearest,
-    parse_line,
-    rank,
-    raw_lines,
-    read_file,
-    write_file,
-)
+from memecmd_utils.core.recordings import store, vectors
+from memecmd_utils.core.recordings.store import Form, Outcome, RecordingError, files_in
 
 NORM_TOLERANCE = 0.01  # of a length of 1; rounding to float16 moves it by less than 0.001
 
@@ -51,8 +32,7 @@ class Report:
 
     def text(self) -> str:
         """Everything for the terminal: what was done, notes, problems last."""
-        lines = self.done or ["no recordings there"]
-        lines = [*lines, *(f"note: {note}" for note in self.notes)]
+        lines = [*(self.done or ["no recordings there"]), *(f"note: {note}" for note in self.notes)]
         return "\n".join([*lines, *(f"PROBLEM: {problem}" for problem in self.problems)])
 
 
@@ -62,9 +42,9 @@ def check(folders: Iterable[Path]) -> Report:
     for folder in folders:
         for stage in _stages_in(folder):
             _check_stage(stage, report)
-        for embedder in sorted((folder / "embedding").glob("*")):
-            if files_in(embedder, "*.npz"):
-                _check_vectors(embedder, report)
+        for shards in sorted((folder / "embedding").glob("*")):
+            if files_in(shards, "*.npz"):
+                _check_vectors(shards, report)
     return report
 
 
@@ -74,7 +54,7 @@ def _stages_in(folder: Path) -> list[Path]:
     return [path for path in found if files_in(path)]
 
 
-def _shown(path: Path) -> str:
+def _path_text(path: Path) -> str:
     return str(path.relative_to(paths.root) if path.is_relative_to(paths.root) else path)
 
 
@@ -84,40 +64,40 @@ def _check_stage(stage: Path, report: Report) -> None:
     for path in files_in(stage):
         for key, value in _sound_lines(path, report):
             count += 1
-            best[key] = max(best.get(key, (False, 0.0)), rank(value))
+            best[key] = max(best.get(key, (False, 0.0)), store.rank(value))
     unanswered = sum(not answer for answer, _ in best.values())
-    report.done.append(f"{_shown(stage)}: {len(best)} recordings ({unanswered} without an answer)")
+    report.done.append(f"{_path_text(stage)}: {len(best)} recordings ({unanswered} without an answer)")
     if count > len(best):
         report.notes.append(
-            f"{_shown(stage)}: {count - len(best)} values are superseded by others of their key"
+            f"{_path_text(stage)}: {count - len(best)} values are superseded by others of their key"
         )
-    _note_orphans(_shown(stage), stage.name, best.keys(), report)
+    _note_orphans(_path_text(stage), stage.name, best.keys(), report)
 
 
 def _sound_lines(path: Path, report: Report) -> Iterator[tuple[str, Any]]:
     """Yield (key, value) of the recordings of a file that are whole; report everything else."""
-    forms, end = Forms(), 0
-    for number, offset, raw in raw_lines(path):
+    forms, end = store.Forms(), 0
+    for number, offset, raw in store.raw_lines(path):
         end = offset + len(raw)
         try:
-            line = parse_line(raw)
+            line = store.parse_line(raw)
             form = forms.take(line)
             problem = "" if form is None else _problem(line["key"], form, line["value"])
         except (ValueError, TypeError) as error:
             problem, form = str(error), None
         if problem:
-            report.problems.append(f"{_shown(path)}:{number}: {problem}")
+            report.problems.append(f"{_path_text(path)}:{number}: {problem}")
         elif form is not None:
             yield line["key"], line["value"]
     if path.stat().st_size > end:
-        report.notes.append(f"{_shown(path)}: the last line is torn; it counts as not recorded")
+        report.notes.append(f"{_path_text(path)}: the last line is torn; it counts as not recorded")
 
 
 def _problem(key: str, form: Form, value: Any) -> str:
     """Say what is wrong with a recording; an empty text if nothing is."""
-    if key_of(form) != key:
+    if store.key_of(form) != key:
         return "the key does not belong to the form"
-    if form.get("key_version", KEY_VERSION) != KEY_VERSION:
+    if form.get("key_version", store.KEY_VERSION) != store.KEY_VERSION:
         return f"the form is of key version {form['key_version']}"
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         return "the value has no text"
@@ -134,21 +114,21 @@ def _problem(key: str, form: Form, value: Any) -> str:
 def _check_vectors(folder: Path, report: Report) -> None:
     keys: set[str] = set()
     widths: set[int] = set()
-    name = _shown(folder)
+    name = _path_text(folder)
     for path in files_in(folder, "*.npz"):
         try:
             shard = vectors.read_shard(path)
             rows = np.stack(list(shard.values())).astype(np.float32)
             lengths = np.linalg.norm(rows, axis=1)
         except ValueError as error:  # a damaged file, or rows that make no table
-            report.problems.append(f"{_shown(path)}: {error}")
+            report.problems.append(f"{_path_text(path)}: {error}")
             continue
         bad = {
-            "keys are not 64 hex digits": sum(KEY.fullmatch(str(key)) is None for key in shard),
+            "keys are not 64 hex digits": sum(store.KEY.fullmatch(str(key)) is None for key in shard),
             "vectors are not finite": int((~np.isfinite(lengths)).sum()),
             "vectors are not of length 1": int((np.abs(lengths - 1) > NORM_TOLERANCE).sum()),
         }
-        report.problems += [f"{_shown(path)}: {count} {what}" for what, count in bad.items() if count]
+        report.problems += [f"{_path_text(path)}: {count} {fault}" for fault, count in bad.items() if count]
         keys |= shard.keys()
         widths.add(rows.shape[1])
     if len(widths) > 1:
@@ -159,11 +139,11 @@ def _check_vectors(folder: Path, report: Report) -> None:
 
 def _note_orphans(name: str, stage: str, keys: Iterable[str], report: Report) -> None:
     """Note how many of `keys` no run used, as far as the runs that are still there say so."""
-    said = sorted(paths.processed.glob(f"*/usage/{stage}.keys.json"))
-    if not said:
+    noted = sorted(paths.processed.glob(f"*/usage/{stage}.keys.json"))
+    if not noted:
         report.notes.append(f"{name}: no run says what it used, so orphans cannot be told")
         return
-    orphans = set(keys).difference(*(json.loads(path.read_text(encoding="utf-8")) for path in said))
+    orphans = set(keys).difference(*(json.loads(path.read_text(encoding="utf-8")) for path in noted))
     if orphans:
         report.notes.append(f"{name}: {len(orphans)} were used by none of the runs that are here")
 
@@ -177,22 +157,22 @@ def explain(a: str, b: str | None, folders: Iterable[Path]) -> list[str]:
     files = [path for folder in folders for stage in _stages_in(folder) for path in files_in(stage)]
     first = _form_of(a, files)
     if b is None:
-        found = nearest(first, files)
+        found = store.nearest(first, files)
         if found is None:
             raise RecordingError(f"nothing is recorded for task {first.get('task')!r}")
         b = found[0]
     lines: list[str] = []
-    for where, x, y in sorted(differences(first, _form_of(b, files)), key=lambda found: found[0]):
-        texts = (value if isinstance(value, str) else canonical(value) for value in (x, y))
-        x, y = excerpts(*texts)
+    for where, x, y in sorted(store.differences(first, _form_of(b, files)), key=lambda found: found[0]):
+        texts = (value if isinstance(value, str) else store.canonical(value) for value in (x, y))
+        x, y = store.excerpts(*texts)
         lines += [where, f"  first:  {x!r}", f"  second: {y!r}"]
     return lines or ["no difference"]
 
 
 def _form_of(text: str, files: list[Path]) -> Form:
     if re.fullmatch("[0-9a-f]{8,64}", text):
-        found = {k: form for path in files for k, form, _ in read_file(path) if k.startswith(text)}
-        found |= {k: form for k, form in missed_forms().items() if k.startswith(text)}
+        found = {k: form for path in files for k, form, _ in store.read_file(path) if k.startswith(text)}
+        found |= {k: form for k, form in store.missed_forms().items() if k.startswith(text)}
         if len(found) != 1:
             raise RecordingError(
                 f"{len(found)} recordings have a key that begins with {text}, the last misses included"
@@ -221,11 +201,11 @@ def promote_run(run: str) -> Iterator[str]:
         if stage.startswith("embedding:"):
             out = target / "embedding" / stage.removeprefix("embedding:") / "example.npz"
             count = _promote_vectors(out, [s / "embedding" / out.parent.name for s in sources], wanted)
-            yield f"{count} of {len(wanted)} vectors -> {_shown(out)}"
+            yield f"{count} of {len(wanted)} vectors -> {_path_text(out)}"
         else:
             out = target / stage / "example.jsonl"
             count = promote([path for source in sources for path in files_in(source / stage)], out, wanted)
-            yield f"{count} of {len(wanted)} replies -> {_shown(out)}"
+            yield f"{count} of {len(wanted)} replies -> {_path_text(out)}"
 
 
 def promote(files: Iterable[Path], target: Path, wanted: set[str]) -> int:
@@ -235,12 +215,12 @@ def promote(files: Iterable[Path], target: Path, wanted: set[str]) -> int:
     """
     found: dict[str, tuple[Form, Any]] = {}
     for path in files:
-        for key, form, value in read_file(path):
-            if key in wanted and (key not in found or rank(value) > rank(found[key][1])):
+        for key, form, value in store.read_file(path):
+            if key in wanted and (key not in found or store.rank(value) > store.rank(found[key][1])):
                 found[key] = (form, value)
     if not found:
         raise RecordingError(f"none of the {len(wanted)} replies of {target.parent.name} is recorded")
-    return write_file(target, found.values())
+    return store.write_file(target, found.values())
 
 
 def _promote_vectors(target: Path, folders: Iterable[Path], wanted: set[str]) -> int:
@@ -256,7 +236,7 @@ def _promote_vectors(target: Path, folders: Iterable[Path], wanted: set[str]) ->
 
 def recordings_of(run: str) -> Path:
     """Folder of a run's recordings: that of its profile, which is the beginning of the run's name."""
-    parts = run.split("-")
-    names = ["-".join(parts[:n]) for n in range(len(parts), 0, -1)]
-    folders = [paths.raw / "recordings" / name for name in names]
-    return next((folder for folder in folders if folder.is_dir()), folders[-1])
+    name = run
+    while "-" in name and not (paths.raw / "recordings" / name).is_dir():
+        name = name.rpartition("-")[0]
+    return paths.raw / "recordings" / name

@@ -17,7 +17,7 @@ from memecmd_utils.core.machine import STATUS_VARIABLE
 from memecmd_utils.core.recordings.store import RecordingError, RecordingMiss, files_in
 
 BATCH = 128
-"""Vectors per recorded shard: what a kill can cost at most."""
+"""Vectors per recorded shard: what a kill can cost at most. Fewer are computed without a bar."""
 ROWS_AT_ONCE = 1024
 Mode = Literal["recorded", "auto", "live"]
 
@@ -75,6 +75,8 @@ class RecordedVectors:
         is too large for the memory is met at once. `note` says something beside the bar. In mode `recorded`
         what is missing raises `RecordingMiss`.
         """
+        from tqdm.auto import tqdm  # looks for widgets, which takes a while
+
         self.used_keys |= set(keys)
         wanted = {k: item for k, item in zip(keys, items, strict=True) if k not in self._vectors}
         if wanted and self.mode == "recorded":
@@ -86,13 +88,19 @@ class RecordedVectors:
         missing = list(wanted.items())
         if size is not None:
             missing.sort(key=lambda pair: size(pair[1]), reverse=True)
-        with _Bar(len(missing), f"{kind} by {self.name}") as bar:
+        label, status = f"{kind} by {self.name}", os.environ.get(STATUS_VARIABLE)
+        with tqdm(total=len(missing), desc=label, disable=len(missing) <= BATCH) as bar:
             for start in range(0, len(missing), BATCH):
                 with self._alone():
                     part = [pair for pair in missing[start : start + BATCH] if pair[0] not in self._vectors]
                     if part:
                         self._add(part, encode, kind)
-                bar.step(min(BATCH, len(missing) - start), note())
+                done = min(start + BATCH, len(missing))
+                bar.set_postfix_str(note())
+                bar.update(done - start)
+                if status and not bar.disable:
+                    parts = [f"{label} {done:,}/{len(missing):,}", note()]
+                    Path(status).write_text(" · ".join(filter(None, parts)), encoding="utf-8")
         self._note_used()
         dim = len(next(iter(self._vectors.values()), ()))
         out = np.empty((len(keys), dim), dtype=np.float32)
@@ -136,36 +144,6 @@ class RecordedVectors:
             write_shard(self._write / f"{name}.npz", fresh)
             self._read.add(self._write / f"{name}.npz")
         self._vectors.update(fresh)
-
-
-class _Bar:
-    """A bar over many shards, in the notebook and in the status file of a headless run; none over one."""
-
-    def __init__(self, total: int, label: str) -> None:
-        self._total, self._label, self._done, self._bar = total, label, 0, None
-        status = os.environ.get(STATUS_VARIABLE)
-        self._status = Path(status) if status else None
-
-    def __enter__(self) -> "_Bar":
-        if self._total > BATCH:
-            from tqdm.auto import tqdm
-
-            self._bar = tqdm(total=self._total, desc=self._label)
-        return self
-
-    def step(self, count: int, note: str) -> None:
-        self._done += count
-        if self._bar is None:
-            return
-        self._bar.set_postfix_str(note)
-        self._bar.update(count)
-        if self._status is not None:
-            parts = [f"{self._label} {self._done:,}/{self._total:,}", note]
-            self._status.write_text(" · ".join(part for part in parts if part), encoding="utf-8")
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
 
 
 def normalise(vectors: np.ndarray) -> np.ndarray:

@@ -1,4 +1,5 @@
 import asyncio
+import io
 import os
 import signal
 import subprocess
@@ -11,7 +12,6 @@ from batch_server import (
     KEY,
     BatchServer,
     Fault,
-    Mood,
     Outcome,
     ask_all,
     backend_for,
@@ -23,25 +23,25 @@ from batch_server import (
     request,
     run,
 )
-from pydantic import RootModel
+from pydantic import SecretStr
 from tiny_server import error
 
 from memecmd_utils.core import paths
-from memecmd_utils.core.llm import batch, replies
+from memecmd_utils.core.llm import batch
 from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils.core.llm.batch import TRIES, TRIES_AT_FIRST, Service
 from memecmd_utils.core.llm.budget import Budget
+from memecmd_utils.core.llm.endpoint import OpenAIBackend
 from memecmd_utils.core.llm.messages import (
-    BudgetReached,
     EndpointError,
     Image,
     Message,
     RequestRejected,
     TransientFault,
 )
+from memecmd_utils.settings import Endpoint
 
 ASKED = [request(n) for n in range(8)]
-
-# --- the whole way ----------------------------------------------------------------------------------
 
 
 def test_answers_come_back_to_their_questions(tmp_path: Path) -> None:
@@ -65,26 +65,6 @@ def test_answers_come_back_to_their_questions(tmp_path: Path) -> None:
     assert backend.in_bulk and backend.status == "" and llm_chat.run(backend.alive(1.0))
 
 
-def test_what_is_recorded_needs_no_batch(tmp_path: Path) -> None:
-    with BatchServer(mood).running() as server:
-        first = run(server.url, tmp_path, [request(1), request(2)])
-        calls = server.calls.total()
-        second = run(server.url, tmp_path, [request(2), request(1)])
-    assert [a.value for a in first] == ["1号", "2号"] and [a.value for a in second] == ["2号", "1号"]
-    assert all(a.replayed for a in second) and server.calls.total() == calls
-
-
-def test_one_backend_serves_several_loops(tmp_path: Path) -> None:
-    with BatchServer(mood).running() as server:
-        backend = backend_for(server.url, tmp_path)
-        chat = chat_for(backend, tmp_path)
-        for n in range(3):
-            assert llm_chat.run(chat.ask(request(n), parse)).value == f"{n}号"
-        llm_chat.run(backend.aclose())
-        chat.recordings.close()
-    assert server.sizes == [1, 1, 1]
-
-
 def test_files_are_split_by_count_and_the_status_says_how_far(tmp_path: Path) -> None:
     seen = []
     with BatchServer(mood, polls=4).running() as server:
@@ -106,9 +86,6 @@ def test_files_are_split_by_bytes_and_a_request_larger_than_one_is_rejected_alon
     assert rejected.outcome == "rejected" and "11,000" in rejected.reason
     assert sorted(server.sizes) == [2, 3, 3], "3,000 bytes each: UTF-8, not escapes"
     assert all(len(file) <= 11_000 for name, file in server.files.items() if name.startswith("file-"))
-
-
-# --- replies that are none ----------------------------------------------------------------------------
 
 
 def test_an_unusable_reply_is_asked_again_under_the_next_name(tmp_path: Path) -> None:
@@ -192,9 +169,6 @@ def test_a_refusal_that_was_mended_is_not_held_against_a_request(tmp_path: Path)
     assert [parse(reply) for reply in answers] == ["0号", "1号", "2号"] and server.sizes == [3, 3]
 
 
-# --- forms ----------------------------------------------------------------------------------------------
-
-
 def only(*forms: str | None):
     def answer(body: dict) -> str | Outcome:
         form = body.get("response_format", {}).get("type")
@@ -223,30 +197,6 @@ def test_a_first_batch_of_refused_requests_alone_is_held_against_them(tmp_path: 
             answers = run(server.url, tmp_path, [request(n) for n in asked])
             assert [a.outcome for a in answers] == outcomes
         assert server.calls["POST /chat/ID"] == 1 and "not this one" in answers[1].reason
-
-
-class Loose(RootModel):
-    root: dict[str, str]
-
-
-def test_a_schema_outside_the_strict_subset_steps_down_too(tmp_path: Path) -> None:
-    with BatchServer(only(None)).running() as server:
-        (reply,) = completed(server.url, tmp_path, request(schema=Loose))
-    assert replies.structured(reply, Loose).root == {"mood": "1号"} and server.sizes == [1, 1]
-
-
-def test_where_a_form_works_a_refusal_is_the_requests_own(tmp_path: Path) -> None:
-    def answer(body: dict) -> str | Outcome:
-        return Outcome(error("bad image"), 400) if number_of(body) == 1 else mood(body)
-
-    for schema in (Mood, Loose):
-        with BatchServer(answer).running() as server:
-            asked = [request(n, schema) for n in range(3)]
-            good, bad, _ = completed(server.url, tmp_path / schema.__name__, *asked)
-        assert good.text and isinstance(bad, RequestRejected) and server.sizes == [3]
-
-
-# --- batches that end badly ---------------------------------------------------------------------------
 
 
 def test_what_expires_three_times_has_failed(tmp_path: Path) -> None:
@@ -319,9 +269,6 @@ def test_a_full_disk_ends_the_run_and_hangs_nothing(tmp_path: Path, monkeypatch)
     assert server.calls.total() == 0
 
 
-# --- money and secrets --------------------------------------------------------------------------------------
-
-
 def test_a_tight_cap_makes_several_batches_and_is_never_passed(tmp_path: Path) -> None:
     with BatchServer(mood).running() as server:
         # 40 tokens at most, 3 in the end: 0.40 reserved, 0.03 spent.
@@ -330,16 +277,6 @@ def test_a_tight_cap_makes_several_batches_and_is_never_passed(tmp_path: Path) -
         answers = ask_all(chat, [request(n) for n in range(5)])
     assert all(a.value for a in answers) and server.sizes == [2, 2, 1]
     assert budget.ledger.usd == pytest.approx(0.15)
-
-
-def test_at_the_cap_the_run_ends_and_goes_on_later(tmp_path: Path) -> None:
-    with BatchServer(mood).running() as server:
-        chat = chat_for(backend_for(server.url, tmp_path), tmp_path, budget=Budget(max_calls=3))
-        with pytest.raises(BudgetReached):
-            ask_all(chat, [request(n) for n in range(5)])
-        answers = run(server.url, tmp_path, [request(n) for n in range(5)])
-    assert [a.replayed for a in answers] == [True, True, True, False, False]
-    assert server.sizes == [3, 2] and set(server.answered.values()) == {1}
 
 
 def from_sdk(error: BaseException | None) -> bool:
@@ -363,17 +300,19 @@ def test_the_key_is_nowhere(tmp_path: Path) -> None:
         server.faults = {"POST /files": [Fault(401, message=KEY), Fault(404, message=KEY)]}
         shown += completed(server.url, tmp_path / "c", request(0))
         shown += completed(server.url, tmp_path / "d", request(0))
+        server.faults = {"GET /batches/ID": [Fault(404, message=KEY)]}
+        server.end = lambda *_: "completed"
+        shown += completed(server.url, tmp_path / "e", request(0))
     faults = [fault for fault in shown if isinstance(fault, Exception)]
     texts = ["".join(traceback.format_exception(fault)) for fault in faults]
-    assert len(faults) == 4 and KEY not in "".join(texts)
+    assert len(faults) == 5 and KEY not in "".join(texts)
     assert "Incorrect key ***" in texts[0] and "key ***" in texts[1]
-    assert "OPENAI_API_KEY" in texts[2] and "Batch API" in texts[3]
+    assert "OPENAI_API_KEY" in texts[2] and "`batch: false`" in texts[3]
+    assert "another account" in texts[4] and "folder of batches" in texts[4]
     assert not [fault for fault in faults if from_sdk(fault)], "its headers hold the key"
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) == 4 and not any(KEY.encode() in path.read_bytes() for path in files)
+    assert len(files) == 5 and not any(KEY.encode() in path.read_bytes() for path in files)
 
-
-# --- kills --------------------------------------------------------------------------------------------------
 
 CHILD = """
 import os, signal, sys
@@ -477,3 +416,92 @@ def test_a_damaged_journal_says_what_is_at_stake(tmp_path: Path) -> None:
     (tmp_path / "jobs" / batch.JOURNAL).write_text("not a database" * 100)
     (fault,) = completed("http://127.0.0.1:9/v1", tmp_path, request())
     assert isinstance(fault, EndpointError) and "paid twice" in str(fault)
+
+
+THREE = [request(n) for n in range(3)]
+CALLS = ["POST /files", "POST /batches", "GET /batches/ID", "GET /files/ID/content"]
+
+
+class Waits(list):
+    async def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+def service(url: str, waits: Waits) -> Service:
+    inner = OpenAIBackend(Endpoint(base_url=url, model="tiny"), key=SecretStr(KEY))
+    return Service(inner, waits)
+
+
+def test_every_call_survives_faults_and_makes_one_batch(tmp_path: Path) -> None:
+    faults = {
+        call: [
+            Fault(503),
+            Fault(reset=True),
+            Fault(429),
+            Fault(reset=True, after=True),
+            Fault(500, after=True),
+        ]
+        for call in CALLS
+    }
+    with BatchServer(mood, faults=faults).running() as server:
+        answers = run(server.url, tmp_path, THREE)
+    assert [a.value for a in answers] == ["0号", "1号", "2号"]
+    assert server.sizes == [3] and set(server.answered.values()) == {1}
+
+
+def test_half_a_file_of_results_is_fetched_again(tmp_path: Path) -> None:
+    with BatchServer(mood).running() as server:
+        whole = BatchServer._do
+        cut = []
+
+        def do(call: str, path: list[str], *rest):
+            status, body = whole(server, call, path, *rest)
+            if call == "GET /files/ID/content" and not cut:
+                cut.append(body)
+                body = body[: len(body) // 2]
+            return status, body
+
+        server._do = do
+        answers = run(server.url, tmp_path, THREE)
+    assert [a.value for a in answers] == ["0号", "1号", "2号"] and cut
+
+
+def test_an_endpoint_that_never_answers_is_given_up_soon(tmp_path: Path) -> None:
+    waits = Waits()
+    with pytest.raises(EndpointError, match=f"failed {TRIES_AT_FIRST} times.*no connection"):
+        asyncio.run(service("http://127.0.0.1:9/v1", waits).look("batch_0"))
+    assert len(waits) == TRIES_AT_FIRST - 1 and 100 < sum(waits) < 240
+
+
+def test_one_that_has_answered_is_waited_for(tmp_path: Path) -> None:
+    waits = Waits()
+    with BatchServer(mood).running() as server:
+
+        async def work() -> None:
+            asked = service(server.url, waits)
+            file = await asked.upload("x.jsonl", io.BytesIO())
+            batch = await asked.create(file, "tag", 2e9)
+            assert (await asked.look(batch.id)).id == "batch_0"
+            server.faults["GET /batches/ID"] = [Fault(502) for _ in range(TRIES)]
+            await asked.look(batch.id)
+
+        with pytest.raises(EndpointError, match=rf"failed {TRIES} times.*status 502.*run again"):
+            asyncio.run(work())
+    assert 2400 < sum(waits) < 4500, "about an hour"
+
+
+def test_a_batch_is_found_by_its_tag_on_a_later_page(tmp_path: Path) -> None:
+    waits = Waits()
+    with BatchServer(mood).running() as server:
+
+        async def work() -> None:
+            asked = service(server.url, waits)
+            file = await asked.upload("x.jsonl", io.BytesIO())
+            for n in range(5):
+                assert (await asked.create(file, f"tag{n}", 2e9)).id == f"batch_{n}"
+            assert (await asked.find("tag0", 2e9)).id == "batch_0" and not waits
+            assert await asked.find("other", 2e9) is None
+            assert waits == [5.0], "a young one is looked for twice"
+            assert await asked.find("other", 1e9) is None and waits == [5.0]
+
+        asyncio.run(work())

@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 import warnings
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from memecmd_utils.core.llm import messages
 from memecmd_utils.core.llm import replies as llm_replies
 from memecmd_utils.core.llm.budget import Budget
 from memecmd_utils.core.llm.chat import LOST_IN_A_ROW, Chat
-from memecmd_utils.core.llm.endpoint import garbled
 from memecmd_utils.core.llm.messages import (
     BrokenRules,
     BudgetReached,
@@ -32,6 +30,7 @@ from memecmd_utils.core.llm.messages import (
     Sampling,
     TransientFault,
 )
+from memecmd_utils.core.llm.replies import garbled
 from memecmd_utils.core.recordings import store as rec
 from memecmd_utils.core.recordings.store import RecordingError, RecordingMiss, Recordings
 
@@ -93,13 +92,6 @@ def test_twice_unchanged_then_twice_with_the_error_then_unscored_with_the_raw_te
     assert "JSON" in answer.reason
     form = request().normal_form(backend.model)
     assert store(tmp_path).get(rec.key_of(form))["text"] == "不会4", "under the key of the first request"
-
-
-@pytest.mark.parametrize("repeats", [False, True])
-def test_a_request_without_seed_stays_without(repeats: bool) -> None:
-    backend = ScriptedBackend(["不会", GOOD], repeats=repeats)
-    llm_chat.run(Chat(backend).ask(request(seed=None), parse))
-    assert [r.seed for r in backend.requests] == [None, None]
 
 
 def test_broken_rules_are_kept_with_violations_the_fewest_and_latest(tmp_path: Path) -> None:
@@ -365,22 +357,6 @@ class SlowBackend(ScriptedBackend):
             self.now -= 1
 
 
-def test_calls_under_way_when_a_cap_is_reached_are_waited_for_and_recorded(tmp_path: Path) -> None:
-    backend = SlowBackend(lambda r: GOOD)
-    chat = Chat(backend, store(tmp_path), concurrency=8, budget=Budget(max_calls=5))
-    with pytest.raises(BudgetReached):
-        llm_chat.run(_all(chat, range(20)))
-    assert len(backend.requests) == 5 and len(store(tmp_path)) == 5
-
-
-def test_the_cap_on_requests_in_flight_holds_in_one_loop_after_another() -> None:
-    backend = SlowBackend(lambda r: GOOD)
-    chat = Chat(backend, None, concurrency=3)
-    for _ in range(2):
-        assert len(llm_chat.run(_all(chat, range(12)))) == 12
-    assert backend.most == 3
-
-
 def test_run_works_with_and_without_a_running_loop() -> None:
     async def double(n: int) -> int:
         await asyncio.sleep(0)
@@ -432,9 +408,6 @@ def _press_stop() -> None:
     time.sleep(0.05)
     assert len(backend.requests) == count < 100
     assert not [t for t in threading.enumerate() if t.name == "memecmd-async"]
-
-
-# --- outcomes of the delivery -----------------------------------------------------------------------
 
 
 def now() -> float:
@@ -494,9 +467,6 @@ def test_parameters_that_are_not_sent_leave_the_key(tmp_path: Path) -> None:
     assert not first.replayed and again.replayed
 
 
-# --- side by side -----------------------------------------------------------------------------------
-
-
 def in_no_time(work: Callable, **options):
     """Run `work(chat)` in a loop without waiting."""
 
@@ -550,32 +520,16 @@ def test_so_many_at_once_and_no_more(at_once: int | None, expected: int) -> None
 
 
 def test_behind_a_slow_head_finished_ones_do_not_pile_up_without_end() -> None:
-    async def work(chat: Chat) -> tuple[int, int]:
-        alive: weakref.WeakSet = weakref.WeakSet()
-        most = 0
+    started: list[int] = []
 
-        class Big:
-            pass
+    async def work(chat: Chat) -> list[int]:
+        items = (sleeper(n, 1000 if n == 0 else 1, started) for n in range(400))
+        side_by_side = asyncio.ensure_future(chat.side_by_side(items, 4))
+        await asyncio.sleep(900)
+        assert len(started) == 4 * 4
+        return await side_by_side
 
-        async def item(n: int) -> Big:
-            nonlocal most
-            await asyncio.sleep(1000 if n == 0 else 1)
-            big = Big()
-            alive.add(big)
-            most = max(most, len(alive))
-            return big
-
-        count = 0
-
-        def keep(_: Big) -> None:
-            nonlocal count
-            count += 1
-
-        await chat.side_by_side((item(n) for n in range(400)), 4, keep)
-        return most, count
-
-    most, count = in_no_time(work)
-    assert count == 400 and most <= 4 * 4 + 1
+    assert in_no_time(work) == list(range(400))
 
 
 def test_after_the_first_fault_no_further_request_goes_out_and_those_under_way_come_home(

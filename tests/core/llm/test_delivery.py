@@ -7,6 +7,8 @@ import fast_time
 import openai  # noqa: F401 - its import takes a second, which the tests of time must not see
 import pytest
 from fast_time import now
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scripted import ScriptedBackend
 
 from memecmd_utils.core.llm.budget import Budget
@@ -16,10 +18,10 @@ from memecmd_utils.core.llm.delivery import (
     MAX_DOUBTS,
     MAX_TRIES,
     PROBE_GAP_S,
+    SURE_AFTER,
     SUSPECT_AFTER,
     Delivery,
     Throttle,
-    Usage,
 )
 from memecmd_utils.core.llm.messages import (
     BudgetReached,
@@ -31,6 +33,7 @@ from memecmd_utils.core.llm.messages import (
     RequestRejected,
     TransientFault,
 )
+from memecmd_utils.core.llm.usage import Usage
 
 
 def request(n: int | str = 1) -> Request:
@@ -91,18 +94,11 @@ async def feed(delivery: Delivery, names, at_once: int) -> dict[str, Reply]:
     return replies
 
 
-# --- one request ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "bad",
     [
-        fault("status 500"),
         fault("status 429", wait_s=3.0, limited=True),
-        fault("no connection"),
         fault("time-out", paid=True),
-        fault("broken connection", paid=True),
-        fault("unreadable body (JSONDecodeError)", paid=True),
     ],
     ids=lambda bad: bad.kind,
 )
@@ -197,9 +193,6 @@ def test_a_refused_neutral_request_ends_all_in_one_error() -> None:
     assert {type(end) for end in ends} == {EndpointError} and len(backend.sent) <= 3 * 4
 
 
-# --- among others -----------------------------------------------------------------------------------
-
-
 def test_rate_limits_cost_no_try_while_others_get_through() -> None:
     limited = 3 * MAX_TRIES
 
@@ -213,22 +206,13 @@ def test_rate_limits_cost_no_try_while_others_get_through() -> None:
     assert len(backend.at("patient")) == limited + 1
 
 
-def test_a_poison_request_fails_alone() -> None:
-    backend = Timed(lambda r: fault("status 500") if r.subject == "poison" else "好", takes_s=0.5)
-    delivery = delivery_of(backend, cap=4)
-    replies = fast_time.run(feed(delivery, ["poison", *range(800)], 4))
-    poison = replies.pop("poison")
-    assert poison.finish_reason == "failed" and "status 500" in poison.text
-    assert {r.finish_reason for r in replies.values()} == {"stop"} and len(replies) == 800
-    assert len(backend.at("poison")) == MAX_TRIES
-
-
 def test_a_poison_request_that_is_left_over_when_all_others_are_done_fails_alone_too() -> None:
     for seed in range(5):
         random.seed(seed)
         backend = Timed(lambda r: fault("status 500") if r.subject == "poison" else "好", takes_s=0.1)
         replies = fast_time.run(send_all(delivery_of(backend), ["poison", *range(40)]))
         assert [getattr(r, "finish_reason", r) for r in replies] == ["failed", *["stop"] * 40]
+        assert "status 500" in replies[0].text and len(backend.at("poison")) == MAX_TRIES
 
 
 def test_one_call_in_five_failing_at_random_loses_nothing() -> None:
@@ -253,9 +237,6 @@ def test_probes_of_a_suspect_endpoint_keep_a_distance() -> None:
     probes = [t for t, _ in backend.sent[SUSPECT_AFTER + 8 :]]
     assert len(probes) > 5
     assert all(b - a >= PROBE_GAP_S for a, b in itertools.pairwise(probes))
-
-
-# --- the end of a run -------------------------------------------------------------------------------
 
 
 def test_a_dead_endpoint_ends_in_one_and_the_same_error_for_all_and_nothing_goes_out_after_it() -> None:
@@ -339,9 +320,6 @@ def test_being_cancelled_while_waiting_is_no_wake_up_call() -> None:
     fast_time.run(main())
 
 
-# --- signs of life ----------------------------------------------------------------------------------
-
-
 def test_an_endpoint_without_any_sign_of_life_is_found_dead_in_time() -> None:
     backend = Timed(["好"], takes_s=None, lives=False)
 
@@ -388,9 +366,6 @@ def test_two_looks_at_an_endpoint_that_is_refused_at_once_are_some_time_apart() 
     backend = Restarting(["好"], takes_s=40.0)
     assert fast_time.run(delivery_of(backend, dead_after_s=50.0).send(request())).text == "好"
     assert backend.looks >= 2
-
-
-# --- money ------------------------------------------------------------------------------------------
 
 
 def priced() -> Budget:
@@ -451,3 +426,168 @@ def test_at_the_cap_what_is_under_way_comes_home_first() -> None:
     ends = fast_time.run(send_all(delivery, range(20)))
     assert [type(end) for end in ends] == [Reply] * 6 + [BudgetReached] * 14
     assert len(backend.sent) == 6
+
+
+class Clock:
+    """Moves by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+class Load:
+    """How many hold a slot now, at most, and in which order they got it."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+        self.order: list[int] = []
+
+    async def use(self, throttle: Throttle, number: int, seconds: float = 0.0) -> None:
+        await throttle.acquire()
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.order.append(number)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.now -= 1
+            throttle.release()
+
+
+def fail(throttle: Throttle, times: int = 1, wait_s: float | None = None) -> None:
+    for _ in range(times):
+        throttle.failed(throttle.clock(), wait_s, "status 500")
+
+
+@pytest.mark.parametrize("cap", [1, 7, 64])
+def test_the_cap_holds_under_load_and_who_came_first_is_served_first(cap: int) -> None:
+    async def main() -> Load:
+        throttle, load = Throttle(cap), Load()
+        await asyncio.gather(*(load.use(throttle, n, 0.01 * (n % 3)) for n in range(2000)))
+        assert throttle.in_flight == 0
+        return load
+
+    load = fast_time.run(main())
+    assert load.most == cap and load.order == list(range(2000))
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_cancelled_waiters_give_no_slot_away_and_lose_none(data: st.DataObject) -> None:
+    cap = data.draw(st.integers(1, 4))
+    seed = data.draw(st.integers(0, 10**6))
+
+    async def main() -> None:
+        rng = random.Random(seed)
+        throttle, load = Throttle(cap), Load()
+        tasks = [
+            asyncio.ensure_future(load.use(throttle, n, rng.choice([0.0, 0.01, 0.02]))) for n in range(30)
+        ]
+        for _ in range(15):
+            await asyncio.sleep(rng.choice([0.0, 0.005, 0.01]))
+            rng.choice(tasks).cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(end) for end in ends} <= {type(None), asyncio.CancelledError}
+        assert load.most <= cap and throttle.in_flight == 0
+        again = Load()
+        await asyncio.gather(*(again.use(throttle, n, 0.01) for n in range(2 * cap)))
+        assert again.most == cap, "all slots are there again"
+
+    fast_time.run(main())
+
+
+@pytest.mark.parametrize("release_first", [True, False])
+def test_the_slot_of_a_waiter_that_is_cancelled_in_the_same_moment_goes_to_the_next(release_first) -> None:
+    async def main() -> None:
+        throttle, load = Throttle(1), Load()
+        await throttle.acquire()
+        first, second = (asyncio.ensure_future(load.use(throttle, n)) for n in (1, 2))
+        await asyncio.sleep(0)
+        for act in (throttle.release, first.cancel) if release_first else (first.cancel, throttle.release):
+            act()
+        await second
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert load.order == [2] and throttle.in_flight == 0
+
+    fast_time.run(main())
+
+
+def test_dead_after_so_long_a_silence_and_not_before(clock: Clock) -> None:
+    throttle = Throttle(8, dead_after_s=50, clock=clock)
+    fail(throttle, 20)
+    clock.now += 49.9
+    fail(throttle)
+    clock.now += 0.2
+    with pytest.raises(
+        EndpointError, match=r"not answered for 50 s \(22 faults in a row.*status 500"
+    ) as told:
+        fail(throttle)
+    assert "dead_after_s" in str(told.value) and "run again" in str(told.value)
+
+
+def test_the_silence_begins_when_the_first_that_failed_was_sent(clock: Clock) -> None:
+    throttle = Throttle(8, dead_after_s=50, clock=clock)
+    sent_at = clock.now
+    clock.now += 30
+    throttle.failed(sent_at, None, "time-out")
+    clock.now += 21
+    throttle.failed(sent_at, None, "time-out")
+    with pytest.raises(EndpointError, match="51 s"):
+        throttle.failed(sent_at, None, "time-out")
+
+
+def test_what_the_server_asked_to_wait_is_added_to_the_patience(clock: Clock) -> None:
+    throttle = Throttle(8, dead_after_s=50, clock=clock)
+    fail(throttle, wait_s=10)
+    fail(throttle, wait_s=60)
+    fail(throttle, wait_s=5)
+    clock.now += 109
+    fail(throttle, 5)
+    clock.now += 1
+    with pytest.raises(EndpointError):
+        fail(throttle)
+    throttle.succeeded()
+    fail(throttle, 3)
+    clock.now += 51
+    with pytest.raises(EndpointError):
+        fail(throttle)
+
+
+def test_fewer_than_three_faults_never_end_a_run(clock: Clock) -> None:
+    throttle = Throttle(8, dead_after_s=50, clock=clock)
+    for _ in range(SURE_AFTER - 1):
+        throttle.failed(clock.now - 1000, None, "time-out")
+    with pytest.raises(EndpointError):
+        throttle.failed(clock.now - 1000, None, "time-out")
+
+
+def test_a_success_ends_the_silence(clock: Clock) -> None:
+    throttle = Throttle(8, dead_after_s=50, clock=clock)
+    for _ in range(10):
+        fail(throttle, 3)
+        clock.now += 40
+        throttle.succeeded()
+
+
+def test_time_outs_of_old_requests_do_not_end_a_run_in_which_others_are_answered(clock: Clock) -> None:
+    throttle = Throttle(8, dead_after_s=50, clock=clock)
+    sent_at = clock.now
+    for _ in range(120):
+        clock.now += 1
+        throttle.succeeded()
+    for _ in range(4):  # all of one moment: a replica behind the address hangs
+        throttle.failed(sent_at, None, "time-out")
+    clock.now += 49
+    fail(throttle)
+    clock.now += 2
+    with pytest.raises(EndpointError, match="51 s"):
+        fail(throttle)

@@ -1,4 +1,5 @@
 import asyncio
+import base64
 import json
 import socket
 import time
@@ -8,8 +9,11 @@ from email.utils import format_datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field, RootModel, SecretStr, create_model
 from tiny_server import Answer, TinyServer, chat_reply, error
 
@@ -22,12 +26,13 @@ from memecmd_utils.core.llm.endpoint import (
     NEUTRAL_TEXT,
     REJECTED_IN_A_ROW,
     EmptyReply,
+    KeyGuard,
     OpenAIBackend,
+    address,
+    is_local,
     read_reply,
     retry_after,
-    strict_schema,
 )
-from memecmd_utils.core.llm.keys import is_local
 from memecmd_utils.core.llm.messages import (
     EndpointError,
     Image,
@@ -39,6 +44,7 @@ from memecmd_utils.core.llm.messages import (
     Sampling,
     TransientFault,
 )
+from memecmd_utils.core.llm.replies import strict_schema
 from memecmd_utils.core.recordings.store import Recordings
 from memecmd_utils.settings import Endpoint
 
@@ -117,9 +123,6 @@ def after_success(answer: Answer, asked: Request | None = None) -> Any:
     return exchange([GOOD, answer], request(), asked or request())[0][1]
 
 
-# --- what is sent -----------------------------------------------------------------------------------
-
-
 def test_a_plain_request_and_its_reply() -> None:
     sampling = Sampling(temperature=0.9, max_tokens=60, top_logprobs=20, extra={"min_p": 0.05})
     (reply,), server, _ = exchange([Answer(chat_reply("好的"))], request(sampling=sampling, seed=7))
@@ -179,9 +182,6 @@ def test_images_go_as_data_urls_are_recorded_by_id_and_loaded_only_to_be_sent(tm
     assert KEY not in written and server.url not in written
 
 
-# --- the ladder of forms ----------------------------------------------------------------------------
-
-
 def forms(server: TinyServer) -> list[str | None]:
     return [body.get("response_format", {}).get("type") for body in server.bodies]
 
@@ -224,31 +224,12 @@ def test_requests_side_by_side_take_one_step_down_together() -> None:
     assert sum(map(is_neutral, server.bodies)) == 2, "eight in doubt share one neutral request"
 
 
-def test_plain_requests_do_not_touch_the_ladder() -> None:
-    bad = Answer(error("too long"), status=400)
-    got, server, _ = exchange(
-        [GOOD, bad, Answer(chat_reply("{}"))], request(), request(), request(schema=Mood)
-    )
-    assert isinstance(got[1], RequestRejected) and forms(server) == [None, None, "json_schema"]
-
-
 def test_a_schema_outside_the_strict_subset_starts_at_json_mode() -> None:
     got, server, _ = exchange(
         knows("json_schema", "json_object"), request(schema=Free), request(schema=Mood), request(schema=Free)
     )
     assert forms(server) == ["json_object", "json_schema", "json_object"]
     assert all(isinstance(reply, Reply) for reply in got)
-
-
-def test_a_form_that_has_worked_is_not_given_up_for_one_bad_request() -> None:
-    script = [
-        Answer(chat_reply("{}")),
-        Answer(error("context too long"), status=400),
-        Answer(chat_reply("{}")),
-    ]
-    got, server, _ = exchange(script, *[request(schema=Mood)] * 3)
-    assert isinstance(got[1], RequestRejected) and "context too long" in str(got[1])
-    assert forms(server) == ["json_schema"] * 3
 
 
 class Colour(Enum):
@@ -311,26 +292,6 @@ def test_the_schemas_of_the_stages_are_within_the_strict_subset() -> None:
     assert all(strict_schema(model) for model in (RatingsReply, AnnotationReply, SummaryReply))
 
 
-# --- what a status means ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_wrong_key_names_the_variable(status: int) -> None:
-    fault = one(Answer(error("Incorrect API key"), status=status), key_env="MY_KEY")
-    assert isinstance(fault, EndpointError) and "MY_KEY" in str(fault) and str(status) in str(fault)
-
-
-@pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_refused_request_is_the_set_up_before_the_first_success_and_the_request_after_it(
-    status: int,
-) -> None:
-    bad = Answer(error("too many tokens"), status=status)
-    before, after = one(bad), after_success(bad)
-    assert isinstance(before, EndpointError) and f"({status})" in str(before)
-    assert isinstance(after, RequestRejected) and f"{status}: " in str(after)
-    assert "too many tokens" in str(before) and "too many tokens" in str(after)
-
-
 @pytest.mark.parametrize("set_up_is_right", [True, False])
 def test_after_ten_refused_requests_of_a_task_in_a_row_a_neutral_one_decides(set_up_is_right: bool) -> None:
     bad, nine = Answer(error("too long"), status=400), REJECTED_IN_A_ROW - 1
@@ -351,15 +312,6 @@ def test_refused_requests_of_another_task_do_not_count() -> None:
     asked = [request(), *[request(task=("summary", "utterance")[n % 2]) for n in range(18)]]
     got, _, _ = exchange([GOOD, *[bad] * 18], *asked)
     assert {type(x) for x in got[1:]} == {RequestRejected}
-
-
-@pytest.mark.parametrize("status", [402, 405])
-def test_any_other_refusal_stops_the_run_with_the_servers_words(status: int) -> None:
-    for fault in (
-        one(Answer(error("no balance"), status=status)),
-        after_success(Answer(error("x"), status=status)),
-    ):
-        assert isinstance(fault, EndpointError) and f"({status})" in str(fault)
 
 
 @pytest.mark.parametrize("code", ["insufficient_quota", "billing_hard_limit_reached"])
@@ -419,18 +371,13 @@ def test_the_servers_words_can_be_recorded_and_shown(tmp_path: Path) -> None:
     assert not any(bad in answer.reason for bad in ("\ud800", "\0", "\x1b"))
 
 
-# --- refused for itself, or for the set-up ----------------------------------------------------------
-
 BAD = "坏"
 REFUSALS = {
     "too long": (400, "context_length_exceeded"),
     "too large": (413, None),
-    "cannot be processed": (422, None),
     "moderated": (403, None),
     "moderated by a gateway": (403, 403),
-    "an unknown code": (403, "risk_control_4711"),
     "for legal reasons": (451, None),
-    "not acceptable": (406, "x"),
 }
 
 
@@ -537,9 +484,6 @@ def test_a_neutral_request_is_not_sent_past_a_cap() -> None:
         assert len(server.bodies) == 1
 
 
-# --- faults of the connection -----------------------------------------------------------------------
-
-
 def test_a_refused_connection_was_certainly_not_paid() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -554,18 +498,14 @@ def test_a_refused_connection_was_certainly_not_paid() -> None:
         (Answer(chat_reply("好"), cut=True), "broken connection"),
         (Answer(hang=True), "time-out"),
         (Answer("<html>hello</html>", kind="text/html"), "unreadable body"),
-        (Answer("<html>", kind="application/json"), "unreadable body"),
         (Answer('{"choices": [{"mess'), "unreadable body"),
         (Answer(""), "unreadable body"),
         (Answer(b'{"choices": "\xff\xfe"}'), "unreadable body"),
         (Answer("plain words", Content_Encoding="gzip"), ""),
-        (Answer(raw=b"\x00\xff garbage\r\n\r\n"), "malformed HTTP"),
         (Answer("[" * 200_000), "unreadable body"),
         (Answer('{"usage": ' + "9" * 5000 + "}"), "unreadable body"),
-        (Answer('{"choices": []}'), "unreadable body"),
     ],
-    ids=["reset", "cut", "hang", "html", "html-as-json", "half-json", "empty", "not-utf8", "not-gzip",
-         "garbage", "deep", "long", "none"],
+    ids=["reset", "cut", "hang", "html", "half-json", "empty", "not-utf8", "not-gzip", "deep", "long"],
 )  # fmt: skip
 def test_an_answer_that_does_not_arrive_whole_may_be_paid(bad: Answer, kind: str) -> None:
     (fault,), server, _ = exchange([bad, GOOD], timeout_s=0.3)
@@ -581,22 +521,14 @@ LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 MALFORMED = {
     "garbage": b"\x00\xff garbage\r\n\r\n",
-    "another protocol": b"SSH-2.0-OpenSSH_9.0\r\n",
     "a page without a head": b"<html>hi</html>",
-    "a word for a status": b"HTTP/1.1 fine OK\r\n\r\n",
-    "a version unknown": b"HTTP/9.9 200 OK\r\n" + LENGTH + b"\r\n" + BODY,
     "a doubled length": OK + LENGTH + LENGTH + b"\r\n" + BODY,
-    "two lengths": OK + LENGTH + b"Content-Length: 5\r\n\r\n" + BODY,
-    "a length below zero": OK + b"Content-Length: -5\r\n\r\n" + BODY,
     "a length too short": OK + b"Content-Length: %d\r\n\r\n" % (len(BODY) - 5) + BODY,
     "a length too long": OK + b"Content-Length: %d\r\n\r\n" % (len(BODY) + 5) + BODY,
     "a broken chunk": CHUNKED + b"zz\r\n" + BODY + b"\r\n0\r\n\r\n",
-    "a chunk of another size": CHUNKED + b"5\r\n" + BODY + b"\r\n0\r\n\r\n",
     "a chunk without an end": CHUNKED + b"%x\r\n" % len(BODY) + BODY + b"\r\n",
     "a header without a name": b"HTTP/1.1 200 OK\r\nhello\r\n" + LENGTH + b"\r\n" + BODY,
-    "a header without an end": b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
     "half a head": b"HTTP/1.1 200 OK\r\nContent-Ty",
-    "an error with a doubled length": b"HTTP/1.1 400 X\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
     "a packed body that is none": OK + b"Connection: close\r\nContent-Encoding: gzip\r\n\r\n" + BODY,
 }
 
@@ -617,9 +549,6 @@ def test_an_exchange_ends_in_time_also_where_bytes_drip(timeout_s: float, drip_s
     fault = one(Answer(drip_s=drip_s), timeout_s=timeout_s)
     assert (fault.kind, fault.paid) == ("time-out", True)
     assert timeout_s <= time.monotonic() - begun < 2.0
-
-
-# --- JSON in other clothes --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "text/plain; charset=utf-8", "text/html", "binary/x"])
@@ -654,22 +583,13 @@ def test_a_model_that_must_be_streamed_says_so() -> None:
     assert "not streamed here" not in str(one(Answer(error("bad upstream"), status=400)))
 
 
-# --- odd bodies -------------------------------------------------------------------------------------
-
 ODD = {
     "null": None,
-    "list": [],
-    "number": 3,
     "no choices": {"id": "x"},
-    "choices null": {"choices": None},
     "choices empty": {"choices": []},
-    "choices a mapping": {"choices": {"0": {}}},
     "choice null": {"choices": [None]},
-    "choice empty": {"choices": [{}]},
     "message null": {"choices": [{"message": None}]},
-    "message a text": {"choices": [{"message": "好"}]},
     "content a number": {"choices": [{"message": {"content": 5}}]},
-    "content a mapping": {"choices": [{"message": {"content": {"text": "好"}}}]},
     "error in 200": {"error": {"message": "overloaded"}},
 }
 
@@ -710,12 +630,9 @@ def test_content_in_every_form(content: Any, text: str) -> None:
     [
         ({"prompt_tokens": 3, "completion_tokens": 4}, (3, 4)),
         ({"prompt_tokens": 3.0, "completion_tokens": None}, (3, 0)),
-        ({"prompt_tokens": "3", "completion_tokens": "x"}, (0, 0)),
         ({"prompt_tokens": -3, "completion_tokens": float("inf")}, (0, 0)),
         ({"prompt_tokens": float("nan"), "completion_tokens": [1]}, (0, 0)),
         (None, (0, 0)),
-        ("3", (0, 0)),
-        ([], (0, 0)),
     ],
 )
 def test_usage_in_every_form(usage: Any, tokens: tuple[int, int]) -> None:
@@ -732,18 +649,11 @@ def top(*pairs: tuple[Any, Any]) -> dict:
     [
         (top(("是", -0.123456), ("否", -2.5)), {"是": -0.1235, "否": -2.5}),
         (top(("是", -0.5), ("否", "x"), ("不", None), (7, -1)), {"是": -0.5, "7": -1.0}),
-        (top(("是", -0.5), ("否", float("nan"))), {"是": -0.5}),
         (top(("\ud800是", -0.5)), {"是": -0.5}),
         ({"content": [{"token": "x", "top_logprobs": None}]}, {}),
-        ({"content": [{"token": "x", "top_logprobs": 5}]}, {}),
         ({"content": [{"token": "x", "top_logprobs": [None, "x", 3, {}]}]}, {}),
-        ({"content": [{"token": "x"}]}, {}),
         ({"content": [None]}, None),
-        ({"content": []}, None),
-        ({"content": None}, None),
-        ({"tokens": ["是"]}, None),
         ([], None),
-        ("x", None),
         (None, None),
     ],
 )
@@ -763,13 +673,10 @@ def test_a_log_probability_beyond_all_bounds_does_not_end_a_run(value: float) ->
     ("message", "kept", "thought"),
     [
         ({"content": "<think>想想</think>好"}, "好", 17),
-        ({"content": "<think>一</think>好<think>二</think>"}, "好", 32),
         ({"content": "<think>没有想完"}, "", 11),
         ({"content": "模板已写了开头</think>\n好"}, "好", 15),
-        ({"content": "  好 "}, "好", 0),
         ({"reasoning_content": "想想看"}, "好", 3),
         ({"reasoning_content": None, "reasoning": "想想"}, "好", 2),
-        ({"reasoning_content": ["x"]}, "好", 0),
         ({"content": "<think>一</think>好", "reasoning_content": "二三"}, "好", 18),
     ],
 )
@@ -811,9 +718,6 @@ def test_retry_after() -> None:
     assert retry_after({"retry-after": "Wed, 21 Oct 2026 07:28:00 -0000"}) is None, "a date without zone"
 
 
-# --- the one layer of retries -----------------------------------------------------------------------
-
-
 def test_faults_are_retried_by_our_layer_alone_and_through_the_seam() -> None:
     waits: list[float] = []
 
@@ -846,19 +750,11 @@ def test_faults_are_retried_by_our_layer_alone_and_through_the_seam() -> None:
     assert all(low <= wait <= 1.5 * low for low, wait in zip(lows, waits[2:], strict=True))
 
 
-# --- keys -------------------------------------------------------------------------------------------
-
-
 def test_no_key_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("", "  \n"):
         monkeypatch.setenv("MY_KEY", value)
         with pytest.raises(EndpointError, match="MY_KEY"):
             OpenAIBackend(Endpoint(model="m", key_env="MY_KEY"))
-    for value in ("密钥-secret", "two secrets"):
-        monkeypatch.setenv("MY_KEY", value)
-        with pytest.raises(EndpointError, match="MY_KEY") as caught:
-            OpenAIBackend(Endpoint(model="m", key_env="MY_KEY"))
-        assert "secret" not in str(caught.value)
     with pytest.raises(EndpointError, match=r"endpoints\.generator\.model"):
         OpenAIBackend(Endpoint(), key=SecretStr("x"))
 
@@ -870,9 +766,6 @@ def test_a_picture_that_cannot_be_read_is_our_fault_and_not_the_endpoints() -> N
     seen = request(messages=[Message(role="user", text="看", images=[Image(image_id="m001", load=load)])])
     (fault,), server, _ = exchange([], seen)
     assert isinstance(fault, ValueError) and "no such picture" in str(fault) and server.bodies == []
-
-
-# --- the connection ---------------------------------------------------------------------------------
 
 
 def test_one_backend_serves_several_event_loops_and_leaves_no_open_connection() -> None:
@@ -894,28 +787,63 @@ def test_one_backend_serves_several_event_loops_and_leaves_no_open_connection() 
         assert llm_chat.run(backend.complete(request())).text == "好", "and it can be used again"
 
 
-def test_which_servers_are_on_this_machine() -> None:
-    for url in ("http://127.0.0.1:8000/v1", "http://localhost/v1", "http://[::1]:1/v1"):
-        assert is_local(Endpoint(base_url=url))
-    for url in ("https://api.example.com/v1", "http://127.0.0.1.example.com/v1", None):
-        assert not is_local(Endpoint(base_url=url))
-
-
 @pytest.mark.parametrize(
     ("got", "lives"),
     [
         (Answer({"data": []}), True),
         (Answer(error("no list here"), status=404), True),
-        (Answer(error("key"), status=401), True),
         (Answer("<html>", kind="text/html"), True),
-        (Answer("half", kind="application/json"), True),
         (Answer(raw=MALFORMED["garbage"]), True),
         (Answer(hang=True), False),
-        (Answer(reset=True), False),
     ],
-    ids=["models", "404", "401", "html", "half", "garbage", "hang", "reset"],
+    ids=["models", "404", "html", "garbage", "hang"],
 )
 def test_signs_of_life(got: Answer, lives: bool) -> None:
     with TinyServer([], got).running() as server:
         assert llm_chat.run(backend_for(server.url).alive(0.3)) is lives
         assert set(server.gets) == {"/v1/models"} and server.bodies == []
+
+
+ODD_KEY = "sk-made/up+0123456789=abc"
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_every_form_of_a_key_is_blotted_out_of_any_text(before: str, after: str) -> None:
+    guard = KeyGuard(SecretStr(ODD_KEY))
+    encoded = base64.b64encode((before + ODD_KEY + after).encode()).decode()
+    for form in (ODD_KEY, quote(ODD_KEY, safe=""), ODD_KEY.encode().hex()):
+        assert form not in guard.blot(before + form + after)
+    inner = base64.b64encode(ODD_KEY.encode()).decode()[4:-4]
+    assert inner not in guard.blot(encoded)
+
+
+def test_what_holds_no_key_stays_as_it_is() -> None:
+    guard = KeyGuard(SecretStr(ODD_KEY))
+    assert guard.blot("好的，0123456789") == "好的，0123456789"
+    assert guard.message("rate limit") == "rate limit" and "abc" not in repr(guard)
+
+
+def test_a_piece_of_the_key_hides_a_servers_whole_message() -> None:
+    guard = KeyGuard(SecretStr(ODD_KEY))
+    assert ODD_KEY[5:17] not in guard.message(f"bad key …{ODD_KEY[5:17]}…")
+    assert guard.message(f"bad key …{ODD_KEY[5:14]}…").startswith("bad key"), "shorter pieces are no secret"
+
+
+def test_made_up_keys_of_servers_without_keys_are_no_secrets() -> None:
+    for word in ("none", "EMPTY", "1"):
+        assert KeyGuard(SecretStr(word)).message("status 401: none 1 EMPTY") == "status 401: none 1 EMPTY"
+
+
+def test_which_servers_are_on_this_machine_and_the_sdks_own_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in ("http://localhost/v1", "http://[::1]:1/v1"):
+        assert is_local(Endpoint(base_url=url))
+    assert not is_local(Endpoint(base_url="http://127.0.0.1.example.com/v1"))
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+    assert is_local(Endpoint(model="m")) and address(Endpoint(model="m")) == "http://127.0.0.1:8000/v1"
+    assert not is_local(Endpoint(model="m", base_url="https://host.example/v1"))
+    monkeypatch.setenv("OPENAI_BASE_URL", f"https://me:{ODD_KEY}@host.example/v1")
+    with pytest.raises(EndpointError, match="OPENAI_BASE_URL") as caught:
+        address(Endpoint(model="m"))
+    assert ODD_KEY not in str(caught.value)
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    assert address(Endpoint(model="m")) is None and not is_local(Endpoint(model="m"))

@@ -87,19 +87,15 @@ def test_the_registry() -> None:
         local.find("gpt")
     with pytest.raises(LocalModelError):
         local.wheel_parts("gpt")
-    assert set(local.PARTS) == set(local.REGISTRY)
     for name, weights in local.REGISTRY.items():
         assert len(weights.sha256) == 64 and weights.licence
         assert str(local.model_id(name)) == f"{weights.name}@{weights.label}"
 
 
 def test_replaying_needs_no_server() -> None:
-    backend = LocalServer(SMALL).offline_backend()
+    backend = LocalServer(SMALL).backend()
     assert backend.model == local.model_id(SMALL) and backend.source == "model gemma-3-270m@Q4_K_M"
     assert backend.repeats, "a fixed seed brings the same reply, so further attempts move it on"
-
-
-# With the real engine
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,9 @@ from collections import Counter
 
 import pytest
 
-from memecmd_utils.core.llm import delivery
-from memecmd_utils.core.llm.delivery import WINDOW_S, Usage
+from memecmd_utils.core.llm import usage
 from memecmd_utils.core.llm.messages import Reply
+from memecmd_utils.core.llm.usage import WINDOW_S, Usage
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(delivery, "time", clock)
+    monkeypatch.setattr(usage, "time", clock)
     return clock
 
 
@@ -63,8 +63,8 @@ def test_the_speed_falls_while_nothing_comes(clock: Clock) -> None:
 
 
 def test_two_chats_of_a_stage_add_up() -> None:
-    first, second = delivery.Usage(), delivery.Usage()
+    first, second = usage.Usage(), usage.Usage()
     first.replayed, first.outcomes = 3, Counter(accepted=3)
     second.replayed, second.usd, second.outcomes = 2, 0.5, Counter(accepted=1, refusal=1)
-    both = delivery.added(delivery.added({}, first.as_dict()), second.as_dict())
+    both = usage.added(usage.added({}, first.as_dict()), second.as_dict())
     assert both == {**second.as_dict(), "replayed": 5, "outcomes": {"accepted": 4, "refusal": 1}}

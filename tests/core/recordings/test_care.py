@@ -53,9 +53,6 @@ def edit(path: Path, number: int, change: Callable[[bytes], bytes]) -> None:
     path.write_bytes(b"".join(lines))
 
 
-# Check
-
-
 def test_a_sound_store_has_no_problem(mine: Path) -> None:
     write(mine, (form(LONG), GOOD), (form("二"), REFUSED), (form("三"), {**GOOD, "outcome": "violations"}))
     cache = recordings_store.TextCache(Recordings("ocr", [mine], mine), "ocr")
@@ -183,9 +180,6 @@ def test_vectors_are_checked_too(mine: Path) -> None:
     assert told[4:] == [": vectors of [3, 4] numbers side by side"]
 
 
-# Promote
-
-
 def test_promote_takes_what_counts_and_is_stable(tmp_path: Path) -> None:
     forms = [form(LONG, seed=n) for n in range(6)]
     newest = {**GOOD, "text": "新", "live": 7.5}
@@ -255,9 +249,6 @@ def test_recordings_belong_to_the_profile_at_the_beginning_of_a_runs_name(
     assert tools.recordings_of(run).name == folder
 
 
-# Explain
-
-
 def test_explain_shows_where_two_recordings_part(mine: Path) -> None:
     one, two = form(LONG + "甲", sampling={"temperature": 0.9}), form(LONG + "乙", sampling={})
     write(mine, (one, GOOD), (two, GOOD))
@@ -325,8 +316,6 @@ def test_the_commands(mine: Path, capsys: pytest.CaptureFixture) -> None:
     path = write(mine, (form("一"), GOOD), (form("三"), GOOD))
     assert command_line.main(["recordings", "check"]) == 0
     assert "2 recordings (0 without an answer)\nnote: " in capsys.readouterr().out
-    assert command_line.main(["recordings", "explain", key_of(form("一"))[:10], json.dumps(form("三"))]) == 0
-    assert capsys.readouterr().out == "messages[0].text\n  first:  '一'\n  second: '三'\n"
     edit(path, 2, lambda line: line[1:])
     assert command_line.main(["recordings", "check"]) == 1
     assert "\nPROBLEM: raw/recordings/local/s/w0.jsonl:2: " in capsys.readouterr().out

@@ -97,13 +97,6 @@ def test_what_a_killed_rewriting_left_is_no_recording_file(tmp_path: Path) -> No
     assert len(opened(tmp_path)) == 1 and opened(tmp_path).files() == [path]
 
 
-def test_a_line_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
-    path = write(tmp_path, (form(), GOOD))
-    path.write_bytes(path.read_bytes().replace(b'"v": 2', b'"v": 9'))
-    with pytest.raises(RecordingError, match=r"line 1 .*version 9, ours is 2: update this package"):
-        opened(tmp_path)
-
-
 def test_a_file_that_changes_under_the_store_is_an_error_and_no_wrong_answer(tmp_path: Path) -> None:
     path = write(tmp_path, (form("一"), GOOD), (form("二"), GOOD))
     store = opened(tmp_path)
@@ -317,14 +310,6 @@ def test_a_claim_holds_between_processes_until_it_is_released_or_the_process_die
     assert len(opened(tmp_path)) == 0
 
 
-@pytest.mark.parametrize("outcome", ["refusal", "filtered", "length", "unusable"])
-def test_an_accepted_answer_beats_a_recorded_refusal_of_an_earlier_file(tmp_path: Path, outcome: str) -> None:
-    write(tmp_path, (form(), GOOD), writer="w1")
-    write(tmp_path, (form(), {**REFUSED, "outcome": outcome}))
-    assert opened(tmp_path).get(rec.key_of(form())) == GOOD
-    assert not rec.is_answer({"outcome": outcome}) and rec.is_answer({"outcome": "violations"})
-
-
 def test_reading_only_refuses_to_write(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="reading only"):
         Recordings("s", [tmp_path]).put(form(), GOOD)
@@ -372,9 +357,6 @@ def test_excerpts_show_the_difference(where: int) -> None:
     assert "X" in second and a[where] in first and len(first) <= 40 and len(second) <= 40
     longer, shorter = rec.excerpts(a, a[:where])
     assert a[where] in longer and shorter.endswith(a[:where][-5:])
-
-
-# The key
 
 
 def request(**changes) -> Request:
@@ -454,12 +436,6 @@ def test_the_key_of_today_is_the_key_of_the_recordings() -> None:
     assert set(plain.normal_form(MODEL)) == {
         "key_version", "task", "schema", "messages", "sampling", "seed", "sample", "model",
     }  # fmt: skip
-
-
-def test_the_key_leaves_out_what_the_endpoint_does_not_take() -> None:
-    asked = request().normal_form(MODEL, dropped=["temperature", "seed"])
-    without = Sampling(max_tokens=60, extra={"min_p": 0.05, "dry": 1})
-    assert asked == request(sampling=without, seed=None).normal_form(MODEL)
 
 
 JSON = st.recursive(

@@ -1,12 +1,74 @@
-"""What became of every question that a run asked of models, read from the counts that its stages wrote."""
+"""What chats asked for: counted while they ask, and what a run's stages wrote of it, read back."""
 
 import json
+import time
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from memecmd_utils.core.llm.messages import UNRECORDED
+from memecmd_utils.core.llm.messages import UNRECORDED, Reply
 from memecmd_utils.settings import Profile
+
+WINDOW_S = 30.0
+"""Over which the speed of the live line is measured."""
+
+
+def added(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Figures of two chats of one stage together."""
+    out: dict[str, Any] = {}
+    for name, value in second.items():
+        if isinstance(value, dict):
+            out[name] = dict(sorted((Counter(first.get(name, {})) + Counter(value)).items()))
+        else:
+            out[name] = round(first.get(name, 0) + value, 6)
+    return out
+
+
+class Usage:
+    """Calls, replays, tokens, money, retries and outcomes."""
+
+    def __init__(self) -> None:
+        self.calls = self.replayed = self.tokens_in = self.tokens_out = self.think_characters = 0
+        self.usd = 0.0
+        self.outcomes: Counter[str] = Counter()
+        self.retries: Counter[str] = Counter()
+        self._recent: deque[tuple[int, int]] = deque()
+        """Second and tokens that came in it: a fast endpoint sends thousands of replies in the window."""
+
+    def add(self, reply: Reply, usd: float) -> None:
+        """Count one live reply."""
+        self.tokens_in += reply.tokens_in
+        self.tokens_out += reply.tokens_out
+        self.think_characters += reply.think_characters
+        self.usd += usd
+        second = int(time.monotonic())
+        before = self._recent.pop()[1] if self._recent and self._recent[-1][0] == second else 0
+        self._recent.append((second, before + reply.tokens_out))
+        while self._recent[0][0] < second - WINDOW_S:
+            self._recent.popleft()
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that came back a second, lately."""
+        if not self._recent:
+            return 0.0
+        tokens = sum(count for _, count in self._recent)
+        return tokens / max(time.monotonic() - self._recent[0][0], 1.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Figures for the report."""
+        return {
+            "calls": self.calls,
+            "replayed": self.replayed,
+            "tokens_in": self.tokens_in,
+            "tokens_out": self.tokens_out,
+            "think_characters": self.think_characters,
+            "usd": round(self.usd, 6),
+            "outcomes": dict(sorted(self.outcomes.items())),
+            "retries": dict(sorted(self.retries.items())),
+        }
+
 
 STAGES = ("annotation", "scenario", "dialogue_generation", "evaluation")
 
@@ -26,16 +88,16 @@ def usage_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield path.stem, used
 
 
-def outcomes(folder: Path) -> list[dict[str, Any]]:
+def outcome_rows(folder: Path) -> list[dict[str, Any]]:
     """What became of every question of a run: a row a stage, with all outcomes by name."""
     return [
         {
             "stage": stage,
             "source": used["source"],
-            "outcomes": counted(used["outcomes"]),
+            "outcomes": counts_in_words(used["outcomes"]),
             "calls": used["calls"],
             "replayed": used["replayed"],
-            "tried again": counted(used["retries"]) or "none",
+            "tried again": counts_in_words(used["retries"]) or "none",
             "tokens in": used["tokens_in"],
             "tokens out": used["tokens_out"],
             "characters of thought": used["think_characters"],
@@ -45,7 +107,7 @@ def outcomes(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def counted(counts: dict[str, int]) -> str:
+def counts_in_words(counts: dict[str, int]) -> str:
     """Counts by name as words: "12 accepted, 1 refusal"."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
