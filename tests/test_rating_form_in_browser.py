@@ -6,7 +6,7 @@ import browser
 import pytest
 from made_ratings import NASTY, answers, dialogues, files, form
 
-from memecmd_utils.evaluation.rating_form import HumanRating
+from memecmd_utils.evaluation.human_ratings import HumanRating
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.surveys import answers as surveys_answers
 from memecmd_utils.surveys import forms

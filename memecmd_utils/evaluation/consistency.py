@@ -5,8 +5,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from memecmd_utils.core import seeds
+from memecmd_utils.core import paths, seeds
+from memecmd_utils.core.encoders import chinese_clip
 from memecmd_utils.core.encoders.text import RecordedEmbedder
+from memecmd_utils.evaluation.judges import meme_files
+from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement
 from memecmd_utils.settings import Profile
 
@@ -126,3 +129,48 @@ def measure(
         )
         for placed, kind, text in pairs
     ]
+
+
+def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> chinese_clip.ChineseClipScorer:
+    """Chinese-CLIP on the run's pictures; its vectors are recorded beside those of the embedders."""
+    files, profile = meme_files(run, memes), run.profile
+    # A relative path counts from the project's root: notebooks run in a folder of their own.
+    checkpoint = paths.root / profile.clip_checkpoint if profile.clip_checkpoint else None
+    folder = paths.interim / "clip"
+    here = chinese_clip.weights_file(profile.clip_model, folder, checkpoint).is_file()
+    # A replay computes what is not recorded, but fetches no weights for it.
+    mode = run.vector_mode if here else profile.mode
+    return chinese_clip.ChineseClipScorer(
+        profile.clip_model,
+        lambda meme: files[meme.meme_id],
+        folder,
+        checkpoint,
+        run.read_dirs,
+        None if mode == "recorded" else run.write_dir,
+        mode,
+        run.folder,
+    )
+
+
+def measure_consistency(
+    run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
+) -> tuple[list[Consistency], str]:
+    """Consistency of all placed memes, and the scorer's name with what it could not read."""
+    profile = run.profile
+    if profile.consistency == "cn_clip":
+        scorer = clip_scorer(run, memes)
+        rows = measure(placements, dialogues, memes, scorer, profile)
+        return rows, f"{scorer.name}{cut_texts(scorer.truncated)}"
+    embedder = run.embedder(profile.consistency_embedder)
+    scorer = TextScorer(embedder, run.embedder_name())
+    rows = measure(placements, dialogues, memes, scorer, profile)
+    return rows, scorer.name
+
+
+def cut_texts(truncated: int | None) -> str:
+    """What to add to the scorer's name about texts that it did not read to their end."""
+    if truncated is None:
+        return (
+            f"; texts over {chinese_clip.MAX_TOKENS} tokens were cut, how many is not known without cn_clip"
+        )
+    return f"; {truncated} texts were cut at {chinese_clip.MAX_TOKENS} tokens" if truncated else ""

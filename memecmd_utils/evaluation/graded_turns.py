@@ -110,7 +110,6 @@ def load_graded_turns(run: Run, truth: GroundTruth | None = None) -> StudyData:
     dialogues = run.load(schemas.Dialogue)
     memes = {m.meme_id: m for m in run.load(schemas.Meme)}
     annotations = run.load(schemas.Annotation)
-    names = dict.fromkeys([run.profile.embedder, run.profile.consistency_embedder])
     usable = [a for a in annotations if a.usable]
     truth = truth or ground_truth.truth_of_run(run.profile, dialogues, list(memes.values()))
     placements = run.load(schemas.Placement)
@@ -126,7 +125,7 @@ def load_graded_turns(run: Run, truth: GroundTruth | None = None) -> StudyData:
         annotations=usable,
         truth=truth,
         placements=placements,
-        encoders={name: run.embedder(name).encode for name in names},
+        encoders=rankings.encoders_of(run),
         n_all=n_all,
     )
 

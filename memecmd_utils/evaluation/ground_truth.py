@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import schemas
-from memecmd_utils.core import paths, seeds, statistics, storage
+from memecmd_utils.core import paths, statistics, storage
 from memecmd_utils.evaluation.tables import Key, gaps_of
 from memecmd_utils.settings import Profile
 
@@ -23,7 +23,6 @@ TIMING = ("who", "memes", "rate", "mean gap")
 """Columns of the two tables, to which timing adds a kappa with each marker."""
 RELEVANT = 2
 """Sum of two graders' grades (0-4) from which a meme counts as relevant: a mean of 1 or more."""
-POOL_DEPTH = 5
 
 Relevance = dict[Key, dict[str, int]]
 """(dialogue, turn) -> meme -> sum of the graders' grades. A meme that is not there was not judged."""
@@ -107,25 +106,6 @@ def relevance(grades: Sequence[schemas.Grade]) -> Relevance:
     return out
 
 
-def pool(
-    rankings: Mapping[str, Mapping[Key, Sequence[str]]],
-    also: Mapping[Key, Sequence[str]],
-    seed: int,
-    depth: int = POOL_DEPTH,
-) -> dict[Key, list[str]]:
-    """The top `depth` of every system at every turn, with what else is to be graded, shuffled.
-
-    Neither the order nor anything else in it says which system found a meme.
-    """
-    out = {}
-    for key in sorted(set(also).union(*rankings.values())):
-        found = {meme for ranking in rankings.values() for meme in ranking.get(key, ())[:depth]}
-        memes = sorted(found | set(also.get(key, ())))
-        order = seeds.rng(seed, "pool", key[0], key[1]).permutation(len(memes))
-        out[key] = [memes[i] for i in order]
-    return out
-
-
 def placed_grades(
     placements: Sequence[schemas.Placement], relevant: Relevance, graders: int
 ) -> dict[str, dict[Key, float]]:
@@ -136,6 +116,40 @@ def placed_grades(
         if total is not None:
             out.setdefault(placed.strategy, {})[placed.dialogue_id, placed.turn] = total / graders
     return out
+
+
+def grades_of_placed(
+    placements: Sequence[schemas.Placement], truth: GroundTruth
+) -> dict[str, dict[Key, float]]:
+    """Mean grade (0-2) of every placed meme, by strategy and turn; empty unless all of them were graded.
+
+    With another seed, gate or library some placed memes were never in the pool, and those that were are no
+    fair sample of them.
+    """
+    if not truth.grades:
+        return {}
+    found = placed_grades(placements, relevance(truth.grades), len(truth.graders))
+    return found if sum(map(len, found.values())) == len(placements) else {}
+
+
+PLACED = ("strategy", "memes", "ungraded", "mean grade", "ungraded as 0")
+
+
+def mean_grades(placements: Sequence[schemas.Placement], truth: GroundTruth) -> pd.DataFrame:
+    """Mean grade (0-2) of the placed memes that were graded, a row a strategy; none without ground truth.
+
+    `ungraded` is the share that nobody graded. They were in no system's pool, so most of them fit worse: the
+    mean over all memes should lie between `ungraded as 0`, which counts them so, and `mean grade`.
+    """
+    if not truth.grades:
+        return pd.DataFrame(columns=list(PLACED))
+    graded = placed_grades(placements, relevance(truth.grades), len(truth.graders))
+    rows = []
+    for name, memes in Counter(placed.strategy for placed in placements).items():
+        of = list(graded.get(name, {}).values())
+        mean = float(np.mean(of)) if of else np.nan
+        rows.append((name, memes, 1 - len(of) / memes, mean, sum(of) / memes))
+    return pd.DataFrame(rows, columns=list(PLACED))
 
 
 def grader_agreement(truth: GroundTruth) -> pd.DataFrame:

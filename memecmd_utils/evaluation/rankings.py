@@ -1,6 +1,7 @@
 """The retrieval systems that are measured: parts of the score, embedders, baselines."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -8,10 +9,12 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils.core import seeds, statistics
-from memecmd_utils.evaluation.ground_truth import RELEVANT, Relevance
+from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, Relevance, relevance
+from memecmd_utils.evaluation.tables import frame_rows
 from memecmd_utils.retrieval import scoring
 from memecmd_utils.retrieval.placement import Encode
 from memecmd_utils.retrieval.scoring import MEME_SIDE, QUERY_SIDE, SIGNS, centre, combine
+from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary
 from memecmd_utils.settings import Profile
 
@@ -235,7 +238,7 @@ def evaluate(
     ]
 
 
-def tables(found: Measured, profile: Profile, embedder: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def tabulate(found: Measured, profile: Profile, embedder: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Means of all systems, and paired differences to the run's own system and to random, with intervals."""
     measured, keys = found
     if not keys:
@@ -279,3 +282,99 @@ def tables(found: Measured, profile: Profile, embedder: str) -> tuple[pd.DataFra
                     }
                 )  # fmt: skip
     return pd.DataFrame(rows, columns=list(HEADS[0])), pd.DataFrame(differences, columns=list(HEADS[1]))
+
+
+# --- A run's systems against the ground truth
+
+
+STRICT = 3
+"""Sum of two grades from which a meme lands for both graders: at least 2 and 1."""
+
+
+@dataclass(frozen=True)
+class SystemTables:
+    """Retrieval against the ground truth: all systems, their paired differences, the stricter relevance."""
+
+    systems: pd.DataFrame
+    differences: pd.DataFrame
+    strict: pd.DataFrame
+
+    def overview(self, strict: bool = False) -> pd.DataFrame:
+        """All systems with their measures, the best nDCG@5 first."""
+        columns = [*System._fields, *COLUMNS, "turns"]
+        return (self.strict if strict else self.systems)[columns].sort_values("nDCG@5", ascending=False)
+
+    def save(self, run: Run, agreement: pd.DataFrame, timing: pd.DataFrame, placed: pd.DataFrame) -> None:
+        """Write the tables of the report, and `ground_truth.json`, which page and README quote."""
+        saved = {
+            "placed": placed,
+            "agreement": agreement,
+            "timing": timing,
+            "retrieval": self.systems,
+            "retrieval_strict": self.strict,
+            "retrieval_differences": self.differences,
+        }
+        run.save_tables(**saved)
+        run.save_json("ground_truth.json", {name: frame_rows(table) for name, table in saved.items()})
+
+
+def evaluate_systems(
+    run: Run,
+    dialogues: Sequence[Dialogue],
+    memes: Mapping[str, Meme],
+    annotations: Sequence[Annotation],
+    truth: GroundTruth,
+) -> SystemTables:
+    """Measure every system under both embedders against the grades; empty tables where the run has none."""
+    if not truth.grades:
+        return SystemTables(*(pd.DataFrame(columns=list(names)) for names in HEADS))
+    usable, asked = [a for a in annotations if a.usable], queries(dialogues)
+    matrices = dict(score_matrices(asked, memes, usable, encoders_of(run), run.profile.weights))
+    meme_ids, levels = [a.meme_id for a in usable], (RELEVANT, STRICT)
+    measured = evaluate(matrices, asked, meme_ids, relevance(truth.grades), run.profile, levels)
+    (systems, differences), (strict, _) = (
+        tabulate(part, run.profile, run.profile.embedder) for part in measured
+    )
+    return SystemTables(systems, differences, strict)
+
+
+def encoders_of(run: Run) -> dict[str, Encode]:
+    """The run's embedder first, then the one that took no part in retrieval."""
+    names = dict.fromkeys([run.profile.embedder, run.profile.consistency_embedder])
+    return {name: run.embedder(name).encode for name in names}
+
+
+def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.DataFrame:
+    """The full score centred and not, single terms, the caption baseline and random, with intervals.
+
+    The difference in nDCG@5 to the graded random ranking (the mean of many where a run has none) and to the
+    run's own full score, each `mean [low, high]`. Pairs of terms and the rest are in `tables/retrieval.csv`.
+    """
+    uses = (FULL, *PARTS, CAPTION, RANDOM, RANDOM_GRADED)
+    other = ", not centred" if profile.centring == "attribute" else ", centred"
+    rows = []
+    graded = any(row["uses"] == RANDOM_GRADED for row in found["retrieval"])
+    chance = RANDOM_GRADED if graded else RANDOM
+    differences = {
+        (row["embedder"], row["centring"], row["uses"], row["minus"]): row
+        for row in found["retrieval_differences"]
+        if row["measure"] == "nDCG@5"
+    }
+    for row in found["retrieval"]:
+        system = row["embedder"], row["centring"], row["uses"]
+        as_run = row["centring"] in ("", profile.centring)
+        if row["uses"] not in uses or not (as_run or row["uses"] == FULL):
+            continue
+        shown = {"embedder": row["embedder"] or "–", "uses": row["uses"] + ("" if as_run else other)}
+        shown |= {column: row[column] for column in COLUMNS}
+        shown["nDCG@5 − random"] = _format_difference(differences.get((*system, chance)))
+        shown["nDCG@5 − full"] = _format_difference(differences.get((*system, "the full score")))
+        rows.append(shown)
+    rows.sort(key=lambda row: -row["nDCG@5"])
+    columns = ["embedder", "uses", *COLUMNS]
+    columns += ["nDCG@5 − random", "nDCG@5 − full"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _format_difference(row: Mapping | None) -> str:
+    return "–" if row is None else statistics.format_interval(row, digits=3, sign="+")

@@ -21,7 +21,7 @@ from memecmd_utils.core.llm.prices import REMOTE_SECONDS_PER_CALL, Line, line, t
 from memecmd_utils.dialogue import cold_start, generation
 from memecmd_utils.evaluation import judges
 from memecmd_utils.evaluation.judges import STOPPED
-from memecmd_utils.schemas import ColdStart, Dialogue, Meme, Placement, RolePair, Turn
+from memecmd_utils.schemas import ColdStart, Dialogue, Meme, RolePair, Turn
 from memecmd_utils.settings import Profile, run_name
 
 TYPICAL_UTTERANCE = "这事儿我跟你说没那么简单啊"
@@ -148,10 +148,6 @@ def _judge_lines(
             local = judge.local_model
             lines.append(line(name, ledger, profile, judge.llm, endpoint, calls, t_in, calls, local))
             continue
-        placed = Placement(
-            dialogue_id="estimate", turn=2, speaker="B", strategy="greedy", meme_id="m", rank=1, score=0,
-            gate_score=None, threshold=None, fold="a", source="estimate",
-        )  # fmt: skip
         calls, t_in, t_out = 0, 0.0, 0.0
         sees = judge.llm == "openai" and endpoint.vision
         screenshot = ("estimate", lambda: b"") if sees else None
@@ -160,7 +156,8 @@ def _judge_lines(
             spans = judges.lengths(profile.n_turns)
         for memes_sent in (sampled if profile.judge_unit == "meme" else sent).values():
             for shown in spans:
-                request = judges.rating_request(dialogue, [placed], {"m": meme}, shown, 0, screenshot)
+                item = judges.Item(None, dialogue, {2: meme}, shown)
+                request = judges.rating_request(item, 0, screenshot)
                 n_calls = round(memes_sent) if profile.judge_unit == "meme" else n_dialogues
                 calls += n_calls
                 seen = pictures_of(request) * tokens_per_image(endpoint)

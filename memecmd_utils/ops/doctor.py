@@ -309,11 +309,11 @@ def _ratings(profile: Profile) -> Iterator[Lack]:
     """Files of ratings by people that stage 05 could not read, after the judges were paid."""
     files = sorted((paths.raw / "ratings" / profile.name).glob("*.csv"))
     if files:
-        from memecmd_utils.evaluation import rating_form
+        from memecmd_utils.evaluation import human_ratings
         from memecmd_utils.surveys import answers
 
         for file in files:
-            yield from _complaint(lambda file=file: answers.read(file, rating_form.HumanRating))
+            yield from _complaint(lambda file=file: answers.read(file, human_ratings.HumanRating))
 
 
 # --- template memes ---------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from memecmd_utils.retrieval import figures, placement
 from memecmd_utils.retrieval.gate import Gate, ScoreScale, calibrate_theta0, simulate, standard_scale
 from memecmd_utils.retrieval.placement import ScoredDialogue
 from memecmd_utils.retrieval.scoring import MemeIndex, Ranking, component_matrices, pair_components, top_k
-from memecmd_utils.schemas import Dialogue, Meme, Placement, describe_source
+from memecmd_utils.schemas import Dialogue, Meme, describe_source
 from memecmd_utils.settings import Profile, Strategy
 
 KEPT_NUMBERS = 4_000_000
@@ -386,8 +386,8 @@ def _scale(view: View, explorer: Explorer) -> str:
 
 def still(view: View, files: Mapping[str, Path], meme_position: str = "before") -> Image.Image:
     """The chart above the chat, which is cut into phone screens where a time stamp stands."""
-    placements = [_placement(pick, view) for pick in view.picks]
-    spec = screenshots.chat_from_dialogue(view.dialogue, placements, meme_position=meme_position)
+    memes = {pick.turn: pick.meme_id for pick in view.picks}
+    spec = screenshots.chat_from_dialogue(view.dialogue, memes, meme_position=meme_position)
     starts = [place for place, bubble in enumerate(spec.bubbles) if bubble.stamp]
     cuts = zip(starts, [*starts[1:], None], strict=True)
     parts = [spec.model_copy(update={"bubbles": spec.bubbles[a:b]}) for a, b in cuts]
@@ -416,20 +416,3 @@ def still(view: View, files: Mapping[str, Path], meme_position: str = "before") 
             sheet.paste(phone, (number * (phone.width + GAP), top))
         top += max(p.height for p in row) + GAP
     return sheet
-
-
-def _placement(pick: Pick, view: View) -> Placement:
-    speaker = next(turn.speaker for turn in view.dialogue.turns if turn.turn == pick.turn)
-    return Placement(
-        source="computed",
-        dialogue_id=view.dialogue.dialogue_id,
-        turn=pick.turn,
-        speaker=speaker,
-        strategy=view.settings.strategy,
-        meme_id=pick.meme_id,
-        rank=pick.rank,
-        score=pick.score,
-        gate_score=None,
-        threshold=None,
-        fold="none",
-    )

@@ -22,7 +22,7 @@ from memecmd_utils import schemas, settings
 from memecmd_utils.core import html, paths, statistics, storage
 from memecmd_utils.core import html as core_html
 from memecmd_utils.core import tables as core_tables
-from memecmd_utils.evaluation import ground_truth, judge_checks, stage, tables
+from memecmd_utils.evaluation import ground_truth, judge_checks, judges, rankings, ratings, tables
 from memecmd_utils.evaluation import tables as evaluation_tables
 from memecmd_utils.release import card, write
 from memecmd_utils.report import chats as report_chats
@@ -329,7 +329,7 @@ def truth_tables(found: Mapping[str, Sequence[Mapping[str, Any]]], profile: Prof
     return [
         (
             "Which system finds the memes that fit?",
-            stage.short_table(found, profile),
+            rankings.short_table(found, profile),
             "Turns with a relevant meme (mean grade 1 or more of two graders). R@K: a relevant meme among "
             "the top K. judged@5: share of the top 5 that was graded. Differences with 95 % intervals over "
             f"{found['retrieval'][0]['dialogues']} dialogues, against the random ranking that was graded. "
@@ -339,7 +339,7 @@ def truth_tables(found: Mapping[str, Sequence[Mapping[str, Any]]], profile: Prof
         ),
         (
             "Grades of the placed memes",
-            pd.DataFrame(found.get("placed", []), columns=list(stage.PLACED)),
+            pd.DataFrame(found.get("placed", []), columns=list(ground_truth.PLACED)),
             "0 does not fit, 1 one could send it, 2 it lands; mean of two graders. ungraded: share of the "
             "memes that nobody graded, because no system of the pool had found them; the last column counts "
             "them as 0.",
@@ -556,7 +556,7 @@ def case_pictures(run: Run, records: Records) -> tuple[list[Image.Image], list[s
     images, labels = [], []
     for name in tables.case_dialogues(records.placements, records.dialogues, run.profile):
         for strategy in tables.case_strategies(run.profile):
-            _, picture = stage.screenshot(
+            _, picture = ratings.screenshot(
                 run, by_id[name], records.placements, strategy, memes, run.profile.n_turns
             )
             images.append(picture)
@@ -566,9 +566,10 @@ def case_pictures(run: Run, records: Records) -> tuple[list[Image.Image], list[s
 
 def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     """Compute and write `numbers.json` and `placements.csv`."""
+    truth = json.loads(run.read("ground_truth.json").read_text(encoding="utf-8"))
     found = tables.numbers(
         run.profile, records.memes, records.dialogues, records.placements, records.ratings,
-        records.consistency, dict(records.gates), stage.load_found(run), records.grades,
+        records.consistency, dict(records.gates), truth, records.grades,
     )  # fmt: skip
     found |= of_run(run, found["effects"])
     storage.write_json(run.report / "numbers.json", found)
@@ -653,7 +654,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
 
 def browser(run: Run, records: Records) -> tuple[report_chats.Chats | None, report_chats.Sheet]:
     """The chats that the page can show, None where there is no dialogue, and the library with their memes."""
-    files = stage.meme_files(run, {meme.meme_id: meme for meme in records.memes})
+    files = judges.meme_files(run, {meme.meme_id: meme for meme in records.memes})
     picture = cache(lambda meme_id: html.thumbnail(files[meme_id], report_chats.SIDE))
     chats = None
     if records.dialogues:
@@ -676,7 +677,7 @@ def whole_chats(run: Run, records: Records) -> list[tuple[Image.Image, str]]:
     by_id = {dialogue.dialogue_id: dialogue for dialogue in records.dialogues}
     return [
         (
-            stage.screenshot(run, by_id[name], records.placements, first, memes)[1],
+            ratings.screenshot(run, by_id[name], records.placements, first, memes)[1],
             f"{name}, {schemas.STRATEGIES[first].label}",
         )
         for name in tables.case_dialogues(records.placements, records.dialogues, run.profile)

@@ -9,7 +9,7 @@ from typing import Any
 from memecmd_utils import schemas
 from memecmd_utils.annotation import annotator
 from memecmd_utils.core.llm import authored
-from memecmd_utils.evaluation import ground_truth, stage, tables
+from memecmd_utils.evaluation import ground_truth, tables
 from memecmd_utils.runs import Run
 
 
@@ -33,7 +33,7 @@ class Records:
     @cached_property
     def grades(self) -> dict[str, tables.Values]:
         """Mean grades of placed memes by strategy, where the run has ground truth."""
-        return stage.grades_of_placed(self.placements, self.truth)
+        return ground_truth.grades_of_placed(self.placements, self.truth)
 
 
 def load_records(run: Run) -> Records:

@@ -222,7 +222,7 @@ def _headline(numbers: dict[str, Any], words: dict[str, str], language: Language
 def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[str]:
     """The systems against the graded ground truth, and how far two models agree on it."""
     from memecmd_utils import settings
-    from memecmd_utils.evaluation import stage
+    from memecmd_utils.evaluation import rankings
 
     found = numbers["ground_truth"]
     if not found.get("retrieval"):
@@ -254,7 +254,7 @@ def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[st
                 for row in found["placed"]
             )
         )
-    table = stage.short_table(found, settings.load_profile(numbers["profile"]))
+    table = rankings.short_table(found, settings.load_profile(numbers["profile"]))
     yield from ("", core_tables.markdown(table).rstrip("\n"))
 
 

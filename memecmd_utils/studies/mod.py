@@ -236,7 +236,7 @@ def evaluate_file(
         scores = score_matrices(asked, told, library)
         for among in (WHOLE, OFFERED):
             measured = measure(asked, scores, library, among)
-            tables = evaluation.tables(measured, run.profile, run.embedder_name())
+            tables = evaluation.tabulate(measured, run.profile, run.embedder_name())
             for frames, table in zip(found, tables, strict=True):
                 frames.append(_headed(table, split.name, among))
     # A frame without rows would change the types of columns.

@@ -1,6 +1,6 @@
 """Blind forms for people: what is shown, one HTML file that needs no network, and the key apart from it.
 
-Both papers ask people with it: `rating_form` about memes in chats, `survey` about what models say
+Both papers ask people with it: `human_ratings` about memes in chats, `survey` about what models say
 of memes. Who answers sees items, questions and pictures, never what stands behind them; `answers` joins
 that again.
 """

@@ -64,7 +64,7 @@ def test_replaying_imports_none_of_them(tmp_path) -> None:
         "from memecmd_utils import __main__, runs\n"
         "from memecmd_utils.annotation import annotator as annotation\n"
         "from memecmd_utils.dialogue import cluster as dask_engine\n"
-        "from memecmd_utils.evaluation import stage as evaluation_run\n"
+        "from memecmd_utils.evaluation import consistency as evaluation_run\n"
         "from memecmd_utils.library import build as library_build\n"
         "from memecmd_utils.chats import insertion as library_search\n"
         "from memecmd_utils.report import page as report\n"

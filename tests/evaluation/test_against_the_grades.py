@@ -1,13 +1,13 @@
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from made_grades import grade, mark
 from made_up import annotation, dialogue, meme, placement, profile, vectors
 
+from memecmd_utils import runs
 from memecmd_utils.core.encoders.text import RecordedEmbedder
-from memecmd_utils.evaluation import ground_truth, rankings, stage
+from memecmd_utils.evaluation import ground_truth, rankings
 from memecmd_utils.evaluation.ground_truth import GroundTruth
 from memecmd_utils.retrieval import scoring
 
@@ -31,19 +31,19 @@ def world(tmp_path):
         asked.append(name or "")
         return RecordedEmbedder(Tiny(name or "tiny"), [], None, "live", tmp_path)
 
-    run = SimpleNamespace(
-        profile=settings,
-        folder=tmp_path,
-        report=tmp_path / "report",
-        embedder=embedder,
-        write=lambda name: tmp_path / name,
-        asked=asked,
-    )
+    run = runs.Run("made", settings, tmp_path, tmp_path / "report")
+    run.embedder = embedder
     annotations = [
         annotation(m, s_plus=f"{m}好", s_minus=f"{m}坏", emotion=f"{m}情", motivation=f"{m}意") for m in MEMES
     ]
     dialogues = [varied(name) for name in NAMES]
-    return run, dialogues, {m: meme(m).model_copy(update={"text": f"{m}字"}) for m in MEMES}, annotations
+    return (
+        run,
+        asked,
+        dialogues,
+        {m: meme(m).model_copy(update={"text": f"{m}字"}) for m in MEMES},
+        annotations,
+    )
 
 
 def varied(name: str):
@@ -62,21 +62,23 @@ def graded(asked, best) -> list:
 
 
 def test_the_run_is_measured_end_to_end_and_written_down(tmp_path) -> None:
-    run, dialogues, library, annotations = world(tmp_path)
-    ranked = stage.rank(run, dialogues, library, annotations)
-    own = ranked.matrices[rankings.System("tiny", "attribute", rankings.FULL)]
-    order = scoring.order(own, ranked.meme_ids)
-    best = {q.key: {ranked.meme_ids[row[0]]} for q, row in zip(ranked.asked, order, strict=True)}
-    truth = GroundTruth([mark(2, w, True, name=NAMES[0]) for w in "ab"], graded(ranked.asked, best))
-    found = stage.evaluate_systems(run, dialogues, library, annotations, truth)
+    run, _, dialogues, library, annotations = world(tmp_path)
+    asked = rankings.queries(dialogues)
+    terms = rankings.four_terms(
+        [s for d in dialogues for s in d.summaries], annotations, run.embedder("tiny").encode, "attribute"
+    )
+    order = scoring.order(scoring.combine(terms, run.profile.weights), MEMES)
+    best = {q.key: {MEMES[row[0]]} for q, row in zip(asked, order, strict=True)}
+    truth = GroundTruth([mark(2, w, True, name=NAMES[0]) for w in "ab"], graded(asked, best))
+    found = rankings.evaluate_systems(run, dialogues, library, annotations, truth)
     rows = found.systems.set_index(["embedder", "centring", "uses"])
     mine = rows.loc[("tiny", "attribute", rankings.FULL)]
-    assert mine["R@1"] == mine["nDCG@5"] == mine["judged@5"] == 1 and mine["turns"] == len(ranked.asked)
+    assert mine["R@1"] == mine["nDCG@5"] == mine["judged@5"] == 1 and mine["turns"] == len(asked)
     assert rows.loc[("", "", "random")]["R@1"] == pytest.approx(1 / len(MEMES), abs=0.02)
     assert len(found.systems) == len(found.strict) == 50
     agreement = ground_truth.grader_agreement(truth)
     placed = [placement(turn, max(memes), dialogue_id=name) for (name, turn), memes in best.items()]
-    grades = stage.mean_grades(placed, truth)
+    grades = ground_truth.mean_grades(placed, truth)
     found.save(run, agreement, ground_truth.timing_agreement(truth, [], dialogues), grades)
     said = json.loads((tmp_path / "ground_truth.json").read_text(encoding="utf-8"))
     assert [(row["strategy"], row["memes"], row["ungraded"]) for row in said["placed"]] == [
@@ -96,40 +98,19 @@ def test_the_run_is_measured_end_to_end_and_written_down(tmp_path) -> None:
 
 
 def test_without_ground_truth_no_text_is_embedded(tmp_path) -> None:
-    run, dialogues, library, annotations = world(tmp_path)
-    found = stage.evaluate_systems(run, dialogues, library, annotations, ground_truth.NONE)
-    assert run.asked == [] and found.systems.empty and {"R@1", "uses"} <= set(found.systems.columns)
+    run, asked, dialogues, library, annotations = world(tmp_path)
+    found = rankings.evaluate_systems(run, dialogues, library, annotations, ground_truth.NONE)
+    assert asked == [] and found.systems.empty and {"R@1", "uses"} <= set(found.systems.columns)
     assert "measure" in found.differences.columns
-    assert stage.grades_of_placed([placement(2, "m1")], ground_truth.NONE) == {}
-
-
-def test_the_pool_takes_the_planned_systems_marks_and_placed_memes(tmp_path) -> None:
-    run, dialogues, library, annotations = world(tmp_path)
-    ranked = stage.rank(run, dialogues, library, annotations)
-    key = (NAMES[0], 3)
-    plain = stage.pool(run, ranked, ground_truth.NONE, [])
-    outside = [m for m in MEMES if m not in plain[key]]
-    row = next(i for i, q in enumerate(ranked.asked) if q.key == key)
-    wanted = set()
-    for system, scores in ranked.matrices.items():
-        single = system.uses in (*rankings.PARTS, rankings.FULL, rankings.CAPTION)
-        if single and system.centring == "attribute":
-            top = scoring.order(scores[row : row + 1], ranked.meme_ids)[0, :5]
-            wanted |= {ranked.meme_ids[i] for i in top}
-    chance = rankings.random_order(ranked.asked, len(MEMES), run.profile.seed, 0)[row, :5]
-    assert set(plain[key]) == wanted | {ranked.meme_ids[i] for i in chance}
-    assert len(outside) > 2
-    truth = GroundTruth([mark(3, "a", True, (outside[0],), NAMES[0])], [])
-    placed = [placement(3, outside[1], dialogue_id=NAMES[0])]
-    assert set(stage.pool(run, ranked, truth, placed)[key]) == {*plain[key], *outside[:2]}
+    assert ground_truth.grades_of_placed([placement(2, "m1")], ground_truth.NONE) == {}
 
 
 def test_grades_of_a_part_of_the_placed_memes_are_no_effect() -> None:
     truth = GroundTruth([], [grade(2, "m1", who, 2) for who in ("g1", "g2")])
-    assert stage.grades_of_placed([placement(2, "m1")], truth) == {"greedy": {("news-made-1", 2): 2.0}}
+    assert ground_truth.grades_of_placed([placement(2, "m1")], truth) == {"greedy": {("news-made-1", 2): 2.0}}
     more = [placement(2, "m1"), placement(3, "m1"), placement(2, "m2", strategy="random")]
-    assert stage.grades_of_placed(more, truth) == {}
-    found = stage.mean_grades(more, truth).set_index("strategy")
+    assert ground_truth.grades_of_placed(more, truth) == {}
+    found = ground_truth.mean_grades(more, truth).set_index("strategy")
     assert found.loc["greedy"].tolist() == [2, 0.5, 2.0, 1.0], "one of two was graded, with 2"
     assert found.loc["random", "ungraded"] == 1 and np.isnan(found.loc["random", "mean grade"])
-    assert stage.mean_grades(more, ground_truth.NONE).empty
+    assert ground_truth.mean_grades(more, ground_truth.NONE).empty

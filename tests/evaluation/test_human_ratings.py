@@ -6,7 +6,7 @@ from made_ratings import answers, dialogues, form
 from made_up import consistency, rating
 
 from memecmd_utils import schemas
-from memecmd_utils.evaluation import human_ratings, rating_form
+from memecmd_utils.evaluation import human_ratings
 from memecmd_utils.evaluation.human_ratings import TABLES
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.surveys.answers import Answers
@@ -37,7 +37,7 @@ def test_every_row_says_that_made_up_ratings_are_made_up(found, tables) -> None:
 
 
 def test_a_mean_is_that_of_the_items_drawn_for_a_strategy(both, found, tables) -> None:
-    overall = rating_form.frame(found, "rating").groupby("item").overall.mean()
+    overall = human_ratings.answer_frame(found, "rating").groupby("item").overall.mean()
     drawn = [r.item for r in both if r.kind == "rating" and r.strategy == "random" and not r.repeat_of]
     row = tables["means"].query("scale == 'overall' and strategy == 'random'").iloc[0]
     assert row["mean"] == pytest.approx(overall[drawn].mean()) and row["items"] == len(drawn)
@@ -103,7 +103,7 @@ def test_a_rater_who_repeats_herself(both) -> None:
 
 def test_correlation_with_judges(both, found) -> None:
     drawn = [row for row in both if row.kind == "rating" and not row.repeat_of]
-    liked = rating_form.frame(found, "rating").groupby("item").overall.mean()
+    liked = human_ratings.answer_frame(found, "rating").groupby("item").overall.mean()
     place = {row.item: (row.dialogue_id, row.turn, row.meme_id) for row in drawn}
     same = {place[item]: value**3 for item, value in liked.items()}
     against = {p: -v for p, v in list(same.items())[:30]}

@@ -10,8 +10,7 @@ from scripted import ScriptedBackend
 
 from memecmd_utils.core.llm.chat import Chat
 from memecmd_utils.core.llm.messages import Reply
-from memecmd_utils.evaluation import judge_checks, judges
-from memecmd_utils.evaluation import stage as evaluation_stage
+from memecmd_utils.evaluation import consistency, judge_checks, judges
 from memecmd_utils.evaluation.judge_checks import CENTRED, CONSISTENCY, P_YES, RATING, RETRIEVAL
 from memecmd_utils.schemas import DIMENSIONS
 
@@ -182,7 +181,7 @@ def test_an_embedder_that_chose_the_memes_does_not_score_them(tmp_path) -> None:
 
     run = ScriptedRun(tmp_path, made.profile, lambda request: yes(0.5))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation_stage, "clip_scorer", lambda run, memes: Clip())
+        patch.setattr(consistency, "clip_scorer", lambda run, memes: Clip())
         scores, _ = judge_checks.ask_all(run, made)
     assert list(dict.fromkeys(scores[scores.reading == CONSISTENCY].judge)) == [
         "cn_clip:made-up u_t",

@@ -253,13 +253,13 @@ def test_scores_outside_the_scale_are_unusable(value) -> None:
         judges.parse_ratings(Reply(text=ratings_json(1, humor_effect=value)), 1)
 
 
-def placements():
-    return [made_up.placement(5, "m2"), made_up.placement(2, "m1")]  # not in order of turns
+def item(n_turns: int = 6, memes=MEMES) -> judges.Item:
+    return judges.Item("", DIALOGUE, {2: memes["m1"], 5: memes["m2"]}, n_turns)
 
 
 def rating_form(spec: str | None) -> dict:
     picture = None if spec is None else (spec, lambda: pytest.fail("drawn although nothing is sent"))
-    return judges.rating_request(DIALOGUE, placements(), MEMES, 6, 1, picture).normal_form(MODEL)
+    return judges.rating_request(item(), 1, picture).normal_form(MODEL)
 
 
 def test_a_screenshot_enters_the_key_by_its_specification_and_is_not_drawn_for_it() -> None:
@@ -269,10 +269,10 @@ def test_a_screenshot_enters_the_key_by_its_specification_and_is_not_drawn_for_i
 
 
 def test_a_judge_that_sees_gets_the_picture_and_no_transcript() -> None:
-    seen = judges.rating_request(DIALOGUE, placements(), MEMES, 6, 1, ("s", lambda: b"\x89PNG"))
+    seen = judges.rating_request(item(), 1, ("s", lambda: b"\x89PNG"))
     assert "字m1" not in seen.messages[0].text and "2张表情包" in seen.messages[0].text
     assert seen.messages[0].images[0].load() == "data:image/png;base64,iVBORw=="
-    blind = judges.rating_request(DIALOGUE, placements(), MEMES, 6, 1)
+    blind = judges.rating_request(item(), 1)
     assert "［表情包1：字m1］" in blind.messages[0].text and not blind.messages[0].images
 
 
@@ -292,11 +292,11 @@ def test_words_without_log_probabilities(text, value) -> None:
 
 
 def test_transcript_numbers_memes_in_order_of_turns() -> None:
-    lines = judges.transcript(DIALOGUE, placements(), MEMES, 6).split("\n")
+    lines = judges.transcript(item()).split("\n")
     assert lines[:3] == ["阿橙：周末去爬山吗？", "老柏：［表情包1：字m1］", "老柏：天气预报说有雨"]
     assert lines[5:7] == ["阿橙：［表情包2：字m2］", "阿橙：锅底要辣的"] and len(lines) == 8
-    after = judges.transcript(DIALOGUE, placements(), MEMES, 6, "after").split("\n")
+    after = judges.transcript(item(), "after").split("\n")
     assert after[1:3] == ["老柏：天气预报说有雨", "老柏：［表情包1：字m1］"]
-    assert len(judges.transcript(DIALOGUE, placements(), MEMES, 4).split("\n")) == 5
+    assert len(judges.transcript(item(4)).split("\n")) == 5
     silent = {**MEMES, "m1": MEMES["m1"].model_copy(update={"text": ""})}
-    assert "［表情包1：没有文字］" in judges.transcript(DIALOGUE, placements(), silent, 6)
+    assert "［表情包1：没有文字］" in judges.transcript(item(memes=silent))

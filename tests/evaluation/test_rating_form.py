@@ -9,7 +9,7 @@ from made_up import meme, placement, profile
 
 from memecmd_utils import runs
 from memecmd_utils.core import storage
-from memecmd_utils.evaluation import rating_form
+from memecmd_utils.evaluation import human_ratings
 from memecmd_utils.surveys import forms
 from memecmd_utils.surveys.forms import FormError
 
@@ -20,11 +20,11 @@ def test_the_seed_decides_and_nothing_else() -> None:
     other, _ = form("rating", seed=6)
     assert other.form != one.form and [i.item for i in other.items] != [i.item for i in one.items]
     mixed = placements(dialogues())[::-1]
-    again, _ = rating_form.choose(mixed, dialogues(), MEMES, kind="rating", n_items=24, seed=5)
+    again, _ = human_ratings.choose(mixed, dialogues(), MEMES, kind="rating", n_items=24, seed=5)
     assert again == one, "the order of the placements is no choice"
 
 
-@pytest.mark.parametrize("kind", rating_form.KINDS)
+@pytest.mark.parametrize("kind", human_ratings.KINDS)
 def test_items_are_balanced_and_as_many_as_asked_for(kind) -> None:
     made, key = form(kind)
     first = [row for row in key if not row.repeat_of]
@@ -44,7 +44,7 @@ def test_items_are_balanced_and_as_many_as_asked_for(kind) -> None:
 def test_the_key_tells_the_truth() -> None:
     of = dialogues()
     placed = {(p.strategy, p.dialogue_id, p.turn): p.meme_id for p in placements(of)}
-    for kind in rating_form.KINDS:
+    for kind in human_ratings.KINDS:
         made, key = form(kind)
         shown = {item.item: item for item in made.items}
         assert {row.item for row in key} == set(shown)
@@ -60,13 +60,13 @@ def test_the_key_tells_the_truth() -> None:
 def test_a_meme_that_two_strategies_share_is_shown_once_and_counts_for_both() -> None:
     of = dialogues(1)
     shared = [placement(4, "m1", dialogue_id="made-0", strategy=name) for name in ("greedy", "sampling")]
-    made, key = rating_form.choose(shared, of, MEMES, kind="rating", n_items=1, seed=1, repeats=0)
+    made, key = human_ratings.choose(shared, of, MEMES, kind="rating", n_items=1, seed=1, repeats=0)
     assert len(made.items) == 1 and [row.strategy for row in key] == ["greedy", "sampling"]
     with pytest.raises(FormError, match="two strategies for pairwise"):
-        rating_form.choose(shared, of, MEMES, kind="pairwise", n_items=5, seed=1)
+        human_ratings.choose(shared, of, MEMES, kind="pairwise", n_items=5, seed=1)
 
 
-@pytest.mark.parametrize("kind", rating_form.KINDS)
+@pytest.mark.parametrize("kind", human_ratings.KINDS)
 def test_repeats_come_later_under_another_name_with_the_sides_changed(kind) -> None:
     made, key = form(kind, repeats=0.25)
     order = [item.item for item in made.items]
@@ -78,7 +78,7 @@ def test_repeats_come_later_under_another_name_with_the_sides_changed(kind) -> N
         assert made.items[order.index(again)].lines == made.items[order.index(first)].lines
 
 
-@given(st.integers(1, 60), st.integers(0, 1000), st.sampled_from(rating_form.KINDS), st.floats(0, 0.5))
+@given(st.integers(1, 60), st.integers(0, 1000), st.sampled_from(human_ratings.KINDS), st.floats(0, 0.5))
 @settings(max_examples=25, deadline=None)
 def test_any_size(n_items, seed, kind, repeats) -> None:
     made, key = form(kind, n_items=n_items, seed=seed, repeats=repeats)
@@ -87,7 +87,7 @@ def test_any_size(n_items, seed, kind, repeats) -> None:
     assert len({row.item for row in key if not row.repeat_of}) <= n_items
 
 
-@pytest.mark.parametrize("kind", rating_form.KINDS)
+@pytest.mark.parametrize("kind", human_ratings.KINDS)
 def test_items_of_all_strategies_look_alike(kind) -> None:
     made, key = form(kind)
     shapes = {}
@@ -108,8 +108,8 @@ def test_a_run_gets_both_forms_and_one_key(tmp_path) -> None:
     }
     run = runs.Run("made-up", profile(n_turns=12, judge_sample=2), tmp_path / "data", tmp_path / "report")
     storage.write_text(run.write("memes.parquet"), "")  # pictures lie beside it
-    made = rating_form.write_forms(run, placements(of), of, library, n_items=10)
-    key = forms.read_key(run.read("rating_key.csv"), rating_form.KeyRow)
+    made = human_ratings.write_forms(run, placements(of), of, library, n_items=10)
+    key = forms.read_key(run.read("rating_key.csv"), human_ratings.KeyRow)
     assert set(made) == {"rating", "pairwise"} and {row.form for row in key} == {
         f.form for f in made.values()
     }
@@ -119,8 +119,8 @@ def test_a_run_gets_both_forms_and_one_key(tmp_path) -> None:
     rated = {(row.dialogue_id, row.turn) for row in key if row.strategy == "greedy"}
     assert all(sum(name == other for other, _ in rated) <= 2 for name, _ in rated)
     one = [p for p in placements(of) if p.strategy == "greedy"]
-    assert set(rating_form.write_forms(replace(run), one, of, library, n_items=4)) == {"rating"}
-    assert not any(rating_form.write_forms(replace(run), [], of, library)), "no placements, no form"
+    assert set(human_ratings.write_forms(replace(run), one, of, library, n_items=4)) == {"rating"}
+    assert not any(human_ratings.write_forms(replace(run), [], of, library)), "no placements, no form"
 
 
 def replace_file(one, path):

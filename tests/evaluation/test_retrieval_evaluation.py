@@ -53,7 +53,7 @@ def test_a_perfect_system_beats_random_and_the_interval_says_so() -> None:
     worst = System("tiny", "attribute", "S+")
     settings = profile(embedder="tiny", consistency_embedder="other")
     [found] = rankings.evaluate({own: perfect, worst: -perfect}, asked, IDS, relevant, settings)
-    table, differences = rankings.tables(found, settings, "tiny")
+    table, differences = rankings.tabulate(found, settings, "tiny")
     row = table.set_index("uses").loc
     assert row[rankings.FULL]["R@1"] == 1 and row["S+"]["R@1"] == 0
     assert row["random"]["R@1"] == pytest.approx(1 / len(IDS), abs=0.05)
@@ -76,7 +76,7 @@ def test_two_equal_systems_do_not_differ_and_a_useless_one_is_not_called_better(
     scores = np.random.default_rng(0).normal(size=(len(asked), len(IDS)))
     settings = profile(embedder="tiny", consistency_embedder="other")
     [found] = rankings.evaluate({own: scores, twin: scores.copy()}, asked, IDS, relevant, settings)
-    _, differences = rankings.tables(found, settings, "tiny")
+    _, differences = rankings.tabulate(found, settings, "tiny")
     same = differences[(differences.centring == "none") & (differences.minus == "the full score")]
     assert (same["mean"] == 0).all() and (same.p == 1).all()
     chance = differences[

@@ -9,7 +9,7 @@ from scripted import ScriptedBackend
 from memecmd_utils.core.drawing import screenshots
 from memecmd_utils.core.llm.chat import Chat
 from memecmd_utils.core.recordings.store import Recordings
-from memecmd_utils.evaluation import stage as evaluation_stage
+from memecmd_utils.evaluation import ratings
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.settings import Endpoint, Judge
 
@@ -46,7 +46,7 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
             chat=chat,
         )
         dialogues = {"news-made-1": made_up.dialogue()}
-        return evaluation_stage.rate(run, [made_up.placement(2, "m1")], dialogues, {"m1": made_up.meme("m1")})
+        return ratings.rate(run, [made_up.placement(2, "m1")], dialogues, {"m1": made_up.meme("m1")})
 
     reply = json.dumps({"ratings": [{"meme": 1, **dict.fromkeys(DIMENSIONS, 40)}]})
     (first,) = rate(Seeing([reply]))

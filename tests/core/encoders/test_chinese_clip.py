@@ -13,7 +13,7 @@ from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.encoders.chinese_clip import ChineseClipScorer
 from memecmd_utils.core.recordings import vectors
 from memecmd_utils.core.recordings.store import RecordingMiss
-from memecmd_utils.evaluation import stage
+from memecmd_utils.evaluation import consistency
 from memecmd_utils.runs import Run
 
 
@@ -107,7 +107,7 @@ def test_a_changed_replay_needs_no_weights(without_packages, tmp_path: Path, mon
     run.folder.mkdir(exist_ok=True)
     run.write("memes.parquet").touch()
     assert not run.strict
-    found = stage.clip_scorer(run, {})
+    found = consistency.clip_scorer(run, {})
     assert found.texts(["好"]).shape == (1, 8)
     with pytest.raises(RecordingMiss):
         found.texts(["新"])
@@ -127,8 +127,8 @@ def test_how_many_were_cut_is_not_claimed_without_the_tokenizer(without_packages
     assert replay.truncated == 0, "fifty characters are fifty tokens at most"
     replay.texts(texts)
     assert replay.truncated is None
-    assert "not known without cn_clip" in stage.cut_texts(None)
-    assert stage.cut_texts(0) == "" and "3 texts were cut" in stage.cut_texts(3)
+    assert "not known without cn_clip" in consistency.cut_texts(None)
+    assert consistency.cut_texts(0) == "" and "3 texts were cut" in consistency.cut_texts(3)
 
 
 def test_rows_are_unit_vectors(without_packages, tmp_path: Path) -> None:
