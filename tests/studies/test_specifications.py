@@ -7,7 +7,7 @@ from made_up import rating
 
 from memecmd_utils.core import statistics
 from memecmd_utils.studies import specification_curve
-from memecmd_utils.studies.specification_curve import Found, state
+from memecmd_utils.studies.specification_curve import ClaimEstimate, state
 
 NAN = float("nan")
 
@@ -26,7 +26,7 @@ def test_each_claim_has_the_worlds_it_depends_on(worlds) -> None:
     """32 scorings x gates 3, K 2, readings of Random 2, measures 6, as far as the claim needs them."""
     counts = worlds.groupby("claim").size().to_dict()
     assert counts == {1: 1152, 2: 2304, 3: 1152, 4: 192, 5: 2304, 6: 32, 7: 96}
-    axes = list(specification_curve.World._fields)
+    axes = list(specification_curve.Specification._fields)
     assert not worlds.duplicated(["claim", *axes, "measure"]).any()
     assert (worlds[worlds["claim"] == 1]["k"] == "–").all()
     assert (worlds[worlds["claim"] == 7][["k", "random"]] == "–").all().all()
@@ -130,7 +130,7 @@ def test_what_a_world_says() -> None:
 
 def test_a_claim_of_several_parts_is_as_good_as_its_worst() -> None:
     def found(*values):
-        return Found(*(np.full((1, 1), v) for v in values))
+        return ClaimEstimate(*(np.full((1, 1), v) for v in values))
 
     got = specification_curve.smallest([found(1.0, 0.5, 2.0, 12, 1.0), found(0.4, -0.2, 3.0, 11, 0.5)])
     assert [part.item() for part in got] == [0.4, -0.2, 2.0, 11, 0.5]
