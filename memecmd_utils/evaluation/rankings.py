@@ -87,7 +87,7 @@ def score_matrices(
             for i, j in combinations(range(len(PARTS)), 2):
                 yield System(name, centring, f"{PARTS[i]} {PARTS[j]}"), terms[i] + terms[j]
             yield System(name, centring, FULL), combine(terms, weights)
-            yield System(name, centring, CAPTION), _cosines(contexts, captions, centring)
+            yield System(name, centring, CAPTION), cosines(contexts, captions, centring)
 
 
 def four_terms(
@@ -104,13 +104,14 @@ def four_terms(
     return np.stack(
         [
             sign
-            * _cosines(texts[query], encode([getattr(a, side) for a in annotations], "document"), centring)
+            * cosines(texts[query], encode([getattr(a, side) for a in annotations], "document"), centring)
             for query, side, sign in zip(QUERY_SIDE, MEME_SIDE, SIGNS, strict=True)
         ]
     )
 
 
-def _cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
+def cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
+    """Of every row with every row, in float64; each side centred by its own mean where `centring` says so."""
     if centring == "attribute":
         left, right = centre(left), centre(right)
     return left.astype(np.float64) @ right.astype(np.float64).T

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from memecmd_utils import schemas
 from memecmd_utils.core.drawing import text
 from memecmd_utils.evaluation import ground_truth
-from memecmd_utils.report.records import Records
+from memecmd_utils.report.results import Records
 from memecmd_utils.retrieval import placement
 from memecmd_utils.retrieval.gate import Gate, ScoreScale, simulate
 from memecmd_utils.schemas import describe_source

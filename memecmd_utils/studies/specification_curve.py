@@ -244,7 +244,7 @@ def _judged(data: StudyData, ratings: Sequence[Rating]) -> tuple[np.ndarray, np.
 def dialogue_sums(
     data: StudyData, ranked: Rankings, sent: np.ndarray, measure: Measure
 ) -> dict[str, StrategySums]:
-    """Sums of `greedy`, `sampling` and `random` in every specification; `sent` is [gates, scorings, turns]."""
+    """Sums of all strategies in every specification; `sent` is [gates, scorings, turns]."""
     parts: list[dict[str, StrategySums]] = []
     for embedder in dict.fromkeys(s.embedder for s in ranked.scorings):
         own = np.array([s.embedder == embedder for s in ranked.scorings])

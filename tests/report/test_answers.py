@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from memecmd_utils.report import page
+from memecmd_utils.report import results
 
 
 def row(metric: str, comparison: str, mean, low, high, dialogues: int = 9) -> dict:
@@ -18,17 +18,17 @@ CHOICE, TIMING = "greedy - random_same_turns", "random_same_turns - random"
     [(0.1, 0.3, "yes"), (-0.3, -0.1, "worse"), (-0.1, 0.3, "cannot be told"), (None, None, "cannot be told")],
 )
 def test_the_interval_decides_what_is_said(low, high, verdict) -> None:
-    text = page.beats_random([row("grade", CHOICE, 0.2, low, high)])
+    text = results.beats_random([row("grade", CHOICE, 0.2, low, high)])
     assert verdict in text and "+0.20" in text and "; 9 dialogues)" in text and "timing" not in text
 
 
 def test_too_few_dialogues_are_called_so() -> None:
-    assert "too few dialogues to say" in page.beats_random([row("grade", CHOICE, 0.2, None, None, 5)])
+    assert "too few dialogues to say" in results.beats_random([row("grade", CHOICE, 0.2, None, None, 5)])
 
 
 def test_choice_and_timing_are_told_apart() -> None:
     rows = [row("grade", CHOICE, 0.2, 0.1, 0.3), row("grade", TIMING, 0.0, -0.1, 0.1)]
-    text = page.beats_random(rows)
+    text = results.beats_random(rows)
     choice, timing = text.split("By timing")
     assert "yes" in choice and "cannot be told" in timing
 
@@ -38,7 +38,7 @@ def test_a_runs_answers_quote_its_files(tmp_path) -> None:
     made = '{"sentences": {"claims": "One holds."}, "tables": {"claims": [{"claim": "c"}], "hubs": []}}'
     (tmp_path / "studies.json").write_text(made)
     run = SimpleNamespace(read=lambda name: tmp_path / name)
-    found = page.of_run(run, [])
+    found = results.answers_of(run, [])
     assert " Which judge can be trusted? It cannot tell. In how many" in found["answers"]
     assert found["answers"].endswith("survive? One holds.")
     assert found["studies"]["claims"] == [{"claim": "c"}] and found["studies"]["trust"] == [{"judge": "j"}]

@@ -60,9 +60,7 @@ def test_everything_from_outside_is_escaped(tmp_path: Path) -> None:
     page = write(
         tmp_path,
         run=EVIL,
-        groups=[
-            report_page.Group(EVIL, [(EVIL, pd.DataFrame({EVIL: [EVIL]}), EVIL), ("text", EVIL, "")], EVIL)
-        ],
+        groups=[report_page.Group(EVIL, [(EVIL, pd.DataFrame({EVIL: [EVIL]}), EVIL)], EVIL)],
         figures=[(Image.new("RGB", (2, 2)), f'" onerror="{EVIL}')],
         numbers={EVIL: {"value": EVIL, "note": EVIL}},
         chat_images=[(Image.new("RGB", (2, 2)), EVIL)],
@@ -81,8 +79,9 @@ def test_markup_passes_and_text_does_not(tmp_path: Path) -> None:
     trusted = ("T", Markup("<table><tr><td><b>90.3</b></td></tr></table>"), "")
     text = write(tmp_path, groups=[report_page.Group("G", [trusted])]).read_text()
     assert "<b>90.3</b>" in text
-    text = write(tmp_path, groups=[report_page.Group("G", [("T", "| a | <b>x</b> |", "")])]).read_text()
-    assert "<pre>| a | &lt;b&gt;x&lt;/b&gt; |</pre>" in text
+    plain = ("T", pd.DataFrame({"a": ["<b>x</b>"]}), "")
+    text = write(tmp_path, groups=[report_page.Group("G", [plain])]).read_text()
+    assert "<td>&lt;b&gt;x&lt;/b&gt;</td>" in text
 
 
 def test_page_stands_alone(tmp_path: Path) -> None:

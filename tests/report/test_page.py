@@ -13,7 +13,7 @@ from memecmd_utils.core.drawing import screenshots
 from memecmd_utils.evaluation import ground_truth, rankings, tables
 from memecmd_utils.release import manifest
 from memecmd_utils.report import page as report_page
-from memecmd_utils.report import records as report_records
+from memecmd_utils.report import results
 
 TRUTH = ("agreement", "timing", "retrieval", "retrieval_strict", "retrieval_differences")
 ATTACK = "<script>alert('x')</script>"
@@ -86,15 +86,15 @@ def run(tmp_path):
 
 
 def test_numbers_come_from_the_records(run):
-    found = report_page.write_numbers(run, report_records.load_records(run))
+    found = results.write_numbers(run, results.load_records(run))
     assert found == json.loads((run.report / "numbers.json").read_text(encoding="utf-8"))
     assert found["memes"] == 3 and found["dialogues"]["turns"] == 6 and found["gates"]["a"]["theta0"] == 0.1
     assert len((run.report / "placements.csv").read_text(encoding="utf-8").splitlines()) == 9
 
 
 def test_the_page_shows_chats_and_escapes_texts(run):
-    records = report_records.load_records(run)
-    numbers = report_page.write_numbers(run, records)
+    records = results.load_records(run)
+    numbers = results.write_numbers(run, records)
     page = report_page.write_page(run, records, numbers).read_text(encoding="utf-8")
     assert "Table 1: this run" in page and "news-made-1, Greedy" in page
     assert "<script>alert" not in page
@@ -108,17 +108,14 @@ def test_the_page_shows_chats_and_escapes_texts(run):
     assert chats is None and len(library.cards) == 3
     (run.folder / "studies.json").unlink()
     with pytest.raises(runs.StageMissing, match="05b_studies"):
-        report_page.write_numbers(run, records)
+        results.write_numbers(run, records)
 
 
 def test_the_release_is_dated_by_the_citation_and_checks_out(run):
-    counts = report_page.write_release(run, report_records.load_records(run))
+    counts = results.write_release(run, results.load_records(run))
     assert counts == manifest.check_release(run.folder / "release")
     card = (run.folder / "release" / "croissant.json").read_text(encoding="utf-8")
-    assert (
-        report_page.published() in card
-        and report_page.published() in (paths.root / "CITATION.cff").read_text()
-    )
+    assert results.published() in card and results.published() in (paths.root / "CITATION.cff").read_text()
 
 
 def test_ground_truth_is_on_the_page_and_in_the_effects_where_a_run_has_it(run, monkeypatch):
@@ -147,8 +144,8 @@ def test_ground_truth_is_on_the_page_and_in_the_effects_where_a_run_has_it(run, 
         "retrieval_differences": [{**system, **difference}],
     }
     storage.write_json(run.write("ground_truth.json"), found)
-    records = report_records.load_records(run)
-    numbers = report_page.write_numbers(run, records)
+    records = results.load_records(run)
+    numbers = results.write_numbers(run, records)
     rows = {(r["metric"], r["comparison"]): r for r in numbers["effects"] if r["effect"] == "choice"}
     assert rows["grade", "greedy - random_same_turns"]["mean"] == 0  # both place the same memes here
     assert numbers["ground_truth"]["retrieval"] == found["retrieval"]
@@ -178,7 +175,7 @@ def test_figure_5_shows_every_meme_that_table_2_counts(run, monkeypatch) -> None
         made_up.consistency(p.turn, 50.0, strategy=p.strategy, dialogue_id="news-made-1") for p in placed
     ]
     found = dataclasses.replace(
-        report_records.load_records(run),
+        results.load_records(run),
         dialogues=[dialogue],
         placements=placed,
         consistency=scored,
@@ -186,7 +183,7 @@ def test_figure_5_shows_every_meme_that_table_2_counts(run, monkeypatch) -> None
     )
     shown, real = [], screenshots.draw
     monkeypatch.setattr(screenshots, "draw", lambda spec, files: shown.append(spec) or real(spec, files))
-    pictures, labels = report_page.case_pictures(long, found)
+    pictures, labels = results.case_pictures(long, found)
     table = tables.table_2(["news-made-1"], [], scored, profile)
     assert len(pictures) == 3 and labels[0] == "news-made-1, Greedy"
     memes = [sum(bool(bubble.meme_id) for bubble in spec.bubbles) for spec in shown]

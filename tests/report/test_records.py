@@ -4,7 +4,7 @@ from memecmd_utils import runs, schemas
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import storage
 from memecmd_utils.core.llm import authored
-from memecmd_utils.report import records
+from memecmd_utils.report import results
 
 
 def run_of(tmp_path, **settings):
@@ -26,10 +26,10 @@ def test_titles_of_the_example_have_english(tmp_path):
     )  # fmt: skip
     storage.write_jsonl(run.write("scenarios.jsonl"), [scenario])
     asked = [dialogue("news", item.news_id), dialogue("role", "R01-1"), dialogue("role", "R99-1")]
-    found = records.title_glosses(run, asked)
+    found = results.title_glosses(run, asked)
     assert found == {f"news-{item.news_id}": item.gloss, "role-R01-1": "A scene"}
 
 
 def test_news_of_others_is_not_read_again_for_its_gloss(tmp_path):
     run = run_of(tmp_path, news="feeds", feeds=["sports=http://127.0.0.1:9/x"])
-    assert records.title_glosses(run, [dialogue("news", "sports-1")]) == {}
+    assert results.title_glosses(run, [dialogue("news", "sports-1")]) == {}
