@@ -20,7 +20,7 @@ from memecmd_utils.core import machine
 from memecmd_utils.core.drawing import chat_html, screenshots
 from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.panel import explorer
+from memecmd_utils.evaluation.judges import meme_files
 from memecmd_utils.panel import explorer as panel_explorer
 from memecmd_utils.panel.explorer import Explorer, Settings, View
 from memecmd_utils.retrieval.placement import ScoredDialogue
@@ -36,7 +36,7 @@ LABEL = {"description_width": "112px"}
 WIDE = "98%"
 
 
-def told(method: Callable) -> Callable:
+def shows_faults(method: Callable) -> Callable:
     """Show a fault of a callback in the tab's `note`: what it raises ends in a log that nobody reads.
 
     A `MemecmdError` is the reader's to mend and goes no further; everything else is raised on.
@@ -183,14 +183,14 @@ class PasteTab:
         right = [self.text, *self.fields.values(), row, self.privacy, self.note]
         return ipywidgets.VBox([columns(self.chat, right, max_height="620px"), self.weights, self.found])
 
-    @told
+    @shows_faults
     def _pasted(self, _change: Any) -> None:
         self._parsed, self._query = None, None
         self.chat.value = self.found.value = self.weights.value = ""
         self._parsed = readers.read_pasted(self.text.value)
         self._draw_chat(None)
 
-    @told
+    @shows_faults
     def _asked(self, _button: Any) -> None:
         if self._parsed is None:
             self._parsed = readers.read_pasted(self.text.value)
@@ -203,7 +203,7 @@ class PasteTab:
         self._search()
         self.note.value = chat_html.note(f"S, E and Ψ by {told.source}; change them as you like.")
 
-    @told
+    @shows_faults
     def _searched(self, _button: Any) -> None:
         self._search()
 
@@ -224,7 +224,7 @@ class PasteTab:
         ranking = top_k(self._library.index, self._query, settings.weights, CARDS)
         ids = [self._library.index.meme_ids[meme] for meme in ranking.memes[0]]
         shown = [
-            ShownMeme(name, self._knobs.pictures[name], explorer.caption_of(self._library.memes[name]))
+            ShownMeme(name, self._knobs.pictures[name], panel_explorer.caption_of(self._library.memes[name]))
             for name in ids
         ]
         self.found.value = chat_html.cards(
@@ -239,7 +239,7 @@ class PasteTab:
         sent = "sends it" if score > settings.theta0 else "holds it back"
         score_text, theta0 = chat_html.signed(score, 2), chat_html.signed(settings.theta0, 2)
         return (
-            f"{explorer.formula(settings.weights)} (the weights of the first tab). On the gate's scale "
+            f"{panel_explorer.formula(settings.weights)} (the weights of the first tab). On the gate's scale "
             f"the best has {score_text}; with θ₀ = {theta0} and no meme in the chat so far the gate {sent}."
         )
 
@@ -264,8 +264,7 @@ MOST_K = 10
 def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes: Mapping[str, Meme]) -> Any:
     """The panel for a run; where nobody can turn a knob (`headless`), a picture of its first position."""
     explorer = Explorer(scored, index, run.profile)
-    folder = run.read("memes.parquet").parent
-    files = {name: folder / meme.file for name, meme in memes.items()}
+    files = meme_files(run, memes)
     if machine.is_headless():
         from IPython.display import Image as Shown
 
@@ -339,7 +338,7 @@ class DialogueTab:
 
     # --- callbacks ----------------------------------------------------------------------------------
 
-    @told
+    @shows_faults
     def _moved(self, _change: Any) -> None:
         settings, before = self.settings(), self.view.settings
         if self._busy or settings == before:  # the browser's rounding moves nothing
@@ -348,20 +347,20 @@ class DialogueTab:
         self.theta0_is_fitted &= gate == before
         self._redraw()
 
-    @told
+    @shows_faults
     def _opened(self, _change: Any) -> None:
         self.explorer.open(self.dialogue.value)
         if self.theta0_is_fitted:  # each half has a theta0 of its own
             self._put(self.explorer.fit(self.settings()))
         self._redraw()
 
-    @told
+    @shows_faults
     def _fitted(self, _button: Any) -> None:
         self._put(self.explorer.fit(self.settings()))
         self.theta0_is_fitted = True
         self._redraw()
 
-    @told
+    @shows_faults
     def _put_back(self, _button: Any) -> None:
         self._put(self.explorer.own_settings())
         self.theta0_is_fitted = self.explorer.profile.theta0 == "auto"

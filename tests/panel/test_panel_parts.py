@@ -20,7 +20,7 @@ def test_faults_of_a_callback_are_shown_and_raised() -> None:
     class Tab:
         note = type("Note", (), {"value": "old"})()
 
-        @widgets.told
+        @widgets.shows_faults
         def press(self, fault: Exception | None) -> None:
             if fault is not None:
                 raise fault
