@@ -285,18 +285,12 @@ def measure(answers: Answers) -> Checks:
         for judge, group in scores[scores["reading"] == P_YES].groupby("judge", sort=False)
         for row in bins(*_p_and_truth(group))
     ]
-    by_wording = [
-        {
-            "judge": judge,
-            "wording": wording,
-            "items": int(group["p"].notna().sum()),
-            "mean p": float(group["p"].mean()),
-            "dialogues": got.clusters,
-            **got.columns("AUC random"),
-        }
-        for (judge, wording), group in worded.groupby(["judge", "wording"], sort=False)
-        for got in [_auc(group, "random", "p")]
-    ]
+    by_wording = []
+    for (judge, wording), group in worded.groupby(["judge", "wording"], sort=False):
+        got = _auc(group, "random", "p")
+        row = {"items": int(group["p"].notna().sum()), "mean p": float(group["p"].mean())}
+        row |= {"dialogues": got.clusters, **got.columns("AUC random")}
+        by_wording.append({"judge": judge, "wording": wording, **row})
     return Checks(
         pd.DataFrame(trust, columns=list(TRUST)),
         pd.DataFrame(binned, columns=list(CALIBRATION)),
@@ -333,31 +327,25 @@ def trust_sentence(checks: Checks) -> str:
     # The reading that the tables of stage 05 show: a yes/no judge's centred one.
     first = trust.sort_values("reading", key=lambda names: names == P_YES, kind="stable").iloc[0]
     random, hard = (statistics.spell_interval(first, f"AUC {kind}", sign="") for kind in AGAINST)
-    told = (
+    of_first = (
         f"{_name(first)} {IN_WORDS[first['verdict']]} (AUC {random} against random memes, {hard} against "
         f"hard negatives, {first['dialogues']:.0f} dialogues)"
     )
     good = [_name(row) + _unasked(row) for _, row in trust[trust["verdict"] == TRUSTED].iterrows()]
     which = f": {', '.join(good)}" if good else ""
-    moved = [
+    unsteady = [
         f" {_name(row)} {IN_WORDS[UNSTEADY]} "
         f"(alpha {statistics.spell_interval(row, 'alpha wordings', sign='')})."
         for _, row in trust[trust["verdict"] == UNSTEADY].iterrows()
     ]
-    text = f"{told}; of {len(trust)} scores by judges {len(good) or 'none'} deserve{_s(good)} trust{which}."
-    return text + "".join(moved)
+    deserve = "deserve" if len(good) > 1 else "deserves"
+    text = f"{of_first}; of {len(trust)} scores by judges {len(good) or 'none'} {deserve} trust{which}."
+    return text + "".join(unsteady)
 
 
 def _unasked(row: pd.Series) -> str:
-    return (
-        ""
-        if np.isfinite(row["alpha wordings"]) or row["reading"] == CONSISTENCY
-        else ", not asked in other words"
-    )
-
-
-def _s(good: Sequence[str]) -> str:
-    return "s" if len(good) < 2 else ""
+    known = np.isfinite(row["alpha wordings"]) or row["reading"] == CONSISTENCY
+    return "" if known else ", not asked in other words"
 
 
 def _name(row: pd.Series) -> str:
@@ -460,7 +448,7 @@ def _agreements(scores: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-# --- does p(yes) mean what it says? -----------------------------------------------------------------------
+# --- Does p(yes) mean what it says?
 
 
 def bins(p: np.ndarray, fits: np.ndarray) -> list[dict[str, Any]]:
@@ -470,13 +458,8 @@ def bins(p: np.ndarray, fits: np.ndarray) -> list[dict[str, Any]]:
     """
     parts = [part for part in np.array_split(np.argsort(p, kind="stable"), BINS) if len(part)]
     return [
-        {
-            "bin": number,
-            "items": len(part),
-            "mean p": float(p[part].mean()),
-            "share that fits": float(fits[part].mean()),
-        }
-        for number, part in enumerate(parts, start=1)
+        {"bin": n, "items": len(part), "mean p": float(p[part].mean()), "share that fits": fits[part].mean()}
+        for n, part in enumerate(parts, start=1)
     ]
 
 
@@ -494,7 +477,6 @@ def brier(p: np.ndarray, fits: np.ndarray) -> float:
 
 def reliability_figure(frame: pd.DataFrame) -> "Figure":
     """The bins of every judge (`judge`, `mean p`, `share that fits`) and the line of perfect calibration."""
-
     from memecmd_utils.core import plots
 
     with plots.style():
