@@ -105,15 +105,10 @@ def measure(
     scorer: Scorer,
     profile: Profile,
 ) -> list[Consistency]:
-    """Score every pair; each meme and each text is encoded once. Memes without any words are left out."""
-    able = [p for p in placements if meme_words(memes[p.meme_id]) or scorer.name.startswith("cn_clip")]
+    """Score every pair. Memes without any words are left out, save for a scorer of pictures."""
+    able = [placed for placed in placements if can_score(scorer, memes[placed.meme_id])]
     pairs = text_pairs(able, dialogues, profile)
-    if not pairs:
-        return []
-    meme_ids = sorted({placed.meme_id for placed, _, _ in pairs})
-    texts = sorted({text for _, _, text in pairs})
-    meme_rows = dict(zip(meme_ids, scorer.memes([memes[m] for m in meme_ids]), strict=True))
-    text_rows = dict(zip(texts, scorer.texts(texts), strict=True))
+    scores = score_pairs([(placed.meme_id, text) for placed, _, text in pairs], memes, scorer)
     return [
         Consistency(
             dialogue_id=placed.dialogue_id,
@@ -122,13 +117,28 @@ def measure(
             meme_id=placed.meme_id,
             scorer=scorer.name,
             text=kind,
-            score=round(float(score(float(meme_rows[placed.meme_id] @ text_rows[text]))), 6),
+            score=round(value, 6),
             source=f"model {scorer.name}",
             profile=profile.name,
             seed=profile.seed,
         )
-        for placed, kind, text in pairs
+        for (placed, kind, _), value in zip(pairs, scores, strict=True)
     ]
+
+
+def can_score(scorer: Scorer, meme: Meme) -> bool:
+    """Whether there is something of a meme that the scorer can encode."""
+    return scorer.name.startswith("cn_clip") or bool(meme_words(meme))
+
+
+def score_pairs(pairs: Sequence[tuple[str, str]], memes: Mapping[str, Meme], scorer: Scorer) -> list[float]:
+    """50 (cos + 1) of every pair of a meme's id and a text (Eq. 26); each is encoded once."""
+    if not pairs:
+        return []
+    meme_ids, texts = sorted({meme for meme, _ in pairs}), sorted({text for _, text in pairs})
+    meme_rows = dict(zip(meme_ids, scorer.memes([memes[name] for name in meme_ids]), strict=True))
+    text_rows = dict(zip(texts, scorer.texts(texts), strict=True))
+    return [float(score(float(meme_rows[meme] @ text_rows[text]))) for meme, text in pairs]
 
 
 def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> chinese_clip.ChineseClipScorer:
@@ -161,16 +171,13 @@ def measure_consistency(
         scorer = clip_scorer(run, memes)
         rows = measure(placements, dialogues, memes, scorer, profile)
         return rows, f"{scorer.name}{cut_texts(scorer.truncated)}"
-    embedder = run.embedder(profile.consistency_embedder)
-    scorer = TextScorer(embedder, run.embedder_name())
-    rows = measure(placements, dialogues, memes, scorer, profile)
-    return rows, scorer.name
+    scorer = TextScorer(run.embedder(profile.consistency_embedder), run.embedder_name())
+    return measure(placements, dialogues, memes, scorer, profile), scorer.name
 
 
 def cut_texts(truncated: int | None) -> str:
     """What to add to the scorer's name about texts that it did not read to their end."""
+    most = chinese_clip.MAX_TOKENS
     if truncated is None:
-        return (
-            f"; texts over {chinese_clip.MAX_TOKENS} tokens were cut, how many is not known without cn_clip"
-        )
-    return f"; {truncated} texts were cut at {chinese_clip.MAX_TOKENS} tokens" if truncated else ""
+        return f"; texts over {most} tokens were cut, how many is not known without cn_clip"
+    return f"; {truncated} texts were cut at {most} tokens" if truncated else ""

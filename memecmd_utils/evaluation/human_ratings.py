@@ -117,8 +117,6 @@ def choose(
     turn is shown once and counts for both. Pairwise items exist where two strategies place different memes
     at the same turn. `repeats`: share of items that come again later. Raises `FormError` if nothing fits.
     """
-    if kind not in KINDS:
-        raise FormError(f"kind {kind!r} is none of {', '.join(KINDS)}")
     rng = seeds.rng(seed, "rating form", kind)
     shown = _sample(groups(placements, kind), n_items, rng)
     if not shown:
@@ -257,7 +255,8 @@ def write_forms(
     return made
 
 
-# --- answers ----------------------------------------------------------------------------------------------
+# --- Answers
+
 
 Score = Annotated[float | None, Field(ge=0, le=100)]
 
@@ -489,24 +488,22 @@ def _strengths(answers: Answers) -> list[dict]:
     names = sorted({*choices["first"], *choices["second"]})
     dialogues = sorted(set(choices.dialogue_id))
     wins = np.zeros((len(dialogues), len(names), len(names)))
-    for dialogue, first, second, won in choices[["dialogue_id", "first", "second", "won"]].itertuples(
-        index=False
-    ):
-        d, i, j = dialogues.index(dialogue), names.index(first), names.index(second)
-        wins[d, i, j] += won
-        wins[d, j, i] += 1 - won
+    for choice in choices.itertuples():
+        d, i, j = dialogues.index(choice.dialogue_id), names.index(choice.first), names.index(choice.second)
+        wins[d, i, j] += choice.won
+        wins[d, j, i] += 1 - choice.won
     played = (wins + wins.transpose(0, 2, 1)).sum(axis=2)
     rates = statistics.ratio(wins.sum(axis=2), played)
     # A strength hangs on all choices, also those about other strategies.
     share = np.broadcast_to(played.sum(axis=1, keepdims=True) / played.sum(), played.shape)
     strengths = statistics.leave_out(np.vectorize(bradley_terry, signature="(n,n)->(n)"), share, wins)
+    low, high = statistics.interval(strengths)
+    win_low, win_high = statistics.interval(rates, statistics.SHARE)
     columns = {
-        "strategy": names, "strength": strengths.value, "low": 0, "high": 0,
-        "win_rate": rates.value, "win_low": 0, "win_high": 0,
+        "strategy": names, "strength": strengths.value, "low": low, "high": high,
+        "win_rate": rates.value, "win_low": win_low, "win_high": win_high,
         "choices": played.sum(axis=0).astype(int), "dialogues": rates.clusters,
     }  # fmt: skip
-    columns["low"], columns["high"] = statistics.interval(strengths)
-    columns["win_low"], columns["win_high"] = statistics.interval(rates, statistics.SHARE)
     return pd.DataFrame(columns).sort_values("strength", ascending=False, kind="stable").to_dict("records")
 
 
@@ -553,13 +550,12 @@ def _repeats(answers: Answers) -> list[dict]:
             right_on=["rater", "item"],
             suffixes=("", "_first"),
         )
-        for rater, of in both.groupby("rater"):
-            rating = kind == "rating"
-            apart = (of.overall - of.overall_first).abs().mean()
-            same = (of["choice"].replace({"A": "B", "B": "A"}) == of["choice_first"]).mean()
-            rows.append(
-                {"rater": rater, "kind": kind, "items": len(of),
-                 "mean_difference": float(apart) if rating else np.nan,
-                 "same_choice": np.nan if rating else float(same)}
-            )  # fmt: skip
+        for rater, twice in both.groupby("rater"):
+            row = {"rater": rater, "kind": kind, "items": len(twice)}
+            if kind == "rating":
+                row["mean_difference"] = (twice.overall - twice.overall_first).abs().mean()
+            else:
+                turned = twice["choice"].replace({"A": "B", "B": "A"})
+                row["same_choice"] = (turned == twice["choice_first"]).mean()
+            rows.append(row)
     return rows

@@ -194,21 +194,22 @@ def _without_asking(run: Run, data: StudyData, items: Sequence[Item]) -> list[pd
 def _consistency(data: StudyData, items: Sequence[Item], scorer: consistency.Scorer) -> list[pd.DataFrame]:
     """50 (cos + 1) of each item's meme with the utterance beside it and with the next one (Eq. 26)."""
     turns = {(d.dialogue_id, u.turn): u.text for d in data.dialogues for u in d.turns}
-    sees = scorer.name.startswith("cn_clip")
-    able = [i for i in items if sees or consistency.meme_words(data.memes[i.meme_id])]
-    ids = sorted({item.meme_id for item in able})
-    memes = dict(zip(ids, scorer.memes([data.memes[m] for m in ids]), strict=True))
-    out = []
-    for later, name in ((0, "u_t"), (1, "u_t+1")):
-        of = {i.pair: turns[key] for i in able if (key := (i.dialogue_id, i.turn + later)) in turns}
-        texts = sorted(set(of.values()))
-        rows = dict(zip(texts, scorer.texts(texts), strict=True))
-        values = [
-            float(consistency.score(float(memes[i.meme_id] @ rows[of[i.pair]]))) if i.pair in of else np.nan
-            for i in items
-        ]
-        out.append(_rows(data, items, f"{scorer.name} {name}", CONSISTENCY, values))
-    return out
+    able = [item for item in items if consistency.can_score(scorer, data.memes[item.meme_id])]
+    texts = {
+        (item.pair, name): turns[item.dialogue_id, item.turn + later]
+        for later, name in enumerate(("u_t", "u_t+1"))
+        for item in able
+        if (item.dialogue_id, item.turn + later) in turns
+    }
+    pairs = [(pair[2], text) for (pair, _), text in texts.items()]
+    scores = dict(zip(texts, consistency.score_pairs(pairs, data.memes, scorer), strict=True))
+    return [
+        _rows(
+            data, items, f"{scorer.name} {name}", CONSISTENCY,
+            [scores.get((item.pair, name), np.nan) for item in items],
+        )
+        for name in ("u_t", "u_t+1")
+    ]  # fmt: skip
 
 
 def _rows(

@@ -29,9 +29,6 @@ from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme, SummaryReply
 from memecmd_utils.settings import Profile
 
-# --- What the tabs of notebook 04's panel share: knobs, columns, and faults that the reader gets to see
-
-
 LABEL = {"description_width": "112px"}
 WIDE = "98%"
 
@@ -112,7 +109,7 @@ def columns(left: Any, right: list[Any], **frame: str) -> Any:
     return ipywidgets.HBox([box, aside], layout=wrap)
 
 
-# --- The second tab of notebook 04's panel: a chat of one's own and the memes that would fit it
+# --- A chat of one's own and the memes that would fit it
 
 
 CARDS = 6
@@ -175,13 +172,11 @@ class PasteTab:
         self.ask.on_click(self._asked)
         self.find.on_click(self._searched)
         knobs.listeners.append(self._reweighed)
-        self.box = self._arrange()
-        self._pasted(None)
-
-    def _arrange(self) -> Any:
         row = buttons(self.ask, self.find)
         right = [self.text, *self.fields.values(), row, self.privacy, self.note]
-        return ipywidgets.VBox([columns(self.chat, right, max_height="620px"), self.weights, self.found])
+        chat = columns(self.chat, right, max_height="620px")
+        self.box = ipywidgets.VBox([chat, self.weights, self.found])
+        self._pasted(None)
 
     @shows_faults
     def _pasted(self, _change: Any) -> None:
@@ -195,13 +190,13 @@ class PasteTab:
         if self._parsed is None:
             self._parsed = readers.read_pasted(self.text.value)
         self.note.value = chat_html.note("The model is asked; this may take a while.")
-        told = messages.summarise_unrecorded(self._parsed, self._library.run)
-        if told.summary is None:
-            raise ChatError(f"the model gave no usable summary ({told.unscored}); write one")
+        answer = messages.summarise_unrecorded(self._parsed, self._library.run)
+        if answer.summary is None:
+            raise ChatError(f"the model gave no usable summary ({answer.unscored}); write one")
         for name, field in self.fields.items():
-            field.value = getattr(told.summary, name)
+            field.value = getattr(answer.summary, name)
         self._search()
-        self.note.value = chat_html.note(f"S, E and Ψ by {told.source}; change them as you like.")
+        self.note.value = chat_html.note(f"S, E and Ψ by {answer.source}; change them as you like.")
 
     @shows_faults
     def _searched(self, _button: Any) -> None:
@@ -254,6 +249,9 @@ class PasteTab:
             note = f"t = {t} · the best meme, {what}"
             turns.append(ShownTurn(t, sides[t % 2], chat.next_speaker, "", note=note, meme=meme))
         self.chat.value = chat_html.chat(turns)
+
+
+# --- A dialogue of the run under any setting
 
 
 STRATEGIES = {f"{named.label}: {named.does}": name for name, named in schemas.STRATEGIES.items()}
@@ -311,32 +309,22 @@ class DialogueTab:
         self.chat, self.chart, self.facts, self.note = (ipywidgets.HTML() for _ in range(4))
         self.listeners: list[Callable[[], None]] = []
         self._busy = False
-        self._observe()
-        self.box = self._arrange()
-        self._redraw()
-
-    def _observe(self) -> None:
-        for knob in (*self.weights, self.theta0, self.penalty, self.decay):
-            knob.slider.observe(self._moved, names="value")
-        for choice in (self.top_k, self.strategy):
-            choice.observe(self._moved, names="value")
+        sliders = [knob.slider for knob in (*self.weights, self.theta0, self.penalty, self.decay)]
+        for widget in (*sliders, self.top_k, self.strategy):
+            widget.observe(self._moved, names="value")
         self.dialogue.observe(self._opened, names="value")
         self.fit.on_click(self._fitted)
         self.reset.on_click(self._put_back)
-
-    def _arrange(self) -> Any:
-        knobs = [knob.slider for knob in (*self.weights, self.theta0, self.penalty, self.decay)]
         row = buttons(self.fit, self.reset)
-        right = [self.dialogue, self.strategy, *knobs, self.top_k, row, self.note, self.chart, self.facts]
-        return columns(self.chat, right, height="780px", border="1px solid #ccc")
+        right = [self.dialogue, self.strategy, *sliders, self.top_k, row, self.note, self.chart, self.facts]
+        self.box = columns(self.chat, right, height="780px", border="1px solid #ccc")
+        self._redraw()
 
     def settings(self) -> Settings:
         """Where the knobs stand."""
         weights = tuple(knob.value for knob in self.weights)
         numbers = self.theta0.value, self.penalty.value, self.decay.value, self.top_k.value
         return Settings(weights, *numbers, self.strategy.value)
-
-    # --- callbacks ----------------------------------------------------------------------------------
 
     @shows_faults
     def _moved(self, _change: Any) -> None:
