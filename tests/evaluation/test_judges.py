@@ -1,4 +1,3 @@
-import asyncio
 import json
 import math
 
@@ -126,37 +125,6 @@ def test_the_recorded_answers_of_the_example_can_all_be_read() -> None:
         )
 
 
-class Counting:
-    """A backend that notes who is being asked, and how many pairs at once."""
-
-    recordable, source, model, status, dropped, repeats = False, "scripted", MODEL, "", (), False
-
-    def __init__(self, bad: str = "", in_bulk: bool = False) -> None:
-        self.in_bulk = in_bulk
-        self.open: set[str] = set()
-        self.most = 0
-        self.asked: list[str] = []
-        self.texts: list[str] = []
-        self.bad = bad
-
-    async def complete(self, request):
-        pair, dimension = request.subject.rsplit("/", 1)
-        self.open.add(pair)
-        self.most = max(self.most, len(self.open))
-        self.asked.append(pair)
-        self.texts.append(request.messages[-1].text)
-        await asyncio.sleep(0)
-        if dimension == DIMENSIONS[-1]:
-            self.open.discard(pair)
-        return Reply(text="也许" if self.bad and request.subject.endswith(self.bad) else "是")
-
-    async def alive(self, within_s):
-        return True
-
-    async def aclose(self):
-        pass
-
-
 def pairs() -> list[tuple[judges.Context, object]]:
     return [(judges.Context(DIALOGUE, t), MEMES[m]) for t in (2, 3, 5) for m in ("m1", "m2")]
 
@@ -196,30 +164,17 @@ def test_a_base_model_gets_solved_examples_and_a_place_to_go_on_writing() -> Non
     assert judges.continues_text(base)
     assert not judges.continues_text(base.model_copy(update={"sha256": None}))
     assert not judges.continues_text(local.model_id("qwen2.5-coder-1.5b"))
-    backend = Counting()
+    backend = ScriptedBackend(lambda request: "是", recordable=False)
     backend.model = base
     llm_chat.run(judges.ask_yes_no(pairs()[:1], Chat(backend), "test"))
-    assert len(backend.texts) == len(set(backend.texts)) == 5
-    for text, question in zip(backend.texts, judges.questions().values(), strict=True):
+    texts = [request.messages[-1].text for request in backend.requests]
+    assert len(texts) == len(set(texts)) == 5
+    for text, question in zip(texts, judges.questions().values(), strict=True):
         solved, own = text.rsplit("聊天记录：", 1)
         assert own.endswith(f"问题：{question}\n答案：") and "字m1" in own
         assert [line for line in solved.split("\n") if line.startswith("答案：")] == ["答案：是", "答案：否"]
     with pytest.raises(ValueError, match="second"):
         judges.yes_no_request(*pairs()[0], "humor_effect", "second", base=True)
-
-
-def test_a_batch_is_handed_everything_at_once_and_gives_the_same() -> None:
-    class Waits(Counting):
-        async def complete(self, request):
-            self.asked.append(request.subject)
-            while len(self.asked) < 30:  # a batch goes out when all has come in
-                await asyncio.sleep(0)
-            return Reply(text="是" if "/m1/" in request.subject else "否")
-
-    backend = Waits(in_bulk=True)
-    got = llm_chat.run(judges.ask_yes_no(pairs(), Chat(backend, concurrency=1000), "test"))
-    assert len(backend.asked) == len(set(backend.asked)) == 30
-    assert got == [dict.fromkeys(DIMENSIONS, p) for p in (1.0, 0.0)] * 3
 
 
 def test_centred_scale() -> None:

@@ -303,11 +303,7 @@ def check(auc: float, low: float | None, high: float | None, score: str = "centr
     [
         (check(0.7, 0.6, 0.8), "The judge tells greedy's memes from random ones at the same turns (AUC 0.70"),
         (check(0.55, 0.45, 0.6), "cannot tell greedy's memes from random ones"),
-        (check(0.55, 0.45, 0.6), "say nothing about quality"),
         (check(0.3, 0.2, 0.4), "prefers random memes to greedy's at the same turns (AUC 0.30"),
-        (check(0.46, 0.42, 0.495), "it is no measure of quality here"),
-        (check(0.7, 0.6, 0.8, "rating"), "tells greedy's memes from random ones"),
-        (check(0.7, 0.6, 0.8), "n = 9 in 8 dialogues)."),
         (check(0.65, 0.6, 0.69), ", but only weakly."),
         (check(0.7, None, None), "at least 2 dialogues"),
     ],

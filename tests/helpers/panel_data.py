@@ -1,8 +1,7 @@
-"""A panel over made-up dialogues, memes and pictures."""
+"""A panel over made-up dialogues, memes and pictures: enough of all for a gate with two halves."""
 
 from pathlib import Path
 
-import explorer_data
 import made_up
 from PIL import Image
 
@@ -12,13 +11,46 @@ from memecmd_utils.chats.insertion import Library
 from memecmd_utils.core import storage
 from memecmd_utils.panel import widgets
 from memecmd_utils.panel.explorer import Explorer
+from memecmd_utils.retrieval import placement, scoring
+
+N_MEMES = 40
+
+
+def talk(name: str, kind: str, unscored: tuple[int, ...] = ()):
+    """A dialogue of 18 turns whose summaries all differ; those at the turns `unscored` are missing."""
+    base = made_up.dialogue(name, tuple(f"{name} says {t}" for t in range(1, 19)))
+    summaries = []
+    for s in base.summaries:
+        texts = {part: f"{name} {part} {s.turn}" for part in ("scenario", "emotion", "motivation")}
+        if s.turn in unscored:
+            texts = dict.fromkeys(texts, "") | {"unscored": "unusable: not JSON"}
+        summaries.append(s.model_copy(update=texts))
+    return base.model_copy(update={"kind": kind, "summaries": summaries})
+
+
+ALL = tuple(range(2, 19))
+DIALOGUES = [talk(f"news-{i}", "news") for i in range(3)] + [
+    talk("role-0", "role", unscored=(2, 7, 18)),
+    talk("role-1", "role"),
+    talk("role-2", "role", unscored=ALL),
+]
+ANNOTATIONS = [
+    made_up.annotation(f"m{i:02d}", **{part: f"meme {i} {part}" for part in scoring.MEME_SIDE})
+    for i in range(N_MEMES)
+]
+
+
+def scored_with(dialogues=DIALOGUES, annotations=ANNOTATIONS, **changes):
+    profile = made_up.profile(n_turns=18, **changes)
+    index = placement.index_library(annotations, made_up.vectors, profile)
+    return placement.score_dialogues(dialogues, index, made_up.vectors, profile), index, profile
 
 
 def memes(folder: Path) -> tuple[dict, dict[str, Path]]:
-    """The memes of `explorer_data` and their pictures."""
+    """The memes of `ANNOTATIONS` and their pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     found, files = {}, {}
-    for number, annotation in enumerate(explorer_data.ANNOTATIONS):
+    for number, annotation in enumerate(ANNOTATIONS):
         name = annotation.meme_id
         files[name] = folder / f"{name}.png"
         Image.new("RGB", (60, 48), (6 * number, 250 - 6 * number, 90)).save(files[name])
@@ -27,8 +59,8 @@ def memes(folder: Path) -> tuple[dict, dict[str, Path]]:
     return found, files
 
 
-def tab(folder: Path, dialogues=explorer_data.DIALOGUES, **changes) -> widgets.DialogueTab:
-    scored, index, profile = explorer_data.scored_with(dialogues, **changes)
+def tab(folder: Path, dialogues=DIALOGUES, **changes) -> widgets.DialogueTab:
+    scored, index, profile = scored_with(dialogues, **changes)
     return widgets.DialogueTab(Explorer(scored, index, profile), *memes(folder / "memes"))
 
 

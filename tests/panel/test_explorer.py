@@ -1,13 +1,12 @@
 from dataclasses import replace
 
-import explorer_data
 import made_up
 import numpy as np
 import panel_data
 import pytest
-from explorer_data import ANNOTATIONS, DIALOGUES, scored_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from panel_data import ANNOTATIONS, DIALOGUES, scored_with
 
 from memecmd_utils.core.drawing.chat_html import Thumbnails
 from memecmd_utils.panel import explorer
@@ -116,7 +115,7 @@ def test_a_turn_without_summary_has_no_score_and_no_meme_of_the_gate() -> None:
 
 @pytest.fixture
 def explored() -> Explorer:
-    return Explorer(*explorer_data.scored_with())
+    return Explorer(*panel_data.scored_with())
 
 
 def test_provenance_names_every_source() -> None:

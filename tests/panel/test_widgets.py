@@ -1,6 +1,5 @@
 import io
 
-import explorer_data
 import made_up
 import panel_data
 import pytest
@@ -27,7 +26,7 @@ def shown_memes(tab: widgets.DialogueTab) -> list[str]:
 
 def test_the_first_position_is_the_profiles(tab) -> None:
     assert tab.settings() == tab.explorer.own_settings()
-    placed = placement.place(*explorer_data.scored_with())
+    placed = placement.place(*panel_data.scored_with())
     mine = [p.meme_id for p in placed if p.dialogue_id == "news-0" and p.strategy == "greedy"]
     assert shown_memes(tab) == mine and len(mine) > 2
     assert "news-0 says 1" in tab.chat.value and tab.chat.value.count("data-turn=") == 18
@@ -64,7 +63,7 @@ def test_hostile_texts_come_out_escaped(tmp_path) -> None:
     dialogue = made_up.dialogue("news-0", (hostile, *made_up.TEXTS[1:]))
     dialogue = dialogue.model_copy(update={"name_a": hostile, "title": hostile})
     dialogue.turns[0].gloss = '" onload="alert(1)'
-    tab = panel_data.tab(tmp_path, [dialogue, explorer_data.DIALOGUES[1]])
+    tab = panel_data.tab(tmp_path, [dialogue, panel_data.DIALOGUES[1]])
     tab.theta0.slider.value = tab.theta0.slider.min
     assert shown_memes(tab)
     for part in (tab.chat.value, tab.chart.value, tab.facts.value):
@@ -80,7 +79,7 @@ def parts(tmp_path, monkeypatch):
     """What notebook 04 hands over."""
     monkeypatch.delenv(machine.VARIABLE, raising=False)
     memes, _ = panel_data.memes(tmp_path / "memes")
-    scored, index, profile = explorer_data.scored_with()
+    scored, index, profile = panel_data.scored_with()
     run = runs.Run("made", profile, tmp_path, tmp_path / "report")
     storage.write_parquet(run.write("memes.parquet"), list(memes.values()), schemas.Meme)
     return run, scored, index, memes

@@ -86,12 +86,6 @@ def test_consistency_points_intervals_and_baseline() -> None:
     ]
 
 
-def test_threshold_curve_follows_equation_23() -> None:
-    fig = retrieval_figures.threshold_curve(0.7, 0.2, 1.0)
-    k, theta = fig.axes[0].lines[1].get_data()
-    assert k[0] == 1 and theta[0] == pytest.approx(0.7 + 0.2 * np.exp(-1))
-
-
 def test_gate_trace_starts_at_turn_2() -> None:
     fig = retrieval_figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])
     lines = {line.get_label(): line.get_data() for line in fig.axes[0].lines}

@@ -335,11 +335,6 @@ def test_provenance_says_authored_recorded_live_and_local(tmp_path: Path) -> Non
     assert "tiny-model@q4" in page and "drawn for this package from OpenMoji" in page
 
 
-def test_same_input_same_bytes(tmp_path: Path) -> None:
-    first = write(tmp_path).read_bytes()
-    assert write(tmp_path).read_bytes() == first
-
-
 def test_figures_link_to_their_files_and_tall_ones_fold(tmp_path: Path) -> None:
     folder = tmp_path / "reports" / "example" / "figures"
     folder.mkdir(parents=True)

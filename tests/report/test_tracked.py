@@ -32,14 +32,10 @@ def test_equal_values(a, b) -> None:
         (1.0, 1.0 + 2e-6, ": 1.0 and 1.000002"),
         (1000.0, 1000.001, ": 1000.0 and 1000.001"),  # the tolerance is absolute
         ("m01", "m02", ": 'm01' and 'm02'"),
-        (3, 4, ": 3 and 4"),
         (None, 0.0, ": None and 0.0"),
-        (0.5, None, ": 0.5 and None"),
-        ("", 2.5, ": '' and 2.5"),
         (2.5, "", ": 2.5 and ''"),
         (float("nan"), 1.0, ": nan and 1.0"),
         (True, 1, ": True and 1"),
-        (True, 1.0, ": True and 1.0"),
         ([1, 2], [1], ": 2 and 1 entries"),
         ([1], {"x": 1}, ": [1] and {'x': 1}"),
         ({"x": 1}, {"x": 1, "y": 2}, ".y: only in one"),
@@ -76,7 +72,6 @@ def test_refresh_and_compare(reports) -> None:
     ("csv", "where"),
     [
         ("d1,2,B,greedy,34e456789012,1,0.250000\n", "placements[1][4]"),  # both are infinite as numbers
-        ("d1,3,B,greedy,12e456789012,1,0.250000\n", "placements[1][1]"),
         ("d1,2,B,greedy,12e456789012,,0.250000\n", "placements[1][5]"),
         ("d1,2,B,greedy,12e456789012,1,0.250003\n", "placements[1][6]"),
         ("d1,2,B,greedy,12e456789012,1,\n", "placements[1][6]"),

@@ -75,13 +75,9 @@ def data():
     return study(n_dialogues=20, unscored=[(0, 4)])
 
 
-def test_the_three_forms_share_scale_and_rate(data) -> None:
-    rules = selection.form_rules(data)
-    assert list(rules) == ["exponential", "linear", "fixed"]
-    assert [r.penalty for r in rules.values()] == [1.0, 1.0, 0.0]
-    assert all(rule.theta0 is None and rule.scale == "standard" for rule in rules.values())
-    assert (rules["linear"].decay, rules["exponential"].decay) == (0.25, 1.0)
+def test_the_three_forms_share_the_rate(data) -> None:
     forms, _ = selection.threshold_tables(data)
+    assert list(forms["form"]) == ["exponential", "linear", "fixed"]
     assert forms["rate"].to_numpy() == pytest.approx(0.3, abs=0.06)
 
 
