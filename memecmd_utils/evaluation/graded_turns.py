@@ -68,6 +68,16 @@ class StudyData:
         return [a.meme_id for a in self.annotations]
 
     @cached_property
+    def row(self) -> dict[tables.Key, int]:
+        """Row of every turn."""
+        return {key: i for i, key in enumerate(self.keys)}
+
+    @cached_property
+    def column(self) -> dict[str, int]:
+        """Column of every meme."""
+        return {meme: j for j, meme in enumerate(self.meme_ids)}
+
+    @cached_property
     def half(self) -> np.ndarray:
         """Half, `a` or `b`, of every row."""
         split = halves(self.dialogues)
@@ -95,10 +105,8 @@ class StudyData:
     def grades_of(self, grader: str | None) -> np.ndarray:
         """Grades of one grader, or the sum over all, [turns, memes]; nan where nobody graded."""
         out = np.full((len(self.asked), len(self.annotations)), np.nan)
-        row = {key: i for i, key in enumerate(self.keys)}
-        column = {meme: j for j, meme in enumerate(self.meme_ids)}
         for grade in self.truth.grades:
-            i, j = row.get((grade.dialogue_id, grade.turn)), column.get(grade.meme_id)
+            i, j = self.row.get((grade.dialogue_id, grade.turn)), self.column.get(grade.meme_id)
             if i is None or j is None or grader not in (None, grade.grader):
                 continue
             out[i, j] = grade.grade + (0 if np.isnan(out[i, j]) else out[i, j])
@@ -188,6 +196,11 @@ class Graded:
         hit = found[:, 0] >= self.level  # nan is no hit
         judged = np.isfinite(found).sum(axis=1) / np.maximum(1, (best >= 0).sum(axis=1))
         return np.column_stack([hit, self.ndcg(best), judged])
+
+    def measure_both(self, scores: np.ndarray) -> np.ndarray:
+        """`measure`, and beside it nDCG@5 over judged memes only, [rows, 4]."""
+        judged_only = self.measure(scores, judged_only=True)[:, MEASURES.index("nDCG@5")]
+        return np.column_stack([self.measure(scores), judged_only])
 
     def ndcg(self, best: np.ndarray) -> np.ndarray:
         """nDCG@5 at each graded turn from the positions of its top five memes, [rows, 5]; -1 is none."""

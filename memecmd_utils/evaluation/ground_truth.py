@@ -15,7 +15,7 @@ import pandas as pd
 
 from memecmd_utils import schemas
 from memecmd_utils.core import paths, statistics, storage
-from memecmd_utils.evaluation.tables import Key, gaps_of
+from memecmd_utils.evaluation.tables import Key, Values, gaps_of
 from memecmd_utils.settings import Profile
 
 AGREEMENT = ("what", "measure", "value", "low", "high", "same", "n", "dialogues")
@@ -110,29 +110,25 @@ def relevance(grades: Sequence[schemas.Grade]) -> Relevance:
     return out
 
 
-def placed_grades(
-    placements: Sequence[schemas.Placement], relevant: Relevance, graders: int
-) -> dict[str, dict[Key, float]]:
-    """Mean grade (0-2) of every placed meme that was judged: strategy -> (dialogue, turn) -> grade."""
-    out: dict[str, dict[Key, float]] = {}
+def placed_grades(placements: Sequence[schemas.Placement], truth: GroundTruth) -> dict[str, Values]:
+    """Mean grade (0-2) of every placed meme that was judged, by strategy and turn."""
+    relevant, n_graders = relevance(truth.grades), len(truth.graders)
+    found: dict[str, Values] = {}
     for placed in placements:
         total = relevant.get((placed.dialogue_id, placed.turn), {}).get(placed.meme_id)
         if total is not None:
-            out.setdefault(placed.strategy, {})[placed.dialogue_id, placed.turn] = total / graders
-    return out
+            mine = found.setdefault(placed.strategy, {})
+            mine[placed.dialogue_id, placed.turn] = total / n_graders
+    return found
 
 
-def grades_of_placed(
-    placements: Sequence[schemas.Placement], truth: GroundTruth
-) -> dict[str, dict[Key, float]]:
+def grades_of_placed(placements: Sequence[schemas.Placement], truth: GroundTruth) -> dict[str, Values]:
     """Mean grade (0-2) of every placed meme, by strategy and turn; empty unless all of them were graded.
 
     With another seed, gate or library some placed memes were never in the pool, and those that were are no
     fair sample of them.
     """
-    if not truth.grades:
-        return {}
-    found = placed_grades(placements, relevance(truth.grades), len(truth.graders))
+    found = placed_grades(placements, truth)
     return found if sum(map(len, found.values())) == len(placements) else {}
 
 
@@ -147,12 +143,11 @@ def mean_grades(placements: Sequence[schemas.Placement], truth: GroundTruth) -> 
     """
     if not truth.grades:
         return pd.DataFrame(columns=list(PLACED))
-    graded = placed_grades(placements, relevance(truth.grades), len(truth.graders))
-    rows = []
+    by_strategy, rows = placed_grades(placements, truth), []
     for name, memes in Counter(placed.strategy for placed in placements).items():
-        of = list(graded.get(name, {}).values())
-        mean = float(np.mean(of)) if of else np.nan
-        rows.append((name, memes, 1 - len(of) / memes, mean, sum(of) / memes))
+        grades = list(by_strategy.get(name, {}).values())
+        mean = float(np.mean(grades)) if grades else np.nan
+        rows.append((name, memes, 1 - len(grades) / memes, mean, sum(grades) / memes))
     return pd.DataFrame(rows, columns=list(PLACED))
 
 

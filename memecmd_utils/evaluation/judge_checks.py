@@ -181,9 +181,7 @@ def _without_asking(run: Run, data: StudyData, items: Sequence[Item]) -> list[pd
         out += _consistency(data, items, consistency.TextScorer(embedder, run.embedder_name()))
     if profile.consistency == "cn_clip":
         out += _consistency(data, items, consistency.clip_scorer(run, data.memes))
-    row = {key: i for i, key in enumerate(data.keys)}
-    column = {meme: j for j, meme in enumerate(data.meme_ids)}
-    at = [(row[i.dialogue_id, i.turn], column[i.meme_id]) for i in items]
+    at = [(data.row[i.dialogue_id, i.turn], data.column[i.meme_id]) for i in items]
     for name in data.encoders:
         terms = data.terms(name, profile.centring)
         values = [float(np.dot(profile.weights, terms[:, r, c])) for r, c in at]

@@ -76,8 +76,7 @@ class Turns:
     def count(self, scores: np.ndarray) -> "Counted":
         """Count one ranking, given its scores [turns, memes]."""
         best = order(scores, self.data.meme_ids)[:, :DEEPEST]
-        judged_only = self.graded.measure(scores, judged_only=True)[:, MEASURES.index("nDCG@5")]
-        values = {GRADED: np.column_stack([self.graded.measure(scores), judged_only])}
+        values = {GRADED: self.graded.measure_both(scores)}
         for group in (ALL, GATE):
             again = repeated(best[self.rows[group], 0], self.clusters[group])
             values[group] = again[:, None].astype(float)

@@ -59,11 +59,10 @@ def own_scores(data: StudyData) -> np.ndarray:
 
 def layout(data: StudyData) -> np.ndarray:
     """Row of every turn 2..T, [dialogues, longest]; -1 at a turn without a usable summary or past the end."""
-    row = {key: i for i, key in enumerate(data.keys)}
     out = np.full((len(data.dialogues), max(len(d.summaries) for d in data.dialogues)), -1)
     for places, dialogue in zip(out, data.dialogues, strict=True):
         for place, summary in enumerate(dialogue.summaries):
-            places[place] = row.get((dialogue.dialogue_id, summary.turn), -1)
+            places[place] = data.row.get((dialogue.dialogue_id, summary.turn), -1)
     return out
 
 

@@ -226,13 +226,11 @@ def _judged(data: StudyData, ratings: Sequence[Rating]) -> tuple[np.ndarray, np.
 
     What is not on record, and what a judge that was stopped early was spared, was not asked.
     """
-    row = {key: i for i, key in enumerate(data.keys)}
-    column = {name: j for j, name in enumerate(data.meme_ids)}
-    total, count, asked = (np.zeros((len(row), len(column))) for _ in range(3))
+    total, count, asked = (np.zeros((len(data.keys), len(data.meme_ids))) for _ in range(3))
     for rating in ratings:
-        i, j = row.get((rating.dialogue_id, rating.turn)), column.get(rating.meme_id)
-        whole = rating.judge_unit == "meme" or rating.n_turns == data.profile.n_turns
-        if i is None or j is None or not whole:
+        i, j = data.row.get((rating.dialogue_id, rating.turn)), data.column.get(rating.meme_id)
+        full_length = rating.judge_unit == "meme" or rating.n_turns == data.profile.n_turns
+        if i is None or j is None or not full_length:
             continue
         asked[i, j] = max(asked[i, j], not rating.unscored.startswith((UNRECORDED, STOPPED)))
         if rating.overall is not None:

@@ -142,9 +142,7 @@ def _measure(data: StudyData, summaries: Sequence[Summary], known: Graded, embed
     """The measures `_SCORED` at the graded turns, [turns, 4], with `summaries` as the queries."""
     encode, centring = data.encoders[embedder], data.profile.centring
     terms = rankings.four_terms(summaries, data.annotations, encode, centring)
-    scores = scoring.combine(terms, data.profile.weights)
-    judged_only = known.measure(scores, judged_only=True)[:, MEASURES.index("nDCG@5")]
-    return np.column_stack([known.measure(scores), judged_only])
+    return known.measure_both(scoring.combine(terms, data.profile.weights))
 
 
 def _columns(found: Sequence[statistics.Estimate]) -> dict[str, float]:

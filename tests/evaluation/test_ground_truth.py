@@ -27,13 +27,14 @@ def test_grades_of_both_graders_are_summed_and_a_missing_one_is_an_error() -> No
 
 
 def test_placed_memes_get_their_mean_grade_and_unjudged_ones_none() -> None:
-    relevant = {(NAME, 2): {"m1": 3}, (NAME, 3): {"m2": 0}}
+    of_m1 = [grade(2, "m1", "g1", 2), grade(2, "m1", "g2", 1)]
+    truth = GroundTruth([], [*of_m1, *(grade(3, "m2", who, 0) for who in ("g1", "g2"))])
     placed = [
         placement(2, "m1"),
         placement(3, "m2", strategy="sampling"),
         placement(3, "m9", strategy="random"),
     ]
-    assert ground_truth.placed_grades(placed, relevant, 2) == {
+    assert ground_truth.placed_grades(placed, truth) == {
         "greedy": {(NAME, 2): 1.5}, "sampling": {(NAME, 3): 0.0},
     }  # fmt: skip
 
