@@ -49,8 +49,8 @@ class StudyData:
     @cached_property
     def summaries(self) -> list[schemas.Summary]:
         """The run's own summary of every turn."""
-        of = {(d.dialogue_id, s.turn): s for d in self.dialogues for s in d.summaries}
-        return [of[q.key] for q in self.asked]
+        by_key = {(d.dialogue_id, s.turn): s for d in self.dialogues for s in d.summaries}
+        return [by_key[q.key] for q in self.asked]
 
     @cached_property
     def keys(self) -> list[tables.Key]:
@@ -123,9 +123,9 @@ def load_graded_turns(run: Run, truth: GroundTruth | None = None) -> StudyData:
     placements = run.load(schemas.Placement)
     n_all, dialogues = len(dialogues), sample(dialogues, len(usable), run.profile.seed)
     if len(dialogues) < n_all:
-        kept = {d.dialogue_id for d in dialogues}
-        truth = truth.within(kept)
-        placements = [p for p in placements if p.dialogue_id in kept]
+        names = {d.dialogue_id for d in dialogues}
+        truth = truth.within(names)
+        placements = [p for p in placements if p.dialogue_id in names]
     return StudyData(
         profile=run.profile,
         dialogues=dialogues,
@@ -219,9 +219,9 @@ def graded(
     """
     gains = np.asarray(gains, dtype=float)
     rows = np.flatnonzero((np.nan_to_num(gains, nan=-1.0) >= level).any(axis=1))
-    kept = gains[rows]
-    ideal = ideal_gain(np.nan_to_num(kept))
-    return Graded(rows, [clusters[i] for i in rows], kept, level, meme_ids, ideal)
+    graded_gains = gains[rows]
+    ideal = ideal_gain(np.nan_to_num(graded_gains))
+    return Graded(rows, [clusters[i] for i in rows], graded_gains, level, meme_ids, ideal)
 
 
 def graded_of_study(data: StudyData) -> Graded:

@@ -168,9 +168,10 @@ def grader_agreement(truth: GroundTruth) -> pd.DataFrame:
 def _pairs(rows: Sequence[tuple[tuple, str, int]]) -> dict[tuple, tuple[int, int]]:
     """Values of the first and the second rater (by name) for each item that both rated."""
     first, second = sorted({rater for _, rater, _ in rows})
-    of = {(key, rater): value for key, rater, value in rows}
+    values = {(key, rater): value for key, rater, value in rows}
     keys = dict.fromkeys(key for key, _, _ in rows)
-    return {k: (of[k, first], of[k, second]) for k in keys if (k, first) in of and (k, second) in of}
+    rated = [key for key in keys if (key, first) in values and (key, second) in values]
+    return {key: (values[key, first], values[key, second]) for key in rated}
 
 
 def _kappa_row(

@@ -118,10 +118,10 @@ def choose(
     at the same turn. `repeats`: share of items that come again later. Raises `FormError` if nothing fits.
     """
     rng = seeds.rng(seed, "rating form", kind)
-    shown = _sample(groups(placements, kind), n_items, rng)
-    if not shown:
+    draws = _sample(groups(placements, kind), n_items, rng)
+    if not draws:
         raise FormError(f"no items for a {kind} form: run 04_retrieval, with two strategies for pairwise")
-    contents = [list(shown)[i] for i in rng.permutation(len(shown))]
+    contents = [list(draws)[i] for i in rng.permutation(len(draws))]
     sides = {content: tuple(rng.permutation(content[2]).tolist()) for content in contents}
     order = [(content, sides[content], False) for content in contents]
     # Repeats of the first half come in the second, so that nobody remembers them.
@@ -158,7 +158,7 @@ def choose(
             repeat_of=names[content, False] if repeat else "",
         )
         for content, side, repeat in order
-        for number, draw in enumerate(shown[content], start=1)
+        for number, draw in enumerate(draws[content], start=1)
         for strategy, meme in draw.placed
     ]
     made_by = sorted({turn.source for content in contents for turn in dialogues[content[0]].turns})
@@ -186,40 +186,40 @@ def _notes(sources: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 def groups(placements: Sequence[schemas.Placement], kind: Kind) -> list[list[Draw]]:
     """All that could be shown, by strategy or by pair of strategies."""
-    of: dict[str, dict[tuple[str, int], str]] = {}
+    placed: dict[str, dict[tuple[str, int], str]] = {}
     for p in placements:
-        of.setdefault(p.strategy, {})[p.dialogue_id, p.turn] = p.meme_id
+        placed.setdefault(p.strategy, {})[p.dialogue_id, p.turn] = p.meme_id
     if kind == "rating":
-        return [[Draw(*k, ((name, at[k]),)) for k in sorted(at)] for name, at in sorted(of.items())]
+        return [[Draw(*k, ((name, at[k]),)) for k in sorted(at)] for name, at in sorted(placed.items())]
     return [
         [
-            Draw(*k, ((x, of[x][k]), (y, of[y][k])))
-            for k in sorted(of[x])
-            if of[y].get(k, of[x][k]) != of[x][k]
+            Draw(*k, ((x, placed[x][k]), (y, placed[y][k])))
+            for k in sorted(placed[x])
+            if placed[y].get(k, placed[x][k]) != placed[x][k]
         ]
-        for x, y in itertools.combinations(sorted(of), 2)
+        for x, y in itertools.combinations(sorted(placed), 2)
     ]
 
 
 def _sample(groups: list[list[Draw]], n_items: int, rng: np.random.Generator) -> dict[tuple, list[Draw]]:
     """Draw from the groups in turn until `n_items` different things are to be shown."""
     shuffled = [[group[i] for i in rng.permutation(len(group))] for group in groups]
-    shown: dict[tuple, list[Draw]] = {}
+    chosen: dict[tuple, list[Draw]] = {}
     for draw in itertools.chain.from_iterable(itertools.zip_longest(*shuffled)):
         if draw is None:
             continue
-        if draw.content not in shown and len(shown) == n_items:
+        if draw.content not in chosen and len(chosen) == n_items:
             break
-        shown.setdefault(draw.content, []).append(draw)
-    return shown
+        chosen.setdefault(draw.content, []).append(draw)
+    return chosen
 
 
 def _lines(dialogue: schemas.Dialogue, turn: int, position: Literal["before", "after"]) -> tuple[Line, ...]:
     """The last turns up to u_t with the meme's place beside u_t; A owns the phone and stands right."""
 
-    def line(of: schemas.Turn, text: str) -> Line:
-        side, name = ("right", dialogue.name_a) if of.speaker == "A" else ("left", dialogue.name_b)
-        return Line(side, name or of.speaker, text)
+    def line(said_at: schemas.Turn, text: str) -> Line:
+        side, name = ("right", dialogue.name_a) if said_at.speaker == "A" else ("left", dialogue.name_b)
+        return Line(side, name or said_at.speaker, text)
 
     seen = [t for t in dialogue.turns if turn - WINDOW < t.turn <= turn]
     lines = [line(t, t.text) for t in seen]
@@ -387,11 +387,10 @@ def ratings_verdict(answers: Answers, tables: Mapping[str, pd.DataFrame]) -> str
         text += f" {answers.doubled} answers were replaced by later ones."
     overall = tables["alpha"].query("scale == 'overall' or scale == 'choice'")
     for row in overall.to_dict("records"):
-        shown = statistics.format_interval(row, "alpha")
-        shown = shown if np.isfinite(row["alpha"]) else "not defined with these answers"
-        text += (
-            f" Krippendorff's alpha, {row['scale']} ({row['level']}): {shown}, {row['dialogues']} dialogues."
-        )
+        known = np.isfinite(row["alpha"])
+        alpha = statistics.format_interval(row, "alpha") if known else "not defined with these answers"
+        text += f" Krippendorff's alpha, {row['scale']} ({row['level']}): {alpha}, "
+        text += f"{row['dialogues']} dialogues."
     return text + others
 
 

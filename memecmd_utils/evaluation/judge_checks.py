@@ -72,8 +72,8 @@ def for_wordings(items: Sequence[Item], profile: Profile) -> list[Item]:
     """The fitting and the random meme of `judge_wordings` of the turns, drawn by seed."""
     turns = list(dict.fromkeys((item.dialogue_id, item.turn) for item in items))
     order = seeds.rng(profile.seed, "judge wordings").permutation(len(turns))
-    kept = {turns[i] for i in order[: profile.judge_wordings]}
-    return [i for i in items if i.kind != "hard negative" and (i.dialogue_id, i.turn) in kept]
+    chosen = {turns[i] for i in order[: profile.judge_wordings]}
+    return [i for i in items if i.kind != "hard negative" and (i.dialogue_id, i.turn) in chosen]
 
 
 def _candidates(data: StudyData) -> list[dict[Kind, np.ndarray]]:
@@ -362,11 +362,11 @@ def trust_table(trust: pd.DataFrame) -> pd.DataFrame:
 
 def _auc(group: pd.DataFrame, kind: str, value: str) -> statistics.Estimate:
     """AUC of fitting memes against another kind."""
-    of = {
+    by_kind = {
         one: list(zip(part["dialogue_id"], part[value], strict=True))
         for one, part in group.dropna(subset=[value]).groupby("kind")
     }
-    return statistics.cluster_auc(of.get("fitting", []), of.get(kind, []))
+    return statistics.cluster_auc(by_kind.get("fitting", []), by_kind.get(kind, []))
 
 
 def wins(group: pd.DataFrame, kind: str) -> float:

@@ -170,7 +170,7 @@ def _name(key: tuple[str, int]) -> str:
     return f"{key[0]}/{key[1]}"
 
 
-def per_turn(of: Ranking, relevant: Relevance, level: int = RELEVANT) -> np.ndarray:
+def per_turn(ranked_by: Ranking, relevant: Relevance, level: int = RELEVANT) -> np.ndarray:
     """Measures of one ranking, [turns, len(COLUMNS)]; nan at turns without a judged meme.
 
     nDCG takes the summed grades as gains, the others take memes from `level` on as relevant; unjudged memes
@@ -178,11 +178,11 @@ def per_turn(of: Ranking, relevant: Relevance, level: int = RELEVANT) -> np.ndar
     """
     import pytrec_eval
 
-    judged = {_name(key): relevant[key] for key in of.keys if key in relevant}
+    judged = {_name(key): relevant[key] for key in ranked_by.keys if key in relevant}
     judge = pytrec_eval.RelevanceEvaluator(judged, set(MEASURES.values()), relevance_level=level)
-    scores = judge.evaluate(of.scored)
-    out = np.full((len(of.keys), len(COLUMNS)), np.nan)
-    for row, (key, ranked) in enumerate(zip(of.keys, of.ranked, strict=True)):
+    scores = judge.evaluate(ranked_by.scored)
+    out = np.full((len(ranked_by.keys), len(COLUMNS)), np.nan)
+    for row, (key, ranked) in enumerate(zip(ranked_by.keys, ranked_by.ranked, strict=True)):
         if key not in relevant:
             continue
         top = ranked[:5]
@@ -217,12 +217,12 @@ def evaluate(
     here, keys = [asked[i] for i in rows], [asked[i].key for i in rows]
     if not keys:
         return [Measured({}, []) for _ in levels]
-    kept = [best[rows] >= level for level in levels]
+    reached = [best[rows] >= level for level in levels]
 
     def measure(order: np.ndarray) -> list[np.ndarray]:
         # Made once for all levels: naming a ranking's memes takes as long as measuring it.
-        of = ranking(order, meme_ids, keys)
-        return [per_turn(of, relevant, level)[part] for level, part in zip(levels, kept, strict=True)]
+        ranked = ranking(order, meme_ids, keys)
+        return [per_turn(ranked, relevant, level)[part] for level, part in zip(levels, reached, strict=True)]
 
     found = {system: measure(scoring.order(scores[rows], meme_ids)) for system, scores in matrices.items()}
     draws = [measure(random_order(here, len(meme_ids), profile.seed, draw)) for draw in range(RANDOM_DRAWS)]
@@ -235,7 +235,7 @@ def evaluate(
             {system: values[i] for system, values in found.items()},
             [key for key, has in zip(keys, part, strict=True) if has],
         )
-        for i, part in enumerate(kept)
+        for i, part in enumerate(reached)
     ]
 
 
@@ -366,11 +366,11 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
         as_run = row["centring"] in ("", profile.centring)
         if row["uses"] not in uses or not (as_run or row["uses"] == FULL):
             continue
-        shown = {"embedder": row["embedder"] or "–", "uses": row["uses"] + ("" if as_run else other)}
-        shown |= {column: row[column] for column in COLUMNS}
-        shown["nDCG@5 − random"] = _format_difference(differences.get((*system, chance)))
-        shown["nDCG@5 − full"] = _format_difference(differences.get((*system, "the full score")))
-        rows.append(shown)
+        cells = {"embedder": row["embedder"] or "–", "uses": row["uses"] + ("" if as_run else other)}
+        cells |= {column: row[column] for column in COLUMNS}
+        cells["nDCG@5 − random"] = _format_difference(differences.get((*system, chance)))
+        cells["nDCG@5 − full"] = _format_difference(differences.get((*system, "the full score")))
+        rows.append(cells)
     rows.sort(key=lambda row: -row["nDCG@5"])
     columns = ["embedder", "uses", *COLUMNS]
     columns += ["nDCG@5 − random", "nDCG@5 − full"]

@@ -77,9 +77,9 @@ class Knob:
     @property
     def value(self) -> float:
         """Where the knob stands."""
-        shown = self.slider.value
-        near = abs(shown - self._exact) <= 0.501 * self.slider.step
-        return self._exact if near else round(shown, self.digits)
+        position = self.slider.value
+        near = abs(position - self._exact) <= 0.501 * self.slider.step
+        return self._exact if near else round(position, self.digits)
 
     def put(self, value: float) -> None:
         """Move it; the ends give way, for a slider would cut the value off in silence."""
@@ -218,17 +218,17 @@ class PasteTab:
         settings = self._knobs.settings()
         ranking = top_k(self._library.index, self._query, settings.weights, CARDS)
         ids = [self._library.index.meme_ids[meme] for meme in ranking.memes[0]]
-        shown = [
+        cards = [
             ShownMeme(name, self._knobs.pictures[name], panel_explorer.caption_of(self._library.memes[name]))
             for name in ids
         ]
         self.found.value = chat_html.cards(
-            list(zip(shown, ranking.scores[0], ranking.components[0], strict=True))
+            list(zip(cards, ranking.scores[0], ranking.components[0], strict=True))
         )
         scale, _ = self._knobs.explorer.scale(settings.weights)
         score = float(scale.apply(ranking.scores[0, 0]))
         self.weights.value = chat_html.note(self._verdict(score, settings))
-        self._draw_chat(shown[0], "sent" if score > settings.theta0 else "held back by the gate")
+        self._draw_chat(cards[0], "sent" if score > settings.theta0 else "held back by the gate")
 
     def _verdict(self, score: float, settings: Settings) -> str:
         sent = "sends it" if score > settings.theta0 else "holds it back"

@@ -312,6 +312,6 @@ def sheet(
     return Sheet(cards, len(memes), sorted(licences.items()), [describe_source(a) for a in annotators])
 
 
-def captions(shown: Sheet) -> list[list[Any]]:
+def captions(library: Sheet) -> list[list[Any]]:
     """What a script has to know of the cards, in their order: id, caption, gloss."""
-    return [[card.meme.meme_id, card.meme.text, card.meme.gloss] for card in shown.cards]
+    return [[card.meme.meme_id, card.meme.text, card.meme.gloss] for card in library.cards]

@@ -175,7 +175,7 @@ def write_index(
     parts paragraphs of an answer. `chats` need the `library` that holds their memes; `chat_images` are what
     a reader without JavaScript sees of them. Pictures are embedded, the rest is linked.
     """
-    shown = {
+    parts = {
         "answers": (answers, "Answers"),
         "numbers": (numbers, "Numbers"),
         "chats": (chats or chat_images, "Chats"),
@@ -190,7 +190,7 @@ def write_index(
     text = page.render(
         run=run,
         profile=profile,
-        contents=[(name, words) for name, (there, words) in shown.items() if there],
+        contents=[(name, words) for name, (there, words) in parts.items() if there],
         provenance=provenance_lines(profile),
         sources=sources,
         numbers=[_number(label, value) for label, value in numbers.items()],
@@ -302,14 +302,14 @@ def _data_url(picture: Path | Image.Image) -> str:
 
 def _figure(picture: Path | Image.Image, caption: str, report_dir: Path) -> dict[str, Any]:
     """A figure for the page: embedded, `width` in CSS pixels, a link to its file, and whether it folds."""
-    shown = {"url": _data_url(picture), "caption": caption, "width": None, "link": "", "tall": False}
+    figure = {"url": _data_url(picture), "caption": caption, "width": None, "link": "", "tall": False}
     if isinstance(picture, Image.Image):
-        return {**shown, "tall": picture.height > TALL}
+        return {**figure, "tall": picture.height > TALL}
     # Figures are saved at 150 dots an inch for sharp print; a page counts 96 pixels an inch.
     with Image.open(picture) as opened:
         share = min(1.0, 96 / opened.info.get("dpi", (96, 96))[0])
         size = {"width": round(opened.width * share), "tall": opened.height * share > TALL}
-    return {**shown, **size, "link": _link(report_dir, picture)}
+    return {**figure, **size, "link": _link(report_dir, picture)}
 
 
 def _link(report_dir: Path, target: Path) -> str:

@@ -145,12 +145,14 @@ def centred(data: StudyData, embedder: str) -> np.ndarray:
     The run centres summaries by the mean of all of them; here a turn has no part in the mean it is freed of.
     """
     encode, out = data.encoders[embedder], np.zeros((len(data.asked), len(data.meme_ids)))
-    of = {side: encode([getattr(s, side) for s in data.summaries], "query") for side in set(QUERY_SIDE)}
+    vectors = {side: encode([getattr(s, side) for s in data.summaries], "query") for side in set(QUERY_SIDE)}
     for weight, query, side, sign in zip(data.profile.weights, QUERY_SIDE, MEME_SIDE, SIGNS, strict=True):
         memes = centre(encode([getattr(a, side) for a in data.annotations], "document")).astype(float)
         for rows, fit, _ in graded_turns.folds(data.half):
             # One turn alone has no spread, as `centre` says: its half is left uncentred.
-            turns = centre(of[query][rows], mean_row(of[query][fit])) if len(fit) > 1 else of[query][rows]
+            turns = vectors[query][rows]
+            if len(fit) > 1:
+                turns = centre(turns, mean_row(vectors[query][fit]))
             out[rows] += weight * sign * turns.astype(float) @ memes.T
     return out
 

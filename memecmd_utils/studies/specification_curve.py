@@ -86,7 +86,7 @@ def rank(data: StudyData) -> Rankings:
     """Rank the library under every scoring. Without grades no weights can be fitted: those are left out."""
     known = graded_turns.graded_of_study(data)
     rows = known.rows
-    of: dict[Scoring, tuple[np.ndarray, ...]] = {}
+    by_scoring: dict[Scoring, tuple[np.ndarray, ...]] = {}
     for embedder, centring, beta in product(data.encoders, CENTRINGS, BETA):
         terms = data.terms(embedder, centring) * np.array([1, 1, BETA[beta], 1])[:, None, None]
         single = np.array([known.ndcg(scoring.best_memes(t[rows], data.meme_ids, DEPTH)) for t in terms])
@@ -101,9 +101,9 @@ def rank(data: StudyData) -> Rankings:
                 scores = np.where(data.half[:, None] == "a", in_a, in_b)
             top = scoring.best_memes(scores, data.meme_ids, DEPTH)
             top1 = np.take_along_axis(scores, top[:, :1], axis=1)[:, 0]
-            of[Scoring(embedder, centring, beta, name)] = top, top1, known.ndcg(top[rows]), single
-    top, top1, measured, single = (np.array(part) for part in zip(*of.values(), strict=True))
-    return Rankings(list(of), top, top1, rows, measured, single)
+            by_scoring[Scoring(embedder, centring, beta, name)] = top, top1, known.ndcg(top[rows]), single
+    top, top1, measured, single = (np.array(part) for part in zip(*by_scoring.values(), strict=True))
+    return Rankings(list(by_scoring), top, top1, rows, measured, single)
 
 
 def fitted_weights(data: StudyData, terms: np.ndarray, known: Graded) -> dict[str, Mapping[str, np.ndarray]]:
@@ -213,11 +213,11 @@ def text_consistency(data: StudyData, embedder: str, back: int) -> np.ndarray:
     words = [consistency.meme_words(data.memes[name]) for name in data.meme_ids]
     texts = [q.dialogue.turns[q.turn - 1 - back].text for q in data.asked]
     encode = data.encoders[embedder]
-    kept = [i for i, text in enumerate(words) if text]
+    able = [i for i, text in enumerate(words) if text]
     out = np.full((len(texts), len(words)), np.nan)
-    if kept and texts:
-        memes = encode([words[i] for i in kept], "document").astype(np.float64)
-        out[:, kept] = consistency.score(encode(texts, "document").astype(np.float64) @ memes.T)
+    if able and texts:
+        memes = encode([words[i] for i in able], "document").astype(np.float64)
+        out[:, able] = consistency.score(encode(texts, "document").astype(np.float64) @ memes.T)
     return out
 
 
@@ -324,7 +324,7 @@ def _drawn(
     turns = np.arange(len(value))
     asked = np.asarray(measure.asked)
 
-    def of(memes: np.ndarray, where: np.ndarray) -> StrategySums:
+    def sums_of(memes: np.ndarray, where: np.ndarray) -> StrategySums:
         """Chosen `memes` [scorings, turns] at `where` [gates, scorings, turns]."""
         parts = (matrix[turns, memes] for matrix in (value, count, np.ones_like(value), asked))
         return StrategySums(*(by_gate(data, where * p) for p in parts))
@@ -334,10 +334,10 @@ def _drawn(
     half = np.broadcast_to(anyone.coin < HALF, sent.shape)
     as_often = anyone.coin < sent.mean(axis=-1, keepdims=True)
     readings = ((anyone, half), (anyone, as_often), (there, sent))  # in the order of `RANDOMS`
-    library = [of(np.broadcast_to(drawn.meme, top.shape[:2]), where) for drawn, where in readings]
+    library = [sums_of(np.broadcast_to(drawn.meme, top.shape[:2]), where) for drawn, where in readings]
     return {
-        "greedy": of(top[:, :, 0], sent),
-        "sampling": join([of(top[:, turns, rank], sent) for rank in ranks], 1),
+        "greedy": sums_of(top[:, :, 0], sent),
+        "sampling": join([sums_of(top[:, turns, rank], sent) for rank in ranks], 1),
         "random": join(library, 3),
     }
 

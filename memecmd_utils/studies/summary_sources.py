@@ -162,13 +162,13 @@ def sources_sentence(found: Sources) -> str:
         own, others = table.loc[OWN], []
         few = statistics.too_few(own["n dialogues"])
         for _, row in rows.iterrows():
-            whole, fair = (
+            all_memes, judged_only = (
                 "" if few else f"{words[statistics.direction(row[f'{m} low'], row[f'{m} high'])]}, "
                 for m in ("nDCG@5", JUDGED_ONLY)
             )
             others.append(
-                f"{row['source']} {whole}{statistics.spell_interval(row, 'nDCG@5')} at judged@5 "
-                f"{table.loc[row['source'], 'judged@5']:.2f} (over judged memes only {fair}"
+                f"{row['source']} {all_memes}{statistics.spell_interval(row, 'nDCG@5')} at judged@5 "
+                f"{table.loc[row['source'], 'judged@5']:.2f} (over judged memes only {judged_only}"
                 f"{statistics.spell_interval(row, JUDGED_ONLY)})"
             )
         missing = f", {own['no summary']:.0f} more without a usable summary" if own["no summary"] else ""
