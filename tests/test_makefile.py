@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memecmd_utils.core import paths
-from memecmd_utils.evaluation import rating_form
+from memecmd_utils.evaluation import human_ratings
 
 MAKEFILE = paths.root / "Makefile"
 MAKE = shutil.which("gmake") or shutil.which("make")
@@ -321,7 +321,7 @@ def test_what_lies_outside_is_looked_at_by_every_call(checkout: Path) -> None:
     assert stages() == library
     (checkout / "my memes/a.png").unlink()
     assert stages() == library
-    write(checkout / "data/raw/ratings/mine/anna.csv", ",".join(rating_form.COLUMNS) + "\n")
+    write(checkout / "data/raw/ratings/mine/anna.csv", ",".join(human_ratings.COLUMNS) + "\n")
     assert stages() == "05 05b 06"
     write(checkout / "news.jsonl", item * 2)
     assert stages() == "03 04 05 05b 06"

@@ -7,7 +7,7 @@ import made_surveys
 import pytest
 from made_ratings import NASTY, answers, dialogues, files, form
 
-from memecmd_utils.evaluation.rating_form import HumanRating
+from memecmd_utils.evaluation.human_ratings import HumanRating
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.surveys import forms
 

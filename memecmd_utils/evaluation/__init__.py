@@ -3,20 +3,27 @@
 Judges see the chat as a picture or as text; systems are held against grades, and so are judges.
 """
 
+from memecmd_utils.evaluation.consistency import measure_consistency
 from memecmd_utils.evaluation.graded_turns import MEASURES, graded_of_study, load_graded_turns
-from memecmd_utils.evaluation.ground_truth import grader_agreement, load_truth, timing_agreement, truth_of_run
-from memecmd_utils.evaluation.human_ratings import ratings_summary, ratings_verdict, scores_of_judges
+from memecmd_utils.evaluation.ground_truth import (
+    grader_agreement,
+    grades_of_placed,
+    load_truth,
+    mean_grades,
+    timing_agreement,
+    truth_of_run,
+)
+from memecmd_utils.evaluation.human_ratings import (
+    collect_ratings,
+    ratings_summary,
+    ratings_verdict,
+    scores_of_judges,
+    write_forms,
+)
 from memecmd_utils.evaluation.judge_checks import reliability_figure, run_checks, trust_sentence, trust_table
 from memecmd_utils.evaluation.judges import Context, yes_no_request
-from memecmd_utils.evaluation.rating_form import collect_ratings, write_forms
-from memecmd_utils.evaluation.stage import (
-    evaluate_systems,
-    grades_of_placed,
-    mean_grades,
-    measure_consistency,
-    rate,
-    screenshot,
-)
+from memecmd_utils.evaluation.rankings import evaluate_systems
+from memecmd_utils.evaluation.ratings import rate, screenshot
 from memecmd_utils.evaluation.tables import (
     beside_paper,
     case_dialogues,

@@ -5,8 +5,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from memecmd_utils.core import seeds
+from memecmd_utils.core import paths, seeds
+from memecmd_utils.core.encoders import clip
 from memecmd_utils.core.encoders.text import RecordedEmbedder
+from memecmd_utils.evaluation.judges import meme_files
+from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement
 from memecmd_utils.settings import Profile
 
@@ -102,15 +105,10 @@ def measure(
     scorer: Scorer,
     profile: Profile,
 ) -> list[Consistency]:
-    """Score every pair; each meme and each text is encoded once. Memes without any words are left out."""
-    able = [p for p in placements if meme_words(memes[p.meme_id]) or scorer.name.startswith("cn_clip")]
+    """Score every pair. Memes without any words are left out, save for a scorer of pictures."""
+    able = [placed for placed in placements if can_score(scorer, memes[placed.meme_id])]
     pairs = text_pairs(able, dialogues, profile)
-    if not pairs:
-        return []
-    meme_ids = sorted({placed.meme_id for placed, _, _ in pairs})
-    texts = sorted({text for _, _, text in pairs})
-    meme_rows = dict(zip(meme_ids, scorer.memes([memes[m] for m in meme_ids]), strict=True))
-    text_rows = dict(zip(texts, scorer.texts(texts), strict=True))
+    scores = score_pairs([(placed.meme_id, text) for placed, _, text in pairs], memes, scorer)
     return [
         Consistency(
             dialogue_id=placed.dialogue_id,
@@ -119,10 +117,67 @@ def measure(
             meme_id=placed.meme_id,
             scorer=scorer.name,
             text=kind,
-            score=round(float(score(float(meme_rows[placed.meme_id] @ text_rows[text]))), 6),
+            score=round(value, 6),
             source=f"model {scorer.name}",
             profile=profile.name,
             seed=profile.seed,
         )
-        for placed, kind, text in pairs
+        for (placed, kind, _), value in zip(pairs, scores, strict=True)
     ]
+
+
+def can_score(scorer: Scorer, meme: Meme) -> bool:
+    """Whether there is something of a meme that the scorer can encode."""
+    return scorer.name.startswith("cn_clip") or bool(meme_words(meme))
+
+
+def score_pairs(pairs: Sequence[tuple[str, str]], memes: Mapping[str, Meme], scorer: Scorer) -> list[float]:
+    """50 (cos + 1) of every pair of a meme's id and a text (Eq. 26); each is encoded once."""
+    if not pairs:
+        return []
+    meme_ids, texts = sorted({meme for meme, _ in pairs}), sorted({text for _, text in pairs})
+    meme_rows = dict(zip(meme_ids, scorer.memes([memes[name] for name in meme_ids]), strict=True))
+    text_rows = dict(zip(texts, scorer.texts(texts), strict=True))
+    return [float(score(float(meme_rows[meme] @ text_rows[text]))) for meme, text in pairs]
+
+
+def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> clip.ChineseClipScorer:
+    """Chinese-CLIP on the run's pictures; its vectors are recorded beside those of the embedders."""
+    files, profile = meme_files(run, memes), run.profile
+    # A relative path counts from the project's root: notebooks run in a folder of their own.
+    checkpoint = paths.root / profile.clip_checkpoint if profile.clip_checkpoint else None
+    folder = paths.interim / "clip"
+    here = clip.weights_file(profile.clip_model, folder, checkpoint).is_file()
+    # A replay computes what is not recorded, but fetches no weights for it.
+    mode = run.vector_mode if here else profile.mode
+    return clip.ChineseClipScorer(
+        profile.clip_model,
+        lambda meme: files[meme.meme_id],
+        folder,
+        checkpoint,
+        run.read_dirs,
+        None if mode == "recorded" else run.write_dir,
+        mode,
+        run.folder,
+    )
+
+
+def measure_consistency(
+    run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
+) -> tuple[list[Consistency], str]:
+    """Consistency of all placed memes, and the scorer's name with what it could not read."""
+    profile = run.profile
+    if profile.consistency == "cn_clip":
+        scorer = clip_scorer(run, memes)
+        rows = measure(placements, dialogues, memes, scorer, profile)
+        return rows, f"{scorer.name}{cut_texts(scorer.truncated)}"
+    scorer = TextScorer(run.embedder(profile.consistency_embedder), run.embedder_name())
+    return measure(placements, dialogues, memes, scorer, profile), scorer.name
+
+
+def cut_texts(truncated: int | None) -> str:
+    """What to add to the scorer's name about texts that it did not read to their end."""
+    most = clip.CN_CLIP_TOKENS
+    if truncated is None:
+        return f"; texts over {most} tokens were cut, how many is not known without cn_clip"
+    return f"; {truncated} texts were cut at {most} tokens" if truncated else ""

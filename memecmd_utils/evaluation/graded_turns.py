@@ -49,8 +49,8 @@ class StudyData:
     @cached_property
     def summaries(self) -> list[schemas.Summary]:
         """The run's own summary of every turn."""
-        of = {(d.dialogue_id, s.turn): s for d in self.dialogues for s in d.summaries}
-        return [of[q.key] for q in self.asked]
+        by_key = {(d.dialogue_id, s.turn): s for d in self.dialogues for s in d.summaries}
+        return [by_key[q.key] for q in self.asked]
 
     @cached_property
     def keys(self) -> list[tables.Key]:
@@ -66,6 +66,16 @@ class StudyData:
     def meme_ids(self) -> list[str]:
         """Memes with a usable annotation."""
         return [a.meme_id for a in self.annotations]
+
+    @cached_property
+    def row(self) -> dict[tables.Key, int]:
+        """Row of every turn."""
+        return {key: i for i, key in enumerate(self.keys)}
+
+    @cached_property
+    def column(self) -> dict[str, int]:
+        """Column of every meme."""
+        return {meme: j for j, meme in enumerate(self.meme_ids)}
 
     @cached_property
     def half(self) -> np.ndarray:
@@ -95,10 +105,8 @@ class StudyData:
     def grades_of(self, grader: str | None) -> np.ndarray:
         """Grades of one grader, or the sum over all, [turns, memes]; nan where nobody graded."""
         out = np.full((len(self.asked), len(self.annotations)), np.nan)
-        row = {key: i for i, key in enumerate(self.keys)}
-        column = {meme: j for j, meme in enumerate(self.meme_ids)}
         for grade in self.truth.grades:
-            i, j = row.get((grade.dialogue_id, grade.turn)), column.get(grade.meme_id)
+            i, j = self.row.get((grade.dialogue_id, grade.turn)), self.column.get(grade.meme_id)
             if i is None or j is None or grader not in (None, grade.grader):
                 continue
             out[i, j] = grade.grade + (0 if np.isnan(out[i, j]) else out[i, j])
@@ -110,15 +118,14 @@ def load_graded_turns(run: Run, truth: GroundTruth | None = None) -> StudyData:
     dialogues = run.load(schemas.Dialogue)
     memes = {m.meme_id: m for m in run.load(schemas.Meme)}
     annotations = run.load(schemas.Annotation)
-    names = dict.fromkeys([run.profile.embedder, run.profile.consistency_embedder])
     usable = [a for a in annotations if a.usable]
     truth = truth or ground_truth.truth_of_run(run.profile, dialogues, list(memes.values()))
     placements = run.load(schemas.Placement)
     n_all, dialogues = len(dialogues), sample(dialogues, len(usable), run.profile.seed)
     if len(dialogues) < n_all:
-        kept = {d.dialogue_id for d in dialogues}
-        truth = truth.within(kept)
-        placements = [p for p in placements if p.dialogue_id in kept]
+        names = {d.dialogue_id for d in dialogues}
+        truth = truth.within(names)
+        placements = [p for p in placements if p.dialogue_id in names]
     return StudyData(
         profile=run.profile,
         dialogues=dialogues,
@@ -126,7 +133,7 @@ def load_graded_turns(run: Run, truth: GroundTruth | None = None) -> StudyData:
         annotations=usable,
         truth=truth,
         placements=placements,
-        encoders={name: run.embedder(name).encode for name in names},
+        encoders=rankings.encoders_of(run),
         n_all=n_all,
     )
 
@@ -190,6 +197,11 @@ class Graded:
         judged = np.isfinite(found).sum(axis=1) / np.maximum(1, (best >= 0).sum(axis=1))
         return np.column_stack([hit, self.ndcg(best), judged])
 
+    def measure_both(self, scores: np.ndarray) -> np.ndarray:
+        """`measure`, and beside it nDCG@5 over judged memes only, [rows, 4]."""
+        judged_only = self.measure(scores, judged_only=True)[:, MEASURES.index("nDCG@5")]
+        return np.column_stack([self.measure(scores), judged_only])
+
     def ndcg(self, best: np.ndarray) -> np.ndarray:
         """nDCG@5 at each graded turn from the positions of its top five memes, [rows, 5]; -1 is none."""
         return discounted(np.nan_to_num(self._gains_of(best))) / self.ideal
@@ -207,9 +219,9 @@ def graded(
     """
     gains = np.asarray(gains, dtype=float)
     rows = np.flatnonzero((np.nan_to_num(gains, nan=-1.0) >= level).any(axis=1))
-    kept = gains[rows]
-    ideal = ideal_gain(np.nan_to_num(kept))
-    return Graded(rows, [clusters[i] for i in rows], kept, level, meme_ids, ideal)
+    graded_gains = gains[rows]
+    ideal = ideal_gain(np.nan_to_num(graded_gains))
+    return Graded(rows, [clusters[i] for i in rows], graded_gains, level, meme_ids, ideal)
 
 
 def graded_of_study(data: StudyData) -> Graded:

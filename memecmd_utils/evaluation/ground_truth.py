@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import schemas
-from memecmd_utils.core import paths, seeds, statistics, storage
-from memecmd_utils.evaluation.tables import Key, gaps_of
+from memecmd_utils.core import paths, statistics, storage
+from memecmd_utils.evaluation.tables import Key, Values, gaps_of
 from memecmd_utils.settings import Profile
 
 AGREEMENT = ("what", "measure", "value", "low", "high", "same", "n", "dialogues")
@@ -23,7 +23,6 @@ TIMING = ("who", "memes", "rate", "mean gap")
 """Columns of the two tables, to which timing adds a kappa with each marker."""
 RELEVANT = 2
 """Sum of two graders' grades (0-4) from which a meme counts as relevant: a mean of 1 or more."""
-POOL_DEPTH = 5
 
 Relevance = dict[Key, dict[str, int]]
 """(dialogue, turn) -> meme -> sum of the graders' grades. A meme that is not there was not judged."""
@@ -45,6 +44,10 @@ class GroundTruth:
     def graders(self) -> list[str]:
         """Names of the graders, sorted."""
         return sorted({grade.grader for grade in self.grades})
+
+    def turns_of(self, marker: str) -> set[Key]:
+        """Where a marker would send a meme."""
+        return {(m.dialogue_id, m.turn) for m in self.marks if m.marker == marker and m.send}
 
     def within(self, dialogues: Collection[str]) -> "GroundTruth":
         """The part that speaks of these dialogues."""
@@ -107,35 +110,45 @@ def relevance(grades: Sequence[schemas.Grade]) -> Relevance:
     return out
 
 
-def pool(
-    rankings: Mapping[str, Mapping[Key, Sequence[str]]],
-    also: Mapping[Key, Sequence[str]],
-    seed: int,
-    depth: int = POOL_DEPTH,
-) -> dict[Key, list[str]]:
-    """The top `depth` of every system at every turn, with what else is to be graded, shuffled.
-
-    Neither the order nor anything else in it says which system found a meme.
-    """
-    out = {}
-    for key in sorted(set(also).union(*rankings.values())):
-        found = {meme for ranking in rankings.values() for meme in ranking.get(key, ())[:depth]}
-        memes = sorted(found | set(also.get(key, ())))
-        order = seeds.rng(seed, "pool", key[0], key[1]).permutation(len(memes))
-        out[key] = [memes[i] for i in order]
-    return out
-
-
-def placed_grades(
-    placements: Sequence[schemas.Placement], relevant: Relevance, graders: int
-) -> dict[str, dict[Key, float]]:
-    """Mean grade (0-2) of every placed meme that was judged: strategy -> (dialogue, turn) -> grade."""
-    out: dict[str, dict[Key, float]] = {}
+def placed_grades(placements: Sequence[schemas.Placement], truth: GroundTruth) -> dict[str, Values]:
+    """Mean grade (0-2) of every placed meme that was judged, by strategy and turn."""
+    relevant, n_graders = relevance(truth.grades), len(truth.graders)
+    found: dict[str, Values] = {}
     for placed in placements:
         total = relevant.get((placed.dialogue_id, placed.turn), {}).get(placed.meme_id)
         if total is not None:
-            out.setdefault(placed.strategy, {})[placed.dialogue_id, placed.turn] = total / graders
-    return out
+            mine = found.setdefault(placed.strategy, {})
+            mine[placed.dialogue_id, placed.turn] = total / n_graders
+    return found
+
+
+def grades_of_placed(placements: Sequence[schemas.Placement], truth: GroundTruth) -> dict[str, Values]:
+    """Mean grade (0-2) of every placed meme, by strategy and turn; empty unless all of them were graded.
+
+    With another seed, gate or library some placed memes were never in the pool, and those that were are no
+    fair sample of them.
+    """
+    found = placed_grades(placements, truth)
+    return found if sum(map(len, found.values())) == len(placements) else {}
+
+
+PLACED = ("strategy", "memes", "ungraded", "mean grade", "ungraded as 0")
+
+
+def mean_grades(placements: Sequence[schemas.Placement], truth: GroundTruth) -> pd.DataFrame:
+    """Mean grade (0-2) of the placed memes that were graded, a row a strategy; none without ground truth.
+
+    `ungraded` is the share that nobody graded. They were in no system's pool, so most of them fit worse: the
+    mean over all memes should lie between `ungraded as 0`, which counts them so, and `mean grade`.
+    """
+    if not truth.grades:
+        return pd.DataFrame(columns=list(PLACED))
+    by_strategy, rows = placed_grades(placements, truth), []
+    for name, memes in Counter(placed.strategy for placed in placements).items():
+        grades = list(by_strategy.get(name, {}).values())
+        mean = float(np.mean(grades)) if grades else np.nan
+        rows.append((name, memes, 1 - len(grades) / memes, mean, sum(grades) / memes))
+    return pd.DataFrame(rows, columns=list(PLACED))
 
 
 def grader_agreement(truth: GroundTruth) -> pd.DataFrame:
@@ -155,9 +168,10 @@ def grader_agreement(truth: GroundTruth) -> pd.DataFrame:
 def _pairs(rows: Sequence[tuple[tuple, str, int]]) -> dict[tuple, tuple[int, int]]:
     """Values of the first and the second rater (by name) for each item that both rated."""
     first, second = sorted({rater for _, rater, _ in rows})
-    of = {(key, rater): value for key, rater, value in rows}
+    values = {(key, rater): value for key, rater, value in rows}
     keys = dict.fromkeys(key for key, _, _ in rows)
-    return {k: (of[k, first], of[k, second]) for k in keys if (k, first) in of and (k, second) in of}
+    rated = [key for key in keys if (key, first) in values and (key, second) in values]
+    return {key: (values[key, first], values[key, second]) for key in rated}
 
 
 def _kappa_row(
@@ -176,11 +190,8 @@ def timing_agreement(
 ) -> pd.DataFrame:
     """How often markers and strategies send, how far apart, and how far each agrees with each marker."""
     turns = [(d.dialogue_id, t.turn) for d in dialogues for t in d.turns if t.turn >= 2]
-    senders: dict[str, set[Key]] = {
-        name: {(m.dialogue_id, m.turn) for m in truth.marks if m.marker == name and m.send}
-        for name in truth.markers
-    }
-    marked = dict(senders)
+    marked = {name: truth.turns_of(name) for name in truth.markers}
+    senders = dict(marked)
     for placed in placements:
         if placed.strategy in ("greedy", "random"):
             name = "the gate" if placed.strategy == "greedy" else "random"
@@ -195,8 +206,12 @@ def timing_agreement(
             "mean gap": float(np.mean(gaps)) if gaps else np.nan,
         }
         for marker, theirs in marked.items():
-            both = ([turn in places for turn in turns] for places in (sent, theirs))
-            kappa = float(statistics.kappa(statistics.confusion(*both)))
-            row[f"kappa with {marker}"] = np.nan if marker == name else kappa
+            row[f"kappa with {marker}"] = np.nan if marker == name else timing_kappa(turns, sent, theirs)
         rows.append(row)
     return pd.DataFrame(rows, columns=[*TIMING, *(f"kappa with {m}" for m in marked)])
+
+
+def timing_kappa(turns: Collection[Key], sent: set[Key], theirs: set[Key]) -> float:
+    """How far two senders agree, beyond chance, on whether a turn gets a meme."""
+    both = ([turn in places for turn in turns] for places in (sent, theirs))
+    return float(statistics.kappa(statistics.confusion(*both)))

@@ -1,6 +1,10 @@
-"""What the judges are checked on: memes that fit, random ones and hard negatives, drawn by seed."""
+"""Study 1: what each judge is worth. Does it tell memes that fit from those that do not, and is it steady?
 
-from collections.abc import Iterable, Mapping, Sequence
+Judges are asked about memes that fit, random ones and hard negatives, drawn by seed and graded by a large
+language model, not by people.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -8,17 +12,15 @@ import pandas as pd
 
 from memecmd_utils.core import seeds, statistics
 from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.evaluation import consistency, judges, stage
+from memecmd_utils.evaluation import consistency, judges
 from memecmd_utils.evaluation.graded_turns import StudyData
-from memecmd_utils.evaluation.judges import OTHER_ORDER, WORDINGS, Context
+from memecmd_utils.evaluation.judges import OTHER_ORDER, WORDINGS, Judge
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import DIMENSIONS, Dialogue, Placement, Rating
+from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.settings import Profile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
 
 Kind = Literal["fitting", "random", "hard negative"]
 KINDS: tuple[Kind, ...] = ("fitting", "random", "hard negative")
@@ -70,8 +72,8 @@ def for_wordings(items: Sequence[Item], profile: Profile) -> list[Item]:
     """The fitting and the random meme of `judge_wordings` of the turns, drawn by seed."""
     turns = list(dict.fromkeys((item.dialogue_id, item.turn) for item in items))
     order = seeds.rng(profile.seed, "judge wordings").permutation(len(turns))
-    kept = {turns[i] for i in order[: profile.judge_wordings]}
-    return [i for i in items if i.kind != "hard negative" and (i.dialogue_id, i.turn) in kept]
+    chosen = {turns[i] for i in order[: profile.judge_wordings]}
+    return [i for i in items if i.kind != "hard negative" and (i.dialogue_id, i.turn) in chosen]
 
 
 def _candidates(data: StudyData) -> list[dict[Kind, np.ndarray]]:
@@ -102,10 +104,6 @@ SCORES = ("judge", "reading", "kind", "dialogue_id", "turn", "meme_id", "length"
 ANSWER_COLUMNS = ("judge", "wording", "kind", "dialogue_id", "turn", "meme_id", "p")
 P_YES, CENTRED, RATING, CONSISTENCY, RETRIEVAL = "p(yes)", "centred", "rating", "consistency", "retrieval"
 """Readings: what a score is. A yes/no judge has two; retrieval is no judge but a yardstick."""
-CHECKED = "judge check"
-"""Strategy of a placement that only puts an item before a judge."""
-
-Pair = tuple[str, int, str]
 
 
 class Answers(NamedTuple):
@@ -118,70 +116,61 @@ class Answers(NamedTuple):
 def ask_all(run: Run, data: StudyData) -> Answers:
     """Put the drawn items before every judge of the profile, and before the scorers that ask nobody."""
     items = draw(data)
+    shown = _shown(items, data)
     scores, worded, names = [], [], []
     for number in range(len(run.profile.judges) if items else 0):
-        name, ratings, in_words = ask_judge(run, data, items, number)
-        name = judges.numbered(name, names)
-        names.append(name)
-        of = {(r.dialogue_id, r.turn, r.meme_id): r for r in ratings}
-        mine = [of[item.pair] for item in items]
-        overall = [np.nan if r.overall is None else r.overall for r in mine]
-        if run.profile.judges[number].kind == "rating":
-            scores.append(_rows(data, items, name, RATING, overall))
-            continue
-        raw = [np.nan if r.raw is None else r.raw for r in mine]
-        scores += [_rows(data, items, name, P_YES, raw), _rows(data, items, name, CENTRED, overall)]
-        asked = {"as asked": {i.pair: r / 100 for i, r in zip(items, raw, strict=True)}, **in_words}
-        few = for_wordings(items, run.profile)
-        worded += [
-            (name, wording, *item, p[item.pair]) for wording, p in asked.items() for item in few if in_words
-        ]
+        with judges.open_judge(run, number, data.dialogues, data.memes, names) as judge:
+            names.append(judge.name)
+            answers = judges.ask(shown, judge)
+            overall = [_score(answers[item.pair], "overall") for item in items]
+            if judge.kind == "rating":
+                scores.append(_rows(data, items, judge.name, RATING, overall))
+                continue
+            raw = [_score(answers[item.pair], "raw") for item in items]
+            scores += [_rows(data, items, judge.name, P_YES, raw)]
+            scores += [_rows(data, items, judge.name, CENTRED, overall)]
+            # A base model knows the run's own words only, and one that was stopped is asked nothing more.
+            if judges.STOPPED in answers.values() or judges.continues_text(judge.chat.backend.model):
+                continue
+            few = for_wordings(items, run.profile)
+            in_words = _ask_in_words(_shown(few, data), judge) if few else {}
+            own = {item.pair: p / 100 for item, p in zip(items, raw, strict=True)}
+            worded += [
+                (judge.name, wording, *item, p[item.pair])
+                for wording, p in {WORDINGS[0]: own, **in_words}.items()
+                for item in few
+            ]
     if items:
         scores += _without_asking(run, data, items)
     frame = pd.concat(scores, ignore_index=True) if scores else pd.DataFrame(columns=list(SCORES))
     return Answers(frame, pd.DataFrame(worded, columns=list(ANSWER_COLUMNS)))
 
 
-def ask_judge(
-    run: Run, data: StudyData, items: Sequence[Item], number: int
-) -> tuple[str, list[Rating], dict[str, dict[Pair, float]]]:
-    """One judge of the profile on the items: its name, its ratings, and p(yes) by further wording and pair.
-
-    The requests are those of stage 05, so what was asked there is replayed. A judge that gives numbers is
-    shown one item at a time and has no further wordings; neither has a base model, or one that was stopped.
-    """
-    judge, profile = run.profile.judges[number], run.profile
-    dialogues = {d.dialogue_id: d for d in data.dialogues}
-    placed = _placements(items, dialogues)
-    with run.chat("judge", "evaluation", number) as chat:
-        name = f"{chat.backend.model.name} {judge.kind}"
-        if judge.kind == "yes_no":
-            ratings = llm_chat.run(judges.rate_yes_no(placed, dialogues, data.memes, chat, profile, name))
-            useless = any(rating.unscored == judges.STOPPED for rating in ratings)
-            asked_once = useless or judges.continues_text(chat.backend.model)
-            in_words = {} if asked_once else _worded(data, items, chat, name)
-            return name, ratings, in_words
-        sees = judge.llm == "openai" and run.endpoint("judge", number).vision
-        alone = profile.model_copy(update={"judge_unit": "meme"})
-        draw = stage.drawing(run, data.memes) if sees else None
-        work = judges.rate_screenshots(placed, dialogues, data.memes, chat, alone, name, draw)
-        return name, llm_chat.run(work), {}
+def _shown(items: Sequence[Item], data: StudyData) -> list[judges.Item]:
+    """What a judge is shown: a meme before u_t, each pair once; it may be random and a hard negative."""
+    dialogues = {dialogue.dialogue_id: dialogue for dialogue in data.dialogues}
+    return [
+        judges.Item((name, turn, meme), dialogues[name], {turn: data.memes[meme]}, turn)
+        for name, turn, meme in sorted({item.pair for item in items})
+    ]
 
 
-def _worded(data: StudyData, items: Sequence[Item], chat: Chat, name: str) -> dict[str, dict[Pair, float]]:
-    """Mean p(yes) over the five questions in every wording but the run's own."""
-    dialogues = {d.dialogue_id: d for d in data.dialogues}
-    pairs = _distinct(for_wordings(items, data.profile))
-    if not pairs:
-        return {}
-    asked = [(Context(dialogues[d], t), data.memes[m]) for d, t, m in pairs]
-    out = {}
+def _score(answer: judges.Answer, which: Literal["overall", "raw"]) -> float:
+    return np.nan if isinstance(answer, str) else answer[0][which]
+
+
+def _ask_in_words(shown: Sequence[judges.Item], judge: Judge) -> dict[str, dict[Hashable, float]]:
+    """Mean p(yes) over the five questions in every wording but the run's own, by wording and key."""
+    pairs = [judges.place_and_meme(item) for item in shown]
+    in_words = {}
     for wording in (*WORDINGS[1:], OTHER_ORDER):
-        label = f"{name}: {wording if wording == OTHER_ORDER else wording + ' wording'}"
-        got = llm_chat.run(judges.ask_yes_no(asked, chat, label, wording))
-        means = [np.nan if isinstance(p, str) else np.mean([p[k] for k in DIMENSIONS]) for p in got]
-        out[wording] = dict(zip(pairs, map(float, means), strict=True))
-    return out
+        label = f"{judge.name}: {wording if wording == OTHER_ORDER else wording + ' wording'}"
+        answers = llm_chat.run(judges.ask_yes_no(pairs, judge.chat, label, wording))
+        in_words[wording] = {
+            item.key: np.nan if isinstance(p, str) else float(np.mean([p[k] for k in DIMENSIONS]))
+            for item, p in zip(shown, answers, strict=True)
+        }
+    return in_words
 
 
 def _without_asking(run: Run, data: StudyData, items: Sequence[Item]) -> list[pd.DataFrame]:
@@ -191,10 +180,8 @@ def _without_asking(run: Run, data: StudyData, items: Sequence[Item]) -> list[pd
         embedder = run.embedder(profile.consistency_embedder)
         out += _consistency(data, items, consistency.TextScorer(embedder, run.embedder_name()))
     if profile.consistency == "cn_clip":
-        out += _consistency(data, items, stage.clip_scorer(run, data.memes))
-    row = {key: i for i, key in enumerate(data.keys)}
-    column = {meme: j for j, meme in enumerate(data.meme_ids)}
-    at = [(row[i.dialogue_id, i.turn], column[i.meme_id]) for i in items]
+        out += _consistency(data, items, consistency.clip_scorer(run, data.memes))
+    at = [(data.row[i.dialogue_id, i.turn], data.column[i.meme_id]) for i in items]
     for name in data.encoders:
         terms = data.terms(name, profile.centring)
         values = [float(np.dot(profile.weights, terms[:, r, c])) for r, c in at]
@@ -205,21 +192,22 @@ def _without_asking(run: Run, data: StudyData, items: Sequence[Item]) -> list[pd
 def _consistency(data: StudyData, items: Sequence[Item], scorer: consistency.Scorer) -> list[pd.DataFrame]:
     """50 (cos + 1) of each item's meme with the utterance beside it and with the next one (Eq. 26)."""
     turns = {(d.dialogue_id, u.turn): u.text for d in data.dialogues for u in d.turns}
-    sees = scorer.name.startswith("cn_clip")
-    able = [i for i in items if sees or consistency.meme_words(data.memes[i.meme_id])]
-    ids = sorted({item.meme_id for item in able})
-    memes = dict(zip(ids, scorer.memes([data.memes[m] for m in ids]), strict=True))
-    out = []
-    for later, name in ((0, "u_t"), (1, "u_t+1")):
-        of = {i.pair: turns[key] for i in able if (key := (i.dialogue_id, i.turn + later)) in turns}
-        texts = sorted(set(of.values()))
-        rows = dict(zip(texts, scorer.texts(texts), strict=True))
-        values = [
-            float(consistency.score(float(memes[i.meme_id] @ rows[of[i.pair]]))) if i.pair in of else np.nan
-            for i in items
-        ]
-        out.append(_rows(data, items, f"{scorer.name} {name}", CONSISTENCY, values))
-    return out
+    able = [item for item in items if consistency.can_score(scorer, data.memes[item.meme_id])]
+    texts = {
+        (item.pair, name): turns[item.dialogue_id, item.turn + later]
+        for later, name in enumerate(("u_t", "u_t+1"))
+        for item in able
+        if (item.dialogue_id, item.turn + later) in turns
+    }
+    pairs = [(pair[2], text) for (pair, _), text in texts.items()]
+    scores = dict(zip(texts, consistency.score_pairs(pairs, data.memes, scorer), strict=True))
+    return [
+        _rows(
+            data, items, f"{scorer.name} {name}", CONSISTENCY,
+            [scores.get((item.pair, name), np.nan) for item in items],
+        )
+        for name in ("u_t", "u_t+1")
+    ]  # fmt: skip
 
 
 def _rows(
@@ -234,32 +222,7 @@ def _rows(
     return frame if reading == P_YES else frame.assign(p=np.nan)
 
 
-def _distinct(items: Iterable[Item]) -> list[Pair]:
-    """The pairs of turn and meme, each once: one meme may be both random and a hard negative."""
-    return sorted({item.pair for item in items})
-
-
-def _placements(items: Sequence[Item], dialogues: dict[str, Dialogue]) -> list[Placement]:
-    return [
-        Placement(
-            source="drawn by seed",
-            dialogue_id=name,
-            turn=turn,
-            speaker=dialogues[name].turns[turn - 1].speaker,
-            strategy=CHECKED,
-            meme_id=meme_id,
-            rank=None,
-            score=None,
-            gate_score=None,
-            threshold=None,
-            fold="",
-        )
-        for name, turn, meme_id in _distinct(items)
-    ]
-
-
-# --- What each judge is worth: does it tell memes that fit from those that do not, and is it steady?
-# Study 1 of the example's study plan. The memes are graded by a large language model, not by people.
+# --- What each judge is worth
 
 
 BINS = 10
@@ -321,18 +284,12 @@ def measure(answers: Answers) -> Checks:
         for judge, group in scores[scores["reading"] == P_YES].groupby("judge", sort=False)
         for row in bins(*_p_and_truth(group))
     ]
-    by_wording = [
-        {
-            "judge": judge,
-            "wording": wording,
-            "items": int(group["p"].notna().sum()),
-            "mean p": float(group["p"].mean()),
-            "dialogues": got.clusters,
-            **got.columns("AUC random"),
-        }
-        for (judge, wording), group in worded.groupby(["judge", "wording"], sort=False)
-        for got in [_auc(group, "random", "p")]
-    ]
+    by_wording = []
+    for (judge, wording), group in worded.groupby(["judge", "wording"], sort=False):
+        got = _auc(group, "random", "p")
+        row = {"items": int(group["p"].notna().sum()), "mean p": float(group["p"].mean())}
+        row |= {"dialogues": got.clusters, **got.columns("AUC random")}
+        by_wording.append({"judge": judge, "wording": wording, **row})
     return Checks(
         pd.DataFrame(trust, columns=list(TRUST)),
         pd.DataFrame(binned, columns=list(CALIBRATION)),
@@ -369,31 +326,25 @@ def trust_sentence(checks: Checks) -> str:
     # The reading that the tables of stage 05 show: a yes/no judge's centred one.
     first = trust.sort_values("reading", key=lambda names: names == P_YES, kind="stable").iloc[0]
     random, hard = (statistics.spell_interval(first, f"AUC {kind}", sign="") for kind in AGAINST)
-    told = (
+    of_first = (
         f"{_name(first)} {IN_WORDS[first['verdict']]} (AUC {random} against random memes, {hard} against "
         f"hard negatives, {first['dialogues']:.0f} dialogues)"
     )
     good = [_name(row) + _unasked(row) for _, row in trust[trust["verdict"] == TRUSTED].iterrows()]
     which = f": {', '.join(good)}" if good else ""
-    moved = [
+    unsteady = [
         f" {_name(row)} {IN_WORDS[UNSTEADY]} "
         f"(alpha {statistics.spell_interval(row, 'alpha wordings', sign='')})."
         for _, row in trust[trust["verdict"] == UNSTEADY].iterrows()
     ]
-    text = f"{told}; of {len(trust)} scores by judges {len(good) or 'none'} deserve{_s(good)} trust{which}."
-    return text + "".join(moved)
+    deserve = "deserve" if len(good) > 1 else "deserves"
+    text = f"{of_first}; of {len(trust)} scores by judges {len(good) or 'none'} {deserve} trust{which}."
+    return text + "".join(unsteady)
 
 
 def _unasked(row: pd.Series) -> str:
-    return (
-        ""
-        if np.isfinite(row["alpha wordings"]) or row["reading"] == CONSISTENCY
-        else ", not asked in other words"
-    )
-
-
-def _s(good: Sequence[str]) -> str:
-    return "s" if len(good) < 2 else ""
+    known = np.isfinite(row["alpha wordings"]) or row["reading"] == CONSISTENCY
+    return "" if known else ", not asked in other words"
 
 
 def _name(row: pd.Series) -> str:
@@ -411,11 +362,11 @@ def trust_table(trust: pd.DataFrame) -> pd.DataFrame:
 
 def _auc(group: pd.DataFrame, kind: str, value: str) -> statistics.Estimate:
     """AUC of fitting memes against another kind."""
-    of = {
+    by_kind = {
         one: list(zip(part["dialogue_id"], part[value], strict=True))
         for one, part in group.dropna(subset=[value]).groupby("kind")
     }
-    return statistics.cluster_auc(of.get("fitting", []), of.get(kind, []))
+    return statistics.cluster_auc(by_kind.get("fitting", []), by_kind.get(kind, []))
 
 
 def wins(group: pd.DataFrame, kind: str) -> float:
@@ -496,7 +447,7 @@ def _agreements(scores: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-# --- does p(yes) mean what it says? -----------------------------------------------------------------------
+# --- Does p(yes) mean what it says?
 
 
 def bins(p: np.ndarray, fits: np.ndarray) -> list[dict[str, Any]]:
@@ -506,13 +457,8 @@ def bins(p: np.ndarray, fits: np.ndarray) -> list[dict[str, Any]]:
     """
     parts = [part for part in np.array_split(np.argsort(p, kind="stable"), BINS) if len(part)]
     return [
-        {
-            "bin": number,
-            "items": len(part),
-            "mean p": float(p[part].mean()),
-            "share that fits": float(fits[part].mean()),
-        }
-        for number, part in enumerate(parts, start=1)
+        {"bin": n, "items": len(part), "mean p": float(p[part].mean()), "share that fits": fits[part].mean()}
+        for n, part in enumerate(parts, start=1)
     ]
 
 
@@ -530,7 +476,6 @@ def brier(p: np.ndarray, fits: np.ndarray) -> float:
 
 def reliability_figure(frame: pd.DataFrame) -> "Figure":
     """The bins of every judge (`judge`, `mean p`, `share that fits`) and the line of perfect calibration."""
-
     from memecmd_utils.core import plots
 
     with plots.style():

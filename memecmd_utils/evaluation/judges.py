@@ -1,17 +1,25 @@
-"""LLM judges of placed memes (paper, Section 5.1): five scores from 0 to 100, or a reason why not."""
+"""LLM judges of memes in chats (paper, Section 5.1): what they are shown and asked, and what they answer.
+
+`ask` puts items before a judge. The rating of a run's memes (`ratings`) and the checks of the judges
+(`judge_checks`) make items, each in their own way.
+"""
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, Field
 
 from memecmd_utils.core import html, seeds
+from memecmd_utils.core.drawing import screenshots
 from memecmd_utils.core.llm import budget, local, prompts, replies
+from memecmd_utils.core.llm import chat as llm_chat
 from memecmd_utils.core.llm.chat import MODELS_OWN, Chat, Progress
 from memecmd_utils.core.llm.messages import (
     NO,
@@ -29,10 +37,11 @@ from memecmd_utils.core.llm.messages import (
 )
 from memecmd_utils.dialogue.generation import history_text
 from memecmd_utils.retrieval.placement import halves
-from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme
 from memecmd_utils.settings import Profile
 
-T = TypeVar("T")
+T, R = TypeVar("T"), TypeVar("R")
 HISTORY_WINDOW = 8
 """Turns that the small judge sees before the meme: what matters is near, and its context is short."""
 Wording = Literal["as asked", "second", "third", "no or yes"]
@@ -49,6 +58,129 @@ LEAST_MASS = 0.25
 three to one, and the ratio of two rare tokens is noise."""
 ROUNDING = 1e-3
 """Log-probabilities are kept to four digits."""
+LENGTHS = (6, 12, 18)
+"""Dialogue prefixes of Table 1."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """What a judge is shown: memes in the first `n_turns` turns of a dialogue.
+
+    A yes/no judge takes items of one meme and sees the turns before it.
+    """
+
+    key: Hashable
+    """Under which the answer comes back."""
+    dialogue: Dialogue
+    memes: Mapping[int, Meme]
+    """By turn, in order."""
+    n_turns: int
+
+
+Scores = dict[str, float]
+"""Of one meme: the five dimensions and `overall`, 0 to 100; of a yes/no judge also `raw`, before centring."""
+Answer = list[Scores] | str
+"""Scores of an item's memes in order, or the reason why there are none."""
+Draw = Callable[[Item], tuple[str, Callable[[], bytes]]]
+"""Names, by a hash, the picture of an item, and makes it only when it is called."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A judge of the profile that can be asked."""
+
+    name: str
+    kind: Literal["yes_no", "rating"]
+    chat: Chat
+    profile: Profile
+    dialogues: Sequence[Dialogue]
+    """Of the run: a yes/no judge's scores are centred by those at places in the other half of them."""
+    draw: Draw | None = None
+    """Without it a rating judge reads a transcript."""
+
+
+@contextmanager
+def open_judge(
+    run: Run,
+    number: int,
+    dialogues: Sequence[Dialogue],
+    memes: Mapping[str, Meme],
+    before: Sequence[str] = (),
+) -> Iterator[Judge]:
+    """Open a judge of the profile; where one of the names `before` is its own, it is numbered."""
+    judge = run.profile.judges[number]
+    with run.chat("judge", "evaluation", number) as chat:
+        name = f"{chat.backend.model.name} {judge.kind}"
+        name = f"{name} {len(before) + 1}" if name in before else name
+        sees = judge.kind == "rating" and judge.llm == "openai" and run.endpoint("judge", number).vision
+        draw = drawing(run, memes) if sees else None
+        yield Judge(name, judge.kind, chat, run.profile, dialogues, draw)
+
+
+def meme_files(run: Run, memes: Mapping[str, Meme]) -> dict[str, Path]:
+    """Paths of the normalised pictures."""
+    folder = run.read("memes.parquet").parent
+    return {name: folder / meme.file for name, meme in memes.items()}
+
+
+def drawing(run: Run, memes: Mapping[str, Meme]) -> Draw:
+    """What specifies, and at need draws, the screenshot that a judge with eyes is shown."""
+    files = meme_files(run, memes)
+
+    def draw(item: Item) -> tuple[str, Callable[[], bytes]]:
+        ids = {turn: meme.meme_id for turn, meme in item.memes.items()}
+        spec = screenshots.chat_from_dialogue(item.dialogue, ids, item.n_turns, run.profile.meme_position)
+        # As phones send it: a PNG takes four times as long to make as the picture itself.
+        return screenshots.spec_sha256(spec), lambda: screenshots.encode(
+            screenshots.draw(spec, files), "jpeg"
+        )
+
+    return draw
+
+
+def ask(items: Sequence[Item], judge: Judge) -> dict[Hashable, Answer]:
+    """Put items before a judge; its answers by their keys.
+
+    A judge that has no usable answer to nearly all of the first items is not asked about the others.
+    """
+    work = _ask_centred(items, judge) if judge.kind == "yes_no" else _ask_ratings(items, judge)
+    return dict(zip([item.key for item in items], llm_chat.run(work), strict=True))
+
+
+async def ask_while_useful(
+    things: Sequence[T], one: Callable[[T], Awaitable[R | str]], chat: Chat, label: str, unit: str
+) -> list[R | str]:
+    """Ask about things side by side; `STOPPED` for all but the first ones where the judge is of no use.
+
+    `FIRST` of them, spread evenly, are asked before the others, which are not asked where `NEARLY_ALL` of
+    these have no usable answer. A batch has all asked at once and comes to the same result, and so does a
+    replay.
+    """
+    n = len(things)
+    first = sorted({i * n // FIRST for i in range(FIRST)}) if n > FIRST else []
+    head = range(n) if chat.in_bulk else first
+    with Progress(chat, n, label, unit) as bar:
+
+        async def counted(place: int) -> R | str:
+            answer = await one(things[place])
+            bar.update()
+            return answer
+
+        answers = dict(zip(head, await chat.side_by_side(counted(i) for i in head), strict=True))
+        if first and sum(is_no_answer(answers[i]) for i in first) >= NEARLY_ALL:
+            bar.update(n - bar.done)
+            return [answers[i] if i in first else STOPPED for i in range(n)]
+        rest = [i for i in range(n) if i not in answers]
+        answers |= zip(rest, await chat.side_by_side(counted(i) for i in rest), strict=True)
+    return [answers[i] for i in range(n)]
+
+
+def is_no_answer(answer: object) -> bool:
+    """Whether an answer is the reason why there is none, and that the judge gave no usable one."""
+    return isinstance(answer, str) and answer.partition(":")[0] in MODELS_OWN
+
+
+# --- Five yes/no questions about a meme at a place
 
 
 @dataclass(frozen=True)
@@ -82,11 +214,6 @@ def questions(wording: Wording = "as asked") -> dict[str, str]:
         files.append(f"judge_wording_{wording.replace(' ', '_')}")
     lines = [line for name in files for line in prompts.render(name).split("\n")]
     return dict(line.split(": ", 1) for line in lines)
-
-
-def numbered(name: str, before: Sequence[str]) -> str:
-    """A judge's name, with its place in the profile where one of the judges `before` it has the same."""
-    return f"{name} {len(before) + 1}" if name in before else name
 
 
 def continues_text(model: ModelId) -> bool:
@@ -153,13 +280,12 @@ async def ask_yes_no(
 ) -> list[dict[str, float] | str]:
     """Ask the five questions of every pair: p(yes) by dimension, or the reason why there is none.
 
-    Pairs of one context come one after another, so a server can reuse the context's prefix. A judge that
-    answers nearly none of the first pairs is not asked about the others (`unless_useless`).
+    Pairs of one context come one after another, so a server can reuse the context's prefix.
     """
     base = continues_text(chat.backend.model)
 
-    async def one(context: Context, meme: Meme) -> dict[str, float] | str:
-        requests = [yes_no_request(context, meme, dimension, wording, base) for dimension in DIMENSIONS]
+    async def one(pair: tuple[Context, Meme]) -> dict[str, float] | str:
+        requests = [yes_no_request(*pair, dimension, wording, base) for dimension in DIMENSIONS]
         asked = (chat.ask(request, p_yes, again=False) for request in requests)
         if chat.in_bulk:
             answers = await asyncio.gather(*asked)
@@ -171,39 +297,64 @@ async def ask_yes_no(
                 answers.append(await answer)
                 if answers[-1].value is None:  # the pair has no score, whatever the others would be
                     break
-        bar.update()
         missing = [answer for answer in answers if answer.value is None]
         if missing:
             return f"{missing[0].outcome}: {missing[0].reason}"
         return {dimension: answer.value for dimension, answer in zip(DIMENSIONS, answers, strict=True)}
 
-    with Progress(chat, len(pairs), label, "pair") as bar:
-        got = await unless_useless(chat, len(pairs), lambda i: one(*pairs[i]), is_no_answer)
-        bar.update(len(pairs) - bar.done)
-    return [STOPPED if one is None else one for one in got]
+    return await ask_while_useful(pairs, one, chat, label, "pair")
 
 
-def is_no_answer(result: object) -> bool:
-    """Whether a result is the reason why there is none, and that the judge gave no usable answer."""
-    return isinstance(result, str) and result.partition(":")[0] in MODELS_OWN
+def place_and_meme(item: Item) -> tuple[Context, Meme]:
+    """What a yes/no judge is asked about."""
+    ((turn, meme),) = item.memes.items()
+    return Context(item.dialogue, turn), meme
 
 
-async def unless_useless(
-    chat: Chat, n: int, ask: Callable[[int], Awaitable[T]], is_no_answer: Callable[[T], bool]
-) -> list[T | None]:
-    """Ask for items 0 to n-1; None for all but the first ones where the judge is of no use.
+async def _ask_centred(items: Sequence[Item], judge: Judge) -> list[Answer]:
+    """Five yes/no questions about each meme, centred by its mean over held-out contexts."""
+    split, contexts = halves(judge.dialogues), held_out_contexts(judge.dialogues, judge.profile)
+    pairs = [place_and_meme(item) for item in items]
+    at_home = await ask_yes_no(pairs, judge.chat, f"{judge.name}: placed memes")
+    if STOPPED in at_home:
+        return [p if isinstance(p, str) else STOPPED for p in at_home]
+    memes = {meme.meme_id: meme for _, meme in pairs}
+    needed = [(split[context.dialogue.dialogue_id], meme.meme_id) for context, meme in pairs]
+    held_out = [
+        (context, half, name)
+        for half in "ab"
+        for context in contexts[half]
+        for of_half, name in sorted(set(needed))
+        if of_half == half
+    ]
+    elsewhere: dict[tuple[str, str], list[dict[str, float] | str]] = {place: [] for place in needed}
+    answers = await ask_yes_no(
+        [(context, memes[name]) for context, _, name in held_out],
+        judge.chat,
+        f"{judge.name}: held-out contexts",
+    )
+    for (_, half, name), p in zip(held_out, answers, strict=True):
+        elsewhere[half, name].append(p)
+    means = {place: _mean(answers) for place, answers in elsewhere.items()}
+    return [_scores(p, means[place]) for p, place in zip(at_home, needed, strict=True)]
 
-    `FIRST` items, spread evenly, are asked before the others, which are not asked where `NEARLY_ALL` of these
-    have no usable answer. A batch has all asked at once and comes to the same result, and so does a replay.
-    """
-    first = sorted({i * n // FIRST for i in range(FIRST)}) if n > FIRST else []
-    head = list(range(n)) if chat.in_bulk else first
-    got = dict(zip(head, await chat.side_by_side(ask(i) for i in head), strict=True))
-    if first and sum(is_no_answer(got[i]) for i in first) >= NEARLY_ALL:
-        return [got[i] if i in first else None for i in range(n)]
-    rest = [i for i in range(n) if i not in got]
-    got |= zip(rest, await chat.side_by_side(ask(i) for i in rest), strict=True)
-    return [got[i] for i in range(n)]
+
+def _mean(answers: Sequence[dict[str, float] | str]) -> dict[str, float] | str:
+    """Mean p(yes) over held-out contexts, or the reason why there is none."""
+    # A mean over the contexts that happen to be on record is not the mean that a full run subtracts.
+    unrecorded = [p for p in answers if isinstance(p, str) and p.startswith(UNRECORDED)]
+    known = [p for p in answers if isinstance(p, dict)]
+    if unrecorded or not known:
+        return unrecorded[0] if unrecorded else "no held-out context could be scored"
+    return {dimension: float(np.mean([p[dimension] for p in known])) for dimension in DIMENSIONS}
+
+
+def _scores(p: dict[str, float] | str, means: dict[str, float] | str) -> Answer:
+    if isinstance(p, str) or isinstance(means, str):
+        return p if isinstance(p, str) else means
+    scores = {dimension: round(value, 4) for dimension, value in centred(p, means).items()}
+    overall, raw = np.mean([scores[k] for k in DIMENSIONS]), 100 * np.mean([p[k] for k in DIMENSIONS])
+    return [{**scores, "overall": round(float(overall), 4), "raw": round(float(raw), 4)}]
 
 
 def centred(p: Mapping[str, float], means: Mapping[str, float]) -> dict[str, float]:
@@ -212,6 +363,25 @@ def centred(p: Mapping[str, float], means: Mapping[str, float]) -> dict[str, flo
     The small judge likes some memes anywhere; what remains is how much better this place is than others.
     """
     return {dimension: 50.0 * (1.0 + p[dimension] - means[dimension]) for dimension in DIMENSIONS}
+
+
+def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[str, list[Context]]:
+    """For each half, the fixed contexts of the *other* half at which its memes are measured in vain.
+
+    With one dialogue only, its own turns have to serve.
+    """
+    split = halves(dialogues)
+    out: dict[str, list[Context]] = {}
+    for half, other in (("a", "b"), ("b", "a")):
+        pool = [d for d in dialogues if split[d.dialogue_id] == other] or list(dialogues)
+        places = [Context(d, turn.turn) for d in pool for turn in d.turns[1:]]
+        rng = seeds.rng(profile.seed, "judge contexts", half)
+        chosen = rng.choice(len(places), size=min(profile.judge_contexts, len(places)), replace=False)
+        out[half] = [places[i] for i in sorted(chosen)]
+    return out
+
+
+# --- Five numbers for each meme of a chat
 
 
 class MemeRating(BaseModel):
@@ -231,37 +401,28 @@ class RatingsReply(BaseModel):
     ratings: list[MemeRating]
 
 
-def transcript(
-    dialogue: Dialogue,
-    placements: Sequence[Placement],
-    memes: Mapping[str, Meme],
-    n: int,
-    meme_position: Literal["before", "after"] = "before",
-) -> str:
+def transcript(item: Item, meme_position: Literal["before", "after"] = "before") -> str:
     """The chat as text for a judge that sees no images: memes numbered, with their visible text."""
-    at = {p.turn: (i, p) for i, p in enumerate(sorted(placements, key=lambda p: p.turn), start=1)}
+    numbers = {turn: number for number, turn in enumerate(item.memes, start=1)}
     lines = []
-    for turn in dialogue.turns[:n]:
-        name = dialogue.name_a if turn.speaker == "A" else dialogue.name_b
+    for turn in item.dialogue.turns[: item.n_turns]:
+        name = item.dialogue.name_a if turn.speaker == "A" else item.dialogue.name_b
         here = [f"{name}：{turn.text}"]
-        if turn.turn in at:
-            number, placed = at[turn.turn]
-            bubble = f"{name}：［表情包{number}：{memes[placed.meme_id].text or '没有文字'}］"
+        if turn.turn in numbers:
+            text = item.memes[turn.turn].text or "没有文字"
+            bubble = f"{name}：［表情包{numbers[turn.turn]}：{text}］"
             here.insert(0 if meme_position == "before" else 1, bubble)
         lines += here
     return "\n".join(lines)
 
 
 def rating_request(
-    dialogue: Dialogue,
-    placements: Sequence[Placement],
-    memes: Mapping[str, Meme],
-    n_turns: int,
+    item: Item,
     seed: int,
     screenshot: tuple[str, Callable[[], bytes]] | None = None,
     meme_position: Literal["before", "after"] = "before",
 ) -> Request:
-    """One call for a dialogue's first `n_turns` turns: all its memes at once, from a screenshot or as text.
+    """One call for all memes of an item, from a screenshot or as text.
 
     `screenshot` is the specification's hash, which enters the key, and a function that draws it; it is
     drawn only when the request is sent.
@@ -269,20 +430,20 @@ def rating_request(
     text = prompts.render(
         "rating",
         has_image=screenshot is not None,
-        n_memes=len(placements),
-        transcript=transcript(dialogue, placements, memes, n_turns, meme_position),
+        n_memes=len(item.memes),
+        transcript=transcript(item, meme_position),
         fence=prompts.fence,
     )
     images = []
     if screenshot is not None:
         spec, draw = screenshot
-        tiles = screenshot_tiles(n_turns)
+        tiles = screenshot_tiles(item.n_turns)
         images = [Image(image_id=spec, load=lambda: html.data_url(draw()), tiles=tiles)]
     return Request(
         task="rating",
-        subject=f"{dialogue.dialogue_id}/{n_turns}",
+        subject=f"{item.dialogue.dialogue_id}/{item.n_turns}",
         messages=[Message(role="user", text=text, images=images)],
-        sampling=Sampling(temperature=0.0, max_tokens=120 * len(placements) + 100),
+        sampling=Sampling(temperature=0.0, max_tokens=120 * len(item.memes) + 100),
         seed=seed,
         reply_schema=RatingsReply,
     )
@@ -301,199 +462,24 @@ def parse_ratings(reply: Reply, n_memes: int) -> list[MemeRating]:
     return ratings
 
 
-# --- Stage 05: rate every placed meme with every judge, centred where the judge is small
+async def _ask_ratings(items: Sequence[Item], judge: Judge) -> list[Answer]:
+    """One call an item."""
 
+    async def one(item: Item) -> Answer:
+        draws = seeds.rng(judge.profile.seed, "rating", item.dialogue.dialogue_id, item.n_turns)
+        picture = None if judge.draw is None else judge.draw(item)
+        request = rating_request(item, int(draws.integers(2**31)), picture, judge.profile.meme_position)
+        answer = await judge.chat.ask(
+            request, lambda reply: parse_ratings(reply, len(item.memes)), again=False
+        )
+        if answer.value is None:
+            return f"{answer.outcome}: {answer.reason}"
+        scored = [{k: getattr(rating, k) for k in DIMENSIONS} for rating in answer.value]
+        return [{**scores, "overall": float(np.mean(list(scores.values())))} for scores in scored]
 
-LENGTHS = (6, 12, 18)
-"""Dialogue prefixes of Table 1."""
-
-Call = tuple[Dialogue, list[Placement], int]
-"""A dialogue, the memes of it that are rated, and how many turns are shown."""
-Draw = Callable[[Dialogue, Sequence[Placement], int], tuple[str, Callable[[], bytes]]]
-"""Names, by a hash, the picture of a chat up to a turn, and makes it only when it is called."""
+    return await ask_while_useful(items, one, judge.chat, f"{judge.name}: ratings", "call")
 
 
 def lengths(n_turns: int) -> list[int]:
     """The prefixes of Table 1 that a run of `n_turns` has, and its full length."""
     return sorted({*(n for n in LENGTHS if n <= n_turns), n_turns})
-
-
-def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[str, list[Context]]:
-    """For each half, the fixed contexts of the *other* half at which its memes are measured in vain.
-
-    With one dialogue only, its own turns have to serve.
-    """
-    split = halves(dialogues)
-    out: dict[str, list[Context]] = {}
-    for half, other in (("a", "b"), ("b", "a")):
-        pool = [d for d in dialogues if split[d.dialogue_id] == other] or list(dialogues)
-        places = [Context(d, turn.turn) for d in pool for turn in d.turns[1:]]
-        rng = seeds.rng(profile.seed, "judge contexts", half)
-        chosen = rng.choice(len(places), size=min(profile.judge_contexts, len(places)), replace=False)
-        out[half] = [places[i] for i in sorted(chosen)]
-    return out
-
-
-def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placement]:
-    """The placements that are judged: all, or `judge_sample` of each dialogue and strategy.
-
-    Turns are drawn once for a dialogue, so strategies that share their turns keep sharing them. By hand the
-    memes may be those of a run with more turns.
-    """
-    if profile.judge_sample is None:
-        return list(placements)
-    of: dict[tuple[str, str], list[Placement]] = {}
-    for placed in placements:
-        of.setdefault((placed.dialogue_id, placed.strategy), []).append(placed)
-    kept: set[tuple[str, str, int]] = set()
-    longest = max([profile.n_turns, *(placed.turn for placed in placements)])
-    for (name, strategy), mine in of.items():
-        drawn = seeds.rng(profile.seed, "judge sample", name).permutation(longest - 1)
-        rank = {int(turn) + 2: place for place, turn in enumerate(drawn)}
-        chosen = sorted(mine, key=lambda p: rank[p.turn])[: profile.judge_sample]
-        kept |= {(name, strategy, placed.turn) for placed in chosen}
-    return [p for p in placements if (p.dialogue_id, p.strategy, p.turn) in kept]
-
-
-async def rate_yes_no(
-    placements: Sequence[Placement],
-    dialogues: Mapping[str, Dialogue],
-    memes: Mapping[str, Meme],
-    chat: Chat,
-    profile: Profile,
-    judge: str,
-) -> list[Rating]:
-    """Rate each placed meme by five yes/no questions, centred by its mean over held-out contexts.
-
-    A pair (turn, meme) that several strategies share is asked once.
-    """
-    split = halves(list(dialogues.values()))
-    contexts = held_out_contexts(list(dialogues.values()), profile)
-    pairs = sorted({(p.dialogue_id, p.turn, p.meme_id) for p in placements})
-    needed = sorted({(split[d], m) for d, _, m in pairs})
-    held_out = [
-        (half, i, meme)
-        for half in "ab"
-        for i in range(len(contexts[half]))
-        for h, meme in needed
-        if h == half
-    ]
-    at_home = await ask_yes_no(
-        [(Context(dialogues[d], t), memes[m]) for d, t, m in pairs], chat, f"{judge}: placed memes"
-    )
-    no_mean = "no held-out context could be scored"
-    if STOPPED in at_home:
-        held_out, no_mean = [], STOPPED
-    elsewhere = await ask_yes_no(
-        [(contexts[half][i], memes[m]) for half, i, m in held_out], chat, f"{judge}: held-out contexts"
-    )
-    # A mean over the contexts that happen to be on record is not the mean that a full run subtracts.
-    not_recorded = {
-        (half, meme): p
-        for (half, _, meme), p in zip(held_out, elsewhere, strict=True)
-        if isinstance(p, str) and p.startswith(UNRECORDED)
-    }
-    means: dict[tuple[str, str], dict[str, float]] = {}
-    for half, meme in needed:
-        got = [
-            p
-            for (h, _, m), p in zip(held_out, elsewhere, strict=True)
-            if (h, m) == (half, meme) and isinstance(p, dict)
-        ]
-        if got:
-            means[half, meme] = {k: float(np.mean([p[k] for p in got])) for k in DIMENSIONS}
-    answers = dict(zip(pairs, at_home, strict=True))
-    out = []
-    for placed in placements:
-        p = answers[placed.dialogue_id, placed.turn, placed.meme_id]
-        place = split[placed.dialogue_id], placed.meme_id
-        mean = means.get(place)
-        scores: dict[str, float | str] = {}
-        if isinstance(p, str):
-            scores["unscored"] = p
-        elif place in not_recorded:
-            scores["unscored"] = not_recorded[place]
-        elif mean is None:
-            scores["unscored"] = no_mean
-        else:
-            scores |= {k: round(v, 4) for k, v in centred(p, mean).items()}
-            scores["overall"] = round(float(np.mean([scores[k] for k in DIMENSIONS])), 4)
-            scores["raw"] = round(100 * float(np.mean([p[k] for k in DIMENSIONS])), 4)
-        out.append(_rating(placed, chat, profile, judge, "meme", profile.n_turns, scores))
-    return out
-
-
-async def rate_screenshots(
-    placements: Sequence[Placement],
-    dialogues: Mapping[str, Dialogue],
-    memes: Mapping[str, Meme],
-    chat: Chat,
-    profile: Profile,
-    judge: str,
-    screenshot: Draw | None = None,
-) -> list[Rating]:
-    """Rate by one call per dialogue, strategy and length (unit `dialogue`) or per placed meme (unit `meme`).
-
-    `screenshot` specifies the picture of a dialogue's first n turns; without it the judge gets a transcript.
-    A judge that answers nearly none of the first calls is not asked for the others (`judges.unless_useless`).
-    """
-    calls: list[Call] = []
-    for strategy in dict.fromkeys(p.strategy for p in placements):
-        for name, dialogue in dialogues.items():
-            here = sorted(
-                (p for p in placements if p.strategy == strategy and p.dialogue_id == name),
-                key=lambda p: p.turn,
-            )
-            if profile.judge_unit == "meme":
-                # Up to u_t: what comes later cannot make a meme fit, and the rating serves every length.
-                calls += [(dialogue, [p], p.turn) for p in here]
-            else:
-                for n in lengths(profile.n_turns):
-                    shown = [p for p in here if p.turn <= n]
-                    if shown:
-                        calls.append((dialogue, shown, n))
-
-    async def one(dialogue: Dialogue, shown: list[Placement], n: int) -> list[MemeRating] | str:
-        seed = int(seeds.rng(profile.seed, "rating", dialogue.dialogue_id, n).integers(2**31))
-        picture = None if screenshot is None else screenshot(dialogue, shown, n)
-        request = rating_request(dialogue, shown, memes, n, seed, picture, profile.meme_position)
-        answer = await chat.ask(request, lambda reply: parse_ratings(reply, len(shown)), again=False)
-        bar.update()
-        return f"{answer.outcome}: {answer.reason}" if answer.value is None else answer.value
-
-    def rated(call: Call, given: list[MemeRating] | str) -> Iterator[Rating]:
-        _, shown, n = call
-        for i, placed in enumerate(shown):
-            if isinstance(given, str):
-                scores: dict[str, float | str] = {"unscored": given}
-            else:
-                scores = {k: getattr(given[i], k) for k in DIMENSIONS}
-                scores["overall"] = float(np.mean(list(scores.values())))
-            yield _rating(placed, chat, profile, judge, profile.judge_unit, n, scores)
-
-    with Progress(chat, len(calls), f"{judge}: ratings", "call") as bar:
-        got = await unless_useless(chat, len(calls), lambda i: one(*calls[i]), is_no_answer)
-        bar.update(len(calls) - bar.done)
-    return [
-        rating
-        for call, given in zip(calls, got, strict=True)
-        for rating in rated(call, STOPPED if given is None else given)
-    ]
-
-
-def _rating(
-    placed: Placement, chat: Chat, profile: Profile, judge: str, unit: str, n_turns: int, scores: Mapping
-) -> Rating:
-    return Rating(
-        dialogue_id=placed.dialogue_id,
-        turn=placed.turn,
-        strategy=placed.strategy,
-        meme_id=placed.meme_id,
-        judge=judge,
-        judge_unit=unit,
-        n_turns=n_turns,
-        source=chat.backend.source,
-        profile=profile.name,
-        seed=profile.seed,
-        **scores,
-    )

@@ -1,6 +1,7 @@
 """The retrieval systems that are measured: parts of the score, embedders, baselines."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -8,10 +9,12 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils.core import seeds, statistics
-from memecmd_utils.evaluation.ground_truth import RELEVANT, Relevance
+from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, Relevance, relevance
+from memecmd_utils.evaluation.tables import frame_rows
 from memecmd_utils.retrieval import scoring
 from memecmd_utils.retrieval.placement import Encode
 from memecmd_utils.retrieval.scoring import MEME_SIDE, QUERY_SIDE, SIGNS, centre, combine
+from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary
 from memecmd_utils.settings import Profile
 
@@ -84,7 +87,7 @@ def score_matrices(
             for i, j in combinations(range(len(PARTS)), 2):
                 yield System(name, centring, f"{PARTS[i]} {PARTS[j]}"), terms[i] + terms[j]
             yield System(name, centring, FULL), combine(terms, weights)
-            yield System(name, centring, CAPTION), _cosines(contexts, captions, centring)
+            yield System(name, centring, CAPTION), cosines(contexts, captions, centring)
 
 
 def four_terms(
@@ -101,13 +104,14 @@ def four_terms(
     return np.stack(
         [
             sign
-            * _cosines(texts[query], encode([getattr(a, side) for a in annotations], "document"), centring)
+            * cosines(texts[query], encode([getattr(a, side) for a in annotations], "document"), centring)
             for query, side, sign in zip(QUERY_SIDE, MEME_SIDE, SIGNS, strict=True)
         ]
     )
 
 
-def _cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
+def cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
+    """Of every row with every row, in float64; each side centred by its own mean where `centring` says so."""
     if centring == "attribute":
         left, right = centre(left), centre(right)
     return left.astype(np.float64) @ right.astype(np.float64).T
@@ -166,7 +170,7 @@ def _name(key: tuple[str, int]) -> str:
     return f"{key[0]}/{key[1]}"
 
 
-def per_turn(of: Ranking, relevant: Relevance, level: int = RELEVANT) -> np.ndarray:
+def per_turn(ranked_by: Ranking, relevant: Relevance, level: int = RELEVANT) -> np.ndarray:
     """Measures of one ranking, [turns, len(COLUMNS)]; nan at turns without a judged meme.
 
     nDCG takes the summed grades as gains, the others take memes from `level` on as relevant; unjudged memes
@@ -174,11 +178,11 @@ def per_turn(of: Ranking, relevant: Relevance, level: int = RELEVANT) -> np.ndar
     """
     import pytrec_eval
 
-    judged = {_name(key): relevant[key] for key in of.keys if key in relevant}
+    judged = {_name(key): relevant[key] for key in ranked_by.keys if key in relevant}
     judge = pytrec_eval.RelevanceEvaluator(judged, set(MEASURES.values()), relevance_level=level)
-    scores = judge.evaluate(of.scored)
-    out = np.full((len(of.keys), len(COLUMNS)), np.nan)
-    for row, (key, ranked) in enumerate(zip(of.keys, of.ranked, strict=True)):
+    scores = judge.evaluate(ranked_by.scored)
+    out = np.full((len(ranked_by.keys), len(COLUMNS)), np.nan)
+    for row, (key, ranked) in enumerate(zip(ranked_by.keys, ranked_by.ranked, strict=True)):
         if key not in relevant:
             continue
         top = ranked[:5]
@@ -213,12 +217,12 @@ def evaluate(
     here, keys = [asked[i] for i in rows], [asked[i].key for i in rows]
     if not keys:
         return [Measured({}, []) for _ in levels]
-    kept = [best[rows] >= level for level in levels]
+    reached = [best[rows] >= level for level in levels]
 
     def measure(order: np.ndarray) -> list[np.ndarray]:
         # Made once for all levels: naming a ranking's memes takes as long as measuring it.
-        of = ranking(order, meme_ids, keys)
-        return [per_turn(of, relevant, level)[part] for level, part in zip(levels, kept, strict=True)]
+        ranked = ranking(order, meme_ids, keys)
+        return [per_turn(ranked, relevant, level)[part] for level, part in zip(levels, reached, strict=True)]
 
     found = {system: measure(scoring.order(scores[rows], meme_ids)) for system, scores in matrices.items()}
     draws = [measure(random_order(here, len(meme_ids), profile.seed, draw)) for draw in range(RANDOM_DRAWS)]
@@ -231,11 +235,11 @@ def evaluate(
             {system: values[i] for system, values in found.items()},
             [key for key, has in zip(keys, part, strict=True) if has],
         )
-        for i, part in enumerate(kept)
+        for i, part in enumerate(reached)
     ]
 
 
-def tables(found: Measured, profile: Profile, embedder: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def tabulate(found: Measured, profile: Profile, embedder: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Means of all systems, and paired differences to the run's own system and to random, with intervals."""
     measured, keys = found
     if not keys:
@@ -279,3 +283,99 @@ def tables(found: Measured, profile: Profile, embedder: str) -> tuple[pd.DataFra
                     }
                 )  # fmt: skip
     return pd.DataFrame(rows, columns=list(HEADS[0])), pd.DataFrame(differences, columns=list(HEADS[1]))
+
+
+# --- A run's systems against the ground truth
+
+
+STRICT = 3
+"""Sum of two grades from which a meme lands for both graders: at least 2 and 1."""
+
+
+@dataclass(frozen=True)
+class SystemTables:
+    """Retrieval against the ground truth: all systems, their paired differences, the stricter relevance."""
+
+    systems: pd.DataFrame
+    differences: pd.DataFrame
+    strict: pd.DataFrame
+
+    def overview(self, strict: bool = False) -> pd.DataFrame:
+        """All systems with their measures, the best nDCG@5 first."""
+        columns = [*System._fields, *COLUMNS, "turns"]
+        return (self.strict if strict else self.systems)[columns].sort_values("nDCG@5", ascending=False)
+
+    def save(self, run: Run, agreement: pd.DataFrame, timing: pd.DataFrame, placed: pd.DataFrame) -> None:
+        """Write the tables of the report, and `ground_truth.json`, which page and README quote."""
+        saved = {
+            "placed": placed,
+            "agreement": agreement,
+            "timing": timing,
+            "retrieval": self.systems,
+            "retrieval_strict": self.strict,
+            "retrieval_differences": self.differences,
+        }
+        run.save_tables(**saved)
+        run.save_json("ground_truth.json", {name: frame_rows(table) for name, table in saved.items()})
+
+
+def evaluate_systems(
+    run: Run,
+    dialogues: Sequence[Dialogue],
+    memes: Mapping[str, Meme],
+    annotations: Sequence[Annotation],
+    truth: GroundTruth,
+) -> SystemTables:
+    """Measure every system under both embedders against the grades; empty tables where the run has none."""
+    if not truth.grades:
+        return SystemTables(*(pd.DataFrame(columns=list(names)) for names in HEADS))
+    usable, asked = [a for a in annotations if a.usable], queries(dialogues)
+    matrices = dict(score_matrices(asked, memes, usable, encoders_of(run), run.profile.weights))
+    meme_ids, levels = [a.meme_id for a in usable], (RELEVANT, STRICT)
+    measured = evaluate(matrices, asked, meme_ids, relevance(truth.grades), run.profile, levels)
+    (systems, differences), (strict, _) = (
+        tabulate(part, run.profile, run.profile.embedder) for part in measured
+    )
+    return SystemTables(systems, differences, strict)
+
+
+def encoders_of(run: Run) -> dict[str, Encode]:
+    """The run's embedder first, then the one that took no part in retrieval."""
+    names = dict.fromkeys([run.profile.embedder, run.profile.consistency_embedder])
+    return {name: run.embedder(name).encode for name in names}
+
+
+def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.DataFrame:
+    """The full score centred and not, single terms, the caption baseline and random, with intervals.
+
+    The difference in nDCG@5 to the graded random ranking (the mean of many where a run has none) and to the
+    run's own full score, each `mean [low, high]`. Pairs of terms and the rest are in `tables/retrieval.csv`.
+    """
+    uses = (FULL, *PARTS, CAPTION, RANDOM, RANDOM_GRADED)
+    other = ", not centred" if profile.centring == "attribute" else ", centred"
+    rows = []
+    graded = any(row["uses"] == RANDOM_GRADED for row in found["retrieval"])
+    chance = RANDOM_GRADED if graded else RANDOM
+    differences = {
+        (row["embedder"], row["centring"], row["uses"], row["minus"]): row
+        for row in found["retrieval_differences"]
+        if row["measure"] == "nDCG@5"
+    }
+    for row in found["retrieval"]:
+        system = row["embedder"], row["centring"], row["uses"]
+        as_run = row["centring"] in ("", profile.centring)
+        if row["uses"] not in uses or not (as_run or row["uses"] == FULL):
+            continue
+        cells = {"embedder": row["embedder"] or "–", "uses": row["uses"] + ("" if as_run else other)}
+        cells |= {column: row[column] for column in COLUMNS}
+        cells["nDCG@5 − random"] = _format_difference(differences.get((*system, chance)))
+        cells["nDCG@5 − full"] = _format_difference(differences.get((*system, "the full score")))
+        rows.append(cells)
+    rows.sort(key=lambda row: -row["nDCG@5"])
+    columns = ["embedder", "uses", *COLUMNS]
+    columns += ["nDCG@5 − random", "nDCG@5 − full"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _format_difference(row: Mapping | None) -> str:
+    return "–" if row is None else statistics.format_interval(row, digits=3, sign="+")

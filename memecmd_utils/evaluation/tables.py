@@ -1,14 +1,14 @@
 """Tables 1 and 2 in the paper's form, the comparisons of the analysis plan, and the numbers behind them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from memecmd_utils.core import paths, seeds, statistics
-from memecmd_utils.core.statistics import EMPTY, Estimate
+from memecmd_utils.core.statistics import EMPTY
 from memecmd_utils.evaluation.judges import lengths
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
@@ -25,42 +25,46 @@ MEME_USE = ("strategy", "memes sent", "rate", "mean gap", "consecutive", "distin
 JUDGE_CHECK = ("judge", "score", "auc", "low", "high", "n", "dialogues", "tells apart")
 
 
-def judge_values(ratings: Sequence[Rating], strategy: str, names: set[str], n_turns: int) -> Values:
-    """Overall scores by (dialogue, turn) within the first `n_turns`; unscored ratings are left out.
+class PlacedScores:
+    """Scores of placed memes by metric and strategy: of the profile's first judge, of consistency, grades."""
 
-    A rating of unit `dialogue` counts for the length it was given for; one of unit `meme` for every
-    length that reaches its turn.
-    """
-    counted = _counted(ratings, strategy, names, n_turns)
-    return {(r.dialogue_id, r.turn): r.overall for r in counted if r.overall is not None}
+    def __init__(
+        self,
+        ratings: Sequence[Rating],
+        consistency: Sequence[Consistency],
+        grades: Mapping[str, Values] | None = None,
+    ) -> None:
+        self.ratings = [r for r in ratings if r.judge == ratings[0].judge]
+        self.consistency, self.grades = consistency, grades or {}
 
+    def values(self, metric: str, strategy: str, names: set[str], n_turns: int) -> Values:
+        """Scores by (dialogue, turn) within the first `n_turns`; unscored ratings are left out."""
+        if metric == "grade":
+            return dict(self.grades.get(strategy, {}))
+        if metric == "judge":
+            rated = self.rated(strategy, names, n_turns)
+            return {(r.dialogue_id, r.turn): r.overall for r in rated if r.overall is not None}
+        text = "u_t+1" if metric == "consistency u_t+1" else "u_t"
+        return {
+            (r.dialogue_id, r.turn): r.score
+            for r in self.consistency
+            if r.strategy == strategy and r.dialogue_id in names and r.turn <= n_turns and r.text == text
+        }
 
-def _counted(ratings: Sequence[Rating], strategy: str, names: set[str], n_turns: int) -> list[Rating]:
-    """Ratings, scored or not, that belong to a cell of Table 1."""
-    return [
-        r
-        for r in ratings
-        if r.strategy == strategy
-        and r.dialogue_id in names
-        and r.turn <= n_turns
-        and (r.judge_unit == "meme" or r.n_turns == n_turns)
-    ]
+    def rated(self, strategy: str, names: set[str], n_turns: int) -> list[Rating]:
+        """Ratings, scored or not, that belong to a cell of Table 1.
 
-
-def _of_first_judge(ratings: Sequence[Rating]) -> list[Rating]:
-    """Ratings of the profile's first judge: the one that the tables show."""
-    return [r for r in ratings if r.judge == ratings[0].judge]
-
-
-def consistency_values(
-    rows: Sequence[Consistency], strategy: str, names: set[str], n_turns: int, text: str = "u_t"
-) -> Values:
-    """Consistency scores by (dialogue, turn) within the first `n_turns`."""
-    return {
-        (r.dialogue_id, r.turn): r.score
-        for r in rows
-        if r.strategy == strategy and r.dialogue_id in names and r.turn <= n_turns and r.text == text
-    }
+        A rating of unit `dialogue` counts for the length it was given for; one of unit `meme` for every
+        length that reaches its turn.
+        """
+        return [
+            r
+            for r in self.ratings
+            if r.strategy == strategy
+            and r.dialogue_id in names
+            and r.turn <= n_turns
+            and (r.judge_unit == "meme" or r.n_turns == n_turns)
+        ]
 
 
 def table_1(
@@ -70,36 +74,24 @@ def table_1(
     profile: Profile,
 ) -> pd.DataFrame:
     """One row per source, length, metric and strategy: mean, interval, items, difference to Random."""
-    judged = _of_first_judge(ratings)
-    rows = []
-    for kind in ("news", "role"):
-        names = {d.dialogue_id for d in dialogues if d.kind == kind}
-        if not names:
-            continue
-        for n in lengths(profile.n_turns):
-            for metric in METRICS:
-                cells = {}
-                for strategy in profile.strategies:
-                    if metric == "judge":
-                        values = judge_values(judged, strategy, names, n)
-                    else:
-                        values = consistency_values(consistency, strategy, names, n)
-                    clusters = [dialogue for dialogue, _ in values]
-                    cells[strategy] = statistics.cluster_mean(list(values.values()), clusters)
-                baseline = cells.get("random", EMPTY).mean
-                for strategy, cell in cells.items():
-                    asked = _counted(judged, strategy, names, n) if metric == "judge" else []
-                    missing = sum(r.overall is None for r in asked)
-                    rows.append(
-                        {
-                            "dataset": f"{kind}-{n}",
-                            "metric": metric,
-                            "strategy": strategy,
-                            **cell.row(),
-                            "unscored": missing,
-                            "difference": cell.mean - baseline,
-                        }
-                    )
+    scores, rows = PlacedScores(ratings, consistency), []
+    by_kind = {kind: {d.dialogue_id for d in dialogues if d.kind == kind} for kind in ("news", "role")}
+    for kind, n, metric in product(by_kind, lengths(profile.n_turns), METRICS):
+        names = by_kind[kind]
+        cells = {}
+        for strategy in profile.strategies if names else ():
+            values = scores.values(metric, strategy, names, n)
+            clusters = [dialogue for dialogue, _ in values]
+            cells[strategy] = statistics.cluster_mean(list(values.values()), clusters)
+        baseline = cells.get("random", EMPTY).mean
+        for strategy, cell in cells.items():
+            asked = scores.rated(strategy, names, n) if metric == "judge" else []
+            rows.append(
+                {
+                    "dataset": f"{kind}-{n}", "metric": metric, "strategy": strategy, **cell.row(),
+                    "unscored": sum(r.overall is None for r in asked), "difference": cell.mean - baseline,
+                }
+            )  # fmt: skip
     return pd.DataFrame(rows, columns=list(TABLE_1))
 
 
@@ -159,43 +151,34 @@ def effects(
 
     `grades` are mean grades (0-2) of placed memes by strategy, where the run has ground truth.
     """
-    names = {d.dialogue_id for d in dialogues}
-    judged = _of_first_judge(ratings)
-    longest = profile.n_turns
-
-    def values(metric: str, strategy: str) -> Values:
-        if metric == "grade":
-            return dict((grades or {}).get(strategy, {}))
-        if metric == "judge":
-            return judge_values(judged, strategy, names, longest)
-        text = "u_t+1" if metric == "consistency u_t+1" else "u_t"
-        return consistency_values(consistency, strategy, names, longest, text)
-
-    rows = []
     control = "random_same_turns"
     if control not in profile.strategies:
         return pd.DataFrame(columns=list(EFFECTS))
+    names, scores = {d.dialogue_id for d in dialogues}, PlacedScores(ratings, consistency, grades)
+    rows = []
     for metric in (*(("grade",) if grades else ()), "judge", "consistency", "consistency u_t+1"):
+        values = {
+            strategy: scores.values(metric, strategy, names, profile.n_turns)
+            for strategy in ("greedy", "sampling", control, "random")
+        }
+        effect = "choice (secondary)" if metric == "consistency u_t+1" else "choice"
         for strategy in ("greedy", "sampling"):
             rng = seeds.rng(profile.seed, "effect", metric, strategy)
-            got = statistics.paired_difference(values(metric, strategy), values(metric, control), rng)
-            primary = metric != "consistency u_t+1"
-            rows.append(
-                _effect("choice" if primary else "choice (secondary)", metric, f"{strategy} - {control}", got)
-            )
+            got = statistics.paired_difference(values[strategy], values[control], rng)
+            rows.append((effect, metric, f"{strategy} - {control}", got))
         rng = seeds.rng(profile.seed, "effect", metric, "timing")
-        got = statistics.unpaired_difference(values(metric, control), values(metric, "random"), rng)
-        rows.append(_effect("timing", metric, f"{control} - random", got))
-    table = pd.DataFrame(rows)
+        got = statistics.unpaired_difference(values[control], values["random"], rng)
+        rows.append(("timing", metric, f"{control} - random", got))
+    table = pd.DataFrame(
+        [
+            {"effect": effect, "metric": metric, "comparison": comparison, **got.row(), "p": got.p}
+            for effect, metric, comparison, got in rows
+        ]
+    ).astype({"p": float})
     primary = table.effect == "choice"
     table["p_holm"] = np.nan
     table.loc[primary, "p_holm"] = statistics.holm(list(table.loc[primary, "p"]))
     return table[list(EFFECTS)]
-
-
-def _effect(effect: str, metric: str, comparison: str, got: Estimate) -> dict[str, object]:
-    p = np.nan if got.p is None else got.p
-    return {"effect": effect, "metric": metric, "comparison": comparison, **got.row(), "p": p}
 
 
 def judge_check(ratings: Sequence[Rating], profile: Profile) -> pd.DataFrame:
@@ -210,30 +193,22 @@ def judge_check(ratings: Sequence[Rating], profile: Profile) -> pd.DataFrame:
         mine = [r for r in mine if r.judge_unit == "meme" or r.n_turns == profile.n_turns]
         centred = any(r.raw is not None for r in mine)
         for score, name in (("overall", "centred" if centred else "rating"), ("raw", "raw")):
-            of = {
-                strategy: [
-                    (r.dialogue_id, getattr(r, score))
-                    for r in mine
-                    if r.strategy == strategy and getattr(r, score) is not None
-                ]
+            scored = [r for r in mine if getattr(r, score) is not None]
+            greedy, random = (
+                [(r.dialogue_id, getattr(r, score)) for r in scored if r.strategy == strategy]
                 for strategy in ("greedy", "random_same_turns")
-            }
-            if not of["greedy"] or not of["random_same_turns"]:
+            )
+            if not greedy or not random:
                 continue
-            got = statistics.cluster_auc(of["greedy"], of["random_same_turns"])
+            got = statistics.cluster_auc(greedy, random)
             apart = {1: "yes", -1: "reversed", 0: "no"}[statistics.direction(got.low, got.high, 0.5)]
             rows.append(
                 {
-                    "judge": judge,
-                    "score": name,
-                    "auc": got.mean,
-                    "low": got.low,
-                    "high": got.high,
-                    "n": got.n,
-                    "dialogues": got.clusters,
+                    "judge": judge, "score": name, "auc": got.mean, "low": got.low, "high": got.high,
+                    "n": got.n, "dialogues": got.clusters,
                     "tells apart": apart if np.isfinite(got.low) else "no interval",
                 }
-            )
+            )  # fmt: skip
     return pd.DataFrame(rows, columns=list(JUDGE_CHECK))
 
 
@@ -263,23 +238,16 @@ def table_2(
     cases: Sequence[str], ratings: Sequence[Rating], consistency: Sequence[Consistency], profile: Profile
 ) -> pd.DataFrame:
     """Table 2: judge and consistency of the chats of Figure 5, a row each (5a-5f); all their turns count."""
-    judged = _of_first_judge(ratings)
-    rows = []
-    letters = iter("abcdef")
-    for name in cases:
-        for strategy in case_strategies(profile):
-            judge = judge_values(judged, strategy, {name}, profile.n_turns)
-            texts = consistency_values(consistency, strategy, {name}, profile.n_turns)
-            rows.append(
-                {
-                    "case": f"5{next(letters)}",
-                    "dialogue": name,
-                    "strategy": strategy,
-                    "memes": len(texts),
-                    "judge": float(np.mean(list(judge.values()))) if judge else np.nan,
-                    "consistency": float(np.mean(list(texts.values()))) if texts else np.nan,
-                }
-            )
+    scores, rows = PlacedScores(ratings, consistency), []
+    for letter, (name, strategy) in zip("abcdef", product(cases, case_strategies(profile)), strict=False):
+        judge, texts = (scores.values(metric, strategy, {name}, profile.n_turns) for metric in METRICS)
+        rows.append(
+            {
+                "case": f"5{letter}", "dialogue": name, "strategy": strategy, "memes": len(texts),
+                "judge": float(np.mean(list(judge.values()))) if judge else np.nan,
+                "consistency": float(np.mean(list(texts.values()))) if texts else np.nan,
+            }
+        )  # fmt: skip
     return pd.DataFrame(rows, columns=list(TABLE_2))
 
 
@@ -414,17 +382,15 @@ def consistency_frame(
 
 def headline(found: dict[str, Any]) -> dict[str, Any]:
     """The few numbers at the top of the page, each with its interval."""
-    sent = {row["strategy"]: row for row in found["meme_use"]}
+    by_strategy = {row["strategy"]: row for row in found["meme_use"]}
     out: dict[str, Any] = {
         "Memes in the library": found["memes"],
         "Dialogues": found["dialogues"]["total"],
         "Turns": found["dialogues"]["turns"],
     }
-    if "greedy" in sent:
-        out["Meme rate of the gate"] = {
-            "value": round(sent["greedy"]["rate"], 3),
-            "note": f"{sent['greedy']['memes sent']} memes sent",
-        }
+    if greedy := by_strategy.get("greedy"):
+        note = f"{greedy['memes sent']} memes sent"
+        out["Meme rate of the gate"] = {"value": round(greedy["rate"], 3), "note": note}
     for row in found["effects"]:
         if row["effect"] == "choice" and row["mean"] is not None:
             out[f"{row['metric']}: {row['comparison']}"] = {
@@ -443,12 +409,12 @@ def headline(found: dict[str, Any]) -> dict[str, Any]:
             "high": round(row["high"], 3),
             "n": row["n"],
             "dialogues": row["dialogues"],
-            "note": f"{SAID_OF_JUDGE[row['tells apart']]} at the same turns",
+            "note": f"{JUDGE_IN_WORDS[row['tells apart']]} at the same turns",
         }
     return out
 
 
-SAID_OF_JUDGE = {
+JUDGE_IN_WORDS = {
     "yes": "tells greedy's memes from random ones",
     "no": "cannot tell greedy's memes from random ones",
     "reversed": "prefers random memes to greedy's",
@@ -473,11 +439,11 @@ def judge_verdict(found: dict[str, Any]) -> str:
         return (
             f"The judge could not be checked: an interval needs at least {least} dialogues with rated memes."
         )
-    numbers_said = (
+    interval = (
         f"AUC {row['auc']:.2f}, 95 % interval {row['low']:.2f} to {row['high']:.2f}, n = {row['n']} in "
         f"{row['dialogues']} dialogues"
     )
-    verdict = f"The judge {SAID_OF_JUDGE[row['tells apart']]} at the same turns ({numbers_said})"
+    verdict = f"The judge {JUDGE_IN_WORDS[row['tells apart']]} at the same turns ({interval})"
     if row["tells apart"] == "yes":
         return f"{verdict}{', but only weakly' if row['auc'] < WEAK_AUC else ''}."
     if row["tells apart"] == "reversed":

@@ -28,7 +28,7 @@ from memecmd_utils.core.llm.messages import Request
 from memecmd_utils.dialogue import cold_start, generation
 from memecmd_utils.evaluation import judges
 from memecmd_utils.evaluation.judges import STOPPED
-from memecmd_utils.schemas import ColdStart, Dialogue, Meme, Placement, RolePair, Turn
+from memecmd_utils.schemas import ColdStart, Dialogue, Meme, RolePair, Turn
 from memecmd_utils.settings import Profile, run_name
 
 TYPICAL_UTTERANCE = "这事儿我跟你说没那么简单啊"
@@ -124,10 +124,6 @@ def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[E
         dialogue_id="estimate", kind="news", ref="x", title="x", name_a="甲", name_b="乙", turns=turns,
         summaries=[], complete=True, source="estimate",
     )  # fmt: skip
-    placed = Placement(
-        dialogue_id="estimate", turn=2, speaker="B", strategy="greedy", meme_id="m", rank=1, score=0,
-        gate_score=None, threshold=None, fold="a", source="estimate",
-    )  # fmt: skip
     per_char = profile.tokens_per_character
     places = profile.n_turns - 1
     rates = [profile.random_rate if s == "random" else profile.wanted_rate for s in profile.strategies]
@@ -159,7 +155,8 @@ def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[E
                 spans = judges.lengths(profile.n_turns)
             for memes_sent in sampled if by_meme else sent:
                 for span in spans:
-                    request = judges.rating_request(dialogue, [placed], {"m": MEME}, span, 0, screenshot)
+                    item = judges.Item(None, dialogue, {2: MEME}, span)
+                    request = judges.rating_request(item, 0, screenshot)
                     n_calls = round(memes_sent) if by_meme else n_dialogues
                     calls += n_calls
                     images = pictures_of(request) * tokens_per_image(endpoint)

@@ -300,11 +300,11 @@ def _ratings(profile: Profile) -> Iterator[Lack]:
     """Files of ratings by people that stage 05 could not read, after the judges were paid."""
     files = sorted((paths.raw / "ratings" / profile.name).glob("*.csv"))
     if files:  # what reads them takes a while to import
-        from memecmd_utils.evaluation import rating_form
+        from memecmd_utils.evaluation import human_ratings
         from memecmd_utils.surveys import forms
 
         for file in files:
-            yield from _complaint(lambda file=file: forms.read_answers(file, rating_form.HumanRating))
+            yield from _complaint(lambda file=file: forms.read_answers(file, human_ratings.HumanRating))
 
 
 def _template_files(profile: Profile) -> Iterator[Lack]:

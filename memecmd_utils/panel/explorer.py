@@ -27,7 +27,7 @@ from memecmd_utils.retrieval.gate import (
 )
 from memecmd_utils.retrieval.placement import ScoredDialogue
 from memecmd_utils.retrieval.scoring import MemeIndex, Ranking, component_matrices, pair_components, top_k
-from memecmd_utils.schemas import Dialogue, Meme, Placement, describe_source
+from memecmd_utils.schemas import Dialogue, Meme, describe_source
 from memecmd_utils.settings import Profile, Strategy
 
 KEPT_NUMBERS = 4_000_000
@@ -145,8 +145,6 @@ class Explorer:
         pooled = np.concatenate(values)
         return float(pooled.min()), float(pooled.max())
 
-    # --- what a change of the knobs does ------------------------------------------------------------
-
     def select(self, settings: Settings) -> View:
         """Rank, gate and place in the open dialogue."""
         item, index = self._scored[self.open_id], self.index
@@ -202,8 +200,6 @@ class Explorer:
         score = round(float(parts @ np.asarray(settings.weights)), 9) if self._usable[row] else None
         return Pick(item.turns[row], self.index.meme_ids[meme], place, score, tuple(map(float, parts)))
 
-    # --- scale and theta0 ---------------------------------------------------------------------------
-
     def scale(self, weights: Sequence[float]) -> tuple[ScoreScale, bool]:
         """Scale of the gate for the open dialogue, and whether it was fitted under these weights.
 
@@ -248,24 +244,20 @@ class Explorer:
 
     def _other_top1(self, weights: Sequence[float]) -> list[np.ndarray]:
         """Best scores of the dialogues that calibrate, one array a dialogue; -inf where there is none."""
-        others = self._others()
-        kept = self._kept_components()
-        if kept is not None:
-            queries, components = kept
-            found = iter(top_k(self.index, queries, weights, 1, components).scores[:, 0])
-            return [np.array([next(found) if u else -np.inf for u in _usable(o)]) for o in others]
-        out = []
-        for start in range(0, len(others), DIALOGUES_AT_ONCE):
-            part = others[start : start + DIALOGUES_AT_ONCE]
-            queries = np.concatenate([item.queries[_usable(item)] for item in part])
-            best = iter(top_k(self.index, queries, weights, 1).scores[:, 0])
-            out += [np.array([next(best) if u else -np.inf for u in _usable(item)]) for item in part]
-        return out
+        others, kept = self._others(), self._kept_components()
+        at_once = DIALOGUES_AT_ONCE if kept is None else len(others)
+        top1 = []
+        for start in range(0, len(others), at_once):
+            part = others[start : start + at_once]
+            queries, components = kept or (_queries(part), None)
+            best = iter(top_k(self.index, queries, weights, 1, components).scores[:, 0])
+            top1 += [np.array([next(best) if u else -np.inf for u in _usable(item)]) for item in part]
+        return top1
 
     def _kept_components(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Queries and cosines of the calibrating half's scored turns; None where they are too many."""
         if self.fold not in self._kept:
-            queries = np.concatenate([item.queries[_usable(item)] for item in self._others()])
+            queries = _queries(self._others())
             few = 4 * len(queries) * len(self.index.meme_ids) <= KEPT_NUMBERS
             small = few and self.index.search is None
             self._kept[self.fold] = (queries, component_matrices(self.index, queries)) if small else None
@@ -275,6 +267,10 @@ class Explorer:
 def _usable(item: ScoredDialogue) -> np.ndarray:
     """Turns that could be ranked at all."""
     return np.isfinite(item.top1)
+
+
+def _queries(dialogues: Sequence[ScoredDialogue]) -> np.ndarray:
+    return np.concatenate([item.queries[_usable(item)] for item in dialogues])
 
 
 # --- How an explorer's view is shown: chat, chart and facts as HTML, or all of it as one picture
@@ -299,10 +295,10 @@ def provenance(dialogue: Dialogue) -> str:
     """Who made the turns and the summaries of a dialogue, in words."""
     turns = {turn.source for turn in dialogue.turns}
     summaries = {summary.source for summary in dialogue.summaries}
-    said = ", ".join(map(describe_source, sorted(turns)))
+    of_turns, of_summaries = (", ".join(map(describe_source, sorted(part))) for part in (turns, summaries))
     if turns == summaries:
-        return f"turns and summaries: {said}"
-    return f"turns: {said}; summaries: {', '.join(map(describe_source, sorted(summaries)))}"
+        return f"turns and summaries: {of_turns}"
+    return f"turns: {of_turns}; summaries: {of_summaries}"
 
 
 def chat(view: View, memes: Mapping[str, Meme], pictures: Thumbnails, meme_position: str = "before") -> str:
@@ -388,13 +384,10 @@ def _scale(view: View, explorer: Explorer) -> str:
     return f"{text}fitted under earlier weights: the library is too large to follow each move; fit θ0 anew"
 
 
-# --- a picture of it all ------------------------------------------------------------------------------
-
-
 def still(view: View, files: Mapping[str, Path], meme_position: str = "before") -> Image.Image:
     """The chart above the chat, which is cut into phone screens where a time stamp stands."""
-    placements = [_placement(pick, view) for pick in view.picks]
-    spec = screenshots.chat_from_dialogue(view.dialogue, placements, meme_position=meme_position)
+    memes = {pick.turn: pick.meme_id for pick in view.picks}
+    spec = screenshots.chat_from_dialogue(view.dialogue, memes, meme_position=meme_position)
     starts = [place for place, bubble in enumerate(spec.bubbles) if bubble.stamp]
     cuts = zip(starts, [*starts[1:], None], strict=True)
     parts = [spec.model_copy(update={"bubbles": spec.bubbles[a:b]}) for a, b in cuts]
@@ -412,31 +405,14 @@ def still(view: View, files: Mapping[str, Path], meme_position: str = "before") 
     sheet.paste(plot, (0, 0))
     pen = ImageDraw.Draw(sheet)
     setting = view.settings
-    said = (
+    words = (
         f"{setting.strategy}, θ0 = {setting.theta0:.2f}, Δ = {setting.penalty:g}, λ = {setting.decay:g}, "
         f"K = {setting.top_k}; {formula(setting.weights)}"
     )
-    for line, text in enumerate((said, provenance(view.dialogue))):
+    for line, text in enumerate((words, provenance(view.dialogue))):
         pen.text((8, plot.height + 14 + 20 * line), text, font=fonts.pil_font(14), fill="#333", anchor="ls")
     for row in rows:
         for number, phone in enumerate(row):
             sheet.paste(phone, (number * (phone.width + GAP), top))
         top += max(p.height for p in row) + GAP
     return sheet
-
-
-def _placement(pick: Pick, view: View) -> Placement:
-    speaker = next(turn.speaker for turn in view.dialogue.turns if turn.turn == pick.turn)
-    return Placement(
-        source="computed",
-        dialogue_id=view.dialogue.dialogue_id,
-        turn=pick.turn,
-        speaker=speaker,
-        strategy=view.settings.strategy,
-        meme_id=pick.meme_id,
-        rank=pick.rank,
-        score=pick.score,
-        gate_score=None,
-        threshold=None,
-        fold="none",
-    )

@@ -20,7 +20,7 @@ from memecmd_utils.core import machine
 from memecmd_utils.core.drawing import chat_html, screenshots
 from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.panel import explorer
+from memecmd_utils.evaluation.judges import meme_files
 from memecmd_utils.panel import explorer as panel_explorer
 from memecmd_utils.panel.explorer import Explorer, Settings, View
 from memecmd_utils.retrieval.placement import ScoredDialogue
@@ -29,14 +29,11 @@ from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme, SummaryReply
 from memecmd_utils.settings import Profile
 
-# --- What the tabs of notebook 04's panel share: knobs, columns, and faults that the reader gets to see
-
-
 LABEL = {"description_width": "112px"}
 WIDE = "98%"
 
 
-def told(method: Callable) -> Callable:
+def shows_faults(method: Callable) -> Callable:
     """Show a fault of a callback in the tab's `note`: what it raises ends in a log that nobody reads.
 
     A `MemecmdError` is the reader's to mend and goes no further; everything else is raised on.
@@ -80,9 +77,9 @@ class Knob:
     @property
     def value(self) -> float:
         """Where the knob stands."""
-        shown = self.slider.value
-        near = abs(shown - self._exact) <= 0.501 * self.slider.step
-        return self._exact if near else round(shown, self.digits)
+        position = self.slider.value
+        near = abs(position - self._exact) <= 0.501 * self.slider.step
+        return self._exact if near else round(position, self.digits)
 
     def put(self, value: float) -> None:
         """Move it; the ends give way, for a slider would cut the value off in silence."""
@@ -112,7 +109,7 @@ def columns(left: Any, right: list[Any], **frame: str) -> Any:
     return ipywidgets.HBox([box, aside], layout=wrap)
 
 
-# --- The second tab of notebook 04's panel: a chat of one's own and the memes that would fit it
+# --- A chat of one's own and the memes that would fit it
 
 
 CARDS = 6
@@ -175,35 +172,33 @@ class PasteTab:
         self.ask.on_click(self._asked)
         self.find.on_click(self._searched)
         knobs.listeners.append(self._reweighed)
-        self.box = self._arrange()
-        self._pasted(None)
-
-    def _arrange(self) -> Any:
         row = buttons(self.ask, self.find)
         right = [self.text, *self.fields.values(), row, self.privacy, self.note]
-        return ipywidgets.VBox([columns(self.chat, right, max_height="620px"), self.weights, self.found])
+        chat = columns(self.chat, right, max_height="620px")
+        self.box = ipywidgets.VBox([chat, self.weights, self.found])
+        self._pasted(None)
 
-    @told
+    @shows_faults
     def _pasted(self, _change: Any) -> None:
         self._parsed, self._query = None, None
         self.chat.value = self.found.value = self.weights.value = ""
         self._parsed = transcripts.read_pasted(self.text.value)
         self._draw_chat(None)
 
-    @told
+    @shows_faults
     def _asked(self, _button: Any) -> None:
         if self._parsed is None:
             self._parsed = transcripts.read_pasted(self.text.value)
         self.note.value = chat_html.note("The model is asked; this may take a while.")
-        told = messages.summarise_unrecorded(self._parsed, self._library.run)
-        if told.summary is None:
-            raise ChatError(f"the model gave no usable summary ({told.unscored}); write one")
+        answer = messages.summarise_unrecorded(self._parsed, self._library.run)
+        if answer.summary is None:
+            raise ChatError(f"the model gave no usable summary ({answer.unscored}); write one")
         for name, field in self.fields.items():
-            field.value = getattr(told.summary, name)
+            field.value = getattr(answer.summary, name)
         self._search()
-        self.note.value = chat_html.note(f"S, E and Ψ by {told.source}; change them as you like.")
+        self.note.value = chat_html.note(f"S, E and Ψ by {answer.source}; change them as you like.")
 
-    @told
+    @shows_faults
     def _searched(self, _button: Any) -> None:
         self._search()
 
@@ -223,23 +218,23 @@ class PasteTab:
         settings = self._knobs.settings()
         ranking = top_k(self._library.index, self._query, settings.weights, CARDS)
         ids = [self._library.index.meme_ids[meme] for meme in ranking.memes[0]]
-        shown = [
-            ShownMeme(name, self._knobs.pictures[name], explorer.caption_of(self._library.memes[name]))
+        cards = [
+            ShownMeme(name, self._knobs.pictures[name], panel_explorer.caption_of(self._library.memes[name]))
             for name in ids
         ]
         self.found.value = chat_html.cards(
-            list(zip(shown, ranking.scores[0], ranking.components[0], strict=True))
+            list(zip(cards, ranking.scores[0], ranking.components[0], strict=True))
         )
         scale, _ = self._knobs.explorer.scale(settings.weights)
         score = float(scale.apply(ranking.scores[0, 0]))
         self.weights.value = chat_html.note(self._verdict(score, settings))
-        self._draw_chat(shown[0], "sent" if score > settings.theta0 else "held back by the gate")
+        self._draw_chat(cards[0], "sent" if score > settings.theta0 else "held back by the gate")
 
     def _verdict(self, score: float, settings: Settings) -> str:
         sent = "sends it" if score > settings.theta0 else "holds it back"
         score_text, theta0 = chat_html.signed(score, 2), chat_html.signed(settings.theta0, 2)
         return (
-            f"{explorer.formula(settings.weights)} (the weights of the first tab). On the gate's scale "
+            f"{panel_explorer.formula(settings.weights)} (the weights of the first tab). On the gate's scale "
             f"the best has {score_text}; with θ₀ = {theta0} and no meme in the chat so far the gate {sent}."
         )
 
@@ -256,6 +251,9 @@ class PasteTab:
         self.chat.value = chat_html.chat(turns)
 
 
+# --- A dialogue of the run under any setting
+
+
 STRATEGIES = {f"{named.label}: {named.does}": name for name, named in schemas.STRATEGIES.items()}
 WEIGHTS = ("w₁ · α  scenario", "w₂ · δ  unfitting", "w₃ · β  emotion", "w₄ · γ  motivation")
 MOST_K = 10
@@ -264,8 +262,7 @@ MOST_K = 10
 def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes: Mapping[str, Meme]) -> Any:
     """The panel for a run; where nobody can turn a knob (`headless`), a picture of its first position."""
     explorer = Explorer(scored, index, run.profile)
-    folder = run.read("memes.parquet").parent
-    files = {name: folder / meme.file for name, meme in memes.items()}
+    files = meme_files(run, memes)
     if machine.is_headless():
         from IPython.display import Image as Shown
 
@@ -312,24 +309,16 @@ class DialogueTab:
         self.chat, self.chart, self.facts, self.note = (ipywidgets.HTML() for _ in range(4))
         self.listeners: list[Callable[[], None]] = []
         self._busy = False
-        self._observe()
-        self.box = self._arrange()
-        self._redraw()
-
-    def _observe(self) -> None:
-        for knob in (*self.weights, self.theta0, self.penalty, self.decay):
-            knob.slider.observe(self._moved, names="value")
-        for choice in (self.top_k, self.strategy):
-            choice.observe(self._moved, names="value")
+        sliders = [knob.slider for knob in (*self.weights, self.theta0, self.penalty, self.decay)]
+        for widget in (*sliders, self.top_k, self.strategy):
+            widget.observe(self._moved, names="value")
         self.dialogue.observe(self._opened, names="value")
         self.fit.on_click(self._fitted)
         self.reset.on_click(self._put_back)
-
-    def _arrange(self) -> Any:
-        knobs = [knob.slider for knob in (*self.weights, self.theta0, self.penalty, self.decay)]
         row = buttons(self.fit, self.reset)
-        right = [self.dialogue, self.strategy, *knobs, self.top_k, row, self.note, self.chart, self.facts]
-        return columns(self.chat, right, height="780px", border="1px solid #ccc")
+        right = [self.dialogue, self.strategy, *sliders, self.top_k, row, self.note, self.chart, self.facts]
+        self.box = columns(self.chat, right, height="780px", border="1px solid #ccc")
+        self._redraw()
 
     def settings(self) -> Settings:
         """Where the knobs stand."""
@@ -337,9 +326,7 @@ class DialogueTab:
         numbers = self.theta0.value, self.penalty.value, self.decay.value, self.top_k.value
         return Settings(weights, *numbers, self.strategy.value)
 
-    # --- callbacks ----------------------------------------------------------------------------------
-
-    @told
+    @shows_faults
     def _moved(self, _change: Any) -> None:
         settings, before = self.settings(), self.view.settings
         if self._busy or settings == before:  # the browser's rounding moves nothing
@@ -348,20 +335,20 @@ class DialogueTab:
         self.theta0_is_fitted &= gate == before
         self._redraw()
 
-    @told
+    @shows_faults
     def _opened(self, _change: Any) -> None:
         self.explorer.open(self.dialogue.value)
         if self.theta0_is_fitted:  # each half has a theta0 of its own
             self._put(self.explorer.fit(self.settings()))
         self._redraw()
 
-    @told
+    @shows_faults
     def _fitted(self, _button: Any) -> None:
         self._put(self.explorer.fit(self.settings()))
         self.theta0_is_fitted = True
         self._redraw()
 
-    @told
+    @shows_faults
     def _put_back(self, _button: Any) -> None:
         self._put(self.explorer.own_settings())
         self.theta0_is_fitted = self.explorer.profile.theta0 == "auto"

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from memecmd_utils import schemas
 from memecmd_utils.core.drawing import text
 from memecmd_utils.evaluation import ground_truth
-from memecmd_utils.report.records import Records
+from memecmd_utils.report.results import Records
 from memecmd_utils.retrieval import placement
 from memecmd_utils.retrieval.gate import Gate, ScoreScale, simulate
 from memecmd_utils.schemas import describe_source
@@ -297,29 +297,21 @@ def sheet(
         if left <= 0:
             break
         chosen.add(meme.meme_id)
-    said = {annotation.meme_id: annotation for annotation in annotations}
+    annotated = {annotation.meme_id: annotation for annotation in annotations}
     times = Counter((placed.meme_id, placed.strategy) for placed in placements)
     strategies = dict.fromkeys(placed.strategy for placed in placements)
-    cards = [
-        _card(
-            meme,
-            said.get(meme.meme_id),
-            picture(meme.meme_id),
-            {name: times[meme.meme_id, name] for name in strategies if times[meme.meme_id, name]},
-        )
-        for meme in memes
-        if meme.meme_id in chosen
-    ]
+    cards = []
+    for meme in memes:
+        name, annotation = meme.meme_id, annotated.get(meme.meme_id)
+        if name in chosen:
+            unscored = "no annotation" if annotation is None else annotation.unscored
+            uses = {strategy: times[name, strategy] for strategy in strategies if times[name, strategy]}
+            cards.append(Card(meme, None if unscored else annotation, unscored, picture(name), uses))
     licences = Counter(card.meme.licence for card in cards)
     annotators = sorted({card.annotation.source for card in cards if card.annotation is not None})
     return Sheet(cards, len(memes), sorted(licences.items()), [describe_source(a) for a in annotators])
 
 
-def _card(meme: schemas.Meme, said: schemas.Annotation | None, picture: str, uses: Mapping[str, int]) -> Card:
-    unscored = "no annotation" if said is None else said.unscored
-    return Card(meme, None if unscored else said, unscored, picture, uses)
-
-
-def captions(shown: Sheet) -> list[list[Any]]:
+def captions(library: Sheet) -> list[list[Any]]:
     """What a script has to know of the cards, in their order: id, caption, gloss."""
-    return [[card.meme.meme_id, card.meme.text, card.meme.gloss] for card in shown.cards]
+    return [[card.meme.meme_id, card.meme.text, card.meme.gloss] for card in library.cards]

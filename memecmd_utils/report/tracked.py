@@ -12,13 +12,14 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
+import pandas as pd
 from PIL import Image
 
-from memecmd_utils import schemas
+from memecmd_utils import schemas, settings
 from memecmd_utils.core import paths, statistics, storage
 from memecmd_utils.core import tables as core_tables
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.evaluation import tables as evaluation_tables
+from memecmd_utils.evaluation import rankings, tables
 from memecmd_utils.runs import StageMissing
 
 # --- The parts of the READMEs that quote results: rendered from `reports/numbers.json`, never typed by hand
@@ -107,23 +108,22 @@ class ReadmeError(MemecmdError, ValueError):
 
 def render(numbers: dict[str, Any], language: Language = "en") -> dict[str, str]:
     """Markdown for each marker, from the numbers of a run."""
+    parts = (_answers, _headline, _ground_truth, _table_1)
     return {
-        "answers": "\n".join(_answers(numbers, WORDS[language])),
-        "numbers": "\n".join(_headline(numbers, WORDS[language], language)),
-        "ground-truth": "\n".join(_ground_truth(numbers, WORDS[language])),
-        "table-1": "\n".join(_table_1(numbers, WORDS[language], language)),
+        marker: "\n".join(lines(numbers, WORDS[language], language))
+        for marker, lines in zip(MARKERS, parts, strict=True)
     }
 
 
 def update(readme: Path, numbers: dict[str, Any]) -> bool:
     """Put the rendered texts between the markers of a README; say whether the file changed."""
-    text = old = readme.read_text(encoding="utf-8")
-    for marker, new in render(numbers, language_of(readme)).items():
+    text = before = readme.read_text(encoding="utf-8")
+    for marker, rendered in render(numbers, language_of(readme)).items():
         begin, end = between(text, marker)
-        text = f"{text[:begin]}\n{new}\n{text[end:]}"
-    if text != old:
+        text = f"{text[:begin]}\n{rendered}\n{text[end:]}"
+    if text != before:
         storage.write_text(readme, text)
-    return text != old
+    return text != before
 
 
 def language_of(readme: Path) -> Language:
@@ -142,15 +142,15 @@ def between(text: str, marker: str) -> tuple[int, int]:
 def verdict(numbers: dict[str, Any], language: Language = "en") -> str:
     """One sentence on whether the judge tells chosen memes from random ones, with its interval."""
     words = WORDS[language]
-    row = evaluation_tables.first_check(numbers)
+    row = tables.first_check(numbers)
     if row is None or row["low"] is None:
         return words["unchecked"]
     kind = {"yes": "tells", "no": "cannot"}.get(row["tells apart"], "reversed")
-    weak = words["weak"] if row["auc"] < evaluation_tables.WEAK_AUC else ""
+    weak = words["weak"] if row["auc"] < tables.WEAK_AUC else ""
     return words[kind].format(auc=words["auc"].format(**row), weak=weak)
 
 
-def _answers(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[str]:
+def _answers(numbers: dict[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
     """The answers in one paragraph, the judges' trust, and how many readings each claim survives."""
     found = numbers.get("studies", {})
     if not found.get("claims"):
@@ -186,8 +186,6 @@ def _answers(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[str]:
 
 def _table(heads: str, rows: Sequence[tuple], right: Sequence[int]) -> Iterator[str]:
     """A table under a blank line; `heads` with bars between, `right`: numbers of the columns to the right."""
-    import pandas as pd
-
     names = heads.split(" | ")
     frame = pd.DataFrame(rows, columns=names)
     yield from ("", core_tables.markdown(frame, [names[i] for i in right]).rstrip("\n"))
@@ -219,11 +217,8 @@ def _headline(numbers: dict[str, Any], words: dict[str, str], language: Language
     yield from ("", words["zero"])
 
 
-def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[str]:
+def _ground_truth(numbers: dict[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
     """The systems against the graded ground truth, and how far two models agree on it."""
-    from memecmd_utils import settings
-    from memecmd_utils.evaluation import stage
-
     found = numbers["ground_truth"]
     if not found.get("retrieval"):
         yield words["no truth"]
@@ -236,25 +231,19 @@ def _ground_truth(numbers: dict[str, Any], words: dict[str, str]) -> Iterator[st
         turns=found["retrieval"][0]["turns"],
         among=found["retrieval"][0]["dialogues"],
     )
-    who = {row["who"]: row for row in found["timing"]}
-    markers = sorted(name for name in who if name.startswith("marker"))
-    if "the gate" in who:
-        gate = who["the gate"]
+    senders = {row["who"]: row for row in found["timing"]}
+    markers = sorted(name for name in senders if name.startswith("marker"))
+    if gate := senders.get("the gate"):
         yield ""
         yield words["timing of the gate"].format(
-            marked=words["and"].join(f"{who[name]['rate']:.0%}" for name in markers),
+            marked=words["and"].join(f"{senders[name]['rate']:.0%}" for name in markers),
             rate=gate["rate"],
             kappas=words["and"].join(f"{gate[f'kappa with {name}']:+.2f}" for name in markers),
         )
     if found["placed"]:
-        yield ""
-        yield words["mean grades"].format(
-            grades=words["comma"].join(
-                f"{_label(row['strategy'], 'zh' if words is WORDS['zh'] else 'en')} {row['mean grade']:.2f}"
-                for row in found["placed"]
-            )
-        )
-    table = stage.short_table(found, settings.load_profile(numbers["profile"]))
+        grades = [f"{_label(row['strategy'], language)} {row['mean grade']:.2f}" for row in found["placed"]]
+        yield from ("", words["mean grades"].format(grades=words["comma"].join(grades)))
+    table = rankings.short_table(found, settings.load_profile(numbers["profile"]))
     yield from ("", core_tables.markdown(table).rstrip("\n"))
 
 
@@ -265,17 +254,14 @@ def _label(strategy: str, language: Language) -> str:
 
 def _table_1(numbers: dict[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
     """Two rows per dataset, one a metric; cells as the run's page shows them."""
-    import pandas as pd
-
-    from memecmd_utils.evaluation import tables as evaluation_tables
-
-    frame = pd.DataFrame(numbers["table_1"])
-    present = list(frame["strategy"].unique()) if len(frame) else []
-    rows = []
-    floats = dict.fromkeys(("mean", "low", "high", "difference"), float)
-    for row in evaluation_tables.table_1_printed(frame.astype(floats)).to_dict("records") if present else ():
-        for metric in evaluation_tables.METRICS:
-            rows.append((row["Dataset"], words[metric], *(row[f"{metric}: {name}"] for name in present)))
+    frame = pd.DataFrame(numbers["table_1"], columns=list(tables.TABLE_1))
+    frame = frame.astype(dict.fromkeys(("mean", "low", "high", "difference"), float))
+    present = list(frame["strategy"].unique())
+    rows = [
+        (row["Dataset"], words[metric], *(row[f"{metric}: {name}"] for name in present))
+        for row in tables.table_1_printed(frame).to_dict("records")
+        for metric in tables.METRICS
+    ]
     heads = words["table"].split(" | ") + [_label(name, language) for name in present]
     # <ins> is the underline that code hosts let through.
     text = core_tables.markdown(pd.DataFrame(rows, columns=heads)).rstrip("\n")
@@ -293,22 +279,18 @@ PICTURES = ("chat.png", "fig3_scores.png", "fig4_consistency.png")
 
 def refresh(run: str = "example") -> list[Path]:
     """Copy numbers, placements and pictures of a run into `reports/`, and quote them in the READMEs."""
-    copied = []
-    for name in (*TEXT_FILES, *PICTURES):
-        source = _find(paths.reports / run, name)
-        shutil.copyfile(source, paths.reports / name)
-        copied.append(paths.reports / name)
-    for page in (paths.reports.parent / name for name in READMES):
-        if page.is_file():
-            numbers = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))
-            copied += [page] if update(page, numbers) else []
-    return copied
+    copied = [paths.reports / name for name in (*TEXT_FILES, *PICTURES)]
+    for target in copied:
+        shutil.copyfile(_find(paths.reports / run, target.name), target)
+    numbers = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))
+    pages = [paths.reports.parent / name for name in READMES]
+    return copied + [page for page in pages if page.is_file() and update(page, numbers)]
 
 
 def _find(folder: Path, name: str) -> Path:
-    for candidate in (folder / name, folder / "figures" / name):
-        if candidate.is_file():
-            return candidate
+    for path in (folder / name, folder / "figures" / name):
+        if path.is_file():
+            return path
     raise StageMissing(f"{folder.name} has no {name}: run `make reproduce` first")
 
 

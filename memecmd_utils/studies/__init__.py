@@ -1,11 +1,17 @@
 """Notebook 05b: one file a study, each with its tables and a sentence."""
 
 from memecmd_utils.studies.ablation import ablation_sentence, fit_weights, leave_one_out, weights_sentence
-from memecmd_utils.studies.choice_of_k import choice_sentence, choice_tables
+from memecmd_utils.studies.collected import Collected
 from memecmd_utils.studies.figures import ablation_figure, choice_figure, hubs_figure, specification_figure
-from memecmd_utils.studies.gates import Studies
 from memecmd_utils.studies.hubness import hubness_sentence, hubness_study
-from memecmd_utils.studies.score_shape import shape_sentence, shape_tables
+from memecmd_utils.studies.selection import (
+    choice_sentence,
+    choice_tables,
+    shape_sentence,
+    shape_tables,
+    threshold_sentence,
+    threshold_tables,
+)
 from memecmd_utils.studies.specification_curve import (
     influential_choices,
     shares_by_choice,
@@ -19,10 +25,9 @@ from memecmd_utils.studies.summary_sources import (
     sources_sentence,
     summarise_with_small_model,
 )
-from memecmd_utils.studies.threshold_forms import threshold_sentence, threshold_tables
 
 __all__ = [
-    "Studies",
+    "Collected",
     "ablation_figure",
     "ablation_sentence",
     "choice_figure",

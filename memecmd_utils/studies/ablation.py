@@ -34,7 +34,7 @@ JOINED = (
 )  # fmt: skip
 
 
-# --- study 2: one term left out ---------------------------------------------------------------------------
+# --- Study 2: one term left out
 
 
 def leave_one_out(data: StudyData) -> pd.DataFrame:
@@ -82,14 +82,14 @@ def ablation_sentence(frame: pd.DataFrame, measure: str = "nDCG@5") -> str:
             groups[sign].append(f"{row['without']} ({row['compares']}) {gain}")
         words = {1: "clearly helps", -1: "clearly hurts", 0: "makes no clear difference"}
         words[None] = "cannot be told"
-        told = [f"{words[sign]}: {', '.join(terms)}" for sign, terms in groups.items() if terms]
-        parts.append(f"under {embedder}, {'; '.join(told)}")
+        by_sign = [f"{words[sign]}: {', '.join(terms)}" for sign, terms in groups.items() if terms]
+        parts.append(f"under {embedder}, {'; '.join(by_sign)}")
     among = f"{frame['dialogues'].max()} dialogues"
     text = f"What each term adds to {measure} of the full score ({among}): {'. '.join(parts)}."
     return text.replace(". u", ". U")
 
 
-# --- study 3: weights fitted on the other half ------------------------------------------------------------
+# --- Study 3: weights fitted on the other half
 
 
 @dataclass(frozen=True)

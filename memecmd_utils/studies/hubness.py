@@ -1,7 +1,7 @@
 """Hubs: memes that are the best ones at very many turns. Do they make the repeats, and do cures help?
 
 In spaces of many dimensions some points are near neighbours of very many others (Radovanovic, Nanopoulos and
-Ivanovic, 2010). Study 7 of the example's study plan; `hubness` counts, the cures stand in `hubness`.
+Ivanovic, 2010). Study 7 of the example's study plan.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,7 @@ from memecmd_utils.evaluation.graded_turns import MEASURES, Graded, StudyData
 from memecmd_utils.retrieval import scoring
 from memecmd_utils.retrieval.scoring import MEME_SIDE, QUERY_SIDE, SIGNS, centre, mean_row, order
 
-# --- What is counted of one ranking: N_k of every meme, repeats within a dialogue, measures of retrieval
-# N_k (Radovanovic, Nanopoulos and Ivanovic, 2010): at how many turns a meme is among the top k.
+# --- What is counted of one ranking, N_k above all: at how many turns a meme is among the top k
 
 
 DEEPEST = 10
@@ -77,8 +76,7 @@ class Turns:
     def count(self, scores: np.ndarray) -> "Counted":
         """Count one ranking, given its scores [turns, memes]."""
         best = order(scores, self.data.meme_ids)[:, :DEEPEST]
-        judged_only = self.graded.measure(scores, judged_only=True)[:, MEASURES.index("nDCG@5")]
-        values = {GRADED: np.column_stack([self.graded.measure(scores), judged_only])}
+        values = {GRADED: self.graded.measure_both(scores)}
         for group in (ALL, GATE):
             again = repeated(best[self.rows[group], 0], self.clusters[group])
             values[group] = again[:, None].astype(float)
@@ -147,12 +145,14 @@ def centred(data: StudyData, embedder: str) -> np.ndarray:
     The run centres summaries by the mean of all of them; here a turn has no part in the mean it is freed of.
     """
     encode, out = data.encoders[embedder], np.zeros((len(data.asked), len(data.meme_ids)))
-    of = {side: encode([getattr(s, side) for s in data.summaries], "query") for side in set(QUERY_SIDE)}
+    vectors = {side: encode([getattr(s, side) for s in data.summaries], "query") for side in set(QUERY_SIDE)}
     for weight, query, side, sign in zip(data.profile.weights, QUERY_SIDE, MEME_SIDE, SIGNS, strict=True):
         memes = centre(encode([getattr(a, side) for a in data.annotations], "document")).astype(float)
         for rows, fit, _ in graded_turns.folds(data.half):
             # One turn alone has no spread, as `centre` says: its half is left uncentred.
-            turns = centre(of[query][rows], mean_row(of[query][fit])) if len(fit) > 1 else of[query][rows]
+            turns = vectors[query][rows]
+            if len(fit) > 1:
+                turns = centre(turns, mean_row(vectors[query][fit]))
             out[rows] += weight * sign * turns.astype(float) @ memes.T
     return out
 
@@ -282,22 +282,22 @@ def _shares(turns: Turns, found: Counted) -> list[dict[str, object]]:
     for rows, fit, _ in graded_turns.folds(turns.data.half):
         often = np.argsort(-found.n_k(1, fit)[by_id], kind="stable")  # of equals the lower id
         is_hub[rows] = np.isin(found.best[rows, 0], by_id[often[:n_hubs]])
-    out = []
+    table = []
     for where in (ALL, GATE):
         rows, again = turns.rows[where], found.values[where][:, 0] > 0
         clusters = [name for name, yes in zip(turns.clusters[where], again, strict=True) if yes]
         got = statistics.cluster_mean(is_hub[rows][again], clusters, statistics.SHARE)
-        out.append(
+        table.append(
             {
                 "where": where, "hubs": n_hubs, "even share": n_hubs / found.n_memes,
                 **got.columns("share of repeats"), "repeats": int(again.sum()), "dialogues": got.clusters,
                 "share of turns": is_hub[rows].mean() if len(rows) else np.nan,
             }
         )  # fmt: skip
-    return out
+    return table
 
 
-# --- the rule, and what was found in words ----------------------------------------------------------------
+# --- The rule, and what was found in words
 
 
 def verdicts(found: Hubs) -> pd.DataFrame:
@@ -308,12 +308,9 @@ def verdicts(found: Hubs) -> pd.DataFrame:
     """
     rows = []
     for _, row in found.shares[found.shares["where"] == ALL].iterrows():
-        of = (found.cures["embedder"] == row["embedder"]) & (found.cures["scores"] == row["scores"])
-        tried = found.cures[of & (found.cures["skewness change"] < 0)]
-        more = (
-            statistics.direction(row["share of repeats low"], row["share of repeats high"], row["even share"])
-            > 0
-        )
+        same = (found.cures["embedder"] == row["embedder"]) & (found.cures["scores"] == row["scores"])
+        tried = found.cures[same & (found.cures["skewness change"] < 0)]
+        more = row["share of repeats low"] > row["even share"]
         helps = bool((tried["repeats change high"] < 0).any())
         rows.append([row["embedder"], row["scores"], more, helps, more and helps])
     return pd.DataFrame(rows, columns=list(VERDICTS))
@@ -330,7 +327,7 @@ def hubness_sentence(found: Hubs) -> str:
     if not row["repeats"]:
         return f"Under {name} no meme is the best one twice in a dialogue: there is no repeat to explain."
     tried = cures[cures["skewness change"] < 0]
-    told = ", ".join(
+    changes = ", ".join(
         f"{cure['cure']} {statistics.spell_interval(cure, 'repeats change')}" for _, cure in tried.iterrows()
     )
     others = [_name(*key) for key, yes in table["hubs are the cause"].items() if yes and key != found.own]
@@ -339,14 +336,14 @@ def hubness_sentence(found: Hubs) -> str:
     if few := statistics.too_few(row["dialogues"]):
         than = "; even would be"
     taken = statistics.spell_interval(row, "share of repeats", 2, "")
-    tail = f"the cures that lower the skewness change the share of repeats so: {told}"
+    tail = f"the cures that lower the skewness change the share of repeats so: {changes}"
     return (
         f"By the rule set before, hubs {are} called the cause of the repeats under {name}"
         f"{', which so few dialogues cannot tell' if few else ''}: the top tenth "
         f"of the memes by N_1 in the other half ({row['hubs']}) takes {taken} "
         f"of the {row['repeats']} repeats ({row['dialogues']} dialogues have some){than} "
         f"{row['even share']:.2f} (of all turns it takes {row['share of turns']:.2f}), and "
-        f"{tail if told else 'no cure lowers the skewness'}. "
+        f"{tail if changes else 'no cure lowers the skewness'}. "
         f"{'They are so under ' + ' and '.join(others) if others else 'Under no other ranking are they so'}."
     )
 

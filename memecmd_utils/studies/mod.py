@@ -21,9 +21,9 @@ from memecmd_utils.core import seeds, storage
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.llm import prompts
 from memecmd_utils.evaluation import rankings
-from memecmd_utils.evaluation import rankings as evaluation
-from memecmd_utils.evaluation.rankings import CAPTION, CONTEXT_TURNS, FULL, RANDOM, System
-from memecmd_utils.retrieval.scoring import QUERY_FIELDS, build_queries, centre, order, products, weigh
+from memecmd_utils.evaluation.consistency import meme_words
+from memecmd_utils.evaluation.rankings import CAPTION, CONTEXT_TURNS, FULL, RANDOM, Measured, System
+from memecmd_utils.retrieval.scoring import QUERY_FIELDS, build_queries, order, products, weigh
 
 PEOPLE = "甲乙丙丁戊己庚辛"
 """Names for `[speaker1]`, `[speaker2]`, ...: a chat reads better with names than with brackets."""
@@ -69,9 +69,6 @@ class Split(NamedTuple):
     """Memes that open a dialogue: nothing is known before them, so they are no questions."""
 
 
-# --- reading ------------------------------------------------------------------------------------------
-
-
 def read_all(path: Path) -> tuple[list[Split], list[str]]:
     """Questions of a file, or of all JSON files of a folder with what was passed over and why."""
     if path.is_file():
@@ -103,20 +100,20 @@ def read(path: Path) -> Split:
     except (ValueError, RecursionError) as error:
         raise ModError(f"{path.name}: not JSON ({error})") from error
     if isinstance(value, list):
-        questions = tuple(_asked(entry, f"{path.name}, item {i}", i) for i, entry in enumerate(value, 1))
+        questions = tuple(_of_task(entry, f"{path.name}, item {i}", i) for i, entry in enumerate(value, 1))
         if not questions:
             raise ModError(f"{path.name}: the list is empty")
         return Split(path.stem, questions)
     if not isinstance(value, dict) or not value or not all(isinstance(v, list) for v in value.values()):
         raise ModError(f'{path.name}: expected {{"dialogue 1": [messages ...], ...}}')
-    sent = [question for name, said in value.items() for question in _sent(name, said, path.name)]
+    sent = [question for name, values in value.items() for question in _of_dialogue(name, values, path.name)]
     asked = tuple(question for question in sent if any(m.text or m.meme for m in question.history))
     if not asked:
         raise ModError(f"{path.name}: no meme is sent after the first message of a dialogue")
     return Split(path.stem, asked, len(sent) - len(asked))
 
 
-def _sent(name: str, values: Sequence[Any], file: str) -> Iterator[Question]:
+def _of_dialogue(name: str, values: Sequence[Any], file: str) -> Iterator[Question]:
     """A question for each meme of a dialogue; the history of one that opens it is empty."""
     messages = [_message(value, f"{file}, {name}, message {i}") for i, value in enumerate(values, 1)]
     for place, sent in enumerate(messages):
@@ -125,8 +122,7 @@ def _sent(name: str, values: Sequence[Any], file: str) -> Iterator[Question]:
             yield Question(f"{name}/{place + 1}", name, history, sent.speaker, sent.meme)
 
 
-def _asked(entry: Any, where: str, number: int) -> Question:
-    """The question of an item of a task file."""
+def _of_task(entry: Any, where: str, number: int) -> Question:
     answer = entry.get("answer") if isinstance(entry, dict) else None
     if not isinstance(answer, dict) or not isinstance(entry.get("history"), list):
         raise ModError(f'{where}: expected {{"history": [messages], "answer": ..., "candidate": ...}}')
@@ -186,7 +182,7 @@ def corpus(library: Library) -> dict[str, str]:
     return {plain_number(PurePosixPath(meme.origin).stem): meme.meme_id for meme in memes}
 
 
-# --- measuring ----------------------------------------------------------------------------------------
+# --- Measuring
 
 
 class Evaluated(NamedTuple):
@@ -218,34 +214,33 @@ def evaluate_file(
     asking = insertion.asking_run(run, profile, settings, "mod")
     library = insertion.open_library(run, asking)
     memes = corpus(library)
-    found: tuple[list[pd.DataFrame], list[pd.DataFrame]] = ([], [])
+    frames: dict[str, list[pd.DataFrame]] = {"measures": [], "differences": []}
     for split in splits:
         drawn = _draw(split.questions, n_dialogues, run.profile.seed)
         asked = [question for question in drawn if question.meme]
-        read = [context(split.name, question, library, memes) for question in asked]
-        told = chats_messages.summarise(read, asking, STAGE, run.name)
+        contexts = [context(split.name, question, library, memes) for question in asked]
+        summaries = chats_messages.summarise(contexts, asking, STAGE, run.name)
         counts = {
             "ask for a meme that the library lacks: missed": sum(q.meme not in memes for q in asked),
-            "have no summary: missed": sum(one.summary is None for one in told),
+            "have no summary: missed": sum(one.summary is None for one in summaries),
             "keep their answer back: not asked": len(drawn) - len(asked),
         }
-        of = f"of {len(drawn):,} questions"
-        notes += [f"{split.name}: {count:,} {of} {what}" for what, count in counts.items() if count]
+        total = f"of {len(drawn):,} questions"
+        notes += [f"{split.name}: {count:,} {total} {fate}" for fate, count in counts.items() if count]
         if split.openers:
             notes.append(f"{split.name}: {split.openers:,} memes open a dialogue: no questions")
-        scores = score_matrices(asked, told, library)
+        scores = score_matrices(asked, summaries, library)
         for among in (WHOLE, OFFERED):
             measured = measure(asked, scores, library, among)
-            tables = evaluation.tables(measured, run.profile, run.embedder_name())
-            for frames, table in zip(found, tables, strict=True):
-                frames.append(_headed(table, split.name, among))
-    # A frame without rows would change the types of columns.
-    table, differences = (
-        pd.concat([frame for frame in frames if len(frame)] or frames, ignore_index=True) for frames in found
-    )
-    for name, frame in (("measures", table), ("differences", differences)):
-        storage.write_frame(asking.report / f"{name}.csv", frame, float_format=None)
-    return Evaluated(table, notes, asking.report)
+            tables = rankings.tabulate(measured, run.profile, run.embedder_name())
+            for name, table in zip(frames, tables, strict=True):
+                frames[name].append(_headed(table, split.name, among))
+    joined = {}
+    for name, parts in frames.items():
+        # A frame without rows would change the types of columns.
+        joined[name] = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+        storage.write_frame(asking.report / f"{name}.csv", joined[name], float_format=None)
+    return Evaluated(joined["measures"], notes, asking.report)
 
 
 def _headed(table: pd.DataFrame, split: str, among: str) -> pd.DataFrame:
@@ -269,20 +264,20 @@ def _draw(questions: Sequence[Question], n_dialogues: int | None, seed: int) -> 
 
 def context(split: str, question: Question, library: Library, memes: Mapping[str, str]) -> Context:
     """What the summary agent reads for a question; memes sent before are told by their captions."""
-    told = []
+    spoken = []
     for message in question.history:
         mark = ""
         if message.meme:
             meme = library.memes.get(memes.get(message.meme, ""))
-            mark = prompts.render("sent_meme", caption=(meme.text or meme.picture_note) if meme else "")
-        told.append(Message(message.speaker, f"{message.text}{mark}"))
-    turns = chats_messages.spoken_turns(Conversation(question.name, tuple(told)))
+            mark = prompts.render("sent_meme", caption=meme_words(meme) if meme else "")
+        spoken.append(Message(message.speaker, f"{message.text}{mark}"))
+    turns = chats_messages.spoken_turns(Conversation(question.name, tuple(spoken)))
     lines = tuple((t.speaker, t.text) for t in turns[-chats_messages.HISTORY_TURNS :])
     return Context(f"{split}/{question.name}", len(turns) + 1, lines, question.sender)
 
 
 def score_matrices(
-    asked: Sequence[Question], told: Sequence[chats_messages.Summarised], library: Library
+    asked: Sequence[Question], summaries: Sequence[chats_messages.Summarised], library: Library
 ) -> dict[System, np.ndarray]:
     """Scores [questions, memes] of the run's own score (Eq. 22) and of last turns against captions.
 
@@ -290,27 +285,26 @@ def score_matrices(
     """
     profile, index = library.run.profile, library.index
     full = np.full((len(asked), len(index.meme_ids)), np.nan)
-    rows = [i for i, one in enumerate(told) if one.summary is not None]
+    rows = [i for i, one in enumerate(summaries) if one.summary is not None]
     if rows:
         parts = (
-            library.encode([getattr(told[i].summary, field) for i in rows], "query") for field in QUERY_FIELDS
+            library.encode([getattr(summaries[i].summary, field) for i in rows], "query")
+            for field in QUERY_FIELDS
         )
         queries = build_queries(*parts, centring=profile.centring == "attribute")
         full[rows] = np.hstack([*products(index, weigh(queries, profile.weights))])
     last = ["\n".join(m.text for m in question.history[-CONTEXT_TURNS:] if m.text) for question in asked]
     # Some embedders refuse an empty text.
-    left = library.encode([text or EMPTY for text in last], "query")
-    right = library.encode([library.memes[name].text or EMPTY for name in index.meme_ids], "document")
-    if profile.centring == "attribute":
-        left, right = centre(left), centre(right)
-    caption = left.astype(np.float64) @ right.astype(np.float64).T
+    contexts = library.encode([text or EMPTY for text in last], "query")
+    captions = library.encode([library.memes[name].text or EMPTY for name in index.meme_ids], "document")
+    caption = rankings.cosines(contexts, captions, profile.centring)
     name = library.run.embedder_name()
     return {System(name, profile.centring, uses): m for uses, m in ((FULL, full), (CAPTION, caption))}
 
 
 def measure(
     asked: Sequence[Question], scores: Mapping[System, np.ndarray], library: Library, among: str
-) -> evaluation.Measured:
+) -> Measured:
     """Measures of every system, and of random rankings, at the questions that have what `among` names.
 
     Candidates come before all other memes. A question without a summary, or whose meme the library lacks,
@@ -329,17 +323,16 @@ def measure(
     def values(order: np.ndarray) -> np.ndarray:
         first = np.argsort(~np.take_along_axis(offered, order, axis=1), axis=1, kind="stable")
         order = np.take_along_axis(order, first, axis=1)
-        return evaluation.per_turn(evaluation.ranking(order, ids, keys), relevant, level=1)
+        return rankings.per_turn(rankings.ranking(order, ids, keys), relevant, level=1)
 
     found: dict[System, np.ndarray] = {}
-    for system, matrix in scores.items() if here else ():
+    if not here:
+        return Measured(found, keys)
+    for system, matrix in scores.items():
         part = matrix[rows]
         found[system] = values(order(np.nan_to_num(part, nan=-np.inf), ids))
         found[system][np.isnan(part).any(axis=1)] = 0
-    if here:
-        drawn = [
-            values(rankings.random_order(here, len(ids), seed, draw))
-            for draw in range(evaluation.RANDOM_DRAWS)
-        ]
-        found[System("", "", RANDOM)] = np.mean(drawn, axis=0)
-    return evaluation.Measured(found, keys)
+    draws = range(rankings.RANDOM_DRAWS)
+    random = [values(rankings.random_order(here, len(ids), seed, draw)) for draw in draws]
+    found[System("", "", RANDOM)] = np.mean(random, axis=0)
+    return Measured(found, keys)

@@ -1,4 +1,9 @@
-"""Study 9: the worlds. Every open choice of the paper crossed, and what each reading ranks and sends."""
+"""Study 9: the specification curve. In which share of all readings of the paper does each claim hold?
+
+Every open choice of the paper is crossed with every other; no reading is called the right one. All are
+measured on the same dialogues, so they differ by their choices alone (Simonsohn, Simmons and Nelson, 2020,
+Nature Human Behaviour 4).
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +21,8 @@ from memecmd_utils.evaluation.graded_turns import CENTRINGS, DEPTH, Graded, Stud
 from memecmd_utils.evaluation.judges import STOPPED
 from memecmd_utils.retrieval import scoring
 from memecmd_utils.schemas import Rating
-from memecmd_utils.studies import ablation, gates, threshold_forms
-from memecmd_utils.studies.gates import GateRule
+from memecmd_utils.studies import ablation, selection
+from memecmd_utils.studies.selection import GateRule
 
 BETA = {"+": 1, "-": -1}
 """Sign of beta: the text of the paper wants emotions alike, its Eq. 20 prints a minus."""
@@ -32,7 +37,7 @@ GATES = {
 }
 RANDOMS = ("half of the turns", "the gate's rate", "the gate's turns")
 EXPECTED_RANDOMS = ("any turns", RANDOMS[2])
-"""Of an expected mean, out of which cancels how often Random sends: the first two readings are one world."""
+"""Of an expected mean, out of which cancels how often Random sends: the first two readings are one."""
 
 
 class Scoring(NamedTuple):
@@ -44,7 +49,7 @@ class Scoring(NamedTuple):
     weights: str
 
 
-class World(NamedTuple):
+class Specification(NamedTuple):
     """One way to read the paper; an axis on which a claim does not depend holds `–`."""
 
     embedder: str
@@ -57,7 +62,7 @@ class World(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ranked:
+class Rankings:
     """What every scoring puts first: `top` [scorings, turns, 5] are positions, `top1` their best scores.
 
     `ndcg` [scorings, relevant turns] is nDCG@5 of the full score, `single` [scorings, 4, relevant turns]
@@ -77,17 +82,11 @@ class Ranked:
         return list(dict.fromkeys(min(k, self.top.shape[2]) for k in KS))
 
 
-def axes(scorings: Sequence[Scoring]) -> dict[str, list[str]]:
-    """The values of every axis, in the order of `World`."""
-    own = {name: list(dict.fromkeys(getattr(s, name) for s in scorings)) for name in Scoring._fields}
-    return {**own, "k": [str(k) for k in KS], "gate": list(GATES), "random": list(RANDOMS)}
-
-
-def rank(data: StudyData) -> Ranked:
+def rank(data: StudyData) -> Rankings:
     """Rank the library under every scoring. Without grades no weights can be fitted: those are left out."""
     known = graded_turns.graded_of_study(data)
     rows = known.rows
-    of: dict[Scoring, tuple[np.ndarray, ...]] = {}
+    by_scoring: dict[Scoring, tuple[np.ndarray, ...]] = {}
     for embedder, centring, beta in product(data.encoders, CENTRINGS, BETA):
         terms = data.terms(embedder, centring) * np.array([1, 1, BETA[beta], 1])[:, None, None]
         single = np.array([known.ndcg(scoring.best_memes(t[rows], data.meme_ids, DEPTH)) for t in terms])
@@ -102,9 +101,9 @@ def rank(data: StudyData) -> Ranked:
                 scores = np.where(data.half[:, None] == "a", in_a, in_b)
             top = scoring.best_memes(scores, data.meme_ids, DEPTH)
             top1 = np.take_along_axis(scores, top[:, :1], axis=1)[:, 0]
-            of[Scoring(embedder, centring, beta, name)] = top, top1, known.ndcg(top[rows]), single
-    top, top1, measured, single = (np.array(part) for part in zip(*of.values(), strict=True))
-    return Ranked(list(of), top, top1, rows, measured, single)
+            by_scoring[Scoring(embedder, centring, beta, name)] = top, top1, known.ndcg(top[rows]), single
+    top, top1, measured, single = (np.array(part) for part in zip(*by_scoring.values(), strict=True))
+    return Rankings(list(by_scoring), top, top1, rows, measured, single)
 
 
 def fitted_weights(data: StudyData, terms: np.ndarray, known: Graded) -> dict[str, Mapping[str, np.ndarray]]:
@@ -120,7 +119,7 @@ def fitted_weights(data: StudyData, terms: np.ndarray, known: Graded) -> dict[st
     return {FITTED: {one: ablation.TENTHS[number] / 10 * 4 / 3 for one, number in best.items()}}
 
 
-def open_gates(data: StudyData, ranked: Ranked) -> tuple[np.ndarray, np.ndarray]:
+def open_gates(data: StudyData, ranked: Rankings) -> tuple[np.ndarray, np.ndarray]:
     """Where each gate opens, [gates, scorings, turns], and where a fixed threshold of the same rate does.
 
     The fixed threshold is fitted to the wanted rate, or beside the paper's own numbers to the rate that
@@ -128,27 +127,27 @@ def open_gates(data: StudyData, ranked: Ranked) -> tuple[np.ndarray, np.ndarray]
     """
     own, fixed = [], []
     for rule in GATES.values():
-        own.append(gates.sent(data, ranked.top1, rule))
-        rates = None if rule.theta0 is None else gates.fit_rates(data, own[-1])
+        own.append(selection.open_turns(data, ranked.top1, rule))
+        rates = None if rule.theta0 is None else selection.fit_rates(data, own[-1])
         plain = rule._replace(penalty=0.0, form="fixed", theta0=None)
-        fixed.append(gates.sent(data, ranked.top1, plain, rates))
+        fixed.append(selection.open_turns(data, ranked.top1, plain, rates))
     return np.array(own), np.array(fixed)
 
 
-# --- Study 9: what the memes of every world are worth, by every measure, as sums over dialogues
+# --- What the memes of every specification are worth, by every measure, as sums over dialogues
 # A measure is a matrix of values, one for each turn and meme, and a strategy's mean is a sum of values over a
 # number of memes. For grades and text consistency both are exact expectations: Sampling is the mean over the
 # top K, Random the mean over the library (how often it sends cancels out of a mean). A judge has been asked
-# about single placed memes only, so there the run's own draws are made, shared by all worlds.
+# about single placed memes only, so there the run's own draws are made, the same in all specifications.
 
 
 ASKED_FROM = 0.9
-"""Share of a world's placed memes that a judge must have been asked about."""
+"""Share of a specification's placed memes that a judge must have been asked about."""
 HALF = 0.5
 """How often the paper's Random sends."""
 
 
-class Sums(NamedTuple):
+class StrategySums(NamedTuple):
     """Of one strategy, each [scorings, K, gates, readings of Random, dialogues] or 1 where all is the same.
 
     Readings of Random are `RANDOMS` for a measure that was asked, else `EXPECTED_RANDOMS`.
@@ -214,11 +213,11 @@ def text_consistency(data: StudyData, embedder: str, back: int) -> np.ndarray:
     words = [consistency.meme_words(data.memes[name]) for name in data.meme_ids]
     texts = [q.dialogue.turns[q.turn - 1 - back].text for q in data.asked]
     encode = data.encoders[embedder]
-    kept = [i for i, text in enumerate(words) if text]
+    able = [i for i, text in enumerate(words) if text]
     out = np.full((len(texts), len(words)), np.nan)
-    if kept and texts:
-        memes = encode([words[i] for i in kept], "document").astype(np.float64)
-        out[:, kept] = consistency.score(encode(texts, "document").astype(np.float64) @ memes.T)
+    if able and texts:
+        memes = encode([words[i] for i in able], "document").astype(np.float64)
+        out[:, able] = consistency.score(encode(texts, "document").astype(np.float64) @ memes.T)
     return out
 
 
@@ -227,13 +226,11 @@ def _judged(data: StudyData, ratings: Sequence[Rating]) -> tuple[np.ndarray, np.
 
     What is not on record, and what a judge that was stopped early was spared, was not asked.
     """
-    row = {key: i for i, key in enumerate(data.keys)}
-    column = {name: j for j, name in enumerate(data.meme_ids)}
-    total, count, asked = (np.zeros((len(row), len(column))) for _ in range(3))
+    total, count, asked = (np.zeros((len(data.keys), len(data.meme_ids))) for _ in range(3))
     for rating in ratings:
-        i, j = row.get((rating.dialogue_id, rating.turn)), column.get(rating.meme_id)
-        whole = rating.judge_unit == "meme" or rating.n_turns == data.profile.n_turns
-        if i is None or j is None or not whole:
+        i, j = data.row.get((rating.dialogue_id, rating.turn)), data.column.get(rating.meme_id)
+        full_length = rating.judge_unit == "meme" or rating.n_turns == data.profile.n_turns
+        if i is None or j is None or not full_length:
             continue
         asked[i, j] = max(asked[i, j], not rating.unscored.startswith((UNRECORDED, STOPPED)))
         if rating.overall is not None:
@@ -242,17 +239,21 @@ def _judged(data: StudyData, ratings: Sequence[Rating]) -> tuple[np.ndarray, np.
     return np.where(count > 0, total / np.maximum(count, 1), np.nan), asked
 
 
-def dialogue_sums(data: StudyData, ranked: Ranked, sent: np.ndarray, measure: Measure) -> dict[str, Sums]:
-    """Sums of `greedy`, `sampling` and `random` in every world; `sent` is [gates, scorings, turns]."""
-    parts: list[dict[str, Sums]] = []
+def dialogue_sums(
+    data: StudyData, ranked: Rankings, sent: np.ndarray, measure: Measure
+) -> dict[str, StrategySums]:
+    """Sums of all strategies in every specification; `sent` is [gates, scorings, turns]."""
+    parts: list[dict[str, StrategySums]] = []
     for embedder in dict.fromkeys(s.embedder for s in ranked.scorings):
         own = np.array([s.embedder == embedder for s in ranked.scorings])
         make = _expected if measure.asked is None else _drawn
         parts.append(make(data, ranked.top[own], sent[:, own], measure, embedder, ranked.ks))
-    return {
-        name: Sums(*(np.concatenate(arrays) for arrays in zip(*(part[name] for part in parts), strict=True)))
-        for name in parts[0]
-    }
+    return {name: join([part[name] for part in parts], 0) for name in parts[0]}
+
+
+def join(parts: Sequence[StrategySums], axis: int) -> StrategySums:
+    """Specifications side by side."""
+    return StrategySums(*(np.concatenate(arrays, axis=axis) for arrays in zip(*parts, strict=True)))
 
 
 def by_dialogue(data: StudyData, values: np.ndarray) -> np.ndarray:
@@ -260,9 +261,14 @@ def by_dialogue(data: StudyData, values: np.ndarray) -> np.ndarray:
     return np.add.reduceat(values, [rows[0] for rows in data.rows_of.values()], axis=-1)
 
 
+def by_gate(data: StudyData, values: np.ndarray) -> np.ndarray:
+    """The same of [gates, scorings, turns], as [scorings, 1, gates, 1, dialogues]."""
+    return by_dialogue(data, values).transpose(1, 0, 2)[:, None, :, None]
+
+
 def _expected(
     data: StudyData, top: np.ndarray, sent: np.ndarray, measure: Measure, embedder: str, ks: Sequence[int]
-) -> dict[str, Sums]:
+) -> dict[str, StrategySums]:
     """Exact expectations for the scorings of one embedder; arrays are [gates, scorings, turns]."""
     value, count = measure.known(embedder)
     turns = np.arange(len(value))[:, None]
@@ -271,28 +277,26 @@ def _expected(
         """Mean over the first memes of every turn, [scorings, turns]."""
         return matrix[turns, top[:, :, :depth]].mean(axis=-1)
 
-    def gated(values: np.ndarray) -> np.ndarray:
-        """By dialogue where the gate opens, [scorings, 1, gates, 1, dialogues]."""
-        return by_dialogue(data, sent * values).transpose(1, 0, 2)[:, None, :, None]
-
     def anywhere(values: np.ndarray) -> np.ndarray:
         return np.broadcast_to(by_dialogue(data, values), (*sent.shape[1::-1], len(data.rows_of)))[:, None]
 
-    ones = np.ones(len(value))
-    whole, of_all = (matrix.mean(axis=1) for matrix in (value, count))
-    random = [np.stack([anywhere(v), gated(v)[:, :, :, 0]], axis=3) for v in (whole, of_all)]
-    first = [gated(mean(matrix, 1)) for matrix in (value, count)]
-    among = [np.concatenate([gated(mean(m, k)) for k in ks], axis=1) for m in (value, count)]
-    placed = gated(ones)
-    everywhere = np.stack([anywhere(ones), placed[:, :, :, 0]], axis=3)
+    def both_readings(values: np.ndarray) -> np.ndarray:
+        return np.stack([anywhere(values), by_gate(data, sent * values)[:, :, :, 0]], axis=3)
+
+    placed, library = by_gate(data, sent * np.ones(len(value))), both_readings(np.ones(len(value)))
+    top_1, *top_k = (
+        StrategySums(*(by_gate(data, sent * mean(m, k)) for m in (value, count)), placed, placed)
+        for k in (1, *ks)
+    )
+    random = (both_readings(matrix.mean(axis=1)) for matrix in (value, count))
     return {
-        "greedy": Sums(*first, placed, placed),
-        "sampling": Sums(*among, placed, placed),
-        "random": Sums(*random, everywhere, everywhere),
+        "greedy": top_1,
+        "sampling": join(top_k, 1)._replace(placed=placed, asked=placed),
+        "random": StrategySums(*random, library, library),
     }
 
 
-class Luck(NamedTuple):
+class Draws(NamedTuple):
     """The draws of `placement.choose` at every turn: rank among K, meme of the library, coin."""
 
     rank: np.ndarray
@@ -300,8 +304,8 @@ class Luck(NamedTuple):
     coin: np.ndarray
 
 
-def luck(data: StudyData, strategy: str, k: int) -> Luck:
-    """One draw a turn, the same in every world, and in the run's own world the run's."""
+def draws_of(data: StudyData, strategy: str, k: int) -> Draws:
+    """One draw a turn, the same in every specification, and in the run's own specification the run's."""
     k, n = min(k, len(data.meme_ids)), len(data.meme_ids)
     drawn: dict[tuple[str, int], tuple[int, int, float]] = {}
     for dialogue in data.dialogues:
@@ -309,44 +313,36 @@ def luck(data: StudyData, strategy: str, k: int) -> Luck:
         for summary in dialogue.summaries:
             numbers = int(rng.integers(k)), int(rng.integers(n)), rng.random()
             drawn[dialogue.dialogue_id, summary.turn] = numbers
-    return Luck(*map(np.array, zip(*(drawn[key] for key in data.keys), strict=True)))
+    return Draws(*map(np.array, zip(*(drawn[key] for key in data.keys), strict=True)))
 
 
 def _drawn(
     data: StudyData, top: np.ndarray, sent: np.ndarray, measure: Measure, embedder: str, ks: Sequence[int]
-) -> dict[str, Sums]:
+) -> dict[str, StrategySums]:
     """As the run draws its memes, for the scorings of one embedder."""
     value, count = measure.known(embedder)
     turns = np.arange(len(value))
     asked = np.asarray(measure.asked)
 
-    def of(memes: np.ndarray, where: np.ndarray) -> Sums:
+    def sums_of(memes: np.ndarray, where: np.ndarray) -> StrategySums:
         """Chosen `memes` [scorings, turns] at `where` [gates, scorings, turns]."""
         parts = (matrix[turns, memes] for matrix in (value, count, np.ones_like(value), asked))
-        return Sums(*(by_dialogue(data, where * p).transpose(1, 0, 2)[:, None, :, None] for p in parts))
+        return StrategySums(*(by_gate(data, where * p) for p in parts))
 
-    def join(parts: Sequence[Sums], axis: int) -> Sums:
-        return Sums(*(np.concatenate(arrays, axis=axis) for arrays in zip(*parts, strict=True)))
-
-    ranks = [luck(data, "sampling", k).rank for k in ks]
-    anyone, there = (luck(data, s, data.profile.top_k) for s in ("random", "random_same_turns"))
-    rate = sent.mean(axis=-1, keepdims=True)
-    where = {
-        RANDOMS[0]: np.broadcast_to(anyone.coin < HALF, sent.shape),
-        RANDOMS[1]: anyone.coin < rate,
-        RANDOMS[2]: sent,
-    }
-    library = [np.broadcast_to(lucky.meme, top.shape[:2]) for lucky in (anyone, anyone, there)]
+    ranks = [draws_of(data, "sampling", k).rank for k in ks]
+    anyone, there = (draws_of(data, s, data.profile.top_k) for s in ("random", "random_same_turns"))
+    half = np.broadcast_to(anyone.coin < HALF, sent.shape)
+    as_often = anyone.coin < sent.mean(axis=-1, keepdims=True)
+    readings = ((anyone, half), (anyone, as_often), (there, sent))  # in the order of `RANDOMS`
+    library = [sums_of(np.broadcast_to(drawn.meme, top.shape[:2]), where) for drawn, where in readings]
     return {
-        "greedy": of(top[:, :, 0], sent),
-        "sampling": join([of(top[:, turns, rank], sent) for rank in ranks], 1),
-        "random": join([of(m, w) for m, w in zip(library, where.values(), strict=True)], 3),
+        "greedy": sums_of(top[:, :, 0], sent),
+        "sampling": join([sums_of(top[:, turns, rank], sent) for rank in ranks], 1),
+        "random": join(library, 3),
     }
 
 
-# --- Study 9: the specification curve. In which share of all readings of the paper does each claim hold?
-# No reading is called the right one. All worlds are measured on the same dialogues, so they differ by their
-# choices alone (Simonsohn, Simmons and Nelson, 2020, Nature Human Behaviour 4).
+# --- What each specification says of each claim
 
 
 CLAIMS = {
@@ -358,16 +354,18 @@ CLAIMS = {
     6: "the full score beats each single dimension",
     7: "the decaying threshold has fewer memes right after another than a fixed one",
 }
-KINDS = ("news", "role")
-COLUMNS = ("claim", *World._fields, "measure", "mean", "low", "high", "dialogues", "state")
+COLUMNS = ("claim", *Specification._fields, "measure", "mean", "low", "high", "dialogues", "state")
 STATES = ("clear", "sign only", "not", "clearly opposite", "cannot tell", "not asked")
-"""Of one world: the interval leaves out 0; the estimate has the claim's sign; it has not; the interval lies
-on the other side; no meme was sent (or a kind of dialogue is missing); the judge was not asked."""
+"""The interval leaves out 0; the estimate has the claim's sign; it has not; the interval lies on the other
+side; no meme was sent (or a kind of dialogue is missing); the judge was not asked."""
 
 
-class Found(NamedTuple):
-    """A claim's estimate in every world, each [scorings, K, gates, readings of Random] or 1 on some axes;
-    `dialogues` that its interval is over, and the share of the memes that a judge was asked about."""
+class ClaimEstimate(NamedTuple):
+    """A claim's estimate in every specification, each [scorings, K, gates, readings of Random].
+
+    An axis on which it does not depend has length 1. `dialogues` are those that its interval is over,
+    `asked` the share of the memes that a judge was asked about.
+    """
 
     mean: np.ndarray
     low: np.ndarray
@@ -376,98 +374,93 @@ class Found(NamedTuple):
     asked: np.ndarray
 
 
-class Means(NamedTuple):
-    """A strategy's mean in every world; memes placed and asked of."""
+class StrategyMean(NamedTuple):
+    """A strategy's mean in every specification; memes placed and asked of."""
 
     mean: statistics.LeftOut
     placed: np.ndarray
     asked: np.ndarray
 
 
-class Setting(NamedTuple):
-    """What all claims are worked out from."""
-
-    data: StudyData
-    ranked: Ranked
-    sent: np.ndarray
-    fixed: np.ndarray
-
-
 def specifications(data: StudyData, ratings: Sequence[Rating] = ()) -> pd.DataFrame:
-    """One row for every claim, world and measure, with estimate, interval and state (`STATES`).
+    """One row for every claim, specification and measure, with estimate, interval and state (`STATES`).
 
     An axis on which a claim does not depend holds `–`. The estimate is the difference that the claim wants
     positive; of a claim that says several things at once it is the smallest of them, and so are the ends of
-    its interval. `ratings` are those of local judges; a judge's world counts where 90 % were asked.
+    its interval. `ratings` are those of local judges; a judge's specification counts where 90 % were asked.
     """
     if not data.asked or not data.annotations:
         return pd.DataFrame(columns=list(COLUMNS))
     ranked = rank(data)
     sent, fixed = open_gates(data, ranked)
-    setting = Setting(data, ranked, sent, fixed)
     rows: list[tuple] = []
     for measure in measures(data, ratings):
         sums = dialogue_sums(data, ranked, sent, measure)
-        for claim, found in _of_measure(setting, sums):
+        for claim, found in claims_of_measure(data, sums):
             if measure.asked is not None:  # where nothing was placed a judge was asked nothing
                 found = found._replace(asked=np.nan_to_num(found.asked))
             rows += _rows(claim, measure.name, ranked, found, also_zero=claim == 3)
-    rows += _rows(4, "repeats", ranked, repeats(setting))
+    rows += _rows(4, "repeats", ranked, repeats(data, ranked, sent))
     if len(ranked.relevant):
-        rows += _rows(6, "nDCG@5", ranked, full_and_single(setting))
-    rows += _rows(7, "follow-ups", ranked, spacing(setting))
+        rows += _rows(6, "nDCG@5", ranked, full_and_single(data, ranked))
+    rows += _rows(7, "follow-ups", ranked, spacing(data, sent, fixed))
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     return table.sort_values("claim", kind="stable", ignore_index=True)
 
 
-def _of_measure(setting: Setting, sums: dict[str, Sums]) -> Iterator[tuple[int, Found]]:
+def claims_of_measure(data: StudyData, sums: dict[str, StrategySums]) -> Iterator[tuple[int, ClaimEstimate]]:
     """Claims 1, 2, 3 and 5 under one measure."""
-    of = {name: means(part) for name, part in sums.items()}
-    yield 1, minus(of["greedy"], of["random"])
-    yield 2, minus(of["sampling"], of["random"])
-    yield 3, minus(of["greedy"], of["sampling"])
-    kind_of = {d.dialogue_id: d.kind for d in setting.data.dialogues}
+    greedy, sampling, random = (mean_of(sums[name]) for name in ("greedy", "sampling", "random"))
+    yield 1, minus(greedy, random)
+    yield 2, minus(sampling, random)
+    yield 3, minus(greedy, sampling)
+    kind_of = {d.dialogue_id: d.kind for d in data.dialogues}
     parts = []
-    for kind in KINDS:
-        here = np.array([kind_of[name] == kind for name in setting.data.rows_of])
-        of = {name: means(Sums(*(values[..., here] for values in part))) for name, part in sums.items()}
-        parts += [minus(of["greedy"], of["random"]), minus(of["sampling"], of["random"])]
+    for kind in ("news", "role"):
+        here = np.array([kind_of[name] == kind for name in data.rows_of])
+        greedy, sampling, random = (
+            mean_of(StrategySums(*(values[..., here] for values in sums[name])))
+            for name in ("greedy", "sampling", "random")
+        )
+        parts += [minus(greedy, random), minus(sampling, random)]
     yield 5, smallest(parts)
 
 
-def means(sums: Sums) -> Means:
-    """A strategy's mean in every world."""
+def mean_of(sums: StrategySums) -> StrategyMean:
+    """A strategy's mean in every specification."""
     shape = np.broadcast_shapes(*(values.shape for values in sums[:2]))
     top, bottom = (np.moveaxis(np.broadcast_to(values, shape), -1, 0) for values in sums[:2])
-    return Means(statistics.ratio(top, bottom), *(values.sum(axis=-1) for values in sums[2:]))
+    return StrategyMean(statistics.ratio(top, bottom), *(values.sum(axis=-1) for values in sums[2:]))
 
 
-def minus(one: Means, other: Means) -> Found:
-    """The mean of `one` minus that of `other` in every world."""
+def minus(one: StrategyMean, other: StrategyMean) -> ClaimEstimate:
+    """The mean of `one` minus that of `other` in every specification."""
     gap = one.mean.minus(other.mean)
     ends = (np.round(part, statistics.DIGITS) for part in (gap.value, *statistics.interval(gap)))
     with np.errstate(invalid="ignore"):
         asked = (one.asked + other.asked) / (one.placed + other.placed)
-    return Found(*ends, gap.clusters, np.broadcast_to(asked, gap.value.shape))
+    return ClaimEstimate(*ends, gap.clusters, np.broadcast_to(asked, gap.value.shape))
 
 
-def smallest(parts: Sequence[Found]) -> Found:
+def smallest(parts: Sequence[ClaimEstimate]) -> ClaimEstimate:
     """The smallest of several estimates and of the ends of their intervals: all of them hold, or not all."""
     shape = np.broadcast_shapes(*(part.mean.shape for part in parts))
-    stacked = [np.stack([np.broadcast_to(getattr(p, f), shape) for p in parts]) for f in Found._fields]
-    return Found(*(values.min(axis=0) for values in stacked))
+    stacked = [
+        np.stack([np.broadcast_to(getattr(p, f), shape) for p in parts]) for f in ClaimEstimate._fields
+    ]
+    return ClaimEstimate(*(values.min(axis=0) for values in stacked))
 
 
-def repeats(setting: Setting) -> Found:
+def share_of(top: np.ndarray, bottom: np.ndarray) -> StrategyMean:
+    """What no judge has to be asked about: `top` over `bottom`, both by dialogue."""
+    return mean_of(StrategySums(top, bottom, bottom, bottom))
+
+
+def repeats(data: StudyData, ranked: Rankings, sent: np.ndarray) -> ClaimEstimate:
     """Claim 4: the expected share of memes that repeat an earlier one, Greedy's minus Sampling's."""
-    data, sent = setting.data, setting.sent
-    memes = by_dialogue(data, sent.astype(float)).transpose(1, 0, 2)[:, None, :, None]
-    one, *others = (
-        Sums(expected_repeats(data, setting.ranked.top[:, :, :k], sent), memes, memes, memes)
-        for k in (1, *setting.ranked.ks)
-    )
-    joined = Sums(np.concatenate([other.top for other in others], axis=1), memes, memes, memes)
-    return minus(means(one), means(joined))
+    memes = by_gate(data, sent.astype(float))
+    one, *others = (expected_repeats(data, ranked.top[:, :, :k], sent) for k in (1, *ranked.ks))
+    return minus(share_of(one, memes), share_of(np.concatenate(others, axis=1), memes))
 
 
 def expected_repeats(data: StudyData, top: np.ndarray, sent: np.ndarray) -> np.ndarray:
@@ -480,61 +473,69 @@ def expected_repeats(data: StudyData, top: np.ndarray, sent: np.ndarray) -> np.n
     gates, scorings, _ = sent.shape
     missed = 1 - 1 / top.shape[2]
     at = np.arange(gates)[:, None, None], np.arange(scorings)[None, :, None]
-    out = np.zeros((*sent.shape,))
+    out = np.zeros(sent.shape)
     for rows in data.rows_of.values():
         never = np.ones((gates, scorings, len(data.meme_ids)))  # chance that a meme has not come yet
         for row in rows:
             here = (*at, top[None, :, row])
             out[:, :, row] = sent[:, :, row] * (1 - never[here].mean(axis=2))
             never[here] *= np.where(sent[:, :, row, None], missed, 1.0)
-    return by_dialogue(data, out).transpose(1, 0, 2)[:, None, :, None]
+    return by_gate(data, out)
 
 
-def full_and_single(setting: Setting) -> Found:
+def full_and_single(data: StudyData, ranked: Rankings) -> ClaimEstimate:
     """Claim 6: nDCG@5 of the full score minus that of each term alone, over turns with a relevant meme."""
-    ranked, data = setting.ranked, setting.data
-    full, single = (np.zeros((*v.shape[:-1], len(data.asked))) for v in (ranked.ndcg, ranked.single))
-    full[..., ranked.relevant], single[..., ranked.relevant] = ranked.ndcg, ranked.single
-    counted = np.zeros(len(data.asked))
-    counted[ranked.relevant] = 1
-    turns = by_dialogue(data, counted)
 
-    def of(values: np.ndarray) -> Means:
-        top = by_dialogue(data, values)[:, None, None, None]
-        return means(Sums(top, turns, turns, turns))
+    def summed(values: np.ndarray) -> np.ndarray:
+        """Of the relevant turns, [..., relevant turns], by dialogue."""
+        every = np.zeros((*values.shape[:-1], len(data.asked)))
+        every[..., ranked.relevant] = values
+        return by_dialogue(data, every)
 
-    return smallest([minus(of(full), of(single[:, term])) for term in range(4)])
+    turns = summed(np.ones(len(ranked.relevant)))
+    full, *terms = (
+        share_of(summed(ndcg)[:, None, None, None], turns)
+        for ndcg in (ranked.ndcg, *np.moveaxis(ranked.single, 1, 0))
+    )
+    return smallest([minus(full, term) for term in terms])
 
 
-def spacing(setting: Setting) -> Found:
+def spacing(data: StudyData, sent: np.ndarray, fixed: np.ndarray) -> ClaimEstimate:
     """Claim 7: share of memes right after another, that of a fixed threshold minus the gate's own."""
-
-    def of(sent: np.ndarray) -> Means:
-        after = threshold_forms.follow_ups(setting.data, sent)
-        top, memes = (
-            by_dialogue(setting.data, part.astype(float)).transpose(1, 0, 2)[:, None, :, None]
-            for part in (after, sent)
+    after_fixed, after_own = (
+        share_of(
+            by_gate(data, selection.follow_ups(data, where).astype(float)), by_gate(data, where.astype(float))
         )
-        return means(Sums(top, memes, memes, memes))
+        for where in (fixed, sent)
+    )
+    return minus(after_fixed, after_own)
 
-    return minus(of(setting.fixed), of(setting.sent))
 
-
-def _rows(claim: int, measure: str, ranked: Ranked, found: Found, also_zero: bool = False) -> list[tuple]:
-    """A row for every world of a claim: axes of length 1 hold `–`."""
+def _rows(
+    claim: int, measure: str, ranked: Rankings, found: ClaimEstimate, also_zero: bool = False
+) -> list[tuple]:
+    """A row for every specification of a claim: axes of length 1 hold `–`."""
     ks = [str(k) for k in ranked.ks]
     rest = ({len(ks): ks}, {len(GATES): list(GATES)}, {len(n): list(n) for n in (RANDOMS, EXPECTED_RANDOMS)})
     # Readings of Random differ in number by measure; what does not hang on an axis has one value there.
     values = [{**names, 1: ["–"]}[length] for names, length in zip(rest, found.mean.shape[1:], strict=True)]
     cells = zip(*(part.ravel().tolist() for part in found), strict=True)
     return [
-        (claim, *World(*scoring, *choices), measure, *said, state(*said[:3], asked, also_zero))
-        for (scoring, *choices), (*said, asked) in zip(product(ranked.scorings, *values), cells, strict=True)
+        (
+            claim,
+            *Specification(*scoring, *choices),
+            measure,
+            *estimate,
+            state(*estimate[:3], asked, also_zero),
+        )
+        for (scoring, *choices), (*estimate, asked) in zip(
+            product(ranked.scorings, *values), cells, strict=True
+        )
     ]
 
 
 def state(mean: float, low: float, high: float, asked: float, also_zero: bool = False) -> str:
-    """What one world says of a claim (`STATES`); `also_zero`: no difference is enough."""
+    """What one specification says of a claim (`STATES`); `also_zero`: no difference is enough."""
     if asked < ASKED_FROM:
         return "not asked"
     if not np.isfinite(mean):
@@ -544,91 +545,83 @@ def state(mean: float, low: float, high: float, asked: float, also_zero: bool = 
     return "clearly opposite" if high < 0 else "not"
 
 
-# --- Study 9 in tables and one sentence: in which share of the worlds a claim holds, and what that hangs on
+# --- In which share of the specifications a claim holds, and on which choice that hangs
 
 
 SHARES = (
     "worlds", "dialogues", "sign", "clear", "clearly opposite", "cannot tell", "sign if told", "not asked"
 )  # fmt: skip
-"""Number of worlds that count, dialogues behind their intervals (at most), shares of these worlds, the share
-with the sign among those that can tell, and the number that do not count because the judge was not asked.
-What is clear is not known (nan) below `statistics.MIN_CLUSTERS` dialogues."""
-AXES = (*World._fields, "measure")
+"""Number of specifications that count, dialogues behind their intervals (at most), shares of these
+specifications, the share with the sign among those that can tell, and the number that do not count because
+the judge was not asked. What is clear is not known (nan) below `statistics.MIN_CLUSTERS` dialogues."""
+AXES = (*Specification._fields, "measure")
 NAMES = {"beta": "sign of beta", "k": "K", "random": "reading of Random"}
 
 
-def shares_by_claim(worlds: pd.DataFrame) -> pd.DataFrame:
-    """For each claim the shares of its worlds (`SHARES`)."""
-    rows = [{"claim": CLAIMS[claim], **shares(of)} for claim, of in worlds.groupby("claim")]
+def shares_by_claim(curve: pd.DataFrame) -> pd.DataFrame:
+    """For each claim the shares of its specifications (`SHARES`)."""
+    rows = [{"claim": CLAIMS[claim], **shares(part)} for claim, part in curve.groupby("claim")]
     return pd.DataFrame(rows, columns=["claim", *SHARES])
 
 
-def shares_by_measure(worlds: pd.DataFrame) -> pd.DataFrame:
+def shares_by_measure(curve: pd.DataFrame) -> pd.DataFrame:
     """The same for each measure by itself."""
     rows = [
-        {"claim": CLAIMS[claim], "measure": measure, **shares(of)}
-        for (claim, measure), of in worlds.groupby(["claim", "measure"], sort=False)
+        {"claim": CLAIMS[claim], "measure": measure, **shares(part)}
+        for (claim, measure), part in curve.groupby(["claim", "measure"], sort=False)
     ]
     return pd.DataFrame(rows, columns=["claim", "measure", *SHARES])
 
 
-def shares_by_choice(worlds: pd.DataFrame) -> pd.DataFrame:
+def shares_by_choice(curve: pd.DataFrame) -> pd.DataFrame:
     """The same for each value of each open choice; choices on which a claim does not depend are left out.
 
-    So are worlds that do not count: a judge's have other readings of Random than an expected mean.
+    So are specifications that do not count: a judge's have other readings of Random than an expected mean.
     """
     rows = []
-    for claim, of_claim in worlds[worlds["state"] != "not asked"].groupby("claim"):
+    for claim, of_claim in curve[curve["state"] != "not asked"].groupby("claim"):
         for axis in AXES:
-            for value, of in of_claim.groupby(axis, sort=False):
-                if value != "–" and of_claim[axis].nunique() > 1:
-                    rows.append(
-                        {
-                            "claim": CLAIMS[claim],
-                            "choice": NAMES.get(axis, axis),
-                            "value": value,
-                            **shares(of),
-                        }
-                    )
+            if of_claim[axis].nunique() == 1:
+                continue
+            rows += [
+                {"claim": CLAIMS[claim], "choice": NAMES.get(axis, axis), "value": value, **shares(part)}
+                for value, part in of_claim.groupby(axis, sort=False)
+                if value != "–"
+            ]
     return pd.DataFrame(rows, columns=["claim", "choice", "value", *SHARES])
 
 
-def influential_choices(worlds: pd.DataFrame) -> pd.DataFrame:
+def influential_choices(curve: pd.DataFrame) -> pd.DataFrame:
     """How far the shares lie apart between the values of each choice, widest first within a claim.
 
-    `told` is about which worlds can tell at all, `sign` about the share with the sign among those.
+    `told` is about which specifications can tell at all, `sign` about the share with the sign among those.
     """
-    table = shares_by_choice(worlds)
-    table["told"] = 1 - table["cannot tell"]
+    table = shares_by_choice(curve).assign(told=lambda shares: 1 - shares["cannot tell"])
     rows = []
-    for (claim, choice), of in table.groupby(["claim", "choice"], sort=False):
-        told = of[of["sign if told"].notna()]
-        apart = {name: of[name].max() - of[name].min() for name in ("told", "clear")}
-        row = {"claim": claim, "choice": choice, **apart, "sign": 0.0, "best value": "–", "worst value": "–"}
-        if len(told):
-            best, worst = (told.loc[told["sign if told"].agg(how)] for how in ("idxmax", "idxmin"))
+    for (claim, choice), part in table.groupby(["claim", "choice"], sort=False):
+        row = {"claim": claim, "choice": choice, "sign": 0.0, "best value": "–", "worst value": "–"}
+        row |= {name: part[name].max() - part[name].min() for name in ("clear", "told")}
+        can_tell = part[part["sign if told"].notna()]
+        if len(can_tell):
+            best, worst = (can_tell.loc[can_tell["sign if told"].agg(how)] for how in ("idxmax", "idxmin"))
             row |= {"sign": best["sign if told"] - worst["sign if told"]}
             row |= {"best value": best["value"], "worst value": worst["value"]}
         rows.append(row)
     columns = ["claim", "choice", "sign", "best value", "worst value", "clear", "told"]
-    found = pd.DataFrame(rows, columns=columns)
     order = {text: number for number, text in CLAIMS.items()}
-    place = found["claim"].map(order)
-    return found.assign(place=place).sort_values(
-        ["place", "sign"], ascending=[True, False], kind="stable", ignore_index=True
-    )[columns]
+    found = pd.DataFrame(rows, columns=columns).sort_values("sign", ascending=False, kind="stable")
+    return found.sort_values("claim", key=lambda claims: claims.map(order), kind="stable", ignore_index=True)
 
 
-def shares(worlds: pd.DataFrame) -> dict[str, float]:
-    """`SHARES` of some worlds of one claim."""
-    asked = worlds[worlds["state"] != "not asked"]
-    states, counted = worlds["state"], asked["state"]
-    n, told = len(counted), int((counted != "cannot tell").sum())
-    dialogues = int(asked["dialogues"].max()) if n else 0
+def shares(part: pd.DataFrame) -> dict[str, float]:
+    """`SHARES` of some specifications of one claim."""
+    asked = part[part["state"] != "not asked"]
+    states, n = asked["state"], len(asked)
+    n_told, dialogues = int((states != "cannot tell").sum()), int(asked["dialogues"].max()) if n else 0
     few = too_few(dialogues)
 
-    def share(*wanted: str) -> float:
-        return float(counted.isin(wanted).sum() / n) if n else float("nan")
+    def share(*wanted: str, of: int = n) -> float:
+        return float(states.isin(wanted).sum() / of) if of else float("nan")
 
     return {
         "worlds": n,
@@ -637,27 +630,25 @@ def shares(worlds: pd.DataFrame) -> dict[str, float]:
         "clear": float("nan") if few else share("clear"),
         "clearly opposite": float("nan") if few else share("clearly opposite"),
         "cannot tell": share("cannot tell"),
-        "sign if told": float(counted.isin(("clear", "sign only")).sum() / told) if told else float("nan"),
-        "not asked": len(states) - n,
+        "sign if told": share("clear", "sign only", of=n_told),
+        "not asked": len(part) - n,
     }
 
 
-def specification_sentence(worlds: pd.DataFrame, claims: Sequence[int] = tuple(CLAIMS)) -> str:
-    """In how many worlds each claim survives, and on which choice it hangs most, in one sentence."""
-    counted = worlds[worlds["state"] != "not asked"]
-    counted = counted[counted["claim"].isin(claims)]
+def specification_sentence(curve: pd.DataFrame) -> str:
+    """In how many specifications each claim survives, and on which choice it hangs most, in one sentence."""
+    counted = curve[curve["state"] != "not asked"]
     if counted.empty:
         return "No reading of the paper could be measured, so none of its claims could be held against any."
     matters, parts = influential_choices(counted), []
-    for row in shares_by_claim(counted).itertuples(index=False):
-        found = dict(zip(["claim", *SHARES], row, strict=True))
-        text = f"{found['claim']}: in {found['sign']:.0%} of {found['worlds']:,} worlds"
-        if not too_few(found["dialogues"]):
-            clear, opposite = (f"{found[name]:.0%}" for name in ("clear", "clearly opposite"))
+    for row in shares_by_claim(counted).to_dict("records"):
+        text = f"{row['claim']}: in {row['sign']:.0%} of {row['worlds']:,} worlds"
+        if not too_few(row["dialogues"]):
+            clear, opposite = (f"{row[name]:.0%}" for name in ("clear", "clearly opposite"))
             text += f", clearly in {clear}, clearly the opposite in {opposite}"
-        if found["cannot tell"]:
-            text += f" ({found['cannot tell']:.0%} send too little to tell)"
-        widest = matters[matters["claim"] == found["claim"]].head(1)
+        if row["cannot tell"]:
+            text += f" ({row['cannot tell']:.0%} send too little to tell)"
+        widest = matters[matters["claim"] == row["claim"]].head(1)
         if len(widest) and (most := widest.iloc[0])["sign"] > 0:
             text += f", moved most by {most['choice']} (best: {most['best value']})"
         parts.append(text)

@@ -1,6 +1,6 @@
-"""Where a turn's summary comes from: the run's own, a small model's, the last turn, the whole history.
+"""Study 5: where a turn's summary comes from: the run's own, a small model's, the last turn, all turns.
 
-`compare` is study 5 of the example's study plan.
+Requests of the small model are those of stage 03, so only the writer differs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,37 +48,29 @@ def chosen(dialogues: Sequence[Dialogue], run: Run) -> list[Dialogue]:
 def summarise_with_small_model(
     run: Run, dialogues: Sequence[Dialogue], starts: Mapping[str, ColdStart]
 ) -> dict[str, list[Summary]]:
-    """Summaries of the chosen dialogues by the profile's local model: dialogue -> summaries of turns 2..T.
-
-    The requests are those of stage 03 under `llm: local` with the run's own turns before t, so only the
-    writer differs.
-    """
-    of = chosen(dialogues, run)
+    """Summaries of the chosen dialogues by the profile's local model: dialogue -> summaries of turns 2..T."""
+    drawn = chosen(dialogues, run)
     profile = run.profile.model_copy(update={"llm": "local"})
-    asked = [(d, t) for d in of for t in range(2, len(d.turns) + 1)]
+    asked = [(d, t) for d in drawn for t in range(2, len(d.turns) + 1)]
     if not asked:
         return {}
 
     async def one(dialogue: Dialogue, turn: int, chat: llm_chat.Chat, bar: Progress) -> Summary:
         earlier = [u.text for u in dialogue.turns[: turn - 1]]
-        start = starts[dialogue.dialogue_id]
-        found = await generation.summarise(start, earlier, chat, profile)
+        summary = await generation.summarise(starts[dialogue.dialogue_id], earlier, chat, profile)
         bar.update()
-        return found
+        return summary
 
     async def all_of_them(chat: llm_chat.Chat) -> list[Summary]:
         with Progress(chat, len(asked), SMALL, "summary") as bar:
             return await chat.side_by_side(one(d, t, chat, bar) for d, t in asked)
 
     with run.chat("summariser", STAGE) as chat:
-        found = llm_chat.run(all_of_them(chat))
-    out: dict[str, list[Summary]] = {d.dialogue_id: [] for d in of}
-    for (dialogue, _), summary in zip(asked, found, strict=True):
-        out[dialogue.dialogue_id].append(summary)
-    return out
-
-
-# --- study 5: the comparison ------------------------------------------------------------------------------
+        summaries = llm_chat.run(all_of_them(chat))
+    by_dialogue: dict[str, list[Summary]] = {d.dialogue_id: [] for d in drawn}
+    for (dialogue, _), summary in zip(asked, summaries, strict=True):
+        by_dialogue[dialogue.dialogue_id].append(summary)
+    return by_dialogue
 
 
 @dataclass(frozen=True)
@@ -150,9 +142,7 @@ def _measure(data: StudyData, summaries: Sequence[Summary], known: Graded, embed
     """The measures `_SCORED` at the graded turns, [turns, 4], with `summaries` as the queries."""
     encode, centring = data.encoders[embedder], data.profile.centring
     terms = rankings.four_terms(summaries, data.annotations, encode, centring)
-    scores = scoring.combine(terms, data.profile.weights)
-    judged_only = known.measure(scores, judged_only=True)[:, MEASURES.index("nDCG@5")]
-    return np.column_stack([known.measure(scores), judged_only])
+    return known.measure_both(scoring.combine(terms, data.profile.weights))
 
 
 def _columns(found: Sequence[statistics.Estimate]) -> dict[str, float]:
@@ -169,22 +159,22 @@ def sources_sentence(found: Sources) -> str:
     parts = []
     for (embedder, dialogues), rows in found.minus_own.groupby(["embedder", "dialogues"], sort=False):
         table = found.table.set_index(list(_NAMES)).loc[(embedder, dialogues)]
-        own, told = table.loc[OWN], []
+        own, others = table.loc[OWN], []
         few = statistics.too_few(own["n dialogues"])
         for _, row in rows.iterrows():
-            whole, fair = (
+            all_memes, judged_only = (
                 "" if few else f"{words[statistics.direction(row[f'{m} low'], row[f'{m} high'])]}, "
                 for m in ("nDCG@5", JUDGED_ONLY)
             )
-            told.append(
-                f"{row['source']} {whole}{statistics.spell_interval(row, 'nDCG@5')} at judged@5 "
-                f"{table.loc[row['source'], 'judged@5']:.2f} (over judged memes only {fair}"
+            others.append(
+                f"{row['source']} {all_memes}{statistics.spell_interval(row, 'nDCG@5')} at judged@5 "
+                f"{table.loc[row['source'], 'judged@5']:.2f} (over judged memes only {judged_only}"
                 f"{statistics.spell_interval(row, JUDGED_ONLY)})"
             )
         missing = f", {own['no summary']:.0f} more without a usable summary" if own["no summary"] else ""
         parts.append(
             f"under {embedder}, {dialogues} dialogues ({own['turns']:.0f} turns of {own['n dialogues']:.0f}"
             f"{missing}): {OWN} summaries "
-            f"{own['nDCG@5']:.3f}; {'; '.join(told)}"
+            f"{own['nDCG@5']:.3f}; {'; '.join(others)}"
         )
     return f"nDCG@5 by source of the summary, {'. '.join(parts)}.".replace(". under", ". Under")

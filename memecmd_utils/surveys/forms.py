@@ -1,8 +1,9 @@
 """Blind forms for people: one HTML file that needs no network, the key apart from it, and saved answers.
 
-Both papers ask people with it: `rating_form` about memes in chats, `survey` about what models say of memes.
-Who answers sees items, questions and pictures, never what stands behind them; the key joins that again. What
-nobody answered (a trial of the form, a test) carries `source: made up` and is never mixed with the rest.
+Both papers ask people with it: `human_ratings` about memes in chats, `survey` about what models say of
+memes. Who answers sees items, questions and pictures, never what stands behind them; the key joins that
+again. What nobody answered (a trial of the form, a test) carries `source: made up` and is never mixed with
+the rest.
 """
 
 import csv

@@ -27,7 +27,7 @@ def chats(tmp_path: Path) -> tuple[list[screenshots.ChatSpec], dict[str, Path]]:
     specs = []
     for number in range(40):
         texts = tuple("".join(generator.choice(LETTERS, generator.integers(8, 26))) for _ in range(18))
-        memes = [made_up.placement(t, f"m{1 + t % 3}") for t in MEME_TURNS]
+        memes = {turn: f"m{1 + turn % 3}" for turn in MEME_TURNS}
         chat = made_up.dialogue(texts=texts).model_copy(update={"name_b": f"老柏{number}"})
         specs.append(screenshots.chat_from_dialogue(chat, memes))
     return specs, made_up.meme_files(tmp_path)

@@ -25,27 +25,15 @@ def test_grades_of_both_graders_are_summed_and_a_missing_one_is_an_error() -> No
         ground_truth.relevance([*both, both[0]])
 
 
-def test_the_pool_holds_every_top_five_and_hides_where_a_meme_comes_from() -> None:
-    rankings = {
-        "one": {(NAME, 2): [f"m{i}" for i in range(10)]},
-        "two": {(NAME, 2): [f"m{i}" for i in range(9, -1, -1)], (NAME, 3): ["m7"]},
-    }
-    pool = ground_truth.pool(rankings, {(NAME, 4): ["m1", "m1"], (NAME, 3): ["m8"]}, seed=1)
-    assert set(pool[NAME, 2]) == {f"m{i}" for i in range(10)}
-    assert sorted(pool[NAME, 3]) == ["m7", "m8"] and pool[NAME, 4] == ["m1"]
-    assert pool[NAME, 2] != sorted(pool[NAME, 2]) and pool[NAME, 2] != rankings["one"][NAME, 2]
-    swapped = ground_truth.pool({"x": rankings["two"], "y": rankings["one"]}, {(NAME, 3): ["m8"]}, seed=1)
-    assert swapped[NAME, 2] == pool[NAME, 2]
-
-
 def test_placed_memes_get_their_mean_grade_and_unjudged_ones_none() -> None:
-    relevant = {(NAME, 2): {"m1": 3}, (NAME, 3): {"m2": 0}}
+    of_m1 = [grade(2, "m1", "g1", 2), grade(2, "m1", "g2", 1)]
+    truth = GroundTruth([], [*of_m1, *(grade(3, "m2", who, 0) for who in ("g1", "g2"))])
     placed = [
         placement(2, "m1"),
         placement(3, "m2", strategy="sampling"),
         placement(3, "m9", strategy="random"),
     ]
-    assert ground_truth.placed_grades(placed, relevant, 2) == {
+    assert ground_truth.placed_grades(placed, truth) == {
         "greedy": {(NAME, 2): 1.5}, "sampling": {(NAME, 3): 0.0},
     }  # fmt: skip
 

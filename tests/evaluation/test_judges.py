@@ -1,4 +1,3 @@
-import asyncio
 import json
 import math
 
@@ -126,37 +125,6 @@ def test_the_recorded_answers_of_the_example_can_all_be_read() -> None:
         )
 
 
-class Counting:
-    """A backend that notes who is being asked, and how many pairs at once."""
-
-    recordable, source, model, status, dropped, repeats = False, "scripted", MODEL, "", (), False
-
-    def __init__(self, bad: str = "", in_bulk: bool = False) -> None:
-        self.in_bulk = in_bulk
-        self.open: set[str] = set()
-        self.most = 0
-        self.asked: list[str] = []
-        self.texts: list[str] = []
-        self.bad = bad
-
-    async def complete(self, request):
-        pair, dimension = request.subject.rsplit("/", 1)
-        self.open.add(pair)
-        self.most = max(self.most, len(self.open))
-        self.asked.append(pair)
-        self.texts.append(request.messages[-1].text)
-        await asyncio.sleep(0)
-        if dimension == DIMENSIONS[-1]:
-            self.open.discard(pair)
-        return Reply(text="也许" if self.bad and request.subject.endswith(self.bad) else "是")
-
-    async def alive(self, within_s):
-        return True
-
-    async def aclose(self):
-        pass
-
-
 def pairs() -> list[tuple[judges.Context, object]]:
     return [(judges.Context(DIALOGUE, t), MEMES[m]) for t in (2, 3, 5) for m in ("m1", "m2")]
 
@@ -196,30 +164,17 @@ def test_a_base_model_gets_solved_examples_and_a_place_to_go_on_writing() -> Non
     assert judges.continues_text(base)
     assert not judges.continues_text(base.model_copy(update={"sha256": None}))
     assert not judges.continues_text(local.model_id("qwen2.5-coder-1.5b"))
-    backend = Counting()
+    backend = ScriptedBackend(lambda request: "是", recordable=False)
     backend.model = base
     llm_chat.run(judges.ask_yes_no(pairs()[:1], Chat(backend), "test"))
-    assert len(backend.texts) == len(set(backend.texts)) == 5
-    for text, question in zip(backend.texts, judges.questions().values(), strict=True):
+    texts = [request.messages[-1].text for request in backend.requests]
+    assert len(texts) == len(set(texts)) == 5
+    for text, question in zip(texts, judges.questions().values(), strict=True):
         solved, own = text.rsplit("聊天记录：", 1)
         assert own.endswith(f"问题：{question}\n答案：") and "字m1" in own
         assert [line for line in solved.split("\n") if line.startswith("答案：")] == ["答案：是", "答案：否"]
     with pytest.raises(ValueError, match="second"):
         judges.yes_no_request(*pairs()[0], "humor_effect", "second", base=True)
-
-
-def test_a_batch_is_handed_everything_at_once_and_gives_the_same() -> None:
-    class Waits(Counting):
-        async def complete(self, request):
-            self.asked.append(request.subject)
-            while len(self.asked) < 30:  # a batch goes out when all has come in
-                await asyncio.sleep(0)
-            return Reply(text="是" if "/m1/" in request.subject else "否")
-
-    backend = Waits(in_bulk=True)
-    got = llm_chat.run(judges.ask_yes_no(pairs(), Chat(backend, concurrency=1000), "test"))
-    assert len(backend.asked) == len(set(backend.asked)) == 30
-    assert got == [dict.fromkeys(DIMENSIONS, p) for p in (1.0, 0.0)] * 3
 
 
 def test_centred_scale() -> None:
@@ -253,13 +208,13 @@ def test_scores_outside_the_scale_are_unusable(value) -> None:
         judges.parse_ratings(Reply(text=ratings_json(1, humor_effect=value)), 1)
 
 
-def placements():
-    return [made_up.placement(5, "m2"), made_up.placement(2, "m1")]  # not in order of turns
+def item(n_turns: int = 6, memes=MEMES) -> judges.Item:
+    return judges.Item("", DIALOGUE, {2: memes["m1"], 5: memes["m2"]}, n_turns)
 
 
 def rating_form(spec: str | None) -> dict:
     picture = None if spec is None else (spec, lambda: pytest.fail("drawn although nothing is sent"))
-    return judges.rating_request(DIALOGUE, placements(), MEMES, 6, 1, picture).normal_form(MODEL)
+    return judges.rating_request(item(), 1, picture).normal_form(MODEL)
 
 
 def test_a_screenshot_enters_the_key_by_its_specification_and_is_not_drawn_for_it() -> None:
@@ -269,10 +224,10 @@ def test_a_screenshot_enters_the_key_by_its_specification_and_is_not_drawn_for_i
 
 
 def test_a_judge_that_sees_gets_the_picture_and_no_transcript() -> None:
-    seen = judges.rating_request(DIALOGUE, placements(), MEMES, 6, 1, ("s", lambda: b"\x89PNG"))
+    seen = judges.rating_request(item(), 1, ("s", lambda: b"\x89PNG"))
     assert "字m1" not in seen.messages[0].text and "2张表情包" in seen.messages[0].text
     assert seen.messages[0].images[0].load() == "data:image/png;base64,iVBORw=="
-    blind = judges.rating_request(DIALOGUE, placements(), MEMES, 6, 1)
+    blind = judges.rating_request(item(), 1)
     assert "［表情包1：字m1］" in blind.messages[0].text and not blind.messages[0].images
 
 
@@ -292,11 +247,11 @@ def test_words_without_log_probabilities(text, value) -> None:
 
 
 def test_transcript_numbers_memes_in_order_of_turns() -> None:
-    lines = judges.transcript(DIALOGUE, placements(), MEMES, 6).split("\n")
+    lines = judges.transcript(item()).split("\n")
     assert lines[:3] == ["阿橙：周末去爬山吗？", "老柏：［表情包1：字m1］", "老柏：天气预报说有雨"]
     assert lines[5:7] == ["阿橙：［表情包2：字m2］", "阿橙：锅底要辣的"] and len(lines) == 8
-    after = judges.transcript(DIALOGUE, placements(), MEMES, 6, "after").split("\n")
+    after = judges.transcript(item(), "after").split("\n")
     assert after[1:3] == ["老柏：天气预报说有雨", "老柏：［表情包1：字m1］"]
-    assert len(judges.transcript(DIALOGUE, placements(), MEMES, 4).split("\n")) == 5
+    assert len(judges.transcript(item(4)).split("\n")) == 5
     silent = {**MEMES, "m1": MEMES["m1"].model_copy(update={"text": ""})}
-    assert "［表情包1：没有文字］" in judges.transcript(DIALOGUE, placements(), silent, 6)
+    assert "［表情包1：没有文字］" in judges.transcript(item(memes=silent))

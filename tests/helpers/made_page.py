@@ -12,7 +12,7 @@ from memecmd_utils.core import html
 from memecmd_utils.evaluation import ground_truth
 from memecmd_utils.report import chats as report_chats
 from memecmd_utils.report import page
-from memecmd_utils.report.records import Records
+from memecmd_utils.report.results import Records
 
 HOSTILE = (
     "</script><script>window.hacked=1</script><!--<img src=x onerror=window.hacked=1>"

@@ -8,8 +8,8 @@ import numpy as np
 from made_up import dialogue, meme, meme_files, placement
 
 from memecmd_utils import schemas
-from memecmd_utils.evaluation import rating_form
-from memecmd_utils.evaluation.rating_form import HumanRating, KeyRow
+from memecmd_utils.evaluation import human_ratings
+from memecmd_utils.evaluation.human_ratings import HumanRating, KeyRow
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.surveys.forms import Form
 
@@ -41,7 +41,7 @@ def placements(of: dict[str, schemas.Dialogue], seed: int = 1) -> list[schemas.P
 
 def form(kind: str, n_items: int = 24, seed: int = 5, **changes: object) -> tuple[Form, list[KeyRow]]:
     of = changes.pop("of", None) or dialogues()
-    return rating_form.choose(placements(of), of, MEMES, kind=kind, n_items=n_items, seed=seed, **changes)
+    return human_ratings.choose(placements(of), of, MEMES, kind=kind, n_items=n_items, seed=seed, **changes)
 
 
 def files(folder: Path) -> dict[str, Path]:

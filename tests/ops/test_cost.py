@@ -107,9 +107,10 @@ def test_pictures_cost_what_a_model_that_counts_tiles_bills(tmp_path) -> None:
     annotations = 20 * billed(annotator.annotation_request(meme, 0, lambda _: ""), (380, 350))
     ratings = 0.0
     for n in (6, 12, 18):
-        placed = [made_up.placement(turn, "m1") for turn in range(3, n + 1, 4)]
-        drawn = screenshots.draw(screenshots.chat_from_dialogue(long, placed, n), files)
-        request = judges.rating_request(long, placed, {"m1": meme}, n, 0, ("x", lambda: b""))
+        item = judges.Item(n, long, dict.fromkeys(range(3, n + 1, 4), meme), n)
+        spec = screenshots.chat_from_dialogue(long, dict.fromkeys(item.memes, "m1"), n)
+        drawn = screenshots.draw(spec, files)
+        request = judges.rating_request(item, 0, ("x", lambda: b""))
         ratings += 10 * 4 * billed(request, drawn.size)
     endpoint = {**LIVE["endpoints"]["generator"], "vision": True, "tokens_per_image": 8500}
     table = lines(n_turns=18, endpoints={"generator": endpoint})

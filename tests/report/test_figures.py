@@ -12,7 +12,7 @@ from PIL import Image, ImageFont
 from memecmd_utils import retrieval
 from memecmd_utils.annotation import keywords
 from memecmd_utils.core import plots
-from memecmd_utils.report import figures as report_figures
+from memecmd_utils.report import results
 
 KEYWORDS = {key: {"加班": 9, "摸鱼": 5, "开心": 2} for key in keywords.DIMENSIONS}
 
@@ -71,7 +71,7 @@ def test_word_clouds_are_seeded_and_show_their_words() -> None:
 
 
 def test_consistency_points_intervals_and_baseline() -> None:
-    fig = report_figures.consistency_bars(consistency_frame())
+    fig = results.consistency_bars(consistency_frame())
     axes = fig.axes[0]
     greedy, random = axes.containers
     assert greedy.get_label() == "Greedy" and list(greedy[0].get_ydata()) == [70.0, 69.0]
@@ -84,14 +84,6 @@ def test_consistency_points_intervals_and_baseline() -> None:
         "新闻\nn = 40-44\nin 24 dialogues",
         "Role\nn = 38\nin 23 dialogues",
     ]
-    with pytest.raises(ValueError, match="columns missing"):
-        report_figures.consistency_bars(consistency_frame().drop(columns="n"))
-
-
-def test_threshold_curve_follows_equation_23() -> None:
-    fig = retrieval.threshold_curve(0.7, 0.2, 1.0)
-    k, theta = fig.axes[0].lines[1].get_data()
-    assert k[0] == 1 and theta[0] == pytest.approx(0.7 + 0.2 * np.exp(-1))
 
 
 def test_gate_trace_starts_at_turn_2() -> None:

@@ -7,8 +7,8 @@ import made_surveys
 import pytest
 
 from memecmd_utils.cm50.survey import SurveyAnswer
-from memecmd_utils.evaluation import rating_form
-from memecmd_utils.evaluation.rating_form import HumanRating
+from memecmd_utils.evaluation import human_ratings
+from memecmd_utils.evaluation.human_ratings import HumanRating
 from memecmd_utils.surveys import forms
 from memecmd_utils.surveys.forms import AnswerError, OtherForm
 
@@ -39,7 +39,7 @@ def load(key, *files):
     return forms.load(files, key, HumanRating)
 
 
-@pytest.mark.parametrize("kind", [*rating_form.KINDS, "survey"])
+@pytest.mark.parametrize("kind", [*human_ratings.KINDS, "survey"])
 def test_answers_are_read_as_they_were_written(tmp_path, kind) -> None:
     if kind == "survey":
         _, key = made_surveys.survey()

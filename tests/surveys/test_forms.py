@@ -9,14 +9,14 @@ import made_surveys
 import pytest
 
 from memecmd_utils.cm50 import survey
-from memecmd_utils.evaluation import rating_form
+from memecmd_utils.evaluation import human_ratings
 from memecmd_utils.surveys import forms
 from memecmd_utils.surveys.forms import FormError
 
-KINDS = (*rating_form.KINDS, "survey")
+KINDS = (*human_ratings.KINDS, "survey")
 SECRETS = {
     **dict.fromkeys(
-        rating_form.KINDS,
+        human_ratings.KINDS,
         (*made_ratings.QUALITY, "strateg", "made-", *made_ratings.MEMES, "rank", "theta", "threshold"),
     ),
     "survey": (*made_surveys.SYSTEMS, "secret-", "source", "prompt"),
@@ -72,8 +72,8 @@ def payload(text: str) -> dict:
 @pytest.mark.parametrize(
     ("kind", "form", "item", "answers_of"),
     [
-        ("rating", "ed1a2b37b9", "5d11e4f1f8", rating_form.COLUMNS),
-        ("pairwise", "34624d2662", "a061d859ad", rating_form.COLUMNS),
+        ("rating", "ed1a2b37b9", "5d11e4f1f8", human_ratings.COLUMNS),
+        ("pairwise", "34624d2662", "a061d859ad", human_ratings.COLUMNS),
         ("survey", "592d35da80", "a56c264535", survey.COLUMNS),
     ],
 )
@@ -84,7 +84,7 @@ def test_forms_that_were_handed_out_keep_their_names_and_columns(kind, form, ite
 
 
 HANDED_OUT = {
-    rating_form.KeyRow: "form,kind,item,draw,side,dialogue_id,turn,strategy,meme_id,repeat_of\n"
+    human_ratings.KeyRow: "form,kind,item,draw,side,dialogue_id,turn,strategy,meme_id,repeat_of\n"
     "ed1a2b37b9,rating,5d11e4f1f8,1,,made-7,9,random,m1,\n",
     survey.KeyRow: "form,item,subtask,option,system,meme_id\n"
     '592d35da80,a56c264535,image caption,A,"GPT-4o, with context",\'=secret\n',

@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -103,19 +103,14 @@ def _signs(spec: ChatSpec) -> dict[str, str]:
 
 def chat_from_dialogue(
     dialogue: schemas.Dialogue,
-    placements: Sequence[schemas.Placement],
+    memes: Mapping[int, str],
     n_turns: int | None = None,
     meme_position: Literal["before", "after"] = "before",
 ) -> ChatSpec:
-    """Build the screenshot of a dialogue's first `n_turns` turns with one strategy's memes.
+    """Build the screenshot of a dialogue's first `n_turns` turns with memes: their ids by turn.
 
     A owns the phone and stands right; the meme of turn t is a bubble of its speaker beside u_t.
-    Placements of other dialogues and of later turns are left out.
     """
-    own = [p for p in placements if p.dialogue_id == dialogue.dialogue_id]
-    memes = {p.turn: p for p in own}
-    if len(memes) < len(own):
-        raise ValueError(f"{dialogue.dialogue_id}: two memes at one turn; pass one strategy's placements")
     names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
     # Times are part of the picture only: any fixed choice that looks natural will do.
     minute = 540 + int(hashlib.sha256(dialogue.dialogue_id.encode()).hexdigest()[:8], 16) % 720
@@ -128,10 +123,7 @@ def chat_from_dialogue(
             stamp = f"{minute // 60 % 24}:{minute % 60:02d}"
         parts: list[Bubble] = [Bubble(side=side, name=names[turn.speaker], text=turn.text)]
         if turn.turn in memes:
-            meme = memes[turn.turn]
-            if meme.speaker != turn.speaker:
-                raise ValueError(f"{dialogue.dialogue_id} turn {turn.turn}: the meme is {meme.speaker}'s")
-            bubble = Bubble(side=side, name=names[turn.speaker], meme_id=meme.meme_id)
+            bubble = Bubble(side=side, name=names[turn.speaker], meme_id=memes[turn.turn])
             parts.insert(0 if meme_position == "before" else 1, bubble)
         parts[0] = parts[0].model_copy(update={"stamp": stamp})
         bubbles += parts

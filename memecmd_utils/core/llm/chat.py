@@ -34,9 +34,9 @@ from memecmd_utils.core.llm.messages import (
 )
 from memecmd_utils.core.llm.replies import garbled
 from memecmd_utils.core.llm.usage import Usage
+from memecmd_utils.core.machine import STATUS_VARIABLE
 from memecmd_utils.core.recordings import store as rec
 from memecmd_utils.core.recordings.store import Outcome
-from memecmd_utils.core.machine import STATUS_VARIABLE
 
 T = TypeVar("T")
 CLAIM_WAIT_S, LONGEST_CLAIM_WAIT_S = 0.02, 0.5
@@ -392,7 +392,7 @@ class Progress:
     """How far a loop that asks `chat` is, how fast, for how much money, and how long still.
 
     A context manager for coroutines: a bar in a notebook, and a line in the file that a headless run shows in
-    the terminal (`status_line`).
+    the terminal (`machine`).
     """
 
     def __init__(self, chat: Chat, total: int, label: str, unit: str) -> None:

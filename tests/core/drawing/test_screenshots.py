@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import COLOURS, TEXTS, dialogue, meme_files, placement
+from made_up import COLOURS, TEXTS, dialogue, meme_files
 from PIL import Image
 from pydantic import ValidationError
 
@@ -36,7 +36,7 @@ def shown(spec: ChatSpec) -> list[str]:
 
 
 def test_meme_stands_before_or_after_the_utterance_on_its_speakers_side() -> None:
-    memes = [placement(2, "m1"), placement(5, "m2"), placement(3, "m3", dialogue_id="another")]
+    memes = {2: "m1", 5: "m2"}
     before = chat_from_dialogue(dialogue(), memes)
     assert shown(before) == [TEXTS[0], "m1", *TEXTS[1:4], "m2", *TEXTS[4:]]
     after = chat_from_dialogue(dialogue(), memes, meme_position="after")
@@ -47,11 +47,7 @@ def test_meme_stands_before_or_after_the_utterance_on_its_speakers_side() -> Non
     assert before.title == "老柏"
 
 
-def test_what_is_no_chat_of_one_strategy_is_refused() -> None:
-    with pytest.raises(ValueError, match="one strategy"):
-        chat_from_dialogue(dialogue(), [placement(2, "m1"), placement(2, "m2", strategy="random")])
-    with pytest.raises(ValueError, match="the meme is A's"):
-        chat_from_dialogue(dialogue(), [placement(2, "m1", speaker="A")])
+def test_a_bubble_holds_a_text_or_a_meme() -> None:
     for values in ({}, {"text": "嗨", "meme_id": "m1"}):
         with pytest.raises(ValidationError, match="either text or meme_id"):
             Bubble(side="left", name="A", **values)
@@ -59,7 +55,7 @@ def test_what_is_no_chat_of_one_strategy_is_refused() -> None:
 
 def test_pixels_of_memes_and_bubbles(tmp_path: Path) -> None:
     files = meme_files(tmp_path)
-    spec = chat_from_dialogue(dialogue(), [placement(2, "m1"), placement(5, "m2")])
+    spec = chat_from_dialogue(dialogue(), {2: "m1", 5: "m2"})
     image = screenshots.draw(spec, files)
     boxes, height = screenshots.arrange(spec, files)
     assert image.size == (390, height)
@@ -77,7 +73,7 @@ def test_pixels_of_memes_and_bubbles(tmp_path: Path) -> None:
 
 
 def test_any_text_stays_in_its_bubble_and_bubbles_on_the_page(tmp_path: Path) -> None:
-    spec = chat_from_dialogue(dialogue(texts=MIXED), [placement(2, "m1")])
+    spec = chat_from_dialogue(dialogue(texts=MIXED), {2: "m1"})
     files = meme_files(tmp_path)
     boxes, height = screenshots.arrange(spec, files)
     image = np.asarray(screenshots.draw(spec, files)).astype(int)
@@ -96,14 +92,14 @@ def test_any_text_stays_in_its_bubble_and_bubbles_on_the_page(tmp_path: Path) ->
 
 
 def test_hash_changes_with_content_and_not_with_paths_or_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    memes = [placement(2, "m1")]
+    memes = {2: "m1"}
     spec = chat_from_dialogue(dialogue(), memes)
     first = screenshots.spec_sha256(spec)
     reordered = dict(reversed(spec.model_dump(mode="json").items()))
     assert screenshots.spec_sha256(ChatSpec.model_validate(reordered)) == first
     others = [
-        chat_from_dialogue(dialogue(), []),
-        chat_from_dialogue(dialogue(), [placement(2, "m2")]),
+        chat_from_dialogue(dialogue(), {}),
+        chat_from_dialogue(dialogue(), {2: "m2"}),
         chat_from_dialogue(dialogue(), memes, meme_position="after"),
         chat_from_dialogue(dialogue(), memes, n_turns=5),
     ]
@@ -125,7 +121,7 @@ def test_hashes_are_those_under_which_answers_are_recorded(names, sha256) -> Non
 
 
 def test_missing_and_odd_memes_are_named(tmp_path: Path) -> None:
-    spec = chat_from_dialogue(dialogue(), [placement(2, "m1")])
+    spec = chat_from_dialogue(dialogue(), {2: "m1"})
     with pytest.raises(KeyError, match="'m1' is in the chat but has no file"):
         screenshots.draw(spec, {})
     with pytest.raises(FileNotFoundError, match=r"'m1' is missing: .*gone\.png"):
@@ -137,7 +133,7 @@ def test_missing_and_odd_memes_are_named(tmp_path: Path) -> None:
 
 def test_changed_meme_file_is_not_shown_from_the_cache(tmp_path: Path) -> None:
     files = meme_files(tmp_path)
-    spec = chat_from_dialogue(dialogue(), [placement(2, "m1")])
+    spec = chat_from_dialogue(dialogue(), {2: "m1"})
     old = screenshots.draw(spec, files)
     Image.new("RGB", (300, 300), (0, 200, 0)).save(files["m1"])
     os.utime(files["m1"], ns=(1, 1))
@@ -146,7 +142,7 @@ def test_changed_meme_file_is_not_shown_from_the_cache(tmp_path: Path) -> None:
 
 def test_the_pictures_bytes_do_not_depend_on_what_was_drawn_before(tmp_path: Path) -> None:
     files = meme_files(tmp_path)
-    spec = chat_from_dialogue(dialogue(texts=MIXED), [placement(2, "m1")])
+    spec = chat_from_dialogue(dialogue(texts=MIXED), {2: "m1"})
     code = (
         "import sys, pathlib\nfrom memecmd_utils.core.drawing import screenshots as s\n"
         "spec = s.ChatSpec.model_validate_json(pathlib.Path(sys.argv[1]).read_text('utf-8'))\n"

@@ -22,7 +22,7 @@ from memecmd_utils.core.encoders.clip import ALIGN, ARCHITECTURES, B32, L14, Chi
 from memecmd_utils.core.images import ImageRejected
 from memecmd_utils.core.recordings import vectors
 from memecmd_utils.core.recordings.store import RecordingMiss
-from memecmd_utils.evaluation import stage
+from memecmd_utils.evaluation import consistency
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
 
@@ -311,7 +311,7 @@ def test_a_changed_replay_needs_no_weights(without_packages, tmp_path: Path, mon
     run.folder.mkdir(exist_ok=True)
     run.write("memes.parquet").touch()
     assert not run.strict
-    found = stage.clip_scorer(run, {})
+    found = consistency.clip_scorer(run, {})
     assert found.texts(["好"]).shape == (1, 8)
     with pytest.raises(RecordingMiss):
         found.texts(["新"])
@@ -331,8 +331,8 @@ def test_how_many_were_cut_is_not_claimed_without_the_tokenizer(without_packages
     assert replay.truncated == 0, "fifty characters are fifty tokens at most"
     replay.texts(texts)
     assert replay.truncated is None
-    assert "not known without cn_clip" in stage.cut_texts(None)
-    assert stage.cut_texts(0) == "" and "3 texts were cut" in stage.cut_texts(3)
+    assert "not known without cn_clip" in consistency.cut_texts(None)
+    assert consistency.cut_texts(0) == "" and "3 texts were cut" in consistency.cut_texts(3)
 
 
 @pytest.mark.parametrize("label", ARCHITECTURES)

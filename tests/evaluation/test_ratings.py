@@ -3,16 +3,20 @@ import contextlib
 import json
 import math
 from collections import Counter
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import made_up
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils import settings
+from memecmd_utils.core.drawing import screenshots
 from memecmd_utils.core.llm.chat import Chat
 from memecmd_utils.core.llm.messages import Reply, RequestRejected
 from memecmd_utils.core.recordings.store import Recordings
-from memecmd_utils.evaluation import judges
+from memecmd_utils.evaluation import judges, ratings
+from memecmd_utils.evaluation.judges import Judge
 from memecmd_utils.retrieval.placement import halves
 from memecmd_utils.schemas import DIMENSIONS
 
@@ -30,11 +34,15 @@ def yes(p: float) -> Reply:
     return Reply(text="是", first_token={"是": math.log(p), "否": math.log(1 - p)})
 
 
-def rate(placements, answer, dialogues=DIALOGUES, **changes):
+def rate_yes_no(placements, answer, dialogues=DIALOGUES, **changes):
     backend = ScriptedBackend(answer, recordable=False)
+    return rated("yes_no", Chat(backend), placements, dialogues, **changes), backend.requests
+
+
+def rated(kind: str, chat: Chat, placements, dialogues=LONG, draw=None, **changes):
     profile = made_up.profile(**changes)
-    got = llm_chat.run(judges.rate_yes_no(placements, dialogues, MEMES, Chat(backend), profile, "judge"))
-    return got, backend.requests
+    judge = Judge("judge", kind, chat, profile, list(dialogues.values()), draw)
+    return ratings.rate_with(judge, placements, dialogues, MEMES)
 
 
 def where(request) -> tuple[str, int, str]:
@@ -44,7 +52,7 @@ def where(request) -> tuple[str, int, str]:
 
 def test_scores_are_centred_by_hand() -> None:
     """p(yes) at home .8, elsewhere .5: each dimension 50 (1 + .8 - .5) = 65, overall 65, raw 80."""
-    got, _ = rate([placed("n1", 3)], lambda r: yes(0.8 if where(r)[:2] == ("n1", 3) else 0.5))
+    got, _ = rate_yes_no([placed("n1", 3)], lambda r: yes(0.8 if where(r)[:2] == ("n1", 3) else 0.5))
     assert [getattr(got[0], k) for k in DIMENSIONS] == pytest.approx([65] * 5, abs=0.01)
     assert (got[0].overall, got[0].raw, got[0].unscored) == (
         pytest.approx(65, abs=0.01),
@@ -56,7 +64,7 @@ def test_scores_are_centred_by_hand() -> None:
 
 def test_each_turn_and_meme_is_asked_once() -> None:
     shared = [placed("n1", 3, strategy=s) for s in ("greedy", "sampling", "random")]
-    got, requests = rate([*shared, placed("n1", 4, "m2")], lambda r: yes(0.5))
+    got, requests = rate_yes_no([*shared, placed("n1", 4, "m2")], lambda r: yes(0.5))
     assert len(got) == 4 and {r.strategy for r in got} == {"greedy", "sampling", "random"}
     assert max(Counter(r.subject for r in requests).values()) == 1
     at_home = {where(r) for r in requests if where(r)[:2] in (("n1", 3), ("n1", 4))}
@@ -72,7 +80,7 @@ def test_contexts_come_from_the_other_half() -> None:
         assert len(found) == 7 and len({(c.dialogue.dialogue_id, c.turn) for c in found}) == 7
         assert all(split[c.dialogue.dialogue_id] != half and c.turn >= 2 for c in found)
     for name in NAMES:
-        _, requests = rate([placed(name, 3)], lambda r: yes(0.5))
+        _, requests = rate_yes_no([placed(name, 3)], lambda r: yes(0.5))
         elsewhere = {where(r)[0] for r in requests} - {name}
         assert elsewhere and all(split[other] != split[name] for other in elsewhere)
 
@@ -87,17 +95,15 @@ def test_held_out_contexts_that_fail_leave_the_mean_or_the_score() -> None:
             return Reply(text="也许")
         return yes(0.9 if where(request)[0] == "n1" else 0.6)
 
-    got, _ = rate([placed("n1", 3)], one_fails)
+    got, _ = rate_yes_no([placed("n1", 3)], one_fails)
     assert got[0].overall == pytest.approx(65, abs=0.01)  # the mean of the other three
-    got, _ = rate([placed("n1", 3)], lambda r: yes(0.9) if where(r)[0] == "n1" else Reply(text="也许"))
+    got, _ = rate_yes_no([placed("n1", 3)], lambda r: yes(0.9) if where(r)[0] == "n1" else Reply(text="也许"))
     assert got[0].overall is None and got[0].unscored == "no held-out context could be scored"
 
 
 def rate_whole(placements, answer, **changes):
     backend = ScriptedBackend(answer, recordable=False)
-    profile = made_up.profile(n_turns=18, **changes)
-    got = llm_chat.run(judges.rate_screenshots(placements, LONG, MEMES, Chat(backend), profile, "judge"))
-    return got, backend.requests
+    return rated("rating", Chat(backend), placements, n_turns=18, **changes), backend.requests
 
 
 def n_memes(request) -> int:
@@ -122,19 +128,18 @@ SIX = [
 def test_a_score_is_replayed_as_the_full_run_gave_it_or_not_at_all(tmp_path) -> None:
     """No mean over those held-out contexts that happen to be on record."""
 
-    def rated(mode: str, answers=()):
+    def replayed(mode: str, answers=()):
         store = Recordings("s", [tmp_path], tmp_path if mode == "auto" else None)
         chat = Chat(ScriptedBackend(answers), store, mode, strict=False)
-        work = judges.rate_yes_no([placed("n1", 3)], LONG, MEMES, chat, made_up.profile(), "judge")
         with contextlib.closing(store):
-            return llm_chat.run(work)
+            return rated("yes_no", chat, [placed("n1", 3)])
 
-    full = rated("auto", lambda request: yes(0.7))
-    assert rated("recorded") == full and full[0].overall == 50
+    full = replayed("auto", lambda request: yes(0.7))
+    assert replayed("recorded") == full and full[0].overall == 50
     (path,) = (tmp_path / "s").glob("*.jsonl")
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(lines[:-1]), encoding="utf-8")  # without one held-out answer
-    (lacking,) = rated("recorded")
+    (lacking,) = replayed("recorded")
     assert (lacking.overall, lacking.unscored) == (None, "unrecorded: no recorded answer")
 
 
@@ -161,9 +166,7 @@ def judged(folder, answer, mode: str = "auto", kind: str = "rating", in_bulk: bo
     backend = ScriptedBackend(answer)
     backend.in_bulk = in_bulk
     store = Recordings("evaluation", [folder], folder)
-    chat, profile = Chat(backend, store, mode, concurrency=4), made_up.profile(n_turns=18)
-    rate = judges.rate_screenshots if kind == "rating" else judges.rate_yes_no
-    got = llm_chat.run(rate(placements, LONG, MEMES, chat, profile, "judge"))
+    got = rated(kind, Chat(backend, store, mode, concurrency=4), placements, n_turns=18)
     store.close()
     return got, backend.requests
 
@@ -254,10 +257,10 @@ class Seeing(ScriptedBackend):
 def test_screenshots_are_drawn_a_few_at_a_time_and_only_to_be_sent(tmp_path) -> None:
     specified, drawn, answered, most = 0, [], 0, 0
 
-    def specify(dialogue, shown, n):
+    def specify(item):
         nonlocal specified
         specified += 1
-        name = f"{dialogue.dialogue_id}-{n}-{len(shown)}"
+        name = f"{item.dialogue.dialogue_id}-{item.n_turns}-{len(item.memes)}"
 
         def draw() -> bytes:
             nonlocal most
@@ -272,12 +275,10 @@ def test_screenshots_are_drawn_a_few_at_a_time_and_only_to_be_sent(tmp_path) -> 
         answered += 1
         return numbers(request)
 
-    profile = made_up.profile(n_turns=18, judge_unit="dialogue")
-
     def rate_seen(backend):
         store = Recordings("evaluation", [tmp_path], tmp_path)
         chat = Chat(backend, store, concurrency=2)
-        got = llm_chat.run(judges.rate_screenshots(SIX, LONG, MEMES, chat, profile, "judge", specify))
+        got = rated("rating", chat, SIX, draw=specify, n_turns=18, judge_unit="dialogue")
         store.close()
         return got
 
@@ -295,7 +296,7 @@ def test_a_sample_is_bounded_shared_by_strategies_and_grows_into_a_larger_one() 
 
     def kept(n: int | None) -> dict[tuple[str, str], set[int]]:
         found: dict[tuple[str, str], set[int]] = {}
-        for p in judges.to_judge(placements, made_up.profile(judge_sample=n, n_turns=18)):
+        for p in ratings.to_judge(placements, made_up.profile(judge_sample=n, n_turns=18)):
             found.setdefault((p.dialogue_id, p.strategy), set()).add(p.turn)
         return found
 
@@ -314,3 +315,45 @@ def test_unit_meme_asks_once_per_placed_meme() -> None:
     assert all(r.n_turns == r.turn for r in got)
     third = next(r for r in requests if r.subject == "n1/3")
     assert "n1 3" in third.messages[0].text and "n1 4" not in third.messages[0].text  # u_t, nothing later
+
+
+@pytest.mark.parametrize("vision", [True, False])
+def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
+    vision: bool, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    monkeypatch.setattr(screenshots, "draw", lambda spec, files: drawn.append(1))
+    monkeypatch.setattr(screenshots, "encode", lambda picture, kind: b"\xff\xd8" + kind.encode())
+
+    class Seeing(ScriptedBackend):
+        async def complete(self, request):
+            assert [image.load() for image in request.messages[0].images] == [
+                "data:image/jpeg;base64,/9hqcGVn"
+            ] * vision
+            return await super().complete(request)
+
+    def rate(*backends) -> list:
+        @contextmanager
+        def chat(role: str, stage: str, number: int):
+            store = Recordings(stage, [tmp_path], tmp_path)
+            yield Chat(backends[number], store)
+            store.close()
+
+        run = SimpleNamespace(
+            profile=made_up.profile(
+                judges=[settings.Judge(kind="rating", llm="openai")] * len(backends),
+                endpoints={"judges": [{"model": f"m{i}"} for i in range(len(backends))]},
+            ),
+            read=lambda name: tmp_path / name,
+            endpoint=lambda role, number: settings.Endpoint(model="m", vision=vision),
+            chat=chat,
+        )
+        dialogues = {"news-made-1": made_up.dialogue()}
+        return ratings.rate(run, [made_up.placement(2, "m1")], dialogues, {"m1": made_up.meme("m1")})
+
+    reply = json.dumps({"ratings": [{"meme": 1, **dict.fromkeys(DIMENSIONS, 40)}]})
+    (first,) = rate(Seeing([reply]))
+    assert (first.overall, first.judge) == (40, "scripted rating") and len(drawn) == vision
+    assert rate(Seeing([])) == [first] and len(drawn) == vision, "not to be replayed"
+    both = rate(Seeing([]), Seeing([]))
+    assert [r.judge for r in both] == ["scripted rating", "scripted rating 2"], "two judges are not pooled"
