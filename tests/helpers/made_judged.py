@@ -32,7 +32,7 @@ def usual(names: list[str]) -> Sums:
 def data(names: list[str], grades: Sums | None = None, **changes: object) -> StudyData:
     grades = usual(names) if grades is None else grades
     found = [
-        schemas.Grade(dialogue_id=d, turn=t, meme_id=m, grader=g, grade=x, source="made up")
+        made_up.grade(t, m, g, x, d, "made up")
         for (d, t, m), both in grades.items()
         for g, x in zip(GRADERS, both, strict=True)
     ]

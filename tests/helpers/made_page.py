@@ -57,14 +57,8 @@ def records(names: tuple[str, ...] = NAMES, turns_of_random: tuple[int, ...] = (
                     )
                 )  # fmt: skip
     first = dialogues[0].dialogue_id
-    grades = [
-        schemas.Grade(dialogue_id=first, turn=2, meme_id="m1", grader=g, grade=n, source="made up")
-        for g, n in (("g1", 2), ("g2", 1))
-    ]
-    marks = [
-        schemas.Mark(dialogue_id=first, turn=2, marker=m, send=s, best=[], source="made up")
-        for m, s in (("x", True), ("y", False))
-    ]
+    grades = [made_up.grade(2, "m1", g, n, first, "made up") for g, n in (("g1", 2), ("g2", 1))]
+    marks = [made_up.mark(2, m, s, (), first, "made up") for m, s in (("x", True), ("y", False))]
     memes = [
         made_up.meme(name).model_copy(
             update={"text": f"字{name}{HOSTILE if name == 'm2' else ''}", "gloss": "Eat" * (name == "m1")}

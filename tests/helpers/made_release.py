@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from made_up import annotation, dialogue, meme, meme_files, placement
+from made_up import annotation, dialogue, grade, mark, meme, meme_files, placement
 
 from memecmd_utils import schemas, settings
 from memecmd_utils.release import write as release_write
@@ -45,17 +45,10 @@ def write(folder: Path, target: Path, **changes: object) -> dict[str, int]:
 
 def truth() -> dict[str, list[schemas.Record]]:
     """Marks of two markers and grades of two graders at turn 3."""
-    where = {"source": "authored", "dialogue_id": "news-made-1", "turn": 3}
+    grades = (("m1", "alpha", 0), ("m2", "alpha", 2), ("m1", "beta", 1), ("m2", "beta", 2))
     return {
-        "marks": [
-            schemas.Mark(**where, marker="one", send=True, best=["m2", "m1"]),
-            schemas.Mark(**where, marker="two", send=False, best=[]),
-        ],
-        "grades": [
-            schemas.Grade(**where, meme_id=meme_id, grader=grader, grade=grade)
-            for grader, grades in (("alpha", (0, 2)), ("beta", (1, 2)))
-            for meme_id, grade in zip(("m1", "m2"), grades, strict=True)
-        ],
+        "marks": [mark(3, "one", True, ["m2", "m1"]), mark(3, "two", False, [])],
+        "grades": [grade(3, *values) for values in grades],
     }
 
 
@@ -71,9 +64,7 @@ def nasty() -> dict[str, object]:
         "annotations": [annotation("图.一", source=NASTY, **unscored)],
         "profile": settings.Profile(name="a: b #c"),
         "models": {"judges": [NASTY]},
-        "marks": [
-            schemas.Mark(source=NASTY, dialogue_id=NASTY, turn=2, marker=NASTY, send=True, best=["图.一"])
-        ],
+        "marks": [mark(2, NASTY, True, ["图.一"], NASTY, NASTY)],
     }
 
 

@@ -147,11 +147,9 @@ def vectors(texts: Sequence[str], side: str, dim: int = 8) -> np.ndarray:
 
 
 def mark(
-    turn: int, marker: str, send: bool, best: tuple[str, ...] = ("m1",), name: str = NAME
+    turn: int, marker: str, send: bool, best: Sequence[str] = ("m1",), name: str = NAME, source="authored"
 ) -> schemas.Mark:
-    return schemas.Mark(
-        dialogue_id=name, turn=turn, marker=marker, send=send, best=list(best), source="authored"
-    )
+    return schemas.Mark(dialogue_id=name, turn=turn, marker=marker, send=send, best=list(best), source=source)
 
 
 def grade(

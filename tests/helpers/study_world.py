@@ -5,7 +5,6 @@ from collections.abc import Collection, Sequence
 import made_up
 import numpy as np
 
-from memecmd_utils import schemas
 from memecmd_utils.core import seeds
 from memecmd_utils.evaluation import graded_turns, ground_truth
 
@@ -69,13 +68,10 @@ def world(
             summaries.append(summary.model_copy(update=texts_of))
             for i in range(memes if graded else 0):
                 if i == wanted or rng.random() < 0.5:
-                    grades += [
-                        schemas.Grade(
-                            source="made up", dialogue_id=plain.dialogue_id, turn=summary.turn,
-                            meme_id=ids[i], grader=grader, grade=2 if i == wanted else 0,
-                        )
-                        for grader in ("g1", "g2")
-                    ]  # fmt: skip
+                    value = 2 if i == wanted else 0
+                    for grader in ("g1", "g2"):
+                        place = (summary.turn, ids[i], grader, value, plain.dialogue_id)
+                        grades.append(made_up.grade(*place, source="made up"))
         built.append(plain.model_copy(update={"summaries": summaries}))
     values = {"embedder": embedders[0], "consistency_embedder": "none of them", **settings}
     sent = [(d.dialogue_id, s.turn) for d in built for s in d.summaries[::3]]
