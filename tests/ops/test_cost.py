@@ -6,7 +6,7 @@ import pytest
 from memecmd_utils.annotation import annotator
 from memecmd_utils.core.drawing import screenshots
 from memecmd_utils.core.llm import budget, chat, messages
-from memecmd_utils.core.llm.budget import Ledger, Most
+from memecmd_utils.core.llm.budget import CallBound, Ledger
 from memecmd_utils.evaluation import judges as evaluation_judges
 from memecmd_utils.ops import cost
 from memecmd_utils.settings import load_profile
@@ -138,7 +138,7 @@ def test_vectors_of_an_endpoint_by_hand() -> None:
 def test_what_the_estimate_does_not_know_has_a_row_of_its_own() -> None:
     ledger = Ledger()
     for stage, task in (("own_chats", "summary"), ("embedding", "embedding"), ("annotation", "annotation")):
-        ledger.settle(ledger.reserve(stage, task, Most(10, 0.1)), 0.25, 10, 2)
+        ledger.settle(ledger.reserve(stage, task, CallBound(10, 0.1)), 0.25, 10, 2)
     table = budget.with_real_usage(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
     assert table.real_usd["other: own_chats summary"] == table.real_usd["other: embedding"] == 0.25
     assert table.real_usd["total"] == pytest.approx(0.75) and table.calls["other: embedding"] == 0
@@ -163,9 +163,9 @@ def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
         ("dialogue_generation", "summary", 31),
         ("evaluation", "rating", 7),
     ):
-        made = ledger.reserve(stage, task, Most(10, 0.1))
+        made = ledger.reserve(stage, task, CallBound(10, 0.1))
         ledger.settle(made, 0.25, tokens, 2)
-    cut_off = ledger.reserve("evaluation", "rating", Most(10, 0.1))
+    cut_off = ledger.reserve("evaluation", "rating", CallBound(10, 0.1))
     ledger.settle(cut_off, 1.0, 0, 0, sure=False)
     table = budget.with_real_usage(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
     assert table.real_calls.to_dict() == {
