@@ -20,7 +20,7 @@ from memecmd_utils.core.llm.chat import Chat
 from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.core.llm.local import LocalServer
 from memecmd_utils.core.llm.messages import Backend, EndpointError
-from memecmd_utils.core.llm.usage import added
+from memecmd_utils.core.llm.usage import combined
 from memecmd_utils.core.recordings.store import Recordings, TextCache
 from memecmd_utils.core.recordings.vectors import Mode
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
@@ -348,7 +348,7 @@ class Run:
     def _note_counts(self, name: str, chat: Chat) -> None:
         """Write what a chat asked for, also of one that a cap, a fault or the stop button ended."""
         # A stage may open a judge twice: for placed memes, and for the items it is checked on.
-        self.counted[name] = added(self.counted.get(name, {}), chat.usage.as_dict())
+        self.counted[name] = combined(self.counted.get(name, {}), chat.usage.as_dict())
         counts = {"source": chat.backend.source, **self.counted[name]}
         storage.write_json(self.folder / "usage" / f"{name}.json", counts)
 

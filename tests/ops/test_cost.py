@@ -8,7 +8,7 @@ from memecmd_utils.annotation import annotator
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.drawing import screenshots
 from memecmd_utils.core.llm import budget, chat, messages, usage
-from memecmd_utils.core.llm.budget import Ledger, Most
+from memecmd_utils.core.llm.budget import CallBound, Ledger
 from memecmd_utils.evaluation import judges
 from memecmd_utils.ops import cost
 
@@ -157,9 +157,9 @@ def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
         ("evaluation", "rating", 7),
         ("own_chats", "summary", 9),
     ):
-        made = ledger.reserve(stage, task, Most(10, 0.1))
+        made = ledger.reserve(stage, task, CallBound(10, 0.1))
         ledger.settle(made, 0.25, tokens, 2)
-    cut_off = ledger.reserve("evaluation", "rating", Most(10, 0.1))
+    cut_off = ledger.reserve("evaluation", "rating", CallBound(10, 0.1))
     ledger.settle(cut_off, 1.0, 0, 0, sure=False)
     table = budget.with_real_usage(cost.estimate(made_up.profile(**LIVE), 20), ledger).set_index("stage")
     assert table.real_calls.to_dict() == {

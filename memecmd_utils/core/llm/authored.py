@@ -83,26 +83,26 @@ def texts(folder: Path = paths.example) -> dict[tuple[str, str], str]:
     def json_of(row: dict[str, Any], *fields: str) -> str:
         return storage.dumps({field: row[field] for field in fields})
 
-    found: dict[tuple[str, str], str] = {}
+    replies: dict[tuple[str, str], str] = {}
     for row in _rows("annotations.jsonl", folder):
-        found["annotation", row["meme_id"]] = json_of(row, "s_plus", "s_minus", "emotion", "motivation")
+        replies["annotation", row["meme_id"]] = json_of(row, "s_plus", "s_minus", "emotion", "motivation")
     for row in _rows("scenarios.jsonl", folder):
-        found["scenario", row["scenario_id"]] = json_of(row, "scenario")
+        replies["scenario", row["scenario_id"]] = json_of(row, "scenario")
         details = [f for f in row if f not in ("scenario_id", "pair_id", "scenario", "gloss", "source")]
-        found["scenario", f"{row['scenario_id']}/details"] = json_of(row, *details)
+        replies["scenario", f"{row['scenario_id']}/details"] = json_of(row, *details)
     for row in _rows("dialogues.jsonl", folder):
-        found["utterance", f"{row['dialogue_id']}/{row['turn']}"] = row["text"]
+        replies["utterance", f"{row['dialogue_id']}/{row['turn']}"] = row["text"]
     for row in _rows("summaries.jsonl", folder):
         subject = f"{row['dialogue_id']}/{row['turn']}"
-        found["summary", subject] = json_of(row, "scenario", "emotion", "motivation")
-    return found
+        replies["summary", subject] = json_of(row, "scenario", "emotion", "motivation")
+    return replies
 
 
 @lru_cache(maxsize=1)
 def glosses(folder: Path = paths.example) -> dict[str, str]:
     """English glosses by authored subject: `<dialogue>/<turn>` and scenario ids."""
-    found = {f"{r['dialogue_id']}/{r['turn']}": r["gloss"] for r in _rows("dialogues.jsonl", folder)}
-    return found | {r["scenario_id"]: r["gloss"] for r in _rows("scenarios.jsonl", folder)}
+    of_utterances = {f"{r['dialogue_id']}/{r['turn']}": r["gloss"] for r in _rows("dialogues.jsonl", folder)}
+    return of_utterances | {r["scenario_id"]: r["gloss"] for r in _rows("scenarios.jsonl", folder)}
 
 
 def prompt_notice(folder: Path = paths.example) -> str | None:
@@ -136,8 +136,8 @@ NOTES = b"\n## Notes after the fact\n"
 
 def text_hashes(folder: Path = paths.example) -> dict[str, str]:
     """SHA-256 of every frozen file of the example corpus that is there."""
-    found = [folder / name for name in TEXT_FILES if (folder / name).is_file()]
-    frozen = {path.name: path.read_bytes().partition(NOTES)[0] for path in found}
+    files = [folder / name for name in TEXT_FILES if (folder / name).is_file()]
+    frozen = {path.name: path.read_bytes().partition(NOTES)[0] for path in files}
     return {name: hashlib.sha256(text).hexdigest() for name, text in frozen.items()}
 
 

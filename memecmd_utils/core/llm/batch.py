@@ -199,15 +199,11 @@ class Limits:
     """Most bytes of a file. The service takes 200 MB."""
 
 
-def _new_tag() -> str:
-    return secrets.token_hex(8)
-
-
 @dataclass(eq=False)
 class Part:
     """Requests that go into one batch together."""
 
-    tag: str = field(default_factory=_new_tag)
+    tag: str = field(default_factory=lambda: secrets.token_hex(8))
     """Under which its batch is found at the service."""
     at: float = 0.0
     """Unix time before which no batch was made of it; 0 before it is sent."""
@@ -413,7 +409,8 @@ class Session:
                         f"the endpoint refused batch {batch.id} ({code}): {message}. Check `model` and "
                         "`parameters` of the endpoint; `batch: false` asks one by one"
                     )
-                part.tag, part.at, part.file, part.batch = _new_tag(), 0.0, batch.input_file_id, ""
+                part.tag, part.at = secrets.token_hex(8), 0.0
+                part.file, part.batch = batch.input_file_id, ""
                 if self._under_way:  # which may take up the account's tokens
                     await self._one_is_back.wait()
                 elif alone and len(part.ids) > 1:

@@ -46,7 +46,7 @@ class LedgerError(MemecmdError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class Most:
+class CallBound:
     """The most that a call takes by our own count, and US dollars for one token in and out."""
 
     tokens_in: int
@@ -85,7 +85,7 @@ class Spent:
     beyond: bool = False
     """Whether pictures took more than the profile says."""
 
-    def reckon(self, most: Most) -> float:
+    def reckon(self, most: CallBound) -> float:
         """The most that a call costs, by what is known now."""
         each = AS_MUCH_AGAIN * self.picture
         if most.tokens_per_image is None:
@@ -95,7 +95,7 @@ class Spent:
         tokens_in = most.tokens_in * self.text + most.pictures * each
         return tokens_in * most.usd_in + most.tokens_out * self.out * most.usd_out
 
-    def settle(self, most: Most, usd: float, tokens_in: int, tokens_out: int, sure: bool) -> bool:
+    def settle(self, most: CallBound, usd: float, tokens_in: int, tokens_out: int, sure: bool) -> bool:
         """Count a call that is over; returns whether calls are reckoned otherwise from now on."""
         if not sure:
             self.unsure_calls += 1
@@ -189,7 +189,7 @@ class Ledger:
         self,
         stage: str,
         task: str,
-        most: Most,
+        most: CallBound,
         max_calls: int | None = None,
         max_usd: float | None = None,
         unproven: float = 0.0,
@@ -261,7 +261,7 @@ class Ledger:
                 self._db.execute(f"delete {which}", values)
                 row.open_calls, row.open_usd = row.open_calls - calls, row.open_usd - usd
 
-    def _take_out(self, reservation: Reservation, row: Spent) -> tuple[float, Most]:
+    def _take_out(self, reservation: Reservation, row: Spent) -> tuple[float, CallBound]:
         """What an open call is reckoned at by now, and its most."""
         out = "delete from open where name = ? returning usd, most"
         ((usd, most),) = self._db.execute(out, (reservation.name,)).fetchall()
@@ -344,8 +344,8 @@ class Ledger:
         db.commit()
 
 
-def _most(values: str) -> Most:
-    return Most(*json.loads(values))
+def _most(values: str) -> CallBound:
+    return CallBound(*json.loads(values))
 
 
 def _usd(rows: Rows) -> float:
@@ -408,7 +408,7 @@ class Budget:
         Raises `BudgetReached` when nothing of ours is in flight and the cap would still be passed.
         """
         out = None if self._unbounded else request.sampling.max_tokens
-        most = Most(
+        most = CallBound(
             tokens_at_most(request),
             self._usd_in,
             TOKENS_OUT if out is None else out,
@@ -497,7 +497,7 @@ def tokens_at_most(request: Request) -> int:
 
 @lru_cache(maxsize=256)
 def _bytes(text: str) -> int:
-    # Most messages of a request, the worked examples, are those of the request before.
+    # CallBound messages of a request, the worked examples, are those of the request before.
     return len(text.encode())
 
 

@@ -91,9 +91,9 @@ def weights_path(name: str) -> Path:
 
 def join_parts(parts: list[Path], target: Path, sha256: str) -> Path:
     """Join files in order into `target`, atomically; a wrong SHA-256 leaves nothing behind."""
-    with storage.atomic_path(target) as whole:
+    with storage.atomic_path(target) as joined:
         digest = hashlib.sha256()
-        with whole.open("wb") as out:
+        with joined.open("wb") as out:
             for part in parts:
                 with part.open("rb") as source:
                     while block := source.read(1 << 22):
@@ -109,15 +109,15 @@ def join_parts(parts: list[Path], target: Path, sha256: str) -> Path:
 
 def wheel_parts(name: str) -> list[Path] | None:
     """Paths of the installed wheel parts, or None while one is missing."""
-    found = []
+    part_paths = []
     for part in find(name).parts:
         package, _, inside = part.partition("/")
         folders = getattr(util.find_spec(package), "submodule_search_locations", None)
         path = Path(next(iter(folders))) / inside if folders else None
         if path is None or not path.is_file():
             return None
-        found.append(path)
-    return found
+        part_paths.append(path)
+    return part_paths
 
 
 def has_weights(name: str) -> bool:
@@ -156,16 +156,16 @@ def missing(name: str, live: bool = True) -> list[str]:
         find(name)
     except LocalModelError as error:
         return [str(error)]
-    found = []
+    lacking = []
     if live and util.find_spec("xllamacpp") is None:
-        found.append(f"the engine xllamacpp is not installed: run `{install_command(name)}`")
+        lacking.append(f"the engine xllamacpp is not installed: run `{install_command(name)}`")
     own = os.environ.get("MEMECMD_GGUF")
     if own:
         if not Path(own).is_file():
-            found.append(f"MEMECMD_GGUF names {own}, which is not a file")
+            lacking.append(f"MEMECMD_GGUF names {own}, which is not a file")
     elif live and not has_weights(name) and not wheel_parts(name):
-        found.append(f"the weights of {name} are not installed: run `{install_command(name)}`")
-    return found
+        lacking.append(f"the weights of {name} are not installed: run `{install_command(name)}`")
+    return lacking
 
 
 def model_id(name: str) -> ModelId:

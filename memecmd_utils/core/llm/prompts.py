@@ -69,11 +69,11 @@ Stamp = tuple[tuple[str, int, int], ...]
 def _stamp(name: str) -> Stamp:
     """Name, time and size of a prompt file and of those that it includes."""
     try:
-        found = (paths.prompts / name).stat()
+        stat = (paths.prompts / name).stat()
     except FileNotFoundError as error:
         raise PromptError(f"no prompt file {name} in {paths.prompts}") from error
-    inner = [stamp for other in _includes(name, found.st_mtime_ns) for stamp in _stamp(other)]
-    return ((name, found.st_mtime_ns, found.st_size), *inner)
+    inner = [stamp for other in _includes(name, stat.st_mtime_ns) for stamp in _stamp(other)]
+    return ((name, stat.st_mtime_ns, stat.st_size), *inner)
 
 
 @lru_cache(maxsize=256)

@@ -141,17 +141,17 @@ def _candidates(reply: Reply) -> Iterator[tuple[dict[str, Any], str | None]]:
     start = min((i for i in map(text.find, "{｛[") if i >= 0), default=-1)
     if start < 0:
         raise UnusableReply("回复不是 JSON")
-    text, found = text[start:], False
+    text, any_object = text[start:], False
     for value in _objects(text):
-        found = True
+        any_object = True
         yield value, None
     plain, closed, sound = _plain(text)
     if plain != text:
         for value in _objects(plain):
-            found = True
+            any_object = True
             yield value, text
     if reply.finish_reason == "length":
-        if closed and found:
+        if closed and any_object:
             return
         raise CutReply("回复被截断")
     if not closed:
@@ -215,16 +215,16 @@ def _checked(value: dict[str, Any], schema: type[T], source: str | None) -> T:
         faults = error.errors(include_url=False, include_context=False, include_input=False)[:4]
         fields = ", ".join(".".join(map(str, fault["loc"])) + ": " + fault["msg"] for fault in faults)
         raise UnusableReply(f"JSON 的字段不对：{fields}") from error
-    for given, kept in _leaves(value, model.model_dump()):
-        if isinstance(given, bool) and not isinstance(kept, bool):
+    for given, parsed in _leaves(value, model.model_dump()):
+        if isinstance(given, bool) and not isinstance(parsed, bool):
             raise UnusableReply("JSON 的字段不对：需要数字，收到 true 或 false")
-        if isinstance(kept, float) and not math.isfinite(kept):
+        if isinstance(parsed, float) and not math.isfinite(parsed):
             raise UnusableReply("JSON 的字段不对：数字太大或不是数字")
-        if isinstance(kept, str) and UNWRITABLE.search(kept):
+        if isinstance(parsed, str) and UNWRITABLE.search(parsed):
             raise UnusableReply("文字里有乱码或控制字符")
-        if isinstance(kept, str) and kept and not _visible(kept):
+        if isinstance(parsed, str) and parsed and not _visible(parsed):
             raise UnusableReply("空的文字")
-        if isinstance(kept, str) and source is not None and not _stands_in(kept, source):
+        if isinstance(parsed, str) and source is not None and not _stands_in(parsed, source):
             raise UnusableReply("JSON 的引号或逗号不对")
     return model
 
@@ -243,16 +243,16 @@ def _validated(value: dict[str, Any], schema: type[T]) -> T:
         return schema.model_validate(value)
 
 
-def _leaves(given: Any, kept: Any) -> Iterator[tuple[Any, Any]]:
+def _leaves(given: Any, parsed: Any) -> Iterator[tuple[Any, Any]]:
     """Pairs of a value that was given and what the schema made of it."""
-    if isinstance(kept, dict) and isinstance(given, dict):
-        for key in kept.keys() & given.keys():
-            yield from _leaves(given[key], kept[key])
-    elif isinstance(kept, list) and isinstance(given, list):
-        for one, other in zip(given, kept, strict=False):
+    if isinstance(parsed, dict) and isinstance(given, dict):
+        for key in parsed.keys() & given.keys():
+            yield from _leaves(given[key], parsed[key])
+    elif isinstance(parsed, list) and isinstance(given, list):
+        for one, other in zip(given, parsed, strict=False):
             yield from _leaves(one, other)
     else:
-        yield given, kept
+        yield given, parsed
 
 
 def _stands_in(text: str, source: str) -> bool:
@@ -277,9 +277,9 @@ def utterance_text(reply: Reply, names: tuple[str, ...]) -> str:
     label = re.compile(r"(?:{})\s*[:：]\s*".format("|".join(map(re.escape, (*names, "A", "B", "甲", "乙")))))
     for line in THINK.sub("", reply.text).splitlines(keepends=True):
         text = _unquoted(line.strip())
-        found = label.match(text)
-        if found:
-            text = _unquoted(text[found.end() :])
+        name_before = label.match(text)
+        if name_before:
+            text = _unquoted(text[name_before.end() :])
         if not _visible(text) or text.startswith("```"):
             continue
         if reply.finish_reason == "length" and line.splitlines() == [line]:  # no line break after it

@@ -14,7 +14,7 @@ WINDOW_S = 30.0
 """Over which the speed of the live line is measured."""
 
 
-def added(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+def combined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Figures of two chats of one stage together."""
     out: dict[str, Any] = {}
     for name, value in second.items():

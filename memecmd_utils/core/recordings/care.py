@@ -50,8 +50,8 @@ def check(folders: Iterable[Path]) -> Report:
 
 def _stages_in(folder: Path) -> list[Path]:
     """Folders of stages that have recorded replies or texts."""
-    found = sorted(path for path in folder.glob("*") if path.is_dir() and path.name != "embedding")
-    return [path for path in found if files_in(path)]
+    stages = sorted(path for path in folder.glob("*") if path.is_dir() and path.name != "embedding")
+    return [path for path in stages if files_in(path)]
 
 
 def _path_text(path: Path) -> str:
@@ -157,12 +157,14 @@ def explain(a: str, b: str | None, folders: Iterable[Path]) -> list[str]:
     files = [path for folder in folders for stage in _stages_in(folder) for path in files_in(stage)]
     first = _form_of(a, files)
     if b is None:
-        found = store.nearest(first, files)
-        if found is None:
+        neighbour = store.nearest(first, files)
+        if neighbour is None:
             raise RecordingError(f"nothing is recorded for task {first.get('task')!r}")
-        b = found[0]
+        b = neighbour[0]
     lines: list[str] = []
-    for where, x, y in sorted(store.differences(first, _form_of(b, files)), key=lambda found: found[0]):
+    for where, x, y in sorted(
+        store.differences(first, _form_of(b, files)), key=lambda difference: difference[0]
+    ):
         texts = (value if isinstance(value, str) else store.canonical(value) for value in (x, y))
         x, y = store.excerpts(*texts)
         lines += [where, f"  first:  {x!r}", f"  second: {y!r}"]
@@ -171,13 +173,13 @@ def explain(a: str, b: str | None, folders: Iterable[Path]) -> list[str]:
 
 def _form_of(text: str, files: list[Path]) -> Form:
     if re.fullmatch("[0-9a-f]{8,64}", text):
-        found = {k: form for path in files for k, form, _ in store.read_file(path) if k.startswith(text)}
-        found |= {k: form for k, form in store.missed_forms().items() if k.startswith(text)}
-        if len(found) != 1:
+        matching = {k: form for path in files for k, form, _ in store.read_file(path) if k.startswith(text)}
+        matching |= {k: form for k, form in store.missed_forms().items() if k.startswith(text)}
+        if len(matching) != 1:
             raise RecordingError(
-                f"{len(found)} recordings have a key that begins with {text}, the last misses included"
+                f"{len(matching)} recordings have a key that begins with {text}, the last misses included"
             )
-        return found.popitem()[1]
+        return matching.popitem()[1]
     try:
         form = json.loads(text)
     except ValueError as error:
@@ -213,25 +215,25 @@ def promote(files: Iterable[Path], target: Path, wanted: set[str]) -> int:
 
     Raise `RecordingError` if none is there: the tracked file would be emptied.
     """
-    found: dict[str, tuple[Form, Any]] = {}
+    best: dict[str, tuple[Form, Any]] = {}
     for path in files:
         for key, form, value in store.read_file(path):
-            if key in wanted and (key not in found or store.rank(value) > store.rank(found[key][1])):
-                found[key] = (form, value)
-    if not found:
+            if key in wanted and (key not in best or store.rank(value) > store.rank(best[key][1])):
+                best[key] = (form, value)
+    if not best:
         raise RecordingError(f"none of the {len(wanted)} replies of {target.parent.name} is recorded")
-    return store.write_file(target, found.values())
+    return store.write_file(target, best.values())
 
 
 def _promote_vectors(target: Path, folders: Iterable[Path], wanted: set[str]) -> int:
-    found: dict[str, np.ndarray] = {}
+    rows: dict[str, np.ndarray] = {}
     for folder in folders:
         for shard in files_in(folder, "*.npz"):
-            found.update({key: row for key, row in vectors.read_shard(shard).items() if key in wanted})
-    if not found:
+            rows.update({key: row for key, row in vectors.read_shard(shard).items() if key in wanted})
+    if not rows:
         raise RecordingError(f"none of the {len(wanted)} vectors of {target.parent.name} is recorded")
-    vectors.write_shard(target, found)
-    return len(found)
+    vectors.write_shard(target, rows)
+    return len(rows)
 
 
 def recordings_of(run: str) -> Path:

@@ -254,10 +254,10 @@ class Recordings:
 
     def explain_miss(self, form: Form) -> str:
         """Say how the nearest recording of the same task differs from `form`, field by field."""
-        found = nearest(form, self.files())
-        if found is None:
+        neighbour = nearest(form, self.files())
+        if neighbour is None:
             return f"nothing is recorded for task {form.get('task')!r} in stage {self.stage!r}"
-        key, fields = found
+        key, fields = neighbour
         parts = ", ".join(_difference_in_words(*field) for field in sorted(fields, key=itemgetter(0)))
         return f"the nearest recording, {key[:SHOWN_DIGITS]}, differs in: {parts or 'nothing'}"
 
@@ -432,22 +432,22 @@ def nearest(form: Form, files: Iterable[Path]) -> tuple[str, list[tuple[str, Any
         for key, other, _ in read_file(path):
             if other.get("task") != form.get("task"):
                 continue
-            found = list(differences(form, other))
+            fields = list(differences(form, other))
             # Of equally many fields, those whose texts part later are nearer.
-            texts = [(a, b) for _, a, b in found if isinstance(a, str) and isinstance(b, str)]
-            this = len(found), -sum(common_length(a, b) for a, b in texts)
-            if best is None or this < least:
-                best, least = (key, found), this
+            texts = [(a, b) for _, a, b in fields if isinstance(a, str) and isinstance(b, str)]
+            distance = len(fields), -sum(common_length(a, b) for a, b in texts)
+            if best is None or distance < least:
+                best, least = (key, fields), distance
     return best
 
 
 def note_miss(form: Form, key: str) -> None:
     """Keep the form of a request that is not recorded, for `recordings explain`; the last few."""
     line = canonical({"form": form, "key": key})
-    kept = [text for other, text in _missed() if other != key][1 - KEPT_MISSES :]
+    earlier = [text for other, text in _missed() if other != key][1 - KEPT_MISSES :]
     # Where nothing can be written, the message of the miss says all the same where the forms part.
     with suppress(OSError):
-        storage.write_text(paths.interim / MISSES, "\n".join([*kept, line]) + "\n")
+        storage.write_text(paths.interim / MISSES, "\n".join([*earlier, line]) + "\n")
 
 
 def missed_forms() -> dict[str, Form]:

@@ -161,8 +161,8 @@ def recorded_names(read_dirs: Sequence[Path], beginning: str) -> list[str]:
     """Names, sorted, that begin so and have shards in a folder of recordings."""
     prefix = beginning.replace("/", "__")
     folders = [path for read_dir in read_dirs for path in (read_dir / "embedding").glob("*")]
-    found = {path.name for path in folders if path.name.startswith(prefix) and files_in(path, "*.npz")}
-    return sorted(beginning + name[len(prefix) :] for name in found)
+    names = {path.name for path in folders if path.name.startswith(prefix) and files_in(path, "*.npz")}
+    return sorted(beginning + name[len(prefix) :] for name in names)
 
 
 def read_shard(path: Path) -> dict[str, np.ndarray]:

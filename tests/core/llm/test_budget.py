@@ -19,9 +19,9 @@ from memecmd_utils.core.llm.budget import (
     PICTURE_AT_MOST,
     TOKENS_OUT,
     Budget,
+    CallBound,
     Ledger,
     LedgerError,
-    Most,
     tiles,
     tokens_at_most,
 )
@@ -44,7 +44,7 @@ def budget(ledger: Ledger | None = None, **changes) -> Budget:
 
 
 def reserve(ledger: Ledger, usd: float = 1.0, max_calls: int | None = None, max_usd: float | None = None):
-    return ledger.reserve("s", "utterance", Most(5, usd / 5), max_calls, max_usd)
+    return ledger.reserve("s", "utterance", CallBound(5, usd / 5), max_calls, max_usd)
 
 
 def reached(made: Budget, asked: Request | None = None) -> str:
@@ -469,10 +469,10 @@ def test_a_process_killed_at_any_moment_leaves_a_ledger_that_counts_all_its_call
     code = """
 import sys
 from pathlib import Path
-from memecmd_utils.core.llm.budget import Ledger, Most
+from memecmd_utils.core.llm.budget import Ledger, CallBound
 ledger = Ledger(Path(sys.argv[1]))
 while True:
-    made = ledger.reserve("s", "t", Most(1, 1.0))
+    made = ledger.reserve("s", "t", CallBound(1, 1.0))
     print(made.name, flush=True)
     ledger.settle(made, 1.0, 1, 1)
 """
@@ -511,10 +511,10 @@ def test_many_open_calls_are_entered_in_a_moment_each() -> None:
 
 def test_what_a_killed_batch_had_open_is_taken_back_for_its_stage_only(tmp_path: Path) -> None:
     dead = Ledger(tmp_path / "l")
-    dead.reserve("annotation", "annotation", Most(1, 3.0))
-    dead.reserve("dialogue_generation", "utterance", Most(1, 2.0))
+    dead.reserve("annotation", "annotation", CallBound(1, 3.0))
+    dead.reserve("dialogue_generation", "utterance", CallBound(1, 2.0))
     ledger = Ledger(tmp_path / "l")
-    mine = ledger.reserve("annotation", "annotation", Most(1, 1.0))
+    mine = ledger.reserve("annotation", "annotation", CallBound(1, 1.0))
     assert ledger.usd == pytest.approx(6.0)
     ledger.release_abandoned("annotation")
     assert ledger.usd == pytest.approx(3.0) and ledger.calls == 2

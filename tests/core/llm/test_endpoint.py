@@ -449,7 +449,7 @@ def test_a_neutral_request_is_put_like_the_refused_one_and_counted_and_paid_for(
 
 
 @pytest.mark.parametrize("schema", [None, Mood])
-@pytest.mark.parametrize("status", [400, 403, 413, 422])
+@pytest.mark.parametrize("status", [400, 402, 403, 413, 422])
 def test_a_set_up_that_is_wrong_ends_the_run_at_once_with_what_to_set(
     status: int, schema: type[BaseModel] | None
 ) -> None:

@@ -66,5 +66,5 @@ def test_two_chats_of_a_stage_add_up() -> None:
     first, second = usage.Usage(), usage.Usage()
     first.replayed, first.outcomes = 3, Counter(accepted=3)
     second.replayed, second.usd, second.outcomes = 2, 0.5, Counter(accepted=1, refusal=1)
-    both = usage.added(usage.added({}, first.as_dict()), second.as_dict())
+    both = usage.combined(usage.combined({}, first.as_dict()), second.as_dict())
     assert both == {**second.as_dict(), "replayed": 5, "outcomes": {"accepted": 4, "refusal": 1}}
