@@ -229,7 +229,7 @@ async def role_cold_starts(
     glosses: Mapping[str, str] | None = None,
 ) -> RoleStarts:
     """Write so many scenarios of each pair, pairs side by side, and turn them into cold starts."""
-    lock = threading.Lock()
+    lock = threading.Lock()  # pairs encode in threads of their own, and an embedder serves one at a time
 
     def alone(texts: list[str]) -> np.ndarray:
         with lock:
