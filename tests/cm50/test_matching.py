@@ -1,14 +1,33 @@
 """Two stages of template matching on tables made by hand, and once through tiny random models."""
 
+import sys
 from pathlib import Path
 
 import made_matches
 import numpy as np
 import pytest
+import tiny_metrics
+from PIL import Image
 
 from memecmd_utils.cm50 import matching
-from memecmd_utils.cm50.matching import RULES, combine, distinct_pairs, match, match_counts, nearest
+from memecmd_utils.cm50.matching import (
+    RULES,
+    Decision,
+    Matches,
+    TemplateMatch,
+    combine,
+    confirm,
+    distinct_pairs,
+    match,
+    match_counts,
+    nearest,
+    read_decisions,
+)
+from memecmd_utils.core import storage
 from memecmd_utils.core.encoders import clip
+from memecmd_utils.core.encoders import weights as encoders_weights
+from memecmd_utils.core.encoders.clip import ModelMissing
+from memecmd_utils.core.images import ImageRejected, LibraryError
 
 MEMES = [f"meme {n} <b>.png" for n in range(3)]
 
@@ -161,3 +180,187 @@ def test_the_whole_way_through_tiny_random_models(tmp_path: Path) -> None:
     assert [p.distance for p in own] == [0, 0, 0] and [p.lpips for p in own] == [0, 0, 0]
     assert all(p.kept for p in own) and not done.comparable and done.models.startswith("clip:clip@")
     assert match_counts(done, [], "memecap").loc["confirmed by a person", "paper"] == "other models: none"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for package in ("torch", "torchvision", "lpips"):
+        pytest.importorskip(package)
+    return tiny_metrics.alexnet_file(tmp_path_factory.mktemp("weights") / "alex.pth")
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    files = [tmp_path / f"{name}.png" for name in made_matches.SHADES]
+    for file, (name, shade) in zip(files, made_matches.SHADES.items(), strict=True):
+        made_matches.draw(name, shade).save(file)
+    return files
+
+
+def direct(weights: Path, one: Path, other: Path, normalize: bool) -> float:
+    """The package itself with its own AlexNet, preprocessing by torchvision as in the paper's code."""
+    import lpips
+    import torch
+    import torchvision
+    from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Resize, ToTensor
+
+    net = lpips.LPIPS(net="alex", pnet_rand=True, verbose=False)
+    whole = torchvision.models.alexnet(weights=None)
+    whole.load_state_dict(torch.load(weights))
+    for name in ("slice1", "slice2", "slice3", "slice4", "slice5"):
+        for number, part in getattr(net.net, name).named_children():
+            part.load_state_dict(whole.features[int(number)].state_dict())
+    read = Compose([Resize(64, interpolation=InterpolationMode.BICUBIC), CenterCrop(64), ToTensor()])
+    pair = [read(Image.open(file).convert("RGB")).unsqueeze(0) for file in (one, other)]
+    with torch.no_grad():
+        return net(*pair, normalize=normalize).item()
+
+
+@pytest.mark.parametrize("scale", ["code", "lpips"])
+def test_it_is_the_package_on_torchvisions_crop(weights: Path, pictures: list[Path], scale: str) -> None:
+    found = matching.Lpips(weights, scale)
+    pairs = [(pictures[0], pictures[1]), (pictures[0], pictures[2]), (pictures[1], pictures[1])]
+    values = found.distances(pairs)
+    wanted = [direct(weights, *pair, normalize=scale == "lpips") for pair in pairs]
+    assert values == pytest.approx(wanted, abs=1e-7) and values[2] == 0 and values[0] != values[1]
+    assert found.name == f"lpips-alex@{encoders_weights.file_digest(weights)}-64px-{scale}"
+    assert not found.published, "random weights are not those of torchvision"
+
+
+def test_the_scale_and_the_weights_matter(weights: Path, pictures: list[Path], monkeypatch) -> None:
+    pairs = [(pictures[0], pictures[1])] * 3
+    code, own = (matching.Lpips(weights, scale).distances(pairs) for scale in ("code", "lpips"))
+    assert abs(code[0] - own[0]) > 1e-6
+    monkeypatch.setattr(matching, "PAIRS_AT_ONCE", 2)
+    assert matching.Lpips(weights).distances(pairs) == pytest.approx(code, abs=1e-7)
+    assert matching.Lpips(weights).distances([]).shape == (0,)
+
+
+def test_the_crop_is_torchvisions(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Resize, ToTensor
+
+    read = Compose([Resize(64, interpolation=InterpolationMode.BICUBIC), CenterCrop(64), ToTensor()])
+    rng = np.random.default_rng(3)
+    for size in [(64, 64), (97, 64), (64, 99), (131, 77), (200, 333), (30, 91), (50, 50)]:
+        Image.fromarray(rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)).save(tmp_path / "p.png")
+        assert np.array_equal(
+            matching.crop(tmp_path / "p.png"), read(Image.open(tmp_path / "p.png")).numpy()
+        ), size
+
+
+def test_the_crop_needs_no_torch(pictures: list[Path], tmp_path: Path) -> None:
+    part = matching.crop(pictures[1])
+    assert part.shape == (3, 64, 64) and part.dtype == np.float32 and part.max() == 1
+    # 96 x 80 becomes 76 x 64, then 6 columns go at each side: the square's left edge at 28/96*76 - 6.
+    row = part[1, 32]
+    assert row[14] < 0.5 < row[19]
+    with pytest.raises(ImageRejected, match=r"none\.png: cannot be read"):
+        matching.crop(tmp_path / "none.png")
+
+
+def test_what_is_missing_is_said(pictures: list[Path], tmp_path: Path, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(encoders_weights, "installed", lambda package: None)
+        with pytest.raises(ModelMissing, match="LPIPS needs torch, torchvision, lpips: pip install"):
+            matching.Lpips().distances([(pictures[0], pictures[1])])
+    if encoders_weights.installed("lpips") is None:
+        return
+    with pytest.raises(ModelMissing, match=r"^there is no file none\.pth: give alexnet-owt-7be5be79\.pth"):
+        matching.Lpips(tmp_path / "none.pth").distances([(pictures[0], pictures[1])])
+    (tmp_path / "bad.pth").write_bytes(b"no weights")
+    with pytest.raises(ModelMissing, match=r"^bad\.pth is no file of weights"):
+        matching.Lpips(tmp_path / "bad.pth").distances([(pictures[0], pictures[1])])
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "lpips", None)
+        with pytest.raises(ModelMissing, match="LPIPS cannot be loaded"):
+            matching.Lpips().distances([(pictures[0], pictures[1])])
+
+
+def test_weights_that_are_not_downloaded_or_of_another_net(tmp_path: Path, pictures, monkeypatch) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("lpips")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    pair = [(pictures[0], pictures[1])]
+    said = r"LPIPS needs alexnet-owt-7be5be79\.pth: give it as template_matching\.lpips"
+    with pytest.raises(ModelMissing, match=said):
+        matching.Lpips(download=False).distances(pair)
+    from torchvision.models import AlexNet_Weights
+
+    def refuse(self: object, **options: object) -> None:
+        raise OSError("no way to the server (simulated)")
+
+    monkeypatch.setattr(AlexNet_Weights, "get_state_dict", refuse)
+    with pytest.raises(ModelMissing, match=r"cannot be downloaded \(OSError: no way to the server"):
+        matching.Lpips().distances(pair)
+    torch.save({"features.0.weight": torch.zeros(2)}, tmp_path / "other.pth")
+    with pytest.raises(ModelMissing, match=r"^other\.pth holds no AlexNet of torchvision"):
+        matching.Lpips(tmp_path / "other.pth").distances(pair)
+
+
+def pair(
+    instance: str, template: str, variant: str = "concatenated", kept: bool | None = True
+) -> TemplateMatch:
+    return TemplateMatch(
+        instance=instance, template=template, variant=variant, distance=12.5, lpips=0.2, kept=kept
+    )
+
+
+PAIRS = [
+    pair("a.png", "Round"), pair("b.png", "Square"), pair("c.png", "Round", kept=False),
+    pair("a.png", "Round", "ocr_cosine"), pair("b.png", "Cross", "ocr_cosine"),
+]  # fmt: skip
+
+
+def csv_file(folder: Path, *lines: str) -> Path:
+    path = folder / "said.csv"
+    path.write_text("\n".join(["instance,template,action,why", *lines]) + "\n", encoding="utf-8-sig")
+    return path
+
+
+def test_decisions_come_back_and_confirm(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, 'a.png,Round,keep,"yes, it is"', "b.png,Cross,reject,", ",,,")
+    decisions = read_decisions(path, PAIRS)
+    assert decisions == [
+        Decision("a.png", "Round", "keep", "yes, it is"), Decision("b.png", "Cross", "reject", ""),
+    ]  # fmt: skip
+    said = confirm(distinct_pairs(PAIRS), decisions)
+    assert [p.confirmed for p in said] == [True, None, False] and said[0].why == "yes, it is"
+
+
+@pytest.mark.parametrize("name", [" a.png ", "=1.png", "'=1.png", "-a.png", "a.png"])
+def test_odd_names_are_read_as_the_sheet_saves_them_and_as_they_are(tmp_path: Path, name: str) -> None:
+    pairs = [pair(name, "Round")]
+    for cell in (storage.guarded(name), name, *([f" {name}"] if name == name.strip() else [])):
+        assert read_decisions(csv_file(tmp_path, f'"{cell}",Round,keep,-'), pairs) == [
+            Decision(name, "Round", "keep", "-")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("a.png,Round,drop,", "line 2: action 'drop' is neither keep nor reject"),
+        ("z.png,Round,keep,", "line 2: 'z.png' and 'Round' are no pair of this sheet"),
+        ("a.png,Round,keep,\na.png,Round,reject,", "line 3: 'a.png' and 'Round' are both kept and rejected"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(LibraryError, match=message):
+        read_decisions(csv_file(tmp_path, line), PAIRS)
+
+
+def test_counts_stand_beside_those_of_the_paper() -> None:
+    done = Matches(RULES["code"], {"a.png": Path("a"), "b.png": Path("b")}, {"Round": Path("r")}, [])
+    done.pairs, done.comparable = PAIRS, True
+    done.pairs = [*PAIRS, pair("d.png", "Round", kept=False).model_copy(update={"lpips": None})]
+    shown = match_counts(done, [], "memecap")
+    assert shown["pairs"].tolist() == [2, 1, 3, 2, 2, 2, 3, "nobody looked yet"]
+    assert shown.loc["confirmed by a person", "paper"] == 42
+    said = confirm(
+        distinct_pairs(PAIRS), [Decision("a.png", "Round", "keep"), Decision("b.png", "Cross", "reject")]
+    )
+    shown = match_counts(done, said, "figmemes")
+    assert shown.loc["confirmed by a person"].tolist() == ["1 (2 of 3 looked at)", 46]
+    done.comparable = False
+    assert match_counts(done, said, "figmemes").loc["confirmed by a person", "paper"] == "other models: none"

@@ -1,13 +1,17 @@
+import gzip
 import json
 
+import pandas as pd
 import pytest
 
 from memecmd_utils.cm50 import prompts as cm50_prompts
-from memecmd_utils.cm50 import tables
+from memecmd_utils.cm50 import records, tables
 from memecmd_utils.cm50.metrics import MODES, NOT_COMPUTED, SUPPORTED, WIRING, Score, TextMetric, all_metrics
 from memecmd_utils.cm50.prompts import FIGMEMES_LABELS
 from memecmd_utils.cm50.references import Labels, MemeCapError
-from memecmd_utils.schemas import MemeReading
+from memecmd_utils.cm50.tables import Reading, TokenCounter
+from memecmd_utils.core import paths
+from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 REFERENCES = {"m1": ["a cat is tired", "the cat sleeps"], "m2": ["mondays are bad"]}
 
@@ -138,3 +142,180 @@ def test_all_tables_of_a_run_in_one_call(tmp_path) -> None:
     assert found[11].set_index("prompt").loc["three_step_12", "macro-F1 per label"] == "0.167"
     with pytest.raises(MemeCapError):
         tables.quality_tables([], tmp_path / "nowhere", None, constants())
+
+
+CORPORA = paths.root.parent / "shared" / "corpora"
+MADE_UP = TokenCounter("made-up counter", lambda texts: [2 * len(text.split()) + 1 for text in texts])
+
+
+def reading(number, words=5, devices=("irony",), emotion="joy", **fields):
+    texts = {"meme_caption": "word " * words, "image_caption": "a kettle", "embedded_text": "sing"}
+    return MemeReading(
+        source="made up",
+        meme_id=f"m{number}",
+        literary_devices=list(devices),
+        emotion=emotion,
+        **{**texts, **fields},
+    )
+
+
+def test_lengths_leave_out_what_is_not_there():
+    frame = tables.lengths(
+        [reading(1), reading(2, embedded_text=" \n"), reading(3, unscored="refused")], MADE_UP
+    )
+    assert frame["text"].value_counts().to_dict() == {
+        "meme_caption": 2, "image_caption": 2, "embedded_text": 1
+    }  # fmt: skip
+    assert frame.set_index(["meme_id", "text"]).loc[("m1", "image_caption")].tolist() == [2, 5]
+
+
+def test_the_table_counts_what_is_over_77():
+    # 38 words are 77 made-up tokens, which is not over; 39 are 79.
+    table = tables.text_lengths([reading(n, words) for n, words in enumerate((38, 39, 40, 10))], MADE_UP)
+    row = table.set_index("text").loc["meme caption"]
+    assert row["over 77 tokens"] == 0.5 and row["tokens by"] == "made-up counter"
+    assert (row["words, median"], row["words, most"], row["tokens, most"]) == (38.5, 40, 81)
+    assert table["texts"].tolist() == [4, 4, 4]
+
+
+def test_labels_count_once_a_reading():
+    readings = [
+        reading(1, devices=["irony", "irony", "pun"]),
+        reading(2, devices=["irony"], emotion=""),
+        reading(3, devices=[], emotion="fear", unscored="refused"),
+    ]
+    table = tables.label_counts(readings)
+    assert list(table.itertuples(index=False, name=None)) == [
+        ("literary device", "irony", 2, 1.0),
+        ("literary device", "pun", 1, 0.5),
+        ("emotion", "joy", 1, 0.5),
+    ]
+
+
+def test_the_package_with_clip_s_vocabulary_counts_exactly():
+    pytest.importorskip("instant_clip_tokenizer")
+    counter = tables.clip_counter(None)
+    # From OpenAI's own tokenizer, start and end included; curly quotes count as straight ones.
+    texts = ["a photo of a cat", "", "don't", "don\u2019t", "Tom &amp; Jerry"]
+    assert counter.count(texts) == [7, 2, 4, 4, 5]
+
+
+def test_the_tokenizer_of_a_folder_is_used(tmp_path):
+    pytest.importorskip("transformers")
+    import json
+
+    letters = [chr(n) for n in range(97, 123)]
+    words = [*letters, *(f"{letter}</w>" for letter in letters), "ab</w>", "<|startoftext|>", "<|endoftext|>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({word: n for n, word in enumerate(words)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
+    counter = tables.clip_counter(str(tmp_path))
+    assert counter.name == tmp_path.name, "tables show it: no folder of a machine"
+    assert counter.count(["ab c", "abc"]) == [4, 5]
+    (tmp_path / "empty").mkdir()
+    for absent in (tmp_path / "gone", tmp_path / "empty", "nobody/no-such-clip"):
+        other = tables.clip_counter(str(absent))
+        assert other is None or other.name == "instant-clip-tokenizer"
+
+
+@pytest.mark.corpora
+@pytest.mark.skipif(not CORPORA.is_dir(), reason="the real records are not on this machine")
+def test_statistics_of_the_published_readings():
+    readings = records.read_cm50(CORPORA / "cm50").readings
+    table = tables.text_lengths(readings, tables.clip_counter(None))
+    assert table["texts"].tolist() == [675, 675, 675]
+    assert table["words, median"].tolist() == [30, 24, 14]
+    if not pd.isna(table["over 77 tokens"][0]):
+        # "While some annotations exceed the maximum input length limit of CLIP, most satisfy the limitation."
+        assert (table["over 77 tokens"] < 0.05).all() and (table["over 77 tokens"] > 0).all()
+    labels = tables.label_counts(readings)
+    assert labels["label"][0] == "irony" and labels["share"][0] > 0.9
+
+
+REAL = paths.root.parent / "shared" / "corpora" / "cm50"
+
+
+def pair(read: str, recorded: str, name: str = "m1", template: str = "T") -> Reading:
+    return Reading(name, template, read, recorded)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("WOW.\nHOW DID YOU  GROW PANTS?", "wow how did you grow pants"),
+        ("Don\u2019t \u201cdo\u201d that!", "dont do that"),
+        ("ﬁve—six/seven", "five six seven"),
+        ("ŒUVRE straße", "œuvre strasse"),
+        ("100%", "100"),
+        ("!?", ""),
+    ],
+)
+def test_texts_are_compared_without_case_and_punctuation(text, expected) -> None:
+    assert tables.plain(text) == expected
+
+
+def test_measures_by_hand() -> None:
+    pytest.importorskip("rapidfuzz")
+    found = tables.compare([pair("One two tree", "ONE, TWO THREE!")]).iloc[0]
+    assert found["character edits"] == 1 and found["characters"] == 13  # the h of three
+    assert found["character error rate"] == pytest.approx(1 / 13)
+    assert found["word error rate"] == pytest.approx(1 / 3)
+    assert found["similarity"] == pytest.approx(1 - 1 / 13)
+    assert found["words found"] == pytest.approx(2 * 2 / 6)
+
+
+def test_a_blank_reading_is_all_wrong_and_a_blank_record_is_left_out() -> None:
+    pytest.importorskip("rapidfuzz")
+    found = tables.compare([pair("", "some text"), pair("some text", " !")])
+    assert len(found) == 1
+    row = found.iloc[0]
+    assert row["character error rate"] == row["word error rate"] == 1
+    assert row["similarity"] == row["words found"] == 0
+
+
+def test_the_table_has_an_interval_by_template_and_the_pooled_rate() -> None:
+    pytest.importorskip("rapidfuzz")
+    good = [pair("a long enough text", "a long enough text", f"g{i}", f"T{i % 6}") for i in range(12)]
+    bad = [pair("ab", "cd", f"b{i}", f"B{i % 3}") for i in range(6)]
+    found = tables.embedded_text_table(good + bad)
+    rate = found.loc["character error rate"]
+    assert rate["mean"] == pytest.approx(6 / 18) and rate["median"] == 0
+    assert rate["pooled"] == pytest.approx(6 * 2 / (12 * 18 + 6 * 2))
+    assert rate["low"] < rate["mean"] < rate["high"] and rate["templates"] == 9 and rate["memes"] == 18
+    assert tables.embedded_text_table([]).empty
+    assert "no readings of memes" in tables.embedded_text_table([]).attrs["notes"]["embedded text"]
+
+
+def test_error_rates_are_those_of_jiwer() -> None:
+    pytest.importorskip("rapidfuzz")
+    jiwer = pytest.importorskip("jiwer")
+    texts = [("a cat sat", "the cat sat down"), ("", "so it is"), ("one two three", "one three two")]
+    found = tables.embedded_text_table([pair(*both, name=str(i)) for i, both in enumerate(texts)])
+    references, read = [r for _, r in texts], [t for t, _ in texts]
+    assert found.loc["character error rate", "pooled"] == pytest.approx(jiwer.cer(references, read))
+    assert found.loc["word error rate", "pooled"] == pytest.approx(jiwer.wer(references, read))
+
+
+def test_readings_are_joined_with_their_records() -> None:
+    memes = [
+        TemplateMeme(source="x", meme_id="m1", template="T", url="u", captions=["A", " ", "B"]),
+        TemplateMeme(source="x", meme_id="m2", template="T", url="u"),
+    ]
+    said = [
+        MemeReading(source="x", meme_id="m1", embedded_text="a b"),
+        MemeReading(source="x", meme_id="m2", unscored="refused"),
+        MemeReading(source="x", meme_id="m3", embedded_text="c"),
+    ]
+    assert tables.embedded_text_pairs(said, memes) == [Reading("m1", "T", "a b", "A\nB")]
+
+
+@pytest.mark.corpora
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"no CM50 records at {REAL}")
+def test_published_readings_of_cm50_are_close_to_the_records() -> None:
+    pytest.importorskip("rapidfuzz")
+    rows = json.loads(gzip.decompress((REAL / "validation_dev.json.gz").read_bytes()))
+    found = tables.embedded_text_table(
+        [Reading(row["image_dir"], row["type"], row["detected text"], "\n".join(row["ocr"])) for row in rows]
+    )
+    assert found["memes"].min() >= 670 and found["templates"].min() == 50
+    assert 0.05 < found.loc["character error rate", "pooled"] < 0.2
+    assert found.loc["words found", "low"] > 0.9
