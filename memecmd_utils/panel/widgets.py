@@ -20,7 +20,6 @@ from memecmd_utils.core import machine
 from memecmd_utils.core.drawing import chat_html, screenshots
 from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.evaluation.judges import meme_files
 from memecmd_utils.panel import explorer as panel_explorer
 from memecmd_utils.panel.explorer import Explorer, Settings, View
 from memecmd_utils.retrieval.placement import ScoredDialogue
@@ -262,7 +261,8 @@ MOST_K = 10
 def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes: Mapping[str, Meme]) -> Any:
     """The panel for a run; where nobody can turn a knob (`headless`), a picture of its first position."""
     explorer = Explorer(scored, index, run.profile)
-    files = meme_files(run, memes)
+    folder = run.read("memes.parquet").parent
+    files = {name: folder / meme.file for name, meme in memes.items()}
     if machine.is_headless():
         from IPython.display import Image as Shown
 

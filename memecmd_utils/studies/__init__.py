@@ -1,4 +1,4 @@
-"""Notebook 05b: one file a study, each with its tables and a sentence."""
+"""Notebook 05b: studies of what the paper leaves open, each with its tables and a sentence."""
 
 from memecmd_utils.studies.ablation import ablation_sentence, fit_weights, leave_one_out, weights_sentence
 from memecmd_utils.studies.collected import Collected
