@@ -124,7 +124,8 @@ def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> No
 def test_without_any_scenario_stage_03_ends_with_the_reason(started, monkeypatch) -> None:
     async def nothing(pairs, chat, profile, *rest) -> cold_start.RoleStarts:
         lost = [
-            cold_start._unfinished(pair.pair_id, "no new scenario", chat, profile, 1) for pair, _ in pairs
+            Unfinished(dialogue_id=f"role-{pair.pair_id}", turn=1, reason="no new scenario", turns=[], source="x")
+            for pair, _ in pairs
         ]
         return cold_start.RoleStarts([], [], lost)
 

@@ -64,7 +64,7 @@ class OtherMeme(NamedTuple):
     url: str = ""
 
 
-def memes_of(found: Mapping[str, datasets.Found], dataset: DataSet) -> list[OtherMeme]:
+def memes_of(found: Mapping[str, datasets.LocatedSource], dataset: DataSet) -> list[OtherMeme]:
     """MemeCap's test set, or FigMemes' by its standard split with the texts that come with the labels.
 
     The data set has to be there; raises `MemeCapError` or `FigMemesError` where it cannot be read.

@@ -154,7 +154,7 @@ def _pictures(source: str) -> Source:
     try:
         pictures = images.look_through(folder)
     except images.LibraryError:
-        pictures = images.Found([], [])  # stage 01 says why
+        pictures = images.FolderContents([], [])  # stage 01 says why
     if pictures.links_out:
         links = (images.readable(link.relative_to(folder)) for link in pictures.links_out)
         name += f" without {', '.join(links)}"

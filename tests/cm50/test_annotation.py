@@ -12,7 +12,7 @@ from memecmd_utils.cm50.annotation import TEXT_ONLY, draw_sample, reading_counts
 from memecmd_utils.cm50.prompts import PROMPTS
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import prices, prompts
+from memecmd_utils.core.llm import budget, prompts
 from memecmd_utils.core.llm.chat import Chat
 from memecmd_utils.core.llm.endpoint import OpenAIBackend
 from memecmd_utils.core.llm.messages import Image, Reply, Request
@@ -266,8 +266,8 @@ def test_calls_tokens_and_money_are_those_of_the_rendered_prompts() -> None:
     assert table.tokens_out["07 three_step_12"] == 10 * (60 + 12 * 30)
     total = table.loc["total"]
     assert total.usd == pytest.approx((total.tokens_in * 2.5 + total.tokens_out * 10) / 1e6)
-    assert total.hours == pytest.approx(20 * prices.REMOTE_SECONDS_PER_CALL / mine.concurrency / 3600)
-    assert "three_step_12" in prices.estimate_text(table.reset_index())
+    assert total.hours == pytest.approx(20 * budget.REMOTE_SECONDS_PER_CALL / mine.concurrency / 3600)
+    assert "three_step_12" in budget.estimate_text(table.reset_index())
 
 
 def test_pictures_context_and_the_sample_count() -> None:

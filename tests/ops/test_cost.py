@@ -243,7 +243,7 @@ def test_cost_says_what_it_does_not_know_and_makes_no_ledger(tmp_path, monkeypat
     assert "No call was made" in text and "price of big is not known" in text and "24 hours" in text
     assert "real_calls" not in text and not list(tmp_path.rglob("*"))
     ledger = Ledger(tmp_path / settings.run_name(profile) / "usage" / "ledger.sqlite")
-    ledger.settle(ledger.reserve("annotation", "annotation", Most(5, 0.2)), 0.5, 5, 2)
+    ledger.settle(ledger.reserve("annotation", "annotation", CallBound(5, 0.2)), 0.5, 5, 2)
     assert "real_calls" in cost.cost_text(profile)
 
 
@@ -251,5 +251,5 @@ def test_vectors_that_were_paid_for_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "processed", tmp_path)
     assert list(cost.real_usage("r")) == [] and not list(tmp_path.rglob("*"))
     ledger = Ledger(tmp_path / "r" / "usage" / "ledger.sqlite")
-    ledger.settle(ledger.reserve("embedding", "embedding", Most(100, 0.01)), 0.5, 90, 0)
+    ledger.settle(ledger.reserve("embedding", "embedding", CallBound(100, 0.01)), 0.5, 90, 0)
     assert list(cost.real_usage("r")) == ["  embedding: 1 calls, 90 tokens in, $0.50"]
