@@ -73,7 +73,7 @@ def test_a_key_of_an_earlier_version_is_read_and_changes_nothing(tmp_path) -> No
     settled = {"n_turns": 6, "bootstrap_samples": 500}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(settled), encoding="utf-8")
     profile = settings_.load_profile(str(tmp_path / "mine.yaml"), {"bootstrap_samples": 100})
-    assert profile.n_turns == 6 and "bootstrap_samples" not in profile.model_dump()
+    assert profile.dialogue.n_turns == 6 and "bootstrap_samples" not in profile.model_dump()
     assert settings_.run_name(profile) == "mine" and "bootstrap_samples" not in settings_.known_keys()
 
 
@@ -221,7 +221,7 @@ def test_a_file_that_no_profile_can_be_read_from_is_told_in_a_line(
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 def test_a_byte_order_mark_says_how_a_profile_is_written(own: Path, encoding: str) -> None:
     (own / "mine.yaml").write_bytes("# 论文\r\nn_turns: 5\r\n".encode(encoding))
-    assert load_profile("mine").n_turns == 5
+    assert load_profile("mine").dialogue.n_turns == 5
 
 
 def test_a_folder_or_a_file_without_permission_is_no_profile(own: Path, monkeypatch, capsys) -> None:
@@ -289,8 +289,8 @@ def test_settings_that_cannot_be_split() -> None:
 
 def test_one_value_stands_for_a_list() -> None:
     profile = load_profile("example", parse_settings("sources='my memes' judges=rating strategies=greedy"))
-    assert profile.sources == ["my memes"] and profile.strategies == ["greedy"]
-    assert [judge.kind for judge in profile.judges] == ["rating"]
+    assert profile.library.sources == ["my memes"] and profile.retrieval.strategies == ["greedy"]
+    assert [judge.kind for judge in profile.evaluation.judges] == ["rating"]
 
 
 def test_a_run_is_plain_until_a_setting_differs_from_the_file() -> None:
@@ -406,7 +406,7 @@ def test_a_key_with_dots_sets_a_part_and_leaves_the_rest() -> None:
     given = settings_.parse_settings("meme_retrieval.tune=true meme_retrieval.epochs=3")
     made = settings_.load_profile("example", given)
     assert made.meme_retrieval.tune and made.meme_retrieval.epochs == 3
-    assert made.meme_retrieval.batch_size == settings_.load_profile("example").meme_retrieval.batch_size
+    assert made.meme_retrieval.batch_size == settings_.load_profile("example").mtrclip.batch_size
     kept = settings_.load_profile("paper", settings_.parse_settings("endpoints.generator.model=other"))
     plain = settings_.load_profile("paper")
     assert kept.endpoints.generator.model == "other" and kept.endpoints.generator.vision

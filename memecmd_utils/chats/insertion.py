@@ -79,7 +79,7 @@ def unrecorded(run: Run, asking: Run) -> Encode:
 
     @functools.cache
     def embedder() -> RecordedEmbedder:
-        if run.profile.embedder == "endpoint" and asking.profile.mode == "recorded":
+        if run.profile.models.embedder == "endpoint" and asking.profile.models.mode == "recorded":
             raise EndpointError(
                 "the run's embedder is an endpoint, which mode=recorded never asks: SET=mode=auto"
             )
@@ -109,7 +109,7 @@ class Library:
 
         A chat is too short for a mean of its own, and the run's gate was fitted on scores that had this one.
         """
-        if self.run.profile.centring != "attribute":
+        if self.run.profile.retrieval.centring != "attribute":
             return None
         summaries = [s for dialogue in self.run.load(Dialogue) for s in dialogue.summaries if not s.unscored]
         if len(summaries) < 2:
@@ -130,13 +130,13 @@ class Library:
     def rank(self, summaries: Sequence[SummaryReply | None]) -> tuple[np.ndarray, Ranking]:
         """Queries [n, 4, dim] and the top K; without a summary zero queries and scores of -inf."""
         profile, n = self.run.profile, len(summaries)
-        shape = (n, min(profile.top_k, len(self.index.meme_ids)))
+        shape = (n, min(profile.retrieval.top_k, len(self.index.meme_ids)))
         queries = np.zeros((n, 4, self.index.dim), dtype=np.float32)
         ranking = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
         rows = [row for row, summary in enumerate(summaries) if summary is not None]
         if rows:
             queries[rows] = self.queries([s for s in summaries if s is not None])
-            best = top_k(self.index, queries[rows], profile.weights, profile.top_k)
+            best = top_k(self.index, queries[rows], profile.retrieval.weights, profile.retrieval.top_k)
             ranking.memes[rows], ranking.scores[rows] = best.memes, best.scores
             ranking.components[rows] = best.components
         return queries, ranking
@@ -165,7 +165,7 @@ def open_library(run: Run, asking: Run) -> Library:
     texts are `unrecorded`. Raises `StageMissing` where notebooks 01 and 02 have not been run, or by another
     version.
     """
-    if run.profile.mode == "recorded":
+    if run.profile.models.mode == "recorded":
         encode = unrecorded(run, asking)
     else:
         # What somebody looks for is not the run's, and must not become a tracked recording.
@@ -259,7 +259,7 @@ def insert_file(
     summaries, writers = _summaries(export, turns, asking, run.name)
     insertions = _insertions(export, turns, summaries, library, strategy)
     files = _pictures(insertions, library, pictures)
-    position = run.profile.meme_position
+    position = run.profile.retrieval.meme_position
     by_message = {
         (one.chat, one.turn.last if position == "after" else one.turn.first): one for one in insertions
     }
@@ -295,7 +295,7 @@ def _summaries(
         if turn.summary is None
     ]
     answers = []
-    if not given or asking.profile.llm != "authored":
+    if not given or asking.profile.models.llm != "authored":
         answers = messages.summarise(wanted, asking, STAGE, library)
     written = {
         (context.chat, context.turn): answer.summary for context, answer in zip(wanted, answers, strict=False)
@@ -336,7 +336,7 @@ def _insertions(
                     turn=turns[number][row + 1],
                     meme_id=index.meme_ids[meme],
                     summary=summary,
-                    score=None if summary is None else float(components @ np.asarray(profile.weights)),
+                    score=None if summary is None else float(components @ np.asarray(profile.retrieval.weights)),
                     gate_score=float(gate_scores[row]) if has_gate else None,
                     threshold=float(trace.thresholds[row]) if has_gate else None,
                 )
@@ -414,7 +414,7 @@ def _page(
             about=about,
             chats=shown_chats,
             memes=list(memes.values()),
-            meme_position=library.run.profile.meme_position,
+            meme_position=library.run.profile.retrieval.meme_position,
         )
     )
 

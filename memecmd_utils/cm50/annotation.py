@@ -113,8 +113,8 @@ def draw_sample(memes: Sequence[TemplateMeme], n: int | None, seed: int) -> list
 def shows_pictures(run: Run, profile: Profile | None = None) -> bool:
     """Whether the run's annotator sees, and a prompt of the profile shows the picture."""
     profile = profile or run.profile
-    prompts = Passes.of(profile.template_annotation).prompts
-    return profile.llm == "openai" and run.endpoint("annotator").vision and any(s.sees for s in prompts)
+    prompts = Passes.of(profile.cm50.annotation).prompts
+    return profile.models.llm == "openai" and run.endpoint("annotator").vision and any(s.sees for s in prompts)
 
 
 def sampled_memes(
@@ -129,7 +129,7 @@ def sampled_memes(
     if folder is not None and shows_pictures(run, profile):
         there = pictures.pictures_below(folder)
         pool = [meme for meme in memes if meme.meme_id in there] or memes
-    return draw_sample(pool, profile.template_annotation.sample, profile.seed)
+    return draw_sample(pool, profile.cm50.annotation.sample, profile.seed)
 
 
 def reading_request(
@@ -159,14 +159,14 @@ async def annotate(
     profile: Profile,
     picture: pictures.Picture | None = None,
 ) -> list[MemeReading]:
-    """Read memes, side by side, with the prompts of `profile.template_annotation`; order as in `memes`.
+    """Read memes, side by side, with the prompts of `profile.cm50.annotation`; order as in `memes`.
 
     `picture` gives a meme's picture or None: a model that sees none, and the prompts on OCR text, get the
     texts on the meme, and the reading's `prompt` ends in "(text only)". A meme without a usable reply to each
     prompt, after five attempts, is kept with the reason in `unscored` and empty texts. `context` is true
     where an "about" text was given in every pass.
     """
-    settings = profile.template_annotation
+    settings = profile.cm50.annotation
     passes, about = Passes.of(settings), {info.template: info for info in infos}
     with_context = all(cm50_prompts.gives_context(s, settings.context) for s in passes.prompts)
     sha256 = passes.sha256
@@ -230,7 +230,7 @@ def read_memes(
     run's, with other prompts.
     """
     profile = profile or run.profile
-    if profile.llm == "authored":
+    if profile.models.llm == "authored":
         print(NOBODY)
         return []
     shown = folder if folder is not None and shows_pictures(run, profile) else None
@@ -247,7 +247,7 @@ def _without_pictures(number: int, total: int, folder: Path) -> str:
     if number == total:
         return (
             f"none of {total:,} memes has a picture below {folder.name}: they are read from their texts. "
-            "meme_retrieval.fetch fetches some, meme_retrieval.images names a folder of yours"
+            "mtrclip.fetch fetches some, mtrclip.images names a folder of yours"
         )
     return f"{number:,} of {total:,} memes have no picture below {folder.name}: the sample is of the others"
 
@@ -288,8 +288,8 @@ def estimate_readings(
 
     `pictures`: whether they are shown. No call is made; what is recorded costs nothing and is not looked at.
     """
-    settings, about = profile.template_annotation, {info.template: info for info in infos}
-    endpoint = profile.endpoints.annotator or profile.endpoints.generator
+    settings, about = profile.cm50.annotation, {info.template: info for info in infos}
+    endpoint = profile.models.endpoints.annotator or profile.models.endpoints.generator
     asked = len(draw_sample(memes, settings.sample, profile.seed))
     shown = Image(image_id="estimate", load=lambda: "") if pictures else None
     rows, ledger = [], (STAGE, "annotation")
@@ -306,7 +306,7 @@ def estimate_readings(
         t_in = round(asked * each / max(1, len(some)))
         t_out = asked * (REPLY_TOKENS[spec.kind] + TOKENS_PER_COMPARISON * compared)
         stage = f"07 {spec.name}"
-        rows.append(budget.estimate_row(stage, ledger, profile, profile.llm, endpoint, asked, t_in, t_out))
+        rows.append(budget.estimate_row(stage, ledger, profile, profile.models.llm, endpoint, asked, t_in, t_out))
     return budget.with_real_usage(pd.DataFrame(rows), Ledger())
 
 
@@ -319,7 +319,7 @@ def asked_about(spec: PromptSpec) -> tuple[DataSet, Literal["all", "drawn", "mat
 
 
 def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, Sequence[TemplateMatch]]) -> list[MemeReading]:
-    """Ask every prompt of `template_annotation.evaluate` about the memes of its row in Tables 9 to 11.
+    """Ask every prompt of `cm50.annotation.evaluate` about the memes of its row in Tables 9 to 11.
 
     `pairs`: what `confirmed_matches` gives, by data set. Prompts of Tables 9 and 11 are asked about FigMemes'
     test set, all others about MemeCap's: whole-set rows about every meme, those tried on 11 memes about as
@@ -328,12 +328,12 @@ def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, Sequence[Template
     suffix, as references and labels have them, too. What cannot be asked is said: a prompt on the picture
     needs a model that sees and pictures that can be read, one on OCR text needs the text.
     """
-    profile, settings = run.profile, run.profile.template_annotation
+    profile, settings = run.profile, run.profile.cm50.annotation
     specs = [cm50_prompts.prompt(name) for name in dict.fromkeys(settings.evaluate)]
-    if specs and profile.llm == "authored":
+    if specs and profile.models.llm == "authored":
         print(NOBODY)
         return []
-    sees = profile.llm == "openai" and run.endpoint("annotator").vision
+    sees = profile.models.llm == "openai" and run.endpoint("annotator").vision
     folder = pictures.picture_folder(profile)
     readings: list[MemeReading] = []
     for dataset in TITLES:

@@ -48,7 +48,7 @@ LPIPS_SIDE = 64
 PAIRS_AT_ONCE = 64
 PUBLISHED = "7be5be79"
 """SHA-256 of torchvision's AlexNet begins so: `alexnet-owt-7be5be79.pth`, which LPIPS was calibrated on."""
-LPIPS_KEY = "template_matching.lpips"
+LPIPS_KEY = "cm50.matching.lpips"
 """Key of the profile that names the file of weights."""
 
 
@@ -266,7 +266,7 @@ def match_data_set(run: Run, data: Data, dataset: DataSet) -> Matches | None:
     """
     if not data.have(dataset, "cm50"):
         return None
-    settings, folder = run.profile.template_matching, cm50_pictures.picture_folder(run.profile)
+    settings, folder = run.profile.cm50.matching, cm50_pictures.picture_folder(run.profile)
     files = {path.name: path for path in sorted(folder.rglob("*"), reverse=True) if path.is_file()}
     memes = references.memes_of(data.found, dataset)
     instances = [
@@ -289,16 +289,16 @@ def confirmed_matches(profile: Profile, matches: Matches | None, dataset: DataSe
     """
     pairs = distinct_pairs(matches.pairs) if matches is not None else []
     key = CONFIRMED[dataset]
-    if not (given := getattr(profile.template_matching, key)):
+    if not (given := getattr(profile.cm50.matching, key)):
         return pairs
     file = paths.root / Path(given).expanduser()
     if not pairs or matches.not_computed:
         why = "none was looked for" if matches is None else matches.not_computed or "no pair was kept"
-        print(f"not read: {file.name} (template_matching.{key}) speaks of pairs of {TITLES[dataset]}; {why}")
+        print(f"not read: {file.name} (cm50.matching.{key}) speaks of pairs of {TITLES[dataset]}; {why}")
         return pairs
     decisions = read_decisions(file, pairs)
     if not decisions:
-        print(f"{file.name} (template_matching.{key}) says nothing of any pair of {TITLES[dataset]}")
+        print(f"{file.name} (cm50.matching.{key}) says nothing of any pair of {TITLES[dataset]}")
     return confirm(pairs, decisions)
 
 

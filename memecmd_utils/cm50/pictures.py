@@ -54,8 +54,8 @@ class ImageEntry(BaseModel):
 
 
 def picture_folder(profile: settings.Profile) -> Path:
-    """The folder that the profile names (`meme_retrieval.images`), else the one that `fetch` fills."""
-    given = profile.meme_retrieval.images
+    """The folder that the profile names (`mtrclip.images`), else the one that `fetch` fills."""
+    given = profile.mtrclip.images
     return paths.root / Path(given).expanduser() if given else paths.raw / "templates" / "images"
 
 

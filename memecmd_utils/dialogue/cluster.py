@@ -23,14 +23,14 @@ from memecmd_utils.settings import Profile, ProfileError
 
 def is_needed(profile: Profile) -> bool:
     """Whether a profile wants Dask and its dialogues are not recorded or authored already."""
-    return profile.engine == "dask" and profile.mode != "recorded" and profile.llm != "authored"
+    return profile.models.engine == "dask" and profile.models.mode != "recorded" and profile.models.llm != "authored"
 
 
 def refusal(profile: Profile) -> str:
     """Why Dask cannot make the dialogues that a profile wants it to make; empty where it can, or need not."""
-    if is_needed(profile) and profile.mode == "live":
+    if is_needed(profile) and profile.models.mode == "live":
         return "engine: dask needs mode: auto, for the run is put together from recordings"
-    if is_needed(profile) and profile.llm == "local":
+    if is_needed(profile) and profile.models.llm == "local":
         return "engine: dask needs an endpoint: every worker would load the local model anew"
     return ""
 
@@ -58,7 +58,7 @@ def launch(run: Run, client: Any) -> int:
 
     parts = cold_start.split(planned(run.profile), max(1, len(client.nthreads())))
     # The profile's cap on requests in flight holds for all workers together.
-    each = max(1, run.profile.concurrency // len(parts))
+    each = max(1, run.profile.models.concurrency // len(parts))
     futures = [
         client.submit(make_part, run, part, each, key=f"{run.name}-{number}", pure=False)
         for number, part in enumerate(parts, 1)
@@ -86,14 +86,14 @@ def make_part(run: Run, part: Plan, concurrency: int) -> int:
 
 def planned(profile: Profile) -> Plan:
     """The cold starts of all of a profile's dialogues."""
-    pairs = authored.load_role_pairs()[: profile.n_role_pairs]
+    pairs = authored.load_role_pairs()[: profile.dialogue.n_role_pairs]
     return cold_start.plan(news.load_news(profile), pairs, profile)
 
 
 def make(run: Run, plan: Plan) -> Generated:
     """Stage 03 from the plan to the dialogues, as notebook 03 goes through it step by step."""
     profile = run.profile
-    glosses = authored.glosses() if profile.llm == "authored" else {}
+    glosses = authored.glosses() if profile.models.llm == "authored" else {}
     embedder = run.embedder()
     with run.chat("generator", "scenario") as chat:
         work = cold_start.role_cold_starts(
@@ -113,8 +113,8 @@ def _client(profile: Profile) -> Iterator[Any]:
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise ExtraMissing("engine: dask needs Dask: pip install -e '.[scale]'") from error
-    if profile.scheduler is not None:
-        with Client(profile.scheduler) as client:
+    if profile.models.scheduler is not None:
+        with Client(profile.models.scheduler) as client:
             client.wait_for_workers(1, timeout=60)
             yield client
         return

@@ -193,7 +193,7 @@ async def _new_scene(
         vectors = await asyncio.to_thread(encode, [*earlier, text])
         cosines = vectors[:-1] @ vectors[-1]
         nearest = int(cosines.argmax())
-        if cosines[nearest] <= profile.scenario_similarity_cap:
+        if cosines[nearest] <= profile.dialogue.scenario_similarity_cap:
             return Scene(text, float(cosines[nearest]), answer.source)
         reason = f"too like {earlier[nearest]!r} (cosine {cosines[nearest]:.3f})"
         again = prompts.render("scenario_again", fence=prompts.fence, nearest=earlier[nearest])
@@ -262,17 +262,17 @@ def plan(items: Sequence[NewsItem], pairs: Sequence[RolePair], profile: Profile)
 
     Raises `ProfileError` where there are fewer news than asked for.
     """
-    return _cut(choose_news(items, profile.n_news), pairs, profile)
+    return _cut(choose_news(items, profile.dialogue.n_news), pairs, profile)
 
 
 def sizes(profile: Profile) -> tuple[int, int]:
     """Numbers of news and of role dialogues that a profile plans, before there is any of them."""
-    made = _cut([None] * profile.n_news, [None] * profile.n_role_pairs, profile)
+    made = _cut([None] * profile.dialogue.n_news, [None] * profile.dialogue.n_role_pairs, profile)
     return len(made.news), sum(n for _, n in made.pairs)
 
 
 def _cut(news: list, pairs: Sequence, profile: Profile) -> Plan:
-    each, limit = profile.scenarios_per_pair, profile.n_dialogues
+    each, limit = profile.dialogue.scenarios_per_pair, profile.dialogue.n_dialogues
     n_role = len(pairs) * each
     if limit is not None:
         # In turn, news first; where one kind is used up, the other goes on.

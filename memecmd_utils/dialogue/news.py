@@ -151,41 +151,41 @@ def load_news(profile: settings.Profile) -> list[schemas.NewsItem]:
 
     Feeds are asked only where fewer than `n_news` are collected; still too few are a `NewsError`.
     """
-    if not profile.n_news:
+    if not profile.dialogue.n_news:
         return []
-    if profile.news == "example":
+    if profile.dialogue.news == "example":
         return authored.load_news()
-    if profile.news == "feeds":
-        feeds, folder = read_feeds(profile.feeds), collection_folder(profile)
+    if profile.dialogue.news == "feeds":
+        feeds, folder = read_feeds(profile.dialogue.feeds), collection_folder(profile)
         collection = compile_items(feeds, folder)
-        if len(collection.items) < profile.n_news:
+        if len(collection.items) < profile.dialogue.n_news:
             collection = collect(feeds, folder)
-        if len(collection.items) < profile.n_news:
+        if len(collection.items) < profile.dialogue.n_news:
             raise NewsError(
-                f"n_news={profile.n_news}, but the feeds gave {len(collection.items)} news items "
+                f"n_news={profile.dialogue.n_news}, but the feeds gave {len(collection.items)} news items "
                 f"({collection.totals()}). A feed shows only its newest items: run `make collect-news "
                 f"PROFILE={profile.name}` on later days to add to them, name more feeds, or lower n_news; "
                 f"how each feed fared is in {folder / 'feeds.csv'}"
             )
         return [item.news_item() for item in collection.items]
-    path = paths.of_user(profile.news)
+    path = paths.of_user(profile.dialogue.news)
     if not path.is_file():
-        raise NewsError(f"news: {profile.news!r} is neither `example`, `feeds`, nor a file")
+        raise NewsError(f"news: {profile.dialogue.news!r} is neither `example`, `feeds`, nor a file")
     return storage.read_jsonl(path, schemas.NewsItem)
 
 
 def collected(profile: settings.Profile) -> int:
     """How many news items were collected so far from the profile's feeds; nothing is fetched."""
-    return len(compile_items(read_feeds(profile.feeds), collection_folder(profile)).items)
+    return len(compile_items(read_feeds(profile.dialogue.feeds), collection_folder(profile)).items)
 
 
 def collect_for(profile: settings.Profile) -> str:
     """Collect a profile's news now and say how it went: what `make collect-news` prints."""
-    if profile.news != "feeds":
+    if profile.dialogue.news != "feeds":
         raise NewsError(
-            f"profile {profile.name} has `news: {profile.news}`: to collect, set `news: feeds` and `feeds`"
+            f"profile {profile.name} has `news: {profile.dialogue.news}`: to collect, set `news: feeds` and `feeds`"
         )
-    feeds, folder = read_feeds(profile.feeds), collection_folder(profile)
+    feeds, folder = read_feeds(profile.dialogue.feeds), collection_folder(profile)
     collection = collect(feeds, folder)
     lines = [
         f"{row['topic']:<13} {row['status']:<11} {row['new']:>4} new {row['kept']:>5} kept "
@@ -193,9 +193,9 @@ def collect_for(profile: settings.Profile) -> str:
         + (f": {row['reason']}" if row["reason"] else "")
         for row in collection.rows
     ]
-    enough = "enough" if len(collection.items) >= profile.n_news else "not yet enough"
+    enough = "enough" if len(collection.items) >= profile.dialogue.n_news else "not yet enough"
     total = f"{len(collection.items):,} news items ({collection.totals()})"
-    lines.append(f"{total}: {enough} for n_news={profile.n_news:,}")
+    lines.append(f"{total}: {enough} for n_news={profile.dialogue.n_news:,}")
     lines.append(f"the collection is in {folder}")
     return "\n".join(lines)
 

@@ -145,13 +145,13 @@ def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> clip.ChineseClipScorer:
     """Chinese-CLIP on the run's pictures; its vectors are recorded beside those of the embedders."""
     files, profile = meme_files(run, memes), run.profile
     # A relative path counts from the project's root: notebooks run in a folder of their own.
-    checkpoint = paths.root / profile.clip_checkpoint if profile.clip_checkpoint else None
+    checkpoint = paths.root / profile.models.clip_checkpoint if profile.models.clip_checkpoint else None
     folder = paths.interim / "clip"
-    here = clip.weights_file(profile.clip_model, folder, checkpoint).is_file()
+    here = clip.weights_file(profile.models.clip_model, folder, checkpoint).is_file()
     # A replay computes what is not recorded, but fetches no weights for it.
-    mode = run.vector_mode if here else profile.mode
+    mode = run.vector_mode if here else profile.models.mode
     return clip.ChineseClipScorer(
-        profile.clip_model,
+        profile.models.clip_model,
         lambda meme: files[meme.meme_id],
         folder,
         checkpoint,
@@ -167,11 +167,11 @@ def measure_consistency(
 ) -> tuple[list[Consistency], str]:
     """Consistency of all placed memes, and the scorer's name with what it could not read."""
     profile = run.profile
-    if profile.consistency == "cn_clip":
+    if profile.evaluation.consistency == "cn_clip":
         scorer = clip_scorer(run, memes)
         rows = measure(placements, dialogues, memes, scorer, profile)
         return rows, f"{scorer.name}{cut_texts(scorer.truncated)}"
-    scorer = TextScorer(run.embedder(profile.consistency_embedder), run.embedder_name())
+    scorer = TextScorer(run.embedder(profile.models.consistency_embedder), run.embedder_name())
     return measure(placements, dialogues, memes, scorer, profile), scorer.name
 
 

@@ -53,7 +53,7 @@ def draw(data: StudyData) -> list[Item]:
     here. Every dialogue gives one turn before any gives a second, and none more than two. Without ground
     truth there are no items.
     """
-    wanted = data.profile.judge_checks
+    wanted = data.profile.evaluation.judge_checks
     if not wanted or not data.truth.grades:
         return []
     found = _candidates(data)
@@ -72,7 +72,7 @@ def for_wordings(items: Sequence[Item], profile: Profile) -> list[Item]:
     """The fitting and the random meme of `judge_wordings` of the turns, drawn by seed."""
     turns = list(dict.fromkeys((item.dialogue_id, item.turn) for item in items))
     order = seeds.rng(profile.seed, "judge wordings").permutation(len(turns))
-    chosen = {turns[i] for i in order[: profile.judge_wordings]}
+    chosen = {turns[i] for i in order[: profile.evaluation.judge_wordings]}
     return [i for i in items if i.kind != "hard negative" and (i.dialogue_id, i.turn) in chosen]
 
 
@@ -118,7 +118,7 @@ def ask_all(run: Run, data: StudyData) -> Answers:
     items = draw(data)
     shown = _shown(items, data)
     scores, worded, names = [], [], []
-    for number in range(len(run.profile.judges) if items else 0):
+    for number in range(len(run.profile.evaluation.judges) if items else 0):
         with judges.open_judge(run, number, data.dialogues, data.memes, names) as judge:
             names.append(judge.name)
             answers = judges.ask(shown, judge)
@@ -176,15 +176,15 @@ def _ask_in_words(shown: Sequence[judges.Item], judge: Judge) -> dict[str, dict[
 def _without_asking(run: Run, data: StudyData, items: Sequence[Item]) -> list[pd.DataFrame]:
     """Consistency with u_t and u_t+1, and as a yardstick the score T that ranks memes, by embedder."""
     profile, out = run.profile, []
-    if profile.consistency_embedder != profile.embedder:
-        embedder = run.embedder(profile.consistency_embedder)
+    if profile.models.consistency_embedder != profile.models.embedder:
+        embedder = run.embedder(profile.models.consistency_embedder)
         out += _consistency(data, items, consistency.TextScorer(embedder, run.embedder_name()))
-    if profile.consistency == "cn_clip":
+    if profile.evaluation.consistency == "cn_clip":
         out += _consistency(data, items, consistency.clip_scorer(run, data.memes))
     at = [(data.row[i.dialogue_id, i.turn], data.column[i.meme_id]) for i in items]
     for name in data.encoders:
-        terms = data.terms(name, profile.centring)
-        values = [float(np.dot(profile.weights, terms[:, r, c])) for r, c in at]
+        terms = data.terms(name, profile.retrieval.centring)
+        values = [float(np.dot(profile.retrieval.weights, terms[:, r, c])) for r, c in at]
         out.append(_rows(data, items, f"T under {name}", RETRIEVAL, values))
     return out
 

@@ -256,7 +256,7 @@ def tabulate(found: Measured, profile: Profile, embedder: str) -> tuple[pd.DataF
             at = i, COLUMNS.index(column)
             row |= {f"{column} low": low[at], f"{column} high": high[at]}
         rows.append({**row, "turns": len(keys), **size})
-    own = System(embedder, profile.centring, FULL)
+    own = System(embedder, profile.retrieval.centring, FULL)
     bases = {"the full score": names.index(own)}
     for name in (RANDOM, RANDOM_GRADED):
         if System("", "", name) in measured:
@@ -330,18 +330,18 @@ def evaluate_systems(
     if not truth.grades:
         return SystemTables(*(pd.DataFrame(columns=list(names)) for names in HEADS))
     usable, asked = [a for a in annotations if a.usable], queries(dialogues)
-    matrices = dict(score_matrices(asked, memes, usable, encoders_of(run), run.profile.weights))
+    matrices = dict(score_matrices(asked, memes, usable, encoders_of(run), run.profile.retrieval.weights))
     meme_ids, levels = [a.meme_id for a in usable], (RELEVANT, STRICT)
     measured = evaluate(matrices, asked, meme_ids, relevance(truth.grades), run.profile, levels)
     (systems, differences), (strict, _) = (
-        tabulate(part, run.profile, run.profile.embedder) for part in measured
+        tabulate(part, run.profile, run.profile.models.embedder) for part in measured
     )
     return SystemTables(systems, differences, strict)
 
 
 def encoders_of(run: Run) -> dict[str, Encode]:
     """The run's embedder first, then the one that took no part in retrieval."""
-    names = dict.fromkeys([run.profile.embedder, run.profile.consistency_embedder])
+    names = dict.fromkeys([run.profile.models.embedder, run.profile.models.consistency_embedder])
     return {name: run.embedder(name).encode for name in names}
 
 
@@ -352,7 +352,7 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
     run's own full score, each `mean [low, high]`. Pairs of terms and the rest are in `tables/retrieval.csv`.
     """
     uses = (FULL, *PARTS, CAPTION, RANDOM, RANDOM_GRADED)
-    other = ", not centred" if profile.centring == "attribute" else ", centred"
+    other = ", not centred" if profile.retrieval.centring == "attribute" else ", centred"
     rows = []
     graded = any(row["uses"] == RANDOM_GRADED for row in found["retrieval"])
     chance = RANDOM_GRADED if graded else RANDOM
@@ -363,7 +363,7 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
     }
     for row in found["retrieval"]:
         system = row["embedder"], row["centring"], row["uses"]
-        as_run = row["centring"] in ("", profile.centring)
+        as_run = row["centring"] in ("", profile.retrieval.centring)
         if row["uses"] not in uses or not (as_run or row["uses"] == FULL):
             continue
         cells = {"embedder": row["embedder"] or "–", "uses": row["uses"] + ("" if as_run else other)}

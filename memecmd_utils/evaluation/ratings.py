@@ -27,7 +27,7 @@ def screenshot(
         for placed in placements
         if placed.strategy == strategy and placed.dialogue_id == dialogue.dialogue_id
     }
-    spec = screenshots.chat_from_dialogue(dialogue, mine, n_turns, run.profile.meme_position)
+    spec = screenshots.chat_from_dialogue(dialogue, mine, n_turns, run.profile.retrieval.meme_position)
     return screenshots.spec_sha256(spec), screenshots.draw(spec, judges.meme_files(run, memes))
 
 
@@ -37,9 +37,9 @@ def rate(
     """Rate with every judge of the profile; a judge that was stopped early is named."""
     ratings: list[Rating] = []
     names: list[str] = []
-    for number in range(len(run.profile.judges)):
+    for number in range(len(run.profile.evaluation.judges)):
         with judges.open_judge(run, number, list(dialogues.values()), memes, names) as judge:
-            by_meme = judge.kind == "yes_no" or run.profile.judge_unit == "meme"
+            by_meme = judge.kind == "yes_no" or run.profile.evaluation.judge_unit == "meme"
             chosen = to_judge(placements, run.profile) if by_meme else placements
             mine = rate_with(judge, chosen, dialogues, memes)
         unasked = sum(rating.unscored == judges.STOPPED for rating in mine)
@@ -56,17 +56,17 @@ def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placemen
     Turns are drawn once for a dialogue, so strategies that share their turns keep sharing them. By hand the
     memes may be those of a run with more turns.
     """
-    if profile.judge_sample is None:
+    if profile.evaluation.judge_sample is None:
         return list(placements)
     groups: dict[tuple[str, str], list[Placement]] = {}
     for placed in placements:
         groups.setdefault((placed.dialogue_id, placed.strategy), []).append(placed)
     chosen: set[tuple[str, str, int]] = set()
-    longest = max([profile.n_turns, *(placed.turn for placed in placements)])
+    longest = max([profile.dialogue.n_turns, *(placed.turn for placed in placements)])
     for (name, strategy), group in groups.items():
         drawn = seeds.rng(profile.seed, "judge sample", name).permutation(longest - 1)
         rank = {int(turn) + 2: place for place, turn in enumerate(drawn)}
-        first = sorted(group, key=lambda placed: rank[placed.turn])[: profile.judge_sample]
+        first = sorted(group, key=lambda placed: rank[placed.turn])[: profile.evaluation.judge_sample]
         chosen |= {(name, strategy, placed.turn) for placed in first}
     return [p for p in placements if (p.dialogue_id, p.strategy, p.turn) in chosen]
 
@@ -87,7 +87,7 @@ def rate_with(
     ratings = []
     for placed in placements:
         answer = answers[placed.dialogue_id, placed.turn, placed.meme_id]
-        ratings.append(_rating(placed, judge, "meme", judge.profile.n_turns, answer, 0))
+        ratings.append(_rating(placed, judge, "meme", judge.profile.dialogue.n_turns, answer, 0))
     return ratings
 
 
@@ -98,7 +98,7 @@ def _by_call(
     memes: Mapping[str, Meme],
 ) -> list[Rating]:
     """One call per dialogue, strategy and length (unit `dialogue`) or per placed meme (unit `meme`)."""
-    unit = judge.profile.judge_unit
+    unit = judge.profile.evaluation.judge_unit
     calls: list[tuple[list[Placement], int]] = []
     groups: dict[tuple[str, str], list[Placement]] = {}
     for placed in sorted(placements, key=lambda placed: placed.turn):
@@ -110,7 +110,7 @@ def _by_call(
                 # Up to u_t: what comes later cannot make a meme fit, and the rating serves every length.
                 calls += [([placed], placed.turn) for placed in mine]
             else:
-                for n in judges.lengths(judge.profile.n_turns):
+                for n in judges.lengths(judge.profile.dialogue.n_turns):
                     calls.append(([placed for placed in mine if placed.turn <= n], n))
     calls = [(shown, n) for shown, n in calls if shown]
     items = [

@@ -76,10 +76,10 @@ def table_1(
     """One row per source, length, metric and strategy: mean, interval, items, difference to Random."""
     scores, rows = PlacedScores(ratings, consistency), []
     by_kind = {kind: {d.dialogue_id for d in dialogues if d.kind == kind} for kind in ("news", "role")}
-    for kind, n, metric in product(by_kind, lengths(profile.n_turns), METRICS):
+    for kind, n, metric in product(by_kind, lengths(profile.dialogue.n_turns), METRICS):
         names = by_kind[kind]
         cells = {}
-        for strategy in profile.strategies if names else ():
+        for strategy in profile.retrieval.strategies if names else ():
             values = scores.values(metric, strategy, names, n)
             clusters = [dialogue for dialogue, _ in values]
             cells[strategy] = statistics.cluster_mean(list(values.values()), clusters)
@@ -152,13 +152,13 @@ def effects(
     `grades` are mean grades (0-2) of placed memes by strategy, where the run has ground truth.
     """
     control = "random_same_turns"
-    if control not in profile.strategies:
+    if control not in profile.retrieval.strategies:
         return pd.DataFrame(columns=list(EFFECTS))
     names, scores = {d.dialogue_id for d in dialogues}, PlacedScores(ratings, consistency, grades)
     rows = []
     for metric in (*(("grade",) if grades else ()), "judge", "consistency", "consistency u_t+1"):
         values = {
-            strategy: scores.values(metric, strategy, names, profile.n_turns)
+            strategy: scores.values(metric, strategy, names, profile.dialogue.n_turns)
             for strategy in ("greedy", "sampling", control, "random")
         }
         effect = "choice (secondary)" if metric == "consistency u_t+1" else "choice"
@@ -190,7 +190,7 @@ def judge_check(ratings: Sequence[Rating], profile: Profile) -> pd.DataFrame:
     rows = []
     for judge in dict.fromkeys(r.judge for r in ratings):
         mine = [r for r in ratings if r.judge == judge and r.overall is not None]
-        mine = [r for r in mine if r.judge_unit == "meme" or r.n_turns == profile.n_turns]
+        mine = [r for r in mine if r.judge_unit == "meme" or r.n_turns == profile.dialogue.n_turns]
         centred = any(r.raw is not None for r in mine)
         for score, name in (("overall", "centred" if centred else "rating"), ("raw", "raw")):
             scored = [r for r in mine if getattr(r, score) is not None]
@@ -214,7 +214,7 @@ def judge_check(ratings: Sequence[Rating], profile: Profile) -> pd.DataFrame:
 
 def case_strategies(profile: Profile) -> list[str]:
     """The strategies of Figure 5 and Table 2 that a run has, in the paper's order."""
-    return [name for name in ("greedy", "sampling", "random") if name in profile.strategies]
+    return [name for name in ("greedy", "sampling", "random") if name in profile.retrieval.strategies]
 
 
 def case_dialogues(
@@ -240,7 +240,7 @@ def table_2(
     """Table 2: judge and consistency of the chats of Figure 5, a row each (5a-5f); all their turns count."""
     scores, rows = PlacedScores(ratings, consistency), []
     for letter, (name, strategy) in zip("abcdef", product(cases, case_strategies(profile)), strict=False):
-        judge, texts = (scores.values(metric, strategy, {name}, profile.n_turns) for metric in METRICS)
+        judge, texts = (scores.values(metric, strategy, {name}, profile.dialogue.n_turns) for metric in METRICS)
         rows.append(
             {
                 "case": f"5{letter}", "dialogue": name, "strategy": strategy, "memes": len(texts),
@@ -372,7 +372,7 @@ def consistency_frame(
         of_kind = [row for row in consistency if row.dialogue_id in names]
         if not of_kind:
             continue
-        groups = {s: [r for r in of_kind if r.strategy == s and r.text == "u_t"] for s in profile.strategies}
+        groups = {s: [r for r in of_kind if r.strategy == s and r.text == "u_t"] for s in profile.retrieval.strategies}
         groups["shuffled"] = [r for r in of_kind if r.text == "shuffled"]
         for strategy, group in groups.items():
             got = statistics.cluster_mean([r.score for r in group], [r.dialogue_id for r in group])

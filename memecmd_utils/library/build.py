@@ -79,7 +79,7 @@ def build_library(
     ocr_cache: OcrCache | None = None,
     workers: int | None = None,
 ) -> LibraryReport:
-    """Build `run_dir/memes.parquet` and `run_dir/memes/*.png` from `profile.sources`.
+    """Build `run_dir/memes.parquet` and `run_dir/memes/*.png` from `profile.library.sources`.
 
     Also writes `rejected.csv` (every file left out, with the reason), `funnel.csv` (how many left where) and
     `contact_sheet.html`. The table comes last; an interrupted run gives the same result when it is done
@@ -88,10 +88,10 @@ def build_library(
     is left.
     """
     ocr_cache = ocr_cache if ocr_cache is not None else MemoryCache()
-    candidates = find_candidates(profile.sources)
+    candidates = find_candidates(profile.library.sources)
     decisions = {}
-    if profile.curation is not None:
-        decisions = curation.read_curation(paths.of_user(profile.curation), {c.name for c in candidates})
+    if profile.library.curation is not None:
+        decisions = curation.read_curation(paths.of_user(profile.library.curation), {c.name for c in candidates})
     dropped = {name: d.why for name, d in decisions.items() if d.action == "drop"}
     wanted = {name for name, d in decisions.items() if d.action == "keep"}
     links_out = [c.name for c in candidates if c.link_out]
@@ -106,7 +106,7 @@ def build_library(
     queue = sorted(order, key=lambda c: c.name not in wanted)  # files to keep are in every sample
 
     pool = Pool()
-    limit = profile.max_memes or len(queue)
+    limit = profile.library.max_memes or len(queue)
     kept, near, doubtful = [], {}, []
     done = 0
     if workers is None:
@@ -118,7 +118,7 @@ def build_library(
         # Read as many as are still missing, until rejects and duplicates are made up for.
         while len(kept) < limit and done < len(queue):
             part = queue[done : done + limit - len(kept)]
-            jobs = _jobs(part, pool, profile.filters, wanted, ocr_id, ocr_cache)
+            jobs = _jobs(part, pool, profile.library.filters, wanted, ocr_id, ocr_cache)
             for (candidate, sha256), result in read_all(jobs):
                 key = cache_key(sha256, ocr_id)
                 if result.text is not None and candidate.example is None and ocr_cache.get(key) is None:
@@ -145,7 +145,7 @@ def build_library(
     rejected_csv, funnel = run_dir / "rejected.csv", run_dir / "funnel.csv"
     rejected = [{"file": name, "reason": exits[name].why} for name in sorted(exits)]
     storage.write_csv(rejected_csv, ("file", "reason"), rejected)
-    write_funnel(funnel, len(candidates), exits, not_sampled, len(kept), profile.filters)
+    write_funnel(funnel, len(candidates), exits, not_sampled, len(kept), profile.library.filters)
     if not kept:
         first = "; the first: {file}: {reason}".format(**rejected[0]) if rejected else ""
         raise LibraryError(f"no meme is left of {len(candidates)} files, see {rejected_csv}{first}")
@@ -196,7 +196,7 @@ def _in_order(candidates: list[Candidate], profile: Profile) -> list[Candidate]:
 
     Each beginning of the sample is spread over the folders by their size.
     """
-    if profile.max_memes is None:
+    if profile.library.max_memes is None:
         # Example memes first: their annotations are found by id, so a copy must not replace them.
         return sorted(candidates, key=lambda c: (c.example is None, c.name))
     groups: dict[str, list[Candidate]] = {}

@@ -22,7 +22,7 @@ from memecmd_utils.mtrclip.recall import BOTH, DataMissing, Ranking, RetrievalIt
 from memecmd_utils.mtrclip.training_data import Pair
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
 if TYPE_CHECKING:
     from memecmd_utils.mtrclip.tuning import Tuned
@@ -66,7 +66,7 @@ class Measured:
         return recall.recalls(self.rankings, self.weights)
 
 
-def model_rows(settings: MemeRetrieval, tuned: "Tuned | None" = None) -> list[Row]:
+def model_rows(settings: MtrclipSettings, tuned: "Tuned | None" = None) -> list[Row]:
     """The rows of Table 2 and all other models of a profile; `tuned`: what `tune` made."""
     rows: list[Row] = []
     name_of: dict[str, str] = {}
@@ -79,7 +79,7 @@ def model_rows(settings: MemeRetrieval, tuned: "Tuned | None" = None) -> list[Ro
     base = next(label for label, name in name_of.items() if name == settings.model)
     for label in (ALIGN, B32, L14):
         if label not in name_of:
-            rows.append(Row(label, missing=f"no model of meme_retrieval.baselines is {label}"))
+            rows.append(Row(label, missing=f"no model of mtrclip.baselines is {label}"))
     for selection in SELECTIONS:
         folder = tuned.folders.get(selection) if tuned else None
         rows += _tuned_rows(settings, selection, folder, base)
@@ -87,7 +87,7 @@ def model_rows(settings: MemeRetrieval, tuned: "Tuned | None" = None) -> list[Ro
     return sorted(rows, key=lambda row: place.get(row.label, len(place)))
 
 
-def _tuned_rows(settings: MemeRetrieval, selection: str, folder: Path | None, base: str) -> list[Row]:
+def _tuned_rows(settings: MtrclipSettings, selection: str, folder: Path | None, base: str) -> list[Row]:
     known = clip.architecture(folder) if folder else None
     rows = []
     for label, architecture in FINE_TUNED.items():
@@ -100,9 +100,9 @@ def _tuned_rows(settings: MemeRetrieval, selection: str, folder: Path | None, ba
         elif architecture == ALIGN:
             missing = ALIGN_IS_NOT_TUNED
         elif settings.tune:
-            missing = f"the tuning kept no weights chosen by meme_retrieval.selection={selection}"
+            missing = f"the tuning kept no weights chosen by mtrclip.selection={selection}"
         else:
-            missing = "set meme_retrieval.tune=true, which takes CM50's pictures and a GPU for hours"
+            missing = "set mtrclip.tune=true, which takes CM50's pictures and a GPU for hours"
         rows.append(Row(label, selection, model, missing, base))
     if folder and known not in FINE_TUNED.values():
         rows.append(Row(f"fine-tuned {base}", selection, str(folder), base=base))
@@ -249,15 +249,15 @@ def tune(run: Run) -> "Tuned | None":
 def _tune(run: Run) -> "Tuned":
     from memecmd_utils.mtrclip import tuning
 
-    settings, folder, seed = run.profile.meme_retrieval, run.folder / "mtrclip", run.profile.seed
+    settings, folder, seed = run.profile.mtrclip, run.folder / "mtrclip", run.profile.seed
     if not settings.tune:
-        raise DataMissing("meme_retrieval.tune is off; at full size it takes a GPU for hours")
+        raise DataMissing("mtrclip.tune is off; at full size it takes a GPU for hours")
     train = pairs(cm50_items(run, "train"), settings.text)
     validation = pairs(cm50_items(run), settings.text)
     if len(train) < 2 or not validation:
         raise DataMissing(
             f"{len(train)} pairs to tune on and {len(validation)} to validate on have a text "
-            f"(meme_retrieval.text: {settings.text}); at least 2 and 1 are needed"
+            f"(mtrclip.text: {settings.text}); at least 2 and 1 are needed"
         )
     try:
         test = pairs(memecap_items(run), "meme_caption")
@@ -265,7 +265,7 @@ def _tune(run: Run) -> "Tuned":
         print(f"no test set: {error}")
         test = []
     if settings.selection == "paper" and not test:
-        raise DataMissing("meme_retrieval.selection: paper needs MemeCap's captions and pictures")
+        raise DataMissing("mtrclip.selection: paper needs MemeCap's captions and pictures")
     if settings.trials:
         settings, folder = tuning.search(train, validation, test, settings, folder / "search", seed)
     return tuning.tune(train, validation, test, settings, folder, seed)

@@ -23,7 +23,7 @@ from memecmd_utils.core.errors import ExtraMissing, MemecmdError
 from memecmd_utils.core.machine import STATUS_VARIABLE
 from memecmd_utils.mtrclip import loss
 from memecmd_utils.mtrclip.training_data import Batches, Pair, TrainingPairs, TunedModel, quiet
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
 KEPT_CHECKPOINTS = 2
 SETS = {"validation": "validation", "paper": "test"}
@@ -72,7 +72,7 @@ class Tuned:
         return self.folders[self.selection]
 
 
-def learning_rate(step: int, steps: int, warmup: float, settings: MemeRetrieval) -> float:
+def learning_rate(step: int, steps: int, warmup: float, settings: MtrclipSettings) -> float:
     """Learning rate of update `step` of `steps`, from 0: linear from the edge to the peak, a cosine back.
 
     `warmup` counts steps. Source: Section 4 and the code of 2501.13851: 1e-6, 1e-5, 1e-6.
@@ -88,7 +88,7 @@ def learning_rate(step: int, steps: int, warmup: float, settings: MemeRetrieval)
 def make_trainer(
     model: TunedModel,
     pairs: Sequence[Pair],
-    settings: MemeRetrieval,
+    settings: MtrclipSettings,
     folder: Path,
     seed: int,
     measure: Callable[[], dict[str, float]],
@@ -137,7 +137,7 @@ def make_trainer(
             if not math.isfinite(logs.get("loss", 0.0)):
                 raise FloatingPointError(
                     f"the loss is {logs['loss']} at step {state.global_step}: set "
-                    "meme_retrieval.learning_rate lower"
+                    "mtrclip.learning_rate lower"
                 )
             status = os.environ.get(STATUS_VARIABLE)
             if status and "loss" in logs:
@@ -235,7 +235,7 @@ def tune(
     pairs: Sequence[Pair],
     validation: Sequence[Pair],
     test: Sequence[Pair],
-    settings: MemeRetrieval,
+    settings: MtrclipSettings,
     folder: Path,
     seed: int = 0,
     device: str | None = None,
@@ -309,7 +309,7 @@ def _measured(model: TunedModel, sets: Mapping[str, Sequence[Pair]]) -> dict[str
 
 
 def _check(
-    pairs: Sequence[Pair], validation: Sequence[Pair], test: Sequence[Pair], settings: MemeRetrieval
+    pairs: Sequence[Pair], validation: Sequence[Pair], test: Sequence[Pair], settings: MtrclipSettings
 ) -> None:
     if len(pairs) < 2 or not validation:
         raise TuningError(
@@ -328,7 +328,7 @@ def _check(
 
 
 def _plan(
-    pairs: Sequence[Pair], sets: Mapping[str, Sequence[Pair]], settings: MemeRetrieval, seed: int
+    pairs: Sequence[Pair], sets: Mapping[str, Sequence[Pair]], settings: MtrclipSettings, seed: int
 ) -> dict[str, Any]:
     """What decides the weights that come out. Images count by name and size, weights by version."""
     deciding = settings.model_dump(mode="json", include=DECIDING)
@@ -378,18 +378,18 @@ def _best(history: pd.DataFrame, selections: list[str]) -> dict[str, int]:
     return {s: int(tuned.epoch[tuned[f"{SETS[s]}_R@1"].idxmax()]) for s in selections}
 
 
-def _out_of_memory(error: RuntimeError, settings: MemeRetrieval) -> RuntimeError | None:
+def _out_of_memory(error: RuntimeError, settings: MtrclipSettings) -> RuntimeError | None:
     """The error to raise in its place where the memory was too small; None for any other."""
     said = str(error).lower()
     if type(error).__name__ != "OutOfMemoryError" and "can't allocate memory" not in said:
         return None
     if settings.mini_batch_size == 1:
         return RuntimeError(
-            "one pair does not fit the memory beside the model: set meme_retrieval.model to a smaller one"
+            "one pair does not fit the memory beside the model: set mtrclip.model to a smaller one"
         )
     return RuntimeError(
         f"a mini-batch of {settings.mini_batch_size} pairs does not fit the memory: set "
-        f"meme_retrieval.mini_batch_size={settings.mini_batch_size // 2}. The batch of the loss stays "
+        f"mtrclip.mini_batch_size={settings.mini_batch_size // 2}. The batch of the loss stays "
         f"{settings.batch_size}, and the tuning goes on from its last checkpoint"
     )
 
@@ -398,11 +398,11 @@ def search(
     pairs: Sequence[Pair],
     validation: Sequence[Pair],
     test: Sequence[Pair],
-    settings: MemeRetrieval,
+    settings: MtrclipSettings,
     folder: Path,
     seed: int = 0,
     device: str | None = None,
-) -> tuple[MemeRetrieval, Path]:
+) -> tuple[MtrclipSettings, Path]:
     """Tune `settings.trials` times; give the best settings and their folder, whose weights alone stay.
 
     With both `tune` reads what the best trial made. The paper's code searches with Ray Tune (BayesOpt, 15
@@ -411,7 +411,7 @@ def search(
     its last checkpoint.
     """
 
-    def score(tried: MemeRetrieval, place: Path) -> tuple[float, int]:
+    def score(tried: MtrclipSettings, place: Path) -> tuple[float, int]:
         tuned = tune(pairs, validation, test, tried, place, seed, device)
         row = tuned.history.loc[tuned.history.epoch == tuned.epoch].iloc[0]
         return float(row[f"{SETS[settings.selection]}_R@1"]), tuned.epoch
@@ -421,18 +421,18 @@ def search(
 
 
 def run_trials(
-    score: Callable[[MemeRetrieval, Path], tuple[float, int]],
-    settings: MemeRetrieval,
+    score: Callable[[MtrclipSettings, Path], tuple[float, int]],
+    settings: MtrclipSettings,
     folder: Path,
     n_pairs: int,
     seed: int = 0,
-) -> tuple[pd.DataFrame, MemeRetrieval, Path]:
+) -> tuple[pd.DataFrame, MtrclipSettings, Path]:
     """Search with any `score(settings, folder) -> (R@1, epoch)`; give the trials, then as `search`."""
     try:
         import optuna
     except ImportError as error:
         raise ExtraMissing(
-            "a search needs optuna: pip install -e '.[search]', or set meme_retrieval.trials=0 and tune=true "
+            "a search needs optuna: pip install -e '.[search]', or set mtrclip.trials=0 and tune=true "
             "to tune with the settings as they are"
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -471,7 +471,7 @@ def run_trials(
     return table, settings.model_copy(update=params), places / _trial_name(params)
 
 
-def _suggested(trial: Any, settings: MemeRetrieval, n_pairs: int) -> MemeRetrieval:
+def _suggested(trial: Any, settings: MtrclipSettings, n_pairs: int) -> MtrclipSettings:
     largest = min(settings.batch_size, n_pairs)
     smallest = max(2, largest // BATCH_SHARE)
     return settings.model_copy(
@@ -489,7 +489,7 @@ def _trial_name(params: dict[str, Any]) -> str:
     return f"trial-{digest[: weights.DIGITS]}"
 
 
-def _study_name(settings: MemeRetrieval, n_pairs: int, seed: int) -> str:
+def _study_name(settings: MtrclipSettings, n_pairs: int, seed: int) -> str:
     """Made of what every trial shares, so that trials of other settings do not count."""
     searched = {"learning_rate", "warmup_epochs", "epochs"}
     shared = settings.model_dump(mode="json", include=DECIDING - searched | {"selection", "model", "text"})

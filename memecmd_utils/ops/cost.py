@@ -57,35 +57,35 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     Prompts are rendered with text of typical length; tokens are characters times `tokens_per_character`,
     images by rule. What is already recorded is not looked at.
     """
-    per_char = profile.tokens_per_character
-    generator = profile.endpoints.generator
-    annotator = profile.endpoints.annotator or generator
+    per_char = profile.models.tokens_per_character
+    generator = profile.models.endpoints.generator
+    annotator = profile.models.endpoints.annotator or generator
     n_news, n_role = cold_start.sizes(profile)
     n_dialogues = n_news + n_role
-    sees = annotator.vision and profile.llm == "openai"
-    request = annotation_request(MEME, 0, (lambda meme: "") if sees else None, profile.flag_unsafe)
+    sees = annotator.vision and profile.models.llm == "openai"
+    request = annotation_request(MEME, 0, (lambda meme: "") if sees else None, profile.library.flag_unsafe)
     t_in = n_memes * (_characters(request) * per_char + pictures_of(request) * tokens_per_image(annotator))
     ledger, t_out = ("annotation", "annotation"), n_memes * REPLY_TOKENS["annotation"]
-    lines = [estimate_row("02 annotation", ledger, profile, profile.llm, annotator, n_memes, t_in, t_out)]
+    lines = [estimate_row("02 annotation", ledger, profile, profile.models.llm, annotator, n_memes, t_in, t_out)]
     values = {"pair": PAIR, "scenario": "一" * 30, **cold_start.dimensions_of(PAIR)}
     details = prompts.render("scenario_details", fence=prompts.fence, **values)
     calls, ledger = 2 * n_role, ("scenario", "scenario")
     t_in, t_out = calls * len(details) * per_char, calls * REPLY_TOKENS["scenario"]
-    lines.append(estimate_row("03 scenarios", ledger, profile, profile.llm, generator, calls, t_in, t_out))
+    lines.append(estimate_row("03 scenarios", ledger, profile, profile.models.llm, generator, calls, t_in, t_out))
     for task, build in (
         ("utterance", generation.utterance_request),
         ("summary", generation.summary_request),
     ):
-        turns = range(1 if task == "utterance" else 2, profile.n_turns + 1)
+        turns = range(1 if task == "utterance" else 2, profile.dialogue.n_turns + 1)
         characters = sum(_characters(build(START, [TYPICAL_UTTERANCE] * (t - 1), profile)) for t in turns)
         calls, ledger = n_dialogues * len(turns), ("dialogue_generation", task)
         t_in, t_out = n_dialogues * characters * per_char, calls * REPLY_TOKENS[task]
-        lines.append(estimate_row(f"03 {task}", ledger, profile, profile.llm, generator, calls, t_in, t_out))
+        lines.append(estimate_row(f"03 {task}", ledger, profile, profile.models.llm, generator, calls, t_in, t_out))
     lines += _embedding_lines(profile, n_memes, n_dialogues, n_role)
     lines += _judge_lines(profile, n_dialogues, n_memes)
-    if profile.other_summaries:
-        summarised, ledger = min(profile.other_summaries, n_dialogues), ("studies", "summary")
-        calls, t_in = summarised * (profile.n_turns - 1), summarised * characters * per_char
+    if profile.evaluation.other_summaries:
+        summarised, ledger = min(profile.evaluation.other_summaries, n_dialogues), ("studies", "summary")
+        calls, t_in = summarised * (profile.dialogue.n_turns - 1), summarised * characters * per_char
         t_out = calls * REPLY_TOKENS["summary"]
         lines.append(estimate_row("05b summary", ledger, profile, "local", generator, calls, t_in, t_out))
     return pd.DataFrame(lines)
@@ -93,17 +93,17 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
 
 def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: int) -> list[EstimateRow]:
     """Vectors that an endpoint makes: of scenarios, annotations and summaries, or for the consistency."""
-    endpoint = profile.endpoints.embedder
-    if endpoint is None or "endpoint" not in (profile.embedder, profile.consistency_embedder):
+    endpoint = profile.models.endpoints.embedder
+    if endpoint is None or "endpoint" not in (profile.models.embedder, profile.models.consistency_embedder):
         return []
-    per_char = profile.tokens_per_character
-    n_turns = n_dialogues * profile.n_turns
-    if profile.embedder == "endpoint":
-        n_summaries = n_turns - n_turns // profile.n_turns
+    per_char = profile.models.tokens_per_character
+    n_turns = n_dialogues * profile.dialogue.n_turns
+    if profile.models.embedder == "endpoint":
+        n_summaries = n_turns - n_turns // profile.dialogue.n_turns
         texts = n_role + 4 * n_memes + 3 * n_summaries
         tokens = n_role * REPLY_TOKENS["scenario"] / 2 + n_memes * REPLY_TOKENS["annotation"]
         tokens += n_summaries * (
-            REPLY_TOKENS["summary"] + 3 * per_char * len(profile.query_instruction or "")
+            REPLY_TOKENS["summary"] + 3 * per_char * len(profile.models.query_instruction or "")
         )
     else:
         texts = n_memes + n_turns
@@ -118,41 +118,41 @@ def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: i
 def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[EstimateRow]:
     turns = [
         Turn(turn=t, speaker=generation.speaker_of(t), text=TYPICAL_UTTERANCE, source="estimate")
-        for t in range(1, profile.n_turns + 1)
+        for t in range(1, profile.dialogue.n_turns + 1)
     ]
     dialogue = Dialogue(
         dialogue_id="estimate", kind="news", ref="x", title="x", name_a="甲", name_b="乙", turns=turns,
         summaries=[], complete=True, source="estimate",
     )  # fmt: skip
-    per_char = profile.tokens_per_character
-    places = profile.n_turns - 1
-    rates = [profile.random_rate if s == "random" else profile.wanted_rate for s in profile.strategies]
+    per_char = profile.models.tokens_per_character
+    places = profile.dialogue.n_turns - 1
+    rates = [profile.retrieval.random_rate if s == "random" else profile.retrieval.wanted_rate for s in profile.retrieval.strategies]
     sent = [rate * places * n_dialogues for rate in rates]
-    sampled = [min(rate * places, profile.judge_sample or places) * n_dialogues for rate in rates]
-    for number, judge in enumerate(profile.judges):
-        endpoints = profile.endpoints.judges
-        endpoint = endpoints[number] if number < len(endpoints) else profile.endpoints.generator
+    sampled = [min(rate * places, profile.evaluation.judge_sample or places) * n_dialogues for rate in rates]
+    for number, judge in enumerate(profile.evaluation.judges):
+        endpoints = profile.models.endpoints.judges
+        endpoint = endpoints[number] if number < len(endpoints) else profile.models.endpoints.generator
         name = f"05 judge {number + 1} ({judge.kind})"
         ledger = ("evaluation" if number == 0 else f"evaluation-{number + 1}", "rating")
         calls, t_in, t_out = 0, 0.0, 0.0
         if judge.kind == "yes_no":
             half = min(n_memes, sum(sampled) / 2)
             # The checks ask about three memes a turn, and three times about two memes of some turns.
-            checked, worded = 3 * profile.judge_checks, 6 * min(profile.judge_checks, profile.judge_wordings)
+            checked, worded = 3 * profile.evaluation.judge_checks, 6 * min(profile.evaluation.judge_checks, profile.evaluation.judge_wordings)
             held_out = 2 * min(n_memes, half + checked / 2)
-            calls = round(5 * (sum(sampled) + checked + worded + held_out * profile.judge_contexts))
-            context = judges.Context(dialogue, min(10, profile.n_turns))
+            calls = round(5 * (sum(sampled) + checked + worded + held_out * profile.evaluation.judge_contexts))
+            context = judges.Context(dialogue, min(10, profile.dialogue.n_turns))
             characters = _characters(judges.yes_no_request(context, MEME, "humor_effect"))
             # Four of five questions share all but their last line with the first: the server's cache has it.
             t_in = calls * per_char * characters * (0.3 if judge.llm == "local" else 1.0)
             t_out = calls
         else:
-            by_meme = profile.judge_unit == "meme"
+            by_meme = profile.evaluation.judge_unit == "meme"
             sees = judge.llm == "openai" and endpoint.vision
             screenshot = ("estimate", lambda: b"") if sees else None
-            spans = [min(10, profile.n_turns)]
-            if profile.judge_unit == "dialogue":
-                spans = judges.lengths(profile.n_turns)
+            spans = [min(10, profile.dialogue.n_turns)]
+            if profile.evaluation.judge_unit == "dialogue":
+                spans = judges.lengths(profile.dialogue.n_turns)
             for memes_sent in sampled if by_meme else sent:
                 for span in spans:
                     item = judges.Item(None, dialogue, {2: MEME}, span)
@@ -161,7 +161,7 @@ def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[E
                     calls += n_calls
                     images = pictures_of(request) * tokens_per_image(endpoint)
                     t_in += n_calls * (_characters(request) * per_char + images)
-                t_out += 60 * (memes_sent if by_meme else memes_sent * sum(spans) / profile.n_turns)
+                t_out += 60 * (memes_sent if by_meme else memes_sent * sum(spans) / profile.dialogue.n_turns)
         yield estimate_row(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out, judge.local_model)
 
 
@@ -218,9 +218,9 @@ def cost_text(profile: Profile) -> str:
     notes = ["", "Estimate: prompts of typical length, nothing recorded yet. No call was made."]
     if not ledger.spent:
         notes[1] += " After a run the real figures stand beside it."
-    if profile.batch:
+    if profile.models.batch:
         notes.append("Batches come back within 24 hours, often sooner; they cost half.")
-    ends = profile.endpoints
+    ends = profile.models.endpoints
     for endpoint in (ends.generator, ends.annotator, *ends.judges, ends.embedder):
         if endpoint is None or not endpoint.model:
             continue
@@ -259,9 +259,9 @@ def real_usage(run: str) -> Iterator[str]:
 def expected_memes(profile: Profile) -> int:
     """How many memes a run will have, from its cap or from the example table; folders are counted by file."""
     total = 0
-    for source in profile.sources:
+    for source in profile.library.sources:
         if source == "example":
             total += len(stickers.read_table())
         elif (paths.root / source).is_dir():
             total += sum(1 for path in (paths.root / source).rglob("*") if path.is_file())
-    return min(total, profile.max_memes) if profile.max_memes and total else profile.max_memes or total
+    return min(total, profile.library.max_memes) if profile.library.max_memes and total else profile.library.max_memes or total

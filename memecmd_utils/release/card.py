@@ -160,7 +160,7 @@ def describe_dialogues(records: Records, profile: Profile) -> Description:
         licence=dialogue_licences(records["memes"], sources),
         sources=sources,
         values={
-            "meme_position": profile.meme_position,
+            "meme_position": profile.retrieval.meme_position,
             "numbers": dialogue_statistics(**records),
             "n_images": len(records["memes"]) - left_out,
             "n_left_out": left_out,
@@ -307,7 +307,7 @@ def describe_templates(records: Records, profile: Profile) -> Description:
         sources=sources,
         values={
             "numbers": template_statistics(**records),
-            "rule": sorted(profile.template_rule.model_dump(mode="json").items()),
+            "rule": sorted(profile.cm50.rule.model_dump(mode="json").items()),
             "by_url": CC_BY,
             "apache_url": APACHE,
         },

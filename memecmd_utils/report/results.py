@@ -74,7 +74,7 @@ def load_json(run: Run, name: str) -> Any:
 def title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, str]:
     """English titles by dialogue id. News that is not the example's is not fetched again for its gloss."""
     known: dict[tuple[str, str], str] = {}
-    if run.profile.news == "example":
+    if run.profile.dialogue.news == "example":
         known = {("news", item.news_id): item.gloss for item in authored.load_news()}
     if any(dialogue.kind == "role" for dialogue in dialogues):
         scenarios = run.load(schemas.Scenario)
@@ -253,7 +253,7 @@ def case_pictures(run: Run, records: Records) -> tuple[list[Image.Image], list[s
 
     None where no dialogue serves.
     """
-    drawn = draw_cases(run, records, tables.case_strategies(run.profile), run.profile.n_turns)
+    drawn = draw_cases(run, records, tables.case_strategies(run.profile), run.profile.dialogue.n_turns)
     return [picture for picture, _ in drawn], [label for _, label in drawn]
 
 

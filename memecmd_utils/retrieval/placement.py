@@ -77,9 +77,9 @@ def index_library(
         from memecmd_utils.retrieval import large_library
 
         if len(usable) >= large_library.FROM_MEMES:
-            return large_library.stored(usable, encode, profile, folder, embedder or profile.embedder)
+            return large_library.stored(usable, encode, profile, folder, embedder or profile.models.embedder)
     blocks = [encode([getattr(a, name) for a in usable], "document") for name in MEME_SIDE]
-    return build_index([a.meme_id for a in usable], blocks, profile.centring == "attribute")
+    return build_index([a.meme_id for a in usable], blocks, profile.retrieval.centring == "attribute")
 
 
 def tuned(index: MemeIndex, dialogues: Sequence[Dialogue], encode: Encode, profile: Profile) -> MemeIndex:
@@ -108,9 +108,9 @@ def score_dialogues(
     queries = stack_queries(
         (encode([getattr(summary, name) for summary in kept], "query") for name in QUERY_FIELDS),
         (len(kept), index.dim),
-        centring=profile.centring == "attribute",
+        centring=profile.retrieval.centring == "attribute",
     )
-    ranking = top_k(index, queries, profile.weights, profile.top_k)
+    ranking = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
     if not usable.all():
 
         def of_all_turns(rows: np.ndarray, missing: float) -> np.ndarray:
@@ -141,7 +141,7 @@ def sample_scores(
     sizes = np.array([len(item.turns) for item in scored])
     pairs = int(sizes.sum()) * len(index.meme_ids)
     if pairs <= limit and index.search is None:
-        parts = [combine(component_matrices(index, item.queries), profile.weights).ravel() for item in scored]
+        parts = [combine(component_matrices(index, item.queries), profile.retrieval.weights).ravel() for item in scored]
         return np.concatenate(parts).astype(np.float32) if parts else np.zeros(0, dtype=np.float32)
     rng = seeds.rng(profile.seed, "sample of scores")
     drawn = np.sort(rng.choice(pairs, size=min(limit, pairs), replace=False))
@@ -153,7 +153,7 @@ def sample_scores(
         mine = np.flatnonzero(dialogue == number)
         queries = scored[number].queries
         parts = pair_values(index, queries, row[mine], memes[mine])
-        out[mine] = parts @ np.asarray(profile.weights)
+        out[mine] = parts @ np.asarray(profile.retrieval.weights)
     return out
 
 
@@ -201,16 +201,16 @@ def calibrate(scored: Sequence[ScoredDialogue], profile: Profile) -> dict[str, C
         if not any(np.isfinite(scores).any() for scores in fit):
             fit = [item.top1 for item in scored if np.isfinite(item.top1).any()]
             fold = "self"
-        scale = standard_scale(fit) if profile.score_scale == "standard" else ScoreScale()
-        theta0 = profile.theta0
+        scale = standard_scale(fit) if profile.retrieval.score_scale == "standard" else ScoreScale()
+        theta0 = profile.retrieval.theta0
         if theta0 == "auto":
             theta0 = calibrate_theta0(
                 [scale.apply(scores) for scores in fit],
-                profile.threshold_penalty,
-                profile.threshold_decay,
-                profile.wanted_rate,
+                profile.retrieval.threshold_penalty,
+                profile.retrieval.threshold_decay,
+                profile.retrieval.wanted_rate,
             )
-        gate = Gate(theta0, profile.threshold_penalty, profile.threshold_decay)
+        gate = Gate(theta0, profile.retrieval.threshold_penalty, profile.retrieval.threshold_decay)
         out[half] = Calibration(gate, scale, fold)
     return out
 
@@ -261,7 +261,7 @@ def choose(
     for row, best in enumerate(ranking.memes.tolist()):
         # Draws happen at every turn, so that a moved gate does not shift later choices.
         rank, meme, coin = int(rng.integers(len(best))), int(rng.integers(n_memes)), rng.random()
-        opens = coin < profile.random_rate if strategy == "random" else sent[row]
+        opens = coin < profile.retrieval.random_rate if strategy == "random" else sent[row]
         if opens and strategy == "greedy":
             choices.append((row, best[0], 1))
         elif opens and strategy == "sampling":
@@ -274,13 +274,13 @@ def choose(
 def place(scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> list[Placement]:
     """Place memes in all dialogues under every strategy of the profile, at turns 2..T."""
     gated = traces(scored, calibrate(scored, profile))
-    weights = np.asarray(profile.weights)
+    weights = np.asarray(profile.retrieval.weights)
     out: list[Placement] = []
     for item in scored:
         name = item.dialogue.dialogue_id
         calibration, gate_scores, trace = gated[name]
         speakers = {turn.turn: turn.speaker for turn in item.dialogue.turns}
-        for strategy in profile.strategies:
+        for strategy in profile.retrieval.strategies:
             decided = strategy != "random"  # Random asks no gate
             picks = choose(strategy, item.ranking, trace.sent, len(index.meme_ids), profile, name)
             for row, meme, rank in picks:

@@ -291,15 +291,15 @@ def score_matrices(
             library.encode([getattr(summaries[i].summary, field) for i in rows], "query")
             for field in QUERY_FIELDS
         )
-        queries = build_queries(*parts, centring=profile.centring == "attribute")
-        full[rows] = np.hstack([*products(index, weigh(queries, profile.weights))])
+        queries = build_queries(*parts, centring=profile.retrieval.centring == "attribute")
+        full[rows] = np.hstack([*products(index, weigh(queries, profile.retrieval.weights))])
     last = ["\n".join(m.text for m in question.history[-CONTEXT_TURNS:] if m.text) for question in asked]
     # Some embedders refuse an empty text.
     contexts = library.encode([text or EMPTY for text in last], "query")
     captions = library.encode([library.memes[name].text or EMPTY for name in index.meme_ids], "document")
-    caption = rankings.cosines(contexts, captions, profile.centring)
+    caption = rankings.cosines(contexts, captions, profile.retrieval.centring)
     name = library.run.embedder_name()
-    return {System(name, profile.centring, uses): m for uses, m in ((FULL, full), (CAPTION, caption))}
+    return {System(name, profile.retrieval.centring, uses): m for uses, m in ((FULL, full), (CAPTION, caption))}
 
 
 def measure(

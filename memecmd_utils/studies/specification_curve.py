@@ -229,7 +229,7 @@ def _judged(data: StudyData, ratings: Sequence[Rating]) -> tuple[np.ndarray, np.
     total, count, asked = (np.zeros((len(data.keys), len(data.meme_ids))) for _ in range(3))
     for rating in ratings:
         i, j = data.row.get((rating.dialogue_id, rating.turn)), data.column.get(rating.meme_id)
-        full_length = rating.judge_unit == "meme" or rating.n_turns == data.profile.n_turns
+        full_length = rating.judge_unit == "meme" or rating.n_turns == data.profile.dialogue.n_turns
         if i is None or j is None or not full_length:
             continue
         asked[i, j] = max(asked[i, j], not rating.unscored.startswith((UNRECORDED, STOPPED)))
@@ -330,7 +330,7 @@ def _drawn(
         return StrategySums(*(by_gate(data, where * p) for p in parts))
 
     ranks = [draws_of(data, "sampling", k).rank for k in ks]
-    anyone, there = (draws_of(data, s, data.profile.top_k) for s in ("random", "random_same_turns"))
+    anyone, there = (draws_of(data, s, data.profile.retrieval.top_k) for s in ("random", "random_same_turns"))
     half = np.broadcast_to(anyone.coin < HALF, sent.shape)
     as_often = anyone.coin < sent.mean(axis=-1, keepdims=True)
     readings = ((anyone, half), (anyone, as_often), (there, sent))  # in the order of `RANDOMS`

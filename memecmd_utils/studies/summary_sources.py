@@ -39,7 +39,7 @@ def chosen(dialogues: Sequence[Dialogue], run: Run) -> list[Dialogue]:
     kinds = sorted({d.kind for d in dialogues})
     for place, kind in enumerate(kinds):
         mine = sorted((d for d in dialogues if d.kind == kind), key=lambda d: d.dialogue_id)
-        share = (run.profile.other_summaries + place) // len(kinds)
+        share = (run.profile.evaluation.other_summaries + place) // len(kinds)
         order = seeds.rng(run.profile.seed, "other summaries", kind).permutation(len(mine))
         drawn += [mine[i] for i in sorted(order[:share])]
     return drawn
@@ -140,9 +140,9 @@ def compare_sources(data: StudyData, small: Mapping[str, Sequence[Summary]]) -> 
 
 def _measure(data: StudyData, summaries: Sequence[Summary], known: Graded, embedder: str) -> np.ndarray:
     """The measures `_SCORED` at the graded turns, [turns, 4], with `summaries` as the queries."""
-    encode, centring = data.encoders[embedder], data.profile.centring
+    encode, centring = data.encoders[embedder], data.profile.retrieval.centring
     terms = rankings.four_terms(summaries, data.annotations, encode, centring)
-    return known.measure_both(scoring.combine(terms, data.profile.weights))
+    return known.measure_both(scoring.combine(terms, data.profile.retrieval.weights))
 
 
 def _columns(found: Sequence[statistics.Estimate]) -> dict[str, float]:

@@ -231,7 +231,7 @@ def test_the_run_is_measured_end_to_end_and_written_down(tmp_path) -> None:
     terms = rankings.four_terms(
         [s for d in dialogues for s in d.summaries], annotations, run.embedder("tiny").encode, "attribute"
     )
-    order = scoring.order(scoring.combine(terms, run.profile.weights), LIBRARY)
+    order = scoring.order(scoring.combine(terms, run.profile.retrieval.weights), LIBRARY)
     best = {q.key: {LIBRARY[row[0]]} for q, row in zip(asked, order, strict=True)}
     truth = GroundTruth([mark(2, w, True, name=NAMES[0]) for w in "ab"], graded(asked, best))
     found = rankings.evaluate_systems(run, dialogues, library, annotations, truth)

@@ -15,7 +15,7 @@ from memecmd_utils.core import images, paths, plots
 from memecmd_utils.core.encoders import weights as encoders_weights
 from memecmd_utils.mtrclip import loss, tables, tuning
 from memecmd_utils.mtrclip.training_data import Batches, Pair, TunedModel, label_columns, recall_at_1
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
 SCORES = {"validation_R@1": [0.2, 0.5, 0.4], "test_R@1": [0.1, 0.3, 0.6]}
 HISTORY = pd.DataFrame({"epoch": [0, 1, 2], "loss": [float("nan"), 2.0, 1.0], **SCORES})
@@ -31,7 +31,7 @@ import torch
 torch.set_num_threads(1)
 from memecmd_utils.mtrclip import tuning as clip_tuning
 from memecmd_utils.mtrclip import loss as contrastive_loss
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
 real, calls = contrastive_loss.symmetric_loss, []
 
@@ -46,7 +46,7 @@ def killed(*given):
 contrastive_loss.symmetric_loss = killed
 told = json.loads(Path(sys.argv[1]).read_text())
 pairs = [clip_tuning.Pair(Path(image), text, template) for image, text, template in told["pairs"]]
-settings = MemeRetrieval(**told["settings"])
+settings = MtrclipSettings(**told["settings"])
 clip_tuning.tune(pairs, pairs[:9], pairs[9:], settings, Path(sys.argv[2]), device="cpu")
 """
 
@@ -70,11 +70,11 @@ def model(torch, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tunable_clip.clip_folder(tmp_path_factory.mktemp("clip") / "tiny", dropout=0.1))
 
 
-def settings(model: str = "none", **changes: object) -> MemeRetrieval:
-    return MemeRetrieval(**{"model": model, **SHORT, **RATES, **changes})
+def settings(model: str = "none", **changes: object) -> MtrclipSettings:
+    return MtrclipSettings(**{"model": model, **SHORT, **RATES, **changes})
 
 
-def tune(pairs: list[Pair], chosen: MemeRetrieval, folder: Path, **more: object) -> tuning.Tuned:
+def tune(pairs: list[Pair], chosen: MtrclipSettings, folder: Path, **more: object) -> tuning.Tuned:
     return tuning.tune(pairs, pairs[:9], pairs[9:], chosen, folder, device="cpu", **more)
 
 
@@ -272,7 +272,7 @@ def test_weights_that_decay(torch, pairs, model: str, tmp_path: Path) -> None:
 
 
 def test_the_schedule_is_the_papers() -> None:
-    chosen = MemeRetrieval()
+    chosen = MtrclipSettings()
     rates = [tuning.learning_rate(step, 320, 16, chosen) for step in range(320)]
     assert rates[0] == 1e-6 and rates[16] == 1e-5 and rates[-1] == pytest.approx(1e-6)
     assert rates[8] == pytest.approx(5.5e-6) and max(rates) == rates[16]
@@ -317,7 +317,7 @@ def test_too_little_memory_names_the_key(torch, pairs, model: str, tmp_path: Pat
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr(loss, "symmetric_loss", full)
-    with pytest.raises(RuntimeError, match=r"meme_retrieval\.mini_batch_size=4.* stays 5"):
+    with pytest.raises(RuntimeError, match=r"mtrclip\.mini_batch_size=4.* stays 5"):
         tune(pairs, settings(model, mini_batch_size=8), tmp_path / "run")
     with pytest.raises(RuntimeError, match="one pair does not fit"):
         tune(pairs, settings(model, mini_batch_size=1), tmp_path / "run")
@@ -328,7 +328,7 @@ def test_too_little_memory_names_the_key(torch, pairs, model: str, tmp_path: Pat
 def test_a_loss_that_is_no_number_stops(torch, pairs, model: str, tmp_path: Path, monkeypatch) -> None:
     real = loss.symmetric_loss
     monkeypatch.setattr(loss, "symmetric_loss", lambda *given: real(*given) * float("nan"))
-    with pytest.raises(FloatingPointError, match=r"at step 1: set meme_retrieval\.learning_rate lower"):
+    with pytest.raises(FloatingPointError, match=r"at step 1: set mtrclip\.learning_rate lower"):
         tune(pairs, settings(model), tmp_path / "run")
 
 
@@ -352,7 +352,7 @@ def test_other_models_and_broken_images_are_refused(torch, pairs, model: str, tm
     other = tiny_models.sentence_folder(tmp_path / "text")
     with pytest.raises(ValueError, match="'bert'; can be tuned: clip, chinese_clip"):
         tune(pairs, settings(str(other)), tmp_path / "run")
-    with pytest.raises(RuntimeError, match=r"clip-of-nobody cannot be loaded .*meme_retrieval\.model"):
+    with pytest.raises(RuntimeError, match=r"clip-of-nobody cannot be loaded .*mtrclip\.model"):
         tune(pairs, settings("nobody/clip-of-nobody"), tmp_path / "run")
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"0" * 99)
     broken = [*pairs[1:], Pair(tmp_path / "broken.png", "x")]
@@ -360,14 +360,14 @@ def test_other_models_and_broken_images_are_refused(torch, pairs, model: str, tm
         tune(broken, settings(model), tmp_path / "run")
 
 
-SEARCH = MemeRetrieval(batch_size=2048, trials=6)
+SEARCH = MtrclipSettings(batch_size=2048, trials=6)
 
 
 def made_up_scores(asked: list | None = None, dies_at: int | None = None):
     """A made-up objective: best at a learning rate of 1e-5."""
     asked = [] if asked is None else asked
 
-    def score(settings: MemeRetrieval, folder: Path) -> tuple[float, int]:
+    def score(settings: MtrclipSettings, folder: Path) -> tuple[float, int]:
         asked.append(settings)
         (folder / "weights").mkdir(parents=True, exist_ok=True)
         if len(asked) == dies_at:
@@ -392,7 +392,7 @@ def test_the_space_is_the_papers(optuna, tmp_path: Path) -> None:
     assert list(table["R@1"]) == sorted(table["R@1"], reverse=True)
     assert best.learning_rate == table.learning_rate[0] and best.batch_size == table.batch_size[0]
     assert best.betas == SEARCH.betas and table.best_epoch[0] == best.epochs - 1
-    MemeRetrieval.model_validate(best.model_dump())
+    MtrclipSettings.model_validate(best.model_dump())
     kept = list(tmp_path.glob("*/trial-*/weights"))
     assert kept == [place / "weights"]
     assert len(kept) == 1 and len(list(tmp_path.glob("*/trial-*"))) == 6
@@ -430,7 +430,7 @@ def test_a_search_on_a_tiny_clip(
     monkeypatch.setattr(tuning, "EPOCHS", (1, 2))
     monkeypatch.setattr(tuning, "LEARNING_RATES", (1e-4, 1e-3))
     model = tunable_clip.clip_folder(tmp_path / "tiny")
-    chosen = MemeRetrieval(model=str(model), batch_size=12, mini_batch_size=5, trials=2)
+    chosen = MtrclipSettings(model=str(model), batch_size=12, mini_batch_size=5, trials=2)
     best, place = tuning.search(pairs, pairs[:6], [], chosen, tmp_path / "search", device="cpu")
     (weights,) = (tmp_path / "search").glob("*/trial-*/weights/validation/model.safetensors")
     made = weights.stat().st_mtime_ns
@@ -441,7 +441,7 @@ def test_a_search_on_a_tiny_clip(
 
 
 def test_the_schedule_is_drawn_over_epochs() -> None:
-    (axes,) = tables.schedule_figure(MemeRetrieval(epochs=3), 5).axes
+    (axes,) = tables.schedule_figure(MtrclipSettings(epochs=3), 5).axes
     x, y = axes.lines[0].get_data()
     assert (len(x), x[-1]) == (15, 14 / 5) and max(y) == pytest.approx(1e-5)
 

@@ -274,7 +274,7 @@ def test_recipes_are_profiles(page: Path) -> None:
     recipes = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
     loaded = [settings.Profile(name="mine", **yaml.safe_load(recipe)) for recipe in recipes]
     assert len(loaded) == 3 and all(p.llm == "openai" and p.endpoints.generator.model for p in loaded)
-    shipped = settings.load_profile("openai").endpoints.generator
+    shipped = settings.load_profile("openai").models.endpoints.generator
     for end in (p.endpoints.generator for p in loaded):
         if end.model == shipped.model:  # the same prices in both places
             assert end == shipped
