@@ -201,7 +201,9 @@ class Run:
     @property
     def vector_mode(self) -> Mode:
         """Mode of vectors that this machine computes by itself."""
-        return "auto" if self.profile.mode == "recorded" and not self.strict else self.profile.mode
+        return (
+            "auto" if self.profile.models.mode == "recorded" and not self.strict else self.profile.models.mode
+        )
 
     @property
     def read_dirs(self) -> list[Path]:
@@ -215,7 +217,7 @@ class Run:
 
     def recordings(self, stage: str) -> Recordings:
         """Open the recordings of a stage; those that are only replayed are read once."""
-        if self.profile.mode != "recorded":
+        if self.profile.models.mode != "recorded":
             return Recordings(stage, self.read_dirs, self.write_dir)
         store = self._replayed.get(stage)
         if store is None or not store.is_current():
@@ -235,14 +237,14 @@ class Run:
         Which vectors it gave is written down in the run's folder, unless it is no `part_of_run`.
         """
         chosen = self.paying(embedder_of(self.profile, name, self.read_dirs))
-        mode = self.profile.mode if isinstance(chosen, EndpointEmbedder) else self.vector_mode
+        mode = self.profile.models.mode if isinstance(chosen, EndpointEmbedder) else self.vector_mode
         write_dir = None if mode == "recorded" else self.write_dir
         used_in = self.folder if part_of_run else None
         return RecordedEmbedder(chosen, self.read_dirs, write_dir, mode, used_in)
 
     def paying(self, embedder: Embedder) -> Embedder:
         """The same embedder; where it is an endpoint its requests are held against this run's caps."""
-        if self.profile.mode != "recorded" and isinstance(embedder, EndpointEmbedder):
+        if self.profile.models.mode != "recorded" and isinstance(embedder, EndpointEmbedder):
             embedder.budget = self.budget(TASK, embedder.endpoint, batch=False, reads_only=True)
         return embedder
 
@@ -251,12 +253,12 @@ class Run:
         from memecmd_utils.core.encoders import clip as encoders_clip
         from memecmd_utils.core.fetch import datasets
 
-        recorded = self.profile.mode == "recorded"
+        recorded = self.profile.models.mode == "recorded"
         return encoders_clip.load(
             name,
             read_dirs=self.read_dirs,
             write_dir=None if recorded else self.write_dir,
-            mode=self.profile.mode,
+            mode=self.profile.models.mode,
             download=datasets.may_fetch(),
         )
 
@@ -266,7 +268,7 @@ class Run:
 
     def endpoint(self, role: Role, number: int = 0) -> Endpoint:
         """The endpoint that serves a role; the generator's serves what has none of its own."""
-        endpoints = self.profile.endpoints
+        endpoints = self.profile.models.endpoints
         if role == "annotator" and endpoints.annotator is not None:
             return endpoints.annotator
         if role == "judge" and number < len(endpoints.judges):
@@ -277,10 +279,10 @@ class Run:
     def ledger(self) -> Ledger:
         """What this run has spent so far, in all its processes and in those that were killed."""
         if self._ledger is None:
-            recorded = self.profile.mode == "recorded"
+            recorded = self.profile.models.mode == "recorded"
             folder = self.spends_in or self.folder
             path = None if recorded else folder / "usage" / "ledger.sqlite"
-            self._ledger = Ledger(path, shared=self.profile.engine == "dask")
+            self._ledger = Ledger(path, shared=self.profile.models.engine == "dask")
         return self._ledger
 
     def budget(self, stage: str, endpoint: Endpoint, batch: bool, reads_only: bool = False) -> Budget:
@@ -293,8 +295,8 @@ class Run:
         return Budget(
             self.ledger,
             stage,
-            self.profile.max_calls,
-            self.profile.max_usd,
+            self.profile.models.max_calls,
+            self.profile.models.max_usd,
             usd_in * share,
             usd_out * share,
             endpoint.tokens_per_image,
@@ -309,10 +311,10 @@ class Run:
             model = self._model(role, number, name, stack)
             store = stack.enter_context(closing(self.recordings(stage))) if model.recorded else None
             strict = self.strict or role not in SCORING
+            mode = self.profile.models.mode
             chat = Chat(
-                model.backend, store, self.profile.mode, model.at_once, model.budget, model.dead_after_s,
-                strict=strict,
-            )  # fmt: skip
+                model.backend, store, mode, model.at_once, model.budget, model.dead_after_s, strict=strict
+            )
             stack.callback(self._note_counts, name, chat)
             yield chat
             if used := chat.used_keys:
@@ -321,26 +323,26 @@ class Run:
     def _model(self, role: Role, number: int, name: str, stack: ExitStack) -> Model:
         """Who answers for a role: authored texts, a local server that `stack` stops, an endpoint, batches."""
         profile = self.profile
-        llm, local_model = profile.llm, profile.local_model
+        llm, local_model = profile.models.llm, profile.models.local_model
         if role == "judge":
-            llm = profile.judges[number].llm
-            local_model = profile.judges[number].local_model or local_model
+            llm = profile.evaluation.judges[number].llm
+            local_model = profile.evaluation.judges[number].local_model or local_model
         elif role == "summariser":
             llm = "local"  # the study compares a small model's summaries with the run's own
         if llm == "authored":
-            return Model(AuthoredBackend(authored.texts()), profile.concurrency, recorded=False)
-        replays = profile.mode == "recorded"
+            return Model(AuthoredBackend(authored.texts()), profile.models.concurrency, recorded=False)
+        replays = profile.models.mode == "recorded"
         if llm == "local":
-            at_once = min(profile.concurrency, 2)
-            server = LocalServer(local_model, at_once, threads=profile.local_threads)
+            at_once = min(profile.models.concurrency, 2)
+            server = LocalServer(local_model, at_once, threads=profile.models.local_threads)
             local = server.offline_backend() if replays else stack.enter_context(server).backend()
             return Model(local, at_once, self.budget(name, local.endpoint, batch=False))
         endpoint = self.endpoint(role, number)
-        batch = profile.batch and role in BATCHED
+        batch = profile.models.batch and role in BATCHED
         budget = self.budget(name, endpoint, batch)
         remote = OpenAIBackend(endpoint, key=NO_KEY if replays else None)  # replaying needs no key
         if not batch:
-            return Model(remote, profile.concurrency, budget, endpoint.dead_after_s)
+            return Model(remote, profile.models.concurrency, budget, endpoint.dead_after_s)
         folder = self.write_dir / "batches" / name
         if is_free(folder):  # what a killed process had under way is attached to again
             self.ledger.release_abandoned(name)
@@ -384,11 +386,11 @@ def prices(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> tu
     `reads_only`: for an embedder, which writes none.
     """
     known = endpoint.usd_per_million_in, 0.0 if reads_only else endpoint.usd_per_million_out
-    pays = profile.max_usd is not None and profile.mode != "recorded" and not is_local(endpoint)
+    pays = profile.models.max_usd is not None and profile.models.mode != "recorded" and not is_local(endpoint)
     if None in known and pays:
         raise EndpointError(
-            f"max_usd={profile.max_usd} is set, but the price of {endpoint.model!r} is not known: give "
-            f"usd_per_million_in{'' if reads_only else ' and usd_per_million_out'} of its endpoint (0 for a "
-            "server of your own), or set max_usd=null"
+            f"max_usd={profile.models.max_usd} is set, but the price of {endpoint.model!r} is not known: "
+            f"give usd_per_million_in{'' if reads_only else ' and usd_per_million_out'} of its endpoint "
+            "(0 for a server of your own), or set max_usd=null"
         )
     return known[0] or 0.0, known[1] or 0.0

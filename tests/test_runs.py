@@ -70,16 +70,21 @@ def test_all_stages_of_a_run_go_by_the_settings_it_was_settled_with(mine: Path) 
     for edited in ("n_turns: 8\n", "n_turns: [", "unknown: 1\n", None):
         mine.write_text(edited, encoding="utf-8") if edited else mine.unlink()
         profile = open_run("mine", "seed=3", name).profile
-        assert (profile.name, profile.n_turns, profile.seed, profile.max_usd) == ("mine", 4, 3, 5)
+        assert (profile.name, profile.dialogue.n_turns, profile.seed, profile.models.max_usd) == (
+            "mine",
+            4,
+            3,
+            5,
+        )
     mine.write_text("n_turns: 8\n", encoding="utf-8")
     assert settings_.resolve("mine", "seed=3")[0] == name
-    assert open_run("mine", "seed=3", name).profile.n_turns == 8, "settled anew"
-    assert open_run("mine", "seed=3").profile.n_turns == 8, "by hand the file counts"
+    assert open_run("mine", "seed=3", name).profile.dialogue.n_turns == 8, "settled anew"
+    assert open_run("mine", "seed=3").profile.dialogue.n_turns == 8, "by hand the file counts"
 
 
 def test_a_settled_run_takes_other_caps_and_no_other_settings(mine: Path) -> None:
     name, _ = settings_.resolve("mine")
-    assert open_run("mine", "max_usd=9 concurrency=2 n_turns=4", name).profile.max_usd == 5
+    assert open_run("mine", "max_usd=9 concurrency=2 n_turns=4", name).profile.models.max_usd == 5
     with pytest.raises(ProfileError, match=r"run 'mine' was made with other settings than these \(n_turns\)"):
         open_run("mine", "n_turns=6", name)
     (paths.processed / name / "profile.yaml").write_text("name: mine\nof_old: 1\n", encoding="utf-8")
@@ -241,7 +246,7 @@ def test_a_cap_in_dollars_needs_the_price(endpoint: str, monkeypatch: pytest.Mon
     run = open_run("openai", f"{endpoint} max_usd=5", "openai-x")
     said = r"max_usd=5.*price of 'g' is not known.*usd_per_million_in"
     with pytest.raises(EndpointError, match=said):
-        prices(run.profile.endpoints.generator, run.profile)
+        prices(run.profile.models.endpoints.generator, run.profile)
     with pytest.raises(NotReady, match=said):
         doctor.check(run.profile)
     with pytest.raises(EndpointError, match="price of 'g'"), run.chat("generator", "s"):
@@ -260,7 +265,7 @@ def test_a_cap_in_dollars_needs_the_price(endpoint: str, monkeypatch: pytest.Mon
 def test_where_no_price_is_needed(settings: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     run = open_run("openai", settings, "openai-x")
-    assert prices(run.profile.endpoints.generator, run.profile) in ((0.0, 0.0), (1.0, 2.0))
+    assert prices(run.profile.models.endpoints.generator, run.profile) in ((0.0, 0.0), (1.0, 2.0))
     doctor.check(run.profile)
 
 

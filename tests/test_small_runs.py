@@ -116,7 +116,7 @@ def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> No
     page = (run.report / "index.html").read_text(encoding="utf-8")
     unscored = numbers["ratings"]["unscored"]
     named = re.search(r"(news|role)-[\w-]+, Greedy", page) is not None
-    assert named <= ("greedy" in run.profile.strategies), "a chat is named after its memes"
+    assert named <= ("greedy" in run.profile.retrieval.strategies), "a chat is named after its memes"
     assert ("ratings by judges" in page) == (row.backend == "authored" and unscored > 0)
     assert row.backend == "authored" or not unscored, "the simulated judge answers everything"
 

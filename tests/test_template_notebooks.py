@@ -222,7 +222,7 @@ def test_numbers_of_models_that_are_not_here_are_not_made_up(whole: Done) -> Non
     assert whole.table("mtrclip_changes").empty
     first, second = map(whole.texts, NOTEBOOKS)
     assert "1 memes with a picture, 1 without" in first and "template memes are annotated by a model" in first
-    assert "meme_retrieval.tune is off" in second and "validation" in second
+    assert "mtrclip.tune is off" in second and "validation" in second
 
 
 def test_the_release_verifies(whole: Done, checkout: Path, tmp_path: Path) -> None:

@@ -148,14 +148,14 @@ async def annotate(
     """Annotate a library (Eq. 2), memes side by side; order and length follow `memes`.
 
     A meme without a usable reply, or with `repetitions` in each, keeps an empty annotation with the reason in
-    `unscored`. With `profile.flag_unsafe` an unsafe meme has its category in `unsafe`, and one without a
-    reply is unchecked.
+    `unscored`. With `library.flag_unsafe` an unsafe meme has its category in `unsafe`; one without a reply is
+    unchecked.
     """
-    schema = reply_schema(profile.flag_unsafe)
+    schema = reply_schema(profile.library.flag_unsafe)
 
     async def one(meme: Meme) -> Annotation:
         seed = int(seeds.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
-        request = annotation_request(meme, seed, image, profile.flag_unsafe)
+        request = annotation_request(meme, seed, image, profile.library.flag_unsafe)
         answer = await chat.ask(request, lambda reply: checked(reply, schema))
         value = None if answer.violations else answer.value
         fields = dict.fromkeys(AnnotationReply.model_fields, "")
@@ -168,8 +168,8 @@ async def annotate(
             unscored="" if value is not None else f"{answer.outcome}: {why}",
             source=answer.source,
             profile=profile.name,
-            unsafe=flag(answer.value) if profile.flag_unsafe else "",
-            prompt_sha256=prompts.prompt_sha256(*prompt_files(profile.flag_unsafe)),
+            unsafe=flag(answer.value) if profile.library.flag_unsafe else "",
+            prompt_sha256=prompts.prompt_sha256(*prompt_files(profile.library.flag_unsafe)),
             seed=seed,
             **fields,
         )

@@ -83,7 +83,7 @@ def unrecorded(run: Run, asking: Run) -> Encode:
 
     @functools.cache
     def embedder() -> RecordedEmbedder:
-        if run.profile.embedder == "endpoint" and asking.profile.mode == "recorded":
+        if run.profile.models.embedder == "endpoint" and asking.profile.models.mode == "recorded":
             raise EndpointError(
                 "the run's embedder is an endpoint, which mode=recorded never asks: SET=mode=auto"
             )
@@ -113,7 +113,7 @@ class Library:
 
         A chat is too short for a mean of its own, and the run's gate was fitted on scores that had this one.
         """
-        if self.run.profile.centring != "attribute":
+        if self.run.profile.retrieval.centring != "attribute":
             return dict.fromkeys(QUERY_FIELDS)
         dialogues = self.run.load(Dialogue)
         usable = [s for dialogue in dialogues for s in dialogue.summaries if not s.unscored]
@@ -136,13 +136,13 @@ class Library:
     def rank(self, summaries: Sequence[SummaryReply | None]) -> tuple[np.ndarray, Ranking]:
         """Queries [n, 4, dim] and the top K; without a summary zero queries and scores of -inf."""
         profile, n = self.run.profile, len(summaries)
-        shape = (n, min(profile.top_k, len(self.index.meme_ids)))
+        shape = (n, min(profile.retrieval.top_k, len(self.index.meme_ids)))
         queries = np.zeros((n, 4, self.index.dim), dtype=np.float32)
         ranking = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
         rows = [row for row, summary in enumerate(summaries) if summary is not None]
         if rows:
             queries[rows] = self.queries([s for s in summaries if s is not None])
-            found = top_k(self.index, queries[rows], profile.weights, profile.top_k)
+            found = top_k(self.index, queries[rows], profile.retrieval.weights, profile.retrieval.top_k)
             ranking.memes[rows], ranking.scores[rows] = found.memes, found.scores
             ranking.components[rows] = found.components
         return queries, ranking
@@ -171,7 +171,7 @@ def open_library(run: Run, asking: Run) -> Library:
     texts are `unrecorded`. Raises `StageMissing` where notebooks 01 and 02 have not been run, or by another
     version.
     """
-    if run.profile.mode == "recorded":
+    if run.profile.models.mode == "recorded":
         encode = unrecorded(run, asking)
     else:
         # What somebody looks for is not the run's, and must not become a tracked recording.
@@ -269,7 +269,7 @@ def insert_file(
     summaries, who = _summaries(export, spoken, asking, run.name)
     placed = _place(spoken, summaries, export, library, strategy)
     files = _pictures(placed, library, pictures)
-    position = run.profile.meme_position
+    position = run.profile.retrieval.meme_position
     rows = {(p.chat, p.turn.last if position == "after" else p.turn.first): p for p in placed}
     unscored = sum(summary is None for chat in summaries for summary in chat)
     about = (
@@ -304,7 +304,7 @@ def _summaries(
         if turn.summary is None
     ]
     told: list[Summarised] = []
-    if not given or asking.profile.llm != "authored":
+    if not given or asking.profile.models.llm != "authored":
         told = messages.summarise(wanted, asking, STAGE, library)
     written = {(w.chat, w.turn): t.summary for w, t in zip(wanted, told, strict=False)}
     summaries = [
@@ -344,7 +344,7 @@ def _place(
                     turn=turns[row + 1],
                     meme_id=library.index.meme_ids[meme],
                     summary=summaries[number][row],
-                    score=float(parts @ np.asarray(profile.weights)) if scored else None,
+                    score=float(parts @ np.asarray(profile.retrieval.weights)) if scored else None,
                     gate_score=float(gate_scores[row]) if gated else None,
                     threshold=float(trace.thresholds[row]) if gated else None,
                 )

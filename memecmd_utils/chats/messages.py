@@ -148,7 +148,7 @@ def request(context: Context, profile: Profile) -> Request:
         fence=prompts.fence,
         speaker=context.next_speaker,
         history="\n".join(f"{name}：{text}" for name, text in lines),
-        max_chars=profile.max_utterance_chars,
+        max_chars=profile.dialogue.max_utterance_chars,
     )
     return asked.model_copy(
         update={
@@ -166,7 +166,7 @@ def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -
     """
     if not contexts:
         return []
-    if run.profile.llm == "authored":
+    if run.profile.models.llm == "authored":
         raise NoSummaryAgent(
             f"turns without a summary (S, E, Psi): {len(contexts):,}; profile {run.profile.name!r} has no "
             "model that could write one. Name another profile for the model and keep this run's library: "

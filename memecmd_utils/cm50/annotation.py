@@ -101,8 +101,10 @@ def sample_of(memes: Sequence[TemplateMeme], n: int | None, seed: int) -> list[T
 def shows_pictures(run: Run, profile: Profile | None = None) -> bool:
     """Whether the run's annotator sees, and a prompt of the profile shows the picture."""
     profile = profile or run.profile
-    prompts = Passes.of(profile.template_annotation).prompts
-    return profile.llm == "openai" and run.endpoint("annotator").vision and any(s.sees for s in prompts)
+    prompts = Passes.of(profile.cm50.annotation).prompts
+    return (
+        profile.models.llm == "openai" and run.endpoint("annotator").vision and any(s.sees for s in prompts)
+    )
 
 
 def sampled_memes(
@@ -117,7 +119,7 @@ def sampled_memes(
     if folder is not None and shows_pictures(run, profile):
         there = pictures.pictures_below(folder)
         pool = [meme for meme in memes if meme.meme_id in there] or memes
-    return sample_of(pool, profile.template_annotation.sample, profile.seed)
+    return sample_of(pool, profile.cm50.annotation.sample, profile.seed)
 
 
 def reading_request(
@@ -150,14 +152,14 @@ async def annotate(
     devices_chat: Chat | None = None,
     examples: Sequence[PictureExample] = (),
 ) -> list[MemeReading]:
-    """Read memes, side by side, with the prompts of `profile.template_annotation`; order as in `memes`.
+    """Read memes, side by side, with the prompts of `profile.cm50.annotation`; order as in `memes`.
 
     `picture` gives a meme's picture or None: a model that sees none, and the prompts on OCR text, get the
     texts on the meme, and the reading's `prompt` ends in "(text only)". `devices_chat` asks another model for
     the literary devices. A meme without a usable reply to each prompt, after five attempts, is kept with the
     reason in `unscored` and empty texts. `context` is true where an "about" text was given in every pass.
     """
-    settings = profile.template_annotation
+    settings = profile.cm50.annotation
     passes, about = Passes.of(settings), {info.template: info for info in infos}
     with_context = all(cm50_prompts.gives_context(s, settings.context) for s in passes.prompts)
     sha256 = passes.sha256
@@ -222,7 +224,7 @@ def read_memes(
     run's, with other prompts.
     """
     profile = profile or run.profile
-    if profile.llm == "authored":
+    if profile.models.llm == "authored":
         print(NOBODY)
         return []
     shown = folder if folder is not None and shows_pictures(run, profile) else None
@@ -239,7 +241,7 @@ def _without(number: int, of: int, folder: Path) -> str:
     if number == of:
         return (
             f"none of {of:,} memes has a picture below {folder.name}: they are read from their texts. "
-            "meme_retrieval.fetch fetches some, meme_retrieval.images names a folder of yours"
+            "mtrclip.fetch fetches some, mtrclip.images names a folder of yours"
         )
     return f"{number:,} of {of:,} memes have no picture below {folder.name}: the sample is of the others"
 
@@ -292,8 +294,8 @@ def estimate_readings(
 
     `pictures`: whether they are shown. No call is made; what is recorded costs nothing and is not looked at.
     """
-    settings, about = profile.template_annotation, {info.template: info for info in infos}
-    endpoint = profile.endpoints.annotator or profile.endpoints.generator
+    settings, about = profile.cm50.annotation, {info.template: info for info in infos}
+    endpoint = profile.models.endpoints.annotator or profile.models.endpoints.generator
     asked = len(sample_of(memes, settings.sample, profile.seed))
     shown = Image(image_id="estimate", load=lambda: "") if pictures else None
     rows, ledger = [], (STAGE, "annotation")
@@ -308,7 +310,7 @@ def estimate_readings(
         each = characters * TOKENS_PER_CHARACTER + images * prices.tokens_per_image(endpoint)
         t_in, t_out = round(asked * each / max(1, len(some))), asked * _reply_tokens(spec)
         stage, calls = f"07 {spec.name}", asked * spec.calls
-        rows.append(prices.line(stage, ledger, profile, profile.llm, endpoint, calls, t_in, t_out))
+        rows.append(prices.line(stage, ledger, profile, profile.models.llm, endpoint, calls, t_in, t_out))
     return prices.beside(pd.DataFrame(rows), Ledger())
 
 

@@ -112,13 +112,13 @@ def note_sources(profile: Profile, folder: Path, found: Mapping[str, datasets.Fo
     """
     pictures = cm50_pictures.picture_folder(profile)
     there = images.pictures_below(pictures)
-    off = ", fetching is off" if profile.meme_retrieval.fetch and not datasets.may_fetch() else ""
+    off = ", fetching is off" if profile.mtrclip.fetch and not datasets.may_fetch() else ""
     state = {**datasets.source_states(found), "images": f"{len(there)} images below {pictures.name}{off}"}
     if there:
         with Fingerprints() as known:
             state["images"] += f", {known.files(there, pictures)}"
     for key in ("confirmed", "confirmed_figmemes"):
-        if given := getattr(profile.template_matching, key):
+        if given := getattr(profile.cm50.matching, key):
             file = paths.root / Path(given).expanduser()
             state[key] = f"sha256 {storage.sha256(file)}" if file.is_file() else "missing"
     text = storage.dumps(state) + "\n"

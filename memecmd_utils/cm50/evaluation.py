@@ -21,7 +21,7 @@ from memecmd_utils.surveys.forms import FormError
 DataSet = Literal["memecap", "figmemes"]
 TITLES: dict[DataSet, str] = {"memecap": "MemeCap", "figmemes": "FigMemes"}
 CONFIRMED: dict[DataSet, str] = {"memecap": "confirmed", "figmemes": "confirmed_figmemes"}
-"""Keys of `template_matching` that name what a person said of each data set's pairs."""
+"""Keys of `cm50.matching` that name what a person said of each data set's pairs."""
 FIGMEMES_TABLES = (9, 11)
 """Tables that score prompts on FigMemes; all other prompts are asked about MemeCap's memes."""
 DRAWN = 11
@@ -66,7 +66,7 @@ def match_data_set(run: Run, data: Data, dataset: DataSet) -> Matches | None:
     """
     if not data.have(dataset, "cm50"):
         return None
-    profile, settings = run.profile, run.profile.template_matching
+    profile, settings = run.profile, run.profile.cm50.matching
     rows = [(meme.image, meme.caption, meme.text or meme.title) for meme in memes_of(data, dataset)]
     instances, missing = matching.find_instances(cm50_pictures.picture_folder(profile), rows)
     print(f"{len(instances)} memes with a picture, {len(missing)} without")
@@ -86,16 +86,16 @@ def confirmed_matches(profile: Profile, matches: Matches | None, dataset: DataSe
     """
     pairs = matching.merged(matches.pairs) if matches is not None else []
     key = CONFIRMED[dataset]
-    if not (given := getattr(profile.template_matching, key)):
+    if not (given := getattr(profile.cm50.matching, key)):
         return pairs
     file = paths.root / Path(given).expanduser()
     if not pairs or matches.not_computed:
         why = "none was looked for" if matches is None else matches.not_computed or "no pair was kept"
-        print(f"not read: {file.name} (template_matching.{key}) speaks of pairs of {TITLES[dataset]}; {why}")
+        print(f"not read: {file.name} (cm50.matching.{key}) speaks of pairs of {TITLES[dataset]}; {why}")
         return pairs
     decisions = matching.read_decisions(file, pairs)
     if not decisions:
-        print(f"{file.name} (template_matching.{key}) says nothing of any pair of {TITLES[dataset]}")
+        print(f"{file.name} (cm50.matching.{key}) says nothing of any pair of {TITLES[dataset]}")
     return matching.confirm(pairs, decisions)
 
 
@@ -108,7 +108,7 @@ def asked_about(spec: PromptSpec) -> tuple[DataSet, Literal["all", "drawn", "mat
 
 
 def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, Sequence[TemplateMatch]]) -> list[MemeReading]:
-    """Ask every prompt of `template_annotation.evaluate` about the memes of its row in Tables 9 to 11.
+    """Ask every prompt of `cm50.annotation.evaluate` about the memes of its row in Tables 9 to 11.
 
     `pairs`: what `confirmed` gives, by data set. Prompts of Tables 9 and 11 are asked about FigMemes' test
     set, all others about MemeCap's: whole-set rows about every meme, those tried on 11 memes about as many,
@@ -117,12 +117,12 @@ def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, Sequence[Template
     suffix, as references and labels have them, too. What cannot be asked is said: a prompt on the picture
     needs a model that sees and pictures that can be read, one on OCR text needs the text.
     """
-    profile, settings = run.profile, run.profile.template_annotation
+    profile, settings = run.profile, run.profile.cm50.annotation
     specs = [prompts.prompt(name) for name in dict.fromkeys(settings.evaluate)]
-    if specs and profile.llm == "authored":
+    if specs and profile.models.llm == "authored":
         print(annotation.NOBODY)
         return []
-    sees = profile.llm == "openai" and run.endpoint("annotator").vision
+    sees = profile.models.llm == "openai" and run.endpoint("annotator").vision
     folder = cm50_pictures.picture_folder(profile)
     readings: list[MemeReading] = []
     for dataset in TITLES:
@@ -143,11 +143,11 @@ def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, Sequence[Template
             if chosen:
                 devices = spec.kind == "literary devices"
                 one = {"prompt": "" if devices else spec.name, "devices_prompt": spec.name if devices else ""}
-                update = {"template_annotation": settings.model_copy(update={**one, "sample": None})}
-                shown = folder if spec.sees else None
-                readings += annotation.read_memes(
-                    run, chosen, data.infos, shown, profile.model_copy(update=update)
+                asked = profile.replace(
+                    template_annotation=settings.model_copy(update={**one, "sample": None})
                 )
+                shown = folder if spec.sees else None
+                readings += annotation.read_memes(run, chosen, data.infos, shown, asked)
     return readings
 
 

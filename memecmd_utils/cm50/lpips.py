@@ -16,7 +16,7 @@ SIDE = 64
 BATCH = 64
 PUBLISHED = "7be5be79"
 """SHA-256 of torchvision's AlexNet begins so: `alexnet-owt-7be5be79.pth`, which LPIPS was calibrated on."""
-KEY = "template_matching.lpips"
+KEY = "cm50.matching.lpips"
 """Key of the profile that names the file of weights."""
 Scale = Literal["code", "lpips"]
 

@@ -316,7 +316,7 @@ class BertScore(CheckpointMetric):
     """
 
     name, several, scale = "BERTScore", True, 1
-    key, packages = "annotation_metrics.bertscore", ("bert_score",)
+    key, packages = "cm50.metrics.bertscore", ("bert_score",)
     wanted = "the encoder of BERTScore (roberta-large in the paper)"
 
     def __init__(self, model: str | None = None, layer: int | None = None) -> None:
@@ -333,7 +333,7 @@ class BertScore(CheckpointMetric):
         layer = self._layer or model2layers.get(folder.name if folder else self._model)
         if layer is None:
             raise weights.ModelError(
-                f"BERTScore: say which layer of {self._model} counts (annotation_metrics.bertscore_layer)"
+                f"BERTScore: say which layer of {self._model} counts (cm50.metrics.bertscore_layer)"
             )
         scorer = BERTScorer(model_type=str(folder or self._model), num_layers=layer, idf=False, batch_size=32)
         # Some tokenizers know no limit and say 1e30, which the tokenizers package cannot take.
@@ -360,7 +360,7 @@ class Bleurt(CheckpointMetric):
     """A regression trained on human ratings, about 0-1; one reference each; the set's value is the mean."""
 
     name, several, scale = "BLEURT", False, 1
-    key = "annotation_metrics.bleurt"
+    key = "cm50.metrics.bleurt"
     wanted = "a BLEURT-20 checkpoint (lucadiliello/BLEURT-20: config.json, weights, spm.model)"
     packages = ("torch", "transformers", "sentencepiece")
 

@@ -63,8 +63,8 @@ class HasImage(Protocol):
 
 
 def picture_folder(profile: settings.Profile) -> Path:
-    """The folder that the profile names (`meme_retrieval.images`), else the one that `fetch` fills."""
-    given = profile.meme_retrieval.images
+    """The folder that the profile names (`mtrclip.images`), else the one that `fetch` fills."""
+    given = profile.mtrclip.images
     return paths.root / Path(given).expanduser() if given else paths.raw / "templates" / "images"
 
 

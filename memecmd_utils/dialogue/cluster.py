@@ -24,11 +24,15 @@ from memecmd_utils.settings import Profile, ProfileError
 
 def refusal(profile: Profile) -> str:
     """Why Dask cannot make the dialogues that a profile wants it to make; empty where it can, or need not."""
-    if profile.engine != "dask" or profile.mode == "recorded" or profile.llm == "authored":
+    if (
+        profile.models.engine != "dask"
+        or profile.models.mode == "recorded"
+        or profile.models.llm == "authored"
+    ):
         return ""
-    if profile.mode == "live":
+    if profile.models.mode == "live":
         return "engine: dask needs mode: auto, for the run is put together from recordings"
-    if profile.llm == "local":
+    if profile.models.llm == "local":
         return "engine: dask needs an endpoint: every worker would load the local model anew"
     return ""
 
@@ -40,7 +44,11 @@ def prepare(run: Run) -> int:
     at the same path, the key's variable and the same recordings folder (a shared disk, on several machines).
     """
     profile = run.profile
-    if profile.engine != "dask" or profile.mode == "recorded" or profile.llm == "authored":
+    if (
+        profile.models.engine != "dask"
+        or profile.models.mode == "recorded"
+        or profile.models.llm == "authored"
+    ):
         return 0
     if why := refusal(profile):
         raise ProfileError(why)
@@ -58,7 +66,7 @@ def launch(run: Run, client: Any) -> int:
 
     parts = cold_start.split(planned(run.profile), max(1, len(client.nthreads())))
     # The profile's cap on requests in flight holds for all workers together.
-    each = max(1, run.profile.concurrency // len(parts))
+    each = max(1, run.profile.models.concurrency // len(parts))
     todo = [
         client.submit(make_part, run, part, each, key=f"{run.name}-{number}", pure=False)
         for number, part in enumerate(parts, 1)
@@ -79,7 +87,7 @@ def make_part(run: Run, part: Plan, concurrency: int) -> int:
     """
     from distributed import get_worker
 
-    profile = run.profile.model_copy(update={"concurrency": concurrency})
+    profile = run.profile.replace(concurrency=concurrency)
     with tempfile.TemporaryDirectory(dir=get_worker().local_directory) as scratch:
         folder = Path(scratch)
         return make(Run(run.name, profile, folder, folder, spends_in=run.folder), part).dialogues
@@ -87,7 +95,7 @@ def make_part(run: Run, part: Plan, concurrency: int) -> int:
 
 def planned(profile: Profile) -> Plan:
     """The cold starts of all of a profile's dialogues."""
-    pairs = authored.load_role_pairs()[: profile.n_role_pairs]
+    pairs = authored.load_role_pairs()[: profile.dialogue.n_role_pairs]
     return cold_start.plan(news.load_news(profile), pairs, profile)
 
 
@@ -98,7 +106,7 @@ def make(run: Run, plan: Plan) -> Generated:
     what the models' seam raises; whatever was answered until then is recorded and not asked for again.
     """
     profile = run.profile
-    glosses = authored.glosses() if profile.llm == "authored" else {}
+    glosses = authored.glosses() if profile.models.llm == "authored" else {}
     embedder = run.embedder()
     with run.chat("generator", "scenario") as chat:
         work = cold_start.role_cold_starts(
@@ -118,8 +126,8 @@ def _client(profile: Profile) -> Iterator[Any]:
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise ExtraMissing("engine: dask needs Dask: pip install -e '.[scale]'") from error
-    if profile.scheduler is not None:
-        with Client(profile.scheduler) as client:
+    if profile.models.scheduler is not None:
+        with Client(profile.models.scheduler) as client:
             client.wait_for_workers(1, timeout=60)
             yield client
         return

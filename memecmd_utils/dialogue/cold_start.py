@@ -191,7 +191,7 @@ async def _new_scene(
         vectors = await asyncio.to_thread(encode, [*earlier, text])
         cosines = vectors[:-1] @ vectors[-1]
         nearest = int(cosines.argmax())
-        if cosines[nearest] <= profile.scenario_similarity_cap:
+        if cosines[nearest] <= profile.dialogue.scenario_similarity_cap:
             return Scene(text, float(cosines[nearest]), answer.source)
         reason = f"too like {earlier[nearest]!r} (cosine {cosines[nearest]:.3f})"
         again = prompts.render("scenario_again", fence=prompts.fence, nearest=earlier[nearest])
@@ -287,19 +287,19 @@ def plan(items: Sequence[NewsItem], pairs: Sequence[RolePair], profile: Profile)
     `n_dialogues` takes news and role in turn. Raises `ProfileError` where there are fewer news than
     asked for.
     """
-    return _cut(choose_news(items, profile.n_news), pairs, profile)
+    return _cut(choose_news(items, profile.dialogue.n_news), pairs, profile)
 
 
 def sizes(profile: Profile) -> tuple[int, int]:
     """Numbers of news and of role dialogues that a profile plans, before there is any of them."""
-    made = _cut([None] * profile.n_news, [None] * profile.n_role_pairs, profile)
+    made = _cut([None] * profile.dialogue.n_news, [None] * profile.dialogue.n_role_pairs, profile)
     return len(made.news), sum(n for _, n in made.pairs)
 
 
 def _cut(news: list, pairs: Sequence, profile: Profile) -> Plan:
-    scenarios = [(pair, profile.scenarios_per_pair) for pair in pairs]
-    if profile.n_dialogues is not None:
-        n_news, n_role = _in_turn(len(news), sum(n for _, n in scenarios), profile.n_dialogues)
+    scenarios = [(pair, profile.dialogue.scenarios_per_pair) for pair in pairs]
+    if profile.dialogue.n_dialogues is not None:
+        n_news, n_role = _in_turn(len(news), sum(n for _, n in scenarios), profile.dialogue.n_dialogues)
         news, scenarios = news[:n_news], _first(scenarios, n_role)
     return Plan(news, scenarios)
 

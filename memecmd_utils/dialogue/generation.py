@@ -83,15 +83,15 @@ def utterance_request(start: ColdStart, earlier: Sequence[str], profile: Profile
     """P_{i,t} of Eq. 11-14 for the turn after `earlier`."""
     turn = len(earlier) + 1
     prompt = f"utterance_{phase_of(turn)}"
-    max_tokens = max(60, 2 * profile.max_utterance_chars + 10)  # a character may take two tokens
+    max_tokens = max(60, 2 * profile.dialogue.max_utterance_chars + 10)  # a character may take two tokens
     extra: dict[str, float] = {}
-    if profile.llm == "local":
+    if profile.models.llm == "local":
         # Small models loop and turn polite: cut the tail, and make repeating costly (DRY).
         extra = {"min_p": 0.05, "dry_multiplier": 1.0, "dry_base": 1.75, "dry_allowed_length": 2}
     return Request(
         task="utterance",
         subject=f"{start.dialogue_id}/{turn}",
-        messages=_messages(prompt, start, earlier, turn, profile.max_utterance_chars),
+        messages=_messages(prompt, start, earlier, turn, profile.dialogue.max_utterance_chars),
         sampling=Sampling(temperature=0.9, presence_penalty=0.6, max_tokens=max_tokens, extra=extra),
         seed=int(seeds.rng(profile.seed, "utterance", start.dialogue_id, turn).integers(2**31)),
     )
@@ -101,13 +101,13 @@ def summary_request(start: ColdStart, earlier: Sequence[str], profile: Profile) 
     """Request of the summary agent for turn t, seen from the side of who speaks at t (Eq. 16)."""
     turn = len(earlier) + 1
     extra: dict[str, float] = {}
-    if profile.llm == "local":
+    if profile.models.llm == "local":
         # Small models repeat a clause until the reply is cut off. Names of six tokens may still recur.
         extra = {"min_p": 0.05, "dry_multiplier": 1.0, "dry_base": 1.75, "dry_allowed_length": 6}
     return Request(
         task="summary",
         subject=f"{start.dialogue_id}/{turn}",
-        messages=_messages("summary", start, earlier, turn, profile.max_utterance_chars),
+        messages=_messages("summary", start, earlier, turn, profile.dialogue.max_utterance_chars),
         sampling=Sampling(temperature=0.3, max_tokens=300, extra=extra),
         seed=int(seeds.rng(profile.seed, "summary", start.dialogue_id, turn).integers(2**31)),
         reply_schema=SummaryReply,
@@ -138,7 +138,7 @@ async def _utterance(
         text = reply.text if authored else replies.utterance_text(reply, (start.name_a, start.name_b))
         if not bare(text):
             raise UnusableReply("空的回复")
-        broken = violations(text, earlier, profile.max_utterance_chars, (start.name_a, start.name_b))
+        broken = violations(text, earlier, profile.dialogue.max_utterance_chars, (start.name_a, start.name_b))
         lifted = borrowed(text, example_lines(), [start.context, start.brief])
         if lifted:
             broken.append(f"照搬了例子里的“{lifted}”")
@@ -195,7 +195,7 @@ async def talk(
     summaries: list[asyncio.Task[Summary]] = []
     reason = ""
     try:
-        while len(turns) < profile.n_turns and not reason:
+        while len(turns) < profile.dialogue.n_turns and not reason:
             earlier = [turn.text for turn in turns]
             for task in summaries:
                 if task.done():
@@ -216,7 +216,7 @@ async def talk(
         for task in summaries:
             task.cancel()
     if reason:
-        bar.update(profile.n_turns - len(turns))
+        bar.update(profile.dialogue.n_turns - len(turns))
         return Unfinished(
             dialogue_id=start.dialogue_id,
             turn=len(turns) + 1,
@@ -284,7 +284,7 @@ async def generate(
     found = Generated()
     first = ""
     with (
-        Progress(chat, len(starts) * profile.n_turns, "turns", "turn") as bar,
+        Progress(chat, len(starts) * profile.dialogue.n_turns, "turns", "turn") as bar,
         storage.jsonl_writer(folder / "dialogues.jsonl") as write_dialogue,
         storage.jsonl_writer(folder / "unfinished.jsonl") as write_unfinished,
     ):

@@ -156,45 +156,46 @@ def load_news(profile: settings.Profile) -> list[schemas.NewsItem]:
     With `feeds` these are the items collected so far; the feeds are asked only where these are fewer than
     `n_news`. Raises `NewsError` when there are still too few, with the number of each topic.
     """
-    if not profile.n_news:
+    if not profile.dialogue.n_news:
         return []
-    if profile.news == "example":
+    if profile.dialogue.news == "example":
         return authored.load_news()
-    if profile.news == "feeds":
+    if profile.dialogue.news == "feeds":
         return [item.news_item() for item in _enough(profile).items]
-    path = paths.of_user(profile.news)
+    path = paths.of_user(profile.dialogue.news)
     if not path.is_file():
-        raise NewsError(f"news: {profile.news!r} is neither `example`, `feeds`, nor a file")
+        raise NewsError(f"news: {profile.dialogue.news!r} is neither `example`, `feeds`, nor a file")
     return storage.read_jsonl(path, schemas.NewsItem)
 
 
 def collected(profile: settings.Profile) -> int:
     """How many news items were collected so far from the profile's feeds; nothing is fetched."""
-    return len(compile_items(read_feeds(profile.feeds), collection_folder(profile)).items)
+    return len(compile_items(read_feeds(profile.dialogue.feeds), collection_folder(profile)).items)
 
 
 def _enough(profile: settings.Profile) -> Collection:
-    feeds, folder = read_feeds(profile.feeds), collection_folder(profile)
+    feeds, folder = read_feeds(profile.dialogue.feeds), collection_folder(profile)
     found = compile_items(feeds, folder)
-    if len(found.items) < profile.n_news:
+    if len(found.items) < profile.dialogue.n_news:
         found = collect(feeds, folder)
-    if len(found.items) < profile.n_news:
+    if len(found.items) < profile.dialogue.n_news:
         raise NewsError(
-            f"n_news={profile.n_news}, but the feeds gave {len(found.items)} news items ({found.totals()}). "
-            f"A feed shows only its newest items: run `make collect-news PROFILE={profile.name}` on later "
-            f"days to add to them, name more feeds, or lower n_news; how each feed fared is in "
-            f"{folder / 'feeds.csv'}"
+            f"n_news={profile.dialogue.n_news}, but the feeds gave {len(found.items)} news items "
+            f"({found.totals()}). A feed shows only its newest items: run "
+            f"`make collect-news PROFILE={profile.name}` on later days to add to them, name more feeds, "
+            f"or lower n_news; how each feed fared is in {folder / 'feeds.csv'}"
         )
     return found
 
 
 def collect_for(profile: settings.Profile) -> str:
     """Collect a profile's news now and say how it went: what `make collect-news` prints."""
-    if profile.news != "feeds":
+    if profile.dialogue.news != "feeds":
         raise NewsError(
-            f"profile {profile.name} has `news: {profile.news}`: to collect, set `news: feeds` and `feeds`"
+            f"profile {profile.name} has `news: {profile.dialogue.news}`: to collect, set `news: feeds` "
+            "and `feeds`"
         )
-    feeds, folder = read_feeds(profile.feeds), collection_folder(profile)
+    feeds, folder = read_feeds(profile.dialogue.feeds), collection_folder(profile)
     found = collect(feeds, folder)
     lines = [
         f"{row['topic']:<13} {row['status']:<11} {row['new']:>4} new {row['kept']:>5} kept "
@@ -202,9 +203,9 @@ def collect_for(profile: settings.Profile) -> str:
         + (f": {row['reason']}" if row["reason"] else "")
         for row in found.rows
     ]
-    enough = "enough" if len(found.items) >= profile.n_news else "not yet enough"
+    enough = "enough" if len(found.items) >= profile.dialogue.n_news else "not yet enough"
     lines.append(
-        f"{len(found.items):,} news items ({found.totals()}): {enough} for n_news={profile.n_news:,}"
+        f"{len(found.items):,} news items ({found.totals()}): {enough} for n_news={profile.dialogue.n_news:,}"
     )
     lines.append(f"the collection is in {folder}")
     return "\n".join(lines)

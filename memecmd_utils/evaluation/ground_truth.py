@@ -78,7 +78,7 @@ def truth_of_run(
 
     Only for authored dialogues: another model's turns bear the same ids and other words.
     """
-    if profile.llm != "authored" or profile.meme_position != "before":
+    if profile.models.llm != "authored" or profile.retrieval.meme_position != "before":
         return NONE
     found, turns = load_truth(), {(d.dialogue_id, t.turn) for d in dialogues for t in d.turns}
     known = {meme.meme_id for meme in memes if meme.source == "drawn"}

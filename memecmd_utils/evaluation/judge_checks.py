@@ -51,7 +51,7 @@ def draw(data: StudyData) -> list[Item]:
     here. Every dialogue gives one turn before any gives a second, and none more than two. Without ground
     truth there are no items.
     """
-    wanted = data.profile.judge_checks
+    wanted = data.profile.evaluation.judge_checks
     if not wanted or not data.truth.grades:
         return []
     found = _candidates(data)
@@ -70,7 +70,7 @@ def for_wordings(items: Sequence[Item], profile: Profile) -> list[Item]:
     """The fitting and the random meme of `judge_wordings` of the turns, drawn by seed."""
     turns = list(dict.fromkeys((item.dialogue_id, item.turn) for item in items))
     order = seeds.rng(profile.seed, "judge wordings").permutation(len(turns))
-    kept = {turns[i] for i in order[: profile.judge_wordings]}
+    kept = {turns[i] for i in order[: profile.evaluation.judge_wordings]}
     return [i for i in items if i.kind != "hard negative" and (i.dialogue_id, i.turn) in kept]
 
 
@@ -119,14 +119,14 @@ def ask_all(run: Run, data: StudyData) -> Answers:
     """Put the drawn items before every judge of the profile, and before the scorers that ask nobody."""
     items = draw(data)
     scores, worded, names = [], [], []
-    for number in range(len(run.profile.judges) if items else 0):
+    for number in range(len(run.profile.evaluation.judges) if items else 0):
         name, ratings, in_words = ask_judge(run, data, items, number)
         name = judges.numbered(name, names)
         names.append(name)
         of = {(r.dialogue_id, r.turn, r.meme_id): r for r in ratings}
         mine = [of[item.pair] for item in items]
         overall = [np.nan if r.overall is None else r.overall for r in mine]
-        if run.profile.judges[number].kind == "rating":
+        if run.profile.evaluation.judges[number].kind == "rating":
             scores.append(_rows(data, items, name, RATING, overall))
             continue
         raw = [np.nan if r.raw is None else r.raw for r in mine]
@@ -150,7 +150,7 @@ def ask_judge(
     The requests are those of stage 05, so what was asked there is replayed. A judge that gives numbers is
     shown one item at a time and has no further wordings; neither has a base model, or one that was stopped.
     """
-    judge, profile = run.profile.judges[number], run.profile
+    judge, profile = run.profile.evaluation.judges[number], run.profile
     dialogues = {d.dialogue_id: d for d in data.dialogues}
     placed = _placements(items, dialogues)
     with run.chat("judge", "evaluation", number) as chat:
@@ -162,7 +162,7 @@ def ask_judge(
             in_words = {} if asked_once else _worded(data, items, chat, name)
             return name, ratings, in_words
         sees = judge.llm == "openai" and run.endpoint("judge", number).vision
-        alone = profile.model_copy(update={"judge_unit": "meme"})
+        alone = profile.replace(judge_unit="meme")
         draw = stage.drawing(run, data.memes) if sees else None
         work = judges.rate_screenshots(placed, dialogues, data.memes, chat, alone, name, draw)
         return name, llm_chat.run(work), {}
@@ -187,17 +187,17 @@ def _worded(data: StudyData, items: Sequence[Item], chat: Chat, name: str) -> di
 def _without_asking(run: Run, data: StudyData, items: Sequence[Item]) -> list[pd.DataFrame]:
     """Consistency with u_t and u_t+1, and as a yardstick the score T that ranks memes, by embedder."""
     profile, out = run.profile, []
-    if profile.consistency_embedder != profile.embedder:
-        embedder = run.embedder(profile.consistency_embedder)
+    if profile.models.consistency_embedder != profile.models.embedder:
+        embedder = run.embedder(profile.models.consistency_embedder)
         out += _consistency(data, items, consistency.TextScorer(embedder, run.embedder_name()))
-    if profile.consistency == "cn_clip":
+    if profile.evaluation.consistency == "cn_clip":
         out += _consistency(data, items, stage.clip_scorer(run, data.memes))
     row = {key: i for i, key in enumerate(data.keys)}
     column = {meme: j for j, meme in enumerate(data.meme_ids)}
     at = [(row[i.dialogue_id, i.turn], column[i.meme_id]) for i in items]
     for name in data.encoders:
-        terms = data.terms(name, profile.centring)
-        values = [float(np.dot(profile.weights, terms[:, r, c])) for r, c in at]
+        terms = data.terms(name, profile.retrieval.centring)
+        values = [float(np.dot(profile.retrieval.weights, terms[:, r, c])) for r, c in at]
         out.append(_rows(data, items, f"T under {name}", RETRIEVAL, values))
     return out
 

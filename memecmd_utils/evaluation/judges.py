@@ -330,7 +330,9 @@ def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[s
         pool = [d for d in dialogues if split[d.dialogue_id] == other] or list(dialogues)
         places = [Context(d, turn.turn) for d in pool for turn in d.turns[1:]]
         rng = seeds.rng(profile.seed, "judge contexts", half)
-        chosen = rng.choice(len(places), size=min(profile.judge_contexts, len(places)), replace=False)
+        chosen = rng.choice(
+            len(places), size=min(profile.evaluation.judge_contexts, len(places)), replace=False
+        )
         out[half] = [places[i] for i in sorted(chosen)]
     return out
 
@@ -341,17 +343,17 @@ def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placemen
     Turns are drawn once for a dialogue, so strategies that share their turns keep sharing them. By hand the
     memes may be those of a run with more turns.
     """
-    if profile.judge_sample is None:
+    if profile.evaluation.judge_sample is None:
         return list(placements)
     of: dict[tuple[str, str], list[Placement]] = {}
     for placed in placements:
         of.setdefault((placed.dialogue_id, placed.strategy), []).append(placed)
     kept: set[tuple[str, str, int]] = set()
-    longest = max([profile.n_turns, *(placed.turn for placed in placements)])
+    longest = max([profile.dialogue.n_turns, *(placed.turn for placed in placements)])
     for (name, strategy), mine in of.items():
         drawn = seeds.rng(profile.seed, "judge sample", name).permutation(longest - 1)
         rank = {int(turn) + 2: place for place, turn in enumerate(drawn)}
-        chosen = sorted(mine, key=lambda p: rank[p.turn])[: profile.judge_sample]
+        chosen = sorted(mine, key=lambda p: rank[p.turn])[: profile.evaluation.judge_sample]
         kept |= {(name, strategy, placed.turn) for placed in chosen}
     return [p for p in placements if (p.dialogue_id, p.strategy, p.turn) in kept]
 
@@ -420,7 +422,7 @@ async def rate_yes_no(
             scores |= {k: round(v, 4) for k, v in centred(p, mean).items()}
             scores["overall"] = round(float(np.mean([scores[k] for k in DIMENSIONS])), 4)
             scores["raw"] = round(100 * float(np.mean([p[k] for k in DIMENSIONS])), 4)
-        out.append(_rating(placed, chat, profile, judge, "meme", profile.n_turns, scores))
+        out.append(_rating(placed, chat, profile, judge, "meme", profile.dialogue.n_turns, scores))
     return out
 
 
@@ -445,11 +447,11 @@ async def rate_screenshots(
                 (p for p in placements if p.strategy == strategy and p.dialogue_id == name),
                 key=lambda p: p.turn,
             )
-            if profile.judge_unit == "meme":
+            if profile.evaluation.judge_unit == "meme":
                 # Up to u_t: what comes later cannot make a meme fit, and the rating serves every length.
                 calls += [(dialogue, [p], p.turn) for p in here]
             else:
-                for n in lengths(profile.n_turns):
+                for n in lengths(profile.dialogue.n_turns):
                     shown = [p for p in here if p.turn <= n]
                     if shown:
                         calls.append((dialogue, shown, n))
@@ -457,7 +459,7 @@ async def rate_screenshots(
     async def one(dialogue: Dialogue, shown: list[Placement], n: int) -> list[MemeRating] | str:
         seed = int(seeds.rng(profile.seed, "rating", dialogue.dialogue_id, n).integers(2**31))
         picture = None if screenshot is None else screenshot(dialogue, shown, n)
-        request = rating_request(dialogue, shown, memes, n, seed, picture, profile.meme_position)
+        request = rating_request(dialogue, shown, memes, n, seed, picture, profile.retrieval.meme_position)
         answer = await chat.ask(request, lambda reply: parse_ratings(reply, len(shown)), again=False)
         bar.update()
         return f"{answer.outcome}: {answer.reason}" if answer.value is None else answer.value
@@ -470,7 +472,7 @@ async def rate_screenshots(
             else:
                 scores = {k: getattr(given[i], k) for k in DIMENSIONS}
                 scores["overall"] = float(np.mean(list(scores.values())))
-            yield _rating(placed, chat, profile, judge, profile.judge_unit, n, scores)
+            yield _rating(placed, chat, profile, judge, profile.evaluation.judge_unit, n, scores)
 
     with Progress(chat, len(calls), f"{judge}: ratings", "call") as bar:
         got = await unless_useless(chat, len(calls), lambda i: one(*calls[i]), is_no_answer)

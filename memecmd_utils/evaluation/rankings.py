@@ -252,7 +252,7 @@ def tables(found: Measured, profile: Profile, embedder: str) -> tuple[pd.DataFra
             at = i, COLUMNS.index(column)
             row |= {f"{column} low": low[at], f"{column} high": high[at]}
         rows.append({**row, "turns": len(keys), **size})
-    own = System(embedder, profile.centring, FULL)
+    own = System(embedder, profile.retrieval.centring, FULL)
     bases = {"the full score": names.index(own)}
     for name in (RANDOM, RANDOM_GRADED):
         if System("", "", name) in measured:

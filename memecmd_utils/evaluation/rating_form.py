@@ -249,7 +249,7 @@ def write_forms(
             continue  # one strategy only: there is nothing to choose between
         made[kind], rows = choose(
             judged, dialogues, memes, kind=kind, n_items=n_items, seed=run.profile.seed,
-            meme_position=run.profile.meme_position,
+            meme_position=run.profile.retrieval.meme_position,
         )  # fmt: skip
         forms.write_page(run.report / f"{kind}_form.html", made[kind], files)
         key += rows

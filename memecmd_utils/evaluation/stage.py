@@ -42,7 +42,9 @@ def screenshot(
 ) -> tuple[str, Image.Image]:
     """Draw a dialogue (or its first turns) with one strategy's memes: specification's hash and picture."""
     mine = [p for p in placements if p.strategy == strategy and p.dialogue_id == dialogue.dialogue_id]
-    spec = screenshots.chat_from_dialogue(dialogue, mine, n_turns, meme_position=run.profile.meme_position)
+    spec = screenshots.chat_from_dialogue(
+        dialogue, mine, n_turns, meme_position=run.profile.retrieval.meme_position
+    )
     return screenshots.spec_sha256(spec), screenshots.draw(spec, meme_files(run, memes))
 
 
@@ -52,7 +54,7 @@ def drawing(run: Run, memes: Mapping[str, Meme]) -> judges.Draw:
 
     def draw(dialogue: Dialogue, shown: Sequence[Placement], n_turns: int) -> tuple[str, Callable[[], bytes]]:
         spec = screenshots.chat_from_dialogue(
-            dialogue, shown, n_turns, meme_position=run.profile.meme_position
+            dialogue, shown, n_turns, meme_position=run.profile.retrieval.meme_position
         )
         # As phones send it: a PNG takes four times as long to make as the picture itself.
         return screenshots.spec_sha256(spec), lambda: screenshots.encode(
@@ -72,10 +74,10 @@ def rate(
     ratings: list[Rating] = []
     names: list[str] = []
     draw = drawing(run, memes)
-    for number, judge in enumerate(run.profile.judges):
+    for number, judge in enumerate(run.profile.evaluation.judges):
         with run.chat("judge", "evaluation", number) as chat:
             name = judges.numbered(f"{chat.backend.model.name} {judge.kind}", names)
-            by_meme = judge.kind == "yes_no" or run.profile.judge_unit == "meme"
+            by_meme = judge.kind == "yes_no" or run.profile.evaluation.judge_unit == "meme"
             shown = judges.to_judge(placements, run.profile) if by_meme else placements
             common = (shown, dialogues, memes, chat, run.profile, name)
             if judge.kind == "yes_no":
@@ -96,13 +98,13 @@ def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> chinese_clip.ChineseClip
     """Chinese-CLIP on the run's pictures; its vectors are recorded beside those of the embedders."""
     files, profile = meme_files(run, memes), run.profile
     # A relative path counts from the project's root: notebooks run in a folder of their own.
-    checkpoint = paths.root / profile.clip_checkpoint if profile.clip_checkpoint else None
+    checkpoint = paths.root / profile.models.clip_checkpoint if profile.models.clip_checkpoint else None
     folder = paths.interim / "clip"
-    here = chinese_clip.weights_file(profile.clip_model, folder, checkpoint).is_file()
+    here = chinese_clip.weights_file(profile.models.clip_model, folder, checkpoint).is_file()
     # A replay computes what is not recorded, but fetches no weights for it.
-    mode = run.vector_mode if here else profile.mode
+    mode = run.vector_mode if here else profile.models.mode
     return chinese_clip.ChineseClipScorer(
-        profile.clip_model,
+        profile.models.clip_model,
         lambda meme: files[meme.meme_id],
         folder,
         checkpoint,
@@ -118,11 +120,11 @@ def measure_consistency(
 ) -> tuple[list[Consistency], str]:
     """Consistency of all placed memes, and the scorer's name with what it could not read."""
     profile = run.profile
-    if profile.consistency == "cn_clip":
+    if profile.evaluation.consistency == "cn_clip":
         scorer = clip_scorer(run, memes)
         rows = consistency.measure(placements, dialogues, memes, scorer, profile)
         return rows, f"{scorer.name}{cut_texts(scorer.truncated)}"
-    embedder = run.embedder(profile.consistency_embedder)
+    embedder = run.embedder(profile.models.consistency_embedder)
     scorer = consistency.TextScorer(embedder, run.embedder_name())
     rows = consistency.measure(placements, dialogues, memes, scorer, profile)
     return rows, scorer.name
@@ -196,9 +198,11 @@ def rank(
     """Score the library with every system, under the run's embedder and the one that took no part in it."""
     usable = [a for a in annotations if a.usable]
     asked = evaluation_rankings.queries(dialogues)
-    names = dict.fromkeys([run.profile.embedder, run.profile.consistency_embedder])
+    names = dict.fromkeys([run.profile.models.embedder, run.profile.models.consistency_embedder])
     encoders = {name: run.embedder(name).encode for name in names}
-    matrices = dict(evaluation_rankings.score_matrices(asked, memes, usable, encoders, run.profile.weights))
+    matrices = dict(
+        evaluation_rankings.score_matrices(asked, memes, usable, encoders, run.profile.retrieval.weights)
+    )
     return Ranked(matrices, asked, [a.meme_id for a in usable])
 
 
@@ -218,7 +222,7 @@ def evaluate_systems(
         ranked.matrices, ranked.asked, ranked.meme_ids, relevant, run.profile, (ground_truth.RELEVANT, STRICT)
     )
     (systems, differences), (strict, _) = (
-        evaluation_rankings.tables(found, run.profile, run.profile.embedder) for found in measured
+        evaluation_rankings.tables(found, run.profile, run.profile.models.embedder) for found in measured
     )
     return Found(systems, differences, strict)
 
@@ -235,7 +239,7 @@ def pool(
     orders = {
         " ".join(system): scoring.order(scores, ranked.meme_ids)
         for system, scores in ranked.matrices.items()
-        if system.uses in wanted and system.centring == run.profile.centring
+        if system.uses in wanted and system.centring == run.profile.retrieval.centring
     }
     orders["random"] = evaluation_rankings.random_order(
         ranked.asked, len(ranked.meme_ids), run.profile.seed, 0
@@ -304,7 +308,7 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
         evaluation_rankings.RANDOM_GRADED,
     )
     uses = (evaluation_rankings.FULL, *evaluation_rankings.PARTS, *baselines)
-    other = ", not centred" if profile.centring == "attribute" else ", centred"
+    other = ", not centred" if profile.retrieval.centring == "attribute" else ", centred"
     rows = []
     graded = any(row["uses"] == evaluation_rankings.RANDOM_GRADED for row in found["retrieval"])
     chance = evaluation_rankings.RANDOM_GRADED if graded else evaluation_rankings.RANDOM
@@ -315,7 +319,7 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
     }
     for row in found["retrieval"]:
         system = row["embedder"], row["centring"], row["uses"]
-        as_run = row["centring"] in ("", profile.centring)
+        as_run = row["centring"] in ("", profile.retrieval.centring)
         if row["uses"] not in uses or not (as_run or row["uses"] == evaluation_rankings.FULL):
             continue
         shown = {"embedder": row["embedder"] or "–", "uses": row["uses"] + ("" if as_run else other)}

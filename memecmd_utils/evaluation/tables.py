@@ -76,10 +76,10 @@ def table_1(
         names = {d.dialogue_id for d in dialogues if d.kind == kind}
         if not names:
             continue
-        for n in lengths(profile.n_turns):
+        for n in lengths(profile.dialogue.n_turns):
             for metric in METRICS:
                 cells = {}
-                for strategy in profile.strategies:
+                for strategy in profile.retrieval.strategies:
                     if metric == "judge":
                         values = judge_values(judged, strategy, names, n)
                     else:
@@ -161,7 +161,7 @@ def effects(
     """
     names = {d.dialogue_id for d in dialogues}
     judged = _of_first_judge(ratings)
-    longest = profile.n_turns
+    longest = profile.dialogue.n_turns
 
     def values(metric: str, strategy: str) -> Values:
         if metric == "grade":
@@ -173,7 +173,7 @@ def effects(
 
     rows = []
     control = "random_same_turns"
-    if control not in profile.strategies:
+    if control not in profile.retrieval.strategies:
         return pd.DataFrame(columns=list(EFFECTS))
     for metric in (*(("grade",) if grades else ()), "judge", "consistency", "consistency u_t+1"):
         for strategy in ("greedy", "sampling"):
@@ -207,7 +207,7 @@ def judge_check(ratings: Sequence[Rating], profile: Profile) -> pd.DataFrame:
     rows = []
     for judge in dict.fromkeys(r.judge for r in ratings):
         mine = [r for r in ratings if r.judge == judge and r.overall is not None]
-        mine = [r for r in mine if r.judge_unit == "meme" or r.n_turns == profile.n_turns]
+        mine = [r for r in mine if r.judge_unit == "meme" or r.n_turns == profile.dialogue.n_turns]
         centred = any(r.raw is not None for r in mine)
         for score, name in (("overall", "centred" if centred else "rating"), ("raw", "raw")):
             of = {
@@ -239,7 +239,7 @@ def judge_check(ratings: Sequence[Rating], profile: Profile) -> pd.DataFrame:
 
 def case_strategies(profile: Profile) -> list[str]:
     """The strategies of Figure 5 and Table 2 that a run has, in the paper's order."""
-    return [name for name in ("greedy", "sampling", "random") if name in profile.strategies]
+    return [name for name in ("greedy", "sampling", "random") if name in profile.retrieval.strategies]
 
 
 def case_dialogues(
@@ -268,8 +268,8 @@ def table_2(
     letters = iter("abcdef")
     for name in cases:
         for strategy in case_strategies(profile):
-            judge = judge_values(judged, strategy, {name}, profile.n_turns)
-            texts = consistency_values(consistency, strategy, {name}, profile.n_turns)
+            judge = judge_values(judged, strategy, {name}, profile.dialogue.n_turns)
+            texts = consistency_values(consistency, strategy, {name}, profile.dialogue.n_turns)
             rows.append(
                 {
                     "case": f"5{next(letters)}",
@@ -404,7 +404,10 @@ def consistency_frame(
         of_kind = [row for row in consistency if row.dialogue_id in names]
         if not of_kind:
             continue
-        groups = {s: [r for r in of_kind if r.strategy == s and r.text == "u_t"] for s in profile.strategies}
+        groups = {
+            s: [r for r in of_kind if r.strategy == s and r.text == "u_t"]
+            for s in profile.retrieval.strategies
+        }
         groups["shuffled"] = [r for r in of_kind if r.text == "shuffled"]
         for strategy, group in groups.items():
             got = statistics.cluster_mean([r.score for r in group], [r.dialogue_id for r in group])

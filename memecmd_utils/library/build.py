@@ -77,7 +77,7 @@ def build_library(
     ocr_cache: OcrCache | None = None,
     workers: int | None = None,
 ) -> LibraryReport:
-    """Build `run_dir/memes.parquet` and `run_dir/memes/*.png` from `profile.sources`.
+    """Build `run_dir/memes.parquet` and `run_dir/memes/*.png` from `profile.library.sources`.
 
     Also writes `rejected.csv` (every file left out, with the reason), `funnel.csv` (how many left where) and
     `contact_sheet.html`. The table comes last and whole; an interrupted run gives the same result when it is
@@ -87,7 +87,7 @@ def build_library(
     Raises `LibraryError` for a source or curation file that cannot be used, or if no meme is left.
     """
     ocr_cache = ocr_cache if ocr_cache is not None else MemoryCache()
-    candidates = find_candidates(profile.sources)
+    candidates = find_candidates(profile.library.sources)
     decisions = _decisions(profile, candidates)
     dropped = {name: d.why for name, d in decisions.items() if d.action == "drop"}
     wanted = {name for name, d in decisions.items() if d.action == "keep"}
@@ -103,7 +103,7 @@ def build_library(
     queue = sorted(order, key=lambda c: c.name not in wanted)  # files to keep are in every sample
 
     pool = Pool()
-    limit = profile.max_memes or len(queue)
+    limit = profile.library.max_memes or len(queue)
     kept, near, doubtful = [], {}, []
     done = 0
     if workers is None:
@@ -116,7 +116,7 @@ def build_library(
         while len(kept) < limit and done < len(queue):
             part = queue[done : done + limit - len(kept)]
             for (candidate, sha256), reading in read(
-                _jobs(part, pool, profile.filters, wanted, ocr_id, ocr_cache)
+                _jobs(part, pool, profile.library.filters, wanted, ocr_id, ocr_cache)
             ):
                 key = cache_key(sha256, ocr_id)
                 if reading.text is not None and candidate.example is None and ocr_cache.get(key) is None:
@@ -151,7 +151,7 @@ def build_library(
         exits,
         not_sampled,
         len(kept),
-        library_funnel.in_use(profile.filters),
+        library_funnel.in_use(profile.library.filters),
     )
     if not kept:
         first = f"; the first: {rejected[0][0]}: {rejected[0][1]}" if rejected else ""
@@ -194,9 +194,9 @@ def build_library(
 
 
 def _decisions(profile: Profile, candidates: Sequence[Candidate]) -> dict[str, Decision]:
-    if profile.curation is None:
+    if profile.library.curation is None:
         return {}
-    path = paths.root / Path(profile.curation).expanduser()
+    path = paths.root / Path(profile.library.curation).expanduser()
     return curation.read_curation(path, {c.name for c in candidates})
 
 
@@ -205,7 +205,7 @@ def _in_order(candidates: list[Candidate], profile: Profile) -> list[Candidate]:
 
     Each beginning of the sampled order is spread over the folders by their size, so topping up is going on.
     """
-    if profile.max_memes is None:
+    if profile.library.max_memes is None:
         # Example memes first: their annotations are found by id, so a copy must not replace them.
         return sorted(candidates, key=lambda c: (c.example is None, c.name))
     groups: dict[str, list[Candidate]] = {}

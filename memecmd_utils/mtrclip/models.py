@@ -21,7 +21,7 @@ from memecmd_utils.mtrclip.recall import BOTH, Captions, DataMissing, Encoder, R
 from memecmd_utils.mtrclip.training_data import Pair
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
 if TYPE_CHECKING:
     from memecmd_utils.mtrclip.tuning import Tuned
@@ -66,7 +66,7 @@ class Measured:
         return recall.recalls(self.rankings, self.weights)
 
 
-def model_rows(settings: MemeRetrieval, tuned: Mapping[str, str | Path] | None = None) -> list[Row]:
+def model_rows(settings: MtrclipSettings, tuned: Mapping[str, str | Path] | None = None) -> list[Row]:
     """The rows of Table 2 and all other models of a profile; `tuned` are folders of weights by selection."""
     rows: list[Row] = []
     of_label: dict[str, str] = {}
@@ -79,14 +79,14 @@ def model_rows(settings: MemeRetrieval, tuned: Mapping[str, str | Path] | None =
     base = next(label for label, name in of_label.items() if name == settings.model)
     for label in (ALIGN, B32, L14):
         if label not in of_label:
-            rows.append(Row(label, missing=f"no model of meme_retrieval.baselines is {label}"))
+            rows.append(Row(label, missing=f"no model of mtrclip.baselines is {label}"))
     for selection in SELECTIONS:
         rows += _tuned_rows(settings, selection, (tuned or {}).get(selection), base)
     place = {label: i for i, label in enumerate(ORDER)}
     return sorted(rows, key=lambda row: place.get(row.label, len(place)))
 
 
-def _tuned_rows(settings: MemeRetrieval, selection: str, folder: str | Path | None, base: str) -> list[Row]:
+def _tuned_rows(settings: MtrclipSettings, selection: str, folder: str | Path | None, base: str) -> list[Row]:
     labels = {of: label for label, of in FINE_TUNED.items()}
     known = clip.architecture(folder) if folder else None
     out = []
@@ -98,10 +98,10 @@ def _tuned_rows(settings: MemeRetrieval, selection: str, folder: str | Path | No
         elif of == ALIGN:
             out.append(Row(label, selection, missing=ALIGN_IS_NOT_TUNED, base=base))
         elif settings.tune:
-            said = f"the tuning kept no weights chosen by meme_retrieval.selection={selection}"
+            said = f"the tuning kept no weights chosen by mtrclip.selection={selection}"
             out.append(Row(label, selection, missing=said, base=base))
         else:
-            said = "set meme_retrieval.tune=true, which takes CM50's pictures and a GPU for hours"
+            said = "set mtrclip.tune=true, which takes CM50's pictures and a GPU for hours"
             out.append(Row(label, selection, missing=said, base=base))
     if folder and known not in labels:
         out.append(Row(f"fine-tuned {base}", selection, str(folder), base=base))
@@ -240,9 +240,9 @@ def tune(run: Run) -> "Tuned | None":
     """
     from memecmd_utils.mtrclip import search, tuning
 
-    settings, folder = run.profile.meme_retrieval, run.folder / "mtrclip"
+    settings, folder = run.profile.mtrclip, run.folder / "mtrclip"
     if not settings.tune:
-        print(NOT_COMPUTED_WHY.format("meme_retrieval.tune is off; at full size it takes a GPU for hours"))
+        print(NOT_COMPUTED_WHY.format("mtrclip.tune is off; at full size it takes a GPU for hours"))
         return None
     try:
         train, validation = (
@@ -253,7 +253,7 @@ def tune(run: Run) -> "Tuned | None":
         return None
     if len(train) < 2 or not validation:
         some = f"{len(train)} pairs to tune on and {len(validation)} to validate on"
-        said = f"{some} have a text (meme_retrieval.text: {settings.text}); at least 2 and 1 are needed"
+        said = f"{some} have a text (mtrclip.text: {settings.text}); at least 2 and 1 are needed"
         print(NOT_COMPUTED_WHY.format(said))
         return None
     try:
@@ -262,7 +262,7 @@ def tune(run: Run) -> "Tuned | None":
         print(f"no test set: {error}")
         test = None
     if settings.selection == "paper" and not test:
-        said = "meme_retrieval.selection: paper needs MemeCap's captions and pictures"
+        said = "mtrclip.selection: paper needs MemeCap's captions and pictures"
         print(NOT_COMPUTED_WHY.format(said))
         return None
     try:

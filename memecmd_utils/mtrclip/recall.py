@@ -95,10 +95,10 @@ def files_below(folder: Path) -> dict[str, Path]:
     pictures of one name in several folders the first by path counts.
     """
     if not folder.is_dir():
-        raise DataMissing("there is no folder of pictures: give meme_retrieval.images=DIR")
+        raise DataMissing("there is no folder of pictures: give mtrclip.images=DIR")
     names = {path.name: path for path in reversed(core_images.pictures_below(folder))}
     if not names:
-        raise DataMissing(f"{folder} holds no picture: give meme_retrieval.images=DIR")
+        raise DataMissing(f"{folder} holds no picture: give mtrclip.images=DIR")
     return pictures.files_in(folder) | names
 
 

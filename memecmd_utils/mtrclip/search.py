@@ -17,7 +17,7 @@ from memecmd_utils.core.encoders import weights as encoders_weights
 from memecmd_utils.core.errors import ExtraMissing
 from memecmd_utils.mtrclip import tuning
 from memecmd_utils.mtrclip.training_data import Pair
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
 PAPER_TRIALS = 15
 LEARNING_RATES = (1e-6, 4e-5)
@@ -33,14 +33,14 @@ STORAGE = "search.db"
 def search(
     pairs: Sequence[Pair],
     validation: Sequence[Pair],
-    settings: MemeRetrieval,
+    settings: MtrclipSettings,
     folder: Path,
     *,
     test: Sequence[Pair] | None = None,
     seed: int = 0,
     model: str | None = None,
     device: str | None = None,
-) -> tuple[pd.DataFrame, MemeRetrieval, Path]:
+) -> tuple[pd.DataFrame, MtrclipSettings, Path]:
     """Tune `settings.trials` times (0: 15, as the paper); give trials, best settings and their folder.
 
     With these settings and this folder `tuning.tune` reads what the best trial made. Resumable: trials
@@ -48,7 +48,7 @@ def search(
     weights only the best trial's stay.
     """
 
-    def score(tried: MemeRetrieval, place: Path) -> tuple[float, int]:
+    def score(tried: MtrclipSettings, place: Path) -> tuple[float, int]:
         tuned = tuning.tune(pairs, validation, tried, place, test=test, seed=seed, model=model, device=device)
         row = tuned.history.loc[tuned.history.epoch == tuned.epoch].iloc[0]
         return float(row[f"{tuning.SETS[settings.selection]}_R@1"]), tuned.epoch
@@ -57,12 +57,12 @@ def search(
 
 
 def run(
-    score: Callable[[MemeRetrieval, Path], tuple[float, int]],
-    settings: MemeRetrieval,
+    score: Callable[[MtrclipSettings, Path], tuple[float, int]],
+    settings: MtrclipSettings,
     folder: Path,
     n_pairs: int,
     seed: int = 0,
-) -> tuple[pd.DataFrame, MemeRetrieval, Path]:
+) -> tuple[pd.DataFrame, MtrclipSettings, Path]:
     """Search with any `score(settings, folder of the trial) -> (R@1, epoch)`; see `search`."""
     optuna = _optuna()
     name = _plan(settings, n_pairs, seed)
@@ -94,7 +94,7 @@ def run(
     return _table(study), best, places / _folder_name(study.best_trial.params)
 
 
-def _suggested(trial: Any, settings: MemeRetrieval, n_pairs: int) -> MemeRetrieval:
+def _suggested(trial: Any, settings: MtrclipSettings, n_pairs: int) -> MtrclipSettings:
     largest = min(settings.batch_size, n_pairs)
     smallest = max(2, largest // BATCH_SHARE)
     return settings.model_copy(
@@ -130,7 +130,7 @@ def _folder_name(params: dict[str, Any]) -> str:
     return f"trial-{digest[: encoders_weights.DIGITS]}"
 
 
-def _plan(settings: MemeRetrieval, n_pairs: int, seed: int) -> str:
+def _plan(settings: MtrclipSettings, n_pairs: int, seed: int) -> str:
     """Name of the study: what every trial shares, so that trials of other settings do not count."""
     searched = {"learning_rate", "warmup_epochs", "epochs"}
     shared = tuning.DECIDING - searched | {"selection", "model", "text"}
@@ -144,7 +144,7 @@ def _optuna() -> Any:
         import optuna
     except ImportError as error:
         raise ExtraMissing(
-            "a search needs optuna: pip install -e '.[search]', or set meme_retrieval.trials=0 and tune=true "
+            "a search needs optuna: pip install -e '.[search]', or set mtrclip.trials=0 and tune=true "
             "to tune with the settings as they are"
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)

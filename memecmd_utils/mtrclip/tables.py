@@ -18,7 +18,7 @@ from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, can
 from memecmd_utils.mtrclip.models import FINE_TUNED, NOT_COMPUTED, ORDER, Measured, Row
 from memecmd_utils.mtrclip.recall import BOTH, KINDS, KS, MEASURES
 from memecmd_utils.mtrclip.tuning import learning_rate
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
 
 def paper_table(number: int) -> pd.DataFrame:
@@ -208,14 +208,14 @@ R_AT_1 = {
 """Column of the history, name and colour of what each selection looks at."""
 
 
-def learning_rates(settings: MemeRetrieval, steps_per_epoch: int) -> list[float]:
+def learning_rates(settings: MtrclipSettings, steps_per_epoch: int) -> list[float]:
     """Learning rate of every step of a tuning with `settings`."""
     steps = settings.epochs * steps_per_epoch
     warmup = settings.warmup_epochs * steps_per_epoch
     return [learning_rate(step, steps, warmup, settings) for step in range(steps)]
 
 
-def schedule_figure(settings: MemeRetrieval, steps_per_epoch: int) -> Figure:
+def schedule_figure(settings: MtrclipSettings, steps_per_epoch: int) -> Figure:
     """Draw the learning rate over the epochs (2501.13851, Section 4.2)."""
     with style():
         fig = canvas(6.4, 2.4)

@@ -195,7 +195,7 @@ class TunedModel:
             said = " ".join(str(error).split())[:300]
             raise ModelMissing(
                 f"{Path(label).name} cannot be loaded ({type(error).__name__}: {said}). Give "
-                "meme_retrieval.model a folder that holds it, or let it be downloaded from the hub once"
+                "mtrclip.model a folder that holds it, or let it be downloaded from the hub once"
             ) from error
         self.clip = getattr(self.model[0], "auto_model", None)
         kind = getattr(getattr(self.clip, "config", None), "model_type", type(self.model[0]).__name__)

@@ -23,7 +23,7 @@ from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.status_line import STATUS_VARIABLE
 from memecmd_utils.mtrclip import loss
 from memecmd_utils.mtrclip.training_data import Batches, Pair, TrainingPairs, TunedModel, quiet
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
 # --- Learning rate and memory of a tuning, step by step; neither needs torch
 
@@ -35,7 +35,7 @@ LAYER_BYTES = {"float32": 84, "half": 54}
 attention keeps no matrix and half precision keeps the residual sums and layer norms in float32."""
 
 
-def learning_rate(step: int, steps: int, warmup: float, settings: MemeRetrieval) -> float:
+def learning_rate(step: int, steps: int, warmup: float, settings: MtrclipSettings) -> float:
     """Learning rate of update `step` of `steps`, from 0: linear from the edge to the peak, a cosine back.
 
     `warmup` counts steps. Source: Section 4 and the code of 2501.13851: 1e-6, 1e-5, 1e-6.
@@ -48,7 +48,7 @@ def learning_rate(step: int, steps: int, warmup: float, settings: MemeRetrieval)
     return edge + (peak - edge) * (1 + math.cos(math.pi * way)) / 2
 
 
-def memory(config: Any, parameters: int, settings: MemeRetrieval, half: bool = True) -> dict[str, int]:
+def memory(config: Any, parameters: int, settings: MtrclipSettings, half: bool = True) -> dict[str, int]:
     """Estimated bytes on the device while `config` is tuned: what is always there, what a mini-batch adds.
 
     `config`: the model's, with `vision_config` and `text_config`; `parameters`: its weights. An estimate
@@ -95,7 +95,7 @@ Measures = Callable[[], dict[str, float]]
 def make(
     model: TunedModel,
     pairs: Sequence[Pair],
-    settings: MemeRetrieval,
+    settings: MtrclipSettings,
     folder: Path,
     seed: int,
     measure: Measures,
@@ -140,8 +140,7 @@ def make(
         def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
             if not math.isfinite(logs.get("loss", 0.0)):
                 raise FloatingPointError(
-                    f"the loss is {logs['loss']} at step {state.global_step}: set "
-                    "meme_retrieval.learning_rate lower"
+                    f"the loss is {logs['loss']} at step {state.global_step}: set mtrclip.learning_rate lower"
                 )
             status = os.environ.get(STATUS_VARIABLE)
             if status and "loss" in logs:
@@ -276,7 +275,7 @@ class Tuned:
 def tune(
     pairs: Sequence[Pair],
     validation: Sequence[Pair],
-    settings: MemeRetrieval,
+    settings: MtrclipSettings,
     folder: Path,
     *,
     test: Sequence[Pair] | None = None,
@@ -358,7 +357,7 @@ def _measured(tuned: TunedModel, sets: dict[str, list[Pair]]) -> dict[str, float
 def _check(
     pairs: Sequence[Pair],
     validation: Sequence[Pair],
-    settings: MemeRetrieval,
+    settings: MtrclipSettings,
     test: Sequence[Pair] | None,
 ) -> None:
     if len(pairs) < 2 or not validation:
@@ -379,7 +378,7 @@ def _check(
 
 
 def _plan(
-    name: str, pairs: Sequence[Pair], sets: dict[str, list[Pair]], settings: MemeRetrieval, seed: int
+    name: str, pairs: Sequence[Pair], sets: dict[str, list[Pair]], settings: MtrclipSettings, seed: int
 ) -> dict[str, Any]:
     """What decides the weights that come out. Images count by name and size, weights by version."""
     kept = settings.model_dump(mode="json", include=DECIDING)
@@ -430,17 +429,17 @@ def _best(history: pd.DataFrame, selections: list[str]) -> dict[str, int]:
     return {s: int(tuned.epoch[tuned[f"{SETS[s]}_R@1"].idxmax()]) for s in selections}
 
 
-def _out_of_memory(error: RuntimeError, settings: MemeRetrieval) -> RuntimeError | None:
+def _out_of_memory(error: RuntimeError, settings: MtrclipSettings) -> RuntimeError | None:
     """The error to raise in its place where the memory was too small; None for any other."""
     said = str(error).lower()
     if type(error).__name__ != "OutOfMemoryError" and "can't allocate memory" not in said:
         return None
     if settings.mini_batch_size == 1:
         return RuntimeError(
-            "one pair does not fit the memory beside the model: set meme_retrieval.model to a smaller one"
+            "one pair does not fit the memory beside the model: set mtrclip.model to a smaller one"
         )
     return RuntimeError(
         f"a mini-batch of {settings.mini_batch_size} pairs does not fit the memory: set "
-        f"meme_retrieval.mini_batch_size={settings.mini_batch_size // 2}. The batch of the loss stays "
+        f"mtrclip.mini_batch_size={settings.mini_batch_size // 2}. The batch of the loss stays "
         f"{settings.batch_size}, and the tuning goes on from its last checkpoint"
     )

@@ -39,9 +39,9 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     images by rule. Answers that are already recorded cost nothing and are not looked at here. `beside` adds
     what was really used.
     """
-    per_char = profile.tokens_per_character
-    generator = profile.endpoints.generator
-    annotator = profile.endpoints.annotator or generator
+    per_char = profile.models.tokens_per_character
+    generator = profile.models.endpoints.generator
+    annotator = profile.models.endpoints.annotator or generator
     meme = _typical_meme()
     pair = RolePair(
         pair_id="R00", role_a="甲", role_b="乙", intimacy="close", dominance="equal",
@@ -50,11 +50,11 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     start = _typical_start()
     n_news, n_role = cold_start.sizes(profile)
     n_dialogues = n_news + n_role
-    sees = annotator.vision and profile.llm == "openai"
-    asked = annotation_request(meme, 0, (lambda meme: "") if sees else None, profile.flag_unsafe)
+    sees = annotator.vision and profile.models.llm == "openai"
+    asked = annotation_request(meme, 0, (lambda meme: "") if sees else None, profile.library.flag_unsafe)
     t_in = n_memes * (_characters(asked) * per_char + pictures_of(asked) * tokens_per_image(annotator))
     ledger, t_out = ("annotation", "annotation"), n_memes * REPLY_TOKENS["annotation"]
-    lines = [line("02 annotation", ledger, profile, profile.llm, annotator, n_memes, t_in, t_out)]
+    lines = [line("02 annotation", ledger, profile, profile.models.llm, annotator, n_memes, t_in, t_out)]
     details = prompts.render(
         "scenario_details",
         pair=pair,
@@ -64,21 +64,21 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     )
     calls, ledger = 2 * n_role, ("scenario", "scenario")
     t_in, t_out = calls * len(details) * per_char, calls * REPLY_TOKENS["scenario"]
-    lines.append(line("03 scenarios", ledger, profile, profile.llm, generator, calls, t_in, t_out))
+    lines.append(line("03 scenarios", ledger, profile, profile.models.llm, generator, calls, t_in, t_out))
     for task, build in (
         ("utterance", generation.utterance_request),
         ("summary", generation.summary_request),
     ):
-        turns = range(1 if task == "utterance" else 2, profile.n_turns + 1)
+        turns = range(1 if task == "utterance" else 2, profile.dialogue.n_turns + 1)
         characters = sum(_characters(build(start, [TYPICAL_UTTERANCE] * (t - 1), profile)) for t in turns)
         calls, ledger = n_dialogues * len(turns), ("dialogue_generation", task)
         t_in, t_out = n_dialogues * characters * per_char, calls * REPLY_TOKENS[task]
-        lines.append(line(f"03 {task}", ledger, profile, profile.llm, generator, calls, t_in, t_out))
+        lines.append(line(f"03 {task}", ledger, profile, profile.models.llm, generator, calls, t_in, t_out))
     lines += _embedding_lines(profile, n_memes, n_dialogues, n_role)
     lines += _judge_lines(profile, n_dialogues, n_memes, start, meme, per_char)
-    if profile.other_summaries:
-        summarised = min(profile.other_summaries, n_dialogues)
-        calls = summarised * (profile.n_turns - 1)
+    if profile.evaluation.other_summaries:
+        summarised = min(profile.evaluation.other_summaries, n_dialogues)
+        calls = summarised * (profile.dialogue.n_turns - 1)
         t_in = summarised * characters * per_char
         ledger = ("studies", "summary")
         t_out = calls * REPLY_TOKENS["summary"]
@@ -88,17 +88,17 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
 
 def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: int) -> list[Line]:
     """Vectors that an endpoint makes: of scenarios, annotations and summaries, or for the consistency."""
-    endpoint = profile.endpoints.embedder
-    if endpoint is None or "endpoint" not in (profile.embedder, profile.consistency_embedder):
+    endpoint = profile.models.endpoints.embedder
+    if endpoint is None or "endpoint" not in (profile.models.embedder, profile.models.consistency_embedder):
         return []
-    per_char = profile.tokens_per_character
-    n_turns = n_dialogues * profile.n_turns
-    if profile.embedder == "endpoint":
-        n_summaries = n_turns - n_turns // profile.n_turns
+    per_char = profile.models.tokens_per_character
+    n_turns = n_dialogues * profile.dialogue.n_turns
+    if profile.models.embedder == "endpoint":
+        n_summaries = n_turns - n_turns // profile.dialogue.n_turns
         texts = n_role + 4 * n_memes + 3 * n_summaries
         tokens = n_role * REPLY_TOKENS["scenario"] / 2 + n_memes * REPLY_TOKENS["annotation"]
         tokens += n_summaries * (
-            REPLY_TOKENS["summary"] + 3 * per_char * len(profile.query_instruction or "")
+            REPLY_TOKENS["summary"] + 3 * per_char * len(profile.models.query_instruction or "")
         )
     else:
         texts = n_memes + n_turns
@@ -115,33 +115,37 @@ def _judge_lines(
 ) -> list[Line]:
     turns = [
         Turn(turn=t, speaker=generation.speaker_of(t), text=TYPICAL_UTTERANCE, source="estimate")
-        for t in range(1, profile.n_turns + 1)
+        for t in range(1, profile.dialogue.n_turns + 1)
     ]
     dialogue = Dialogue(
         dialogue_id="estimate", kind="news", ref="x", title="x", name_a="甲", name_b="乙", turns=turns,
         summaries=[], complete=True, source="estimate",
     )  # fmt: skip
-    places = profile.n_turns - 1
+    places = profile.dialogue.n_turns - 1
     per_strategy = {
-        s: profile.random_rate if s == "random" else profile.wanted_rate for s in profile.strategies
+        s: profile.retrieval.random_rate if s == "random" else profile.retrieval.wanted_rate
+        for s in profile.retrieval.strategies
     }
-    most = profile.judge_sample or places
+    most = profile.evaluation.judge_sample or places
     sent = {s: rate * places * n_dialogues for s, rate in per_strategy.items()}
     sampled = {s: min(rate * places, most) * n_dialogues for s, rate in per_strategy.items()}
     lines = []
-    for number, judge in enumerate(profile.judges):
-        endpoints = profile.endpoints.judges
-        endpoint = endpoints[number] if number < len(endpoints) else profile.endpoints.generator
+    for number, judge in enumerate(profile.evaluation.judges):
+        endpoints = profile.models.endpoints.judges
+        endpoint = endpoints[number] if number < len(endpoints) else profile.models.endpoints.generator
         name = f"05 judge {number + 1} ({judge.kind})"
         ledger = ("evaluation" if number == 0 else f"evaluation-{number + 1}", "rating")
         if judge.kind == "yes_no":
             half = min(n_memes, sum(sampled.values()) / 2)
             # The checks ask about three memes a turn, and three times about two memes of some turns.
-            checked, worded = 3 * profile.judge_checks, 6 * min(profile.judge_checks, profile.judge_wordings)
+            checked, worded = (
+                3 * profile.evaluation.judge_checks,
+                6 * min(profile.evaluation.judge_checks, profile.evaluation.judge_wordings),
+            )
             pairs = sum(sampled.values()) + checked + worded
             held_out = 2 * min(n_memes, half + checked / 2)
-            calls = round(5 * (pairs + held_out * profile.judge_contexts))
-            context = judges.Context(dialogue, min(10, profile.n_turns))
+            calls = round(5 * (pairs + held_out * profile.evaluation.judge_contexts))
+            context = judges.Context(dialogue, min(10, profile.dialogue.n_turns))
             characters = _characters(judges.yes_no_request(context, meme, "humor_effect"))
             # Four of five questions share all but their last line with the first: the server's cache has it.
             t_in = calls * per_char * characters * (0.3 if judge.llm == "local" else 1.0)
@@ -155,17 +159,21 @@ def _judge_lines(
         calls, t_in, t_out = 0, 0.0, 0.0
         sees = judge.llm == "openai" and endpoint.vision
         screenshot = ("estimate", lambda: b"") if sees else None
-        spans = [min(10, profile.n_turns)]
-        if profile.judge_unit == "dialogue":
-            spans = judges.lengths(profile.n_turns)
-        for memes_sent in (sampled if profile.judge_unit == "meme" else sent).values():
+        spans = [min(10, profile.dialogue.n_turns)]
+        if profile.evaluation.judge_unit == "dialogue":
+            spans = judges.lengths(profile.dialogue.n_turns)
+        for memes_sent in (sampled if profile.evaluation.judge_unit == "meme" else sent).values():
             for shown in spans:
                 request = judges.rating_request(dialogue, [placed], {"m": meme}, shown, 0, screenshot)
-                n_calls = round(memes_sent) if profile.judge_unit == "meme" else n_dialogues
+                n_calls = round(memes_sent) if profile.evaluation.judge_unit == "meme" else n_dialogues
                 calls += n_calls
                 seen = pictures_of(request) * tokens_per_image(endpoint)
                 t_in += n_calls * (_characters(request) * per_char + seen)
-            each = memes_sent if profile.judge_unit == "meme" else memes_sent * sum(spans) / profile.n_turns
+            each = (
+                memes_sent
+                if profile.evaluation.judge_unit == "meme"
+                else memes_sent * sum(spans) / profile.dialogue.n_turns
+            )
             t_out += each * 60
         local = judge.local_model
         lines.append(line(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out, local))
@@ -248,9 +256,9 @@ def cost_text(profile: Profile) -> str:
     notes = ["", "Estimate: prompts of typical length, nothing recorded yet. No call was made."]
     if not ledger.spent:
         notes[1] += " After a run the real figures stand beside it."
-    if profile.batch:
+    if profile.models.batch:
         notes.append("Batches come back within 24 hours, often sooner; they cost half.")
-    ends = profile.endpoints
+    ends = profile.models.endpoints
     for endpoint in (ends.generator, ends.annotator, *ends.judges, ends.embedder):
         if endpoint is None or not endpoint.model:
             continue
@@ -293,10 +301,14 @@ def real_usage(run: str) -> Iterator[str]:
 def expected_memes(profile: Profile) -> int:
     """How many memes a run will have, from its cap or from the example table; folders are counted by file."""
     total = 0
-    for source in profile.sources:
+    for source in profile.library.sources:
         if source == "example":
             with (paths.example / "memes.csv").open(encoding="utf-8", newline="") as handle:
                 total += sum(1 for _ in csv.DictReader(handle))
         elif (paths.root / source).is_dir():
             total += sum(1 for path in (paths.root / source).rglob("*") if path.is_file())
-    return min(total, profile.max_memes) if profile.max_memes and total else profile.max_memes or total
+    return (
+        min(total, profile.library.max_memes)
+        if profile.library.max_memes and total
+        else profile.library.max_memes or total
+    )

@@ -62,7 +62,7 @@ def check(profile: Profile, templates: bool = False) -> None:
     if found:
         lines = [f"{len(found)} things are missing:", *(lack.text for lack in found)]
         raise NotReady("\n- ".join(lines))
-    if profile.mode != "recorded":
+    if profile.models.mode != "recorded":
         for model in local_models(profile, templates):
             local.ensure_ready(model)
 
@@ -81,10 +81,10 @@ def lacks(profile: Profile, templates: bool = False) -> list[Lack]:
 def roles(profile: Profile, templates: bool = False) -> list[tuple[Role, int, str]]:
     """Who is asked: role, number and kind of model. `make templates` asks the annotator and nobody else."""
     found: list[tuple[Role, int, str]] = []
-    if profile.llm != "authored":
-        found += [("generator", 0, profile.llm), ("annotator", 0, profile.llm)]
-    found += [("judge", number, judge.llm) for number, judge in enumerate(profile.judges)]
-    if profile.other_summaries:
+    if profile.models.llm != "authored":
+        found += [("generator", 0, profile.models.llm), ("annotator", 0, profile.models.llm)]
+    found += [("judge", number, judge.llm) for number, judge in enumerate(profile.evaluation.judges)]
+    if profile.evaluation.other_summaries:
         found.append(("summariser", 0, "local"))
     return [role for role in found if role[0] == "annotator" or not templates]
 
@@ -94,8 +94,8 @@ def local_models(profile: Profile, templates: bool = False) -> list[str]:
     found: dict[str, None] = {}
     for role, number, llm in roles(profile, templates):
         if llm == "local":
-            own = profile.judges[number].local_model if role == "judge" else None
-            found[own or profile.local_model] = None
+            own = profile.evaluation.judges[number].local_model if role == "judge" else None
+            found[own or profile.models.local_model] = None
     return list(found)
 
 
@@ -118,50 +118,50 @@ LIVE = "for others take a live model: PROFILE=local after `make local-llm`, or P
 
 def _pictures(profile: Profile) -> Iterator[Lack]:
     """Sources, and the curation file that names their pictures."""
-    if profile.sources == ["example"] and not profile.curation:
+    if profile.library.sources == ["example"] and not profile.library.curation:
         return
     from memecmd_utils.core import images
     from memecmd_utils.core.fetch import datasets
     from memecmd_utils.library import curation, sources
 
     whole = True
-    for source in profile.sources:
+    for source in profile.library.sources:
         folder = paths.of_user(source)
         if source != "example" and (found := _complaint(lambda at=folder: images.find_images(at))):
             whole = False
             listed = {of_paper.folder for of_paper in datasets.library_list()}
             hint = "; `make library-sources` fetches it" if folder.name in listed else ""
             yield Lack(found[0].text + hint)
-    if profile.llm == "authored" and profile.sources != ["example"]:
+    if profile.models.llm == "authored" and profile.library.sources != ["example"]:
         yield Lack(f"llm: authored annotates its own memes only, sources: [example]; {LIVE}")
-    if profile.curation:
-        file = paths.of_user(profile.curation)
+    if profile.library.curation:
+        file = paths.of_user(profile.library.curation)
         if whole or not file.is_file():
-            candidates = sources.find_candidates(profile.sources) if whole else ()
+            candidates = sources.find_candidates(profile.library.sources) if whole else ()
             names = {candidate.name for candidate in candidates}
             yield from _complaint(lambda: curation.read_curation(file, names))
 
 
 def _plan(profile: Profile) -> Iterator[Lack]:
     """Whether there is what as many dialogues as asked for are made of."""
-    if profile.n_news:
+    if profile.dialogue.n_news:
         yield from _news(profile)
     yield from _complaint(lambda: cold_start.sizes(profile))
-    if profile.llm == "authored":
-        if profile.n_turns > authored.N_TURNS:
-            turns = f"dialogues of {authored.N_TURNS} turns, not {profile.n_turns}"
+    if profile.models.llm == "authored":
+        if profile.dialogue.n_turns > authored.N_TURNS:
+            turns = f"dialogues of {authored.N_TURNS} turns, not {profile.dialogue.n_turns}"
             yield Lack(f"llm: authored has {turns} (n_turns); {LIVE}")
-        if profile.n_news and profile.news != "example":
+        if profile.dialogue.n_news and profile.dialogue.news != "example":
             yield Lack(f"llm: authored has dialogues on its own news only, news: example; {LIVE}")
-        if profile.n_role_pairs and profile.scenarios_per_pair > 1:
+        if profile.dialogue.n_role_pairs and profile.dialogue.scenarios_per_pair > 1:
             yield Lack(f"llm: authored has one scenario a role pair (scenarios_per_pair); {LIVE}")
 
 
 def _news(profile: Profile) -> Iterator[Lack]:
-    n, path = profile.n_news, paths.of_user(profile.news)
-    if profile.news == "example":
+    n, path = profile.dialogue.n_news, paths.of_user(profile.dialogue.news)
+    if profile.dialogue.news == "example":
         yield from _complaint(lambda: cold_start.choose_news(authored.load_news(), n))
-    elif profile.news == "feeds":
+    elif profile.dialogue.news == "feeds":
         from memecmd_utils.dialogue import news
 
         there: list[int] = []
@@ -173,7 +173,7 @@ def _news(profile: Profile) -> Iterator[Lack]:
                 f"PROFILE={profile.name}`{again} (with the same SET), name more feeds, or lower n_news"
             )
     elif not path.is_file():
-        yield Lack(f"news: {profile.news!r} is neither `example`, `feeds`, nor a file ({path})")
+        yield Lack(f"news: {profile.dialogue.news!r} is neither `example`, `feeds`, nor a file ({path})")
     else:
         yield from _complaint(lambda: cold_start.choose_news(storage.read_jsonl(path, NewsItem), n))
 
@@ -188,9 +188,9 @@ def _here(profile: Profile) -> Run:
 
 def _language_models(profile: Profile, templates: bool = False) -> Iterator[Lack]:
     """Endpoints with their models, keys and prices; local weights. A replay needs their names only."""
-    live, asked = profile.mode != "recorded", roles(profile, templates)
+    live, asked = profile.models.mode != "recorded", roles(profile, templates)
     if live and asked:
-        yield from _complaint(lambda: errors.need(f"mode={profile.mode} with a model"))
+        yield from _complaint(lambda: errors.need(f"mode={profile.models.mode} with a model"))
     for role, number, llm in asked:
         if llm == "openai":
             endpoint = _here(profile).endpoint(role, number)
@@ -207,7 +207,7 @@ def _language_models(profile: Profile, templates: bool = False) -> Iterator[Lack
 
 def _embedders(profile: Profile) -> Iterator[Lack]:
     """What turns texts into vectors. The studies compare both, also where Chinese-CLIP scores."""
-    for name in dict.fromkeys([profile.embedder, profile.consistency_embedder]):
+    for name in dict.fromkeys([profile.models.embedder, profile.models.consistency_embedder]):
         if name in INCLUDED:
             if find_spec(INCLUDED[name]) is None:
                 yield Lack(f"embedder {name} is not installed: delete .venv and run make again")
@@ -218,10 +218,10 @@ def _embedders(profile: Profile) -> Iterator[Lack]:
 
 
 def _embedding_endpoint(profile: Profile) -> Iterator[Lack]:
-    endpoint = profile.endpoints.embedder
+    endpoint = profile.models.endpoints.embedder
     if endpoint is None or not endpoint.model:
         yield Lack("embedder: endpoint needs endpoints.embedder with a model in the profile")
-    if endpoint is not None and profile.mode != "recorded":
+    if endpoint is not None and profile.models.mode != "recorded":
         yield from _complaint(lambda: errors.need("an endpoint's embedder"))
         yield from _complaint(lambda: encoders_text.check(endpoint), "key")
         if endpoint.model:
@@ -240,14 +240,14 @@ def _sentence_transformer(profile: Profile, name: str) -> Iterator[Lack]:
     if folder or Path(name).is_absolute():
         label, pinned = Path(name).name, ""
     where, labels = _here(profile).read_dirs, (label, Path(label).name)  # a folder may be gone by now
-    if profile.mode == "recorded" and any(recorded_names(where, f"{each}@") for each in labels):
+    if profile.models.mode == "recorded" and any(recorded_names(where, f"{each}@") for each in labels):
         return  # its vectors are replayed
     yield from _packages(f"embedder {name!r}", "torch", "sentence_transformers")
     if folder is None and _is_path(name):
         yield Lack(f"embedder {name!r}: there is no folder {paths.of_user(name)}")
     elif folder is None and _offline() and not (pinned or weights.hub_commit(label)):
         yield Lack(f"embedder {name!r} was never downloaded, and {_offline()} forbids it: give its folder")
-    elif folder is not None and _brings_code(folder) and not profile.trust_remote_code:
+    elif folder is not None and _brings_code(folder) and not profile.models.trust_remote_code:
         yield Lack(
             f"embedder {name!r} runs code that comes with its weights: read it, then set "
             "trust_remote_code=true"
@@ -280,13 +280,13 @@ def _offline() -> str:
 
 def _chinese_clip(profile: Profile) -> Iterator[Lack]:
     """Packages and checkpoint of `consistency: cn_clip`, unless recorded vectors of one are replayed."""
-    name, given = profile.clip_model, profile.clip_checkpoint
-    if profile.consistency != "cn_clip":
+    name, given = profile.models.clip_model, profile.models.clip_checkpoint
+    if profile.evaluation.consistency != "cn_clip":
         return
     if name not in CLIP_MODELS:
         yield Lack(f"clip_model {name!r} is none of {', '.join(CLIP_MODELS)}")
         return
-    if profile.mode == "recorded" and recorded_names(_here(profile).read_dirs, f"cn_clip:{name}@"):
+    if profile.models.mode == "recorded" and recorded_names(_here(profile).read_dirs, f"cn_clip:{name}@"):
         return
     yield from _packages("consistency: cn_clip", "torch", "cn_clip")
     if given and not paths.of_user(given).is_file():
@@ -294,13 +294,13 @@ def _chinese_clip(profile: Profile) -> Iterator[Lack]:
 
 
 def _dask(profile: Profile) -> Iterator[Lack]:
-    if profile.engine != "dask":
+    if profile.models.engine != "dask":
         return
     from memecmd_utils.dialogue import cluster
 
     if why := cluster.refusal(profile):
         yield Lack(why)
-    asks = profile.mode != "recorded" and profile.llm != "authored"
+    asks = profile.models.mode != "recorded" and profile.models.llm != "authored"
     if asks and find_spec("distributed") is None:
         yield Lack("engine: dask needs Dask: pip install -e '.[scale]'")
 
@@ -326,17 +326,17 @@ def _template_files(profile: Profile) -> Iterator[Lack]:
     """
     from memecmd_utils.cm50 import annotation, prompts
 
-    settings, matching = profile.template_annotation, profile.template_matching
+    settings, matching = profile.cm50.annotation, profile.cm50.matching
     yield from _complaint(lambda: annotation.Passes.of(settings))
     for name in settings.evaluate:
         yield from _complaint(lambda name=name: prompts.prompt(name))
-    keys = ("imgflip", "cm50", "memecap", "figmemes", "figmemes_labels")
-    named = {key: getattr(profile, key) for key in keys}
+    keys = ("imgflip", "published", "memecap", "figmemes", "figmemes_labels")
+    named = {f"cm50.{key}": getattr(profile.cm50, key) for key in keys}
     for key in ("confirmed", "confirmed_figmemes"):
-        named[f"template_matching.{key}"] = getattr(matching, key)
-    if profile.mode != "recorded":
-        named["meme_retrieval.images"] = profile.meme_retrieval.images
-        named["template_matching.lpips"] = matching.lpips
+        named[f"cm50.matching.{key}"] = getattr(matching, key)
+    if profile.models.mode != "recorded":
+        named["mtrclip.images"] = profile.mtrclip.images
+        named["cm50.matching.lpips"] = matching.lpips
     for key, value in named.items():
         if value and not paths.of_user(value).exists():
             yield Lack(f"{key}: there is no {paths.of_user(value)}")
@@ -378,8 +378,8 @@ def checks(profile_name: str, settings: str) -> Iterator[Check]:
     except ProfileError as error:
         yield Check("fail", str(error))
         return
-    yield Check("ok", f"profile {profile.name}: llm={profile.llm}, mode={profile.mode}")
-    live = profile.mode != "recorded"
+    yield Check("ok", f"profile {profile.name}: llm={profile.models.llm}, mode={profile.models.mode}")
+    live = profile.models.mode != "recorded"
     for model in local_models(profile):
         lacking = local.missing(model)
         words = "; ".join(lacking) or "ready"
@@ -389,7 +389,7 @@ def checks(profile_name: str, settings: str) -> Iterator[Check]:
             "fail" if live and lacking else "info" if lacking else "ok", f"local model {model}: {words}"
         )
     missing = set()
-    if profile.llm == "openai" or any(judge.llm == "openai" for judge in profile.judges):
+    if profile.models.llm == "openai" or any(judge.llm == "openai" for judge in profile.evaluation.judges):
         for name in sorted(_key_names(profile)):
             given = bool(os.environ.get(name))
             state = "ok" if given else "fail" if live else "info"
@@ -401,7 +401,7 @@ def checks(profile_name: str, settings: str) -> Iterator[Check]:
 
 
 def _key_names(profile) -> set[str]:
-    endpoints = profile.endpoints
+    endpoints = profile.models.endpoints
     named = [endpoints.generator, endpoints.annotator, *endpoints.judges]
     return {endpoint.key_env for endpoint in named if endpoint is not None}
 

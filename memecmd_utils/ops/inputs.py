@@ -38,40 +38,44 @@ def stages(templates: bool) -> list[str]:
 
 def read_by(profile: Profile, stage: str) -> Iterator[Read]:
     """What a stage reads from outside: what keys of the profile name, and what users put in place."""
-    writes = [profile.local_model] if profile.llm == "local" else []
+    writes = [profile.models.local_model] if profile.models.llm == "local" else []
     match stage.split("_")[0]:
         case "01":
-            for source in profile.sources:
+            for source in profile.library.sources:
                 if source != "example":
                     yield _pictures(source)
-            yield from _files(curation=profile.curation)
+            yield from _files(curation=profile.library.curation)
         case "02":
             yield from _weights(writes, profile)
         case "03":
-            if profile.n_news:
+            if profile.dialogue.n_news:
                 yield from _news(profile)
             yield from _weights(writes, profile)
-            yield from _models(profile.embedder)
+            yield from _models(profile.models.embedder)
         case "04":
-            yield from _models(profile.embedder)
+            yield from _models(profile.models.embedder)
         case "05":
             yield _below("ratings", paths.raw / "ratings" / profile.name, "*.csv")
-            judges = [judge for judge in profile.judges if judge.llm == "local"]
-            yield from _weights([judge.local_model or profile.local_model for judge in judges], profile)
-            yield from _models(profile.consistency_embedder)
-            if profile.consistency == "cn_clip":
-                yield from _files(clip_checkpoint=profile.clip_checkpoint)
+            judges = [judge for judge in profile.evaluation.judges if judge.llm == "local"]
+            yield from _weights(
+                [judge.local_model or profile.models.local_model for judge in judges], profile
+            )
+            yield from _models(profile.models.consistency_embedder)
+            if profile.evaluation.consistency == "cn_clip":
+                yield from _files(clip_checkpoint=profile.models.clip_checkpoint)
         case "05b":
-            yield from _weights([profile.local_model] if profile.other_summaries else [], profile)
+            yield from _weights(
+                [profile.models.local_model] if profile.evaluation.other_summaries else [], profile
+            )
         case "07":
-            matching, metrics = profile.template_matching, profile.annotation_metrics
+            matching, metrics = profile.cm50.matching, profile.cm50.metrics
             yield from _weights(writes, profile)
             yield from _models(matching.clip, metrics.bertscore, metrics.bleurt)
             yield from _files(lpips=matching.lpips)
         case "08":
-            chosen = profile.meme_retrieval
+            chosen = profile.mtrclip
             yield from _models(chosen.model, *chosen.baselines)
-    if profile.mode == "recorded":
+    if profile.models.mode == "recorded":
         for name in RECORDED_IN.get(stage, ()):
             yield _below(f"recordings {name}", paths.raw / "recordings" / profile.name / name, "[!.]*.jsonl")
 
@@ -106,15 +110,15 @@ def _pictures(source: str) -> Read:
 
 
 def _news(profile: Profile) -> Iterator[Read]:
-    if profile.news == "feeds":
+    if profile.dialogue.news == "feeds":
         from memecmd_utils.dialogue import news
 
-        listed = news.list_file(profile.feeds)
+        listed = news.list_file(profile.dialogue.feeds)
         yield from _files(feeds=str(listed) if listed else None)
         collected = news.collection_folder(profile) / "items.jsonl"
         yield COLLECTION, [collected] if collected.is_file() else [], collected.parent
-    elif profile.news != "example":
-        yield from _files(news=profile.news)
+    elif profile.dialogue.news != "example":
+        yield from _files(news=profile.dialogue.news)
 
 
 def _models(*names: str | None) -> Iterator[Read]:
@@ -134,7 +138,7 @@ def _weights(models: list[str], profile: Profile) -> Iterator[Read]:
 
     own = os.environ.get("MEMECMD_GGUF")
     for model in dict.fromkeys(models):
-        if own or profile.mode != "recorded":
+        if own or profile.models.mode != "recorded":
             path = Path(own) if own else local.weights_path(model)
             yield f"weights {model}", [path] if path.is_file() else [], path.parent
 

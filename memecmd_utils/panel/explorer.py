@@ -88,12 +88,12 @@ class Explorer:
         self._half = placement.halves([item.dialogue for item in scored])
         self._calibrations = placement.calibrate(scored, profile)
         own = {half: calibration.scale for half, calibration in self._calibrations.items()}
-        self._scales = {(half, profile.weights): scale for half, scale in own.items()}
+        self._scales = {(half, profile.retrieval.weights): scale for half, scale in own.items()}
         self._last_scale = own
         self._theta0: dict[tuple, float] = {
-            (half, profile.weights, found.gate.penalty, found.gate.decay): found.gate.theta0
+            (half, profile.retrieval.weights, found.gate.penalty, found.gate.decay): found.gate.theta0
             for half, found in self._calibrations.items()
-            if profile.theta0 == "auto"
+            if profile.retrieval.theta0 == "auto"
         }
         self._kept: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
         self.open(next(iter(self._scored)))
@@ -126,8 +126,10 @@ class Explorer:
     def own_settings(self, strategy: Strategy | None = None) -> Settings:
         """The profile's settings for the open dialogue, with its half's theta0."""
         profile, gate = self.profile, self._calibrations[self.half].gate
-        chosen = strategy or (profile.strategies[0] if profile.strategies else "greedy")
-        return Settings(profile.weights, gate.theta0, gate.penalty, gate.decay, profile.top_k, chosen)
+        chosen = strategy or (profile.retrieval.strategies[0] if profile.retrieval.strategies else "greedy")
+        return Settings(
+            profile.retrieval.weights, gate.theta0, gate.penalty, gate.decay, profile.retrieval.top_k, chosen
+        )
 
     def gate_range(self) -> tuple[float, float]:
         """Lowest and highest gate score of the best memes in the run, at the profile's weights."""
@@ -203,7 +205,7 @@ class Explorer:
         With `score_scale: standard` mean and spread follow the weights as long as the other half's
         cosines fit into `KEPT_NUMBERS`; beyond that they stay as last fitted (`fit`).
         """
-        if self.profile.score_scale == "raw":
+        if self.profile.retrieval.score_scale == "raw":
             return ScoreScale(), True
         known = self._scales.get((self.half, tuple(weights)))
         if known is None and self._kept_components() is not None:
@@ -216,14 +218,14 @@ class Explorer:
         if key not in self._theta0:
             top1 = self._other_top1(settings.weights)
             scale, _ = self.scale(settings.weights)
-            if self.profile.score_scale == "standard":
+            if self.profile.retrieval.score_scale == "standard":
                 scale = self._last_scale[self.half] = standard_scale(top1)
                 self._scales[self.half, settings.weights] = scale
             self._theta0[key] = calibrate_theta0(
                 [scale.apply(scores) for scores in top1],
                 settings.penalty,
                 settings.decay,
-                self.profile.wanted_rate,
+                self.profile.retrieval.wanted_rate,
             )
         return replace(settings, theta0=self._theta0[key])
 
@@ -356,7 +358,7 @@ def facts(view: View, explorer: Explorer, theta0_is_fitted: bool) -> str:
     n, turns = len(view.picks), len(view.turns)
     scores = [pick.score for pick in view.picks if pick.score is not None]
     different = len({pick.meme_id for pick in view.picks})
-    wanted = f"fitted on {_fold(explorer)} to a rate of {explorer.profile.wanted_rate:.0%}"
+    wanted = f"fitted on {_fold(explorer)} to a rate of {explorer.profile.retrieval.wanted_rate:.0%}"
     rows = [
         ("memes", f"{n} of {turns} turns ({n / turns:.0%}), {different} different" if turns else "no turn"),
         ("mean T of these", signed(sum(scores) / len(scores)) if scores else "–"),
@@ -373,7 +375,7 @@ def _fold(explorer: Explorer) -> str:
 
 
 def _scale(view: View, explorer: Explorer) -> str:
-    if explorer.profile.score_scale == "raw":
+    if explorer.profile.retrieval.score_scale == "raw":
         return "T as it is"
     text = f"(T {signed(-view.scale.mean)}) / {view.scale.std:.3f}, "
     if view.scale_is_current:

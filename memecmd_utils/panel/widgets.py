@@ -121,24 +121,24 @@ EXAMPLE = "小雨：周末爬山去不去\n阿杰：天气预报说要下雨\n�
 
 def is_live(profile: Profile) -> bool:
     """Whether the profile lets a language model be asked now."""
-    return profile.llm in ("openai", "local") and profile.mode in ("auto", "live")
+    return profile.models.llm in ("openai", "local") and profile.models.mode in ("auto", "live")
 
 
 def where_it_goes(profile: Profile) -> str:
     """Say what happens to a pasted text under this profile."""
     texts = "What you paste is not recorded."
     if is_live(profile):
-        remote = f"goes to the endpoint of {profile.endpoints.generator.model!r}"
-        where = "stays on this machine" if profile.llm == "local" else remote
-        texts += f" Asked for a summary, the chat {where} (llm={profile.llm})."
+        remote = f"goes to the endpoint of {profile.models.endpoints.generator.model!r}"
+        where = "stays on this machine" if profile.models.llm == "local" else remote
+        texts += f" Asked for a summary, the chat {where} (llm={profile.models.llm})."
     else:
         texts += (
             " No live model is set up (profile keys llm and mode), so write S, E and Ψ by hand, in the"
             " library's language, or change them to see what moves."
         )
-    if profile.embedder == "endpoint":
+    if profile.models.embedder == "endpoint":
         return f"{texts} The three texts go to the embedder's endpoint to be turned into vectors."
-    return f"{texts} {profile.embedder} turns the three texts into vectors on this machine."
+    return f"{texts} {profile.models.embedder} turns the three texts into vectors on this machine."
 
 
 class PasteTab:
@@ -270,7 +270,7 @@ def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes:
         from IPython.display import Image as Shown
 
         view = explorer.select(explorer.own_settings())
-        picture = panel_explorer.still(view, files, run.profile.meme_position)
+        picture = panel_explorer.still(view, files, run.profile.retrieval.meme_position)
         return Shown(screenshots.encode(picture, "jpeg"), width=picture.width)
     first = DialogueTab(explorer, memes, files)
     if index.search is None:  # the pictures of a large library would fill the memory
@@ -288,7 +288,7 @@ class DialogueTab:
 
     def __init__(self, explorer: Explorer, memes: Mapping[str, Meme], files: Mapping[str, Path]) -> None:
         self.explorer, self.pictures, self._memes = explorer, Thumbnails(files), memes
-        self.theta0_is_fitted = explorer.profile.theta0 == "auto"
+        self.theta0_is_fitted = explorer.profile.retrieval.theta0 == "auto"
         own, (low, high) = explorer.own_settings(), explorer.gate_range()
         wide = {"layout": ipywidgets.Layout(width=WIDE), "style": LABEL}
         names = {f"{name} · {d.title}": name for name, d in explorer.dialogues.items()}
@@ -306,7 +306,7 @@ class DialogueTab:
         self.penalty = Knob(own.penalty, 0.0, 3.0 if digits == 2 else 4 * pad, digits, "Δ  penalty")
         self.decay = Knob(own.decay, 0.05, 3.0, 2, "λ  decay")
         self.top_k = ipywidgets.IntSlider(own.top_k, 1, max(MOST_K, own.top_k), description="K", **wide)
-        rate = explorer.profile.wanted_rate
+        rate = explorer.profile.retrieval.wanted_rate
         self.fit = ipywidgets.Button(description=f"Fit θ₀ to {rate:.0%} of the turns")
         self.reset = ipywidgets.Button(description="Back to the profile")
         self.chat, self.chart, self.facts, self.note = (ipywidgets.HTML() for _ in range(4))
@@ -364,7 +364,7 @@ class DialogueTab:
     @told
     def _put_back(self, _button: Any) -> None:
         self._put(self.explorer.own_settings())
-        self.theta0_is_fitted = self.explorer.profile.theta0 == "auto"
+        self.theta0_is_fitted = self.explorer.profile.retrieval.theta0 == "auto"
         self._redraw()
 
     def _put(self, settings: Settings) -> None:
@@ -382,7 +382,7 @@ class DialogueTab:
 
     def _redraw(self) -> None:
         self.view = view = self.explorer.select(self.settings())
-        position = self.explorer.profile.meme_position
+        position = self.explorer.profile.retrieval.meme_position
         self.chat.value = panel_explorer.chat(view, self._memes, self.pictures, position)
         self.chart.value = panel_explorer.chart(view)
         self.facts.value = panel_explorer.facts(view, self.explorer, self.theta0_is_fitted)

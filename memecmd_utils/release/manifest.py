@@ -118,16 +118,16 @@ def public_settings(profile: settings_.Profile, dataset: str = "dialogues") -> d
     Of a folder or file elsewhere only its name is given, of a feed no user, password or query, of an endpoint
     its model and not its address.
     """
-    settings = _deciding(profile.model_dump(mode="json"))
-    settings["sources"] = [_named(source) for source in profile.sources]
-    settings["news"] = _named(profile.news)
-    settings["curation"] = profile.curation and _named(profile.curation)
-    settings["embedder"], settings["name"] = _named(profile.embedder), _named(profile.name)
+    settings = _deciding(settings_.flat(profile.model_dump(mode="json")))
+    settings["sources"] = [_named(source) for source in profile.library.sources]
+    settings["news"] = _named(profile.dialogue.news)
+    settings["curation"] = profile.library.curation and _named(profile.library.curation)
+    settings["embedder"], settings["name"] = _named(profile.models.embedder), _named(profile.name)
     if dataset == "dialogues":
         settings = {key: value for key, value in settings.items() if key not in _TEMPLATE_KEYS}
     else:
         _name_template_files(settings)
-    settings["feeds"] = [re.sub(r"[?#].*$|(?<=//)[^/@]*@", "", feed) for feed in profile.feeds]
+    settings["feeds"] = [re.sub(r"[?#].*$|(?<=//)[^/@]*@", "", feed) for feed in profile.dialogue.feeds]
     return settings
 
 
@@ -160,8 +160,12 @@ def _named(text: str) -> str:
 
 def inputs(profile: settings_.Profile, tables: Iterable[str]) -> dict[str, dict[str, str]]:
     """SHA-256 of the example texts and the ground truth, where a run has them, of prompts and named files."""
-    example = "example" in profile.sources or profile.news == "example" or profile.llm == "authored"
-    named = [paths.root / name for name in (profile.news, profile.curation) if name]
+    example = (
+        "example" in profile.library.sources
+        or profile.dialogue.news == "example"
+        or profile.models.llm == "authored"
+    )
+    named = [paths.root / name for name in (profile.dialogue.news, profile.library.curation) if name]
     optional = {f"{name}.jsonl" for name, table in release_tables.TABLES.items() if table.optional}
     truth = [paths.example / f"{name}.jsonl" for name in tables if f"{name}.jsonl" in optional]
     texts = {name: digest for name, digest in authored.text_hashes().items() if name not in optional}

@@ -182,7 +182,7 @@ def _said(records: Records, sources: Sequence[Mapping[str, Any]], profile: setti
         card="dataset_card.md.j2",
         note="dataset_licence.md.j2",
         values={
-            "meme_position": profile.meme_position,
+            "meme_position": profile.retrieval.meme_position,
             "numbers": release_card.statistics_of(**records),
             "n_images": len(records["memes"]) - left_out,
             "n_left_out": left_out,
@@ -304,7 +304,7 @@ def _said_of_templates(records: Records, profile: settings.Profile) -> Said:
         note="template_licence.md.j2",
         values={
             "numbers": statistics_of(**records),
-            "rule": sorted(profile.template_rule.model_dump(mode="json").items()),
+            "rule": sorted(profile.cm50.rule.model_dump(mode="json").items()),
             "by_url": card.CC_BY,
             "apache_url": APACHE,
         },

@@ -67,11 +67,11 @@ def build(
             for name in parts.strategies
         ],
         "measures": parts.measures,
-        "weights": list(profile.weights),
+        "weights": list(profile.retrieval.weights),
         "sources": {d.source: describe_source(d.source) for d in records.dialogues},
-        "top_k": profile.top_k,
-        "scale": profile.score_scale,
-        "meme_position": profile.meme_position,
+        "top_k": profile.retrieval.top_k,
+        "scale": profile.retrieval.score_scale,
+        "meme_position": profile.retrieval.meme_position,
         "dialogues": [chosen[d.dialogue_id] for d in records.dialogues if d.dialogue_id in chosen],
     }
     return Chats(payload, frozenset(memes), len(records.dialogues), budget)
@@ -135,7 +135,7 @@ class _Parts:
 
     def __init__(self, records: Records, profile: Profile) -> None:
         self.records = records
-        self.strategies = list(profile.strategies)
+        self.strategies = list(profile.retrieval.strategies)
         self.halves = placement.halves(records.dialogues)
         self.tops = _by_dialogue(records.candidates)
         self.placed = _by_dialogue(records.placements)

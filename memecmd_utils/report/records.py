@@ -59,7 +59,7 @@ def load_records(run: Run) -> Records:
 def title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, str]:
     """English titles by dialogue id. News that is not the example's is not fetched again for its gloss."""
     known: dict[tuple[str, str], str] = {}
-    if run.profile.news == "example":
+    if run.profile.dialogue.news == "example":
         known = {("news", item.news_id): item.gloss for item in authored.load_news()}
     if any(dialogue.kind == "role" for dialogue in dialogues):
         scenarios = run.load(schemas.Scenario)

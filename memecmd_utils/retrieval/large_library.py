@@ -386,7 +386,7 @@ def stored(
     A library that has grown is built anew: lists trained on its beginning would make a run's memes
     depend on how its inputs came about. Without faiss it warns and every meme is compared.
     """
-    settings = hashlib.sha256(json.dumps([FORM, embedder, profile.centring, profile.seed]).encode())
+    settings = hashlib.sha256(json.dumps([FORM, embedder, profile.retrieval.centring, profile.seed]).encode())
     for one in usable:
         texts = (getattr(one, name) for name in scoring.MEME_SIDE)
         settings.update(json.dumps([one.meme_id, *texts]).encode())
@@ -395,7 +395,7 @@ def stored(
         library = _reusable(folder, digest)
         if library is None:
             means = None
-            if profile.centring == "attribute" and len(usable) > 1:
+            if profile.retrieval.centring == "attribute" and len(usable) > 1:
                 sums = sum(rows.sum(axis=0, dtype=np.float64) for _, rows in _encoded(usable, encode))
                 means = (sums / len(usable)).astype(np.float32).reshape(len(scoring.MEME_SIDE), -1)
             dim = encode([usable[0].s_plus], "document").shape[1]
@@ -451,8 +451,14 @@ def tune(
     parts = []
     for name in scoring.QUERY_FIELDS:
         vectors = encode([getattr(summary, name) for summary in summaries], "query")
-        parts.append((scoring.centre(vectors) if profile.centring == "attribute" else vectors)[drawn])
-    queries, k, weights = scoring.build_queries(*parts), max(DEPTH, profile.top_k), profile.weights
+        parts.append(
+            (scoring.centre(vectors) if profile.retrieval.centring == "attribute" else vectors)[drawn]
+        )
+    queries, k, weights = (
+        scoring.build_queries(*parts),
+        max(DEPTH, profile.retrieval.top_k),
+        profile.retrieval.weights,
+    )
     others = queries[1::2] if len(queries) > 1 else queries
     found = library.tuned(queries[::2], weights, k)
     recall = recall_at_k(found.top_k(others, weights, k), scoring.top_k(library.index, others, weights, k))

@@ -72,9 +72,9 @@ def index_library(
         from memecmd_utils.retrieval import large_library
 
         if len(usable) >= large_library.FROM_MEMES:
-            return large_library.stored(usable, encode, profile, folder, embedder or profile.embedder)
+            return large_library.stored(usable, encode, profile, folder, embedder or profile.models.embedder)
     blocks = [encode([getattr(a, name) for a in usable], "document") for name in MEME_SIDE]
-    return build_index([a.meme_id for a in usable], blocks, profile.centring == "attribute")
+    return build_index([a.meme_id for a in usable], blocks, profile.retrieval.centring == "attribute")
 
 
 def tuned(index: MemeIndex, dialogues: Sequence[Dialogue], encode: Encode, profile: Profile) -> MemeIndex:
@@ -98,7 +98,7 @@ def score_dialogues(
     if summaries and all(summary.unscored for summary in summaries):
         raise StageOutputError("no turn has a usable summary, so nothing can be retrieved")
     usable = np.array([not summary.unscored for summary in summaries], dtype=bool)
-    shape = (len(summaries), min(profile.top_k, len(index.meme_ids)))
+    shape = (len(summaries), min(profile.retrieval.top_k, len(index.meme_ids)))
     ranking = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
     fields = dict.fromkeys(QUERY_SIDE)  # scenario serves alpha and delta
     queries = np.zeros((0, 4, index.dim), dtype=np.float32)
@@ -108,9 +108,9 @@ def score_dialogues(
         queries = stack_queries(
             (encode([getattr(summary, name) for summary in kept], "query") for name in fields),
             (len(kept), index.dim),
-            centring=profile.centring == "attribute",
+            centring=profile.retrieval.centring == "attribute",
         )
-        found = top_k(index, queries, profile.weights, profile.top_k)
+        found = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
         ranking.memes[usable] = found.memes
         ranking.scores[usable] = found.scores
         ranking.components[usable] = found.components
@@ -134,7 +134,10 @@ def sample_scores(
     sizes = np.array([len(item.turns) for item in scored])
     pairs = int(sizes.sum()) * len(index.meme_ids)
     if pairs <= limit and index.search is None:
-        parts = [combine(component_matrices(index, item.queries), profile.weights).ravel() for item in scored]
+        parts = [
+            combine(component_matrices(index, item.queries), profile.retrieval.weights).ravel()
+            for item in scored
+        ]
         return np.concatenate(parts).astype(np.float32) if parts else np.zeros(0, dtype=np.float32)
     rng = seeds.rng(profile.seed, "sample of scores")
     drawn = np.sort(rng.choice(pairs, size=min(limit, pairs), replace=False))
@@ -146,7 +149,7 @@ def sample_scores(
         mine = np.flatnonzero(dialogue == number)
         asked = scored[number].queries
         parts = pair_values(index, asked, row[mine], memes[mine])
-        out[mine] = parts @ np.asarray(profile.weights)
+        out[mine] = parts @ np.asarray(profile.retrieval.weights)
     return out
 
 
@@ -198,16 +201,16 @@ def calibrate(scored: Sequence[ScoredDialogue], profile: Profile) -> dict[str, C
         if not any(np.isfinite(scores).any() for scores in fit):
             fit = [item.top1 for item in scored if np.isfinite(item.top1).any()]
             fold = "self"
-        scale = standard_scale(fit) if profile.score_scale == "standard" else ScoreScale()
-        theta0 = profile.theta0
+        scale = standard_scale(fit) if profile.retrieval.score_scale == "standard" else ScoreScale()
+        theta0 = profile.retrieval.theta0
         if theta0 == "auto":
             theta0 = calibrate_theta0(
                 [scale.apply(scores) for scores in fit],
-                profile.threshold_penalty,
-                profile.threshold_decay,
-                profile.wanted_rate,
+                profile.retrieval.threshold_penalty,
+                profile.retrieval.threshold_decay,
+                profile.retrieval.wanted_rate,
             )
-        gate = Gate(theta0, profile.threshold_penalty, profile.threshold_decay)
+        gate = Gate(theta0, profile.retrieval.threshold_penalty, profile.retrieval.threshold_decay)
         out[half] = Calibration(gate, scale, fold)
     return out
 
@@ -262,7 +265,7 @@ def choose(
             picked.append((row, int(chosen[0]), 1))
         elif strategy == "sampling" and sent[row]:
             picked.append((row, int(chosen[rank]), rank + 1))
-        elif (strategy == "random" and coin < profile.random_rate) or (
+        elif (strategy == "random" and coin < profile.retrieval.random_rate) or (
             strategy == "random_same_turns" and sent[row]
         ):
             found = np.flatnonzero(chosen == meme)
@@ -273,13 +276,13 @@ def choose(
 def place(scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> list[Placement]:
     """Place memes in all dialogues under every strategy of the profile, at turns 2..T."""
     gated = traces(scored, calibrate(scored, profile))
-    weights = np.asarray(profile.weights)
+    weights = np.asarray(profile.retrieval.weights)
     out: list[Placement] = []
     for item in scored:
         name = item.dialogue.dialogue_id
         calibration, gate_scores, trace = gated[name]
         speakers = {turn.turn: turn.speaker for turn in item.dialogue.turns}
-        for strategy in profile.strategies:
+        for strategy in profile.retrieval.strategies:
             decided = strategy != "random"  # Random asks no gate
             picks = choose(strategy, item.ranking, trace.sent, len(index.meme_ids), profile, name)
             for row, meme, rank in picks:

@@ -32,9 +32,13 @@ class GateRule(NamedTuple):
 def own_rule(data: StudyData) -> GateRule:
     """The run's gate, with theta0 fitted where the profile says `auto`."""
     profile = data.profile
-    theta0 = None if profile.theta0 == "auto" else profile.theta0
+    theta0 = None if profile.retrieval.theta0 == "auto" else profile.retrieval.theta0
     return GateRule(
-        profile.score_scale, profile.threshold_penalty, profile.threshold_decay, "exponential", theta0
+        profile.retrieval.score_scale,
+        profile.retrieval.threshold_penalty,
+        profile.retrieval.threshold_decay,
+        "exponential",
+        theta0,
     )
 
 
@@ -43,8 +47,8 @@ def own_scores(data: StudyData) -> np.ndarray:
 
     So equal memes tie on every machine.
     """
-    terms = data.terms(data.profile.embedder, data.profile.centring)
-    return np.round(scoring.combine(terms, data.profile.weights), 9)
+    terms = data.terms(data.profile.models.embedder, data.profile.retrieval.centring)
+    return np.round(scoring.combine(terms, data.profile.retrieval.weights), 9)
 
 
 def layout(data: StudyData) -> np.ndarray:
@@ -82,7 +86,9 @@ def sent(data: StudyData, top1: np.ndarray, rule: GateRule, rates: np.ndarray | 
         theta0: np.ndarray = np.full(len(top1), gate.theta0)
         if rule.theta0 is None:
             turns = sum(len(d.summaries) for d, chosen in zip(data.dialogues, fit, strict=True) if chosen)
-            wanted = np.full(len(top1), data.profile.wanted_rate) if rates is None else rates[:, number]
+            wanted = (
+                np.full(len(top1), data.profile.retrieval.wanted_rate) if rates is None else rates[:, number]
+            )
             theta0 = calibrate_many(scaled[:, fit], gate, wanted, turns)
             theta0[np.isnan(wanted)] = np.inf
         opened = simulate_many(scaled[:, here], gate, theta0[:, None])

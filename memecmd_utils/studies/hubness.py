@@ -148,7 +148,9 @@ def centred(data: StudyData, embedder: str) -> np.ndarray:
     """
     encode, out = data.encoders[embedder], np.zeros((len(data.asked), len(data.meme_ids)))
     of = {side: encode([getattr(s, side) for s in data.summaries], "query") for side in set(QUERY_SIDE)}
-    for weight, query, side, sign in zip(data.profile.weights, QUERY_SIDE, MEME_SIDE, SIGNS, strict=True):
+    for weight, query, side, sign in zip(
+        data.profile.retrieval.weights, QUERY_SIDE, MEME_SIDE, SIGNS, strict=True
+    ):
         memes = centre(encode([getattr(a, side) for a in data.annotations], "document")).astype(float)
         for rows, fit, _ in graded_turns.folds(data.half):
             # One turn alone has no spread, as `centre` says: its half is left uncentred.
@@ -164,7 +166,7 @@ def rankings(data: StudyData, embedder: str) -> dict[tuple[str, str], np.ndarray
     """
     out = {}
     for start, centring in STARTS.items():
-        plain = scoring.combine(data.terms(embedder, centring), data.profile.weights)
+        plain = scoring.combine(data.terms(embedder, centring), data.profile.retrieval.weights)
         out[start, NONE] = plain
         if start == "uncentred":
             out[start, CENTRING] = centred(data, embedder)
@@ -232,13 +234,13 @@ def hubness_study(data: StudyData) -> Hubs:
                 plain[start] = found
                 occurrence += [{**name, **_occurrence(turns, found, k)} for k in DEPTHS]
                 shares += [{**name, **row} for row in _shares(turns, found)]
-    own = next(start for start, centring in STARTS.items() if centring == data.profile.centring)
+    own = next(start for start, centring in STARTS.items() if centring == data.profile.retrieval.centring)
     return Hubs(
         pd.DataFrame(occurrence, columns=list(OCCURRENCE)),
         pd.DataFrame(cures, columns=list(CURES)),
         pd.DataFrame(shares, columns=list(SHARES)),
         pd.DataFrame(counts, columns=list(COUNTS)),
-        (data.profile.embedder, own),
+        (data.profile.models.embedder, own),
     )
 
 

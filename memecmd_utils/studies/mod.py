@@ -295,17 +295,19 @@ def score_matrices(
         parts = (
             library.encode([getattr(told[i].summary, field) for i in rows], "query") for field in QUERY_FIELDS
         )
-        queries = build_queries(*parts, centring=profile.centring == "attribute")
-        full[rows] = np.hstack([*products(index, weigh(queries, profile.weights))])
+        queries = build_queries(*parts, centring=profile.retrieval.centring == "attribute")
+        full[rows] = np.hstack([*products(index, weigh(queries, profile.retrieval.weights))])
     last = ["\n".join(m.text for m in question.history[-CONTEXT_TURNS:] if m.text) for question in asked]
     # Some embedders refuse an empty text.
     left = library.encode([text or EMPTY for text in last], "query")
     right = library.encode([library.memes[name].text or EMPTY for name in index.meme_ids], "document")
-    if profile.centring == "attribute":
+    if profile.retrieval.centring == "attribute":
         left, right = centre(left), centre(right)
     caption = left.astype(np.float64) @ right.astype(np.float64).T
     name = library.run.embedder_name()
-    return {System(name, profile.centring, uses): m for uses, m in ((FULL, full), (CAPTION, caption))}
+    return {
+        System(name, profile.retrieval.centring, uses): m for uses, m in ((FULL, full), (CAPTION, caption))
+    }
 
 
 def measure(

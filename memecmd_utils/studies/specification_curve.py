@@ -232,7 +232,7 @@ def _judged(data: StudyData, ratings: Sequence[Rating]) -> tuple[np.ndarray, np.
     total, count, asked = (np.zeros((len(row), len(column))) for _ in range(3))
     for rating in ratings:
         i, j = row.get((rating.dialogue_id, rating.turn)), column.get(rating.meme_id)
-        whole = rating.judge_unit == "meme" or rating.n_turns == data.profile.n_turns
+        whole = rating.judge_unit == "meme" or rating.n_turns == data.profile.dialogue.n_turns
         if i is None or j is None or not whole:
             continue
         asked[i, j] = max(asked[i, j], not rating.unscored.startswith((UNRECORDED, STOPPED)))
@@ -329,7 +329,7 @@ def _drawn(
         return Sums(*(np.concatenate(arrays, axis=axis) for arrays in zip(*parts, strict=True)))
 
     ranks = [luck(data, "sampling", k).rank for k in ks]
-    anyone, there = (luck(data, s, data.profile.top_k) for s in ("random", "random_same_turns"))
+    anyone, there = (luck(data, s, data.profile.retrieval.top_k) for s in ("random", "random_same_turns"))
     rate = sent.mean(axis=-1, keepdims=True)
     where = {
         RANDOMS[0]: np.broadcast_to(anyone.coin < HALF, sent.shape),

@@ -39,7 +39,7 @@ def chosen(dialogues: Sequence[Dialogue], run: Run) -> list[Dialogue]:
     kinds = sorted({d.kind for d in dialogues})
     for place, kind in enumerate(kinds):
         mine = sorted((d for d in dialogues if d.kind == kind), key=lambda d: d.dialogue_id)
-        share = (run.profile.other_summaries + place) // len(kinds)
+        share = (run.profile.evaluation.other_summaries + place) // len(kinds)
         order = seeds.rng(run.profile.seed, "other summaries", kind).permutation(len(mine))
         drawn += [mine[i] for i in sorted(order[:share])]
     return drawn
@@ -54,7 +54,7 @@ def summarise_with_small_model(
     writer differs.
     """
     of = chosen(dialogues, run)
-    profile = run.profile.model_copy(update={"llm": "local"})
+    profile = run.profile.replace(llm="local")
     asked = [(d, t) for d in of for t in range(2, len(d.turns) + 1)]
     if not asked:
         return {}
@@ -148,9 +148,9 @@ def compare_sources(data: StudyData, small: Mapping[str, Sequence[Summary]]) -> 
 
 def _measure(data: StudyData, summaries: Sequence[Summary], known: Graded, embedder: str) -> np.ndarray:
     """The measures `_SCORED` at the graded turns, [turns, 4], with `summaries` as the queries."""
-    encode, centring = data.encoders[embedder], data.profile.centring
+    encode, centring = data.encoders[embedder], data.profile.retrieval.centring
     terms = rankings.four_terms(summaries, data.annotations, encode, centring)
-    scores = scoring.combine(terms, data.profile.weights)
+    scores = scoring.combine(terms, data.profile.retrieval.weights)
     judged_only = known.measure(scores, judged_only=True)[:, MEASURES.index("nDCG@5")]
     return np.column_stack([known.measure(scores), judged_only])
 

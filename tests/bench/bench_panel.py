@@ -39,7 +39,7 @@ def panel(folder: Path, memes: int, dim: int, dialogues: int) -> widgets.Dialogu
     for number in range(dialogues):
         texts = tuple(f"第{number}段对话的第{turn}句，说得不长也不短" for turn in range(1, 19))
         queries = scoring.build_queries(*(unit(17) for _ in range(3)))
-        ranking = scoring.top_k(index, queries, profile.weights, profile.top_k)
+        ranking = scoring.top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
         dialogue = made_up.dialogue(f"news-{number}", texts)
         scored.append(placement.ScoredDialogue(dialogue, tuple(range(2, 19)), queries, ranking))
     folder.mkdir()

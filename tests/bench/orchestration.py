@@ -139,7 +139,7 @@ def bare_sdk(url: str, bodies: Bodies, cap: int, raw: bool = False) -> Timing:
 
         async def talk(name: str) -> None:
             summaries = []
-            for turn in range(1, PROFILE.n_turns + 1):
+            for turn in range(1, PROFILE.dialogue.n_turns + 1):
                 if turn > 1:
                     summaries.append(asyncio.ensure_future(ask("summary", f"{name}/{turn}")))
                 await ask("utterance", f"{name}/{turn}")

@@ -24,13 +24,13 @@ def test_calls_tokens_and_money_are_those_of_the_rendered_prompts() -> None:
     table = annotation.estimate_readings(mine, MEMES, INFOS).set_index("stage")
     assert table.index.tolist() == ["07 gpt4o", "07 three_step_12", "total"]
     assert table.calls.tolist() == [10, 10, 20]
-    settings = mine.template_annotation
+    settings = mine.cm50.annotation
     (message,) = reading_request(PROMPTS["gpt4o"], MEMES[0], INFOS[0], settings, 0).messages
     assert table.tokens_in["07 gpt4o"] == pytest.approx(10 * len(message.text) * 0.25, abs=1)
     assert table.tokens_out["07 three_step_12"] == 10 * (60 + 12 * 30)
     total = table.loc["total"]
     assert total.usd == pytest.approx((total.tokens_in * 2.5 + total.tokens_out * 10) / 1e6)
-    assert total.hours == pytest.approx(20 * prices.REMOTE_SECONDS_PER_CALL / mine.concurrency / 3600)
+    assert total.hours == pytest.approx(20 * prices.REMOTE_SECONDS_PER_CALL / mine.models.concurrency / 3600)
     assert "three_step_12" in prices.estimate_text(table.reset_index())
 
 

@@ -117,7 +117,7 @@ def test_weights_that_are_not_downloaded_or_of_another_net(tmp_path: Path, pictu
     pytest.importorskip("lpips")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     pair = [(pictures[0], pictures[1])]
-    said = r"LPIPS needs alexnet-owt-7be5be79\.pth: give it as template_matching\.lpips"
+    said = r"LPIPS needs alexnet-owt-7be5be79\.pth: give it as cm50\.matching\.lpips"
     with pytest.raises(ModelMissing, match=said):
         cm50_lpips.load(download=False).distances(pair)
     from torchvision.models import AlexNet_Weights

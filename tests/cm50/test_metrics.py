@@ -131,7 +131,7 @@ def test_without_weights_there_is_no_number_but_advice(metric) -> None:
     found = metric.score(P, SINGLE)
     assert found.value is None and found.items == ()
     assert found.note.startswith(f"{NOT_COMPUTED}: give ") and "folder" in found.note
-    assert f"as annotation_metrics.{metric.name.lower()}" in found.note
+    assert f"as cm50.metrics.{metric.name.lower()}" in found.note
 
 
 def test_nothing_is_downloaded_where_fetching_is_off(monkeypatch) -> None:

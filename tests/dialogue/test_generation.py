@@ -93,7 +93,7 @@ def test_each_phase_sees_what_its_equation_says(turn: int) -> None:
     assert ("打开" in prompt) == (7 <= turn <= 12), "opens up the topic"
     assert [line for line in earlier if line not in prompt] == [] and SAID[turn - 1] not in prompt
     assert prompt.rstrip("：").endswith("外婆" if turn % 2 else "外孙女")
-    assert request.subject == f"news-1/{turn}" and str(PROFILE.max_utterance_chars) in prompt
+    assert request.subject == f"news-1/{turn}" and str(PROFILE.dialogue.max_utterance_chars) in prompt
     assert not any("【" in message.text for message in request.messages[:-1])
     if turn > 1:
         told = summary_request(START, earlier, PROFILE).messages[-1].text

@@ -48,7 +48,7 @@ class ScriptedRun:
         yield Chat(self.backends[number])
 
     def embedder(self, name=None):
-        return MadeUpEmbedder(name or self.profile.embedder)
+        return MadeUpEmbedder(name or self.profile.models.embedder)
 
     def embedder_name(self):
         return self.embedder().name
@@ -146,7 +146,7 @@ def test_a_rating_judge_sees_one_item_at_a_time(tmp_path) -> None:
     both = [{"kind": "yes_no"}, {"kind": "rating", "llm": "openai"}]
     made = data(judges=both, judge_unit="dialogue", endpoints={"judges": [{}, {"vision": False}]})
     run = ScriptedRun(tmp_path, made.profile, lambda request: yes(0.5), rating)
-    run.endpoint = lambda role, number: made.profile.endpoints.judges[number]
+    run.endpoint = lambda role, number: made.profile.models.endpoints.judges[number]
     scores, worded = judge_checks.ask_all(run, made)
     rated = scores[scores.reading == RATING]
     pairs = {item.pair for item in judge_checks.draw(made)}

@@ -55,7 +55,7 @@ def meaning(number: int, n: int) -> str:
 def data_sets(folder: Path) -> dict[str, Any]:
     """ImgFlip575K, CM50 with its training file, MemeCap and FigMemes below `folder`; keys of the profile.
 
-    Pictures of Imgflip's and of MemeCap's memes lie in one folder, as `meme_retrieval.images` wants it.
+    Pictures of Imgflip's and of MemeCap's memes lie in one folder, as `mtrclip.images` wants it.
     """
     images = folder / "pictures"
     images.mkdir(parents=True)

@@ -49,7 +49,7 @@ def made(run: Run, n_train: int = 4, n_validation: int = 2, template: Callable =
 
 
 def draw(run: Run, names: list[str]) -> list[str]:
-    folder = Path(run.profile.meme_retrieval.images)
+    folder = Path(run.profile.mtrclip.images)
     folder.mkdir(exist_ok=True)
     for name in names:
         Image.new("RGB", (32, 32)).save(folder / f"{name}.png")
@@ -97,7 +97,7 @@ def test_tuning_has_the_parts_of_cm50_and_memecap_as_test_set(tmp_path: Path, tu
     assert [pair.text for pair in call["validation"]] == ["meaning 4", "meaning 5"]
     assert [pair.template for pair in call["train"]] == ["T0", "T1", "T0", "T1"]
     assert [pair.text for pair in call["test"]] == ["a1 is tired."]
-    assert call["folder"] == run.folder / "mtrclip" and call["settings"] is run.profile.meme_retrieval
+    assert call["folder"] == run.folder / "mtrclip" and call["settings"] is run.profile.mtrclip
 
 
 def test_tuning_takes_the_kind_of_text_that_the_profile_names(
@@ -115,7 +115,7 @@ def test_a_search_comes_first_where_the_profile_asks_for_one(
 ) -> None:
     run = run_of(tmp_path, trials=2)
     made(run)
-    best = run.profile.meme_retrieval.model_copy(update={"epochs": 7})
+    best = run.profile.mtrclip.model_copy(update={"epochs": 7})
     searched = []
 
     def search(train, validation, settings, folder, **more):
@@ -144,7 +144,7 @@ def no_memory(*_: object, **__: object) -> None:
 def test_selection_by_the_test_set_needs_one(
     tmp_path: Path, tuning: list[dict], capsys: pytest.CaptureFixture
 ) -> None:
-    wanted = "not computed here: meme_retrieval.selection: paper needs MemeCap's captions and pictures"
+    wanted = "not computed here: mtrclip.selection: paper needs MemeCap's captions and pictures"
     for memecap in (None, memecap_of(tmp_path, "a1")):  # no captions, then no picture
         run = run_of(tmp_path, memecap=memecap, selection="paper", trials=1)
         made(run)
@@ -160,7 +160,7 @@ def test_broken_pictures_are_left_out_of_every_part(
     run = run_of(tmp_path, memecap=memecap_of(tmp_path, "a1", "b2"))
     made(run, n_validation=3)
     draw(run, ["memes_a1", "memes_b2"])
-    pictures = Path(run.profile.meme_retrieval.images)
+    pictures = Path(run.profile.mtrclip.images)
     for name in ("m1", "m5", "memes_a1"):
         (pictures / f"{name}.png").write_bytes((pictures / f"{name}.png").read_bytes()[:60])
     (pictures / "more").mkdir()
@@ -204,7 +204,7 @@ def test_a_tiny_clip_is_tuned_and_stands_in_no_row_of_the_paper(tmp_path: Path) 
     assert list(tuned.history.epoch) == [0, 1] and tuned.epochs == {"validation": 1}
     folders = models.weights_folders(tuned)
     assert folders == {"validation": run.folder / "mtrclip" / "weights" / "validation"}
-    rows = models.model_rows(run.profile.meme_retrieval, folders)
+    rows = models.model_rows(run.profile.mtrclip, folders)
     assert [r.label for r in rows if not r.missing] == ["clip", "fine-tuned clip"]
     before = (run.folder / "mtrclip" / "tuned.json").stat().st_mtime_ns
     assert models.tune(run).epochs == tuned.epochs

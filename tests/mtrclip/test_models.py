@@ -10,7 +10,7 @@ from memecmd_utils.core.recordings.store import RecordingMiss
 from memecmd_utils.mtrclip import models as mtrclip_models
 from memecmd_utils.mtrclip import tables
 from memecmd_utils.mtrclip.recall import DataMissing
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
 HUB = {label: known.hub for label, known in ARCHITECTURES.items()}
 
@@ -25,30 +25,30 @@ def labels(rows) -> list[tuple[str, str]]:
 
 
 def test_rows_of_the_default_profile() -> None:
-    rows = mtrclip_models.model_rows(MemeRetrieval())
+    rows = mtrclip_models.model_rows(MtrclipSettings())
     assert labels(rows) == [
         (ALIGN, ""), ("Fine-tuned ALIGN", "validation"), ("Fine-tuned ALIGN", "paper"),
         (B32, ""), (L14, ""), ("Fine-tuned CLIP", "validation"), ("Fine-tuned CLIP", "paper"),
     ]  # fmt: skip
     of = {(row.label, row.selection): row for row in rows}
     assert of[L14, ""].model == HUB[L14] and not of[L14, ""].missing
-    assert "meme_retrieval.tune=true" in of["Fine-tuned CLIP", "validation"].missing
+    assert "mtrclip.tune=true" in of["Fine-tuned CLIP", "validation"].missing
     assert "measured and not tuned" in of["Fine-tuned ALIGN", "paper"].missing
-    rows = mtrclip_models.model_rows(MemeRetrieval(tune=True))
-    assert any("no weights chosen by meme_retrieval.selection=paper" in row.missing for row in rows)
+    rows = mtrclip_models.model_rows(MtrclipSettings(tune=True))
+    assert any("no weights chosen by mtrclip.selection=paper" in row.missing for row in rows)
 
 
 def test_tuned_weights_go_where_their_architecture_belongs(tmp_path: Path) -> None:
     large = folder(tmp_path / "weights" / "validation", L14)
     tiny = folder(tmp_path / "weights" / "paper", L14, **{"vision_config.num_hidden_layers": 1})
-    rows = mtrclip_models.model_rows(MemeRetrieval(tune=True), {"validation": large, "paper": tiny})
+    rows = mtrclip_models.model_rows(MtrclipSettings(tune=True), {"validation": large, "paper": tiny})
     of = {(row.label, row.selection): row for row in rows}
     assert of["Fine-tuned CLIP", "validation"] == ("Fine-tuned CLIP", "validation", str(large), "", L14)
     said = of["Fine-tuned CLIP", "paper"].missing
     assert "of another model: paper is no CLIP-ViT-L/14@336px (vision_config.num_hidden_layers 1" in said
     assert of[f"fine-tuned {L14}", "paper"].model == str(tiny)
     align = folder(tmp_path / "align", ALIGN)
-    rows = mtrclip_models.model_rows(MemeRetrieval(tune=True, model=HUB[ALIGN]), {"validation": align})
+    rows = mtrclip_models.model_rows(MtrclipSettings(tune=True, model=HUB[ALIGN]), {"validation": align})
     (tuned,) = [row for row in rows if row.label == "Fine-tuned ALIGN" and row.selection == "validation"]
     assert tuned.model == str(align) and tuned.base == ALIGN
 
@@ -56,11 +56,11 @@ def test_tuned_weights_go_where_their_architecture_belongs(tmp_path: Path) -> No
 def test_other_baselines_keep_their_own_names(tmp_path: Path) -> None:
     tiny = folder(tmp_path / "tiny", B32, projection_dim=16)
     copy = folder(tmp_path / "copy", L14)
-    settings = MemeRetrieval(baselines=[str(tiny), "some/clip", HUB[L14], str(copy)], model=str(tiny))
+    settings = MtrclipSettings(baselines=[str(tiny), "some/clip", HUB[L14], str(copy)], model=str(tiny))
     rows = {row.label: row for row in mtrclip_models.model_rows(settings) if not row.selection}
     assert set(rows) == {ALIGN, B32, L14, "tiny", "some/clip", "copy"}
     assert rows[L14].model == HUB[L14], "the first of two"
-    assert rows[B32].missing == "no model of meme_retrieval.baselines is CLIP-ViT-B/32"
+    assert rows[B32].missing == "no model of mtrclip.baselines is CLIP-ViT-B/32"
     assert {r.base for r in mtrclip_models.model_rows(settings) if r.selection} == {"tiny"}
 
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_had_becomes_a_note() -> None:
             raise RecordingMiss("no recorded vector")
         return made_retrieval.MadeUpEncoder(dim=768, name="made-up")
 
-    rows = mtrclip_models.model_rows(MemeRetrieval())
+    rows = mtrclip_models.model_rows(MtrclipSettings())
     found = {
         one.row.label: one for one in mtrclip_models.measure_models(rows, made_retrieval.items, load=load)
     }
@@ -95,7 +95,7 @@ def test_what_cannot_be_had_becomes_a_note() -> None:
 
 def test_all_that_was_computed_and_what_changed(tmp_path: Path) -> None:
     tiny, tuned = (folder(tmp_path / n, B32, projection_dim=16) for n in ("tiny", "validation"))
-    settings = MemeRetrieval(baselines=[str(tiny)], model=str(tiny), tune=True)
+    settings = MtrclipSettings(baselines=[str(tiny)], model=str(tiny), tune=True)
     rows = mtrclip_models.model_rows(settings, {"validation": tuned})
 
     def load(name: str):
@@ -132,7 +132,7 @@ def test_tiny_real_models_stand_under_their_own_names(tmp_path: Path) -> None:
         ImageDraw.Draw(picture).ellipse((n, 4, 18 + n, 30), fill=(255, 20 * n, 10))
         picture.save(item.image)
     models = [tiny_clips.folder_of(kind, tmp_path / f"tiny-{kind}") for kind in ("clip", "align")]
-    settings = MemeRetrieval(baselines=list(map(str, models)), model=str(models[0]), tune=True)
+    settings = MtrclipSettings(baselines=list(map(str, models)), model=str(models[0]), tune=True)
     rows = mtrclip_models.model_rows(settings, {"validation": models[0]})
     measured = [one for one in mtrclip_models.measure_models(rows, lambda: items) if one.rankings]
     assert labels(one.row for one in measured) == [

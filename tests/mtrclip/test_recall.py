@@ -39,7 +39,7 @@ def test_files_by_name_and_stem(tmp_path: Path) -> None:
     found = recall.files_below(tmp_path)
     assert found["a.jpg"] == found["a"] == tmp_path / "a.jpg", "the first by path"
     assert found["a.png"] == tmp_path / "deep" / "a.png" and "c" not in found
-    with pytest.raises(DataMissing, match=r"give meme_retrieval\.images=DIR"):
+    with pytest.raises(DataMissing, match=r"give mtrclip\.images=DIR"):
         recall.files_below(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataMissing, match="holds no picture"):

@@ -4,16 +4,16 @@ import pytest
 import tunable_clip
 
 from memecmd_utils.mtrclip import search, tuning
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
-SETTINGS = MemeRetrieval(batch_size=2048, trials=6)
+SETTINGS = MtrclipSettings(batch_size=2048, trials=6)
 
 
 def made_up(asked: list | None = None, dies_at: int | None = None):
     """A made-up objective: best at a learning rate of 1e-5."""
     asked = [] if asked is None else asked
 
-    def score(settings: MemeRetrieval, folder: Path) -> tuple[float, int]:
+    def score(settings: MtrclipSettings, folder: Path) -> tuple[float, int]:
         asked.append(settings)
         (folder / "weights").mkdir(parents=True, exist_ok=True)
         if len(asked) == dies_at:
@@ -38,7 +38,7 @@ def test_the_space_is_the_papers(optuna, tmp_path: Path) -> None:
     assert list(table["R@1"]) == sorted(table["R@1"], reverse=True)
     assert best.learning_rate == table.learning_rate[0] and best.batch_size == table.batch_size[0]
     assert best.betas == SETTINGS.betas and table.best_epoch[0] == best.epochs - 1
-    MemeRetrieval.model_validate(best.model_dump())
+    MtrclipSettings.model_validate(best.model_dump())
     kept = list(tmp_path.glob("*/trial-*/weights"))
     assert kept == [place / "weights"]
     assert len(kept) == 1 and len(list(tmp_path.glob("*/trial-*"))) == 6
@@ -71,7 +71,7 @@ def test_trials_of_other_settings_do_not_count(optuna, tmp_path: Path) -> None:
 
 
 def test_the_papers_number_of_trials(optuna, tmp_path: Path) -> None:
-    table, *_ = search.run(made_up(), MemeRetrieval(), tmp_path, 40)
+    table, *_ = search.run(made_up(), MtrclipSettings(), tmp_path, 40)
     assert len(table) == search.PAPER_TRIALS == 15
     assert table.batch_size.between(10, 40).all(), "no more than there are pairs"
 
@@ -85,7 +85,7 @@ def test_a_search_on_a_tiny_clip(optuna, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(search, "LEARNING_RATES", (1e-4, 1e-3))
     model = tunable_clip.clip_folder(tmp_path / "tiny")
     pairs = tunable_clip.pairs(tmp_path / "drawn")
-    settings = MemeRetrieval(model=str(model), batch_size=12, mini_batch_size=5, trials=2)
+    settings = MtrclipSettings(model=str(model), batch_size=12, mini_batch_size=5, trials=2)
     table, best, place = search.search(pairs, pairs[:6], settings, tmp_path / "search", device="cpu")
     assert len(table) == 2 and table["R@1"].between(0, 1).all()
     assert (best.learning_rate, best.epochs) == (table.learning_rate[0], table.epochs[0])

@@ -10,7 +10,7 @@ from memecmd_utils.mtrclip import models
 from memecmd_utils.mtrclip import tables as mtrclip_tables
 from memecmd_utils.mtrclip.models import Measured, Row
 from memecmd_utils.mtrclip.recall import KINDS, MEASURES
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
     """A model of the size of L/14 and its tuned copy by made-up vectors; nothing for the other rows."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "no-hub"))
     base, tuned = (folder(tmp_path / name, L14) for name in ("base", "validation"))
-    settings = MemeRetrieval(baselines=[str(base)], model=str(base), tune=True)
+    settings = MtrclipSettings(baselines=[str(base)], model=str(base), tune=True)
     noise = {str(base): 5.0, str(tuned): 2.5}
     items = made_retrieval.items(30, 6, title=[""] * 30)
     return models.measure_models(

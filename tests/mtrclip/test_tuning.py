@@ -15,7 +15,7 @@ from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import weights as encoders_weights
 from memecmd_utils.mtrclip import tuning
 from memecmd_utils.mtrclip.training_data import Batches, Pair, label_columns, recall_at_1
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
 SHORT = {"batch_size": 5, "mini_batch_size": 2, "epochs": 3, "checkpoint_steps": 3}
 RATES = {"learning_rate": 1.5e-3, "edge_learning_rate": 1e-4}
@@ -29,7 +29,7 @@ import torch
 torch.set_num_threads(1)
 from memecmd_utils.mtrclip import tuning as clip_tuning
 from memecmd_utils.mtrclip import loss as contrastive_loss
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
 real, calls = contrastive_loss.symmetric_loss, []
 
@@ -45,7 +45,7 @@ contrastive_loss.symmetric_loss = killed
 told = json.loads(Path(sys.argv[1]).read_text())
 pairs = [clip_tuning.Pair(Path(image), text, template) for image, text, template in told["pairs"]]
 clip_tuning.tune(
-    pairs, pairs[:9], MemeRetrieval(**told["settings"]), Path(sys.argv[2]), test=pairs[9:], device="cpu"
+    pairs, pairs[:9], MtrclipSettings(**told["settings"]), Path(sys.argv[2]), test=pairs[9:], device="cpu"
 )
 """
 
@@ -69,11 +69,11 @@ def model(torch, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tunable_clip.clip_folder(tmp_path_factory.mktemp("clip") / "tiny", dropout=0.1))
 
 
-def settings(model: str = "none", **changes: object) -> MemeRetrieval:
-    return MemeRetrieval(**{"model": model, **SHORT, **RATES, **changes})
+def settings(model: str = "none", **changes: object) -> MtrclipSettings:
+    return MtrclipSettings(**{"model": model, **SHORT, **RATES, **changes})
 
 
-def tune(pairs: list[Pair], chosen: MemeRetrieval, folder: Path, **more: object) -> tuning.Tuned:
+def tune(pairs: list[Pair], chosen: MtrclipSettings, folder: Path, **more: object) -> tuning.Tuned:
     given = {"test": pairs[9:], "device": "cpu", **more}
     return tuning.tune(pairs, pairs[:9], chosen, folder, **given)
 
@@ -279,7 +279,7 @@ def test_weights_that_decay(torch, pairs, model: str, tmp_path: Path) -> None:
 
 
 def test_the_schedule_is_the_papers() -> None:
-    chosen = MemeRetrieval()
+    chosen = MtrclipSettings()
     rates = [tuning.learning_rate(step, 320, 16, chosen) for step in range(320)]
     assert rates[0] == 1e-6 and rates[16] == 1e-5 and rates[-1] == pytest.approx(1e-6)
     assert rates[8] == pytest.approx(5.5e-6) and max(rates) == rates[16]
@@ -352,7 +352,7 @@ def test_memory_of_the_papers_model() -> None:
     class Config:
         vision_config = text_config = Tower
 
-    needs = tuning.memory(Config, 428_000_000, MemeRetrieval())
+    needs = tuning.memory(Config, 428_000_000, MtrclipSettings())
     assert 12e9 < needs["together"] < 16e9, "8 pairs on a card of 16 GB"
     assert needs["pixels"] == 2048 * 3 * 336**2
 
@@ -364,7 +364,7 @@ def test_too_little_memory_names_the_key(torch, pairs, model: str, tmp_path: Pat
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr(loss, "symmetric_loss", full)
-    with pytest.raises(RuntimeError, match=r"meme_retrieval\.mini_batch_size=4.* stays 5"):
+    with pytest.raises(RuntimeError, match=r"mtrclip\.mini_batch_size=4.* stays 5"):
         tune(pairs, settings(model, mini_batch_size=8), tmp_path / "run")
     with pytest.raises(RuntimeError, match="one pair does not fit"):
         tune(pairs, settings(model, mini_batch_size=1), tmp_path / "run")
@@ -377,7 +377,7 @@ def test_a_loss_that_is_no_number_stops(torch, pairs, model: str, tmp_path: Path
 
     real = loss.symmetric_loss
     monkeypatch.setattr(loss, "symmetric_loss", lambda *given: real(*given) * float("nan"))
-    with pytest.raises(FloatingPointError, match=r"at step 1: set meme_retrieval\.learning_rate lower"):
+    with pytest.raises(FloatingPointError, match=r"at step 1: set mtrclip\.learning_rate lower"):
         tune(pairs, settings(model), tmp_path / "run")
 
 
@@ -401,7 +401,7 @@ def test_other_models_and_broken_images_are_refused(torch, pairs, model: str, tm
     other = tiny_models.sentence_folder(tmp_path / "text")
     with pytest.raises(ValueError, match="'bert'; can be tuned: clip, chinese_clip"):
         tune(pairs, settings(str(other)), tmp_path / "run")
-    with pytest.raises(RuntimeError, match=r"clip-of-nobody cannot be loaded .*meme_retrieval\.model"):
+    with pytest.raises(RuntimeError, match=r"clip-of-nobody cannot be loaded .*mtrclip\.model"):
         tune(pairs, settings("nobody/clip-of-nobody"), tmp_path / "run")
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"0" * 99)
     broken = [*pairs[1:], Pair(tmp_path / "broken.png", "x")]

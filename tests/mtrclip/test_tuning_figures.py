@@ -3,14 +3,14 @@ import pytest
 
 from memecmd_utils.core import plots
 from memecmd_utils.mtrclip import tables
-from memecmd_utils.settings import MemeRetrieval
+from memecmd_utils.settings import MtrclipSettings
 
 SCORES = {"validation_R@1": [0.2, 0.5, 0.4], "test_R@1": [0.1, 0.3, 0.6]}
 HISTORY = pd.DataFrame({"epoch": [0, 1, 2], "loss": [float("nan"), 2.0, 1.0], **SCORES})
 
 
 def test_the_schedule_is_drawn_over_epochs() -> None:
-    (axes,) = tables.schedule_figure(MemeRetrieval(epochs=3), 5).axes
+    (axes,) = tables.schedule_figure(MtrclipSettings(epochs=3), 5).axes
     x, y = axes.lines[0].get_data()
     assert (len(x), x[-1]) == (15, 14 / 5) and max(y) == pytest.approx(1e-5)
 

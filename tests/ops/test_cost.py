@@ -94,7 +94,7 @@ def test_checks_of_judges_are_counted() -> None:
 
 def test_pictures_cost_what_a_model_that_counts_tiles_bills(tmp_path) -> None:
     """gpt-4o-mini by OpenAI's price list, over memes and screenshots as they are drawn."""
-    base, tile, per_char = 2833, 5667, made_up.profile().tokens_per_character
+    base, tile, per_char = 2833, 5667, made_up.profile().models.tokens_per_character
     files = made_up.meme_files(tmp_path, (380, 350))
     long = made_up.dialogue(texts=tuple(f"{n}：{cost.TYPICAL_UTTERANCE}" for n in range(18)))
 
@@ -129,7 +129,9 @@ def test_vectors_of_an_endpoint_by_hand() -> None:
     assert (row.calls, row.tokens_in, row.tokens_out, row.model) == (8, tokens, 0, "vectors")
     assert row.usd == pytest.approx(tokens * 0.5 / 1e6)
     asked = lines(embedder="endpoint", query_instruction="查询：", **ends).loc["04 embedding"]
-    assert asked.tokens_in == pytest.approx(tokens + 50 * 3 * 3 * made_up.profile().tokens_per_character)
+    assert asked.tokens_in == pytest.approx(
+        tokens + 50 * 3 * 3 * made_up.profile().models.tokens_per_character
+    )
     other = lines(consistency_embedder="endpoint", **ends).loc["04 embedding"]
     assert 0 < other.tokens_in < row.tokens_in
     assert "04 embedding" not in lines(**ends).index, "the endpoint is named, but nobody asks it"

@@ -133,10 +133,10 @@ def test_weights_of_ones_own_count_in_a_replay_too(project: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("settings", "changed", "stages"),
     [
-        ("template_matching.lpips=lpips.pth", "lpips.pth", "07"),
-        ("template_matching.clip=embedder", "embedder/config.json", "07"),
-        ("meme_retrieval.model=embedder", "embedder/config.json", "08"),
-        ("meme_retrieval.baselines=[embedder]", "embedder/config.json", "08"),
+        ("cm50.matching.lpips=lpips.pth", "lpips.pth", "07"),
+        ("cm50.matching.clip=embedder", "embedder/config.json", "07"),
+        ("mtrclip.model=embedder", "embedder/config.json", "08"),
+        ("mtrclip.baselines=[embedder]", "embedder/config.json", "08"),
         ("llm=local", "qwen2.5-coder-1.5b.gguf", "07"),
     ],
 )

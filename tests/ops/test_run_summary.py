@@ -49,10 +49,10 @@ def test_usage_names_the_model_and_calls_authored_text_by_its_name(tmp_path, mon
 def test_expected_memes_follow_table_folder_and_cap(tmp_path):
     example = settings.load_profile("example")
     assert cost.expected_memes(example) == 200
-    assert cost.expected_memes(example.model_copy(update={"max_memes": 7})) == 7
+    assert cost.expected_memes(example.replace(max_memes=7)) == 7
     for name in ("a.png", "b.jpg", "c.gif"):
         (tmp_path / name).write_bytes(b"x")
-    assert cost.expected_memes(example.model_copy(update={"sources": [str(tmp_path)]})) == 3
+    assert cost.expected_memes(example.replace(sources=[str(tmp_path)])) == 3
 
 
 def test_every_outcome_and_every_further_try_is_counted(tmp_path):

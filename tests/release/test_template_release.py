@@ -127,7 +127,7 @@ def test_the_card_says_where_everything_comes_from(tmp_path: Path) -> None:
     note = (target / "LICENSE.md").read_text(encoding="utf-8")
     assert "| memes | 3 (2 train, 1 validation) |" in card and "| Made-Cat | 2 | 1 | 1 | 2 |" in card
     assert "| readings | 3, of which 1 came to nothing |" in card and "not the dataset of that paper" in card
-    assert f"| `min_memes` | {PROFILE.template_rule.min_memes} |" in card and "not moderated" in card
+    assert f"| `min_memes` | {PROFILE.cm50.rule.min_memes} |" in card and "not moderated" in card
     for text in (card, note):
         assert "template memes (`imgflip575k`) | none stated: the rights are yours to check" in text
         assert "readings (`gpt-4o@cm50`) | Apache-2.0, as stated" in text

@@ -334,7 +334,7 @@ def test_a_run_searches_as_it_says_and_others_search_as_it_does(tmp_path, faiss,
     assert "400 memes are kept on disk and searched through FAISS (IVF32,PQ" in str(index.search)
     usable = np.isfinite(found.scores[:, 0])
     queries = np.concatenate([item.queries for item in scored])[usable]
-    true = scoring.top_k(index.search.index, queries, profile().weights, 3)
+    true = scoring.top_k(index.search.index, queries, profile().retrieval.weights, 3)
     assert recall_at_k(replace(found, memes=found.memes[usable]), true) >= 0.9
     again = kept_in(tmp_path).search
     assert again.probes == kept["probes"] and str(again) == str(index.search)

@@ -170,7 +170,7 @@ def test_a_placement_says_who_why_and_how_well() -> None:
         assert placed.speaker == item.dialogue.turns[placed.turn - 1].speaker
         meme = index.meme_ids.index(placed.meme_id)
         parts = scoring.pair_components(index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
-        assert placed.score == pytest.approx(parts @ np.array(profile.weights), abs=1e-8)
+        assert placed.score == pytest.approx(parts @ np.array(profile.retrieval.weights), abs=1e-8)
         if placed.rank is not None:
             assert placed.score == pytest.approx(item.ranking.scores[row, placed.rank - 1], abs=1e-8)
         if placed.strategy == "random":
@@ -313,7 +313,7 @@ def test_candidates_are_the_top_k_with_their_parts() -> None:
     assert len(found) == 6 * 17 * 3
     for c in found:
         assert c.score == pytest.approx(
-            np.dot(profile.weights, [c.alpha, c.delta, c.beta, c.gamma]), abs=1e-8
+            np.dot(profile.retrieval.weights, [c.alpha, c.delta, c.beta, c.gamma]), abs=1e-8
         )
     of_turn = [c for c in found if (c.dialogue_id, c.turn) == ("role-1", 5)]
     assert [c.rank for c in of_turn] == [1, 2, 3]
@@ -334,7 +334,8 @@ def test_all_scores_of_a_small_run_and_a_seeded_sample_of_a_large_one() -> None:
     index = placement.index_library(annotations(), encode, profile)
     scored = placement.score_dialogues(DIALOGUES, index, encode, profile)
     everything = [
-        scoring.combine(scoring.component_matrices(index, item.queries), profile.weights) for item in scored
+        scoring.combine(scoring.component_matrices(index, item.queries), profile.retrieval.weights)
+        for item in scored
     ]
     flat = np.concatenate([part.ravel() for part in everything])
     assert np.allclose(placement.sample_scores(scored, index, profile), flat)

@@ -55,7 +55,7 @@ def test_the_runs_own_summaries_beat_texts_that_say_nothing(data) -> None:
     table = found.table.set_index(["embedder", "source"])
     # The same as study 2's full score: nothing else is measured for the run's own.
     known = graded_turns.graded_of_study(data)
-    full = scoring.combine(data.terms("one", "attribute"), data.profile.weights)
+    full = scoring.combine(data.terms("one", "attribute"), data.profile.retrieval.weights)
     hit, ndcg, judged = known.measure(full).mean(axis=0)
     assert table.loc[("one", OWN), ["R@1", "nDCG@5", "judged@5"]].tolist() == pytest.approx(
         [hit, ndcg, judged]

@@ -208,11 +208,11 @@ def make_embedder(
 def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[Path] = ()) -> Embedder:
     """The retrieval embedder of a profile, or the one named, with what the profile says of embedders."""
     return make_embedder(
-        name or profile.embedder,
-        profile.endpoints.embedder,
-        query_instruction=profile.query_instruction,
-        trust_remote_code=profile.trust_remote_code,
-        dtype=profile.embedder_dtype,
+        name or profile.models.embedder,
+        profile.models.endpoints.embedder,
+        query_instruction=profile.models.query_instruction,
+        trust_remote_code=profile.models.trust_remote_code,
+        dtype=profile.models.embedder_dtype,
         read_dirs=read_dirs,
     )
 

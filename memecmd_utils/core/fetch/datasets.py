@@ -346,7 +346,10 @@ def find(
     silent: set[str] = set()
     found = {}
     for name in names:
-        source, given = SOURCES[name], getattr(profile, name)
+        source, given = (
+            SOURCES[name],
+            getattr(profile.cm50, "published" if name == "cm50" else name),
+        )
         folder = paths.raw / "templates" / name
         if given or is_of_user(folder):
             found[name] = _given(source, paths.of_user(given) if given else folder)

@@ -53,12 +53,12 @@ def line(
         return Line(stage, "authored text", 0, 0, 0, 0.0, 0.0, ledger)
     if llm == "local":
         seconds = t_in / LOCAL_TOKENS_IN_PER_S + t_out / LOCAL_TOKENS_OUT_PER_S
-        model, usd = local_model or profile.local_model, 0.0
+        model, usd = local_model or profile.models.local_model, 0.0
     else:
-        batch = profile.batch and ledger[1] in BATCHED_TASKS
+        batch = profile.models.batch and ledger[1] in BATCHED_TASKS
         usd_in, usd_out = endpoint.usd_per_million_in or 0.0, endpoint.usd_per_million_out or 0.0
         usd = (t_in * usd_in + t_out * usd_out) / 1e6 * (BATCH_DISCOUNT if batch else 1.0)
-        seconds = BATCH_WINDOW_S if batch else calls * REMOTE_SECONDS_PER_CALL / profile.concurrency
+        seconds = BATCH_WINDOW_S if batch else calls * REMOTE_SECONDS_PER_CALL / profile.models.concurrency
         model = (endpoint.model or "(no model named)") + (" (batch)" if batch else "")
     return Line(stage, model, calls, round(t_in), round(t_out), usd, seconds / 3600 if calls else 0.0, ledger)
 

