@@ -831,18 +831,24 @@ def deciding(value: Any) -> Any:
     return [deciding(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _decisions(profile: Profile, **options: bool) -> dict[str, Any]:
-    return deciding(flat(profile.model_dump(mode="json", **options)))  # type: ignore[arg-type]
+def _decisions(profile: Profile) -> dict[str, Any]:
+    return deciding(flat(profile.model_dump(mode="json")))
 
 
-SHIPPED = "7527a8db6182a2e1"
+def _different(profile: Profile, other: Profile) -> str:
+    """SHA-256 of the settings that decide and are others than in `other`; empty where none are."""
+    plain = _decisions(other)
+    different = {key: value for key, value in _decisions(profile).items() if value != plain[key]}
+    return hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest() if different else ""
+
+
+SHIPPED = "5086f74de9b9aa51"
 """First digits of the hash of the settings that the example comes with and that its recordings answer."""
 
 
 def settings_digest(profile: Profile) -> str:
     """16 hex digits of the settings that change what a run makes, as far as they are not the defaults."""
-    settings = json.dumps(_decisions(profile, exclude_defaults=True), sort_keys=True)
-    return hashlib.sha256(settings.encode()).hexdigest()[:16]
+    return _different(profile, Profile(name=profile.name))[:16]
 
 
 def is_as_shipped(profile: Profile) -> bool:
@@ -852,12 +858,8 @@ def is_as_shipped(profile: Profile) -> bool:
 
 def run_name(profile: Profile) -> str:
     """Name of a run: the profile's, with 8 hex digits of the settings where they differ from the file."""
-    plain = _decisions(load_profile(str(profile._file or profile.name)))
-    different = {key: value for key, value in _decisions(profile).items() if value != plain[key]}
-    if not different:
-        return profile.name
-    digest = hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest()
-    return f"{profile.name}-{digest[:8]}"
+    digest = _different(profile, load_profile(str(profile._file or profile.name)))
+    return f"{profile.name}-{digest[:8]}" if digest else profile.name
 
 
 def resolve(name: str, settings: str = "") -> tuple[str, Path]:
