@@ -308,6 +308,7 @@ class Run:
             model = self._model(role, number, name, stack)
             store = stack.enter_context(closing(self.recordings(stage))) if model.recorded else None
             strict = self.strict or role not in SCORING
+            mode = self.profile.models.mode
             chat = Chat(
                 model.backend, store, self.profile.models.mode, model.at_once, model.budget, model.dead_after_s,
                 strict=strict,

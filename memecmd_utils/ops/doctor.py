@@ -315,8 +315,8 @@ def _template_files(profile: Profile) -> Iterator[Lack]:
     yield from _complaint(lambda: annotation.Passes.of(settings))
     for name in settings.evaluate:
         yield from _complaint(lambda name=name: prompts.prompt(name))
-    keys = ("imgflip", "cm50", "memecap", "figmemes", "figmemes_labels")
-    named = {key: getattr(profile, key) for key in keys}
+    keys = ("imgflip", "published", "memecap", "figmemes", "figmemes_labels")
+    named = {f"cm50.{key}": getattr(profile.cm50, key) for key in keys}
     for key in ("confirmed", "confirmed_figmemes"):
         named[f"cm50.matching.{key}"] = getattr(matching, key)
     if profile.models.mode != "recorded":

@@ -221,9 +221,9 @@ def test_case_dialogues_are_the_first_by_id_where_all_three_place() -> None:
     moved = [p.model_copy(update={"score": -p.score, "gate_score": 99.0}) for p in placed]
     assert tables.case_dialogues(moved, chats, profile) == ["news-2", "role-2"]
     assert tables.case_dialogues([], chats, profile) == []
-    fewer = profile.model_copy(update={"strategies": ["sampling", "random_same_turns"]})
+    fewer = profile.replace(strategies=["sampling", "random_same_turns"])
     assert tables.case_dialogues(placed, chats, fewer) == ["news-1", "role-2"], "those that the run has"
-    none = profile.model_copy(update={"strategies": ["random_same_turns"]})
+    none = profile.replace(strategies=["random_same_turns"])
     assert tables.case_dialogues(placed, chats, none) == []
 
 

@@ -170,7 +170,7 @@ def test_ground_truth_is_on_the_page_and_in_the_effects_where_a_run_has_it(run, 
 
 
 def test_figure_5_shows_every_meme_that_table_2_counts(run, monkeypatch) -> None:
-    profile = run.profile.model_copy(update={"n_turns": 12})
+    profile = run.profile.replace(n_turns=12)
     long = dataclasses.replace(run, profile=profile)
     dialogue = made_up.dialogue("news-made-1", tuple(f"第{n}句话" for n in range(1, 15)))
     turns = {"greedy": (2, 11, 12), "sampling": (3, 12), "random": (4, 8, 10, 14)}

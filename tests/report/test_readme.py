@@ -1,4 +1,5 @@
 import csv
+import functools
 import hashlib
 import importlib
 import json
@@ -265,7 +266,13 @@ def test_notebooks_lead_to_rooms(page: Path) -> None:
 def test_keys_of_the_page_are_the_known_ones(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     begin, end = tracked.between(text, "keys")
-    keys = re.findall(r"`(\w+)`", text[begin:end])
+    keys = []
+    for row in text[begin:end].splitlines()[3:]:
+        group, names = re.fullmatch(r"\| `?([^|`]+)`? \| ([^|]+) \|", row).groups()
+        keys += [
+            f"{group}.{name}" if group.isascii() and "(" not in group else name
+            for name in re.findall(r"`(\w+)`", names)
+        ]
     assert sorted(keys) == sorted(settings.known_keys())
 
 
@@ -298,20 +305,15 @@ def test_every_profile_has_a_row(page: Path) -> None:
 
 def test_the_key_tables_of_data_give_keys_and_defaults() -> None:
     text = (paths.data / "README.md").read_text(encoding="utf-8")
-    keys, fields = text.split("### An endpoint")
-    keys = keys.split("## Profiles")[1]
-    fields, parts = fields.split("### Parts of the settings of template memes")
-    profile = settings.Profile(name="x")
-    models = [(keys, profile), (fields, settings.Endpoint())]
-    named = re.split(r"^#### `(\w+)`$", parts, flags=re.M)[1:]
-    models += [(table, getattr(profile, key)) for key, table in zip(named[::2], named[1::2], strict=True)]
-    assert len(models) == 7
+    groups, endpoint = text.split("### An endpoint")
+    models = [(endpoint, settings.Endpoint())]
+    named = re.split(r"^####? `([\w.]+)`$", groups, flags=re.M)[1:]
+    for name, table in zip(named[::2], named[1::2], strict=True):
+        models.append((table, functools.reduce(getattr, name.split("."), settings.Profile(name="x"))))
+    assert len(models) == 12
     for part, model in models:
         rows = dict(re.findall(r"^\| `(\w+)` \| (`.+?`(?: each)?|see below) \|", part, re.M))
         wanted = model.model_dump(mode="json")
-        wanted.pop("name", None)
-        for path in paths.profiles.glob("*.yaml"):
-            rows.pop(path.stem, None)
         assert list(rows) and set(rows) == set(wanted)
         for key, cell in rows.items():
             if key == "weights":
@@ -319,7 +321,7 @@ def test_the_key_tables_of_data_give_keys_and_defaults() -> None:
             elif key == "validation_share":
                 assert cell == "`0.0407`" and wanted[key] == pytest.approx(0.0407, abs=5e-5)
             elif cell == "see below":
-                assert isinstance(wanted[key], dict) and (key == "endpoints" or f"#### `{key}`" in parts)
+                assert isinstance(wanted[key], dict) and (key == "endpoints" or f"#### `cm50.{key}`" in text)
             else:
                 assert yaml.safe_load(cell.strip("`")) == wanted[key], key
 

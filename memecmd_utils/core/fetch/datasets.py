@@ -319,7 +319,10 @@ def locate(
     silent_hosts: set[str] = set()
     located = {}
     for name in names:
-        source, given = SOURCES[name], getattr(profile, name)
+        source, given = (
+            SOURCES[name],
+            getattr(profile.cm50, "published" if name == "cm50" else name),
+        )
         folder = paths.raw / "templates" / name
         if given or is_users(folder):
             located[name] = _locate_given(source, paths.of_user(given) if given else folder)
