@@ -200,7 +200,9 @@ class Run:
     @property
     def vector_mode(self) -> Mode:
         """Mode of vectors that this machine computes by itself."""
-        return "auto" if self.profile.models.mode == "recorded" and not self.strict else self.profile.models.mode
+        return (
+            "auto" if self.profile.models.mode == "recorded" and not self.strict else self.profile.models.mode
+        )
 
     @property
     def read_dirs(self) -> list[Path]:
@@ -310,9 +312,8 @@ class Run:
             strict = self.strict or role not in SCORING
             mode = self.profile.models.mode
             chat = Chat(
-                model.backend, store, self.profile.models.mode, model.at_once, model.budget, model.dead_after_s,
-                strict=strict,
-            )  # fmt: skip
+                model.backend, store, mode, model.at_once, model.budget, model.dead_after_s, strict=strict
+            )
             stack.callback(self._note_counts, name, chat)
             yield chat
             if used := chat.used_keys:
@@ -387,8 +388,8 @@ def prices(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> tu
     pays = profile.models.max_usd is not None and profile.models.mode != "recorded" and not is_local(endpoint)
     if None in known and pays:
         raise EndpointError(
-            f"max_usd={profile.models.max_usd} is set, but the price of {endpoint.model!r} is not known: give "
-            f"usd_per_million_in{'' if reads_only else ' and usd_per_million_out'} of its endpoint (0 for a "
-            "server of your own), or set max_usd=null"
+            f"max_usd={profile.models.max_usd} is set, but the price of {endpoint.model!r} is not known: "
+            f"give usd_per_million_in{'' if reads_only else ' and usd_per_million_out'} of its endpoint "
+            "(0 for a server of your own), or set max_usd=null"
         )
     return known[0] or 0.0, known[1] or 0.0

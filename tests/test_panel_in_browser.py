@@ -38,7 +38,8 @@ def small_run(root: Path) -> None:
         annotations = llm_chat.run(annotator.annotate(memes, chat, profile))
     storage.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
     starts = [
-        cold_start.from_news(item) for item in cold_start.choose_news(news.load_news(profile), profile.dialogue.n_news)
+        cold_start.from_news(item)
+        for item in cold_start.choose_news(news.load_news(profile), profile.dialogue.n_news)
     ]
     with run.chat("generator", "dialogue_generation") as chat:
         llm_chat.run(generation.generate(starts, chat, profile, run.folder, authored.glosses()))

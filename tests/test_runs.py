@@ -70,7 +70,12 @@ def test_all_stages_of_a_run_go_by_the_settings_it_was_settled_with(mine: Path) 
     for edited in ("n_turns: 8\n", "n_turns: [", "unknown: 1\n", None):
         mine.write_text(edited, encoding="utf-8") if edited else mine.unlink()
         profile = open_run("mine", "seed=3", name).profile
-        assert (profile.name, profile.dialogue.n_turns, profile.seed, profile.models.max_usd) == ("mine", 4, 3, 5)
+        assert (profile.name, profile.dialogue.n_turns, profile.seed, profile.models.max_usd) == (
+            "mine",
+            4,
+            3,
+            5,
+        )
     mine.write_text("n_turns: 8\n", encoding="utf-8")
     assert settings_.resolve("mine", "seed=3")[0] == name
     assert open_run("mine", "seed=3", name).profile.dialogue.n_turns == 8, "settled anew"

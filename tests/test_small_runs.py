@@ -19,6 +19,7 @@ from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
 from memecmd_utils.dialogue import cold_start, generation
 from memecmd_utils.release import manifest
+from memecmd_utils.schemas import Unfinished
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +125,9 @@ def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> No
 def test_without_any_scenario_stage_03_ends_with_the_reason(started, monkeypatch) -> None:
     async def nothing(pairs, chat, profile, *rest) -> cold_start.RoleStarts:
         lost = [
-            Unfinished(dialogue_id=f"role-{pair.pair_id}", turn=1, reason="no new scenario", turns=[], source="x")
+            Unfinished(
+                dialogue_id=f"role-{pair.pair_id}", turn=1, reason="no new scenario", turns=[], source="x"
+            )
             for pair, _ in pairs
         ]
         return cold_start.RoleStarts([], [], lost)

@@ -141,8 +141,8 @@ async def annotate(
     """Annotate a library (Eq. 2), memes side by side; order and length follow `memes`.
 
     A meme without a usable reply, or with `repetitions` in each, keeps an empty annotation with the reason in
-    `unscored`. With `profile.library.flag_unsafe` an unsafe meme has its category in `unsafe`, and one without a
-    reply is unchecked.
+    `unscored`. With `library.flag_unsafe` an unsafe meme has its category in `unsafe`; one without a reply is
+    unchecked.
     """
 
     async def one(meme: Meme) -> Annotation:

@@ -336,7 +336,9 @@ def _insertions(
                     turn=turns[number][row + 1],
                     meme_id=index.meme_ids[meme],
                     summary=summary,
-                    score=None if summary is None else float(components @ np.asarray(profile.retrieval.weights)),
+                    score=None
+                    if summary is None
+                    else float(components @ np.asarray(profile.retrieval.weights)),
                     gate_score=float(gate_scores[row]) if has_gate else None,
                     threshold=float(trace.thresholds[row]) if has_gate else None,
                 )

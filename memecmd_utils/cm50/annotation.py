@@ -114,7 +114,9 @@ def shows_pictures(run: Run, profile: Profile | None = None) -> bool:
     """Whether the run's annotator sees, and a prompt of the profile shows the picture."""
     profile = profile or run.profile
     prompts = Passes.of(profile.cm50.annotation).prompts
-    return profile.models.llm == "openai" and run.endpoint("annotator").vision and any(s.sees for s in prompts)
+    return (
+        profile.models.llm == "openai" and run.endpoint("annotator").vision and any(s.sees for s in prompts)
+    )
 
 
 def sampled_memes(
@@ -306,7 +308,9 @@ def estimate_readings(
         t_in = round(asked * each / max(1, len(some)))
         t_out = asked * (REPLY_TOKENS[spec.kind] + TOKENS_PER_COMPARISON * compared)
         stage = f"07 {spec.name}"
-        rows.append(budget.estimate_row(stage, ledger, profile, profile.models.llm, endpoint, asked, t_in, t_out))
+        rows.append(
+            budget.estimate_row(stage, ledger, profile, profile.models.llm, endpoint, asked, t_in, t_out)
+        )
     return budget.with_real_usage(pd.DataFrame(rows), Ledger())
 
 
@@ -355,9 +359,9 @@ def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, Sequence[Template
             if chosen:
                 only = {"prompt": "", "devices_prompt": "", "sample": None}
                 only["devices_prompt" if spec.asks_for_devices else "prompt"] = spec.name
-                update = {"template_annotation": settings.model_copy(update=only)}
+                asked = profile.replace(template_annotation=settings.model_copy(update=only))
                 shown = folder if spec.sees else None
-                readings += read_memes(run, chosen, data.infos, shown, profile.model_copy(update=update))
+                readings += read_memes(run, chosen, data.infos, shown, asked)
     return readings
 
 

@@ -36,7 +36,7 @@ Thresholds = Literal["code", "paper"]
 PAPER_PAIRS = {"figmemes": 46, "memecap": 42}
 """Pairs that the paper was left with after a look at each."""
 CONFIRMED: dict[DataSet, str] = {"memecap": "confirmed", "figmemes": "confirmed_figmemes"}
-"""Keys of `template_matching` that name what a person said of each data set's pairs."""
+"""Keys of `cm50.matching` that name what a person said of each data set's pairs."""
 ACTIONS = ("keep", "reject")
 SHEET_SIDE = 360
 """Longest side of a picture on the confirmation sheet, in pixels."""

@@ -23,7 +23,11 @@ from memecmd_utils.settings import Profile, ProfileError
 
 def is_needed(profile: Profile) -> bool:
     """Whether a profile wants Dask and its dialogues are not recorded or authored already."""
-    return profile.models.engine == "dask" and profile.models.mode != "recorded" and profile.models.llm != "authored"
+    return (
+        profile.models.engine == "dask"
+        and profile.models.mode != "recorded"
+        and profile.models.llm != "authored"
+    )
 
 
 def refusal(profile: Profile) -> str:

@@ -183,7 +183,8 @@ def collect_for(profile: settings.Profile) -> str:
     """Collect a profile's news now and say how it went: what `make collect-news` prints."""
     if profile.dialogue.news != "feeds":
         raise NewsError(
-            f"profile {profile.name} has `news: {profile.dialogue.news}`: to collect, set `news: feeds` and `feeds`"
+            f"profile {profile.name} has `news: {profile.dialogue.news}`: to collect, set `news: feeds` "
+            "and `feeds`"
         )
     feeds, folder = read_feeds(profile.dialogue.feeds), collection_folder(profile)
     collection = collect(feeds, folder)

@@ -129,7 +129,9 @@ def drawing(run: Run, memes: Mapping[str, Meme]) -> Draw:
 
     def draw(item: Item) -> tuple[str, Callable[[], bytes]]:
         ids = {turn: meme.meme_id for turn, meme in item.memes.items()}
-        spec = screenshots.chat_from_dialogue(item.dialogue, ids, item.n_turns, run.profile.retrieval.meme_position)
+        spec = screenshots.chat_from_dialogue(
+            item.dialogue, ids, item.n_turns, run.profile.retrieval.meme_position
+        )
         # As phones send it: a PNG takes four times as long to make as the picture itself.
         return screenshots.spec_sha256(spec), lambda: screenshots.encode(
             screenshots.draw(spec, files), "jpeg"
@@ -376,7 +378,9 @@ def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[s
         pool = [d for d in dialogues if split[d.dialogue_id] == other] or list(dialogues)
         places = [Context(d, turn.turn) for d in pool for turn in d.turns[1:]]
         rng = seeds.rng(profile.seed, "judge contexts", half)
-        chosen = rng.choice(len(places), size=min(profile.evaluation.judge_contexts, len(places)), replace=False)
+        chosen = rng.choice(
+            len(places), size=min(profile.evaluation.judge_contexts, len(places)), replace=False
+        )
         out[half] = [places[i] for i in sorted(chosen)]
     return out
 
@@ -468,7 +472,9 @@ async def _ask_ratings(items: Sequence[Item], judge: Judge) -> list[Answer]:
     async def one(item: Item) -> Answer:
         draws = seeds.rng(judge.profile.seed, "rating", item.dialogue.dialogue_id, item.n_turns)
         picture = None if judge.draw is None else judge.draw(item)
-        request = rating_request(item, int(draws.integers(2**31)), picture, judge.profile.retrieval.meme_position)
+        request = rating_request(
+            item, int(draws.integers(2**31)), picture, judge.profile.retrieval.meme_position
+        )
         answer = await judge.chat.ask(
             request, lambda reply: parse_ratings(reply, len(item.memes)), again=False
         )

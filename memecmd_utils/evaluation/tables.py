@@ -240,7 +240,9 @@ def table_2(
     """Table 2: judge and consistency of the chats of Figure 5, a row each (5a-5f); all their turns count."""
     scores, rows = PlacedScores(ratings, consistency), []
     for letter, (name, strategy) in zip("abcdef", product(cases, case_strategies(profile)), strict=False):
-        judge, texts = (scores.values(metric, strategy, {name}, profile.dialogue.n_turns) for metric in METRICS)
+        judge, texts = (
+            scores.values(metric, strategy, {name}, profile.dialogue.n_turns) for metric in METRICS
+        )
         rows.append(
             {
                 "case": f"5{letter}", "dialogue": name, "strategy": strategy, "memes": len(texts),
@@ -372,7 +374,10 @@ def consistency_frame(
         of_kind = [row for row in consistency if row.dialogue_id in names]
         if not of_kind:
             continue
-        groups = {s: [r for r in of_kind if r.strategy == s and r.text == "u_t"] for s in profile.retrieval.strategies}
+        groups = {
+            s: [r for r in of_kind if r.strategy == s and r.text == "u_t"]
+            for s in profile.retrieval.strategies
+        }
         groups["shuffled"] = [r for r in of_kind if r.text == "shuffled"]
         for strategy, group in groups.items():
             got = statistics.cluster_mean([r.score for r in group], [r.dialogue_id for r in group])

@@ -91,7 +91,9 @@ def build_library(
     candidates = find_candidates(profile.library.sources)
     decisions = {}
     if profile.library.curation is not None:
-        decisions = curation.read_curation(paths.of_user(profile.library.curation), {c.name for c in candidates})
+        decisions = curation.read_curation(
+            paths.of_user(profile.library.curation), {c.name for c in candidates}
+        )
     dropped = {name: d.why for name, d in decisions.items() if d.action == "drop"}
     wanted = {name for name, d in decisions.items() if d.action == "keep"}
     links_out = [c.name for c in candidates if c.link_out]

@@ -136,8 +136,7 @@ def make_trainer(
         def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
             if not math.isfinite(logs.get("loss", 0.0)):
                 raise FloatingPointError(
-                    f"the loss is {logs['loss']} at step {state.global_step}: set "
-                    "mtrclip.learning_rate lower"
+                    f"the loss is {logs['loss']} at step {state.global_step}: set mtrclip.learning_rate lower"
                 )
             status = os.environ.get(STATUS_VARIABLE)
             if status and "loss" in logs:

@@ -66,12 +66,16 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     request = annotation_request(MEME, 0, (lambda meme: "") if sees else None, profile.library.flag_unsafe)
     t_in = n_memes * (_characters(request) * per_char + pictures_of(request) * tokens_per_image(annotator))
     ledger, t_out = ("annotation", "annotation"), n_memes * REPLY_TOKENS["annotation"]
-    lines = [estimate_row("02 annotation", ledger, profile, profile.models.llm, annotator, n_memes, t_in, t_out)]
+    lines = [
+        estimate_row("02 annotation", ledger, profile, profile.models.llm, annotator, n_memes, t_in, t_out)
+    ]
     values = {"pair": PAIR, "scenario": "一" * 30, **cold_start.dimensions_of(PAIR)}
     details = prompts.render("scenario_details", fence=prompts.fence, **values)
     calls, ledger = 2 * n_role, ("scenario", "scenario")
     t_in, t_out = calls * len(details) * per_char, calls * REPLY_TOKENS["scenario"]
-    lines.append(estimate_row("03 scenarios", ledger, profile, profile.models.llm, generator, calls, t_in, t_out))
+    lines.append(
+        estimate_row("03 scenarios", ledger, profile, profile.models.llm, generator, calls, t_in, t_out)
+    )
     for task, build in (
         ("utterance", generation.utterance_request),
         ("summary", generation.summary_request),
@@ -80,7 +84,9 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
         characters = sum(_characters(build(START, [TYPICAL_UTTERANCE] * (t - 1), profile)) for t in turns)
         calls, ledger = n_dialogues * len(turns), ("dialogue_generation", task)
         t_in, t_out = n_dialogues * characters * per_char, calls * REPLY_TOKENS[task]
-        lines.append(estimate_row(f"03 {task}", ledger, profile, profile.models.llm, generator, calls, t_in, t_out))
+        lines.append(
+            estimate_row(f"03 {task}", ledger, profile, profile.models.llm, generator, calls, t_in, t_out)
+        )
     lines += _embedding_lines(profile, n_memes, n_dialogues, n_role)
     lines += _judge_lines(profile, n_dialogues, n_memes)
     if profile.evaluation.other_summaries:
@@ -126,7 +132,10 @@ def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[E
     )  # fmt: skip
     per_char = profile.models.tokens_per_character
     places = profile.dialogue.n_turns - 1
-    rates = [profile.retrieval.random_rate if s == "random" else profile.retrieval.wanted_rate for s in profile.retrieval.strategies]
+    rates = [
+        profile.retrieval.random_rate if s == "random" else profile.retrieval.wanted_rate
+        for s in profile.retrieval.strategies
+    ]
     sent = [rate * places * n_dialogues for rate in rates]
     sampled = [min(rate * places, profile.evaluation.judge_sample or places) * n_dialogues for rate in rates]
     for number, judge in enumerate(profile.evaluation.judges):
@@ -138,9 +147,14 @@ def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[E
         if judge.kind == "yes_no":
             half = min(n_memes, sum(sampled) / 2)
             # The checks ask about three memes a turn, and three times about two memes of some turns.
-            checked, worded = 3 * profile.evaluation.judge_checks, 6 * min(profile.evaluation.judge_checks, profile.evaluation.judge_wordings)
+            checked, worded = (
+                3 * profile.evaluation.judge_checks,
+                6 * min(profile.evaluation.judge_checks, profile.evaluation.judge_wordings),
+            )
             held_out = 2 * min(n_memes, half + checked / 2)
-            calls = round(5 * (sum(sampled) + checked + worded + held_out * profile.evaluation.judge_contexts))
+            calls = round(
+                5 * (sum(sampled) + checked + worded + held_out * profile.evaluation.judge_contexts)
+            )
             context = judges.Context(dialogue, min(10, profile.dialogue.n_turns))
             characters = _characters(judges.yes_no_request(context, MEME, "humor_effect"))
             # Four of five questions share all but their last line with the first: the server's cache has it.
@@ -264,4 +278,8 @@ def expected_memes(profile: Profile) -> int:
             total += len(stickers.read_table())
         elif (paths.root / source).is_dir():
             total += sum(1 for path in (paths.root / source).rglob("*") if path.is_file())
-    return min(total, profile.library.max_memes) if profile.library.max_memes and total else profile.library.max_memes or total
+    return (
+        min(total, profile.library.max_memes)
+        if profile.library.max_memes and total
+        else profile.library.max_memes or total
+    )

@@ -114,12 +114,16 @@ def sources_of(profile: Profile, stage: str) -> Iterator[Source]:
         case "05":
             yield _below("ratings", paths.raw / "ratings" / profile.name, "*.csv")
             judges = [judge for judge in profile.evaluation.judges if judge.llm == "local"]
-            yield from _weights([judge.local_model or profile.models.local_model for judge in judges], profile)
+            yield from _weights(
+                [judge.local_model or profile.models.local_model for judge in judges], profile
+            )
             yield from _models(profile.models.consistency_embedder)
             if profile.evaluation.consistency == "cn_clip":
                 yield from _files(clip_checkpoint=profile.models.clip_checkpoint)
         case "05b":
-            yield from _weights([profile.models.local_model] if profile.evaluation.other_summaries else [], profile)
+            yield from _weights(
+                [profile.models.local_model] if profile.evaluation.other_summaries else [], profile
+            )
         case "07":
             matching, metrics = profile.cm50.matching, profile.cm50.metrics
             yield from _weights(llm, profile)

@@ -134,7 +134,9 @@ class Explorer:
         """The profile's settings for the open dialogue, with its half's theta0."""
         profile, gate = self.profile, self._calibrations[self.half].gate
         chosen = strategy or (profile.retrieval.strategies[0] if profile.retrieval.strategies else "greedy")
-        return Settings(profile.retrieval.weights, gate.theta0, gate.penalty, gate.decay, profile.retrieval.top_k, chosen)
+        return Settings(
+            profile.retrieval.weights, gate.theta0, gate.penalty, gate.decay, profile.retrieval.top_k, chosen
+        )
 
     def gate_range(self) -> tuple[float, float]:
         """Lowest and highest gate score of the best memes in the run, at the profile's weights."""

@@ -20,7 +20,7 @@ from memecmd_utils.core.llm import authored, prompts
 from memecmd_utils.release import tables
 from memecmd_utils.release.card import Records
 from memecmd_utils.release.tables import CROISSANT, DATASETS, TABLES, ReleaseMeme
-from memecmd_utils.settings import EXECUTION_KEYS, Profile
+from memecmd_utils.settings import EXECUTION_KEYS, Profile, flat
 
 FILE = "manifest.json"
 SUMS = "sha256sums.txt"
@@ -112,7 +112,7 @@ def public_settings(profile: Profile, dataset: str = "dialogues") -> dict[str, A
     Of a folder or file elsewhere only its name is given, of a feed no user, password or query, of an endpoint
     its model and not its address.
     """
-    settings = _deciding(profile.model_dump(mode="json"))
+    settings = _deciding(flat(profile.model_dump(mode="json")))
     settings["sources"] = [_named(source) for source in profile.library.sources]
     settings["news"] = _named(profile.dialogue.news)
     settings["curation"] = profile.library.curation and _named(profile.library.curation)
@@ -154,7 +154,11 @@ def _named(text: str) -> str:
 
 def inputs(profile: Profile, table_names: Iterable[str]) -> dict[str, dict[str, str]]:
     """SHA-256 of the example texts and the ground truth, where a run has them, of prompts and named files."""
-    example = "example" in profile.library.sources or profile.dialogue.news == "example" or profile.models.llm == "authored"
+    example = (
+        "example" in profile.library.sources
+        or profile.dialogue.news == "example"
+        or profile.models.llm == "authored"
+    )
     files = [paths.root / name for name in (profile.dialogue.news, profile.library.curation) if name]
     truth = {f"{name}.jsonl" for name, table in DATASETS["dialogues"].tables.items() if table.optional}
     truth_files = [paths.example / f"{name}.jsonl" for name in table_names if f"{name}.jsonl" in truth]

@@ -255,7 +255,11 @@ def provenance_lines(profile: settings.Profile) -> list[tuple[str, str]]:
         *lines,
         ("Model calls", modes[profile.models.mode]),
         ("Judges", "; ".join(judges) or "none"),
-        ("Retrieval", f"{profile.models.embedder}, score scale {profile.retrieval.score_scale}, centring {profile.retrieval.centring}"),
+        (
+            "Retrieval",
+            f"{profile.models.embedder}, score scale {profile.retrieval.score_scale}, "
+            f"centring {profile.retrieval.centring}",
+        ),
         ("Consistency", f"{scorer}, which took no part in retrieval"),
     ]
 

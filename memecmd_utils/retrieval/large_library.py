@@ -363,7 +363,9 @@ def stored(
     One that has grown is built anew: lists trained on its beginning would make a run's memes depend on how
     its inputs came about.
     """
-    made_from = hashlib.sha256(json.dumps([FORM, embedder, profile.retrieval.centring, profile.seed]).encode())
+    made_from = hashlib.sha256(
+        json.dumps([FORM, embedder, profile.retrieval.centring, profile.seed]).encode()
+    )
     for annotation in usable:
         texts = (getattr(annotation, name) for name in scoring.MEME_SIDE)
         made_from.update(json.dumps([annotation.meme_id, *texts]).encode())
@@ -426,8 +428,14 @@ def tune(
     parts = []
     for name in scoring.QUERY_FIELDS:
         vectors = encode([getattr(summary, name) for summary in summaries], "query")
-        parts.append((scoring.centre(vectors) if profile.retrieval.centring == "attribute" else vectors)[drawn])
-    queries, k, weights = scoring.build_queries(*parts), max(DEPTH, profile.retrieval.top_k), profile.retrieval.weights
+        parts.append(
+            (scoring.centre(vectors) if profile.retrieval.centring == "attribute" else vectors)[drawn]
+        )
+    queries, k, weights = (
+        scoring.build_queries(*parts),
+        max(DEPTH, profile.retrieval.top_k),
+        profile.retrieval.weights,
+    )
     others = queries[1::2] if len(queries) > 1 else queries
     tuned = library.tuned(queries[::2], weights, k)
     recall = recall_at_k(tuned.top_k(others, weights, k), scoring.top_k(library.index, others, weights, k))

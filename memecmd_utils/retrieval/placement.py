@@ -141,7 +141,10 @@ def sample_scores(
     sizes = np.array([len(item.turns) for item in scored])
     pairs = int(sizes.sum()) * len(index.meme_ids)
     if pairs <= limit and index.search is None:
-        parts = [combine(component_matrices(index, item.queries), profile.retrieval.weights).ravel() for item in scored]
+        parts = [
+            combine(component_matrices(index, item.queries), profile.retrieval.weights).ravel()
+            for item in scored
+        ]
         return np.concatenate(parts).astype(np.float32) if parts else np.zeros(0, dtype=np.float32)
     rng = seeds.rng(profile.seed, "sample of scores")
     drawn = np.sort(rng.choice(pairs, size=min(limit, pairs), replace=False))

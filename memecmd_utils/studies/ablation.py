@@ -46,7 +46,10 @@ def leave_one_out(data: StudyData) -> pd.DataFrame:
     known = graded_turns.graded_of_study(data)
     rows = []
     for embedder in data.encoders if len(known.rows) else ():
-        terms, weights = data.terms(embedder, data.profile.retrieval.centring), np.array(data.profile.retrieval.weights)
+        terms, weights = (
+            data.terms(embedder, data.profile.retrieval.centring),
+            np.array(data.profile.retrieval.weights),
+        )
         full = known.measure(scoring.combine(terms, weights))
         rest = [
             known.measure(scoring.combine(terms, np.where(np.arange(len(TERMS)) == i, 0, weights)))

@@ -146,7 +146,9 @@ def centred(data: StudyData, embedder: str) -> np.ndarray:
     """
     encode, out = data.encoders[embedder], np.zeros((len(data.asked), len(data.meme_ids)))
     vectors = {side: encode([getattr(s, side) for s in data.summaries], "query") for side in set(QUERY_SIDE)}
-    for weight, query, side, sign in zip(data.profile.retrieval.weights, QUERY_SIDE, MEME_SIDE, SIGNS, strict=True):
+    for weight, query, side, sign in zip(
+        data.profile.retrieval.weights, QUERY_SIDE, MEME_SIDE, SIGNS, strict=True
+    ):
         memes = centre(encode([getattr(a, side) for a in data.annotations], "document")).astype(float)
         for rows, fit, _ in graded_turns.folds(data.half):
             # One turn alone has no spread, as `centre` says: its half is left uncentred.

@@ -299,7 +299,9 @@ def score_matrices(
     captions = library.encode([library.memes[name].text or EMPTY for name in index.meme_ids], "document")
     caption = rankings.cosines(contexts, captions, profile.retrieval.centring)
     name = library.run.embedder_name()
-    return {System(name, profile.retrieval.centring, uses): m for uses, m in ((FULL, full), (CAPTION, caption))}
+    return {
+        System(name, profile.retrieval.centring, uses): m for uses, m in ((FULL, full), (CAPTION, caption))
+    }
 
 
 def measure(

@@ -44,7 +44,11 @@ def own_rule(data: StudyData) -> GateRule:
     profile = data.profile
     theta0 = None if profile.retrieval.theta0 == "auto" else profile.retrieval.theta0
     return GateRule(
-        profile.retrieval.score_scale, profile.retrieval.threshold_penalty, profile.retrieval.threshold_decay, "exponential", theta0
+        profile.retrieval.score_scale,
+        profile.retrieval.threshold_penalty,
+        profile.retrieval.threshold_decay,
+        "exponential",
+        theta0,
     )
 
 
@@ -88,7 +92,9 @@ def open_turns(
         gate = Gate(rule.theta0 or 0.0, rule.penalty, rule.decay, rule.form)
         theta0 = np.full(len(top1), gate.theta0)
         if rule.theta0 is None:
-            wanted = np.full(len(top1), data.profile.retrieval.wanted_rate) if rates is None else rates[:, number]
+            wanted = (
+                np.full(len(top1), data.profile.retrieval.wanted_rate) if rates is None else rates[:, number]
+            )
             theta0 = calibrate_many(scaled[:, fit], gate, wanted, _n_turns(data, fit))
             theta0[np.isnan(wanted)] = np.inf
         opened = simulate_many(scaled[:, here], gate, theta0[:, None])

@@ -50,7 +50,7 @@ def summarise_with_small_model(
 ) -> dict[str, list[Summary]]:
     """Summaries of the chosen dialogues by the profile's local model: dialogue -> summaries of turns 2..T."""
     drawn = chosen(dialogues, run)
-    profile = run.profile.model_copy(update={"llm": "local"})
+    profile = run.profile.replace(llm="local")
     asked = [(d, t) for d in drawn for t in range(2, len(d.turns) + 1)]
     if not asked:
         return {}

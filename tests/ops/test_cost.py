@@ -131,7 +131,9 @@ def test_vectors_of_an_endpoint_by_hand() -> None:
     assert (row.calls, row.tokens_in, row.tokens_out, row.model) == (8, tokens, 0, "vectors")
     assert row.usd == pytest.approx(tokens * 0.5 / 1e6)
     asked = lines(embedder="endpoint", query_instruction="查询：", **ends).loc["04 embedding"]
-    assert asked.tokens_in == pytest.approx(tokens + 50 * 3 * 3 * made_up.profile().models.tokens_per_character)
+    assert asked.tokens_in == pytest.approx(
+        tokens + 50 * 3 * 3 * made_up.profile().models.tokens_per_character
+    )
     other = lines(consistency_embedder="endpoint", **ends).loc["04 embedding"]
     assert 0 < other.tokens_in < row.tokens_in
     assert "04 embedding" not in lines(**ends).index, "the endpoint is named, but nobody asks it"
@@ -211,10 +213,10 @@ def test_usage_names_the_model_and_calls_authored_text_by_its_name(tmp_path, mon
 def test_expected_memes_follow_table_folder_and_cap(tmp_path):
     example = settings.load_profile("example")
     assert cost.expected_memes(example) == 200
-    assert cost.expected_memes(example.model_copy(update={"max_memes": 7})) == 7
+    assert cost.expected_memes(example.replace(max_memes=7)) == 7
     for name in ("a.png", "b.jpg", "c.gif"):
         (tmp_path / name).write_bytes(b"x")
-    assert cost.expected_memes(example.model_copy(update={"sources": [str(tmp_path)]})) == 3
+    assert cost.expected_memes(example.replace(sources=[str(tmp_path)])) == 3
 
 
 def test_every_outcome_and_every_further_try_is_counted(tmp_path):

@@ -322,7 +322,8 @@ def test_all_scores_of_a_small_run_and_a_seeded_sample_of_a_large_one() -> None:
     index = placement.index_library(annotations(), encode, profile)
     scored = placement.score_dialogues(DIALOGUES, index, encode, profile)
     everything = [
-        scoring.combine(scoring.component_matrices(index, item.queries), profile.retrieval.weights) for item in scored
+        scoring.combine(scoring.component_matrices(index, item.queries), profile.retrieval.weights)
+        for item in scored
     ]
     flat = np.concatenate([part.ravel() for part in everything])
     assert np.allclose(placement.sample_scores(scored, index, profile), flat)

@@ -138,7 +138,11 @@ def not_recorded(profile: Profile, folder: Path) -> str:
 
 def _answered_by(profile: Profile) -> str:
     """The commands after which a run's judges can answer."""
-    local = [judge.local_model or profile.models.local_model for judge in profile.evaluation.judges if judge.llm == "local"]
+    local = [
+        judge.local_model or profile.models.local_model
+        for judge in profile.evaluation.judges
+        if judge.llm == "local"
+    ]
     if profile.evaluation.other_summaries:
         local.append(profile.models.local_model)
     installs = [f"`make local-llm MODEL={model}`" for model in dict.fromkeys(local)]
