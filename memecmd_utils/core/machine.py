@@ -3,7 +3,6 @@
 import contextlib
 import os
 import threading
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -42,6 +41,8 @@ def proxy_for(url: str) -> str | None:
 
     Raises `ProxyError` for a SOCKS or other proxy that would be needed and is not supported.
     """
+    import urllib.request  # which loads TLS: a start without a network does without
+
     parts, proxies = urlsplit(url), urllib.request.getproxies()
     name = next((name for name in (parts.scheme, "all") if proxies.get(name)), None)
     host = parts.hostname or ""

@@ -25,7 +25,6 @@ from memecmd_utils.core.errors import MemecmdError, told
 from memecmd_utils.core.llm import authored, local
 from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend, api_key, client_options
 from memecmd_utils.core.recordings.vectors import recorded_names
-from memecmd_utils.dialogue import cold_start
 from memecmd_utils.runs import Role, Run, prices
 from memecmd_utils.schemas import NewsItem
 from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_settings
@@ -142,7 +141,6 @@ def _plan(profile: Profile) -> Iterator[Lack]:
     """Whether there is what as many dialogues as asked for are made of."""
     if profile.dialogue.n_news:
         yield from _news(profile)
-    yield from _complaint(lambda: cold_start.sizes(profile))
     if profile.models.llm == "authored":
         if profile.dialogue.n_turns > authored.N_TURNS:
             turns = f"dialogues of {authored.N_TURNS} turns, not {profile.dialogue.n_turns}"
@@ -156,7 +154,8 @@ def _plan(profile: Profile) -> Iterator[Lack]:
 def _news(profile: Profile) -> Iterator[Lack]:
     n, path = profile.dialogue.n_news, paths.of_user(profile.dialogue.news)
     if profile.dialogue.news == "example":
-        yield from _complaint(lambda: cold_start.choose_news(authored.load_news(), n))
+        if n > (there := len(authored.load_news())):
+            yield Lack(f"n_news={n}, but there are {there} news items")
     elif profile.dialogue.news == "feeds":
         from memecmd_utils.dialogue import news
 
@@ -174,6 +173,8 @@ def _news(profile: Profile) -> Iterator[Lack]:
     elif not path.is_file():
         yield Lack(f"news: {profile.dialogue.news!r} is neither `example`, `feeds`, nor a file ({path})")
     else:
+        from memecmd_utils.dialogue import cold_start
+
         yield from _complaint(lambda: cold_start.choose_news(storage.read_jsonl(path, NewsItem), n))
 
 
@@ -288,6 +289,8 @@ def _chinese_clip(profile: Profile) -> Iterator[Lack]:
 
 
 def _dask(profile: Profile) -> Iterator[Lack]:
+    if profile.models.engine != "dask":
+        return
     from memecmd_utils.dialogue import cluster
 
     if why := cluster.refusal(profile):

@@ -280,9 +280,11 @@ def test_keys_of_the_page_are_the_known_ones(page: Path) -> None:
 def test_recipes_are_profiles(page: Path) -> None:
     recipes = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
     loaded = [settings.Profile(name="mine", **yaml.safe_load(recipe)) for recipe in recipes]
-    assert len(loaded) == 3 and all(p.llm == "openai" and p.endpoints.generator.model for p in loaded)
+    assert len(loaded) == 3 and all(
+        p.models.llm == "openai" and p.models.endpoints.generator.model for p in loaded
+    )
     shipped = settings.load_profile("openai").models.endpoints.generator
-    for end in (p.endpoints.generator for p in loaded):
+    for end in (p.models.endpoints.generator for p in loaded):
         if end.model == shipped.model:  # the same prices in both places
             assert end == shipped
         assert not end.vision or end.tokens_per_image is not None

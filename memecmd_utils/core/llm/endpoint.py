@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import SecretStr
 
-from memecmd_utils.core import errors, html, machine
+from memecmd_utils.core import errors, machine
 from memecmd_utils.core.llm.messages import (
     EndpointError,
     Image,
@@ -124,6 +123,8 @@ def client_options(endpoint: Endpoint) -> dict[str, Any]:
     The proxy is chosen here: the SDK's libraries would take offence at variables that they do not know, also
     where these are not for this address.
     """
+    import urllib.request  # which loads TLS: a start without a network does without
+
     try:
         proxy = None if is_local(endpoint) else machine.proxy_for(address(endpoint) or DEFAULT_ADDRESS)
     except machine.ProxyError as error:
@@ -557,6 +558,8 @@ class OpenAIBackend:
 @lru_cache(maxsize=1)
 def _white_square() -> str:
     from PIL import Image as Picture
+
+    from memecmd_utils.core import html
 
     return html.picture_url(Picture.new("RGB", (NEUTRAL_SIDE, NEUTRAL_SIDE), "white"), "PNG")
 

@@ -24,7 +24,7 @@ less likely than yes and no together."""
 class ModelId(BaseModel):
     """What makes a model this model: its name, a label for its version, and a local file's hash."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
     name: str
     label: str = "default"
     sha256: str | None = None
@@ -36,7 +36,7 @@ class ModelId(BaseModel):
 class Sampling(BaseModel):
     """Sampling parameters; None leaves the default. `extra` goes into the body as it is."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     temperature: float | None = None
     top_p: float | None = None
     presence_penalty: float | None = None
