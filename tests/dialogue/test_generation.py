@@ -140,6 +140,18 @@ def test_the_next_utterance_does_not_wait_for_the_summary_which_is_longer(tmp_pa
     assert [s.turn for s in dialogue.summaries] == [2, 3, 4]
 
 
+def test_summaries_that_come_out_of_order_are_written_in_order(tmp_path: Path) -> None:
+    class Jumbled(Slow):
+        async def complete(self, request: Request) -> Reply:
+            if request.task == "summary":
+                await asyncio.sleep(9 - 2 * int(request.subject[-1]))
+                return Reply(text=dumps({"scenario": request.subject, "emotion": "喜", "motivation": "笑"}))
+            return await super().complete(request)
+
+    _, (dialogue,), _ = produce(tmp_path, Jumbled(0.1, 0), [START], fast_time.run)
+    assert [(s.turn, s.scenario) for s in dialogue.summaries] == [(t, f"news-1/{t}") for t in (2, 3, 4)]
+
+
 def test_the_summary_for_t_never_sees_u_t() -> None:
     backend = ScriptedBackend(scripted)
     talk(backend)

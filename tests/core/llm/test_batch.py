@@ -33,6 +33,7 @@ from memecmd_utils.core.llm.batch import TRIES, TRIES_AT_FIRST, Service
 from memecmd_utils.core.llm.budget import Budget
 from memecmd_utils.core.llm.endpoint import OpenAIBackend
 from memecmd_utils.core.llm.messages import (
+    BudgetReached,
     EndpointError,
     Image,
     Message,
@@ -277,6 +278,16 @@ def test_a_tight_cap_makes_several_batches_and_is_never_passed(tmp_path: Path) -
         answers = ask_all(chat, [request(n) for n in range(5)])
     assert all(a.value for a in answers) and server.sizes == [2, 2, 1]
     assert budget.ledger.usd == pytest.approx(0.15)
+
+
+def test_at_the_cap_the_run_ends_and_goes_on_later(tmp_path: Path) -> None:
+    with BatchServer(mood).running() as server:
+        chat = chat_for(backend_for(server.url, tmp_path), tmp_path, budget=Budget(max_calls=3))
+        with pytest.raises(BudgetReached):
+            ask_all(chat, [request(n) for n in range(5)])
+        answers = run(server.url, tmp_path, [request(n) for n in range(5)])
+    assert [a.replayed for a in answers] == [True, True, True, False, False]
+    assert server.sizes == [3, 2] and set(server.answered.values()) == {1}
 
 
 def from_sdk(error: BaseException | None) -> bool:
