@@ -345,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:
         # What a user can mend is told without a traceback; anything else shows where it broke.
-        message = errors.told(error)
+        message = errors.mendable_message(error)
         if message is None:
             raise
         print(f"error: {message}", file=sys.stderr)

@@ -300,7 +300,7 @@ class LibrarySettings(Setting):
     @classmethod
     def _folders_once(cls, value: list[str]) -> list[str]:
         # One folder may have many names.
-        same = [name if name == "example" else os.path.realpath(paths.of_user(name)) for name in value]
+        same = [name if name == "example" else os.path.realpath(paths.user_path(name)) for name in value]
         return list(each_once(value, same))
 
 
@@ -649,7 +649,7 @@ def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
     Raises `ProfileError` for an unknown profile or one whose name no run can have, a file that is not YAML in
     UTF-8 or UTF-16, an unknown key (with the known ones) and a value that is not allowed (with what is).
     """
-    path = paths.of_user(name) if name.endswith((".yaml", ".yml")) else paths.profiles / f"{name}.yaml"
+    path = paths.user_path(name) if name.endswith((".yaml", ".yml")) else paths.profiles / f"{name}.yaml"
     if not path.exists():
         have = ", ".join(sorted(p.stem for p in paths.profiles.glob("*.yaml") if p.is_file()))
         raise ProfileError(f"no profile {name!r}; there are: {have}")
@@ -894,7 +894,7 @@ def claim_name(profile: Profile) -> None:
     note = paths.raw / "recordings" / profile.name / OWNER
     others = [paths.profiles / f"{profile.name}.yaml"]
     if note.is_file():
-        others.append(paths.of_user(note.read_text(encoding="utf-8").strip()))
+        others.append(paths.user_path(note.read_text(encoding="utf-8").strip()))
     for other in others:
         if other.is_file() and not other.samefile(profile._file):
             raise ProfileError(

@@ -126,7 +126,7 @@ def read_stamp(match: re.Match[str]) -> Stamp | None:
     return Stamp(match, None, False)
 
 
-def whole_stamp(text: str) -> Stamp | None:
+def full_stamp(text: str) -> Stamp | None:
     """A text that is a stamp and nothing else, in square or round brackets or without."""
     text = plain(text).strip()
     if text[:1] + text[-1:] in ("[]", "()"):
@@ -152,7 +152,7 @@ def moments(values: Sequence[Any], orders: Sequence[str] = ("dmy", "mdy", "ymd")
         exact = [_iso(text) for text in texts]
         if all(moment is not None and (moment.tzinfo is not None) is has_zone for moment in exact):
             return exact if len({":" in text for text in texts}) == 1 else None
-    stamps = [stamp for text in texts if (stamp := whole_stamp(text)) is not None and stamp.dated]
+    stamps = [stamp for text in texts if (stamp := full_stamp(text)) is not None and stamp.dated]
     if not stamps or len(stamps) < len(texts):
         return None
     alike = {(stamp.seconds is None, stamp.has_year, stamp.match["zone"] is None) for stamp in stamps}
@@ -161,9 +161,7 @@ def moments(values: Sequence[Any], orders: Sequence[str] = ("dmy", "mdy", "ymd")
 
 def _orders_of(values: Iterable[Any]) -> list[str]:
     """The orders of day, month and year that every date among `values` can have, whatever else is there."""
-    stamps = [
-        stamp for value in values if (stamp := whole_stamp(str(value))) is not None and stamp.match["a"]
-    ]
+    stamps = [stamp for value in values if (stamp := full_stamp(str(value))) is not None and stamp.match["a"]]
     return [order for order in _ORDERS if all(_day(stamp.match, order) is not None for stamp in stamps)]
 
 

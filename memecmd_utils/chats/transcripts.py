@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from memecmd_utils.chats.formats import FLAGS, STAMP, Stamp, plain, read_stamp, whole_stamp
+from memecmd_utils.chats.formats import FLAGS, STAMP, Stamp, full_stamp, plain, read_stamp
 from memecmd_utils.chats.messages import Cell, ChatError, Context, Place, clean_message, text_of, unique
 
 _OPEN, _CLOSE = r"(?:[\[(【]\s*)?", r"(?:\s*[\])】])?"
@@ -150,7 +150,7 @@ def parse(text: str) -> Transcript | None:
         _stacked(lines),
     ]
     best = max((heads for heads in forms if heads and _plausible(heads, lines)), key=len, default=[])
-    spoken = [n for n, (name, words) in enumerate(labels) if name and words and not whole_stamp(words)]
+    spoken = [n for n, (name, words) in enumerate(labels) if name and words and not full_stamp(words)]
     both = {head.line for head in best if not head.account} & set(spoken)
     # `name: text` may end with a time in many a line, too.
     written = sum(bool(line.strip()) for line in lines)
@@ -211,7 +211,7 @@ def _timed_lines(lines: Sequence[str], pattern: re.Pattern[str]) -> list[_TimedL
         line = line.rstrip("\r\n")
         match = pattern.fullmatch(_looked_at(line).rstrip())
         stamp = None if match is None else read_stamp(match)
-        if stamp is not None and stamp.seconds is not None and not whole_stamp(line):
+        if stamp is not None and stamp.seconds is not None and not full_stamp(line):
             timed.append(_TimedLine(number, line, match, stamp))
     return timed
 
@@ -285,7 +285,7 @@ def _after(lines: Sequence[str], own: bool) -> list[_Head]:
     heads = []
     for one in _timed_lines(lines, _AFTER):
         name, account = _sender(one.line[: one.match.end("name")])
-        if (one.match["rest"] is None) is not own or _SOON.fullmatch(name) or whole_stamp(name):
+        if (one.match["rest"] is None) is not own or _SOON.fullmatch(name) or full_stamp(name):
             continue
         text = None if own else one.rest.strip()
         prefix = "" if own else one.line[: one.match.start("rest")]
@@ -346,7 +346,7 @@ def _aside(line: str) -> bool:
 
 
 def _day(line: str) -> Stamp | None:
-    return whole_stamp(line.strip().strip("-=—–─━*_~· \t"))
+    return full_stamp(line.strip().strip("-=—–─━*_~· \t"))
 
 
 def _says_day(stamp: Stamp) -> bool:

@@ -63,7 +63,7 @@ class Passes:
     prompts: tuple[PromptSpec, ...]
 
     @classmethod
-    def of(cls, settings: TemplateAnnotation) -> "Passes":
+    def from_settings(cls, settings: TemplateAnnotation) -> "Passes":
         """The prompts that the settings name; ValueError for a wrong name, or one in the wrong place."""
         named = {"prompt": settings.prompt, "devices_prompt": settings.devices_prompt}
         specs = {key: cm50_prompts.prompt(name) for key, name in named.items() if name}
@@ -113,7 +113,7 @@ def draw_sample(memes: Sequence[TemplateMeme], n: int | None, seed: int) -> list
 def shows_pictures(run: Run, profile: Profile | None = None) -> bool:
     """Whether the run's annotator sees, and a prompt of the profile shows the picture."""
     profile = profile or run.profile
-    prompts = Passes.of(profile.cm50.annotation).prompts
+    prompts = Passes.from_settings(profile.cm50.annotation).prompts
     return (
         profile.models.llm == "openai" and run.endpoint("annotator").vision and any(s.sees for s in prompts)
     )
@@ -169,7 +169,7 @@ async def annotate(
     where an "about" text was given in every pass.
     """
     settings = profile.cm50.annotation
-    passes, about = Passes.of(settings), {info.template: info for info in infos}
+    passes, about = Passes.from_settings(settings), {info.template: info for info in infos}
     with_context = all(cm50_prompts.gives_context(s, settings.context) for s in passes.prompts)
     sha256 = passes.sha256
 
@@ -295,7 +295,7 @@ def estimate_readings(
     asked = len(draw_sample(memes, settings.sample, profile.seed))
     shown = Image(image_id="estimate", load=lambda: "") if pictures else None
     rows, ledger = [], (STAGE, "annotation")
-    for spec in Passes.of(settings).prompts:
+    for spec in Passes.from_settings(settings).prompts:
         some = draw_sample(memes, LOOKED_AT, profile.seed)
         requests = [
             reading_request(spec, meme, about.get(meme.template), settings, 0, shown) for meme in some

@@ -33,14 +33,14 @@ class ExtraMissing(MemecmdError, RuntimeError):
     """A package of an extra is not installed; the message says how to install it."""
 
 
-def told(error: BaseException) -> str | None:
+def mendable_message(error: BaseException) -> str | None:
     """The message of a fault that a user can mend; None for any other, which needs its traceback.
 
     That is a `MemecmdError`, and what the system refuses a path for (no such file, no permission, disk full):
     the message then begins with the path. A group of such faults has that of its first.
     """
     if isinstance(error, BaseExceptionGroup):
-        messages = [told(inner) for inner in error.exceptions]
+        messages = [mendable_message(inner) for inner in error.exceptions]
         return None if None in messages else messages[0]
     if isinstance(error, MemecmdError):
         return str(error)

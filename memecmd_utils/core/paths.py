@@ -31,6 +31,6 @@ reports = root / "reports"  # executed notebooks, tables, figures: one folder pe
 prompts = Path(__file__).resolve().parents[1] / "prompts"
 
 
-def of_user(name: str | Path) -> Path:
+def user_path(name: str | Path) -> Path:
     """A path as a user gives it: from the project's root if it is relative, `~` being the home folder."""
     return root / Path(name).expanduser()

@@ -168,7 +168,7 @@ def load_news(profile: settings.Profile) -> list[schemas.NewsItem]:
                 f"how each feed fared is in {folder / 'feeds.csv'}"
             )
         return [item.news_item() for item in collection.items]
-    path = paths.of_user(profile.dialogue.news)
+    path = paths.user_path(profile.dialogue.news)
     if not path.is_file():
         raise NewsError(f"news: {profile.dialogue.news!r} is neither `example`, `feeds`, nor a file")
     return storage.read_jsonl(path, schemas.NewsItem)
@@ -230,7 +230,7 @@ def read_feeds(entries: Sequence[str]) -> list[Feed]:
 def list_file(entries: Sequence[str]) -> Path | None:
     """The YAML file that the key `feeds` names; None where it names the feeds themselves."""
     if len(entries) == 1 and entries[0].endswith((".yaml", ".yml")) and "=" not in entries[0]:
-        return paths.of_user(entries[0])
+        return paths.user_path(entries[0])
     return None
 
 
@@ -376,7 +376,7 @@ async def _ask(feed: Feed, state: FeedState, visit: http.Visit) -> None:
 
 
 def _read_file(feed: Feed) -> http.Answer:
-    path = paths.of_user(feed.url)
+    path = paths.user_path(feed.url)
     try:
         with path.open("rb") as handle:
             body = handle.read(LIMITS.max_bytes + 1)

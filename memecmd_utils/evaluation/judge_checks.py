@@ -116,7 +116,7 @@ class Answers(NamedTuple):
 def ask_all(run: Run, data: StudyData) -> Answers:
     """Put the drawn items before every judge of the profile, and before the scorers that ask nobody."""
     items = draw(data)
-    shown = _shown(items, data)
+    shown = _to_judge_items(items, data)
     scores, worded, names = [], [], []
     for number in range(len(run.profile.evaluation.judges) if items else 0):
         with judges.open_judge(run, number, data.dialogues, data.memes, names) as judge:
@@ -133,7 +133,7 @@ def ask_all(run: Run, data: StudyData) -> Answers:
             if judges.STOPPED in answers.values() or judges.continues_text(judge.chat.backend.model):
                 continue
             few = for_wordings(items, run.profile)
-            in_words = _ask_in_words(_shown(few, data), judge) if few else {}
+            in_words = _ask_in_words(_to_judge_items(few, data), judge) if few else {}
             own = {item.pair: p / 100 for item, p in zip(items, raw, strict=True)}
             worded += [
                 (judge.name, wording, *item, p[item.pair])
@@ -146,7 +146,7 @@ def ask_all(run: Run, data: StudyData) -> Answers:
     return Answers(frame, pd.DataFrame(worded, columns=list(ANSWER_COLUMNS)))
 
 
-def _shown(items: Sequence[Item], data: StudyData) -> list[judges.Item]:
+def _to_judge_items(items: Sequence[Item], data: StudyData) -> list[judges.Item]:
     """What a judge is shown: a meme before u_t, each pair once; it may be random and a hard negative."""
     dialogues = {dialogue.dialogue_id: dialogue for dialogue in data.dialogues}
     return [

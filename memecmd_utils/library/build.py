@@ -92,7 +92,7 @@ def build_library(
     decisions = {}
     if profile.library.curation is not None:
         decisions = curation.read_curation(
-            paths.of_user(profile.library.curation), {c.name for c in candidates}
+            paths.user_path(profile.library.curation), {c.name for c in candidates}
         )
     dropped = {name: d.why for name, d in decisions.items() if d.action == "drop"}
     wanted = {name for name, d in decisions.items() if d.action == "keep"}

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from memecmd_utils.core import errors, paths, storage
 from memecmd_utils.core.encoders import text as encoders_text
 from memecmd_utils.core.encoders import weights
-from memecmd_utils.core.errors import MemecmdError, told
+from memecmd_utils.core.errors import MemecmdError, mendable_message
 from memecmd_utils.core.llm import authored, local
 from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend, api_key, client_options
 from memecmd_utils.core.recordings.vectors import recorded_names
@@ -101,7 +101,7 @@ def _complaint(look: Callable[[], object], kind: str = "other") -> list[Lack]:
     try:
         look()
     except Exception as error:
-        message = told(error)
+        message = mendable_message(error)
         if message is None:
             raise
         return [Lack(message, kind)]
@@ -121,7 +121,7 @@ def _pictures(profile: Profile) -> Iterator[Lack]:
 
     complete = True
     for source in profile.library.sources:
-        folder = paths.of_user(source)
+        folder = paths.user_path(source)
         if source != "example" and (lacking := _complaint(lambda at=folder: images.look_through(at).images)):
             complete = False
             listed = {dataset.folder for dataset in datasets.library_list()}
@@ -130,7 +130,7 @@ def _pictures(profile: Profile) -> Iterator[Lack]:
     if profile.models.llm == "authored" and profile.library.sources != ["example"]:
         yield Lack(f"llm: authored annotates its own memes only, sources: [example]; {LIVE}")
     if profile.library.curation:
-        file = paths.of_user(profile.library.curation)
+        file = paths.user_path(profile.library.curation)
         if complete or not file.is_file():
             candidates = sources.find_candidates(profile.library.sources) if complete else ()
             names = {candidate.name for candidate in candidates}
@@ -152,7 +152,7 @@ def _plan(profile: Profile) -> Iterator[Lack]:
 
 
 def _news(profile: Profile) -> Iterator[Lack]:
-    n, path = profile.dialogue.n_news, paths.of_user(profile.dialogue.news)
+    n, path = profile.dialogue.n_news, paths.user_path(profile.dialogue.news)
     if profile.dialogue.news == "example":
         if n > (there := len(authored.load_news())):
             yield Lack(f"n_news={n}, but there are {there} news items")
@@ -239,7 +239,7 @@ def _sentence_transformer(profile: Profile, name: str) -> Iterator[Lack]:
         return  # its vectors are replayed
     yield from _packages(f"embedder {name!r}", "torch", "sentence_transformers")
     if folder is None and _is_path(name):
-        yield Lack(f"embedder {name!r}: there is no folder {paths.of_user(name)}")
+        yield Lack(f"embedder {name!r}: there is no folder {paths.user_path(name)}")
     elif folder is None and _offline() and not (pinned or weights.hub_commit(label)):
         yield Lack(f"embedder {name!r} was never downloaded, and {_offline()} forbids it: give its folder")
     elif folder is not None and _brings_code(folder) and not profile.models.trust_remote_code:
@@ -284,8 +284,8 @@ def _chinese_clip(profile: Profile) -> Iterator[Lack]:
     if profile.models.mode == "recorded" and recorded_names(_run_of(profile).read_dirs, f"cn_clip:{name}@"):
         return
     yield from _packages("consistency: cn_clip", "torch", "cn_clip")
-    if given and not paths.of_user(given).is_file():
-        yield Lack(f"clip_checkpoint: there is no file {paths.of_user(given)}")
+    if given and not paths.user_path(given).is_file():
+        yield Lack(f"clip_checkpoint: there is no file {paths.user_path(given)}")
 
 
 def _dask(profile: Profile) -> Iterator[Lack]:
@@ -315,7 +315,7 @@ def _template_files(profile: Profile) -> Iterator[Lack]:
     from memecmd_utils.cm50 import annotation, prompts
 
     settings, matching = profile.cm50.annotation, profile.cm50.matching
-    yield from _complaint(lambda: annotation.Passes.of(settings))
+    yield from _complaint(lambda: annotation.Passes.from_settings(settings))
     for name in settings.evaluate:
         yield from _complaint(lambda name=name: prompts.prompt(name))
     keys = ("imgflip", "published", "memecap", "figmemes", "figmemes_labels")
@@ -326,8 +326,8 @@ def _template_files(profile: Profile) -> Iterator[Lack]:
         named["mtrclip.images"] = profile.mtrclip.images
         named["cm50.matching.lpips"] = matching.lpips
     for key, value in named.items():
-        if value and not paths.of_user(value).exists():
-            yield Lack(f"{key}: there is no {paths.of_user(value)}")
+        if value and not paths.user_path(value).exists():
+            yield Lack(f"{key}: there is no {paths.user_path(value)}")
 
 
 class Check(NamedTuple):

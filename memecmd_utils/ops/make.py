@@ -141,7 +141,7 @@ def _files(**keys: str | None) -> Iterator[Source]:
     """Files that keys of the profile name."""
     for key, value in keys.items():
         if value:
-            path = paths.of_user(value)
+            path = paths.user_path(value)
             yield f"{key} {value}", [path] if path.is_file() else [], path.parent
 
 
@@ -154,7 +154,7 @@ def _pictures(source: str) -> Source:
     from memecmd_utils.core import images
     from memecmd_utils.library import sources
 
-    folder, name = paths.of_user(source), f"source {source}"
+    folder, name = paths.user_path(source), f"source {source}"
     try:
         pictures = images.look_through(folder)
     except images.LibraryError:

@@ -211,7 +211,7 @@ class Explorer:
         if self.profile.retrieval.score_scale == "raw":
             return ScoreScale(), True
         known = self._scales.get((self.half, tuple(weights)))
-        if known is None and self._kept_components() is not None:
+        if known is None and self._cached_components() is not None:
             known = self._fit_scale(weights)
         return (known, True) if known is not None else (self._last_scale[self.half], False)
 
@@ -246,7 +246,7 @@ class Explorer:
 
     def _other_top1(self, weights: Sequence[float]) -> list[np.ndarray]:
         """Best scores of the dialogues that calibrate, one array a dialogue; -inf where there is none."""
-        others, kept = self._others(), self._kept_components()
+        others, kept = self._others(), self._cached_components()
         at_once = DIALOGUES_AT_ONCE if kept is None else len(others)
         top1 = []
         for start in range(0, len(others), at_once):
@@ -256,7 +256,7 @@ class Explorer:
             top1 += [np.array([next(best) if u else -np.inf for u in _usable(item)]) for item in part]
         return top1
 
-    def _kept_components(self) -> tuple[np.ndarray, np.ndarray] | None:
+    def _cached_components(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Queries and cosines of the calibrating half's scored turns; None where they are too many."""
         if self.fold not in self._kept:
             queries = _queries(self._others())
@@ -316,14 +316,14 @@ def chat(view: View, memes: Mapping[str, Meme], pictures: Thumbnails, meme_posit
             text=turn.text,
             gloss=turn.gloss,
             note=notes.get(turn.turn, f"t = {turn.turn}"),
-            meme=_shown_meme(picks[turn.turn], memes, pictures) if turn.turn in picks else None,
+            meme=_describe_meme(picks[turn.turn], memes, pictures) if turn.turn in picks else None,
         )
         for turn in view.dialogue.turns
     ]
     return chat_html.chat(turns, meme_position)
 
 
-def _shown_meme(pick: Pick, memes: Mapping[str, Meme], pictures: Thumbnails) -> ShownMeme:
+def _describe_meme(pick: Pick, memes: Mapping[str, Meme], pictures: Thumbnails) -> ShownMeme:
     lines = ["no score" if pick.score is None else f"T {signed(pick.score)}"]
     lines += [f"rank {pick.rank}"] if pick.rank else []
     if pick.score is not None:

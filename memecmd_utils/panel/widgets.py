@@ -311,7 +311,7 @@ class DialogueTab:
         self._busy = False
         sliders = [knob.slider for knob in (*self.weights, self.theta0, self.penalty, self.decay)]
         for widget in (*sliders, self.top_k, self.strategy):
-            widget.observe(self._moved, names="value")
+            widget.observe(self._on_knob, names="value")
         self.dialogue.observe(self._opened, names="value")
         self.fit.on_click(self._fitted)
         self.reset.on_click(self._put_back)
@@ -327,7 +327,7 @@ class DialogueTab:
         return Settings(weights, *numbers, self.strategy.value)
 
     @shows_faults
-    def _moved(self, _change: Any) -> None:
+    def _on_knob(self, _change: Any) -> None:
         settings, before = self.settings(), self.view.settings
         if self._busy or settings == before:  # the browser's rounding moves nothing
             return

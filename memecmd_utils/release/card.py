@@ -325,15 +325,15 @@ def _describe_template_source(kind: str, source: str) -> str:
     if source in _OWN_SOURCES:
         return describe_source(source)
     if kind == "readings":
-        return describe_source(source) + ", published with CM50" * _of_cm50(source)
+        return describe_source(source) + ", published with CM50" * _is_from_cm50(source)
     if kind == "templates":
-        origin = "published with CM50" if _of_cm50(source) else "recorded by ImgFlip575K"
+        origin = "published with CM50" if _is_from_cm50(source) else "recorded by ImgFlip575K"
         return f"names and texts of templates, {origin}"
-    origin = "as published with CM50" if _of_cm50(source) else "recorded by ImgFlip575K"
+    origin = "as published with CM50" if _is_from_cm50(source) else "recorded by ImgFlip575K"
     return f"posts of users of Imgflip, {origin}"
 
 
-def _of_cm50(source: str) -> bool:
+def _is_from_cm50(source: str) -> bool:
     """Whether something was published with CM50: `cm50` itself, or for example `gpt-4o@cm50`."""
     return "cm50" in source.lower()
 
@@ -345,7 +345,7 @@ def template_licences(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         source = row["source"]
         if source == "authored":
             words = "CC BY 4.0"
-        elif _of_cm50(source):
+        elif _is_from_cm50(source):
             words = "Apache-2.0, as stated where CM50 is published"
         elif row["kind"] == "readings" and source not in _OWN_SOURCES:
             words = TERMS_OF_MODEL
@@ -354,7 +354,7 @@ def template_licences(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             words, unknown = "none stated: the rights are yours to check", True
         parts.append((f"{row['kind']} (`{plain(source)}`)", words))
     authored = any(row["source"] == "authored" for row in sources)
-    cm50 = any(_of_cm50(row["source"]) for row in sources)
+    cm50 = any(_is_from_cm50(row["source"]) for row in sources)
     tags = ["apache-2.0"] * cm50 + ["cc-by-4.0"] * authored + ["other"] * bool(unknown or models)
     return {
         "parts": [*parts, CODE_LICENCE],

@@ -40,7 +40,7 @@ class Chats:
     budget: int
 
     @property
-    def shown(self) -> int:
+    def n_included(self) -> int:
         """Number of dialogues in the payload."""
         return len(self.payload["dialogues"])
 

@@ -113,16 +113,16 @@ def score_dialogues(
     ranking = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
     if not usable.all():
 
-        def of_all_turns(rows: np.ndarray, missing: float) -> np.ndarray:
+        def at_all_turns(rows: np.ndarray, missing: float) -> np.ndarray:
             out = np.full((len(summaries), *rows.shape[1:]), missing, dtype=rows.dtype)
             out[usable] = rows
             return out
 
-        queries = of_all_turns(queries, 0)
+        queries = at_all_turns(queries, 0)
         ranking = Ranking(
-            of_all_turns(ranking.memes, -1),
-            of_all_turns(ranking.scores, -np.inf),
-            of_all_turns(ranking.components, 0),
+            at_all_turns(ranking.memes, -1),
+            at_all_turns(ranking.scores, -np.inf),
+            at_all_turns(ranking.components, 0),
         )
     out, start = [], 0
     for dialogue in dialogues:

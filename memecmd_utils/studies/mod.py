@@ -100,20 +100,26 @@ def read(path: Path) -> Split:
     except (ValueError, RecursionError) as error:
         raise ModError(f"{path.name}: not JSON ({error})") from error
     if isinstance(value, list):
-        questions = tuple(_of_task(entry, f"{path.name}, item {i}", i) for i, entry in enumerate(value, 1))
+        questions = tuple(
+            _task_question(entry, f"{path.name}, item {i}", i) for i, entry in enumerate(value, 1)
+        )
         if not questions:
             raise ModError(f"{path.name}: the list is empty")
         return Split(path.stem, questions)
     if not isinstance(value, dict) or not value or not all(isinstance(v, list) for v in value.values()):
         raise ModError(f'{path.name}: expected {{"dialogue 1": [messages ...], ...}}')
-    sent = [question for name, values in value.items() for question in _of_dialogue(name, values, path.name)]
+    sent = [
+        question
+        for name, values in value.items()
+        for question in _dialogue_questions(name, values, path.name)
+    ]
     asked = tuple(question for question in sent if any(m.text or m.meme for m in question.history))
     if not asked:
         raise ModError(f"{path.name}: no meme is sent after the first message of a dialogue")
     return Split(path.stem, asked, len(sent) - len(asked))
 
 
-def _of_dialogue(name: str, values: Sequence[Any], file: str) -> Iterator[Question]:
+def _dialogue_questions(name: str, values: Sequence[Any], file: str) -> Iterator[Question]:
     """A question for each meme of a dialogue; the history of one that opens it is empty."""
     messages = [_message(value, f"{file}, {name}, message {i}") for i, value in enumerate(values, 1)]
     for place, sent in enumerate(messages):
@@ -122,7 +128,7 @@ def _of_dialogue(name: str, values: Sequence[Any], file: str) -> Iterator[Questi
             yield Question(f"{name}/{place + 1}", name, history, sent.speaker, sent.meme)
 
 
-def _of_task(entry: Any, where: str, number: int) -> Question:
+def _task_question(entry: Any, where: str, number: int) -> Question:
     answer = entry.get("answer") if isinstance(entry, dict) else None
     if not isinstance(answer, dict) or not isinstance(entry.get("history"), list):
         raise ModError(f'{where}: expected {{"history": [messages], "answer": ..., "candidate": ...}}')

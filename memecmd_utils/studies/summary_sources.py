@@ -81,7 +81,9 @@ class Sources:
     minus_own: pd.DataFrame
 
 
-def of_sources(data: StudyData, small: Mapping[str, Sequence[Summary]]) -> dict[str, list[Summary | None]]:
+def summaries_by_source(
+    data: StudyData, small: Mapping[str, Sequence[Summary]]
+) -> dict[str, list[Summary | None]]:
     """A summary of every turn of the study from every source; None where a source has no usable one.
 
     The last turn u_{t-1} and the raw history u_1..u_{t-1} stand as S, E and Psi alike.
@@ -110,7 +112,7 @@ def compare_sources(data: StudyData, small: Mapping[str, Sequence[Summary]]) -> 
     its own mean over the turns that are compared. The run's summaries fed the pool of graded memes, the
     others did not: nDCG@5 over judged memes only stands beside. Without ground truth both tables are empty.
     """
-    sources, clusters = of_sources(data, small), np.array(data.clusters)
+    sources, clusters = summaries_by_source(data, small), np.array(data.clusters)
     groups = [(ALL_DIALOGUES, np.arange(len(data.asked)))]
     if small:
         groups.append((f"the small model's {len(small)}", np.flatnonzero([c in small for c in clusters])))

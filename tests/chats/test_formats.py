@@ -38,14 +38,14 @@ def test_common_forms_of_a_column_sort_as_the_moments_do(form, places) -> None:
     ],
 )  # fmt: skip
 def test_times_of_day(text, seconds) -> None:
-    assert formats.whole_stamp(text).seconds == seconds
+    assert formats.full_stamp(text).seconds == seconds
 
 
 @pytest.mark.parametrize(
     "text", ["", "25:10", "10:3", "3.5", "2024-5", "今天", "明天 10:30", "10:30 见", "24:01"]
 )
 def test_what_is_no_stamp(text) -> None:
-    assert formats.whole_stamp(text) is None
+    assert formats.full_stamp(text) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from memecmd_utils import __main__ as commands
 from memecmd_utils.cm50 import pictures
 from memecmd_utils.core import errors, paths
 from memecmd_utils.core.encoders.text import EndpointEmbedder
-from memecmd_utils.core.errors import told
+from memecmd_utils.core.errors import mendable_message
 from memecmd_utils.core.fetch.datasets import SourceError
 from memecmd_utils.core.llm import chat
 from memecmd_utils.core.llm.delivery import NoSignOfLife
@@ -81,7 +81,7 @@ def test_a_bug_shows_its_traceback(error, monkeypatch) -> None:
         raise error
 
     monkeypatch.setattr(doctor, "report", fail)
-    assert told(error) is None
+    assert mendable_message(error) is None
     with pytest.raises(type(error)):
         commands.main(["doctor"])
 

@@ -73,11 +73,11 @@ def test_a_large_run_is_cut_to_the_budget_in_turn_from_each_kind() -> None:
     each = report_chats.size(entry(build(), "role-b"))
     chats = build(budget=int(each * 2.8))
     assert [one["id"] for one in chats.payload["dialogues"]] == ["news-a", "role-b"]
-    assert (chats.shown, chats.total) == (2, 3)
-    assert build(budget=1).shown == 1  # one is always there
+    assert (chats.n_included, chats.total) == (2, 3)
+    assert build(budget=1).n_included == 1  # one is always there
     assert report_chats.build(
         made_page.records(), made_page.profile(), lambda _: each, budget=int(each * 2.8)
-    ).shown == 1  # fmt: skip
+    ).n_included == 1  # fmt: skip
 
 
 def test_json_of_a_page_ends_no_script_and_opens_no_comment() -> None:

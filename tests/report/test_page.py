@@ -310,7 +310,7 @@ def test_the_page_says_what_did_not_fit(tmp_path: Path) -> None:
     chats = report_chats.build(found, made_page.profile(), lambda _: 0, budget=12_000)
     small = report_chats.Sheet([], 9, [("", 2)], [])
     text = made_page.write(tmp_path, chats=dataclasses.replace(chats, total=1931)).read_text(encoding="utf-8")
-    assert f"{chats.shown} of 1,931 dialogues are shown: as many as fit into\n0.012 MB" in text
+    assert f"{chats.n_included} of 1,931 dialogues are shown: as many as fit into\n0.012 MB" in text
     text = made_page.write(tmp_path, chats=None, library=small).read_text(encoding="utf-8")
     assert "0 of 9 memes" in text and "Of 2 pictures no licence is known" in text
 

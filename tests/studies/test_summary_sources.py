@@ -29,7 +29,7 @@ def data():
 
 
 def test_the_last_turn_and_the_history_stand_in_all_three_fields(data) -> None:
-    found = summary_sources.of_sources(data, {})
+    found = summary_sources.summaries_by_source(data, {})
     assert list(found) == [OWN, LAST, HISTORY] and found[OWN] == data.summaries
     place = data.keys.index(("d03", 4))
     last, history = found[LAST][place], found[HISTORY][place]
@@ -43,7 +43,7 @@ def test_the_last_turn_and_the_history_stand_in_all_three_fields(data) -> None:
 def test_turns_of_which_the_small_model_has_no_summary_are_none(data) -> None:
     small = small_summaries(data, ["d01", "d02"])
     small["d01"][2] = small["d01"][2].model_copy(update={"unscored": "unusable", "scenario": ""})
-    found = summary_sources.of_sources(data, small)[SMALL]
+    found = summary_sources.summaries_by_source(data, small)[SMALL]
     have = [key for key, summary in zip(data.keys, found, strict=True) if summary is not None]
     assert have == [("d01", 2), ("d01", 3), ("d01", 5), ("d01", 6), *(("d02", t) for t in range(2, 7))]
 

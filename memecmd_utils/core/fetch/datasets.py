@@ -288,13 +288,13 @@ class LocatedSource(NamedTuple):
         """One line, and where the data set is missing what to put where."""
         title, licence = self.source.title, self.source.licence
         if self.path is None:
-            return f"{title}: not here ({self.why}). {what_to_give(self.source.name)}"
+            return f"{title}: not here ({self.why}). {how_to_provide(self.source.name)}"
         at = f" at {self.commit[:12]}" if self.commit else ""
         odd = f", {self.why}" if self.why else ""
         return f"{title}{at}: {self.state}, {_project_path(self.path)}, licence: {licence}{odd}"
 
 
-def what_to_give(name: str) -> str:
+def how_to_provide(name: str) -> str:
     """Which repository, which files and which key of `SET=` bring a data set; `KeyError` for another name."""
     source = SOURCES[name]
     if source.repository:
@@ -325,7 +325,7 @@ def locate(
         )
         folder = paths.raw / "templates" / name
         if given or is_users(folder):
-            located[name] = _locate_given(source, paths.of_user(given) if given else folder)
+            located[name] = _locate_given(source, paths.user_path(given) if given else folder)
         else:
             located[name] = _locate_fetched(source, folder, fetch and may_fetch(), silent_hosts)
     return located
@@ -342,7 +342,7 @@ def source_table(located: Mapping[str, LocatedSource]) -> pd.DataFrame:
             "commit": one.commit[:12],
             "licence": one.source.licence,
             "note": one.why,
-            "what to give": "" if one.path else what_to_give(name),
+            "what to give": "" if one.path else how_to_provide(name),
         }
         for name, one in located.items()
     ]
@@ -367,9 +367,9 @@ def may_fetch() -> bool:
 
 def _locate_given(source: TemplateSource, path: Path) -> LocatedSource:
     if not path.exists():
-        raise SourceError(f"{source.name}: {path} does not exist. {what_to_give(source.name)}")
+        raise SourceError(f"{source.name}: {path} does not exist. {how_to_provide(source.name)}")
     if missing := missing_parts(source, path):
-        raise SourceError(f"{source.name}: {path} does not hold {missing}. {what_to_give(source.name)}")
+        raise SourceError(f"{source.name}: {path} does not hold {missing}. {how_to_provide(source.name)}")
     return LocatedSource(source, "given", path, download.head(path) if path.is_dir() else "")
 
 

@@ -379,19 +379,19 @@ class Forms:
             self._texts[line["text"]] = line["is"]
             return None
         if isinstance(line["form"], dict):
-            return self._whole(line["form"])
+            return self._expand(line["form"])
         above, (start, text, end) = self._above, line["form"]
         self._above = above[:start] + text + above[len(above) - end :]
         return json.loads(self._above)
 
-    def _whole(self, value: Any) -> Any:
+    def _expand(self, value: Any) -> Any:
         if isinstance(value, dict):
             if value.keys() == {"$text"}:
                 if value["$text"] not in self._texts:
                     raise ValueError(f"refers to a text that is not there: {value['$text']}")
                 return self._texts[value["$text"]]
-            return {key: self._whole(item) for key, item in value.items()}
-        return [self._whole(item) for item in value] if isinstance(value, list) else value
+            return {key: self._expand(item) for key, item in value.items()}
+        return [self._expand(item) for item in value] if isinstance(value, list) else value
 
 
 def read_file(path: Path) -> Iterator[tuple[str, Form, Any]]:

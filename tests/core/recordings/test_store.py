@@ -123,7 +123,7 @@ def test_a_disk_that_is_full_ends_in_one_line_and_leaves_no_half_line_in_the_mid
             store.put(form("二"), GOOD)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "\n" not in errors.told(caught.value) and path.stat().st_size == whole + 20
+    assert "\n" not in errors.mendable_message(caught.value) and path.stat().st_size == whole + 20
     assert store.get(rec.key_of(form("二"))) is None
     store.put(form("三"), {**GOOD, "text": "三"})
     assert store.get(rec.key_of(form("三")))["text"] == "三"
