@@ -1,1 +1,5 @@
-"""Chats and memes as pictures and as HTML, fonts and line breaking."""
+"""Chats and memes as pictures and as HTML, fonts, line breaking. Notebooks show them with these four."""
+
+from memecmd_utils.core.drawing.lesson import show_beside, show_chat, show_meme, show_memes
+
+__all__ = ["show_beside", "show_chat", "show_meme", "show_memes"]

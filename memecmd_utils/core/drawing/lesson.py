@@ -1,0 +1,121 @@
+"""What notebooks show of chats and memes: bubbles with English below, cards, rows, two things side by side.
+
+Each function returns an `IPython.display.HTML` that needs no network; texts come out escaped.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from memecmd_utils.core import html
+from memecmd_utils.core.drawing.chat_html import Thumbnails
+from memecmd_utils.schemas import Annotation, Dialogue, Meme
+
+if TYPE_CHECKING:
+    from IPython.display import HTML
+
+
+BANDS = ("#0072B2", "#009E73", "#CC79A7", "#D55E00")
+DIMENSIONS = {
+    "s_plus": ("S⁺  when it fits", "#009E73"),
+    "s_minus": ("S⁻  when it does not", "#D55E00"),
+    "emotion": ("E  what it feels like", "#0072B2"),
+    "motivation": ("Ψ  why one sends it", "#CC79A7"),
+}
+"""Heading and colour of the four texts of a meme (2507.00891, Eq. 1)."""
+
+
+def show_chat(
+    dialogue: Dialogue,
+    picks: Mapping[int, Meme],
+    files: Mapping[str, Path],
+    *,
+    turns: range | None = None,
+    english: bool = True,
+    notes: Mapping[int, str] | None = None,
+    bands: Mapping[int, str] | None = None,
+    meme_position: str = "before",
+) -> "HTML":
+    """The dialogue as bubbles, with the meme of each turn in `picks`; A stands right.
+
+    `turns` cuts it, for example `range(9, 17)`. `english` writes glosses below the Chinese. `notes` are small
+    print below a turn. `bands` names a part of the chat for each turn: where the name changes, it is written
+    between the bubbles, in a colour that marks its turns.
+    """
+    pictures, bands, notes = Thumbnails(files, 150), bands or {}, notes or {}
+    colours = dict(zip(dict.fromkeys(bands.values()), BANDS * (1 + len(bands) // len(BANDS)), strict=False))
+    names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
+    shown = []
+    for turn in dialogue.turns:
+        if turns is not None and turn.turn not in turns:
+            continue
+        meme, band = picks.get(turn.turn), bands.get(turn.turn, "")
+        shown.append(
+            {
+                "number": turn.turn,
+                "side": "right" if turn.speaker == "A" else "left",
+                "name": names[turn.speaker],
+                "text": turn.text,
+                "english": turn.gloss if english else "",
+                "note": notes.get(turn.turn, ""),
+                "band": band,
+                "colour": colours.get(band, ""),
+                "meme": meme,
+                "picture": pictures[meme.meme_id] if meme else None,
+                "caption": caption(meme) if meme else "",
+                "meme_english": meme.gloss if meme and english else "",
+            }
+        )
+    return _display(_parts().chat(shown, meme_position))
+
+
+def show_memes(memes: Sequence[Meme], files: Mapping[str, Path], labels: Sequence[str] = ()) -> "HTML":
+    """Memes in a row, each with its caption, its gloss and a label below."""
+    pictures = Thumbnails(files, 160)
+    given = [*labels, *[""] * (len(memes) - len(labels))]
+    return _display(_parts().row([_card(m, pictures, label) for m, label in zip(memes, given, strict=True)]))
+
+
+def show_meme(
+    meme: Meme, files: Mapping[str, Path], annotation: Annotation, english: Mapping[str, str] | None = None
+) -> "HTML":
+    """A card: the meme beside its four texts, each with its English below (`english`, by field name)."""
+    boxes = [
+        {
+            "title": title,
+            "colour": colour,
+            "text": getattr(annotation, field),
+            "english": (english or {}).get(field, ""),
+        }
+        for field, (title, colour) in DIMENSIONS.items()
+    ]
+    return _display(_parts().card(_card(meme, Thumbnails(files, 180)), boxes))
+
+
+def show_beside(**parts: "HTML") -> "HTML":
+    """What the other functions return, side by side under their names (`_` in a name is a blank)."""
+    named = [(name.replace("_", " "), Markup(part.data)) for name, part in parts.items()]
+    return _display(_parts().beside(named), styled=False)
+
+
+def caption(meme: Meme) -> str:
+    """What stands on a meme, or what is known of its picture."""
+    return meme.text or meme.picture_note or meme.meme_id
+
+
+def _card(meme: Meme, pictures: Thumbnails, label: str = "") -> dict[str, Any]:
+    return {"meme": meme, "picture": pictures[meme.meme_id], "caption": caption(meme), "label": label}
+
+
+@lru_cache(maxsize=1)
+def _parts() -> Any:
+    return html.environment().get_template("lesson.html.j2").module
+
+
+def _display(markup: str, styled: bool = True) -> "HTML":
+    from IPython.display import HTML
+
+    return HTML((str(_parts().styles()) if styled else "") + str(markup))
