@@ -27,10 +27,10 @@ FILES = {
 }
 ROOMS = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py")} - {"."}
 NOUNS = {"runs", "schemas"}
-CORE = {"core.llm", "core.paths", "core.plots", "core.seeds"}
+CORE = {"core.drawing", "core.llm", "core.paths", "core.plots", "core.seeds"}
 """What notebooks use of the machinery."""
 NOTEBOOKS = sorted(paths.notebooks.glob("*.ipynb"))
-TAGS = {"parameters", "remove-cell", "hide-input"}
+TAGS = {"parameters", "remove-cell", "hide-input", "exercise", "raises-exception"}
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 

@@ -10,6 +10,7 @@ import builtins
 import importlib
 import os
 import re
+from copy import deepcopy
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -27,9 +28,9 @@ FEWEST_EXERCISES = 3
 LONGEST_SOLUTION = 15
 LONGEST_LINE = 110
 HEAD = re.compile(r"^\*\*(\d+)\.(?: [^*\n]+)?\*\* \S", re.MULTILINE)
-# Blank lines around the fence: without them Markdown takes it for a part of the raw HTML.
-SOLUTION = re.compile(
-    r"^<details><summary>Solution</summary>\n\n(.+?)\n</details>$", re.MULTILINE | re.DOTALL
+# Blank lines around a fold's text: without them Markdown takes it for a part of the raw HTML.
+FOLD = re.compile(
+    r"^<details><summary>(Hint|Solution|Discussion)</summary>\n\n(.+?)\n</details>$", re.MULTILINE | re.DOTALL
 )
 FENCE = re.compile(r"(?:^|(?<=\n\n))```python\n(.+?)\n```(?=\n\n|$)", re.DOTALL)
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -38,25 +39,40 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 class Exercise(NamedTuple):
     number: int
     text: str
-    solutions: list[str]
-    """What stands within the folded parts."""
+    task: str
+    """Code of its cell, whose `assert` fails until it is solved; empty where there is none."""
+    folds: list[tuple[str, str]]
+    """Heading and text of what is folded away."""
+
+    @property
+    def code(self) -> str:
+        """Of its solution."""
+        return "\n".join(
+            code for head, text in self.folds if head == "Solution" for code in FENCE.findall(text)
+        )
 
 
 def exercises(notebook: nbformat.NotebookNode) -> list[Exercise]:
     """The exercises between their heading and the last one, in order."""
-    prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    part = prose.partition("\n## Exercises\n")[2].partition("\n## What we learned\n")[0]
+    marked = [
+        f"\x00{cell.source}\x00" if "exercise" in cell.metadata.get("tags", []) else cell.source
+        for cell in notebook.cells
+        if cell.cell_type == "markdown" or "exercise" in cell.metadata.get("tags", [])
+    ]
+    part = "\n\n".join(marked).partition("\n## Exercises\n")[2].partition("\n## What we learned\n")[0]
     heads = list(HEAD.finditer(part))
     ends = [*(head.start() for head in heads[1:]), len(part)]
-    texts = [part[head.start() : end] for head, end in zip(heads, ends, strict=False)]
-    return [
-        Exercise(int(head[1]), text, SOLUTION.findall(text)) for head, text in zip(heads, texts, strict=True)
-    ]
+    found = []
+    for head, end in zip(heads, ends, strict=False):
+        text = part[head.start() : end]
+        task = "\n".join(re.findall("\x00(.*?)\x00", text, re.DOTALL))
+        found.append(Exercise(int(head[1]), text, task, FOLD.findall(text)))
+    return found
 
 
 def blocks(notebook: nbformat.NotebookNode) -> list[str]:
     """The code of all solutions, in order."""
-    return [code for e in exercises(notebook) for text in e.solutions for code in FENCE.findall(text)]
+    return [e.code for e in exercises(notebook) if e.code]
 
 
 @cache
@@ -65,7 +81,11 @@ def load(path: Path) -> nbformat.NotebookNode:
 
 
 def code_of(notebook: nbformat.NotebookNode) -> ast.Module:
-    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    cells = [
+        cell.source
+        for cell in notebook.cells
+        if cell.cell_type == "code" and "exercise" not in cell.metadata.get("tags", [])
+    ]
     return ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", "\n".join(cells), flags=re.MULTILINE))
 
 
@@ -128,15 +148,40 @@ def test_a_lesson_ends_with_exercises_and_what_was_learned(path: Path) -> None:
 
 
 @each_notebook
-def test_every_exercise_has_one_folded_solution_with_code(path: Path) -> None:
+def test_an_exercise_folds_away_what_it_does_not_ask(path: Path) -> None:
     for exercise in exercises(load(path)):
-        assert len(exercise.solutions) == 1, exercise.text[:60]
-        code = FENCE.findall(exercise.solutions[0])
-        assert code, f"no code, or no blank line around its fence: {exercise.text[:60]}"
-        # Nothing of the solution stands outside of the fold.
-        assert "```" not in SOLUTION.sub("", exercise.text), exercise.text[:60]
-        # What the code shows is also put into words.
-        assert len(FENCE.sub("", exercise.solutions[0]).split()) >= 5, exercise.text[:60]
+        heads = [head for head, _ in exercise.folds]
+        answers = [head for head in heads if head != "Hint"]
+        assert len(answers) == 1, f"one solution or discussion: {exercise.text[:60]}"
+        # Code and no words is no answer, and what is asked shows no code of the answer.
+        assert all(len(FENCE.sub("", text).split()) >= 5 for head, text in exercise.folds), exercise.text[:60]
+        assert "```" not in FOLD.sub("", exercise.text), exercise.text[:60]
+        assert exercise.code or answers == ["Discussion"], f"a solution without code: {exercise.text[:60]}"
+
+
+@each_notebook
+def test_a_task_is_built_and_fails_until_it_is(path: Path) -> None:
+    tasks = [exercise for exercise in exercises(load(path)) if exercise.task]
+    assert tasks, "one exercise has a cell to write in"
+    for exercise in tasks:
+        tree = ast.parse(exercise.task)
+        stubs = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert stubs and any(isinstance(node, ast.Assert) for node in ast.walk(tree)), exercise.task
+        solved = {
+            node.name for node in ast.walk(ast.parse(exercise.code)) if isinstance(node, ast.FunctionDef)
+        }
+        assert stubs <= solved, "the solution writes what the cell leaves open"
+        assert any(head == "Hint" for head, _ in exercise.folds), exercise.text[:60]
+    for cell in load(path).cells:
+        if "exercise" in cell.metadata.get("tags", []):
+            assert "raises-exception" in cell.metadata.tags, "`Run All` goes on below it"
+
+
+def checks(task: str) -> str:
+    """The task without what a reader has to write: its asserts and what they need."""
+    tree = ast.parse(task)
+    tree.body = [node for node in tree.body if not isinstance(node, ast.FunctionDef)]
+    return ast.unparse(tree)
 
 
 @each_notebook
@@ -185,13 +230,13 @@ class Folds(HTMLParser):
 
 
 @each_notebook
-def test_the_page_folds_the_solutions_with_their_code_inside(path: Path) -> None:
-    page = Folds(runner.to_html(load(path), path.stem))
-    expected = [[FENCE.findall(text)[0] for text in e.solutions] for e in exercises(load(path))]
+def test_the_page_folds_the_answers_with_their_code_inside(path: Path) -> None:
+    page = Folds(runner.to_html(runner.without_exercises(deepcopy(load(path))), path.stem))
+    expected = [fold for exercise in exercises(load(path)) for fold in exercise.folds]
     assert len(page.codes) == len(expected) >= FEWEST_EXERCISES
-    for text, code, wanted in zip(page.texts, page.codes, expected, strict=True):
-        assert text.strip().startswith("Solution") and "```" not in text
-        assert wanted[0] in code
+    for text, code, (head, wanted) in zip(page.texts, page.codes, expected, strict=True):
+        assert text.strip().startswith(head) and "```" not in text
+        assert all(block in code for block in FENCE.findall(wanted))
 
 
 # --- the checks can fail ------------------------------------------------------------------------------
@@ -244,6 +289,17 @@ def test_a_fence_without_blank_lines_is_found() -> None:
     assert Folds(runner.to_html(lesson(), "x")).codes[0].strip() == "table.head(n)"
 
 
+def test_an_exercise_cell_is_text_in_a_headless_run() -> None:
+    notebook = lesson()
+    task = nbformat.v4.new_code_cell("def one():\n    ...\n\nassert one() == 1")
+    task.metadata["tags"] = ["exercise", "raises-exception"]
+    notebook.cells.insert(1, task)
+    shown = runner.without_exercises(deepcopy(notebook)).cells[1]
+    assert shown.cell_type == "markdown" and "assert one() == 1" in shown.source
+    nbformat.validate(runner.without_exercises(deepcopy(notebook)))
+    assert checks(task.source) == "assert one() == 1"
+
+
 # --- on demand: every solution runs ---------------------------------------------------------------------
 
 
@@ -268,13 +324,27 @@ def checkout(tmp_path, monkeypatch):
 def test_every_solution_runs_after_the_last_cell(path: Path, checkout: Path) -> None:
     from nbclient import NotebookClient
 
-    notebook = nbformat.from_dict(load(path))
-    found = blocks(notebook)
-    notebook.cells += [nbformat.v4.new_code_cell(code) for code in found]
+    notebook = runner.without_exercises(nbformat.from_dict(load(path)))
+    found = [exercise for exercise in exercises(load(path)) if exercise.code]
+    for exercise in found:
+        if exercise.task:
+            unsolved = nbformat.v4.new_code_cell(exercise.task)
+            unsolved.metadata["tags"] = ["raises-exception"]
+            notebook.cells.append(unsolved)
+        notebook.cells.append(nbformat.v4.new_code_cell(exercise.code))
+        if exercise.task:
+            notebook.cells.append(nbformat.v4.new_code_cell(checks(exercise.task)))
     NotebookClient(
         notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": checkout}}
     ).execute()
     shown = checkout.parent / f"{path.stem}.ipynb"
     nbformat.write(notebook, shown)
-    for code, cell in zip(found, notebook.cells[-len(found) :], strict=True):
-        assert cell.outputs, f"shows nothing: {code[:60]} (see {shown})"
+    cells = iter(notebook.cells[-sum(1 + 2 * bool(exercise.task) for exercise in found) :])
+    for exercise in found:
+        if exercise.task:
+            kinds = [output.output_type for output in next(cells).outputs]
+            assert "error" in kinds, f"solved before anybody wrote a line: {exercise.task[:60]}"
+        solution = next(cells)
+        assert solution.outputs or exercise.task, f"shows nothing: {exercise.code[:60]} (see {shown})"
+        if exercise.task:
+            next(cells)  # an assert that failed would have ended the run

@@ -88,6 +88,21 @@ def check_parameters(notebook: Path, parameters: Mapping[str, Any]) -> None:
         )
 
 
+EXERCISE = "exercise"
+"""Tag of a cell whose `assert` fails until a reader has solved it."""
+
+
+def without_exercises(notebook: Any) -> Any:
+    """The notebook with its exercise cells as text: nobody solves them in a headless run."""
+    for cell in notebook.cells:
+        if EXERCISE in cell.metadata.get("tags", []):
+            cell.cell_type = "markdown"
+            cell.source = f"*Your turn:*\n\n```python\n{cell.source}\n```"
+            cell.metadata = {}
+            del cell["outputs"], cell["execution_count"]
+    return notebook
+
+
 def check_complete(notebook: Any, name: str) -> None:
     """Raise if a code cell of an executed notebook has not run, or ended in an error."""
     for number, cell in enumerate(notebook.cells):
@@ -135,7 +150,7 @@ def run_notebook(
             else contextlib.nullcontext(),
         ):
             papermill.execute_notebook(
-                str(notebook),
+                without_exercises(nbformat.read(notebook, as_version=4)),
                 str(working),
                 parameters=parameters,
                 kernel_name="python3",

@@ -1,5 +1,5 @@
-"""Chats and memes as pictures and as HTML, fonts, line breaking. Notebooks show them with these four."""
+"""Chats and memes as pictures and as HTML, fonts, line breaking. Notebooks show them with these functions."""
 
-from memecmd_utils.core.drawing.lesson import show_beside, show_chat, show_meme, show_memes
+from memecmd_utils.core.drawing.lesson import show_beside, show_chat, show_meme, show_memes, show_summary
 
-__all__ = ["show_beside", "show_chat", "show_meme", "show_memes"]
+__all__ = ["show_beside", "show_chat", "show_meme", "show_memes", "show_summary"]

@@ -3,6 +3,7 @@
 Each function returns an `IPython.display.HTML` that needs no network; texts come out escaped.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -10,22 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from memecmd_utils.core import html
+from memecmd_utils.core import html, paths
 from memecmd_utils.core.drawing.chat_html import Thumbnails
-from memecmd_utils.schemas import Annotation, Dialogue, Meme
+from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary
 
 if TYPE_CHECKING:
     from IPython.display import HTML
 
 
 BANDS = ("#0072B2", "#009E73", "#CC79A7", "#D55E00")
-DIMENSIONS = {
-    "s_plus": ("S⁺  when it fits", "#009E73"),
-    "s_minus": ("S⁻  when it does not", "#D55E00"),
-    "emotion": ("E  what it feels like", "#0072B2"),
-    "motivation": ("Ψ  why one sends it", "#CC79A7"),
+GREEN, RED, BLUE, PINK = "#009E73", "#D55E00", "#0072B2", "#CC79A7"
+MEME_SIDE = {
+    "s_plus": ("S⁺  when it fits", GREEN),
+    "s_minus": ("S⁻  when it does not", RED),
+    "emotion": ("E  what it feels like", BLUE),
+    "motivation": ("Ψ  why one sends it", PINK),
 }
 """Heading and colour of the four texts of a meme (2507.00891, Eq. 1)."""
+TURN_SIDE = {
+    "scenario": ("S  where the chat stands", GREEN),
+    "emotion": ("E  what would suit the next message", BLUE),
+    "motivation": ("Ψ  what a meme would be sent for", PINK),
+}
+"""Heading and colour of the three texts of a turn (Eq. 16)."""
 
 
 def show_chat(
@@ -79,20 +87,36 @@ def show_memes(memes: Sequence[Meme], files: Mapping[str, Path], labels: Sequenc
     return _display(_parts().row([_card(m, pictures, label) for m, label in zip(memes, given, strict=True)]))
 
 
-def show_meme(
-    meme: Meme, files: Mapping[str, Path], annotation: Annotation, english: Mapping[str, str] | None = None
-) -> "HTML":
-    """A card: the meme beside its four texts, each with its English below (`english`, by field name)."""
-    boxes = [
-        {
-            "title": title,
-            "colour": colour,
-            "text": getattr(annotation, field),
-            "english": (english or {}).get(field, ""),
-        }
-        for field, (title, colour) in DIMENSIONS.items()
-    ]
+def show_meme(meme: Meme, files: Mapping[str, Path], annotation: Annotation) -> "HTML":
+    """A card: the meme beside its four texts, each with its English below where the package has it."""
+    boxes = _boxes(annotation, MEME_SIDE, meme.meme_id)
     return _display(_parts().card(_card(meme, Thumbnails(files, 180)), boxes))
+
+
+def show_summary(dialogue_id: str, summary: Summary) -> "HTML":
+    """What the summary agent says of a turn: three boxes, in the colours of the meme's texts they meet."""
+    return _display(_parts().boxes(_boxes(summary, TURN_SIDE, f"{dialogue_id}/{summary.turn}")))
+
+
+def _boxes(
+    record: Annotation | Summary, sides: Mapping[str, tuple[str, str]], key: str
+) -> list[dict[str, str]]:
+    english = _english().get(key, {}) if record.source == "authored" else {}
+    return [
+        {"title": title, "colour": colour, "text": getattr(record, field), "english": english.get(field, "")}
+        for field, (title, colour) in sides.items()
+    ]
+
+
+@lru_cache(maxsize=1)
+def _english() -> dict[str, dict[str, str]]:
+    """Authored glosses by meme id, or dialogue and turn: what a model wrote in a run has none."""
+    rows = [
+        json.loads(line)
+        for name in ("annotation_glosses.jsonl", "summary_glosses.jsonl")
+        for line in (paths.example / name).read_text(encoding="utf-8").splitlines()
+    ]
+    return {row.get("meme_id") or f"{row['dialogue_id']}/{row['turn']}": row for row in rows}
 
 
 def show_beside(**parts: "HTML") -> "HTML":

@@ -1,12 +1,15 @@
 """Chats, cards and rows of memes as notebooks show them."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 from PIL import Image
 
-from memecmd_utils.core import drawing
-from memecmd_utils.schemas import Annotation, Dialogue, Meme, Turn
+from memecmd_utils.core import drawing, paths
+from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary, Turn
 
 
 def meme(name: str, folder: Path, text: str = "收到") -> Meme:
@@ -25,9 +28,17 @@ def dialogue() -> Dialogue:
         for t, text in enumerate(texts, start=1)
     ]
     return Dialogue(
-        dialogue_id="news-1", kind="news", ref="n1", title="t", name_a="", name_b="", turns=turns, summaries=[],
-        complete=True, source="authored",
-    )  # fmt: skip
+        dialogue_id="news-1",
+        kind="news",
+        ref="n1",
+        title="t",
+        name_a="",
+        name_b="",
+        turns=turns,
+        summaries=[],
+        complete=True,
+        source="authored",
+    )
 
 
 def test_a_chat_shows_its_turns_their_english_and_the_meme_before_its_text(
@@ -52,18 +63,41 @@ def test_a_band_is_named_where_it_begins_and_colours_its_turns(dialogue: Dialogu
     assert page.count("border-left-color: #0072B2") == page.count("border-left-color: #009E73") == 2
 
 
-def test_a_card_has_the_four_texts_and_their_english(tmp_path: Path) -> None:
-    annotation = Annotation(
-        meme_id="m1",
-        s_plus="开会前",
-        s_minus="丧礼上",
-        emotion="轻快",
-        motivation="应一声",
-        source="authored",
+def test_texts_of_a_meme_and_of_a_turn_have_english_only_where_they_are_authored(tmp_path: Path) -> None:
+    authored = json.loads((paths.example / "annotation_glosses.jsonl").read_text("utf-8").splitlines()[0])
+    known = meme(authored["meme_id"], tmp_path)
+    files = {known.meme_id: tmp_path / known.file}
+    chinese = {"s_plus": "开会前", "s_minus": "丧礼上", "emotion": "轻快", "motivation": "应一声"}
+    for source in ("authored", "model x@y"):
+        page = drawing.show_meme(
+            known, files, Annotation(meme_id=known.meme_id, source=source, **chinese)
+        ).data
+        assert all(text in page for text in (*chinese.values(), "Got it"))
+        assert (str(escape(authored["motivation"])) in page) == (source == "authored")
+    row = json.loads((paths.example / "summary_glosses.jsonl").read_text("utf-8").splitlines()[0])
+    summary = Summary(
+        turn=row["turn"], speaker="B", scenario="场景", emotion="惊讶", motivation="接话", source="authored"
     )
-    files = {"m1": tmp_path / "m1.png"}
-    page = drawing.show_meme(meme("m1", tmp_path), files, annotation, {"s_plus": "before a meeting"}).data
-    assert all(text in page for text in ("开会前", "丧礼上", "轻快", "应一声", "before a meeting", "Got it"))
+    shown = drawing.show_summary(row["dialogue_id"], summary).data
+    assert "场景" in shown and str(escape(row["scenario"])) in shown
+
+
+def test_every_gloss_is_of_an_authored_text() -> None:
+    """Additions in English: the frozen texts stay, and each gloss names one of them."""
+    for name, of, fields in (
+        ("annotation_glosses.jsonl", "annotations.jsonl", ("s_plus", "s_minus", "emotion", "motivation")),
+        ("summary_glosses.jsonl", "summaries.jsonl", ("scenario", "emotion", "motivation")),
+    ):
+        rows, texts = (
+            [json.loads(line) for line in (paths.example / file).read_text("utf-8").splitlines()]
+            for file in (name, of)
+        )
+        known = {(row.get("meme_id"), row.get("dialogue_id"), row.get("turn")) for row in texts}
+        keys = [(row.get("meme_id"), row.get("dialogue_id"), row.get("turn")) for row in rows]
+        assert len(set(keys)) == len(keys) and set(keys) <= known
+        for row in rows:
+            assert row["source"] == "authored"
+            assert all(row[f].strip() and not re.search("[\u3400-\u9fff]", row[f]) for f in fields)
 
 
 def test_rows_stand_side_by_side_under_their_names(tmp_path: Path) -> None:
