@@ -1,5 +1,12 @@
 """Chats and memes as pictures and as HTML, fonts, line breaking. Notebooks show them with these functions."""
 
-from memecmd_utils.core.drawing.lesson import show_beside, show_chat, show_meme, show_memes, show_summary
+from memecmd_utils.core.drawing.lesson import (
+    show_beside,
+    show_chat,
+    show_meme,
+    show_memes,
+    show_summary,
+    teaching_dialogue,
+)
 
-__all__ = ["show_beside", "show_chat", "show_meme", "show_memes", "show_summary"]
+__all__ = ["show_beside", "show_chat", "show_meme", "show_memes", "show_summary", "teaching_dialogue"]

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from markupsafe import Markup
 
@@ -34,6 +34,18 @@ TURN_SIDE = {
     "motivation": ("Ψ  what a meme would be sent for", PINK),
 }
 """Heading and colour of the three texts of a turn (Eq. 16)."""
+
+
+Case = Literal["lands", "typical", "fails"]
+
+
+def teaching_dialogue(dialogues: Sequence[Dialogue], case: Case = "lands") -> Dialogue:
+    """The dialogue that lessons walk through, chosen by the rule in `data/example/teaching_dialogues.json`.
+
+    A run that does not have it shows its first dialogue.
+    """
+    name = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))[case]
+    return next((one for one in dialogues if one.dialogue_id == name), dialogues[0])
 
 
 def show_chat(

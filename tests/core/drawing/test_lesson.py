@@ -2,8 +2,11 @@
 
 import json
 import re
+from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from markupsafe import escape
 from PIL import Image
@@ -105,3 +108,22 @@ def test_rows_stand_side_by_side_under_their_names(tmp_path: Path) -> None:
     one = drawing.show_memes([meme("m1", tmp_path), meme("m2", tmp_path, text="")], files, ["best"])
     page = drawing.show_beside(Greedy_sent=one, graders=one).data
     assert "Greedy sent" in page and page.count("best") == 2 and page.count("data:image/") == 4
+
+
+def test_the_teaching_dialogues_are_those_of_the_declared_rule() -> None:
+    """Computed from the tracked placements and the grades; `nearest` is to the mean of all Greedy memes."""
+    grades = defaultdict(list)
+    for line in (paths.example / "grades.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        for meme_id, grade in row["grades"].items():
+            grades[row["dialogue_id"], row["turn"], meme_id].append(grade)
+    placed = pd.read_csv(paths.reports / "placements.csv").query("strategy == 'greedy'")
+    keys = zip(placed.dialogue_id, placed.turn, placed.meme_id, strict=True)
+    placed["grade"] = [np.mean(grades[key]) for key in keys]
+    means = placed.groupby("dialogue_id").grade.agg(["mean", "size"]).query("size >= 4")
+    ranked = means.assign(minus=-means["size"], away=(means["mean"] - placed.grade.mean()).abs()).sort_index()
+    best = ranked.assign(low=-ranked["mean"]).sort_values(["low", "minus"], kind="stable").index[0]
+    typical = ranked.sort_values(["away", "minus"], kind="stable").index[0]
+    worst = ranked.sort_values(["mean", "minus"], kind="stable").index[0]
+    wanted = json.loads((paths.example / "teaching_dialogues.json").read_text("utf-8"))
+    assert (wanted["lands"], wanted["typical"], wanted["fails"]) == (best, typical, worst)
