@@ -21,7 +21,7 @@ import pytest
 from stage_run import link_project
 
 from memecmd_utils.core import paths
-from memecmd_utils.ops import runner
+from memecmd_utils.ops import lesson_page, runner
 
 NOTEBOOKS = sorted(paths.notebooks.glob("*.ipynb"))
 FEWEST_EXERCISES = 3
@@ -231,7 +231,7 @@ class Folds(HTMLParser):
 
 @each_notebook
 def test_the_page_folds_the_answers_with_their_code_inside(path: Path) -> None:
-    page = Folds(runner.to_html(runner.without_exercises(deepcopy(load(path))), path.stem))
+    page = Folds(lesson_page.to_html(runner.without_exercises(deepcopy(load(path))), path.stem))
     expected = [fold for exercise in exercises(load(path)) for fold in exercise.folds]
     assert len(page.codes) == len(expected) >= FEWEST_EXERCISES
     for text, code, (head, wanted) in zip(page.texts, page.codes, expected, strict=True):
@@ -284,9 +284,9 @@ def test_a_fence_without_blank_lines_is_found() -> None:
         LESSON.replace("```\n\nWords", "```\nWords"),
     ):
         assert broken != LESSON and blocks(lesson(broken)) == []
-    page = Folds(runner.to_html(lesson(LESSON.replace("\n\n```python", "\n```python")), "x"))
+    page = Folds(lesson_page.to_html(lesson(LESSON.replace("\n\n```python", "\n```python")), "x"))
     assert "```" in page.texts[0] or not page.codes[0]
-    assert Folds(runner.to_html(lesson(), "x")).codes[0].strip() == "table.head(n)"
+    assert Folds(lesson_page.to_html(lesson(), "x")).codes[0].strip() == "table.head(n)"
 
 
 def test_an_exercise_cell_is_text_in_a_headless_run() -> None:

@@ -134,6 +134,8 @@ def run_notebook(
     import nbformat
     from traitlets.config import Config
 
+    from memecmd_utils.ops import lesson_page
+
     parameters = dict(parameters or {})
     check_parameters(notebook, parameters)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -194,8 +196,9 @@ def run_notebook(
         printed.unlink(missing_ok=True)
     failed.unlink(missing_ok=True)
     _strip_timing(executed)
-    storage.write_text(output.with_suffix(".html"), to_html(executed, notebook.stem))
+    storage.write_text(output.with_suffix(".html"), lesson_page.to_html(executed, notebook.stem))
     storage.write_text(output, nbformat.writes(executed) + "\n")
+    lesson_page.write_contents(output.parent)
     return time.monotonic() - started
 
 
@@ -262,20 +265,6 @@ def _strip_timing(notebook: Any) -> None:
     for cell in notebook.cells:
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
-
-
-def to_html(notebook: Any, title: str) -> str:
-    """Render an executed notebook as one page; cells tagged `remove-cell`, inputs tagged `hide-input` go."""
-    from nbconvert import HTMLExporter
-    from traitlets.config import Config
-
-    config = Config()
-    config.TagRemovePreprocessor.enabled = True
-    config.TagRemovePreprocessor.remove_cell_tags = ("remove-cell", "injected-parameters-hidden")
-    config.TagRemovePreprocessor.remove_input_tags = ("hide-input",)
-    exporter = HTMLExporter(config=config, template_name="lab")
-    body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": title}})
-    return body
 
 
 def _relative(path: Path) -> str:

@@ -57,6 +57,34 @@ def cjk_font_path() -> Path:
     return target
 
 
+MATH_SIGNS = (
+    *range(0x20, 0x7F),
+    *range(0x391, 0x3D7),  # Greek; below, the same and Latin as mathematical italics and script
+    *(*range(0x1D434, 0x1D468), *range(0x1D6E2, 0x1D71C), *range(0x1D49C, 0x1D4B6), 0x210E, 0x1D7CF),
+    *map(ord, "·×±−∑∏√≤≥≠≈∈∉∣‖⋅…′→⇒∞∫∀∃⟨⟩⏟∼∧∨∪∩^~¯"),
+)
+"""What formulas of notebooks are written with; another sign is drawn with the reader's own font."""
+
+
+def math_font_path() -> Path:
+    """STIX Two Math, cut to the signs of formulas once (150 kB), as a WOFF for pages."""
+    source = _package_file("ziamath", "fonts/STIXTwoMath-Regular.ttf", "ziamath")
+    target = paths.interim / "fonts" / "STIXTwoMath-signs.woff"
+    with _cutting:
+        if target.is_file() and target.stat().st_mtime >= source.stat().st_mtime:
+            return target
+        from fontTools import subset
+
+        options = subset.Options(flavor="woff", layout_features=["ssty", "dtls"], recalc_timestamp=False)
+        options.drop_tables = [table for table in options.drop_tables if table != "MATH"]
+        with subset.load_font(str(source), options) as font, storage.atomic_path(target) as part:
+            cutter = subset.Subsetter(options)
+            cutter.populate(unicodes=MATH_SIGNS)
+            cutter.subset(font)
+            subset.save_font(font, str(part), options)
+    return target
+
+
 def symbol_font_path() -> Path:
     """DejaVu Sans from matplotlib's package, for scripts and symbols that Noto Sans CJK lacks."""
     return _package_file("matplotlib", "mpl-data/fonts/ttf/DejaVuSans.ttf", "matplotlib")
