@@ -956,8 +956,3 @@ def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | N
             f"({', '.join(settings or {})}): `make reproduce` with them makes a run of another name"
         )
     return profile
-
-
-def from_environment() -> tuple[str, str]:
-    """`PROFILE` and `SET` as make exports them; defaults `example` and none."""
-    return os.environ.get("PROFILE") or "example", os.environ.get("SET") or ""
