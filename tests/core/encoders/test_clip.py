@@ -247,26 +247,6 @@ def test_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path
         scorer(tmp_path)
 
 
-def test_the_two_builds_of_torchvision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The fault of a torch and a torchvision of two builds, as cn_clip's import raises it (simulated)."""
-
-    class Mismatch:
-        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-            if name == "cn_clip":
-                raise RuntimeError("operator torchvision::nms does not exist")
-
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.13.0+cpu"))
-    monkeypatch.delitem(sys.modules, "cn_clip", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Mismatch(), *sys.meta_path])
-    versions = {"torch": "2.13.0+cpu", "torchvision": "0.28.0"}
-    monkeypatch.setattr(weights, "installed", versions.get)
-    monkeypatch.setattr(weights.metadata, "requires", lambda name: ["torch ==2.13.0"])
-    with pytest.raises(
-        RuntimeError, match=r"nms .*2\.13\.0\+cpu and torchvision 0\.28\.0.*0\.28\.\* \(build"
-    ):
-        scorer(tmp_path)
-
-
 def test_an_old_torch_would_run_what_a_checkpoint_holds(monkeypatch, tmp_path: Path) -> None:
     package = SimpleNamespace(utils=SimpleNamespace())
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.5.1+cu121"))
