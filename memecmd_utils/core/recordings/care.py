@@ -74,13 +74,12 @@ def _sound_lines(path: Path, report: Report) -> Iterator[tuple[str, Any]]:
         end = offset + len(raw)
         try:
             line = store.parse_line(raw)
-            form = forms.take(line)
-            problem = "" if form is None else _problem(line["key"], form, line["value"])
+            problem = _problem(line["key"], forms.take(line), line["value"])
         except (ValueError, TypeError) as error:
-            problem, form = str(error), None
+            problem = str(error)
         if problem:
             report.problems.append(f"{_path_text(path)}:{number}: {problem}")
-        elif form is not None:
+        else:
             yield line["key"], line["value"]
     if path.stat().st_size > end:
         report.notes.append(f"{_path_text(path)}: the last line is torn; it counts as not recorded")

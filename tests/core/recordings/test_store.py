@@ -195,24 +195,6 @@ def test_what_others_record_is_taken_in_and_the_first_still_wins(tmp_path: Path)
     assert len(other) == 3
 
 
-def test_files_of_earlier_versions_are_read_as_they_are(tmp_path: Path) -> None:
-    """They name long texts, and there was one file a process."""
-    asked = form(LONG, nested=[LONG + "乙", {"$text": LONG, "more": 1}])
-    packed = form({"$text": "d1"}, nested=[{"$text": "d2"}, {"$text": LONG, "more": 1}])
-    texts = [{"v": 2, "text": name, "is": text} for name, text in (("d1", LONG), ("d2", LONG + "乙"))]
-    old = {"v": 2, "key": rec.key_of(asked), "form": packed, "value": GOOD}
-    path = tmp_path / "s" / "w3.jsonl"
-    storage.write_text(path, "".join(storage.dumps(line) + "\n" for line in (*texts, old)))
-    store = opened(tmp_path)
-    store.put(form("新"), GOOD)
-    assert store.get(rec.key_of(asked)) == GOOD
-    assert list(rec.read_file(path)) == [(rec.key_of(asked), asked, GOOD)]
-    assert store.explain_miss(form(LONG, nested=asked["nested"], seed=2)).endswith("differs in: seed")
-    storage.write_text(path, storage.dumps(old) + "\n")
-    with pytest.raises(RecordingError, match=r"w3\.jsonl line 1: refers to a text that is not there: d1"):
-        list(rec.read_file(path))
-
-
 def test_the_store_knows_what_was_used(tmp_path: Path) -> None:
     write(tmp_path, (form("一"), REFUSED), (form("二"), GOOD))
     store = opened(tmp_path)
