@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from memecmd_utils.core.encoders.text import RecordedEmbedder, SentenceTransformerEmbedder
+from memecmd_utils.core.encoders.text import SentenceTransformerEmbedder
 from memecmd_utils.core.recordings import vectors
 
 COMMIT = "c0ffee" * 6 + "0123"
@@ -152,16 +152,6 @@ def test_batches_follow_the_free_memory(installed, monkeypatch, tmp_path: Path) 
         assert embedder.encode(texts, "document").shape == (100, 2)
         assert (sizes[0], sizes[1]) == (first, later) and sum(sizes) == 100
         assert embedder.note.startswith("cpu float32, batches of ")
-
-
-def test_long_lists_come_sorted_and_leave_in_order(installed, tmp_path: Path) -> None:
-    installed(MadeUp)
-    embedder = SentenceTransformerEmbedder(f"org/name@{COMMIT}")
-    texts = ["字" * (1 + n * 7 % 300) for n in range(300)]
-    rows = RecordedEmbedder(embedder, [], tmp_path).encode(texts, "document")
-    assert (rows[:, 0] / rows[:, 1] / 100).round().tolist() == pytest.approx(
-        [len(t) for t in texts], rel=0.02
-    )
 
 
 def test_faults_say_what_to_do(installed, monkeypatch, tmp_path: Path) -> None:

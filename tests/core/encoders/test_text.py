@@ -11,7 +11,7 @@ from memecmd_utils.core.encoders import text as encoders_text
 from memecmd_utils.core.encoders.text import RecordedEmbedder, UseM3, embedder_of, text_key
 from memecmd_utils.core.llm.messages import EndpointError
 from memecmd_utils.core.recordings import vectors
-from memecmd_utils.core.recordings.store import RecordingError, RecordingMiss
+from memecmd_utils.core.recordings.store import RecordingError
 from memecmd_utils.core.recordings.vectors import read_shard
 
 
@@ -57,48 +57,6 @@ def test_only_what_is_missing_is_computed_and_each_text_once(tmp_path: Path) -> 
     (noted,) = tmp_path.rglob("embedding:*.keys.json")
     keys = {text_key(t, "query") for t in "一二三"} | {text_key("一", "document")}
     assert json.loads(noted.read_text(encoding="utf-8")) == sorted(keys)
-
-
-def test_a_miss_in_recorded_mode_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:
-    recorded(tmp_path).encode(["一"], "query")
-    with pytest.raises(RecordingMiss, match=r"1 of 2 texts .*fake/model-1 .*'二'.*mode=auto"):
-        recorded(tmp_path, "recorded").encode(["一", "二"], "query")
-    with pytest.raises(RecordingMiss):
-        recorded(tmp_path, "recorded").encode(["一"], "document")
-
-
-def test_a_kill_costs_one_shard_at_most(tmp_path: Path) -> None:
-    class Dies(Fake):
-        def encode(self, texts, side):
-            if len(self.asked) >= 2 * vectors.BATCH:
-                raise KeyboardInterrupt
-            return super().encode(texts, side)
-
-    texts = [str(n) for n in range(3 * vectors.BATCH)]
-    with pytest.raises(KeyboardInterrupt):
-        recorded(tmp_path, fake=Dies()).encode(texts, "query")
-    fake = Fake()
-    recorded(tmp_path, fake=fake).encode(texts, "query")
-    assert len(fake.asked) == vectors.BATCH
-
-
-def test_nothing_asked_nothing_made(tmp_path: Path) -> None:
-    mine = recorded(tmp_path)
-    assert mine.encode([], "query").shape == (0, 0)
-    mine.encode(["一"], "query")
-    assert mine.encode([], "query").shape == (0, 3)
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text"])
-def test_a_damaged_shard_is_an_error_that_names_the_file(tmp_path: Path, damage: str) -> None:
-    recorded(tmp_path).encode(["一", "二"], "query")
-    (shard,) = (tmp_path / "embedding" / "fake__model-1").glob("*.npz")
-    data = bytearray(shard.read_bytes())
-    if damage == "flipped":
-        data[data.index(b"\x93NUMPY") + 140] ^= 0xFF
-    shard.write_bytes({"cut": data[:-30], "flipped": data, "empty": b"", "text": b"no zip"}[damage])
-    with pytest.raises(RecordingError, match=shard.name):
-        recorded(tmp_path)
 
 
 def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:

@@ -298,16 +298,6 @@ def test_reading_only_refuses_to_write(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-def test_old_and_new_recordings_of_several_folders_are_found(tmp_path: Path) -> None:
-    write(tmp_path / "tracked", (form("一"), {**GOOD, "text": "一"}))
-    write(tmp_path / "mine", (form("二"), {**GOOD, "text": "二"}))
-    (tmp_path / "mine" / "s" / "w0.jsonl").rename(tmp_path / "mine" / "s" / "old.jsonl")
-    store = Recordings("s", [tmp_path / "tracked", tmp_path / "mine"], tmp_path / "mine")
-    store.put(form("三"), {**GOOD, "text": "三"})
-    assert [store.get(rec.key_of(form(text)))["text"] for text in "一二三"] == list("一二三")
-    store.close()
-
-
 def test_explain_miss_names_the_fields_of_the_nearest(tmp_path: Path) -> None:
     near = form(LONG, sampling={"temperature": 0.9, "top_p": 1})
     far = form("全不一样", seed=9, sampling={}, sample=4)
