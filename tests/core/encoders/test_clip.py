@@ -92,10 +92,7 @@ def test_rows_are_those_of_transformers(kind: str, models, pictures, tmp_path: P
     assert np.abs(np.linalg.norm(seen, axis=1) - 1).min() > 0.01
     assert np.array_equal(rows[0], rows[5]) and np.array_equal(seen[0], seen[5])
     assert np.linalg.norm(seen[0] - seen[1]) > 0.01, "two pictures, two rows"
-    assert encoder.truncated == 1 and encoder.encode_texts([LONG]).shape == (1, 24)
-    assert encoder.truncated == 1, "a text counts once"
     assert encoder.name == f"clip:{kind}@{weights.folder_digest(models[kind])}-float32"
-    assert encoder.max_tokens == clip.TRAINED_TOKENS[kind]
     assert len(encoder._recorded.used_keys) == 6 + 5
 
 
@@ -113,12 +110,6 @@ def test_the_batch_does_not_matter_and_each_thing_is_encoded_once(models, pictur
     assert near(one.encode_texts(TEXTS), many.encode_texts(TEXTS))
 
 
-def test_tokens_are_counted_before_they_are_cut(models) -> None:
-    chinese = clip.load(models["chinese_clip"])
-    chinese.encode_texts(["天" * 50, "天" * 51])
-    assert chinese.truncated == 1
-
-
 def test_a_replay_needs_neither_torch_nor_weights(models, pictures, tmp_path, monkeypatch) -> None:
     made = clip.load(models["clip"], read_dirs=[tmp_path], write_dir=tmp_path)
     texts, seen = made.encode_texts(TEXTS), made.encode_images(pictures)
@@ -126,17 +117,11 @@ def test_a_replay_needs_neither_torch_nor_weights(models, pictures, tmp_path, mo
         monkeypatch.setitem(sys.modules, name, None)
     for name in (models["clip"], "elsewhere/clip"):  # the folder, and one that is not there
         replay = clip.load(name, read_dirs=[tmp_path], mode="recorded")
-        assert np.array_equal(replay.encode_texts(TEXTS), texts) and replay.truncated is None
+        assert np.array_equal(replay.encode_texts(TEXTS), texts)
         assert np.array_equal(replay.encode_images(pictures), seen)
         assert replay.name == made.name
         with pytest.raises(RecordingMiss, match="1 of 1 texts have no recorded vector of clip:clip@"):
             replay.encode_texts(["another"])
-
-
-def test_short_texts_are_known_to_be_whole_without_the_model(tmp_path: Path) -> None:
-    record(tmp_path, "clip:tiny@0123456789ab-float32", ["a cat"])
-    replay = clip.load("somewhere/tiny", read_dirs=[tmp_path], mode="recorded")
-    assert np.abs(replay.encode_texts(["a cat"]) - [[3, 4]]).max() < 0.01 and replay.truncated == 0
 
 
 def record(folder: Path, name: str, texts: list[str]) -> None:
