@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from PIL import Image, ImageDraw, ImageOps, UnidentifiedImageError
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict
 
 from memecmd_utils import schemas
 from memecmd_utils.core.drawing import text as drawing_text
@@ -63,12 +63,6 @@ class Bubble(BaseModel):
     text: str = ""
     meme_id: str = ""
     stamp: str = ""
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> "Bubble":
-        if bool(self.text) == bool(self.meme_id):
-            raise ValueError("a bubble has either text or meme_id")
-        return self
 
 
 class ChatSpec(BaseModel):

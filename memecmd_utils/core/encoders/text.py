@@ -39,7 +39,7 @@ Dtype = Literal["auto", "float16", "float32"]
 class Embedder(Protocol):
     """Text to vectors.
 
-    May have `query_instruction`, the text it puts before queries, a `note`, and `paid`: vectors cost money.
+    May have `query_instruction`, the text it puts before queries, and `paid`: vectors cost money.
     """
 
     name: str
@@ -215,13 +215,6 @@ class SentenceTransformerEmbedder:
         if self._name is None:
             self._load()
         return self._name
-
-    @property
-    def note(self) -> str:
-        """Device, precision and batches in use, for the bar; empty before anything was encoded."""
-        if self._tokens is None:
-            return ""
-        return f"{self._model.device.type} {self._precision}, batches of {self._tokens:,} tokens"
 
     @property
     def _precision(self) -> str:
@@ -407,5 +400,4 @@ class RecordedEmbedder:
             texts,
             lambda part: self.embedder.encode(part, side),
             size=len,
-            note=lambda: getattr(self.embedder, "note", ""),
         )

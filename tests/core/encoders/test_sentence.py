@@ -151,7 +151,6 @@ def test_batches_follow_the_free_memory(installed, monkeypatch, tmp_path: Path) 
         monkeypatch.setattr(embedder, "_free_bytes", lambda free=free: free)
         assert embedder.encode(texts, "document").shape == (100, 2)
         assert (sizes[0], sizes[1]) == (first, later) and sum(sizes) == 100
-        assert embedder.note.startswith("cpu float32, batches of ")
 
 
 def test_faults_say_what_to_do(installed, monkeypatch, tmp_path: Path) -> None:

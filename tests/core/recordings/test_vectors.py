@@ -73,10 +73,10 @@ def test_a_miss_says_of_what_and_how_to_go_on(tmp_path) -> None:
 def test_the_status_line_of_a_headless_run(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(vectors, "BATCH", 2)
     monkeypatch.setenv(STATUS_VARIABLE, str(tmp_path / "status"))
-    rows(tmp_path, ["a", "b"], Encoder(), note=lambda: "cuda")
+    rows(tmp_path, ["a", "b"], Encoder())
     assert not (tmp_path / "status").exists(), "nothing to wait for"
-    rows(tmp_path, ["c", "d", "e"], Encoder(), note=lambda: "cuda")
-    assert (tmp_path / "status").read_text(encoding="utf-8") == "texts by org/one@1 3/3 · cuda"
+    rows(tmp_path, ["c", "d", "e"], Encoder())
+    assert (tmp_path / "status").read_text(encoding="utf-8") == "texts by org/one@1 3/3"
 
 
 def test_names_that_have_vectors(tmp_path) -> None:
