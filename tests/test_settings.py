@@ -407,11 +407,9 @@ def test_a_key_with_dots_sets_a_part_and_leaves_the_rest() -> None:
     [
         ("meme_retrieval.tunes=true", "did you mean 'mtrclip.tune'"),
         ("n_news.inner=1", "n_news"),
-        ("wrong.inner=1", "unknown key 'wrong'"),
         ("filters.min_sides=3", "did you mean 'library.filters.min_side'"),
         ("filters.min_side=true", "yes and no are no values"),
         ("endpoints.generator.modle=x", "did you mean 'models.endpoints.generator.model'"),
-        ("endpoints.jugdes=[]", "did you mean 'models.endpoints.judges'"),
         ("judges='[{kind: rating, knd: 1}]'", "did you mean 'evaluation.judges.0.kind'"),
     ],
 )

@@ -58,18 +58,10 @@ class Towers:
     """The two towers of CLIP, ALIGN or Chinese-CLIP as transformers has them; loaded when first needed."""
 
     def __init__(self, model: str, download: bool = True) -> None:
-        self._model, self._reference, self._download = model, weights.ModelReference(model), download
-        self.label = self._reference.label
+        self._model, self.reference, self._download = model, weights.ModelReference(model), download
+        self.label = self.reference.label
         self._parts: dict[str, Any] = {}
         self._loaded: tuple[Any, Any] | None = None
-
-    def revision(self) -> str | None:
-        """12 hex digits of the commit or of the folder's files; None where only the hub knows."""
-        return self._reference.revision()
-
-    def recorded_name(self, read_dirs: Sequence[Path]) -> str | None:
-        """The one encoder of this model that has recorded vectors."""
-        return self._reference.recorded_name(read_dirs, "clip:", "", f"-{PRECISION}")
 
     def load(self) -> str:
         """Load the weights, once, and give their revision; `ModelMissing` says what is not there."""
@@ -80,7 +72,7 @@ class Towers:
 
             device = "cuda" if torch.cuda.is_available() else "cpu"
             self._loaded = model.eval().to(device=device, dtype=torch.float32), processor
-        revision = self.revision() or getattr(self._loaded[0].config, "_commit_hash", None)
+        revision = self.reference.revision() or getattr(self._loaded[0].config, "_commit_hash", None)
         if not revision:
             raise ModelMissing(f"{self.label} does not tell its revision: give NAME@COMMIT")
         return revision[: weights.DIGITS]
@@ -128,7 +120,7 @@ class Towers:
 
     def _pretrained(self, auto: str) -> Any:
         is_path = Path(self._model).is_absolute() or self._model.startswith(".")
-        if self._reference.folder is None and is_path:
+        if self.reference.folder is None and is_path:
             raise ModelMissing(f"there is no folder {self._model}: give one that holds the model")
         if missing := [name for name in ("torch", "transformers") if not weights.installed(name)]:
             raise ModelMissing(
@@ -140,8 +132,8 @@ class Towers:
             import transformers
         try:
             return getattr(transformers, auto).from_pretrained(
-                self._reference.source,
-                revision=self._reference.commit() or "main",
+                self.reference.source,
+                revision=self.reference.commit() or "main",
                 local_files_only=not self._download,
                 trust_remote_code=False,
             )
@@ -213,8 +205,11 @@ class DualEncoder:
     @property
     def _recorded(self) -> RecordedVectors:
         if self._recorded_rows is None:
-            revision = self._towers.revision()
-            name = self._named(revision) if revision else self._towers.recorded_name(self._read_dirs)
+            reference = self._towers.reference
+            if revision := reference.revision():
+                name: str | None = self._named(revision)
+            else:
+                name = reference.recorded_name(self._read_dirs, "clip:", "", f"-{PRECISION}")
             if name is None and self._mode == "recorded":
                 raise ModelMissing(
                     f"no vectors of {self._towers.label} are recorded; SET='mode=auto' computes them"

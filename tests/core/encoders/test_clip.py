@@ -180,7 +180,7 @@ def test_a_broken_picture_is_named(models, tmp_path: Path) -> None:
 
 def test_lengths_that_float16_would_lose_are_refused(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(clip.Towers, "load", lambda self: "0123456789ab")
-    monkeypatch.setattr(clip.Towers, "revision", lambda self: "0123456789ab")
+    monkeypatch.setattr(weights.ModelReference, "revision", lambda self: "0123456789ab")
     for length in (1e-4, 1e4):
         monkeypatch.setattr(clip.Towers, "texts", lambda self, part, n=length: np.array([[n, 0.0]]))
         with pytest.raises(
