@@ -502,7 +502,9 @@ class Profile(Setting):
     def replace(self, **settings: Any) -> "Profile":
         """The profile with other values of these settings, named as in `SET=` and checked anew."""
         values = _laid_over(self.model_dump(exclude_unset=True), settings)
-        changed = _validated(values)
+        changed, problem = _validated(values)
+        if changed is None:
+            raise ProfileError(problem)
         changed._file = self._file
         return changed
 
@@ -643,7 +645,9 @@ def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
     merged = _laid_over(values, settings or {})
     if "name" in merged:
         raise ProfileError("'name' cannot be set: a profile is named by its file")
-    profile = _validated({"name": path.stem, **merged})
+    profile, problem = _validated({"name": path.stem, **merged})
+    if profile is None:
+        raise ProfileError(problem)
     profile._file, profile._as_in_file = path, not settings
     return profile
 
@@ -702,14 +706,16 @@ def _in_a_line(error: BaseException) -> str:
     return where + " ".join((problem or str(error)).split())
 
 
-def _validated(values: dict[str, Any]) -> Profile:
-    """The profile of these values; `ProfileError` says what is wrong with them."""
+def _validated(values: dict[str, Any]) -> tuple[Profile | None, str]:
+    """The profile of these values, or why there is none.
+
+    Whoever raises that does so outside of what handles pydantic's error and names no value: both show what
+    was put in, which may be a key.
+    """
     try:
-        return Profile.model_validate(values)
+        return Profile.model_validate(values), ""
     except ValidationError as error:
-        problem = _explain(error)
-    # Out here it does not carry pydantic's error, which shows what was put in: that may be a key.
-    raise ProfileError(problem)
+        return None, _explain(error)
 
 
 def _laid_over(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -904,12 +910,14 @@ def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | N
     values = read_resolved(folder)
     if not values:
         return None
-    try:
-        profile = _validated(values)
-    except ProfileError as error:
+    profile, problem = _validated(values)
+    if profile is None:
         again = f"the settings of run {folder.name!r} cannot be read by this version: make the run anew"
-        raise ProfileError(f"{again} ({error})") from error
-    if _decisions(_validated(_laid_over(values, settings or {}))) != _decisions(profile):
+        raise ProfileError(f"{again} ({problem})")
+    asked, problem = _validated(_laid_over(values, settings or {}))
+    if asked is None:
+        raise ProfileError(problem)
+    if _decisions(asked) != _decisions(profile):
         raise ProfileError(
             f"run {folder.name!r} was made with other settings than these "
             f"({', '.join(settings or {})}): `make reproduce` with them makes a run of another name"
