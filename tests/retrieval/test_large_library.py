@@ -24,12 +24,11 @@ NEEDS = "needs faiss: pip install -e '.[scale]'"
 
 
 def same(a: scoring.Ranking, b: scoring.Ranking) -> bool:
-    return all(np.array_equal(getattr(a, n), getattr(b, n)) for n in ("memes", "scores", "components"))
+    return all(map(np.array_equal, a, b))
 
 
 def joined(rankings: list[scoring.Ranking]) -> scoring.Ranking:
-    fields = zip(*((r.memes, r.scores, r.components) for r in rankings), strict=True)
-    return scoring.Ranking(*map(np.concatenate, fields))
+    return scoring.Ranking(*map(np.concatenate, zip(*rankings, strict=True)))
 
 
 def build(folder: Path, ids: list[str], stacked: np.ndarray, **settings) -> LargeLibrary:
@@ -327,7 +326,7 @@ def test_a_run_searches_as_it_says_and_others_search_as_it_does(tmp_path, faiss,
     usable = np.isfinite(found.scores[:, 0])
     queries = np.concatenate([item.queries for item in scored])[usable]
     true = scoring.top_k(index.search.index, queries, profile().retrieval.weights, 3)
-    assert recall_at_k(replace(found, memes=found.memes[usable]), true) >= 0.9
+    assert recall_at_k(found._replace(memes=found.memes[usable]), true) >= 0.9
     again = kept_in(tmp_path).search
     assert again.probes == kept["probes"] and str(again) == str(index.search)
     monkeypatch.setattr(LargeLibrary, "tuned", lambda self, *_: replace(self, faiss=None))
