@@ -130,7 +130,7 @@ def cost(choice: Choice) -> None:
     if lacks := doctor.lacks(profile):
         click.echo("Before it can run, this is missing:")
         for lack in lacks:
-            click.echo(f"- {lack.text}")
+            click.echo(f"- {lack}")
 
 
 @command(cli, "doctor")

@@ -17,14 +17,8 @@ from memecmd_utils.core import plots
 from memecmd_utils.core.drawing import chat_html, fonts, screenshots
 from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails, signed
 from memecmd_utils.retrieval import placement
-from memecmd_utils.retrieval.gate import (
-    Gate,
-    ScoreScale,
-    calibrate_theta0,
-    gate_trace,
-    simulate,
-    standard_scale,
-)
+from memecmd_utils.retrieval.figures import gate_trace
+from memecmd_utils.retrieval.gate import Gate, ScoreScale, calibrate_theta0, simulate, standard_scale
 from memecmd_utils.retrieval.placement import ScoredDialogue
 from memecmd_utils.retrieval.scoring import MemeIndex, Ranking, component_matrices, pair_components, top_k
 from memecmd_utils.schemas import Dialogue, Meme, describe_source
