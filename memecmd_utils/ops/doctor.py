@@ -304,7 +304,7 @@ def _template_files(profile: Profile) -> Iterator[str]:
     from memecmd_utils.cm50 import annotation, prompts
 
     settings, matching = profile.cm50.annotation, profile.cm50.matching
-    yield from _complaint(lambda: annotation.Passes.from_settings(settings))
+    yield from _complaint(lambda: annotation.passes(settings))
     for name in settings.evaluate:
         yield from _complaint(lambda name=name: prompts.prompt(name))
     keys = ("imgflip", "published", "memecap", "figmemes", "figmemes_labels")
