@@ -78,8 +78,6 @@ class View:
     gate_scores: np.ndarray
     thresholds: np.ndarray
     sent: np.ndarray
-    best: tuple[str | None, ...]
-    """Meme with the highest T at every turn."""
     picks: tuple[Pick, ...]
 
 
@@ -167,8 +165,7 @@ class Explorer:
             gate_scores=gate_scores,
             thresholds=trace.thresholds,
             sent=trace.sent,
-            best=tuple(index.meme_ids[m] if m >= 0 else None for m in ranking.memes[:, 0]),
-            picks=tuple(self._pick(item, settings, ranking, *choice) for choice in chosen),
+            picks=tuple(self._pick(item, settings, *choice) for choice in chosen),
         )
 
     def _ranking(self, item: ScoredDialogue, settings: Settings) -> Ranking:
@@ -186,21 +183,10 @@ class Explorer:
         self._ranked = (key, out)
         return out
 
-    def _pick(
-        self,
-        item: ScoredDialogue,
-        settings: Settings,
-        ranking: Ranking,
-        row: int,
-        meme: int,
-        place: int | None,
-    ) -> Pick:
-        if place is not None and self._usable[row]:
-            parts = ranking.components[row, place - 1]
-        else:
-            parts = pair_components(self.index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
+    def _pick(self, item: ScoredDialogue, settings: Settings, row: int, meme: int, rank: int | None) -> Pick:
+        parts = pair_components(self.index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
         score = round(float(parts @ np.asarray(settings.weights)), 9) if self._usable[row] else None
-        return Pick(item.turns[row], self.index.meme_ids[meme], place, score, tuple(map(float, parts)))
+        return Pick(item.turns[row], self.index.meme_ids[meme], rank, score, tuple(map(float, parts)))
 
     def scale(self, weights: Sequence[float]) -> tuple[ScoreScale, bool]:
         """Scale of the gate for the open dialogue, and whether it was fitted under these weights.
