@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import charset_normalizer
 
-from memecmd_utils.chats.messages import Cell, ChatError, Conversation, Place
+from memecmd_utils.chats.messages import Cell, ChatError, Conversation
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = (
@@ -263,17 +263,7 @@ def direction(keys: Sequence[Any]) -> int:
 # --- the order of messages
 
 
-class OrderedChat(NamedTuple):
-    """A chat as read."""
-
-    chat: Conversation
-    places: tuple[Place, ...]
-    """Where each of its messages stands in the file."""
-    order: str
-    """By what its messages were ordered, in words."""
-
-
-def conversations(cells: Sequence[Cell]) -> list[OrderedChat]:
+def conversations(cells: Sequence[Cell]) -> list[Conversation]:
     """Chats in the order of their first message.
 
     Within a chat messages are ordered by their numbers where all have one and no two have the same, or else
@@ -290,14 +280,15 @@ def conversations(cells: Sequence[Cell]) -> list[OrderedChat]:
     chats = []
     for name, of_chat in by_chat.items():
         ordered, order = _ordered(of_chat, _times(of_chat, orders))
-        chat = Conversation(name, tuple(cell.message for cell in ordered))
-        chats.append(OrderedChat(chat, tuple(cell.place for cell in ordered), order))
+        messages, places = zip(*((cell.message, cell.place) for cell in ordered), strict=True)
+        chats.append(Conversation(name, messages, places, order))
     return chats
 
 
 def _ordered(cells: list[Cell], times: list[Any] | None) -> tuple[list[Cell], str]:
     """The messages of a chat as they were sent, and by what they were ordered, in words."""
     numbers = [_finite(cell.number) for cell in cells]
+    in_file = "their place in the file"
     # Newest first: messages of one minute stand the wrong way round, too.
     newest_first = times is not None and direction(times) < 0
     places = range(len(cells))[:: -1 if newest_first else 1]
@@ -306,23 +297,22 @@ def _ordered(cells: list[Cell], times: list[Any] | None) -> tuple[list[Cell], st
         return [cells[place] for place in sorted(places, key=keys.__getitem__)]
 
     if any(number is None for number in numbers):
-        return (cells, "their place in the file") if times is None else (by(times), "time")
+        return (cells, in_file) if times is None else (by(times), "time")
     if len(set(numbers)) == len(numbers):
-        by_number = sorted(places, key=numbers.__getitem__)
-        against = times is not None and direction([times[place] for place in by_number]) < 1
-        if against and direction(times):
-            return by(times), "time, the newest first in the file" if places[
-                0
-            ] else "time, against their numbers"
-        in_place = by_number == list(range(len(cells)))
-        return by(numbers), "their place in the file" if in_place else "their numbers"
+        by_number = by(numbers)
+        if times is not None and direction(times):
+            by_their_numbers = [time for _, time in sorted(zip(numbers, times, strict=True))]
+            if direction(by_their_numbers) < 1:
+                why = "the newest first in the file" if newest_first else "against their numbers"
+                return by(times), f"time, {why}"
+        return by_number, in_file if by_number == cells else "their numbers"
     if times is not None:
         pairs = list(zip(times, numbers, strict=True))
         return by(pairs if len(set(pairs)) == len(pairs) else times), "time, as their numbers repeat"
     steps = Counter(b - a for a, b in itertools.pairwise(numbers))
     if direction(numbers) < 0 or steps[-1] > steps[1]:
         return cells[::-1], "their numbers, newest first in the file"
-    return cells, "their place in the file, as their numbers repeat"
+    return cells, f"{in_file}, as their numbers repeat"
 
 
 def _times(cells: Sequence[Cell], orders: Sequence[str]) -> list[Any] | None:

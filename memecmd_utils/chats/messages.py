@@ -53,14 +53,6 @@ class Message:
     """Id of a meme sent with the message, in the numbering of the data set it comes from."""
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """One chat: its name and its messages in the order they were sent."""
-
-    name: str
-    messages: tuple[Message, ...]
-
-
 class Place(NamedTuple):
     """Where a message stands in its file."""
 
@@ -68,6 +60,18 @@ class Place(NamedTuple):
     """Row of a table, object of a JSON file or message of a text, from 0."""
     path: tuple[Any, ...] = ()
     """Keys that lead to the message within its object."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One chat: its name and its messages in the order they were sent."""
+
+    name: str
+    messages: tuple[Message, ...]
+    places: tuple[Place, ...] = ()
+    """Where each message stands in its file."""
+    order: str = ""
+    """By what the messages were ordered, in words."""
 
 
 @dataclass(frozen=True)

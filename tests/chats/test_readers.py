@@ -302,7 +302,7 @@ def test_a_table_comes_back_as_it_was(tmp_path, rows, delimiter, codec, newline,
     back = list(csv.reader(io.StringIO(written, newline=""), delimiter=delimiter, strict=True))
     assert [row[:4] for row in back] == table
     assert back[0][4:] == list(MEME_COLUMNS)
-    with_meme = {export.places[c][m].record for c, m in chosen}
+    with_meme = {export.chats[c].places[m].record for c, m in chosen}
     assert [i for i, row in enumerate(back) if i and row[4]] == sorted(with_meme)
     assert said(readers.read(tmp_path / "out.csv")) == said(export)
 
