@@ -138,12 +138,13 @@ class Explorer:
 
     def gate_range(self) -> tuple[float, float]:
         """Lowest and highest gate score of the best memes in the run, at the profile's weights."""
-        values = [
-            self._calibrations[self._half[name]].scale.apply(item.top1[np.isfinite(item.top1)])
-            for name, item in self._scored.items()
-        ]
-        pooled = np.concatenate(values)
-        return float(pooled.min()), float(pooled.max())
+        values = np.concatenate(
+            [
+                self._calibrations[self._half[name]].scale.apply(item.top1[_usable(item)])
+                for name, item in self._scored.items()
+            ]
+        )
+        return float(values.min()), float(values.max())
 
     def select(self, settings: Settings) -> View:
         """Rank, gate and place in the open dialogue."""
@@ -198,7 +199,7 @@ class Explorer:
             return ScoreScale(), True
         known = self._scales.get((self.half, tuple(weights)))
         if known is None and self._cached_components() is not None:
-            known = self._fit_scale(weights)
+            known = self._fit_scale(weights, self._other_top1(weights))
         return (known, True) if known is not None else (self._last_scale[self.half], False)
 
     def fit(self, settings: Settings) -> Settings:
@@ -206,10 +207,7 @@ class Explorer:
         key = (self.half, settings.weights, settings.penalty, settings.decay)
         if key not in self._theta0:
             top1 = self._other_top1(settings.weights)
-            scale, _ = self.scale(settings.weights)
-            if self.profile.retrieval.score_scale == "standard":
-                scale = self._last_scale[self.half] = standard_scale(top1)
-                self._scales[self.half, settings.weights] = scale
+            scale = self._fit_scale(settings.weights, top1)
             self._theta0[key] = calibrate_theta0(
                 [scale.apply(scores) for scores in top1],
                 settings.penalty,
@@ -218,10 +216,10 @@ class Explorer:
             )
         return replace(settings, theta0=self._theta0[key])
 
-    def _fit_scale(self, weights: Sequence[float]) -> ScoreScale:
-        found = standard_scale(self._other_top1(weights))
-        self._scales[self.half, tuple(weights)] = self._last_scale[self.half] = found
-        return found
+    def _fit_scale(self, weights: Sequence[float], top1: Sequence[np.ndarray]) -> ScoreScale:
+        scale = standard_scale(top1) if self.profile.retrieval.score_scale == "standard" else ScoreScale()
+        self._scales[self.half, tuple(weights)] = self._last_scale[self.half] = scale
+        return scale
 
     def _others(self) -> list[ScoredDialogue]:
         """Dialogues that the open one's gate is fitted on."""
