@@ -417,8 +417,6 @@ def _read_lines(text: str, name: str) -> Documents:
         if line.strip():
             objects.append(_loads(line, f"{name} line {number}"))
             places.append(f"line {number}")
-    if not objects:
-        raise ChatError(f"{name}: the file is empty; {EXPECTED}")
     return Documents(objects, places, raw, "lines")
 
 
@@ -462,8 +460,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Of two values under one key, Python would keep the last and lose a chat or a message."""
     value = dict(pairs)
     if len(value) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for place, key in enumerate(keys) if key in keys[:place])
+        [(repeated, _)] = Counter(key for key, _ in pairs).most_common(1)
         raise ChatError(f"two values under one key, {repeated!r}; keys must differ")
     return value
 
