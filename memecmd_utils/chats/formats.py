@@ -13,7 +13,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -135,10 +135,8 @@ def full_stamp(text: str) -> Stamp | None:
     return None if match is None else read_stamp(match)
 
 
-def moments(values: Sequence[Any], orders: Sequence[str] = ("dmy", "mdy", "ymd")) -> list[Any] | None:
+def moments(values: Sequence[Any]) -> list[Any] | None:
     """Sort keys of a column of moments: all numbers, all of one kind of text, or None.
-
-    `orders`: how day, month and year of all numbers may stand (`_orders_of`).
 
     None, too, where a time of day has no day, where only some name a time zone, and where it is open which
     number is the day and which the month although the order depends on it. A column whose days have no year
@@ -156,13 +154,7 @@ def moments(values: Sequence[Any], orders: Sequence[str] = ("dmy", "mdy", "ymd")
     if not stamps or len(stamps) < len(texts):
         return None
     alike = {(stamp.seconds is None, stamp.has_year, stamp.match["zone"] is None) for stamp in stamps}
-    return _in_best_order(stamps, orders) if len(alike) == 1 else None
-
-
-def _orders_of(values: Iterable[Any]) -> list[str]:
-    """The orders of day, month and year that every date among `values` can have, whatever else is there."""
-    stamps = [stamp for value in values if (stamp := full_stamp(str(value))) is not None and stamp.match["a"]]
-    return [order for order in _ORDERS if all(_day(stamp.match, order) is not None for stamp in stamps)]
+    return _in_best_order(stamps) if len(alike) == 1 else None
 
 
 def _finite(value: Any) -> float | None:
@@ -191,14 +183,9 @@ _ORDERS: dict[str, Callable[[int, int, int], YearMonthDay]] = {
 }
 
 
-def _in_best_order(stamps: Sequence[Stamp], allowed: Sequence[str]) -> list[datetime] | None:
+def _in_best_order(stamps: Sequence[Stamp]) -> list[datetime] | None:
     """Moments in the reading of day, month and year that fits all, and the order of the file best."""
-    month_first = any(s.match[name] for s in stamps for name in ("half2_1", "half2_2", "half2_3", "a4"))
-    orders = ["mdy", "dmy"] if month_first else ["dmy", "mdy"]
-    if all(s.match["c"] is None or len(s.match["c"]) == 2 for s in stamps):
-        orders.append("ymd")
-    orders = [order for order in orders if order in allowed] or orders
-    readings = [moments for order in orders if (moments := _in_order(stamps, order)) is not None]
+    readings = [moments for order in _ORDERS if (moments := _in_order(stamps, order)) is not None]
     for way in (1, -1):
         for moments in readings:
             if direction(moments) == way:
@@ -270,16 +257,14 @@ def conversations(cells: Sequence[Cell]) -> list[Conversation]:
     by their times where all can be read (`moments`), and by their numbers within one time. Times win over
     numbers that they contradict if the file itself is in the order of the times, either way round.
     A file without either, or whose numbers repeat and whose times cannot be read, keeps its order; but where
-    repeating numbers mostly go down by one, the newest is the first. Which number of a date is the day and
-    which the month, is the same in all chats.
+    repeating numbers mostly go down by one, the newest is the first.
     """
-    orders = _orders_of(cell.time if cell.date is None else cell.date for cell in cells)
     by_chat: dict[str, list[Cell]] = {}
     for cell in cells:
         by_chat.setdefault(cell.chat, []).append(cell)
     chats = []
     for name, of_chat in by_chat.items():
-        ordered, order = _ordered(of_chat, _times(of_chat, orders))
+        ordered, order = _ordered(of_chat, _times(of_chat))
         messages, places = zip(*((cell.message, cell.place) for cell in ordered), strict=True)
         chats.append(Conversation(name, messages, places, order))
     return chats
@@ -315,19 +300,19 @@ def _ordered(cells: list[Cell], times: list[Any] | None) -> tuple[list[Cell], st
     return cells, f"{in_file}, as their numbers repeat"
 
 
-def _times(cells: Sequence[Cell], orders: Sequence[str]) -> list[Any] | None:
+def _times(cells: Sequence[Cell]) -> list[Any] | None:
     """Keys to sort by time; an empty cell has the day or time of the one before it."""
     times, dates = filled([cell.time for cell in cells]), filled([cell.date for cell in cells])
     if dates is None or times is None:
         days_or_times = times if dates is None else dates
-        return None if days_or_times is None else moments(days_or_times, orders)
-    together = moments([f"{day} {time}" for day, time in zip(dates, times, strict=True)], orders)
+        return None if days_or_times is None else moments(days_or_times)
+    together = moments([f"{day} {time}" for day, time in zip(dates, times, strict=True)])
     if together:
         return together
-    alone = moments(times, orders)
+    alone = moments(times)
     if alone and not all(isinstance(key, float) and key < 1e8 for key in alone):  # a time of day in digits
         return alone
-    return moments(dates, orders)
+    return moments(dates)
 
 
 def filled(values: Sequence[Any]) -> list[Any] | None:
