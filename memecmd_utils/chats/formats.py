@@ -43,7 +43,7 @@ _DATE = rf"""(?:
 )"""
 _HALF = r"上午|下午|凌晨|清晨|早上|早晨|中午|傍晚|晚上|深夜|半夜|午前|午後|오전|오후|[ap]\.?\s?m\b\.?"
 _CLOCK = rf"""(?:(?P<half>{_HALF})\s*)?
-    (?P<H>\d{{1,2}})(?::(?P<M>[0-5]\d)(?::(?P<S>[0-5]\d)(?:[.,]\d{{1,9}})?)?
+    (?P<H>\d{{1,2}})(?::(?P<M>[0-5]\d)(?::(?P<S>[0-5]\d)(?:[.,](?P<F>\d{{1,9}}))?)?
         |\s*[点點时時시](?:\s*(?P<M2>[0-5]?\d)\s*[分분](?:\s*(?P<S2>[0-5]?\d)\s*[秒초])?)?)
     (?!\d)(?:\s*(?P<half2>[ap]\.?\s?m\b\.?))?"""
 _ZONE = r"(?:\s*(?P<zone>Z\b|UTC\b|GMT\b|(?:UTC|GMT)?\s?[+-]\d\d?(?::?\d\d)?(?![\d:])))?"
@@ -88,7 +88,7 @@ class Stamp(NamedTuple):
     """What a stamp says. `seconds` is the time of day, None for a day alone."""
 
     match: re.Match[str]
-    seconds: int | None
+    seconds: float | None
     precise: bool
     """Whether seconds are written."""
 
@@ -122,7 +122,8 @@ def read_stamp(match: re.Match[str]) -> Stamp | None:
             h = 0
         if h > 24 or (h == 24 and m):
             return None
-        return Stamp(match, 3600 * h + 60 * m + int(s or 0), s is not None)
+        seconds = float(f"{s or 0}.{match[f'F_{number}'] or 0}")
+        return Stamp(match, 3600 * h + 60 * m + seconds, s is not None)
     return Stamp(match, None, False)
 
 
@@ -145,13 +146,8 @@ def moments(values: Sequence[Any]) -> list[Any] | None:
     numbers = [_finite(value) for value in values]
     if all(value is not None for value in numbers):
         return numbers
-    texts = [plain(str(value)).strip() for value in values]
-    for has_zone in (False, True):  # what the standard library reads, it reads best: fractions, zones
-        exact = [_iso(text) for text in texts]
-        if all(moment is not None and (moment.tzinfo is not None) is has_zone for moment in exact):
-            return exact if len({":" in text for text in texts}) == 1 else None
-    stamps = [stamp for text in texts if (stamp := full_stamp(text)) is not None and stamp.dated]
-    if not stamps or len(stamps) < len(texts):
+    stamps = [stamp for value in values if (stamp := full_stamp(str(value))) is not None and stamp.dated]
+    if not stamps or len(stamps) < len(values):
         return None
     alike = {(stamp.seconds is None, stamp.has_year, stamp.match["zone"] is None) for stamp in stamps}
     return _in_best_order(stamps) if len(alike) == 1 else None
@@ -164,15 +160,6 @@ def _finite(value: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
-
-
-def _iso(text: str) -> datetime | None:
-    if re.match(r"\d{4}-\d\d-\d\d(?!\d)", text.replace("/", "-")) is None:
-        return None
-    try:
-        return datetime.fromisoformat(text.replace("/", "-"))
-    except ValueError:
-        return None
 
 
 YearMonthDay = tuple[int, int, int]
