@@ -5,6 +5,7 @@ through a whole text. Which form it is, is decided by the text as a whole, becau
 `小王 12:30` begins a message in one chat and is said in another.
 """
 
+import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ _AFTER = re.compile(
     FLAGS,
 )
 _BRACKETS = re.compile(rf"\s*\[(?P<name>[^\]]+)\]\s*\[{STAMP}\]\s*(?P<rest>\S.*)", FLAGS)
+"""As KakaoTalk writes it: name and time, each in brackets."""
 _ACCOUNT = re.compile(r"(?P<name>.*?)\s*(?:\((?P<number>\d{5,})\)|<(?P<mail>[^\s<>]+@[^\s<>]+)>)")
 """A name as QQ writes it, with a number or an address of its own. A rank, 【管理员】, may stand before."""
 _RANK = re.compile(r"【[^】]{1,8}】(?=.)")
@@ -118,7 +120,7 @@ class _Head(NamedTuple):
 
 def split(text: str) -> list[str]:
     """Lines of a text with their breaks."""
-    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
+    return io.StringIO(text, newline="").readlines()
 
 
 def read_text(text: str, name: str) -> Transcript:
@@ -149,9 +151,9 @@ def parse(text: str) -> Transcript | None:
     labels = _labels(lines)
     forms = [
         _before(lines),
-        _after(lines, own=True),
-        _after(lines, own=False),
-        _bracketed(lines),
+        _after(lines, _AFTER, own=True),
+        _after(lines, _AFTER, own=False),
+        _after(lines, _BRACKETS, own=False),
         _stacked(lines),
     ]
     best = max((heads for heads in forms if heads and _plausible(heads, lines)), key=len, default=[])
@@ -282,26 +284,16 @@ def _inline(timed: Sequence[_TimedLine], parts: Sequence[Any]) -> list[_Head]:
     return heads
 
 
-def _after(lines: Sequence[str], own: bool) -> list[_Head]:
-    """Name and time, and the text below (`own` lines) or after a colon."""
+def _after(lines: Sequence[str], pattern: re.Pattern[str], own: bool) -> list[_Head]:
+    """Name and time, and the text below (`own` lines) or on the same line."""
     heads = []
-    for one in _timed_lines(lines, _AFTER):
-        name, account = _sender(one.line[: one.match.end("name")])
+    for one in _timed_lines(lines, pattern):
+        name, account = _sender(one.line[slice(*one.match.span("name"))])
         if (one.match["rest"] is None) is not own or _SOON.fullmatch(name):
             continue
         text = None if own else one.rest.strip()
         prefix = "" if own else one.line[: one.match.start("rest")]
         heads.append(_Head(one.number, name, text, one.stamp, account, prefix))
-    return heads
-
-
-def _bracketed(lines: Sequence[str]) -> list[_Head]:
-    """Name and time, each in brackets, then the text: KakaoTalk."""
-    heads = []
-    for one in _timed_lines(lines, _BRACKETS):
-        name = one.line[one.match.start("name") : one.match.end("name")].strip()
-        prefix = one.line[: one.match.start("rest")]
-        heads.append(_Head(one.number, name, one.rest.strip(), one.stamp, "", prefix))
     return heads
 
 
