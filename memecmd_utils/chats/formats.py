@@ -449,13 +449,6 @@ def _wide(body: bytes) -> tuple[str, Encoding] | None:
         text = body.decode(codec)
     except UnicodeDecodeError:
         return None
-    try:
-        body.decode("utf-8")
-        # Latin text in UTF-16 is valid UTF-8, too: then every second byte is zero.
-        if body.count(0) < len(body) / 4:
-            return None
-    except UnicodeDecodeError:
-        pass
     odd = sum(char not in "\t\r\n" and unicodedata.category(char) in ("Cc", "Cn", "Co") for char in text)
     # A stray zero byte makes at most a few of the line breaks look like UTF-16's.
     lines = re.search(r"[\r\n\t ,]", text) and 4 * text.count("\n") >= 3 * body.count(b"\n")
