@@ -229,9 +229,14 @@ def cluster_mean(values: Sequence[float], clusters: Sequence[Hashable], bounds: 
     return estimate(mean(np.asarray(values), clusters), len(values), bounds)
 
 
-def column_means(values: np.ndarray, clusters: Sequence[Hashable], bounds: Bounds = None) -> list[Estimate]:
-    """`cluster_mean` of each column of `values` [items, k]."""
-    return [cluster_mean(column, clusters, bounds) for column in np.asarray(values, dtype=float).T]
+def mean_columns(
+    names: Sequence[str], values: np.ndarray, clusters: Sequence[Hashable], bounds: Bounds = None
+) -> dict[str, float]:
+    """`cluster_mean` of each column of `values` [items, names] as columns of a table."""
+    found: dict[str, float] = {}
+    for name, column in zip(names, np.asarray(values, dtype=float).T, strict=True):
+        found |= cluster_mean(column, clusters, bounds).columns(name)
+    return found
 
 
 Values = Mapping[tuple[Hashable, Hashable], float]

@@ -262,12 +262,10 @@ def _measured(turns: Turns, found: Counted, plain: Counted | None) -> dict[str, 
     row: dict[str, float] = {"distinct": len(np.unique(found.best[:, 0]))}
     for group, names in GROUPS.items():
         values, clusters = found.values[group], turns.clusters[group]
-        for name, got in zip(names, statistics.column_means(values, clusters, statistics.SHARE), strict=True):
-            row |= got.columns(name)
+        row |= statistics.mean_columns(names, values, clusters, statistics.SHARE)
         if plain is not None:
-            changes = statistics.column_means(values - plain.values[group], clusters)
-            for name, got in zip(names, changes, strict=True):
-                row |= got.columns(f"{name} change")
+            changes = [f"{name} change" for name in names]
+            row |= statistics.mean_columns(changes, values - plain.values[group], clusters)
     got = statistics.estimate(found.skewness, found.n_memes)
     row |= got.columns("skewness") | {"dialogues": got.clusters}
     if plain is not None:

@@ -143,8 +143,8 @@ def test_without_grades_nothing_is_measured() -> None:
     known = graded_turns.graded_of_study(data)
     scores = np.zeros((len(data.asked), len(data.meme_ids)))
     assert known.measure(scores).shape == (0, 3) and known.clusters == []
-    empty = statistics.column_means(known.measure(scores), [])
-    assert [got.n for got in empty] == [0, 0, 0] and np.isnan(empty[0].mean)
+    empty = statistics.mean_columns(graded_turns.MEASURES, known.measure(scores), [])
+    assert len(empty) == 9 and all(map(np.isnan, empty.values()))
 
 
 def test_folds_fit_on_the_other_half_or_on_themselves() -> None:
