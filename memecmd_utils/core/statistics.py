@@ -186,15 +186,11 @@ def sign_flip_p(left_out: LeftOut, null: float, rng: np.random.Generator) -> np.
 
 
 def estimate(
-    left_out: LeftOut,
-    n: int,
-    bounds: Bounds = None,
-    null: float | None = None,
-    rng: np.random.Generator | None = None,
+    left_out: LeftOut, n: int, bounds: Bounds = None, rng: np.random.Generator | None = None
 ) -> Estimate:
-    """One estimate of `n` items with its interval and, given `null` and `rng`, its p-value."""
+    """One estimate of `n` items with its interval and, given `rng`, the p-value of 0."""
     low, high = interval(left_out, bounds)
-    p = None if null is None or rng is None else float(sign_flip_p(left_out, null, rng))
+    p = None if rng is None else float(sign_flip_p(left_out, 0.0, rng))
     p = None if p is None or np.isnan(p) else p
     return Estimate(float(left_out.value), float(low), float(high), n, p, int(left_out.clusters))
 
@@ -249,7 +245,7 @@ def paired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estimat
     if not keys:
         return EMPTY
     left_out = mean(np.array([a[key] - b[key] for key in keys]), [key[0] for key in keys])
-    return estimate(left_out, len(keys), null=0.0, rng=rng)
+    return estimate(left_out, len(keys), rng=rng)
 
 
 def unpaired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estimate:
@@ -261,7 +257,7 @@ def unpaired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estim
     def mean_of(values: Values) -> LeftOut:
         return mean(np.fromiter(values.values(), float), [key[0] for key in values], names)
 
-    return estimate(mean_of(a).minus(mean_of(b)), len(a) + len(b), null=0.0, rng=rng)
+    return estimate(mean_of(a).minus(mean_of(b)), len(a) + len(b), rng=rng)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -308,16 +304,14 @@ def auc(
 
 
 def cluster_auc(
-    positive: Sequence[tuple[Hashable, float]],
-    negative: Sequence[tuple[Hashable, float]],
-    rng: np.random.Generator | None = None,
+    positive: Sequence[tuple[Hashable, float]], negative: Sequence[tuple[Hashable, float]]
 ) -> Estimate:
-    """AUC of (cluster, score) pairs with its interval and, given `rng`, a p-value against 0.5."""
+    """AUC of (cluster, score) pairs with its interval."""
     n = len(positive) + len(negative)
     if not positive or not negative:
         return replace(EMPTY, n=n)
     names = sorted({c for c, _ in (*positive, *negative)})
-    return estimate(auc(positive, negative, names), n, SHARE, null=0.5, rng=rng)
+    return estimate(auc(positive, negative, names), n, SHARE)
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:

@@ -25,6 +25,7 @@ CAPTION = "context to caption"
 RANDOM = "random"
 RANDOM_GRADED = "random, one ranking graded"
 """The one random ranking whose top was graded: the mean of many meets memes that nobody judged."""
+CENTRINGS = ("attribute", "none")
 CONTEXT_TURNS = 3
 """Last turns that the baseline without annotations compares with the caption."""
 
@@ -68,7 +69,6 @@ def score_matrices(
     annotations: Sequence[Annotation],
     encoders: Mapping[str, Encode],
     weights: Sequence[float],
-    centrings: Sequence[str] = ("attribute", "none"),
 ) -> Iterator[tuple[System, np.ndarray]]:
     """Scores [turns, memes] of every system, memes in the order of `annotations`, in float64.
 
@@ -80,7 +80,7 @@ def score_matrices(
     for name, encode in encoders.items():
         contexts = encode([q.context for q in asked], "query")
         captions = encode([memes[a.meme_id].text for a in annotations], "document")
-        for centring in centrings:
+        for centring in CENTRINGS:
             terms = four_terms(asked_for, annotations, encode, centring)
             for part, term in zip(PARTS, terms, strict=True):
                 yield System(name, centring, part), term

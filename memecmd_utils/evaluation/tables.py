@@ -281,16 +281,13 @@ WEAK_AUC = 0.7
 """Below it a judge orders fewer than seven of ten pairs rightly: a trend, no verdict on one meme."""
 
 
-def frame_rows(frame: pd.DataFrame, digits: int = 6) -> list[dict[str, Any]]:
-    """A table as plain JSON values: floats rounded, NaN as None."""
+def frame_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table as plain JSON values: floats rounded to six digits, NaN as None."""
 
     def clean(value: Any) -> Any:
-        if isinstance(value, (bool, np.bool_)):
-            return bool(value)
-        if isinstance(value, (int, np.integer)):
-            return int(value)
-        if isinstance(value, (float, np.floating)):
-            return round(float(value), digits) if np.isfinite(value) else None
+        value = value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, float):
+            return round(value, 6) if np.isfinite(value) else None
         return value
 
     return [{key: clean(value) for key, value in row.items()} for row in frame.to_dict("records")]

@@ -64,9 +64,9 @@ def leave_one_out(data: StudyData) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(ABLATION))
 
 
-def ablation_sentence(frame: pd.DataFrame, measure: str = "nDCG@5") -> str:
-    """What `leave_one_out` found in one measure: which terms clearly help, clearly hurt, or neither."""
-    frame = frame[frame["measure"] == measure]
+def ablation_sentence(frame: pd.DataFrame) -> str:
+    """What `leave_one_out` found in nDCG@5: which terms clearly help, clearly hurt, or neither."""
+    frame = frame[frame["measure"] == "nDCG@5"]
     if frame.empty:
         return "Without graded memes it cannot be said which term helps."
     parts = []
@@ -82,7 +82,7 @@ def ablation_sentence(frame: pd.DataFrame, measure: str = "nDCG@5") -> str:
         by_sign = [f"{words[sign]}: {', '.join(terms)}" for sign, terms in groups.items() if terms]
         parts.append(f"under {embedder}, {'; '.join(by_sign)}")
     among = f"{frame['dialogues'].max()} dialogues"
-    text = f"What each term adds to {measure} of the full score ({among}): {'. '.join(parts)}."
+    text = f"What each term adds to nDCG@5 of the full score ({among}): {'. '.join(parts)}."
     return text.replace(". u", ". U")
 
 
