@@ -25,6 +25,7 @@ CAPTION = "context to caption"
 RANDOM = "random"
 RANDOM_GRADED = "random, one ranking graded"
 """The one random ranking whose top was graded: the mean of many meets memes that nobody judged."""
+CENTRINGS = ("attribute", "none")
 CONTEXT_TURNS = 3
 """Last turns that the baseline without annotations compares with the caption."""
 
@@ -68,7 +69,6 @@ def score_matrices(
     annotations: Sequence[Annotation],
     encoders: Mapping[str, Encode],
     weights: Sequence[float],
-    centrings: Sequence[str] = ("attribute", "none"),
 ) -> Iterator[tuple[System, np.ndarray]]:
     """Scores [turns, memes] of every system, memes in the order of `annotations`, in float64.
 
@@ -80,7 +80,7 @@ def score_matrices(
     for name, encode in encoders.items():
         contexts = encode([q.context for q in asked], "query")
         captions = encode([memes[a.meme_id].text for a in annotations], "document")
-        for centring in centrings:
+        for centring in CENTRINGS:
             terms = four_terms(asked_for, annotations, encode, centring)
             for part, term in zip(PARTS, terms, strict=True):
                 yield System(name, centring, part), term
@@ -258,19 +258,13 @@ def tabulate(found: Measured, profile: Profile, embedder: str) -> tuple[pd.DataF
         rows.append({**row, "turns": len(keys), **size})
     own = System(embedder, profile.retrieval.centring, FULL)
     bases = {"the full score": names.index(own)}
-    for name in (RANDOM, RANDOM_GRADED):
-        if System("", "", name) in measured:
-            bases[name] = names.index(System("", "", name))
+    bases |= {system.uses: i for i, system in enumerate(names) if system.uses in (RANDOM, RANDOM_GRADED)}
     differences: list[dict[str, Any]] = []
     rng = seeds.rng(profile.seed, "signs", "retrieval")
-    minus = {
-        against: found.minus(statistics.LeftOut(*(part[..., [base], :] for part in found)))
-        for against, base in bases.items()
-    }
-    tested = {
-        against: (gaps.value, *statistics.interval(gaps), statistics.sign_flip_p(gaps, 0.0, rng))
-        for against, gaps in minus.items()
-    }
+    tested = {}
+    for against, base in bases.items():
+        gaps = found.minus(statistics.LeftOut(*(part[..., [base], :] for part in found)))
+        tested[against] = gaps.value, *statistics.interval(gaps), statistics.sign_flip_p(gaps, 0.0, rng)
     for i, system in enumerate(names):
         for against, (mean, low, high, p) in tested.items():
             for c, column in enumerate(COLUMNS):
@@ -372,8 +366,7 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
         cells["nDCG@5 − full"] = _format_difference(differences.get((*system, "the full score")))
         rows.append(cells)
     rows.sort(key=lambda row: -row["nDCG@5"])
-    columns = ["embedder", "uses", *COLUMNS]
-    columns += ["nDCG@5 − random", "nDCG@5 − full"]
+    columns = ["embedder", "uses", *COLUMNS, "nDCG@5 − random", "nDCG@5 − full"]
     return pd.DataFrame(rows, columns=columns)
 
 

@@ -63,7 +63,7 @@ def test_other_annotator(benchmark, name: str) -> None:
     for form, got in found.items():
         for label, values in (("R@1", got <= 1), ("R@5", got <= 5), ("MRR", 1 / got)):
             each = statistics.cluster_mean(values.astype(float), range(len(got)), statistics.SHARE)
-            benchmark.extra_info[f"{form} {label}"] = each.rounded()
+            benchmark.extra_info[f"{form} {label}"] = each.columns(label)
     count = len(found["raw"])
     each = ", ".join(f"{form} {(got <= 1).mean():.3f}" for form, got in found.items())
     best = max((got <= 1).mean() for got in found.values())
