@@ -31,6 +31,7 @@ from memecmd_utils.core.llm.endpoint import (
     read_reply,
 )
 from memecmd_utils.core.llm.messages import (
+    Backend,
     EndpointError,
     InDoubt,
     Reply,
@@ -507,8 +508,11 @@ def _is_answer(line: dict[str, Any]) -> bool:
     return response.get("status_code") == 200
 
 
-class BatchBackend:
-    """Sends the requests of `inner` in batches, and survives a kill through the journal in `folder`."""
+class BatchBackend(Backend):
+    """Sends the requests of `inner` in batches, and survives a kill through the journal in `folder`.
+
+    It always counts as alive: a batch may take a day, and a dead endpoint shows at the next look at it.
+    """
 
     in_bulk = True
 
@@ -520,7 +524,7 @@ class BatchBackend:
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
         self.inner, self.folder = inner, folder
-        self.model, self.recordable, self.source = inner.model, inner.recordable, inner.source
+        self.model, self.source = inner.model, inner.source
         self.repeats, self.dropped = inner.repeats, inner.dropped
         self._limits, self._service = limits, Service(inner, sleep)
         self._session: Session | None = None
@@ -550,17 +554,6 @@ class BatchBackend:
         except BaseException:
             session.cut_short = True
             raise
-
-    async def alive(self, within_s: float) -> bool:
-        """Say yes: a batch may take a day, and a dead endpoint shows at the next look at it."""
-        return True
-
-    async def aclose(self) -> None:
-        """Let go of the folder and of connections; batches under way go on at the service."""
-        if self._closer is not None:
-            await self._closer.aclose()
-            self._closer = None
-        await self.inner.aclose()
 
     async def _open(self) -> Session:
         """Return the session of this event loop; notebooks start one loop per call."""

@@ -24,6 +24,7 @@ from pydantic import SecretStr
 
 from memecmd_utils.core import errors, machine
 from memecmd_utils.core.llm.messages import (
+    Backend,
     EndpointError,
     Image,
     InDoubt,
@@ -292,7 +293,7 @@ class Filtered(Exception):
     """The service's content filter stopped the request."""
 
 
-class OpenAIBackend:
+class OpenAIBackend(Backend):
     """One endpoint and model.
 
     The form of structured replies is probed once per endpoint: JSON schema, else JSON mode, else plain
@@ -301,9 +302,6 @@ class OpenAIBackend:
 
     path = "/chat/completions"
     forms = FORMS
-    recordable = True
-    in_bulk = False
-    status = ""
 
     def __init__(
         self,
@@ -547,12 +545,6 @@ class OpenAIBackend:
         except Exception:  # whatever cannot be read was sent by somebody
             return True
         return True
-
-    async def aclose(self) -> None:
-        """Close the client's connections."""
-        if self._closer is not None:
-            await self._closer.aclose()
-            self._client = self._closer = None
 
 
 @lru_cache(maxsize=1)
