@@ -256,7 +256,8 @@ class Chat:
                 self.usage.retries[why_lost] += 1
                 continue
             lost = LOST_IN_A_ROW if why_lost else 0
-            weight = _weight(answer, error)
+            # Accepted, then broken rules (fewer and milder first), then no answer at all.
+            weight = 0.0 if answer.outcome == "accepted" else getattr(error, "weight", math.inf)
             if best is None or weight <= best[0]:
                 best = weight, answer, reply
             if error is None or attempt == ATTEMPTS:
@@ -327,13 +328,6 @@ def _lost(reply: Reply, error: UnusableReply | None, asked: Request) -> str:
     if garbled(reply.text) or "\ufffd" in reply.text:
         return "garbled reply"
     return "cut reply" if isinstance(error, CutReply) or _is_cut(reply, asked) else ""
-
-
-def _weight(answer: Answer, error: UnusableReply | None) -> float:
-    """Order of outcomes: accepted, then broken rules (fewer and milder first), then no answer at all."""
-    if answer.outcome == "accepted":
-        return 0.0
-    return error.weight if isinstance(error, BrokenRules) else math.inf
 
 
 def _recorded(answer: Answer, reply: Reply) -> dict[str, Any]:

@@ -227,7 +227,7 @@ class InDoubt(Exception):
 
 
 class Backend:
-    """A model behind the seam, as most are. `complete` is one exchange; further tries are made in `delivery`."""
+    """A model behind the seam, as most are. `complete` is one exchange; `delivery` makes further tries."""
 
     model: ModelId
     source: str
