@@ -70,7 +70,7 @@ def resolve(choice: Choice, templates: bool) -> None:
     doctor.check(profile, templates)
     # A run that goes on keeps the settings that it began with.
     with make.locked(paths.processed / settings.run_name(profile)):
-        name = settings.settle(profile)[0]
+        name = settings.settle(profile)
         run = runs.open_run(choice.profile, choice.settings, name)
         make.note_inputs(run, make.stages(templates))
     click.echo(run.name)
@@ -130,7 +130,7 @@ def cost(choice: Choice) -> None:
     if lacks := doctor.lacks(profile):
         click.echo("Before it can run, this is missing:")
         for lack in lacks:
-            click.echo(f"- {lack.text}")
+            click.echo(f"- {lack}")
 
 
 @command(cli, "doctor")

@@ -70,18 +70,12 @@ def _no_blanks(values: list[str]) -> list[str]:
     return values
 
 
-def _some(values: list[str]) -> list[str]:
-    if not values:
-        raise ValueError("name at least one")
-    return values
-
-
 OneOrMore = BeforeValidator(_one_is_a_list)
 """Of a list that may be given as one text."""
 NoBlank = AfterValidator(_no_blank)
 NoBlanks = AfterValidator(_no_blanks)
 Once = AfterValidator(each_once)
-Some = AfterValidator(_some)
+Some = Field(min_length=1)
 
 
 class Endpoint(Setting):
@@ -226,9 +220,11 @@ class MtrclipSettings(Setting):
     tune: bool = False
     """Whether CLIP is fine-tuned: a GPU for hours at full size."""
     model: str = "openai/clip-vit-large-patch14-336"
-    baselines: list[str] = Field(
-        ["kakaobrain/align-base", "openai/clip-vit-base-patch32", "openai/clip-vit-large-patch14-336"]
-    )
+    baselines: Annotated[list[str], Once] = [
+        "kakaobrain/align-base",
+        "openai/clip-vit-base-patch32",
+        "openai/clip-vit-large-patch14-336",
+    ]
     """Models of Table 2, by hub name or folder."""
     text: Literal["meme_caption", "image_caption", "embedded_text", "title"] = "meme_caption"
     batch_size: int = Field(2048, ge=2)
@@ -258,20 +254,13 @@ class MtrclipSettings(Setting):
     trials: int = Field(0, ge=0)
     """Trials of a hyperparameter search before the tuning (the `search` extra); the paper's code makes 15."""
 
-    @field_validator("baselines")
-    @classmethod
-    def _once(cls, value: list[str]) -> list[str]:
-        return list(each_once(value))
-
     @model_validator(mode="after")
     def _a_schedule(self) -> "MtrclipSettings":
         if self.warmup_epochs > self.epochs:
             raise ValueError(f"warmup_epochs {self.warmup_epochs:g} must not exceed epochs {self.epochs}")
         if self.edge_learning_rate > self.learning_rate:
-            raise ValueError(
-                f"edge_learning_rate {self.edge_learning_rate:g}, where the schedule starts and ends, must "
-                f"not exceed learning_rate {self.learning_rate:g}, its peak"
-            )
+            edge, peak = self.edge_learning_rate, self.learning_rate
+            raise ValueError(f"edge_learning_rate {edge:g} must not exceed learning_rate {peak:g}, the peak")
         return self
 
 
@@ -359,7 +348,8 @@ class ModelSettings(Setting):
 
 
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000
-"""Between them must lie the largest weight of T."""
+"""Between them must lie the largest weight of T: scores are rounded to nine digits, and ranked in single
+precision first."""
 Strategy = Literal["greedy", "sampling", "random", "random_same_turns"]
 
 
@@ -397,8 +387,7 @@ class RetrievalSettings(Setting):
             raise ValueError("at least one of the four must not be 0: else every meme has the same score")
         if not LEAST_WEIGHT <= max(map(abs, value)) <= MOST_WEIGHT:
             raise ValueError(
-                f"the largest must lie between {LEAST_WEIGHT} and {MOST_WEIGHT:,}, whatever its sign: scores "
-                "are rounded to nine digits, and ranked in single precision first"
+                f"the largest must lie between {LEAST_WEIGHT} and {MOST_WEIGHT:,}, whatever its sign"
             )
         return value
 
@@ -483,13 +472,11 @@ class Profile(Setting):
         models = self.models
         if self.evaluation.consistency == "text" and models.consistency_embedder == models.embedder:
             raise ValueError(
-                f"consistency_embedder is {models.embedder!r}, the embedder that retrieval used: "
-                "a score by the same embedder would only repeat the choice; name another"
+                f"consistency_embedder is {models.embedder!r}, as in retrieval: a score by the same embedder "
+                "would only repeat the choice; name another"
             )
         if self.library.flag_unsafe and models.llm == "authored":
-            raise ValueError(
-                "flag_unsafe needs llm: openai or local: nobody can be asked about authored texts"
-            )
+            raise ValueError("flag_unsafe needs llm: openai or local, which can be asked")
         self._different_judges()
         return self
 
@@ -780,8 +767,9 @@ def _explain(error: ValidationError) -> str:
             # Within `endpoints` an address or a key may stand, too.
             text = repr(problem["input"])
             given[where] = f" (got {text if len(text) <= SHOWN else text[:SHOWN] + '…'})"
-        reasons.setdefault(where, []).append(reason)
-    lines = [f"{where}: {_either(each)}{given.get(where, '')}" for where, each in reasons.items()]
+        others = reasons.setdefault(where, [])  # of the other kinds of value that the key may have
+        others.append(reason.removeprefix("Input should be ") if others else reason)
+    lines = [f"{where}: {' or '.join(each)}{given.get(where, '')}" for where, each in reasons.items()]
     return "\n".join([*unknown, *lines, *(["known keys: " + ", ".join(known_keys())] if unknown else [])])
 
 
@@ -807,22 +795,10 @@ SHOWN = 120
 """Characters of a wrong value that are repeated."""
 
 
-def _either(reasons: list[str]) -> str:
-    """What a key may be, in one sentence."""
-    return " or ".join([reasons[0], *(one.removeprefix("Input should be ") for one in reasons[1:])])
-
-
 EXECUTION_KEYS = {
-    *("concurrency", "max_usd", "max_calls", "batch", "local_threads", "engine", "scheduler"),
-    *(
-        "usd_per_million_in",
-        "usd_per_million_out",
-        "tokens_per_image",
-        "timeout_s",
-        "dead_after_s",
-        "key_env",
-    ),
-}
+    "concurrency", "max_usd", "max_calls", "batch", "local_threads", "engine", "scheduler",
+    "usd_per_million_in", "usd_per_million_out", "tokens_per_image", "timeout_s", "dead_after_s", "key_env",
+}  # fmt: skip
 """Settings that do not change what a run makes: with a raised cap or more patience the same run goes on."""
 
 
@@ -866,18 +842,6 @@ def run_name(profile: Profile) -> str:
     return f"{profile.name}-{digest[:8]}" if digest else profile.name
 
 
-def resolve(name: str, settings: str = "") -> tuple[str, Path]:
-    """Write the resolved profile of a run and return the run's name and the file."""
-    return settle(load_profile(name, parse_settings(settings)))
-
-
-def settle(profile: Profile) -> tuple[str, Path]:
-    """Write what a run of this profile is made with; return the run's name and the file."""
-    claim_name(profile)
-    run = run_name(profile)
-    return run, write_resolved(profile, paths.processed / run)
-
-
 RESOLVED = "profile.yaml"
 """The file in a run's folder that holds every setting the run was made with."""
 OWNER = "profile_file.txt"
@@ -909,12 +873,15 @@ def claim_name(profile: Profile) -> None:
             storage.write_text(note, text)
 
 
-def write_resolved(profile: Profile, folder: Path) -> Path:
-    """Write the resolved profile of a run, only where it changes: the make rules depend on its time.
+def settle(profile: Profile) -> str:
+    """Write what a run of this profile is made with, where that changes; return the run's name.
 
-    Raises `ProfileError` where the folder holds a run of another profile: `mine-0123abcd` may be a file's
-    name and also that of a run of `mine` with other settings.
+    The make rules depend on the time of the file. Raises `ProfileError` where the folder holds a run of
+    another profile: `mine-0123abcd` may be a file's name and that of a run of `mine` with other settings.
     """
+    claim_name(profile)
+    run = run_name(profile)
+    folder = paths.processed / run
     target = folder / RESOLVED
     text = yaml.safe_dump(profile.model_dump(mode="json"), allow_unicode=True, sort_keys=False)
     if not target.is_file() or target.read_bytes() != text.encode():
@@ -925,7 +892,7 @@ def write_resolved(profile: Profile, folder: Path) -> Path:
         if owner != profile.name:
             raise ProfileError(f"{folder} holds a run of profile {owner!r}: rename profile {profile.name!r}")
         storage.write_text(target, text)
-    return target
+    return run
 
 
 def read_resolved(folder: Path) -> dict[str, Any]:
@@ -956,8 +923,3 @@ def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | N
             f"({', '.join(settings or {})}): `make reproduce` with them makes a run of another name"
         )
     return profile
-
-
-def from_environment() -> tuple[str, str]:
-    """`PROFILE` and `SET` as make exports them; defaults `example` and none."""
-    return os.environ.get("PROFILE") or "example", os.environ.get("SET") or ""

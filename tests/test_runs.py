@@ -65,8 +65,12 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def settled(name: str, settings: str = "") -> str:
+    return settings_.settle(settings_.load_profile(name, settings_.parse_settings(settings)))
+
+
 def test_all_stages_of_a_run_go_by_the_settings_it_was_settled_with(mine: Path) -> None:
-    name, _ = settings_.resolve("mine", "seed=3")
+    name = settled("mine", "seed=3")
     for edited in ("n_turns: 8\n", "n_turns: [", "unknown: 1\n", None):
         mine.write_text(edited, encoding="utf-8") if edited else mine.unlink()
         profile = open_run("mine", "seed=3", name).profile
@@ -77,13 +81,13 @@ def test_all_stages_of_a_run_go_by_the_settings_it_was_settled_with(mine: Path) 
             5,
         )
     mine.write_text("n_turns: 8\n", encoding="utf-8")
-    assert settings_.resolve("mine", "seed=3")[0] == name
+    assert settled("mine", "seed=3") == name
     assert open_run("mine", "seed=3", name).profile.dialogue.n_turns == 8, "settled anew"
     assert open_run("mine", "seed=3").profile.dialogue.n_turns == 8, "by hand the file counts"
 
 
 def test_a_settled_run_takes_other_caps_and_no_other_settings(mine: Path) -> None:
-    name, _ = settings_.resolve("mine")
+    name = settled("mine")
     assert open_run("mine", "max_usd=9 concurrency=2 n_turns=4", name).profile.models.max_usd == 5
     with pytest.raises(ProfileError, match=r"run 'mine' was made with other settings than these \(n_turns\)"):
         open_run("mine", "n_turns=6", name)

@@ -106,7 +106,7 @@ def started(tmp_path_factory: pytest.TempPathFactory):
 def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> None:
     profile, settings = started[row.backend]
     settings = f"{settings} {row.settings}"
-    name = settings_.resolve(profile, settings)[0]
+    name = settings_.settle(settings_.load_profile(profile, settings_.parse_settings(settings)))
     shutil.copytree(paths.processed / f"{profile}-base", paths.processed / name, dirs_exist_ok=True)
     for stage in AFTER:
         run_stage(stage, profile=profile, settings=settings, run_name=name)

@@ -13,14 +13,14 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import charset_normalizer
 
-from memecmd_utils.chats.messages import Cell, ChatError, Conversation, Place
+from memecmd_utils.chats.messages import Cell, ChatError, Conversation
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = (
@@ -43,7 +43,7 @@ _DATE = rf"""(?:
 )"""
 _HALF = r"上午|下午|凌晨|清晨|早上|早晨|中午|傍晚|晚上|深夜|半夜|午前|午後|오전|오후|[ap]\.?\s?m\b\.?"
 _CLOCK = rf"""(?:(?P<half>{_HALF})\s*)?
-    (?P<H>\d{{1,2}})(?::(?P<M>[0-5]\d)(?::(?P<S>[0-5]\d)(?:[.,]\d{{1,9}})?)?
+    (?P<H>\d{{1,2}})(?::(?P<M>[0-5]\d)(?::(?P<S>[0-5]\d)(?:[.,](?P<F>\d{{1,9}}))?)?
         |\s*[点點时時시](?:\s*(?P<M2>[0-5]?\d)\s*[分분](?:\s*(?P<S2>[0-5]?\d)\s*[秒초])?)?)
     (?!\d)(?:\s*(?P<half2>[ap]\.?\s?m\b\.?))?"""
 _ZONE = r"(?:\s*(?P<zone>Z\b|UTC\b|GMT\b|(?:UTC|GMT)?\s?[+-]\d\d?(?::?\d\d)?(?![\d:])))?"
@@ -88,7 +88,7 @@ class Stamp(NamedTuple):
     """What a stamp says. `seconds` is the time of day, None for a day alone."""
 
     match: re.Match[str]
-    seconds: int | None
+    seconds: float | None
     precise: bool
     """Whether seconds are written."""
 
@@ -122,7 +122,8 @@ def read_stamp(match: re.Match[str]) -> Stamp | None:
             h = 0
         if h > 24 or (h == 24 and m):
             return None
-        return Stamp(match, 3600 * h + 60 * m + int(s or 0), s is not None)
+        seconds = float(f"{s or 0}.{match[f'F_{number}'] or 0}")
+        return Stamp(match, 3600 * h + 60 * m + seconds, s is not None)
     return Stamp(match, None, False)
 
 
@@ -135,10 +136,8 @@ def full_stamp(text: str) -> Stamp | None:
     return None if match is None else read_stamp(match)
 
 
-def moments(values: Sequence[Any], orders: Sequence[str] = ("dmy", "mdy", "ymd")) -> list[Any] | None:
+def moments(values: Sequence[Any]) -> list[Any] | None:
     """Sort keys of a column of moments: all numbers, all of one kind of text, or None.
-
-    `orders`: how day, month and year of all numbers may stand (`_orders_of`).
 
     None, too, where a time of day has no day, where only some name a time zone, and where it is open which
     number is the day and which the month although the order depends on it. A column whose days have no year
@@ -147,22 +146,11 @@ def moments(values: Sequence[Any], orders: Sequence[str] = ("dmy", "mdy", "ymd")
     numbers = [_finite(value) for value in values]
     if all(value is not None for value in numbers):
         return numbers
-    texts = [plain(str(value)).strip() for value in values]
-    for has_zone in (False, True):  # what the standard library reads, it reads best: fractions, zones
-        exact = [_iso(text) for text in texts]
-        if all(moment is not None and (moment.tzinfo is not None) is has_zone for moment in exact):
-            return exact if len({":" in text for text in texts}) == 1 else None
-    stamps = [stamp for text in texts if (stamp := full_stamp(text)) is not None and stamp.dated]
-    if not stamps or len(stamps) < len(texts):
+    stamps = [stamp for value in values if (stamp := full_stamp(str(value))) is not None and stamp.dated]
+    if not stamps or len(stamps) < len(values):
         return None
     alike = {(stamp.seconds is None, stamp.has_year, stamp.match["zone"] is None) for stamp in stamps}
-    return _in_best_order(stamps, orders) if len(alike) == 1 else None
-
-
-def _orders_of(values: Iterable[Any]) -> list[str]:
-    """The orders of day, month and year that every date among `values` can have, whatever else is there."""
-    stamps = [stamp for value in values if (stamp := full_stamp(str(value))) is not None and stamp.match["a"]]
-    return [order for order in _ORDERS if all(_day(stamp.match, order) is not None for stamp in stamps)]
+    return _in_best_order(stamps) if len(alike) == 1 else None
 
 
 def _finite(value: Any) -> float | None:
@@ -174,15 +162,6 @@ def _finite(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _iso(text: str) -> datetime | None:
-    if re.match(r"\d{4}-\d\d-\d\d(?!\d)", text.replace("/", "-")) is None:
-        return None
-    try:
-        return datetime.fromisoformat(text.replace("/", "-"))
-    except ValueError:
-        return None
-
-
 YearMonthDay = tuple[int, int, int]
 _ORDERS: dict[str, Callable[[int, int, int], YearMonthDay]] = {
     "dmy": lambda a, b, c: (c, b, a),
@@ -191,14 +170,9 @@ _ORDERS: dict[str, Callable[[int, int, int], YearMonthDay]] = {
 }
 
 
-def _in_best_order(stamps: Sequence[Stamp], allowed: Sequence[str]) -> list[datetime] | None:
+def _in_best_order(stamps: Sequence[Stamp]) -> list[datetime] | None:
     """Moments in the reading of day, month and year that fits all, and the order of the file best."""
-    month_first = any(s.match[name] for s in stamps for name in ("half2_1", "half2_2", "half2_3", "a4"))
-    orders = ["mdy", "dmy"] if month_first else ["dmy", "mdy"]
-    if all(s.match["c"] is None or len(s.match["c"]) == 2 for s in stamps):
-        orders.append("ymd")
-    orders = [order for order in orders if order in allowed] or orders
-    readings = [moments for order in orders if (moments := _in_order(stamps, order)) is not None]
+    readings = [moments for order in _ORDERS if (moments := _in_order(stamps, order)) is not None]
     for way in (1, -1):
         for moments in readings:
             if direction(moments) == way:
@@ -263,41 +237,30 @@ def direction(keys: Sequence[Any]) -> int:
 # --- the order of messages
 
 
-class OrderedChat(NamedTuple):
-    """A chat as read."""
-
-    chat: Conversation
-    places: tuple[Place, ...]
-    """Where each of its messages stands in the file."""
-    order: str
-    """By what its messages were ordered, in words."""
-
-
-def conversations(cells: Sequence[Cell]) -> list[OrderedChat]:
+def conversations(cells: Sequence[Cell]) -> list[Conversation]:
     """Chats in the order of their first message.
 
     Within a chat messages are ordered by their numbers where all have one and no two have the same, or else
     by their times where all can be read (`moments`), and by their numbers within one time. Times win over
     numbers that they contradict if the file itself is in the order of the times, either way round.
     A file without either, or whose numbers repeat and whose times cannot be read, keeps its order; but where
-    repeating numbers mostly go down by one, the newest is the first. Which number of a date is the day and
-    which the month, is the same in all chats.
+    repeating numbers mostly go down by one, the newest is the first.
     """
-    orders = _orders_of(cell.time if cell.date is None else cell.date for cell in cells)
     by_chat: dict[str, list[Cell]] = {}
     for cell in cells:
         by_chat.setdefault(cell.chat, []).append(cell)
     chats = []
     for name, of_chat in by_chat.items():
-        ordered, order = _ordered(of_chat, _times(of_chat, orders))
-        chat = Conversation(name, tuple(cell.message for cell in ordered))
-        chats.append(OrderedChat(chat, tuple(cell.place for cell in ordered), order))
+        ordered, order = _ordered(of_chat, _times(of_chat))
+        messages, places = zip(*((cell.message, cell.place) for cell in ordered), strict=True)
+        chats.append(Conversation(name, messages, places, order))
     return chats
 
 
 def _ordered(cells: list[Cell], times: list[Any] | None) -> tuple[list[Cell], str]:
     """The messages of a chat as they were sent, and by what they were ordered, in words."""
     numbers = [_finite(cell.number) for cell in cells]
+    in_file = "their place in the file"
     # Newest first: messages of one minute stand the wrong way round, too.
     newest_first = times is not None and direction(times) < 0
     places = range(len(cells))[:: -1 if newest_first else 1]
@@ -306,38 +269,37 @@ def _ordered(cells: list[Cell], times: list[Any] | None) -> tuple[list[Cell], st
         return [cells[place] for place in sorted(places, key=keys.__getitem__)]
 
     if any(number is None for number in numbers):
-        return (cells, "their place in the file") if times is None else (by(times), "time")
+        return (cells, in_file) if times is None else (by(times), "time")
     if len(set(numbers)) == len(numbers):
-        by_number = sorted(places, key=numbers.__getitem__)
-        against = times is not None and direction([times[place] for place in by_number]) < 1
-        if against and direction(times):
-            return by(times), "time, the newest first in the file" if places[
-                0
-            ] else "time, against their numbers"
-        in_place = by_number == list(range(len(cells)))
-        return by(numbers), "their place in the file" if in_place else "their numbers"
+        by_number = by(numbers)
+        if times is not None and direction(times):
+            by_their_numbers = [time for _, time in sorted(zip(numbers, times, strict=True))]
+            if direction(by_their_numbers) < 1:
+                why = "the newest first in the file" if newest_first else "against their numbers"
+                return by(times), f"time, {why}"
+        return by_number, in_file if by_number == cells else "their numbers"
     if times is not None:
         pairs = list(zip(times, numbers, strict=True))
         return by(pairs if len(set(pairs)) == len(pairs) else times), "time, as their numbers repeat"
     steps = Counter(b - a for a, b in itertools.pairwise(numbers))
     if direction(numbers) < 0 or steps[-1] > steps[1]:
         return cells[::-1], "their numbers, newest first in the file"
-    return cells, "their place in the file, as their numbers repeat"
+    return cells, f"{in_file}, as their numbers repeat"
 
 
-def _times(cells: Sequence[Cell], orders: Sequence[str]) -> list[Any] | None:
+def _times(cells: Sequence[Cell]) -> list[Any] | None:
     """Keys to sort by time; an empty cell has the day or time of the one before it."""
     times, dates = filled([cell.time for cell in cells]), filled([cell.date for cell in cells])
     if dates is None or times is None:
         days_or_times = times if dates is None else dates
-        return None if days_or_times is None else moments(days_or_times, orders)
-    together = moments([f"{day} {time}" for day, time in zip(dates, times, strict=True)], orders)
+        return None if days_or_times is None else moments(days_or_times)
+    together = moments([f"{day} {time}" for day, time in zip(dates, times, strict=True)])
     if together:
         return together
-    alone = moments(times, orders)
+    alone = moments(times)
     if alone and not all(isinstance(key, float) and key < 1e8 for key in alone):  # a time of day in digits
         return alone
-    return moments(dates, orders)
+    return moments(dates)
 
 
 def filled(values: Sequence[Any]) -> list[Any] | None:
@@ -487,13 +449,6 @@ def _wide(body: bytes) -> tuple[str, Encoding] | None:
         text = body.decode(codec)
     except UnicodeDecodeError:
         return None
-    try:
-        body.decode("utf-8")
-        # Latin text in UTF-16 is valid UTF-8, too: then every second byte is zero.
-        if body.count(0) < len(body) / 4:
-            return None
-    except UnicodeDecodeError:
-        pass
     odd = sum(char not in "\t\r\n" and unicodedata.category(char) in ("Cc", "Cn", "Co") for char in text)
     # A stray zero byte makes at most a few of the line breaks look like UTF-16's.
     lines = re.search(r"[\r\n\t ,]", text) and 4 * text.count("\n") >= 3 * body.count(b"\n")

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -149,13 +149,10 @@ class Library:
         path = self.run.read("gates.json")
         gates = list(json.loads(path.read_text(encoding="utf-8")).values())
 
-        def mean(key: str) -> float:
-            return float(np.mean([gate[key] for gate in gates]))
+        def means(*keys: str) -> list[float]:
+            return [float(np.mean([gate[key] for gate in gates])) for key in keys]
 
-        return (
-            Gate(mean("theta0"), mean("penalty"), mean("decay")),
-            ScoreScale(mean("score_mean"), mean("score_std")),
-        )
+        return Gate(*means("theta0", "penalty", "decay")), ScoreScale(*means("score_mean", "score_std"))
 
 
 def open_library(run: Run, asking: Run) -> Library:
@@ -250,7 +247,7 @@ def insert_file(
         raise ChatError(f"OUT has the format of IN: call it {target.stem}{source.suffix}")
     page, pictures = target.with_suffix(".html"), target.with_name(target.stem + PICTURES)
     outputs = Outputs(target, pictures)
-    outputs.check([target, page])
+    outputs.check({target: None, page: None})
     export = readers.read(source, readers.parse_columns(columns))
     turns = [messages.spoken_turns(chat) for chat in export.chats]
     library = open_library(run, asking)
@@ -329,18 +326,17 @@ def _insertions(
         for row, meme, _ in choose(strategy, rows, trace.sent, len(index.meme_ids), profile, chat.name):
             query, summary = queries[part][row : row + 1], summaries[number][row]
             components = pair_components(index, query, np.array([[meme]]))[0, 0]
-            has_gate = strategy != "random"
+            score = float(components @ np.asarray(profile.retrieval.weights))
+            gated = strategy != "random"
             insertions.append(
                 Insertion(
                     chat=number,
                     turn=turns[number][row + 1],
                     meme_id=index.meme_ids[meme],
                     summary=summary,
-                    score=None
-                    if summary is None
-                    else float(components @ np.asarray(profile.retrieval.weights)),
-                    gate_score=float(gate_scores[row]) if has_gate else None,
-                    threshold=float(trace.thresholds[row]) if has_gate else None,
+                    score=None if summary is None else score,
+                    gate_score=float(gate_scores[row]) if gated else None,
+                    threshold=float(trace.thresholds[row]) if gated else None,
                 )
             )
     return insertions
@@ -370,11 +366,8 @@ def _meme_columns(insertion: Insertion, picture: Path, strategy: str) -> dict[st
 # --- the page
 
 NOTHING = "(no text)"
-PICTURES_AT_MOST = 4_000_000
-"""Bytes that all pictures of a page take, about; where there are very many, each is smaller."""
-LONGEST_SIDE = 120
-TABLES = 850
-"""Characters that a picture takes in a page however small it is: those of JPEG's tables."""
+MANY = 800
+"""Different pictures of a page from which on each is drawn smaller: at full size 800 take some 4 MB."""
 
 
 def _page(
@@ -391,7 +384,7 @@ def _page(
     """
     meme_ids = list(dict.fromkeys(insertion.meme_id for insertion in insertions.values()))
     files = {meme_id: library.picture(meme_id) for meme_id in sorted(meme_ids)}
-    pictures = Thumbnails(files, _longest_side(files))
+    pictures = Thumbnails(files, 120 if len(files) < MANY else 48)
     memes = {}
     for number, meme_id in enumerate(meme_ids):
         meme = library.memes[meme_id]
@@ -408,16 +401,10 @@ def _page(
             note = " · ".join(filter(None, (message.speaker, "" if message.text.strip() else NOTHING)))
             turns.append(ShownTurn(place + 1, side, message.speaker, message.text, note=note, meme=meme))
         shown_chats.append({"name": chat.name, "turns": turns})
-    return (
-        html.environment()
-        .get_template("inserted_chat.html.j2")
-        .render(
-            title=title,
-            about=about,
-            chats=shown_chats,
-            memes=list(memes.values()),
-            meme_position=library.run.profile.retrieval.meme_position,
-        )
+    page = html.environment().get_template("inserted_chat.html.j2")
+    position = library.run.profile.retrieval.meme_position
+    return page.render(
+        title=title, about=about, chats=shown_chats, memes=list(memes.values()), meme_position=position
     )
 
 
@@ -432,18 +419,6 @@ def _lines(insertion: Insertion) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _longest_side(files: Mapping[str, Path]) -> int:
-    """Longest side of a picture in CSS pixels: 120, or less where all would take more than they may."""
-    if not files:
-        return LONGEST_SIDE
-    sample = dict(list(files.items())[:: -(-len(files) // 40)])
-    pictures = Thumbnails(sample, LONGEST_SIDE)
-    usual = sum(len(pictures[meme_id].url) for meme_id in sample) / len(sample) - TABLES
-    # What is left of the size grows about as the area does.
-    room = max(0.0, PICTURES_AT_MOST / len(files) - TABLES)
-    return max(24, min(LONGEST_SIDE, int(LONGEST_SIDE * (room / max(1.0, usual)) ** 0.5)))
-
-
 # --- what may be overwritten
 
 
@@ -454,7 +429,7 @@ class Outputs:
     target: Path
     folder: Path
 
-    def check(self, files: Iterable[Path] | Mapping[Path, bytes]) -> None:
+    def check(self, files: Mapping[Path, bytes | None]) -> None:
         """Raise `ChatError` if one of `files` exists and is not ours, or the folder is another's.
 
         A file that has the bytes already that would be written is let pass.
@@ -463,10 +438,9 @@ class Outputs:
         in_use = self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
         if known is None and in_use:
             raise self._refusal(self.folder)
-        for path in files:
+        for path, new in files.items():
             if not path.exists():
                 continue
-            new = files[path] if isinstance(files, Mapping) else None
             now = path.read_bytes() if path.is_file() else None
             if now is None or (now != new and _sha256(now) not in (known or {}).get(self._key(path), [])):
                 raise self._refusal(path)

@@ -5,7 +5,9 @@ sets, do not: here they are plain messages, read as turns only where the pipelin
 about, (S, E, Psi), the summary agent says that a run's own dialogues have, too (Eq. 16).
 """
 
+import itertools
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -51,14 +53,6 @@ class Message:
     """Id of a meme sent with the message, in the numbering of the data set it comes from."""
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """One chat: its name and its messages in the order they were sent."""
-
-    name: str
-    messages: tuple[Message, ...]
-
-
 class Place(NamedTuple):
     """Where a message stands in its file."""
 
@@ -66,6 +60,18 @@ class Place(NamedTuple):
     """Row of a table, object of a JSON file or message of a text, from 0."""
     path: tuple[Any, ...] = ()
     """Keys that lead to the message within its object."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One chat: its name and its messages in the order they were sent."""
+
+    name: str
+    messages: tuple[Message, ...]
+    places: tuple[Place, ...] = ()
+    """Where each message stands in its file."""
+    order: str = ""
+    """By what the messages were ordered, in words."""
 
 
 @dataclass(frozen=True)
@@ -104,17 +110,14 @@ def text_of(value: Any) -> str:
 
 def unique(names: Sequence[str]) -> list[str]:
     """Names that all differ: a later one of the same name becomes `name #2`, or the next that nobody has."""
-    taken, unique_names = set(names), []
-    used: set[str] = set()
-    numbers: dict[str, int] = {}
+    taken, unique_names = set(names), dict[str, None]()
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(2))
     for name in names:
         new = name
-        while new in used or (new != name and new in taken):
-            numbers[name] = numbers.get(name, 1) + 1
-            new = f"{name} #{numbers[name]}"
-        used.add(new)
-        unique_names.append(new)
-    return unique_names
+        while new in unique_names or (new != name and new in taken):
+            new = f"{name} #{next(numbers[name])}"
+        unique_names[new] = None
+    return list(unique_names)
 
 
 # --- turns
@@ -154,15 +157,13 @@ def spoken_turns(conversation: Conversation) -> list[SpokenTurn]:
     for place, message in enumerate(messages):
         if not message.speaker:
             continue
-        same_speaker = groups and messages[groups[-1][-1]].speaker == message.speaker
-        if same_speaker and message.summary is None:
+        if groups and messages[groups[-1][0]].speaker == message.speaker and message.summary is None:
             groups[-1].append(place)
         else:
             groups.append([place])
     turns: list[SpokenTurn] = []
     for group in groups:
-        places = [place for place in group if messages[place].text.strip()]
-        if places:
+        if places := [place for place in group if messages[place].text.strip()]:
             text = " ".join(messages[place].text.strip() for place in places)
             speaker, summary = messages[group[0]].speaker, messages[group[0]].summary
             turns.append(SpokenTurn(len(turns) + 1, speaker, text, places[0], places[-1], summary))

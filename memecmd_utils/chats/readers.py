@@ -417,8 +417,6 @@ def _read_lines(text: str, name: str) -> Documents:
         if line.strip():
             objects.append(_loads(line, f"{name} line {number}"))
             places.append(f"line {number}")
-    if not objects:
-        raise ChatError(f"{name}: the file is empty; {EXPECTED}")
     return Documents(objects, places, raw, "lines")
 
 
@@ -462,8 +460,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Of two values under one key, Python would keep the last and lose a chat or a message."""
     value = dict(pairs)
     if len(value) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for place, key in enumerate(keys) if key in keys[:place])
+        [(repeated, _)] = Counter(key for key, _ in pairs).most_common(1)
         raise ChatError(f"two values under one key, {repeated!r}; keys must differ")
     return value
 
@@ -547,8 +544,6 @@ class Export:
     """A chat export: its chats, and the file around them."""
 
     chats: tuple[Conversation, ...]
-    places: tuple[tuple[Place, ...], ...]
-    """Where each message of each chat stands in the file."""
     content: Table | Documents | Transcript
     encoding: Encoding
     taken: str
@@ -560,7 +555,7 @@ class Export:
         In a text, a meme stands before or after what its message says. Raises `ChatError` if the encoding
         of the file lacks a sign of something in `memes`.
         """
-        at = {self.places[chat][message]: values for (chat, message), values in memes.items()}
+        at = {self.chats[chat].places[message]: values for (chat, message), values in memes.items()}
         return self.encoding.encode(self.content.render(at, position))
 
 
@@ -593,18 +588,14 @@ def read(path: Path, columns: Mapping[str, str] | None = None) -> Export:
     if not any(cell.message.speaker and cell.message.text.strip() for cell in cells):
         raise ChatError(f"{path.name}: no message has both a speaker and a text")
     speakers = {cell.message.speaker for cell in cells} - {""}
-    chats = formats.conversations(cells)
+    chats = tuple(formats.conversations(cells))
     orders = Counter(chat.order for chat in chats).most_common()
-    ordered = (
-        orders[0][0] if len(orders) == 1 else ", ".join(f"{by} ({counted(n, 'chat')})" for by, n in orders)
-    )
+    ordered = ", ".join(f"{by} ({counted(n, 'chat')})" if len(orders) > 1 else by for by, n in orders)
     taken = (
         f"{counted(len(cells), 'message')} of {counted(len(speakers), 'speaker')} "
         f"in {counted(len(chats), 'chat')}; {note}; ordered by {ordered}; {encoding.text()}"
     )
-    return Export(
-        tuple(chat.chat for chat in chats), tuple(chat.places for chat in chats), content, encoding, taken
-    )
+    return Export(chats, content, encoding, taken)
 
 
 def counted(number: int, noun: str) -> str:

@@ -5,6 +5,7 @@ through a whole text. Which form it is, is decided by the text as a whole, becau
 `小王 12:30` begins a message in one chat and is said in another.
 """
 
+import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ _AFTER = re.compile(
     FLAGS,
 )
 _BRACKETS = re.compile(rf"\s*\[(?P<name>[^\]]+)\]\s*\[{STAMP}\]\s*(?P<rest>\S.*)", FLAGS)
+"""As KakaoTalk writes it: name and time, each in brackets."""
 _ACCOUNT = re.compile(r"(?P<name>.*?)\s*(?:\((?P<number>\d{5,})\)|<(?P<mail>[^\s<>]+@[^\s<>]+)>)")
 """A name as QQ writes it, with a number or an address of its own. A rank, 【管理员】, may stand before."""
 _RANK = re.compile(r"【[^】]{1,8}】(?=.)")
@@ -106,6 +108,11 @@ class _Head(NamedTuple):
     """How many it takes."""
 
     @property
+    def form(self) -> tuple[bool, bool] | None:
+        """Whether its time has seconds, and names a day."""
+        return self.stamp and (self.stamp.precise, _says_day(self.stamp))
+
+    @property
     def strong(self) -> bool:
         """Whether nobody says such a line in a chat."""
         return bool(self.account) or (self.stamp is not None and self.stamp.has_year)
@@ -113,7 +120,7 @@ class _Head(NamedTuple):
 
 def split(text: str) -> list[str]:
     """Lines of a text with their breaks."""
-    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
+    return io.StringIO(text, newline="").readlines()
 
 
 def read_text(text: str, name: str) -> Transcript:
@@ -144,9 +151,9 @@ def parse(text: str) -> Transcript | None:
     labels = _labels(lines)
     forms = [
         _before(lines),
-        _after(lines, own=True),
-        _after(lines, own=False),
-        _bracketed(lines),
+        _after(lines, _AFTER, own=True),
+        _after(lines, _AFTER, own=False),
+        _after(lines, _BRACKETS, own=False),
         _stacked(lines),
     ]
     best = max((heads for heads in forms if heads and _plausible(heads, lines)), key=len, default=[])
@@ -155,11 +162,8 @@ def parse(text: str) -> Transcript | None:
     # `name: text` may end with a time in many a line, too.
     written = sum(bool(line.strip()) for line in lines)
     labelled = 2 * len(both) >= len(best) and 3 * len(spoken) >= 2 * written
-    by_time = 2 * sum(head.strong for head in best) >= len(best) or len(best) >= len(spoken) - len(both)
-    if best and by_time and not labelled and not _named_above(best, labels, lines):
-        heads = _accepted(best, lines)
-        if heads:
-            return _transcript(lines, heads)
+    if best and not labelled and not _named_above(best, labels, lines):
+        return _transcript(lines, _accepted(best))
     alone = [_Head(number, name, None) for number, (name, words) in enumerate(labels) if name and not words]
     if len(alone) >= 2 and len(alone) > len(spoken) and _plausible(alone, lines):
         return _transcript(lines, alone)
@@ -280,12 +284,12 @@ def _inline(timed: Sequence[_TimedLine], parts: Sequence[Any]) -> list[_Head]:
     return heads
 
 
-def _after(lines: Sequence[str], own: bool) -> list[_Head]:
-    """Name and time, and the text below (`own` lines) or after a colon."""
+def _after(lines: Sequence[str], pattern: re.Pattern[str], own: bool) -> list[_Head]:
+    """Name and time, and the text below (`own` lines) or on the same line."""
     heads = []
-    for one in _timed_lines(lines, _AFTER):
-        name, account = _sender(one.line[: one.match.end("name")])
-        if (one.match["rest"] is None) is not own or _SOON.fullmatch(name) or full_stamp(name):
+    for one in _timed_lines(lines, pattern):
+        name, account = _sender(one.line[slice(*one.match.span("name"))])
+        if (one.match["rest"] is None) is not own or _SOON.fullmatch(name):
             continue
         text = None if own else one.rest.strip()
         prefix = "" if own else one.line[: one.match.start("rest")]
@@ -293,20 +297,10 @@ def _after(lines: Sequence[str], own: bool) -> list[_Head]:
     return heads
 
 
-def _bracketed(lines: Sequence[str]) -> list[_Head]:
-    """Name and time, each in brackets, then the text: KakaoTalk."""
-    heads = []
-    for one in _timed_lines(lines, _BRACKETS):
-        name = one.line[one.match.start("name") : one.match.end("name")].strip()
-        prefix = one.line[: one.match.start("rest")]
-        heads.append(_Head(one.number, name, one.rest.strip(), one.stamp, "", prefix))
-    return heads
-
-
 def _stacked(lines: Sequence[str]) -> list[_Head]:
     """A name alone on its line and a time alone on the next: Slack and others.
 
-    Of all such times, and where names come again: else it is a time that stands between two utterances.
+    Names come again; what stands before a time between two utterances does not.
     """
     heads = []
     for number, line in enumerate(lines):
@@ -314,12 +308,9 @@ def _stacked(lines: Sequence[str]) -> list[_Head]:
         if stamp is None or stamp.seconds is None:
             continue
         name = lines[number - 1].strip() if number else ""
-        if not name or len(name) > 2 * _LONGEST_NAME or _COLON.search(name) or _NO_NAME.search(name[-1:]):
-            return []
-        heads.append(_Head(number - 1, name, None, stamp, lines=2))
-    above = [line for line in lines[: heads[0].line] if line.strip() and not _aside(line)] if heads else []
-    distinct = len({head.name for head in heads})
-    return heads if len(heads) > 2 and 2 * distinct <= len(heads) + 1 and not above else []
+        if name and len(name) <= 2 * _LONGEST_NAME and not _COLON.search(name):
+            heads.append(_Head(number - 1, name, None, stamp, lines=2))
+    return heads if len(heads) > 2 and 2 * len({head.name for head in heads}) <= len(heads) + 1 else []
 
 
 def _plausible(heads: Sequence[_Head], lines: Sequence[str]) -> bool:
@@ -353,49 +344,27 @@ def _says_day(stamp: Stamp) -> bool:
     return stamp.dated or stamp.match["relative"] is not None
 
 
-def _accepted(heads: Sequence[_Head], lines: Sequence[str]) -> list[_Head]:
-    """Those heads that are none of the text: a time may end, or begin, what somebody says."""
-    exact = [head.stamp is not None and head.stamp.precise for head in heads]
-    usual = 2 * sum(exact) >= len(heads)
-    counts = Counter(head.name for head, precise in zip(heads, exact, strict=True) if precise is usual)
-    often = max(1, len(heads) // 10)
-    dated = [place for place, head in enumerate(heads) if head.stamp is not None and _says_day(head.stamp)]
-    last_day = dated[-1] if 2 * len(dated) >= len(heads) else -1  # below it, the times are today's
-    days = set(dated)
-    sure: list[_Head | None] = [None]  # the next head, from the last line up, that is none of the text
-    for head in reversed(heads):
-        sure.append(head if counts[head.name] > often or head.strong else sure[-1])
+def _accepted(heads: Sequence[_Head]) -> list[_Head]:
+    """Those heads that are none of the text, where a time may begin or end what somebody says.
+
+    Such a line has a name that hardly any other head has, and a time in another form than most, or out of
+    order.
+    """
+    names = Counter(head.name for head in heads)
+    rare = max(1, len(heads) // 10)
+    [(usual, _)] = Counter(head.form for head in heads).most_common(1)
     out: list[_Head] = []
-    for place, (head, precise) in enumerate(zip(heads, exact, strict=True)):
-        if not head.account and counts[head.name] <= (often if precise is usual else 0):
-            # A name that hardly any other line has, or a time in another form than the others.
-            if precise is not usual or _directly_below(out, head, lines):
-                continue
-            later = sure[len(heads) - place - 1]
-            fits = _between(out, head, later) and (place >= last_day or place in days)
-            # A sentence may end so before a time, but not before one with seconds or before a tab.
-            ends = not precise and not head.prefix.endswith("\t") and _NO_NAME.search(head.name[-1:])
-            if not head.strong and (ends or not fits):
-                continue
-        out.append(head)
+    for head, later in zip(heads, [*heads[1:], None], strict=True):
+        in_order = head.strong or _between(out[-1] if out else None, head, later)
+        if head.account or names[head.name] > rare or (head.form == usual and in_order):
+            out.append(head)
     return out
 
 
-def _directly_below(before: Sequence[_Head], head: _Head, lines: Sequence[str]) -> bool:
-    """Whether nothing is said between the head before, whose text stands below it, and this one."""
-    if not before or before[-1].text is not None:
-        return False
-    return not any(line.strip() for line in lines[before[-1].line + 1 : head.line])
-
-
-def _between(before: Sequence[_Head], head: _Head, later: _Head | None) -> bool:
+def _between(before: _Head | None, head: _Head, later: _Head | None) -> bool:
     """Whether the time of a head fits between those around it; only times without a day are compared."""
-    around = [before[-1] if before else None, later]
-    seconds = [h.stamp.seconds for h in around if h and h.stamp and not h.stamp.dated]
-    mine = head.stamp.seconds if head.stamp is not None and not head.stamp.dated else None
-    if len(seconds) < 2 or mine is None or seconds[0] > seconds[1]:
-        return True
-    return seconds[0] <= mine <= seconds[1]
+    around = [h.stamp.seconds for h in (before, head, later) if h and h.stamp and not _says_day(h.stamp)]
+    return len(around) < 3 or around[0] > around[2] or around[0] <= around[1] <= around[2]
 
 
 def _transcript(lines: list[str], heads: Sequence[_Head]) -> Transcript:

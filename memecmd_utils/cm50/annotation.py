@@ -7,7 +7,6 @@ the second names literary devices by the three-step prompt, whose labels have to
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -56,38 +55,25 @@ UNKNOWN = "unknown"
 """Template of a meme that was matched with none; no template has this name, so it has no context."""
 
 
-@dataclass(frozen=True)
-class Passes:
-    """The prompts of an annotation, captions first; either may be left out."""
+def passes(settings: TemplateAnnotation) -> list[PromptSpec]:
+    """The prompts of an annotation, captions first; either may be left out.
 
-    prompts: tuple[PromptSpec, ...]
-
-    @classmethod
-    def from_settings(cls, settings: TemplateAnnotation) -> "Passes":
-        """The prompts that the settings name; ValueError for a wrong name, or one in the wrong place."""
-        named = {"prompt": settings.prompt, "devices_prompt": settings.devices_prompt}
-        specs = {key: cm50_prompts.prompt(name) for key, name in named.items() if name}
-        for key, spec in specs.items():
-            for_devices = key == "devices_prompt"
-            if spec.asks_for_devices != for_devices:
-                fitting = (s.name for s in cm50_prompts.PROMPTS.values() if s.asks_for_devices == for_devices)
-                there_are = ", ".join(fitting)
-                raise ProfileError(
-                    f"{key}={spec.name} asks for {spec.kind}; for {key} there are: {there_are}"
-                )
-        if not specs:
-            raise ProfileError("prompt and devices_prompt are both empty: there is nothing to ask")
-        return cls(tuple(specs.values()))
-
-    @property
-    def name(self) -> str:
-        """Names of the prompts, as a reading has them."""
-        return "+".join(spec.name for spec in self.prompts)
-
-    @property
-    def sha256(self) -> str:
-        """Hash of the prompt files."""
-        return llm_prompts.prompt_sha256(*(spec.file for spec in self.prompts))
+    Raises `ProfileError` for a wrong name, one in the wrong place, or none at all.
+    """
+    specs = []
+    for key in ("prompt", "devices_prompt"):
+        if not (name := getattr(settings, key)):
+            continue
+        spec, for_devices = cm50_prompts.prompt(name), key == "devices_prompt"
+        if spec.asks_for_devices != for_devices:
+            fitting = [s.name for s in cm50_prompts.PROMPTS.values() if s.asks_for_devices == for_devices]
+            raise ProfileError(
+                f"{key}={name} asks for {spec.kind}; for {key} there are: {', '.join(fitting)}"
+            )
+        specs.append(spec)
+    if not specs:
+        raise ProfileError("prompt and devices_prompt are both empty: there is nothing to ask")
+    return specs
 
 
 def draw_sample(memes: Sequence[TemplateMeme], n: int | None, seed: int) -> list[TemplateMeme]:
@@ -113,10 +99,8 @@ def draw_sample(memes: Sequence[TemplateMeme], n: int | None, seed: int) -> list
 def shows_pictures(run: Run, profile: Profile | None = None) -> bool:
     """Whether the run's annotator sees, and a prompt of the profile shows the picture."""
     profile = profile or run.profile
-    prompts = Passes.from_settings(profile.cm50.annotation).prompts
-    return (
-        profile.models.llm == "openai" and run.endpoint("annotator").vision and any(s.sees for s in prompts)
-    )
+    prompt_sees = any(spec.sees for spec in passes(profile.cm50.annotation))
+    return profile.models.llm == "openai" and run.endpoint("annotator").vision and prompt_sees
 
 
 def sampled_memes(
@@ -168,10 +152,10 @@ async def annotate(
     prompt, after five attempts, is kept with the reason in `unscored` and empty texts. `context` is true
     where an "about" text was given in every pass.
     """
-    settings = profile.cm50.annotation
-    passes, about = Passes.from_settings(settings), {info.template: info for info in infos}
-    with_context = all(cm50_prompts.gives_context(s, settings.context) for s in passes.prompts)
-    sha256 = passes.sha256
+    settings, about = profile.cm50.annotation, {info.template: info for info in infos}
+    specs = passes(settings)
+    with_context = all(cm50_prompts.gives_context(spec, settings.context) for spec in specs)
+    sha256 = llm_prompts.prompt_sha256(*(spec.file for spec in specs))
 
     async def ask(request: Request) -> Answer:
         return await chat.ask(request, partial(cm50_prompts.parse, schema=request.reply_schema))
@@ -179,7 +163,7 @@ async def annotate(
     async def one(meme: TemplateMeme) -> MemeReading:
         seed = int(seeds.rng(profile.seed, STAGE, meme.meme_id).integers(2**31))
         info, image = about.get(meme.template), picture(meme) if picture is not None else None
-        requests = [reading_request(s, meme, info, settings, seed, image) for s in passes.prompts]
+        requests = [reading_request(s, meme, info, settings, seed, image) for s in specs]
         if chat.in_bulk:
             answers = await asyncio.gather(*map(ask, requests))
         else:
@@ -190,13 +174,13 @@ async def annotate(
         return MemeReading(
             meme_id=meme.meme_id,
             template=meme.template,
-            prompt=passes.name + ("" if seen else TEXT_ONLY),
+            prompt="+".join(spec.name for spec in specs) + ("" if seen else TEXT_ONLY),
             context=known and with_context,
             source=" and ".join(dict.fromkeys(answer.source for answer in answers)),
             profile=profile.name,
             prompt_sha256=sha256,
             seed=seed,
-            **_fields(passes.prompts, answers),
+            **_fields(specs, answers),
         )
 
     with Progress(chat, len(memes), "readings", "meme") as bar:
@@ -212,10 +196,8 @@ def _fields(prompts: Sequence[PromptSpec], answers: Sequence[Answer]) -> dict[st
     ]
     if failed:
         return {"unscored": "; ".join(failed)}
-    fields: dict[str, Any] = {}
-    for answer in answers:
-        fields = {**answer.value, **fields, **{k: v for k, v in answer.value.items() if k == DEVICES}}
-    return fields
+    first, last = answers[0].value, answers[-1].value
+    return {**last, **first, **{name: value for name, value in last.items() if name == DEVICES}}
 
 
 def read_memes(
@@ -239,19 +221,19 @@ def read_memes(
     drawn = sampled_memes(run, memes, shown, profile)
     if shown is not None:
         there = pictures.pictures_below(shown)
-        if without := sum(meme.meme_id not in there for meme in memes):
-            print(_without_pictures(without, len(memes), shown))
+        without = sum(meme.meme_id not in there for meme in memes)
+        if 0 < without < len(memes):
+            print(
+                f"{without:,} of {len(memes):,} memes have no picture below {shown.name}: the sample is of "
+                "the others"
+            )
+        elif without:
+            print(
+                f"none of {without:,} memes has a picture below {shown.name}: all are read from their texts; "
+                "mtrclip.fetch fetches some, mtrclip.images names a folder"
+            )
     with run.chat("annotator", STAGE) as chat:
         return llm_chat.run(annotate(drawn, infos, chat, profile, pictures.pictures_in(shown)))
-
-
-def _without_pictures(number: int, total: int, folder: Path) -> str:
-    if number == total:
-        return (
-            f"none of {total:,} memes has a picture below {folder.name}: they are read from their texts. "
-            "mtrclip.fetch fetches some, mtrclip.images names a folder of yours"
-        )
-    return f"{number:,} of {total:,} memes have no picture below {folder.name}: the sample is of the others"
 
 
 def reading_counts(readings: Iterable[MemeReading], labels: cm50_prompts.Variant = "paper") -> pd.DataFrame:
@@ -261,24 +243,21 @@ def reading_counts(readings: Iterable[MemeReading], labels: cm50_prompts.Variant
     are scored; a reading may have several devices. Devices that are in no list of the paper are named "other:
     ..." and have no label of FigMemes. Unscored readings have a row of their own, without a share.
     """
+    readings = list(readings)
+    scored = [reading for reading in readings if not reading.unscored]
     counts: dict[str, Counter[str]] = {"device": Counter(), "FigMemes label": Counter(), "emotion": Counter()}
-    scored = unscored = 0
-    for reading in readings:
-        if reading.unscored:
-            unscored += 1
-            continue
-        scored += 1
+    for reading in scored:
         known, other = cm50_prompts.normalise(reading.literary_devices)
         mapped = cm50_prompts.to_figmemes(known, labels)
         counts["device"].update([*known, *(f"other: {w}" for w in other)] or [cm50_prompts.NONE])
         counts["FigMemes label"].update(mapped or [cm50_prompts.NONE])
         counts["emotion"].update([reading.emotion] if reading.emotion else [])
     rows = [
-        (what, label, n, n / scored)
+        (what, label, n, n / len(scored))
         for what, counted in counts.items()
         for label, n in sorted(counted.items(), key=lambda item: (-item[1], item[0]))
     ]
-    if unscored:
+    if unscored := len(readings) - len(scored):
         rows.append(("unscored", "", unscored, float("nan")))
     return pd.DataFrame(rows, columns=["what", "label", "readings", "share"])
 
@@ -295,7 +274,7 @@ def estimate_readings(
     asked = len(draw_sample(memes, settings.sample, profile.seed))
     shown = Image(image_id="estimate", load=lambda: "") if pictures else None
     rows, ledger = [], (STAGE, "annotation")
-    for spec in Passes.from_settings(settings).prompts:
+    for spec in passes(settings):
         some = draw_sample(memes, LOOKED_AT, profile.seed)
         requests = [
             reading_request(spec, meme, about.get(meme.template), settings, 0, shown) for meme in some
@@ -426,10 +405,8 @@ def _chosen(
     elif part == "matched":
         chosen = [meme for meme in chosen if meme.template != UNKNOWN]
         if not chosen:
-            _print_why(
-                spec,
-                f"is asked about memes of {TITLES[dataset]} of known templates, and none was matched",
-            )
+            why = f"is asked about memes of {TITLES[dataset]} of known templates, and none was matched"
+            _print_why(spec, why)
     elif part == "drawn":
         # Of all memes, so that prompts on pictures and on texts meet the same where a meme has both.
         names = sorted(meme.meme_id for meme in memes)

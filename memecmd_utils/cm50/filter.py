@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,17 +29,11 @@ SOURCE_ORDER_SHARE = 0.04
 TITLE_WAYS = ("exact", "case", "letters", "names", "start")
 """Ways to compare a title with the names of its template, see `TemplateRule.title_differs`."""
 DEFAULT = TemplateRule()
-NOTHING = TemplateRule(min_text_chars=0, min_votes=0, title_differs="ignored")
-"""The rule that keeps every record; what others ask beyond it counts as a condition."""
-_FIELDS = {
-    "min_votes": "votes >= {}",
-    "min_views": "views >= {}",
-    "min_text_chars": "characters >= {}",
-    "min_text_words": "words >= {}",
-    "title_differs": "title differs ({})",
-    "titles_unique_in": "titles unique in {}",
-}
-_EDGES = ("votes", "views", "chars", "words", "shortest", "boxes")
+_EDGES = {
+    "votes": "min_votes", "views": "min_views", "chars": "min_text_chars", "words": "min_text_words",
+    "shortest": "", "boxes": "",
+}  # fmt: skip
+"""Quantities with an edge in the sample, and the threshold of a rule on them."""
 
 
 class Filtered(NamedTuple):
@@ -82,25 +75,24 @@ def _title_differs(
     frame: pd.DataFrame, infos: Iterable[TemplateInfo], ways: Collection[str]
 ) -> dict[str, np.ndarray]:
     plain = {template: template.replace("-", " ") for template in frame["template"].unique()}
-    titles, templates = frame["title"].tolist(), frame["template"].tolist()
-    rows = list(zip(titles, templates, strict=True))
     folded = {template: name.casefold() for template, name in plain.items()}
-    same: dict[str, list[bool]] = {}
-    if "exact" in ways:
-        same["exact"] = [title == plain[template] for title, template in rows]
-    if "case" in ways:
-        same["case"] = [title.strip().casefold() == folded[template] for title, template in rows]
-    if {"letters", "names", "start"} & set(ways):
-        bare = list(zip(map(letters, titles), templates, strict=True))
-        key = {template: letters(name) for template, name in plain.items()}
-        known = {template: {name} for template, name in key.items()}
-        for info in infos:
-            names = {letters(name) for name in (info.title, *info.names)} - {""}  # a title may be all signs
-            known.setdefault(info.template, set()).update(names)
-        same["letters"] = [title == key[template] for title, template in bare]
-        same["names"] = [title in known[template] for title, template in bare]
-        same["start"] = [title.startswith(key[template]) for title, template in bare]
-    return {f"differs_{way}": ~np.array(values, dtype=bool) for way, values in same.items()}
+    bare = {template: letters(name) for template, name in plain.items()}
+    known = {template: {name} for template, name in bare.items()}
+    for info in infos:
+        names = {letters(name) for name in (info.title, *info.names)} - {""}  # a title may be all signs
+        known.setdefault(info.template, set()).update(names)
+    is_name = {
+        "exact": lambda title, template: title == plain[template],
+        "case": lambda title, template: title.strip().casefold() == folded[template],
+        "letters": lambda title, template: letters(title) == bare[template],
+        "names": lambda title, template: letters(title) in known[template],
+        "start": lambda title, template: letters(title).startswith(bare[template]),
+    }
+    rows = list(zip(frame["title"], frame["template"], strict=True))
+    return {
+        f"differs_{way}": np.array([not is_name[way](*row) for row in rows], dtype=bool)
+        for way in is_name.keys() & set(ways)
+    }
 
 
 def conditions(measured: pd.DataFrame, rule: TemplateRule) -> dict[str, np.ndarray]:
@@ -218,8 +210,8 @@ def template_table(
     return table
 
 
-def estimates(counts: pd.Series, total: int = CM50_MEMES, level: float = 0.95) -> pd.DataFrame:
-    """Sizes of templates from a sample of CM50: share x total, with an exact binomial interval.
+def estimates(counts: pd.Series, total: int = CM50_MEMES) -> pd.DataFrame:
+    """Sizes of templates from a sample of CM50: share x total, with an exact binomial interval of 95 %.
 
     The interval is that of each share by itself (Clopper-Pearson). The published validation set is
     stratified by template, so the true spread is smaller. Empty (NaN) where the sample is.
@@ -229,7 +221,7 @@ def estimates(counts: pd.Series, total: int = CM50_MEMES, level: float = 0.95) -
     n, hits = int(counts.sum()), counts.to_numpy(dtype=float)
     if not n:
         return pd.DataFrame(np.nan, index=counts.index, columns=["estimate", "low", "high"])
-    tail = (1 - level) / 2
+    tail = 0.05 / 2
     with np.errstate(invalid="ignore"):
         low = np.where(hits > 0, stats.beta.ppf(tail, hits, n - hits + 1), 0.0)
         high = np.where(hits < n, stats.beta.ppf(1 - tail, hits + 1, n - hits), 1.0)
@@ -264,7 +256,10 @@ def split(
             ids = rows.sort_values("position")["meme_id"].tolist()[len(rows) - last :]
             validation.update(meme for meme in ids if meme not in fixed)
         else:
-            ids = sorted((meme for meme in rows["meme_id"] if meme not in fixed), key=partial(_draw, seed))
+            ids = sorted(
+                (meme for meme in rows["meme_id"] if meme not in fixed),
+                key=lambda meme: hashlib.sha256(f"{seed}:{meme}".encode()).digest(),
+            )
             validation.update(ids[: quotas[template] - least[template]])
     return ["validation" if meme in validation else "train" for meme in kept["meme_id"]]
 
@@ -304,10 +299,6 @@ def _shared_out(sizes: pd.Series, share: float, least: pd.Series, most: pd.Serie
     return quotas | floors
 
 
-def _draw(seed: int, meme_id: str) -> str:
-    return hashlib.sha256(f"{seed}:{meme_id}".encode()).hexdigest()
-
-
 def write_templates(filtered: Filtered, folder: Path, seed: int) -> list[TemplateMeme]:
     """Write the kept memes to `templates.parquet` below `folder`, checked, and give them."""
     memes = memes_of(filtered.memes, seed)
@@ -317,16 +308,20 @@ def write_templates(filtered: Filtered, folder: Path, seed: int) -> list[Templat
 
 def describe(rule: TemplateRule) -> str:
     """The conditions of a rule on memes in one line."""
-    asked = [
-        words.replace("{}", str(getattr(rule, name))) for name, words in _FIELDS.items() if _asks(rule, name)
-    ]
-    return ", ".join(asked) or "every record"
+    return ", ".join(_asked(rule)) or "every record"
 
 
-def _asks(rule: TemplateRule, name: str) -> bool:
-    # One character of text means "not blank": Section 3.1 asks for text, and no threshold is fitted.
-    value = getattr(rule, name)
-    return value != getattr(NOTHING, name) and not (name == "min_text_chars" and value == 1)
+def _asked(rule: TemplateRule) -> list[str]:
+    asked = {
+        f"votes >= {rule.min_votes}": rule.min_votes,
+        f"views >= {rule.min_views}": rule.min_views,
+        # One character of text means "not blank": Section 3.1 asks for text, and no threshold is fitted.
+        f"characters >= {rule.min_text_chars}": rule.min_text_chars > 1,
+        f"words >= {rule.min_text_words}": rule.min_text_words,
+        f"title differs ({rule.title_differs})": rule.title_differs != "ignored",
+        f"titles unique in {rule.titles_unique_in}": rule.titles_unique_in != "nothing",
+    }
+    return [words for words, asks in asked.items() if asks]
 
 
 def candidate_rules(base: TemplateRule = DEFAULT) -> list[TemplateRule]:
@@ -384,7 +379,8 @@ def rule_evidence(
         kept = counts.reindex(present.index).fillna(0)
         others = counts[~counts.index.isin(observed.index)]
         left_out = missing + len(found) - int(passes[measured.index.get_indexer(found.index)].sum())
-        asked = sum(_asks(rule, name) for name in _FIELDS)
+        n_asked = len(_asked(rule))
+        places = _places(measured[passes], found["meme_id"])
         deviance = _deviance(present.to_numpy(float), kept.to_numpy(float) * weight)
         shares = kept / kept.sum() if kept.sum() else kept
         rows.append(
@@ -398,9 +394,9 @@ def rule_evidence(
                 "distance": 0.5 * float((shares - present / present.sum()).abs().sum()),
                 "r": float(kept.corr(present)) if len(present) > 2 and kept.std() else np.nan,
                 "first missing": int(others.max()) if len(others) else 0,
-                "in last 4 %": _in_last(measured, found, passes),
-                "conditions": asked,
-                "score": deviance + 2 * asked,
+                "in last 4 %": float(places["in last 4 %"].sum() / max(1, places["sample"].sum())),
+                "conditions": n_asked,
+                "score": deviance + 2 * n_asked,
             }
         )
     table = pd.DataFrame(rows)
@@ -431,11 +427,6 @@ def _deviance(observed: np.ndarray, expected: np.ndarray) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.where(observed > 0, observed * np.log(observed / expected), 0.0)
     return float(2 * np.sum(logs - (observed - expected)))
-
-
-def _in_last(measured: pd.DataFrame, found: pd.DataFrame, passes: np.ndarray) -> float:
-    places = _places(measured[passes], found["meme_id"])
-    return float(places["in last 4 %"].sum() / max(1, places["sample"].sum()))
 
 
 def _places(kept: pd.DataFrame, sampled: Iterable[str]) -> pd.DataFrame:
@@ -482,11 +473,9 @@ def rule_edges(
     """
     measured, found = _measured(records, sample, infos, [rule.title_differs])
     same = measured["template"].isin(found["template"]).to_numpy()
-    column_of = {"votes": "min_votes", "views": "min_views", "chars": "min_text_chars"}
-    column_of |= {"words": "min_text_words"}
     rows = []
-    for name in _EDGES if len(found) else ():
-        without = rule.model_copy(update={column_of[name]: 0}) if name in column_of else rule
+    for name, threshold in _EDGES.items() if len(found) else ():
+        without = rule.model_copy(update={threshold: 0}) if threshold else rule
         smallest = int(found[name].min())
         below = int((passing(measured, without) & same & (measured[name] < smallest).to_numpy()).sum())
         expected = below * len(sample) / total
@@ -519,21 +508,14 @@ def sizes_figure(table: pd.DataFrame) -> Figure:
         y = np.arange(len(rows))
         spread = [rows["estimate"] - rows["low"], rows["high"] - rows["estimate"]]
         axes.errorbar(
-            rows["estimate"],
-            y,
-            xerr=spread,
-            fmt="|",
-            color=GREY,
-            ms=7,
-            lw=1.2,
+            rows["estimate"], y, xerr=spread, fmt="|", color=GREY, ms=7, lw=1.2,
             label="estimate, 95% interval",
-        )
-        here = rows["kept"].notna()
-        inside = (rows["kept"] >= rows["low"]) & (rows["kept"] <= rows["high"])
-        kept = rows["kept"].astype(float)
+        )  # fmt: skip
+        here, kept = rows["kept"].notna(), rows["kept"].astype(float)
+        inside = kept.between(rows["low"], rows["high"])
         for mask, colour, marker, label in (
-            (here & inside.fillna(False), BLUE, "o", "kept"),
-            (here & ~inside.fillna(False), ORANGE, "D", "kept, outside the interval"),
+            (inside, BLUE, "o", "kept"),
+            (here & ~inside, ORANGE, "D", "kept, outside the interval"),
         ):
             if mask.any():
                 axes.plot(kept[mask], y[mask], marker, color=colour, ms=4, label=label)
@@ -542,7 +524,6 @@ def sizes_figure(table: pd.DataFrame) -> Figure:
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.grid(axis="x")
         axes.set_xlabel("memes")
-        n = int((here & inside.fillna(False)).sum())
-        axes.set_title(f"{n} of {int(here.sum())} templates inside their interval")
+        axes.set_title(f"{inside.sum()} of {here.sum()} templates inside their interval")
         axes.legend(loc="lower right")
     return fig

@@ -6,7 +6,7 @@ stage 2 looks at the pair with LPIPS (Zhang et al., 2018). What is left a person
 
 import csv
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -42,7 +42,6 @@ SHEET_SIDE = 360
 """Longest side of a picture on the confirmation sheet, in pixels."""
 PAPER_WIDTH = 768
 """Numbers in a row of CLIP ViT-L/14, whose lengths the limit of 30 is made for."""
-QUERIES_AT_ONCE = 1024
 LPIPS_SIDE = 64
 """Pixels of the pictures that LPIPS compares."""
 PAIRS_AT_ONCE = 64
@@ -106,15 +105,6 @@ class TemplateMatch(Record):
     """What a person said; None: nobody looked."""
 
 
-class Decision(NamedTuple):
-    """What a person said of a pair on the confirmation sheet."""
-
-    instance: str
-    template: str
-    action: Literal["keep", "reject"]
-    why: str = ""
-
-
 @dataclass
 class Matches:
     """What matching gave: pairs of all variants, what took no part, and what was not computed."""
@@ -148,7 +138,7 @@ class Lpips:
     def __init__(
         self, weights: str | None = None, scale: Literal["code", "lpips"] = "code", download: bool = True
     ) -> None:
-        self._weights = paths.root / Path(weights).expanduser() if weights else None
+        self._weights = paths.user_path(weights) if weights else None
         self.scale, self._download = scale, download
 
     @property
@@ -187,11 +177,9 @@ class Lpips:
         missing = [name for name in ("torch", "torchvision", "lpips") if not encoders_weights.installed(name)]
         if missing:
             raise ModelMissing(f"LPIPS needs {', '.join(missing)}: pip install -e '.[paper]'")
-        try:
+        with encoders_weights.importing("LPIPS", ModelMissing):
             import lpips
             import torchvision  # noqa: F401 - it must fit torch
-        except (ImportError, RuntimeError) as error:
-            raise ModelMissing(encoders_weights.install_hint("LPIPS", error)) from error
         state, digest = self._state()
         with warnings.catch_warnings():
             # Its way to AlexNet's weights is an argument that torchvision gives up; they follow below.
@@ -291,15 +279,15 @@ def confirmed_matches(profile: Profile, matches: Matches | None, dataset: DataSe
     key = CONFIRMED[dataset]
     if not (given := getattr(profile.cm50.matching, key)):
         return pairs
-    file = paths.root / Path(given).expanduser()
+    file = paths.user_path(given)
     if not pairs or matches.not_computed:
         why = "none was looked for" if matches is None else matches.not_computed or "no pair was kept"
         print(f"not read: {file.name} (cm50.matching.{key}) speaks of pairs of {TITLES[dataset]}; {why}")
         return pairs
-    decisions = read_decisions(file, pairs)
-    if not decisions:
+    confirmed = confirm(pairs, file)
+    if all(pair.confirmed is None for pair in confirmed):
         print(f"{file.name} (cm50.matching.{key}) says nothing of any pair of {TITLES[dataset]}")
-    return confirm(pairs, decisions)
+    return confirmed
 
 
 def distinct_pairs(pairs: Iterable[TemplateMatch]) -> list[TemplateMatch]:
@@ -316,60 +304,49 @@ def distinct_pairs(pairs: Iterable[TemplateMatch]) -> list[TemplateMatch]:
     return list(distinct.values())
 
 
-def read_decisions(path: Path, pairs: Iterable[TemplateMatch]) -> list[Decision]:
-    """Read what the sheet saved, a CSV of `instance,template,action,why`, for these pairs.
+def confirm(pairs: Iterable[TemplateMatch], file: Path) -> list[TemplateMatch]:
+    """The pairs with what a person said of them in the sheet's CSV of `instance,template,action,why`.
 
-    Raises `LibraryError` naming the line for a pair that is none of them, an unknown action, or a pair that
-    is both kept and rejected.
+    Of whom nothing is said stays unconfirmed. Raises `LibraryError` naming the line for a pair that is none
+    of these, an unknown action, or a pair that is both kept and rejected.
     """
-    if not path.is_file():
-        raise LibraryError(f"there is no file {path}: save it from the confirmation sheet")
-    known = {(pair.instance, pair.template) for pair in pairs}
-    decisions: dict[tuple[str, str], Decision] = {}
+    if not file.is_file():
+        raise LibraryError(f"there is no file {file}: save it from the confirmation sheet")
+    known = {(pair.instance, pair.template): pair for pair in pairs}
+    confirmed: dict[tuple[str, str], TemplateMatch] = {}
     try:
         # "utf-8-sig" because spreadsheet programs put a byte order mark in front.
-        with path.open(encoding="utf-8-sig", newline="") as handle:
+        with file.open(encoding="utf-8-sig", newline="") as handle:
             reader = csv.DictReader(handle)
             if not {"instance", "template", "action"} <= set(reader.fieldnames or ()):
-                raise LibraryError(f"{path.name}: the first line must be instance,template,action,why")
+                raise LibraryError(f"{file.name}: the first line must be instance,template,action,why")
             for row in reader:
                 names = [row.get(name) or "" for name in ("instance", "template")]
                 action, why = (storage.unguarded(row.get(name) or "").strip() for name in ("action", "why"))
                 if not any(map(str.strip, [*names, action])):
                     continue
-                decision = Decision(*_pair_of(names, known), action, why)
-                pair = decision.instance, decision.template
-                where = f"{path.name} line {reader.line_num}"
+                place = _pair_of(names, known)
+                where, shown = f"{file.name} line {reader.line_num}", f"{place[0]!r} and {place[1]!r}"
                 if action not in ACTIONS:
                     raise LibraryError(f"{where}: action {action!r} is neither keep nor reject")
-                if pair not in known:
-                    raise LibraryError(f"{where}: {pair[0]!r} and {pair[1]!r} are no pair of this sheet")
-                if decisions.get(pair, decision).action != action:
-                    raise LibraryError(f"{where}: {pair[0]!r} and {pair[1]!r} are both kept and rejected")
-                decisions[pair] = decision
+                if place not in known:
+                    raise LibraryError(f"{where}: {shown} are no pair of this sheet")
+                keep = action == "keep"
+                if place in confirmed and confirmed[place].confirmed != keep:
+                    raise LibraryError(f"{where}: {shown} are both kept and rejected")
+                update = {"confirmed": keep, "why": why or known[place].why}
+                confirmed[place] = known[place].model_copy(update=update)
     except UnicodeDecodeError as error:
-        raise LibraryError(f"{path.name} is not UTF-8: save it as CSV UTF-8") from error
-    return list(decisions.values())
+        raise LibraryError(f"{file.name} is not UTF-8: save it as CSV UTF-8") from error
+    return list({**known, **confirmed}.values())
 
 
-def _pair_of(cells: list[str], known: set[tuple[str, str]]) -> tuple[str, str]:
+def _pair_of(cells: list[str], known: Collection[tuple[str, str]]) -> tuple[str, str]:
     """The known pair of two cells: as the sheet guards them, a person wrote or a spreadsheet trimmed them."""
     trimmed = tuple(cell.strip() for cell in cells)
     guarded, guarded_trimmed = (tuple(map(storage.unguarded, texts)) for texts in (cells, trimmed))
     readings = (guarded, tuple(cells), guarded_trimmed, trimmed)
     return next((pair for pair in readings if pair in known), trimmed)
-
-
-def confirm(pairs: Iterable[TemplateMatch], decisions: Iterable[Decision]) -> list[TemplateMatch]:
-    """The pairs with what a person said of them; of whom nothing was said stays unconfirmed."""
-    decision_of = {(decision.instance, decision.template): decision for decision in decisions}
-    confirmed = []
-    for pair in pairs:
-        update: dict[str, object] = {"confirmed": None}
-        if decision := decision_of.get((pair.instance, pair.template)):
-            update = {"confirmed": decision.action == "keep", "why": decision.why or pair.why}
-        confirmed.append(pair.model_copy(update=update))
-    return confirmed
 
 
 def match_counts(matches: Matches, confirmed: Sequence[TemplateMatch], dataset: DataSet) -> pd.DataFrame:
@@ -388,13 +365,9 @@ def match_counts(matches: Matches, confirmed: Sequence[TemplateMatch], dataset: 
         first = [pair for pair in mine if pair.kept is not False or pair.lpips is not None]
         second = [pair for pair in mine if pair.kept]
         undecided = any(pair.kept is None for pair in mine)
-        rows += [
-            (f"{rule.variant}: {sign} {rule.limit:g}", len(first) if mine else matches.not_computed),
-            (
-                f"{rule.variant}: LPIPS below {rule.lpips:g}",
-                len(second) if mine and not undecided else matches.not_computed,
-            ),
-        ]
+        decided = len(second) if mine and not undecided else matches.not_computed
+        rows.append((f"{rule.variant}: {sign} {rule.limit:g}", len(first) if mine else matches.not_computed))
+        rows.append((f"{rule.variant}: LPIPS below {rule.lpips:g}", decided))
     rows.append(("pairs of all variants", matches.not_computed or len(distinct_pairs(matches.pairs))))
     looked = [pair for pair in confirmed if pair.confirmed is not None]
     n_confirmed = sum(bool(pair.confirmed) for pair in looked)
@@ -421,16 +394,10 @@ def combine(pictures: np.ndarray, texts: np.ndarray, variant: Variant) -> np.nda
 
 def nearest(queries: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Index of the nearest row for each query, and the Euclidean distance; the first of equally near ones."""
-    rows = rows.astype(np.float64)
-    index, distance = np.empty(len(queries), dtype=int), np.empty(len(queries))
-    for start in range(0, len(queries), QUERIES_AT_ONCE):
-        part = queries[start : start + QUERIES_AT_ONCE].astype(np.float64)
-        squares = (part**2).sum(1)[:, None] + (rows**2).sum(1) - 2 * part @ rows.T
-        best = squares.argmin(1)
-        index[start : start + len(part)] = best
-        # From the difference itself: the squares above cancel where two rows are near.
-        distance[start : start + len(part)] = np.linalg.norm(part - rows[best], axis=1)
-    return index, distance
+    from scipy.spatial.distance import cdist
+
+    distances = cdist(queries, rows)
+    return distances.argmin(1), distances.min(1)
 
 
 def match(
@@ -530,7 +497,7 @@ def _stage_two(done: Matches, lpips: Lpips) -> None:
 def write_match_sheet(target: Path, name: str, matches: Matches) -> Path:
     """Write the confirmation sheet, one HTML file that holds all it shows; returns `target`.
 
-    It has the pairs that any variant kept, each once; what it saves `read_decisions` reads. Pictures are
+    It has the pairs that any variant kept, each once; what it saves `confirm` reads. Pictures are
     embedded, some 20 KB each, so the page can be mailed to whoever is to look. All text is escaped: file
     names and reasons come from strangers.
     """

@@ -14,7 +14,7 @@ import pandas as pd
 from pydantic import Field
 
 from memecmd_utils.cm50.pictures import pictures_below
-from memecmd_utils.core import seeds
+from memecmd_utils.core import paths, seeds
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading
 from memecmd_utils.surveys import forms
@@ -70,21 +70,6 @@ INTRO = (
     "You will see {memes}. Several systems were asked about each; you see their answers in random order, "
     "without names. Choose those that fit. Circles take one choice, boxes any number, also none."
 )
-
-SYSTEMS = tuple(
-    f"{model}, {context} context"
-    for model in ("GPT-4o", "LLaVA-1.6 34B", "LLaVA-1.6 7B")
-    for context in ("with", "without")
-)
-_PRINTED = """
-4 3 3 3 0 2 | 1 1 2 0 0 0 | 3 0 1 0 0 0 | 3 0 3 3 1 0 | 1 0 1 1 1 3
-4 3 3 0 1 2 | 1 1 1 1 0 0 | 0 3 0 1 0 0 | 3 2 2 2 0 1 | 0 0 3 3 0 0
-4 1 3 0 1 1 | 0 0 1 0 0 2 | 1 3 0 0 0 0 | 2 2 2 1 2 1 | 0 0 1 1 1 3
-4 3 3 0 2 0 | 2 0 2 0 0 0 | 1 1 0 2 0 0 | 2 2 1 1 1 1 | 1 3 3 0 0 0
-4 2 3 3 1 0 | 2 2 0 0 0 0 | 3 1 0 0 0 0 | 1 1 3 3 2 4 | 2 0 3 3 1 1
-"""
-PAPER_TOTALS = dict(zip(SYSTEMS, (49, 34, 44, 28, 14, 21), strict=True))
-"""Sums of the printed cells; the paper prints the same."""
 
 
 class KeyRow(forms.KeyRow):
@@ -236,8 +221,8 @@ def write_survey(run: Run, readings: Iterable[MemeReading], folder: Path) -> Pat
 def readings_by_system(readings: Iterable[MemeReading]) -> dict[str, list[MemeReading]]:
     """Readings by who made them, with or without context, where they share memes; empty if they do not.
 
-    Names are such as `SYSTEMS` lists: the model, then "with context" or "without context".
-    Those with most readings come first; one that shares no meme with all before it is left out.
+    Names are such as Table 6 has them: the model, then "with context" or "without context". Those with most
+    readings come first; one that shares no meme with all before it is left out.
     """
     by_system: dict[str, dict[str, MemeReading]] = {}
     for reading in readings:
@@ -255,14 +240,7 @@ def readings_by_system(readings: Iterable[MemeReading]) -> dict[str, list[MemeRe
 
 def paper_votes() -> pd.DataFrame:
     """Table 6 as printed: votes by meme (1-5, in its order) and subtask for each system, and totals."""
-    rows = []
-    for meme, line in enumerate(_PRINTED.strip().split("\n"), start=1):
-        cells = (part.split() for part in line.split("|"))
-        for subtask, votes in zip(QUESTIONS, cells, strict=True):
-            rows.append(
-                {"meme": str(meme), "subtask": subtask, **dict(zip(SYSTEMS, map(int, votes), strict=True))}
-            )
-    return _with_total(pd.DataFrame(rows))
+    return _with_total(pd.read_csv(paths.data / "paper" / "cm50_table6.csv", dtype={"meme": str}))
 
 
 def collect(run: Run, folder: Path) -> Answers:
@@ -287,10 +265,7 @@ def tally(found: Answers) -> pd.DataFrame:
                 votes[row.item, row.subtask][row.system] += 1
     rows = [{"meme": memes[item], "subtask": subtask, **of} for (item, subtask), of in votes.items()]
     table = _with_total(pd.DataFrame(rows, columns=["meme", "subtask", *systems]))
-    table.attrs |= {
-        "source": found.source,
-        "raters": len({answer.rater for answer in counted}),
-    }
+    table.attrs |= {"source": found.source, "raters": len({answer.rater for answer in counted})}
     return table
 
 
@@ -302,8 +277,11 @@ def _with_total(table: pd.DataFrame) -> pd.DataFrame:
 
 def vote_totals(table: pd.DataFrame) -> pd.DataFrame:
     """Votes of each system, their share of the best system's, and the paper's totals beside them."""
-    votes = table[table["meme"] == "Total"].iloc[0, 2:].astype(int)
-    best = max(int(votes.max()), 1)
-    frame = pd.DataFrame({"votes": votes, "share of the best": votes / best})
-    paper = pd.Series(PAPER_TOTALS, name="votes (paper)")
-    return frame.join(paper, how="outer").sort_values("votes (paper)", ascending=False, na_position="last")
+    votes, paper = (_totals(votes_by_meme) for votes_by_meme in (table, paper_votes()))
+    frame = pd.DataFrame({"votes": votes, "share of the best": votes / max(int(votes.max()), 1)})
+    frame = frame.join(paper.rename("votes (paper)"), how="outer")
+    return frame.sort_values("votes (paper)", ascending=False, na_position="last")
+
+
+def _totals(table: pd.DataFrame) -> pd.Series:
+    return table[table["meme"] == "Total"].iloc[0, 2:].astype(int)

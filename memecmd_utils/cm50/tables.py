@@ -33,7 +33,7 @@ from memecmd_utils.cm50.metrics import (
 )
 from memecmd_utils.cm50.prompts import Variant
 from memecmd_utils.cm50.references import FigMemesError, Labels
-from memecmd_utils.core import statistics
+from memecmd_utils.core import paths, statistics
 from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 
@@ -49,35 +49,16 @@ TEXTS = {
 # What OpenAI's tokenizer has ftfy do before it splits; CM50's readings hold such quotes.
 _STRAIGHT = str.maketrans("‘’‚‛“”„‟", "''''\"\"\"\"")
 METRICS = ("BLEURT", "BERTScore", "ChrF", "ROUGE-L", "BLEU-4")
-_PRINTED = """
-caption_few_shot_context | 0.313 0.862 22.631 0.142 0 | 0.369 0.858 15.063 0.118 0 | - 0.873 - 0.191 0 |
-    0.352 - - - - | 0.467 0.846 28.032 0.158 0.021
-caption_few_shot | 0.309 0.864 21.821 0.138 0 | 0.364 0.859 14.159 0.115 0 | - 0.873 - 0.190 0 |
-    0.344 - - - - | 0.449 0.847 27.225 0.153 0.002
-caption_zero_shot_context | 0.254 0.853 20.049 0.087 0 | 0.332 0.842 16.220 0.090 0 | - 0.862 - 0.126 0 |
-    0.286 - - - - | 0.391 0.836 24.414 0.113 0
-caption_zero_shot | 0.256 0.851 19.498 0.087 0 | 0.331 0.842 15.101 0.088 0 | - 0.859 - 0.122 0 |
-    0.290 - - - - | 0.396 0.836 24.207 0.104 0
-five_tasks_whole_set | 0.471 0.869 27.860 0.173 0.002 | 0.474 0.864 23.779 0.173 0.005 | - 0.879 - 0.229 - |
-    0.525 0.879 - - - | - - - - -
-five_tasks_context | 0.472 0.870 28.653 0.178 0.002 | 0.479 0.863 23.460 0.180 0.006 | - 0.879 - 0.228 - |
-    0.523 0.879 - - - | - - - - -
-five_tasks | 0.487 0.872 29.083 0.179 0.002 | 0.489 0.866 24.408 0.182 0.006 | - 0.881 - 0.231 0.007 |
-    0.540 0.881 - - - | - - - - -
-"""
-# In the text that we have of the paper, ChrF of the whole set's concatenated references (23.779) has slipped
-# into the row "Best match", where no other prompt has one.
 
 
 def paper_table_10() -> dict[tuple[str, Mode, str], float]:
-    """Table 10 as printed, by prompt, mode and metric; cells that are blank there are missing."""
-    printed = {}
-    for line in _PRINTED.strip().replace("|\n   ", "|").split("\n"):
-        prompt, *rows = (part.split() for part in line.split("|"))
-        for mode, cells in zip(MODES, rows, strict=True):
-            named = zip(METRICS, cells, strict=True)
-            printed |= {(prompt[0], mode, name): float(cell) for name, cell in named if cell != "-"}
-    return printed
+    """Table 10 as printed, by prompt, mode and metric; cells that are blank there are missing.
+
+    In the text that we have of the paper, ChrF of the whole set's concatenated references (23.779) has
+    slipped into the row "Best match", where no other prompt has one.
+    """
+    printed = pd.read_csv(paths.data / "paper" / "cm50_table10.csv", index_col=["prompt", "mode"])
+    return printed.stack().dropna().to_dict()
 
 
 def by_prompt(readings: Iterable[MemeReading]) -> dict[str, list[MemeReading]]:

@@ -3,11 +3,9 @@
 import errno
 from importlib.util import find_spec
 
-OF_THE_MACHINE = frozenset(
-    getattr(errno, name)
-    for name in ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE", "ENFILE")
-    if hasattr(errno, name)
-)
+OF_THE_MACHINE = {
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE
+}  # fmt: skip
 """What a disk or a folder refuses, also where the system does not say which file it was."""
 LIVE_PACKAGES = ("openai", "aiohttp", "feedparser", "protego")
 """The extra `live`: what asks endpoints, feeds and hosts of pictures; replaying needs none."""

@@ -7,7 +7,7 @@ dialogues. Which form of interval keeps its promise was decided by simulation (`
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -45,21 +45,6 @@ class Estimate:
     n: int
     p: float | None = None
     clusters: int = 0
-
-    def rounded(self, digits: int = 6) -> dict[str, float | int | None]:
-        """As plain numbers for `numbers.json`; NaN becomes None."""
-
-        def clean(x: float | None) -> float | None:
-            return None if x is None or not np.isfinite(x) else round(float(x), digits)
-
-        return {
-            "mean": clean(self.mean),
-            "low": clean(self.low),
-            "high": clean(self.high),
-            "n": self.n,
-            "p": clean(self.p),
-            "clusters": self.clusters,
-        }
 
     def row(self) -> dict[str, float | int]:
         """As cells of a table: mean, low, high, n, dialogues."""
@@ -201,26 +186,16 @@ def sign_flip_p(left_out: LeftOut, null: float, rng: np.random.Generator) -> np.
 
 
 def estimate(
-    left_out: LeftOut,
-    n: int,
-    bounds: Bounds = None,
-    null: float | None = None,
-    rng: np.random.Generator | None = None,
+    left_out: LeftOut, n: int, bounds: Bounds = None, rng: np.random.Generator | None = None
 ) -> Estimate:
-    """One estimate of `n` items with its interval and, given `null` and `rng`, its p-value."""
+    """One estimate of `n` items with its interval and, given `rng`, the p-value of 0."""
     low, high = interval(left_out, bounds)
-    p = None if null is None or rng is None else float(sign_flip_p(left_out, null, rng))
+    p = None if rng is None else float(sign_flip_p(left_out, 0.0, rng))
     p = None if p is None or np.isnan(p) else p
     return Estimate(float(left_out.value), float(low), float(high), n, p, int(left_out.clusters))
 
 
 # --- sums over dialogues ----------------------------------------------------------------------------------
-
-
-def positions(clusters: Sequence[Hashable]) -> tuple[np.ndarray, int]:
-    """Number of each item's cluster, in order of first appearance, and how many clusters there are."""
-    names = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
-    return np.array([names[name] for name in clusters], dtype=int), len(names)
 
 
 def sums(values: np.ndarray, clusters: Sequence[Hashable], names: Sequence[Hashable]) -> np.ndarray:
@@ -250,9 +225,14 @@ def cluster_mean(values: Sequence[float], clusters: Sequence[Hashable], bounds: 
     return estimate(mean(np.asarray(values), clusters), len(values), bounds)
 
 
-def column_means(values: np.ndarray, clusters: Sequence[Hashable], bounds: Bounds = None) -> list[Estimate]:
-    """`cluster_mean` of each column of `values` [items, k]."""
-    return [cluster_mean(column, clusters, bounds) for column in np.asarray(values, dtype=float).T]
+def mean_columns(
+    names: Sequence[str], values: np.ndarray, clusters: Sequence[Hashable], bounds: Bounds = None
+) -> dict[str, float]:
+    """`cluster_mean` of each column of `values` [items, names] as columns of a table."""
+    found: dict[str, float] = {}
+    for name, column in zip(names, np.asarray(values, dtype=float).T, strict=True):
+        found |= cluster_mean(column, clusters, bounds).columns(name)
+    return found
 
 
 Values = Mapping[tuple[Hashable, Hashable], float]
@@ -265,7 +245,7 @@ def paired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estimat
     if not keys:
         return EMPTY
     left_out = mean(np.array([a[key] - b[key] for key in keys]), [key[0] for key in keys])
-    return estimate(left_out, len(keys), null=0.0, rng=rng)
+    return estimate(left_out, len(keys), rng=rng)
 
 
 def unpaired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estimate:
@@ -277,7 +257,7 @@ def unpaired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estim
     def mean_of(values: Values) -> LeftOut:
         return mean(np.fromiter(values.values(), float), [key[0] for key in values], names)
 
-    return estimate(mean_of(a).minus(mean_of(b)), len(a) + len(b), null=0.0, rng=rng)
+    return estimate(mean_of(a).minus(mean_of(b)), len(a) + len(b), rng=rng)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -303,38 +283,35 @@ def auc(
 
     That is the share of pairs of a positive and a negative which the positive wins, ties counting half.
     """
-    place = {name: i for i, name in enumerate(names)}
-    positive_scores: list[list[float]] = [[] for _ in names]
-    for cluster, score in positive:
-        positive_scores[place[cluster]].append(score)
-    negative_places = np.array([place[cluster] for cluster, _ in negative], dtype=int)
-    values = np.array([score for _, score in negative])
-    won = np.empty((len(names), len(names)))  # summed over each pair of clusters
-    for row, scores in zip(won, map(np.sort, positive_scores), strict=True):
-        below = np.searchsorted(scores, values, "left") + np.searchsorted(scores, values, "right")
-        row[:] = np.bincount(negative_places, weights=len(scores) - below / 2, minlength=len(names))
-    negative_counts = np.bincount(negative_places, minlength=len(names))
-    pairs = np.outer([len(scores) for scores in positive_scores], negative_counts).astype(float)
+    from scipy.stats import rankdata
 
-    def without(matrix: np.ndarray) -> np.ndarray:
-        return matrix.sum() - matrix.sum(axis=0) - matrix.sum(axis=1) + matrix.diagonal()
+    place, items = {name: i for i, name in enumerate(names)}, (*positive, *negative)
+    position = np.array([place[cluster] for cluster, _ in items], dtype=int)
+    scores, is_positive = np.array([score for _, score in items]), np.arange(len(items)) < len(positive)
 
-    share = (pairs.sum(axis=0) + pairs.sum(axis=1)) / (2 * pairs.sum())  # of the items of either side
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return LeftOut(np.asarray(won.sum() / pairs.sum()), without(won) / without(pairs), share)
+    def of(some: np.ndarray) -> float:
+        """By the sum of the positives' ranks, as in the test of Mann and Whitney."""
+        n = is_positive[some].sum()
+        pairs = n * (some.sum() - n)
+        return (
+            (rankdata(scores[some])[is_positive[some]].sum() - n * (n + 1) / 2) / pairs if pairs else np.nan
+        )
+
+    sides = (np.bincount(position[side], minlength=len(names)) for side in (is_positive, ~is_positive))
+    share = sum(counts / counts.sum() for counts in sides) / 2  # of the items of either side
+    without = np.array([of(position != i) for i in range(len(names))])
+    return LeftOut(np.asarray(of(position >= 0)), without, share)
 
 
 def cluster_auc(
-    positive: Sequence[tuple[Hashable, float]],
-    negative: Sequence[tuple[Hashable, float]],
-    rng: np.random.Generator | None = None,
+    positive: Sequence[tuple[Hashable, float]], negative: Sequence[tuple[Hashable, float]]
 ) -> Estimate:
-    """AUC of (cluster, score) pairs with its interval and, given `rng`, a p-value against 0.5."""
+    """AUC of (cluster, score) pairs with its interval."""
     n = len(positive) + len(negative)
     if not positive or not negative:
-        return Estimate(float("nan"), float("nan"), float("nan"), n)
+        return replace(EMPTY, n=n)
     names = sorted({c for c, _ in (*positive, *negative)})
-    return estimate(auc(positive, negative, names), n, SHARE, null=0.5, rng=rng)
+    return estimate(auc(positive, negative, names), n, SHARE)
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
@@ -349,9 +326,10 @@ def spearman(x: np.ndarray, y: np.ndarray) -> float:
 def cluster_spearman(pairs: Sequence[tuple[Hashable, float, float]]) -> Estimate:
     """Spearman's correlation of (cluster, x, y) with its interval."""
     x, y = (np.array([pair[i] for pair in pairs], dtype=float) for i in (1, 2))
-    position, n = positions([pair[0] for pair in pairs])
-    without = np.array([spearman(x[position != i], y[position != i]) for i in range(n)])
-    share = np.bincount(position, minlength=n) / max(1, len(x))
+    clusters = np.array([pair[0] for pair in pairs])
+    names, counts = np.unique(clusters, return_counts=True)
+    without = np.array([spearman(x[clusters != name], y[clusters != name]) for name in names])
+    share = counts / max(1, len(x))
     return estimate(LeftOut(np.asarray(spearman(x, y)), without, share), len(pairs), COEFFICIENT)
 
 
@@ -379,10 +357,8 @@ def cluster_kappa(pairs: Sequence[tuple[int, int]], clusters: Sequence[Hashable]
     """`kappa` of two raters over items, with its interval."""
     if not len(pairs):
         return EMPTY
-    position, n = positions(clusters)
-    counts = np.zeros((n, classes, classes))
-    first, second = np.array(pairs, dtype=int).T
-    np.add.at(counts, (position, first, second), 1)
+    first, second = np.eye(classes)[np.array(pairs, dtype=int).T]
+    counts = sums(first[:, :, None] * second[:, None], clusters, list(dict.fromkeys(clusters)))
     left_out = leave_out(kappa, counts.sum(axis=(1, 2)) / len(pairs), counts)
     return estimate(left_out, len(pairs), COEFFICIENT)
 

@@ -16,7 +16,6 @@ from memecmd_utils.retrieval.placement import Encode, halves
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
 
-CENTRINGS = ("attribute", "none")
 MOST_PAIRS = 4_000_000
 """Pairs of a turn and a meme that the studies look at: each has four terms under four systems, 0.5 GB in all.
 The paper's run has 198 million; a sample of its dialogues says as much about each open choice."""
@@ -173,7 +172,6 @@ class Graded:
     """Dialogue of each of these rows."""
     gains: np.ndarray
     """Sums of grades, [rows, memes]; nan where nobody graded."""
-    level: int
     meme_ids: Sequence[str]
     ideal: np.ndarray
     """What nDCG@5 divides by at each turn."""
@@ -193,7 +191,7 @@ class Graded:
             here = np.where(np.isnan(self.gains), -np.inf, here)
         best = scoring.best_memes(here, self.meme_ids, DEPTH)
         found = self._gains_of(best)
-        hit = found[:, 0] >= self.level  # nan is no hit
+        hit = found[:, 0] >= RELEVANT  # nan is no hit
         judged = np.isfinite(found).sum(axis=1) / np.maximum(1, (best >= 0).sum(axis=1))
         return np.column_stack([hit, self.ndcg(best), judged])
 
@@ -210,18 +208,16 @@ class Graded:
         return np.where(best < 0, np.nan, np.take_along_axis(self.gains, np.maximum(best, 0), axis=1))
 
 
-def graded(
-    gains: np.ndarray, meme_ids: Sequence[str], clusters: Sequence[str], level: int = RELEVANT
-) -> Graded:
-    """Prepare the turns with a meme of at least `level`: `gains` [turns, memes], nan where nobody graded.
+def graded(gains: np.ndarray, meme_ids: Sequence[str], clusters: Sequence[str]) -> Graded:
+    """Prepare the turns with a relevant meme: `gains` [turns, memes], nan where nobody graded.
 
     A meme without a usable annotation has no column, so the ideal ranking does not hold it either.
     """
     gains = np.asarray(gains, dtype=float)
-    rows = np.flatnonzero((np.nan_to_num(gains, nan=-1.0) >= level).any(axis=1))
+    rows = np.flatnonzero((np.nan_to_num(gains, nan=-1.0) >= RELEVANT).any(axis=1))
     graded_gains = gains[rows]
     ideal = ideal_gain(np.nan_to_num(graded_gains))
-    return Graded(rows, [clusters[i] for i in rows], graded_gains, level, meme_ids, ideal)
+    return Graded(rows, [clusters[i] for i in rows], graded_gains, meme_ids, ideal)
 
 
 def graded_of_study(data: StudyData) -> Graded:

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from memecmd_utils import schemas
 from memecmd_utils.core import paths, seeds, statistics
+from memecmd_utils.core.statistics import Estimate
 from memecmd_utils.evaluation import judges, ratings
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS
@@ -402,23 +403,24 @@ def scores_of_judges(
 
     A judge that scored a place more than once (several lengths or strategies) counts with its mean.
     """
+    scores = [(r.judge, r, r.overall) for r in ratings if r.overall is not None]
+    scores += [(f"consistency {c.scorer}", c, c.score) for c in consistency if c.text == "u_t"]
+    scores += [("mean grade", g, g.grade) for g in grades]
     gathered: dict[str, dict[Place, list[float]]] = {}
-
-    def add(scorer: str, place: Place, score: float) -> None:
+    for scorer, at, score in scores:
+        place = at.dialogue_id, at.turn, at.meme_id
         gathered.setdefault(scorer, {}).setdefault(place, []).append(score)
-
-    for r in ratings:
-        if r.overall is not None:
-            add(r.judge, (r.dialogue_id, r.turn, r.meme_id), r.overall)
-    for c in consistency:
-        if c.text == "u_t":
-            add(f"consistency {c.scorer}", (c.dialogue_id, c.turn, c.meme_id), c.score)
-    for g in grades:
-        add("mean grade", (g.dialogue_id, g.turn, g.meme_id), g.grade)
     return {
-        scorer: {place: float(np.mean(scores)) for place, scores in places.items()}
+        scorer: {place: float(np.mean(at_place)) for place, at_place in places.items()}
         for scorer, places in gathered.items()
     }
+
+
+def _cells(name: str, estimate: Estimate) -> dict[str, float]:
+    return {
+        name: estimate.mean, "low": estimate.low, "high": estimate.high, "items": estimate.n,
+        "dialogues": estimate.clusters,
+    }  # fmt: skip
 
 
 def _alphas(answers: Answers) -> list[dict]:
@@ -434,10 +436,8 @@ def _alphas(answers: Answers) -> list[dict]:
             )
             clusters = [dialogue[item] for item in wide.columns]
             alpha = statistics.cluster_alpha(wide.to_numpy(), clusters, level)
-            rows.append(
-                {"kind": kind, "scale": scale, "level": level, "alpha": alpha.mean, "low": alpha.low,
-                 "high": alpha.high, "items": alpha.n, "dialogues": alpha.clusters, "raters": len(wide)}
-            )  # fmt: skip
+            row = {"kind": kind, "scale": scale, "level": level, "raters": len(wide)}
+            rows.append(row | _cells("alpha", alpha))
     return rows
 
 
@@ -452,10 +452,8 @@ def _means(answers: Answers) -> list[dict]:
         for scale in RATED if len(drawn) else ():
             values = by_item.loc[drawn.item, scale].tolist()
             mean = statistics.cluster_mean(values, drawn.dialogue_id.tolist())
-            rows.append(
-                {"strategy": strategy, "scale": scale, "mean": mean.mean, "low": mean.low, "high": mean.high,
-                 "items": mean.n, "dialogues": mean.clusters, "ratings": int(counts.loc[drawn.item].sum())}
-            )  # fmt: skip
+            row = {"strategy": strategy, "scale": scale, "ratings": int(counts.loc[drawn.item].sum())}
+            rows.append(row | _cells("mean", mean))
     return rows
 
 
@@ -519,21 +517,13 @@ def _pairs(answers: Answers) -> list[dict]:
 
 
 def _correlations(answers: Answers, judged: Mapping[str, Mapping[Place, float]]) -> list[dict]:
-    human = answer_frame(answers, "rating").groupby("item")["overall"].mean()
-    places = key_frame(answers, "rating").drop_duplicates("item").set_index("item")
+    liked = answer_frame(answers, "rating").groupby("item")["overall"].mean()
+    drawn = key_frame(answers, "rating").drop_duplicates("item").set_index("item").loc[liked.index]
+    places = list(zip(drawn.dialogue_id, drawn.turn.astype(int), drawn.meme_id, strict=True))
     rows = []
-    for scorer, scores in judged.items() if len(human) else ():
-        both = []
-        for item, value in human.items():
-            place = places.loc[item]
-            score = scores.get((place.dialogue_id, int(place.turn), place.meme_id))
-            if score is not None:
-                both.append((place.dialogue_id, value, score))
-        rho = statistics.cluster_spearman(both)
-        rows.append(
-            {"scorer": scorer, "spearman": rho.mean, "low": rho.low, "high": rho.high, "items": rho.n,
-             "dialogues": rho.clusters}
-        )  # fmt: skip
+    for scorer, scores in judged.items() if places else ():
+        both = [(at[0], ours, scores[at]) for at, ours in zip(places, liked, strict=True) if at in scores]
+        rows.append({"scorer": scorer, **_cells("spearman", statistics.cluster_spearman(both))})
     return rows
 
 

@@ -214,12 +214,9 @@ def _rows(
     data: StudyData, items: Sequence[Item], judge: str, reading: str, values: Sequence[float]
 ) -> pd.DataFrame:
     """The scores of one judge as a table; `length` is that of the caption in characters."""
-    rows = [
-        (judge, reading, *item, len(data.memes[item.meme_id].text), value, value / 100)
-        for item, value in zip(items, values, strict=True)
-    ]
-    frame = pd.DataFrame(rows, columns=list(SCORES))
-    return frame if reading == P_YES else frame.assign(p=np.nan)
+    frame = pd.DataFrame(items).assign(judge=judge, reading=reading, score=values)
+    frame["length"] = [len(data.memes[item.meme_id].text) for item in items]
+    return frame.assign(p=frame["score"] / 100 if reading == P_YES else np.nan)[list(SCORES)]
 
 
 # --- What each judge is worth

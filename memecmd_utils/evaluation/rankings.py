@@ -25,6 +25,7 @@ CAPTION = "context to caption"
 RANDOM = "random"
 RANDOM_GRADED = "random, one ranking graded"
 """The one random ranking whose top was graded: the mean of many meets memes that nobody judged."""
+CENTRINGS = ("attribute", "none")
 CONTEXT_TURNS = 3
 """Last turns that the baseline without annotations compares with the caption."""
 
@@ -68,7 +69,6 @@ def score_matrices(
     annotations: Sequence[Annotation],
     encoders: Mapping[str, Encode],
     weights: Sequence[float],
-    centrings: Sequence[str] = ("attribute", "none"),
 ) -> Iterator[tuple[System, np.ndarray]]:
     """Scores [turns, memes] of every system, memes in the order of `annotations`, in float64.
 
@@ -80,7 +80,7 @@ def score_matrices(
     for name, encode in encoders.items():
         contexts = encode([q.context for q in asked], "query")
         captions = encode([memes[a.meme_id].text for a in annotations], "document")
-        for centring in centrings:
+        for centring in CENTRINGS:
             terms = four_terms(asked_for, annotations, encode, centring)
             for part, term in zip(PARTS, terms, strict=True):
                 yield System(name, centring, part), term
@@ -124,21 +124,14 @@ def random_order(asked: Sequence[Query], n_memes: int, seed: int, draw: int) -> 
 
 
 # --- Retrieval measured against graded ground truth: R@K, MRR, nDCG@5, judged@5, bpref
-# The measures are trec_eval's own code (`pytrec_eval-terrier`). R@K is, as in image-text retrieval, the
-# share of turns with a relevant meme among the top K (trec_eval's success_K): a turn has many relevant memes.
+# The measures are defined as in trec_eval, and a test holds them against it. R@K is, as in image-text
+# retrieval, the share of turns with a relevant meme among the top K (trec_eval's success_K): a turn has many.
 #
 # Only what is in the pool was judged. For a system that did not feed it (judged@5 below 1) all measures but
 # bpref are lower bounds, and bpref is none the fairer: a pool of depth 5 holds the misses at the top of the
 # systems that fed it and few of the others, so bpref favours those that did not.
 
 
-MEASURES = {
-    "R@1": "success_1",
-    "R@5": "success_5",
-    "MRR": "recip_rank",
-    "nDCG@5": "ndcg_cut_5",
-    "bpref": "bpref",
-}
 COLUMNS = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5", "bpref")
 _SYSTEM = ("embedder", "centring", "uses")
 _HEAD = (*_SYSTEM, *COLUMNS, "R@1 low", "R@1 high", "nDCG@5 low", "nDCG@5 high", "turns", "dialogues")
@@ -148,48 +141,42 @@ RANDOM_DRAWS = 20
 """Random rankings whose mean stands for random: one alone would add its luck."""
 
 
-class Ranking(NamedTuple):
-    """One system's ranking of the memes at every turn, as trec_eval takes it."""
-
-    keys: Sequence[tuple[str, int]]
-    ranked: list[list[str]]
-    """Meme ids, best first, one list a turn."""
-    scored: dict[str, dict[str, float]]
-    """The same with falling scores, by the turn's name."""
-
-
-def ranking(order: np.ndarray, meme_ids: Sequence[str], keys: Sequence[tuple[str, int]]) -> Ranking:
-    """Name the turns and memes of `order` [turns, memes], positions in `meme_ids`, best first."""
-    ranked = np.array(meme_ids, dtype=object)[order].tolist()
-    falling = [float(-rank) for rank in range(order.shape[1])]
-    scored = {_name(key): dict(zip(row, falling, strict=True)) for key, row in zip(keys, ranked, strict=True)}
-    return Ranking(keys, ranked, scored)
+def gains_of(keys: Sequence[tuple[str, int]], meme_ids: Sequence[str], relevant: Relevance) -> np.ndarray:
+    """Summed grades, [turns, memes]; nan where nobody graded the meme at the turn."""
+    place = {meme_id: column for column, meme_id in enumerate(meme_ids)}
+    gains = np.full((len(keys), len(meme_ids)), np.nan)
+    for row, key in enumerate(keys):
+        for meme_id, gain in relevant.get(key, {}).items():
+            if meme_id in place:
+                gains[row, place[meme_id]] = gain
+    return gains
 
 
-def _name(key: tuple[str, int]) -> str:
-    return f"{key[0]}/{key[1]}"
-
-
-def per_turn(ranked_by: Ranking, relevant: Relevance, level: int = RELEVANT) -> np.ndarray:
+def per_turn(order: np.ndarray, gains: np.ndarray, level: int = RELEVANT) -> np.ndarray:
     """Measures of one ranking, [turns, len(COLUMNS)]; nan at turns without a judged meme.
 
-    nDCG takes the summed grades as gains, the others take memes from `level` on as relevant; unjudged memes
-    count as not relevant, bpref skips them.
+    `order` holds the columns of `gains` [turns, memes], best first. nDCG takes the summed grades as gains,
+    the others take memes from `level` on as relevant; unjudged memes are not relevant, bpref skips them.
     """
-    import pytrec_eval
-
-    judged = {_name(key): relevant[key] for key in ranked_by.keys if key in relevant}
-    judge = pytrec_eval.RelevanceEvaluator(judged, set(MEASURES.values()), relevance_level=level)
-    scores = judge.evaluate(ranked_by.scored)
-    out = np.full((len(ranked_by.keys), len(COLUMNS)), np.nan)
-    for row, (key, ranked) in enumerate(zip(ranked_by.keys, ranked_by.ranked, strict=True)):
-        if key not in relevant:
-            continue
-        top = ranked[:5]
-        values = {column: scores[_name(key)][measure] for column, measure in MEASURES.items()}
-        values["judged@5"] = sum(meme in relevant[key] for meme in top) / max(1, len(top))
-        out[row] = [values[column] for column in COLUMNS]
-    return out
+    ranked = np.take_along_axis(gains, order, axis=1)
+    hit = ranked >= level
+    miss = ~np.isnan(ranked) & ~hit
+    discounts = 1 / np.log2(np.arange(2, 2 + min(5, order.shape[1])))
+    ideal = -np.sort(-np.nan_to_num(gains), axis=1)[:, :5] @ discounts
+    n_hits, n_misses = hit.sum(axis=1), miss.sum(axis=1)
+    # bpref: of the judged memes that do not fit, how many stand before a fitting one; at most as many as fit.
+    above = np.minimum(miss.cumsum(axis=1), n_hits[:, None])
+    bpref = np.where(hit, 1 - above / np.maximum(1, np.minimum(n_hits, n_misses))[:, None], 0).sum(axis=1)
+    columns = {
+        "R@1": hit[:, 0],
+        "R@5": hit[:, :5].any(axis=1),
+        "MRR": hit.any(axis=1) / (1 + hit.argmax(axis=1)),
+        "nDCG@5": np.nan_to_num(ranked[:, :5]) @ discounts / np.where(ideal > 0, ideal, 1),
+        "judged@5": (~np.isnan(ranked[:, :5])).mean(axis=1),
+        "bpref": bpref / np.maximum(1, n_hits),
+    }
+    measured = np.stack([columns[name] for name in COLUMNS], axis=1).astype(float)
+    return np.where(np.isnan(gains).all(axis=1)[:, None], np.nan, measured)
 
 
 class Measured(NamedTuple):
@@ -219,10 +206,10 @@ def evaluate(
         return [Measured({}, []) for _ in levels]
     reached = [best[rows] >= level for level in levels]
 
+    gains = gains_of(keys, meme_ids, relevant)
+
     def measure(order: np.ndarray) -> list[np.ndarray]:
-        # Made once for all levels: naming a ranking's memes takes as long as measuring it.
-        ranked = ranking(order, meme_ids, keys)
-        return [per_turn(ranked, relevant, level)[part] for level, part in zip(levels, reached, strict=True)]
+        return [per_turn(order, gains, level)[part] for level, part in zip(levels, reached, strict=True)]
 
     found = {system: measure(scoring.order(scores[rows], meme_ids)) for system, scores in matrices.items()}
     draws = [measure(random_order(here, len(meme_ids), profile.seed, draw)) for draw in range(RANDOM_DRAWS)]
@@ -258,19 +245,13 @@ def tabulate(found: Measured, profile: Profile, embedder: str) -> tuple[pd.DataF
         rows.append({**row, "turns": len(keys), **size})
     own = System(embedder, profile.retrieval.centring, FULL)
     bases = {"the full score": names.index(own)}
-    for name in (RANDOM, RANDOM_GRADED):
-        if System("", "", name) in measured:
-            bases[name] = names.index(System("", "", name))
+    bases |= {system.uses: i for i, system in enumerate(names) if system.uses in (RANDOM, RANDOM_GRADED)}
     differences: list[dict[str, Any]] = []
     rng = seeds.rng(profile.seed, "signs", "retrieval")
-    minus = {
-        against: found.minus(statistics.LeftOut(*(part[..., [base], :] for part in found)))
-        for against, base in bases.items()
-    }
-    tested = {
-        against: (gaps.value, *statistics.interval(gaps), statistics.sign_flip_p(gaps, 0.0, rng))
-        for against, gaps in minus.items()
-    }
+    tested = {}
+    for against, base in bases.items():
+        gaps = found.minus(statistics.LeftOut(*(part[..., [base], :] for part in found)))
+        tested[against] = gaps.value, *statistics.interval(gaps), statistics.sign_flip_p(gaps, 0.0, rng)
     for i, system in enumerate(names):
         for against, (mean, low, high, p) in tested.items():
             for c, column in enumerate(COLUMNS):
@@ -372,8 +353,7 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
         cells["nDCG@5 − full"] = _format_difference(differences.get((*system, "the full score")))
         rows.append(cells)
     rows.sort(key=lambda row: -row["nDCG@5"])
-    columns = ["embedder", "uses", *COLUMNS]
-    columns += ["nDCG@5 − random", "nDCG@5 − full"]
+    columns = ["embedder", "uses", *COLUMNS, "nDCG@5 − random", "nDCG@5 − full"]
     return pd.DataFrame(rows, columns=columns)
 
 

@@ -1,6 +1,6 @@
 """Tables 1 and 2 in the paper's form, the comparisons of the analysis plan, and the numbers behind them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise, product
 from typing import Any
 
@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils.core import paths, seeds, statistics
-from memecmd_utils.core.statistics import EMPTY
 from memecmd_utils.evaluation.judges import lengths
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
@@ -25,46 +24,35 @@ MEME_USE = ("strategy", "memes sent", "rate", "mean gap", "consecutive", "distin
 JUDGE_CHECK = ("judge", "score", "auc", "low", "high", "n", "dialogues", "tells apart")
 
 
-class PlacedScores:
-    """Scores of placed memes by metric and strategy: of the profile's first judge, of consistency, grades."""
+def placed_scores(
+    ratings: Sequence[Rating], consistency: Sequence[Consistency], grades: Mapping[str, Values] | None = None
+) -> pd.DataFrame:
+    """Scores of placed memes: of the profile's first judge (nan: unscored), of consistency, and grades.
 
-    def __init__(
-        self,
-        ratings: Sequence[Rating],
-        consistency: Sequence[Consistency],
-        grades: Mapping[str, Values] | None = None,
-    ) -> None:
-        self.ratings = [r for r in ratings if r.judge == ratings[0].judge]
-        self.consistency, self.grades = consistency, grades or {}
+    `length` is that of the dialogue which a rating of unit `dialogue` was given for; nan counts for every
+    length that reaches the turn.
+    """
+    rows: list[tuple] = [
+        ("judge", r.strategy, r.dialogue_id, r.turn, r.overall, None if r.judge_unit == "meme" else r.n_turns)
+        for r in ratings
+        if r.judge == ratings[0].judge
+    ]
+    names = {"u_t": "consistency", "u_t+1": "consistency u_t+1"}
+    rows += [(names[r.text], r.strategy, r.dialogue_id, r.turn, r.score, None)
+             for r in consistency if r.text in names]  # fmt: skip
+    for strategy, values in (grades or {}).items():
+        rows += [("grade", strategy, *key, value, None) for key, value in values.items()]
+    columns = ["metric", "strategy", "dialogue", "turn", "score", "length"]
+    return pd.DataFrame(rows, columns=columns).astype({"score": float, "length": float})
 
-    def values(self, metric: str, strategy: str, names: set[str], n_turns: int) -> Values:
-        """Scores by (dialogue, turn) within the first `n_turns`; unscored ratings are left out."""
-        if metric == "grade":
-            return dict(self.grades.get(strategy, {}))
-        if metric == "judge":
-            rated = self.rated(strategy, names, n_turns)
-            return {(r.dialogue_id, r.turn): r.overall for r in rated if r.overall is not None}
-        text = "u_t+1" if metric == "consistency u_t+1" else "u_t"
-        return {
-            (r.dialogue_id, r.turn): r.score
-            for r in self.consistency
-            if r.strategy == strategy and r.dialogue_id in names and r.turn <= n_turns and r.text == text
-        }
 
-    def rated(self, strategy: str, names: set[str], n_turns: int) -> list[Rating]:
-        """Ratings, scored or not, that belong to a cell of Table 1.
-
-        A rating of unit `dialogue` counts for the length it was given for; one of unit `meme` for every
-        length that reaches its turn.
-        """
-        return [
-            r
-            for r in self.ratings
-            if r.strategy == strategy
-            and r.dialogue_id in names
-            and r.turn <= n_turns
-            and (r.judge_unit == "meme" or r.n_turns == n_turns)
-        ]
+def select(
+    scores: pd.DataFrame, metric: str, strategy: str, names: Collection[str], n_turns: int
+) -> pd.Series:
+    """Scores of a cell of Table 1 by (dialogue, turn)."""
+    mine = scores[(scores.metric == metric) & (scores.strategy == strategy) & (scores.turn <= n_turns)]
+    mine = mine[mine.dialogue.isin(list(names)) & (mine.length.isna() | (mine.length == n_turns))]
+    return mine.set_index(["dialogue", "turn"]).score
 
 
 def table_1(
@@ -74,22 +62,22 @@ def table_1(
     profile: Profile,
 ) -> pd.DataFrame:
     """One row per source, length, metric and strategy: mean, interval, items, difference to Random."""
-    scores, rows = PlacedScores(ratings, consistency), []
+    scores, rows = placed_scores(ratings, consistency), []
     by_kind = {kind: {d.dialogue_id for d in dialogues if d.kind == kind} for kind in ("news", "role")}
     for kind, n, metric in product(by_kind, lengths(profile.dialogue.n_turns), METRICS):
         names = by_kind[kind]
         cells = {}
         for strategy in profile.retrieval.strategies if names else ():
-            values = scores.values(metric, strategy, names, n)
-            clusters = [dialogue for dialogue, _ in values]
-            cells[strategy] = statistics.cluster_mean(list(values.values()), clusters)
-        baseline = cells.get("random", EMPTY).mean
-        for strategy, cell in cells.items():
-            asked = scores.rated(strategy, names, n) if metric == "judge" else []
+            asked = select(scores, metric, strategy, names, n)
+            known = asked.dropna()
+            mean = statistics.cluster_mean(known.to_list(), known.index.get_level_values("dialogue"))
+            cells[strategy] = mean, int(asked.isna().sum())
+        baseline = cells["random"][0].mean if "random" in cells else np.nan
+        for strategy, (cell, unscored) in cells.items():
             rows.append(
                 {
                     "dataset": f"{kind}-{n}", "metric": metric, "strategy": strategy, **cell.row(),
-                    "unscored": sum(r.overall is None for r in asked), "difference": cell.mean - baseline,
+                    "unscored": unscored, "difference": cell.mean - baseline,
                 }
             )  # fmt: skip
     return pd.DataFrame(rows, columns=list(TABLE_1))
@@ -154,11 +142,11 @@ def effects(
     control = "random_same_turns"
     if control not in profile.retrieval.strategies:
         return pd.DataFrame(columns=list(EFFECTS))
-    names, scores = {d.dialogue_id for d in dialogues}, PlacedScores(ratings, consistency, grades)
+    names, scores = {d.dialogue_id for d in dialogues}, placed_scores(ratings, consistency, grades)
     rows = []
     for metric in (*(("grade",) if grades else ()), "judge", "consistency", "consistency u_t+1"):
         values = {
-            strategy: scores.values(metric, strategy, names, profile.dialogue.n_turns)
+            strategy: select(scores, metric, strategy, names, profile.dialogue.n_turns).dropna().to_dict()
             for strategy in ("greedy", "sampling", control, "random")
         }
         effect = "choice (secondary)" if metric == "consistency u_t+1" else "choice"
@@ -238,16 +226,15 @@ def table_2(
     cases: Sequence[str], ratings: Sequence[Rating], consistency: Sequence[Consistency], profile: Profile
 ) -> pd.DataFrame:
     """Table 2: judge and consistency of the chats of Figure 5, a row each (5a-5f); all their turns count."""
-    scores, rows = PlacedScores(ratings, consistency), []
+    scores, rows = placed_scores(ratings, consistency), []
     for letter, (name, strategy) in zip("abcdef", product(cases, case_strategies(profile)), strict=False):
         judge, texts = (
-            scores.values(metric, strategy, {name}, profile.dialogue.n_turns) for metric in METRICS
+            select(scores, metric, strategy, [name], profile.dialogue.n_turns).dropna() for metric in METRICS
         )
         rows.append(
             {
                 "case": f"5{letter}", "dialogue": name, "strategy": strategy, "memes": len(texts),
-                "judge": float(np.mean(list(judge.values()))) if judge else np.nan,
-                "consistency": float(np.mean(list(texts.values()))) if texts else np.nan,
+                "judge": judge.mean(), "consistency": texts.mean(),
             }
         )  # fmt: skip
     return pd.DataFrame(rows, columns=list(TABLE_2))
@@ -294,16 +281,13 @@ WEAK_AUC = 0.7
 """Below it a judge orders fewer than seven of ten pairs rightly: a trend, no verdict on one meme."""
 
 
-def frame_rows(frame: pd.DataFrame, digits: int = 6) -> list[dict[str, Any]]:
-    """A table as plain JSON values: floats rounded, NaN as None."""
+def frame_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table as plain JSON values: floats rounded to six digits, NaN as None."""
 
     def clean(value: Any) -> Any:
-        if isinstance(value, (bool, np.bool_)):
-            return bool(value)
-        if isinstance(value, (int, np.integer)):
-            return int(value)
-        if isinstance(value, (float, np.floating)):
-            return round(float(value), digits) if np.isfinite(value) else None
+        value = value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, float):
+            return round(value, 6) if np.isfinite(value) else None
         return value
 
     return [{key: clean(value) for key, value in row.items()} for row in frame.to_dict("records")]

@@ -81,13 +81,9 @@ def find_log_scale(model: Any) -> Any:
 @cache
 def _loss_class() -> type:
     """Class of the loss; made when needed, because its bases come with torch."""
-    try:
+    with weights.importing("the cached loss (sentence-transformers 6.2 or later)", ModelMissing):
         import torch
         from sentence_transformers.base.losses.gradcache import CachedLossMixin
-    except (ImportError, RuntimeError) as error:
-        raise ModelMissing(
-            weights.install_hint("the cached loss (sentence-transformers 6.2 or later)", error)
-        ) from error
 
     class Replay:
         """The random state of a mini-batch's first pass and the autocast it ran under, for its second."""

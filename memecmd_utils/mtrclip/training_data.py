@@ -173,11 +173,9 @@ class TunedModel:
         off (`datasets.may_fetch`). Raises `ModelMissing` where packages or weights are not there,
         `ValueError` for another kind of model.
         """
-        try:
+        with weights.importing(f"tuning of {name}", ModelMissing):
             import torch
             from sentence_transformers import SentenceTransformer
-        except (ImportError, RuntimeError) as error:
-            raise ModelMissing(weights.install_hint(f"tuning of {name}", error)) from error
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         folder = paths.root / name
         label, _, commit = (str(folder), "", "") if folder.is_dir() else name.partition("@")

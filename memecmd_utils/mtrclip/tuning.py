@@ -102,7 +102,7 @@ def make_trainer(
     resumption in mid-epoch), the weights that decay, the schedule, and the model card, which would quote the
     training pairs.
     """
-    try:
+    with weights.importing("the trainer (sentence-transformers[train] 6.2 or later)", ModelMissing):
         import datasets
         import torch
         from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
@@ -110,10 +110,6 @@ def make_trainer(
         from torch.optim.lr_scheduler import LambdaLR
         from torch.utils.data import DataLoader
         from transformers import PrinterCallback, TrainerCallback
-    except (ImportError, RuntimeError) as error:
-        raise ModelMissing(
-            weights.install_hint("the trainer (sentence-transformers[train] 6.2 or later)", error)
-        ) from error
     batches = Batches(len(pairs), settings.batch_size, seed)
     steps = len(batches) * settings.epochs
     columns = [n for n, on in enumerate((settings.mask_same_template, settings.mask_same_text)) if on]

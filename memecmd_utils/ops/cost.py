@@ -4,8 +4,9 @@ No call is made. `estimate` is that of the chats, `cm50.annotation` has that of 
 their rows by `line`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -29,7 +30,7 @@ from memecmd_utils.dialogue import cold_start, generation
 from memecmd_utils.evaluation import judges
 from memecmd_utils.evaluation.judges import STOPPED
 from memecmd_utils.schemas import ColdStart, Dialogue, Meme, RolePair, Turn
-from memecmd_utils.settings import Profile, run_name
+from memecmd_utils.settings import Endpoint, Profile, run_name
 
 TYPICAL_UTTERANCE = "这事儿我跟你说没那么简单啊"
 MEME = Meme(
@@ -51,49 +52,57 @@ def _characters(request: Request) -> int:
     return sum(len(message.text) for message in request.messages)
 
 
+def _tokens(request: Request, profile: Profile, endpoint: Endpoint) -> float:
+    """Tokens of a request with its pictures."""
+    pictures = pictures_of(request) * tokens_per_image(endpoint)
+    return _characters(request) * profile.models.tokens_per_character + pictures
+
+
 def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     """Estimate a run over `n_memes` memes: a row per stage and a total.
 
     Prompts are rendered with text of typical length; tokens are characters times `tokens_per_character`,
     images by rule. What is already recorded is not looked at.
     """
-    per_char = profile.models.tokens_per_character
     generator = profile.models.endpoints.generator
     annotator = profile.models.endpoints.annotator or generator
     n_news, n_role = cold_start.sizes(profile)
-    n_dialogues = n_news + n_role
+    n_dialogues, turns = n_news + n_role, range(1, profile.dialogue.n_turns + 1)
+
+    def row(stage: str, at: str, task: str, n: int, calls: int, tokens: float, **whom: Any) -> EstimateRow:
+        """`n` memes, scenarios or dialogues, each with so many calls and tokens of prompts."""
+        asked = {"llm": profile.models.llm, "endpoint": generator, **whom}
+        written = n * calls * REPLY_TOKENS[task]
+        return estimate_row(
+            stage, (at, task), profile, calls=n * calls, t_in=n * tokens, t_out=written, **asked
+        )
+
+    def length(build: Callable[..., Request], turns: range) -> float:
+        """Tokens of the prompts for these turns of a dialogue."""
+        requests = (build(START, [TYPICAL_UTTERANCE] * (turn - 1), profile) for turn in turns)
+        return sum(_tokens(request, profile, generator) for request in requests)
+
     sees = annotator.vision and profile.models.llm == "openai"
     request = annotation_request(MEME, 0, (lambda meme: "") if sees else None, profile.library.flag_unsafe)
-    t_in = n_memes * (_characters(request) * per_char + pictures_of(request) * tokens_per_image(annotator))
-    ledger, t_out = ("annotation", "annotation"), n_memes * REPLY_TOKENS["annotation"]
-    lines = [
-        estimate_row("02 annotation", ledger, profile, profile.models.llm, annotator, n_memes, t_in, t_out)
-    ]
+    per_meme = _tokens(request, profile, annotator)
     values = {"pair": PAIR, "scenario": "一" * 30, **cold_start.dimensions_of(PAIR)}
     details = prompts.render("scenario_details", fence=prompts.fence, **values)
-    calls, ledger = 2 * n_role, ("scenario", "scenario")
-    t_in, t_out = calls * len(details) * per_char, calls * REPLY_TOKENS["scenario"]
-    lines.append(
-        estimate_row("03 scenarios", ledger, profile, profile.models.llm, generator, calls, t_in, t_out)
-    )
-    for task, build in (
-        ("utterance", generation.utterance_request),
-        ("summary", generation.summary_request),
-    ):
-        turns = range(1 if task == "utterance" else 2, profile.dialogue.n_turns + 1)
-        characters = sum(_characters(build(START, [TYPICAL_UTTERANCE] * (t - 1), profile)) for t in turns)
-        calls, ledger = n_dialogues * len(turns), ("dialogue_generation", task)
-        t_in, t_out = n_dialogues * characters * per_char, calls * REPLY_TOKENS[task]
+    per_scenario = 2 * len(details) * profile.models.tokens_per_character
+    per_talk = length(generation.utterance_request, turns)
+    summed_up = turns[1:]
+    per_summaries = length(generation.summary_request, summed_up)
+    lines = [
+        row("02 annotation", "annotation", "annotation", n_memes, 1, per_meme, endpoint=annotator),
+        row("03 scenarios", "scenario", "scenario", n_role, 2, per_scenario),
+        row("03 utterance", "dialogue_generation", "utterance", n_dialogues, len(turns), per_talk),
+        row("03 summary", "dialogue_generation", "summary", n_dialogues, len(summed_up), per_summaries),
+        *_embedding_lines(profile, n_memes, n_dialogues, n_role),
+        *_judge_lines(profile, n_dialogues, n_memes),
+    ]
+    if others := min(profile.evaluation.other_summaries, n_dialogues):
         lines.append(
-            estimate_row(f"03 {task}", ledger, profile, profile.models.llm, generator, calls, t_in, t_out)
+            row("05b summary", "studies", "summary", others, len(summed_up), per_summaries, llm="local")
         )
-    lines += _embedding_lines(profile, n_memes, n_dialogues, n_role)
-    lines += _judge_lines(profile, n_dialogues, n_memes)
-    if profile.evaluation.other_summaries:
-        summarised, ledger = min(profile.evaluation.other_summaries, n_dialogues), ("studies", "summary")
-        calls, t_in = summarised * (profile.dialogue.n_turns - 1), summarised * characters * per_char
-        t_out = calls * REPLY_TOKENS["summary"]
-        lines.append(estimate_row("05b summary", ledger, profile, "local", generator, calls, t_in, t_out))
     return pd.DataFrame(lines)
 
 
@@ -108,9 +117,8 @@ def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: i
         n_summaries = n_turns - n_turns // profile.dialogue.n_turns
         texts = n_role + 4 * n_memes + 3 * n_summaries
         tokens = n_role * REPLY_TOKENS["scenario"] / 2 + n_memes * REPLY_TOKENS["annotation"]
-        tokens += n_summaries * (
-            REPLY_TOKENS["summary"] + 3 * per_char * len(profile.models.query_instruction or "")
-        )
+        instruction = 3 * per_char * len(profile.models.query_instruction or "")
+        tokens += n_summaries * (REPLY_TOKENS["summary"] + instruction)
     else:
         texts = n_memes + n_turns
         tokens = n_memes * len(MEME.text) * per_char + n_turns * REPLY_TOKENS["utterance"]
@@ -130,7 +138,6 @@ def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[E
         dialogue_id="estimate", kind="news", ref="x", title="x", name_a="甲", name_b="乙", turns=turns,
         summaries=[], complete=True, source="estimate",
     )  # fmt: skip
-    per_char = profile.models.tokens_per_character
     places = profile.dialogue.n_turns - 1
     rates = [
         profile.retrieval.random_rate if s == "random" else profile.retrieval.wanted_rate
@@ -147,18 +154,15 @@ def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[E
         if judge.kind == "yes_no":
             half = min(n_memes, sum(sampled) / 2)
             # The checks ask about three memes a turn, and three times about two memes of some turns.
-            checked, worded = (
-                3 * profile.evaluation.judge_checks,
-                6 * min(profile.evaluation.judge_checks, profile.evaluation.judge_wordings),
-            )
-            held_out = 2 * min(n_memes, half + checked / 2)
-            calls = round(
-                5 * (sum(sampled) + checked + worded + held_out * profile.evaluation.judge_contexts)
-            )
+            wordings = min(profile.evaluation.judge_checks, profile.evaluation.judge_wordings)
+            checked, worded = 3 * profile.evaluation.judge_checks, 6 * wordings
+            held_out = 2 * min(n_memes, half + checked / 2) * profile.evaluation.judge_contexts
+            calls = round(5 * (sum(sampled) + checked + worded + held_out))
             context = judges.Context(dialogue, min(10, profile.dialogue.n_turns))
-            characters = _characters(judges.yes_no_request(context, MEME, "humor_effect"))
+            request = judges.yes_no_request(context, MEME, "humor_effect")
             # Four of five questions share all but their last line with the first: the server's cache has it.
-            t_in = calls * per_char * characters * (0.3 if judge.llm == "local" else 1.0)
+            share = 0.3 if judge.llm == "local" else 1.0
+            t_in = calls * share * _tokens(request, profile, endpoint)
             t_out = calls
         else:
             by_meme = profile.evaluation.judge_unit == "meme"
@@ -173,8 +177,7 @@ def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[E
                     request = judges.rating_request(item, 0, screenshot)
                     n_calls = round(memes_sent) if by_meme else n_dialogues
                     calls += n_calls
-                    images = pictures_of(request) * tokens_per_image(endpoint)
-                    t_in += n_calls * (_characters(request) * per_char + images)
+                    t_in += n_calls * _tokens(request, profile, endpoint)
                 t_out += 60 * (memes_sent if by_meme else memes_sent * sum(spans) / profile.dialogue.n_turns)
         yield estimate_row(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out, judge.local_model)
 
@@ -239,9 +242,8 @@ def cost_text(profile: Profile) -> str:
         if endpoint is None or not endpoint.model:
             continue
         if endpoint.usd_per_million_in is None:
-            notes.append(
-                f"The price of {endpoint.model} is not known (usd_per_million_in, usd_per_million_out)."
-            )
+            prices = "usd_per_million_in, usd_per_million_out"
+            notes.append(f"The price of {endpoint.model} is not known ({prices}).")
         if endpoint.vision and endpoint.tokens_per_image is None:
             notes.append(
                 f"What {endpoint.model} counts for a picture is not known (tokens_per_image): a meme counts "
@@ -272,14 +274,10 @@ def real_usage(run: str) -> Iterator[str]:
 
 def expected_memes(profile: Profile) -> int:
     """How many memes a run will have, from its cap or from the example table; folders are counted by file."""
-    total = 0
+    total, most = 0, profile.library.max_memes
     for source in profile.library.sources:
         if source == "example":
             total += len(stickers.read_table())
-        elif (paths.root / source).is_dir():
-            total += sum(1 for path in (paths.root / source).rglob("*") if path.is_file())
-    return (
-        min(total, profile.library.max_memes)
-        if profile.library.max_memes and total
-        else profile.library.max_memes or total
-    )
+        else:
+            total += sum(path.is_file() for path in (paths.root / source).rglob("*"))
+    return min(total or most, most) if most else total

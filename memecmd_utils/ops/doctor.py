@@ -41,38 +41,27 @@ class NotReady(MemecmdError, RuntimeError):
     """Something that a later stage needs is missing; the message names all of it, each with what to do."""
 
 
-class Lack(NamedTuple):
-    """Something that is missing: what, and what to do; and whether it is a model's `key` or its `weights`."""
-
-    text: str
-    kind: str = "other"
-
-
 def check(profile: Profile, templates: bool = False) -> None:
     """Raise `NotReady` where anything is missing for `make reproduce`, or for `make templates`.
 
     Weights of local models that are here in parts are joined.
     """
-    texts = [lack.text for lack in lacks(profile, templates)]
-    if texts:
-        head = [f"{len(texts)} things are missing:"] if len(texts) > 1 else []
-        raise NotReady("\n- ".join(head + texts))
+    if missing := lacks(profile, templates):
+        head = [f"{len(missing)} things are missing:"] if len(missing) > 1 else []
+        raise NotReady("\n- ".join(head + missing))
     if profile.models.mode != "recorded":
         for model in local_models(profile, templates):
             local.ensure_weights(model)
 
 
-def lacks(profile: Profile, templates: bool = False) -> list[Lack]:
-    """All that is missing, in the order of the stages; each thing once."""
+def lacks(profile: Profile, templates: bool = False) -> list[str]:
+    """All that is missing and what to do, in the order of the stages; each thing once."""
     if templates:
         missing = [*_language_models(profile, templates), *_template_files(profile)]
     else:
         missing = [*_pictures(profile), *_plan(profile), *_language_models(profile), *_embedders(profile)]
         missing += [*_chinese_clip(profile), *_dask(profile), *_ratings(profile)]
-    once: dict[str, Lack] = {}
-    for lack in missing:
-        once.setdefault(lack.text, lack)
-    return list(once.values())
+    return list(dict.fromkeys(missing))
 
 
 def roles(profile: Profile, templates: bool = False) -> list[tuple[Role, int, str]]:
@@ -96,7 +85,7 @@ def local_models(profile: Profile, templates: bool = False) -> list[str]:
     return list(dict.fromkeys(name or profile.models.local_model for name in named))
 
 
-def _complaint(look: Callable[[], object], kind: str = "other") -> list[Lack]:
+def _complaint(look: Callable[[], object]) -> list[str]:
     """What `look` raises, where a user can mend it."""
     try:
         look()
@@ -104,14 +93,14 @@ def _complaint(look: Callable[[], object], kind: str = "other") -> list[Lack]:
         message = mendable_message(error)
         if message is None:
             raise
-        return [Lack(message, kind)]
+        return [message]
     return []
 
 
 LIVE = "for others take a live model: PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
 
 
-def _pictures(profile: Profile) -> Iterator[Lack]:
+def _pictures(profile: Profile) -> Iterator[str]:
     """Sources, and the curation file that names their pictures."""
     if profile.library.sources == ["example"] and not profile.library.curation:
         return
@@ -126,9 +115,9 @@ def _pictures(profile: Profile) -> Iterator[Lack]:
             complete = False
             listed = {dataset.folder for dataset in datasets.library_list()}
             hint = "; `make library-sources` fetches it" if folder.name in listed else ""
-            yield Lack(lacking[0].text + hint)
+            yield lacking[0] + hint
     if profile.models.llm == "authored" and profile.library.sources != ["example"]:
-        yield Lack(f"llm: authored annotates its own memes only, sources: [example]; {LIVE}")
+        yield f"llm: authored annotates its own memes only, sources: [example]; {LIVE}"
     if profile.library.curation:
         file = paths.user_path(profile.library.curation)
         if complete or not file.is_file():
@@ -137,41 +126,41 @@ def _pictures(profile: Profile) -> Iterator[Lack]:
             yield from _complaint(lambda: curation.read_curation(file, names))
 
 
-def _plan(profile: Profile) -> Iterator[Lack]:
+def _plan(profile: Profile) -> Iterator[str]:
     """Whether there is what as many dialogues as asked for are made of."""
     if profile.dialogue.n_news:
         yield from _news(profile)
     if profile.models.llm == "authored":
         if profile.dialogue.n_turns > authored.N_TURNS:
             turns = f"dialogues of {authored.N_TURNS} turns, not {profile.dialogue.n_turns}"
-            yield Lack(f"llm: authored has {turns} (n_turns); {LIVE}")
+            yield f"llm: authored has {turns} (n_turns); {LIVE}"
         if profile.dialogue.n_news and profile.dialogue.news != "example":
-            yield Lack(f"llm: authored has dialogues on its own news only, news: example; {LIVE}")
+            yield f"llm: authored has dialogues on its own news only, news: example; {LIVE}"
         if profile.dialogue.n_role_pairs and profile.dialogue.scenarios_per_pair > 1:
-            yield Lack(f"llm: authored has one scenario a role pair (scenarios_per_pair); {LIVE}")
+            yield f"llm: authored has one scenario a role pair (scenarios_per_pair); {LIVE}"
 
 
-def _news(profile: Profile) -> Iterator[Lack]:
+def _news(profile: Profile) -> Iterator[str]:
     n, path = profile.dialogue.n_news, paths.user_path(profile.dialogue.news)
     if profile.dialogue.news == "example":
         if n > (there := len(authored.load_news())):
-            yield Lack(f"n_news={n}, but there are {there} news items")
+            yield f"n_news={n}, but there are {there} news items"
     elif profile.dialogue.news == "feeds":
         from memecmd_utils.dialogue import news
 
         try:
             n_collected = news.collected(profile)
         except news.NewsError as error:
-            yield Lack(str(error))
+            yield str(error)
             return
         if n_collected < n:
             again = " on several days" if n_collected else ""
-            yield Lack(
+            yield (
                 f"n_news={n}, and {n_collected} news items are collected: run `make collect-news "
                 f"PROFILE={profile.name}`{again} (with the same SET), name more feeds, or lower n_news"
             )
     elif not path.is_file():
-        yield Lack(f"news: {profile.dialogue.news!r} is neither `example`, `feeds`, nor a file ({path})")
+        yield f"news: {profile.dialogue.news!r} is neither `example`, `feeds`, nor a file ({path})"
     else:
         from memecmd_utils.dialogue import cold_start
 
@@ -183,7 +172,7 @@ def _run_of(profile: Profile) -> Run:
     return Run(profile.name, profile, paths.processed, paths.reports)
 
 
-def _language_models(profile: Profile, templates: bool = False) -> Iterator[Lack]:
+def _language_models(profile: Profile, templates: bool = False) -> Iterator[str]:
     """Endpoints with their models, keys and prices; local weights. A replay needs their names only."""
     live, asked = profile.models.mode != "recorded", roles(profile, templates)
     if live and asked:
@@ -194,39 +183,39 @@ def _language_models(profile: Profile, templates: bool = False) -> Iterator[Lack
             # With a key of ours, so that a missing model does not keep a missing key from being said.
             yield from _complaint(lambda at=endpoint: OpenAIBackend(at, key=NO_KEY))
             if live:
-                yield from _complaint(lambda at=endpoint: api_key(at), "key")
+                yield from _complaint(lambda at=endpoint: api_key(at))
                 yield from _complaint(lambda at=endpoint: client_options(at))
             if endpoint.model:
                 yield from _complaint(lambda at=endpoint: prices(at, profile))
     for model in local_models(profile, templates):
-        yield from (Lack(text, "weights") for text in local.missing(model, live))
+        yield from local.missing(model, live)
 
 
-def _embedders(profile: Profile) -> Iterator[Lack]:
+def _embedders(profile: Profile) -> Iterator[str]:
     """What turns texts into vectors. The studies compare both, also where Chinese-CLIP scores."""
     for name in dict.fromkeys([profile.models.embedder, profile.models.consistency_embedder]):
         if name in INCLUDED:
             if find_spec(name) is None:
-                yield Lack(f"embedder {name} is not installed: delete .venv and run make again")
+                yield f"embedder {name} is not installed: delete .venv and run make again"
         elif name == "endpoint":
             yield from _embedding_endpoint(profile)
         else:
             yield from _sentence_transformer(profile, name)
 
 
-def _embedding_endpoint(profile: Profile) -> Iterator[Lack]:
+def _embedding_endpoint(profile: Profile) -> Iterator[str]:
     endpoint = profile.models.endpoints.embedder
     if endpoint is None or not endpoint.model:
-        yield Lack("embedder: endpoint needs endpoints.embedder with a model in the profile")
+        yield "embedder: endpoint needs endpoints.embedder with a model in the profile"
     if endpoint is not None and profile.models.mode != "recorded":
         yield from _complaint(lambda: errors.need_live_extra("an endpoint's embedder"))
-        yield from _complaint(lambda: encoders_text.check(endpoint), "key")
+        yield from _complaint(lambda: encoders_text.check(endpoint))
         if endpoint.model:
             yield from _complaint(lambda: prices(endpoint, profile, reads_only=True))
         yield from _complaint(lambda: client_options(endpoint))
 
 
-def _sentence_transformer(profile: Profile, name: str) -> Iterator[Lack]:
+def _sentence_transformer(profile: Profile, name: str) -> Iterator[str]:
     if wrong := _complaint(lambda: encoders_text.SentenceTransformerEmbedder(name)):
         yield from wrong
         return
@@ -239,19 +228,19 @@ def _sentence_transformer(profile: Profile, name: str) -> Iterator[Lack]:
         return  # its vectors are replayed
     yield from _packages(f"embedder {name!r}", "torch", "sentence_transformers")
     if folder is None and _is_path(name):
-        yield Lack(f"embedder {name!r}: there is no folder {paths.user_path(name)}")
+        yield f"embedder {name!r}: there is no folder {paths.user_path(name)}"
     elif folder is None and _offline() and not (pinned or weights.hub_commit(label)):
-        yield Lack(f"embedder {name!r} was never downloaded, and {_offline()} forbids it: give its folder")
+        yield f"embedder {name!r} was never downloaded, and {_offline()} forbids it: give its folder"
     elif folder is not None and _brings_code(folder) and not profile.models.trust_remote_code:
-        yield Lack(
+        yield (
             f"embedder {name!r} runs code that comes with its weights: read it, then set "
             "trust_remote_code=true"
         )
 
 
-def _packages(what: str, *names: str) -> Iterator[Lack]:
+def _packages(what: str, *names: str) -> Iterator[str]:
     if lacking := [name for name in names if find_spec(name) is None]:
-        yield Lack(f"{what} needs {' and '.join(lacking)}: {PAPER}")
+        yield f"{what} needs {' and '.join(lacking)}: {PAPER}"
 
 
 def _is_path(name: str) -> bool:
@@ -273,33 +262,33 @@ def _offline() -> str:
     return next((name for name in OFFLINE if os.environ.get(name, "").strip().upper() in on), "")
 
 
-def _chinese_clip(profile: Profile) -> Iterator[Lack]:
+def _chinese_clip(profile: Profile) -> Iterator[str]:
     """Packages and checkpoint of `consistency: cn_clip`, unless recorded vectors of one are replayed."""
     name, given = profile.models.clip_model, profile.models.clip_checkpoint
     if profile.evaluation.consistency != "cn_clip":
         return
     if name not in CLIP_MODELS:
-        yield Lack(f"clip_model {name!r} is none of {', '.join(CLIP_MODELS)}")
+        yield f"clip_model {name!r} is none of {', '.join(CLIP_MODELS)}"
         return
     if profile.models.mode == "recorded" and recorded_names(_run_of(profile).read_dirs, f"cn_clip:{name}@"):
         return
     yield from _packages("consistency: cn_clip", "torch", "cn_clip")
     if given and not paths.user_path(given).is_file():
-        yield Lack(f"clip_checkpoint: there is no file {paths.user_path(given)}")
+        yield f"clip_checkpoint: there is no file {paths.user_path(given)}"
 
 
-def _dask(profile: Profile) -> Iterator[Lack]:
+def _dask(profile: Profile) -> Iterator[str]:
     if profile.models.engine != "dask":
         return
     from memecmd_utils.dialogue import cluster
 
     if why := cluster.refusal(profile):
-        yield Lack(why)
+        yield why
     if cluster.is_needed(profile) and find_spec("distributed") is None:
-        yield Lack("engine: dask needs Dask: pip install -e '.[scale]'")
+        yield "engine: dask needs Dask: pip install -e '.[scale]'"
 
 
-def _ratings(profile: Profile) -> Iterator[Lack]:
+def _ratings(profile: Profile) -> Iterator[str]:
     """Files of ratings by people that stage 05 could not read, after the judges were paid."""
     files = sorted((paths.raw / "ratings" / profile.name).glob("*.csv"))
     if files:  # what reads them takes a while to import
@@ -310,12 +299,12 @@ def _ratings(profile: Profile) -> Iterator[Lack]:
             yield from _complaint(lambda file=file: forms.read_answers(file, human_ratings.HumanRating))
 
 
-def _template_files(profile: Profile) -> Iterator[Lack]:
+def _template_files(profile: Profile) -> Iterator[str]:
     """Prompts by name, and what keys of `make templates` name; a replay does without pictures and weights."""
     from memecmd_utils.cm50 import annotation, prompts
 
     settings, matching = profile.cm50.annotation, profile.cm50.matching
-    yield from _complaint(lambda: annotation.Passes.from_settings(settings))
+    yield from _complaint(lambda: annotation.passes(settings))
     for name in settings.evaluate:
         yield from _complaint(lambda name=name: prompts.prompt(name))
     keys = ("imgflip", "published", "memecap", "figmemes", "figmemes_labels")
@@ -327,7 +316,7 @@ def _template_files(profile: Profile) -> Iterator[Lack]:
         named["cm50.matching.lpips"] = matching.lpips
     for key, value in named.items():
         if value and not paths.user_path(value).exists():
-            yield Lack(f"{key}: there is no {paths.user_path(value)}")
+            yield f"{key}: there is no {paths.user_path(value)}"
 
 
 class Check(NamedTuple):
@@ -367,25 +356,24 @@ def checks(profile_name: str, settings: str) -> Iterator[Check]:
         yield Check("fail", str(error))
         return
     yield Check("ok", f"profile {profile.name}: llm={profile.models.llm}, mode={profile.models.mode}")
-    live = profile.models.mode != "recorded"
+    # What a live run misses here stands among the lacks, with what to do.
+    replayed = profile.models.mode == "recorded"
     for model in local_models(profile):
-        if lacking := local.missing(model):
-            state, note = ("fail", "") if live else ("info", " (needed for live runs only)")
-            yield Check(state, f"local model {model}: {'; '.join(lacking)}{note}")
-        else:
+        lacking = local.missing(model)
+        if not lacking:
             yield Check("ok", f"local model {model}: ready")
-    missing = set()
-    if profile.models.llm == "openai" or any(judge.llm == "openai" for judge in profile.evaluation.judges):
-        ends = profile.models.endpoints
-        named = (ends.generator, ends.annotator, *ends.judges)
-        for name in sorted({endpoint.key_env for endpoint in named if endpoint is not None}):
-            given = bool(os.environ.get(name))
-            state = "ok" if given else "fail" if live else "info"
-            missing |= {name} if state == "fail" else set()
-            yield Check(state, f"key in ${name}: {'set' if given else 'not set'}")
+        elif replayed:
+            yield Check("info", f"local model {model}: {'; '.join(lacking)} (needed for live runs only)")
+    asked = [
+        _run_of(profile).endpoint(role, number) for role, number, llm in roles(profile) if llm == "openai"
+    ]
+    for name in sorted({endpoint.key_env for endpoint in asked}):
+        if os.environ.get(name):
+            yield Check("ok", f"key in ${name}: set")
+        elif replayed:
+            yield Check("info", f"key in ${name}: not set (needed for live runs only)")
     for lack in lacks(profile):
-        if lack.kind == "other" or (lack.kind == "key" and not missing & set(lack.text.split())):
-            yield Check("fail", lack.text)
+        yield Check("fail", lack)
 
 
 def _installed(name: str) -> bool:

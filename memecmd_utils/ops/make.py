@@ -30,7 +30,7 @@ LOCK = ".lock"
 VARIABLE = "MEMECMD_RUN_LOCK"
 """Descriptor of the open file, for the processes that inherit it."""
 Source = tuple[str, list[Path], Path]
-"""What a stage reads: its name, the files that are there, and the folder from which they are named."""
+"""What a stage reads: its name, files that may be there, and the folder from which they are named."""
 INPUTS, WRITTEN = "inputs", "outputs"
 """Folders in a run's folder, with a file for each stage."""
 COLLECTION = "news collected"
@@ -113,17 +113,14 @@ def sources_of(profile: Profile, stage: str) -> Iterator[Source]:
             yield from _models(profile.models.embedder)
         case "05":
             yield _below("ratings", paths.raw / "ratings" / profile.name, "*.csv")
-            judges = [judge for judge in profile.evaluation.judges if judge.llm == "local"]
-            yield from _weights(
-                [judge.local_model or profile.models.local_model for judge in judges], profile
-            )
+            judges = [judge.local_model for judge in profile.evaluation.judges if judge.llm == "local"]
+            yield from _weights([model or profile.models.local_model for model in judges], profile)
             yield from _models(profile.models.consistency_embedder)
             if profile.evaluation.consistency == "cn_clip":
                 yield from _files(clip_checkpoint=profile.models.clip_checkpoint)
         case "05b":
-            yield from _weights(
-                [profile.models.local_model] if profile.evaluation.other_summaries else [], profile
-            )
+            if profile.evaluation.other_summaries:
+                yield from _weights([profile.models.local_model], profile)
         case "07":
             matching, metrics = profile.cm50.matching, profile.cm50.metrics
             yield from _weights(llm, profile)
@@ -142,11 +139,11 @@ def _files(**keys: str | None) -> Iterator[Source]:
     for key, value in keys.items():
         if value:
             path = paths.user_path(value)
-            yield f"{key} {value}", [path] if path.is_file() else [], path.parent
+            yield f"{key} {value}", [path], path.parent
 
 
 def _below(name: str, folder: Path, pattern: str) -> Source:
-    return name, [path for path in folder.glob(pattern) if path.is_file()], folder
+    return name, list(folder.glob(pattern)), folder
 
 
 def _pictures(source: str) -> Source:
@@ -162,8 +159,7 @@ def _pictures(source: str) -> Source:
     if pictures.links_out:
         links = (images.readable(link.relative_to(folder)) for link in pictures.links_out)
         name += f" without {', '.join(links)}"
-    described = (folder / file for file in sources.DESCRIBED_IN)
-    return name, [*pictures.images, *(path for path in described if path.is_file())], folder
+    return name, [*pictures.images, *(folder / file for file in sources.DESCRIBED_IN)], folder
 
 
 def _news(profile: Profile) -> Iterator[Source]:
@@ -172,8 +168,8 @@ def _news(profile: Profile) -> Iterator[Source]:
 
         listed = news.list_file(profile.dialogue.feeds)
         yield from _files(feeds=str(listed) if listed else None)
-        collected = news.collection_folder(profile) / "items.jsonl"
-        yield COLLECTION, [collected] if collected.is_file() else [], collected.parent
+        folder = news.collection_folder(profile)
+        yield COLLECTION, [folder / "items.jsonl"], folder
     elif profile.dialogue.news != "example":
         yield from _files(news=profile.dialogue.news)
 
@@ -186,7 +182,7 @@ def _models(*names: str | None) -> Iterator[Source]:
         folder = weights.folder_of(name)
         if folder is not None:
             counted = [path for path in folder.rglob("*") if path.suffix in weights.COUNTED]
-            yield f"model {name}", [path for path in counted if path.is_file()], folder
+            yield f"model {name}", counted, folder
 
 
 def _weights(models: list[str], profile: Profile) -> Iterator[Source]:
@@ -197,7 +193,7 @@ def _weights(models: list[str], profile: Profile) -> Iterator[Source]:
     for model in dict.fromkeys(models):
         if own or profile.models.mode != "recorded":
             path = Path(own) if own else local.weights_path(model)
-            yield f"weights {model}", [path] if path.is_file() else [], path.parent
+            yield f"weights {model}", [path], path.parent
 
 
 def note_inputs(run: "Run", wanted: Iterable[str]) -> None:
@@ -236,7 +232,8 @@ def _file(run: "Run", kind: str, stage: str) -> Path:
 
 
 def _digests(sources: Iterable[Source], known: "Fingerprints") -> dict[str, str]:
-    return {name: known.files(files, base) for name, files, base in sources if files}
+    there = ((name, [path for path in files if path.is_file()], base) for name, files, base in sources)
+    return {name: known.files(files, base) for name, files, base in there if files}
 
 
 def _json(path: Path) -> Any:

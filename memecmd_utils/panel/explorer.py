@@ -17,14 +17,8 @@ from memecmd_utils.core import plots
 from memecmd_utils.core.drawing import chat_html, fonts, screenshots
 from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails, signed
 from memecmd_utils.retrieval import placement
-from memecmd_utils.retrieval.gate import (
-    Gate,
-    ScoreScale,
-    calibrate_theta0,
-    gate_trace,
-    simulate,
-    standard_scale,
-)
+from memecmd_utils.retrieval.figures import gate_trace
+from memecmd_utils.retrieval.gate import Gate, ScoreScale, calibrate_theta0, simulate, standard_scale
 from memecmd_utils.retrieval.placement import ScoredDialogue
 from memecmd_utils.retrieval.scoring import MemeIndex, Ranking, component_matrices, pair_components, top_k
 from memecmd_utils.schemas import Dialogue, Meme, describe_source
@@ -78,8 +72,6 @@ class View:
     gate_scores: np.ndarray
     thresholds: np.ndarray
     sent: np.ndarray
-    best: tuple[str | None, ...]
-    """Meme with the highest T at every turn."""
     picks: tuple[Pick, ...]
 
 
@@ -140,12 +132,13 @@ class Explorer:
 
     def gate_range(self) -> tuple[float, float]:
         """Lowest and highest gate score of the best memes in the run, at the profile's weights."""
-        values = [
-            self._calibrations[self._half[name]].scale.apply(item.top1[np.isfinite(item.top1)])
-            for name, item in self._scored.items()
-        ]
-        pooled = np.concatenate(values)
-        return float(pooled.min()), float(pooled.max())
+        values = np.concatenate(
+            [
+                self._calibrations[self._half[name]].scale.apply(item.top1[_usable(item)])
+                for name, item in self._scored.items()
+            ]
+        )
+        return float(values.min()), float(values.max())
 
     def select(self, settings: Settings) -> View:
         """Rank, gate and place in the open dialogue."""
@@ -167,8 +160,7 @@ class Explorer:
             gate_scores=gate_scores,
             thresholds=trace.thresholds,
             sent=trace.sent,
-            best=tuple(index.meme_ids[m] if m >= 0 else None for m in ranking.memes[:, 0]),
-            picks=tuple(self._pick(item, settings, ranking, *choice) for choice in chosen),
+            picks=tuple(self._pick(item, settings, *choice) for choice in chosen),
         )
 
     def _ranking(self, item: ScoredDialogue, settings: Settings) -> Ranking:
@@ -186,21 +178,10 @@ class Explorer:
         self._ranked = (key, out)
         return out
 
-    def _pick(
-        self,
-        item: ScoredDialogue,
-        settings: Settings,
-        ranking: Ranking,
-        row: int,
-        meme: int,
-        place: int | None,
-    ) -> Pick:
-        if place is not None and self._usable[row]:
-            parts = ranking.components[row, place - 1]
-        else:
-            parts = pair_components(self.index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
+    def _pick(self, item: ScoredDialogue, settings: Settings, row: int, meme: int, rank: int | None) -> Pick:
+        parts = pair_components(self.index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
         score = round(float(parts @ np.asarray(settings.weights)), 9) if self._usable[row] else None
-        return Pick(item.turns[row], self.index.meme_ids[meme], place, score, tuple(map(float, parts)))
+        return Pick(item.turns[row], self.index.meme_ids[meme], rank, score, tuple(map(float, parts)))
 
     def scale(self, weights: Sequence[float]) -> tuple[ScoreScale, bool]:
         """Scale of the gate for the open dialogue, and whether it was fitted under these weights.
@@ -212,7 +193,7 @@ class Explorer:
             return ScoreScale(), True
         known = self._scales.get((self.half, tuple(weights)))
         if known is None and self._cached_components() is not None:
-            known = self._fit_scale(weights)
+            known = self._fit_scale(weights, self._other_top1(weights))
         return (known, True) if known is not None else (self._last_scale[self.half], False)
 
     def fit(self, settings: Settings) -> Settings:
@@ -220,10 +201,7 @@ class Explorer:
         key = (self.half, settings.weights, settings.penalty, settings.decay)
         if key not in self._theta0:
             top1 = self._other_top1(settings.weights)
-            scale, _ = self.scale(settings.weights)
-            if self.profile.retrieval.score_scale == "standard":
-                scale = self._last_scale[self.half] = standard_scale(top1)
-                self._scales[self.half, settings.weights] = scale
+            scale = self._fit_scale(settings.weights, top1)
             self._theta0[key] = calibrate_theta0(
                 [scale.apply(scores) for scores in top1],
                 settings.penalty,
@@ -232,10 +210,10 @@ class Explorer:
             )
         return replace(settings, theta0=self._theta0[key])
 
-    def _fit_scale(self, weights: Sequence[float]) -> ScoreScale:
-        found = standard_scale(self._other_top1(weights))
-        self._scales[self.half, tuple(weights)] = self._last_scale[self.half] = found
-        return found
+    def _fit_scale(self, weights: Sequence[float], top1: Sequence[np.ndarray]) -> ScoreScale:
+        scale = standard_scale(top1) if self.profile.retrieval.score_scale == "standard" else ScoreScale()
+        self._scales[self.half, tuple(weights)] = self._last_scale[self.half] = scale
+        return scale
 
     def _others(self) -> list[ScoredDialogue]:
         """Dialogues that the open one's gate is fitted on."""

@@ -28,8 +28,7 @@ from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme, SummaryReply
 from memecmd_utils.settings import Profile
 
-LABEL = {"description_width": "112px"}
-WIDE = "98%"
+WIDE = {"layout": {"width": "98%"}, "style": {"description_width": "112px"}}
 
 
 def shows_faults(method: Callable) -> Callable:
@@ -69,8 +68,7 @@ class Knob:
             description=text,
             readout_format=f"{sign}.{digits}f",
             continuous_update=True,
-            style=LABEL,
-            layout=ipywidgets.Layout(width=WIDE),
+            **WIDE,
         )
 
     @property
@@ -148,14 +146,7 @@ class PasteTab:
         profile = library.run.profile
 
         def area(text: str, rows: int, value: str = "", hint: str = "") -> Any:
-            return ipywidgets.Textarea(
-                value=value,
-                rows=rows,
-                description=text,
-                placeholder=hint,
-                style=LABEL,
-                layout=ipywidgets.Layout(width=WIDE),
-            )
+            return ipywidgets.Textarea(value, rows=rows, description=text, placeholder=hint, **WIDE)
 
         self.text = area("chat", 8, EXAMPLE, "名字：文字")
         self.fields = {
@@ -287,11 +278,10 @@ class DialogueTab:
         self.explorer, self.pictures, self._memes = explorer, Thumbnails(files), memes
         self.theta0_is_fitted = explorer.profile.retrieval.theta0 == "auto"
         own, (low, high) = explorer.own_settings(), explorer.gate_range()
-        wide = {"layout": ipywidgets.Layout(width=WIDE), "style": LABEL}
         names = {f"{name} · {d.title}": name for name, d in explorer.dialogues.items()}
-        self.dialogue = ipywidgets.Dropdown(options=names, description="dialogue", **wide)
+        self.dialogue = ipywidgets.Dropdown(options=names, description="dialogue", **WIDE)
         self.strategy = ipywidgets.Dropdown(
-            options=STRATEGIES, value=own.strategy, description="strategy", **wide
+            options=STRATEGIES, value=own.strategy, description="strategy", **WIDE
         )
         self.weights = [
             Knob(value, -1.0, 1.0, 2, text, "+") for value, text in zip(own.weights, WEIGHTS, strict=True)
@@ -302,7 +292,7 @@ class DialogueTab:
         self.theta0 = Knob(own.theta0, low - pad, high + pad, digits, "θ₀", "+")
         self.penalty = Knob(own.penalty, 0.0, 3.0 if digits == 2 else 4 * pad, digits, "Δ  penalty")
         self.decay = Knob(own.decay, 0.05, 3.0, 2, "λ  decay")
-        self.top_k = ipywidgets.IntSlider(own.top_k, 1, max(MOST_K, own.top_k), description="K", **wide)
+        self.top_k = ipywidgets.IntSlider(own.top_k, 1, max(MOST_K, own.top_k), description="K", **WIDE)
         rate = explorer.profile.retrieval.wanted_rate
         self.fit = ipywidgets.Button(description=f"Fit θ₀ to {rate:.0%} of the turns")
         self.reset = ipywidgets.Button(description="Back to the profile")

@@ -3,7 +3,12 @@
 Four weighted cosines make the score T; a threshold that decays since the last meme opens; strategies choose.
 """
 
-from memecmd_utils.retrieval.gate import gate_trace, threshold_curve
+from memecmd_utils.retrieval.figures import (
+    gate_trace,
+    score_distribution,
+    score_distributions,
+    threshold_curve,
+)
 from memecmd_utils.retrieval.placement import (
     calibrate,
     calibrated_gates,
@@ -12,8 +17,6 @@ from memecmd_utils.retrieval.placement import (
     place,
     sample_scores,
     score_dialogues,
-    score_distribution,
-    score_distributions,
     scores_by_kind,
     traces,
     tuned,

@@ -3,14 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
-
-from memecmd_utils.core.plots import BLUE, GREY, RED, canvas, style
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BISECTION_STEPS = 60
 EQUAL = 1e-9
@@ -156,50 +151,3 @@ def calibrate_many(scores: np.ndarray, gate: Gate, wanted_rate: float | np.ndarr
         best, best_gap = np.where(gap < best_gap, middle, best), np.minimum(gap, best_gap)
         low, high = np.where(rate > wanted_rate, middle, low), np.where(rate > wanted_rate, high, middle)
     return best
-
-
-def threshold_curve(theta0: float, penalty: float, decay: float, longest: int = 12) -> "Figure":
-    """Eq. 23 as a figure: the gate's threshold over the turns since the last meme."""
-    gate = Gate(theta0, penalty, decay)
-    with style():
-        fig = canvas(5, 3)
-        axes = fig.subplots()
-        for k, form in ((np.linspace(0, longest, 200), "-"), (np.arange(1, longest + 1), "o")):
-            axes.plot(k, [gate.threshold(turns) for turns in k], form, color=BLUE, lw=1.2, ms=4)
-        axes.axhline(theta0, color=GREY, lw=1, ls="--")
-        axes.annotate(
-            "$\\theta_0$ (no meme yet)",
-            (longest, theta0),
-            (0, 4),
-            textcoords="offset points",
-            ha="right",
-            color=GREY,
-        )
-        axes.set_xlabel("turns since the last meme, k")
-        axes.set_ylabel("threshold $\\theta$")
-        axes.set_title(f"$\\theta_0$ = {theta0:g}, $\\Delta$ = {penalty:g}, $\\lambda$ = {decay:g}")
-    return fig
-
-
-def gate_trace(
-    dialogue_id: str, gate_scores: Sequence[float], thresholds: Sequence[float], sent: Sequence[bool]
-) -> "Figure":
-    """Scores of one dialogue's best memes against the moving threshold; the first value is turn 2."""
-    if not len(gate_scores) == len(thresholds) == len(sent):
-        raise ValueError("gate_scores, thresholds and sent must be equally long")
-    turns = np.arange(2, 2 + len(gate_scores))
-    chosen = np.asarray(sent, dtype=bool)
-    values = np.asarray(gate_scores, dtype=float)
-    with style():
-        fig = canvas(7, 3)
-        axes = fig.subplots()
-        axes.step(turns, thresholds, where="mid", color=RED, lw=1.3, label="threshold $\\theta_t$")
-        axes.plot(turns, values, color=GREY, lw=0.8)
-        axes.plot(turns[~chosen], values[~chosen], "o", mfc="white", color=GREY, ms=6, label="no meme")
-        axes.plot(turns[chosen], values[chosen], "o", color=BLUE, ms=7, label="meme sent")
-        axes.set_xticks(turns)
-        axes.set_xlabel("turn")
-        axes.set_ylabel("gate score")
-        axes.set_title(f"{dialogue_id}: {chosen.sum()} of {chosen.size} turns send a meme")
-        fig.legend(loc="outside right upper", fontsize=9)
-    return fig

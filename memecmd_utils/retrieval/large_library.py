@@ -13,7 +13,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ import numpy as np
 
 from memecmd_utils.core import errors, seeds, storage
 from memecmd_utils.retrieval import scoring
-from memecmd_utils.schemas import Annotation, Dialogue
+from memecmd_utils.schemas import Annotation
 from memecmd_utils.settings import Profile
 
 FOLDER = "library_index"
@@ -56,7 +56,6 @@ TURNS, DEPTH, RECALL = 64, 10, 0.97
 Blocks = Iterable[tuple[Sequence[str], np.ndarray]]
 """Meme ids and their stacked rows [n, 4 * dim], part by part: each quarter of a row is a unit vector, or
 shorter, or zeros where a meme lacks that text. One block may be a memory map of the whole library."""
-Encode = Callable[[Sequence[str], str], np.ndarray]
 
 
 class LibraryError(errors.MemecmdError, ValueError):
@@ -69,6 +68,8 @@ class LargeLibrary:
 
     index: scoring.MemeIndex = field(repr=False)
     """Its rows are a memory map of float16; it has no search of its own."""
+    made_from: str = field(repr=False)
+    """Digest of what a run made it from; empty where a user built it."""
     folder: Path
     kind: str | None
     """FAISS's name of the index; None: there is none."""
@@ -183,7 +184,7 @@ def open_library(folder: Path) -> LargeLibrary:
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
         ids, kind = tuple(state["ids"]), state["kind"]
         rows = np.memmap(folder / ROWS, dtype=np.float16, mode="r", shape=(len(ids), 4 * state["dim"]))
-        library = LargeLibrary(scoring.MemeIndex(ids, rows), folder, kind)
+        library = LargeLibrary(scoring.MemeIndex(ids, rows), state["made_from"], folder, kind)
         if find_spec("faiss") is None and len(ids) >= FROM_MEMES:
             warnings.warn(NO_FAISS, stacklevel=2)
         if find_spec("faiss") is None or kind is None:
@@ -353,7 +354,7 @@ def fit_projection(sample: np.ndarray, dims: int, seed: int) -> np.ndarray:
 
 def stored(
     usable: Sequence[Annotation],
-    encode: Encode,
+    encode: scoring.Encode,
     profile: Profile,
     folder: Path,
     embedder: str,
@@ -363,9 +364,8 @@ def stored(
     One that has grown is built anew: lists trained on its beginning would make a run's memes depend on how
     its inputs came about.
     """
-    made_from = hashlib.sha256(
-        json.dumps([FORM, embedder, profile.retrieval.centring, profile.seed]).encode()
-    )
+    settings = [FORM, embedder, profile.retrieval.centring, profile.seed]
+    made_from = hashlib.sha256(json.dumps(settings).encode())
     for annotation in usable:
         texts = (getattr(annotation, name) for name in scoring.MEME_SIDE)
         made_from.update(json.dumps([annotation.meme_id, *texts]).encode())
@@ -387,18 +387,16 @@ def _reusable(folder: Path, digest: str) -> LargeLibrary | None:
     if not (folder / STATE).is_file():
         return None
     try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        made_without_faiss = state["kind"] is None and find_spec("faiss") is not None
-        if state["made_from"] != digest or made_without_faiss:
-            return None
-        return open_library(folder)
-    except (ValueError, TypeError, KeyError) as error:
+        library = open_library(folder)
+    except LibraryError as error:
         warnings.warn(f"the stored library is made again from the memes' texts: {error}", stacklevel=4)
         return None
+    made_without_faiss = library.kind is None and find_spec("faiss") is not None
+    return None if library.made_from != digest or made_without_faiss else library
 
 
 def _encoded(
-    usable: Sequence[Annotation], encode: Encode, means: np.ndarray | None = None
+    usable: Sequence[Annotation], encode: scoring.Encode, means: np.ndarray | None = None
 ) -> Iterator[tuple[list[str], np.ndarray]]:
     """Blocks of ids and stacked rows; `means` [4, dim] are taken off."""
     for start in range(0, len(usable), MEMES_AT_ONCE):
@@ -409,35 +407,20 @@ def _encoded(
         yield [a.meme_id for a in part], np.hstack(sides)
 
 
-def tune(
-    index: scoring.MemeIndex,
-    dialogues: Sequence[Dialogue],
-    encode: Encode,
-    profile: Profile,
-) -> scoring.MemeIndex:
+def tune(index: scoring.MemeIndex, queries: np.ndarray, profile: Profile) -> scoring.MemeIndex:
     """A stored index, looking into the fewest lists that find `RECALL` of the top `DEPTH` memes.
 
-    Chosen on up to `TURNS` seeded turns, measured on as many others, and kept beside the library.
+    Chosen on up to `TURNS` seeded turns of the run's `queries`, measured on as many others, and kept beside
+    the library.
     """
     library = index.search
-    summaries = [s for dialogue in dialogues for s in dialogue.summaries if not s.unscored]
-    if not isinstance(library, LargeLibrary) or library.faiss is None or not summaries:
+    if not isinstance(library, LargeLibrary) or library.faiss is None:
         return index
+    k, weights = max(DEPTH, profile.retrieval.top_k), profile.retrieval.weights
     rng = seeds.rng(profile.seed, "turns that the search is tuned on")
-    drawn = rng.permutation(len(summaries))[: 2 * TURNS]
-    parts = []
-    for name in scoring.QUERY_FIELDS:
-        vectors = encode([getattr(summary, name) for summary in summaries], "query")
-        parts.append(
-            (scoring.centre(vectors) if profile.retrieval.centring == "attribute" else vectors)[drawn]
-        )
-    queries, k, weights = (
-        scoring.build_queries(*parts),
-        max(DEPTH, profile.retrieval.top_k),
-        profile.retrieval.weights,
-    )
-    others = queries[1::2] if len(queries) > 1 else queries
-    tuned = library.tuned(queries[::2], weights, k)
+    drawn = queries[rng.permutation(len(queries))[: 2 * TURNS]]
+    others = drawn[1::2] if len(drawn) > 1 else drawn
+    tuned = library.tuned(drawn[::2], weights, k)
     recall = recall_at_k(tuned.top_k(others, weights, k), scoring.top_k(library.index, others, weights, k))
     measured = {"k": k, "turns": len(others), "recall": recall}
     chosen = {"probes": tuned.probes, "candidates": tuned.candidates} if tuned.faiss else {"probes": 0}

@@ -1,20 +1,21 @@
 """From scores to placed memes: the four strategies over calibrated gates (paper, Eq. 23-25, Section 5.3)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from memecmd_utils.core import seeds
-from memecmd_utils.core.plots import BLUE, GREEN, GREY, canvas, style
 from memecmd_utils.core.storage import StageOutputError
+from memecmd_utils.retrieval import large_library
 from memecmd_utils.retrieval.gate import Gate, ScoreScale, Trace, calibrate_theta0, simulate, standard_scale
 from memecmd_utils.retrieval.scoring import (
     COMPONENTS,
     MEME_SIDE,
     QUERY_FIELDS,
+    Encode,
     MemeIndex,
     Ranking,
     build_index,
@@ -25,12 +26,8 @@ from memecmd_utils.retrieval.scoring import (
     stack_queries,
     top_k,
 )
-from memecmd_utils.schemas import Annotation, Candidate, Dialogue, Placement
+from memecmd_utils.schemas import Annotation, Candidate, Dialogue, Placement, Summary
 from memecmd_utils.settings import Profile
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -46,10 +43,6 @@ class ScoredDialogue:
     def top1(self) -> np.ndarray:
         """Best score of every turn, shape [n]."""
         return self.ranking.scores[:, 0]
-
-
-Encode = Callable[[Sequence[str], str], np.ndarray]
-"""Texts and side (`query` or `document`) to unit vectors: `RecordedEmbedder.encode`."""
 
 
 def usable_annotations(annotations: Sequence[Annotation]) -> list[Annotation]:
@@ -73,22 +66,28 @@ def index_library(
     its size) and reused as long as texts, settings and `embedder`, the encoder's name and version, stay.
     """
     usable = usable_annotations(annotations)
-    if folder is not None:
-        from memecmd_utils.retrieval import large_library
-
-        if len(usable) >= large_library.FROM_MEMES:
-            return large_library.stored(usable, encode, profile, folder, embedder or profile.models.embedder)
+    if folder is not None and len(usable) >= large_library.FROM_MEMES:
+        return large_library.stored(usable, encode, profile, folder, embedder or profile.models.embedder)
     blocks = [encode([getattr(a, name) for a in usable], "document") for name in MEME_SIDE]
     return build_index([a.meme_id for a in usable], blocks, profile.retrieval.centring == "attribute")
 
 
 def tuned(index: MemeIndex, dialogues: Sequence[Dialogue], encode: Encode, profile: Profile) -> MemeIndex:
     """The index, a large one set to the least work that finds the best memes of these dialogues' turns."""
-    if index.search is None:
+    summaries = [s for dialogue in dialogues for s in dialogue.summaries if not s.unscored]
+    if index.search is None or not summaries:
         return index
-    from memecmd_utils.retrieval import large_library
+    return large_library.tune(index, encode_queries(summaries, index.dim, encode, profile), profile)
 
-    return large_library.tune(index, dialogues, encode, profile)
+
+def encode_queries(summaries: Sequence[Summary], dim: int, encode: Encode, profile: Profile) -> np.ndarray:
+    """The unweighted queries [turns, 4, dim] of usable summaries (Eq. 18 to 21)."""
+    # One part at a time: the paper's queries fill 1.2 GB, and nothing of their size stands beside them.
+    return stack_queries(
+        (encode([getattr(summary, name) for summary in summaries], "query") for name in QUERY_FIELDS),
+        (len(summaries), dim),
+        centring=profile.retrieval.centring == "attribute",
+    )
 
 
 def score_dialogues(
@@ -103,13 +102,7 @@ def score_dialogues(
     usable = np.array([not summary.unscored for summary in summaries], dtype=bool)
     if not usable.any():
         raise StageOutputError("no turn has a usable summary, so nothing can be retrieved")
-    kept = [summary for summary in summaries if not summary.unscored]
-    # One part at a time: the paper's queries fill 1.2 GB, and nothing of their size stands beside them.
-    queries = stack_queries(
-        (encode([getattr(summary, name) for summary in kept], "query") for name in QUERY_FIELDS),
-        (len(kept), index.dim),
-        centring=profile.retrieval.centring == "attribute",
-    )
+    queries = encode_queries([s for s in summaries if not s.unscored], index.dim, encode, profile)
     ranking = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
     if not usable.all():
 
@@ -119,18 +112,13 @@ def score_dialogues(
             return out
 
         queries = at_all_turns(queries, 0)
-        ranking = Ranking(
-            at_all_turns(ranking.memes, -1),
-            at_all_turns(ranking.scores, -np.inf),
-            at_all_turns(ranking.components, 0),
-        )
+        ranking = Ranking(*map(at_all_turns, ranking, (-1, -np.inf, 0)))
     out, start = [], 0
     for dialogue in dialogues:
         part = slice(start, start + len(dialogue.summaries))
         start = part.stop
-        rows = Ranking(ranking.memes[part], ranking.scores[part], ranking.components[part])
         turns = tuple(summary.turn for summary in dialogue.summaries)
-        out.append(ScoredDialogue(dialogue, turns, queries[part], rows))
+        out.append(ScoredDialogue(dialogue, turns, queries[part], ranking.of_turns(part)))
     return out
 
 
@@ -321,56 +309,3 @@ def calibrated_gates(calibrations: dict[str, Calibration]) -> dict[str, Any]:
         }
         for half, c in sorted(calibrations.items())
     }
-
-
-def score_distribution(scores: np.ndarray, top1: np.ndarray) -> "Figure":
-    """All retrieval scores with a fitted normal curve; beside them the best score of each turn."""
-    return _score_figure({"": (scores, top1)})
-
-
-def score_distributions(by_kind: Mapping[str, np.ndarray]) -> "Figure":
-    """Figure 3 of `scores_by_kind`: a row for news-based dialogues, as the paper has it, and one for role."""
-    rows = {
-        f"{label}: ": (by_kind[f"{kind} scores"], by_kind[f"{kind} top1"])
-        for kind, label in (("news", "News-based"), ("role", "Role-based"))
-        if f"{kind} top1" in by_kind
-    }
-    return _score_figure(rows or {"": (np.zeros(0), np.zeros(0))})
-
-
-def _score_figure(rows: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> "Figure":
-    with style():
-        fig = canvas(9, 3.1 * len(rows))
-        grid = fig.subplots(len(rows), 2, squeeze=False, sharex="col")
-        for panels, (label, (scores, top1)) in zip(grid, rows.items(), strict=True):
-            for axes, values, colour in zip(panels, (scores, top1), (BLUE, GREEN), strict=True):
-                _histogram(axes, np.asarray(values, dtype=float), colour)
-            left, right = panels
-            if np.size(scores) and np.std(scores) > 0:
-                _normal_curve(left, scores)
-            left.set_title(f"{label}{'m' if label else 'M'}emes x turns (n = {np.size(scores):,})")
-            right.set_title(f"{label}{'b' if label else 'B'}est meme of each turn (n = {np.size(top1):,})")
-        left.set_xlabel("retrieval score T")
-        right.set_xlabel("score of the best meme")
-    return fig
-
-
-def _histogram(axes: "Axes", values: np.ndarray, colour: str) -> None:
-    if not values.size:
-        axes.text(0.5, 0.5, "no scores", ha="center", color=GREY, transform=axes.transAxes)
-        return
-    bins = int(np.clip(np.sqrt(values.size), 10, 80))
-    heights, edges = np.histogram(values, bins=bins, density=True)
-    axes.stairs(heights, edges, fill=True, color=colour, alpha=0.55)
-    axes.set_ylabel("density")
-    axes.margins(x=0.02)
-
-
-def _normal_curve(axes: "Axes", scores: np.ndarray) -> None:
-    mean, deviation = float(np.mean(scores)), float(np.std(scores))
-    x = np.linspace(np.min(scores), np.max(scores), 300)
-    curve = np.exp(-0.5 * ((x - mean) / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi))
-    label = f"normal, mean {round(mean, 3) + 0.0:.3f}, sd {deviation:.3f}"
-    axes.plot(x, curve, color="black", lw=1.2, label=label)
-    axes.legend(loc="upper left", fontsize=9)
-    axes.set_ylim(top=1.25 * max(axes.get_ylim()[1], curve.max()) / 1.05)

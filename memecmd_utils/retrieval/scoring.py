@@ -8,6 +8,7 @@ need no new index.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,9 @@ QUERY_FIELDS = tuple(dict.fromkeys(QUERY_SIDE))
 COMPONENTS = ("alpha", "delta", "beta", "gamma")
 SIGNS = np.array([1.0, -1.0, 1.0, 1.0])
 """delta carries its own minus (Eq. 19). Eq. 20 prints a minus for beta too, against its own text: plus."""
+
+Encode = Callable[[Sequence[str], str], np.ndarray]
+"""Texts and side (`query` or `document`) to unit vectors: `RecordedEmbedder.encode`."""
 
 NOISE = 1e-5
 """Distance from the mean below which a unit row has none: float32 vectors do not say more."""
@@ -56,8 +60,7 @@ class MemeIndex:
         return ranks
 
 
-@dataclass(frozen=True)
-class Ranking:
+class Ranking(NamedTuple):
     """Top K of every turn: `memes` are positions in the index; `components` has shape [turns, K, 4].
 
     A turn that could not be ranked has positions -1, scores -inf and components 0.
@@ -66,6 +69,10 @@ class Ranking:
     memes: np.ndarray
     scores: np.ndarray
     components: np.ndarray
+
+    def of_turns(self, turns: slice) -> "Ranking":
+        """The ranking of some of its turns."""
+        return Ranking(*(part[turns] for part in self))
 
 
 def mean_row(vectors: np.ndarray) -> np.ndarray:
@@ -244,8 +251,7 @@ def top_k(
         else:
             at_hand = None if components is None else components[:, batch]
             parts += _ranked(index, queries[batch], exact_weights, k, at_hand)
-    fields = zip(*((r.memes, r.scores, r.components) for r in parts), strict=True)
-    return Ranking(*map(np.concatenate, fields))
+    return Ranking(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _ranked(
@@ -272,9 +278,8 @@ def _ranked(
             half = len(queries) // 2
             rankings = []
             for part in (slice(half), slice(half, None)):
-                rankings += _ranked(
-                    index, queries[part], weights, k, components[:, part] if at_hand else None
-                )
+                terms = components[:, part] if at_hand else None
+                rankings += _ranked(index, queries[part], weights, k, terms)
             return rankings
     order = np.argsort(turns, kind="stable")
     return [rank_candidates(index, queries, weights, turns[order], memes[order], k)]

@@ -46,33 +46,27 @@ def leave_one_out(data: StudyData) -> pd.DataFrame:
     known = graded_turns.graded_of_study(data)
     rows = []
     for embedder in data.encoders if len(known.rows) else ():
-        terms, weights = (
-            data.terms(embedder, data.profile.retrieval.centring),
-            np.array(data.profile.retrieval.weights),
-        )
+        terms = data.terms(embedder, data.profile.retrieval.centring)
+        weights = np.array(data.profile.retrieval.weights)
         full = known.measure(scoring.combine(terms, weights))
-        rest = [
-            known.measure(scoring.combine(terms, np.where(np.arange(len(TERMS)) == i, 0, weights)))
-            for i in range(len(TERMS))
-        ]
-        gaps = np.hstack([full - part for part in rest])
-        found = statistics.column_means(gaps, known.clusters)
-        for (i, term), (at, measure) in product(enumerate(TERMS), enumerate(MEASURES)):
-            if measure in SCORED:
+        for i, term in enumerate(TERMS):
+            rest = known.measure(scoring.combine(terms, np.where(np.arange(len(TERMS)) == i, 0, weights)))
+            for measure in SCORED:
+                of_full, of_rest = (values[:, MEASURES.index(measure)] for values in (full, rest))
+                gain = statistics.cluster_mean(of_full - of_rest, known.clusters)
                 rows.append(
                     {
                         "embedder": embedder, "without": term, "compares": PARTS[i], "measure": measure,
-                        "full": full[:, at].mean(), "rest": rest[i][:, at].mean(),
-                        **found[i * len(MEASURES) + at].columns("difference"),
-                        "dialogues": found[0].clusters,
+                        "full": of_full.mean(), "rest": of_rest.mean(), **gain.columns("difference"),
+                        "dialogues": gain.clusters,
                     }
                 )  # fmt: skip
     return pd.DataFrame(rows, columns=list(ABLATION))
 
 
-def ablation_sentence(frame: pd.DataFrame, measure: str = "nDCG@5") -> str:
-    """What `leave_one_out` found in one measure: which terms clearly help, clearly hurt, or neither."""
-    frame = frame[frame["measure"] == measure]
+def ablation_sentence(frame: pd.DataFrame) -> str:
+    """What `leave_one_out` found in nDCG@5: which terms clearly help, clearly hurt, or neither."""
+    frame = frame[frame["measure"] == "nDCG@5"]
     if frame.empty:
         return "Without graded memes it cannot be said which term helps."
     parts = []
@@ -88,7 +82,7 @@ def ablation_sentence(frame: pd.DataFrame, measure: str = "nDCG@5") -> str:
         by_sign = [f"{words[sign]}: {', '.join(terms)}" for sign, terms in groups.items() if terms]
         parts.append(f"under {embedder}, {'; '.join(by_sign)}")
     among = f"{frame['dialogues'].max()} dialogues"
-    text = f"What each term adds to {measure} of the full score ({among}): {'. '.join(parts)}."
+    text = f"What each term adds to nDCG@5 of the full score ({among}): {'. '.join(parts)}."
     return text.replace(". u", ". U")
 
 
@@ -142,13 +136,12 @@ def fit_weights(data: StudyData) -> FittedWeights:
         halves += [{"embedder": embedder, **row} for row in rows]
         test, trained, equal = values.T
         gaps = np.column_stack([test - equal, trained - test])
-        gain, optimism = statistics.column_means(gaps, known.clusters)
         held_out = all(row["fitted on"] != graded_turns.SELF for row in rows)
         joined.append(
             {
                 "embedder": embedder, "fitted": test.mean(), "equal": equal.mean(), "turns": len(test),
-                **gain.columns("difference"), **optimism.columns("optimism"), "held out": held_out,
-                "dialogues": gain.clusters,
+                **statistics.mean_columns(("difference", "optimism"), gaps, known.clusters),
+                "held out": held_out, "dialogues": len(set(known.clusters)),
             }
         )  # fmt: skip
     return FittedWeights(

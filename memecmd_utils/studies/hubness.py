@@ -120,23 +120,23 @@ STARTS = {"uncentred": "none", "centred": "attribute"}
 NONE, CENTRING, CSLS, INVERTED = "none", "centring", "CSLS", "inverted softmax"
 
 
-def csls(scores: np.ndarray, fit: np.ndarray, neighbours: int = NEIGHBOURS) -> np.ndarray:
+def csls(scores: np.ndarray, fit: np.ndarray) -> np.ndarray:
     """Cross-domain similarity local scaling (Conneau et al., 2018): 2 s - r(meme) - r(turn).
 
-    r(meme) is the mean of the `neighbours` largest of its scores over the turns of `fit` [turns, memes].
+    r(meme) is the mean of the `NEIGHBOURS` largest of its scores over the turns of `fit` [turns, memes].
     r(turn) is the same for all memes of a turn and cannot change their order: it is left out.
     """
-    nearest = np.sort(fit, axis=0)[-neighbours:]
+    nearest = np.sort(fit, axis=0)[-NEIGHBOURS:]
     return 2 * scores - nearest.mean(axis=0)
 
 
-def inverted_softmax(scores: np.ndarray, fit: np.ndarray, beta: float = BETA) -> np.ndarray:
+def inverted_softmax(scores: np.ndarray, fit: np.ndarray) -> np.ndarray:
     """Inverted softmax (Smith et al., 2017): p(turn | meme), its normaliser summed over the turns of `fit`.
 
-    As a logarithm over beta, on the scale of the scores: s - log(sum exp(beta s)) / beta.
+    As a logarithm over `BETA`, on the scale of the scores: s - log(sum exp(beta s)) / beta.
     """
     most = fit.max(axis=0)
-    return scores - most - np.log(np.exp(beta * (fit - most)).sum(axis=0)) / beta
+    return scores - most - np.log(np.exp(BETA * (fit - most)).sum(axis=0)) / BETA
 
 
 def centred(data: StudyData, embedder: str) -> np.ndarray:
@@ -262,12 +262,10 @@ def _measured(turns: Turns, found: Counted, plain: Counted | None) -> dict[str, 
     row: dict[str, float] = {"distinct": len(np.unique(found.best[:, 0]))}
     for group, names in GROUPS.items():
         values, clusters = found.values[group], turns.clusters[group]
-        for name, got in zip(names, statistics.column_means(values, clusters, statistics.SHARE), strict=True):
-            row |= got.columns(name)
+        row |= statistics.mean_columns(names, values, clusters, statistics.SHARE)
         if plain is not None:
-            changes = statistics.column_means(values - plain.values[group], clusters)
-            for name, got in zip(names, changes, strict=True):
-                row |= got.columns(f"{name} change")
+            changes = [f"{name} change" for name in names]
+            row |= statistics.mean_columns(changes, values - plain.values[group], clusters)
     got = statistics.estimate(found.skewness, found.n_memes)
     row |= got.columns("skewness") | {"dialogues": got.clusters}
     if plain is not None:

@@ -3,7 +3,7 @@
 Scores and gate of a run's turns are whole matrices here, and equal to what the run itself places by.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -79,11 +79,10 @@ def open_turns(
     have a score where the other half has none. `rates` [sets, 2]: the rate wanted on what half a and half b
     were fitted on, by default the profile's; nan gives a gate that never opens.
     """
-    where, half_of = layout(data), _half_of(data)
+    where = layout(data)
     scores = np.where(where >= 0, top1[:, where], -np.inf)
     out = np.zeros(top1.shape, dtype=bool)
-    for number, half in enumerate("ab"):
-        fit, here = _fitted_on(half_of, where, half), half_of == half
+    for number, (here, fit) in enumerate(gate_halves(data)):
         if not here.any():
             continue
         standard = rule.scale == "standard"
@@ -103,16 +102,12 @@ def open_turns(
     return out
 
 
-def _half_of(data: StudyData) -> np.ndarray:
-    """Half of every dialogue."""
-    split = halves(data.dialogues)
-    return np.array([split[d.dialogue_id] for d in data.dialogues])
-
-
-def _fitted_on(half_of: np.ndarray, where: np.ndarray, half: str) -> np.ndarray:
-    """Dialogues that a half's gate is fitted on, as in `placement.calibrate`: booleans."""
-    other, scored = half_of != half, (where >= 0).any(axis=1)
-    return other if (other & scored).any() else scored
+def gate_halves(data: StudyData) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Dialogues of each half, and those that its gate is fitted on, as in `placement.calibrate`: booleans."""
+    split, scored = halves(data.dialogues), (layout(data) >= 0).any(axis=1)
+    for half in "ab":
+        here = np.array([split[d.dialogue_id] == half for d in data.dialogues])
+        yield here, ~here if (~here & scored).any() else scored
 
 
 def _n_turns(data: StudyData, chosen: np.ndarray) -> int:
@@ -122,10 +117,9 @@ def _n_turns(data: StudyData, chosen: np.ndarray) -> int:
 
 def fit_rates(data: StudyData, sent: np.ndarray) -> np.ndarray:
     """Rate of memes where each half is fitted, [sets, turns] to [sets, 2]; nan if none is sent."""
-    where, half_of = layout(data), _half_of(data)
+    where = layout(data)
     out = np.full((len(sent), 2), np.nan)
-    for number, half in enumerate("ab"):
-        fit = _fitted_on(half_of, where, half)
+    for number, (_, fit) in enumerate(gate_halves(data)):
         places = where[fit][where[fit] >= 0]
         out[:, number] = sent[:, places].sum(axis=1) / max(1, _n_turns(data, fit))
     out[out == 0] = np.nan

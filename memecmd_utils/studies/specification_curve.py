@@ -17,8 +17,9 @@ from memecmd_utils.core import seeds, statistics
 from memecmd_utils.core.llm.messages import UNRECORDED
 from memecmd_utils.core.statistics import too_few
 from memecmd_utils.evaluation import consistency, graded_turns
-from memecmd_utils.evaluation.graded_turns import CENTRINGS, DEPTH, Graded, StudyData
+from memecmd_utils.evaluation.graded_turns import DEPTH, Graded, StudyData
 from memecmd_utils.evaluation.judges import STOPPED
+from memecmd_utils.evaluation.rankings import CENTRINGS
 from memecmd_utils.retrieval import scoring
 from memecmd_utils.schemas import Rating
 from memecmd_utils.studies import ablation, selection
@@ -49,16 +50,8 @@ class Scoring(NamedTuple):
     weights: str
 
 
-class Specification(NamedTuple):
-    """One way to read the paper; an axis on which a claim does not depend holds `–`."""
-
-    embedder: str
-    centring: str
-    beta: str
-    weights: str
-    k: str
-    gate: str
-    random: str
+CHOICES = (*Scoring._fields, "k", "gate", "random")
+"""What makes one way to read the paper; a choice on which a claim does not depend is `–`."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +144,6 @@ class StrategySums(NamedTuple):
     """Of one strategy, each [scorings, K, gates, readings of Random, dialogues] or 1 where all is the same.
 
     Readings of Random are `RANDOMS` for a measure that was asked, else `EXPECTED_RANDOMS`.
-
     The strategy's mean is `top` over `bottom`; of `placed` memes `asked` were put to the measure.
     """
 
@@ -159,6 +151,16 @@ class StrategySums(NamedTuple):
     bottom: np.ndarray
     placed: np.ndarray
     asked: np.ndarray
+
+    @property
+    def mean(self) -> statistics.LeftOut:
+        """The mean in every specification."""
+        top, bottom = np.broadcast_arrays(self.top, self.bottom)
+        return statistics.ratio(np.moveaxis(top, -1, 0), np.moveaxis(bottom, -1, 0))
+
+    def within(self, dialogues: np.ndarray) -> "StrategySums":
+        """The same of some dialogues."""
+        return StrategySums(*(values[..., dialogues] for values in self))
 
 
 @dataclass(frozen=True)
@@ -354,7 +356,7 @@ CLAIMS = {
     6: "the full score beats each single dimension",
     7: "the decaying threshold has fewer memes right after another than a fixed one",
 }
-COLUMNS = ("claim", *Specification._fields, "measure", "mean", "low", "high", "dialogues", "state")
+COLUMNS = ("claim", *CHOICES, "measure", "mean", "low", "high", "dialogues", "state")
 STATES = ("clear", "sign only", "not", "clearly opposite", "cannot tell", "not asked")
 """The interval leaves out 0; the estimate has the claim's sign; it has not; the interval lies on the other
 side; no meme was sent (or a kind of dialogue is missing); the judge was not asked."""
@@ -371,14 +373,6 @@ class ClaimEstimate(NamedTuple):
     low: np.ndarray
     high: np.ndarray
     dialogues: np.ndarray
-    asked: np.ndarray
-
-
-class StrategyMean(NamedTuple):
-    """A strategy's mean in every specification; memes placed and asked of."""
-
-    mean: statistics.LeftOut
-    placed: np.ndarray
     asked: np.ndarray
 
 
@@ -410,36 +404,27 @@ def specifications(data: StudyData, ratings: Sequence[Rating] = ()) -> pd.DataFr
 
 def claims_of_measure(data: StudyData, sums: dict[str, StrategySums]) -> Iterator[tuple[int, ClaimEstimate]]:
     """Claims 1, 2, 3 and 5 under one measure."""
-    greedy, sampling, random = (mean_of(sums[name]) for name in ("greedy", "sampling", "random"))
-    yield 1, minus(greedy, random)
-    yield 2, minus(sampling, random)
-    yield 3, minus(greedy, sampling)
+    yield 1, minus(sums["greedy"], sums["random"])
+    yield 2, minus(sums["sampling"], sums["random"])
+    yield 3, minus(sums["greedy"], sums["sampling"])
     kind_of = {d.dialogue_id: d.kind for d in data.dialogues}
+    kinds = np.array([kind_of[name] for name in data.rows_of])
     parts = []
     for kind in ("news", "role"):
-        here = np.array([kind_of[name] == kind for name in data.rows_of])
-        greedy, sampling, random = (
-            mean_of(StrategySums(*(values[..., here] for values in sums[name])))
-            for name in ("greedy", "sampling", "random")
-        )
-        parts += [minus(greedy, random), minus(sampling, random)]
+        there = {name: of.within(kinds == kind) for name, of in sums.items()}
+        parts += [minus(there[name], there["random"]) for name in ("greedy", "sampling")]
     yield 5, smallest(parts)
 
 
-def mean_of(sums: StrategySums) -> StrategyMean:
-    """A strategy's mean in every specification."""
-    shape = np.broadcast_shapes(*(values.shape for values in sums[:2]))
-    top, bottom = (np.moveaxis(np.broadcast_to(values, shape), -1, 0) for values in sums[:2])
-    return StrategyMean(statistics.ratio(top, bottom), *(values.sum(axis=-1) for values in sums[2:]))
-
-
-def minus(one: StrategyMean, other: StrategyMean) -> ClaimEstimate:
+def minus(one: StrategySums, other: StrategySums) -> ClaimEstimate:
     """The mean of `one` minus that of `other` in every specification."""
     gap = one.mean.minus(other.mean)
     ends = (np.round(part, statistics.DIGITS) for part in (gap.value, *statistics.interval(gap)))
+    asked, placed = (
+        a.sum(axis=-1) + b.sum(axis=-1) for a, b in ((one.asked, other.asked), (one.placed, other.placed))
+    )
     with np.errstate(invalid="ignore"):
-        asked = (one.asked + other.asked) / (one.placed + other.placed)
-    return ClaimEstimate(*ends, gap.clusters, np.broadcast_to(asked, gap.value.shape))
+        return ClaimEstimate(*ends, gap.clusters, np.broadcast_to(asked / placed, gap.value.shape))
 
 
 def smallest(parts: Sequence[ClaimEstimate]) -> ClaimEstimate:
@@ -451,9 +436,9 @@ def smallest(parts: Sequence[ClaimEstimate]) -> ClaimEstimate:
     return ClaimEstimate(*(values.min(axis=0) for values in stacked))
 
 
-def share_of(top: np.ndarray, bottom: np.ndarray) -> StrategyMean:
+def share_of(top: np.ndarray, bottom: np.ndarray) -> StrategySums:
     """What no judge has to be asked about: `top` over `bottom`, both by dialogue."""
-    return mean_of(StrategySums(top, bottom, bottom, bottom))
+    return StrategySums(top, bottom, bottom, bottom)
 
 
 def repeats(data: StudyData, ranked: Rankings, sent: np.ndarray) -> ClaimEstimate:
@@ -523,7 +508,8 @@ def _rows(
     return [
         (
             claim,
-            *Specification(*scoring, *choices),
+            *scoring,
+            *choices,
             measure,
             *estimate,
             state(*estimate[:3], asked, also_zero),
@@ -554,23 +540,22 @@ SHARES = (
 """Number of specifications that count, dialogues behind their intervals (at most), shares of these
 specifications, the share with the sign among those that can tell, and the number that do not count because
 the judge was not asked. What is clear is not known (nan) below `statistics.MIN_CLUSTERS` dialogues."""
-AXES = (*Specification._fields, "measure")
+AXES = (*CHOICES, "measure")
 NAMES = {"beta": "sign of beta", "k": "K", "random": "reading of Random"}
 
 
-def shares_by_claim(curve: pd.DataFrame) -> pd.DataFrame:
-    """For each claim the shares of its specifications (`SHARES`)."""
-    rows = [{"claim": CLAIMS[claim], **shares(part)} for claim, part in curve.groupby("claim")]
-    return pd.DataFrame(rows, columns=["claim", *SHARES])
+def shares_by_claim(curve: pd.DataFrame, *also: str) -> pd.DataFrame:
+    """For each claim, and each value of some columns, the shares of its specifications (`SHARES`)."""
+    rows = [
+        {"claim": CLAIMS[claim], **dict(zip(also, values, strict=True)), **shares(part)}
+        for (claim, *values), part in curve.groupby(["claim", *also], sort=False)
+    ]
+    return pd.DataFrame(rows, columns=["claim", *also, *SHARES])
 
 
 def shares_by_measure(curve: pd.DataFrame) -> pd.DataFrame:
     """The same for each measure by itself."""
-    rows = [
-        {"claim": CLAIMS[claim], "measure": measure, **shares(part)}
-        for (claim, measure), part in curve.groupby(["claim", "measure"], sort=False)
-    ]
-    return pd.DataFrame(rows, columns=["claim", "measure", *SHARES])
+    return shares_by_claim(curve, "measure")
 
 
 def shares_by_choice(curve: pd.DataFrame) -> pd.DataFrame:

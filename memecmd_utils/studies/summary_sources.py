@@ -129,12 +129,12 @@ def compare_sources(data: StudyData, small: Mapping[str, Sequence[Summary]]) -> 
         for source, mine in measured.items():
             row = {"embedder": embedder, "dialogues": group, "source": source}
             counts = {"turns": len(known.rows), "no summary": len(rows) - len(usable)}
-            found = statistics.column_means(mine, known.clusters, statistics.SHARE)
-            number = {"n dialogues": found[0].clusters}
-            table.append({**row, **counts, **_columns(found), **number})
+            row["n dialogues"] = len(set(known.clusters))
+            means = statistics.mean_columns(_SCORED, mine, known.clusters, statistics.SHARE)
+            table.append({**row, **counts, **means})
             if source != OWN:
-                minus = statistics.column_means(mine - measured[OWN], known.clusters)
-                differences.append({**row, **_columns(minus), **number})
+                minus = statistics.mean_columns(_SCORED, mine - measured[OWN], known.clusters)
+                differences.append({**row, **minus})
     return Sources(
         pd.DataFrame(table, columns=list(TABLE)), pd.DataFrame(differences, columns=list(MINUS_OWN))
     )
@@ -145,12 +145,6 @@ def _measure(data: StudyData, summaries: Sequence[Summary], known: Graded, embed
     encode, centring = data.encoders[embedder], data.profile.retrieval.centring
     terms = rankings.four_terms(summaries, data.annotations, encode, centring)
     return known.measure_both(scoring.combine(terms, data.profile.retrieval.weights))
-
-
-def _columns(found: Sequence[statistics.Estimate]) -> dict[str, float]:
-    """Estimates of `_SCORED` as columns of a table."""
-    pairs = zip(_SCORED, found, strict=True)
-    return {key: value for name, got in pairs for key, value in got.columns(name).items()}
 
 
 def sources_sentence(found: Sources) -> str:

@@ -118,10 +118,8 @@ def write_page(target: Path, form: Form, pictures: Mapping[str, Path]) -> Path:
     Raises `FormError` for a picture that is not there or cannot be read.
     """
     # Pictures are numbered as they come: an id could be looked up in the run's files.
-    numbers = {
-        name: i for i, name in enumerate(dict.fromkeys(p for item in form.items for p in item.pictures))
-    }
-    if missing := sorted(set(numbers) - set(pictures)):
+    names = list(dict.fromkeys(name for item in form.items for name in item.pictures))
+    if missing := sorted(set(names) - set(pictures)):
         raise FormError(f"no picture of {', '.join(missing)}; the form shows the memes themselves")
     payload = {
         "form": form.form,
@@ -129,21 +127,10 @@ def write_page(target: Path, form: Form, pictures: Mapping[str, Path]) -> Path:
         "saved_as": form.saved_as,
         "columns": form.columns,
         "chinese": form.chinese,
-        "items": [
-            {
-                "item": item.item,
-                "pictures": [numbers[name] for name in item.pictures],
-                "lines": _bubbles(item.lines),
-                "questions": [
-                    question._asdict() | {"options": [option._asdict() for option in question.options]}
-                    for question in item.questions
-                ],
-            }
-            for item in form.items
-        ],
+        "items": [_item(item, names) for item in form.items],
         "pictures": [
             {"url": _data_url(pictures[name], form.picture_side), "alt": form.alt.get(name, "")}
-            for name in numbers
+            for name in names
         ],
     }
     page = html.environment().get_template("form.html.j2")
@@ -151,9 +138,17 @@ def write_page(target: Path, form: Form, pictures: Mapping[str, Path]) -> Path:
     return target
 
 
-def _bubbles(lines: Sequence[Line]) -> list[dict[str, str]]:
-    signs = drawing_text.initials(line.name for line in lines)
-    return [line._asdict() | {"sign": signs[line.name]} for line in lines]
+def _item(item: Item, pictures: list[str]) -> dict[str, Any]:
+    signs = drawing_text.initials(line.name for line in item.lines)
+    return {
+        "item": item.item,
+        "pictures": [pictures.index(name) for name in item.pictures],
+        "lines": [line._asdict() | {"sign": signs[line.name]} for line in item.lines],
+        "questions": [
+            question._asdict() | {"options": [option._asdict() for option in question.options]}
+            for question in item.questions
+        ],
+    }
 
 
 def _data_url(file: Path, side: int) -> str:

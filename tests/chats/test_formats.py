@@ -69,6 +69,8 @@ def test_the_reading_that_fits_all_or_the_order_of_the_file_is_taken() -> None:
     assert formats.moments(["01/05/2024", "13/05/2024"]) == [datetime(2024, 5, 1), datetime(2024, 5, 13)]
     assert formats.moments(["12/31/23", "01/05/24"]) == [datetime(2023, 12, 31), datetime(2024, 1, 5)]
     assert formats.moments(["02/01/2024", "03/01/2024", "01/02/2024"])[2] == datetime(2024, 2, 1)
+    fractions = formats.moments(["2024-05-01T12:30:11.25Z", "2024-05-01T12:30:11.125Z"])
+    assert [moment.microsecond for moment in fractions] == [250_000, 125_000]
     assert formats.moments([1714537811, "1714537800.5"]) == [1714537811.0, 1714537800.5]
 
 

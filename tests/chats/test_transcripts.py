@@ -143,6 +143,16 @@ def test_a_time_in_one_message_begins_none_where_names_do(tmp_path, line, betwee
     assert chat[0][0] == "小雨" and chat[0][1].startswith("看通知")
 
 
+@pytest.mark.parametrize(
+    "form", ["{} 12:3{}\n", "{} 2024/5/1 12:3{}:11\n", "{}: 05-01 12:3{}:11\n", "12:3{1} {0}: "]
+)
+@pytest.mark.parametrize("line", ["会议 14:00", "例会 8:30", "14:00 散会: 走"])
+def test_a_time_out_of_order_begins_no_message(tmp_path, form, line) -> None:
+    texts = ["在吗", f"看通知\n{line}", "好", "走吧"]
+    text = "".join(form.format("甲乙"[i % 2], i) + f"{words}\n" for i, words in enumerate(texts))
+    assert said(read(tmp_path, text)) == [[("甲乙"[i % 2], words) for i, words in enumerate(texts)]]
+
+
 @pytest.mark.parametrize("gap", [" ", "\t", "星期三 ", "2024-", "1 ", "[", "-"])
 def test_a_long_line_takes_no_long_time(gap) -> None:
     """Minutes, where a pattern tries every way to cut a gap into parts."""

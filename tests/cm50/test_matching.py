@@ -12,7 +12,6 @@ from PIL import Image
 from memecmd_utils.cm50 import matching
 from memecmd_utils.cm50.matching import (
     RULES,
-    Decision,
     Matches,
     TemplateMatch,
     combine,
@@ -21,7 +20,6 @@ from memecmd_utils.cm50.matching import (
     match,
     match_counts,
     nearest,
-    read_decisions,
 )
 from memecmd_utils.core import storage
 from memecmd_utils.core.encoders import clip
@@ -38,8 +36,7 @@ def test_the_ways_to_combine_image_and_text() -> None:
     assert combine(pictures, texts, "fancy_fusion")[0] == pytest.approx([0.3, 0.9])
 
 
-def test_the_nearest_row_is_that_of_a_plain_search(monkeypatch) -> None:
-    monkeypatch.setattr(matching, "QUERIES_AT_ONCE", 7)
+def test_the_nearest_row_is_that_of_a_plain_search() -> None:
     rng = np.random.default_rng(1)
     queries, rows = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(9, 6)).astype(np.float32)
     index, distance = nearest(queries, rows)
@@ -320,21 +317,18 @@ def csv_file(folder: Path, *lines: str) -> Path:
 
 def test_decisions_come_back_and_confirm(tmp_path: Path) -> None:
     path = csv_file(tmp_path, 'a.png,Round,keep,"yes, it is"', "b.png,Cross,reject,", ",,,")
-    decisions = read_decisions(path, PAIRS)
-    assert decisions == [
-        Decision("a.png", "Round", "keep", "yes, it is"), Decision("b.png", "Cross", "reject", ""),
+    said = confirm(distinct_pairs(PAIRS), path)
+    assert [(p.instance, p.template, p.confirmed, p.why) for p in said] == [
+        ("a.png", "Round", True, "yes, it is"), ("b.png", "Square", None, ""), ("b.png", "Cross", False, ""),
     ]  # fmt: skip
-    said = confirm(distinct_pairs(PAIRS), decisions)
-    assert [p.confirmed for p in said] == [True, None, False] and said[0].why == "yes, it is"
 
 
 @pytest.mark.parametrize("name", [" a.png ", "=1.png", "'=1.png", "-a.png", "a.png"])
 def test_odd_names_are_read_as_the_sheet_saves_them_and_as_they_are(tmp_path: Path, name: str) -> None:
     pairs = [pair(name, "Round")]
     for cell in (storage.guarded(name), name, *([f" {name}"] if name == name.strip() else [])):
-        assert read_decisions(csv_file(tmp_path, f'"{cell}",Round,keep,-'), pairs) == [
-            Decision(name, "Round", "keep", "-")
-        ]
+        (said,) = confirm(pairs, csv_file(tmp_path, f'"{cell}",Round,keep,-'))
+        assert (said.instance, said.confirmed, said.why) == (name, True, "-")
 
 
 @pytest.mark.parametrize(
@@ -347,19 +341,17 @@ def test_odd_names_are_read_as_the_sheet_saves_them_and_as_they_are(tmp_path: Pa
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(LibraryError, match=message):
-        read_decisions(csv_file(tmp_path, line), PAIRS)
+        confirm(PAIRS, csv_file(tmp_path, line))
 
 
-def test_counts_stand_beside_those_of_the_paper() -> None:
+def test_counts_stand_beside_those_of_the_paper(tmp_path: Path) -> None:
     done = Matches(RULES["code"], {"a.png": Path("a"), "b.png": Path("b")}, {"Round": Path("r")}, [])
-    done.pairs, done.comparable = PAIRS, True
+    done.comparable = True
     done.pairs = [*PAIRS, pair("d.png", "Round", kept=False).model_copy(update={"lpips": None})]
     shown = match_counts(done, [], "memecap")
     assert shown["pairs"].tolist() == [2, 1, 3, 2, 2, 2, 3, "nobody looked yet"]
     assert shown.loc["confirmed by a person", "paper"] == 42
-    said = confirm(
-        distinct_pairs(PAIRS), [Decision("a.png", "Round", "keep"), Decision("b.png", "Cross", "reject")]
-    )
+    said = confirm(distinct_pairs(PAIRS), csv_file(tmp_path, "a.png,Round,keep,", "b.png,Cross,reject,"))
     shown = match_counts(done, said, "figmemes")
     assert shown.loc["confirmed by a person"].tolist() == ["1 (2 of 3 looked at)", 46]
     done.comparable = False

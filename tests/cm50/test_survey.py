@@ -5,7 +5,7 @@ import pytest
 from made_surveys import SYSTEMS, answers, pictures, readings, survey
 
 from memecmd_utils.cm50 import survey as cm50_survey
-from memecmd_utils.cm50.survey import PAPER_TOTALS, QUESTIONS, SurveyAnswer
+from memecmd_utils.cm50.survey import QUESTIONS, SurveyAnswer
 from memecmd_utils.surveys import forms
 from memecmd_utils.surveys.forms import Answers, FormError
 
@@ -104,11 +104,7 @@ def test_the_papers_cells_add_up_to_its_totals() -> None:
     table = cm50_survey.paper_votes()
     assert len(table) == 26
     total = table.iloc[-1]
-    assert total["meme"] == "Total" and total[2:].to_dict() == PAPER_TOTALS
-    assert list(PAPER_TOTALS.values()) == [49, 34, 44, 28, 14, 21]
-    # "LLaVA achieved 89.8 % of GPT-4o's performance", "82.3 % without it" (Section 3.2.2)
-    with_context, without = 44 / 49, 28 / 34
-    assert with_context == pytest.approx(0.898, abs=5e-4) and without == pytest.approx(0.823, abs=1e-3)
+    assert total["meme"] == "Total" and total[2:].tolist() == [49, 34, 44, 28, 14, 21]
 
 
 def test_votes_are_counted_by_meme_subtask_and_system() -> None:

@@ -137,9 +137,7 @@ def test_whoever_asks_a_server_says_what_to_install(without, tmp_path, ask) -> N
 
 def test_a_run_says_what_to_install_before_its_first_stage(without) -> None:
     first = doctor.lacks(load_profile("openai", {}))[0]
-    assert first.text.startswith(
-        "mode=auto with a model needs openai and aiohttp and feedparser and protego: pip"
-    )
+    assert first.startswith("mode=auto with a model needs openai and aiohttp and feedparser and protego: pip")
 
 
 def test_replaying_imports_none_of_them(tmp_path) -> None:

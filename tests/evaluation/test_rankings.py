@@ -1,8 +1,11 @@
 import json
 import math
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from made_up import annotation, dialogue, grade, mark, meme, placement, profile, vectors
 
 from memecmd_utils import runs
@@ -90,7 +93,7 @@ COLUMN = {name: i for i, name in enumerate(rankings.COLUMNS)}
 
 
 def measures(order: list[int], grades: dict[str, int], level: int = 2) -> dict[str, float]:
-    row = rankings.per_turn(rankings.ranking(np.array([order]), IDS, [KEY]), {KEY: grades}, level)[0]
+    row = rankings.per_turn(np.array([order]), rankings.gains_of([KEY], IDS, {KEY: grades}), level)[0]
     return {name: float(row[i]) for name, i in COLUMN.items()}
 
 
@@ -104,6 +107,29 @@ def test_measures_by_hand() -> None:
     assert got["nDCG@5"] == pytest.approx(gained / ideal)
     # bpref: 2 relevant, 4 judged not relevant; m1 before m3, and m1, m2, m4 before m5.
     assert got["bpref"] == pytest.approx(((1 - 1 / 2) + (1 - 2 / 2)) / 2)
+
+
+@given(
+    st.lists(st.sampled_from([np.nan, 0, 1, 2, 3, 4]), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.randoms(),
+)
+def test_measures_equal_those_of_trec_eval(gains: list[float], level: int, luck: Random) -> None:
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    order = luck.sample(range(len(gains)), len(gains))
+    row = rankings.per_turn(np.array([order]), np.array([gains]), level)[0]
+    judged = {f"m{i}": int(gain) for i, gain in enumerate(gains) if not np.isnan(gain)}
+    if not judged:
+        assert np.isnan(row).all()
+        return
+    names = {
+        "R@1": "success_1", "R@5": "success_5", "MRR": "recip_rank", "nDCG@5": "ndcg_cut_5", "bpref": "bpref"
+    }  # fmt: skip
+    judge = pytrec_eval.RelevanceEvaluator({"q": judged}, set(names.values()), relevance_level=level)
+    theirs = judge.evaluate({"q": {f"m{i}": -float(rank) for rank, i in enumerate(order)}})["q"]
+    assert {name: row[COLUMN[name]] for name in names} == pytest.approx(
+        {name: theirs[key] for name, key in names.items()}
+    )
 
 
 def test_unjudged_memes_hurt_all_measures_but_bpref() -> None:

@@ -15,8 +15,8 @@ from PIL import Image
 from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils import runs, schemas
+from memecmd_utils.chats import insertion
 from memecmd_utils.core import paths, seeds, storage
-from memecmd_utils.core.encoders import text as encoders_text
 
 N_MEMES, DIM = 12, 48
 TOPIC = re.compile(r"k(\d+)")
@@ -52,7 +52,8 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
     """
     for name in ("processed", "raw", "reports", "example", "profiles"):
         monkeypatch.setattr(paths, name, tmp_path / name)
-    monkeypatch.setattr(encoders_text, "make_embedder", lambda *_, **__: TopicEmbedder())
+    for module in (runs, insertion):
+        monkeypatch.setattr(module, "embedder_of", lambda *_, **__: TopicEmbedder())
     settings = {"centring": "none", "score_scale": "raw", "theta0": 0.6, **changes}
     (tmp_path / "profiles").mkdir(parents=True)
     (tmp_path / "profiles" / "made.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")

@@ -1,6 +1,6 @@
 """A small run of made-up records with hostile texts, and its page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import made_up
@@ -34,19 +34,22 @@ def dialogue(name: str, kind: str) -> schemas.Dialogue:
     return made.model_copy(update={"kind": kind, "title": f"题{name}", "name_b": HOSTILE})
 
 
+def candidates(name: str, turns: Iterable[int]) -> list[schemas.Candidate]:
+    """The two best memes of each turn."""
+    return [
+        schemas.Candidate(
+            source="made up", dialogue_id=name, turn=turn, rank=rank, meme_id=f"m{rank}",
+            score=SCORES[turn] - 0.01 * (rank - 1), alpha=SCORES[turn], delta=-0.1, beta=0.05, gamma=0.0,
+        )
+        for turn in turns for rank in (1, 2)
+    ]  # fmt: skip
+
+
 def records(names: tuple[str, ...] = NAMES, turns_of_random: tuple[int, ...] = (3, 4)) -> Records:
     dialogues = [dialogue(name, name.partition("-")[0]) for name in names]
-    placements, candidates = [], []
+    placements, found = [], []
     for one in dialogues:
-        for turn, score in SCORES.items():
-            parts = {"alpha": score, "delta": -0.1, "beta": 0.05, "gamma": 0.0}
-            for rank, meme in enumerate(("m1", "m2"), start=1):
-                candidates.append(
-                    schemas.Candidate(
-                        source="made up", dialogue_id=one.dialogue_id, turn=turn, rank=rank, meme_id=meme,
-                        score=score - 0.01 * (rank - 1), **parts,
-                    )
-                )  # fmt: skip
+        found += candidates(one.dialogue_id, SCORES)
         for strategy in STRATEGIES:
             for turn in turns_of_random if strategy == "random" else SENT:
                 meme, rank = {"greedy": ("m1", 1), "sampling": ("m2", 2)}.get(strategy, ("m3", None))
@@ -80,7 +83,7 @@ def records(names: tuple[str, ...] = NAMES, turns_of_random: tuple[int, ...] = (
             made_up.consistency(2, 1.0, dialogue_id=first, text="shuffled"),
         ],
         truth=ground_truth.GroundTruth(marks, grades),
-        candidates=candidates,
+        candidates=found,
         gates={"a": GATE, "b": GATE},
         title_glosses={first: "A title"},
     )

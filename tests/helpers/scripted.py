@@ -2,16 +2,13 @@
 
 from collections.abc import Callable, Iterable
 
-from memecmd_utils.core.llm.messages import ModelId, Reply, Request
+from memecmd_utils.core.llm.messages import Backend, ModelId, Reply, Request
 
 
-class ScriptedBackend:
+class ScriptedBackend(Backend):
     """Raises when its replies run out."""
 
     source = "scripted"
-    dropped = ()
-    in_bulk = False
-    status = ""
 
     def __init__(
         self,
@@ -39,10 +36,3 @@ class ScriptedBackend:
         if isinstance(reply, Exception):
             raise reply
         return Reply(text=reply) if isinstance(reply, str) else reply
-
-    async def alive(self, within_s: float) -> bool:
-        """Always there."""
-        return True
-
-    async def aclose(self) -> None:
-        """Nothing to release."""

@@ -175,11 +175,6 @@ def test_real_usage_stands_beside_the_estimate_by_stage_and_task() -> None:
     assert "real_usd" in text and "1.25" in text
 
 
-def test_an_endpoint_without_a_price_is_counted_and_costs_nothing_known() -> None:
-    table = lines(endpoints={"generator": {"model": "big"}})
-    assert table.calls["total"] == 182 and table.usd["total"] == 0
-
-
 def test_scored_ratings_are_counted_and_a_stopped_judge_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "root", tmp_path)
     monkeypatch.setattr(paths, "processed", tmp_path / "data")

@@ -85,18 +85,20 @@ def test_the_local_model_is_ready_with_engine_and_weights(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(local.util, "find_spec", lambda name: object())
-    assert state_of("local model", "local").state == "fail"
+    assert state_of("weights of qwen2.5-coder-1.5b", "local").state == "fail"
     weights = tmp_path / "qwen2.5-coder-1.5b.gguf"
     weights.write_bytes(b"x")
-    assert state_of("local model", "local").state == "fail", "cut off"
+    assert state_of("weights of qwen2.5-coder-1.5b", "local").state == "fail", "cut off"
     os.truncate(weights, local.find("qwen2.5-coder-1.5b").size)
     assert state_of("local model", "local").state == "ok"
     monkeypatch.setattr(local.util, "find_spec", lambda name: None)
-    assert state_of("local model", "local").state == "fail"
+    assert state_of("the engine xllamacpp", "local").state == "fail"
+    assert state_of("local model", "local", "mode=recorded").state == "info", "a replay does without"
 
 
 def test_a_key_is_looked_for_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert state_of("key in $OPENAI_API_KEY", "openai").state == "fail"
+    assert state_of("set the environment variable OPENAI_API_KEY", "openai").state == "fail"
+    assert state_of("key in $OPENAI_API_KEY", "openai", "mode=recorded").state == "info"
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-value")
     text, good = doctor.report("openai", "")
     assert good and "key in $OPENAI_API_KEY: set" in text and "secret" not in text
@@ -111,4 +113,4 @@ def test_the_command_ends_with_a_status(monkeypatch: pytest.MonkeyPatch, capsys)
     assert commands.main(["doctor"]) == 0
     monkeypatch.setenv("PROFILE", "openai")
     assert commands.main(["doctor"]) == 1
-    assert "[FAIL] key in $OPENAI_API_KEY: not set" in capsys.readouterr().out
+    assert "[FAIL] no API key: set the environment variable OPENAI_API_KEY" in capsys.readouterr().out

@@ -37,7 +37,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def lacks(settings: str, profile: str = "openai", templates: bool = False) -> list[str]:
     loaded = settings_.load_profile(profile, settings_.parse_settings(settings))
-    return [lack.text for lack in doctor.lacks(loaded, templates)]
+    return doctor.lacks(loaded, templates)
 
 
 def news(path: Path, n: int) -> Path:

@@ -36,62 +36,37 @@ def run(tmp_path):
     made = runs.Run("made", profile, tmp_path / "data", tmp_path / "report")
     files = made_up.meme_files(tmp_path / "data" / "memes", (40, 30))
     memes = [
-        schemas.Meme(
-            meme_id=name, file=f"memes/{path.name}", text=f"字幕{ATTACK}", text_source="known", origin=name,
-            sha256="0" * 64, phash="0" * 16, width=40, height=30, source="drawn",
-            licence="CC BY-SA 4.0 (OpenMoji)",
-        )
+        made_up.meme(name).model_copy(update={"file": f"memes/{path.name}", "text": f"字幕{ATTACK}"})
         for name, path in files.items()
-    ]  # fmt: skip
-    annotations = [
-        schemas.Annotation(
-            meme_id=m.meme_id, s_plus="合", s_minus="不合", emotion="乐", motivation="逗", source="authored"
-        )
-        for m in memes
     ]
-    strategies = ("greedy", "sampling", "random", "random_same_turns")
     placements = [
         made_up.placement(turn, meme, strategy=strategy)
-        for strategy in strategies
+        for strategy in made_page.STRATEGIES
         for turn, meme in ((2, "m1"), (4, "m2"))
     ]
-    ratings = [
-        schemas.Rating(
-            dialogue_id=p.dialogue_id, turn=p.turn, strategy=p.strategy, meme_id=p.meme_id, judge="j",
-            judge_unit="meme", n_turns=6, overall=60.0 if p.strategy == "greedy" else 50.0, raw=55.0,
-            source="model j@1",
-        )
-        for p in placements
-    ]  # fmt: skip
-    consistency = [
-        schemas.Consistency(
-            dialogue_id=p.dialogue_id, turn=p.turn, strategy=p.strategy, meme_id=p.meme_id, scorer="text:s",
-            text="u_t", score=57.0, source="model text:s",
-        )
-        for p in placements
-    ]  # fmt: skip
-    storage.write_parquet(made.write("memes.parquet"), memes, schemas.Meme)
-    storage.write_parquet(made.write("annotations.parquet"), annotations, schemas.Annotation)
-    storage.write_jsonl(made.write("dialogues.jsonl"), [made_up.dialogue()])
-    storage.write_parquet(made.write("placements.parquet"), placements, schemas.Placement)
-    storage.write_parquet(made.write("ratings.parquet"), ratings, schemas.Rating)
-    storage.write_parquet(made.write("consistency.parquet"), consistency, schemas.Consistency)
-    candidates = [
-        schemas.Candidate(
-            dialogue_id="news-made-1", turn=turn, rank=1, meme_id="m1", alpha=0.1, delta=0.0, beta=0.2,
-            gamma=0.1, score=0.1 * turn, source="made up",
-        )
-        for turn in range(2, 7)
-    ]  # fmt: skip
-    storage.write_parquet(made.write("candidates.parquet"), candidates, schemas.Candidate)
+    scored = [{"strategy": p.strategy, "meme_id": p.meme_id} for p in placements]
+    saved = {
+        schemas.Meme: memes,
+        schemas.Annotation: [annotation(name) for name in files],
+        schemas.Dialogue: [made_up.dialogue()],
+        schemas.Placement: placements,
+        schemas.Rating: [
+            made_up.rating(p.turn, 50.0, **of) for p, of in zip(placements, scored, strict=True)
+        ],
+        schemas.Consistency: [
+            made_up.consistency(p.turn, **of) for p, of in zip(placements, scored, strict=True)
+        ],
+        schemas.Candidate: made_page.candidates("news-made-1", range(2, 7)),
+    }
+    for schema, rows in saved.items():
+        made.save(rows, schema)
     gate = {"theta0": 0.1, "penalty": 1.0, "decay": 1.0, "score_mean": 0.2, "score_std": 0.1}
-    storage.write_json(made.write("gates.json"), {"a": gate, "b": gate})
-    storage.write_json(made.write("ground_truth.json"), {name: [] for name in TRUTH})
-    storage.write_json(made.write("judge_checks.json"), {"sentence": "No judge can tell.", "trust": []})
-    made_studies = {"sentences": {"ablation": f"It depends.{ATTACK}"}, "tables": {"ablation": [{"a": 1.5}]}}
-    made_studies["columns"] = {"ablation": ["a"]}
-    storage.write_json(made.write("studies.json"), made_studies)
-    storage.write_json(made.write("human_ratings.json"), {"verdict": "No person has rated this run."})
+    made.save_json("gates.json", {"a": gate, "b": gate})
+    made.save_json("ground_truth.json", {name: [] for name in TRUTH})
+    made.save_json("judge_checks.json", {"sentence": "No judge can tell.", "trust": []})
+    studies = {"sentences": {"ablation": f"It depends.{ATTACK}"}, "tables": {"ablation": [{"a": 1.5}]}}
+    made.save_json("studies.json", {**studies, "columns": {"ablation": ["a"]}})
+    made.save_json("human_ratings.json", {"verdict": "No person has rated this run."})
     return made
 
 

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memecmd_utils.retrieval.gate import (
-    BISECTION_STEPS,
     Gate,
     calibrate_many,
     calibrate_theta0,
@@ -141,31 +140,6 @@ def test_many_dialogues_at_once_send_as_one_by_one(seed, penalty, decay, form) -
         for j, one in enumerate(dialogues):
             gate = Gate(theta0[i], penalty, decay, form)
             assert found[i, j].tolist() == simulate(one, gate).sent.tolist()
-
-
-def slow_bisection(dialogues, penalty, decay, wanted, form) -> float:
-    """The definition of the calibration, dialogue by dialogue."""
-    pooled = np.concatenate(dialogues)
-    pooled = pooled[np.isfinite(pooled)]
-    low, high = float(pooled.min()) - penalty - 1e-6, float(pooled.max())
-    best, best_gap = high, math.inf
-    for _ in range(BISECTION_STEPS):
-        middle = (low + high) / 2
-        rate = meme_rate(dialogues, Gate(middle, penalty, decay, form))
-        if abs(rate - wanted) < best_gap:
-            best, best_gap = middle, abs(rate - wanted)
-        low, high = (middle, high) if rate > wanted else (low, middle)
-    return best
-
-
-@pytest.mark.parametrize("form", ["exponential", "linear", "fixed"])
-def test_calibration_is_the_bisection_of_its_definition(form) -> None:
-    rng = np.random.default_rng(5)
-    dialogues = [rng.standard_normal(n) for n in (9, 3, 7)]
-    dialogues[1][0] = -np.inf
-    for wanted in (0.1, 0.3, 0.5):
-        expected = slow_bisection(dialogues, 1.0, 0.5, wanted, form)
-        assert calibrate_theta0(dialogues, 1.0, 0.5, wanted, form) == expected
 
 
 def test_each_set_is_calibrated_as_if_alone_and_to_its_own_rate() -> None:

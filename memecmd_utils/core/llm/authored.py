@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.llm import prompts
-from memecmd_utils.core.llm.messages import ModelId, Reply, Request
+from memecmd_utils.core.llm.messages import Backend, ModelId, Reply, Request
 from memecmd_utils.schemas import NewsItem, RolePair
 
 
@@ -18,16 +18,13 @@ class MissingText(MemecmdError, LookupError):
     """The authored corpus has no text for a request."""
 
 
-class AuthoredBackend:
+class AuthoredBackend(Backend):
     """Texts of the example corpus, looked up by (task, subject). The prompt does not change them."""
 
+    model = ModelId(name="authored")
+    source = "authored"
     recordable = False
     repeats = True
-    dropped: Collection[str] = ()
-    in_bulk = False
-    status = ""
-    source = "authored"
-    model = ModelId(name="authored")
 
     def __init__(self, texts: Mapping[tuple[str, str], str]) -> None:
         self._texts = texts
@@ -42,13 +39,6 @@ class AuthoredBackend:
                 "24 news and 23 role dialogues of 18 turns only; for anything else use a live model: "
                 "PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
             ) from None
-
-    async def alive(self, within_s: float) -> bool:
-        """Always there."""
-        return True
-
-    async def aclose(self) -> None:
-        """Nothing to release."""
 
 
 N_TURNS = 18

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -24,6 +25,7 @@ from memecmd_utils.core.llm.endpoint import (
     NEUTRAL,
     EmptyReply,
     Filtered,
+    OnePerLoop,
     OpenAIBackend,
     Refusal,
     UnknownForm,
@@ -31,6 +33,7 @@ from memecmd_utils.core.llm.endpoint import (
     read_reply,
 )
 from memecmd_utils.core.llm.messages import (
+    Backend,
     EndpointError,
     InDoubt,
     Reply,
@@ -293,7 +296,6 @@ class Session:
 
     def __init__(self, folder: Path, service: Service, limits: Limits) -> None:
         """Go on with what an earlier process has sent. Raises `EndpointError` if the folder is in use."""
-        self.loop = asyncio.get_running_loop()
         self.journal = Journal(folder)
         self._folder, self._service, self._limits = folder, service, limits
         self._most = limits.requests
@@ -342,7 +344,7 @@ class Session:
         answer = self.journal.answer(custom_id)
         if answer is None and custom_id not in self._on_their_way:
             self._collect(custom_id, body)
-        back = self._waiting[custom_id] = self.loop.create_future()
+        back = self._waiting[custom_id] = asyncio.get_running_loop().create_future()
         back.add_done_callback(lambda _: self._waiting.pop(custom_id, None))
         if answer is not None:
             self._hand_out(custom_id, answer)
@@ -374,7 +376,7 @@ class Session:
         self._on_their_way.add(custom_id)
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_later(self._limits.quiet_s, self._send)
+        self._timer = asyncio.get_running_loop().call_later(self._limits.quiet_s, self._send)
         if len(part.ids) >= self._most:
             self._send()
 
@@ -507,8 +509,11 @@ def _is_answer(line: dict[str, Any]) -> bool:
     return response.get("status_code") == 200
 
 
-class BatchBackend:
-    """Sends the requests of `inner` in batches, and survives a kill through the journal in `folder`."""
+class BatchBackend(Backend):
+    """Sends the requests of `inner` in batches, and survives a kill through the journal in `folder`.
+
+    It always counts as alive: a batch may take a day, and a dead endpoint shows at the next look at it.
+    """
 
     in_bulk = True
 
@@ -520,18 +525,17 @@ class BatchBackend:
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
         self.inner, self.folder = inner, folder
-        self.model, self.recordable, self.source = inner.model, inner.recordable, inner.source
+        self.model, self.source = inner.model, inner.source
         self.repeats, self.dropped = inner.repeats, inner.dropped
         self._limits, self._service = limits, Service(inner, sleep)
-        self._session: Session | None = None
-        self._closer: Any = None
+        self._sessions = OnePerLoop(self._session)
         self._works: set[str] = set()
         """Forms in which a chat completion came back."""
 
     @property
     def status(self) -> str:
         """How far the batches are, in words for the live line; empty while there are none."""
-        return "" if self._session is None else self._session.status
+        return "" if self._sessions.current is None else self._sessions.current.status
 
     async def complete(self, request: Request) -> Reply:
         """Return the reply once its batch is back. What failed for good has `finish_reason` `failed`.
@@ -542,7 +546,7 @@ class BatchBackend:
         """
         if request.subject == NEUTRAL:
             return await self.inner.complete(request)
-        session = await self._open()
+        session = await self._sessions.get()
         try:
             return await self._complete(request, session)
         except (RequestRejected, InDoubt, TransientFault):
@@ -551,34 +555,12 @@ class BatchBackend:
             session.cut_short = True
             raise
 
-    async def alive(self, within_s: float) -> bool:
-        """Say yes: a batch may take a day, and a dead endpoint shows at the next look at it."""
-        return True
-
-    async def aclose(self) -> None:
-        """Let go of the folder and of connections; batches under way go on at the service."""
-        if self._closer is not None:
-            await self._closer.aclose()
-            self._closer = None
-        await self.inner.aclose()
-
-    async def _open(self) -> Session:
-        """Return the session of this event loop; notebooks start one loop per call."""
-        if self._session is None or self._session.loop is not asyncio.get_running_loop():
-            if self._session is not None:  # its loop was dropped without an end
-                self._session.journal.close()
-                self._session = None
-            self._closer = self._until_loop_ends()
-            await anext(self._closer)  # waits for nothing
-        return self._session
-
-    async def _until_loop_ends(self) -> AsyncIterator[None]:
-        """Keep a session. `asyncio.run` closes open generators, and so the session."""
-        session = self._session = Session(self.folder, self._service, self._limits)
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Session]:
+        session = Session(self.folder, self._service, self._limits)
         try:
-            yield
+            yield session
         finally:
-            self._session = None
             await session.close()
 
     async def _complete(self, request: Request, session: Session) -> Reply:

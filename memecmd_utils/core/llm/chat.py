@@ -9,11 +9,11 @@ import asyncio
 import inspect
 import math
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -256,7 +256,8 @@ class Chat:
                 self.usage.retries[why_lost] += 1
                 continue
             lost = LOST_IN_A_ROW if why_lost else 0
-            weight = _weight(answer, error)
+            # Accepted, then broken rules (fewer and milder first), then no answer at all.
+            weight = 0.0 if answer.outcome == "accepted" else getattr(error, "weight", math.inf)
             if best is None or weight <= best[0]:
                 best = weight, answer, reply
             if error is None or attempt == ATTEMPTS:
@@ -329,13 +330,6 @@ def _lost(reply: Reply, error: UnusableReply | None, asked: Request) -> str:
     return "cut reply" if isinstance(error, CutReply) or _is_cut(reply, asked) else ""
 
 
-def _weight(answer: Answer, error: UnusableReply | None) -> float:
-    """Order of outcomes: accepted, then broken rules (fewer and milder first), then no answer at all."""
-    if answer.outcome == "accepted":
-        return 0.0
-    return error.weight if isinstance(error, BrokenRules) else math.inf
-
-
 def _recorded(answer: Answer, reply: Reply) -> dict[str, Any]:
     """Value of a recording."""
     value: dict[str, Any] = {"text": answer.raw, "outcome": answer.outcome, "attempts": answer.attempts}
@@ -350,39 +344,27 @@ def _recorded(answer: Answer, reply: Reply) -> dict[str, Any]:
 
 def run(work: Awaitable[T]) -> T:
     """Run a coroutine to its end from ordinary code, also inside Jupyter, where a loop already runs."""
+    outer: asyncio.AbstractEventLoop | None = None
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task]] = []
 
     async def main() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        box["cancel"] = lambda: loop.call_soon_threadsafe(task.cancel)
+        started.append((asyncio.get_running_loop(), asyncio.current_task()))
         return await work
 
-    box: dict[str, Any] = {}
-    try:
-        asyncio.get_running_loop()
-        inside = True
-    except RuntimeError:
-        inside = False
-    if not inside:
+    with suppress(RuntimeError):
+        outer = asyncio.get_running_loop()
+    if outer is None:
         return asyncio.run(main())
-
-    def target() -> None:
+    with ThreadPoolExecutor(1, thread_name_prefix="memecmd-async") as thread:
+        running = thread.submit(asyncio.run, main())
         try:
-            box["value"] = asyncio.run(main())
-        except BaseException as error:  # handed to the caller below
-            box["error"] = error
-
-    thread = threading.Thread(target=target, name="memecmd-async")
-    thread.start()
-    try:
-        thread.join()
-    except KeyboardInterrupt:
-        # The stop button reaches this thread only: without a word the other one would go on asking.
-        box.get("cancel", bool)()
-        thread.join()
-        raise
-    if "error" in box:
-        raise box["error"]
-    return box["value"]
+            return running.result()
+        except KeyboardInterrupt:
+            # The stop button reaches this thread only: without a word the other one would go on asking.
+            for loop, task in started:
+                if not running.done():
+                    loop.call_soon_threadsafe(task.cancel)
+            raise
 
 
 LIVE_LINE_EVERY_S = 1.0

@@ -75,7 +75,11 @@ class Throttle:
     def release(self) -> None:
         """Give a slot back and wake whoever may go."""
         self.in_flight -= 1
-        self._wake()
+        while self._waiting and self.in_flight < self.room:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self.in_flight += 1
+                turn.set_result(None)
 
     def succeeded(self) -> None:
         """An answer came."""
@@ -98,13 +102,6 @@ class Throttle:
                 f"last: {kind}). What was accepted is recorded: run again to go on. Where it is only slow to "
                 "come back, raise `dead_after_s` of the endpoint"
             )
-
-    def _wake(self) -> None:
-        while self._waiting and self.in_flight < self.room:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                self.in_flight += 1
-                turn.set_result(None)
 
 
 MAX_TRIES = 10

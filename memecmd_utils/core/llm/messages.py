@@ -3,7 +3,7 @@
 import math
 import unicodedata
 from collections.abc import Callable, Collection
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -226,37 +226,27 @@ class InDoubt(Exception):
         self.neutral, self.way = neutral, way
 
 
-class Backend(Protocol):
-    """A model behind the seam. `complete` is one exchange; further tries are made in `delivery`."""
+class Backend:
+    """A model behind the seam, as most are. `complete` is one exchange; `delivery` makes further tries."""
 
     model: ModelId
-    recordable: bool
-    """Whether replies belong into the recordings (real models only)."""
     source: str
     """Value of `source` in records made from its replies."""
-    repeats: bool
+    recordable = True
+    """Whether replies belong into the recordings (real models only)."""
+    repeats = False
     """Whether a fixed seed brings the same reply again, so that asking unchanged is in vain."""
-    in_bulk: bool
+    in_bulk = False
     """Whether requests are collected and sent together, so that all should be handed over at once."""
-
-    @property
-    def dropped(self) -> Collection[str]:
-        """Parameters of a request that this backend leaves out."""
-        ...
-
-    @property
-    def status(self) -> str:
-        """What the backend is waiting for, in words for the live line; mostly empty."""
-        ...
+    dropped: Collection[str] = ()
+    """Parameters of a request that this backend leaves out."""
+    status = ""
+    """What the backend is waiting for, in words for the live line."""
 
     async def complete(self, request: Request) -> Reply:
         """Return one reply, or raise `TransientFault`, `RequestRejected`, `InDoubt` or what nothing mends."""
-        ...
+        raise NotImplementedError
 
     async def alive(self, within_s: float) -> bool:
         """Whether the other side gives any sign of life within so many seconds."""
-        ...
-
-    async def aclose(self) -> None:
-        """Release connections."""
-        ...
+        return True

@@ -24,7 +24,7 @@ def folders_of(profile: str) -> list[Path]:
 
 @dataclass
 class Report:
-    """What was counted, the problems that need a hand, and notes that need none."""
+    """What was counted, problems that need a hand, and notes that need none."""
 
     done: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Report:
 
 
 def check(folders: Iterable[Path]) -> Report:
-    """Verify every line and every vector; damage is a problem, what is merely superfluous a note."""
+    """Verify every line and every vector; damage is a problem, a torn last line a note."""
     report = Report()
     for folder in folders:
         for stage in _stages_in(folder):
@@ -60,18 +60,11 @@ def _path_text(path: Path) -> str:
 
 def _check_stage(stage: Path, report: Report) -> None:
     best: dict[str, tuple[bool, float]] = {}
-    count = 0
     for path in files_in(stage):
         for key, value in _sound_lines(path, report):
-            count += 1
             best[key] = max(best.get(key, (False, 0.0)), store.rank(value))
     unanswered = sum(not answer for answer, _ in best.values())
     report.done.append(f"{_path_text(stage)}: {len(best)} recordings ({unanswered} without an answer)")
-    if count > len(best):
-        report.notes.append(
-            f"{_path_text(stage)}: {count - len(best)} values are superseded by others of their key"
-        )
-    _note_orphans(_path_text(stage), stage.name, best.keys(), report)
 
 
 def _sound_lines(path: Path, report: Report) -> Iterator[tuple[str, Any]]:
@@ -81,13 +74,12 @@ def _sound_lines(path: Path, report: Report) -> Iterator[tuple[str, Any]]:
         end = offset + len(raw)
         try:
             line = store.parse_line(raw)
-            form = forms.take(line)
-            problem = "" if form is None else _problem(line["key"], form, line["value"])
+            problem = _problem(line["key"], forms.take(line), line["value"])
         except (ValueError, TypeError) as error:
-            problem, form = str(error), None
+            problem = str(error)
         if problem:
             report.problems.append(f"{_path_text(path)}:{number}: {problem}")
-        elif form is not None:
+        else:
             yield line["key"], line["value"]
     if path.stat().st_size > end:
         report.notes.append(f"{_path_text(path)}: the last line is torn; it counts as not recorded")
@@ -134,18 +126,6 @@ def _check_vectors(folder: Path, report: Report) -> None:
     if len(widths) > 1:
         report.problems.append(f"{name}: vectors of {sorted(widths)} numbers side by side")
     report.done.append(f"{name}: {len(keys)} vectors")
-    _note_orphans(name, f"embedding:{folder.name}", keys, report)
-
-
-def _note_orphans(name: str, stage: str, keys: Iterable[str], report: Report) -> None:
-    """Note how many of `keys` no run used, as far as the runs that are still there say so."""
-    noted = sorted(paths.processed.glob(f"*/usage/{stage}.keys.json"))
-    if not noted:
-        report.notes.append(f"{name}: no run says what it used, so orphans cannot be told")
-        return
-    orphans = set(keys).difference(*(json.loads(path.read_text(encoding="utf-8")) for path in noted))
-    if orphans:
-        report.notes.append(f"{name}: {len(orphans)} were used by none of the runs that are here")
 
 
 def explain(a: str, b: str | None, folders: Iterable[Path]) -> list[str]:

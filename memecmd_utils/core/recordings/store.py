@@ -3,7 +3,7 @@
 A recording is a JSON line {v, key, form, value}. The key is the SHA-256 of `form`, our own normal form of
 everything that changes the answer; `form` stands beside the value so that `explain_miss` can name the field
 that differs. A stage of a profile has one file, to which all processes append, each line under a lock. Other
-files beside it, of earlier versions of this package or from other machines, are read as they are.
+files beside it, as from other machines, are read, too.
 
 Files and no database: workers on several machines append to one shared folder, where SQLite must not use its
 fast journal, and a class reads a folder that it cannot write to.
@@ -127,8 +127,7 @@ class Recordings:
         if path.stat().st_size == size:
             return
         for number, offset, end, line in scan(path, lines, size):
-            if "key" in line:
-                self._merge(bytes.fromhex(line["key"]), path, offset, line["value"])
+            self._merge(bytes.fromhex(line["key"]), path, offset, line["value"])
             self._read[path] = number, end
 
     def _merge(self, key: bytes, path: Path, offset: int, value: Any) -> None:
@@ -328,19 +327,15 @@ def raw_lines(path: Path, lines: int = 0, end: int = 0) -> Iterator[tuple[int, i
 
 
 def parse_line(raw: bytes) -> dict[str, Any]:
-    """Parse a line; raise `ValueError` if it is neither text nor recording, or of another key version."""
+    """Parse a line; raise `ValueError` if it is no recording, or one of another key version."""
     line = json.loads(raw)
     if not isinstance(line, dict) or type(line.get("v")) is not int:
         raise ValueError("not a recording")
     if line["v"] != KEY_VERSION:
         hint = ": update this package" if line["v"] > KEY_VERSION else ""
         raise ValueError(f"it has key version {line['v']}, ours is {KEY_VERSION}{hint}")
-    if "text" in line:
-        complete = isinstance(line["text"], str) and isinstance(line.get("is"), str)
-    else:
-        complete = KEY.fullmatch(str(line.get("key"))) is not None
-        complete = complete and isinstance(line.get("form"), dict | list) and "value" in line
-    if not complete:
+    has_key = KEY.fullmatch(str(line.get("key"))) is not None
+    if not has_key or not isinstance(line.get("form"), dict | list) or "value" not in line:
         raise ValueError("a field is missing or of a wrong type")
     return line
 
@@ -366,32 +361,18 @@ class Forms:
 
     A form stands in its line as it is. In tracked files, where each differs from the one above in a sentence,
     it is [characters kept from the beginning of the one above, text between, characters kept from its end].
-    Files of earlier versions name long texts by a digest, {"$text": digest}, and have them in lines before.
     """
 
     def __init__(self) -> None:
         self._above = ""
-        self._texts: dict[str, str] = {}
 
-    def take(self, line: dict[str, Any]) -> Form | None:
-        """Form of a recording, None of a text's line; `ValueError` where what it refers to is not there."""
-        if "text" in line:
-            self._texts[line["text"]] = line["is"]
-            return None
+    def take(self, line: dict[str, Any]) -> Form:
+        """The form of a line; `ValueError` or `TypeError` where it does not fit the one above."""
         if isinstance(line["form"], dict):
-            return self._expand(line["form"])
+            return line["form"]
         above, (start, text, end) = self._above, line["form"]
         self._above = above[:start] + text + above[len(above) - end :]
         return json.loads(self._above)
-
-    def _expand(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            if value.keys() == {"$text"}:
-                if value["$text"] not in self._texts:
-                    raise ValueError(f"refers to a text that is not there: {value['$text']}")
-                return self._texts[value["$text"]]
-            return {key: self._expand(item) for key, item in value.items()}
-        return [self._expand(item) for item in value] if isinstance(value, list) else value
 
 
 def read_file(path: Path) -> Iterator[tuple[str, Form, Any]]:
@@ -402,8 +383,7 @@ def read_file(path: Path) -> Iterator[tuple[str, Form, Any]]:
             form = forms.take(line)
         except (ValueError, TypeError) as error:
             raise RecordingError(f"{path} line {number}: {error}") from error
-        if form is not None:
-            yield line["key"], form, line["value"]
+        yield line["key"], form, line["value"]
 
 
 def write_file(target: Path, records: Iterable[tuple[Form, Any]]) -> int:

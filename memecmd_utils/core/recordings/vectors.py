@@ -67,13 +67,12 @@ class RecordedVectors:
         encode: Callable[[list[Any]], np.ndarray],
         size: Callable[[Any], int] | None = None,
         kind: str = "texts",
-        note: Callable[[], str] = str,
     ) -> np.ndarray:
         """Return float32 unit vectors, shape [n, dim], in the order of `keys`; `encode` makes missing ones.
 
         `size` sorts what is missing, largest first, so that items of one batch are alike and a batch that
-        is too large for the memory is met at once. `note` says something beside the bar. In mode `recorded`
-        what is missing raises `RecordingMiss`.
+        is too large for the memory is met at once. In mode `recorded` what is missing raises
+        `RecordingMiss`.
         """
         from tqdm.auto import tqdm  # looks for widgets, which takes a while
 
@@ -96,11 +95,9 @@ class RecordedVectors:
                     if part:
                         self._add(part, encode, kind)
                 done = min(start + BATCH, len(missing))
-                bar.set_postfix_str(note())
                 bar.update(done - start)
                 if status and not bar.disable:
-                    parts = [f"{label} {done:,}/{len(missing):,}", note()]
-                    Path(status).write_text(" · ".join(filter(None, parts)), encoding="utf-8")
+                    Path(status).write_text(f"{label} {done:,}/{len(missing):,}", encoding="utf-8")
         self._note_used()
         dim = len(next(iter(self._vectors.values()), ()))
         out = np.empty((len(keys), dim), dtype=np.float32)

@@ -1,5 +1,3 @@
-import os
-import subprocess
 import sys
 
 import pytest
@@ -26,21 +24,6 @@ def test_the_simplified_chinese_face_is_cut_once(interim):
     assert fonts.cjk_font_path() == path
     assert path.stat().st_mtime_ns == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
-
-
-def test_two_processes_may_cut_at_once(tmp_path):
-    code = (
-        "import sys, pathlib\nfrom memecmd_utils.core.drawing import fonts\n"
-        "from memecmd_utils.core import paths\n"
-        "paths.interim = pathlib.Path(sys.argv[1])\nprint(fonts.cjk_font_path().stat().st_size)"
-    )
-    env = {**os.environ, "MEMECMD_ROOT": str(paths.root)}
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, env=env) for _ in range(2)]
-    sizes = [worker.communicate(timeout=60)[0] for worker in workers]
-    assert all(worker.returncode == 0 for worker in workers)
-    assert int(sizes[0]) == int(sizes[1]) > 10_000_000
-    assert len(list((tmp_path / "fonts").iterdir())) == 1
 
 
 def test_a_missing_font_names_the_package(monkeypatch, interim):

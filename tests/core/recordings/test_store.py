@@ -195,24 +195,6 @@ def test_what_others_record_is_taken_in_and_the_first_still_wins(tmp_path: Path)
     assert len(other) == 3
 
 
-def test_files_of_earlier_versions_are_read_as_they_are(tmp_path: Path) -> None:
-    """They name long texts, and there was one file a process."""
-    asked = form(LONG, nested=[LONG + "乙", {"$text": LONG, "more": 1}])
-    packed = form({"$text": "d1"}, nested=[{"$text": "d2"}, {"$text": LONG, "more": 1}])
-    texts = [{"v": 2, "text": name, "is": text} for name, text in (("d1", LONG), ("d2", LONG + "乙"))]
-    old = {"v": 2, "key": rec.key_of(asked), "form": packed, "value": GOOD}
-    path = tmp_path / "s" / "w3.jsonl"
-    storage.write_text(path, "".join(storage.dumps(line) + "\n" for line in (*texts, old)))
-    store = opened(tmp_path)
-    store.put(form("新"), GOOD)
-    assert store.get(rec.key_of(asked)) == GOOD
-    assert list(rec.read_file(path)) == [(rec.key_of(asked), asked, GOOD)]
-    assert store.explain_miss(form(LONG, nested=asked["nested"], seed=2)).endswith("differs in: seed")
-    storage.write_text(path, storage.dumps(old) + "\n")
-    with pytest.raises(RecordingError, match=r"w3\.jsonl line 1: refers to a text that is not there: d1"):
-        list(rec.read_file(path))
-
-
 def test_the_store_knows_what_was_used(tmp_path: Path) -> None:
     write(tmp_path, (form("一"), REFUSED), (form("二"), GOOD))
     store = opened(tmp_path)
@@ -314,16 +296,6 @@ def test_reading_only_refuses_to_write(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="reading only"):
         Recordings("s", [tmp_path]).put(form(), GOOD)
     assert not (tmp_path / "s").exists()
-
-
-def test_old_and_new_recordings_of_several_folders_are_found(tmp_path: Path) -> None:
-    write(tmp_path / "tracked", (form("一"), {**GOOD, "text": "一"}))
-    write(tmp_path / "mine", (form("二"), {**GOOD, "text": "二"}))
-    (tmp_path / "mine" / "s" / "w0.jsonl").rename(tmp_path / "mine" / "s" / "old.jsonl")
-    store = Recordings("s", [tmp_path / "tracked", tmp_path / "mine"], tmp_path / "mine")
-    store.put(form("三"), {**GOOD, "text": "三"})
-    assert [store.get(rec.key_of(form(text)))["text"] for text in "一二三"] == list("一二三")
-    store.close()
 
 
 def test_explain_miss_names_the_fields_of_the_nearest(tmp_path: Path) -> None:

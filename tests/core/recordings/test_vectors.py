@@ -49,6 +49,7 @@ def test_rows_do_not_depend_on_how_many_are_taken_at_once(tmp_path, monkeypatch)
     monkeypatch.setattr(vectors, "ROWS_AT_ONCE", 4)
     assert np.array_equal(rows(tmp_path, texts, Encoder(), "recorded"), whole)
     assert rows(tmp_path, [], Encoder(), "recorded").shape == (0, 2)
+    assert rows(tmp_path / "new", [], Encoder()).shape == (0, 0)
 
 
 def test_a_hard_kill_leaves_whole_shards(tmp_path, monkeypatch) -> None:
@@ -72,10 +73,10 @@ def test_a_miss_says_of_what_and_how_to_go_on(tmp_path) -> None:
 def test_the_status_line_of_a_headless_run(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(vectors, "BATCH", 2)
     monkeypatch.setenv(STATUS_VARIABLE, str(tmp_path / "status"))
-    rows(tmp_path, ["a", "b"], Encoder(), note=lambda: "cuda")
+    rows(tmp_path, ["a", "b"], Encoder())
     assert not (tmp_path / "status").exists(), "nothing to wait for"
-    rows(tmp_path, ["c", "d", "e"], Encoder(), note=lambda: "cuda")
-    assert (tmp_path / "status").read_text(encoding="utf-8") == "texts by org/one@1 3/3 · cuda"
+    rows(tmp_path, ["c", "d", "e"], Encoder())
+    assert (tmp_path / "status").read_text(encoding="utf-8") == "texts by org/one@1 3/3"
 
 
 def test_names_that_have_vectors(tmp_path) -> None:
@@ -89,9 +90,13 @@ def test_names_that_have_vectors(tmp_path) -> None:
     assert vectors.recorded_names([], "org/a@") == []
 
 
-def test_damage_is_an_error_that_names_the_file(tmp_path) -> None:
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text"])
+def test_damage_is_an_error_that_names_the_file(tmp_path, damage: str) -> None:
     rows(tmp_path, ["a"], Encoder())
     (shard,) = tmp_path.rglob("*.npz")
-    shard.write_bytes(shard.read_bytes()[:-20])
+    data = bytearray(shard.read_bytes())
+    if damage == "flipped":
+        data[data.index(b"\x93NUMPY") + 130] ^= 0xFF
+    shard.write_bytes({"cut": data[:-20], "flipped": data, "empty": b"", "text": b"no zip"}[damage])
     with pytest.raises(RecordingError, match=shard.name):
         rows(tmp_path, ["a"], Encoder())
