@@ -709,8 +709,8 @@ def _in_a_line(error: BaseException) -> str:
 def _validated(values: dict[str, Any]) -> tuple[Profile | None, str]:
     """The profile of these values, or why there is none.
 
-    Whoever raises that does so outside of what handles pydantic's error and names no value: both show what
-    was put in, which may be a key.
+    The reason is returned and not raised here: pydantic's error shows what was put in, which may be a key,
+    and so does a verbose traceback for each name in the lines on its way.
     """
     try:
         return Profile.model_validate(values), ""
