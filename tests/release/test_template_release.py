@@ -160,6 +160,7 @@ def nasty() -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 def test_datasets_and_mlcroissant_read_every_table(tmp_path: Path) -> None:
     write(tmp_path / "a release 发布", published="2026-01-31")
     found = json.loads(made_release.outside(READ, tmp_path, str(tmp_path / "a release 发布"))[0])
