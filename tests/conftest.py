@@ -24,7 +24,7 @@ def no_keys(monkeypatch):
 
 
 def pytest_collection_modifyitems(items):
-    """Real models, real data and what looks into a whole run of the pipeline are slow, wherever they stand."""
+    """Real models, real data and what looks into a whole run of the pipeline are slow in any room."""
     for item in items:
         markers = {marker.name for marker in item.iter_markers()}
         if markers & {"local_model", "corpora"} or "whole" in item.fixturenames:
