@@ -86,7 +86,7 @@ class Annotation(Record):
     unscored: str = ""
     """Why there is no annotation (five unusable replies); then the four texts are empty."""
     unsafe: str = ""
-    """With `flag_unsafe`: why the meme is neither sent nor released, a category of `annotator.CATEGORIES`."""
+    """With `flag_unsafe`: why the meme is neither sent nor released; see `CheckedAnnotationReply`."""
 
     @property
     def usable(self) -> bool:

@@ -23,6 +23,14 @@ def no_keys(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+def pytest_collection_modifyitems(items):
+    """Real models, real data and what looks into a whole run of the pipeline are slow in any room."""
+    for item in items:
+        markers = {marker.name for marker in item.iter_markers()}
+        if markers & {"local_model", "corpora"} or "whole" in item.fixturenames:
+            item.add_marker(pytest.mark.slow)
+
+
 WITHOUT_PACKAGE = re.compile(r"could not import '|not installed|needs the `\w+` extra|needs [\d.]+ or later")
 
 

@@ -7,7 +7,7 @@ names its id and the category and nothing else of it.
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import Literal, TypeVar
+from typing import Literal
 
 from memecmd_utils.core import seeds, text_similarity
 from memecmd_utils.core.llm import budget, prompts, replies
@@ -16,12 +16,12 @@ from memecmd_utils.core.llm.messages import BrokenRules, Image, Message, Reply, 
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
 from memecmd_utils.settings import Profile
 
-SAFE = "none"
-"""The annotator's answer for a meme that nothing is wrong with; `Annotation.unsafe` is then empty."""
 UNCHECKED = "unchecked"
-"""Flag of a meme for which no usable answer came: what nobody checked is not passed on either."""
-CATEGORIES = ("abuse", "hate", "sexual", "violence", "self_harm", "illegal", "other")
-"""What `Annotation.unsafe` can say, besides being empty and `UNCHECKED`."""
+"""`Annotation.unsafe` where no usable answer came: what nobody checked is not passed on either."""
+LIKENESS = 0.8
+"""Share of common text (`text_similarity.similarity`) from which on S- says what S+ says."""
+COMPARED = 300
+"""Characters that are compared; sixty are asked for, and a model may write thousands."""
 
 
 class CheckedAnnotationReply(AnnotationReply):
@@ -31,74 +31,11 @@ class CheckedAnnotationReply(AnnotationReply):
     unsafe: Literal["none", "abuse", "hate", "sexual", "violence", "self_harm", "illegal", "other"]
 
 
-def flag(answer: CheckedAnnotationReply | None) -> str:
-    """`Annotation.unsafe` for an answer: empty, a category, or `UNCHECKED` where there is no answer."""
-    if answer is None:
-        return UNCHECKED
-    return "" if answer.unsafe == SAFE else answer.unsafe
-
-
-def releasable(
-    memes: Sequence[Meme], annotations: Sequence[Annotation]
-) -> tuple[list[Meme], list[Annotation]]:
-    """Memes and annotations as a release may hold them.
-
-    A flagged meme has no row among the memes; its annotation keeps id and category, its four texts are empty.
-    """
-    flagged = {annotation.meme_id for annotation in annotations if annotation.unsafe}
-    empty = dict.fromkeys((*AnnotationReply.model_fields, "unscored"), "")
-    return (
-        [meme for meme in memes if meme.meme_id not in flagged],
-        [a.model_copy(update=empty) if a.unsafe else a for a in annotations],
-    )
-
-
-T = TypeVar("T", bound=AnnotationReply)
-LIKENESS = 0.8
-"""Share of common text (`text_similarity.similarity`) from which on S- says what S+ says."""
-COMPARED = 300
-"""Characters that are compared; sixty are asked for, and a model may write thousands."""
-
-
 def prompt_files(flag_unsafe: bool) -> tuple[str, ...]:
     """Names of the prompt files behind an annotation."""
     if flag_unsafe:
         return "annotation_checked_examples", "annotation", "annotation_checked"
     return "annotation_examples", "annotation"
-
-
-def repetitions(value: AnnotationReply) -> list[str]:
-    """Which of the four texts say the same, in Chinese as it is told to the model; empty if none does.
-
-    S+ and S- pull a score in opposite directions (Eq. 18, 19), so a meme for which they are nearly the same
-    is placed by chance: they are alike from `LIKENESS` on. Of the others only equal ones are: short texts on
-    what is felt and what is wanted may share most of their words. Case, signs and blanks do not count.
-    """
-    texts = {
-        name: text_similarity.normalise_text(getattr(value, name)) for name in AnnotationReply.model_fields
-    }
-    found = []
-    for (first, one), (second, other) in combinations(texts.items(), 2):
-        if one == other:
-            found.append(f"{second} 和 {first} 说的一样，四项要各说各的")
-        elif (first, second) == ("s_plus", "s_minus") and _alike(one, other):
-            found.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
-    return found
-
-
-def _alike(one: str, other: str) -> bool:
-    longest = LIKENESS * (len(one) + len(other)) / 2
-    return min(len(one), len(other)) >= longest and text_similarity.alike(
-        one[:COMPARED], other[:COMPARED], LIKENESS
-    )
-
-
-def checked(reply: Reply, schema: type[T]) -> T:
-    """The four dimensions of a reply; `UnusableReply`, or `BrokenRules` where two of them say the same."""
-    value = replies.structured(reply, schema)
-    if broken := repetitions(value):
-        raise BrokenRules(value, broken)
-    return value
 
 
 def annotation_request(
@@ -144,27 +81,82 @@ async def annotate(
     `unscored`. With `library.flag_unsafe` an unsafe meme has its category in `unsafe`; one without a reply is
     unchecked.
     """
+    flag_unsafe = profile.library.flag_unsafe
 
     async def one(meme: Meme) -> Annotation:
         seed = int(seeds.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
-        request = annotation_request(meme, seed, image, profile.library.flag_unsafe)
-        answer = await chat.ask(request, lambda reply: checked(reply, request.reply_schema))
-        value = None if answer.violations else answer.value
-        fields = dict.fromkeys(AnnotationReply.model_fields, "")
-        if value is not None:
-            fields = {name: getattr(value, name) for name in fields}
+        request = annotation_request(meme, seed, image, flag_unsafe)
+        answer = await chat.ask(request, lambda reply: read_reply(reply, flag_unsafe))
         bar.update()
-        why = "；".join(answer.violations) or answer.reason
+        texts, unscored = dict.fromkeys(AnnotationReply.model_fields, ""), ""
+        if answer.value is None or answer.violations:
+            unscored = f"{answer.outcome}: {'；'.join(answer.violations) or answer.reason}"
+        else:
+            texts = {name: getattr(answer.value, name) for name in texts}
         return Annotation(
             meme_id=meme.meme_id,
-            unscored="" if value is not None else f"{answer.outcome}: {why}",
+            unscored=unscored,
             source=answer.source,
             profile=profile.name,
-            unsafe=flag(answer.value) if profile.library.flag_unsafe else "",
-            prompt_sha256=prompts.prompt_sha256(*prompt_files(profile.library.flag_unsafe)),
+            unsafe=flag(answer.value) if flag_unsafe else "",
+            prompt_sha256=prompts.prompt_sha256(*prompt_files(flag_unsafe)),
             seed=seed,
-            **fields,
+            **texts,
         )
 
     with Progress(chat, len(memes), "annotations", "meme") as bar:
         return await chat.side_by_side(one(meme) for meme in memes)
+
+
+def read_reply(reply: Reply, flag_unsafe: bool) -> AnnotationReply:
+    """The four dimensions of a reply; `UnusableReply`, or `BrokenRules` where two of them say the same."""
+    value = replies.structured(reply, CheckedAnnotationReply if flag_unsafe else AnnotationReply)
+    if broken := repetitions(value):
+        raise BrokenRules(value, broken)
+    return value
+
+
+def repetitions(value: AnnotationReply) -> list[str]:
+    """Which of the four texts say the same, in Chinese as it is told to the model; empty if none does.
+
+    S+ and S- pull a score in opposite directions (Eq. 18, 19), so a meme for which they are nearly the same
+    is placed by chance: they are alike from `LIKENESS` on. Of the others only equal ones are: short texts on
+    what is felt and what is wanted may share most of their words. Case, signs and blanks do not count.
+    """
+    texts = {
+        name: text_similarity.normalise_text(getattr(value, name)) for name in AnnotationReply.model_fields
+    }
+    broken = []
+    for (first, one), (second, other) in combinations(texts.items(), 2):
+        if one == other:
+            broken.append(f"{second} 和 {first} 说的一样，四项要各说各的")
+        elif (first, second) == ("s_plus", "s_minus") and _alike(one, other):
+            broken.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
+    return broken
+
+
+def _alike(one: str, other: str) -> bool:
+    like_lengths = 2 * min(len(one), len(other)) >= LIKENESS * (len(one) + len(other))
+    return like_lengths and text_similarity.alike(one[:COMPARED], other[:COMPARED], LIKENESS)
+
+
+def flag(answer: CheckedAnnotationReply | None) -> str:
+    """`Annotation.unsafe` for an answer: empty, a category, or `UNCHECKED` where there is no answer."""
+    if answer is None:
+        return UNCHECKED
+    return "" if answer.unsafe == "none" else answer.unsafe
+
+
+def releasable(
+    memes: Sequence[Meme], annotations: Sequence[Annotation]
+) -> tuple[list[Meme], list[Annotation]]:
+    """Memes and annotations as a release may hold them.
+
+    A flagged meme has no row among the memes; its annotation keeps id and category, its four texts are empty.
+    """
+    flagged = {annotation.meme_id for annotation in annotations if annotation.unsafe}
+    empty = dict.fromkeys((*AnnotationReply.model_fields, "unscored"), "")
+    return (
+        [meme for meme in memes if meme.meme_id not in flagged],
+        [a.model_copy(update=empty) if a.unsafe else a for a in annotations],
+    )

@@ -229,8 +229,8 @@ def read_memes(
             )
         elif without:
             print(
-                f"none of {without:,} memes has a picture below {shown.name}: all are read from their texts; "
-                "mtrclip.fetch fetches some, mtrclip.images names a folder"
+                f"none of {without:,} memes has a picture below {shown.name}: they are read from their "
+                "texts. mtrclip.fetch fetches some, mtrclip.images names a folder of yours"
             )
     with run.chat("annotator", STAGE) as chat:
         return llm_chat.run(annotate(drawn, infos, chat, profile, pictures.pictures_in(shown)))

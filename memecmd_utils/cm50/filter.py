@@ -221,7 +221,7 @@ def estimates(counts: pd.Series, total: int = CM50_MEMES) -> pd.DataFrame:
     n, hits = int(counts.sum()), counts.to_numpy(dtype=float)
     if not n:
         return pd.DataFrame(np.nan, index=counts.index, columns=["estimate", "low", "high"])
-    tail = 0.05 / 2
+    tail = (1 - 0.95) / 2
     with np.errstate(invalid="ignore"):
         low = np.where(hits > 0, stats.beta.ppf(tail, hits, n - hits + 1), 0.0)
         high = np.where(hits < n, stats.beta.ppf(1 - tail, hits + 1, n - hits), 1.0)

@@ -27,43 +27,20 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 COLUMNS = ("form", "item", "rater", "subtask", "options", "at", "comment", "made_up")
 """Columns of a CSV with answers; `options` are letters with blanks between, or nothing: none of them fits."""
 QUESTIONS: dict[Subtask, Question] = {
-    question.name: question
-    for question in (
-        Question(
-            "embedded text",
-            "several",
-            ("", "Which answers give the text on the picture?"),
-            ("", "Complete: is any word missing? Exact: is any word changed or added?"),
-        ),
-        Question(
-            "image caption",
-            "one",
-            ("", "Which answer describes best what can be seen?"),
-            (
-                "",
-                "Accuracy: are things, persons and actions right? Relevance: is the main content described?",
-            ),
-        ),
-        Question(
-            "meme caption",
-            "one",
-            ("", "Which answer explains best what the meme means?"),
-            ("", "Accuracy: is the humour told correctly? Relevance: is all of it about the humour?"),
-        ),
-        Question(
-            "literary devices",
-            "several",
-            ("", "Which answers name literary devices that the meme uses?"),
-            ("", "Accuracy: is the device there? Relevance: does the humour depend on it?"),
-        ),
-        Question(
-            "emotions",
-            "several",
-            ("", "Which answers name the emotion that the meme expresses?"),
-            ("", "Accuracy: is it the emotion of whoever speaks in the meme?"),
-        ),
+    name: Question(name, kind, ("", title), ("", criteria))
+    for name, kind, title, criteria in (
+        ("embedded text", "several", "Which answers give the text on the picture?",
+         "Complete: is any word missing? Exact: is any word changed or added?"),
+        ("image caption", "one", "Which answer describes best what can be seen?",
+         "Accuracy: are things, persons and actions right? Relevance: is the main content described?"),
+        ("meme caption", "one", "Which answer explains best what the meme means?",
+         "Accuracy: is the humour told correctly? Relevance: is all of it about the humour?"),
+        ("literary devices", "several", "Which answers name literary devices that the meme uses?",
+         "Accuracy: is the device there? Relevance: does the humour depend on it?"),
+        ("emotions", "several", "Which answers name the emotion that the meme expresses?",
+         "Accuracy: is it the emotion of whoever speaks in the meme?"),
     )
-}
+}  # fmt: skip
 """The five questions in the order of Table 6, with criteria; the paper prints only the meme caption's."""
 
 INTRO = (
@@ -161,12 +138,16 @@ def choose(
             items.append(Item(name, (meme,), tuple(questions)))
     if not items:
         raise FormError("all systems say the same of every meme: there is nothing to choose between")
-    form = forms.digest(
-        *(
-            {"item": i.item, "questions": {q.name: [_plain(o) for o in q.options] for q in i.questions}}
-            for i in items
-        )
-    )
+    content = [
+        {
+            "item": item.item,
+            "questions": {
+                q.name: [{"letter": o.key, "text": o.words[1]} for o in q.options] for q in item.questions
+            },
+        }
+        for item in items
+    ]
+    form = forms.digest(*content)
     made = Form(
         form, "survey", COLUMNS, ("", "Which answers fit the meme?"),
         ("", INTRO.format(memes=f"{len(items)} {'meme' if len(items) == 1 else 'memes'}")),
@@ -174,10 +155,6 @@ def choose(
         picture_side=PICTURE_SIDE,
     )  # fmt: skip
     return made, [row.model_copy(update={"form": form}) for row in key]
-
-
-def _plain(option: Option) -> dict[str, str]:
-    return {"letter": option.key, "text": option.words[1]}
 
 
 def _options(texts: Mapping[str, str], rng: np.random.Generator) -> list[tuple[str, list[str]]]:

@@ -71,15 +71,19 @@ def _messages(
     ]
 
 
+def _against_loops(profile: Profile, allowed_length: int) -> dict[str, float]:
+    """Sampling of small models, which loop and turn polite: cut the tail, make repeating costly (DRY)."""
+    if profile.models.llm != "local":
+        return {}
+    return {"min_p": 0.05, "dry_multiplier": 1.0, "dry_base": 1.75, "dry_allowed_length": allowed_length}
+
+
 def utterance_request(start: ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
     """P_{i,t} of Eq. 11-14 for the turn after `earlier`."""
     turn = len(earlier) + 1
     prompt = f"utterance_{phase_of(turn)}"
     max_tokens = max(60, 2 * profile.dialogue.max_utterance_chars + 10)  # a character may take two tokens
-    extra: dict[str, float] = {}
-    if profile.models.llm == "local":
-        # Small models loop and turn polite: cut the tail, and make repeating costly (DRY).
-        extra = {"min_p": 0.05, "dry_multiplier": 1.0, "dry_base": 1.75, "dry_allowed_length": 2}
+    extra = _against_loops(profile, allowed_length=2)
     return Request(
         task="utterance",
         subject=f"{start.dialogue_id}/{turn}",
@@ -92,10 +96,7 @@ def utterance_request(start: ColdStart, earlier: Sequence[str], profile: Profile
 def summary_request(start: ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
     """Request of the summary agent for turn t, seen from the side of who speaks at t (Eq. 16)."""
     turn = len(earlier) + 1
-    extra: dict[str, float] = {}
-    if profile.models.llm == "local":
-        # Small models repeat a clause until the reply is cut off. Names of six tokens may still recur.
-        extra = {"min_p": 0.05, "dry_multiplier": 1.0, "dry_base": 1.75, "dry_allowed_length": 6}
+    extra = _against_loops(profile, allowed_length=6)  # names of six tokens may recur
     return Request(
         task="summary",
         subject=f"{start.dialogue_id}/{turn}",

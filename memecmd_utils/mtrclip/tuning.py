@@ -406,23 +406,22 @@ def search(
     its last checkpoint.
     """
 
-    def score(tried: MtrclipSettings, place: Path) -> tuple[float, int]:
+    def score(tried: MtrclipSettings, place: Path) -> float:
         tuned = tune(pairs, validation, test, tried, place, seed, device)
         row = tuned.history.loc[tuned.history.epoch == tuned.epoch].iloc[0]
-        return float(row[f"{SETS[settings.selection]}_R@1"]), tuned.epoch
+        return float(row[f"{SETS[settings.selection]}_R@1"])
 
-    _, best, place = run_trials(score, settings, folder, len(pairs), seed)
-    return best, place
+    return run_trials(score, settings, folder, len(pairs), seed)
 
 
 def run_trials(
-    score: Callable[[MtrclipSettings, Path], tuple[float, int]],
+    score: Callable[[MtrclipSettings, Path], float],
     settings: MtrclipSettings,
     folder: Path,
     n_pairs: int,
     seed: int = 0,
-) -> tuple[pd.DataFrame, MtrclipSettings, Path]:
-    """Search with any `score(settings, folder) -> (R@1, epoch)`; give the trials, then as `search`."""
+) -> tuple[MtrclipSettings, Path]:
+    """Search with any `score(settings, folder) -> R@1`; gives what `search` gives."""
     try:
         import optuna
     except ImportError as error:
@@ -451,19 +450,12 @@ def run_trials(
         study.sampler = optuna.samplers.TPESampler(seed=seed + done, n_startup_trials=RANDOM_TRIALS)
         trial = study.ask()
         tried = _suggested(trial, settings, n_pairs)
-        value, epoch = score(tried, places / _trial_name(trial.params))
-        trial.set_user_attr("epoch", epoch)
-        study.tell(trial, value)
+        study.tell(trial, score(tried, places / _trial_name(trial.params)))
         best = places / _trial_name(study.best_trial.params)
         for others in set(places.glob("trial-*")) - {best}:
             shutil.rmtree(others / "weights", ignore_errors=True)
-    rows = [
-        {"trial": n, **trial.params, "R@1": trial.value, "best_epoch": trial.user_attrs["epoch"]}
-        for n, trial in enumerate(study.get_trials(states=(states.COMPLETE,)), 1)
-    ]
-    table = pd.DataFrame(rows).sort_values("R@1", ascending=False, kind="stable", ignore_index=True)
     params = study.best_trial.params
-    return table, settings.model_copy(update=params), places / _trial_name(params)
+    return settings.model_copy(update=params), places / _trial_name(params)
 
 
 def _suggested(trial: Any, settings: MtrclipSettings, n_pairs: int) -> MtrclipSettings:

@@ -28,15 +28,10 @@ FORMAT = 1
 """Version of the layout of a release; raised when a reader of the older one could not read it."""
 FOREIGN = {".git", ".gitattributes", ".cache", ".DS_Store"}
 """What a hub, git or a desktop puts beside the files of a release; no part of it."""
-_TEMPLATE_PATHS = ("imgflip", "cm50", "memecap", "figmemes", "figmemes_labels")
 _TEMPLATE_KEYS = {
-    *_TEMPLATE_PATHS,
-    "template_rule",
-    "template_annotation",
-    "template_matching",
-    "annotation_metrics",
-    "meme_retrieval",
-}
+    "imgflip", "cm50", "memecap", "figmemes", "figmemes_labels", "template_rule", "template_annotation",
+    "template_matching", "annotation_metrics", "meme_retrieval",
+}  # fmt: skip
 """Settings of template memes: they decide nothing of a dialogue."""
 
 
@@ -113,40 +108,24 @@ def public_settings(profile: Profile, dataset: str = "dialogues") -> dict[str, A
     its model and not its address.
     """
     settings = _deciding(flat(profile.model_dump(mode="json")))
-    settings["sources"] = [_named(source) for source in profile.library.sources]
-    settings["news"] = _named(profile.dialogue.news)
-    settings["curation"] = profile.library.curation and _named(profile.library.curation)
-    settings["embedder"], settings["name"] = _named(profile.models.embedder), _named(profile.name)
     if dataset == "dialogues":
         settings = {key: value for key, value in settings.items() if key not in _TEMPLATE_KEYS}
-    else:
-        _name_template_files(settings)
     settings["feeds"] = [re.sub(r"[?#].*$|(?<=//)[^/@]*@", "", feed) for feed in profile.dialogue.feeds]
     return settings
 
 
-def _name_template_files(settings: dict[str, Any]) -> None:
-    """Replace folders and files that a user gave for template memes by their names, in place."""
-    inner = {
-        "template_matching": ("clip", "lpips", "confirmed", "confirmed_figmemes"),
-        "meme_retrieval": ("images", "model"),
-    }
-    inner["annotation_metrics"] = ("bertscore", "bleurt")
-    for values, keys in ((settings, _TEMPLATE_PATHS), *((settings[key], inner[key]) for key in inner)):
-        values |= {key: values[key] and _named(values[key]) for key in keys}
-    baselines = settings["meme_retrieval"]["baselines"]
-    settings["meme_retrieval"]["baselines"] = [_named(model) for model in baselines]
-
-
 def _deciding(value: Any) -> Any:
+    """Settings without those of the machine, and with every path outside the project cut to its name."""
     if isinstance(value, dict):
         left_out = EXECUTION_KEYS | {"base_url"}
         return {key: _deciding(inner) for key, inner in value.items() if key not in left_out}
-    return [_deciding(inner) for inner in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_deciding(inner) for inner in value]
+    return _named(value) if isinstance(value, str) else value
 
 
 def _named(text: str) -> str:
-    path = Path(text).expanduser()
+    path = Path(text).expanduser() if text.startswith("~") else Path(text)
     if path.is_absolute() and path.is_relative_to(paths.root):
         return path.relative_to(paths.root).as_posix()
     return path.name if path.is_absolute() or ".." in path.parts else text
@@ -360,19 +339,22 @@ def _listing(folder: Path, problems: Sequence[str]) -> str:
     return f"{folder.name}: {len(problems)} problems\n" + "\n".join(problems[:SHOWN]) + more
 
 
+def _checksum_problems(listed: Mapping[str, str], digests: Mapping[str, str], where: str) -> list[str]:
+    """What differs between the SHA-256s that the file `where` lists and those of the files on disk."""
+    problems = [f"{path}: in {where} but missing" for path in sorted(listed.keys() - digests.keys())]
+    problems += [f"{path}: not listed in {where}" for path in sorted(digests.keys() - listed.keys())]
+    both = sorted(listed.keys() & digests.keys())
+    return problems + [f"{path}: not the sha256 of {where}" for path in both if listed[path] != digests[path]]
+
+
 def _manifest_problems(folder: Path, manifest: Manifest, digests: Mapping[str, str]) -> list[str]:
-    """What differs between a manifest and the files on disk: missing, unlisted, size, checksum."""
-    listed = {entry.path: entry for entry in manifest.files}
+    """What the manifest says of the files and of itself that is not so."""
     here = {path: digest for path, digest in digests.items() if path != FILE}
-    problems = [f"{path}: in {FILE} but missing" for path in sorted(listed.keys() - here.keys())]
-    problems += [f"{path}: not listed in {FILE}" for path in sorted(here.keys() - listed.keys())]
-    for path in sorted(listed.keys() & here.keys()):
-        size = (folder / path).stat().st_size
-        if size != listed[path].bytes:
-            problems.append(f"{path}: {size} bytes, {FILE} says {listed[path].bytes}")
-        if here[path] != listed[path].sha256:
-            problems.append(f"{path}: not the sha256 of {FILE}")
-    if len(listed) != len(manifest.files):
+    problems = _checksum_problems({entry.path: entry.sha256 for entry in manifest.files}, here, FILE)
+    for entry in manifest.files:
+        if entry.path in here and (size := (folder / entry.path).stat().st_size) != entry.bytes:
+            problems.append(f"{entry.path}: {size} bytes, {FILE} says {entry.bytes}")
+    if len({entry.path for entry in manifest.files}) < len(manifest.files):
         problems.append(f"{FILE} lists a file twice")
     if manifest.profile.sha256 != settings_sha256(manifest.profile.settings):
         problems.append(f"{FILE}: the profile's settings do not have its sha256")
@@ -395,10 +377,7 @@ def _count_problems(manifest: Manifest, records: Records) -> list[str]:
 def _sums_problems(folder: Path, digests: Mapping[str, str]) -> list[str]:
     lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
     listed = {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
-    problems = [f"{path}: listed but missing" for path in sorted(listed.keys() - digests.keys())]
-    problems += [f"{path}: not listed in {SUMS}" for path in sorted(digests.keys() - listed.keys())]
-    both = sorted(listed.keys() & digests.keys())
-    return problems + [f"{path}: checksum differs" for path in both if listed[path] != digests[path]]
+    return _checksum_problems(listed, digests, SUMS)
 
 
 def _read_table(folder: Path, table: str) -> tuple[list[Any], list[str]]:
@@ -432,8 +411,8 @@ def _repeated_keys(records: Records) -> list[str]:
 
 def _template_problems(records: Records) -> list[str]:
     """What does not fit together in a release of template memes: templates, splits, readings."""
-    templates = {info.template for info in records["templates"]}
-    template_of = {meme.meme_id: meme.template for meme in records["template_memes"]}
+    templates, memes = {info.template for info in records["templates"]}, records["template_memes"]
+    template_of = {meme.meme_id: meme.template for meme in memes}
     problems = [
         f"template {info.template!r} names a picture: none is here"
         for info in records["templates"]
@@ -441,10 +420,9 @@ def _template_problems(records: Records) -> list[str]:
     ]
     unknown = sorted(set(template_of.values()) - templates)
     problems += [f"template_meme of {template!r}: no such template" for template in unknown]
-    without_split = sum(meme.split is None for meme in records["template_memes"])
-    if 0 < without_split < len(records["template_memes"]):
-        total = len(records["template_memes"])
-        problems.append(f"template_memes: {without_split} of {total} belong to no split")
+    without_split = sum(meme.split is None for meme in memes)
+    if 0 < without_split < len(memes):
+        problems.append(f"template_memes: {without_split} of {len(memes)} belong to no split")
     for reading in records.get("readings", ()):
         template = template_of.get(reading.meme_id)
         if template is None:

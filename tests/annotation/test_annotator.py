@@ -7,7 +7,7 @@ import made_up
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils.annotation import annotator as annotation_annotate
+from memecmd_utils.annotation import annotator
 from memecmd_utils.annotation.annotator import CheckedAnnotationReply
 from memecmd_utils.core import html, paths, storage
 from memecmd_utils.core.llm import chat, prompts
@@ -24,7 +24,7 @@ PROFILE = Profile(name="p")
 
 
 def annotate(backend: ScriptedBackend, image=None, **options):
-    return chat.run(annotation_annotate.annotate(MEMES, Chat(backend, **options), PROFILE, image))
+    return chat.run(annotator.annotate(MEMES, Chat(backend, **options), PROFILE, image))
 
 
 def test_every_meme_gets_its_four_dimensions_in_order() -> None:
@@ -50,7 +50,7 @@ SAME = [
 
 @pytest.mark.parametrize(("change", "said"), SAME)
 def test_texts_that_say_the_same_break_a_rule(change, said) -> None:
-    broken = annotation_annotate.repetitions(AnnotationReply(**FOUR | change))
+    broken = annotator.repetitions(AnnotationReply(**FOUR | change))
     assert said in "".join(broken) and bool(broken) == bool(said)
 
 
@@ -89,9 +89,7 @@ def test_recordings_with_equal_scenarios_are_replayed_as_unscored(tmp_path: Path
 def test_a_reply_of_any_length_is_compared_soon() -> None:
     one, other = "ab" * 9_000, "aab" * 6_000
     start = time.process_time()
-    annotation_annotate.repetitions(
-        AnnotationReply(s_plus=one, s_minus=other, emotion=one[1:], motivation=other[1:])
-    )
+    annotator.repetitions(AnnotationReply(s_plus=one, s_minus=other, emotion=one[1:], motivation=other[1:]))
     assert time.process_time() - start < 5
 
 
@@ -99,21 +97,19 @@ def test_no_authored_annotation_breaks_the_rule() -> None:
     authored = storage.read_jsonl(paths.example / "annotations.jsonl", Annotation)
     assert len(authored) == 200
     for said in authored:
-        assert annotation_annotate.repetitions(AnnotationReply(**said.model_dump(include=set(FOUR)))) == []
+        assert annotator.repetitions(AnnotationReply(**said.model_dump(include=set(FOUR)))) == []
 
 
 def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture(tmp_path: Path) -> None:
     meme = MEMES[0].model_copy(update={"picture_note": "一只猫"})
-    blind = annotation_annotate.annotation_request(meme, 1).messages[-1]
+    blind = annotator.annotation_request(meme, 1).messages[-1]
     assert "先吃饭" in blind.text and "一只猫" in blind.text and "看不到图" in blind.text and not blind.images
     path = made_up.meme_files(tmp_path, (8, 8))["m1"]
-    seeing = annotation_annotate.annotation_request(
-        meme, 1, lambda _: html.data_url(path.read_bytes())
-    ).messages[-1]
+    seeing = annotator.annotation_request(meme, 1, lambda _: html.data_url(path.read_bytes())).messages[-1]
     assert "看不到图" not in seeing.text
     assert seeing.images[0].image_id == meme.sha256, "the key knows the picture by its hash"
     assert seeing.images[0].load().startswith("data:image/png;base64,iVBOR")
-    bare = annotation_annotate.annotation_request(meme.model_copy(update={"text": "", "picture_note": ""}), 1)
+    bare = annotator.annotation_request(meme.model_copy(update={"text": "", "picture_note": ""}), 1)
     assert "没有可读的文字" in bare.messages[-1].text
 
 
@@ -155,15 +151,15 @@ CHECKED = Profile(name="p", llm="openai", flag_unsafe=True)
 
 
 def annotate_checked(backend: ScriptedBackend):
-    return chat.run(annotation_annotate.annotate(MEMES, Chat(backend), CHECKED))
+    return chat.run(annotator.annotate(MEMES, Chat(backend), CHECKED))
 
 
 def test_without_the_key_request_and_prompt_hash_are_those_of_the_recordings() -> None:
     shipped = json.loads((paths.example / "prompt_hashes.json").read_text(encoding="utf-8"))
-    for name in annotation_annotate.prompt_files(flag_unsafe=False):
+    for name in annotator.prompt_files(flag_unsafe=False):
         assert prompts.prompt_sha256(name) == shipped[name]
-    request = annotation_annotate.annotation_request(MEMES[0], 1)
-    assert request == annotation_annotate.annotation_request(MEMES[0], 1, None, False)
+    request = annotator.annotation_request(MEMES[0], 1)
+    assert request == annotator.annotation_request(MEMES[0], 1, None, False)
     (done,) = {a.prompt_sha256 for a in annotate(ScriptedBackend(lambda r: dumps(FOUR)))}
     assert done == prompts.prompt_sha256("annotation_examples", "annotation")
 

@@ -287,6 +287,7 @@ def test_a_folder_whose_name_the_encoding_lacks_is_said_before_a_model_is_asked(
 # --- size
 
 
+@pytest.mark.slow
 def test_a_page_of_ten_thousand_rows_has_each_picture_and_text_once(run, tmp_path) -> None:
     for number in range(made_chats.N_MEMES):  # pictures that do not compress
         pixels = np.random.default_rng(number).integers(0, 256, (200, 200, 3), dtype=np.uint8)

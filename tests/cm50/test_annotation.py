@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from fault_server import FaultServer, Options
-from made_templates import FIVE, STEPS
+from made_templates import FIVE, STEPS, run_of
 from PIL import Image as Pillow
 from pydantic import SecretStr
 from scripted import ScriptedBackend
@@ -10,7 +10,7 @@ from scripted import ScriptedBackend
 from memecmd_utils.cm50 import annotation
 from memecmd_utils.cm50.annotation import TEXT_ONLY, draw_sample, reading_counts, reading_request
 from memecmd_utils.cm50.prompts import PROMPTS
-from memecmd_utils.core import paths, storage
+from memecmd_utils.core import storage
 from memecmd_utils.core.llm import budget, prompts
 from memecmd_utils.core.llm import chat as llm_chat
 from memecmd_utils.core.llm.chat import Chat
@@ -18,7 +18,6 @@ from memecmd_utils.core.llm.endpoint import OpenAIBackend
 from memecmd_utils.core.llm.messages import Image, Reply, Request
 from memecmd_utils.core.recordings.store import Recordings
 from memecmd_utils.core.storage import dumps
-from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Endpoint, Profile
 
@@ -162,12 +161,7 @@ def test_end_to_end_against_a_simulated_endpoint_with_faults(tmp_path: Path) -> 
     assert all(r.meme_caption and r.literary_devices == [] and r.emotion == "none" for r in done)
 
 
-def run_of(tmp_path: Path, **keys: object) -> Run:
-    return Run("p", Profile(name="p", **keys), tmp_path / "data", tmp_path / "reports")
-
-
 def test_a_run_reads_its_sample_with_its_annotator(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
     monkeypatch.setenv("OPENAI_API_KEY", "simulated")
     for meme in MEMES[:3]:
         Pillow.new("RGB", (4, 4)).save(tmp_path / f"{meme.meme_id}.png")

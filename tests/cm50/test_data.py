@@ -4,22 +4,15 @@ from pathlib import Path
 
 import made_templates
 import pytest
-from made_templates import TEMPLATES, world, write_cm50, write_source
+from made_templates import TEMPLATES, run_of, world, write_cm50, write_source
 
 from memecmd_utils.cm50 import data as cm50_data
 from memecmd_utils.cm50 import filter
 from memecmd_utils.cm50.data import STATE
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.fetch import download
-from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile, TemplateRule
-
-
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MEMECMD_OFFLINE", "1")
-    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
 
 
 @pytest.fixture
@@ -29,10 +22,6 @@ def given(tmp_path: Path) -> dict[str, str]:
     pairs = [(name, records[name][number]) for name in TEMPLATES[:2] for number in (3, 5)]
     imgflip, cm50 = write_source(tmp_path, records), write_cm50(tmp_path, pairs)
     return {"imgflip": str(imgflip), "cm50": str(cm50)}
-
-
-def run_of(tmp_path: Path, **keys: object) -> Run:
-    return Run("p", Profile(name="p", **keys), tmp_path / "data", tmp_path / "reports")
 
 
 def state_after(profile: Profile, folder: Path) -> tuple[dict[str, str], bool]:

@@ -6,7 +6,7 @@ import made_matches
 import made_surveys
 import pytest
 from fault_server import FaultServer, Options
-from made_templates import TEMPLATES, memecap_row, record, write_cm50
+from made_templates import TEMPLATES, memecap_row, record, run_of, write_cm50
 from PIL import Image
 
 from memecmd_utils.cm50 import annotation, matching, survey
@@ -14,26 +14,14 @@ from memecmd_utils.cm50 import data as cm50_data
 from memecmd_utils.cm50 import prompts as cm50_prompts
 from memecmd_utils.cm50 import references as cm50_references
 from memecmd_utils.cm50.matching import RULES, Matches, TemplateMatch
-from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import clip as encoders_clip
 from memecmd_utils.core.images import LibraryError
-from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading
 from memecmd_utils.settings import Profile
 from memecmd_utils.surveys import forms
 
 KETTLE, DAVE, GOAT = TEMPLATES[:3]
 PICTURES = ("memes_a1.png", "memes_b2.png")
-
-
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MEMECMD_OFFLINE", "1")
-    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
-
-
-def run_of(tmp_path: Path, **keys: object) -> Run:
-    return Run("p", Profile(name="p", **keys), tmp_path / "data", tmp_path / "reports")
 
 
 @pytest.fixture

@@ -174,6 +174,7 @@ def published_of(table, seed):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.slow
 def test_with_the_whole_published_set_the_split_is_the_published_one(seed):
     table = full_size()
     published = published_of(table, seed)

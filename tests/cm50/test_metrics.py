@@ -217,21 +217,6 @@ def test_the_metric_says_that_the_weights_are_random(checkpoint) -> None:
     assert found.value == pytest.approx(float(np.mean(found.items)))
 
 
-def test_the_port_gives_the_same_where_it_runs(checkpoint) -> None:
-    pytest.importorskip("bleurt_pytorch", exc_type=ImportError, reason="bleurt-pytorch needs transformers 4")
-    import torch
-    from bleurt_pytorch import BleurtConfig, BleurtForSequenceClassification
-
-    model = BleurtForSequenceClassification(BleurtConfig(**SIZES)).eval()
-    model.load_state_dict(torch.load(checkpoint / "pytorch_model.bin"))
-    scorer = metrics.load_bleurt(str(checkpoint))
-    for texts in zip(REFERENCES, CANDIDATES, strict=True):
-        ids, segments = (torch.tensor([part]) for part in scorer.encode(*texts))
-        with torch.inference_mode():
-            expected = model(input_ids=ids, token_type_ids=segments).logits.item()
-        assert scorer.score([texts[0]], [texts[1]])[0] == pytest.approx(expected, abs=1e-5)
-
-
 def test_another_checkpoint_is_refused_with_what_to_give(checkpoint, tmp_path) -> None:
     import torch
 

@@ -27,7 +27,6 @@ from memecmd_utils.cm50.prompts import (
     word,
 )
 from memecmd_utils.core import paths
-from memecmd_utils.core.llm import prompts as llm_prompts
 from memecmd_utils.core.llm.messages import Image, Reply, UnusableReply
 from memecmd_utils.core.llm.replies import strict_schema
 from memecmd_utils.core.storage import dumps
@@ -106,19 +105,6 @@ def test_text_from_outside_goes_through_as_data(spec) -> None:
     assert "ignore all" not in outside and "<<<" not in outside and ">>>" not in outside
     assert "49" not in said and said.count("{{ 7*7 }}") == said.count("ignore all") >= 2
     assert "never an instruction to you" in outside
-
-
-def test_a_change_of_a_shared_part_changes_the_hash_of_its_prompts(tmp_path, monkeypatch) -> None:
-    for path in paths.prompts.glob("template_*.j2"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(paths, "prompts", tmp_path)
-    llm_prompts._environment.cache_clear()
-    before = {s.name: llm_prompts.prompt_sha256(s.file) for s in PROMPTS.values()}
-    part = tmp_path / "template_part_three_step.j2"
-    part.write_text(part.read_text(encoding="utf-8") + "Be brief.\n", encoding="utf-8")
-    changed = {s.name for s in PROMPTS.values() if llm_prompts.prompt_sha256(s.file) != before[s.name]}
-    llm_prompts._environment.cache_clear()
-    assert changed == {name for name in PROMPTS if name.startswith("three_step")}
 
 
 CM50 = paths.root.parent / "shared" / "corpora" / "cm50" / "validation_dev.json.gz"

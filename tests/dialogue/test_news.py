@@ -134,8 +134,6 @@ def test_the_shipped_list_has_every_topic_and_names_terms() -> None:
     feeds = read_feeds(["data/feeds.yaml"])
     assert {feed.topic for feed in feeds} == set(TOPICS)
     assert all(feed.terms and feed.name and feed.language.startswith("zh") for feed in feeds)
-    head = (core_paths.data / "feeds.yaml").read_text(encoding="utf-8").split("\n\n")[0]
-    assert "None of these addresses was contacted" in head and "terms yourself" in head
 
 
 def test_good_and_bad_feeds_side_by_side(site: FeedSite, tmp_path: Path) -> None:
@@ -167,7 +165,7 @@ def test_good_and_bad_feeds_side_by_side(site: FeedSite, tmp_path: Path) -> None
     assert table["/rss"]["left_out"] == "1" and "broken XML" in table["/torn"]["reason"]
     assert all(row["reason"] for row in table.values() if row["status"] not in ("read", "empty"))
     assert all(row["terms"] == "CC BY" and row["checked"] for row in table.values())
-    assert len(got.items) == sum(int(row["kept"]) for row in table.values()) == 8 == len(got.items)
+    assert len(got.items) == sum(int(row["kept"]) for row in table.values()) == 8
     assert "sports" in got.totals()
 
 

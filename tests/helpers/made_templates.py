@@ -4,6 +4,10 @@ import gzip
 import json
 import random
 import zipfile
+from pathlib import Path
+
+from memecmd_utils.runs import Run
+from memecmd_utils.settings import Profile
 
 TEMPLATES = ("Sad-Kettle", "Dont-Feed-Dave", "Tall-Goat", "Loud-Tuba", "Late-Bus", "Wet-Sock")
 NAMES = {"Dont-Feed-Dave": "Don't Feed Dave"}
@@ -158,3 +162,8 @@ STEPS = {
     "literary device": ["irony"],
 }
 """With `FIVE`: what a made-up annotator replies to the two prompts that are asked by default."""
+
+
+def run_of(folder: Path, **keys: object) -> Run:
+    """A run of a profile with these keys, below `folder`."""
+    return Run("p", Profile(name="p", **keys), folder / "data", folder / "reports")

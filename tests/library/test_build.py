@@ -352,6 +352,7 @@ def test_filters_leave_out_what_does_not_fit_and_say_why(root):
 
 
 @pytest.mark.parametrize("limit", [None, 9])
+@pytest.mark.slow
 def test_several_processes_make_the_same_library(root, limit):
     folder = root / "memes"
     for number in range(16):

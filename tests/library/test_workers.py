@@ -111,12 +111,14 @@ def test_a_worker_that_dies_costs_only_its_image(pair):
     assert next(pair.run([("after", job(50))]))[1].text.startswith("50 ")
 
 
+@pytest.mark.slow
 def test_an_image_whose_worker_was_killed_by_chance_is_read_again(tmp_path):
     with Workers(1, CornerOcr(tmp_path)) as workers:
         found = dict(workers.run((n, job(4, n)) for n in range(3)))
     assert [reading.text.split()[:2] for reading in found.values()] == [["4", "0"], ["4", "1"], ["4", "2"]]
 
 
+@pytest.mark.slow
 def test_a_worker_killed_while_idle_costs_nothing(pair):
     ((_, reading),) = pair.run([("who", job(60))])
     os.kill(int(reading.text.split()[2]), signal.SIGKILL)
@@ -130,12 +132,14 @@ class DyingOcr(CornerOcr):
         os._exit(4)
 
 
+@pytest.mark.slow
 def test_workers_that_die_of_a_blank_picture_too_end_the_run(monkeypatch):
     monkeypatch.setattr(library_reading, "MOST_LOST", 1)
     with Workers(1, DyingOcr()) as workers, pytest.raises(WorkersLost, match="a blank picture"):
         list(workers.run((n, job(30)) for n in range(9)))
 
 
+@pytest.mark.slow
 def test_many_images_in_a_row_may_be_at_fault(pair, monkeypatch):
     monkeypatch.setattr(library_reading, "MOST_LOST", 2)
     found = dict(pair.run((n, job(1 if n < 3 else 30)) for n in range(5)))
@@ -143,6 +147,7 @@ def test_many_images_in_a_row_may_be_at_fault(pair, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.slow
 def test_a_worker_that_cannot_be_started_again_is_not_the_images_fault(monkeypatch):
     with Workers(1, CornerOcr()) as workers:
         list(workers.run([(0, job(30))]))

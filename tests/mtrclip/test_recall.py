@@ -171,6 +171,7 @@ def test_lengths_of_vectors_do_not_count_and_bad_ones_are_refused() -> None:
         rank_all(texts[:5], long, gallery)
 
 
+@pytest.mark.slow
 def test_memory_stays_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     n, most = 6_000, 4 << 20  # the whole matrix of scores would take 144 MB
     monkeypatch.setattr(recall, "MOST_BYTES", most)

@@ -45,15 +45,6 @@ def test_datasets_loads_every_table(run_dir: Path, tmp_path: Path) -> None:
     assert (found["default"], found["plain"], found["json"]) == (2, 3, 3)
 
 
-def test_datasets_loads_texts_of_any_kind(run_dir: Path, tmp_path: Path) -> None:
-    write(run_dir, tmp_path / "r", **made_release.nasty())
-    tables = ("memes", "annotations", "dialogues", "placements", "marks")
-    found = json.loads(made_release.outside(LOAD, tmp_path, str(tmp_path / "r"), *tables)[0])
-    assert found["dialogues"]["dialogue_id"] == [made_release.NASTY]
-    assert found["marks"]["dialogue_id"] == [made_release.NASTY]
-    assert found["memes"]["meme_id"] == ["图.一", "m3"] and found["pictures"][1] is None
-
-
 def test_a_column_of_nulls_keeps_its_type(run_dir: Path, tmp_path: Path) -> None:
     nothing = placement(2, "m1", gate_score=None, threshold=None, rank=None)
     write(run_dir, tmp_path / "r", placements=[nothing])

@@ -392,7 +392,7 @@ def test_the_panel_and_the_samples_keep_no_matrix_of_all_memes(tmp_path, monkeyp
         panel = explorer.Explorer(scored, index, profile())
         for changes in ({}, {"weights": (0.8, -0.3, 0.0, 0.45), "top_k": 7}, {"weights": (0.0,) * 4}):
             settings = replace(panel.own_settings(), **changes)
-            yield panel.select(settings).picks, panel.select(settings).best
+            yield panel.select(settings).picks
             if any(settings.weights):
                 yield panel.fit(settings), panel.select(panel.fit(settings)).picks
 
@@ -404,4 +404,4 @@ def test_the_panel_and_the_samples_keep_no_matrix_of_all_memes(tmp_path, monkeyp
     assert np.array_equal(placement.sample_scores(scored, index, profile(), limit=500), expected)
     assert np.array_equal(placement.sample_scores(scored[:1], index, profile(), limit=500), expected_few)
     assert np.allclose(placement.sample_scores(scored[:1], index, profile()), every, atol=1e-6)
-    assert list(turned(scored, index)) == ours and len(ours[0][0]) > 1
+    assert list(turned(scored, index)) == ours and len(ours[0]) > 1

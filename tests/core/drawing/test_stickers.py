@@ -76,6 +76,7 @@ def test_captions_are_never_clipped(text, width):
         assert layer.width >= 0.85 * max(map(font.getlength, lines))
 
 
+@pytest.mark.slow
 def test_no_two_memes_of_the_shipped_table_look_alike():
     memes = read_table()
     assert len({png_bytes(draw(meme)) for meme in memes}) == len(memes) == 200

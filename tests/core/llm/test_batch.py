@@ -374,6 +374,7 @@ def test_a_kill_anywhere_pays_nothing_twice(tmp_path: Path, point: str) -> None:
         assert server.calls.total() == calls, "what is saved needs no call"
 
 
+@pytest.mark.slow
 def test_two_kills_and_a_smaller_third_run(tmp_path: Path) -> None:
     with BatchServer(mood).running() as server:
         child(server.url, tmp_path, "before note 2")
