@@ -566,7 +566,7 @@ class BatchBackend(Backend):
     async def _complete(self, request: Request, session: Session) -> Reply:
         digest, custom_id, rounds = "", "", 0
         while True:
-            form = "plain" if request.reply_schema is None else self.inner.form(request)
+            form = self.inner.form(request)
             body = storage.dumps(self.inner.body(request)).encode()
             # The sample is not in the body where the endpoint knows no seed.
             before, digest = digest, hashlib.sha256(b"%d %s" % (request.sample, body)).hexdigest()[:40]
