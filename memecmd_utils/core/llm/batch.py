@@ -14,8 +14,7 @@ import sqlite3
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -527,8 +526,8 @@ class BatchBackend(Backend):
         self.inner, self.folder = inner, folder
         self.model, self.source = inner.model, inner.source
         self.repeats, self.dropped = inner.repeats, inner.dropped
-        self._limits, self._service = limits, Service(inner, sleep)
-        self._sessions = OnePerLoop(self._session)
+        self._service = Service(inner, sleep)
+        self._sessions = OnePerLoop(lambda: Session(folder, self._service, limits), Session.close)
         self._works: set[str] = set()
         """Forms in which a chat completion came back."""
 
@@ -554,14 +553,6 @@ class BatchBackend(Backend):
         except BaseException:
             session.cut_short = True
             raise
-
-    @asynccontextmanager
-    async def _session(self) -> AsyncIterator[Session]:
-        session = Session(self.folder, self._service, self._limits)
-        try:
-            yield session
-        finally:
-            await session.close()
 
     async def _complete(self, request: Request, session: Session) -> Reply:
         digest, custom_id, rounds = "", "", 0
