@@ -736,7 +736,7 @@ def test_a_picture_that_cannot_be_read_is_our_fault_and_not_the_endpoints() -> N
     assert isinstance(fault, ValueError) and "no such picture" in str(fault) and server.bodies == []
 
 
-def test_one_backend_serves_several_event_loops_and_leaves_no_open_connection() -> None:
+def test_one_backend_serves_several_event_loops_and_leaves_no_open_connection(caplog) -> None:
     with TinyServer(lambda _: GOOD).running() as server:
         backend = backend_for(server.url)
         clients = []
@@ -748,6 +748,7 @@ def test_one_backend_serves_several_event_loops_and_leaves_no_open_connection() 
         for _ in range(2):
             llm_chat.run(ask())
         assert clients[0] is not clients[1] and all(client.is_closed() for client in clients)
+    assert [r.message for r in caplog.records if r.name == "asyncio"] == [], "a loop's end closes each once"
 
 
 @pytest.mark.parametrize(
