@@ -90,7 +90,7 @@ def value_of(schema: dict[str, Any], root: dict[str, Any], text: str, numbers: I
 class Asked:
     """One request as the server reads it."""
 
-    def __init__(self, body: bytes, use_seed: bool = False, breaks: float = 0.0) -> None:
+    def __init__(self, body: bytes, breaks: float = 0.0) -> None:
         request = json.loads(body)
         self.messages, self.images = [], []
         for message in request["messages"]:
@@ -104,7 +104,7 @@ class Asked:
         self.logprobs = bool(request.get("logprobs"))
         self.fingerprint = fingerprint(self.messages, self.name, request.get("seed"))
         self._breaks = breaks
-        self._numbers = drawn(self.messages, self.name, *self.images, request.get("seed") if use_seed else "")
+        self._numbers = drawn(self.messages, self.name, *self.images, "")
 
     @property
     def task(self) -> str:

@@ -33,6 +33,8 @@ LOST = ("time-out", "reset", "half body", "html 200", "bad json", "no choices", 
 CONTENT = ("cut text", "empty text", "garbled text")
 """Faults after which an answer arrives that is not what the model said."""
 HTML = b"<html><body><h1>Bad Gateway</h1></body></html>"
+BURST = 10.0
+"""Requests that mode `rate` takes at once."""
 MODES = ("normal", "500", "429", "401", "404", "silent", "rate")
 
 
@@ -44,7 +46,6 @@ class Options:
     Requests that hold the text `refuse` are refused, each time.
     """
 
-    port: int = 0
     mode: str = "normal"
     latency: float = 0.0
     faults: float = 0.0
@@ -52,9 +53,7 @@ class Options:
     breaks: float = 0.0
     refuse: str = ""
     seed: int = 0
-    use_seed: bool = False
     rate: float = 50.0
-    burst: float = 10.0
     retry_after: str = "1"
     hang: float = 60.0
     log: str = ""
@@ -115,7 +114,7 @@ class FaultServer:
     def __init__(self, options: Options) -> None:
         self.options, self.lines, self.port = options, [], 0
         self.seen: Counter[str] = Counter()
-        self._tokens, self._filled = options.burst, time.monotonic()
+        self._tokens, self._filled = BURST, time.monotonic()
         self._log = os.open(options.log, os.O_APPEND | os.O_CREAT | os.O_WRONLY) if options.log else None
 
     @property
@@ -133,7 +132,7 @@ class FaultServer:
         elif body is None:
             connection.later(0, http(200, b'{"object": "list", "data": []}'))
         else:
-            asked = Asked(body, self.options.use_seed, self.options.breaks)
+            asked = Asked(body, self.options.breaks)
             if self.options.refuse and any(self.options.refuse in text for _, text in asked.messages):
                 self._note({"hash": asked.fingerprint, "task": asked.task, "fault": "refused"})
                 connection.later(wait, refusal(403))
@@ -153,7 +152,7 @@ class FaultServer:
         if self.options.mode == "rate":
             now = time.monotonic()
             self._tokens += (now - self._filled) * self.options.rate
-            self._tokens, self._filled = min(self._tokens, self.options.burst), now
+            self._tokens, self._filled = min(self._tokens, BURST), now
             if self._tokens < 1:
                 return "rate"
             self._tokens -= 1
@@ -196,9 +195,7 @@ class FaultServer:
 
     async def serve(self, ready: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        listener = await loop.create_server(
-            lambda: Connection(self), "127.0.0.1", self.options.port, backlog=1024
-        )
+        listener = await loop.create_server(lambda: Connection(self), "127.0.0.1", 0, backlog=1024)
         self.port = listener.sockets[0].getsockname()[1]
         ready()
         await listener.serve_forever()

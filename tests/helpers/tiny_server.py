@@ -36,7 +36,7 @@ class Answer:
     """Status, body and headers.
 
     `reset` breaks the connection, `cut` sends half of the body, `hang` sends nothing while the server runs,
-    `after_s` waits first, `drip_s` sends a blank line every so many seconds and the body never, `raw` is sent
+    `drip_s` sends a blank line every so many seconds and the body never, `raw` is sent
     in place of all that HTTP would say.
     """
 
@@ -48,14 +48,13 @@ class Answer:
         reset=False,
         cut=False,
         hang=False,
-        after_s=0.0,
         drip_s=0.0,
         raw=b"",
         **headers: str,
     ) -> None:
         self.drip_s, self.raw = drip_s, raw
         self.status, self.kind, self.reset, self.cut = status, kind, reset, cut
-        self.hang, self.after_s = hang, after_s
+        self.hang = hang
         self.body = body if isinstance(body, str | bytes) else json.dumps(body)
         self.headers = {key.replace("_", "-"): value for key, value in headers.items()}
 
@@ -110,9 +109,8 @@ class TinyServer:
         self._send(handler, answer)
 
     def _send(self, handler: BaseHTTPRequestHandler, answer: Answer) -> None:
-        if answer.hang or answer.after_s:
-            self._ended.wait(None if answer.hang else answer.after_s)
         if answer.hang:
+            self._ended.wait()
             handler.close_connection = True
             return
         if answer.reset:

@@ -14,8 +14,7 @@ import sqlite3
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -527,8 +526,8 @@ class BatchBackend(Backend):
         self.inner, self.folder = inner, folder
         self.model, self.source = inner.model, inner.source
         self.repeats, self.dropped = inner.repeats, inner.dropped
-        self._limits, self._service = limits, Service(inner, sleep)
-        self._sessions = OnePerLoop(self._session)
+        self._service = Service(inner, sleep)
+        self._sessions = OnePerLoop(lambda: Session(folder, self._service, limits), Session.close)
         self._works: set[str] = set()
         """Forms in which a chat completion came back."""
 
@@ -555,18 +554,10 @@ class BatchBackend(Backend):
             session.cut_short = True
             raise
 
-    @asynccontextmanager
-    async def _session(self) -> AsyncIterator[Session]:
-        session = Session(self.folder, self._service, self._limits)
-        try:
-            yield session
-        finally:
-            await session.close()
-
     async def _complete(self, request: Request, session: Session) -> Reply:
         digest, custom_id, rounds = "", "", 0
         while True:
-            form = "plain" if request.reply_schema is None else self.inner.form(request)
+            form = self.inner.form(request)
             body = storage.dumps(self.inner.body(request)).encode()
             # The sample is not in the body where the endpoint knows no seed.
             before, digest = digest, hashlib.sha256(b"%d %s" % (request.sample, body)).hexdigest()[:40]

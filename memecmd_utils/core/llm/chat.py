@@ -248,7 +248,7 @@ class Chat:
         asked, attempt, lost = request, 1, 0
         while True:
             reply = await self._delivery.send(asked, self._stop_after_fault)
-            answer, error = self._judge(reply, parse, attempt, asked)
+            answer, error = self._judge(reply, parse, asked)
             why_lost = _lost(reply, error, asked)
             # Asked unchanged, a server that lost a reply brings it yet; a fixed seed brings the same again.
             if why_lost and lost < LOST_IN_A_ROW and not self.backend.repeats:
@@ -284,10 +284,10 @@ class Chat:
         return answer
 
     def _judge(
-        self, reply: Reply, parse: Callable[[Reply], T], attempt: int, asked: Request
+        self, reply: Reply, parse: Callable[[Reply], T], asked: Request
     ) -> tuple[Answer[T], UnusableReply | None]:
         """Turn a reply into an answer, and say whether it should be asked for again."""
-        answer = Answer(raw=reply.text, attempts=attempt, source=self.backend.source)
+        answer = Answer(raw=reply.text, source=self.backend.source)
         if reply.finish_reason in ("failed", "rejected"):  # asking again would bring the same
             answer.outcome, answer.reason = reply.finish_reason, reply.text
             return answer, None

@@ -12,8 +12,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -298,8 +297,8 @@ class Filtered(Exception):
 class OnePerLoop(Generic[T]):
     """What one event loop uses, from its first use to the loop's end; notebooks start a loop per call."""
 
-    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[T]]) -> None:
-        self._opened = opened
+    def __init__(self, make: Callable[[], T], close: Callable[[T], Awaitable[None]]) -> None:
+        self._make, self._close = make, close
         self._loop: asyncio.AbstractEventLoop | None = None
         self.current: T | None = None
 
@@ -313,12 +312,13 @@ class OnePerLoop(Generic[T]):
         return self.current
 
     async def _until_loop_ends(self) -> AsyncIterator[T]:
-        """Hold what was opened: `asyncio.run` closes open generators."""
-        async with self._opened() as one:
-            try:
-                yield one
-            finally:
-                self._loop = self.current = None
+        # `asyncio.run` closes all open generators at once, so none may hold another one.
+        one = self._make()
+        try:
+            yield one
+        finally:
+            self._loop = self.current = None
+            await self._close(one)
 
 
 class OpenAIBackend(Backend):
@@ -350,7 +350,7 @@ class OpenAIBackend(Backend):
         self.model = model or ModelId(name=endpoint.model, label=endpoint.model_label)
         self.source = f"model {self.model}"
         self.dropped = endpoint.dropped
-        self._clients = OnePerLoop(self._client)
+        self._clients = OnePerLoop(self._client, lambda client: client.close())
         self._forms = list(self.forms)
         self._works = False
         self._proven_ways: set[str] = set()
@@ -361,15 +361,14 @@ class OpenAIBackend(Backend):
         """Return the SDK's client for this event loop."""
         return await self._clients.get()
 
-    @asynccontextmanager
-    async def _client(self) -> AsyncIterator[Any]:
+    def _client(self) -> Any:
         errors.need_live_extra("an endpoint")
         import openai  # 0.8 s, so not at the top
 
-        client, fault, options = None, "", client_options(self.endpoint)
+        fault, options = "", client_options(self.endpoint)
         try:
             # Over aiohttp a call takes two thirds of the CPU time that the SDK's default transport takes.
-            client = openai.AsyncOpenAI(
+            return openai.AsyncOpenAI(
                 api_key=self._key.get_secret_value(),
                 base_url=address(self.endpoint),
                 timeout=self.endpoint.timeout_s,
@@ -378,12 +377,8 @@ class OpenAIBackend(Backend):
             )
         except Exception as error:
             fault = type(error).__name__
-        if client is None:  # outside of the handler: the SDK's frames hold the key as an argument
-            raise EndpointError(f"no client can be made for this endpoint ({fault}): check `base_url`")
-        try:
-            yield client
-        finally:
-            await client.close()
+        # Outside of the handler: the SDK's frames hold the key as an argument.
+        raise EndpointError(f"no client can be made for this endpoint ({fault}): check `base_url`")
 
     def form(self, request: Request) -> str:
         """How a structured reply is asked for now: `schema`, `json` or `plain`."""

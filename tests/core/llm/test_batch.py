@@ -329,7 +329,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from batch_server import request, run
-from memecmd_utils.core.llm import batch; from memecmd_utils.core.llm import batch as batch_service
+from memecmd_utils.core.llm import batch
 
 def fatal(owner, name, nth=1):
     "Makes a method end the process at its nth call, before or after its work."
@@ -345,7 +345,7 @@ def fatal(owner, name, nth=1):
     setattr(owner, name, call)
 
 url, folder, when, where, nth = sys.argv[1:]
-fatal(batch.Journal if where in ("note", "save") else batch_service.Service, where, int(nth))
+fatal(batch.Journal if where in ("note", "save") else batch.Service, where, int(nth))
 run(url, Path(folder), [request(n) for n in range(6)])
 """
 

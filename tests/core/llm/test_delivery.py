@@ -215,15 +215,6 @@ def test_a_poison_request_that_is_left_over_when_all_others_are_done_fails_alone
         assert "status 500" in replies[0].text and len(backend.at("poison")) == MAX_TRIES
 
 
-def test_one_call_in_five_failing_at_random_loses_nothing() -> None:
-    rng = random.Random(5)
-    backend = Timed(lambda r: fault() if rng.random() < 0.2 else "好", takes_s=0.3)
-    delivery = delivery_of(backend, cap=16)
-    replies = fast_time.run(send_all(delivery, range(1000)))
-    assert {r.finish_reason for r in replies} == {"stop"}
-    assert 1100 < len(backend.sent) < 1450 and delivery.throttle.successes == 1000
-
-
 def test_an_endpoint_that_is_away_for_a_while_costs_no_request() -> None:
     backend = Timed(lambda r: fault("no connection") if 2.0 < now() < 32.0 else "好", takes_s=0.2)
     replies = fast_time.run(send_all(delivery_of(backend, cap=8), range(300)))
