@@ -20,10 +20,11 @@ from memecmd_utils.evaluation.human_ratings import (
     scores_of_judges,
     write_forms,
 )
-from memecmd_utils.evaluation.judge_checks import reliability_figure, run_checks, trust_sentence, trust_table
-from memecmd_utils.evaluation.judges import Context, yes_no_request
+from memecmd_utils.evaluation.judge_checks import ask_all, measure_answers
+from memecmd_utils.evaluation.judges import Context, answers_on_record, contexts_elsewhere
 from memecmd_utils.evaluation.rankings import evaluate_systems
 from memecmd_utils.evaluation.ratings import rate, screenshot
+from memecmd_utils.evaluation.stage import evaluate_run
 from memecmd_utils.evaluation.tables import (
     beside_paper,
     case_dialogues,
@@ -43,11 +44,15 @@ from memecmd_utils.evaluation.tables import (
 __all__ = [
     "MEASURES",
     "Context",
+    "answers_on_record",
+    "ask_all",
     "beside_paper",
     "case_dialogues",
     "collect_ratings",
     "consistency_frame",
+    "contexts_elsewhere",
     "effects",
+    "evaluate_run",
     "evaluate_systems",
     "frame_rows",
     "graded_of_study",
@@ -59,23 +64,19 @@ __all__ = [
     "load_graded_turns",
     "load_truth",
     "mean_grades",
+    "measure_answers",
     "measure_consistency",
     "meme_use",
     "paper_table_1",
     "rate",
     "ratings_summary",
     "ratings_verdict",
-    "reliability_figure",
-    "run_checks",
     "scores_of_judges",
     "screenshot",
     "table_1",
     "table_1_printed",
     "table_2",
     "timing_agreement",
-    "trust_sentence",
-    "trust_table",
     "truth_of_run",
     "write_forms",
-    "yes_no_request",
 ]

@@ -264,12 +264,7 @@ class Checks(NamedTuple):
     """Krippendorff's alpha of the ranks that two judges give the same items."""
 
 
-def run_checks(run: Run, data: StudyData) -> Checks:
-    """Ask every judge of the run's profile and measure its answers."""
-    return measure(ask_all(run, data))
-
-
-def measure(answers: Answers) -> Checks:
+def measure_answers(answers: Answers) -> Checks:
     """All tables of some answers."""
     scores, worded = answers
     trust = [

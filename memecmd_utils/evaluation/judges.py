@@ -21,6 +21,7 @@ from memecmd_utils.core.drawing import screenshots
 from memecmd_utils.core.llm import budget, local, prompts, replies
 from memecmd_utils.core.llm import chat as llm_chat
 from memecmd_utils.core.llm.chat import MODELS_OWN, Chat, Progress
+from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend
 from memecmd_utils.core.llm.messages import (
     NO,
     UNRECORDED,
@@ -35,6 +36,7 @@ from memecmd_utils.core.llm.messages import (
     UnusableReply,
     plain_word,
 )
+from memecmd_utils.core.recordings.store import is_answer, key_of
 from memecmd_utils.dialogue.generation import history_text
 from memecmd_utils.retrieval.placement import halves
 from memecmd_utils.runs import Run
@@ -307,6 +309,31 @@ async def ask_yes_no(
     return await ask_while_useful(pairs, one, chat, label, "pair")
 
 
+def answers_on_record(
+    run: Run, context: Context, meme: Meme, number: int = 0
+) -> dict[str, tuple[Request, Reply | None]]:
+    """The five questions about a meme at a place, and what a yes/no judge of the profile answered.
+
+    To look at after the judge was asked: this only reads the recordings, so nothing is asked or counted. None
+    where there is no answer, or one without probabilities of yes and no.
+    """
+    judge, profile = run.profile.evaluation.judges[number], run.profile
+    if judge.llm == "local":
+        backend = local.LocalServer(judge.local_model or profile.models.local_model).backend()
+    else:
+        backend = OpenAIBackend(run.endpoint("judge", number), key=NO_KEY)
+    found: dict[str, tuple[Request, Reply | None]] = {}
+    store = run.recordings("evaluation")
+    for dimension in DIMENSIONS:
+        request = yes_no_request(context, meme, dimension, base=continues_text(backend.model))
+        stored = store.get(key_of(request.normal_form(backend.model, backend.dropped)))
+        reply = None
+        if stored is not None and is_answer(stored):
+            reply = Reply(**{name: stored.get(name) for name in ("text", "first_token", "yes_no")})
+        found[dimension] = request, reply if reply and sum(reply.yes_no or ()) else None
+    return found
+
+
 def place_and_meme(item: Item) -> tuple[Context, Meme]:
     """What a yes/no judge is asked about."""
     ((turn, meme),) = item.memes.items()
@@ -365,6 +392,11 @@ def centred(p: Mapping[str, float], means: Mapping[str, float]) -> dict[str, flo
     The small judge likes some memes anywhere; what remains is how much better this place is than others.
     """
     return {dimension: 50.0 * (1.0 + p[dimension] - means[dimension]) for dimension in DIMENSIONS}
+
+
+def contexts_elsewhere(dialogues: Sequence[Dialogue], profile: Profile, dialogue_id: str) -> list[Context]:
+    """The places in other dialogues at which the memes of a dialogue are measured in vain."""
+    return held_out_contexts(dialogues, profile)[halves(dialogues)[dialogue_id]]
 
 
 def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[str, list[Context]]:

@@ -245,7 +245,7 @@ def test_what_cannot_be_scored_is_missing(tmp_path) -> None:
     for frame, column in ((answers.scores[answers.scores.reading == P_YES], "p"), (answers.worded, "p")):
         assert frame[frame.meme_id == "m0"][column].isna().all()
         assert frame[frame.meme_id != "m0"][column].notna().all()
-    row = judge_checks.measure(answers).trust.iloc[0]
+    row = judge_checks.measure_answers(answers).trust.iloc[0]
     assert row["unscored"] == sum(item.meme_id == "m0" for item in judge_checks.draw(made)) > 0
 
 
@@ -306,7 +306,7 @@ def test_an_embedder_that_chose_the_memes_does_not_score_them(tmp_path) -> None:
 def test_without_items_nobody_is_asked(tmp_path, changes) -> None:
     made = data(**changes)
     run = ScriptedRun(tmp_path, made.profile, lambda request: pytest.fail("asked"))
-    checks = judge_checks.run_checks(run, made)
+    checks = judge_checks.measure_answers(judge_checks.ask_all(run, made))
     assert run.opened == [] and all(frame.empty for frame in checks)
     assert judge_checks.trust_sentence(checks) == "No judge was held against the ground truth."
 
@@ -348,7 +348,7 @@ def random_scores(seed: int) -> pd.DataFrame:
 
 
 def only_row(frame: pd.DataFrame, in_words: pd.DataFrame = NOT_WORDED) -> pd.Series:
-    return judge_checks.measure(Answers(frame, in_words)).trust.iloc[0]
+    return judge_checks.measure_answers(Answers(frame, in_words)).trust.iloc[0]
 
 
 def test_a_perfect_judge_a_judge_of_topics_and_one_that_guesses() -> None:
@@ -384,7 +384,7 @@ def test_wins_count_a_tie_half_and_leave_out_turns_without_both() -> None:
 
 def test_calibration_is_of_p_yes_only() -> None:
     """p .9 where it fits and .3 elsewhere: ECE (.1 + .3 + .3) / 3, Brier (.01 + .09 + .09) / 3, base 2/9."""
-    checks = judge_checks.measure(
+    checks = judge_checks.measure_answers(
         Answers(
             pd.concat(
                 [
@@ -471,7 +471,9 @@ def test_two_judges_agree_by_ranks() -> None:
     ]
     random = scored(lambda *_: 100 * rng.random(), "four", CONSISTENCY)
     ignored = [base.assign(judge="one", reading=P_YES), base.assign(judge="T", reading=RETRIEVAL)]
-    table = judge_checks.measure(Answers(pd.concat([base, *other, random, *ignored]), NOT_WORDED)).agreement
+    table = judge_checks.measure_answers(
+        Answers(pd.concat([base, *other, random, *ignored]), NOT_WORDED)
+    ).agreement
     found = {(r["judge"], r["other"]): r for _, r in table.iterrows()}
     assert list(found) == list(combinations(["one", "two", "three", "four"], 2))
     assert found["one", "two"]["alpha"] == pytest.approx(1)
@@ -483,11 +485,11 @@ def test_two_judges_agree_by_ranks() -> None:
 def test_few_dialogues_give_no_interval_and_no_trust() -> None:
     frame = scored(lambda n, turn, kind: 90 if kind == "fitting" else 10)
     few = Answers(frame[frame.dialogue_id.isin(TWENTY[:3])], NOT_WORDED)
-    trust = judge_checks.measure(few).trust
+    trust = judge_checks.measure_answers(few).trust
     row = trust.iloc[0]
     assert row["AUC random"] == 1 and np.isnan(row["AUC random low"]) and row["verdict"] == UNTOLD
     assert "too few dialogues" in judge_checks.trust_table(trust)["AUC random"][0]
-    text = judge_checks.trust_sentence(judge_checks.measure(few))
+    text = judge_checks.trust_sentence(judge_checks.measure_answers(few))
     assert "could not be held against the ground truth" in text and "cannot tell" not in text
     alike = frame.assign(score=50.0, p=0.5)  # all dialogues alike: no interval, but nothing is open
     assert only_row(alike)["verdict"] == NO
