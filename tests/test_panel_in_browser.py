@@ -22,6 +22,8 @@ WAIT_S = 120
 READY = """
   const context = window.jupyterapp?.shell?.currentWidget?.sessionContext;
   return context?.session?.kernel?.status === 'idle' && !!document.querySelector('.jp-Notebook .jp-Cell');"""
+PANEL = ".jupyter-widgets"
+"""Chats of the lesson above it are no widgets."""
 HANDLE = """
   const rows = [...document.querySelectorAll('.widget-hslider')];
   const label = row => row.querySelector('.widget-label').textContent.trim();
@@ -82,12 +84,12 @@ def run_all(driver, address: str) -> None:
     # Asked to run before there is a kernel, JupyterLab opens a dialog over everything.
     wait(driver, lambda d: d.execute_script(READY), "the notebook and its kernel")
     driver.execute_script("window.jupyterapp.commands.execute('notebook:run-all-cells')")
-    wait(driver, lambda d: d.find_elements("css selector", ".mc-turn"), "the panel")
+    wait(driver, lambda d: d.find_elements("css selector", f"{PANEL} .mc-turn"), "the panel")
 
 
 def chat(driver) -> str:
     """The chat's markup; read in one go, for it may be redrawn at any moment."""
-    return driver.execute_script("return document.querySelector('.mc-page')?.innerHTML ?? ''")
+    return driver.execute_script(f"return document.querySelector('{PANEL} .mc-page')?.innerHTML ?? ''")
 
 
 def memes(driver) -> int:
@@ -117,7 +119,7 @@ def test_a_moved_slider_changes_the_chat(lab) -> None:
         wait(driver, lambda d: chat(d) == full != before, "the same setting, the same chat")
         handle(driver, "w₁").send_keys(Keys.HOME)
         wait(driver, lambda d: chat(d) not in (full, ""), "other memes under another weight")
-        assert driver.find_elements("css selector", ".mc-page img[src^='data:image/jpeg;base64,']")
+        assert driver.find_elements("css selector", f"{PANEL} .mc-page img[src^='data:image/jpeg;base64,']")
         assert driver.find_elements("css selector", "svg.mc-chart circle")
         button = driver.find_element("xpath", "//button[contains(., 'Back to the profile')]")
         driver.execute_script("arguments[0].click()", button)
