@@ -373,6 +373,21 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @each_prose
+def test_links_to_headings_find_them(page: Path) -> None:
+    for name, anchor in re.findall(r"\]\(([^):#]*)#([^)]+)\)", page.read_text(encoding="utf-8")):
+        text = (page.parent / name if name else page).read_text(encoding="utf-8")
+        heads = re.findall(r"^#+ (.+)$", text, re.M)
+        assert anchor in {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}, anchor
+
+
+def test_what_was_known_before_the_plan_is_quoted() -> None:
+    plan = " ".join((paths.example / "STUDY_PLAN.md").read_text(encoding="utf-8").split())
+    page = " ".join((paths.reports / "README.md").read_text(encoding="utf-8").split())
+    (quote,) = re.findall(r'what was known from it, for example "([^"]+)"', page)
+    assert quote in plan
+
+
+@each_prose
 def test_targets_and_commands_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     makefile = (paths.root / "Makefile").read_text(encoding="utf-8")
@@ -419,6 +434,16 @@ def test_every_notebook_has_a_row_with_its_question(page: Path) -> None:
     if page.name == "README.md":
         classes = (paths.notebooks / "README.md").read_text(encoding="utf-8")
         assert all(f"| [{name}]({name}.ipynb) | {question} |" in classes for name, question in rows)
+
+
+@each_first
+def test_run_times_are_about_those_measured(page: Path) -> None:
+    text, bench = (path.read_text(encoding="utf-8") for path in (page, paths.reports / "bench.md"))
+    rows = re.findall(r"^\| \[(\w+)\].*\| (\d+) s \|$", text, re.M)
+    assert len(rows) == 7
+    for name, seconds in rows:
+        measured = int(re.findall(rf"\b{name} (\d+) s\b", bench)[0])
+        assert measured / 2 <= int(seconds) <= 2 * measured, name
 
 
 def test_every_notebook_has_a_room() -> None:
