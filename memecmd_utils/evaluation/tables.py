@@ -22,6 +22,9 @@ EFFECTS = ("effect", "metric", "comparison", "mean", "low", "high", "n", "dialog
 TABLE_2 = ("case", "dialogue", "strategy", "memes", "judge", "consistency")
 MEME_USE = ("strategy", "memes sent", "rate", "mean gap", "consecutive", "distinct memes")
 JUDGE_CHECK = ("judge", "score", "auc", "low", "high", "n", "dialogues", "tells apart")
+LEVELS = ("strategy", "memes", "fits", "nobody", "both")
+FITS = 1
+"""Mean grade from which on a meme fits: both graders say that one could send it, or one that it lands."""
 
 
 def placed_scores(
@@ -44,6 +47,20 @@ def placed_scores(
         rows += [("grade", strategy, *key, value, None) for key, value in values.items()]
     columns = ["metric", "strategy", "dialogue", "turn", "score", "length"]
     return pd.DataFrame(rows, columns=columns).astype({"score": float, "length": float})
+
+
+def levels(grades: Mapping[str, Values]) -> pd.DataFrame:
+    """How often memes fit, from mean grades by strategy: of two graders, so 0 means 0 from both.
+
+    `fits` is the share with a mean grade of `FITS` or more, `nobody` that with 0, `both` that with 2.
+    """
+    rows = []
+    for strategy, values in grades.items():
+        means = np.array(list(values.values()), float)
+        rows.append(
+            (strategy, len(means), *((means >= FITS).mean(), (means == 0).mean(), (means == 2).mean()))
+        )
+    return pd.DataFrame(rows, columns=list(LEVELS))
 
 
 def select(
@@ -337,10 +354,13 @@ def numbers(
         "table_1": frame_rows(table_1(ratings, consistency, dialogues, profile)),
         "table_2": frame_rows(table_2(cases, ratings, consistency, profile)),
         "effects": frame_rows(effects(ratings, consistency, dialogues, profile, grades)),
+        "levels": frame_rows(levels(grades or {})),
         "ground_truth": dict(truth or {}),
         "judge_check": frame_rows(judge_check(ratings, profile)),
         "ratings": {
             "total": len(ratings),
+            "memes": len({(r.dialogue_id, r.turn, r.strategy) for r in ratings}),
+            "judges": len({r.judge for r in ratings}),
             "placed": len(placements),
             "unscored": sum(rating.overall is None for rating in ratings),
             "sources": sorted({rating.source for rating in ratings}),

@@ -16,9 +16,9 @@ from markupsafe import Markup
 from PIL import Image
 
 from memecmd_utils import schemas, settings
-from memecmd_utils.core import html, storage
+from memecmd_utils.core import drawing, html, storage
 from memecmd_utils.core import tables as core_tables
-from memecmd_utils.evaluation import ground_truth, judge_checks, judges, rankings, tables
+from memecmd_utils.evaluation import ground_truth, judge_checks, judges, rankings, ratings, tables
 from memecmd_utils.release import card
 from memecmd_utils.release.tables import DATASETS
 from memecmd_utils.report import chats as report_chats
@@ -65,9 +65,9 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     ]
     # At full length, with Greedy's memes where the run has them, else with the next strategy's.
     chat_images = draw_cases(run, records, tables.case_strategies(run.profile)[:1])
-    if chat_images:
+    if records.dialogues:
         figures_dir.mkdir(parents=True, exist_ok=True)
-        chat_images[0][0].save(figures_dir / "chat.png")
+        teaching_chat(run, records).save(figures_dir / "chat.png")
     chats, library = browser(run, records)
     return write_index(
         run.report,
@@ -107,6 +107,14 @@ def browser(run: Run, records: Records) -> tuple[report_chats.Chats | None, repo
     return chats, report_chats.sheet(
         records.memes, records.annotations, records.placements, picture, chats.memes if chats else ()
     )
+
+
+def teaching_chat(run: Run, records: Records) -> Image.Image:
+    """The dialogue whose memes land, by the rule that lessons follow too, with Greedy's memes."""
+    strategy = (tables.case_strategies(run.profile) or [""])[0]
+    memes = {meme.meme_id: meme for meme in records.memes}
+    dialogue = drawing.teaching_dialogue(records.dialogues)
+    return ratings.screenshot(run, dialogue, records.placements, strategy, memes)[1]
 
 
 def _cases(run: Run) -> str:

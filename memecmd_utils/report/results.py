@@ -87,19 +87,29 @@ def title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, 
 
 
 QUESTIONS = {
+    "random": "Does retrieval beat random?",
     "ablation": "Does each dimension help?",
     "threshold": "Which form of the threshold differs?",
     "hubs": "What causes repeats?",
     "judges": "Which judge can be trusted?",
     "claims": "In how many specifications does each claim of the paper survive?",
 }
-"""Studies whose sentences follow the first two, with what each answers, in this order."""
+"""What the paragraph answers, in this order: the run's effects, then studies by name."""
+QUOTED = ("claims", "ablation", "threshold_minus", "hub_shares")
+"""Tables of studies that the READMEs quote."""
 METRICS = {"grade": "mean grade, 0 to 2", "consistency": "text consistency"}
 """Measures of placed memes, the best first: where a run has no grades the next one speaks."""
 
 
-def beats_random(effects: Sequence[Mapping[str, Any]]) -> str:
-    """Does retrieval beat random, and by choice or by timing? From rows of `tables.effects`."""
+CASES = ("lands", "typical", "fails")
+"""Dialogues that lessons walk through, named by `data/example/teaching_dialogues.json`."""
+
+
+def beats_random(effects: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Does retrieval beat random, and by choice or by timing? From rows of `tables.effects`.
+
+    Rows of `tables.levels` say beside the difference how often memes fit at all.
+    """
     for metric in METRICS:
         mine = {row["comparison"]: row for row in effects if row["metric"] == metric}
         choice = mine.get("greedy - random_same_turns")
@@ -108,10 +118,15 @@ def beats_random(effects: Sequence[Mapping[str, Any]]) -> str:
             break
     else:
         return "No measure of this run can say whether retrieval beats random."
+    fits = {row["strategy"]: row["fits"] for row in levels if metric == "grade"}
+    level = ""
+    if fits.keys() >= {"greedy", "random_same_turns"}:
+        level = f"; they fit at {fits['greedy']:.0%} of these turns, "
+        level += f"random ones at {fits['random_same_turns']:.0%}"
     text = (
-        "Does retrieval beat random? By choice: Greedy's memes against random ones at the same turns "
+        "By choice: Greedy's memes against random ones at the same turns "
         f"differ by {statistics.format_interval(choice, sign='+')} ({METRICS[metric]}; "
-        f"{choice['dialogues']} dialogues), so {_verdict(choice)}."
+        f"{choice['dialogues']} dialogues{level}), so {_verdict(choice)}."
     )
     if timing and timing["mean"] is not None:
         text += (
@@ -132,25 +147,36 @@ def _verdict(row: Mapping[str, Any]) -> str:
     return "no, it is worse" if row["high"] < 0 else "it cannot be told"
 
 
-def paragraph(effects: Sequence[Mapping[str, Any]], sentences: Mapping[str, str]) -> str:
+def paragraph(sentences: Mapping[str, str]) -> str:
     """All answers in one paragraph; a study that the run has not made is left out."""
-    rest = [f"{asked} {sentences[name]}" for name, asked in QUESTIONS.items() if sentences.get(name)]
-    return " ".join([beats_random(effects), *rest])
+    return " ".join(f"{asked} {sentences[name]}" for name, asked in QUESTIONS.items() if sentences.get(name))
 
 
-def answers_of(run: Run, effects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def answers_of(
+    run: Run, effects: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     """For `numbers.json`: the paragraph, every study's sentence, and the tables that the READMEs quote."""
     checks = load_json(run, "judge_checks.json")
     made = collected.load(run)
-    sentences = {**made["sentences"], "judges": checks["sentence"]}
+    random = beats_random(effects, levels)
+    sentences = {"random": random, **made["sentences"], "judges": checks["sentence"]}
     return {
-        "answers": paragraph(effects, sentences),
+        "answers": paragraph(sentences),
         "studies": {
             "sentences": sentences,
             "trust": checks["trust"],
-            "claims": made["tables"].get("claims", []),
+            **{name: made["tables"].get(name, []) for name in QUOTED},
+            "matters": _hangs_most_on(made["tables"].get("claims_what_matters", [])),
         },
     }
+
+
+def _hangs_most_on(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of every claim the choice that moves it most: the first of its rows, where it moves anything."""
+    first: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        first.setdefault(row["claim"], row)
+    return [row for row in first.values() if row["sign"] and row["sign"] > 0]
 
 
 def write_numbers(run: Run, records: Records) -> dict[str, Any]:
@@ -159,11 +185,24 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
         run.profile, records.memes, records.dialogues, records.placements, records.ratings,
         records.consistency, dict(records.gates), load_json(run, "ground_truth.json"), records.grades,
     )  # fmt: skip
-    found |= answers_of(run, found["effects"])
+    found |= answers_of(run, found["effects"], found["levels"])
+    found["teaching"] = teaching_levels(records)
     storage.write_json(run.report / "numbers.json", found)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
     placed = pd.DataFrame([p.model_dump() for p in records.placements], columns=columns)
     storage.write_text(run.report / "placements.csv", placed.to_csv(index=False, float_format="%.6f"))
+    return found
+
+
+def teaching_levels(records: Records) -> dict[str, dict[str, Any]]:
+    """Of each dialogue that lessons walk through and the run has: its id, the levels of Greedy's memes."""
+    names = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
+    greedy, found = records.grades.get("greedy", {}), {}
+    for case in CASES:
+        mine = {key: grade for key, grade in greedy.items() if key[0] == names[case]}
+        if mine:
+            (row,) = tables.frame_rows(tables.levels({"greedy": mine}))
+            found[case] = {"dialogue": names[case], **row}
     return found
 
 

@@ -8,7 +8,7 @@ Nature Human Behaviour 4).
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -620,6 +620,17 @@ def shares(part: pd.DataFrame) -> dict[str, float]:
     }
 
 
+def _in_worlds(row: Mapping[str, Any]) -> str:
+    """The share with the claim's sign, first among the worlds that can tell, then among all."""
+    worlds, told = row["worlds"], round((1 - row["cannot tell"]) * row["worlds"])
+    if told == worlds:
+        return f"in {row['sign']:.0%} of {worlds:,} worlds"
+    if not told:
+        return f"none of {worlds:,} worlds can tell"
+    told_share = f"in {row['sign if told']:.0%} of the {told:,} worlds that can tell"
+    return f"{told_share}, {row['sign']:.0%} of all {worlds:,} (the others send too little)"
+
+
 def specification_sentence(curve: pd.DataFrame) -> str:
     """In how many specifications each claim survives, and on which choice it hangs most, in one sentence."""
     counted = curve[curve["state"] != "not asked"]
@@ -627,12 +638,10 @@ def specification_sentence(curve: pd.DataFrame) -> str:
         return "No reading of the paper could be measured, so none of its claims could be held against any."
     matters, parts = influential_choices(counted), []
     for row in shares_by_claim(counted).to_dict("records"):
-        text = f"{row['claim']}: in {row['sign']:.0%} of {row['worlds']:,} worlds"
+        text = f"{row['claim']}: {_in_worlds(row)}"
         if not too_few(row["dialogues"]):
             clear, opposite = (f"{row[name]:.0%}" for name in ("clear", "clearly opposite"))
-            text += f", clearly in {clear}, clearly the opposite in {opposite}"
-        if row["cannot tell"]:
-            text += f" ({row['cannot tell']:.0%} send too little to tell)"
+            text += f", clearly in {clear} of all, clearly the opposite in {opposite}"
         widest = matters[matters["claim"] == row["claim"]].head(1)
         if len(widest) and (most := widest.iloc[0])["sign"] > 0:
             text += f", moved most by {most['choice']} (best: {most['best value']})"

@@ -1,16 +1,21 @@
-"""Pictures of a run's page for the READMEs: `python tests/bench/page_pictures.py [PAGE] [FOLDER]`.
+"""Pictures for the READMEs: `python tests/bench/page_pictures.py [PAGE] [FOLDER]`.
 
 They depend on the fonts and the version of the browser, so they are taken by hand and nothing compares them.
 """
 
+import json
 import sys
+import tempfile
 from pathlib import Path
 
 import browser
 
-from memecmd_utils.core import paths
+from memecmd_utils import runs, schemas
+from memecmd_utils.core import drawing, paths
+from memecmd_utils.evaluation import judges
 
-VIEW = "#d=role-R16-1&s=greedy&t=3&e=1"
+TEACHING = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
+VIEW = f"#d={TEACHING['lands']}&s=greedy&t=12&e=1"
 """What the chat browser shows on the pictures, where the run has it."""
 PICTURES = {
     "page.png": (1400, 1000, "", None),
@@ -18,6 +23,23 @@ PICTURES = {
     "phone.png": (390, 844, VIEW, "title"),
 }
 """Name to width, height, what stands after the page's address, and the element that is scrolled to."""
+HERO = (range(9, 13), range(13, 15), range(15, 17))
+"""Turns of the teaching dialogue on the READMEs' first picture, one column each."""
+HERO_SIZE = (1120, 420)
+HERO_STYLE = """
+body { margin: 0; background: #ededed; }
+.ml-beside { flex-wrap: nowrap; gap: 0; align-items: stretch; }
+.ml-beside > figure { max-width: none; padding: 6px 0; }
+.ml-beside > figure + figure { border-left: 1px solid #cfcfcf; }
+.ml-beside figcaption { display: none; }
+.mc-page { padding: 8px 10px; }
+.mc-turn { margin-bottom: 5px; }
+.mc-says { gap: 2px; max-width: calc(100% - 42px); }
+.mc-text { padding: 4px 10px; }
+.ml-english { line-height: 1.25; }
+.mc-meme img { width: auto; height: 118px; }
+.mc-small { display: none; }
+"""
 
 
 def take(page: Path, folder: Path) -> list[Path]:
@@ -34,8 +56,36 @@ def take(page: Path, folder: Path) -> list[Path]:
     return taken
 
 
+def take_hero(run: runs.Run, folder: Path) -> Path:
+    """The dialogue whose memes land, cut to a few turns, with Greedy's memes and the English below."""
+    dialogue = drawing.teaching_dialogue(run.load(schemas.Dialogue))
+    memes = {meme.meme_id: meme for meme in run.load(schemas.Meme)}
+    picks = {
+        placed.turn: memes[placed.meme_id]
+        for placed in run.load(schemas.Placement)
+        if placed.dialogue_id == dialogue.dialogue_id and placed.strategy == "greedy"
+    }
+    files = judges.meme_files(run, memes)
+    parts = {
+        f"part_{number}": drawing.show_chat(dialogue, picks, files, turns=turns)
+        for number, turns in enumerate(HERO)
+    }
+    beside = drawing.show_beside(**parts).data
+    page = f'<!doctype html><meta charset="utf-8">{beside}<style>{HERO_STYLE}</style>'
+    with tempfile.TemporaryDirectory() as made, browser.open_browser(*HERO_SIZE) as driver:
+        source = Path(made) / "hero.html"
+        source.write_text(page, encoding="utf-8")
+        driver.get(source.as_uri())
+        high = driver.execute_script("return document.querySelector('.ml-beside').scrollHeight")
+        if high > HERO_SIZE[1]:
+            raise AssertionError(f"the chat is {high} pixels high, the picture {HERO_SIZE[1]}")
+        browser.resize(driver, HERO_SIZE[0], high)
+        return browser.photograph(driver, folder / "hero.png")
+
+
 if __name__ == "__main__":
     given = [Path(argument) for argument in sys.argv[1:]]
     defaults = [paths.reports / "example" / "index.html", paths.reports]
-    for picture in take(*(given + defaults[len(given) :])):
+    page, folder = given + defaults[len(given) :]
+    for picture in (*take(page, folder), take_hero(runs.open_run("example"), folder)):
         print(picture)

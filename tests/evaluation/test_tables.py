@@ -276,9 +276,20 @@ def test_numbers_by_hand() -> None:
     assert 0 < found["dialogues"]["distinct_2"] <= 0.5
     assert found["dialogues"]["summaries"] == 10 and found["dialogues"]["summaries_unscored"] == 0
     assert [row["rate"] for row in found["meme_use"]] == [0.4] * 4
-    assert found["ratings"] == {"total": 16, "placed": 16, "unscored": 0, "sources": ["scripted"]}
+    assert found["ratings"] == {
+        "total": 16, "memes": 16, "judges": 1, "placed": 16, "unscored": 0, "sources": ["scripted"]
+    }  # fmt: skip
+    assert found["levels"] == []
     assert found["gates"] == {"a": {"theta0": 0.5}}
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_levels_by_hand() -> None:
+    """Mean grades of two graders: 2 lands for both, 1 fits, 0.5 does not, 0 is 0 from both."""
+    grades = {"greedy": dict(enumerate([2.0, 1.0, 0.5, 0.0])), "random": {0: 0.0}}
+    greedy, random = tables.frame_rows(tables.levels(grades))
+    assert greedy == {"strategy": "greedy", "memes": 4, "fits": 0.5, "nobody": 0.25, "both": 0.25}
+    assert (random["fits"], random["nobody"], random["both"]) == (0, 1, 0)
 
 
 def test_figure_4_has_one_shuffled_baseline_a_source() -> None:

@@ -38,12 +38,20 @@ def test_choice_and_timing_are_told_apart() -> None:
     assert "yes" in choice and "cannot be told" in timing
 
 
+def test_levels_stand_beside_the_difference() -> None:
+    levels = [{"strategy": "greedy", "fits": 0.2}, {"strategy": "random_same_turns", "fits": 0.06}]
+    text = results.beats_random([row("grade", CHOICE, 0.2, 0.1, 0.3)], levels)
+    assert "they fit at 20% of these turns, random ones at 6%" in text
+    assert "fit" not in results.beats_random([row("consistency", CHOICE, 0.2, 0.1, 0.3)], levels)
+
+
 def test_a_runs_answers_quote_its_files(tmp_path) -> None:
     (tmp_path / "judge_checks.json").write_text('{"sentence": "It cannot tell.", "trust": [{"judge": "j"}]}')
     made = '{"sentences": {"claims": "One holds."}, "tables": {"claims": [{"claim": "c"}], "hubs": []}}'
     (tmp_path / "studies.json").write_text(made)
     run = SimpleNamespace(read=lambda name: tmp_path / name)
     found = results.answers_of(run, [])
+    assert found["answers"].startswith("Does retrieval beat random? No measure of this run")
     assert " Which judge can be trusted? It cannot tell. In how many" in found["answers"]
     assert found["answers"].endswith("survive? One holds.")
     assert found["studies"]["claims"] == [{"claim": "c"}] and found["studies"]["trust"] == [{"judge": "j"}]

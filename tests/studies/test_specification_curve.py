@@ -378,3 +378,9 @@ def test_what_matters_most_comes_first() -> None:
     assert (first["choice"], first["best value"], first["worst value"]) == ("embedder", "one", "other")
     assert first["sign"] == pytest.approx(2 / 3) and first["told"] == pytest.approx(1 / 4)
     assert table["sign"].tolist() == sorted(table["sign"], reverse=True)
+
+
+def test_the_sentence_names_the_worlds_that_can_tell_first() -> None:
+    """Of the first claim's 8 worlds five can tell, and 3 have its sign: 3/5, then 3/8."""
+    text = specification_curve.specification_sentence(WORLDS)
+    assert "Greedy beats Random: in 60% of the 5 worlds that can tell, 38% of all 8 (the others" in text

@@ -1,0 +1,537 @@
+"""The parts of the READMEs that quote results: rendered from `reports/numbers.json`, never typed by hand."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from memecmd_utils import schemas, settings
+from memecmd_utils.core import statistics, storage
+from memecmd_utils.core import tables as core_tables
+from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.evaluation import rankings, tables
+
+README_MARKERS = ("hero", "results")
+REPORT_MARKERS = (
+    "numbers", "random", "ablation", "threshold", "hubs", "judges", "claims", "ground-truth", "table-1",
+)  # fmt: skip
+PAGES = {
+    "README.md": README_MARKERS,
+    "README.zh-CN.md": README_MARKERS,
+    "reports/README.md": REPORT_MARKERS,
+    "reports/README.zh-CN.md": REPORT_MARKERS,
+}
+"""Pages that quote results, and the markers between which they do."""
+Language = Literal["en", "zh"]
+WORDS: dict[Language, dict[str, str]] = {
+    "en": {
+        "hero": (
+            "*Turns 9 to 16 of dialogue `{dialogue}`, with Greedy's memes. Of the dialogues with "
+            "at least four memes of Greedy it has the highest mean grade: {fit} of its {memes} memes "
+            "fit. It is the best case, not a typical one. **{greedy:.0%} of all of Greedy's memes "
+            "fit; of random memes at the same turns, {random:.0%}.***"
+        ),
+        "no levels": "*This run has no grades: how often memes fit is not known.*",
+        "difference": (
+            "**{beats}** Greedy's memes fit at {greedy:.0%} of the turns where it sends one, random "
+            "memes at {random:.0%} of the same turns. The mean grade differs by {interval} of 2. "
+            "{nobody:.0%} of Greedy's memes got 0 from both graders."
+        ),
+        "beats 1": "Retrieval beats chance, by a little.",
+        "beats 0": "Whether retrieval beats chance cannot be told.",
+        "beats -1": "Retrieval is worse than chance.",
+        "no difference": "**Whether retrieval beats chance is not known here.**",
+        "claim": (
+            "**The paper's first claim, in all its readings.** Greedy beats Random in {told} of the "
+            "readings of the paper that can tell, and in {sign} of all; {clear} are clear."
+        ),
+        "strategy": (
+            "memes chosen by | memes | fit | 0 from both graders | mean grade, of 2 | minus random "
+            "at the same turns"
+        ),
+        "sizes": "{memes} memes; {total} dialogues ({news} news, {role} role) of {turns} turns in all.",
+        "rate": "The gate sends {sent} memes, one at {rate:.0%} of the turns from the second on.",
+        "ratings": (
+            "Judges ({judges}) rated {memes} of {placed} placed memes; {unscored} of their {total} "
+            "ratings are unscored."
+        ),
+        "unchecked": "**The judge could not be checked**: too few memes are rated.",
+        "tells": "**The judge tells greedy's memes from random ones at the same turns{weak}**{auc}.",
+        "cannot": (
+            "**The judge cannot tell greedy's memes from random ones at the same turns**{auc}: its "
+            "scores say nothing about quality."
+        ),
+        "reversed": (
+            "**The judge prefers random memes to greedy's at the same turns**{auc}: it is no measure "
+            "of quality here."
+        ),
+        "auc": (
+            " (AUC {auc:.2f}, 95 % interval {low:.2f} to {high:.2f}, n = {n} in {dialogues} dialogues; "
+            "0.5 is chance)"
+        ),
+        "weak": ", but only weakly",
+        "effects": (
+            "effect | metric | comparison | mean difference [95 % interval] | n | dialogues | p (Holm)"
+        ),
+        "table": "dataset | metric",
+        "judge": "judge",
+        "consistency": "text consistency",
+        "grade": "grade (0-2)",
+        "choice": "choice",
+        "timing": "timing",
+        "and": " and ",
+        "timing of the gate": (
+            "When to send: the markers would at {marked}, the gate does at {rate:.0%}; its kappa "
+            "with them is {kappas} (0 is chance)."
+        ),
+        "no truth": "This run has no ground truth.",
+        "agreement": (
+            "Model-model agreement: kappa {send} on send or not, weighted kappa {grade} on grades, "
+            "{dialogues} dialogues. {turns} turns of {among} dialogues have a relevant meme."
+        ),
+        "no study": "This run has not made this study.",
+        "ablation": (
+            "embedder | term | nDCG@5 of the full score | without the term | difference [95 % interval]"
+        ),
+        "threshold": "form | compared with | measure | difference [95 % interval] | clear",
+        "hubs": (
+            "embedder | scores | where | repeats | share of the repeats [95 % interval] | share of turns"
+        ),
+        "trust": (
+            "judge | score | dialogues | AUC, fitting against random | AUC, against hard negatives "
+            "| alpha over three wordings | trust"
+        ),
+        "claims": (
+            "claim of the paper | dialogues | worlds that can tell | its sign, of these | its sign, "
+            "of all | clearly, of all | clearly the opposite | hangs most on (best)"
+        ),
+        "of": "{told:,} of {worlds:,}",
+        "yes": "yes",
+        "no": "no",
+        "zero": "An interval that contains 0 means: with this many dialogues we cannot say.",
+    },
+    "zh": {
+        "hero": (
+            "*对话 `{dialogue}` 的第 9 至 16 轮，表情包由 Greedy 选出。在 Greedy 至少发了四张表情"
+            "包的对话中，它的平均分最高：{memes} 张里有 {fit} 张合适。这是最好的例子，不是典型的例"
+            "子。**Greedy 的全部表情包有 {greedy:.0%} 合适，相同轮次的随机表情包有 {random:.0%}。"
+            "***"
+        ),
+        "no levels": "*这次运行没有评分，不知道表情包有多常合适。*",
+        "difference": (
+            "**{beats}**。Greedy 发表情包的轮次里有 {greedy:.0%} 合适，相同轮次的随机表情包有 {random:.0%}。"
+            "平均分（满分 2）相差 {interval}。Greedy 的表情包有 {nobody:.0%} 被两名评分者都评为 0。"
+        ),
+        "beats 1": "检索略胜随机",
+        "beats 0": "无法判断检索是否胜过随机",
+        "beats -1": "检索不如随机",
+        "no difference": "**这里无法知道检索是否胜过随机。**",
+        "claim": (
+            "**论文的第一条论断，在它的各种读法里**：在能够判断的读法中，{told} 里 Greedy 胜过 Random（"
+            "占全部读法的 {sign}；明确成立的占 {clear}）。"
+        ),
+        "strategy": (
+            "表情包由谁选 | 表情包数 | 合适 | 两名评分者都给 0 | 平均分（满分 2） | 减去相同轮次的随机"
+        ),
+        "sizes": "{memes} 张表情包；{total} 段对话（新闻 {news} 段，角色 {role} 段），共 {turns} 轮。",
+        "rate": "门控共发出 {sent} 张表情包，占第二轮起所有轮次的 {rate:.0%}。",
+        "ratings": (
+            "{judges} 个评判模型评了 {placed} 张已放置表情包中的 {memes} 张；{total} 条评分中有 {unscored} "
+            "条无分。"
+        ),
+        "unchecked": "**评判模型无法检验**：有评分的表情包太少。",
+        "tells": "**评判模型能区分 Greedy 选出的表情包与相同轮次的随机表情包{weak}**{auc}。",
+        "cannot": (
+            "**评判模型不能区分 Greedy 选出的表情包与相同轮次的随机表情包**{auc}：它的分数不能说明质量。"
+        ),
+        "reversed": "**评判模型在相同轮次上更偏向随机表情包**{auc}：它在这里不能衡量质量。",
+        "auc": (
+            "（AUC {auc:.2f}，95% 区间 {low:.2f} 至 {high:.2f}，n = {n}，{dialogues} 段对话；0.5 为随机水平）"
+        ),
+        "weak": "，但区分力很弱",
+        "effects": "效应 | 指标 | 比较 | 平均差 [95% 区间] | n | 对话数 | p（Holm）",
+        "table": "数据 | 指标",
+        "judge": "评判模型",
+        "consistency": "文本一致性",
+        "grade": "标注分（0–2）",
+        "choice": "选择",
+        "timing": "时机",
+        "and": " 和 ",
+        "timing of the gate": (
+            "何时发：标注者在 {marked} 的轮次会发，门控在 {rate:.0%} 的轮次发；门控与他们的 kappa "
+            "为 {kappas}（0 为随机水平）。"
+        ),
+        "no truth": "本次运行没有标注答案。",
+        "agreement": (
+            "模型间一致性（{dialogues} 段对话）：发与不发 kappa {send}，相关度加权 kappa {grade}。"
+            "{among} 段对话的 {turns} 个轮次有相关表情包。"
+        ),
+        "no study": "本次运行没有做这项研究。",
+        "ablation": "向量模型 | 项 | 完整得分的 nDCG@5 | 去掉该项 | 差 [95% 区间]",
+        "threshold": "形式 | 相比于 | 度量 | 差 [95% 区间] | 明确",
+        "hubs": "向量模型 | 得分 | 范围 | 重复数 | 占重复的比例 [95% 区间] | 占轮次的比例",
+        "trust": "评判 | 分数 | 对话数 | AUC：合适对随机 | AUC：合适对难负例 | 三种问法的 alpha | 可信度",
+        "claims": (
+            "论文的论断 | 对话数 | 能判断的读法 | 其中符号相符 | 占全部 | 明确成立（占全部） | 明"
+            "确相反 | 最取决于（最佳取值）"
+        ),
+        "of": "{worlds:,} 种中的 {told:,} 种",
+        "yes": "是",
+        "no": "否",
+        "zero": "区间包含 0 表示：凭这么多对话还不能下结论。",
+    },
+}
+LONG = 80
+"""Words of a sentence from which on it is no longer read in one breath."""
+FIRST_CLAIM = "Greedy beats Random"
+CHINESE = {
+    "Greedy beats Random": "Greedy 胜过 Random",
+    "Sampling beats Random": "Sampling 胜过 Random",
+    "Greedy is at least as good as Sampling": "Greedy 不比 Sampling 差",
+    "Greedy repeats memes within a dialogue more often than Sampling": (
+        "同一对话中 Greedy 比 Sampling 更常重复表情包"
+    ),
+    "both beat Random in news and in role dialogues": "新闻与角色对话中两者都胜过 Random",
+    "the full score beats each single dimension": "完整得分胜过每个单项",
+    "the decaying threshold has fewer memes right after another than a fixed one": (
+        "衰减阈值比固定阈值更少连续发送"
+    ),
+    "follow-ups": "紧接着发送的比例",
+    "mean gap": "平均间隔（轮）",
+    "mean grade": "平均分",
+    "exponential": "指数",
+    "linear": "线性",
+    "fixed": "固定",
+    "centred": "中心化",
+    "uncentred": "未中心化",
+    "all turns": "所有轮次",
+    "the gate's turns": "门控的轮次",
+    "topic only": "仅限话题",
+    "unsteady": "不稳定",
+    "trust": "可信",
+    "no": "否",
+    "yardstick": "参照",
+}
+"""Values of tables in Chinese; what is not here is a name and stays as it is."""
+
+
+class ReadmeError(MemecmdError, ValueError):
+    """A README has not exactly one pair of a marker, in order."""
+
+
+def render(numbers: Mapping[str, Any], language: Language = "en") -> dict[str, str]:
+    """Markdown for each marker, from the numbers of a run."""
+    return {
+        marker: "\n".join(part(numbers, WORDS[language], language)).strip("\n")
+        for marker, part in _PARTS.items()
+    }
+
+
+def update(page: Path, numbers: Mapping[str, Any]) -> bool:
+    """Put the rendered texts between the markers that a page has; say whether the file changed."""
+    text = before = page.read_text(encoding="utf-8")
+    rendered = render(numbers, language_of(page))
+    for marker in markers_of(text):
+        begin, end = between(text, marker)
+        if marker in rendered:
+            text = f"{text[:begin]}\n{rendered[marker]}\n{text[end:]}"
+    if text != before:
+        storage.write_text(page, text)
+    return text != before
+
+
+def language_of(page: Path) -> Language:
+    """Language by the file's name."""
+    return "zh" if "zh-CN" in page.name else "en"
+
+
+def markers_of(text: str) -> list[str]:
+    """Markers that a page begins, in its order."""
+    return re.findall(r"<!-- ([\w-]+):begin -->", text)
+
+
+def between(text: str, marker: str) -> tuple[int, int]:
+    """Where the text between `<!-- marker:begin -->` and `<!-- marker:end -->` begins and ends."""
+    begin, end = f"<!-- {marker}:begin -->", f"<!-- {marker}:end -->"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ReadmeError(f"need one {begin} and, after it, one {end}")
+    return text.index(begin) + len(begin), text.index(end)
+
+
+def verdict(numbers: Mapping[str, Any], language: Language = "en") -> str:
+    """One sentence on whether the judge tells chosen memes from random ones, with its interval."""
+    words = WORDS[language]
+    row = tables.first_check(numbers)
+    if row is None or row["low"] is None:
+        return words["unchecked"]
+    kind = {"yes": "tells", "no": "cannot"}.get(row["tells apart"], "reversed")
+    weak = words["weak"] if row["auc"] < tables.WEAK_AUC else ""
+    return words[kind].format(auc=words["auc"].format(**row), weak=weak)
+
+
+# --- The two parts of the first page
+
+
+def _hero(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
+    """What the picture shows, the rule that chose it, and how often memes fit elsewhere."""
+    shown, fits = numbers.get("teaching", {}).get("lands"), _fits(numbers)
+    if shown is None or not fits:
+        yield words["no levels"]
+        return
+    yield words["hero"].format(
+        dialogue=shown["dialogue"], memes=shown["memes"], fit=round(shown["fits"] * shown["memes"]),
+        greedy=fits["greedy"], random=fits["random_same_turns"],
+    )  # fmt: skip
+
+
+def _results(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
+    """Three sentences, and how often the memes of each strategy fit."""
+    levels, choice = {row["strategy"]: row for row in numbers.get("levels", ())}, _choices(numbers)
+    if _fits(numbers) and "greedy" in choice:
+        greedy, random = levels["greedy"], levels["random_same_turns"]
+        interval = choice["greedy"]
+        told = interval["low"] is not None
+        sign = statistics.direction(interval["low"], interval["high"], 0) if told else 0
+        yield "- " + words["difference"].format(
+            greedy=greedy["fits"], random=random["fits"], nobody=greedy["nobody"],
+            interval=statistics.format_interval(interval, sign="+"), beats=words[f"beats {sign}"],
+        )  # fmt: skip
+    else:
+        yield "- " + words["no difference"]
+    yield f"- {verdict(numbers, language)}"
+    claims = numbers.get("studies", {}).get("claims", ())
+    for row in [row for row in claims if row["claim"] == FIRST_CLAIM]:
+        shares = {name: _share(row[key]) for name, key in _CLAIM_SHARES.items()}
+        yield "- " + words["claim"].format(**shares)
+    shown = [name for name in ("greedy", "sampling", "random_same_turns") if name in levels]
+    if shown:
+        yield from _levels(numbers, words, language, shown)
+
+
+_CLAIM_SHARES = {"told": "sign if told", "sign": "sign", "clear": "clear"}
+
+
+def _levels(
+    numbers: Mapping[str, Any], words: dict[str, str], language: Language, shown: Sequence[str]
+) -> Iterator[str]:
+    """How often memes fit, a row a strategy, beside the difference to chance."""
+    choice = _choices(numbers)
+    grades = {row["strategy"]: row["mean grade"] for row in numbers["ground_truth"].get("placed", ())}
+    yield from _table(
+        words["strategy"],
+        [
+            (
+                _label(row["strategy"], language), row["memes"], f"{row['fits']:.0%}", f"{row['nobody']:.0%}",
+                f"{grades[row['strategy']]:.2f}" if row["strategy"] in grades else "–",
+                statistics.format_interval(choice[row["strategy"]], sign="+")
+                if row["strategy"] in choice else "–",
+            )
+            for row in numbers["levels"] if row["strategy"] in shown
+        ],
+        right=range(1, 6),
+    )  # fmt: skip
+
+
+def _fits(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """Shares of memes that fit; empty unless Greedy and its control have some."""
+    found = {row["strategy"]: row["fits"] for row in numbers.get("levels", ())}
+    return found if found.keys() >= {"greedy", "random_same_turns"} else {}
+
+
+def _choices(numbers: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Differences of mean grades to random memes at the same turns, by strategy."""
+    rows = [row for row in numbers["effects"] if row["effect"] == "choice" and row["metric"] == "grade"]
+    return {row["comparison"].split(" - ")[0]: row for row in rows}
+
+
+# --- The parts of the report, one a question
+
+
+def _headline(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
+    yield f"- {verdict(numbers, language)}"
+    yield "- " + words["sizes"].format(memes=numbers["memes"], **numbers["dialogues"])
+    for row in numbers["meme_use"]:
+        if row["strategy"] == "greedy":
+            yield "- " + words["rate"].format(sent=row["memes sent"], rate=row["rate"])
+    yield "- " + words["ratings"].format(**numbers["ratings"])
+
+
+def _random(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
+    """How often memes fit, then choice and timing apart."""
+    yield from _sentences(numbers, "random", language)
+    levels = numbers.get("levels", ())
+    if levels:
+        yield from _levels(numbers, words, language, [row["strategy"] for row in levels])
+    rows = [row for row in numbers["effects"] if row["effect"] in ("choice", "timing")]
+    rows = [row for row in rows if row["metric"] in ("grade", "judge", "consistency")]
+    if not rows:
+        return
+    yield from _table(
+        words["effects"],
+        [
+            (
+                words[row["effect"]], words[row["metric"]], row["comparison"].replace("_", " "),
+                statistics.format_interval(row, sign="+"), row["n"], row["dialogues"],
+                "–" if row["p_holm"] is None else f"{row['p_holm']:.3f}",
+            )
+            for row in rows
+        ],
+        right=range(3, 7),
+    )  # fmt: skip
+    yield from ("", words["zero"])
+
+
+def _study(
+    name: str, table: str, cells: Callable[[Mapping[str, Any], dict[str, str]], tuple], right: Sequence[int]
+) -> Callable[..., Iterator[str]]:
+    """A study's sentences over rows of one of its tables; `cells` gives a row's, none to leave it out."""
+
+    def part(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
+        rows = numbers.get("studies", {}).get(table)
+        if not rows:
+            yield words["no study"]
+            return
+        yield from _sentences(numbers, name, language)
+        shown = [[_said(cell, language) for cell in made] for row in rows if (made := cells(row, words))]
+        yield from _table(words[{"judges": "trust"}.get(name, name)], shown, right)
+
+    return part
+
+
+def _ablation(row: Mapping[str, Any], words: dict[str, str]) -> tuple:
+    if row["measure"] != "nDCG@5":
+        return ()
+    difference = statistics.format_interval(row, "difference", 3, sign="+")
+    term = f"{row['without']} ({row['compares']})"
+    return row["embedder"], term, f"{row['full']:.3f}", f"{row['rest']:.3f}", difference
+
+
+def _threshold(row: Mapping[str, Any], words: dict[str, str]) -> tuple:
+    clear = words["yes" if row["clear"] else "no"]
+    return row["form"], row["minus"], row["measure"], statistics.format_interval(row, sign="+"), clear
+
+
+def _hubs(row: Mapping[str, Any], words: dict[str, str]) -> tuple:
+    share = statistics.format_interval(row, "share of repeats")
+    return (*(row[name] for name in ("embedder", "scores", "where", "repeats")), share,
+            f"{row['share of turns']:.2f}")  # fmt: skip
+
+
+def _trust(row: Mapping[str, Any], words: dict[str, str]) -> tuple:
+    intervals = [
+        statistics.format_interval(row, name, 3) for name in ("AUC random", "AUC hard", "alpha wordings")
+    ]
+    return (*(row[name] for name in ("judge", "reading", "dialogues")), *intervals, row["verdict"])
+
+
+def _claims(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
+    """In how many readings each claim has its sign: first among those that can tell, then among all."""
+    found = numbers.get("studies", {})
+    if not found.get("claims"):
+        yield words["no study"]
+        return
+    hangs = {row["claim"]: row for row in found.get("matters", ())}
+    rows = []
+    for row in found["claims"]:
+        told = round((1 - (row["cannot tell"] or 0)) * row["worlds"])
+        most = hangs.get(row["claim"])
+        rows.append(
+            (
+                _said(row["claim"], language), row["dialogues"],
+                words["of"].format(told=told, worlds=row["worlds"]),
+                *(_share(row[name]) for name in ("sign if told", "sign", "clear", "clearly opposite")),
+                f"{most['choice']} ({most['best value']})" if most else "–",
+            )
+        )  # fmt: skip
+    yield from _table(words["claims"], rows, right=range(1, 7))
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def _said(cell: Any, language: Language) -> Any:
+    return CHINESE.get(cell, cell) if language == "zh" else cell
+
+
+def _sentences(numbers: Mapping[str, Any], study: str, language: Language) -> Iterator[str]:
+    """A study's sentences, one a bullet. They are written in English: in Chinese the table speaks alone."""
+    text = numbers.get("studies", {}).get("sentences", {}).get(study, "")
+    if language == "en" and text:
+        for sentence in re.split(r"(?<=\.) (?=[A-Z])", text):
+            # A long one is cut at its semicolons, but not at those in brackets.
+            long = len(sentence.split()) > LONG
+            for part in re.split(r";(?![^(]*\)) ", sentence) if long else [sentence]:
+                yield f"- {part}"
+
+
+def _table(heads: str, rows: Iterable[Sequence[Any]], right: Sequence[int]) -> Iterator[str]:
+    """A table under a blank line; `heads` with bars between, `right`: numbers of the columns to the right."""
+    names = heads.split(" | ")
+    frame = pd.DataFrame([list(row) for row in rows], columns=names)
+    yield from ("", core_tables.markdown(frame, [names[i] for i in right]).rstrip("\n"))
+
+
+def _ground_truth(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
+    """The systems against the graded ground truth, and how far two models agree on it."""
+    found = numbers["ground_truth"]
+    if not found.get("retrieval"):
+        yield words["no truth"]
+        return
+    kappas = {row["what"]: row for row in found["agreement"]}
+    yield words["agreement"].format(
+        send=statistics.format_interval(kappas["send or not"], "value"),
+        grade=statistics.format_interval(kappas["grade 0/1/2"], "value"),
+        dialogues=kappas["grade 0/1/2"]["dialogues"],
+        turns=found["retrieval"][0]["turns"],
+        among=found["retrieval"][0]["dialogues"],
+    )
+    senders = {row["who"]: row for row in found["timing"]}
+    markers = sorted(name for name in senders if name.startswith("marker"))
+    if gate := senders.get("the gate"):
+        yield ""
+        yield words["timing of the gate"].format(
+            marked=words["and"].join(f"{senders[name]['rate']:.0%}" for name in markers),
+            rate=gate["rate"],
+            kappas=words["and"].join(f"{gate[f'kappa with {name}']:+.2f}" for name in markers),
+        )
+    table = rankings.short_table(found, settings.load_profile(numbers["profile"]))
+    yield from ("", core_tables.markdown(table).rstrip("\n"))
+
+
+def _label(strategy: str, language: Language) -> str:
+    named = schemas.STRATEGIES[strategy]
+    return named.zh if language == "zh" else named.label
+
+
+def _table_1(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
+    """Two rows per dataset, one a metric; cells as the run's page shows them."""
+    frame = pd.DataFrame(numbers["table_1"], columns=list(tables.TABLE_1))
+    frame = frame.astype(dict.fromkeys(("mean", "low", "high", "difference"), float))
+    present = list(frame["strategy"].unique())
+    rows = [
+        (row["Dataset"], words[metric], *(row[f"{metric}: {name}"] for name in present))
+        for row in tables.table_1_printed(frame).to_dict("records")
+        for metric in tables.METRICS
+    ]
+    heads = words["table"].split(" | ") + [_label(name, language) for name in present]
+    # <ins> is the underline that code hosts let through.
+    text = core_tables.markdown(pd.DataFrame(rows, columns=heads)).rstrip("\n")
+    yield text.replace("<u>", "<ins>").replace("</u>", "</ins>")
+
+
+_PARTS: dict[str, Callable[..., Iterator[str]]] = {
+    "hero": _hero,
+    "results": _results,
+    "numbers": _headline,
+    "random": _random,
+    "ablation": _study("ablation", "ablation", _ablation, (2, 3, 4)),
+    "threshold": _study("threshold", "threshold_minus", _threshold, (3,)),
+    "hubs": _study("hubs", "hub_shares", _hubs, (3, 4, 5)),
+    "judges": _study("judges", "trust", _trust, (2,)),
+    "claims": _claims,
+    "ground-truth": _ground_truth,
+    "table-1": _table_1,
+}
