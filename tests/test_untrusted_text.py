@@ -319,7 +319,10 @@ def test_executed_notebooks_hold_html_that_is_escaped(whole) -> None:
                 stage
             )
             html = output.get("data", {}).get("text/html", "")
-            assert not re.search(r"<(script|img|svg|textarea|a)\b", html), stage
+            ours = re.sub(
+                r'<img src="data:image/(?:jpeg|png);base64,[\w+/=]+"[^<>]*>', "", html
+            )  # drawn here
+            assert not re.search(r"<(script|img|svg|textarea|a)\b", ours), stage
         # Nor did any cell source take planted text in.
         assert not any("alert(1)" in cell.source for cell in notebook.cells)
 

@@ -5,7 +5,7 @@ Two agents take turns under prompts of four phases and rules that are checked; a
 
 from memecmd_utils.dialogue.cluster import prepare
 from memecmd_utils.dialogue.cold_start import from_news, plan, role_cold_starts
-from memecmd_utils.dialogue.generation import generate, phase_of, utterance_request
+from memecmd_utils.dialogue.generation import generate, phase_of, speaker_of, utterance_request
 from memecmd_utils.dialogue.news import load_news
 from memecmd_utils.dialogue.rules import violations
 
@@ -17,6 +17,7 @@ __all__ = [
     "plan",
     "prepare",
     "role_cold_starts",
+    "speaker_of",
     "utterance_request",
     "violations",
 ]

@@ -104,6 +104,7 @@ def sources_of(profile: Profile, stage: str) -> Iterator[Source]:
             yield from _files(curation=profile.library.curation)
         case "02":
             yield from _weights(llm, profile)
+            yield from _models(profile.models.embedder)
         case "03":
             if profile.dialogue.n_news:
                 yield from _news(profile)

@@ -82,7 +82,7 @@ LOCAL = "llm=local judges=[yes_no] other_summaries=2"
         (LOCAL, "qwen2.5-coder-1.5b.gguf", "02 03 05 05b"),
         (f"{LOCAL} mode=recorded", "qwen2.5-coder-1.5b.gguf", ""),
         ("judges='[{kind: yes_no, local_model: gemma-3-270m}]'", "gemma-3-270m.gguf", "05"),
-        ("embedder=embedder", "embedder/config.json", "03 04"),
+        ("embedder=embedder", "embedder/config.json", "02 03 04"),
         ("consistency_embedder=checker", "checker/config.json", "05"),
         ("consistency=cn_clip clip_checkpoint=clip.pt", "clip.pt", "05"),
         ("mode=recorded profile=example", "data/raw/recordings/example/evaluation/mine.jsonl", "05"),

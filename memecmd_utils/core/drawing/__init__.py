@@ -6,7 +6,16 @@ from memecmd_utils.core.drawing.lesson import (
     show_meme,
     show_memes,
     show_summary,
+    show_texts,
     teaching_dialogue,
 )
 
-__all__ = ["show_beside", "show_chat", "show_meme", "show_memes", "show_summary", "teaching_dialogue"]
+__all__ = [
+    "show_beside",
+    "show_chat",
+    "show_meme",
+    "show_memes",
+    "show_summary",
+    "show_texts",
+    "teaching_dialogue",
+]

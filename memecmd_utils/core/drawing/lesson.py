@@ -110,14 +110,31 @@ def show_summary(dialogue_id: str, summary: Summary) -> "HTML":
     return _display(_parts().boxes(_boxes(summary, TURN_SIDE, f"{dialogue_id}/{summary.turn}")))
 
 
+def show_texts(annotations: Sequence[Annotation], field: str, labels: Sequence[str] = ()) -> "HTML":
+    """One of the four texts of several memes without their pictures, each under its label."""
+    _, colour = MEME_SIDE[field]
+    given = [*labels, *[""] * len(annotations)]
+    boxes = [
+        _box(record, field, label, colour, record.meme_id)
+        for record, label in zip(annotations, given, strict=False)
+    ]
+    return _display(_parts().boxes(boxes))
+
+
 def _boxes(
     record: Annotation | Summary, sides: Mapping[str, tuple[str, str]], key: str
 ) -> list[dict[str, str]]:
+    return [_box(record, field, title, colour, key) for field, (title, colour) in sides.items()]
+
+
+def _box(record: Annotation | Summary, field: str, title: str, colour: str, key: str) -> dict[str, str]:
     english = _english().get(key, {}) if record.source == "authored" else {}
-    return [
-        {"title": title, "colour": colour, "text": getattr(record, field), "english": english.get(field, "")}
-        for field, (title, colour) in sides.items()
-    ]
+    return {
+        "title": title,
+        "colour": colour,
+        "text": getattr(record, field),
+        "english": english.get(field, ""),
+    }
 
 
 @lru_cache(maxsize=1)

@@ -127,3 +127,13 @@ def test_the_teaching_dialogues_are_those_of_the_declared_rule() -> None:
     worst = ranked.sort_values(["mean", "minus"], kind="stable").index[0]
     wanted = json.loads((paths.example / "teaching_dialogues.json").read_text("utf-8"))
     assert (wanted["lands"], wanted["typical"], wanted["fails"]) == (best, typical, worst)
+
+
+def test_one_text_of_several_memes_is_shown_without_their_names() -> None:
+    texts = {"s_plus": "<i>迟到</i>", "s_minus": "y", "emotion": "z", "motivation": "w"}
+    records = [Annotation(meme_id=name, source="model x@y", **texts) for name in ("m001", "m002")]
+    page = drawing.show_texts(records, "s_plus", "AB").data
+    assert page.count("&lt;i&gt;迟到") == 2 and "<i>" not in page and "m001" not in page
+    assert "<b>A</b>" in page and "<b>B</b>" in page
+    authored = [record.model_copy(update={"source": "authored"}) for record in records]
+    assert page.count('lang="en"') < drawing.show_texts(authored, "s_plus", "AB").data.count('lang="en"')
