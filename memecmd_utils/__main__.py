@@ -236,8 +236,11 @@ def fetch_templates(choice: Choice, run: str) -> None:
     from memecmd_utils.cm50 import data
 
     opened = runs.open_run(choice.profile, choice.settings, run)
-    for source in data.settle(opened.profile, opened.folder).values():
+    found = data.settle(opened.profile, opened.folder)
+    for source in found.values():
         click.echo(source.text())
+    if all(found[name].path is None for name in data.NEEDED):
+        click.echo("no template memes: notebooks 07 and 08 teach on made-up ones, and leave out the rest")
 
 
 @command(fetch, "local-llm", click.argument("model"))

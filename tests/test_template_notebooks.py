@@ -158,13 +158,31 @@ def run_both(root: Path, settings: str, notebooks=NOTEBOOKS, **more: str) -> Don
     return Done(data, root / "reports" / run, found.stdout, seconds, peaks)
 
 
-def test_with_nothing_given_one_message_says_what_to_put_where(checkout: Path) -> None:
-    done = command(checkout, "fetch", "templates", "example", MEMECMD_OFFLINE="1")
-    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
-    first, imgflip, cm50 = done.stderr.strip().splitlines()
-    assert first == "error: no template memes"
+def pictures_of(notebook: Path) -> int:
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    shown = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
+    return sum("image/png" in data or "<img" in "".join(data.get("text/html", "")) for data in shown)
+
+
+def test_with_nothing_given_both_teach_on_made_up_memes(tmp_path: Path) -> None:
+    done = run_both(checkout_in(tmp_path / "checkout"), "")
+    lines = {line.partition(":")[0]: line for line in done.said.strip().splitlines()}
+    imgflip, cm50 = lines["ImgFlip575K"], lines["CM50"]
     assert 'SET="imgflip=FOLDER"' in imgflip and "dataset/memes/*.json" in imgflip
     assert 'SET="cm50=FOLDER"' in cm50 and "50_template_info.json" in cm50
+    assert "teach on made-up ones" in lines["no template memes"]
+    for name in NOTEBOOKS:
+        assert pictures_of(done.report / f"{name}.ipynb") >= 4
+        assert "Empty DataFrame" not in done.texts(name)
+    assert done.memes() == done.readings() == []
+
+
+def test_a_folder_that_holds_no_data_set_is_named(checkout: Path, tmp_path: Path) -> None:
+    done = command(
+        checkout, "fetch", "templates", "example", settings=f"imgflip={tmp_path}", MEMECMD_OFFLINE="1"
+    )
+    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
+    assert str(tmp_path) in done.stderr and "dataset/memes/*.json" in done.stderr
     assert not (checkout / "data" / "processed" / "example" / "template_sources.json").exists()
 
 

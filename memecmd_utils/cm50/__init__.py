@@ -21,6 +21,7 @@ from memecmd_utils.cm50.filter import (
     validation_places,
     write_templates,
 )
+from memecmd_utils.cm50.lesson import derived_counts, draw_template, made_up_records
 from memecmd_utils.cm50.matching import confirmed_matches, match_counts, match_data_set, write_match_sheet
 from memecmd_utils.cm50.metrics import all_metrics
 from memecmd_utils.cm50.pictures import fetch_pictures, local_pictures, picture_folder
@@ -44,6 +45,8 @@ __all__ = [
     "all_metrics",
     "clip_counter",
     "confirmed_matches",
+    "derived_counts",
+    "draw_template",
     "embedded_text_pairs",
     "embedded_text_table",
     "estimate_readings",
@@ -53,6 +56,7 @@ __all__ = [
     "filter_records",
     "load_data",
     "local_pictures",
+    "made_up_records",
     "match_counts",
     "match_data_set",
     "may_fetch",

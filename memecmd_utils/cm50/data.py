@@ -19,7 +19,7 @@ from memecmd_utils.settings import Profile
 STATE = "template_sources.json"
 """What the run's notebooks depend on: they run anew when it changes."""
 NEEDED = ("imgflip", "cm50")
-"""One of these at least, else there is nothing to do."""
+"""One of these at least, else there are no template memes."""
 
 
 class Data(NamedTuple):
@@ -95,11 +95,10 @@ class Data(NamedTuple):
 def settle(profile: Profile, folder: Path) -> dict[str, datasets.LocatedSource]:
     """Find the data sets, fetch what is missing where that is possible, and write down what is there.
 
-    Raises `SourceError` with what to put where if neither ImgFlip575K nor CM50 is there.
+    Where none is there, nothing fails: the notebooks teach on made-up memes. Raises `SourceError` for a
+    folder of the user's that does not contain what it should.
     """
     found = datasets.locate(profile)
-    if all(found[name].path is None for name in NEEDED):
-        raise datasets.SourceError("no template memes\n" + "\n".join(found[name].text() for name in NEEDED))
     note_sources(profile, folder, found)
     return found
 

@@ -1,0 +1,71 @@
+"""What notebook 07 teaches with without any data set: a drawn template, made-up records, counts.
+
+Nothing here is a meme of CM50: drawing and records are made up, the counts are facts about its templates.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from PIL import Image
+
+from memecmd_utils.core import paths
+from memecmd_utils.core.drawing import stickers
+
+
+class DerivedCounts(NamedTuple):
+    """Numbers of CM50's 50 templates, counted with the rule by default; see `data/README.md`."""
+
+    templates: pd.DataFrame
+    """A row a template: `records` in ImgFlip575K, `validation` memes among the 675 that were available.
+
+    Where its records were available, too: memes `kept`, how many the `last_4_percent` of them are, validation
+    memes `in_last_4_percent`, and the `first_place` of one as a share of the template.
+    """
+    votes: pd.DataFrame
+    """Of the 39 templates with records: `records` that pass all else and `published` ones, by `votes`."""
+    edges: pd.DataFrame
+    """Of each quantity the `smallest` published value, records `below` it, and how many of these were
+    `expected` among the published ones."""
+
+
+def derived_counts() -> DerivedCounts:
+    """Read `data/paper/cm50_*.csv`: counts and places, made from the data sets and shipped without them."""
+    return DerivedCounts(
+        *(pd.read_csv(paths.data / "paper" / f"cm50_{name}.csv") for name in DerivedCounts._fields)
+    )
+
+
+def draw_template(captions: Sequence[tuple[str, str]], picture: str = "1F40C") -> Image.Image:
+    """Memes side by side that share one OpenMoji picture; each has a line above it and a line below."""
+    # The place of all parts hangs on the id: one id is one template.
+    drawn = [
+        stickers.draw(stickers.ExampleMeme("template", top, below, (picture,), "top_bottom", "", ""))
+        for top, below in captions
+    ]
+    gap = 16
+    sheet = Image.new("RGB", (sum(one.width + gap for one in drawn) - gap, drawn[0].height), "#888888")
+    for number, one in enumerate(drawn):
+        sheet.paste(one, (number * (one.width + gap), 0))
+    return sheet
+
+
+class MadeUpRecords(NamedTuple):
+    """Records of no meme, and the part of them that somebody published."""
+
+    records: pd.DataFrame
+    """`votes` and `words` of each record, and whether it was `published`."""
+    share: float
+    """Of the records that the hidden rule keeps, the expected share that was published."""
+    threshold: int
+    """The hidden rule: at least that many votes."""
+
+
+def made_up_records(seed: int, n: int = 200, share: float = 0.3) -> MadeUpRecords:
+    """Draw `n` records and publish some of those that pass a threshold of votes, which is drawn, too."""
+    rng = np.random.default_rng(seed)
+    threshold = int(rng.integers(4, 13))
+    records = pd.DataFrame({"votes": rng.geometric(0.1, n) - 1, "words": 2 + rng.poisson(9, n)})
+    records["published"] = (records["votes"] >= threshold) & (rng.random(n) < share)
+    return MadeUpRecords(records, share, threshold)
