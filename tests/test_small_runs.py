@@ -71,7 +71,7 @@ def run_stage(stage: str, **parameters: str) -> dict[str, Any]:
     notebook = nbformat.read(paths.notebooks / f"{stage}.ipynb", as_version=4)
     names: dict[str, Any] = {"__name__": "__main__"}
     for number, cell in enumerate(notebook.cells):
-        if cell.cell_type == "code":
+        if cell.cell_type == "code" and "exercise" not in cell.metadata.get("tags", ()):
             exec(compile(cell.source, f"{stage}[{number}]", "exec"), names)
             if "parameters" in cell.metadata.get("tags", ()):
                 names |= parameters
