@@ -417,7 +417,7 @@ def test_other_data_sets_run_the_template_notebooks_again(templates: Path) -> No
     assert ran_templates(templates) == TEMPLATE_STAGES
 
 
-def test_without_data_sets_templates_fails_before_any_notebook(templates: Path) -> None:
+def test_a_wrong_folder_of_data_stops_templates_before_any_notebook(templates: Path) -> None:
     (templates / "given").unlink()
     made = make(templates, "templates")
     assert made.returncode == 2 and "error: give imgflip" in made.stderr and "Error 2" in made.stderr

@@ -279,7 +279,7 @@ def test_cm50_alone(checkout: Path, made: Made) -> None:
 def test_imgflip_alone(checkout: Path, made: Made) -> None:
     done = run_both(checkout, made.settings("imgflip"))
     first, second = map(done.texts, NOTEBOOKS)
-    assert "(key cm50, see the first table)" in first and "not computed here" in second
+    assert "(key cm50, see the table of data sets)" in first and "not computed here" in second
     assert sorted(meme.meme_id for meme in done.memes()) == sorted(made.kept) and done.readings() == []
     sizes = done.table("template_sizes")
     assert sizes["estimate"].isna().all() and sizes["chosen"].all(), "no sample, no estimate"

@@ -63,7 +63,8 @@ class Data(NamedTuple):
         missing = [self.found[name] for name in names if self.found[name].path is None]
         for one in missing:
             source = one.source
-            print(f"not computed here: {source.title} is missing (key {source.name}, see the first table)")
+            where = f"key {source.name}, see the table of data sets"
+            print(f"not computed here: {source.title} is missing ({where})")
         return not missing
 
     def comparable(self) -> bool:
