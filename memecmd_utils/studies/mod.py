@@ -322,7 +322,8 @@ def measure(
     rows = [i for i, question in enumerate(asked) if among == WHOLE or question.candidates]
     here = [asked[i] for i in rows]
     keys = [question.key for question in here]
-    relevant = {question.key: {memes.get(question.meme, "not in the library"): 1} for question in here}
+    relevant = {question.key: {memes.get(question.meme, ""): 1} for question in here}
+    gains = rankings.gains_of(keys, ids, relevant)
     offered = np.ones((len(here), len(ids)), dtype=bool)
     if among == OFFERED:
         for row, question in enumerate(here):
@@ -331,7 +332,8 @@ def measure(
     def values(order: np.ndarray) -> np.ndarray:
         first = np.argsort(~np.take_along_axis(offered, order, axis=1), axis=1, kind="stable")
         order = np.take_along_axis(order, first, axis=1)
-        return rankings.per_turn(rankings.ranking(order, ids, keys), relevant, level=1)
+        # A meme that was sent and is not in the library is missed by every ranking.
+        return np.nan_to_num(rankings.per_turn(order, gains, level=1))
 
     found: dict[System, np.ndarray] = {}
     if not here:

@@ -36,7 +36,7 @@ def test_a_good_notebook_leaves_a_copy_and_a_page_without_times(tmp_path, out):
     text = out.read_text(encoding="utf-8")
     assert "seed is 7" in text and "seed is 7" in out.with_suffix(".html").read_text(encoding="utf-8")
     assert "start_time" not in text and "iopub" not in text
-    assert [p.name for p in sorted(out.parent.iterdir())] == ["made.html", "made.ipynb"]
+    assert [p.name for p in sorted(out.parent.iterdir())] == ["lessons.html", "made.html", "made.ipynb"]
 
 
 def test_an_unknown_parameter_is_refused_before_anything_runs(tmp_path, out):
