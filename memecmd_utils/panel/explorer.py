@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw
 from memecmd_utils.core import plots
 from memecmd_utils.core.drawing import chat_html, fonts, screenshots
 from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails, signed
+from memecmd_utils.core.drawing.lesson import caption_of
 from memecmd_utils.retrieval import placement
 from memecmd_utils.retrieval.figures import gate_trace
 from memecmd_utils.retrieval.gate import Gate, ScoreScale, calibrate_theta0, simulate, standard_scale
@@ -258,11 +259,6 @@ def _queries(dialogues: Sequence[ScoredDialogue]) -> np.ndarray:
 
 PHONES = 3  # side by side in a still, and in one row
 GAP = 16
-
-
-def caption_of(meme: Meme) -> str:
-    """What stands on a meme, or what is known of its picture."""
-    return meme.text or meme.picture_note or meme.meme_id
 
 
 def formula(weights: tuple[float, ...]) -> str:

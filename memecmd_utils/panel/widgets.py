@@ -19,6 +19,7 @@ from memecmd_utils.chats.messages import ChatError, Context
 from memecmd_utils.core import machine
 from memecmd_utils.core.drawing import chat_html, screenshots
 from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
+from memecmd_utils.core.drawing.lesson import caption_of
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.panel import explorer as panel_explorer
 from memecmd_utils.panel.explorer import Explorer, Settings, View
@@ -209,8 +210,7 @@ class PasteTab:
         ranking = top_k(self._library.index, self._query, settings.weights, CARDS)
         ids = [self._library.index.meme_ids[meme] for meme in ranking.memes[0]]
         cards = [
-            ShownMeme(name, self._knobs.pictures[name], panel_explorer.caption_of(self._library.memes[name]))
-            for name in ids
+            ShownMeme(name, self._knobs.pictures[name], caption_of(self._library.memes[name])) for name in ids
         ]
         self.found.value = chat_html.cards(
             list(zip(cards, ranking.scores[0], ranking.components[0], strict=True))

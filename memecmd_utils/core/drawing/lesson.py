@@ -85,7 +85,7 @@ def show_chat(
                 "colour": colours.get(band, ""),
                 "meme": meme,
                 "picture": pictures[meme.meme_id] if meme else None,
-                "caption": caption(meme) if meme else "",
+                "caption": caption_of(meme) if meme else "",
                 "meme_english": meme.gloss if meme and english else "",
             }
         )
@@ -154,13 +154,13 @@ def show_beside(**parts: "HTML") -> "HTML":
     return _display(_parts().beside(named), styled=False)
 
 
-def caption(meme: Meme) -> str:
+def caption_of(meme: Meme) -> str:
     """What stands on a meme, or what is known of its picture."""
     return meme.text or meme.picture_note or meme.meme_id
 
 
 def _card(meme: Meme, pictures: Thumbnails, label: str = "") -> dict[str, Any]:
-    return {"meme": meme, "picture": pictures[meme.meme_id], "caption": caption(meme), "label": label}
+    return {"meme": meme, "picture": pictures[meme.meme_id], "caption": caption_of(meme), "label": label}
 
 
 @lru_cache(maxsize=1)
