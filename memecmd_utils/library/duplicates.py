@@ -37,20 +37,28 @@ def phash(image: "Image.Image") -> int:
 def close_pairs(hashes: Sequence[int] | np.ndarray, max_distance: int = 6) -> np.ndarray:
     """All pairs i < j of 64-bit hashes that differ in at most `max_distance` bits, sorted: int64, (pairs, 2).
 
-    Hashes that differ in d bits are equal in one of d + 1 bands of bits, so each is compared with those that
-    share a band with it.
+    Of two such hashes, cut into more than `max_distance` / 2 bands, one band differs in one bit or none. So
+    each hash is compared with those whose band is equal to its own, or would be with one bit flipped.
     """
     values = np.array(hashes, dtype=np.uint64)
     found = [np.empty(0, dtype=np.int64)]
-    for low, high in pairwise(np.linspace(0, 64, max_distance + 2).astype(np.uint64)):
-        band = values >> low & np.uint64((1 << int(high - low)) - 1)
-        order = np.argsort(band, kind="stable")  # of two equal bands the earlier hash comes first
-        group_end = np.searchsorted(band[order], band[order], side="right")
-        ordered, rows, step = values[order], np.arange(len(values)), 1
-        while len(rows := rows[rows + step < group_end[rows]]):
-            near = rows[np.bitwise_count(ordered[rows] ^ ordered[rows + step]) <= max_distance]
-            found.append(order[near] * len(values) + order[near + step])
-            step += 1
+    bands = max(4, max_distance // 2 + 1)  # of 16 bits at most: a table has a place for each value of a band
+    for low, high in pairwise(np.linspace(0, 64, bands + 1).astype(np.uint64)):
+        n_values = 1 << int(high - low)
+        band = (values >> low & np.uint64(n_values - 1)).astype(np.int64)
+        order = np.argsort(band, kind="stable")
+        band, ordered = band[order], values[order]
+        first = np.searchsorted(band, np.arange(n_values + 1))  # where each value begins
+        for flipped in (0, *(1 << np.arange(int(high - low)))):
+            rows = np.flatnonzero(band & flipped == 0)  # each two bands meet once
+            others = first[band[rows] ^ flipped] if flipped else rows + 1
+            end = first[(band[rows] ^ flipped) + 1]
+            while (more := others < end).any():
+                rows, others, end = rows[more], others[more], end[more]
+                near = np.bitwise_count(ordered[rows] ^ ordered[others]) <= max_distance
+                pair = np.sort([order[rows[near]], order[others[near]]], axis=0)
+                found.append(pair[0] * len(values) + pair[1])
+                others = others + 1
     pairs = np.unique(np.concatenate(found))
     return np.stack(np.divmod(pairs, max(1, len(values))), axis=1)
 
