@@ -27,8 +27,16 @@ def pytest_collection_modifyitems(items):
     """Real models, real data and what looks into a whole run of the pipeline are slow in any room."""
     for item in items:
         markers = {marker.name for marker in item.iter_markers()}
-        if markers & {"local_model", "corpora"} or "whole" in item.fixturenames:
+        if markers & {"local_model", "corpora"} or {"whole", "finished"} & set(item.fixturenames):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> Path:
+    """A checkout with the finished example run: slow, and made once for all tests of a session."""
+    import example_run  # loads much of the package
+
+    return example_run.shared(tmp_path_factory)
 
 
 WITHOUT_PACKAGE = re.compile(r"could not import '|not installed|needs the `\w+` extra|needs [\d.]+ or later")

@@ -1,13 +1,12 @@
 """Notebook 04 computes what the package computes: its functions, taken from its cells, on random data."""
 
-import ast
-import math
 import re
 from functools import cache
 
 import nbformat
 import numpy as np
 import pytest
+import taught
 from made_up import profile
 
 from memecmd_utils.core import paths
@@ -23,21 +22,12 @@ def cells() -> tuple[nbformat.NotebookNode, ...]:
     return tuple(nbformat.read(PATH, as_version=4).cells)
 
 
-def names(*sources: str) -> dict:
-    """Functions that these sources define, and nothing else of them is run."""
-    found = {"np": np, "math": math}
-    for source in sources:
-        nodes = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-        exec(compile(ast.Module(nodes, []), PATH.name, "exec"), found)
-    return found
-
-
 @pytest.fixture(scope="module")
 def by_hand() -> dict:
     lesson = [
         c.source for c in cells() if c.cell_type == "code" and "exercise" not in c.metadata.get("tags", [])
     ]
-    return names(*lesson)
+    return taught.functions(*lesson)
 
 
 @pytest.fixture(params=range(5))
@@ -154,7 +144,7 @@ def test_the_gate_of_the_exercise_is_the_packages_linear_form(rng: np.random.Gen
         if cell.cell_type == "markdown"
         for code in re.findall(r"```python\n(def linear_gate.+?)\n```", cell.source, re.DOTALL)
     ]
-    linear_gate = names(*solutions)["linear_gate"]
+    linear_gate = taught.functions(*solutions)["linear_gate"]
     for scores in series(rng):
         trace = package_gate.simulate(scores, package_gate.Gate(0.2, 1.5, 0.3, "linear"))
         assert linear_gate(scores, 0.2, 1.5, 0.3) == trace.sent.tolist()

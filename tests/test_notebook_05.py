@@ -1,12 +1,12 @@
 """Notebook 05 computes what the package computes: its functions, taken from its cells, on random data."""
 
-import ast
 import re
 from functools import cache
 
 import nbformat
 import numpy as np
 import pytest
+import taught
 
 from memecmd_utils.core import paths, statistics
 from memecmd_utils.evaluation import consistency, rankings
@@ -27,18 +27,9 @@ def code() -> list[str]:
     return [cell.source for cell in plain[2:] if "exercise" not in cell.metadata.get("tags", [])]
 
 
-def names(*sources: str, **known: object) -> dict:
-    """Functions that these sources define, and nothing else of them is run."""
-    found = {"np": np, **known}
-    for source in sources:
-        nodes = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-        exec(compile(ast.Module(nodes, []), PATH.name, "exec"), found)
-    return found
-
-
 @pytest.fixture(scope="module")
 def by_hand() -> dict:
-    return names(*code())
+    return taught.functions(*code())
 
 
 @pytest.fixture(params=range(5))
@@ -127,7 +118,7 @@ def test_ndcg_kappa_and_holm_are_the_packages(by_hand: dict, rng: np.random.Gene
 def test_the_interval_of_the_exercise_agrees_with_the_packages(by_hand: dict) -> None:
     folded = "\n".join(cell.source for cell in cells() if cell.cell_type == "markdown")
     (solution,) = re.findall(r"```python\n(def auc_interval.+?)\n```", folded, re.DOTALL)
-    auc_interval = names(solution, auc=by_hand["auc"])["auc_interval"]
+    auc_interval = taught.functions(solution, auc=by_hand["auc"])["auc_interval"]
     rng = np.random.default_rng(3)
     good, bad = ([rng.normal(mean, size=3) for _ in range(50)] for mean in (0.6, 0.0))
     package = statistics.cluster_auc(

@@ -1,7 +1,5 @@
 """Notebook 05b computes what the package computes: its functions, taken from its cells, on random data."""
 
-import ast
-import math
 import re
 from functools import cache
 from types import SimpleNamespace
@@ -10,6 +8,7 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+import taught
 
 from memecmd_utils.core import paths, statistics
 from memecmd_utils.evaluation import graded_turns
@@ -33,16 +32,8 @@ def sources(kind: str) -> tuple[str, ...]:
 def by_hand() -> dict:
     """Functions and the three rises of the notebook; nothing else of it is run."""
     knobs = SimpleNamespace(threshold_penalty=1.0, threshold_decay=1.0, wanted_rate=0.3)
-    found = {"np": np, "pd": pd, "math": math, "knobs": knobs, "rng": np.random.default_rng(0)}
-    for source in sources("code"):
-        nodes = [
-            node
-            for node in ast.parse(source).body
-            if isinstance(node, ast.FunctionDef)
-            or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "RISES")
-        ]
-        exec(compile(ast.Module(nodes, []), PATH.name, "exec"), found)
-    return found
+    known = {"pd": pd, "knobs": knobs, "rng": np.random.default_rng(0)}
+    return taught.functions(*sources("code"), constants=("RISES",), **known)
 
 
 @pytest.fixture(params=range(5))

@@ -3,9 +3,11 @@
 import json
 import shutil
 
+import browser
+import example_run
+import lesson_shape
 import pytest
 import whole_pipeline
-from stage_run import command, link_project
 from whole_pipeline import STAGES
 
 from memecmd_utils.core import paths
@@ -15,14 +17,8 @@ from memecmd_utils.report import tracked
 pytestmark = pytest.mark.slow
 
 
-def test_the_example_profile_runs_from_recordings_alone(tmp_path):
-    checkout, run = tmp_path / "checkout", "example"
-    link_project(checkout)
-    # Another hash seed and one thread: the tracked results were made with the machine's own.
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    for words in (("resolve",), *(("run", stage, run) for stage in STAGES)):
-        done = command(checkout, *words, PYTHONHASHSEED="1", **threads)
-        assert done.returncode == 0, f"{words}: {done.stderr[-3000:]}"
+def test_the_example_profile_runs_from_recordings_alone(finished):
+    checkout, run = finished, example_run.RUN
     assert tracked.compare(run, paths.reports, checkout / "reports") == []
     report, data = checkout / "reports" / run, checkout / "data" / "processed" / run
     assert manifest.check_release(data / "release")["dialogues"] == 47
@@ -39,6 +35,23 @@ def test_the_example_profile_runs_from_recordings_alone(tmp_path):
     assert not list((checkout / "data").glob("raw/recordings/**/*.jsonl")), "a strict replay records nothing"
     usage = [json.loads(p.read_text()) for p in (data / "usage").glob("*.json") if "keys" not in p.name]
     assert sum(u["calls"] for u in usage if u["source"] != "authored") == 0
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_notebook_soon_shows_a_picture_and_no_large_table(finished, stage: str) -> None:
+    notebook = finished / "reports" / example_run.RUN / f"{stage}.ipynb"
+    lesson_shape.check(notebook)
+    assert notebook.with_suffix(".html").stat().st_size < 2_500_000
+
+
+def test_pages_need_no_network_and_no_sideways_scrolling_on_a_phone(finished) -> None:
+    pages = sorted((finished / "reports" / example_run.RUN).glob("*.html"))
+    assert {page.stem for page in pages} >= {*STAGES, "index", "lessons", "rating_form"}
+    with browser.open_browser() as driver:
+        for page in pages:
+            assert browser.on_a_phone(driver, page.as_uri()) == 0, page.name
+            assert browser.asked_elsewhere(driver) == [], page.name
+            assert browser.errors(driver) == [], page.name
 
 
 def test_what_was_answered_once_is_not_asked_for_again(tmp_path, tmp_path_factory):

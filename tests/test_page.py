@@ -1,7 +1,9 @@
 """The page of a run in a browser: what a reader chooses is shown, with mouse, keyboard and on a phone."""
 
 import dataclasses
+import itertools
 import os
+import re
 from pathlib import Path
 
 import browser
@@ -182,9 +184,11 @@ def test_a_script_that_came_in_would_not_run(driver) -> None:
     assert refused and all("Content Security Policy" in message for message in refused)
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(driver) -> None:
-    browser.resize(driver, 390, 844)
-    assert driver.execute_script("return document.documentElement.scrollWidth") == 390
+def test_on_a_phone_nothing_is_wider_than_the_screen(driver, page) -> None:
+    assert browser.on_a_phone(driver, page) == 0 and browser.asked_elsewhere(driver) == []
+    cards = [card.rect for card in all_of(driver, ".answer")]
+    assert len({card["x"] for card in cards}) == 1 and all(card["width"] > 330 for card in cards)
+    assert all(b["y"] >= a["y"] + a["height"] for a, b in itertools.pairwise(cards))  # one below another
     chat, side = one(driver, "#chat").rect, one(driver, ".side").rect
     assert side["y"] >= chat["y"] + chat["height"] - 1  # the picture stands below the chat
     assert 300 < one(driver, "#chart svg").rect["width"] <= 390
@@ -282,8 +286,8 @@ def test_the_example_s_page_is_small_and_whole(example) -> None:
     assert len(all_of(example, "#dialogue option")) == 47 and len(all_of(example, ".card")) == 200
     broken = "return [...document.images].filter(i => i.complete && !i.naturalWidth).length"
     assert example.execute_script(broken) == 0
-    addresses = example.execute_script("return performance.getEntriesByType('resource').map(r => r.name)")
-    assert [a for a in addresses if not a.startswith("data:")] == []
+    assert browser.asked_elsewhere(example) == []
+    assert browser.on_a_phone(example, EXAMPLE.as_uri()) == 0
 
 
 def test_pictures_of_the_page_for_the_readme(tmp_path, page) -> None:
@@ -306,5 +310,55 @@ def test_english_comes_on_demand_and_its_absence_is_said(driver) -> None:
     assert "the data hold no English" in all_of(driver, ".turn")[0].text
     assert "Eat" in all_of(driver, ".turn")[1].text  # the gloss of a meme
     assert one(driver, "#title-gloss").text == "A title"
-    assert "no English for summaries" in one(driver, "#turn").text
+    assert "no English for this summary" in one(driver, "#turn").text
     assert driver.current_url.endswith("&e=1")
+
+
+def test_a_summary_with_english_shows_it(opened, tmp_path) -> None:
+    found = made_page.records()
+    first = found.dialogues[0]
+    authored = [s.model_copy(update={"source": "authored"}) for s in first.summaries]
+    name = "role-R13-1"  # the data hold English for its summaries
+    told = first.model_copy(update={"dialogue_id": name, "summaries": authored})
+    rows = [c.model_copy(update={"dialogue_id": name}) for c in made_page.candidates(name, made_page.SCORES)]
+    records = dataclasses.replace(found, dialogues=[told], candidates=rows, placements=[])
+    opened.get(made_page.write(tmp_path, records).as_uri())
+    shown = one(opened, "#turn .seen")
+    assert "the midnight album" not in shown.text
+    one(opened, "#english").click()
+    assert "the midnight album" in one(opened, "#turn .seen").text
+    assert "no English for this summary" not in one(opened, "#turn").text
+
+
+def test_an_answer_leads_to_its_table_with_the_keyboard(driver) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    card = one(driver, "#answer-random")
+    assert "Yes, but" in card.text and "+0.20" in card.text and "[+0.12, +0.29]" in card.text
+    assert HOSTILE[:20] in one(driver, "#answer-people").text
+    assert not one(driver, "#table-1-1").is_displayed()
+    driver.execute_script("arguments[0].focus()", card.find_element("tag name", "a"))
+    ActionChains(driver).send_keys(Keys.ENTER).perform()
+    assert one(driver, "#table-1-1").is_displayed() and driver.current_url.endswith("#table-1-1")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_words_of_the_cards_stand_out_from_their_ground(page, dark: bool) -> None:
+    """Contrast of at least 4.5, as WCAG asks for text of this size (level AA)."""
+    with browser.open_browser(dark=dark) as driver:
+        driver.get(page)
+        ground = one(driver, ".answer").value_of_css_property("background-color")
+        for selector in ("h3", "p", "strong", ".interval", ".detail", "a"):
+            ink = one(driver, f".answer {selector}").value_of_css_property("color")
+            assert contrast(ink, ground) >= 4.5, selector
+
+
+def contrast(ink: str, ground: str) -> float:
+    """WCAG's contrast of two colours as a browser writes them, `rgb(...)` or `rgba(...)`."""
+    lights = []
+    for colour in (ink, ground):
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        lights.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    low, high = sorted(lights)
+    return (high + 0.05) / (low + 0.05)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import browser
+import lesson_shape
 import pandas as pd
 import peak_memory
 import pytest
@@ -158,12 +160,6 @@ def run_both(root: Path, settings: str, notebooks=NOTEBOOKS, **more: str) -> Don
     return Done(data, root / "reports" / run, found.stdout, seconds, peaks)
 
 
-def pictures_of(notebook: Path) -> int:
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    shown = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
-    return sum("image/png" in data or "<img" in "".join(data.get("text/html", "")) for data in shown)
-
-
 def test_with_nothing_given_both_teach_on_made_up_memes(tmp_path: Path) -> None:
     done = run_both(checkout_in(tmp_path / "checkout"), "")
     lines = {line.partition(":")[0]: line for line in done.said.strip().splitlines()}
@@ -172,9 +168,15 @@ def test_with_nothing_given_both_teach_on_made_up_memes(tmp_path: Path) -> None:
     assert 'SET="cm50=FOLDER"' in cm50 and "50_template_info.json" in cm50
     assert "teach on made-up ones" in lines["no template memes"]
     for name in NOTEBOOKS:
-        assert pictures_of(done.report / f"{name}.ipynb") >= 4
+        notebook = done.report / f"{name}.ipynb"
+        lesson_shape.check(notebook)
+        assert sum(map(lesson_shape.pictures, lesson_shape.cells(notebook))) >= 4
         assert "Empty DataFrame" not in done.texts(name)
     assert done.memes() == done.readings() == []
+    with browser.open_browser() as driver:
+        for name in NOTEBOOKS:
+            assert browser.on_a_phone(driver, (done.report / f"{name}.html").as_uri()) == 0
+            assert browser.asked_elsewhere(driver) == []
 
 
 def test_a_folder_that_holds_no_data_set_is_named(checkout: Path, tmp_path: Path) -> None:
@@ -224,6 +226,7 @@ def test_every_table_and_figure_is_there(whole: Done) -> None:
         assert {path.stem for path in (whole.report / "tables").glob(f"*.{kind}")} == TABLES
     assert {path.stem for path in (whole.report / "figures").glob("*.png")} == FIGURES
     for notebook in NOTEBOOKS:
+        lesson_shape.check(whole.report / f"{notebook}.ipynb")
         assert (whole.report / f"{notebook}.html").stat().st_size > 10_000
     assert whole.table("cm50_lengths")["texts"].tolist() == [39, 39, 39]
     named = whole.table("embedded_text").iloc[:, 0].tolist()

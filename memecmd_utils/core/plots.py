@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,14 @@ from PIL import Image
 
 from memecmd_utils.core import storage
 from memecmd_utils.core.drawing import fonts
+from memecmd_utils.core.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, RED  # noqa: F401  (figures take them here)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Okabe and Ito's palette: told apart with any kind of colour vision. Markers repeat the difference.
-BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
+LARGE = 300_000
+"""Bytes from which on a picture on a page has 256 colours."""
 _STYLE: dict[str, Any] = {
     "axes.grid": True,
     "axes.grid.axis": "y",
@@ -84,7 +86,18 @@ def show(fig: "Figure", png: bytes | None = None) -> Any:
     """The figure (or its picture, where made) for a cell: without pyplot Jupyter has no view of its own."""
     from IPython.display import Image as Shown
 
-    return Shown(png or png_bytes(fig), width=int(fig.get_figwidth() * 96))
+    return Shown(fewer_colours(png or png_bytes(fig)), width=int(fig.get_figwidth() * 96))
+
+
+@lru_cache(maxsize=8)  # a notebook shows what its page holds as well
+def fewer_colours(png: bytes) -> bytes:
+    """A PNG for a page: as it is, or in 256 colours where it is large. The file of a figure keeps all."""
+    if len(png) < LARGE:
+        return png
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as picture:
+        picture.convert("RGB").quantize(256).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def save_and_show(fig: "Figure", folder: Path, name: str) -> Any:

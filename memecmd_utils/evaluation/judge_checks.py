@@ -5,7 +5,7 @@ language model, not by people.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,9 +18,6 @@ from memecmd_utils.evaluation.judges import OTHER_ORDER, WORDINGS, Judge
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.settings import Profile
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Kind = Literal["fitting", "random", "hard negative"]
 KINDS: tuple[Kind, ...] = ("fitting", "random", "hard negative")
@@ -223,7 +220,7 @@ def _rows(
 
 
 BINS = 10
-"""Of the reliability diagram, equally filled."""
+"""Of p(yes), equally filled."""
 STEADY = 0.667
 """Alpha over wordings from which a judge is steady: Krippendorff's bound for tentative conclusions."""
 AGAINST = {"random": "random", "hard": "hard negative"}
@@ -464,19 +461,3 @@ def calibration_error(p: np.ndarray, fits: np.ndarray) -> float:
 def brier(p: np.ndarray, fits: np.ndarray) -> float:
     """Mean squared distance of p from the truth (Brier, 1950); nan without items."""
     return float(np.mean((p - fits) ** 2)) if len(p) else float("nan")
-
-
-def reliability_figure(frame: pd.DataFrame) -> "Figure":
-    """The bins of every judge (`judge`, `mean p`, `share that fits`) and the line of perfect calibration."""
-    from memecmd_utils.core import plots
-
-    with plots.style():
-        figure = plots.canvas(5.2, 4.4)
-        axes = figure.subplots()
-        axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="perfect")
-        for judge, rows in frame.groupby("judge", sort=False):
-            axes.plot(rows["mean p"], rows["share that fits"], marker="o", markersize=4, label=judge)
-        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="p(yes), mean of a bin", ylabel="share of memes that fit")
-        axes.set_title("Does p(yes) mean what it says?")
-        axes.legend(fontsize=8, loc="upper left")
-    return figure

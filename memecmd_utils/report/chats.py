@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from memecmd_utils import schemas
 from memecmd_utils.core.drawing import text
+from memecmd_utils.core.drawing.lesson import TURN_SIDE, english_of
 from memecmd_utils.evaluation import ground_truth
 from memecmd_utils.report.results import Records
 from memecmd_utils.retrieval import placement
@@ -192,7 +193,7 @@ class _Parts:
             "signs": {speaker: signs[called] for speaker, called in names.items()},
             "source": dialogue.source,
             "turns": [[t.turn, t.speaker, t.text, t.gloss, t.violations] for t in dialogue.turns],
-            "seen": {s.turn: [s.scenario, s.emotion, s.motivation, s.unscored] for s in dialogue.summaries},
+            "seen": {summary.turn: _seen(name, summary) for summary in dialogue.summaries},
             "gate": {t: [_rounded(score), _rounded(level), out] for t, (score, level, out) in path.items()},
             "top": {t: [self._candidate(c) for c in found] for t, found in top.items()},
             "placed": {
@@ -223,6 +224,13 @@ class _Parts:
         return [p.meme_id, p.rank, _rounded(p.score), [*graded, *judged, *near]]
 
 
+def _seen(dialogue_id: str, summary: schemas.Summary) -> list[Any]:
+    """The three texts of a summary, why there is none, and their English where the data hold it."""
+    english = english_of(summary, f"{dialogue_id}/{summary.turn}")
+    glosses = [english[field] for field in TURN_SIDE] if english else None
+    return [*(getattr(summary, field) for field in TURN_SIDE), summary.unscored, glosses]
+
+
 def _by_dialogue(rows: Iterable[Any]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for row in rows:
@@ -249,6 +257,8 @@ class Card:
     meme: schemas.Meme
     annotation: schemas.Annotation | None
     unscored: str
+    english: Mapping[str, str]
+    """The annotation's English by field, empty where the data hold none."""
     picture: str
     placed: Mapping[str, int]
     """How often each strategy placed it in the whole run."""
@@ -306,7 +316,9 @@ def sheet(
         if name in chosen:
             unscored = "no annotation" if annotation is None else annotation.unscored
             uses = {strategy: times[name, strategy] for strategy in strategies if times[name, strategy]}
-            cards.append(Card(meme, None if unscored else annotation, unscored, picture(name), uses))
+            usable = None if unscored else annotation
+            english = english_of(annotation, name) if usable else {}
+            cards.append(Card(meme, usable, unscored, english, picture(name), uses))
     licences = Counter(card.meme.licence for card in cards)
     annotators = sorted({card.annotation.source for card in cards if card.annotation is not None})
     return Sheet(cards, len(memes), sorted(licences.items()), [describe_source(a) for a in annotators])

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from numbers import Real
@@ -16,12 +15,13 @@ from markupsafe import Markup
 from PIL import Image
 
 from memecmd_utils import schemas, settings
-from memecmd_utils.core import drawing, html, storage
+from memecmd_utils.core import drawing, html, plots, storage
 from memecmd_utils.core import tables as core_tables
 from memecmd_utils.evaluation import ground_truth, judge_checks, judges, rankings, ratings, tables
 from memecmd_utils.release import card
 from memecmd_utils.release.tables import DATASETS
 from memecmd_utils.report import chats as report_chats
+from memecmd_utils.report.answers import LEGEND, Answer, answers
 from memecmd_utils.report.results import Records, draw_cases, load_json
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import describe_source
@@ -88,13 +88,17 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         ),
         dataset_dir=run.folder / "release",
         sections=sections(run, records, numbers),
-        answers=[
-            ("In short", numbers["answers"]),
-            ("Human ratings", load_json(run, "human_ratings.json")["verdict"]),
-        ],
+        answers=[*answers(numbers, run.profile), people(load_json(run, "human_ratings.json")["verdict"])],
+        legend=LEGEND if numbers["levels"] else "",
         chats=chats,
         library=library,
     )
+
+
+def people(verdict: str) -> Answer:
+    """The answer of the human ratings, which no number of the run holds: its first sentence, and the rest."""
+    first, _, rest = verdict.partition(". ")
+    return Answer("people", "What do people say?", None, f"{first.rstrip('.')}.", rest)
 
 
 def browser(run: Run, records: Records) -> tuple[report_chats.Chats | None, report_chats.Sheet]:
@@ -147,12 +151,6 @@ def sections(run: Run, records: Records, numbers: Mapping[str, Any]) -> Sequence
 # --- Its layout
 
 
-def _questions(text: str) -> list[tuple[bool, str]]:
-    """A text cut into its questions (True) and what stands between them: the eye finds its way by them."""
-    parts = re.split(r"((?:^|(?<=\. ))[A-Z][^.?]*\?)", text)
-    return [(bool(i % 2), part) for i, part in enumerate(parts) if part]
-
-
 def _digest(script: str) -> str:
     """Hash by which a page allows this script and no other (Content Security Policy)."""
     digest = hashlib.sha256(str(script).encode("utf-8")).digest()
@@ -172,7 +170,8 @@ def write_index(
     sources: Sequence[Mapping[str, Any]] = (),
     dataset_dir: Path | None = None,
     sections: Sequence[tuple[str, str]] = (),
-    answers: Sequence[tuple[str, str]] = (),
+    answers: Sequence[Answer] = (),
+    legend: str = "",
     chats: report_chats.Chats | None = None,
     library: report_chats.Sheet | None = None,
 ) -> Path:
@@ -180,9 +179,10 @@ def write_index(
 
     `numbers`: label to a number, a text, or {value, low, high, n, dialogues, note}; None is unscored.
     `sources`: rows of `card.provenance`. `notebooks`: title and executed HTML.
-    `answers`, `sections`: heading and plain text, above and below the headline numbers; an empty line
-    parts paragraphs of an answer. `chats` need the `library` that holds their memes; `chat_images` are what
-    a reader without JavaScript sees of them. Pictures are embedded, the rest is linked.
+    `answers` are cards, each with a link to the table of that title where the page has it; `legend` says how
+    to read them. `sections`: heading and plain text below the headline numbers. `chats` need the `library`
+    that holds their memes; `chat_images` are what a reader without JavaScript sees of them. Pictures are
+    embedded, the rest is linked.
     """
     parts = {
         "answers": (answers, "Answers"),
@@ -194,7 +194,12 @@ def write_index(
         "notebooks": (notebooks or dataset_dir, "Notebooks and dataset"),
         "sources": (True, "Sources"),
     }
-    environment = html.environment(page_json=report_chats.page_json, digest=_digest, questions=_questions)
+    anchors = {
+        title: f"table-{place}-{number}"
+        for place, group in enumerate(groups, start=1)
+        for number, (title, _, _) in enumerate(group.tables, start=1)
+    }
+    environment = html.environment(page_json=report_chats.page_json, digest=_digest)
     page = environment.get_template("index.html.j2")
     text = page.render(
         run=run,
@@ -203,7 +208,8 @@ def write_index(
         provenance=provenance_lines(profile),
         sources=sources,
         numbers=[_number(label, value) for label, value in numbers.items()],
-        answers=answers,
+        answers=[(answer, anchors.get(answer.table)) for answer in answers],
+        legend=legend,
         sections=sections,
         chats=chats,
         payload=_payload(chats, library),
@@ -309,8 +315,9 @@ def _table(content: pd.DataFrame | Markup) -> Markup:
 
 
 def _data_url(picture: Path | Image.Image) -> str:
-    is_image = isinstance(picture, Image.Image)
-    return html.picture_url(picture, "PNG") if is_image else html.data_url(picture.read_bytes())
+    if isinstance(picture, Image.Image):
+        return html.picture_url(picture, "PNG")
+    return html.data_url(plots.fewer_colours(picture.read_bytes()))
 
 
 def _figure(picture: Path | Image.Image, caption: str, report_dir: Path) -> dict[str, Any]:

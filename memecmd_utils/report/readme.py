@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
@@ -12,6 +12,7 @@ from memecmd_utils.core import statistics, storage
 from memecmd_utils.core import tables as core_tables
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.evaluation import rankings, tables
+from memecmd_utils.report.answers import Language, answers, say
 
 README_MARKERS = ("hero", "results")
 REPORT_MARKERS = (
@@ -24,7 +25,6 @@ PAGES = {
     "reports/README.zh-CN.md": REPORT_MARKERS,
 }
 """Pages that quote results, and the markers between which they do."""
-Language = Literal["en", "zh"]
 WORDS: dict[Language, dict[str, str]] = {
     "en": {
         "hero": (
@@ -34,19 +34,8 @@ WORDS: dict[Language, dict[str, str]] = {
             "fit; of random memes at the same turns, {random:.0%}.***"
         ),
         "no levels": "*This run has no grades: how often memes fit is not known.*",
-        "difference": (
-            "**{beats}** Greedy's memes fit at {greedy:.0%} of the turns where it sends one, random "
-            "memes at {random:.0%} of the same turns. The mean grade differs by {interval} of 2. "
-            "{nobody:.0%} of Greedy's memes got 0 from both graders."
-        ),
-        "beats 1": "Retrieval beats chance, by a little.",
-        "beats 0": "Whether retrieval beats chance cannot be told.",
-        "beats -1": "Retrieval is worse than chance.",
+        "answer": "**{head}** {sentence} {number}: {measure}.",
         "no difference": "**Whether retrieval beats chance is not known here.**",
-        "claim": (
-            "**The paper's first claim, in all its readings.** Greedy beats Random in {told} of the "
-            "readings of the paper that can tell, and in {sign} of all; {clear} are clear."
-        ),
         "strategy": (
             "memes chosen by | memes | fit | 0 from both graders | mean grade, of 2 | minus random "
             "at the same turns"
@@ -120,18 +109,8 @@ WORDS: dict[Language, dict[str, str]] = {
             "***"
         ),
         "no levels": "*这次运行没有评分，不知道表情包有多常合适。*",
-        "difference": (
-            "**{beats}**。Greedy 发表情包的轮次里有 {greedy:.0%} 合适，相同轮次的随机表情包有 {random:.0%}。"
-            "平均分（满分 2）相差 {interval}。Greedy 的表情包有 {nobody:.0%} 被两名评分者都评为 0。"
-        ),
-        "beats 1": "检索略胜随机",
-        "beats 0": "无法判断检索是否胜过随机",
-        "beats -1": "检索不如随机",
+        "answer": "**{head}** {sentence}{number}：{measure}。",
         "no difference": "**这里无法知道检索是否胜过随机。**",
-        "claim": (
-            "**论文的第一条论断，在它的各种读法里**：在能够判断的读法中，{told} 里 Greedy 胜过 Random（"
-            "占全部读法的 {sign}；明确成立的占 {clear}）。"
-        ),
         "strategy": (
             "表情包由谁选 | 表情包数 | 合适 | 两名评分者都给 0 | 平均分（满分 2） | 减去相同轮次的随机"
         ),
@@ -183,38 +162,6 @@ WORDS: dict[Language, dict[str, str]] = {
         "zero": "区间包含 0 表示：凭这么多对话还不能下结论。",
     },
 }
-LONG = 80
-"""Words of a sentence from which on it is no longer read in one breath."""
-FIRST_CLAIM = "Greedy beats Random"
-CHINESE = {
-    "Greedy beats Random": "Greedy 胜过 Random",
-    "Sampling beats Random": "Sampling 胜过 Random",
-    "Greedy is at least as good as Sampling": "Greedy 不比 Sampling 差",
-    "Greedy repeats memes within a dialogue more often than Sampling": (
-        "同一对话中 Greedy 比 Sampling 更常重复表情包"
-    ),
-    "both beat Random in news and in role dialogues": "新闻与角色对话中两者都胜过 Random",
-    "the full score beats each single dimension": "完整得分胜过每个单项",
-    "the decaying threshold has fewer memes right after another than a fixed one": (
-        "衰减阈值比固定阈值更少连续发送"
-    ),
-    "follow-ups": "紧接着发送的比例",
-    "mean gap": "平均间隔（轮）",
-    "mean grade": "平均分",
-    "exponential": "指数",
-    "linear": "线性",
-    "fixed": "固定",
-    "centred": "中心化",
-    "uncentred": "未中心化",
-    "all turns": "所有轮次",
-    "the gate's turns": "门控的轮次",
-    "topic only": "仅限话题",
-    "unsteady": "不稳定",
-    "trust": "可信",
-    "no": "否",
-    "yardstick": "参照",
-}
-"""Values of tables in Chinese; what is not here is a name and stays as it is."""
 
 
 class ReadmeError(MemecmdError, ValueError):
@@ -287,30 +234,30 @@ def _hero(numbers: Mapping[str, Any], words: dict[str, str], language: Language)
 
 
 def _results(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
-    """Three sentences, and how often the memes of each strategy fit."""
-    levels, choice = {row["strategy"]: row for row in numbers.get("levels", ())}, _choices(numbers)
-    if _fits(numbers) and "greedy" in choice:
-        greedy, random = levels["greedy"], levels["random_same_turns"]
-        interval = choice["greedy"]
-        told = interval["low"] is not None
-        sign = statistics.direction(interval["low"], interval["high"], 0) if told else 0
-        yield "- " + words["difference"].format(
-            greedy=greedy["fits"], random=random["fits"], nobody=greedy["nobody"],
-            interval=statistics.format_interval(interval, sign="+"), beats=words[f"beats {sign}"],
-        )  # fmt: skip
-    else:
-        yield "- " + words["no difference"]
+    """Three answers, and how often the memes of each strategy fit."""
+    yield next(_answers(numbers, language, "random", asked=True), "- " + words["no difference"])
     yield f"- {verdict(numbers, language)}"
-    claims = numbers.get("studies", {}).get("claims", ())
-    for row in [row for row in claims if row["claim"] == FIRST_CLAIM]:
-        shares = {name: _share(row[key]) for name, key in _CLAIM_SHARES.items()}
-        yield "- " + words["claim"].format(**shares)
+    yield from _answers(numbers, language, "claims", asked=True)
+    levels = {row["strategy"] for row in numbers.get("levels", ())}
     shown = [name for name in ("greedy", "sampling", "random_same_turns") if name in levels]
     if shown:
         yield from _levels(numbers, words, language, shown)
 
 
-_CLAIM_SHARES = {"told": "sign if told", "sign": "sign", "clear": "clear"}
+def _answers(
+    numbers: Mapping[str, Any], language: Language, *names: str, asked: bool = False
+) -> Iterator[str]:
+    """Some of the answers as bullets; `asked`: with the question, where no heading asks it."""
+    profile = settings.load_profile(numbers["profile"])
+    for answer in answers(numbers, profile, language):
+        if answer.name in names and answer.value:
+            blank = "" if language == "zh" else " "
+            head = f"{answer.question}{blank}{answer.verdict}" if asked else answer.verdict
+            number = f"{answer.value} {answer.interval}".strip()
+            said = WORDS[language]["answer"]
+            yield "- " + said.format(
+                head=head, sentence=answer.sentence, measure=answer.measure, number=number
+            )
 
 
 def _levels(
@@ -360,7 +307,7 @@ def _headline(numbers: Mapping[str, Any], words: dict[str, str], language: Langu
 
 def _random(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
     """How often memes fit, then choice and timing apart."""
-    yield from _sentences(numbers, "random", language)
+    yield from _answers(numbers, language, "random", "timing")
     levels = numbers.get("levels", ())
     if levels:
         yield from _levels(numbers, words, language, [row["strategy"] for row in levels])
@@ -386,15 +333,15 @@ def _random(numbers: Mapping[str, Any], words: dict[str, str], language: Languag
 def _study(
     name: str, table: str, cells: Callable[[Mapping[str, Any], dict[str, str]], tuple], right: Sequence[int]
 ) -> Callable[..., Iterator[str]]:
-    """A study's sentences over rows of one of its tables; `cells` gives a row's, none to leave it out."""
+    """A study's answer over rows of one of its tables; `cells` gives a row's, none to leave it out."""
 
     def part(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
         rows = numbers.get("studies", {}).get(table)
         if not rows:
             yield words["no study"]
             return
-        yield from _sentences(numbers, name, language)
-        shown = [[_said(cell, language) for cell in made] for row in rows if (made := cells(row, words))]
+        yield from _answers(numbers, language, name)
+        shown = [[say(cell, language) for cell in made] for row in rows if (made := cells(row, words))]
         yield from _table(words[{"judges": "trust"}.get(name, name)], shown, right)
 
     return part
@@ -432,6 +379,7 @@ def _claims(numbers: Mapping[str, Any], words: dict[str, str], language: Languag
     if not found.get("claims"):
         yield words["no study"]
         return
+    yield from _answers(numbers, language, "claims")
     hangs = {row["claim"]: row for row in found.get("matters", ())}
     rows = []
     for row in found["claims"]:
@@ -439,7 +387,7 @@ def _claims(numbers: Mapping[str, Any], words: dict[str, str], language: Languag
         most = hangs.get(row["claim"])
         rows.append(
             (
-                _said(row["claim"], language), row["dialogues"],
+                say(row["claim"], language), row["dialogues"],
                 words["of"].format(told=told, worlds=row["worlds"]),
                 *(_share(row[name]) for name in ("sign if told", "sign", "clear", "clearly opposite")),
                 f"{most['choice']} ({most['best value']})" if most else "–",
@@ -450,21 +398,6 @@ def _claims(numbers: Mapping[str, Any], words: dict[str, str], language: Languag
 
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.0%}"
-
-
-def _said(cell: Any, language: Language) -> Any:
-    return CHINESE.get(cell, cell) if language == "zh" else cell
-
-
-def _sentences(numbers: Mapping[str, Any], study: str, language: Language) -> Iterator[str]:
-    """A study's sentences, one a bullet. They are written in English: in Chinese the table speaks alone."""
-    text = numbers.get("studies", {}).get("sentences", {}).get(study, "")
-    if language == "en" and text:
-        for sentence in re.split(r"(?<=\.) (?=[A-Z])", text):
-            # A long one is cut at its semicolons, but not at those in brackets.
-            long = len(sentence.split()) > LONG
-            for part in re.split(r";(?![^(]*\)) ", sentence) if long else [sentence]:
-                yield f"- {part}"
 
 
 def _table(heads: str, rows: Iterable[Sequence[Any]], right: Sequence[int]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from memecmd_utils import schemas
 from memecmd_utils.annotation import annotator
-from memecmd_utils.core import paths, statistics, storage
+from memecmd_utils.core import paths, storage
 from memecmd_utils.core.llm import authored
 from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, canvas, style
 from memecmd_utils.evaluation import ground_truth, ratings, tables
@@ -83,91 +83,22 @@ def title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, 
     return {name: gloss for name, gloss in found.items() if gloss}
 
 
-# --- Numbers, and the paragraph that answers what the paper's claims leave open
+# --- Numbers
 
 
-QUESTIONS = {
-    "random": "Does retrieval beat random?",
-    "ablation": "Does each dimension help?",
-    "threshold": "Which form of the threshold differs?",
-    "hubs": "What causes repeats?",
-    "judges": "Which judge can be trusted?",
-    "claims": "In how many specifications does each claim of the paper survive?",
-}
-"""What the paragraph answers, in this order: the run's effects, then studies by name."""
-QUOTED = ("claims", "ablation", "threshold_minus", "hub_shares")
-"""Tables of studies that the READMEs quote."""
-METRICS = {"grade": "mean grade, 0 to 2", "consistency": "text consistency"}
-"""Measures of placed memes, the best first: where a run has no grades the next one speaks."""
-
-
+QUOTED = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
+"""Tables of studies that the page's answers and the READMEs quote."""
 CASES = ("lands", "typical", "fails")
 """Dialogues that lessons walk through, named by `data/example/teaching_dialogues.json`."""
 
 
-def beats_random(effects: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Does retrieval beat random, and by choice or by timing? From rows of `tables.effects`.
-
-    Rows of `tables.levels` say beside the difference how often memes fit at all.
-    """
-    for metric in METRICS:
-        mine = {row["comparison"]: row for row in effects if row["metric"] == metric}
-        choice = mine.get("greedy - random_same_turns")
-        timing = mine.get("random_same_turns - random")
-        if choice and choice["mean"] is not None:
-            break
-    else:
-        return "No measure of this run can say whether retrieval beats random."
-    fits = {row["strategy"]: row["fits"] for row in levels if metric == "grade"}
-    level = ""
-    if fits.keys() >= {"greedy", "random_same_turns"}:
-        level = f"; they fit at {fits['greedy']:.0%} of these turns, "
-        level += f"random ones at {fits['random_same_turns']:.0%}"
-    text = (
-        "By choice: Greedy's memes against random ones at the same turns "
-        f"differ by {statistics.format_interval(choice, sign='+')} ({METRICS[metric]}; "
-        f"{choice['dialogues']} dialogues{level}), so {_verdict(choice)}."
-    )
-    if timing and timing["mean"] is not None:
-        text += (
-            " By timing: random memes at the gate's turns against random ones anywhere differ by "
-            f"{statistics.format_interval(timing, sign='+')} ({timing['dialogues']} dialogues), "
-            f"so {_verdict(timing)}."
-        )
-    return text
-
-
-def _verdict(row: Mapping[str, Any]) -> str:
-    if row["low"] is None and statistics.too_few(row["dialogues"]):
-        return "too few dialogues to say"
-    if row["low"] is None:
-        return "it cannot be told"
-    if row["low"] > 0:
-        return "yes"
-    return "no, it is worse" if row["high"] < 0 else "it cannot be told"
-
-
-def paragraph(sentences: Mapping[str, str]) -> str:
-    """All answers in one paragraph; a study that the run has not made is left out."""
-    return " ".join(f"{asked} {sentences[name]}" for name, asked in QUESTIONS.items() if sentences.get(name))
-
-
-def answers_of(
-    run: Run, effects: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, Any]:
-    """For `numbers.json`: the paragraph, every study's sentence, and the tables that the READMEs quote."""
-    checks = load_json(run, "judge_checks.json")
-    made = collected.load(run)
-    random = beats_random(effects, levels)
-    sentences = {"random": random, **made["sentences"], "judges": checks["sentence"]}
+def studies_of(run: Run) -> dict[str, Any]:
+    """For `numbers.json`: what the page's answers and the READMEs quote of judges and studies."""
+    made = collected.load(run)["tables"]
     return {
-        "answers": paragraph(sentences),
-        "studies": {
-            "sentences": sentences,
-            "trust": checks["trust"],
-            **{name: made["tables"].get(name, []) for name in QUOTED},
-            "matters": _hangs_most_on(made["tables"].get("claims_what_matters", [])),
-        },
+        "trust": load_json(run, "judge_checks.json")["trust"],
+        **{name: made.get(name, []) for name in QUOTED},
+        "matters": _hangs_most_on(made.get("claims_what_matters", [])),
     }
 
 
@@ -185,8 +116,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
         run.profile, records.memes, records.dialogues, records.placements, records.ratings,
         records.consistency, dict(records.gates), load_json(run, "ground_truth.json"), records.grades,
     )  # fmt: skip
-    found |= answers_of(run, found["effects"], found["levels"])
-    found["teaching"] = teaching_levels(records)
+    found |= {"studies": studies_of(run), "teaching": teaching_levels(records)}
     storage.write_json(run.report / "numbers.json", found)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
     placed = pd.DataFrame([p.model_dump() for p in records.placements], columns=columns)

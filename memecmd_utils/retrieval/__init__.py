@@ -3,12 +3,7 @@
 Four weighted cosines make the score T; a threshold that decays since the last meme opens; strategies choose.
 """
 
-from memecmd_utils.retrieval.figures import (
-    gate_trace,
-    score_distribution,
-    score_distributions,
-    threshold_curve,
-)
+from memecmd_utils.retrieval.figures import score_distribution, score_distributions
 from memecmd_utils.retrieval.placement import (
     calibrate,
     calibrated_gates,
@@ -18,20 +13,14 @@ from memecmd_utils.retrieval.placement import (
     sample_scores,
     score_dialogues,
     scores_by_kind,
-    traces,
     tuned,
-    usable_annotations,
 )
-from memecmd_utils.retrieval.scoring import COMPONENTS, MEME_SIDE, combine, weigh
+from memecmd_utils.retrieval.scoring import weigh
 
 __all__ = [
-    "COMPONENTS",
-    "MEME_SIDE",
     "calibrate",
     "calibrated_gates",
     "candidates",
-    "combine",
-    "gate_trace",
     "index_library",
     "place",
     "sample_scores",
@@ -39,9 +28,6 @@ __all__ = [
     "score_distribution",
     "score_distributions",
     "scores_by_kind",
-    "threshold_curve",
-    "traces",
     "tuned",
-    "usable_annotations",
     "weigh",
 ]

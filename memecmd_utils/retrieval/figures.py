@@ -1,4 +1,4 @@
-"""Figures of stage 04: the falling threshold (Eq. 23), one dialogue's gate, and all scores (Figure 3)."""
+"""Figures of stage 04: the gate of one dialogue (Eq. 23), and all scores (Figure 3)."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -6,34 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memecmd_utils.core.plots import BLUE, GREEN, GREY, RED, canvas, style
-from memecmd_utils.retrieval.gate import Gate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-def threshold_curve(theta0: float, penalty: float, decay: float, longest: int = 12) -> "Figure":
-    """Eq. 23 as a figure: the gate's threshold over the turns since the last meme."""
-    gate = Gate(theta0, penalty, decay)
-    with style():
-        fig = canvas(5, 3)
-        axes = fig.subplots()
-        for k, form in ((np.linspace(0, longest, 200), "-"), (np.arange(1, longest + 1), "o")):
-            axes.plot(k, [gate.threshold(turns) for turns in k], form, color=BLUE, lw=1.2, ms=4)
-        axes.axhline(theta0, color=GREY, lw=1, ls="--")
-        axes.annotate(
-            "$\\theta_0$ (no meme yet)",
-            (longest, theta0),
-            (0, 4),
-            textcoords="offset points",
-            ha="right",
-            color=GREY,
-        )
-        axes.set_xlabel("turns since the last meme, k")
-        axes.set_ylabel("threshold $\\theta$")
-        axes.set_title(f"$\\theta_0$ = {theta0:g}, $\\Delta$ = {penalty:g}, $\\lambda$ = {decay:g}")
-    return fig
 
 
 def gate_trace(

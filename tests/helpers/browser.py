@@ -105,6 +105,25 @@ def errors(driver) -> list[str]:
     return [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
 
 
+PHONE = (390, 844)
+
+
+def on_a_phone(driver, address: str) -> int:
+    """Open a page on a phone; returns by how many CSS pixels it is wider than the screen."""
+    resize(driver, *PHONE)
+    driver.get(address)
+    # Not `innerWidth`: a phone zooms out of a wide page, and then that is as wide as the page.
+    return driver.execute_script("return document.documentElement.scrollWidth") - PHONE[0]
+
+
+def asked_elsewhere(driver) -> list[str]:
+    """What the page has asked of anything but itself and the files beside it, whether it came or not."""
+    script = "return performance.getEntriesByType('resource').map(entry => entry.name)"
+    return [
+        name for name in driver.execute_script(script) if not name.startswith(("data:", "file:", "blob:"))
+    ]
+
+
 def photograph(driver, path: Path) -> Path:
     """Save what the page shows now as a PNG; returns `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)

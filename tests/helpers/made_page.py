@@ -12,6 +12,7 @@ from memecmd_utils.core import html
 from memecmd_utils.evaluation import ground_truth
 from memecmd_utils.report import chats as report_chats
 from memecmd_utils.report import page
+from memecmd_utils.report.answers import Answer
 from memecmd_utils.report.results import Records
 
 HOSTILE = (
@@ -119,7 +120,24 @@ def write(folder: Path, found: Records | None = None, **changes: object) -> Path
         "figures": [],
         "numbers": {"Memes": 3},
         "chat_images": [(still, "news-a, Greedy")],
-        "answers": [("In short", f"First {HOSTILE}\n\nSecond")],
+        "answers": [
+            Answer(
+                "random",
+                "Does it?",
+                True,
+                "Yes, but most miss.",
+                "A level.",
+                "mean grade",
+                "+0.20",
+                "[+0.12, +0.29]",
+                "A table",
+            ),
+            Answer(
+                "timing", "And when?", None, "It cannot be told.", "A level.", "mean", "+0.00", "[-1, +1]"
+            ),
+            Answer("people", "What do people say?", None, HOSTILE, HOSTILE),
+        ],
+        "legend": f"Brackets are intervals. {HOSTILE}",
         "chats": chats,
         "library": library,
     }

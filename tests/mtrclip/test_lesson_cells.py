@@ -1,11 +1,11 @@
 """The functions that notebook 08 writes by hand do what the package and SciPy do."""
 
-import ast
 import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import taught
 from scipy import special
 
 from memecmd_utils.core import paths
@@ -18,13 +18,7 @@ def lesson() -> SimpleNamespace:
         "cells"
     ]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    tree = ast.Module([], [])
-    for node in (node for text in code for node in ast.parse(text).body):
-        if isinstance(node, ast.FunctionDef):
-            tree.body.append(node)
-    names = {"np": np}
-    exec(compile(tree, "08", "exec"), names)
-    return SimpleNamespace(**names)
+    return SimpleNamespace(**taught.functions(*code))
 
 
 @pytest.fixture

@@ -1,9 +1,12 @@
 """Executed notebooks as pages: formulas without a script, nothing loaded, links from lesson to lesson."""
 
+import base64
 import re
 from pathlib import Path
 
+import browser
 import nbformat
+import pandas as pd
 import pytest
 
 from memecmd_utils.core import paths
@@ -30,6 +33,41 @@ def test_a_page_loads_nothing() -> None:
     loaded = re.findall(r"""(?:src|import|url)\s*[=(]\s*["']?((?:https?:)?//[^"')\s]+)""", shown)
     assert loaded == [] and "<script" not in shown.replace('<script type="application', "")
     assert 'href="https://arxiv.org/abs/2507.00891"' in shown, "a link is no load"
+
+
+@pytest.fixture(scope="module")
+def phone():
+    with browser.open_browser() as driver:
+        yield driver
+
+
+def too_wide(driver, folder: Path, text: str) -> int:
+    (folder / "page.html").write_text(text, encoding="utf-8")
+    return browser.on_a_phone(driver, (folder / "page.html").as_uri())
+
+
+def test_on_a_phone_nothing_wide_moves_the_page(phone, tmp_path: Path) -> None:
+    formula = "$$" + " + ".join(f"w_{{{n}}} \\alpha_{{{n}}}" for n in range(30)) + "$$"
+    prose = nbformat.v4.new_markdown_cell(f"A `{'long' * 40}` word.\n\n{formula}\n\n    {'code ' * 60}")
+    wide = pd.DataFrame({f"column {n}": ["a cell of some words"] for n in range(30)})
+    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="2000" height="9"></svg>'
+    picture = f'<img src="data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}">'
+    outputs = [
+        nbformat.v4.new_output("display_data", {"text/html": shown}) for shown in (wide.to_html(), picture)
+    ] + [nbformat.v4.new_output("stream", name="stdout", text="a line of print " * 30)]
+    code = nbformat.v4.new_code_cell("print('a line of code ' * 30)" + "  # words" * 30, outputs=outputs)
+    lesson = to_html(nbformat.v4.new_notebook(cells=[prose, code]), "04_retrieval")
+    assert too_wide(phone, tmp_path, lesson) == 0
+    assert len(phone.find_elements("css selector", "td")) == 30
+    assert browser.asked_elsewhere(phone) == [] and browser.errors(phone) == []
+
+
+def test_a_wide_page_and_a_request_are_noticed(phone, tmp_path: Path) -> None:
+    head = '<meta name="viewport" content="width=device-width">'
+    page = f'{head}<div style="width: 900px">x</div><img src="http://127.0.0.1:9/x.png">'
+    assert too_wide(phone, tmp_path, page) > 500
+    assert browser.asked_elsewhere(phone) == ["http://127.0.0.1:9/x.png"]
+    assert browser.errors(phone)
 
 
 def test_lessons_lead_to_each_other() -> None:

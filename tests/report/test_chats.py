@@ -66,7 +66,23 @@ def test_a_turn_without_a_usable_summary_has_no_score_and_stays_shut() -> None:
     )
     found = entry(report_chats.build(without, made_page.profile(), lambda _: 0))
     assert found["gate"][3][0] is None and not found["gate"][3][2] and 3 not in found["top"]
-    assert found["seen"][3] == ["", "", "", "refused"]
+    assert found["seen"][3] == ["", "", "", "refused", None]
+
+
+def test_authored_summaries_and_annotations_have_english_where_the_data_hold_it() -> None:
+    made = made_up.dialogue("role-R13-1")
+    told, other = made.summaries[0].model_copy(update={"source": "authored"}), made.summaries[1]
+    records = made_page.Records(
+        **{**vars(made_page.records()), "placements": [], "candidates": []}
+        | {"dialogues": [made.model_copy(update={"summaries": [told, other]})]}
+    )
+    seen = entry(report_chats.build(records, made_page.profile(), lambda _: 0), "role-R13-1")["seen"]
+    assert len(seen[2][4]) == 3 and seen[2][4][0].startswith("Fan A has just heard the midnight album")
+    assert seen[3][4] is None, "a model of the run wrote it"
+    said = [made_up.annotation(name) for name in ("m001", "m1")]
+    sheet = chats.sheet([made_up.meme("m1"), made_up.meme("m001")], said, [], lambda _: "x")
+    english = {card.meme.meme_id: card.english for card in sheet.cards}
+    assert english["m001"]["emotion"].startswith("Dazed with") and english["m1"] == {}
 
 
 def test_a_large_run_is_cut_to_the_budget_in_turn_from_each_kind() -> None:

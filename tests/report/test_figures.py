@@ -9,10 +9,10 @@ import wordcloud
 from matplotlib.figure import Figure
 from PIL import Image, ImageFont
 
-from memecmd_utils import retrieval
 from memecmd_utils.annotation import keywords
 from memecmd_utils.core import plots
 from memecmd_utils.report import results
+from memecmd_utils.retrieval import figures
 
 KEYWORDS = {key: {"加班": 9, "摸鱼": 5, "开心": 2} for key in keywords.DIMENSIONS}
 
@@ -37,7 +37,7 @@ def consistency_frame() -> pd.DataFrame:
 def test_saved_bytes_are_equal_and_carry_no_date_or_version(tmp_path: Path) -> None:
     written = []
     for folder in (tmp_path / "a", tmp_path / "b"):
-        fig = retrieval.gate_trace("对话一", [0.2, 1.1, 0.4], [0.5, 0.5, 1.2], [False, True, False])
+        fig = figures.gate_trace("对话一", [0.2, 1.1, 0.4], [0.5, 0.5, 1.2], [False, True, False])
         written.append(plots.save(fig, folder, "gate"))
     assert [path.name for path in written[0]] == ["gate.png", "gate.pdf"]
     for first, second in zip(*written, strict=True):
@@ -50,10 +50,10 @@ def test_saved_bytes_are_equal_and_carry_no_date_or_version(tmp_path: Path) -> N
 
 def test_a_users_settings_do_not_change_a_figure() -> None:
     before = dict(matplotlib.rcParams)
-    plain = pixels(retrieval.threshold_curve(0.7, 0.2, 1.0))
+    plain = pixels(figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True]))
     assert dict(matplotlib.rcParams) == before, "nor does a figure change theirs"
     with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 20, "axes.facecolor": "yellow"}):
-        assert np.array_equal(pixels(retrieval.threshold_curve(0.7, 0.2, 1.0)), plain)
+        assert np.array_equal(pixels(figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])), plain)
 
 
 def test_word_clouds_are_seeded_and_show_their_words() -> None:
@@ -87,12 +87,12 @@ def test_consistency_points_intervals_and_baseline() -> None:
 
 
 def test_gate_trace_starts_at_turn_2() -> None:
-    fig = retrieval.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])
+    fig = figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])
     lines = {line.get_label(): line.get_data() for line in fig.axes[0].lines}
     assert [list(values) for values in lines["meme sent"]] == [[3], [1.1]]
     assert [list(values) for values in lines["no meme"]] == [[2], [0.2]]
     with pytest.raises(ValueError, match="equally long"):
-        retrieval.gate_trace("d", [0.2], [0.5, 0.6], [False])
+        figures.gate_trace("d", [0.2], [0.5, 0.6], [False])
 
 
 def test_words_of_a_cloud_stand_apart(monkeypatch) -> None:
@@ -129,7 +129,7 @@ def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:
         "news scores": rng.normal(0.3, 0.1, 400), "news top1": rng.normal(0.5, 0.1, 40),
         "role scores": rng.normal(0.1, 0.1, 300), "role top1": rng.normal(0.4, 0.1, 30),
     }  # fmt: skip
-    fig = retrieval.score_distributions(found)
+    fig = figures.score_distributions(found)
     titles = [axes.get_title(loc="left") for axes in fig.axes]
     assert titles == [
         "News-based: memes x turns (n = 400)", "News-based: best meme of each turn (n = 40)",
@@ -138,7 +138,25 @@ def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:
     assert fig.axes[0].get_xlim() == fig.axes[2].get_xlim(), "both on one scale"
     peak = fig.axes[0].lines[0].get_data()
     assert peak[0][np.argmax(peak[1])] == pytest.approx(found["news scores"].mean(), abs=0.01)
-    alone = retrieval.score_distributions({k: v for k, v in found.items() if not k.startswith("news")})
+    alone = figures.score_distributions({k: v for k, v in found.items() if not k.startswith("news")})
     assert [axes.get_title(loc="left")[:10] for axes in alone.axes] == ["Role-based"] * 2
-    none = retrieval.score_distributions({"scores": found["scores"], "top1": found["top1"]})
+    none = figures.score_distributions({"scores": found["scores"], "top1": found["top1"]})
     assert [text.get_text() for axes in none.axes for text in axes.texts] == ["no scores"] * 2
+
+
+def test_a_large_picture_on_a_page_has_fewer_colours_and_its_file_all() -> None:
+    rows, columns = np.mgrid[0:500, 0:500]
+    smooth = np.stack([rows / 2, columns / 2, (rows + columns) / 4], axis=-1).astype(np.uint8)
+    noise = np.random.default_rng(0).integers(0, 9, smooth.shape, dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(smooth + noise).save(buffer, "PNG")
+    whole = buffer.getvalue()
+    shown = plots.fewer_colours(whole)
+    assert len(whole) > plots.LARGE and len(shown) < len(whole) / 2
+    with Image.open(io.BytesIO(shown)) as picture:
+        assert picture.size == (500, 500) and len(picture.convert("RGB").getcolors()) <= 256
+        gap = np.abs(np.asarray(picture.convert("RGB"), int) - (smooth + noise).astype(int))
+    assert gap.mean() < 8
+    small = io.BytesIO()
+    Image.fromarray(smooth[:20, :20]).save(small, "PNG")
+    assert plots.fewer_colours(small.getvalue()) == small.getvalue()

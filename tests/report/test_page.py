@@ -24,6 +24,7 @@ from memecmd_utils.release import card, manifest
 from memecmd_utils.report import chats as report_chats
 from memecmd_utils.report import page as report_page
 from memecmd_utils.report import results
+from memecmd_utils.report.answers import Answer
 
 TRUTH = ("agreement", "timing", "retrieval", "retrieval_strict", "retrieval_differences")
 ATTACK = "<script>alert('x')</script>"
@@ -64,7 +65,10 @@ def run(tmp_path):
     made.save_json("gates.json", {"a": gate, "b": gate})
     made.save_json("ground_truth.json", {name: [] for name in TRUTH})
     made.save_json("judge_checks.json", {"sentence": "No judge can tell.", "trust": []})
-    studies = {"sentences": {"ablation": f"It depends.{ATTACK}"}, "tables": {"ablation": [{"a": 1.5}]}}
+    studies = {
+        "sentences": {"ablation": f"It depends.{ATTACK}"},
+        "tables": {"ablation": [{"measure": "R@1", "a": 1.5}]},
+    }
     made.save_json("studies.json", {**studies, "columns": {"ablation": ["a"]}})
     made.save_json("human_ratings.json", {"verdict": "No person has rated this run."})
     return made
@@ -87,7 +91,8 @@ def test_the_page_shows_chats_and_escapes_texts(run):
     data = json.loads(re.search(r'id="chat-data">(.*?)</script>', page, re.DOTALL)[1])
     assert [sorted(turns) for turns in data["dialogues"][0]["placed"].values()] == [["2", "4"]] * 4
     assert data["memes"][0][1] == f"字幕{ATTACK}" and page.count("data:image/webp") == 3
-    assert "It depends." in numbers["answers"] and "It depends." in page and "No judge can tell." in page
+    assert "It depends." in page, "a study's sentence stands above its tables"
+    assert 'id="answer-random"' in page and 'id="answer-ablation"' not in page, "the study has no such rows"
     assert "No person has rated" in page and "Model-model agreement" not in page
     chats, library = report_page.browser(run, dataclasses.replace(records, dialogues=[], placements=[]))
     assert chats is None and len(library.cards) == 3
@@ -225,7 +230,8 @@ def test_everything_from_outside_is_escaped(tmp_path: Path) -> None:
         notebooks=[(EVIL, tmp_path / f"{EVIL.replace('/', '')}.html")],
         sources=[{"kind": EVIL, "source": EVIL, "count": 1, "words": EVIL}],
         sections=[(EVIL, EVIL)],
-        answers=[(EVIL, EVIL)],
+        answers=[Answer("random", *[EVIL] * 8)],
+        legend=EVIL,
     )
     tags = parse(page)
     assert [tag for tag, _ in tags.tags].count("script") == 1  # the page's own
@@ -240,6 +246,35 @@ def test_markup_passes_and_text_does_not(tmp_path: Path) -> None:
     plain = ("T", pd.DataFrame({"a": ["<b>x</b>"]}), "")
     text = write(tmp_path, groups=[report_page.Group("G", [plain])]).read_text()
     assert "<td>&lt;b&gt;x&lt;/b&gt;</td>" in text
+
+
+def test_an_answer_links_the_table_that_holds_its_number(tmp_path: Path) -> None:
+    groups = [
+        report_page.Group("G", [("One", pd.DataFrame({"a": [1]}), "")]),
+        report_page.Group(
+            "H", [("Two", pd.DataFrame({"a": [1]}), ""), ("Three", pd.DataFrame({"a": [1]}), "")]
+        ),
+    ]
+    said = Answer(
+        "random", "Does it?", True, "Yes.", "A level.", "mean grade", "+0.20", "[+0.1, +0.3]", "Three"
+    )
+    tags = parse(write(tmp_path, groups=groups, answers=[said, said._replace(name="k", table="Gone")])).tags
+    cards = [a["id"] for tag, a in tags if tag == "li" and "answer" in a.get("class", "")]
+    links = [a["href"] for tag, a in tags if tag == "a" and a["href"].startswith("#table-")]
+    assert cards == ["answer-random", "answer-k"]
+    assert links[0] == "#table-2-2" and links.count("#table-2-2") == 2, "one of the card, one of the contents"
+    assert {a.get("id") for tag, a in tags if tag == "h3"} >= {"table-2-2"}
+
+
+def test_the_verdict_of_people_is_an_answer_without_a_number() -> None:
+    said = report_page.people("3 person(s) gave 9 answers. Krippendorff's alpha: 0.5.")
+    assert said.verdict == "3 person(s) gave 9 answers." and said.sentence == "Krippendorff's alpha: 0.5."
+    assert report_page.people("No person has rated this run.")[3:7] == (
+        "No person has rated this run.",
+        "",
+        "",
+        "",
+    )
 
 
 def test_page_stands_alone(tmp_path: Path) -> None:

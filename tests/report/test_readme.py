@@ -15,7 +15,7 @@ from memecmd_utils import __main__ as commands
 from memecmd_utils import settings
 from memecmd_utils.core import paths
 from memecmd_utils.core.llm import local as llm_local
-from memecmd_utils.report import readme, tracked
+from memecmd_utils.report import answers, readme, tracked
 
 PAGES = [paths.root / name for name in readme.PAGES]
 FIRST, REPORTS = PAGES[:2], PAGES[2:]
@@ -306,12 +306,13 @@ def test_memes_are_counted_once_not_once_a_judge() -> None:
 
 def test_shares_of_worlds_that_can_tell_come_first() -> None:
     numbers = json.loads(NUMBERS.read_text(encoding="utf-8"))
-    row = next(row for row in numbers["studies"]["claims"] if row["claim"] == readme.FIRST_CLAIM)
+    row = next(row for row in numbers["studies"]["claims"] if row["claim"] == answers.FIRST_CLAIM)
     told, of_all = f"{row['sign if told']:.0%}", f"{row['sign']:.0%}"
     text = readme.render(numbers)["results"]
-    assert text.index(f"in {told} of the readings") < text.index(f"in {of_all} of all")
+    assert text.index(f"in {told} of the specifications that can tell") < text.index(
+        f"{of_all}: share of all"
+    )
     assert f"| {told} | {of_all} |" in readme.render(numbers)["claims"]
-    assert f"in {told} of the " in numbers["answers"] and "worlds that can tell" in numbers["answers"]
 
 
 def test_answers_without_studies_or_grades_say_so() -> None:
@@ -326,7 +327,7 @@ def test_answers_without_studies_or_grades_say_so() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "said"),
-    [(0.1, 0.3, "beats 1"), (-0.1, 0.3, "beats 0"), (-0.3, -0.1, "beats -1"), (None, None, "beats 0")],
+    [(0.1, 0.3, "misses"), (-0.1, 0.3, "untold"), (-0.3, -0.1, "worse"), (None, None, "untold")],
 )
 def test_the_first_result_follows_the_interval(low, high, said: str) -> None:
     numbers = made_up_numbers()
@@ -339,7 +340,11 @@ def test_the_first_result_follows_the_interval(low, high, said: str) -> None:
     numbers["teaching"] = {"lands": {"dialogue": "role-1", "strategy": "greedy", **level}}
     for language in ("en", "zh"):
         found = readme.render(numbers, language)
-        assert readme.WORDS[language][said] in found["results"] and "25%" in found["results"]
+        words = {**answers.SHARED[language], **answers.WORDS[language]["random"]}
+        first = found["results"].split("\n")[0]
+        blank = " " if language == "en" else ""
+        assert f"{words['question']}{blank}{words[said]}**" in first and "25%" in first
+        assert f"**{words[said]}**" in found["random"].split("\n")[0], "the heading has asked"
         assert "role-1" in found["hero"] and re.search(
             "1 of its 4 memes fit|4 张里有 1 张合适", found["hero"]
         )

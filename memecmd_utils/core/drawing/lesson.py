@@ -13,25 +13,25 @@ from markupsafe import Markup
 
 from memecmd_utils.core import html, paths
 from memecmd_utils.core.drawing.chat_html import Thumbnails
+from memecmd_utils.core.palette import BLUE, GREEN, PURPLE, RED
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary
 
 if TYPE_CHECKING:
     from IPython.display import HTML
 
 
-BANDS = ("#0072B2", "#009E73", "#CC79A7", "#D55E00")
-GREEN, RED, BLUE, PINK = "#009E73", "#D55E00", "#0072B2", "#CC79A7"
+BANDS = (BLUE, GREEN, PURPLE, RED)
 MEME_SIDE = {
     "s_plus": ("S⁺  when it fits", GREEN),
     "s_minus": ("S⁻  when it does not", RED),
     "emotion": ("E  what it feels like", BLUE),
-    "motivation": ("Ψ  why one sends it", PINK),
+    "motivation": ("Ψ  why one sends it", PURPLE),
 }
 """Heading and colour of the four texts of a meme (2507.00891, Eq. 1)."""
 TURN_SIDE = {
     "scenario": ("S  where the chat stands", GREEN),
     "emotion": ("E  what would suit the next message", BLUE),
-    "motivation": ("Ψ  what a meme would be sent for", PINK),
+    "motivation": ("Ψ  what a meme would be sent for", PURPLE),
 }
 """Heading and colour of the three texts of a turn (Eq. 16)."""
 
@@ -128,18 +128,24 @@ def _boxes(
 
 
 def _box(record: Annotation | Summary, field: str, title: str, colour: str, key: str) -> dict[str, str]:
-    english = _english().get(key, {}) if record.source == "authored" else {}
     return {
         "title": title,
         "colour": colour,
         "text": getattr(record, field),
-        "english": english.get(field, ""),
+        "english": english_of(record, key).get(field, ""),
     }
+
+
+def english_of(record: Annotation | Summary, key: str) -> dict[str, str]:
+    """The English of an authored record by field: of all memes, and of the summaries of five dialogues.
+
+    `key` is the meme's id, or `DIALOGUE/TURN`. What a model wrote in a run has none: the dict is empty.
+    """
+    return _english().get(key, {}) if record.source == "authored" else {}
 
 
 @lru_cache(maxsize=1)
 def _english() -> dict[str, dict[str, str]]:
-    """Authored glosses by meme id, or dialogue and turn: what a model wrote in a run has none."""
     rows = [
         json.loads(line)
         for name in ("annotation_glosses.jsonl", "summary_glosses.jsonl")

@@ -1,0 +1,462 @@
+"""What a run answers, a question each, from `numbers.json`: for the cards of its page and the READMEs."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from memecmd_utils.core import statistics
+from memecmd_utils.evaluation import judge_checks
+from memecmd_utils.settings import Profile
+
+Language = Literal["en", "zh"]
+Numbers = Mapping[str, Any]
+Words = Mapping[str, Any]
+"""Words of one question in one language, and what all questions share."""
+MOST = 0.5
+"""Of memes that miss, and of specifications in which a claim holds."""
+FIRST_CLAIM = "Greedy beats Random"
+
+
+class Answer(NamedTuple):
+    """What a run says to a question: a sentence, and one number with its interval."""
+
+    name: str
+    question: str
+    holds: bool | None
+    """None: it cannot be told."""
+    verdict: str
+    sentence: str
+    measure: str = ""
+    """What the number measures."""
+    value: str = ""
+    interval: str = ""
+    table: str = ""
+    """Title of the table on the run's page that holds the number."""
+
+
+SHARED: dict[Language, dict[str, Any]] = {
+    "en": {
+        "yes": "Yes.",
+        "worse": "No, it is worse.",
+        "untold": "It cannot be told.",
+        "few": "Too few dialogues to say.",
+        "grade": "mean grade, of 2",
+        "consistency": "text consistency, of 100",
+        "and": " and ",
+        "comma": ", ",
+        "then": "; ",
+    },
+    "zh": {
+        "yes": "是。",
+        "worse": "否，反而更差。",
+        "untold": "无法判断。",
+        "few": "对话太少，无法判断。",
+        "grade": "平均分（满分 2）",
+        "consistency": "文本一致性（满分 100）",
+        "and": " 和 ",
+        "comma": "、",
+        "then": "；",
+    },
+}
+WORDS: dict[Language, dict[str, dict[str, Any]]] = {
+    "en": {
+        "random": {
+            "question": "Does retrieval beat random?",
+            "table": "Choice and timing effects",
+            "misses": "Yes, but most of its memes miss.",
+            "unmeasured": "No measure of this run compares them at the same turns.",
+            "levels": (
+                "Greedy's memes fit at {greedy:.0%} of the turns where it sends one, random memes at "
+                "{random:.0%} of the same turns, and {nobody:.0%} of Greedy's got 0 from both graders."
+            ),
+            "no levels": "How often memes fit is not known: this run has no grades.",
+            "measure": "{metric}, Greedy minus random memes at the same turns, {dialogues} dialogues",
+        },
+        "timing": {
+            "question": "Does it choose the right moment?",
+            "table": "Choice and timing effects",
+            "levels": (
+                "Random memes fit at {gate:.0%} of the turns where the gate opens, and at {anywhere:.0%} of "
+                "turns drawn by lot."
+            ),
+            "no levels": "How often memes fit is not known: this run has no grades.",
+            "measure": "{metric}, random memes at the gate's turns minus at any turn, {dialogues} dialogues",
+        },
+        "ablation": {
+            "question": "Does each dimension help?",
+            "table": "One term left out",
+            "yes": "Yes, all of them.",
+            "hurts": "No.",
+            "some": "Not all of them, clearly.",
+            "signs": {
+                -1: "clear harm from {terms}", 1: "clear help from {terms}",
+                0: "no clear difference from {terms}", None: "of {terms} it depends on the embedder",
+            },
+            "under": "Under {embedders}: {parts}.",
+            "measure": (
+                "nDCG@5 of the full score ({full:.3f}) minus that without {term} ({rest:.3f}), {embedder}, "
+                "{dialogues} dialogues"
+            ),
+        },
+        "threshold": {
+            "question": "Which form of the threshold differs?",
+            "table": "Differences to the exponential form",
+            "fit": "They differ in how well memes fit.",
+            "rhythm": "In rhythm, not in how well memes fit.",
+            "none": "None, clearly.",
+            "levels": "Memes right after another one: {follow}; mean grade, of 2: {grade}.",
+            "measure": (
+                "share of memes right after another one, {form} minus exponential form, {dialogues} dialogues"
+            ),
+        },
+        "hubs": {
+            "question": "What causes repeats?",
+            "table": "Share of repeats that hubs take",
+            "more": "Hubs take clearly more than their share.",
+            "even": "Not hubs: they do not clearly take more than their share.",
+            "levels": (
+                "Hubs, the {even:.0%} of the memes that are best at most turns of the other half of the "
+                "dialogues, take {share:.0%} of the {repeats} repeats and {turns:.0%} of all "
+                "turns{uncentred}."
+            ),
+            "uncentred": " ({share:.0%} of the repeats without centring)",
+            "measure": "share of repeats that hubs take, {embedder}, {dialogues} dialogues with repeats",
+        },
+        "judges": {
+            "question": "Which judge can be trusted?",
+            "table": "Judges against the ground truth",
+            "count": "{good} of {scores} scores.",
+            "none": "None of {scores} scores.",
+            "own": "The run's own, {judge}, {does}.",
+            "does": judge_checks.IN_WORDS,
+            "measure": (
+                "AUC of that judge, fitting memes against random ones (0.5 is chance), {dialogues} dialogues"
+            ),
+        },
+        "claims": {
+            "question": "In how many specifications does each claim of the paper survive?",
+            "table": "Claims",
+            "count": "{held} of {claims} claims survive in most of those that can tell.",
+            "first": (
+                "{claim} in {told:.0%} of the specifications that can tell, clearly in {clear:.0%} of "
+                "all{fails}."
+            ),
+            "fails": "; not in most: {claims}",
+            "share": "{claim} ({told:.0%}; clearly the opposite in {opposite:.0%} of all)",
+            "measure": (
+                "share of all {worlds:,} specifications with the sign of “{claim}” (all are counted, so it "
+                "has no interval)"
+            ),
+        },
+    },
+    "zh": {
+        "random": {
+            "question": "检索胜过随机吗？",
+            "misses": "是，但多数表情包不合适。",
+            "unmeasured": "这次运行没有在相同轮次上比较它们的度量。",
+            "levels": (
+                "Greedy 发表情包的轮次里有 {greedy:.0%} 合适，相同轮次的随机表情包有 {random:.0%}；Greedy "
+                "的表情包有 {nobody:.0%} 被两名评分者都评为 0。"
+            ),
+            "no levels": "这次运行没有评分，不知道表情包有多常合适。",
+            "measure": "{metric}，Greedy 减去相同轮次的随机表情包，{dialogues} 段对话",
+        },
+        "timing": {
+            "question": "它选对了时机吗？",
+            "levels": "门控放行的轮次里，随机表情包有 {gate:.0%} 合适；随机抽取的轮次里有 {anywhere:.0%}。",
+            "no levels": "这次运行没有评分，不知道表情包有多常合适。",
+            "measure": "{metric}，门控轮次的随机表情包减去任意轮次的随机表情包，{dialogues} 段对话",
+        },
+        "ablation": {
+            "question": "每个维度都有用吗？",
+            "yes": "是，都有用。",
+            "hurts": "否。",
+            "some": "并非都明确有用。",
+            "signs": {
+                -1: "{terms} 明确有害", 1: "{terms} 明确有用", 0: "{terms} 没有明确差别",
+                None: "{terms} 因向量模型而异",
+            },
+            "under": "在 {embedders} 下：{parts}。",
+            "measure": (
+                "完整得分的 nDCG@5（{full:.3f}）减去去掉 {term} 之后的（{rest:.3f}），{embedder}，"
+                "{dialogues} 段对话"
+            ),
+        },
+        "threshold": {
+            "question": "哪种形式的阈值不同？",
+            "fit": "合适程度不同。",
+            "rhythm": "节奏不同，合适程度没有明确差别。",
+            "none": "没有明确差别。",
+            "levels": "紧接着发送的比例：{follow}；平均分（满分 2）：{grade}。",
+            "measure": "紧接着发送的比例，{form}减去指数，{dialogues} 段对话",
+        },
+        "hubs": {
+            "question": "重复从何而来？",
+            "more": "枢纽明确占了超出其份额的重复。",
+            "even": "不是枢纽：它们没有明确超出其份额。",
+            "levels": (
+                "枢纽是在另一半对话的最多轮次中得分最高的 {even:.0%} 的表情包，占 {repeats} 次重复的 "
+                "{share:.0%}，占所有轮次的 {turns:.0%}{uncentred}。"
+            ),
+            "uncentred": "（不做中心化时占重复的 {share:.0%}）",
+            "measure": "枢纽占重复的比例，{embedder}，{dialogues} 段有重复的对话",
+        },
+        "judges": {
+            "question": "哪个评判可信？",
+            "count": "{scores} 个分数中有 {good} 个可信。",
+            "none": "{scores} 个分数都不可信。",
+            "own": "本次运行自己的评判 {judge} {does}。",
+            "does": {
+                judge_checks.TRUSTED: "能区分合适的表情包与随机的，也能区分难负例",
+                judge_checks.TOPIC: "能区分合适的表情包与随机的，但不能区分难负例",
+                judge_checks.UNSTEADY: "有区分力，但答案随问法而变",
+                judge_checks.NO: "不能区分合适的表情包与随机的",
+                judge_checks.REVERSED: "更偏向随机表情包",
+                judge_checks.UNTOLD: "无法对照标注检验：对话太少",
+            },
+            "measure": "该评判的 AUC，合适对随机，0.5 为随机水平，{dialogues} 段对话",
+        },
+        "claims": {
+            "question": "论文的每条论断在多少种读法里成立？",
+            "count": "{claims} 条中有 {held} 条在多数能够判断的读法里成立。",
+            "first": "“{claim}”占能够判断的读法的 {told:.0%}，明确成立的占全部的 {clear:.0%}{fails}。",
+            "fails": "；不在多数读法里相符：{claims}",
+            "share": "{claim}（{told:.0%}；明确相反的占全部的 {opposite:.0%}）",
+            "measure": "全部 {worlds:,} 种读法中符号与“{claim}”相符的比例（全部计入，因此没有区间）",
+        },
+    },
+}  # fmt: skip
+CHINESE = {
+    "Greedy beats Random": "Greedy 胜过 Random",
+    "Sampling beats Random": "Sampling 胜过 Random",
+    "Greedy is at least as good as Sampling": "Greedy 不比 Sampling 差",
+    "Greedy repeats memes within a dialogue more often than Sampling": (
+        "同一对话中 Greedy 比 Sampling 更常重复表情包"
+    ),
+    "both beat Random in news and in role dialogues": "新闻与角色对话中两者都胜过 Random",
+    "the full score beats each single dimension": "完整得分胜过每个单项",
+    "the decaying threshold has fewer memes right after another than a fixed one": (
+        "衰减阈值比固定阈值更少连续发送"
+    ),
+    "follow-ups": "紧接着发送的比例",
+    "mean gap": "平均间隔（轮）",
+    "mean grade": "平均分",
+    "exponential": "指数",
+    "linear": "线性",
+    "fixed": "固定",
+    "centred": "中心化",
+    "uncentred": "未中心化",
+    "all turns": "所有轮次",
+    "the gate's turns": "门控的轮次",
+    "topic only": "仅限话题",
+    "unsteady": "不稳定",
+    "trust": "可信",
+    "no": "否",
+    "yardstick": "参照",
+}
+"""Values of tables in Chinese; what is not here is a name and stays as it is."""
+LEGEND = (
+    "Brackets are 95 % intervals over dialogues. A meme fits where its mean grade is 1 or more, of 2; the "
+    "graders are sessions of a large language model, not people."
+)
+
+
+def answers(numbers: Numbers, profile: Profile, language: Language = "en") -> list[Answer]:
+    """What the numbers of a run say, a question each; a study that was not made is left out.
+
+    `profile` is the run's: of the rankings in the tables it says which one is the run's own.
+    """
+    found = []
+    for name, answer in _ANSWERS.items():
+        words = {**SHARED[language], **WORDS[language][name]}
+        made = answer(numbers, profile, words, language)
+        if made is not None:
+            # The page is in English, and so are the titles of its tables.
+            table = WORDS["en"][name]["table"]
+            found.append(made._replace(name=name, question=words["question"], table=table))
+    return found
+
+
+def say(value: Any, language: Language) -> Any:
+    """A value of a table as a reader of this language knows it; a name stays as it is."""
+    return CHINESE.get(value, value) if language == "zh" else value
+
+
+def _answer(holds: bool | None, verdict: str, sentence: str, measure: str = "", number: str = "") -> Answer:
+    value, _, interval = number.partition(" [")
+    return Answer("", "", holds, verdict, sentence, measure, value, f"[{interval}" if interval else "")
+
+
+# --- From the effects: choice and timing
+
+
+METRICS = ("grade", "consistency")
+"""Measures of placed memes, the best first: where a run has no grades the next one speaks."""
+
+
+def _effect(numbers: Numbers, effect: str, comparison: str) -> Mapping[str, Any] | None:
+    wanted = effect, comparison
+    rows = {row["metric"]: row for row in numbers["effects"] if (row["effect"], row["comparison"]) == wanted}
+    return next((rows[m] for m in METRICS if m in rows and rows[m]["mean"] is not None), None)
+
+
+def _difference(row: Mapping[str, Any] | None, words: Words, level: str, yes: str) -> Answer | None:
+    """An answer by the interval of a difference to chance."""
+    if row is None:
+        return None
+    sign = None if row["low"] is None else statistics.direction(row["low"], row["high"])
+    verdicts = {1: yes, 0: words["untold"], -1: words["worse"]}
+    verdicts[None] = words["few" if statistics.too_few(row["dialogues"]) else "untold"]
+    measure = words["measure"].format(metric=words[row["metric"]], dialogues=row["dialogues"])
+    number = statistics.format_interval(row, sign="+")
+    return _answer({1: True, -1: False}.get(sign), verdicts[sign], level, measure, number)
+
+
+def _fits(numbers: Numbers) -> dict[str, Mapping[str, Any]]:
+    """How often memes fit, by strategy."""
+    return {row["strategy"]: row for row in numbers.get("levels", ())}
+
+
+def _random(numbers: Numbers, profile: Profile, words: Words, language: Language) -> Answer:
+    found, level, yes = _fits(numbers), words["no levels"], words["yes"]
+    if found.keys() >= {"greedy", "random_same_turns"}:
+        greedy, random = found["greedy"], found["random_same_turns"]
+        level = words["levels"].format(greedy=greedy["fits"], random=random["fits"], nobody=greedy["nobody"])
+        yes = words["misses"] if greedy["fits"] < MOST else yes
+    made = _difference(_effect(numbers, "choice", "greedy - random_same_turns"), words, level, yes)
+    return made or _answer(None, words["untold"], words["unmeasured"])
+
+
+def _timing(numbers: Numbers, profile: Profile, words: Words, language: Language) -> Answer | None:
+    found, level = _fits(numbers), words["no levels"]
+    if found.keys() >= {"random", "random_same_turns"}:
+        gate, anywhere = found["random_same_turns"]["fits"], found["random"]["fits"]
+        level = words["levels"].format(gate=gate, anywhere=anywhere)
+    return _difference(_effect(numbers, "timing", "random_same_turns - random"), words, level, words["yes"])
+
+
+# --- From the tables of the studies
+
+
+def _rows(numbers: Numbers, table: str, **wanted: str) -> list[Mapping[str, Any]]:
+    """Rows of a study's table that have these values; none where the study was not made."""
+    rows = numbers.get("studies", {}).get(table, ())
+    return [row for row in rows if all(row[column] == value for column, value in wanted.items())]
+
+
+def _ablation(numbers: Numbers, profile: Profile, words: Words, language: Language) -> Answer | None:
+    """Which terms help under every embedder; the number is that of the term that helps least."""
+    rows = [r for r in _rows(numbers, "ablation", measure="nDCG@5") if r["difference"] is not None]
+    if not rows:
+        return None
+    signs: dict[str, set[int]] = {}
+    for row in rows:
+        low, high = row["difference low"], row["difference high"]
+        signs.setdefault(row["compares"], set()).add(0 if low is None else statistics.direction(low, high))
+    terms: dict[int | None, list[str]] = {sign: [] for sign in words["signs"]}
+    for term, found in signs.items():
+        terms[found.pop() if len(found) == 1 else None].append(term)
+    embedders = list(dict.fromkeys(row["embedder"] for row in rows))
+    least = min((r for r in rows if r["embedder"] == embedders[0]), key=lambda row: row["difference"])
+    verdict = "hurts" if terms[-1] else "yes" if len(terms[1]) == len(signs) else "some"
+    if statistics.too_few(least["dialogues"]):
+        verdict = "few"
+    parts = [words["signs"][sign].format(terms=words["comma"].join(of)) for sign, of in terms.items() if of]
+    sentence = words["under"].format(embedders=words["and"].join(embedders), parts=words["then"].join(parts))
+    measure = words["measure"].format(**least, term=least["compares"])
+    number = statistics.format_interval(least, "difference", 3, sign="+")
+    return _answer({"yes": True, "hurts": False}.get(verdict), words[verdict], sentence, measure, number)
+
+
+def _threshold(numbers: Numbers, profile: Profile, words: Words, language: Language) -> Answer | None:
+    """Whether another form of the threshold changes the rhythm of memes, or how well they fit."""
+    rows = [row for row in _rows(numbers, "threshold_minus") if row["mean"] is not None]
+    follow = [row for row in rows if row["measure"] == "follow-ups"]
+    if not follow:
+        return None
+    clear = {row["measure"] for row in rows if row["clear"]}
+    most = max(follow, key=lambda row: abs(row["mean"]))
+    verdict = "fit" if "mean grade" in clear else "rhythm" if clear else "none"
+    if statistics.too_few(most["dialogues"]):
+        verdict = "few"
+
+    def levels(measure: str, digits: str) -> str:
+        known = [row for row in _rows(numbers, "threshold") if row[measure] is not None]
+        return words["comma"].join(f"{say(r['form'], language)} {r[measure]:{digits}}" for r in known) or "–"
+
+    sentence = words["levels"].format(follow=levels("follow-ups", ".0%"), grade=levels("mean grade", ".2f"))
+    measure = words["measure"].format(form=say(most["form"], language), dialogues=most["dialogues"])
+    number = statistics.format_interval(most, sign="+")
+    return _answer(True if clear else None, words[verdict], sentence, measure, number)
+
+
+def _hubs(numbers: Numbers, profile: Profile, words: Words, language: Language) -> Answer | None:
+    """What hubs take of the repeats of the run's own ranking."""
+    shares = {
+        r["scores"]: r
+        for r in _rows(numbers, "hub_shares", embedder=profile.models.embedder, where="all turns")
+    }
+    own = shares.get("uncentred" if profile.retrieval.centring == "none" else "centred")
+    if own is None or own["share of repeats"] is None:
+        return None
+    low = own["share of repeats low"]
+    verdict = "untold" if low is None else "more" if low > own["even share"] else "even"
+    other = shares.get("uncentred")
+    if other is None or other is own or other["share of repeats"] is None:
+        uncentred = ""
+    else:
+        uncentred = words["uncentred"].format(share=other["share of repeats"])
+    sentence = words["levels"].format(
+        even=own["even share"], share=own["share of repeats"], repeats=own["repeats"],
+        turns=own["share of turns"], uncentred=uncentred,
+    )  # fmt: skip
+    measure = words["measure"].format(embedder=own["embedder"], dialogues=own["dialogues"])
+    number = statistics.format_interval(own, "share of repeats")
+    return _answer({"more": True, "even": False}.get(verdict), words[verdict], sentence, measure, number)
+
+
+def _judges(numbers: Numbers, profile: Profile, words: Words, language: Language) -> Answer | None:
+    """How many scores deserve trust; the number is that of the run's first judge."""
+    rows = [r for r in _rows(numbers, "trust") if r["verdict"] != judge_checks.YARDSTICK]
+    if not rows:
+        return None
+    # As in `judge_checks.trust_sentence`: of a yes/no judge the reading that the tables of stage 05 show.
+    own = min(rows, key=lambda row: row["reading"] == judge_checks.P_YES)
+    good = sum(row["verdict"] == judge_checks.TRUSTED for row in rows)
+    verdict = words["count" if good else "none"].format(good=good, scores=len(rows))
+    sentence = words["own"].format(judge=own["judge"], does=words["does"][own["verdict"]])
+    measure = words["measure"].format(dialogues=own["dialogues"])
+    return _answer(bool(good), verdict, sentence, measure, statistics.format_interval(own, "AUC random"))
+
+
+def _claims(numbers: Numbers, profile: Profile, words: Words, language: Language) -> Answer | None:
+    """In how many specifications claims have their sign: of those that can tell, then of all."""
+    rows = [row for row in _rows(numbers, "claims") if row["sign if told"] is not None]
+    first = next((row for row in rows if row["claim"] == FIRST_CLAIM), None)
+    if first is None:
+        return None
+    fails = [row for row in rows if row["sign if told"] <= MOST]
+    verdict = words["count"].format(held=len(rows) - len(fails), claims=len(rows))
+    claim = say(FIRST_CLAIM, language)
+    named = [
+        words["share"].format(
+            claim=say(row["claim"], language), told=row["sign if told"], opposite=row["clearly opposite"]
+        )
+        for row in fails
+    ]
+    sentence = words["first"].format(
+        claim=claim, told=first["sign if told"], clear=first["clear"],
+        fails=words["fails"].format(claims=words["comma"].join(named)) if named else "",
+    )  # fmt: skip
+    measure = words["measure"].format(worlds=first["worlds"], claim=claim)
+    return _answer(None if fails else True, verdict, sentence, measure, f"{first['sign']:.0%}")
+
+
+_ANSWERS: dict[str, Callable[..., Answer | None]] = {
+    "random": _random,
+    "timing": _timing,
+    "ablation": _ablation,
+    "threshold": _threshold,
+    "hubs": _hubs,
+    "judges": _judges,
+    "claims": _claims,
+}
