@@ -65,8 +65,8 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
             "misses": "Yes, but most of its memes miss.",
             "unmeasured": "No measure of this run compares them at the same turns.",
             "levels": (
-                "Greedy's memes fit at {greedy:.0%} of the turns where it sends one, random memes at "
-                "{random:.0%} of the same turns, and {nobody:.0%} of Greedy's got 0 from both graders."
+                "Greedy's memes fit at {greedy} of the turns where it sends one, random memes at "
+                "{random} of the same turns, and {nobody} of Greedy's got 0 from both graders."
             ),
             "no levels": "How often memes fit is not known: this run has no grades.",
             "measure": "{metric}, Greedy minus random memes at the same turns, {dialogues} dialogues",
@@ -75,7 +75,7 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
             "question": "Does it choose the right moment?",
             "table": "Choice and timing effects",
             "levels": (
-                "Random memes fit at {gate:.0%} of the turns where the gate opens, and at {anywhere:.0%} of "
+                "Random memes fit at {gate} of the turns where the gate opens, and at {anywhere} of "
                 "turns drawn by lot."
             ),
             "no levels": "How often memes fit is not known: this run has no grades.",
@@ -114,11 +114,11 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
             "more": "Hubs take clearly more than their share.",
             "even": "Not hubs: they do not clearly take more than their share.",
             "levels": (
-                "Hubs, the {even:.0%} of the memes that are best at most turns of the other half of the "
-                "dialogues, take {share:.0%} of the {repeats} repeats and {turns:.0%} of all "
+                "Hubs, the {even} of the memes that are best at most turns of the other half of the "
+                "dialogues, take {share} of the {repeats} repeats and {turns} of all "
                 "turns{uncentred}."
             ),
-            "uncentred": " ({share:.0%} of the repeats without centring)",
+            "uncentred": " ({share} of the repeats without centring)",
             "measure": "share of repeats that hubs take, {embedder}, {dialogues} dialogues with repeats",
         },
         "judges": {
@@ -137,11 +137,11 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
             "table": "Claims",
             "count": "{held} of {claims} claims survive in most of those that can tell.",
             "first": (
-                "{claim} in {told:.0%} of the specifications that can tell, clearly in {clear:.0%} of "
+                "{claim} in {told} of the specifications that can tell, clearly in {clear} of "
                 "all{fails}."
             ),
             "fails": "; not in most: {claims}",
-            "share": "{claim} ({told:.0%}; clearly the opposite in {opposite:.0%} of all)",
+            "share": "{claim} ({told}; clearly the opposite in {opposite} of all)",
             "measure": (
                 "share of all {worlds:,} specifications with the sign of “{claim}” (all are counted, so it "
                 "has no interval)"
@@ -154,15 +154,15 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
             "misses": "是，但多数表情包不合适。",
             "unmeasured": "这次运行没有在相同轮次上比较它们的度量。",
             "levels": (
-                "Greedy 发表情包的轮次里有 {greedy:.0%} 合适，相同轮次的随机表情包有 {random:.0%}；Greedy "
-                "的表情包有 {nobody:.0%} 被两名评分者都评为 0。"
+                "Greedy 发表情包的轮次里有 {greedy} 合适，相同轮次的随机表情包有 {random}；Greedy "
+                "的表情包有 {nobody} 被两名评分者都评为 0。"
             ),
             "no levels": "这次运行没有评分，不知道表情包有多常合适。",
             "measure": "{metric}，Greedy 减去相同轮次的随机表情包，{dialogues} 段对话",
         },
         "timing": {
             "question": "它选对了时机吗？",
-            "levels": "门控放行的轮次里，随机表情包有 {gate:.0%} 合适；随机抽取的轮次里有 {anywhere:.0%}。",
+            "levels": "门控放行的轮次里，随机表情包有 {gate} 合适；随机抽取的轮次里有 {anywhere}。",
             "no levels": "这次运行没有评分，不知道表情包有多常合适。",
             "measure": "{metric}，门控轮次的随机表情包减去任意轮次的随机表情包，{dialogues} 段对话",
         },
@@ -194,10 +194,10 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
             "more": "枢纽明确占了超出其份额的重复。",
             "even": "不是枢纽：它们没有明确超出其份额。",
             "levels": (
-                "枢纽是在另一半对话的最多轮次中得分最高的 {even:.0%} 的表情包，占 {repeats} 次重复的 "
-                "{share:.0%}，占所有轮次的 {turns:.0%}{uncentred}。"
+                "枢纽是在另一半对话的最多轮次中得分最高的 {even} 的表情包，占 {repeats} 次重复的 "
+                "{share}，占所有轮次的 {turns}{uncentred}。"
             ),
-            "uncentred": "（不做中心化时占重复的 {share:.0%}）",
+            "uncentred": "（不做中心化时占重复的 {share}）",
             "measure": "枢纽占重复的比例，{embedder}，{dialogues} 段有重复的对话",
         },
         "judges": {
@@ -218,9 +218,9 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
         "claims": {
             "question": "论文的每条论断在多少种读法里成立？",
             "count": "{claims} 条中有 {held} 条在多数能够判断的读法里成立。",
-            "first": "“{claim}”占能够判断的读法的 {told:.0%}，明确成立的占全部的 {clear:.0%}{fails}。",
+            "first": "“{claim}”占能够判断的读法的 {told}，明确成立的占全部的 {clear}{fails}。",
             "fails": "；不在多数读法里相符：{claims}",
-            "share": "{claim}（{told:.0%}；明确相反的占全部的 {opposite:.0%}）",
+            "share": "{claim}（{told}；明确相反的占全部的 {opposite}）",
             "measure": "全部 {worlds:,} 种读法中符号与“{claim}”相符的比例（全部计入，因此没有区间）",
         },
     },
@@ -281,8 +281,13 @@ def say(value: Any, language: Language) -> Any:
     return CHINESE.get(value, value) if language == "zh" else value
 
 
+def percent(share: float | None) -> str:
+    """A share as whole per cent; a dash where it is not known."""
+    return "–" if share is None else f"{share:.0%}"
+
+
 def _answer(holds: bool | None, verdict: str, sentence: str, measure: str = "", number: str = "") -> Answer:
-    value, _, interval = number.partition(" [")
+    value, _, interval = number.removeprefix("–").partition(" [")  # a dash is no number
     return Answer("", "", holds, verdict, sentence, measure, value, f"[{interval}" if interval else "")
 
 
@@ -320,8 +325,10 @@ def _random(numbers: Numbers, profile: Profile, words: Words, language: Language
     found, level, yes = _fits(numbers), words["no levels"], words["yes"]
     if found.keys() >= {"greedy", "random_same_turns"}:
         greedy, random = found["greedy"], found["random_same_turns"]
-        level = words["levels"].format(greedy=greedy["fits"], random=random["fits"], nobody=greedy["nobody"])
-        yes = words["misses"] if greedy["fits"] < MOST else yes
+        level = words["levels"].format(
+            greedy=percent(greedy["fits"]), random=percent(random["fits"]), nobody=percent(greedy["nobody"])
+        )
+        yes = words["misses"] if (greedy["fits"] or 0) < MOST else yes
     made = _difference(_effect(numbers, "choice", "greedy - random_same_turns"), words, level, yes)
     return made or _answer(None, words["untold"], words["unmeasured"])
 
@@ -330,7 +337,7 @@ def _timing(numbers: Numbers, profile: Profile, words: Words, language: Language
     found, level = _fits(numbers), words["no levels"]
     if found.keys() >= {"random", "random_same_turns"}:
         gate, anywhere = found["random_same_turns"]["fits"], found["random"]["fits"]
-        level = words["levels"].format(gate=gate, anywhere=anywhere)
+        level = words["levels"].format(gate=percent(gate), anywhere=percent(anywhere))
     return _difference(_effect(numbers, "timing", "random_same_turns - random"), words, level, words["yes"])
 
 
@@ -404,10 +411,10 @@ def _hubs(numbers: Numbers, profile: Profile, words: Words, language: Language) 
     if other is None or other is own or other["share of repeats"] is None:
         uncentred = ""
     else:
-        uncentred = words["uncentred"].format(share=other["share of repeats"])
+        uncentred = words["uncentred"].format(share=percent(other["share of repeats"]))
     sentence = words["levels"].format(
-        even=own["even share"], share=own["share of repeats"], repeats=own["repeats"],
-        turns=own["share of turns"], uncentred=uncentred,
+        even=percent(own["even share"]), share=percent(own["share of repeats"]), repeats=own["repeats"],
+        turns=percent(own["share of turns"]), uncentred=uncentred,
     )  # fmt: skip
     measure = words["measure"].format(embedder=own["embedder"], dialogues=own["dialogues"])
     number = statistics.format_interval(own, "share of repeats")
@@ -422,10 +429,13 @@ def _judges(numbers: Numbers, profile: Profile, words: Words, language: Language
     # As in `judge_checks.trust_sentence`: of a yes/no judge the reading that the tables of stage 05 show.
     own = min(rows, key=lambda row: row["reading"] == judge_checks.P_YES)
     good = sum(row["verdict"] == judge_checks.TRUSTED for row in rows)
-    verdict = words["count" if good else "none"].format(good=good, scores=len(rows))
+    counted = words["count" if good else "none"].format(good=good, scores=len(rows))
+    untold = all(row["verdict"] == judge_checks.UNTOLD for row in rows)
+    verdict = words["few"] if untold else counted
     sentence = words["own"].format(judge=own["judge"], does=words["does"][own["verdict"]])
     measure = words["measure"].format(dialogues=own["dialogues"])
-    return _answer(bool(good), verdict, sentence, measure, statistics.format_interval(own, "AUC random"))
+    number = statistics.format_interval(own, "AUC random")
+    return _answer(None if untold else bool(good), verdict, sentence, measure, number)
 
 
 def _claims(numbers: Numbers, profile: Profile, words: Words, language: Language) -> Answer | None:
@@ -435,20 +445,24 @@ def _claims(numbers: Numbers, profile: Profile, words: Words, language: Language
     if first is None:
         return None
     fails = [row for row in rows if row["sign if told"] <= MOST]
-    verdict = words["count"].format(held=len(rows) - len(fails), claims=len(rows))
+    few = statistics.too_few(first["dialogues"])
+    held = words["count"].format(held=len(rows) - len(fails), claims=len(rows))
+    verdict = words["few"] if few else held
     claim = say(FIRST_CLAIM, language)
     named = [
         words["share"].format(
-            claim=say(row["claim"], language), told=row["sign if told"], opposite=row["clearly opposite"]
+            claim=say(row["claim"], language),
+            told=percent(row["sign if told"]),
+            opposite=percent(row["clearly opposite"]),
         )
         for row in fails
     ]
     sentence = words["first"].format(
-        claim=claim, told=first["sign if told"], clear=first["clear"],
+        claim=claim, told=percent(first["sign if told"]), clear=percent(first["clear"]),
         fails=words["fails"].format(claims=words["comma"].join(named)) if named else "",
     )  # fmt: skip
     measure = words["measure"].format(worlds=first["worlds"], claim=claim)
-    return _answer(None if fails else True, verdict, sentence, measure, f"{first['sign']:.0%}")
+    return _answer(None if fails or few else True, verdict, sentence, measure, percent(first["sign"]))
 
 
 _ANSWERS: dict[str, Callable[..., Answer | None]] = {

@@ -12,7 +12,7 @@ from memecmd_utils.core import statistics, storage
 from memecmd_utils.core import tables as core_tables
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.evaluation import rankings, tables
-from memecmd_utils.report.answers import Language, answers, say
+from memecmd_utils.report.answers import Language, answers, percent, say
 
 README_MARKERS = ("hero", "results")
 REPORT_MARKERS = (
@@ -389,15 +389,11 @@ def _claims(numbers: Mapping[str, Any], words: dict[str, str], language: Languag
             (
                 say(row["claim"], language), row["dialogues"],
                 words["of"].format(told=told, worlds=row["worlds"]),
-                *(_share(row[name]) for name in ("sign if told", "sign", "clear", "clearly opposite")),
+                *(percent(row[name]) for name in ("sign if told", "sign", "clear", "clearly opposite")),
                 f"{most['choice']} ({most['best value']})" if most else "–",
             )
         )  # fmt: skip
     yield from _table(words["claims"], rows, right=range(1, 7))
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
 
 
 def _table(heads: str, rows: Iterable[Sequence[Any]], right: Sequence[int]) -> Iterator[str]:

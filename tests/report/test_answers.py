@@ -142,13 +142,38 @@ def test_judges_are_counted_and_the_run_s_own_has_the_number() -> None:
 
 
 def test_claims_that_fail_are_named() -> None:
-    row = {"sign if told": 0.86, "sign": 0.62, "clear": 0.47, "clearly opposite": 0.02, "worlds": 1152}
+    row = {
+        "sign if told": 0.86,
+        "sign": 0.62,
+        "clear": 0.47,
+        "clearly opposite": 0.02,
+        "worlds": 1152,
+        "dialogues": 47,
+    }
     fails = {**row, "claim": "the full score beats each single dimension", "sign if told": 0.38}
     answer = of_study("claims", claims=[{**row, "claim": answers.FIRST_CLAIM}, fails])
     assert answer.verdict.startswith("1 of 2 claims") and (answer.value, answer.interval) == ("62%", "")
     assert "not in most: the full score" in answer.sentence and "38%" in answer.sentence
     assert "in 86% of the specifications that can tell" in answer.sentence
     assert of_study("claims", claims=[{**row, "claim": answers.FIRST_CLAIM}]).holds is True
+
+
+def test_what_a_small_run_cannot_tell_is_a_dash_or_left_out() -> None:
+    row = {"claim": answers.FIRST_CLAIM, "sign if told": 0.4, "sign": 0.4, "clear": None, "worlds": 9}
+    answer = of_study("claims", claims=[{**row, "clearly opposite": None, "dialogues": 2}])
+    assert (
+        answer.holds is None
+        and answer.verdict == "Too few dialogues to say."
+        and "in – of" in answer.sentence
+    )
+    judge = {"judge": "j", "reading": "rating", "verdict": judge_checks.UNTOLD, "dialogues": 2}
+    answer = of_study(
+        "judges", trust=[judge | dict.fromkeys(("AUC random", "AUC random low", "AUC random high"))]
+    )
+    assert (answer.holds, answer.verdict, answer.value) == (None, "Too few dialogues to say.", "")
+    unsent = {"strategy": "greedy", "fits": None, "nobody": None}
+    levels = [unsent, {**unsent, "strategy": "random_same_turns"}]
+    assert asked("random", effects=[effect(CHOICE, 0.1, 0.3)], levels=levels).sentence.count("–") == 3
 
 
 def test_the_example_answers_every_question_in_both_languages() -> None:
