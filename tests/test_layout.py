@@ -27,7 +27,7 @@ FILES = {
 }
 ROOMS = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py")} - {"."}
 NOUNS = {"runs", "schemas"}
-CORE = {"core.drawing", "core.llm", "core.paths", "core.plots", "core.seeds"}
+CORE = {"core.drawing", "core.llm", "core.plots"}
 """What notebooks use of the machinery."""
 NOTEBOOKS = sorted(paths.notebooks.glob("*.ipynb"))
 TAGS = {"parameters", "remove-cell", "hide-input", "exercise", "raises-exception"}

@@ -161,7 +161,9 @@ def _ask_in_words(shown: Sequence[judges.Item], judge: Judge) -> dict[str, dict[
     pairs = [judges.place_and_meme(item) for item in shown]
     in_words = {}
     for wording in (*WORDINGS[1:], OTHER_ORDER):
-        label = f"{judge.name}: {wording if wording == OTHER_ORDER else wording + ' wording'}"
+        label = (
+            f"{judge.chat.backend.model.name}: {wording if wording == OTHER_ORDER else wording + ' wording'}"
+        )
         answers = llm_chat.run(judges.ask_yes_no(pairs, judge.chat, label, wording))
         in_words[wording] = {
             item.key: np.nan if isinstance(p, str) else float(np.mean([p[k] for k in DIMENSIONS]))

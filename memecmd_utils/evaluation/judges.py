@@ -344,7 +344,7 @@ async def _ask_centred(items: Sequence[Item], judge: Judge) -> list[Answer]:
     """Five yes/no questions about each meme, centred by its mean over held-out contexts."""
     split, contexts = halves(judge.dialogues), held_out_contexts(judge.dialogues, judge.profile)
     pairs = [place_and_meme(item) for item in items]
-    at_home = await ask_yes_no(pairs, judge.chat, f"{judge.name}: placed memes")
+    at_home = await ask_yes_no(pairs, judge.chat, f"{judge.chat.backend.model.name}: placed memes")
     if STOPPED in at_home:
         return [p if isinstance(p, str) else STOPPED for p in at_home]
     memes = {meme.meme_id: meme for _, meme in pairs}
@@ -360,7 +360,7 @@ async def _ask_centred(items: Sequence[Item], judge: Judge) -> list[Answer]:
     answers = await ask_yes_no(
         [(context, memes[name]) for context, _, name in held_out],
         judge.chat,
-        f"{judge.name}: held-out contexts",
+        f"{judge.chat.backend.model.name}: elsewhere",
     )
     for (_, half, name), p in zip(held_out, answers, strict=True):
         elsewhere[half, name].append(p)

@@ -305,8 +305,8 @@ def _describe_meme(pick: Pick, memes: Mapping[str, Meme], pictures: Thumbnails) 
             f"{sign} {signed(part, 2)}" for sign, part in zip(chat_html.SIGNS, pick.components, strict=True)
         ]
         lines += [" ".join(parts[:2]), " ".join(parts[2:])]
-    caption = caption_of(memes[pick.meme_id])
-    return ShownMeme(pick.meme_id, pictures[pick.meme_id], caption, tuple(lines))
+    meme = memes[pick.meme_id]
+    return ShownMeme(pick.meme_id, pictures[pick.meme_id], caption_of(meme), tuple(lines), meme.gloss)
 
 
 def _notes(view: View) -> dict[int, str]:

@@ -210,7 +210,8 @@ class PasteTab:
         ranking = top_k(self._library.index, self._query, settings.weights, CARDS)
         ids = [self._library.index.meme_ids[meme] for meme in ranking.memes[0]]
         cards = [
-            ShownMeme(name, self._knobs.pictures[name], caption_of(self._library.memes[name])) for name in ids
+            ShownMeme(meme.meme_id, self._knobs.pictures[meme.meme_id], caption_of(meme), gloss=meme.gloss)
+            for meme in (self._library.memes[name] for name in ids)
         ]
         self.found.value = chat_html.cards(
             list(zip(cards, ranking.scores[0], ranking.components[0], strict=True))
@@ -265,7 +266,7 @@ def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes:
         first.pictures.make_ahead()
     library = Library(run, memes, index, insertion.unrecorded(run, run))
     second = PasteTab(library, first)
-    both = ipywidgets.Tab([first.box, second.box], titles=["A dialogue of the run", "A chat of your own"])
+    both = ipywidgets.Tab([first.box, second.box], titles=["A chat of the run", "A chat of your own"])
     return ipywidgets.VBox([ipywidgets.HTML(chat_html.styles()), both])
 
 

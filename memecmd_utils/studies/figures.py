@@ -87,7 +87,9 @@ def hubs_figure(counts: pd.DataFrame) -> Figure:
                 label = "without a cure" if cure == NONE else cure
                 values, places = np.sort(mine["N_1"].to_numpy())[::-1], np.arange(1, len(mine) + 1)
                 axes.step(places, values, line, where="mid", color=colour, lw=1.5, label=label)
-            axes.axhline(part["N_1"].sum() / len(part), color="black", lw=0.7, label="even use")
+            axes.axhline(
+                part["N_1"].sum() / len(part), color="black", lw=0.8, ls=(0, (1, 4)), label="even use"
+            )
             axes.set_xscale("log")  # the hubs are few
             axes.xaxis.set_major_formatter("{x:g}")
         handles = {

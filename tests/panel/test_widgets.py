@@ -90,7 +90,7 @@ def test_somebody_sees_both_tabs(parts) -> None:
     assert "application/vnd.jupyter.widget-view+json" in panel._repr_mimebundle_()
     styles, tabs = panel.children
     assert "<style>" in styles.value and len(tabs.children) == 2
-    assert [tabs.get_title(n) for n in range(2)] == ["A dialogue of the run", "A chat of your own"]
+    assert [tabs.get_title(n) for n in range(2)] == ["A chat of the run", "A chat of your own"]
 
 
 def test_a_headless_run_gets_a_picture_and_no_widget(parts, monkeypatch) -> None:

@@ -38,6 +38,8 @@ class ShownMeme:
     picture: Picture
     caption: str
     lines: tuple[str, ...] = ()
+    gloss: str = ""
+    """Its English, shown where a reader points at the picture; empty where there is none."""
     defined: str = ""
     """Class and id under which a page has picture and caption once, so that they do not stand here again."""
 
@@ -128,7 +130,12 @@ def cards(memes: Sequence[tuple[ShownMeme, float, Sequence[float]]]) -> str:
             width = round(min(abs(part), 0.5) * 100, 1)
             x = -width if part < 0 else 0.0
             bars.append({"sign": sign, "colour": colour, "x": x, "width": width, "value": signed(part)})
-        card = {"meme_id": meme.meme_id, "picture": meme.picture, "caption": meme.caption}
+        card = {
+            "meme_id": meme.meme_id,
+            "picture": meme.picture,
+            "caption": meme.caption,
+            "gloss": meme.gloss,
+        }
         rows.append({**card, "total": signed(total), "bars": bars})
     return str(_parts().cards(rows))
 

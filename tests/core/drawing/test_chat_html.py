@@ -35,8 +35,17 @@ def test_a_meme_stands_before_or_after_its_text() -> None:
         parsed(html)
 
 
+def test_a_reader_who_points_at_a_meme_sees_its_english() -> None:
+    for gloss, title in (("eat first", "eat first"), ("", "先吃饭")):
+        shown = meme(gloss=gloss)
+        turn = ShownTurn(2, "left", "老柏", "", meme=shown)
+        for html in (chat_html.chat([turn]), chat_html.cards([(shown, 0.1, (0.1, 0.2, 0.3, 0.4))])):
+            (picture,) = parsed(html).iter("img")
+            assert picture.get("title") == title and picture.get("alt") == "先吃饭"
+
+
 def test_everything_shown_is_escaped() -> None:
-    hostile = meme(meme_id=HOSTILE, caption=HOSTILE, lines=(HOSTILE, HOSTILE))
+    hostile = meme(meme_id=HOSTILE, caption=HOSTILE, lines=(HOSTILE, HOSTILE), gloss=HOSTILE)
     turn = ShownTurn(1, "right", HOSTILE, HOSTILE, HOSTILE, HOSTILE, hostile)
     parts = [
         chat_html.chat([turn]),
