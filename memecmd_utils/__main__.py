@@ -55,7 +55,7 @@ def command(group: click.Group, name: str, *parameters: Callable[[Any], Any]) ->
     return decorate
 
 
-run_option = click.option("--run", default="", help="A finished run; without it that of the profile.")
+run_option = click.option("--run", default="", help="A finished run; by default that of the profile.")
 
 # --- a run ------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ def evaluate_mod(choice: Choice, source: str, run: str, dialogues: int | None) -
 
 @cli.group()
 def fetch() -> None:
-    """Bring images, news, data sets or a local model."""
+    """Fetch images, news, data sets or a local model."""
 
 
 @command(fetch, "library", click.argument("archive", required=False))
@@ -339,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         # Whatever still waited for the kernel complains while it is torn down.
         logging.getLogger("asyncio").disabled = True
-        print("stopped; what was accepted is recorded, run again to go on", file=sys.stderr)
+        print("stopped; accepted answers are recorded: run again to go on", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # As with `| head`. Nothing more may be written there, also not when Python ends.

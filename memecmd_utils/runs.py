@@ -125,8 +125,9 @@ class Run:
             if folder is not None and (folder / name).exists():
                 return folder / name
         first = WRITTEN_BY.get(name, "an earlier notebook")
+        target = "templates" if first.startswith("07") else "reproduce"
         raise StageMissing(
-            f"{name} of run {self.name!r} is not there: run {first} first (or `make reproduce`)"
+            f"{name} of run {self.name!r} is not there: run {first} first (or `make {target}`)"
         )
 
     def load(self, schema: type[Record]) -> list[Record]:

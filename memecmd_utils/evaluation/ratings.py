@@ -34,7 +34,7 @@ def screenshot(
 def rate(
     run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
 ) -> list[Rating]:
-    """Rate with every judge of the profile; a judge that was stopped early is named."""
+    """Rate with every judge of the profile and save the ratings; a judge that was stopped early is named."""
     ratings: list[Rating] = []
     names: list[str] = []
     for number in range(len(run.profile.evaluation.judges)):
@@ -47,6 +47,7 @@ def rate(
             print(f"{judge.name}: {judges.STOPPED}; {unasked} of its {len(mine)} ratings were not asked for")
         ratings += mine
         names.append(judge.name)
+    run.save(ratings, Rating)  # what has no recorded answer is counted from there
     return ratings
 
 

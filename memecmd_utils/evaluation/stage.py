@@ -46,13 +46,12 @@ def evaluate_run(
     checks: Checks,
     truth: GroundTruth,
 ) -> Evaluation:
-    """Compute and save all that stage 05 writes; who was asked was asked before."""
+    """Compute and save all that stage 05 writes but the ratings, which `rate` has saved."""
     profile = run.profile
     dialogues, placements = run.load(schemas.Dialogue), run.load(schemas.Placement)
     annotations = run.load(schemas.Annotation)
     memes = {meme.meme_id: meme for meme in run.load(schemas.Meme)}
     by_id = {one.dialogue_id: one for one in dialogues}
-    run.save(ratings, schemas.Rating)
     run.save(consistency, schemas.Consistency)
 
     check = tables.judge_check(ratings, profile)

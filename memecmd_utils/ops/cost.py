@@ -223,7 +223,7 @@ def _judged(path: Path) -> tuple[str, list[str]]:
     ratings = pd.read_parquet(path, columns=["judge", "overall", "unscored"])
     unasked = ratings[ratings["unscored"] == STOPPED].groupby("judge", sort=False).size()
     return str(ratings["overall"].count()), [
-        f"  {judge} {STOPPED}; {n} of its ratings were not asked for (another model or model_label is)"
+        f"  {judge} {STOPPED}; {n} of its ratings were not asked for (another model or model_label would be)"
         for judge, n in unasked.items()
     ]
 

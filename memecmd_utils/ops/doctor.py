@@ -97,7 +97,7 @@ def _complaint(look: Callable[[], object]) -> list[str]:
     return []
 
 
-LIVE = "for others take a live model: PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
+LIVE = "for others use a live model: PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
 
 
 def _pictures(profile: Profile) -> Iterator[str]:

@@ -322,6 +322,7 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
     vision: bool, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[int] = []
+    saved: list[list] = []
     monkeypatch.setattr(screenshots, "draw", lambda spec, files: drawn.append(1))
     monkeypatch.setattr(screenshots, "encode", lambda picture, kind: b"\xff\xd8" + kind.encode())
 
@@ -347,6 +348,7 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
             read=lambda name: tmp_path / name,
             endpoint=lambda role, number: settings.Endpoint(model="m", vision=vision),
             chat=chat,
+            save=lambda rows, schema: saved.append(rows),
         )
         dialogues = {"news-made-1": made_up.dialogue()}
         return ratings.rate(run, [made_up.placement(2, "m1")], dialogues, {"m1": made_up.meme("m1")})
@@ -357,3 +359,4 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
     assert rate(Seeing([])) == [first] and len(drawn) == vision, "not to be replayed"
     both = rate(Seeing([]), Seeing([]))
     assert [r.judge for r in both] == ["scripted rating", "scripted rating 2"], "two judges are not pooled"
+    assert saved == [[first], [first], both]

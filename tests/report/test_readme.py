@@ -25,7 +25,10 @@ FOLDERS = [
     *(folder / name for folder in (paths.data, paths.notebooks) for name in ("README.md", "README.zh-CN.md")),
     paths.root / "memecmd_utils" / "README.md",
 ]
-PROSE = [*PAGES, *FOLDERS, paths.root / "CONTRIBUTING.md", paths.root / "CHANGELOG.md"]
+PROSE = [
+    *PAGES, *FOLDERS, paths.notebooks / "GLOSSARY.md",
+    paths.root / "CONTRIBUTING.md", paths.root / "CHANGELOG.md",
+]  # fmt: skip
 NUMBERS = paths.reports / "numbers.json"
 
 
@@ -430,6 +433,22 @@ def test_the_map_leads_to_every_room() -> None:
     assert rooms <= there
     for name in re.findall(r"`((?:core|annotation|dialogue|retrieval|evaluation)/[\w/]+\.py)`", text):
         assert (package / name).is_file(), name
+
+
+def test_the_map_says_how_many_lines_carry_the_paper() -> None:
+    text = (paths.root / "memecmd_utils" / "README.md").read_text("utf-8")
+    listed = text.partition("## The method in an hour")[2].partition("\n## ")[0]
+    package = paths.root / "memecmd_utils"
+
+    def lines(files) -> int:
+        return sum(file.read_text("utf-8").count("\n") for file in files)
+
+    said = [int(n.replace(",", "")) for n in re.findall(r"about ([\d,]+) lines of ([\d,]+)", listed)[0]]
+    counted = (
+        lines(package / name for name in re.findall(r"`([\w/]+\.py)`", listed)),
+        lines(package.rglob("*.py")),
+    )
+    assert said == [pytest.approx(n, rel=0.05) for n in counted]
 
 
 @each_first

@@ -146,4 +146,4 @@ def _answered_by(profile: Profile) -> str:
     if profile.evaluation.other_summaries:
         local.append(profile.models.local_model)
     installs = [f"`make local-llm MODEL={model}`" for model in dict.fromkeys(local)]
-    return ", ".join([*installs, "then the same command with mode=auto added to SET."])
+    return ", ".join([*installs, "then again with mode=auto added to SET (or to `settings`)."])
