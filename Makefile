@@ -27,7 +27,7 @@ NOUNS := $(call files,memecmd_utils/core memecmd_utils/prompts memecmd_utils/run
 rooms = $(call files,$(addprefix memecmd_utils/,$(1)))
 CORPUS := $(wildcard data/example/*.* data/example/recordings/*/* data/example/recordings/*/*/* data/paper/*)
 
-.PHONY: help help-all reproduce test test-all test-paper lab local-llm doctor cost insert-memes evaluate-mod library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage bench-peer lint strip lock clean stages templates template-stages
+.PHONY: help help-all reproduce test test-all test-paper lab local-llm doctor cost insert-memes fit-placement evaluate-mod library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage bench-peer lint strip lock clean stages templates template-stages
 .DEFAULT_GOAL := help
 
 USAGE := make TARGET [PROFILE=example|local|openai|paper] [SET="key=value ..."]
@@ -91,9 +91,13 @@ doctor: $(READY)
 cost: $(READY)
 	@$(PY) -m memecmd_utils cost
 
-## Put memes into your own chats: IN=chat.csv OUT=with_memes.csv [RUN=example STRATEGY=greedy FIELDS=text=...]
+## Put memes into your own chats: IN=chat.csv OUT=with_memes.csv [RUN=example STRATEGY=greedy|learned FIELDS=text=...]
 insert-memes: $(READY)
 	@$(PY) -m memecmd_utils insert-memes "$(IN)" "$(OUT)" --strategy "$(STRATEGY)" --run "$(RUN)" --fields "$(FIELDS)"
+
+#+ Fit learned placement on a run's graded memes: [RUN=example GRADES=grades.csv with dialogue_id,turn,meme_id,grade]
+fit-placement: $(READY)
+	@$(PY) -m memecmd_utils fit-placement "$(GRADES)" --run "$(RUN)"
 
 #+ Measure retrieval on your copy of MOD: MOD=file or folder [RUN=... DIALOGUES=100]
 evaluate-mod: $(READY)

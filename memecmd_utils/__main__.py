@@ -194,6 +194,18 @@ def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: s
     click.echo(insertion.insert_file(*files, choice.profile, choice.settings, run, strategy, fields).text())
 
 
+@command(cli, "fit-placement", click.argument("grades", required=False), run_option)
+def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
+    """Fit learned placement on a run's graded memes; GRADES: a CSV of dialogue_id, turn, meme_id, grade."""
+    from memecmd_utils.chats import insertion
+    from memecmd_utils.core import tables
+    from memecmd_utils.evaluation import learning
+
+    chosen = insertion.library_of(run, choice.profile, choice.settings)
+    click.echo(tables.markdown(learning.fit_run(chosen, Path(grades) if grades else None)))
+    click.echo(f"written: {chosen.write(learning.learned.FILE)}; insert-memes with STRATEGY=learned takes it")
+
+
 @command(cli, "evaluate-mod", click.argument("source"), run_option, click.option("--dialogues", type=int))
 def evaluate_mod(choice: Choice, source: str, run: str, dialogues: int | None) -> None:
     """Measure retrieval on your copy of MOD: a file or a folder."""

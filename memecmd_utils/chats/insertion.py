@@ -17,13 +17,14 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from memecmd_utils.chats import messages, readers
+from memecmd_utils.chats.learned_library import LearnedLibrary
 from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn, text_of
 from memecmd_utils.chats.readers import MEME_COLUMNS, Export, counted
 from memecmd_utils.core import html, paths, storage
 from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
 from memecmd_utils.core.encoders.text import RecordedEmbedder, embedder_of
 from memecmd_utils.core.llm.messages import EndpointError
-from memecmd_utils.retrieval import large_library, placement
+from memecmd_utils.retrieval import large_library, learned, placement
 from memecmd_utils.retrieval.gate import Gate, ScoreScale, simulate
 from memecmd_utils.retrieval.placement import Encode, choose
 from memecmd_utils.retrieval.scoring import (
@@ -70,8 +71,8 @@ def library_of(run: str, profile: str, settings: str) -> Run:
     return finished_run(run or run_name(load_profile(profile, parse_settings(settings))))
 
 
-def unrecorded(run: Run, asking: Run) -> Encode:
-    """Vectors of texts by a run's embedder: from its recordings, or made now and not recorded.
+def unrecorded(run: Run, asking: Run, name: str | None = None) -> Encode:
+    """Vectors of texts by a run's embedder, or the one named: from its recordings, or made now, not recorded.
 
     The embedder is opened at the first text. Where it is an endpoint it is asked only if the mode of `asking`
     allows it, and `asking`, the run on whose behalf texts are turned into vectors, pays for it.
@@ -79,14 +80,24 @@ def unrecorded(run: Run, asking: Run) -> Encode:
 
     @functools.cache
     def embedder() -> RecordedEmbedder:
-        if run.profile.models.embedder == "endpoint" and asking.profile.models.mode == "recorded":
+        if (name or run.profile.models.embedder) == "endpoint" and asking.profile.models.mode == "recorded":
             raise EndpointError(
                 "the run's embedder is an endpoint, which mode=recorded never asks: SET=mode=auto"
             )
-        made = asking.paying(embedder_of(run.profile, read_dirs=run.read_dirs))
+        made = asking.paying(embedder_of(run.profile, name, run.read_dirs))
         return RecordedEmbedder(made, run.read_dirs, None, "live")
 
     return lambda texts, side: embedder().encode(texts, side)
+
+
+def encoder(run: Run, asking: Run, name: str | None = None) -> Encode:
+    """Texts and side to unit vectors by a run's embedder, or the one named, on behalf of `asking`."""
+    if run.profile.models.mode == "recorded":
+        return unrecorded(run, asking, name)
+    # What somebody looks for is not the run's, and must not become a tracked recording.
+    stored = run.embedder(name, part_of_run=False)
+    asking.paying(stored.embedder)
+    return stored.encode
 
 
 @dataclass(frozen=True)
@@ -162,13 +173,7 @@ def open_library(run: Run, asking: Run) -> Library:
     texts are `unrecorded`. Raises `StageMissing` where notebooks 01 and 02 have not been run, or by another
     version.
     """
-    if run.profile.models.mode == "recorded":
-        encode = unrecorded(run, asking)
-    else:
-        # What somebody looks for is not the run's, and must not become a tracked recording.
-        stored = run.embedder(part_of_run=False)
-        asking.paying(stored.embedder)
-        encode = stored.encode
+    encode = encoder(run, asking)
     try:
         memes = run.load(Meme)
         annotations = run.load(Annotation)
@@ -179,8 +184,32 @@ def open_library(run: Run, asking: Run) -> Library:
     return Library(run, {meme.meme_id: meme for meme in memes}, index, encode)
 
 
+def learned_library(library: Library, asking: Run) -> LearnedLibrary:
+    """A library for the strategy `learned`, by the weights that the run fitted, or else by the shipped ones.
+
+    Raises `PlacementError` where the run has other embedders than the weights, and for a library that is too
+    large to compare every meme.
+    """
+    run = library.run
+    if library.index.search is not None:
+        raise learned.PlacementError("learned placement compares every meme: for so many take greedy")
+    own = run.folder / learned.FILE
+    found = learned.load_placement(own if own.is_file() else paths.example / learned.FILE)
+    models = run.profile.models
+    names = (models.embedder, models.consistency_embedder)
+    found.check_embedders([embedder_of(run.profile, name, run.read_dirs).name for name in names])
+    encoders = [library.encode, encoder(run, asking, models.consistency_embedder)]
+    annotations = {a.meme_id: a for a in run.load(Annotation)}
+    ids = library.index.meme_ids
+    texts = [learned.meme_texts(library.memes[meme], annotations[meme]) for meme in ids]
+    vectors = [learned.encode_texts(texts, encode, "document")[0] for encode in encoders]
+    return LearnedLibrary(found, encoders, ids, found.model.ranker.meme_rows(vectors))
+
+
 # --- insertion
 
+LEARNED = "learned"
+"""The strategy that needs no gate of the run: weights fitted on graded memes say where and which."""
 STAGE = "own_chats"
 """Folder of the summary agent's recorded answers, below those of the profile that asked."""
 PICTURES = "_memes"
@@ -233,14 +262,16 @@ def insert_file(
     `profile` and `settings` make; the summary agent is asked by `profile` and `settings`. `columns` names
     columns as `readers.parse_columns` reads them. A turn from the second on whose file gives no S, E and
     Psi is summarised by the model of the profile, which is recorded and held to its caps; where it has none,
-    `NoSummaryAgent` is raised if no turn has a summary, else such turns get no meme. Raises `ChatError` for a
+    `NoSummaryAgent` is raised if no turn has a summary, else such turns get no meme. `learned` goes by the
+    weights that the run fitted (`make fit-placement`), or by the shipped ones. Raises `ChatError` for a
     file that cannot be read or written, and where `target`, its page or its folder is there and not of an
     earlier insertion.
     """
     run = library_of(run_name, profile, settings)
     asking = asking_run(run, profile, settings, "chats")
-    if strategy not in get_args(Strategy):
-        raise ChatError(f"no strategy {strategy!r}; there are: {', '.join(get_args(Strategy))}")
+    strategies = (*get_args(Strategy), LEARNED)
+    if strategy not in strategies:
+        raise ChatError(f"no strategy {strategy!r}; there are: {', '.join(strategies)}")
     if target.resolve() == source.resolve():
         raise ChatError(f"OUT is the file that IN names, {source.name}: name another, it would be lost")
     if target.suffix.lower() != source.suffix.lower():
@@ -254,7 +285,10 @@ def insert_file(
     # Before anything is paid for: can the cells be written that may be added?
     export.encoding.encode("".join([pictures.name, *library.memes]))
     summaries, writers = _summaries(export, turns, asking, run.name)
-    insertions = _insertions(export, turns, summaries, library, strategy)
+    if strategy == LEARNED:
+        insertions = _learned_insertions(turns, summaries, learned_library(library, asking), run)
+    else:
+        insertions = _insertions(export, turns, summaries, library, strategy)
     files = _pictures(insertions, library, pictures)
     position = run.profile.retrieval.meme_position
     by_message = {
@@ -340,6 +374,29 @@ def _insertions(
                 )
             )
     return insertions
+
+
+def _learned_insertions(
+    turns: Sequence[list[SpokenTurn]],
+    summaries: Sequence[list[SummaryReply | None]],
+    library: LearnedLibrary,
+    run: Run,
+) -> list[Insertion]:
+    """Memes where learned placement promises most: scored by the gain to expect (0-4), gated by promise."""
+    rate = run.profile.retrieval.wanted_rate
+    return [
+        Insertion(
+            chat=number,
+            turn=of_chat[row + 1],
+            meme_id=meme_id,
+            summary=summaries[number][row],
+            score=gain,
+            gate_score=promise,
+            threshold=library.placement.threshold(rate),
+        )
+        for number, of_chat in enumerate(turns)
+        for row, meme_id, gain, promise in library.choose(of_chat, summaries[number], rate)
+    ]
 
 
 def _pictures(insertions: Sequence[Insertion], library: Library, folder: Path) -> dict[str, Path]:

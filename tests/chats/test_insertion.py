@@ -18,6 +18,7 @@ from memecmd_utils.core import storage
 from memecmd_utils.core.llm.messages import BudgetReached, EndpointError
 from memecmd_utils.core.recordings.store import RecordingMiss
 from memecmd_utils.retrieval import large_library, placement
+from memecmd_utils.retrieval.learned import PlacementError
 from memecmd_utils.retrieval.scoring import QUERY_FIELDS
 from memecmd_utils.runs import StageMissing
 from memecmd_utils.settings import ProfileError
@@ -320,6 +321,35 @@ def test_strategies(run, tmp_path, strategy, memes) -> None:
     assert len(out) == done.memes and {r["meme_strategy"] for r in out} <= {strategy}
     if strategy == "random":  # asks no gate
         assert all(not r["meme_threshold"] for r in out)
+
+
+def test_learned_placement_sends_where_it_promises_most(run, tmp_path) -> None:
+    made_chats.placement_file(tmp_path / "example" / "placement.json")
+    rows = [row("", "甲", "在吗"), row("", "乙", "在", 4), row("", "甲", "好", 40), row("", "乙", "嗯", 7)]
+    rows += [row("二", "甲", "去吗"), row("二", "乙", "去"), row("二", "甲", "行", 2)]  # one has no summary
+    source = write_csv(tmp_path / "c.csv", rows)
+    done = insertion.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
+    out = read_csv(done.target)
+    assert [r["meme_id"] for r in out] == ["", "m04", "", "m07", "", "", "m02"]
+    sent = [r for r in out if r["meme_id"]]
+    assert {r["meme_strategy"] for r in sent} == {"learned"}
+    assert all(float(r["meme_gate_score"]) >= float(r["meme_threshold"]) == pytest.approx(2.8) for r in sent)
+    # What the run itself fitted comes first: these weights send nowhere.
+    made_chats.placement_file(run.write("placement.json"))
+    values = json.loads(run.write("placement.json").read_text(encoding="utf-8"))
+    values["promises"] = [9.0] * 101
+    storage.write_json(run.write("placement.json"), values)
+    assert insertion.insert_file(source, tmp_path / "p.csv", "made", strategy="learned").memes == 0
+
+
+def test_learned_placement_says_where_its_weights_do_not_apply(run, tmp_path) -> None:
+    source = write_csv(tmp_path / "c.csv", ROWS)
+    with pytest.raises(PlacementError, match=r"no learned placement in placement\.json"):
+        insertion.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
+    made_chats.placement_file(tmp_path / "example" / "placement.json", ("bge", "topics"))
+    with pytest.raises(PlacementError, match=r"for the embedders bge and topics.*make fit-placement"):
+        insertion.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
+    assert not (tmp_path / "o.csv").exists()
 
 
 # --- the summary agent

@@ -177,6 +177,7 @@ def corpus(tmp_path: Path) -> Path:
 
 def test_the_texts_are_as_frozen() -> None:
     assert authored.changed_texts() == []
+    assert authored.changed_texts(paths.example / "untouched") == []
 
 
 @pytest.mark.parametrize("name", authored.TEXT_FILES)

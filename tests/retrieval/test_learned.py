@@ -1,0 +1,113 @@
+"""What a learned placement applies: scores against a plain double loop, centring, files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from memecmd_utils.retrieval import learned
+from memecmd_utils.retrieval.learned import (
+    LearnedPlacement,
+    PlacementError,
+    PlacementModel,
+    Ranker,
+    WantedGate,
+)
+from memecmd_utils.schemas import Annotation, Meme, SummaryReply
+
+
+def made_model(seed: int, dims: tuple[int, ...] = (4, 3)) -> PlacementModel:
+    rng = np.random.default_rng(seed)
+    gate = WantedGate(rng.normal(size=5 * dims[0] + 2).round(4), 0.25)
+    gains = np.array([[-0.5, 0.0, 0.5], [0.0, 1.0, 3.0]])
+    names = tuple(f"made-{dim}" for dim in dims)
+    return PlacementModel(names, Ranker(rng.normal(size=(len(dims), 6, 6)).round(5)), gate, gains)
+
+
+def test_a_score_is_the_weighted_sum_of_all_cosines() -> None:
+    rng, model = np.random.default_rng(0), made_model(1)
+    turns = [rng.normal(size=(5, 6, dim)).astype(np.float32) for dim in (4, 3)]
+    memes = [rng.normal(size=(7, 6, dim)).astype(np.float32) for dim in (4, 3)]
+    plain = np.zeros((5, 7))
+    for e, weights in enumerate(model.ranker.weights):
+        for i in range(6):
+            for j in range(6):
+                plain += weights[i, j] * (turns[e][:, i] @ memes[e][:, j].T)
+    assert np.allclose(model.ranker.score(turns, model.ranker.meme_rows(memes)), plain, atol=1e-4)
+
+
+def test_texts_of_a_turn_and_of_a_meme_stand_in_their_order() -> None:
+    summary = SummaryReply(scenario="场景", emotion="情绪", motivation="动机")
+    assert learned.turn_texts(["一", "二", "三", "四"], summary) == (
+        "场景", "情绪", "动机", "场景\n情绪\n动机", "四", "二\n三\n四"
+    )  # fmt: skip
+    meme = Meme(
+        meme_id="m1", file="a.png", text="好的", text_source="known", picture_note="一只猫", origin="m1",
+        sha256="0", phash="0", width=1, height=1, source="drawn",
+    )  # fmt: skip
+    annotation = Annotation(
+        meme_id="m1", s_plus="加", s_minus="减", emotion="喜", motivation="逗", source="authored"
+    )
+    assert learned.meme_texts(meme, annotation) == ("加", "减", "喜", "逗", "好的", "一只猫\n好的")
+
+
+def test_each_kind_of_text_is_centred_by_its_own_mean_and_an_empty_one_says_nothing() -> None:
+    table = {"a": [1, 0], "b": [0, 1], "c": [0.6, 0.8], "d": [0.8, 0.6], "": [0.6, -0.8]}
+
+    def encode(texts, side):
+        assert side == "query"
+        return np.array([table[text] for text in texts], dtype=np.float32)
+
+    vectors, means = learned.encode_texts([("a", "c"), ("b", "")], encode, "query")
+    assert np.allclose(means, [[0.5, 0.5], [0.6, 0.0]])
+    assert np.allclose(vectors[:, 0], [[0.5**0.5, -(0.5**0.5)], [-(0.5**0.5), 0.5**0.5]], atol=1e-6)
+    assert np.allclose(vectors[:, 1], [[0, 1], [0, 0]], atol=1e-6)
+    # One more turn, by the means of the others.
+    more, same = learned.encode_texts([("a", "d")], encode, "query", means)
+    assert np.allclose(more[0, 0], vectors[0, 0]) and np.array_equal(same, means)
+
+
+def test_promise_is_the_chance_that_one_is_wanted_times_the_gain_to_expect() -> None:
+    model, inputs = made_model(2), np.random.default_rng(3).normal(size=(4, 22))
+    wanted = 1 / (1 + np.exp(-(inputs @ model.gate.coefficients + 0.25)))
+    best = np.array([-1.0, -0.25, 0.25, 9.0])
+    assert np.allclose(model.promise(best, inputs), wanted * [0, 0.5, 2, 3])
+
+
+def test_the_gate_reads_five_texts_the_number_and_the_speaker() -> None:
+    vectors = np.arange(12, dtype=np.float32).reshape(1, 6, 2)
+    assert learned.gate_inputs(vectors, [9], ["A"]).tolist() == [[0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 0.5, 1]]
+
+
+def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
+    one, two, three = made_model(1), made_model(2), made_model(3)
+    path = tmp_path / "placement.json"
+    means = [np.full((6, dim), 0.125, np.float32) for dim in (4, 3)]
+    promises = np.linspace(0, 2, 101).round(5)
+    LearnedPlacement(one, {"a": two, "b": three, "c": two}, means, promises).save(path)
+    found = learned.load_placement(path)
+    assert all(np.array_equal(a, b) for a, b in zip(found.turn_means, means, strict=True))
+    assert found.threshold(0.25) == pytest.approx(1.5)
+    for name, model in {"a": two, "b": three, "c": two, "of another run": one}.items():
+        got = found.of_dialogue(name)
+        assert got.embedders == model.embedders and np.array_equal(got.ranker.weights, model.ranker.weights)
+        assert np.array_equal(got.gate.coefficients, model.gate.coefficients)
+        assert np.array_equal(got.gains, model.gains)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"model": {"embedders": ["a"]}, "folds": [], "fold_of": {}}']
+)
+def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "placement.json").write_text(text)
+    with pytest.raises(PlacementError, match="no learned placement"):
+        learned.load_placement(tmp_path / "placement.json")
+    with pytest.raises(PlacementError, match="no learned placement"):
+        learned.load_placement(tmp_path / "elsewhere.json")
+
+
+def test_weights_are_refused_under_other_embedders() -> None:
+    placement = LearnedPlacement(made_model(1), {}, [], np.empty(0))
+    placement.check_embedders(["made-4", "made-3"])
+    with pytest.raises(PlacementError, match="fit-placement"):
+        placement.check_embedders(["made-4", "other-3"])
