@@ -296,6 +296,10 @@ def test_notebooks_import_rooms_and_never_files_in_them(path: Path) -> None:
     assert names_of_rooms(path) <= {room for room in ROOMS if "/" not in room} | NOUNS | CORE
 
 
+def test_a_reader_of_all_notebooks_meets_few_names_of_rooms() -> None:
+    assert len(set().union(*map(names_of_rooms, NOTEBOOKS))) <= 18
+
+
 def imported(tree: ast.AST) -> set[str]:
     """Dotted names below the package of the files and faces that a file imports."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
