@@ -58,19 +58,22 @@ class GroundTruth:
 NONE = GroundTruth([], [])
 
 
-def load_truth(folder: Path | None = None) -> GroundTruth:
-    """Read `marks.jsonl` and `grades.jsonl` (a row a turn and grader); without these files there is none."""
+def load_truth(folder: Path | None = None, grades_file: str = "grades.jsonl") -> GroundTruth:
+    """Read `marks.jsonl` and grades (a row a turn and grader); without these files there is none.
+
+    `grades_learned.jsonl` holds the grades of what learned placement found, which were asked for later.
+    """
     folder = folder or paths.example
-    if not (folder / "grades.jsonl").is_file():
+    if not (folder / grades_file).is_file():
         return NONE
     grades = []
-    for number, line in enumerate((folder / "grades.jsonl").read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate((folder / grades_file).read_text(encoding="utf-8").splitlines(), 1):
         try:
             row = json.loads(line)
             shared = {key: row[key] for key in ("dialogue_id", "turn", "grader", "source")}
             grades += [schemas.Grade(meme_id=m, grade=g, **shared) for m, g in row["grades"].items()]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise storage.StageOutputError(f"grades.jsonl line {number}: {error}") from error
+            raise storage.StageOutputError(f"{grades_file} line {number}: {error}") from error
     return GroundTruth(storage.read_jsonl(folder / "marks.jsonl", schemas.Mark), grades)
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,14 +21,16 @@ import pandas as pd
 from memecmd_utils.core import statistics, storage
 from memecmd_utils.core.encoders.text import embedder_of
 from memecmd_utils.core.errors import ExtraMissing
+from memecmd_utils.core.statistics import Bounds
 from memecmd_utils.evaluation import rankings, tables
-from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, truth_of_run
+from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, load_truth, truth_of_run
 from memecmd_utils.evaluation.tables import Key
-from memecmd_utils.retrieval import learned
+from memecmd_utils.retrieval import learned, scoring
 from memecmd_utils.retrieval.learned import LearnedPlacement, PlacementModel, Ranker, WantedGate
 from memecmd_utils.retrieval.placement import Encode
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme
+from memecmd_utils.settings import Profile
 
 FOLDS = 5
 INNER_FOLDS = 4
@@ -39,6 +41,10 @@ UNGRADED = (0.0, 0.3, 1.0)
 GATE_STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Inverse penalties of the gate, as scikit-learn's `C`."""
 NDCG = rankings.COLUMNS.index("nDCG@5")
+PAPERS_TERMS = ((0, 0), (0, 1), (1, 2), (2, 3))
+"""Texts of a turn and of a meme that Eq. 18 to 21 compare, by their places."""
+PAPER, LEARNED = "the paper's score", "learned"
+MEASURES = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5")
 
 
 class Choice(NamedTuple):
@@ -367,8 +373,9 @@ def read_grades(path: Path) -> GroundTruth:
 
 
 def fit_run(run: Run, grades: Path | None = None) -> pd.DataFrame:
-    """Fit learned placement on a run and write `placement.json` into its folder; what it found out of fold.
+    """Fit learned placement on a run and write `placement.json` into its folder; gives `report`.
 
+    The report counts later grades of what learned placement found, too; they are never learned from.
     Learns from `grades` (`read_grades`), else from the example's ground truth. Raises `StageOutputError` with
     no grades, or fewer dialogues than folds.
     """
@@ -391,24 +398,56 @@ def fit_run(run: Run, grades: Path | None = None) -> pd.DataFrame:
     names = [embedder_of(run.profile, name, run.read_dirs).name for name in encoders]
     placement = learn(corpus, names)
     placement.save(run.write(learned.FILE))
-    return report(corpus, placement)
+    later = load_truth(grades_file="grades_learned.jsonl").grades if grades is None else []
+    keys, known = [query.key for query in corpus.asked], [*truth.grades, *later]
+    found = report(
+        corpus, placement, run.profile, rankings.gains_of(keys, corpus.meme_ids, mean_gains(known))
+    )
+    run.save_tables(placement=found)
+    return found
 
 
-def report(corpus: Corpus, placement: LearnedPlacement) -> pd.DataFrame:
-    """Out of fold: R@1, nDCG@5 and judged@5 of the ranker, AUC of the gate, each with its 95 % interval."""
+def report(
+    corpus: Corpus, placement: LearnedPlacement, profile: Profile, gains: np.ndarray | None = None
+) -> pd.DataFrame:
+    """What a fit finds out of fold, beside the paper's score, with 95 % intervals over dialogues.
+
+    `gains` [turns, memes] may hold more grades than were learned from. A share `wanted_rate` of turns gets
+    its best meme: those with the highest promise, or the highest score of the paper.
+    """
+    gains = corpus.gains if gains is None else gains
     found, names = predict(corpus, placement), np.array(corpus.dialogues)
-    relevant = (np.nan_to_num(corpus.gains) >= RELEVANT).any(axis=1)
-    order = np.argsort(-np.round(found.scores, 9), axis=1, kind="stable")
-    measured = rankings.per_turn(order[relevant], corpus.gains[relevant])
-    rows = []
-    for measure in ("R@1", "nDCG@5", "judged@5"):
-        values = measured[:, rankings.COLUMNS.index(measure)].tolist()
-        estimate = statistics.cluster_mean(values, names[relevant].tolist(), statistics.SHARE)
-        rows.append({"what": "which meme", "measure": measure, **estimate.row()})
+    alpha, minus, beta, gamma = (corpus.turns[0][:, t] @ corpus.memes[0][:, m].T for t, m in PAPERS_TERMS)
+    paper = scoring.combine(np.stack([alpha, -minus, beta, gamma]), profile.retrieval.weights)
+    relevant = (np.nan_to_num(gains) >= RELEVANT).any(axis=1)
+    rows: list[dict[str, Any]] = []
+
+    def add(what: str, measure: str, values: np.ndarray, where: np.ndarray, bounds: Bounds) -> None:
+        estimate = statistics.cluster_mean(values.tolist(), names[where].tolist(), bounds)
+        rows.append({"what": what, "measure": measure, **estimate.row()})
+
+    measured = {}
+    for name, scores, promise in (
+        (PAPER, paper, paper.max(axis=1)),
+        (LEARNED, found.scores, found.promise),
+    ):
+        order = scoring.order(scores, corpus.meme_ids)
+        measured[name] = rankings.per_turn(order[relevant], gains[relevant])
+        for measure in MEASURES:
+            add(name, measure, measured[name][:, rankings.COLUMNS.index(measure)], relevant, statistics.SHARE)
+        sent = promise >= np.quantile(promise, 1 - profile.retrieval.wanted_rate)
+        fits = np.nan_to_num(gains[np.arange(len(order)), order[:, 0]]) >= RELEVANT
+        add(name, "fits, of memes sent", fits[sent], sent, statistics.SHARE)
+    for measure in ("R@1", "nDCG@5"):
+        gaps = (measured[LEARNED] - measured[PAPER])[:, rankings.COLUMNS.index(measure)]
+        add(f"{LEARNED} minus {PAPER}", measure, gaps, relevant, None)
     clear = np.ptp(corpus.marks, axis=1) == 0  # turns that all markers fill, or none
-    sent = corpus.marks[:, 0] == 1
-    scored = [
-        list(zip(names[clear & part], found.wanted[clear & part], strict=True)) for part in (sent, ~sent)
-    ]
-    estimate = statistics.cluster_auc(*scored)
-    return pd.DataFrame([*rows, {"what": "when", "measure": "AUC", **estimate.row()}])
+    filled = corpus.marks[:, 0] == 1
+    scored = [list(zip(names[clear & p], found.wanted[clear & p], strict=True)) for p in (filled, ~filled)]
+    rows.append({"what": "gate", "measure": "AUC", **statistics.cluster_auc(*scored).row()})
+    for number, marks in enumerate(corpus.marks.T, 1):
+        sends = found.wanted >= np.quantile(found.wanted, 1 - marks.mean())
+        pairs = list(zip(sends.astype(int).tolist(), marks.tolist(), strict=True))
+        estimate = statistics.cluster_kappa(pairs, names.tolist(), 2)
+        rows.append({"what": "gate", "measure": f"kappa with marker {number}", **estimate.row()})
+    return pd.DataFrame(rows)

@@ -160,8 +160,12 @@ def graded(monkeypatch, tmp_path):
 
 def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
     run, path = graded
-    report = learning.fit_run(run, path).set_index("measure")
-    assert report.loc["R@1", "mean"] > 0.9
+    report = learning.fit_run(run, path).set_index(["what", "measure"])["mean"]
+    assert report[learning.LEARNED, "R@1"] > 0.9 and report["gate", "AUC"] == report["gate", "AUC"]
+    assert report["learned minus the paper's score", "R@1"] == pytest.approx(
+        report[learning.LEARNED, "R@1"] - report[learning.PAPER, "R@1"]
+    )
+    assert (run.report / "tables" / "placement.csv").is_file()
     found = learned.load_placement(run.write("placement.json"))
     assert found.model.embedders == ("topics", "topics")
     assert set(found.unseen) == {f"news-{n}" for n in range(10)}

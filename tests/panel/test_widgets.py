@@ -150,7 +150,7 @@ def embedder(monkeypatch):
         def encode(self, texts, side):
             return made_up.vectors(texts, side)
 
-    monkeypatch.setattr(insertion, "embedder_of", lambda profile, read_dirs: MadeUp())
+    monkeypatch.setattr(insertion, "embedder_of", lambda *_, **__: MadeUp())
 
 
 @pytest.fixture

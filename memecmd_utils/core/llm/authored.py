@@ -116,8 +116,9 @@ def _prompt_sha256(name: str) -> str | None:
 
 
 TEXT_FILES = (
-    "ANALYSIS_PLAN.md", "annotations.jsonl", "dialogues.jsonl", "grades.jsonl", "marks.jsonl", "memes.csv",
-    "news.jsonl", "role_pairs.jsonl", "scenarios.jsonl", "summaries.jsonl",
+    "ANALYSIS_PLAN.md", "PLACEMENT_PLAN.md", "annotations.jsonl", "dialogues.jsonl", "grades.jsonl",
+    "grades_learned.jsonl", "marks.jsonl", "memes.csv", "news.jsonl", "role_pairs.jsonl", "scenarios.jsonl",
+    "summaries.jsonl",
 )  # fmt: skip
 """Frozen before their first scoring: their hashes are in `TEXT_HASHES.json`."""
 NOTES = b"\n## Notes after the fact\n"
