@@ -245,6 +245,8 @@ class Insertion(NamedTuple):
     score: float | None
     gate_score: float | None
     threshold: float | None
+    measure: str = "T"
+    """What the score is called on the page."""
 
 
 def insert_file(
@@ -393,6 +395,7 @@ def _learned_insertions(
             score=gain,
             gate_score=promise,
             threshold=library.placement.threshold(rate),
+            measure="gain to expect",
         )
         for number, of_chat in enumerate(turns)
         for row, meme_id, gain, promise in library.choose(of_chat, summaries[number], rate)
@@ -468,7 +471,7 @@ def _page(
 def _lines(insertion: Insertion) -> tuple[str, ...]:
     """What is written beside a meme."""
     meme_id, score = insertion.meme_id, insertion.score
-    lines = [meme_id if score is None else f"{meme_id}, T = {score:+.3f}"]
+    lines = [meme_id if score is None else f"{meme_id}, {insertion.measure} = {score:+.3f}"]
     if insertion.threshold is not None:
         lines.append(f"gate: {insertion.gate_score:+.2f} > {insertion.threshold:+.2f}")
     if insertion.summary is not None:

@@ -334,6 +334,7 @@ def test_learned_placement_sends_where_it_promises_most(run, tmp_path) -> None:
     sent = [r for r in out if r["meme_id"]]
     assert {r["meme_strategy"] for r in sent} == {"learned"}
     assert all(float(r["meme_gate_score"]) >= float(r["meme_threshold"]) == pytest.approx(2.8) for r in sent)
+    assert "m04, gain to expect = +4.000" in done.page.read_text(encoding="utf-8")
     # What the run itself fitted comes first: these weights send nowhere.
     made_chats.placement_file(run.write("placement.json"))
     values = json.loads(run.write("placement.json").read_text(encoding="utf-8"))
