@@ -141,7 +141,8 @@ def inputs(profile: Profile, table_names: Iterable[str]) -> dict[str, dict[str, 
     files = [paths.root / name for name in (profile.dialogue.news, profile.library.curation) if name]
     truth = {f"{name}.jsonl" for name, table in DATASETS["dialogues"].tables.items() if table.optional}
     truth_files = [paths.example / f"{name}.jsonl" for name in table_names if f"{name}.jsonl" in truth]
-    texts = {name: digest for name, digest in authored.text_hashes().items() if name not in truth}
+    hashes, names = authored.text_hashes(), set(authored.TEXT_FILES) - truth
+    texts = {name: digest for name, digest in hashes.items() if name in names}
     return {
         "example_texts": texts if example else {},
         "prompts": prompt_hashes("dialogues"),

@@ -63,10 +63,10 @@ def test_models_inputs_and_package_are_named(made: Path) -> None:
     assert found.models["turn summaries"] == ["tiny-model@q4"]
     assert found.models["meme annotations"] == ["authored", "big-model@v2"]
     assert found.models["marks"] == ["authored"]
-    own = {
-        name: digest for name, digest in authored.text_hashes().items() if name[:5] not in ("marks", "grade")
-    }
-    assert found.inputs["example_texts"] == own and "dialogues.jsonl" in own
+    hashes = authored.text_hashes()
+    for name in ("marks.jsonl", "grades.jsonl", *authored.PLACEMENT_FILES):
+        del hashes[name]
+    assert found.inputs["example_texts"] == hashes and "dialogues.jsonl" in hashes
     assert found.inputs["prompts"]["annotation"] == prompts.prompt_sha256("annotation")
     assert found.counts["grades"] == 4
 
@@ -237,7 +237,7 @@ def test_verify_prints_a_table(target: Path, tmp_path: Path, capsys: pytest.Capt
     assert re.search(r"^run some-run: profile example \(settings \w{12}\), made by memecmd \d", shown, re.M)
     assert re.search(r"^grades +4 +[\d,]+ +[\d,]+$", shown, re.M)
     assert re.search(r"^images +2 +[\d,]+$", shown, re.M) and "17 files" in shown
-    known = len(authored.text_hashes())
+    known = len(authored.TEXT_FILES)
     assert f"{known} of {known} example texts are the ones of this checkout" in shown
 
 

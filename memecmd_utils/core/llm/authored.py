@@ -116,18 +116,19 @@ def _prompt_sha256(name: str) -> str | None:
 
 
 TEXT_FILES = (
-    "ANALYSIS_PLAN.md", "PLACEMENT_PLAN.md", "annotations.jsonl", "dialogues.jsonl", "grades.jsonl",
-    "grades_learned.jsonl", "marks.jsonl", "memes.csv", "news.jsonl", "role_pairs.jsonl", "scenarios.jsonl",
-    "summaries.jsonl",
+    "ANALYSIS_PLAN.md", "annotations.jsonl", "dialogues.jsonl", "grades.jsonl", "marks.jsonl", "memes.csv",
+    "news.jsonl", "role_pairs.jsonl", "scenarios.jsonl", "summaries.jsonl",
 )  # fmt: skip
 """Frozen before their first scoring: their hashes are in `TEXT_HASHES.json`."""
+PLACEMENT_FILES = ("PLACEMENT_PLAN.md", "grades_learned.jsonl")
+"""Frozen likewise, and read by no run."""
 NOTES = b"\n## Notes after the fact\n"
 """What stands in a plan from this heading on came after the freeze, with its date, and is not hashed."""
 
 
 def text_hashes(folder: Path = paths.example) -> dict[str, str]:
     """SHA-256 of every frozen file of the example corpus that is there."""
-    files = [folder / name for name in TEXT_FILES if (folder / name).is_file()]
+    files = [folder / name for name in (*TEXT_FILES, *PLACEMENT_FILES) if (folder / name).is_file()]
     frozen = {path.name: path.read_bytes().partition(NOTES)[0] for path in files}
     return {name: hashlib.sha256(text).hexdigest() for name, text in frozen.items()}
 

@@ -170,7 +170,7 @@ def test_every_id_can_be_resolved() -> None:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    for name in (*authored.TEXT_FILES, "TEXT_HASHES.json"):
+    for name in (*authored.TEXT_FILES, *authored.PLACEMENT_FILES, "TEXT_HASHES.json"):
         shutil.copy(paths.example / name, tmp_path / name)
     return tmp_path
 
@@ -180,7 +180,7 @@ def test_the_texts_are_as_frozen() -> None:
     assert authored.changed_texts(paths.example / "untouched") == []
 
 
-@pytest.mark.parametrize("name", authored.TEXT_FILES)
+@pytest.mark.parametrize("name", (*authored.TEXT_FILES, *authored.PLACEMENT_FILES))
 def test_a_changed_byte_or_a_missing_file_is_seen(corpus: Path, name: str) -> None:
     assert authored.changed_texts(corpus) == []
     path = corpus / name
