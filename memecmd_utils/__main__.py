@@ -200,10 +200,11 @@ def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
     from memecmd_utils.chats import insertion
     from memecmd_utils.core import tables
     from memecmd_utils.evaluation import learning
+    from memecmd_utils.retrieval import learned
 
     chosen = insertion.library_of(run, choice.profile, choice.settings)
     click.echo(tables.markdown(learning.fit_run(chosen, Path(grades) if grades else None)))
-    click.echo(f"written: {chosen.write(learning.learned.FILE)}; insert-memes with STRATEGY=learned takes it")
+    click.echo(f"written: {chosen.write(learned.FILE)}; insert-memes with STRATEGY=learned takes it")
 
 
 @command(cli, "evaluate-mod", click.argument("source"), run_option, click.option("--dialogues", type=int))

@@ -22,6 +22,7 @@ from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn, te
 from memecmd_utils.chats.readers import MEME_COLUMNS, Export, counted
 from memecmd_utils.core import html, paths, storage
 from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
+from memecmd_utils.core.drawing.lesson import caption_of
 from memecmd_utils.core.encoders.text import RecordedEmbedder, embedder_of
 from memecmd_utils.core.llm.messages import EndpointError
 from memecmd_utils.retrieval import large_library, learned, placement
@@ -448,8 +449,7 @@ def _page(
     memes = {}
     for number, meme_id in enumerate(meme_ids):
         meme = library.memes[meme_id]
-        caption = meme.text or meme.picture_note or meme_id
-        memes[meme_id] = ShownMeme(meme_id, pictures[meme_id], caption, defined=f"meme-{number}")
+        memes[meme_id] = ShownMeme(meme_id, pictures[meme_id], caption_of(meme), defined=f"meme-{number}")
     shown_chats = []
     for number, chat in enumerate(chats):
         first = next((message.speaker for message in chat.messages if message.speaker), "")

@@ -22,7 +22,7 @@ from memecmd_utils.core import statistics, storage
 from memecmd_utils.core.encoders.text import embedder_of
 from memecmd_utils.core.errors import ExtraMissing
 from memecmd_utils.core.statistics import Bounds
-from memecmd_utils.evaluation import rankings, tables
+from memecmd_utils.evaluation import graded_turns, rankings, tables
 from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, load_truth, truth_of_run
 from memecmd_utils.evaluation.tables import Key
 from memecmd_utils.retrieval import learned, scoring
@@ -40,7 +40,7 @@ UNGRADED = (0.0, 0.3, 1.0)
 """Weights of pairs that nobody graded; they count as gain 0."""
 GATE_STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Inverse penalties of the gate, as scikit-learn's `C`."""
-NDCG = rankings.COLUMNS.index("nDCG@5")
+NDCG = graded_turns.MEASURES.index("nDCG@5")
 PAPERS_TERMS = ((0, 0), (0, 1), (1, 2), (2, 3))
 """Texts of a turn and of a meme that Eq. 18 to 21 compare, by their places."""
 PAPER, LEARNED = "the paper's score", "learned"
@@ -63,22 +63,30 @@ class Examples:
     """What a ranker learns from: `cosines` [turns, memes, embedders, 6, 6] and `gains` [turns, memes].
 
     A gain is nan where nobody graded. `dialogues` and `kinds` name each turn's dialogue and its kind (news or
-    role), by which folds are dealt.
+    role), by which folds are dealt; `meme_ids` decide between equal scores.
     """
 
     cosines: np.ndarray
     gains: np.ndarray
     dialogues: Sequence[str]
     kinds: Sequence[str]
+    meme_ids: Sequence[str]
 
     def rows(self, chosen: np.ndarray) -> "Examples":
         """Those of some turns."""
         names, kinds = np.asarray(self.dialogues)[chosen], np.asarray(self.kinds)[chosen]
-        return Examples(self.cosines[chosen], self.gains[chosen], names.tolist(), kinds.tolist())
+        return replace(
+            self,
+            cosines=self.cosines[chosen],
+            gains=self.gains[chosen],
+            dialogues=names.tolist(),
+            kinds=kinds.tolist(),
+        )
 
     def memes(self, chosen: np.ndarray) -> "Examples":
         """Those of some memes."""
-        return Examples(self.cosines[:, chosen], self.gains[:, chosen], self.dialogues, self.kinds)
+        ids = np.asarray(self.meme_ids)[chosen].tolist()
+        return replace(self, cosines=self.cosines[:, chosen], gains=self.gains[:, chosen], meme_ids=ids)
 
 
 def pair_cosines(turns: Sequence[np.ndarray], memes: Sequence[np.ndarray]) -> np.ndarray:
@@ -132,24 +140,18 @@ def score(ranker: Ranker, cosines: np.ndarray) -> np.ndarray:
     return np.einsum("tmeij,eij->tm", cosines, ranker.weights.astype(np.float32), optimize=True)
 
 
-def mean_ndcg(scores: np.ndarray, gains: np.ndarray) -> float:
-    """Sum of nDCG@5 over the turns that have a relevant meme; ungraded memes gain nothing."""
-    order = np.argsort(-np.round(scores, 9), axis=1, kind="stable")
-    relevant = (np.nan_to_num(gains) >= RELEVANT).any(axis=1)
-    return float(rankings.per_turn(order[relevant], gains[relevant])[:, NDCG].sum())
-
-
 def choose(examples: Examples) -> Choice:
     """The choice with the best nDCG@5 over inner folds by dialogue."""
     fold = deal(examples.dialogues, examples.kinds, INNER_FOLDS)
     totals = dict.fromkeys(CHOICES, 0.0)
     for inner in range(INNER_FOLDS):
         rest, held_out = examples.rows(fold != inner), examples.rows(fold == inner)
+        graded = graded_turns.graded(held_out.gains, held_out.meme_ids, held_out.dialogues)
         for ungraded in UNGRADED:
             sums = sum_up(rest, ungraded)
             for choice in (c for c in CHOICES if c.ungraded == ungraded):
                 ranker = solve(sums, choice.penalty, choice.rank)
-                totals[choice] += mean_ndcg(score(ranker, held_out.cosines), held_out.gains)
+                totals[choice] += graded.measure(score(ranker, held_out.cosines))[:, NDCG].sum()
     return max(CHOICES, key=totals.__getitem__)
 
 
@@ -246,7 +248,8 @@ class Corpus:
     @cached_property
     def examples(self) -> Examples:
         """All pairs of a turn and a meme, for rankers."""
-        return Examples(pair_cosines(self.turns, self.memes), self.gains, self.dialogues, self.kinds)
+        cosines = pair_cosines(self.turns, self.memes)
+        return Examples(cosines, self.gains, self.dialogues, self.kinds, self.meme_ids)
 
 
 def mean_gains(grades: Sequence[Grade]) -> dict[Key, dict[str, float]]:
@@ -300,9 +303,9 @@ def learn(corpus: Corpus, names: Sequence[str]) -> LearnedPlacement:
     """The model for any chat, from all dialogues, and for each dialogue the one of the other folds."""
     fold = deal(corpus.dialogues, corpus.kinds, FOLDS)
     models = [fit(corpus, names, fold != number) for number in range(FOLDS)]
-    unseen = {name: models[number] for name, number in zip(corpus.dialogues, fold, strict=True)}
+    fold_of = dict(zip(corpus.dialogues, fold.tolist(), strict=True))
     model = fit(corpus, names, np.ones(len(fold), dtype=bool))
-    placement = LearnedPlacement(model, unseen, corpus.turn_means, np.empty(0))
+    placement = LearnedPlacement(model, models, fold_of, corpus.turn_means, np.empty(0))
     promises = np.quantile(predict(corpus, placement).promise, np.linspace(0, 1, 101))
     return replace(placement, promises=promises)
 

@@ -165,8 +165,10 @@ class LearnedPlacement:
     """The model for any chat, and for each dialogue that was learned from the one that did not see it."""
 
     model: PlacementModel
-    unseen: Mapping[str, PlacementModel]
-    """Dialogue id to the model that was fitted without its fold."""
+    folds: Sequence[PlacementModel]
+    """The models that were fitted without one fold of these dialogues each."""
+    fold_of: Mapping[str, int]
+    """Dialogue id to the number of its fold."""
     turn_means: Sequence[np.ndarray]
     """Mean vector of each text of a turn over the dialogues that were learned from, [6, dim] for each
     embedder: a chat is too short for means of its own."""
@@ -180,7 +182,7 @@ class LearnedPlacement:
 
     def of_dialogue(self, dialogue_id: str) -> PlacementModel:
         """The model that saw no grade and no mark of this dialogue."""
-        return self.unseen.get(dialogue_id, self.model)
+        return self.folds[self.fold_of[dialogue_id]] if dialogue_id in self.fold_of else self.model
 
     def check_embedders(self, names: Sequence[str]) -> None:
         """`PlacementError` where a run's embedders are not those that the weights were fitted under."""
@@ -191,16 +193,13 @@ class LearnedPlacement:
             )
 
     def save(self, path: Path) -> None:
-        """Write all models into one JSON file; folds share a model."""
-        models = list(dict.fromkeys(map(id, self.unseen.values())))
-        by_id = {id(model): model for model in self.unseen.values()}
-        folds = {name: models.index(id(model)) for name, model in sorted(self.unseen.items())}
+        """Write all models into one JSON file."""
         out = {
             "promises": np.round(self.promises, 5).tolist(),
             "turn_means": [np.round(means, 5).tolist() for means in self.turn_means],
             "model": self.model.as_json(),
-            "folds": [by_id[key].as_json() for key in models],
-            "fold_of": folds,
+            "folds": [model.as_json() for model in self.folds],
+            "fold_of": dict(sorted(self.fold_of.items())),
         }
         storage.write_json(path, out)
 
@@ -210,14 +209,14 @@ def load_placement(path: Path) -> LearnedPlacement:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         folds = [PlacementModel.from_json(fold) for fold in values["folds"]]
-        unseen = {name: folds[number] for name, number in values["fold_of"].items()}
+        fold_of = dict(values["fold_of"])
         model = PlacementModel.from_json(values["model"])
         means = [np.array(rows, dtype=np.float32) for rows in values["turn_means"]]
         promises = np.array(values["promises"], dtype=np.float64)
-        if [rows.shape[0] for rows in means] != [len(TURN_TEXTS)] * len(
-            model.embedders
-        ) or promises.ndim != 1:
-            raise ValueError("means or promises of another form")
-        return LearnedPlacement(model, unseen, means, promises)
+        if [rows.shape[0] for rows in means] != [len(TURN_TEXTS)] * len(model.embedders):
+            raise ValueError("means of another form")
+        if promises.ndim != 1 or not set(fold_of.values()) <= set(range(len(folds))):
+            raise ValueError("promises or folds of another form")
+        return LearnedPlacement(model, folds, fold_of, means, promises)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise PlacementError(f"no learned placement in {path.name}: {error}") from error

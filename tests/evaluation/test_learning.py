@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from memecmd_utils.core.storage import StageOutputError
-from memecmd_utils.evaluation import learning
+from memecmd_utils.evaluation import graded_turns, learning
 from memecmd_utils.evaluation.learning import Choice, Corpus, Examples
 from memecmd_utils.evaluation.rankings import Query
 from memecmd_utils.retrieval import learned
@@ -50,8 +50,8 @@ def corpus() -> Corpus:
 
 
 def ndcg(scores: np.ndarray, gains: np.ndarray) -> float:
-    turns = (np.nan_to_num(gains) >= learning.RELEVANT).any(axis=1).sum()
-    return learning.mean_ndcg(scores, gains) / turns
+    graded = graded_turns.graded(gains, [f"m{m:02}" for m in range(MEMES)], [""] * len(gains))
+    return graded.measure(scores)[:, graded_turns.MEASURES.index("nDCG@5")].mean()
 
 
 def test_ridge_is_that_of_scikit_learn_on_differences_within_turns(corpus: Corpus) -> None:
@@ -168,7 +168,7 @@ def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
     assert (run.report / "tables" / "placement.csv").is_file()
     found = learned.load_placement(run.write("placement.json"))
     assert found.model.embedders == ("topics", "topics")
-    assert set(found.unseen) == {f"news-{n}" for n in range(10)}
+    assert set(found.fold_of) == {f"news-{n}" for n in range(10)}
 
 
 def test_a_run_without_enough_grades_and_a_bad_file_are_errors(graded, tmp_path) -> None:

@@ -94,7 +94,7 @@ def placement_file(path: Path, names: tuple[str, ...] = ("topics", "topics")) ->
     gate = WantedGate(np.zeros(5 * DIM + 2), 50.0)
     model = PlacementModel(names, Ranker(weights), gate, np.array([[0.0, 1.5], [0.0, 4.0]]))
     means = [np.zeros((6, DIM), dtype=np.float32)] * 2
-    LearnedPlacement(model, {}, means, np.linspace(0, 4, 101)).save(path)
+    LearnedPlacement(model, [], {}, means, np.linspace(0, 4, 101)).save(path)
 
 
 def agent() -> TinyServer:

@@ -84,7 +84,7 @@ def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
     path = tmp_path / "placement.json"
     means = [np.full((6, dim), 0.125, np.float32) for dim in (4, 3)]
     promises = np.linspace(0, 2, 101).round(5)
-    LearnedPlacement(one, {"a": two, "b": three, "c": two}, means, promises).save(path)
+    LearnedPlacement(one, [two, three], {"a": 0, "b": 1, "c": 0}, means, promises).save(path)
     found = learned.load_placement(path)
     assert all(np.array_equal(a, b) for a, b in zip(found.turn_means, means, strict=True))
     assert found.threshold(0.25) == pytest.approx(1.5)
@@ -107,7 +107,7 @@ def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_weights_are_refused_under_other_embedders() -> None:
-    placement = LearnedPlacement(made_model(1), {}, [], np.empty(0))
+    placement = LearnedPlacement(made_model(1), [], {}, [], np.empty(0))
     placement.check_embedders(["made-4", "made-3"])
     with pytest.raises(PlacementError, match="fit-placement"):
         placement.check_embedders(["made-4", "other-3"])
