@@ -1,8 +1,8 @@
 """Fits learned placement on grades and marks, out of fold (`data/example/PLACEMENT_PLAN.md`).
 
-A ranker learns which meme fits, a gate learns when one is wanted. Whatever is reported of a dialogue comes
-from models that saw no grade and no mark of it. Penalties, rank and the weight of ungraded pairs are chosen
-in inner folds of the rest.
+A ranker and trees learn which meme fits, a gate learns when one is wanted. Whatever is reported of a dialogue
+comes from models that saw no grade and no mark of it. Penalties, rank and the weight of ungraded pairs are
+chosen in inner folds of the rest.
 """
 
 import csv
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import statistics, storage
+from memecmd_utils.core import seeds, statistics, storage
 from memecmd_utils.core.encoders.text import embedder_of
 from memecmd_utils.core.errors import ExtraMissing
 from memecmd_utils.core.statistics import Bounds
@@ -26,7 +26,14 @@ from memecmd_utils.evaluation import graded_turns, rankings, tables
 from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, load_truth, truth_of_run
 from memecmd_utils.evaluation.tables import Key
 from memecmd_utils.retrieval import learned, scoring
-from memecmd_utils.retrieval.learned import LearnedPlacement, PlacementModel, Ranker, WantedGate
+from memecmd_utils.retrieval.learned import (
+    LearnedIndex,
+    LearnedPlacement,
+    PlacementModel,
+    Ranker,
+    Trees,
+    WantedGate,
+)
 from memecmd_utils.retrieval.placement import Encode
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme
@@ -40,6 +47,10 @@ UNGRADED = (0.0, 0.3, 1.0)
 """Weights of pairs that nobody graded; they count as gain 0."""
 GATE_STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Inverse penalties of the gate, as scikit-learn's `C`."""
+TREES, LEAVES, LEARNING_RATE, BINS = 150, 15, 0.1, 63
+"""Fixed settings of the trees: choosing them in inner folds takes hours."""
+UNGRADED_SHARE = 0.1
+"""Pairs that nobody graded and that trees learn from, with ten times the weight."""
 NDCG = graded_turns.MEASURES.index("nDCG@5")
 PAPERS_TERMS = ((0, 0), (0, 1), (1, 2), (2, 3))
 """Texts of a turn and of a meme that Eq. 18 to 21 compare, by their places."""
@@ -161,6 +172,43 @@ def fit_ranker(examples: Examples) -> tuple[Ranker, Choice]:
     return solve(sum_up(examples, choice.ungraded), choice.penalty, choice.rank), choice
 
 
+def fit_trees(examples: Examples) -> Trees:
+    """Gradient-boosted trees of the gain on the cosines; of ungraded pairs a seeded share stands for all."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    drawn = seeds.rng(0, "ungraded pairs").random(examples.gains.shape) < UNGRADED_SHARE
+    weights = np.where(np.isnan(examples.gains), drawn / UNGRADED_SHARE, 1.0).ravel()
+    pairs = examples.cosines.reshape(len(weights), -1)[weights > 0]
+    gains = np.nan_to_num(examples.gains).ravel()[weights > 0]
+    found = HistGradientBoostingRegressor(
+        max_leaf_nodes=LEAVES, max_iter=TREES, learning_rate=LEARNING_RATE, l2_regularization=1.0,
+        max_bins=BINS, early_stopping=False, random_state=0,
+    ).fit(pairs, gains, weights[weights > 0])  # fmt: skip
+    grown = [predictor.nodes for (predictor,) in found._predictors]
+    base = float(found._baseline_prediction.item()) / TREES  # each tree carries its part
+    features, thresholds = np.zeros((TREES, LEAVES - 1), np.uint8), np.zeros((TREES, LEAVES - 1), np.float32)
+    reached, values = np.full((TREES, LEAVES - 1), 0xFFFF, np.uint16), np.zeros((TREES, LEAVES), np.float32)
+    for tree, nodes in enumerate(grown):
+        inner, leaves = 0, 0
+
+        def walk(place: int, tree: int = tree, nodes: np.ndarray = nodes) -> int:
+            """Number the leaves below a node from left to right; gives their bits."""
+            nonlocal inner, leaves
+            node = nodes[place]
+            if node["is_leaf"]:
+                values[tree, leaves] = node["value"] + base
+                leaves += 1
+                return 1 << (leaves - 1)
+            at, inner = inner, inner + 1
+            left = walk(node["left"])
+            features[tree, at], thresholds[tree, at] = node["feature_idx"], node["num_threshold"]
+            reached[tree, at] = 0xFFFF & ~left
+            return left | walk(node["right"])
+
+        walk(0)
+    return Trees(features, thresholds, reached, values)
+
+
 # --- The gate: whether one is wanted, and what the best meme is worth
 
 
@@ -192,22 +240,6 @@ def _logistic(inputs: np.ndarray, marks: np.ndarray, strength: float) -> WantedG
     repeated = np.repeat(inputs, marks.shape[1], axis=0)
     found = LogisticRegression(C=strength, max_iter=5000).fit(repeated, marks.ravel())
     return WantedGate(found.coef_[0], float(found.intercept_[0]))
-
-
-def fit_gains(examples: Examples, choice: Choice) -> np.ndarray:
-    """Gain to expect of a best meme by its score, [2, points]: isotonic, over inner folds."""
-    from sklearn.isotonic import IsotonicRegression
-
-    fold = deal(examples.dialogues, examples.kinds, INNER_FOLDS)
-    best, gains = np.zeros(len(fold)), np.zeros(len(fold))
-    for inner in range(INNER_FOLDS):
-        rest, here = examples.rows(fold != inner), np.flatnonzero(fold == inner)
-        ranker = solve(sum_up(rest, choice.ungraded), choice.penalty, choice.rank)
-        scores = score(ranker, examples.cosines[here])
-        top = scores.argmax(axis=1)
-        best[here], gains[here] = scores.max(axis=1), np.nan_to_num(examples.gains[here, top])
-    found = IsotonicRegression(out_of_bounds="clip").fit(best, gains)
-    return np.stack([found.X_thresholds_, found.y_thresholds_])
 
 
 # --- Both together, out of fold
@@ -292,11 +324,32 @@ def read_corpus(
 
 
 def fit(corpus: Corpus, names: Sequence[str], rows: np.ndarray) -> PlacementModel:
-    """Fit ranker, gate and expected gains on some turns (a mask); `names` are those of the embedders."""
+    """Fit a model on some turns (a mask); `names` are those of the embedders."""
     examples = corpus.examples.rows(rows)
     ranker, choice = fit_ranker(examples)
     gate, _ = fit_gate(corpus.gate_inputs[rows], corpus.marks[rows], examples.dialogues, examples.kinds)
-    return PlacementModel(tuple(names), ranker, gate, fit_gains(examples, choice))
+    model = PlacementModel(tuple(names), ranker, fit_trees(examples), gate, np.empty((2, 0)))
+    return replace(model, gains=fit_gains(corpus, np.flatnonzero(rows), model, choice))
+
+
+def fit_gains(corpus: Corpus, rows: np.ndarray, model: PlacementModel, choice: Choice) -> np.ndarray:
+    """Gain to expect of a best meme by its score, [2, points]: isotonic, over inner folds of some turns."""
+    from sklearn.isotonic import IsotonicRegression
+
+    examples = corpus.examples.rows(rows)
+    fold = deal(examples.dialogues, examples.kinds, INNER_FOLDS)
+    top, gains = np.zeros(len(fold)), np.zeros(len(fold))
+    for inner in range(INNER_FOLDS):
+        rest, here = examples.rows(fold != inner), fold == inner
+        ranker = solve(sum_up(rest, choice.ungraded), choice.penalty, choice.rank)
+        index = LearnedIndex(
+            replace(model, ranker=ranker, trees=fit_trees(rest)), corpus.meme_ids, corpus.memes
+        )
+        best, scores = index.best([turns[rows[here]] for turns in corpus.turns], 1)
+        top[here] = scores[:, 0]
+        gains[here] = np.nan_to_num(np.take_along_axis(examples.gains[here], best, axis=1))[:, 0]
+    found = IsotonicRegression(out_of_bounds="clip").fit(top, gains)
+    return np.stack([found.X_thresholds_, found.y_thresholds_])
 
 
 def learn(corpus: Corpus, names: Sequence[str]) -> LearnedPlacement:
@@ -323,28 +376,31 @@ def predict(corpus: Corpus, placement: LearnedPlacement) -> Predicted:
     scores = np.empty((len(corpus.asked), len(corpus.meme_ids)))
     wanted, promise = np.empty(len(corpus.asked)), np.empty(len(corpus.asked))
     inputs, names = corpus.gate_inputs, np.array(corpus.dialogues)
+    indices: dict[int, LearnedIndex] = {}
     for name in dict.fromkeys(corpus.dialogues):
         rows, model = np.flatnonzero(names == name), placement.of_dialogue(name)
-        memes = model.ranker.meme_rows(corpus.memes)
-        scores[rows] = model.ranker.score([turn[rows] for turn in corpus.turns], memes)
+        index = indices.setdefault(id(model), LearnedIndex(model, corpus.meme_ids, corpus.memes))
+        scores[rows] = index.scores([turn[rows] for turn in corpus.turns])
         wanted[rows] = model.gate.probability(inputs[rows])
         promise[rows] = model.promise(scores[rows].max(axis=1), inputs[rows])
     return Predicted(scores, wanted, promise)
 
 
 def predict_new_memes(corpus: Corpus, groups: np.ndarray) -> np.ndarray:
-    """Scores [turns, memes] by rankers that saw neither the turn's dialogue nor a grade of the meme's group.
+    """Scores [turns, memes] by models that saw neither the turn's dialogue nor a grade of the meme's group.
 
     `groups` [memes] deals the memes; everything else is as in `learn`.
     """
     examples, fold = corpus.examples, deal(corpus.dialogues, corpus.kinds, FOLDS)
     scores = np.empty(corpus.gains.shape)
     for number, group in product(range(FOLDS), np.unique(groups)):
-        ranker, _ = fit_ranker(examples.rows(fold != number).memes(groups != group))
+        seen = examples.rows(fold != number).memes(groups != group)
+        model = PlacementModel(
+            (), fit_ranker(seen)[0], fit_trees(seen), WantedGate(np.empty(0), 0.0), seen.gains
+        )
         rows, columns = np.flatnonzero(fold == number), np.flatnonzero(groups == group)
-        found = score(ranker, examples.cosines[rows])
-        # A ranker says how far memes differ at a turn; less the turn's mean the groups have one scale.
-        scores[np.ix_(rows, columns)] = (found - found.mean(axis=1, keepdims=True))[:, columns]
+        index = LearnedIndex(model, corpus.meme_ids, corpus.memes)
+        scores[np.ix_(rows, columns)] = index.scores([turns[rows] for turns in corpus.turns])[:, columns]
     return scores
 
 

@@ -1,28 +1,36 @@
-"""Learned placement: Eq. 22 with 72 weights in place of four, and a gate that reads the chat.
+"""Learned placement: Eq. 22 with 72 weights in place of four, trees for its best, a gate that reads the chat.
 
 `evaluation.learning` fits what is applied here (plan: `data/example/PLACEMENT_PLAN.md`). A ranker compares
-six texts of a turn with six of a meme under each embedder. A gate says from the turn's vectors whether one
-would send a meme at all. A meme is sent where both together promise most.
+six texts of a turn with six of a meme under each embedder. Trees look again at the memes that it puts first.
+A gate says from the turn's vectors whether one would send a meme at all. A meme is sent where all of it
+together promises most.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from memecmd_utils.core import storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.retrieval.scoring import Encode, centre, mean_row
+from memecmd_utils.retrieval.scoring import NOISE, Encode, best_memes
 from memecmd_utils.schemas import Annotation, Meme, SummaryReply
 
 TURN_TEXTS = ("S", "E", "Psi", "S E Psi", "last turn", "last three turns")
 MEME_TEXTS = ("S+", "S-", "E", "Psi", "caption", "picture and caption")
 """What is known of a turn and of a meme, in the order of rows and columns of a ranker's weights."""
 FILE = "placement.json"
-"""Fitted weights, in the folder of the run they were fitted on; the example's are in `data/example`."""
+"""Fitted weights, in the folder of the run they were fitted on; the example's are in `data/example`. A file
+of the same name with `.npz` holds what nobody reads: trees, the gate's coefficients, means."""
+RERANKED = 20
+"""Memes of a turn that the linear form puts first: the trees look again at these."""
+CHUNK = 1 << 15
+"""Pairs that trees score at a time: their numbers stay in the cache."""
 LAST_TURNS = 3
 GATE_TEXTS = (0, 1, 2, 4, 5)
 """Places in `TURN_TEXTS` of the texts that the gate reads: the joined one says nothing new to it."""
@@ -56,12 +64,16 @@ def encode_texts(
     """
     vectors, taken = [], []
     for kind, texts in enumerate(zip(*rows, strict=True)):
-        raw = encode(texts, side)
-        mean = mean_row(raw) if means is None else means[kind]
-        there = np.array([bool(text.strip()) for text in texts])
-        vectors.append(np.where(there[:, None], centre(raw, mean), 0))
-        taken.append(mean)
-    return np.stack(vectors, axis=1).astype(np.float32), np.stack(taken)
+        # In float64: trees ask on which side of a threshold a cosine lies, on every machine the same.
+        raw = encode(texts, side).astype(np.float64)
+        mean = np.zeros(raw.shape[1]) if len(raw) < 2 else raw.mean(axis=0)
+        mean = mean if means is None else means[kind]
+        gaps = raw - mean
+        length = np.linalg.norm(gaps, axis=1, keepdims=True)
+        there = np.array([bool(text.strip()) for text in texts])[:, None] & (length >= NOISE)
+        vectors.append(np.where(there, gaps / np.where(there, length, 1), 0).astype(np.float32))
+        taken.append(mean.astype(np.float32))
+    return np.stack(vectors, axis=1), np.stack(taken)
 
 
 @dataclass(frozen=True)
@@ -70,9 +82,20 @@ class Ranker:
 
     weights: np.ndarray
 
+    @cached_property
+    def factors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Weights as a product [embedders, turn texts, rank] by [embedders, rank, meme texts].
+
+        The rank is the lowest that gives the weights but for their rounding: it says how many products score
+        a pair.
+        """
+        u, s, v = np.linalg.svd(self.weights)
+        rank = max(1, int((s > 1e-3 * s.max()).sum(axis=1).max()))
+        return u[:, :, :rank] * s[:, None, :rank], v[:, :rank]
+
     def meme_rows(self, memes: Sequence[np.ndarray]) -> np.ndarray:
-        """What a turn's texts meet, [memes, sum over embedders of 6 * dim], from [memes, 6, dim] each."""
-        parts = [np.einsum("ij,mjd->mid", w, m) for w, m in zip(self.weights, memes, strict=True)]
+        """What a turn's texts meet, [memes, sum over embedders of rank * dim], from [memes, 6, dim] each."""
+        parts = [np.einsum("rj,mjd->mrd", v, m) for v, m in zip(self.factors[1], memes, strict=True)]
         return np.hstack([part.reshape(len(part), -1) for part in parts]).astype(np.float32)
 
     def score(self, turns: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
@@ -80,7 +103,42 @@ class Ranker:
 
         The score is an expected gain but for a constant of the turn, so only differences at a turn count.
         """
-        return np.hstack([turn.reshape(len(turn), -1) for turn in turns]) @ rows.T
+        parts = [np.einsum("ir,tid->trd", u, t) for u, t in zip(self.factors[0], turns, strict=True)]
+        return np.hstack([part.reshape(len(part), -1) for part in parts]).astype(np.float32) @ rows.T
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Regression trees: the gain of a pair is the sum of one leaf of each.
+
+    A tree has inner nodes in any order and leaves from left to right. `features`, `thresholds` and `reached`
+    have shape [trees, inner nodes]: a pair whose feature exceeds the threshold cannot reach the leaves to the
+    node's left, whose bits are 0 in `reached`. `values` [trees, leaves] are those of the leaves, at most 16.
+    """
+
+    features: np.ndarray
+    thresholds: np.ndarray
+    reached: np.ndarray
+    values: np.ndarray
+
+    def predict(self, pairs: np.ndarray) -> np.ndarray:
+        """Gain (0-4) to expect of pairs [pairs, features], float64.
+
+        The leaf of a pair is the leftmost that no node forbids (QuickScorer, Lucchese et al. 2015): a tree
+        costs one comparison a node of all pairs at once.
+        """
+        out = np.zeros(len(pairs))
+        leftmost = np.array([(bits & -bits).bit_length() - 1 for bits in range(1 << 16)], dtype=np.int8)
+        for start in range(0, len(pairs), CHUNK):
+            columns = np.ascontiguousarray(pairs[start : start + CHUNK].T)
+            for features, thresholds, reached, values in zip(
+                self.features, self.thresholds, self.reached, self.values, strict=True
+            ):
+                leaves = np.full(columns.shape[1], 0xFFFF, dtype=np.uint16)
+                for feature, threshold, bits in zip(features, thresholds, reached, strict=True):
+                    leaves &= np.where(columns[feature] > threshold, bits, np.uint16(0xFFFF))
+                out[start : start + CHUNK] += values[leftmost[leaves]]
+        return out
 
 
 @dataclass(frozen=True)
@@ -107,11 +165,12 @@ def gate_inputs(vectors: np.ndarray, turns: Sequence[int], speakers: Sequence[st
 
 @dataclass(frozen=True)
 class PlacementModel:
-    """A ranker, a gate, and the gain to expect of a turn's best meme."""
+    """A ranker, trees for its best memes, a gate, and the gain to expect of a turn's best meme."""
 
     embedders: tuple[str, ...]
     """Name and version of each embedder, in the order of the ranker's weights; the gate reads the first."""
     ranker: Ranker
+    trees: Trees
     gate: WantedGate
     gains: np.ndarray
     """Best scores and the gains (0-4) to expect of them, [2, points], both ascending."""
@@ -125,9 +184,8 @@ class PlacementModel:
         return self.gate.probability(inputs) * self.expected_gain(best_scores)
 
     def as_json(self) -> dict[str, Any]:
-        """The model as plain numbers, rounded to what its results need."""
+        """What one reads of the model, rounded to what its results need."""
         return {
-            "embedders": list(self.embedders),
             "weights": {
                 name: {
                     turn: dict(zip(MEME_TEXTS, np.round(row, 5).tolist(), strict=True))
@@ -136,28 +194,81 @@ class PlacementModel:
                 for name, weights in zip(self.embedders, self.ranker.weights, strict=True)
             },
             "gains": np.round(self.gains, 6).tolist(),
-            "gate": {
-                "intercept": round(float(self.gate.intercept), 5),
-                "coefficients": np.round(self.gate.coefficients, 4).tolist(),
-            },
         }
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The rest of it."""
+        gate = np.append(self.gate.coefficients, self.gate.intercept).astype(np.float32)
+        return {"gate": gate, **vars(self.trees)}
+
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "PlacementModel":
-        """The model that `as_json` wrote; `PlacementError` where a part is missing or of another form."""
-        try:
-            names = tuple(values["embedders"])
-            weights = np.array(
-                [[[values["weights"][n][t][m] for m in MEME_TEXTS] for t in TURN_TEXTS] for n in names]
-            )
-            gate = values["gate"]
-            gains = np.array(values["gains"], dtype=np.float64)
-            coefficients = np.array(gate["coefficients"], dtype=np.float64)
-            if gains.ndim != 2 or len(gains) != 2 or not gains.size or coefficients.ndim != 1:
-                raise ValueError("gains or coefficients of another form")
-            return cls(names, Ranker(weights), WantedGate(coefficients, float(gate["intercept"])), gains)
-        except (KeyError, TypeError, ValueError) as error:
-            raise PlacementError(f"no learned placement: {error}") from error
+    def read(cls, embedders: Sequence[str], values: Mapping[str, Any], arrays: Mapping[str, np.ndarray]):
+        """The model that `as_json` and `arrays` wrote."""
+        weights = np.array(
+            [[[values["weights"][n][t][m] for m in MEME_TEXTS] for t in TURN_TEXTS] for n in embedders]
+        )
+        gains = np.array(values["gains"], dtype=np.float64)
+        trees = Trees(*(arrays[name] for name in Trees.__dataclass_fields__))
+        shapes = {trees.features.shape, trees.thresholds.shape, trees.reached.shape}
+        if gains.ndim != 2 or len(gains) != 2 or not gains.size or len(shapes) != 1:
+            raise ValueError("gains or trees of another form")
+        if trees.features.size and not 0 <= trees.features.min() <= trees.features.max() < weights.size:
+            raise ValueError("trees that ask for features that are not there")
+        gate = arrays["gate"].astype(np.float64)
+        return cls(tuple(embedders), Ranker(weights), trees, WantedGate(gate[:-1], float(gate[-1])), gains)
+
+
+@dataclass(frozen=True)
+class LearnedIndex:
+    """A library as a model compares it: `memes` [memes, 6, dim] for each embedder, in the order of ids."""
+
+    model: PlacementModel
+    meme_ids: Sequence[str]
+    memes: Sequence[np.ndarray]
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """What the linear form meets."""
+        return self.model.ranker.meme_rows(self.memes)
+
+    def best(self, turns: Sequence[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and scores of the k best memes of every turn, [turns, k] each, k <= `RERANKED`.
+
+        The linear form, less its mean at the turn, finds `RERANKED` memes. A score is that plus the trees'
+        gain; equal scores go by id.
+        """
+        found = [(best[:, :k], scores[:, :k]) for _, best, scores in self._blocks(turns)]
+        return tuple(np.concatenate(part) for part in zip(*found, strict=True))  # type: ignore[return-value]
+
+    def scores(self, turns: Sequence[np.ndarray]) -> np.ndarray:
+        """Scores [turns, memes]: memes beyond the best keep the linear form's order, below them."""
+        out = []
+        for linear, best, scores in self._blocks(turns):
+            below = scores.min(axis=1) - linear.max(axis=1) - 1
+            linear += below[:, None]
+            np.put_along_axis(linear, best, scores, axis=1)
+            out.append(linear)
+        return np.concatenate(out)
+
+    def _blocks(self, turns: Sequence[np.ndarray], size: int = 512) -> Iterator[tuple[np.ndarray, ...]]:
+        """Linear scores [turns, memes], and the best memes with their scores in order, of some turns each."""
+        for start in range(0, max(1, len(turns[0])), size):
+            block = [turn[start : start + size] for turn in turns]
+            linear = self.model.ranker.score(block, self.rows)
+            mean = linear.mean(axis=1, dtype=np.float64, keepdims=True)
+            best = best_memes(linear, self.meme_ids, RERANKED)
+            cosines = np.stack(
+                [
+                    np.matmul(t[:, None].astype(np.float64), m[best].astype(np.float64).transpose(0, 1, 3, 2))
+                    for t, m in zip(block, self.memes, strict=True)
+                ],
+                axis=2,
+            )  # [turns, best, embedders, 6, 6]
+            gains = self.model.trees.predict(cosines.reshape(best.size, -1)).reshape(best.shape)
+            scores = np.einsum("tkeij,eij->tk", cosines, self.model.ranker.weights) - mean + gains
+            order = np.lexsort((np.array(self.meme_ids)[best], -np.round(scores, 6)), axis=1)
+            best, scores = (np.take_along_axis(part, order, axis=1) for part in (best, scores))
+            yield linear - mean, best, scores
 
 
 @dataclass(frozen=True)
@@ -193,14 +304,19 @@ class LearnedPlacement:
             )
 
     def save(self, path: Path) -> None:
-        """Write all models into one JSON file."""
+        """Write what one reads into a JSON file, and the rest beside it, with the suffix `.npz`."""
         out = {
+            "embedders": list(self.model.embedders),
             "promises": np.round(self.promises, 5).tolist(),
-            "turn_means": [np.round(means, 5).tolist() for means in self.turn_means],
             "model": self.model.as_json(),
             "folds": [model.as_json() for model in self.folds],
             "fold_of": dict(sorted(self.fold_of.items())),
         }
+        arrays = {f"means_{n}": means.astype(np.float32) for n, means in enumerate(self.turn_means)}
+        for number, model in enumerate((self.model, *self.folds)):
+            arrays |= {f"{name}_{number}": values for name, values in model.arrays().items()}
+        with storage.atomic_path(path.with_suffix(".npz")) as part:
+            np.savez_compressed(part, **arrays)
         storage.write_json(path, out)
 
 
@@ -208,15 +324,22 @@ def load_placement(path: Path) -> LearnedPlacement:
     """Read what `LearnedPlacement.save` wrote; `PlacementError` where it is not there or of another form."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        folds = [PlacementModel.from_json(fold) for fold in values["folds"]]
+        with np.load(path.with_suffix(".npz"), allow_pickle=False) as file:
+            arrays = dict(file)
+        names = values["embedders"]
+        models = [
+            PlacementModel.read(
+                names, model, {n: arrays[f"{n}_{number}"] for n in ("gate", *Trees.__dataclass_fields__)}
+            )
+            for number, model in enumerate((values["model"], *values["folds"]))
+        ]
         fold_of = dict(values["fold_of"])
-        model = PlacementModel.from_json(values["model"])
-        means = [np.array(rows, dtype=np.float32) for rows in values["turn_means"]]
+        means = [arrays[f"means_{n}"] for n in range(len(names))]
         promises = np.array(values["promises"], dtype=np.float64)
-        if [rows.shape[0] for rows in means] != [len(TURN_TEXTS)] * len(model.embedders):
+        if [rows.shape[0] for rows in means] != [len(TURN_TEXTS)] * len(names):
             raise ValueError("means of another form")
-        if promises.ndim != 1 or not set(fold_of.values()) <= set(range(len(folds))):
+        if promises.ndim != 1 or not set(fold_of.values()) <= set(range(len(models) - 1)):
             raise ValueError("promises or folds of another form")
-        return LearnedPlacement(model, folds, fold_of, means, promises)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        return LearnedPlacement(models[0], models[1:], fold_of, means, promises)
+    except (OSError, ValueError, KeyError, TypeError, IndexError, BadZipFile) as error:
         raise PlacementError(f"no learned placement in {path.name}: {error}") from error

@@ -45,15 +45,16 @@ N_TURNS = 18
 """Turns of every authored dialogue."""
 
 
-def _rows(name: str, folder: Path) -> list[dict[str, Any]]:
-    rows = []
+def rows(name: str, folder: Path) -> list[dict[str, Any]]:
+    """All rows of a file of authored texts; `StageOutputError` names the line that is none."""
+    found = []
     for number, line in enumerate((folder / name).read_text(encoding="utf-8").split("\n"), start=1):
         if line.strip():
             try:
-                rows.append(json.loads(line))
+                found.append(json.loads(line))
             except ValueError as error:
                 raise storage.StageOutputError(f"{name} line {number}: {error}") from error
-    return rows
+    return found
 
 
 def load_news(folder: Path = paths.example) -> list[NewsItem]:
@@ -74,15 +75,15 @@ def texts(folder: Path = paths.example) -> dict[tuple[str, str], str]:
         return storage.dumps({field: row[field] for field in fields})
 
     replies: dict[tuple[str, str], str] = {}
-    for row in _rows("annotations.jsonl", folder):
+    for row in rows("annotations.jsonl", folder):
         replies["annotation", row["meme_id"]] = json_of(row, "s_plus", "s_minus", "emotion", "motivation")
-    for row in _rows("scenarios.jsonl", folder):
+    for row in rows("scenarios.jsonl", folder):
         replies["scenario", row["scenario_id"]] = json_of(row, "scenario")
         details = [f for f in row if f not in ("scenario_id", "pair_id", "scenario", "gloss", "source")]
         replies["scenario", f"{row['scenario_id']}/details"] = json_of(row, *details)
-    for row in _rows("dialogues.jsonl", folder):
+    for row in rows("dialogues.jsonl", folder):
         replies["utterance", f"{row['dialogue_id']}/{row['turn']}"] = row["text"]
-    for row in _rows("summaries.jsonl", folder):
+    for row in rows("summaries.jsonl", folder):
         subject = f"{row['dialogue_id']}/{row['turn']}"
         replies["summary", subject] = json_of(row, "scenario", "emotion", "motivation")
     return replies
@@ -91,8 +92,8 @@ def texts(folder: Path = paths.example) -> dict[tuple[str, str], str]:
 @lru_cache(maxsize=1)
 def glosses(folder: Path = paths.example) -> dict[str, str]:
     """English glosses by authored subject: `<dialogue>/<turn>` and scenario ids."""
-    of_utterances = {f"{r['dialogue_id']}/{r['turn']}": r["gloss"] for r in _rows("dialogues.jsonl", folder)}
-    return of_utterances | {r["scenario_id"]: r["gloss"] for r in _rows("scenarios.jsonl", folder)}
+    of_utterances = {f"{r['dialogue_id']}/{r['turn']}": r["gloss"] for r in rows("dialogues.jsonl", folder)}
+    return of_utterances | {r["scenario_id"]: r["gloss"] for r in rows("scenarios.jsonl", folder)}
 
 
 def prompt_notice(folder: Path = paths.example) -> str | None:
