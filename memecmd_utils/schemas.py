@@ -36,8 +36,11 @@ STRATEGIES = {
         "Random, same turns", "Random（相同轮次）", "any meme by lot, where the gate opens"
     ),
     "random": StrategyWords("Random", "Random（随机）", "any meme at turns drawn by lot; asks no gate"),
+    "learned": StrategyWords(
+        "Learned", "Learned（学习所得）", "what learned placement ranks first, where it promises most"
+    ),
 }
-"""The four strategies by the name that records hold."""
+"""The paper's strategies and ours by the name that records hold."""
 
 
 class Record(BaseModel):
@@ -253,7 +256,8 @@ class Placement(Record):
     score: float | None
     """T of Eq. 22 of the meme placed; None for a random choice at a turn without a usable summary."""
     gate_score: float | None
-    """Score that the gate compared, on the scale of `score_scale`; None where no gate decided."""
+    """What the gate compared, on the scale of `score_scale`: the best score, of `learned` its promise; None
+    where no gate decided."""
     threshold: float | None
     """theta_t of Eq. 23 at this turn; None where no gate decided."""
     fold: str

@@ -350,7 +350,7 @@ class ModelSettings(Setting):
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000
 """Between them must lie the largest weight of T: scores are rounded to nine digits, and ranked in single
 precision first."""
-Strategy = Literal["greedy", "sampling", "random", "random_same_turns"]
+Strategy = Literal["greedy", "sampling", "random", "random_same_turns", "learned"]
 
 
 class RetrievalSettings(Setting):
@@ -368,6 +368,8 @@ class RetrievalSettings(Setting):
     theta0: float | Literal["auto"] = "auto"
     threshold_penalty: float = Field(1.0, ge=0)
     threshold_decay: float = Field(1.0, gt=0)
+    learned_penalty: float = Field(0.0, ge=0)
+    """Delta of Eq. 23 for `learned`, whose promise then stands in place of T; 0: it forgets its last meme."""
     wanted_rate: float = Field(0.3, gt=0, lt=1)
     top_k: int = Field(3, ge=1)
     random_rate: float = Field(0.5, ge=0, le=1)

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from memecmd_utils.chats import messages, readers
-from memecmd_utils.chats.learned_library import LearnedLibrary
 from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn, text_of
 from memecmd_utils.chats.readers import MEME_COLUMNS, Export, counted
 from memecmd_utils.core import html, paths, storage
@@ -32,6 +31,7 @@ from memecmd_utils.retrieval.scoring import (
     QUERY_FIELDS,
     MemeIndex,
     Ranking,
+    at_all_turns,
     build_queries,
     centre,
     mean_row,
@@ -141,17 +141,11 @@ class Library:
 
     def rank(self, summaries: Sequence[SummaryReply | None]) -> tuple[np.ndarray, Ranking]:
         """Queries [n, 4, dim] and the top K; without a summary zero queries and scores of -inf."""
-        profile, n = self.run.profile, len(summaries)
-        shape = (n, min(profile.retrieval.top_k, len(self.index.meme_ids)))
-        queries = np.zeros((n, 4, self.index.dim), dtype=np.float32)
-        ranking = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
-        rows = [row for row, summary in enumerate(summaries) if summary is not None]
-        if rows:
-            queries[rows] = self.queries([s for s in summaries if s is not None])
-            best = top_k(self.index, queries[rows], profile.retrieval.weights, profile.retrieval.top_k)
-            ranking.memes[rows], ranking.scores[rows] = best.memes, best.scores
-            ranking.components[rows] = best.components
-        return queries, ranking
+        profile, known = self.run.profile, [s for s in summaries if s is not None]
+        queries = self.queries(known) if known else np.zeros((0, 4, self.index.dim), dtype=np.float32)
+        ranking = top_k(self.index, queries, profile.retrieval.weights, profile.retrieval.top_k)
+        usable = np.array([s is not None for s in summaries], dtype=bool)
+        return at_all_turns(queries, usable, 0), ranking.at_all_turns(usable)
 
     def gate(self) -> tuple[Gate, ScoreScale]:
         """The run's gate for a chat that is in neither half: the mean of the gates of the two halves.
@@ -185,7 +179,7 @@ def open_library(run: Run, asking: Run) -> Library:
     return Library(run, {meme.meme_id: meme for meme in memes}, index, encode)
 
 
-def learned_library(library: Library, asking: Run) -> LearnedLibrary:
+def learned_library(library: Library, asking: Run) -> learned.LearnedLibrary:
     """A library for the strategy `learned`, by the weights that the run fitted, or else by the shipped ones.
 
     Raises `PlacementError` where the run has other embedders than the weights, and for a library that is too
@@ -200,17 +194,11 @@ def learned_library(library: Library, asking: Run) -> LearnedLibrary:
     names = (models.embedder, models.consistency_embedder)
     found.check_embedders([embedder_of(run.profile, name, run.read_dirs).name for name in names])
     encoders = [library.encode, encoder(run, asking, models.consistency_embedder)]
-    annotations = {a.meme_id: a for a in run.load(Annotation)}
-    ids = library.index.meme_ids
-    texts = [learned.meme_texts(library.memes[meme], annotations[meme]) for meme in ids]
-    vectors = [learned.encode_texts(texts, encode, "document")[0] for encode in encoders]
-    return LearnedLibrary(found, encoders, ids, found.model.ranker.meme_rows(vectors))
+    return learned.open_library(found, library.memes, run.load(Annotation), encoders)
 
 
 # --- insertion
 
-LEARNED = "learned"
-"""The strategy that needs no gate of the run: weights fitted on graded memes say where and which."""
 STAGE = "own_chats"
 """Folder of the summary agent's recorded answers, below those of the profile that asked."""
 PICTURES = "_memes"
@@ -272,7 +260,7 @@ def insert_file(
     """
     run = library_of(run_name, profile, settings)
     asking = asking_run(run, profile, settings, "chats")
-    strategies = (*get_args(Strategy), LEARNED)
+    strategies = get_args(Strategy)
     if strategy not in strategies:
         raise ChatError(f"no strategy {strategy!r}; there are: {', '.join(strategies)}")
     if target.resolve() == source.resolve():
@@ -288,7 +276,7 @@ def insert_file(
     # Before anything is paid for: can the cells be written that may be added?
     export.encoding.encode("".join([pictures.name, *library.memes]))
     summaries, writers = _summaries(export, turns, asking, run.name)
-    if strategy == LEARNED:
+    if strategy == placement.LEARNED:
         insertions = _learned_insertions(turns, summaries, learned_library(library, asking), run)
     else:
         insertions = _insertions(export, turns, summaries, library, strategy)
@@ -382,25 +370,37 @@ def _insertions(
 def _learned_insertions(
     turns: Sequence[list[SpokenTurn]],
     summaries: Sequence[list[SummaryReply | None]],
-    library: LearnedLibrary,
+    library: learned.LearnedLibrary,
     run: Run,
 ) -> list[Insertion]:
     """Memes where learned placement promises most: scored by the gain to expect (0-4), gated by promise."""
-    rate = run.profile.retrieval.wanted_rate
-    return [
-        Insertion(
-            chat=number,
-            turn=of_chat[row + 1],
-            meme_id=meme_id,
-            summary=summaries[number][row],
-            score=gain,
-            gate_score=promise,
-            threshold=library.placement.threshold(rate),
-            measure="gain to expect",
-        )
-        for number, of_chat in enumerate(turns)
-        for row, meme_id, gain, promise in library.choose(of_chat, summaries[number], rate)
-    ]
+    placement, insertions = library.placement, []
+    threshold = placement.threshold(run.profile.retrieval.wanted_rate)
+    for number, (of_chat, given) in enumerate(zip(turns, summaries, strict=True)):
+        known = [
+            (turn, summary) for turn, summary in zip(of_chat[1:], given, strict=True) if summary is not None
+        ]
+        if not known:
+            continue
+        said = [turn.text for turn in of_chat]
+        texts = [learned.turn_texts(said[: turn.turn - 1], summary) for turn, summary in known]
+        speakers = ["A" if turn.speaker == of_chat[0].speaker else "B" for turn, _ in known]
+        found = library.promises(placement.model, texts, [turn.turn for turn, _ in known], speakers)
+        for (turn, summary), meme, gain, promise in zip(known, *found, strict=True):
+            if promise >= threshold:
+                insertions.append(
+                    Insertion(
+                        chat=number,
+                        turn=turn,
+                        meme_id=library.meme_ids[meme],
+                        summary=summary,
+                        score=float(gain),
+                        gate_score=float(promise),
+                        threshold=threshold,
+                        measure="gain to expect",
+                    )
+                )
+    return insertions
 
 
 def _pictures(insertions: Sequence[Insertion], library: Library, folder: Path) -> dict[str, Path]:

@@ -169,13 +169,8 @@ class Explorer:
         key = (settings.weights, settings.top_k)
         if self._ranked is not None and self._ranked[0] == key:
             return self._ranked[1]
-        shape = (len(item.turns), min(settings.top_k, len(self.index.meme_ids)))
-        out = Ranking(np.full(shape, -1), np.full(shape, -np.inf), np.zeros((*shape, 4)))
-        if self._usable.any():
-            found = top_k(self.index, self._queries, settings.weights, settings.top_k, self._components)
-            out.memes[self._usable] = found.memes
-            out.scores[self._usable] = found.scores
-            out.components[self._usable] = found.components
+        found = top_k(self.index, self._queries, settings.weights, settings.top_k, self._components)
+        out = found.at_all_turns(self._usable)
         self._ranked = (key, out)
         return out
 

@@ -8,7 +8,7 @@ together promises most.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ import numpy as np
 
 from memecmd_utils.core import storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.retrieval.scoring import NOISE, Encode, best_memes
-from memecmd_utils.schemas import Annotation, Meme, SummaryReply
+from memecmd_utils.retrieval.placement import ScoredDialogue, cut, usable_annotations
+from memecmd_utils.retrieval.scoring import NOISE, Encode, Ranking, best_memes
+from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary, SummaryReply
 
 TURN_TEXTS = ("S", "E", "Psi", "S E Psi", "last turn", "last three turns")
 MEME_TEXTS = ("S+", "S-", "E", "Psi", "caption", "picture and caption")
@@ -42,7 +43,7 @@ class PlacementError(MemecmdError, ValueError):
     """Learned weights that cannot be applied: other embedders, or a file of another form."""
 
 
-def turn_texts(before: Sequence[str], summary: SummaryReply) -> tuple[str, ...]:
+def turn_texts(before: Sequence[str], summary: SummaryReply | Summary) -> tuple[str, ...]:
     """The texts known before turn t, in the order of `TURN_TEXTS`: its summary and `before`, u_1..u_{t-1}."""
     parts = (summary.scenario, summary.emotion, summary.motivation)
     return (*parts, "\n".join(parts), *("\n".join(before[-n:]) for n in (1, LAST_TURNS)))
@@ -318,6 +319,74 @@ class LearnedPlacement:
         with storage.atomic_path(path.with_suffix(".npz")) as part:
             np.savez_compressed(part, **arrays)
         storage.write_json(path, out)
+
+
+@dataclass(frozen=True)
+class LearnedLibrary:
+    """The memes of a run as learned placement compares them: vectors [memes, 6, dim] for each encoder."""
+
+    placement: LearnedPlacement
+    encoders: Sequence[Encode]
+    meme_ids: Sequence[str]
+    memes: Sequence[np.ndarray]
+    _indices: dict[int, LearnedIndex] = field(default_factory=dict, repr=False)
+
+    def promises(
+        self,
+        model: PlacementModel,
+        texts: Sequence[Sequence[str]],
+        turns: Sequence[int],
+        speakers: Sequence[str],
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Position of each turn's best meme, the gain (0-4) to expect of it, and its promise, [turns] each.
+
+        `texts` are `turn_texts`, `turns` their numbers, `speakers` A, who opens, or B.
+        """
+        index = self._indices.setdefault(id(model), LearnedIndex(model, self.meme_ids, self.memes))
+        vectors = [
+            encode_texts(texts, encode, "query", means)[0]
+            for encode, means in zip(self.encoders, self.placement.turn_means, strict=True)
+        ]
+        best, scores = (part[:, 0] for part in index.best(vectors, 1))
+        inputs = gate_inputs(vectors[0], turns, speakers)
+        return best, model.expected_gain(scores), model.promise(scores, inputs)
+
+
+def open_library(
+    placement: LearnedPlacement,
+    memes: Mapping[str, Meme],
+    annotations: Sequence[Annotation],
+    encoders: Sequence[Encode],
+) -> LearnedLibrary:
+    """Encode what is known of all usable memes; each kind of text is centred by its own mean."""
+    usable = usable_annotations(annotations)
+    texts = [meme_texts(memes[a.meme_id], a) for a in usable]
+    vectors = [encode_texts(texts, encode, "document")[0] for encode in encoders]
+    return LearnedLibrary(placement, encoders, [a.meme_id for a in usable], vectors)
+
+
+def score_dialogues(dialogues: Sequence[Dialogue], library: LearnedLibrary) -> list[ScoredDialogue]:
+    """The best meme and its promise at every turn 2..T, for the gate of `placement.place`.
+
+    A dialogue that was learned from is judged by the model that did not see it. A turn without a usable
+    summary gets -inf.
+    """
+    rankings = []
+    for dialogue in dialogues:
+        known = [summary for summary in dialogue.summaries if not summary.unscored]
+        if known:
+            texts = [turn_texts([u.text for u in dialogue.turns if u.turn < s.turn], s) for s in known]
+            model = library.placement.of_dialogue(dialogue.dialogue_id)
+            best, _, promise = library.promises(
+                model, texts, [s.turn for s in known], [s.speaker for s in known]
+            )
+        else:
+            best, promise = np.empty(0, dtype=np.int64), np.empty(0)
+        usable = np.array([not summary.unscored for summary in dialogue.summaries], dtype=bool)
+        found = Ranking(best[:, None], promise[:, None], np.zeros((len(best), 1, 4)))
+        rankings.append(found.at_all_turns(usable))
+    ranking = Ranking(*map(np.concatenate, zip(*rankings, strict=True)))
+    return cut(dialogues, np.zeros((len(ranking.memes), 4, 0), dtype=np.float32), ranking)
 
 
 def load_placement(path: Path) -> LearnedPlacement:

@@ -1,4 +1,4 @@
-"""From scores to placed memes: the four strategies over calibrated gates (paper, Eq. 23-25, Section 5.3)."""
+"""From scores to placed memes: the strategies over calibrated gates (paper, Eq. 23-25, Section 5.3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from memecmd_utils.retrieval.scoring import (
     Encode,
     MemeIndex,
     Ranking,
+    at_all_turns,
     build_index,
     combine,
     component_matrices,
@@ -28,6 +29,9 @@ from memecmd_utils.retrieval.scoring import (
 )
 from memecmd_utils.schemas import Annotation, Candidate, Dialogue, Placement, Summary
 from memecmd_utils.settings import Profile
+
+LEARNED = "learned"
+"""The strategy that goes by weights fitted on graded memes."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +109,12 @@ def score_dialogues(
     queries = encode_queries([s for s in summaries if not s.unscored], index.dim, encode, profile)
     ranking = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
     if not usable.all():
+        queries, ranking = at_all_turns(queries, usable, 0), ranking.at_all_turns(usable)
+    return cut(dialogues, queries, ranking)
 
-        def at_all_turns(rows: np.ndarray, missing: float) -> np.ndarray:
-            out = np.full((len(summaries), *rows.shape[1:]), missing, dtype=rows.dtype)
-            out[usable] = rows
-            return out
 
-        queries = at_all_turns(queries, 0)
-        ranking = Ranking(*map(at_all_turns, ranking, (-1, -np.inf, 0)))
+def cut(dialogues: Sequence[Dialogue], queries: np.ndarray, ranking: Ranking) -> list[ScoredDialogue]:
+    """Each dialogue's part of what was found for the turns 2..T of all, one after another."""
     out, start = [], 0
     for dialogue in dialogues:
         part = slice(start, start + len(dialogue.summaries))
@@ -244,8 +246,9 @@ def choose(
 ) -> list[tuple[int, int, int | None]]:
     """Choose memes in one dialogue: a list of (row, meme position, rank or None).
 
-    greedy: top 1 (Eq. 25). sampling: uniform among the top K. random: each turn with probability
-    `random_rate`, uniform over the library. random_same_turns: uniform at the gate's own turns.
+    greedy: top 1 (Eq. 25), of its own ranking learned. sampling: uniform among the top K. random: each turn
+    with probability `random_rate`, uniform over the library. random_same_turns: uniform at the gate's own
+    turns.
     """
     rng = seeds.rng(profile.seed, "selection", strategy, name)
     choices: list[tuple[int, int, int | None]] = []
@@ -253,7 +256,7 @@ def choose(
         # Draws happen at every turn, so that a moved gate does not shift later choices.
         rank, meme, coin = int(rng.integers(len(best))), int(rng.integers(n_memes)), rng.random()
         opens = coin < profile.retrieval.random_rate if strategy == "random" else sent[row]
-        if opens and strategy == "greedy":
+        if opens and strategy in ("greedy", LEARNED):
             choices.append((row, best[0], 1))
         elif opens and strategy == "sampling":
             choices.append((row, best[rank], rank + 1))
@@ -262,19 +265,34 @@ def choose(
     return choices
 
 
-def place(scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> list[Placement]:
-    """Place memes in all dialogues under every strategy of the profile, at turns 2..T."""
-    gated = traces(scored, calibrate(scored, profile))
+def place(
+    scored: Sequence[ScoredDialogue],
+    index: MemeIndex,
+    profile: Profile,
+    by_learned: Sequence[ScoredDialogue] = (),
+) -> list[Placement]:
+    """Place memes in all dialogues under every strategy of the profile, at turns 2..T.
+
+    `by_learned` is what `learned.score_dialogues` made of the same dialogues; without it nothing is placed by
+    `learned`. Its promise goes through the same gate, with `learned_penalty`.
+    """
+    own = profile.replace(threshold_penalty=profile.retrieval.learned_penalty)
+    ways = {False: (scored, profile), True: (by_learned, own)}
+    gated = {way: traces(items, calibrate(items, own)) for way, (items, own) in ways.items() if items}
+    ranked = {way: {item.dialogue.dialogue_id: item for item in items} for way, (items, _) in ways.items()}
     weights = np.asarray(profile.retrieval.weights)
     out: list[Placement] = []
     for item in scored:
         name = item.dialogue.dialogue_id
-        calibration, gate_scores, trace = gated[name]
         speakers = {turn.turn: turn.speaker for turn in item.dialogue.turns}
         for strategy in profile.retrieval.strategies:
+            way = strategy == LEARNED
+            if way not in gated:
+                continue
+            calibration, gate_scores, trace = gated[way][name]
             decided = strategy != "random"  # Random asks no gate
-            picks = choose(strategy, item.ranking, trace.sent, len(index.meme_ids), profile, name)
-            for row, meme, rank in picks:
+            ranking = ranked[way][name].ranking
+            for row, meme, rank in choose(strategy, ranking, trace.sent, len(index.meme_ids), profile, name):
                 parts = pair_components(index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
                 out.append(
                     Placement(

@@ -74,6 +74,17 @@ class Ranking(NamedTuple):
         """The ranking of some of its turns."""
         return Ranking(*(part[turns] for part in self))
 
+    def at_all_turns(self, usable: np.ndarray) -> "Ranking":
+        """The ranking of all turns, where it has those of the `usable` ones (a mask)."""
+        return Ranking(*(at_all_turns(p, usable, m) for p, m in zip(self, (-1, -np.inf, 0), strict=True)))
+
+
+def at_all_turns(rows: np.ndarray, usable: np.ndarray, missing: float) -> np.ndarray:
+    """Rows of the `usable` turns (a mask) at their places among all; `missing` fills the others."""
+    out = np.full((len(usable), *rows.shape[1:]), missing, dtype=rows.dtype)
+    out[usable] = rows
+    return out
+
 
 def mean_row(vectors: np.ndarray) -> np.ndarray:
     """Mean of the rows, summed in float64: in float32 that of thousands of equal rows errs by 1e-4."""

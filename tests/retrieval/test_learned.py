@@ -7,10 +7,12 @@ import pytest
 
 from memecmd_utils.retrieval import learned
 from memecmd_utils.retrieval.learned import (
+    LearnedIndex,
     LearnedPlacement,
     PlacementError,
     PlacementModel,
     Ranker,
+    Trees,
     WantedGate,
 )
 from memecmd_utils.schemas import Annotation, Meme, SummaryReply
@@ -18,10 +20,17 @@ from memecmd_utils.schemas import Annotation, Meme, SummaryReply
 
 def made_model(seed: int, dims: tuple[int, ...] = (4, 3)) -> PlacementModel:
     rng = np.random.default_rng(seed)
-    gate = WantedGate(rng.normal(size=5 * dims[0] + 2).round(4), 0.25)
+    gate = WantedGate(rng.normal(size=5 * dims[0] + 2).astype(np.float32).astype(float), 0.25)
+    trees = Trees(
+        rng.integers(36 * len(dims), size=(3, 2)).astype(np.uint8),
+        rng.normal(size=(3, 2)).astype(np.float32),
+        # The root parts leaf 0 from 1 and 2, the other node parts 1 from 2.
+        np.array([[0xFFFE, 0xFFFD]] * 3, np.uint16),
+        rng.normal(size=(3, 3)).astype(np.float32),
+    )
     gains = np.array([[-0.5, 0.0, 0.5], [0.0, 1.0, 3.0]])
     names = tuple(f"made-{dim}" for dim in dims)
-    return PlacementModel(names, Ranker(rng.normal(size=(len(dims), 6, 6)).round(5)), gate, gains)
+    return PlacementModel(names, Ranker(rng.normal(size=(len(dims), 6, 6)).round(5)), trees, gate, gains)
 
 
 def test_a_score_is_the_weighted_sum_of_all_cosines() -> None:
@@ -34,6 +43,52 @@ def test_a_score_is_the_weighted_sum_of_all_cosines() -> None:
             for j in range(6):
                 plain += weights[i, j] * (turns[e][:, i] @ memes[e][:, j].T)
     assert np.allclose(model.ranker.score(turns, model.ranker.meme_rows(memes)), plain, atol=1e-4)
+
+
+def test_a_weight_matrix_of_low_rank_is_scored_in_fewer_products() -> None:
+    rng = np.random.default_rng(0)
+    weights = np.einsum("ear,erb->eab", rng.normal(size=(2, 6, 2)), rng.normal(size=(2, 2, 6)))
+    ranker = Ranker(weights.round(5))
+    memes = [rng.normal(size=(7, 6, dim)).astype(np.float32) for dim in (4, 3)]
+    turns = [rng.normal(size=(5, 6, dim)).astype(np.float32) for dim in (4, 3)]
+    assert ranker.meme_rows(memes).shape == (7, 2 * (4 + 3))
+    parts = zip(weights, turns, memes, strict=True)
+    plain = sum(np.einsum("ij,tid,mjd->tm", w, t, m) for w, t, m in parts)
+    assert np.allclose(ranker.score(turns, ranker.meme_rows(memes)), plain, atol=1e-3)
+
+
+def test_trees_sum_the_leaves_that_a_walk_from_the_root_reaches() -> None:
+    rng, trees = np.random.default_rng(5), made_model(1).trees
+    pairs = rng.normal(size=(200, 72))
+    for pair, got in zip(pairs, trees.predict(pairs), strict=True):
+        plain = 0.0
+        for (a, b), (first, second), values in zip(
+            trees.features, trees.thresholds, trees.values, strict=True
+        ):
+            leaf = 0 if pair[a] <= first else 1 if pair[b] <= second else 2
+            plain += values[leaf]
+        assert got == pytest.approx(plain)
+
+
+def test_the_best_memes_are_those_of_the_linear_form_in_the_order_of_both(monkeypatch) -> None:
+    rng, model = np.random.default_rng(6), made_model(1)
+    monkeypatch.setattr(learned, "RERANKED", 3)
+    turns = [rng.normal(size=(600, 6, dim)).astype(np.float32) for dim in (4, 3)]
+    memes = [rng.normal(size=(9, 6, dim)).astype(np.float32) for dim in (4, 3)]
+    index = LearnedIndex(model, [f"m{m}" for m in range(9)], memes)
+    linear = model.ranker.score(turns, index.rows)
+    linear -= linear.mean(axis=1, keepdims=True)
+    cosines = np.stack([np.einsum("tid,mjd->tmij", t, m) for t, m in zip(turns, memes, strict=True)], axis=2)
+    both = linear + model.trees.predict(cosines.reshape(-1, 72)).reshape(linear.shape)
+    best, scores = index.best(turns, 2)
+    full = index.scores(turns)
+    for row in range(len(linear)):
+        first = np.argsort(-linear[row])[:3]
+        wanted = first[np.argsort(-both[row, first])]
+        assert best[row].tolist() == wanted[:2].tolist()
+        assert np.allclose(scores[row], both[row, wanted[:2]], atol=1e-4)
+        rest = [m for m in np.argsort(-linear[row]) if m not in first]
+        assert np.argsort(-full[row]).tolist() == [*wanted, *rest]
 
 
 def test_texts_of_a_turn_and_of_a_meme_stand_in_their_order() -> None:
@@ -93,6 +148,10 @@ def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
         assert got.embedders == model.embedders and np.array_equal(got.ranker.weights, model.ranker.weights)
         assert np.array_equal(got.gate.coefficients, model.gate.coefficients)
         assert np.array_equal(got.gains, model.gains)
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(vars(got.trees).values(), vars(model.trees).values(), strict=True)
+        )
 
 
 @pytest.mark.parametrize(
