@@ -5,6 +5,7 @@ nothing else of a run is needed to rank memes and to be measured (`evaluation.le
 """
 
 import csv
+import hashlib
 import json
 import re
 from collections import Counter
@@ -136,6 +137,17 @@ class Benchmark:
         return {query: scores for query, scores in found.items() if max(scores.values()) >= RELEVANT}
 
     @property
+    def qrels_text(self) -> str:
+        """The file of `qrels`."""
+        rows = ((query, meme, score) for query, found in self.qrels.items() for meme, score in found.items())
+        return _tsv(QRELS, rows)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of that file: by it one knows which grades a leaderboard was made with."""
+        return hashlib.sha256(self.qrels_text.encode()).hexdigest()
+
+    @property
     def asked(self) -> tuple[Turn, ...]:
         """The turns of `qrels`, which every entry has to rank memes for."""
         return tuple(turn for turn in self.turns if turn.id in self.qrels)
@@ -186,6 +198,13 @@ def splits_of_run(
     return [own, later] if later else [own]
 
 
+def files_of(splits: Sequence[Split]) -> list[Path]:
+    """Files of the example corpus that splits hold and a run does not read."""
+    later = [paths.example / POOLS[b] for one in splits for b in one.grades if b in POOLS and b != "pool"]
+    untouched = any(one.name == UNTOUCHED for one in splits)
+    return [*later, *(sorted((paths.example / UNTOUCHED).iterdir()) if untouched else [])]
+
+
 def untouched_split(example: Split, folder: Path | None = None) -> Split | None:
     """The split that no model has seen: new dialogues, and new memes beside the example's.
 
@@ -228,6 +247,12 @@ def _dialogues(folder: Path) -> list[Dialogue]:
     ]  # fmt: skip
 
 
+def document(meme: Meme, said: Annotation) -> KnownMeme:
+    """What is known of a meme."""
+    texts = said.s_plus, said.s_minus, said.emotion, said.motivation
+    return KnownMeme(meme.meme_id, meme.text, meme.picture_note, *texts)
+
+
 def build(split: Split) -> Benchmark:
     """A split as a benchmark: turns that have a summary, memes that may be sent, and their grades.
 
@@ -248,12 +273,10 @@ def build(split: Split) -> Benchmark:
     if len(set(ids.values())) < len(ids):
         raise BenchmarkError("two dialogues differ in spaces only: their turns would have one id")
     memes = tuple(
-        KnownMeme(
-            a.meme_id, split.memes[a.meme_id].text, split.memes[a.meme_id].picture_note,
-            a.s_plus, a.s_minus, a.emotion, a.motivation,
-        )
-        for a in split.annotations if a.usable and a.meme_id in split.memes
-    )  # fmt: skip
+        document(split.memes[a.meme_id], a)
+        for a in split.annotations
+        if a.usable and a.meme_id in split.memes
+    )
     known = {meme.id for meme in memes}
     judgements = [
         Judgement(ids[key], meme, int(gain + 0.5), batch)
@@ -286,11 +309,10 @@ def write(folder: Path, benchmarks: Sequence[Benchmark]) -> None:
         _write_lines(place / "corpus.jsonl", texts)
         queries = [{"_id": turn.id, "text": turn.text, "metadata": _metadata(turn)} for turn in one.turns]
         _write_lines(place / "queries.jsonl", queries)
-        rows = [(query, meme, score) for query, scores in one.qrels.items() for meme, score in scores.items()]
-        _write_tsv(place / "qrels" / "test.tsv", QRELS, rows)
-        _write_tsv(place / "judgements.tsv", JUDGED, one.judgements)
+        storage.write_text(place / "qrels" / "test.tsv", one.qrels_text)
+        storage.write_text(place / "judgements.tsv", _tsv(JUDGED, one.judgements))
         if one.marks:
-            _write_tsv(place / "timing" / "test.tsv", TIMING, one.marks)
+            storage.write_text(place / "timing" / "test.tsv", _tsv(TIMING, one.marks))
     storage.write_text(folder / "README.md", readme(benchmarks))
 
 
@@ -302,9 +324,9 @@ def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     storage.write_text(path, "".join(storage.dumps(row) + "\n" for row in rows))
 
 
-def _write_tsv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def _tsv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     # Ids are single words, so nothing needs a quote.
-    storage.write_text(path, "".join("\t".join(map(str, row)) + "\n" for row in (columns, *rows)))
+    return "".join("\t".join(map(str, row)) + "\n" for row in (columns, *rows))
 
 
 def read(folder: Path) -> list[Benchmark]:
@@ -349,7 +371,7 @@ def _read_tsv(path: Path, columns: Sequence[str]) -> list[list[str]]:
 
 TEXT = """# Which meme comes next? A benchmark
 
-Of a chat before turn t, rank the memes of a library: a person at turn t may send one. The chats are Chinese.
+Of a chat before turn t, rank the memes of a library: which one should its speaker send? The chats are Chinese.
 Unless the release says otherwise, chats, memes, grades and marks were written by a large language model, not by people.
 
 | split | turns with a fitting meme (queries of `qrels`) | all turns | memes | graded pairs |
@@ -367,7 +389,7 @@ In a split's folder:
 - `judgements.tsv`: the grades of all turns; `batch` tells those of the first pool (`pool`) from those of memes that learned placement found and that were
   graded later (`learned`).
 - `timing/test.tsv`: the second task. Would a marker send a meme at this turn (`send`: 1 or 0)?
-- `../runs/<split>/*.trec`: the first 20 memes of systems of the package, for comparison.
+- `runs/<split>/*.trec`, beside these folders: the first 20 memes of systems of the package, for comparison.
 
 ## Enter
 

@@ -1,10 +1,11 @@
 """Scores systems of the package and anybody's entries on a benchmark, with intervals and paired tests.
 
-An entry is a TREC run file, a Python file with `rank(turn, memes)`, or the name of an embedder. One that lacks
-turns, names unknown ids or gives no numbers is refused (`EntryError`), and then no table is written.
+An entry is a TREC run file, a Python file with `rank(turn, memes)`, or the name of an embedder. One that
+lacks turns, names unknown ids or gives no numbers is refused (`EntryError`), and then no table is written.
 """
 
 import importlib.util
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from memecmd_utils.evaluation.rankings import CAPTION, PARTS, RANDOM
 from memecmd_utils.evaluation.tables import frame_rows
 from memecmd_utils.retrieval import scoring
 from memecmd_utils.retrieval.placement import Encode
+from memecmd_utils.retrieval.scoring import MEME_SIDE, QUERY_SIDE
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
 
@@ -37,6 +39,8 @@ HEAD = (
     "difference low", "difference high", "p", "p Holm", "turns", "dialogues",
 )  # fmt: skip
 FILE = "leaderboard.json"
+EMPTY = "…"
+"""What a meme without words, and turns without any, are compared by."""
 NOTHING = -np.inf
 """Score of a meme that a run file does not list: it is not found."""
 
@@ -68,7 +72,7 @@ def package_systems(benchmark: Benchmark, encode: Encode, profile: Profile) -> S
         terms = _terms(benchmark, encode, profile)
         found[PAPER] = scoring.combine(terms, profile.retrieval.weights)[asked]
         found |= {f"{part} alone": term[asked] for part, term in zip(PARTS, terms, strict=True)}
-    captions = encode([meme.caption or "…" for meme in benchmark.memes], "document")
+    captions = encode([meme.caption or EMPTY for meme in benchmark.memes], "document")
     found[CAPTION] = _cosines(benchmark, encode, captions, profile)
     return Systems("package", found)
 
@@ -90,11 +94,17 @@ def _rows(benchmark: Benchmark) -> list[int]:
 
 
 def _terms(benchmark: Benchmark, encode: Encode, profile: Profile) -> np.ndarray:
-    return rankings.four_terms(benchmark.turns, benchmark.memes, encode, profile.retrieval.centring)
+    turns, memes = _filled(benchmark.turns, QUERY_SIDE), _filled(benchmark.memes, MEME_SIDE)
+    return rankings.four_terms(turns, memes, encode, profile.retrieval.centring)
+
+
+def _filled(items: Sequence[Any], fields: Sequence[str]) -> list[Any]:
+    """Some embedders refuse an empty text."""
+    return [replace(one, **{name: getattr(one, name) or EMPTY for name in fields}) for one in items]
 
 
 def _cosines(benchmark: Benchmark, encode: Encode, memes: np.ndarray, profile: Profile) -> Scores:
-    contexts = encode([turn.context or "…" for turn in benchmark.turns], "query")
+    contexts = encode([turn.context or EMPTY for turn in benchmark.turns], "query")
     return rankings.cosines(contexts, memes, profile.retrieval.centring)[_rows(benchmark)]
 
 
@@ -260,12 +270,12 @@ def order_of(scores: Scores, meme_ids: Sequence[str], exact: bool = False) -> np
 
 def measure(order: np.ndarray, benchmark: Benchmark) -> np.ndarray:
     """`MEASURES` of `order_of`, [asked turns, measures]: those of trec_eval at the first `DEPTH` memes."""
-    ids, asked = [meme.id for meme in benchmark.memes], benchmark.asked
-    relevant = {turn.key: benchmark.qrels[turn.id] for turn in asked}
-    gains = rankings.gains_of([turn.key for turn in asked], ids, relevant)
+    ids = [meme.id for meme in benchmark.memes]
+    gains = rankings.gains_of([turn.id for turn in benchmark.asked], ids, benchmark.qrels)
     # -1 takes a meme that nobody graded, behind the last one.
     gains = np.hstack([gains, np.full((len(gains), 1), np.nan)])
-    return rankings.per_turn(order, gains, RELEVANT)[:, _PLACES]
+    # A turn whose fitting memes are not in the corpus is missed.
+    return np.nan_to_num(rankings.per_turn(order, gains, RELEVANT)[:, _PLACES])
 
 
 def random_measures(benchmark: Benchmark, seed: int) -> np.ndarray:
@@ -281,8 +291,8 @@ def random_measures(benchmark: Benchmark, seed: int) -> np.ndarray:
 def table(benchmark: Benchmark, systems: Iterable[Systems], seed: int) -> pd.DataFrame:
     """A row a system, the best nDCG@5 first, with intervals over dialogues.
 
-    The difference in nDCG@5 is that to the paper's score (to the caption baseline where there is none), paired
-    by turn; p flips the signs of dialogues, `p Holm` corrects for all systems of the split. Raises
+    The difference in nDCG@5 is that to the paper's score (to the caption baseline where there is none),
+    paired by turn; p flips the signs of dialogues, `p Holm` corrects for all systems of the split. Raises
     `EntryError` where two systems have one name.
     """
     ids = [meme.id for meme in benchmark.memes]
@@ -321,6 +331,20 @@ def table(benchmark: Benchmark, systems: Iterable[Systems], seed: int) -> pd.Dat
 
 
 # --- Run files
+
+
+RUN_FILES = {PAPER: "paper", CAPTION: "caption"}
+"""Systems whose run files a release holds, beside one random ranking."""
+
+
+def write_runs(folder: Path, benchmark: Benchmark, encode: Encode, profile: Profile) -> None:
+    """Write `<split>/<system>.trec` of a few systems, for others to compare with."""
+    scores = package_systems(benchmark, encode, profile).scores
+    found = {file: scores[name] for name, file in RUN_FILES.items() if name in scores}
+    order = rankings.random_order(benchmark.asked, len(benchmark.memes), profile.seed, 0)
+    found["random"] = -np.argsort(order, axis=1).astype(float)
+    for name, matrix in found.items():
+        write_trec(folder / benchmark.split / f"{name}.trec", matrix, benchmark, name)
 
 
 def write_trec(path: Path, scores: Scores, benchmark: Benchmark, tag: str) -> None:
@@ -367,12 +391,35 @@ def score(
 def save(run: Run, found: pd.DataFrame, benchmarks: Sequence[Benchmark]) -> None:
     """Write `tables/leaderboard.*` and `leaderboard.json`, which page and READMEs quote."""
     run.save_tables(leaderboard=found)
-    run.save_json(FILE, {"qrels": {b.split: digest(b) for b in benchmarks}, "rows": frame_rows(found)})
+    grades = {one.split: one.digest for one in benchmarks}
+    run.save_json(FILE, {"qrels": grades, "rows": frame_rows(found)})
 
 
-def digest(benchmark: Benchmark) -> str:
-    """Names the grades that a leaderboard was made with."""
-    import hashlib
+def load(folder: Path, release: Path | None = None) -> list[dict[str, Any]]:
+    """Rows of the `leaderboard.json` in a folder; none without it, or where `release` has other grades."""
+    if not (folder / FILE).is_file():
+        return []
+    found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    for split, digest in found["qrels"].items():
+        file = release / "benchmark" / split / "qrels" / "test.tsv" if release else None
+        if file is not None and file.is_file() and storage.sha256(file) != digest:
+            return []
+    return found["rows"]
 
-    rows = sorted((q, m, s) for q, scores in benchmark.qrels.items() for m, s in scores.items())
-    return hashlib.sha256(storage.dumps(rows).encode()).hexdigest()
+
+SHOWN = ("system", "kind", *MEASURES, "nDCG@5 [95 %]", "minus the paper's", "p Holm", "dialogues")
+
+
+def top(rows: Sequence[Mapping[str, Any]], split: str, n: int) -> pd.DataFrame:
+    """The first `n` systems of a split as cells, and the paper's score wherever it stands."""
+    mine = [row for row in rows if row["split"] == split]
+    shown = [row for place, row in enumerate(mine) if place < n or row["system"] == PAPER]
+    cells = [
+        {
+            **row,
+            "nDCG@5 [95 %]": statistics.format_interval(row, "nDCG@5", 3),
+            "minus the paper's": statistics.format_interval(row, "difference", 3, sign="+"),
+        }
+        for row in shown
+    ]
+    return pd.DataFrame(cells, columns=[name for name in SHOWN if name != "nDCG@5"])
