@@ -69,7 +69,7 @@ test-all: $(READY)
 # Every file with a test that needs torch, lpips, bert-score or optuna; a test looks that none is missing.
 PAPER_TESTS := test_paper_models test_paper_profile test_paper_templates \
   core/encoders/test_clip mtrclip/test_tuning mtrclip/test_loss mtrclip/test_meme_text_run mtrclip/test_models \
-  cm50/test_matching cm50/test_metrics cm50/test_tables
+  cm50/test_matching cm50/test_metrics cm50/test_tables evaluation/test_benchmark
 #+ Test the models of PROFILE=paper and of make templates on tiny weights; VENV=DIR is an environment made from requirements-paper.lock
 test-paper:
 	MEMECMD_REQUIRE_PAPER=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -q $(PAPER_TESTS:%=tests/%.py)
@@ -174,7 +174,7 @@ strip: $(READY)
 lock: $(READY)
 	$(PY) -m pip install -q uv && $(VENV)/bin/uv pip compile --universal --generate-hashes --python-version 3.11 \
 	  --extra dev --no-header --quiet pyproject.toml -o requirements.lock
-	$(VENV)/bin/uv pip compile --universal --generate-hashes --python-version 3.11 --extra dev --extra paper --extra metrics --extra search \
+	$(VENV)/bin/uv pip compile --universal --generate-hashes --python-version 3.11 --extra dev --extra paper --extra metrics --extra search --extra exchange \
 	  -c requirements.lock --no-header --quiet pyproject.toml -o requirements-paper.lock
 
 ## Delete runs and reports; keeps recordings, sources and tracked files

@@ -392,7 +392,7 @@ def save(run: Run, found: pd.DataFrame, benchmarks: Sequence[Benchmark]) -> None
     """Write `tables/leaderboard.*` and `leaderboard.json`, which page and READMEs quote."""
     run.save_tables(leaderboard=found)
     grades = {one.split: one.digest for one in benchmarks}
-    run.save_json(FILE, {"qrels": grades, "rows": frame_rows(found)})
+    storage.write_json(run.report / FILE, {"qrels": grades, "rows": frame_rows(found)})
 
 
 def load(folder: Path, release: Path | None = None) -> list[dict[str, Any]]:
@@ -410,10 +410,14 @@ def load(folder: Path, release: Path | None = None) -> list[dict[str, Any]]:
 SHOWN = ("system", "kind", *MEASURES, "nDCG@5 [95 %]", "minus the paper's", "p Holm", "dialogues")
 
 
+def first(rows: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any]]:
+    """The first `n` rows, and the paper's score and random wherever they stand."""
+    return [row for place, row in enumerate(rows) if place < n or row["system"] in (PAPER, RANDOM)]
+
+
 def top(rows: Sequence[Mapping[str, Any]], split: str, n: int) -> pd.DataFrame:
-    """The first `n` systems of a split as cells, and the paper's score wherever it stands."""
-    mine = [row for row in rows if row["split"] == split]
-    shown = [row for place, row in enumerate(mine) if place < n or row["system"] == PAPER]
+    """The first systems of a split as printed cells."""
+    shown = first([row for row in rows if row["split"] == split], n)
     cells = [
         {
             **row,

@@ -42,7 +42,8 @@ def write_release(
     Images without a licence are left out unless `include_user_images`; of a meme that is flagged as unsafe
     only the id and the category are written. `run` is the run's name, the profile's if empty. `models` names
     models that no record does, such as the embedder and the judges, by what they did. `published` is an ISO
-    date. `further` writes what else belongs into the folder, made from `further_inputs` of the corpus. Raises `ReleaseError` for records that do not fit together, and as `_in_place_of` does.
+    date. `further` writes what else belongs into the folder, made from `further_inputs` of the corpus.
+    Raises `ReleaseError` for records that do not fit together, and as `_in_place_of` does.
     """
     memes, annotations = annotator.releasable(memes, annotations)
     truth = {"marks": marks, "grades": grades}

@@ -51,7 +51,7 @@ def score_benchmarks(
     """Score on some benchmarks and write the tables into the report of `run`; the best of each as text."""
     found = leaderboard.score(benchmarks, run, entries, name, splits)
     leaderboard.save(run, found, benchmarks)
-    rows = leaderboard.load(run.folder)
+    rows = leaderboard.load(run.report)
     parts = [
         f"{one.split}: {len(one.asked):,} turns, {len(one.memes):,} memes\n"
         + tables.markdown(leaderboard.top(rows, one.split, PRINTED))

@@ -473,12 +473,12 @@ LEADING = 10
 
 def leaderboards(run: Run) -> list[Group]:
     """The best systems of each split of the benchmark; none before `make leaderboard`, or of other grades."""
-    rows = leaderboard.load(run.folder, run.folder / "release")
+    rows = leaderboard.load(run.report, run.folder / "release")
     note = (
         "Means over turns at which some judged meme fits; of each system the first 20 memes count. 95 % "
         "intervals over dialogues. Where judged@5 is below 1, some of a system's memes were never graded and "
-        "count as not fitting. p is of the difference in nDCG@5, corrected by Holm over the systems of the split. All "
-        "systems: tables/leaderboard.csv."
+        "count as not fitting. p is of the difference in nDCG@5, corrected by Holm over the systems of the "
+        "split. All systems: tables/leaderboard.csv."
     )
     splits = dict.fromkeys(row["split"] for row in rows)
     found = [(f"Leaderboard: {split}", leaderboard.top(rows, split, LEADING), note) for split in splits]
