@@ -137,10 +137,14 @@ class Benchmark:
         return {query: scores for query, scores in found.items() if max(scores.values()) >= RELEVANT}
 
     @property
+    def qrels_rows(self) -> list[tuple[str, str, int]]:
+        """Query, meme and score of `qrels`."""
+        return [(query, meme, score) for query, found in self.qrels.items() for meme, score in found.items()]
+
+    @property
     def qrels_text(self) -> str:
         """The file of `qrels`."""
-        rows = ((query, meme, score) for query, found in self.qrels.items() for meme, score in found.items())
-        return _tsv(QRELS, rows)
+        return _tsv(QRELS, self.qrels_rows)
 
     @property
     def digest(self) -> str:
@@ -310,6 +314,8 @@ def write(folder: Path, benchmarks: Sequence[Benchmark]) -> None:
         queries = [{"_id": turn.id, "text": turn.text, "metadata": _metadata(turn)} for turn in one.turns]
         _write_lines(place / "queries.jsonl", queries)
         storage.write_text(place / "qrels" / "test.tsv", one.qrels_text)
+        rows = [dict(zip(QRELS, row, strict=True)) for row in one.qrels_rows]
+        _write_lines(place / "qrels" / "test.jsonl", rows)
         storage.write_text(place / "judgements.tsv", _tsv(JUDGED, one.judgements))
         if one.marks:
             storage.write_text(place / "timing" / "test.tsv", _tsv(TIMING, one.marks))
@@ -384,7 +390,7 @@ In a split's folder:
   apart, and `s_minus`, when it does not fit.
 - `queries.jsonl`: a turn a line: `_id` (`<dialogue>/<turn>`), `text` (the chat before the turn); `metadata` holds every message, the last three
   (`last_turns`), and a summary of the chat: `scenario`, `emotion`, `motivation`.
-- `qrels/test.tsv`: `query-id`, `corpus-id`, `score`: 0 to 4, twice the graders' mean grade (of two graders: the sum), rounded. From {relevant} on a meme fits.
+- `qrels/test.tsv` (the same in `test.jsonl`): `query-id`, `corpus-id`, `score`: 0 to 4, twice the graders' mean grade (of two graders: the sum), rounded. From {relevant} on a meme fits.
   Only turns with a fitting meme are in it. A meme that is not in it was not graded.
 - `judgements.tsv`: the grades of all turns; `batch` tells those of the first pool (`pool`) from those of memes that learned placement found and that were
   graded later (`learned`).
@@ -418,9 +424,9 @@ corpus = load_dataset(".", "{first}-corpus", split="test")  # also {first}-queri
 DEPTH = 20
 """Memes of a turn that are measured: what run files hold, so that every tool sees the same."""
 _PARTS = {
-    "corpus": "corpus.jsonl", "queries": "queries.jsonl", "qrels": "qrels/test.tsv",
-    "judgements": "judgements.tsv", "timing": "timing/test.tsv",
+    "corpus": "corpus.jsonl", "queries": "queries.jsonl", "qrels": "qrels/test.jsonl",
 }  # fmt: skip
+"""Configurations of `datasets`, which reads one kind of file in a folder: `mteb` has qrels as JSON, too."""
 
 
 def readme(benchmarks: Sequence[Benchmark]) -> str:
@@ -432,7 +438,6 @@ def readme(benchmarks: Sequence[Benchmark]) -> str:
         }
         for one in benchmarks
         for part, file in _PARTS.items()
-        if part != "timing" or one.marks
     ]
     header = {"language": ["zh"], "task_categories": ["text-retrieval"], "configs": configs}
     sizes = []

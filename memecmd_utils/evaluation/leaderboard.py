@@ -365,11 +365,13 @@ def write_trec(path: Path, scores: Scores, benchmark: Benchmark, tag: str) -> No
 def score(
     benchmarks: Sequence[Benchmark],
     run: Run,
-    entries: Sequence[str] = (),
-    name: str = "",
+    entries: Mapping[str, str] | None = None,
     splits: Sequence[Split] = (),
 ) -> pd.DataFrame:
-    """Every system of the package and every entry on every split; `splits` are what learned ones need."""
+    """Every system of the package and every entry on every split; `splits` are what learned ones need.
+
+    `entries` maps files and embedders to the name to show, empty for their own.
+    """
     if run.profile.models.embedder != "endpoint":  # this machine makes what vectors are not on record
         run = replace(run, profile=run.profile.replace(mode="auto"))
     known = {turn.id for benchmark in benchmarks for turn in benchmark.turns}
@@ -381,7 +383,8 @@ def score(
         systems = [package_systems(benchmark, run.embedder().encode, run.profile)]
         if benchmark.split in records:
             systems.append(learned_systems(records[benchmark.split], run))
-        given = [entry_systems(entry, benchmark, known, run, name) for entry in entries]
+        named = (entries or {}).items()
+        given = [entry_systems(entry, benchmark, known, run, name) for entry, name in named]
         tables.append(table(benchmark, [*systems, *filter(None, given)], run.profile.seed))
     if not tables:
         raise MemecmdError("no leaderboard: no turn has a graded meme that fits")

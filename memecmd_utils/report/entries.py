@@ -29,7 +29,7 @@ def score_run(run: Run, entries: Sequence[str] = (), name: str = "", grades: Pat
             "dialogue_id, turn, meme_id, grade"
         )
     built = [benchmark.build(split) for split in splits]
-    text = score_benchmarks(built, run, [*leaderboard.kept_entries(), *entries], name, splits)
+    text = score_benchmarks(built, run, entries, name, splits, leaderboard.kept_entries())
     page.rewrite_page(run)
     return text
 
@@ -47,9 +47,14 @@ def score_benchmarks(
     entries: Sequence[str] = (),
     name: str = "",
     splits: Sequence[Split] = (),
+    kept: Sequence[str] = (),
 ) -> str:
-    """Score on some benchmarks and write the tables into the report of `run`; the best of each as text."""
-    found = leaderboard.score(benchmarks, run, entries, name, splits)
+    """Score on some benchmarks and write the tables into the report of `run`; the best of each as text.
+
+    `name` is that of `entries`; `kept` ones go by their own.
+    """
+    given = dict.fromkeys(kept, "") | dict.fromkeys(entries, name)
+    found = leaderboard.score(benchmarks, run, given, splits)
     leaderboard.save(run, found, benchmarks)
     rows = leaderboard.load(run.report)
     parts = [
