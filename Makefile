@@ -27,7 +27,7 @@ NOUNS := $(call files,memecmd_utils/core memecmd_utils/prompts memecmd_utils/run
 rooms = $(call files,$(addprefix memecmd_utils/,$(1)))
 CORPUS := $(wildcard data/example/*.* data/example/recordings/*/* data/example/recordings/*/*/* data/paper/*)
 
-.PHONY: help help-all reproduce test test-all test-paper lab local-llm doctor cost insert-memes fit-placement evaluate-mod library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage bench-peer lint strip lock clean stages templates template-stages
+.PHONY: help help-all reproduce test test-all test-paper lab local-llm doctor cost insert-memes fit-placement evaluate-mod leaderboard library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage bench-peer lint strip lock clean stages templates template-stages
 .DEFAULT_GOAL := help
 
 USAGE := make TARGET [PROFILE=example|local|openai|paper] [SET="key=value ..."]
@@ -69,7 +69,7 @@ test-all: $(READY)
 # Every file with a test that needs torch, lpips, bert-score or optuna; a test looks that none is missing.
 PAPER_TESTS := test_paper_models test_paper_profile test_paper_templates \
   core/encoders/test_clip mtrclip/test_tuning mtrclip/test_loss mtrclip/test_meme_text_run mtrclip/test_models \
-  cm50/test_matching cm50/test_metrics cm50/test_tables
+  cm50/test_matching cm50/test_metrics cm50/test_tables evaluation/test_benchmark
 #+ Test the models of PROFILE=paper and of make templates on tiny weights; VENV=DIR is an environment made from requirements-paper.lock
 test-paper:
 	MEMECMD_REQUIRE_PAPER=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -q $(PAPER_TESTS:%=tests/%.py)
@@ -102,6 +102,10 @@ fit-placement: $(READY)
 #+ Measure retrieval on your copy of MOD: MOD=file or folder [RUN=... DIALOGUES=100]
 evaluate-mod: $(READY)
 	@$(PY) -m memecmd_utils evaluate-mod "$(MOD)" --run "$(RUN)" $(if $(DIALOGUES),--dialogues "$(DIALOGUES)")
+
+#+ Score your ranking of memes beside the package's: ENTRY="my.trec my.py embedder" [NAME=... RUN=example GRADES=... RELEASE=DIR MOD=...]
+leaderboard: $(READY)
+	@$(PY) -m memecmd_utils leaderboard $(ENTRY) --name "$(NAME)" --run "$(RUN)" --grades "$(GRADES)" --release "$(RELEASE)" --mod "$(MOD)"
 
 #+ Fetch the paper's repositories of images (ZIP=PATH: the images of emo-visual-data)
 library-sources: $(READY)
@@ -170,7 +174,7 @@ strip: $(READY)
 lock: $(READY)
 	$(PY) -m pip install -q uv && $(VENV)/bin/uv pip compile --universal --generate-hashes --python-version 3.11 \
 	  --extra dev --no-header --quiet pyproject.toml -o requirements.lock
-	$(VENV)/bin/uv pip compile --universal --generate-hashes --python-version 3.11 --extra dev --extra paper --extra metrics --extra search \
+	$(VENV)/bin/uv pip compile --universal --generate-hashes --python-version 3.11 --extra dev --extra paper --extra metrics --extra search --extra exchange \
 	  -c requirements.lock --no-header --quiet pyproject.toml -o requirements-paper.lock
 
 ## Delete runs and reports; keeps recordings, sources and tracked files
@@ -212,7 +216,7 @@ reports/$(RUN)/03_dialogue_generation.ipynb: $(call rooms,dialogue)
 reports/$(RUN)/04_retrieval.ipynb: $(call rooms,chats dialogue panel retrieval html)
 reports/$(RUN)/05_evaluation.ipynb: $(call rooms,dialogue evaluation retrieval surveys html)
 reports/$(RUN)/05b_studies.ipynb: $(call rooms,studies)
-reports/$(RUN)/06_figures.ipynb: $(call rooms,annotation release report)
+reports/$(RUN)/06_figures.ipynb: $(call rooms,annotation release report) $(wildcard data/example/untouched/*)
 reports/$(RUN)/07_template_memes.ipynb: $(call rooms,annotation cm50 release surveys html)
 reports/$(RUN)/08_meme_text_retrieval.ipynb: $(call rooms,mtrclip)
 

@@ -218,6 +218,38 @@ def evaluate_mod(choice: Choice, source: str, run: str, dialogues: int | None) -
     click.echo(mod.evaluate_file(path, choice.profile, choice.settings, run, dialogues).text())
 
 
+@command(
+    cli,
+    "leaderboard",
+    click.argument("entries", nargs=-1),
+    click.option("--name", default="", help="What the entry is called; by default as its file."),
+    run_option,
+    click.option("--grades", default="", help="A CSV of dialogue_id, turn, meme_id, grade."),
+    click.option("--release", default="", help="A release with a benchmark, in place of the run's."),
+    click.option("--mod", default="", help="A file or folder of MOD, in place of the run's benchmark."),
+)
+def leaderboard(
+    choice: Choice, entries: Sequence[str], name: str, run: str, grades: str, release: str, mod: str
+) -> None:
+    """Score ENTRIES beside the package's systems: TREC runs, Python files, names of embedders."""
+    from memecmd_utils import report
+    from memecmd_utils.chats import insertion
+    from memecmd_utils.studies import mod as mod_data
+
+    if mod:
+        path = Path(mod).expanduser()
+        benchmarks, target, notes = mod_data.benchmarks(path, choice.profile, choice.settings, run)
+        text = report.score_benchmarks(benchmarks, target, entries, name)
+        click.echo("\n".join([text, *notes]))
+    elif release:
+        folder = Path(release).expanduser()
+        click.echo(report.score_release(folder, choice.profile, choice.settings, entries, name))
+    else:
+        chosen = insertion.library_of(run, choice.profile, choice.settings)
+        given = Path(grades).expanduser() if grades else None
+        click.echo(report.score_run(chosen, entries, name, given))
+
+
 # --- what is fetched --------------------------------------------------------------------------------
 
 

@@ -187,7 +187,7 @@ def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World,
 
 ASKS = re.compile(r"importorskip|\bneed_tuning\(|\bneed_paper_extra\(")
 PACKAGE = re.compile(
-    r"[\"'](torch|transformers|lpips|bert_score|optuna)[\"']|need_tuning\(|need_paper_extra\("
+    r"[\"'](torch|transformers|lpips|bert_score|optuna|beir)[\"']|need_tuning\(|need_paper_extra\("
 )
 
 

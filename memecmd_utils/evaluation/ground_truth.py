@@ -78,7 +78,10 @@ def load_truth(folder: Path | None = None, grades_file: str = "grades.jsonl") ->
 
 
 def truth_of_run(
-    profile: Profile, dialogues: Sequence[schemas.Dialogue], memes: Sequence[schemas.Meme]
+    profile: Profile,
+    dialogues: Sequence[schemas.Dialogue],
+    memes: Sequence[schemas.Meme],
+    grades_file: str = "grades.jsonl",
 ) -> GroundTruth:
     """The part of the example's ground truth that speaks of a run's dialogues and memes.
 
@@ -86,7 +89,10 @@ def truth_of_run(
     """
     if profile.models.llm != "authored" or profile.retrieval.meme_position != "before":
         return NONE
-    found, turns = load_truth(), {(d.dialogue_id, t.turn) for d in dialogues for t in d.turns}
+    found, turns = (
+        load_truth(grades_file=grades_file),
+        {(d.dialogue_id, t.turn) for d in dialogues for t in d.turns},
+    )
     known = {meme.meme_id for meme in memes if meme.source == "drawn"}
     marks = [
         mark.model_copy(update={"best": [m for m in mark.best if m in known]})

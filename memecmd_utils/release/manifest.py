@@ -131,8 +131,13 @@ def _named(text: str) -> str:
     return path.name if path.is_absolute() or ".." in path.parts else text
 
 
-def inputs(profile: Profile, table_names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """SHA-256 of the example texts and the ground truth, where a run has them, of prompts and named files."""
+def inputs(
+    profile: Profile, table_names: Iterable[str], further: Sequence[Path] = ()
+) -> dict[str, dict[str, str]]:
+    """SHA-256 of the example texts and the ground truth, where a run has them, of prompts and named files.
+
+    `further` are files of the example corpus that no stage reads: those of the benchmark.
+    """
     example = (
         "example" in profile.library.sources
         or profile.dialogue.news == "example"
@@ -148,7 +153,12 @@ def inputs(profile: Profile, table_names: Iterable[str]) -> dict[str, dict[str, 
         "prompts": prompt_hashes("dialogues"),
         "ground_truth": {path.name: storage.sha256(path) for path in truth_files if path.is_file()},
         "files": {path.name: storage.sha256(path) for path in files if path.is_file()},
+        **({"benchmark": named} if (named := _hashes_below(paths.example, further)) else {}),
     }
+
+
+def _hashes_below(folder: Path, files: Sequence[Path]) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): storage.sha256(path) for path in files}
 
 
 def prompt_hashes(dataset: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,13 +34,16 @@ def write_release(
     models: Mapping[str, Sequence[str]] | None = None,
     include_user_images: bool = False,
     published: str = "",
+    further: Callable[[Path], None] = lambda _: None,
+    further_inputs: Sequence[Path] = (),
 ) -> dict[str, int]:
     """Write the dataset of a run and return the number of records of each kind.
 
     Images without a licence are left out unless `include_user_images`; of a meme that is flagged as unsafe
     only the id and the category are written. `run` is the run's name, the profile's if empty. `models` names
     models that no record does, such as the embedder and the judges, by what they did. `published` is an ISO
-    date. Raises `ReleaseError` for records that do not fit together, and as `_in_place_of` does.
+    date. `further` writes what else belongs into the folder, made from `further_inputs` of the corpus.
+    Raises `ReleaseError` for records that do not fit together, and as `_in_place_of` does.
     """
     memes, annotations = annotator.releasable(memes, annotations)
     truth = {"marks": marks, "grades": grades}
@@ -52,11 +55,12 @@ def write_release(
             "placements": placements,
             **{table: rows for table, rows in truth.items() if rows},
         }
+        further(folder)
         described = card.describe_dialogues(records, profile)
         _write_texts(folder, "dialogues", records, described, profile, published)
         manifest.write(
             folder, "dialogues", records, profile, run, _models(described, models),
-            manifest.inputs(profile, records),
+            manifest.inputs(profile, records, further_inputs),
         )  # fmt: skip
         return check_release(folder)
 

@@ -1,5 +1,6 @@
 """Stage 06: the figures of the paper, the numbers, the page of a run, and the results that are tracked."""
 
+from memecmd_utils.report.entries import score_benchmarks, score_release, score_run
 from memecmd_utils.report.page import write_page
 from memecmd_utils.report.results import (
     case_pictures,
@@ -15,6 +16,9 @@ __all__ = [
     "case_studies",
     "consistency_bars",
     "load_records",
+    "score_benchmarks",
+    "score_release",
+    "score_run",
     "write_numbers",
     "write_page",
     "write_release",

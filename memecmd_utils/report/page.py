@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -17,12 +18,20 @@ from PIL import Image
 from memecmd_utils import schemas, settings
 from memecmd_utils.core import drawing, html, plots, storage
 from memecmd_utils.core import tables as core_tables
-from memecmd_utils.evaluation import ground_truth, judge_checks, judges, rankings, ratings, tables
+from memecmd_utils.evaluation import (
+    ground_truth,
+    judge_checks,
+    judges,
+    leaderboard,
+    rankings,
+    ratings,
+    tables,
+)
 from memecmd_utils.release import card
 from memecmd_utils.release.tables import DATASETS
 from memecmd_utils.report import chats as report_chats
 from memecmd_utils.report.answers import LEGEND, Answer, answers
-from memecmd_utils.report.results import Records, draw_cases, load_json
+from memecmd_utils.report.results import Records, draw_cases, load_json, load_records
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import describe_source
 from memecmd_utils.settings import Profile
@@ -93,6 +102,13 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         chats=chats,
         library=library,
     )
+
+
+def rewrite_page(run: Run) -> None:
+    """Write the page of a run anew where it has one."""
+    if (run.report / "index.html").is_file():
+        numbers = json.loads((run.report / "numbers.json").read_text(encoding="utf-8"))
+        write_page(run, load_records(run), numbers)
 
 
 def people(verdict: str) -> Answer:
@@ -347,6 +363,7 @@ def table_groups(
     found = truth_tables(numbers["ground_truth"], run.profile)
     return [
         *([Group("Retrieval against ground truth", found)] if found else []),
+        *leaderboards(run),
         Group("The paper's tables", paper_tables(records, numbers)),
         *studies,
         Group("Use and bookkeeping", bookkeeping(run, numbers)),
@@ -448,6 +465,24 @@ def truth_tables(found: Mapping[str, Sequence[Mapping[str, Any]]], profile: Prof
             "A marked rate is what two sessions of a model would do; it is no rate of people.",
         ),
     ]
+
+
+LEADING = 10
+"""Systems of a leaderboard on the page."""
+
+
+def leaderboards(run: Run) -> list[Group]:
+    """The best systems of each split of the benchmark; none before `make leaderboard`, or of other grades."""
+    rows = leaderboard.load(run.report, run.folder / "release")
+    note = (
+        "Means over turns at which some judged meme fits; of each system the first 20 memes count. 95 % "
+        "intervals over dialogues. Where judged@5 is below 1, some of a system's memes were never graded and "
+        "count as not fitting. p is of the difference in nDCG@5, corrected by Holm over the systems of the "
+        "split. All systems: tables/leaderboard.csv."
+    )
+    splits = dict.fromkeys(row["split"] for row in rows)
+    found = [(f"Leaderboard: {split}", leaderboard.top(rows, split, LEADING), note) for split in splits]
+    return [Group("Who ranks memes best?", found)] if found else []
 
 
 STUDIES = {

@@ -1,5 +1,6 @@
 """The parts of the READMEs that quote results: rendered from `reports/numbers.json`, never typed by hand."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,13 +9,13 @@ from typing import Any
 import pandas as pd
 
 from memecmd_utils import schemas, settings
-from memecmd_utils.core import statistics, storage
+from memecmd_utils.core import paths, statistics, storage
 from memecmd_utils.core import tables as core_tables
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.evaluation import rankings, tables
+from memecmd_utils.evaluation import leaderboard, rankings, tables
 from memecmd_utils.report.answers import Language, answers, percent, say
 
-README_MARKERS = ("hero", "results")
+README_MARKERS = ("hero", "results", "leaderboard")
 REPORT_MARKERS = (
     "numbers", "random", "ablation", "threshold", "hubs", "judges", "claims", "ground-truth", "table-1",
 )  # fmt: skip
@@ -99,6 +100,9 @@ WORDS: dict[Language, dict[str, str]] = {
         "of": "{told:,} of {worlds:,}",
         "yes": "yes",
         "no": "no",
+        "leaderboard": "system | R@1 | nDCG@5 [95 %] | minus the paper's score | p (Holm)",
+        "no leaderboard": "No leaderboard is tracked yet.",
+        "ranked": "Split `{split}`, {turns} turns of {dialogues} dialogues:",
         "zero": "An interval that contains 0 means: with this many dialogues we cannot say.",
     },
     "zh": {
@@ -159,13 +163,26 @@ WORDS: dict[Language, dict[str, str]] = {
         "of": "{worlds:,} 种中的 {told:,} 种",
         "yes": "是",
         "no": "否",
+        "leaderboard": "系统 | R@1 | nDCG@5 [95%] | 减去论文得分 | p（Holm）",
+        "no leaderboard": "还没有记录排行榜。",
+        "ranked": "数据划分 `{split}`，{dialogues} 段对话的 {turns} 个轮次：",
         "zero": "区间包含 0 表示：凭这么多对话还不能下结论。",
     },
 }
 
 
+LEADING = 5
+"""Systems of a leaderboard on the first page."""
+
+
 class ReadmeError(MemecmdError, ValueError):
     """A README has not exactly one pair of a marker, in order."""
+
+
+def tracked_numbers() -> dict[str, Any]:
+    """The tracked numbers of the example run, with its leaderboard where one is tracked."""
+    numbers = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))
+    return numbers | {"leaderboard": leaderboard.load(paths.reports)}
 
 
 def render(numbers: Mapping[str, Any], language: Language = "en") -> dict[str, str]:
@@ -451,9 +468,33 @@ def _table_1(numbers: Mapping[str, Any], words: dict[str, str], language: Langua
     yield text.replace("<u>", "<ins>").replace("</u>", "</ins>")
 
 
+def _leaderboard(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
+    """The first systems of every split; entries of others are theirs to show."""
+    rows = [row for row in numbers.get("leaderboard", ()) if row["kind"] == "package"]
+    if not rows:
+        yield words["no leaderboard"]
+    for split in dict.fromkeys(row["split"] for row in rows):
+        mine = [row for row in rows if row["split"] == split]
+        yield words["ranked"].format(**mine[0])
+        yield from _table(
+            words["leaderboard"],
+            [
+                (
+                    row["system"], f"{row['R@1']:.3f}", statistics.format_interval(row, "nDCG@5", 3),
+                    statistics.format_interval(row, "difference", 3, sign="+"),
+                    "–" if row["p Holm"] is None else f"{row['p Holm']:.3f}",
+                )
+                for row in leaderboard.first(mine, LEADING)
+            ],
+            right=range(1, 5),
+        )  # fmt: skip
+        yield ""
+
+
 _PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "hero": _hero,
     "results": _results,
+    "leaderboard": _leaderboard,
     "numbers": _headline,
     "random": _random,
     "ablation": _study("ablation", "ablation", _ablation, (2, 3, 4)),

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from memecmd_utils.annotation import annotator
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.llm import authored
 from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, canvas, style
-from memecmd_utils.evaluation import ground_truth, ratings, tables
+from memecmd_utils.evaluation import benchmark, ground_truth, leaderboard, ratings, tables
 from memecmd_utils.release import write
 from memecmd_utils.runs import Run
 from memecmd_utils.studies import collected
@@ -137,11 +138,26 @@ def teaching_levels(records: Records) -> dict[str, dict[str, Any]]:
 
 
 def write_release(run: Run, records: Records) -> dict[str, int]:
-    """Write `release/` below the run's data; pictures without a licence stay out."""
+    """Write `release/` below the run's data, with a benchmark where the run has grades.
+
+    Pictures without a licence stay out.
+    """
+    splits = benchmark.splits_of_run(run, records.dialogues, records.memes, records.annotations)
+
+    def write_benchmark(folder: Path) -> None:
+        built = [benchmark.build(split) for split in splits]
+        if built:
+            benchmark.write(folder / "benchmark", built)
+            # Of the other splits the run has no vectors.
+            leaderboard.write_runs(
+                folder / "benchmark" / "runs", built[0], run.embedder().encode, run.profile
+            )
+
     return write.write_release(
         run.read("memes.parquet").parent, run.folder / "release", records.dialogues, records.placements,
         records.memes, records.annotations, run.profile, published=published(), run=run.name,
         models=other_models(run, records), marks=records.truth.marks, grades=records.truth.grades,
+        further=write_benchmark, further_inputs=benchmark.files_of(splits),
     )  # fmt: skip
 
 

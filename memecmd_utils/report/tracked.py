@@ -15,6 +15,7 @@ from PIL import Image
 
 from memecmd_utils.core import paths
 from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.evaluation import leaderboard
 from memecmd_utils.report import readme
 from memecmd_utils.runs import StageMissing
 
@@ -32,7 +33,10 @@ def refresh(run: str = "example") -> list[Path]:
     copied = [paths.reports / name for name in (*TEXT_FILES, *PICTURES)]
     for target in copied:
         shutil.copyfile(_find(paths.reports / run, target.name), target)
-    numbers = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))
+    made = paths.reports / run / leaderboard.FILE
+    if made.is_file():  # by `make leaderboard`, which no run does by itself
+        copied.append(Path(shutil.copyfile(made, paths.reports / leaderboard.FILE)))
+    numbers = readme.tracked_numbers()
     pages = [paths.reports.parent / name for name in readme.PAGES]
     return copied + [page for page in pages if page.is_file() and readme.update(page, numbers)]
 

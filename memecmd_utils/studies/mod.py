@@ -7,6 +7,7 @@ any but the first. A task file is a list of `{"history", "answer", "candidate"}`
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -20,10 +21,13 @@ from memecmd_utils.chats.messages import Context, Conversation, Message
 from memecmd_utils.core import seeds, storage
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.llm import prompts
-from memecmd_utils.evaluation import rankings
+from memecmd_utils.evaluation import benchmark, rankings
+from memecmd_utils.evaluation.benchmark import Benchmark
 from memecmd_utils.evaluation.consistency import meme_words
 from memecmd_utils.evaluation.rankings import CAPTION, CONTEXT_TURNS, FULL, RANDOM, Measured, System
 from memecmd_utils.retrieval.scoring import QUERY_FIELDS, build_queries, order, products, weigh
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import Annotation
 
 PEOPLE = "甲乙丙丁戊己庚辛"
 """Names for `[speaker1]`, `[speaker2]`, ...: a chat reads better with names than with brackets."""
@@ -186,6 +190,57 @@ def corpus(library: Library) -> dict[str, str]:
     """
     memes = (library.memes[name] for name in library.index.meme_ids)
     return {plain_number(PurePosixPath(meme.origin).stem): meme.meme_id for meme in memes}
+
+
+# --- The same as a benchmark that anybody can enter
+
+
+SENT = 4
+"""Score of the meme that was really sent, in qrels from 0 to 4."""
+
+
+def benchmarks(
+    path: Path, profile: str, settings: str = "", run_name: str = "", n_dialogues: int | None = None
+) -> tuple[list[Benchmark], Run, list[str]]:
+    """The questions of a file or folder of MOD as benchmarks, the run that takes what is made of them, notes.
+
+    The corpus is the library of the finished run, as in `evaluate_file`; candidates are not told apart. A
+    question without a summary, for want of a model that could write one, has none. The layout is written to
+    `benchmark/` of the run `<run>-mod`. Raises as `evaluate_file` does.
+    """
+    splits, notes = read_all(path)
+    run = insertion.library_of(run_name, profile, settings)
+    asking = insertion.asking_run(run, profile, settings, "mod")
+    library = insertion.open_library(run, asking)
+    numbers, annotations = corpus(library), {a.meme_id: a for a in run.load(Annotation)}
+    documents = tuple(
+        benchmark.document(library.memes[name], annotations[name]) for name in library.index.meme_ids
+    )
+    found = []
+    for split in splits:
+        drawn = _draw(split.questions, n_dialogues, run.profile.seed)
+        asked = [question for question in drawn if question.meme]
+        contexts = [context(split.name, question, library, numbers) for question in asked]
+        try:
+            summaries = chats_messages.summarise(contexts, asking, STAGE, run.name)
+        except chats_messages.NoSummaryAgent as error:
+            notes.append(f"{split.name}: the paper's score is left out; {error}")
+            summaries = [chats_messages.Summarised(None, "")] * len(asked)
+        turns, judged = [], []
+        for question, told, said in zip(asked, contexts, summaries, strict=True):
+            name = benchmark.query_id(split.name, question.name)
+            before = tuple(benchmark.Utterance(*line) for line in told.lines)
+            summary = said.summary.model_dump() if said.summary else {}
+            turns.append(
+                benchmark.Turn(name, question.dialogue, told.turn, question.sender, before, **summary)
+            )
+            # A meme that the library lacks keeps its number: it is missed.
+            meme = numbers.get(question.meme, question.meme)
+            judged.append(benchmark.Judgement(name, meme, SENT, "sent"))
+        found.append(Benchmark(split.name, tuple(turns), documents, tuple(judged)))
+    benchmark.write(asking.folder / "benchmark", found)
+    # What is measured is the run's library, under the run's embedder and weights.
+    return found, replace(run, name=asking.name, folder=asking.folder, report=asking.report), notes
 
 
 # --- Measuring

@@ -203,7 +203,7 @@ def test_results_in_the_page_are_the_tracked_ones(page: Path) -> None:
     if not NUMBERS.is_file():
         pytest.skip("reports/numbers.json does not exist yet: `make reproduce`, then `make refresh-tracked`")
     text = page.read_text(encoding="utf-8")
-    fresh = readme.render(json.loads(NUMBERS.read_text(encoding="utf-8")), readme.language_of(page))
+    fresh = readme.render(readme.tracked_numbers(), readme.language_of(page))
     for marker in readme.PAGES[named(page)]:
         wanted = fresh[marker]
         begin, end = readme.between(text, marker)
@@ -263,7 +263,7 @@ def test_no_paragraph_is_a_wall(page: Path) -> None:
 @each_first
 def test_levels_stand_beside_differences(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    hero, found = (text[slice(*readme.between(text, name))] for name in readme.README_MARKERS)
+    hero, found = (text[slice(*readme.between(text, name))] for name in ("hero", "results"))
     levels = {row["strategy"]: row for row in json.loads(NUMBERS.read_text("utf-8"))["levels"]}
     for part in (hero, found):
         assert (
