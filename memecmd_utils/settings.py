@@ -361,6 +361,7 @@ class RetrievalSettings(Setting):
         "sampling",
         "random",
         "random_same_turns",
+        "learned",
     ]
     weights: tuple[float, float, float, float] = (1 / 3, 1 / 3, 1 / 3, 1 / 3)
     centring: Literal["attribute", "none"] = "attribute"

@@ -188,11 +188,11 @@ def learned_library(library: Library, asking: Run) -> learned.LearnedLibrary:
     run = library.run
     if library.index.search is not None:
         raise learned.PlacementError("learned placement compares every meme: for so many take greedy")
-    own = run.folder / learned.FILE
-    found = learned.load_placement(own if own.is_file() else paths.example / learned.FILE)
     models = run.profile.models
     names = (models.embedder, models.consistency_embedder)
-    found.check_embedders([embedder_of(run.profile, name, run.read_dirs).name for name in names])
+    found = learned.open_placement(
+        run.folder, [embedder_of(run.profile, name, run.read_dirs).name for name in names]
+    )
     encoders = [library.encode, encoder(run, asking, models.consistency_embedder)]
     return learned.open_library(found, library.memes, run.load(Annotation), encoders)
 

@@ -27,8 +27,8 @@ from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Summa
 from memecmd_utils.schemas import Turn as Said
 
 EXAMPLE, UNTOUCHED = "example", "untouched"
-POOLS = {"pool": "grades.jsonl", "learned": "grades_learned.jsonl"}
-"""Batch of grades -> its file: the pool, and what learned placement found, which was graded later."""
+POOL, LATER = "pool", "learned"
+"""Batches of grades: those of the pool, and of what learned placement found, which was graded later."""
 QRELS = ("query-id", "corpus-id", "score")
 JUDGED = (*QRELS, "batch")
 TIMING = ("query-id", "marker", "send")
@@ -107,7 +107,7 @@ class Judgement(NamedTuple):
     score: int
     """0 to 4."""
     batch: str
-    """Why it was graded, as in `POOLS`; `user` for grades of a file."""
+    """Why it was graded, `POOL` or `LATER`; `user` for grades of a file."""
 
 
 class Marked(NamedTuple):
@@ -193,18 +193,18 @@ def splits_of_run(
     if grades:
         given = learning.read_grades(grades)
         return [Split(run.profile.name, dialogues, by_id, annotations, {"user": given.grades})]
-    truths = {batch: truth_of_run(run.profile, dialogues, memes, file) for batch, file in POOLS.items()}
-    if not truths["pool"].grades:
+    truth = truth_of_run(run.profile, dialogues, memes)
+    if not truth.grades:
         return []
-    batches = {batch: truth.grades for batch, truth in truths.items() if truth.grades}
-    own = Split(EXAMPLE, dialogues, by_id, annotations, batches, truths["pool"].marks)
+    batches = {POOL: truth.grades, **({LATER: truth.later} if truth.later else {})}
+    own = Split(EXAMPLE, dialogues, by_id, annotations, batches, truth.marks)
     later = untouched_split(own)
     return [own, later] if later else [own]
 
 
 def files_of(splits: Sequence[Split]) -> list[Path]:
     """Files of the example corpus that splits hold and a run does not read."""
-    later = [paths.example / POOLS[b] for one in splits for b in one.grades if b in POOLS and b != "pool"]
+    later = [paths.example / "grades_learned.jsonl" for one in splits if LATER in one.grades]
     untouched = any(one.name == UNTOUCHED for one in splits)
     return [*later, *(sorted((paths.example / UNTOUCHED).iterdir()) if untouched else [])]
 
@@ -227,7 +227,7 @@ def untouched_split(example: Split, folder: Path | None = None) -> Split | None:
             width=1, height=1,
         )  # fmt: skip
     annotations = [*example.annotations, *storage.read_jsonl(folder / "annotations.jsonl", Annotation)]
-    return Split(UNTOUCHED, _dialogues(folder), memes, annotations, {"pool": truth.grades}, truth.marks)
+    return Split(UNTOUCHED, _dialogues(folder), memes, annotations, {POOL: truth.grades}, truth.marks)
 
 
 def _dialogues(folder: Path) -> list[Dialogue]:

@@ -7,7 +7,7 @@ markers or graders is model-model agreement. Pooling as at TREC (Voorhees and Ha
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,8 @@ class GroundTruth:
 
     marks: list[schemas.Mark]
     grades: list[schemas.Grade]
+    later: list[schemas.Grade] = field(default_factory=list)
+    """Grades of what learned placement found, which were asked for later: they count for placed memes."""
 
     @property
     def markers(self) -> list[str]:
@@ -51,37 +53,43 @@ class GroundTruth:
 
     def within(self, dialogues: Collection[str]) -> "GroundTruth":
         """The part that speaks of these dialogues."""
-        marks = [mark for mark in self.marks if mark.dialogue_id in dialogues]
-        return GroundTruth(marks, [grade for grade in self.grades if grade.dialogue_id in dialogues])
+        marks, grades, later = (
+            [row for row in rows if row.dialogue_id in dialogues]
+            for rows in (self.marks, self.grades, self.later)
+        )
+        return GroundTruth(marks, grades, later)
 
 
 NONE = GroundTruth([], [])
 
 
-def load_truth(folder: Path | None = None, grades_file: str = "grades.jsonl") -> GroundTruth:
-    """Read `marks.jsonl` and grades (a row a turn and grader); without these files there is none.
+def load_truth(folder: Path | None = None) -> GroundTruth:
+    """Read `marks.jsonl`, `grades.jsonl` and, where it is there, `grades_learned.jsonl`; else there is none.
 
-    `grades_learned.jsonl` holds the grades of what learned placement found, which were asked for later.
+    Files of grades have a row a turn and grader.
     """
     folder = folder or paths.example
-    if not (folder / grades_file).is_file():
+    if not (folder / "grades.jsonl").is_file():
         return NONE
+    grades, later = (_read_grades(folder / name) for name in ("grades.jsonl", "grades_learned.jsonl"))
+    return GroundTruth(storage.read_jsonl(folder / "marks.jsonl", schemas.Mark), grades, later)
+
+
+def _read_grades(path: Path) -> list[schemas.Grade]:
     grades = []
-    for number, line in enumerate((folder / grades_file).read_text(encoding="utf-8").splitlines(), 1):
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
+    for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
             shared = {key: row[key] for key in ("dialogue_id", "turn", "grader", "source")}
             grades += [schemas.Grade(meme_id=m, grade=g, **shared) for m, g in row["grades"].items()]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise storage.StageOutputError(f"{grades_file} line {number}: {error}") from error
-    return GroundTruth(storage.read_jsonl(folder / "marks.jsonl", schemas.Mark), grades)
+            raise storage.StageOutputError(f"{path.name} line {number}: {error}") from error
+    return grades
 
 
 def truth_of_run(
-    profile: Profile,
-    dialogues: Sequence[schemas.Dialogue],
-    memes: Sequence[schemas.Meme],
-    grades_file: str = "grades.jsonl",
+    profile: Profile, dialogues: Sequence[schemas.Dialogue], memes: Sequence[schemas.Meme]
 ) -> GroundTruth:
     """The part of the example's ground truth that speaks of a run's dialogues and memes.
 
@@ -89,19 +97,18 @@ def truth_of_run(
     """
     if profile.models.llm != "authored" or profile.retrieval.meme_position != "before":
         return NONE
-    found, turns = (
-        load_truth(grades_file=grades_file),
-        {(d.dialogue_id, t.turn) for d in dialogues for t in d.turns},
-    )
+    found, turns = load_truth(), {(d.dialogue_id, t.turn) for d in dialogues for t in d.turns}
     known = {meme.meme_id for meme in memes if meme.source == "drawn"}
     marks = [
         mark.model_copy(update={"best": [m for m in mark.best if m in known]})
         for mark in found.marks
         if (mark.dialogue_id, mark.turn) in turns
     ]
-    return GroundTruth(
-        marks, [g for g in found.grades if (g.dialogue_id, g.turn) in turns and g.meme_id in known]
+    grades, later = (
+        [g for g in rows if (g.dialogue_id, g.turn) in turns and g.meme_id in known]
+        for rows in (found.grades, found.later)
     )
+    return GroundTruth(marks, grades, later)
 
 
 def relevance(grades: Sequence[schemas.Grade]) -> Relevance:
@@ -121,7 +128,7 @@ def relevance(grades: Sequence[schemas.Grade]) -> Relevance:
 
 def placed_grades(placements: Sequence[schemas.Placement], truth: GroundTruth) -> dict[str, Values]:
     """Mean grade (0-2) of every placed meme that was judged, by strategy and turn."""
-    relevant, n_graders = relevance(truth.grades), len(truth.graders)
+    relevant, n_graders = relevance([*truth.grades, *truth.later]), len(truth.graders)
     found: dict[str, Values] = {}
     for placed in placements:
         total = relevant.get((placed.dialogue_id, placed.turn), {}).get(placed.meme_id)

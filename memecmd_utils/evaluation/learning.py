@@ -23,7 +23,7 @@ from memecmd_utils.core.encoders.text import embedder_of
 from memecmd_utils.core.errors import ExtraMissing
 from memecmd_utils.core.statistics import Bounds
 from memecmd_utils.evaluation import graded_turns, rankings, tables
-from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, load_truth, truth_of_run
+from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, truth_of_run
 from memecmd_utils.evaluation.tables import Key
 from memecmd_utils.retrieval import learned, scoring
 from memecmd_utils.retrieval.learned import (
@@ -457,8 +457,7 @@ def fit_run(run: Run, grades: Path | None = None) -> pd.DataFrame:
     names = [embedder_of(run.profile, name, run.read_dirs).name for name in encoders]
     placement = learn(corpus, names)
     placement.save(run.write(learned.FILE))
-    later = load_truth(grades_file="grades_learned.jsonl").grades if grades is None else []
-    keys, known = [query.key for query in corpus.asked], [*truth.grades, *later]
+    keys, known = [query.key for query in corpus.asked], [*truth.grades, *truth.later]
     found = report(
         corpus, placement, run.profile, rankings.gains_of(keys, corpus.meme_ids, mean_gains(known))
     )

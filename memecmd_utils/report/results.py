@@ -17,7 +17,7 @@ from memecmd_utils import schemas
 from memecmd_utils.annotation import annotator
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.llm import authored
-from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, canvas, style
+from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.evaluation import benchmark, ground_truth, leaderboard, ratings, tables
 from memecmd_utils.release import write
 from memecmd_utils.runs import Run
@@ -184,6 +184,7 @@ STRATEGIES = {
     "sampling": (GREEN, "s"),
     "random": (ORANGE, "^"),
     "random_same_turns": (PURPLE, "D"),
+    "learned": (RED, "P"),
 }
 """Colour and marker of each strategy."""
 

@@ -4,6 +4,7 @@ Four weighted cosines make the score T; a threshold that decays since the last m
 """
 
 from memecmd_utils.retrieval.figures import score_distribution, score_distributions
+from memecmd_utils.retrieval.learned import score_by_learned
 from memecmd_utils.retrieval.placement import (
     calibrate,
     calibrated_gates,
@@ -24,6 +25,7 @@ __all__ = [
     "index_library",
     "place",
     "sample_scores",
+    "score_by_learned",
     "score_dialogues",
     "score_distribution",
     "score_distributions",

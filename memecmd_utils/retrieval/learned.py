@@ -16,11 +16,13 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from memecmd_utils.core import storage
+from memecmd_utils.core import paths, storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.retrieval.placement import ScoredDialogue, cut, usable_annotations
+from memecmd_utils.retrieval import large_library
+from memecmd_utils.retrieval.placement import LEARNED, ScoredDialogue, cut, usable_annotations
 from memecmd_utils.retrieval.scoring import NOISE, Encode, Ranking, best_memes
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary, SummaryReply
+from memecmd_utils.settings import Profile
 
 TURN_TEXTS = ("S", "E", "Psi", "S E Psi", "last turn", "last three turns")
 MEME_TEXTS = ("S+", "S-", "E", "Psi", "caption", "picture and caption")
@@ -387,6 +389,43 @@ def score_dialogues(dialogues: Sequence[Dialogue], library: LearnedLibrary) -> l
         rankings.append(found.at_all_turns(usable))
     ranking = Ranking(*map(np.concatenate, zip(*rankings, strict=True)))
     return cut(dialogues, np.zeros((len(ranking.memes), 4, 0), dtype=np.float32), ranking)
+
+
+def open_placement(folder: Path, names: Sequence[str]) -> LearnedPlacement:
+    """The weights that were fitted on the run in `folder`, or else the shipped ones.
+
+    Raises `PlacementError` where they are for other embedders than those of these names.
+    """
+    own = folder / FILE
+    found = load_placement(own if own.is_file() else paths.example / FILE)
+    found.check_embedders(names)
+    return found
+
+
+def score_by_learned(
+    dialogues: Sequence[Dialogue],
+    memes: Mapping[str, Meme],
+    annotations: Sequence[Annotation],
+    embedders: Sequence[Any],
+    folder: Path,
+    profile: Profile,
+) -> list[ScoredDialogue]:
+    """`score_dialogues` for the run in `folder` under its two embedders (each with `name` and `encode`).
+
+    Empty where the profile does not ask for `learned`; also, with a word, where its weights do not apply or
+    the library is too large to compare every meme.
+    """
+    if LEARNED not in profile.retrieval.strategies:
+        return []
+    try:
+        if len(annotations) >= large_library.FROM_MEMES:
+            raise PlacementError("learned placement compares every meme: for so many take greedy")
+        placement = open_placement(folder, [embedder.name for embedder in embedders])
+    except PlacementError as error:
+        print(f"no memes by {LEARNED}: {error}")
+        return []
+    encoders = [embedder.encode for embedder in embedders]
+    return score_dialogues(dialogues, open_library(placement, memes, annotations, encoders))
 
 
 def load_placement(path: Path) -> LearnedPlacement:
