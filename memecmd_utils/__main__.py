@@ -198,12 +198,11 @@ def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: s
 def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
     """Fit learned placement on a run's graded memes; GRADES: a CSV of dialogue_id, turn, meme_id, grade."""
     from memecmd_utils.chats import insertion
-    from memecmd_utils.core import tables
-    from memecmd_utils.evaluation import learning
+    from memecmd_utils.evaluation import landing
     from memecmd_utils.retrieval import learned
 
     chosen = insertion.library_of(run, choice.profile, choice.settings)
-    click.echo(tables.markdown(learning.fit_run(chosen, Path(grades) if grades else None)))
+    click.echo(landing.fit_run(chosen, Path(grades) if grades else None).text())
     click.echo(f"written: {chosen.write(learned.FILE)}; insert-memes with STRATEGY=learned takes it")
 
 

@@ -22,6 +22,7 @@ from memecmd_utils.evaluation.human_ratings import (
 )
 from memecmd_utils.evaluation.judge_checks import ask_all, measure_answers
 from memecmd_utils.evaluation.judges import Context, answers_on_record, contexts_elsewhere
+from memecmd_utils.evaluation.landing import measure_landing
 from memecmd_utils.evaluation.rankings import evaluate_systems
 from memecmd_utils.evaluation.ratings import rate, screenshot
 from memecmd_utils.evaluation.stage import evaluate_run
@@ -66,6 +67,7 @@ __all__ = [
     "mean_grades",
     "measure_answers",
     "measure_consistency",
+    "measure_landing",
     "meme_use",
     "paper_table_1",
     "rate",

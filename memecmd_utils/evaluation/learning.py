@@ -6,26 +6,21 @@ chosen in inner folds of the rest.
 """
 
 import csv
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
+from tqdm.auto import tqdm
 
-from memecmd_utils.core import seeds, statistics, storage
-from memecmd_utils.core.encoders.text import embedder_of
-from memecmd_utils.core.errors import ExtraMissing
-from memecmd_utils.core.statistics import Bounds
+from memecmd_utils.core import seeds, storage
 from memecmd_utils.evaluation import graded_turns, rankings, tables
-from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, truth_of_run
+from memecmd_utils.evaluation.ground_truth import GroundTruth
 from memecmd_utils.evaluation.tables import Key
-from memecmd_utils.retrieval import learned, scoring
+from memecmd_utils.retrieval import learned
 from memecmd_utils.retrieval.learned import (
     LearnedIndex,
     LearnedPlacement,
@@ -35,9 +30,7 @@ from memecmd_utils.retrieval.learned import (
     WantedGate,
 )
 from memecmd_utils.retrieval.placement import Encode
-from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme
-from memecmd_utils.settings import Profile
 
 FOLDS = 5
 INNER_FOLDS = 4
@@ -52,8 +45,6 @@ TREES, LEAVES, LEARNING_RATE, BINS = 150, 15, 0.1, 63
 UNGRADED_SHARE = 0.1
 """Pairs that nobody graded and that trees learn from, with ten times the weight."""
 NDCG = graded_turns.MEASURES.index("nDCG@5")
-PAPERS_TERMS = ((0, 0), (0, 1), (1, 2), (2, 3))
-"""Texts of a turn and of a meme that Eq. 18 to 21 compare, by their places."""
 PAPER, LEARNED = "the paper's score", "learned"
 MEASURES = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5")
 
@@ -299,8 +290,12 @@ def read_corpus(
     annotations: Sequence[Annotation],
     truth: GroundTruth,
     encoders: Mapping[str, Encode],
+    turn_means: Sequence[np.ndarray | None] = (None, None),
 ) -> Corpus:
-    """Encode what is known of all turns that have a summary and of all usable memes."""
+    """Encode what is known of all turns that have a summary and of all usable memes.
+
+    `turn_means` [6, dim] of each embedder centre the texts of turns; None: their own means.
+    """
     asked = rankings.queries(dialogues)
     summaries = {(d.dialogue_id, s.turn): s for d in dialogues for s in d.summaries}
     usable = [a for a in annotations if a.usable]
@@ -311,7 +306,10 @@ def read_corpus(
     of_memes = [learned.meme_texts(memes[a.meme_id], a) for a in usable]
     keys, meme_ids = [q.key for q in asked], [a.meme_id for a in usable]
     sent = [truth.turns_of(marker) for marker in truth.markers]
-    turns = [learned.encode_texts(of_turns, encode, "query") for encode in encoders.values()]
+    turns = [
+        learned.encode_texts(of_turns, encode, "query", means)
+        for encode, means in zip(encoders.values(), turn_means, strict=True)
+    ]
     return Corpus(
         asked,
         meme_ids,
@@ -355,9 +353,9 @@ def fit_gains(corpus: Corpus, rows: np.ndarray, model: PlacementModel, choice: C
 def learn(corpus: Corpus, names: Sequence[str]) -> LearnedPlacement:
     """The model for any chat, from all dialogues, and for each dialogue the one of the other folds."""
     fold = deal(corpus.dialogues, corpus.kinds, FOLDS)
-    models = [fit(corpus, names, fold != number) for number in range(FOLDS)]
+    fits = tqdm(range(FOLDS + 1), desc="models", unit="model")
+    *models, model = [fit(corpus, names, fold != number) for number in fits]  # no turn is in the last fold
     fold_of = dict(zip(corpus.dialogues, fold.tolist(), strict=True))
-    model = fit(corpus, names, np.ones(len(fold), dtype=bool))
     placement = LearnedPlacement(model, models, fold_of, corpus.turn_means, np.empty(0))
     promises = np.quantile(predict(corpus, placement).promise, np.linspace(0, 1, 101))
     return replace(placement, promises=promises)
@@ -429,83 +427,3 @@ def read_grades(path: Path) -> GroundTruth:
         for (name, turn), sent in fits.items()
     ]
     return GroundTruth(marks, grades)
-
-
-def fit_run(run: Run, grades: Path | None = None) -> pd.DataFrame:
-    """Fit learned placement on a run and write `placement.json` into its folder; gives `report`.
-
-    The report counts later grades of what learned placement found, too; they are never learned from.
-    Learns from `grades` (`read_grades`), else from the example's ground truth. Raises `StageOutputError` with
-    no grades, or fewer dialogues than folds.
-    """
-    if find_spec("sklearn") is None:
-        raise ExtraMissing("make fit-placement needs scikit-learn: pip install -e '.[learn]'")
-    dialogues, memes = run.load(Dialogue), {m.meme_id: m for m in run.load(Meme)}
-    truth = read_grades(grades) if grades else truth_of_run(run.profile, dialogues, list(memes.values()))
-    graded = {grade.dialogue_id for grade in truth.grades}
-    dialogues = [d for d in dialogues if d.dialogue_id in graded]
-    by_kind = Counter(d.kind for d in dialogues)
-    if not by_kind or min(by_kind.values()) < FOLDS:
-        raise storage.StageOutputError(
-            f"learned placement needs graded memes in {FOLDS} or more dialogues of each kind; here are "
-            + (", ".join(f"{n} {kind}" for kind, n in sorted(by_kind.items())) or "none")
-        )
-    if run.profile.models.embedder != "endpoint":  # this machine makes what vectors are not on record
-        run = replace(run, profile=run.profile.replace(mode="auto"))
-    encoders = rankings.encoders_of(run)
-    corpus = read_corpus(dialogues, memes, run.load(Annotation), truth, encoders)
-    names = [embedder_of(run.profile, name, run.read_dirs).name for name in encoders]
-    placement = learn(corpus, names)
-    placement.save(run.write(learned.FILE))
-    keys, known = [query.key for query in corpus.asked], [*truth.grades, *truth.later]
-    found = report(
-        corpus, placement, run.profile, rankings.gains_of(keys, corpus.meme_ids, mean_gains(known))
-    )
-    run.save_tables(placement=found)
-    return found
-
-
-def report(
-    corpus: Corpus, placement: LearnedPlacement, profile: Profile, gains: np.ndarray | None = None
-) -> pd.DataFrame:
-    """What a fit finds out of fold, beside the paper's score, with 95 % intervals over dialogues.
-
-    `gains` [turns, memes] may hold more grades than were learned from. A share `wanted_rate` of turns gets
-    its best meme: those with the highest promise, or the highest score of the paper.
-    """
-    gains = corpus.gains if gains is None else gains
-    found, names = predict(corpus, placement), np.array(corpus.dialogues)
-    alpha, minus, beta, gamma = (corpus.turns[0][:, t] @ corpus.memes[0][:, m].T for t, m in PAPERS_TERMS)
-    paper = scoring.combine(np.stack([alpha, -minus, beta, gamma]), profile.retrieval.weights)
-    relevant = (np.nan_to_num(gains) >= RELEVANT).any(axis=1)
-    rows: list[dict[str, Any]] = []
-
-    def add(what: str, measure: str, values: np.ndarray, where: np.ndarray, bounds: Bounds) -> None:
-        estimate = statistics.cluster_mean(values.tolist(), names[where].tolist(), bounds)
-        rows.append({"what": what, "measure": measure, **estimate.row()})
-
-    measured = {}
-    for name, scores, promise in (
-        (PAPER, paper, paper.max(axis=1)),
-        (LEARNED, found.scores, found.promise),
-    ):
-        order = scoring.order(scores, corpus.meme_ids)
-        measured[name] = rankings.per_turn(order[relevant], gains[relevant])
-        for measure in MEASURES:
-            add(name, measure, measured[name][:, rankings.COLUMNS.index(measure)], relevant, statistics.SHARE)
-        sent = promise >= np.quantile(promise, 1 - profile.retrieval.wanted_rate)
-        fits = np.nan_to_num(gains[np.arange(len(order)), order[:, 0]]) >= RELEVANT
-        add(name, "fits, of memes sent", fits[sent], sent, statistics.SHARE)
-    for measure in ("R@1", "nDCG@5"):
-        gaps = (measured[LEARNED] - measured[PAPER])[:, rankings.COLUMNS.index(measure)]
-        add(f"{LEARNED} minus {PAPER}", measure, gaps, relevant, None)
-    clear = np.ptp(corpus.marks, axis=1) == 0  # turns that all markers fill, or none
-    filled = corpus.marks[:, 0] == 1
-    scored = [list(zip(names[clear & p], found.wanted[clear & p], strict=True)) for p in (filled, ~filled)]
-    rows.append({"what": "gate", "measure": "AUC", **statistics.cluster_auc(*scored).row()})
-    for number, marks in enumerate(corpus.marks.T, 1):
-        sends = found.wanted >= np.quantile(found.wanted, 1 - marks.mean())
-        pairs = list(zip(sends.astype(int).tolist(), marks.tolist(), strict=True))
-        estimate = statistics.cluster_kappa(pairs, names.tolist(), 2)
-        rows.append({"what": "gate", "measure": f"kappa with marker {number}", **estimate.row()})
-    return pd.DataFrame(rows)
