@@ -41,8 +41,6 @@ BLOCK_BYTES = 64 << 20
 """Float32 bytes of rows that are written or indexed at a time."""
 DIMS, IN_ONE_CODE, ITERATIONS = 384, 3, 4
 """Dimensions kept of the stacked vectors, how many of them one 4-bit code stands for, steps to find them."""
-LONGEST = 1.01
-"""Length that a unit vector may have after rounding."""
 MEMES_AT_ONCE = 8_192
 """Memes whose texts are encoded together."""
 
@@ -286,7 +284,7 @@ def _float16(rows: np.ndarray, first: int) -> np.ndarray:
         small = rows.astype(np.float32)
         squares = np.square(small).reshape(len(small), 4, -1).sum(axis=2).max(axis=1)
     # Scores are cosines, and the bound of their rounding counts on lengths of 1.
-    wrong = np.flatnonzero(~(squares <= LONGEST**2))  # NaN, too
+    wrong = np.flatnonzero(~(squares <= scoring.LONGEST**2))  # NaN, too
     if len(wrong):
         raise LibraryError(
             f"row {first + wrong[0]} is not finite, or has a part of length {squares[wrong[0]] ** 0.5:.3g}: "

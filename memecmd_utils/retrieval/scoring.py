@@ -2,11 +2,11 @@
 
 Four cosines are one inner product. A meme is the row [S+, S-, E, Psi] of unit vectors, a turn is the
 query [w1 S, -w2 S, w3 E, w4 Psi]; their product is T. Weights stand on the query side, so new weights
-need no new index.
+need no new index. At fixed weights T is S (w1 S+ - w2 S-) + w3 E E_m + w4 Psi Psi_m: three blocks (`fold`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -27,12 +27,25 @@ Encode = Callable[[Sequence[str], str], np.ndarray]
 
 NOISE = 1e-5
 """Distance from the mean below which a unit row has none: float32 vectors do not say more."""
+LONGEST = 1.01
+"""Length that a unit vector may have after rounding."""
 CHUNK_VALUES = 150_000
 """Numbers taken to float64 at a time: they stay in the cache, also where very many memes tie."""
 BLOCK_BYTES = 16 << 20
 """Bytes of rows on disk that are taken to float32 at a time."""
+FOLD_FROM = 1024
+"""Turns from which on `top_k` folds the weights itself: the products then save over twice what that costs."""
+FOLDED_AT_ONCE = 128
+"""Memes folded at a time: they stay in the cache while they are turned."""
 MOST_TIES = 1 << 22
 """Candidates kept at once (20 bytes each): where more memes tie, fewer turns are asked together."""
+
+
+class Folded(NamedTuple):
+    """Memes weighted once for all turns: `columns` is float32 [3 * dim, memes]; see `fold`."""
+
+    weights: tuple[float, ...]
+    columns: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,8 @@ class MemeIndex:
     meme_ids: tuple[str, ...]
     rows: np.ndarray
     search: "Callable[[np.ndarray, Sequence[float], int], Ranking] | None" = None
+    folded: Folded | None = None
+    """Used by `top_k` where it is asked with these weights."""
 
     @property
     def dim(self) -> int:
@@ -145,6 +160,24 @@ def weigh(queries: np.ndarray, weights: Sequence[float]) -> np.ndarray:
     return weighted.reshape(len(queries), -1)
 
 
+def fold(index: MemeIndex, weights: Sequence[float]) -> MemeIndex:
+    """The index, ready for many turns at these weights: T becomes three blocks instead of four.
+
+    S meets S+ and S-, so w1 S . S+ - w2 S . S- = S . (w1 S+ - w2 S-): a meme is the column [w1 S+ - w2 S-,
+    w3 E, w4 Psi], a turn is [S, E, Psi]. `top_k` finds the same as without, to the last bit. It costs what it
+    saves in some 400 turns, and 12 bytes a dimension and meme; rows on disk stay as they are.
+    """
+    if index.search is not None or index.rows.dtype == np.float16:
+        return index
+    w1, w2, w3, w4 = np.asarray(weights, dtype=np.float32)
+    columns = np.empty((3 * index.dim, len(index.rows)), dtype=np.float32)  # about 8 % faster than as rows
+    for start in range(0, len(index.rows), FOLDED_AT_ONCE):
+        part = slice(start, start + FOLDED_AT_ONCE)
+        s_plus, s_minus, emotion, motivation = np.split(index.rows[part], 4, axis=1)
+        columns[:, part] = np.hstack([w1 * s_plus - w2 * s_minus, w3 * emotion, w4 * motivation]).T
+    return replace(index, folded=Folded(tuple(map(float, weights)), columns))
+
+
 def component_matrices(index: MemeIndex, queries: np.ndarray) -> np.ndarray:
     """alpha, delta, beta, gamma of every pair, shape [4, turns, memes] (Eq. 18-21); for small libraries."""
     rows = index.rows.reshape(len(index.meme_ids), 4, index.dim)
@@ -157,6 +190,19 @@ def combine(terms: np.ndarray, weights: Sequence[float]) -> np.ndarray:
     Added term by term: a matrix product may add in another order with another number of threads or pairs.
     """
     return sum(w * term for w, term in zip(np.asarray(weights, dtype=terms.dtype), terms, strict=True))
+
+
+def rough_scores(index: MemeIndex, queries: np.ndarray, weights: np.ndarray) -> Iterator[np.ndarray]:
+    """T of every pair within half the `rounding_bound`, float32 [turns, some memes], in the rows' order.
+
+    Three blocks where the index is folded at these weights and the queries hold S and -S, as `build_queries`
+    makes them; four for all others.
+    """
+    folded = index.folded
+    if folded and folded.weights == tuple(weights) and np.array_equal(queries[:, 0], -queries[:, 1]):
+        yield np.delete(queries, 1, axis=1).reshape(len(queries), -1) @ folded.columns
+    else:
+        yield from products(index, weigh(queries, weights))
 
 
 def products(index: MemeIndex, weighted: np.ndarray) -> Iterator[np.ndarray]:
@@ -210,12 +256,18 @@ def pair_values(index: MemeIndex, queries: np.ndarray, turns: np.ndarray, memes:
 def rounding_bound(index: MemeIndex, queries: np.ndarray, weights: np.ndarray) -> float:
     """How far two scores of the float32 product can be apart from their true difference, at most.
 
-    A sum of n float32 products errs by at most n + 1 half units in the last place times the sum of their
-    absolute values, which the lengths of the queries' parts and the weights bound.
+    With m float32 roundings on its way, u = 2**-24 each, a term errs by at most m u / (1 - m u) of itself
+    (Higham 2002, Lemma 3.1); `total` bounds the sum of the terms' absolute values.
+    Four blocks: a weight is rounded, its product with the query, then 4 dim for the products with the rows
+    and their sum in any order: m = 4 dim + 2. Three blocks (`fold`): the weights, their products with S+ and
+    S- and the difference, then 3 dim: m = 3 dim + 3, no more than 4 dim + 2, of the same total, for
+    |S (w1 S+ - w2 S-)| <= |w1 S S+| + |w2 S S-|. Two scores err twice as much; one more u is for the cut
+    that is taken off one of them, 1e-8 for exact scores being rounded to nine digits.
     """
     squares = np.einsum("tpd,tpd->tp", queries, queries, dtype=np.float64)
-    total = np.sqrt(squares.max(initial=1.0)) * np.abs(weights).sum()
-    return float((index.rows.shape[1] + 2) * np.finfo(np.float32).eps * total) + 1e-8
+    total = LONGEST * np.sqrt(squares.max(initial=1.0)) * np.abs(weights).sum()
+    errors = (index.rows.shape[1] + 3) * np.finfo(np.float32).eps / 2
+    return float(2 * errors / (1 - errors) * total) + 1e-8
 
 
 def rank_candidates(
@@ -245,7 +297,8 @@ def top_k(
 
     A float32 product (or `component_matrices` at hand) finds a few more candidates than asked for; their
     scores are computed pair by pair in float64. So the result depends neither on `block` nor on threads, nor
-    on where the rows are. An index that brings its own search is asked through it.
+    on where the rows are, nor on whether weights are folded. Who asks again and again at the same weights
+    folds them once (`fold`). An index that brings its own search is asked through it.
     """
     k = min(k, len(index.meme_ids))
     if k < 1:
@@ -254,6 +307,8 @@ def top_k(
     if not exact_weights.any():  # every meme scores 0: scoring all pairs to order them by id takes seconds
         chosen = np.tile(np.argsort(index.id_ranks)[:k], (len(queries), 1))
         return Ranking(chosen, np.zeros(chosen.shape), pair_components(index, queries, chosen))
+    if components is None and index.folded is None and len(queries) >= FOLD_FROM:
+        index = fold(index, exact_weights)
     parts = [Ranking(np.empty((0, k), dtype=np.int64), np.empty((0, k)), np.empty((0, k, 4)))]
     for start in range(0, len(queries), block):
         batch = slice(start, start + block)
@@ -271,7 +326,7 @@ def _ranked(
     """The top K of these turns, all at once, or in halves where too many memes tie."""
     rounding = rounding_bound(index, queries, weights)
     at_hand = components is not None
-    blocks = [combine(components, weights)] if at_hand else products(index, weigh(queries, weights))
+    blocks = [combine(components, weights)] if at_hand else rough_scores(index, queries, weights)
     best = np.full((len(queries), k), -np.inf, dtype=np.float32)
     turns, memes, scores = (np.empty(0, dtype=kind) for kind in (np.int64, np.int64, np.float32))
     start = 0
@@ -279,7 +334,8 @@ def _ranked(
         highest = np.partition(rough, -k, axis=1)[:, -k:] if rough.shape[1] > k else rough
         best = np.partition(np.hstack([best, highest]), -k, axis=1)[:, -k:]
         cut = best.min(axis=1) - rounding
-        row, column = np.nonzero(rough >= cut[:, None])
+        found = np.flatnonzero(rough >= cut[:, None])  # in two dimensions it takes six times as long
+        row, column = np.divmod(found, rough.shape[1])
         turns, memes = np.concatenate([turns, row]), np.concatenate([memes, column + start])
         scores = np.concatenate([scores, rough[row, column]])
         good = scores >= cut[turns]  # the cut has risen since they were found
