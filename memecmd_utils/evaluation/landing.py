@@ -128,18 +128,9 @@ class Landing:
     def text(self) -> str:
         """Ranking, placed memes and gate of all dialogues, as tables."""
         placed = self.placed[self.placed.part == "all"]
-        keep = [
-            "way",
-            "memes",
-            "mean grade",
-            "fits",
-            "fits low",
-            "fits high",
-            "0 from both",
-            "wanted and fits",
-        ]
         shown = self.ranking[self.ranking.part == "all"].drop(columns=["split", "part"])
-        return "\n".join(map(tables.markdown, (shown, placed[["way", "memes", *columns]], self.gate.drop(columns="split"))))
+        placed = placed[["way", "memes", "mean grade", "fits", "fits low", "fits high", "wanted and fits"]]
+        return "\n".join(map(tables.markdown, (shown, placed, self.gate.drop(columns="split"))))
 
 
 def measure_landing(run: Run) -> Landing:
@@ -148,10 +139,7 @@ def measure_landing(run: Run) -> Landing:
     splits = benchmark.splits_of_run(run, run.load(Dialogue), memes, run.load(Annotation))
     graded = []
     try:
-        encoders = encoders_of(run)
-        names = [embedder_of(run.profile, name, run.read_dirs).name for name in encoders]
-        model = learned.open_placement(run.folder, names) if splits else None
-        graded = [predict_split(one, model, encoders, run.profile) for one in splits]
+        graded = [predict_run_split(one, run) for one in splits]
     except PlacementError as error:
         print(f"no measure of learned placement: {error}")
     found = tabulate(graded)
@@ -166,6 +154,13 @@ def encoders_of(run: Run) -> dict[str, Encode]:
     if run.profile.models.embedder != "endpoint":
         run = replace(run, profile=run.profile.replace(mode="auto"))
     return rankings.encoders_of(run)
+
+
+def predict_run_split(split: Split, run: Run) -> Graded:
+    """What the models of a run say of a split; `PlacementError` where they are for other embedders."""
+    encoders = encoders_of(run)
+    names = [embedder_of(run.profile, name, run.read_dirs).name for name in encoders]
+    return predict_split(split, learned.open_placement(run.folder, names), encoders, run.profile)
 
 
 def predict_split(

@@ -16,13 +16,14 @@ import pandas as pd
 
 from memecmd_utils.core import paths, seeds, statistics, storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.evaluation import rankings
+from memecmd_utils.evaluation import landing, rankings
 from memecmd_utils.evaluation.benchmark import DEPTH, Benchmark, KnownMeme, Split, Turn
 from memecmd_utils.evaluation.ground_truth import RELEVANT
-from memecmd_utils.evaluation.learning import PAPER
+from memecmd_utils.evaluation.learning import LEARNED, PAPER
 from memecmd_utils.evaluation.rankings import CAPTION, PARTS, RANDOM
 from memecmd_utils.evaluation.tables import frame_rows
 from memecmd_utils.retrieval import scoring
+from memecmd_utils.retrieval.learned import PlacementError
 from memecmd_utils.retrieval.placement import Encode
 from memecmd_utils.retrieval.scoring import MEME_SIDE, QUERY_SIDE
 from memecmd_utils.runs import Run
@@ -108,13 +109,15 @@ def _cosines(benchmark: Benchmark, encode: Encode, memes: np.ndarray, profile: P
     return rankings.cosines(contexts, memes, profile.retrieval.centring)[_rows(benchmark)]
 
 
-def learned_systems(split: Split, run: Run) -> Systems:
-    """SEAM: learned placement, every turn by a model that did not see its dialogue; none is wired yet.
-
-    What is to come: `learning.ranked(...)` of `split` gives an order [turns, memes]; as scores that is
-    `-np.argsort(order, axis=1)`, rows of the asked turns only, memes in the order of the benchmark.
-    """
-    return Systems("package", {})
+def learned_systems(split: Split, benchmark: Benchmark, run: Run) -> Systems:
+    """Learned placement, every turn by a model that did not see its dialogue; none under other embedders."""
+    try:
+        graded = landing.predict_run_split(split, run)
+    except PlacementError:
+        return Systems("package", {})
+    place = {meme: column for column, meme in enumerate(graded.corpus.meme_ids)}
+    scores = graded.found.scores[:, [place[meme.id] for meme in benchmark.memes]]
+    return Systems("package", {LEARNED: scores[_rows(benchmark)]})
 
 
 # --- Entries
@@ -382,7 +385,7 @@ def score(
             continue
         systems = [package_systems(benchmark, run.embedder().encode, run.profile)]
         if benchmark.split in records:
-            systems.append(learned_systems(records[benchmark.split], run))
+            systems.append(learned_systems(records[benchmark.split], benchmark, run))
         named = (entries or {}).items()
         given = [entry_systems(entry, benchmark, known, run, name) for entry, name in named]
         tables.append(table(benchmark, [*systems, *filter(None, given)], run.profile.seed))
