@@ -264,9 +264,10 @@ def rounding_bound(index: MemeIndex, queries: np.ndarray, weights: np.ndarray) -
     |S (w1 S+ - w2 S-)| <= |w1 S S+| + |w2 S S-|. Two scores err twice as much; one more u is for the cut
     that is taken off one of them, 1e-8 for exact scores being rounded to nine digits.
     """
-    squares = np.einsum("tpd,tpd->tp", queries, queries, dtype=np.float64)
-    total = LONGEST * np.sqrt(squares.max(initial=1.0)) * np.abs(weights).sum()
     errors = (index.rows.shape[1] + 3) * np.finfo(np.float32).eps / 2
+    kind = np.result_type(queries, np.float32)
+    squares = np.einsum("tpd,tpd->tp", queries, queries, dtype=kind)  # errs by less than `errors` of itself
+    total = LONGEST * np.sqrt(squares.max(initial=1.0) / (1 - errors)) * np.abs(weights).sum()
     return float(2 * errors / (1 - errors) * total) + 1e-8
 
 
