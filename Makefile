@@ -28,7 +28,7 @@ NOUNS := $(call files,memecmd_utils/core memecmd_utils/prompts memecmd_utils/run
 rooms = $(call files,$(addprefix memecmd_utils/,$(1)))
 CORPUS := $(wildcard data/example/*.* data/example/recordings/*/* data/example/recordings/*/*/* data/paper/*)
 
-.PHONY: help help-all reproduce test test-all test-paper lab local-llm doctor cost insert-memes fit-placement evaluate-mod leaderboard library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage bench-peer lint strip lock clean stages templates template-stages
+.PHONY: help help-all reproduce test test-all test-paper lab local-llm doctor cost insert-memes fit-placement study-placement evaluate-mod leaderboard library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage bench-peer lint strip lock clean stages templates template-stages
 .DEFAULT_GOAL := help
 
 USAGE := make TARGET [PROFILE=example|local|openai|paper] [SET="key=value ..."]
@@ -99,6 +99,9 @@ insert-memes: $(READY)
 #+ Fit learned placement on a run's graded memes: [RUN=example GRADES=grades.csv with dialogue_id,turn,meme_id,grade]
 fit-placement: $(READY)
 	@$(PY) -m memecmd_utils fit-placement "$(GRADES)" --run "$(RUN)"
+#+ Study what learned placement needs (its parts, features, graded dialogues; new memes): writes data/example/placement_study.json
+study-placement: $(READY)
+	@$(PY) -m memecmd_utils study-placement --run "$(RUN)"
 
 #+ Measure retrieval on your copy of MOD: MOD=file or folder [RUN=... DIALOGUES=100]
 evaluate-mod: $(READY)

@@ -206,6 +206,19 @@ def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
     click.echo(f"written: {chosen.write(learned.FILE)}; insert-memes with STRATEGY=learned takes it")
 
 
+@command(cli, "study-placement", run_option)
+def study_placement(choice: Choice, run: str) -> None:
+    """Fit learned placement again without its parts, on fewer dialogues and for new memes; takes minutes."""
+    from memecmd_utils.chats import insertion
+    from memecmd_utils.core import tables
+    from memecmd_utils.evaluation import placement_study
+
+    for name, table in placement_study.write_study(
+        insertion.library_of(run, choice.profile, choice.settings)
+    ).items():
+        click.echo(f"{name}\n{tables.markdown(table)}")
+
+
 @command(cli, "evaluate-mod", click.argument("source"), run_option, click.option("--dialogues", type=int))
 def evaluate_mod(choice: Choice, source: str, run: str, dialogues: int | None) -> None:
     """Measure retrieval on your copy of MOD: a file or a folder."""

@@ -407,6 +407,9 @@ def rank(turn, memes):
     # turn: id, dialogue, turn, speaker, before (messages with speaker and text), scenario, emotion, motivation, text, context
     # memes: a tuple, each with id, caption, picture, s_plus, s_minus, emotion, motivation, text
     return [len(set(turn.context) & set(meme.s_plus)) for meme in memes]  # a number for each meme, the best highest
+
+def wanted(turn):  # may be left out: the timing task
+    return turn.turn  # the higher, the more a meme is wanted
 ```
 
 In a checkout of the package `make leaderboard ENTRY=my.trec` (or `my.py`, or the name of an embedder) scores it beside the systems of the package, with intervals over

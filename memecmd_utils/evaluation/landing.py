@@ -125,6 +125,12 @@ class Landing:
     cases: Sequence[Mapping[str, Any]]
     """Turns at which learned and Greedy send different memes that differ most in grade."""
 
+    def save(self, run: Run) -> None:
+        """Write the tables into the run's report, and `landing.json`, which page and README quote."""
+        saved = {name: table for name, table in vars(self).items() if name != "cases"}
+        run.save_tables(**{f"learned_{name}": table for name, table in saved.items()})
+        run.save_json(FILE, {**{n: frame_rows(t) for n, t in saved.items()}, "cases": list(self.cases)})
+
     def text(self) -> str:
         """Ranking, placed memes and gate of all dialogues, as tables."""
         placed = self.placed[self.placed.part == "all"]
@@ -143,9 +149,7 @@ def measure_landing(run: Run) -> Landing:
     except PlacementError as error:
         print(f"no measure of learned placement: {error}")
     found = tabulate(graded)
-    saved = {name: table for name, table in vars(found).items() if name != "cases"}
-    run.save_tables(**{f"learned_{name}": table for name, table in saved.items()})
-    run.save_json(FILE, {**{n: frame_rows(t) for n, t in saved.items()}, "cases": list(found.cases)})
+    found.save(run)
     return found
 
 
@@ -176,8 +180,9 @@ def predict_split(
     asked = [summaries[query.key] for query in corpus.asked]
     usable = [annotation for annotation in split.annotations if annotation.usable]
     terms = rankings.four_terms(asked, usable, first, profile.retrieval.centring)
-    seen = {row.meme_id for row in stickers.read_table()}
-    new = frozenset(corpus.meme_ids) - seen if split.name == benchmark.UNTOUCHED else frozenset()
+    new = frozenset()
+    if split.name == benchmark.UNTOUCHED:
+        new = frozenset(corpus.meme_ids) - {row.meme_id for row in stickers.read_table()}
     paper = scoring.combine(terms, profile.retrieval.weights)
     return Graded(split.name, corpus, learning.predict(corpus, model), paper, profile, new)
 
@@ -220,7 +225,9 @@ def fit_run(run: Run, grades: Path | None = None) -> Landing:
     model.save(run.write(learned.FILE))
     batches = {benchmark.POOL: truth.grades, benchmark.LATER: truth.later}
     split = Split(run.profile.name, dialogues, memes, annotations, batches, truth.marks)
-    return tabulate([predict_split(split, model, encoders, run.profile)])
+    found = tabulate([predict_split(split, model, encoders, run.profile)])
+    found.save(run)
+    return found
 
 
 # --- Tables
@@ -282,21 +289,30 @@ def difference_rows(one: Graded) -> list[dict[str, Any]]:
 
 
 def gate_rows(one: Graded) -> list[dict[str, Any]]:
-    """AUC between turns that all markers fill and that none does; kappa at each marker's own rate."""
-    names, marks = np.array(one.corpus.dialogues), one.corpus.marks
+    """`timing_rows` of the learned gate and of the paper's best score."""
+    gates = {learning.LEARNED: one.found.wanted, "the paper's top score": one.paper.max(axis=1)}
+    return [
+        {"split": one.name, "gate": gate, **row}
+        for gate, scores in gates.items()
+        for row in timing_rows(scores, one.corpus.marks, one.corpus.dialogues)
+    ]
+
+
+def timing_rows(scores: np.ndarray, marks: np.ndarray, dialogues: Sequence[str]) -> list[dict[str, Any]]:
+    """How far scores [turns] tell when a meme is wanted: marks [turns, markers] are 0 or 1.
+
+    AUC between turns that all markers fill and that none does; kappa with each marker where as many turns
+    are filled as that marker fills.
+    """
+    names = np.array(dialogues)
     clear, filled = np.ptp(marks, axis=1) == 0, marks[:, 0] == 1
-    rows = []
-    for gate, score in (("learned", one.found.wanted), ("the paper's top score", one.paper.max(axis=1))):
-        pairs = [list(zip(names[clear & p], score[clear & p], strict=True)) for p in (filled, ~filled)]
-        row = {"split": one.name, "gate": gate, "measure": "AUC", **statistics.cluster_auc(*pairs).row()}
-        rows.append(row)
-        for number, mine in enumerate(marks.T, 1):
-            sends = score >= np.quantile(score, 1 - mine.mean())
-            both = list(zip(sends.astype(int).tolist(), mine.tolist(), strict=True))
-            got = statistics.cluster_kappa(both, names.tolist(), 2)
-            rows.append(
-                {"split": one.name, "gate": gate, "measure": f"kappa with marker {number}", **got.row()}
-            )
+    pairs = [list(zip(names[clear & p], scores[clear & p], strict=True)) for p in (filled, ~filled)]
+    rows = [{"measure": "AUC", **statistics.cluster_auc(*pairs).row()}]
+    for number, mine in enumerate(marks.T, 1):
+        sends = scores >= np.quantile(scores, 1 - mine.mean())
+        both = list(zip(sends.astype(int).tolist(), mine.tolist(), strict=True))
+        got = statistics.cluster_kappa(both, names.tolist(), 2)
+        rows.append({"measure": f"kappa with marker {number}", **got.row()})
     return rows
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +43,8 @@ HEAD = (
 FILE = "leaderboard.json"
 EMPTY = "…"
 """What a meme without words, and turns without any, are compared by."""
+TURN_NUMBER = "turn number"
+"""A baseline of the timing task."""
 NOTHING = -np.inf
 """Score of a meme that a run file does not list: it is not found."""
 
@@ -56,10 +59,12 @@ Rank = Callable[[Turn, tuple[KnownMeme, ...]], Sequence[float]]
 
 
 class Systems(NamedTuple):
-    """Scores of systems of one kind on a benchmark."""
+    """Scores of systems of one kind on a benchmark, and what they say of its turns."""
 
     kind: str
     scores: Mapping[str, Scores]
+    wanted: Mapping[str, np.ndarray] = MappingProxyType({})
+    """Of the timing task: the higher, the more a meme is wanted; a number a turn of `benchmark.turns`."""
 
 
 # --- Systems of the package
@@ -67,15 +72,16 @@ class Systems(NamedTuple):
 
 def package_systems(benchmark: Benchmark, encode: Encode, profile: Profile) -> Systems:
     """The caption baseline, and with summaries the paper's score (Eq. 22) and each of its terms alone."""
-    asked = _rows(benchmark)
-    found = {}
+    asked, found = _rows(benchmark), {}
+    wanted = {TURN_NUMBER: np.array([float(turn.turn) for turn in benchmark.turns])}
     if any(turn.scenario for turn in benchmark.turns):
         terms = _terms(benchmark, encode, profile)
-        found[PAPER] = scoring.combine(terms, profile.retrieval.weights)[asked]
+        paper = scoring.combine(terms, profile.retrieval.weights)
+        wanted[PAPER], found[PAPER] = paper.max(axis=1), paper[asked]
         found |= {f"{part} alone": term[asked] for part, term in zip(PARTS, terms, strict=True)}
     captions = encode([meme.caption or EMPTY for meme in benchmark.memes], "document")
     found[CAPTION] = _cosines(benchmark, encode, captions, profile)
-    return Systems("package", found)
+    return Systems("package", found, wanted)
 
 
 def embedder_systems(name: str, benchmark: Benchmark, encode: Encode, profile: Profile) -> Systems:
@@ -117,7 +123,7 @@ def learned_systems(split: Split, benchmark: Benchmark, run: Run) -> Systems:
         return Systems("package", {})
     place = {meme: column for column, meme in enumerate(graded.corpus.meme_ids)}
     scores = graded.found.scores[:, [place[meme.id] for meme in benchmark.memes]]
-    return Systems("package", {LEARNED: scores[_rows(benchmark)]})
+    return Systems("package", {LEARNED: scores[_rows(benchmark)]}, {LEARNED: graded.found.wanted})
 
 
 # --- Entries
@@ -132,7 +138,10 @@ def entry_systems(
     """
     path = Path(entry).expanduser()
     if path.suffix in FUNCTION_FILES and path.is_file():
-        return Systems("function", {name or path.stem: ask(load_function(path), path.name, benchmark)})
+        module, called = load_module(path), name or path.stem
+        scores = {called: ask(module.rank, path.name, benchmark)}
+        when = {called: ask_when(module.wanted, path.name, benchmark)} if hasattr(module, "wanted") else {}
+        return Systems("function", scores, when)
     if path.is_file():
         scores = read_trec(path, benchmark, known)
         return None if scores is None else Systems("file", {name or path.stem: scores})
@@ -198,8 +207,8 @@ def _all_there(name: str, benchmark: Benchmark, missing: Sequence[str]) -> None:
         )
 
 
-def load_function(path: Path) -> Rank:
-    """The function `rank(turn, memes)` of a Python file, which is run; `EntryError` where there is none."""
+def load_module(path: Path) -> ModuleType:
+    """A Python file, which is run, with its function `rank(turn, memes)`; `EntryError` where it has none."""
     spec = importlib.util.spec_from_file_location(f"leaderboard_entry_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     try:
@@ -208,7 +217,7 @@ def load_function(path: Path) -> Rank:
         raise EntryError(f"entry {path.name}: it cannot be run: {_line(error)}") from error
     if not callable(getattr(module, "rank", None)):
         raise EntryError(f"entry {path.name}: it has no function rank(turn, memes)")
-    return module.rank
+    return module
 
 
 def ask(rank: Rank, name: str, benchmark: Benchmark) -> Scores:
@@ -230,6 +239,19 @@ def ask(rank: Rank, name: str, benchmark: Benchmark) -> Scores:
             raise EntryError(f"{where}: the score of meme {bad} is no finite number")
         rows.append(row)
     return np.stack(rows)
+
+
+def ask_when(wanted: Callable[[Turn], float], name: str, benchmark: Benchmark) -> np.ndarray:
+    """Numbers of `wanted(turn)`, the higher the more a meme is wanted; `EntryError` where one is none."""
+    found = []
+    for turn in benchmark.turns:
+        try:
+            found.append(float(wanted(turn)))
+        except (Exception, SystemExit) as error:
+            raise EntryError(f"entry {name}, turn {turn.id}: no number: {_line(error)}") from error
+        if not np.isfinite(found[-1]):
+            raise EntryError(f"entry {name}, turn {turn.id}: wanted(turn) is no finite number")
+    return np.array(found)
 
 
 def _number(text: str) -> float | None:
@@ -300,7 +322,7 @@ def table(benchmark: Benchmark, systems: Iterable[Systems], seed: int) -> pd.Dat
     """
     ids = [meme.id for meme in benchmark.memes]
     kinds, measured = {}, {}
-    for kind, scores in systems:
+    for kind, scores, _ in systems:
         for name, matrix in scores.items():
             if name in measured:
                 raise EntryError(f"entry {name}: another system has this name; give it another (NAME=...)")
@@ -331,6 +353,24 @@ def table(benchmark: Benchmark, systems: Iterable[Systems], seed: int) -> pd.Dat
         rows.append({**row, **size})
     out = pd.DataFrame(rows, columns=list(HEAD))
     return out.sort_values("nDCG@5", ascending=False, kind="stable", ignore_index=True)
+
+
+def timing_table(benchmark: Benchmark, systems: Iterable[Systems]) -> pd.DataFrame:
+    """The timing task, a row a system and measure (`landing.timing_rows`); none where nobody marked turns."""
+    marks: dict[str, dict[str, int]] = {}
+    for mark in benchmark.marks:
+        marks.setdefault(mark.query, {})[mark.marker] = mark.send
+    markers = sorted({mark.marker for mark in benchmark.marks})
+    at = [row for row, turn in enumerate(benchmark.turns) if len(marks.get(turn.id, ())) == len(markers) > 0]
+    turns = [benchmark.turns[row] for row in at]
+    matrix = np.array([[marks[turn.id][marker] for marker in markers] for turn in turns], dtype=int)
+    rows = [
+        {"split": benchmark.split, "system": name, "kind": system.kind, **row}
+        for system in systems if turns
+        for name, scores in system.wanted.items()
+        for row in landing.timing_rows(scores[at], matrix, [turn.dialogue for turn in turns])
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
 
 
 # --- Run files
@@ -370,8 +410,10 @@ def score(
     run: Run,
     entries: Mapping[str, str] | None = None,
     splits: Sequence[Split] = (),
-) -> pd.DataFrame:
-    """Every system of the package and every entry on every split; `splits` are what learned ones need.
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Every system of the package and every entry on every split, and the timing task.
+
+    `splits` are what learned ones need.
 
     `entries` maps files and embedders to the name to show, empty for their own.
     """
@@ -379,7 +421,7 @@ def score(
         run = replace(run, profile=run.profile.replace(mode="auto"))
     known = {turn.id for benchmark in benchmarks for turn in benchmark.turns}
     records = {split.name: split for split in splits}
-    tables = []
+    tables, timing = [], []
     for benchmark in benchmarks:
         if not benchmark.qrels:
             continue
@@ -388,15 +430,17 @@ def score(
             systems.append(learned_systems(records[benchmark.split], benchmark, run))
         named = (entries or {}).items()
         given = [entry_systems(entry, benchmark, known, run, name) for entry, name in named]
-        tables.append(table(benchmark, [*systems, *filter(None, given)], run.profile.seed))
+        every = [*systems, *filter(None, given)]
+        tables.append(table(benchmark, every, run.profile.seed))
+        timing.append(timing_table(benchmark, every))
     if not tables:
         raise MemecmdError("no leaderboard: no turn has a graded meme that fits")
-    return pd.concat(tables, ignore_index=True)
+    return pd.concat(tables, ignore_index=True), pd.concat(timing, ignore_index=True)
 
 
-def save(run: Run, found: pd.DataFrame, benchmarks: Sequence[Benchmark]) -> None:
-    """Write `tables/leaderboard.*` and `leaderboard.json`, which page and READMEs quote."""
-    run.save_tables(leaderboard=found)
+def save(run: Run, found: pd.DataFrame, timing: pd.DataFrame, benchmarks: Sequence[Benchmark]) -> None:
+    """Write `tables/leaderboard*` and `leaderboard.json`, which page and READMEs quote."""
+    run.save_tables(leaderboard=found, leaderboard_timing=timing)
     grades = {one.split: one.digest for one in benchmarks}
     storage.write_json(run.report / FILE, {"qrels": grades, "rows": frame_rows(found)})
 

@@ -54,12 +54,14 @@ def score_benchmarks(
     `name` is that of `entries`; `kept` ones go by their own.
     """
     given = dict.fromkeys(kept, "") | dict.fromkeys(entries, name)
-    found = leaderboard.score(benchmarks, run, given, splits)
-    leaderboard.save(run, found, benchmarks)
+    found, timing = leaderboard.score(benchmarks, run, given, splits)
+    leaderboard.save(run, found, timing, benchmarks)
     rows = leaderboard.load(run.report)
     parts = [
         f"{one.split}: {len(one.asked):,} turns, {len(one.memes):,} memes\n"
         + tables.markdown(leaderboard.top(rows, one.split, PRINTED))
         for one in benchmarks
     ]
+    if len(timing):
+        parts.append("when a meme is wanted\n" + tables.markdown(timing))
     return "\n".join([*parts, f"written: {run.report / 'tables' / 'leaderboard.csv'}"])

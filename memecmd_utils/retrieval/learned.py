@@ -131,15 +131,16 @@ class Trees:
         costs one comparison a node of all pairs at once.
         """
         out = np.zeros(len(pairs))
-        leftmost = np.array([(bits & -bits).bit_length() - 1 for bits in range(1 << 16)], dtype=np.int8)
+        bits = np.arange(1, 1 << 16)
+        leftmost = np.append(0, np.log2(bits & -bits)).astype(np.int8)  # of every set of leaves
         for start in range(0, len(pairs), CHUNK):
             columns = np.ascontiguousarray(pairs[start : start + CHUNK].T)
             for features, thresholds, reached, values in zip(
                 self.features, self.thresholds, self.reached, self.values, strict=True
             ):
                 leaves = np.full(columns.shape[1], 0xFFFF, dtype=np.uint16)
-                for feature, threshold, bits in zip(features, thresholds, reached, strict=True):
-                    leaves &= np.where(columns[feature] > threshold, bits, np.uint16(0xFFFF))
+                for feature, threshold, left in zip(features, thresholds, reached, strict=True):
+                    leaves &= np.where(columns[feature] > threshold, left, np.uint16(0xFFFF))
                 out[start : start + CHUNK] += values[leftmost[leaves]]
         return out
 

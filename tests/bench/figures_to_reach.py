@@ -60,6 +60,9 @@ FIGURES: dict[str, Figure] = {
     "top_k/cosines": Figure(
         TO_REACH, f"{_FUSED}: four `cosine_similarity` and a sort / ours", "x", at_least=4
     ),
+    "learned/greedy": Figure(
+        TO_REACH, "ranking 34,758 turns x 6,023 memes: learned placement / Greedy", "x", at_most=2
+    ),
     "slider/paper": Figure(TO_REACH, "slider to redrawn chat, one dialogue, 6,023 memes", "ms", at_most=50),
     "million/recall": Figure(TO_REACH, f"{_MILLION}: recall@10", "", at_least=0.95),
     "million/speed": Figure(TO_REACH, f"{_MILLION}: flat search / ours, time", "x", at_least=20),

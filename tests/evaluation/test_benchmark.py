@@ -1,7 +1,9 @@
 """The benchmark on made-up grades: layout, measures beside others', entries that count or are refused."""
 
 import csv
+import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from memecmd_utils import __main__ as command
 from memecmd_utils.chats import insertion
 from memecmd_utils.core import paths, seeds
 from memecmd_utils.evaluation import benchmark, leaderboard, rankings
-from memecmd_utils.evaluation.benchmark import DEPTH, Benchmark, Split
+from memecmd_utils.evaluation.benchmark import DEPTH, Benchmark, Marked, Split
 from memecmd_utils.evaluation.leaderboard import MEASURES, EntryError
 from memecmd_utils.schemas import Meme
 
@@ -301,7 +303,7 @@ def test_a_broken_function_is_refused(made: Benchmark, tmp_path: Path, code: str
     path = tmp_path / "mine.py"
     path.write_text(code, encoding="utf-8")
     with pytest.raises(EntryError, match=rf"\Aentry mine\.py[^\n]*{message}[^\n]*\Z"):
-        leaderboard.ask(leaderboard.load_function(path), path.name, made)
+        leaderboard.ask(leaderboard.load_module(path).rank, path.name, made)
 
 
 # --- the command --------------------------------------------------------------------------------------
@@ -330,6 +332,34 @@ def rank(turn, memes):
     topic = turn.scenario.split("k")[-1]
     return [float(meme.s_plus == f"k{topic}") for meme in memes]
 """
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("return float('nan')", "wanted(turn) is no finite number"),
+        ("return turn.text", "no number: ValueError"),
+    ],
+)
+def test_a_broken_answer_to_when_is_refused(made: Benchmark, tmp_path: Path, code: str, message: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f"def rank(turn, memes): return [1.0] * len(memes)\ndef wanted(turn): {code}\n", "utf-8")
+    with pytest.raises(
+        leaderboard.EntryError, match=re.escape(f"entry mine.py, turn {made.turns[0].id}: {message}")
+    ):
+        leaderboard.entry_systems(str(path), made, set(), None)
+
+
+def test_the_timing_task_is_scored_by_marks(made: Benchmark) -> None:
+    sent = {turn.id: place % 3 == 0 for place, turn in enumerate(made.turns)}
+    marks = tuple(Marked(turn, marker, int(send)) for turn, send in sent.items() for marker in ("one", "two"))
+    told = np.array([float(sent[turn.id]) for turn in made.turns])
+    systems = [leaderboard.Systems("function", {}, {"oracle": told, "contrary": -told})]
+    found = leaderboard.timing_table(dataclasses.replace(made, marks=marks), systems)
+    means = found.set_index(["system", "measure"])["mean"]
+    assert means["oracle", "AUC"] == 1 and means["contrary", "AUC"] == 0
+    assert means["oracle", "kappa with marker 2"] == 1
+    assert leaderboard.timing_table(dataclasses.replace(made, marks=()), systems).empty
 
 
 def test_a_file_and_a_function_appear_and_a_broken_one_is_refused(run, tmp_path: Path, capsys) -> None:

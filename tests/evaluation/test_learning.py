@@ -2,16 +2,12 @@
 
 import dataclasses
 
-import made_chats
-import made_up
 import numpy as np
 import pytest
 
-from memecmd_utils.core.storage import StageOutputError
 from memecmd_utils.evaluation import graded_turns, learning
 from memecmd_utils.evaluation.learning import Choice, Corpus, Examples
 from memecmd_utils.evaluation.rankings import Query
-from memecmd_utils.retrieval import learned
 from memecmd_utils.schemas import Dialogue, Summary, Turn
 
 DIMS, TURNS, MEMES = (6, 4), 5, 24
@@ -52,6 +48,31 @@ def corpus() -> Corpus:
 def ndcg(scores: np.ndarray, gains: np.ndarray) -> float:
     graded = graded_turns.graded(gains, [f"m{m:02}" for m in range(MEMES)], [""] * len(gains))
     return graded.measure(scores)[:, graded_turns.MEASURES.index("nDCG@5")].mean()
+
+
+PLANNED = list(learning.CHOICES)
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many trees and choices as made-up turns need."""
+    monkeypatch.setattr(learning, "TREES", 20)
+    monkeypatch.setattr(learning, "CHOICES", [Choice(3.0, 2, 0.0), Choice(30.0, 6, 0.0), Choice(3.0, 6, 0.3)])
+    monkeypatch.setattr(learning, "GATE_STRENGTHS", (0.1, 1.0))
+
+
+def test_trees_are_those_of_scikit_learn(corpus: Corpus) -> None:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    gains = corpus.gains.copy()
+    gains[np.isnan(gains)] = 0  # all are graded, so all weigh alike
+    trees = learning.fit_trees(dataclasses.replace(corpus.examples, gains=gains))
+    pairs = corpus.examples.cosines.reshape(gains.size, -1)
+    plain = HistGradientBoostingRegressor(
+        max_leaf_nodes=learning.LEAVES, max_iter=20, learning_rate=0.1, l2_regularization=1.0,
+        max_bins=learning.BINS, early_stopping=False, random_state=0,
+    ).fit(pairs, gains.ravel(), np.ones(gains.size))  # fmt: skip
+    assert np.allclose(trees.predict(pairs), plain.predict(pairs), atol=1e-4)
 
 
 def test_ridge_is_that_of_scikit_learn_on_differences_within_turns(corpus: Corpus) -> None:
@@ -130,59 +151,4 @@ def test_folds_are_dealt_by_dialogue_and_kind(corpus: Corpus) -> None:
 def test_a_choice_is_one_of_those_planned(corpus: Corpus) -> None:
     examples: Examples = corpus.examples
     assert learning.choose(examples.rows(np.arange(60))) in learning.CHOICES
-    assert Choice(3.0, 2, 0.0) in learning.CHOICES
-
-
-# --- a run's own grades
-
-
-@pytest.fixture
-def graded(monkeypatch, tmp_path):
-    """A made-up run of ten dialogues, and a CSV file that grades three memes of every turn."""
-    run = made_chats.finished_run(monkeypatch, tmp_path, mode="auto")
-    monkeypatch.setattr(learning, "embedder_of", lambda *_, **__: made_chats.TopicEmbedder())
-    dialogues, lines = [], ["dialogue_id,turn,meme_id,grade"]
-    for number in range(10):
-        base = made_up.dialogue(f"news-{number}")
-        topics = {s.turn: (3 * number + s.turn) % made_chats.N_MEMES for s in base.summaries}
-        told = [s.model_copy(update=made_chats.summary(topics[s.turn])) for s in base.summaries]
-        dialogues.append(base.model_copy(update={"summaries": told}))
-        for turn, topic in topics.items():
-            fits = 2 if turn % 2 else 0  # at even turns nothing fits
-            for step, grade in ((0, fits), (3, 0), (7, 0)):
-                meme = made_chats.meme_id((topic + step) % made_chats.N_MEMES)
-                lines.append(f"{base.dialogue_id},{turn},{meme},{grade}")
-    run.save(dialogues, Dialogue)
-    path = tmp_path / "grades.csv"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return run, path
-
-
-def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
-    run, path = graded
-    report = learning.fit_run(run, path).set_index(["what", "measure"])["mean"]
-    assert report[learning.LEARNED, "R@1"] > 0.9 and report["gate", "AUC"] == report["gate", "AUC"]
-    assert report["learned minus the paper's score", "R@1"] == pytest.approx(
-        report[learning.LEARNED, "R@1"] - report[learning.PAPER, "R@1"]
-    )
-    assert (run.report / "tables" / "placement.csv").is_file()
-    found = learned.load_placement(run.write("placement.json"))
-    assert found.model.embedders == ("topics", "topics")
-    assert set(found.fold_of) == {f"news-{n}" for n in range(10)}
-
-
-def test_a_run_without_enough_grades_and_a_bad_file_are_errors(graded, tmp_path) -> None:
-    run, path = graded
-    with pytest.raises(StageOutputError, match="5 or more dialogues of each kind; here are none"):
-        learning.fit_run(run)
-    few = "".join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith("news-"))
-    (tmp_path / "few.csv").write_text(few + "news-1,2,m01,2\n")
-    with pytest.raises(StageOutputError, match="here are 1 news"):
-        learning.fit_run(run, tmp_path / "few.csv")
-    (tmp_path / "bad.csv").write_text("dialogue_id,turn,meme_id,grade\nnews-1,2,m01,7\n")
-    with pytest.raises(StageOutputError, match=r"bad\.csv line 2"):
-        learning.fit_run(run, tmp_path / "bad.csv")
-    (tmp_path / "lacks.csv").write_text("dialogue_id,turn,meme\nnews-1,2,m01\n")
-    with pytest.raises(StageOutputError, match=r"lacks\.csv line 2"):
-        learning.fit_run(run, tmp_path / "lacks.csv")
-    assert not run.write("placement.json").exists()
+    assert set(learning.CHOICES) <= set(PLANNED)
