@@ -218,7 +218,7 @@ reports/$(RUN)/01_library_build.ipynb: $(call rooms,library html/contact_sheet.h
 reports/$(RUN)/02_annotation.ipynb: $(call rooms,annotation library)
 reports/$(RUN)/03_dialogue_generation.ipynb: $(call rooms,dialogue)
 reports/$(RUN)/04_retrieval.ipynb: $(call rooms,chats dialogue panel retrieval html)
-reports/$(RUN)/04b_learned_placement.ipynb: $(call rooms,evaluation retrieval) $(wildcard data/example/untouched/*)
+reports/$(RUN)/04b_learned_placement.ipynb: $(call rooms,evaluation surveys) $(wildcard data/example/untouched/*)
 reports/$(RUN)/05_evaluation.ipynb: $(call rooms,dialogue evaluation retrieval surveys html)
 reports/$(RUN)/05b_studies.ipynb: $(call rooms,studies)
 reports/$(RUN)/06_figures.ipynb: $(call rooms,annotation release report) $(wildcard data/example/untouched/*)
