@@ -382,6 +382,8 @@ RUN_FILES = {PAPER: "paper", CAPTION: "caption"}
 
 def write_runs(folder: Path, benchmark: Benchmark, encode: Encode, profile: Profile) -> None:
     """Write `<split>/<system>.trec` of a few systems, for others to compare with."""
+    if not benchmark.qrels:
+        return
     scores = package_systems(benchmark, encode, profile).scores
     found = {file: scores[name] for name, file in RUN_FILES.items() if name in scores}
     order = rankings.random_order(benchmark.asked, len(benchmark.memes), profile.seed, 0)
