@@ -96,7 +96,7 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
                 "{split} {learned} of its memes fit, {greedy} of Greedy's; in mean grade {ours} at the turns "
                 "of learned, {theirs} at those of Greedy."
             ),
-            "then": "{split} {learned} fit against {greedy}, {own} in mean grade.",
+            "then": "{split} {learned} fit against {greedy}, {own}.",
             "measure": (
                 "mean grade, of 2, learned minus Greedy, each at its own turns, split {split}, {dialogues} "
                 "dialogues"
@@ -200,7 +200,7 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
                 "{split}，learned 的表情包有 {learned} 合适，Greedy 的有 {greedy}；平均分之差在 learned "
                 "的轮次为 {ours}，在 Greedy 的轮次为 {theirs}。"
             ),
-            "then": "{split}有 {learned} 合适，Greedy 有 {greedy}，平均分之差 {own}。",
+            "then": "{split}有 {learned} 合适，Greedy 有 {greedy}，差 {own}。",
             "measure": (
                 "平均分（满分 2），learned 减去 Greedy，各在自己的轮次，数据划分 {split}，{dialogues} 段对话"
             ),

@@ -94,7 +94,7 @@ def tables(found: Mapping[str, Rows], memes: Iterable[Meme]) -> list[tuple[str, 
             "Wins and losses",
             _cases(found["cases"], memes),
             "Turns at which both would send different memes, with the largest differences in mean grade. "
-            "Brackets: no meme is sent there.",
+            "The number is that grade; in brackets: no meme is sent there.",
         ),
     ]
 
@@ -151,16 +151,18 @@ def _ranking(rows: Rows) -> pd.DataFrame:
 
 
 def _cases(rows: Rows, memes: Iterable[Meme]) -> pd.DataFrame:
-    known = [*memes, *stickers.read_table(paths.example / benchmark.UNTOUCHED / "memes.csv")]
-    words = {meme.meme_id: f"{meme.text} ({meme.gloss})" if meme.gloss else meme.text for meme in known}
+    words = {meme.meme_id: meme.gloss or meme.text for meme in memes}
+    if any(row["split"] == benchmark.UNTOUCHED for row in rows):
+        new = stickers.read_table(paths.example / benchmark.UNTOUCHED / "memes.csv")
+        words |= {meme.meme_id: meme.gloss for meme in new}
 
     def sent(row: Mapping[str, Any], who: str) -> str:
-        said = f"{words.get(row[who], '')} {row[who]}, grade {row[f'{who} grade']:.1f}".strip()
+        said = f"{row[who]} {words.get(row[who], '')}: {row[f'{who} grade']:.1f}"
         return said if row[f"{who} sends"] else f"[{said}]"
 
     return pd.DataFrame(
         {
-            **{name: row[name] for name in ("split", "case", "dialogue_id", "turn")},
+            **{name: row[name] for name in ("split", "case")}, "at": f"{row['dialogue_id']}, {row['turn']}",
             "learned": sent(row, "learned"), "Greedy": sent(row, "greedy"),
         }
         for row in _ordered(rows)
