@@ -12,7 +12,7 @@ from memecmd_utils import schemas, settings
 from memecmd_utils.core import paths, statistics, storage
 from memecmd_utils.core import tables as core_tables
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.evaluation import leaderboard, rankings, tables
+from memecmd_utils.evaluation import benchmark, leaderboard, rankings, tables
 from memecmd_utils.report import landing
 from memecmd_utils.report.answers import Language, answers, percent, percent_interval, say
 from memecmd_utils.retrieval.placement import LEARNED
@@ -115,9 +115,9 @@ WORDS: dict[Language, dict[str, str]] = {
         ),
         "no learned": "This run has not measured learned placement.",
         "timing of learned": "Learned sends at {rate:.0%}; its kappa with them is {kappas}, out of fold.",
-        "leaderboard": "system | R@1 | nDCG@5 [95 %] | minus the paper's score | p (Holm)",
+        "leaderboard": "split | system | R@1 | nDCG@5 [95 %] | minus the paper's score | p (Holm)",
         "no leaderboard": "No leaderboard is tracked yet.",
-        "ranked": "Split `{split}`, {turns} turns of {dialogues} dialogues:",
+        "ranked": "Split `{split}`: {turns} turns of {dialogues} dialogues.",
         "zero": "An interval that contains 0 means: with this many dialogues we cannot say.",
     },
     "zh": {
@@ -188,9 +188,9 @@ WORDS: dict[Language, dict[str, str]] = {
         ),
         "no learned": "本次运行没有测量学习所得的放置。",
         "timing of learned": "Learned 在 {rate:.0%} 的轮次发；它与他们的 kappa 为 {kappas}（折外）。",
-        "leaderboard": "系统 | R@1 | nDCG@5 [95%] | 减去论文得分 | p（Holm）",
+        "leaderboard": "数据划分 | 系统 | R@1 | nDCG@5 [95%] | 减去论文得分 | p（Holm）",
         "no leaderboard": "还没有记录排行榜。",
-        "ranked": "数据划分 `{split}`，{dialogues} 段对话的 {turns} 个轮次：",
+        "ranked": "数据划分 `{split}`：{dialogues} 段对话的 {turns} 个轮次。",
         "zero": "区间包含 0 表示：凭这么多对话还不能下结论。",
     },
 }
@@ -543,25 +543,28 @@ def _table_1(numbers: Mapping[str, Any], words: dict[str, str], language: Langua
 
 def _leaderboard(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
     """The first systems of every split; entries of others are theirs to show."""
-    rows = [row for row in numbers.get("leaderboard", ()) if row["kind"] == "package"]
-    if not rows:
+    splits: dict[str, list[Mapping[str, Any]]] = {}
+    for row in numbers.get("leaderboard", ()):
+        if row["kind"] == "package":
+            splits.setdefault(row["split"], []).append(row)
+    if not splits:
         yield words["no leaderboard"]
-    for split in dict.fromkeys(row["split"] for row in rows):
-        mine = [row for row in rows if row["split"] == split]
-        yield words["ranked"].format(**mine[0])
-        yield from _table(
-            words["leaderboard"],
-            [
-                (
-                    row["system"], f"{row['R@1']:.3f}", statistics.format_interval(row, "nDCG@5", 3),
-                    statistics.format_interval(row, "difference", 3, sign="+"),
-                    "–" if row["p Holm"] is None else f"{row['p Holm']:.3f}",
-                )
-                for row in leaderboard.first(mine, LEADING)
-            ],
-            right=range(1, 5),
-        )  # fmt: skip
-        yield ""
+        return
+    ordered = [splits[name] for name in sorted(splits, key=lambda name: name != benchmark.UNTOUCHED)]
+    yield ("" if language == "zh" else " ").join(words["ranked"].format(**rows[0]) for rows in ordered)
+    yield from _table(
+        words["leaderboard"],
+        [
+            (
+                row["split"], row["system"], f"{row['R@1']:.3f}",
+                statistics.format_interval(row, "nDCG@5", 3),
+                statistics.format_interval(row, "difference", 3, sign="+"),
+                "–" if row["p Holm"] is None else f"{row['p Holm']:.3f}",
+            )
+            for rows in ordered for row in leaderboard.first(rows, LEADING)
+        ],
+        right=range(2, 6),
+    )  # fmt: skip
 
 
 _PARTS: dict[str, Callable[..., Iterator[str]]] = {
