@@ -86,19 +86,19 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
             "question": "Do memes of learned placement fit better than Greedy's?",
             "table": "Learned minus the others",
             "untold": "Not shown.",
-            "partly": "Not shown, except at the turns of learned.",
+            "partly": "Only at learned's turns.",
             "splits": {
                 "untouched": "On the untouched test",
-                "example": "Out of fold on the example, by which its form was chosen,",
+                "example": "Out of fold on the example, which chose its form,",
                 "": "Out of fold",
             },
             "first": (
-                "{split} {learned} of its memes fit, {greedy} of Greedy's; in mean grade {ours} at the turns "
-                "of learned, {theirs} at those of Greedy."
+                "{split} {learned} of its memes fit, {greedy} of Greedy's; in mean grade {ours} at learned's "
+                "turns, {theirs} at Greedy's."
             ),
             "then": "{split} {learned} fit against {greedy}, {own}.",
             "measure": (
-                "mean grade, of 2, learned minus Greedy, each at its own turns, split {split}, {dialogues} "
+                "mean grade, of 2, learned minus Greedy, each at its own turns, {split}, {dialogues} "
                 "dialogues"
             ),
         },
@@ -190,19 +190,19 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
         "learned": {
             "question": "学习所得的放置比 Greedy 更合适吗？",
             "untold": "没有得到证明。",
-            "partly": "没有得到证明，只在 learned 自己的轮次上得到证明。",
+            "partly": "只在 learned 的轮次上得到证明。",
             "splits": {
                 "untouched": "在未触碰的测试上",
-                "example": "折外、在用来选定模型形式的示例上，",
+                "example": "折外、在选定其形式的示例上，",
                 "": "折外",
             },
             "first": (
                 "{split}，learned 的表情包有 {learned} 合适，Greedy 的有 {greedy}；平均分之差在 learned "
-                "的轮次为 {ours}，在 Greedy 的轮次为 {theirs}。"
+                "的轮次为 {ours}，在 Greedy 的为 {theirs}。"
             ),
             "then": "{split}有 {learned} 合适，Greedy 有 {greedy}，差 {own}。",
             "measure": (
-                "平均分（满分 2），learned 减去 Greedy，各在自己的轮次，数据划分 {split}，{dialogues} 段对话"
+                "平均分（满分 2），learned 减去 Greedy，各在自己的轮次，{split}，{dialogues} 段对话"
             ),
         },
         "ablation": {
