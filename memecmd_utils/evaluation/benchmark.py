@@ -203,10 +203,13 @@ def splits_of_run(
 
 
 def files_of(splits: Sequence[Split]) -> list[Path]:
-    """Files of the example corpus that splits hold and a run does not read."""
+    """Files of the example corpus that splits and their run files hold and a run does not read."""
+    if not splits:
+        return []
+    weights = [paths.example / name for name in ("placement.json", "placement.npz")]
     later = [paths.example / "grades_learned.jsonl" for one in splits if LATER in one.grades]
     untouched = any(one.name == UNTOUCHED for one in splits)
-    return [*later, *(sorted((paths.example / UNTOUCHED).iterdir()) if untouched else [])]
+    return [*weights, *later, *(sorted((paths.example / UNTOUCHED).iterdir()) if untouched else [])]
 
 
 def untouched_split(example: Split, folder: Path | None = None) -> Split | None:

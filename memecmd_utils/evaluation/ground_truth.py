@@ -207,10 +207,9 @@ def timing_agreement(
     """How often markers and strategies send, how far apart, and how far each agrees with each marker."""
     turns = [(d.dialogue_id, t.turn) for d in dialogues for t in d.turns if t.turn >= 2]
     marked = {name: truth.turns_of(name) for name in truth.markers}
-    senders = dict(marked)
+    senders, strategies = dict(marked), {"greedy": "the gate", "random": "random", "learned": "learned"}
     for placed in placements:
-        if placed.strategy in ("greedy", "random"):
-            name = "the gate" if placed.strategy == "greedy" else "random"
+        if name := strategies.get(placed.strategy):
             senders.setdefault(name, set()).add((placed.dialogue_id, placed.turn))
     rows = []
     for name, sent in senders.items():

@@ -155,9 +155,13 @@ def measure_landing(run: Run) -> Landing:
 
 def encoders_of(run: Run) -> dict[str, Encode]:
     """Both embedders of a run; a vector that is not on record is made on this machine."""
-    if run.profile.models.embedder != "endpoint":
-        run = replace(run, profile=run.profile.replace(mode="auto"))
-    return rankings.encoders_of(run)
+    return rankings.encoders_of(on_this_machine(run))
+
+
+def on_this_machine(run: Run) -> Run:
+    """The run, which makes what vectors are not on record, unless an endpoint would have to be paid."""
+    paid = run.profile.models.embedder == "endpoint"
+    return run if paid else replace(run, profile=run.profile.replace(mode="auto"))
 
 
 def predict_run_split(split: Split, run: Run) -> Graded:

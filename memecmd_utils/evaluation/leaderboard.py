@@ -376,20 +376,28 @@ def timing_table(benchmark: Benchmark, systems: Iterable[Systems]) -> pd.DataFra
 # --- Run files
 
 
-RUN_FILES = {PAPER: "paper", CAPTION: "caption"}
+RUN_FILES = {PAPER: "paper", CAPTION: "caption", LEARNED: "learned"}
 """Systems whose run files a release holds, beside one random ranking."""
 
 
-def write_runs(folder: Path, benchmark: Benchmark, encode: Encode, profile: Profile) -> None:
-    """Write `<split>/<system>.trec` of a few systems, for others to compare with."""
-    if not benchmark.qrels:
-        return
-    scores = package_systems(benchmark, encode, profile).scores
-    found = {file: scores[name] for name, file in RUN_FILES.items() if name in scores}
-    order = rankings.random_order(benchmark.asked, len(benchmark.memes), profile.seed, 0)
-    found["random"] = -np.argsort(order, axis=1).astype(float)
-    for name, matrix in found.items():
-        write_trec(folder / benchmark.split / f"{name}.trec", matrix, benchmark, name)
+def write_runs(folder: Path, benchmarks: Sequence[Benchmark], run: Run, splits: Sequence[Split]) -> None:
+    """Write `<split>/<system>.trec` of a few systems, for others to compare with.
+
+    `splits` are the records of the benchmarks. The first is the run's own, with its vectors; those of the
+    others are made on this machine, or else there are no files of them.
+    """
+    for place, (benchmark, split) in enumerate(zip(benchmarks, splits, strict=True)):
+        if not benchmark.qrels or (place and run.profile.models.embedder == "endpoint"):
+            continue
+        encode = (landing.on_this_machine(run) if place else run).embedder().encode
+        scores = dict(package_systems(benchmark, encode, run.profile).scores)
+        if LEARNED in run.profile.retrieval.strategies:
+            scores |= learned_systems(split, benchmark, run).scores
+        found = {file: scores[name] for name, file in RUN_FILES.items() if name in scores}
+        order = rankings.random_order(benchmark.asked, len(benchmark.memes), run.profile.seed, 0)
+        found["random"] = -np.argsort(order, axis=1).astype(float)
+        for name, matrix in found.items():
+            write_trec(folder / benchmark.split / f"{name}.trec", matrix, benchmark, name)
 
 
 def write_trec(path: Path, scores: Scores, benchmark: Benchmark, tag: str) -> None:
@@ -419,8 +427,7 @@ def score(
 
     `entries` maps files and embedders to the name to show, empty for their own.
     """
-    if run.profile.models.embedder != "endpoint":  # this machine makes what vectors are not on record
-        run = replace(run, profile=run.profile.replace(mode="auto"))
+    run = landing.on_this_machine(run)
     known = {turn.id for benchmark in benchmarks for turn in benchmark.turns}
     records = {split.name: split for split in splits}
     tables, timing = [], []

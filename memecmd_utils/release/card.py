@@ -162,6 +162,7 @@ def describe_dialogues(records: Records, profile: Profile) -> Description:
         values={
             "meme_position": profile.retrieval.meme_position,
             "numbers": dialogue_statistics(**records),
+            "learned": any(placed.strategy == "learned" for placed in records["placements"]),
             "n_images": len(records["memes"]) - left_out,
             "n_left_out": left_out,
             "n_unsafe": sum(bool(annotation.unsafe) for annotation in records["annotations"]),

@@ -151,6 +151,7 @@ def _write_texts(
         "profile_name": profile.name,
         "paper_url": dataset.paper_url,
         "sources": described.sources,
+        "splits": sorted(path.name for path in (folder / "benchmark").glob("*") if (path / "qrels").is_dir()),
         **described.values,
     }
     storage.write_text(folder / "README.md", card.render(dataset.card, **values))

@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from memecmd_utils.core import statistics
 from memecmd_utils.evaluation import judge_checks
+from memecmd_utils.report import landing
 from memecmd_utils.settings import Profile
 
 Language = Literal["en", "zh"]
@@ -80,6 +81,26 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
             ),
             "no levels": "How often memes fit is not known: this run has no grades.",
             "measure": "{metric}, random memes at the gate's turns minus at any turn, {dialogues} dialogues",
+        },
+        "learned": {
+            "question": "Do memes of learned placement fit better than Greedy's?",
+            "table": "Learned minus the others",
+            "untold": "Not shown.",
+            "partly": "Only at learned's turns.",
+            "splits": {
+                "untouched": "On the untouched test",
+                "example": "Out of fold on the example, which chose its form,",
+                "": "Out of fold",
+            },
+            "first": (
+                "{split} {learned} of its memes fit, {greedy} of Greedy's; in mean grade {ours} at learned's "
+                "turns, {theirs} at Greedy's."
+            ),
+            "then": "{split} {learned} fit against {greedy}, {own}.",
+            "measure": (
+                "mean grade, of 2, learned minus Greedy, each at its own turns, {split}, {dialogues} "
+                "dialogues"
+            ),
         },
         "ablation": {
             "question": "Does each dimension help?",
@@ -165,6 +186,24 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
             "levels": "门控放行的轮次里，随机表情包有 {gate} 合适；随机抽取的轮次里有 {anywhere}。",
             "no levels": "这次运行没有评分，不知道表情包有多常合适。",
             "measure": "{metric}，门控轮次的随机表情包减去任意轮次的随机表情包，{dialogues} 段对话",
+        },
+        "learned": {
+            "question": "学习所得的放置比 Greedy 更合适吗？",
+            "untold": "没有得到证明。",
+            "partly": "只在 learned 的轮次上得到证明。",
+            "splits": {
+                "untouched": "在未触碰的测试上",
+                "example": "折外、在选定其形式的示例上，",
+                "": "折外",
+            },
+            "first": (
+                "{split}，learned 的表情包有 {learned} 合适，Greedy 的有 {greedy}；平均分之差在 learned "
+                "的轮次为 {ours}，在 Greedy 的为 {theirs}。"
+            ),
+            "then": "{split}有 {learned} 合适，Greedy 有 {greedy}，差 {own}。",
+            "measure": (
+                "平均分（满分 2），learned 减去 Greedy，各在自己的轮次，{split}，{dialogues} 段对话"
+            ),
         },
         "ablation": {
             "question": "每个维度都有用吗？",
@@ -341,6 +380,48 @@ def _timing(numbers: Numbers, profile: Profile, words: Words, language: Language
     return _difference(_effect(numbers, "timing", "random_same_turns - random"), words, level, words["yes"])
 
 
+# --- From the measure of learned placement
+
+
+def _learned(numbers: Numbers, profile: Profile, words: Words, language: Language) -> Answer | None:
+    """By the interval on the untouched test, each at its own turns; then what holds elsewhere."""
+    found = numbers.get("landing", {})
+    gaps = {
+        (r["split"], r["where"]): r for r in found.get("differences", ()) if r["learned minus"] == "greedy"
+    }
+    sent = {(row["split"], row["way"]): row for row in found.get("placed", ())}
+    splits = list(dict.fromkeys(split for split, _ in gaps))
+    if not splits:
+        return None
+
+    def gap(split: str, where: str) -> str:
+        return statistics.format_interval(gaps[split, where], sign="+")
+
+    sentences = [
+        words["first" if split == splits[0] else "then"].format(
+            split=words["splits"].get(split, words["splits"][""]), own=gap(split, landing.OWN),
+            ours=gap(split, landing.OURS), theirs=gap(split, landing.THEIRS),
+            **{way: percent_interval(sent[split, way], "fits") for way in ("learned", "greedy")},
+        )
+        for split in splits
+    ]  # fmt: skip
+    own, ours = gaps[splits[0], landing.OWN], gaps[splits[0], landing.OURS]
+    signs = [None if r["low"] is None else statistics.direction(r["low"], r["high"]) for r in (own, ours)]
+    verdicts = {1: words["yes"], 0: words["partly" if signs[1] == 1 else "untold"], -1: words["worse"]}
+    verdicts[None] = words["few" if statistics.too_few(own["dialogues"]) else "untold"]
+    measure = words["measure"].format(split=splits[0], dialogues=own["dialogues"])
+    sentence = ("" if language == "zh" else " ").join(sentences)
+    number = statistics.format_interval(own, sign="+")
+    return _answer({1: True, -1: False}.get(signs[0]), verdicts[signs[0]], sentence, measure, number)
+
+
+def percent_interval(row: Mapping[str, Any], name: str) -> str:
+    """A share with its interval, as whole per cent."""
+    if row[name] is None or row[f"{name} low"] is None:
+        return percent(row[name])
+    return f"{row[name]:.0%} [{100 * row[f'{name} low']:.0f}, {100 * row[f'{name} high']:.0f}]"
+
+
 # --- From the tables of the studies
 
 
@@ -468,6 +549,7 @@ def _claims(numbers: Numbers, profile: Profile, words: Words, language: Language
 _ANSWERS: dict[str, Callable[..., Answer | None]] = {
     "random": _random,
     "timing": _timing,
+    "learned": _learned,
     "ablation": _ablation,
     "threshold": _threshold,
     "hubs": _hubs,

@@ -27,8 +27,8 @@ CHAT_BYTES = 6_000_000
 Dialogues are taken in the run's order, in turn from each kind, until the next one does not fit; the first
 is always there."""
 DIGITS = 4
-UNGATED = "random"
-"""The strategy that asks no gate (paper, Section 5.3)."""
+OTHERWISE = {"random": "by lot", placement.LEARNED: "by its own gate"}
+"""Strategies that do not ask the paper's gate (Section 5.3), and how they decide."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def build(
         memes |= used
     payload = {
         "strategies": [
-            [name, schemas.STRATEGIES[name].label, schemas.STRATEGIES[name].does, name != UNGATED]
+            [name, schemas.STRATEGIES[name].label, schemas.STRATEGIES[name].does, OTHERWISE.get(name, "")]
             for name in parts.strategies
         ],
         "measures": parts.measures,
@@ -142,7 +142,8 @@ class _Parts:
         self.placed = _by_dialogue(records.placements)
         self.marks = _by_dialogue(records.truth.marks)
         self.graders = len(records.truth.graders)
-        self.relevance = ground_truth.relevance(records.truth.grades) if self.graders else {}
+        grades = [*records.truth.grades, *records.truth.later]
+        self.relevance = ground_truth.relevance(grades) if self.graders else {}
         longest: dict[str, int] = {}
         for rating in records.ratings:  # a judge may have rated prefixes too
             longest[rating.judge] = max(rating.n_turns, longest.get(rating.judge, 0))
@@ -177,7 +178,7 @@ class _Parts:
         for candidate in sorted(self.tops.get(name, ()), key=lambda c: c.rank):
             top.setdefault(candidate.turn, []).append(candidate)
         placed = self.placed.get(name, ())
-        asked = [s for s in self.strategies if s != UNGATED]
+        asked = [s for s in self.strategies if s not in OTHERWISE]
         sent = {p.turn for p in placed if p.strategy in asked} if asked else None
         turns = [summary.turn for summary in dialogue.summaries]
         scores = {t: top[t][0].score if t in top else -math.inf for t in turns}

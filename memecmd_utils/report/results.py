@@ -20,6 +20,7 @@ from memecmd_utils.core.llm import authored
 from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.evaluation import benchmark, ground_truth, leaderboard, ratings, tables
 from memecmd_utils.release import write
+from memecmd_utils.report import landing
 from memecmd_utils.runs import Run
 from memecmd_utils.studies import collected
 
@@ -118,6 +119,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
         records.consistency, dict(records.gates), load_json(run, "ground_truth.json"), records.grades,
     )  # fmt: skip
     found |= {"studies": studies_of(run), "teaching": teaching_levels(records)}
+    found |= {"landing": landing.digest(landing.load(run))}
     storage.write_json(run.report / "numbers.json", found)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
     placed = pd.DataFrame([p.model_dump() for p in records.placements], columns=columns)
@@ -148,10 +150,7 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
         built = [benchmark.build(split) for split in splits]
         if built:
             benchmark.write(folder / "benchmark", built)
-            # Of the other splits the run has no vectors.
-            leaderboard.write_runs(
-                folder / "benchmark" / "runs", built[0], run.embedder().encode, run.profile
-            )
+            leaderboard.write_runs(folder / "benchmark" / "runs", built, run, splits)
 
     return write.write_release(
         run.read("memes.parquet").parent, run.folder / "release", records.dialogues, records.placements,

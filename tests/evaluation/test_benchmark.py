@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import made_chats
 import made_up
@@ -18,7 +19,9 @@ from memecmd_utils.core import paths, seeds
 from memecmd_utils.evaluation import benchmark, leaderboard, rankings
 from memecmd_utils.evaluation.benchmark import DEPTH, Benchmark, Marked, Split
 from memecmd_utils.evaluation.leaderboard import MEASURES, EntryError
+from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme
+from memecmd_utils.settings import load_profile
 
 N_MEMES = 30
 IDS = [f"m{number:02}" for number in range(N_MEMES)]
@@ -382,6 +385,33 @@ def test_a_file_and_a_function_appear_and_a_broken_one_is_refused(run, tmp_path:
     said = capsys.readouterr().err
     assert said.startswith("error: entry broken.trec: ") and said.count("\n") == 1
     assert (run.report / "tables" / "leaderboard.csv").read_text("utf-8") == before
+
+
+def test_a_release_has_run_files_of_every_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    splits = [made_split(name) for name in ("made", "untouched")]
+    built = [benchmark.build(split) for split in splits]
+
+    def learned(split: Split, one: Benchmark, run: object) -> leaderboard.Systems:
+        assert split.name == one.split
+        return leaderboard.Systems("package", {leaderboard.LEARNED: scores_of(one)})
+
+    monkeypatch.setattr(leaderboard, "learned_systems", learned)
+    monkeypatch.setattr(Run, "embedder", lambda self: SimpleNamespace(encode=made_up.vectors))
+    run = Run("made", load_profile("example"), tmp_path / "data", tmp_path / "report")
+    leaderboard.write_runs(tmp_path / "runs", built, run, splits)
+    names = sorted(path.relative_to(tmp_path / "runs").as_posix() for path in tmp_path.rglob("*.trec"))
+    systems = ("caption", "learned", "paper", "random")
+    assert names == [f"{split}/{system}.trec" for split in ("made", "untouched") for system in systems]
+    read = leaderboard.read_trec(tmp_path / "runs" / "untouched" / "learned.trec", built[1])
+    found, ours = (leaderboard.order_of(scores, IDS) for scores in (read, scores_of(built[1])))
+    assert (found == ours).all()
+
+    paid = dataclasses.replace(run, profile=run.profile.replace(embedder="endpoint", strategies=["greedy"]))
+    leaderboard.write_runs(tmp_path / "paid", built, paid, splits)
+    names = sorted(
+        path.relative_to(tmp_path / "paid").as_posix() for path in (tmp_path / "paid").rglob("*.trec")
+    )
+    assert names == [f"made/{system}.trec" for system in systems if system != "learned"]
 
 
 def test_a_run_without_grades_says_what_is_missing(run, capsys) -> None:

@@ -54,11 +54,15 @@ def test_agreement_is_kappa_of_each_pair_of_raters() -> None:
 def test_timing_counts_rates_gaps_and_agreement() -> None:
     marks = [mark(t, who, t in turns) for who, turns in (("a", (2, 5)), ("b", (2, 3))) for t in range(2, 7)]
     placed = [placement(2, "m1"), placement(5, "m1"), placement(4, "m1", strategy="random")]
+    placed += [placement(t, "m2", strategy="learned") for t in (2, 3)]
+    placed.append(placement(6, "m1", strategy="sampling"))
     table = ground_truth.timing_agreement(GroundTruth(marks, []), placed, [dialogue()]).set_index("who")
     assert table.loc["a"]["rate"] == 0.4 and table.loc["a"]["mean gap"] == 3
     assert table.loc["the gate"]["kappa with a"] == 1 and pd.isna(table.loc["a"]["kappa with a"])
     assert table.loc["the gate"]["kappa with b"] == table.loc["a"]["kappa with b"] < 1
     assert table.loc["random"]["memes"] == 1
+    assert table.loc["learned"]["kappa with b"] == 1 > table.loc["learned"]["kappa with a"]
+    assert "sampling" not in table.index, "it sends at the gate's turns"
 
 
 def write(folder: Path, grades: str) -> Path:

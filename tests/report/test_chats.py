@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 from functools import cache
@@ -10,6 +11,7 @@ from made_page import GATE, HOSTILE, NAMES, SCORES, SENT
 
 from memecmd_utils import schemas
 from memecmd_utils.core import html
+from memecmd_utils.evaluation import ground_truth
 from memecmd_utils.report import chats
 from memecmd_utils.report import chats as report_chats
 from memecmd_utils.retrieval.gate import Gate, simulate
@@ -54,6 +56,22 @@ def test_the_gate_s_path_is_that_of_the_simulation() -> None:
     # Decisions are those of the records, even where a rounded score says otherwise.
     path = report_chats.gate_path({2: 0.05, 3: 0.05}, GATE, {2})
     assert path[2][2] and path[3][1] == pytest.approx(0.5 + math.exp(-1)) and not path[3][2]
+
+
+def test_learned_placement_asks_its_own_gate_and_later_grades_count() -> None:
+    made, name = made_page.records(), NAMES[0]
+    sent = [
+        made_up.placement(t, "m3", dialogue_id=name, strategy="learned", speaker="B", rank=1) for t in (2, 4)
+    ]
+    later = [made_up.grade(4, "m3", grader, 2, name, "made up") for grader in ("g1", "g2")]
+    truth = ground_truth.GroundTruth(made.truth.marks, made.truth.grades, later)
+    records = dataclasses.replace(made, placements=[*made.placements, *sent], truth=truth)
+    profile = made_up.profile(strategies=[*made_page.STRATEGIES, "learned"], top_k=2)
+    found = report_chats.build(records, profile, lambda _: 0)
+    assert entry(found)["gate"] == entry(build())["gate"], "the paper's gate is that of Greedy alone"
+    how = {row[0]: row[3] for row in found.payload["strategies"]}
+    assert how["greedy"] == "" and how["random"] == "by lot" and how["learned"] == "by its own gate"
+    assert entry(found)["placed"]["learned"][4][3][0] == 2.0
 
 
 def test_a_turn_without_a_usable_summary_has_no_score_and_stays_shut() -> None:

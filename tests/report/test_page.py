@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
+import made_landing
 import made_page
 import made_up
 import numpy as np
@@ -19,9 +20,10 @@ from PIL import Image
 from memecmd_utils import runs, schemas, settings
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.evaluation import ground_truth, judge_checks, rankings, tables
+from memecmd_utils.evaluation import ground_truth, judge_checks, landing, rankings, tables
 from memecmd_utils.release import card, manifest
 from memecmd_utils.report import chats as report_chats
+from memecmd_utils.report import landing as report_landing
 from memecmd_utils.report import page as report_page
 from memecmd_utils.report import results
 from memecmd_utils.report.answers import Answer
@@ -89,7 +91,10 @@ def test_the_page_shows_chats_and_escapes_texts(run):
     assert "<script>alert" not in page
     assert (run.report / "figures" / "chat.png").is_file()
     data = json.loads(re.search(r'id="chat-data">(.*?)</script>', page, re.DOTALL)[1])
-    assert [sorted(turns) for turns in data["dialogues"][0]["placed"].values()] == [["2", "4"]] * 4
+    assert [sorted(turns) for turns in data["dialogues"][0]["placed"].values()] == [
+        *[["2", "4"]] * 4,
+        [],
+    ]
     assert data["memes"][0][1] == f"字幕{ATTACK}" and page.count("data:image/webp") == 3
     assert "It depends." in page, "a study's sentence stands above its tables"
     assert 'id="answer-random"' in page and 'id="answer-ablation"' not in page, "the study has no such rows"
@@ -147,6 +152,37 @@ def test_ground_truth_is_on_the_page_and_in_the_effects_where_a_run_has_it(run, 
         and "0.61" in page
     )
     assert "not people" in page
+
+
+def test_learned_placement_is_on_the_page_where_it_was_measured(run):
+    records = results.load_records(run)
+    numbers = results.write_numbers(run, records)
+    assert numbers["landing"] == {}
+    page = report_page.write_page(run, records, numbers).read_text(encoding="utf-8")
+    assert 'id="answer-learned"' not in page and "Wins and losses" not in page
+
+    run.save_json(landing.FILE, made_landing.found())
+    (run.report / "04b_learned_placement.html").touch()
+    numbers = results.write_numbers(run, records)
+    assert [row["split"] for row in numbers["landing"]["placed"]] == ["untouched"] * 3 + ["example"] * 3
+    assert "news" not in {row.get("part") for rows in numbers["landing"].values() for row in rows}
+    page = report_page.write_page(run, records, numbers).read_text(encoding="utf-8")
+    assert 'id="answer-learned"' in page and '<a href="04b_learned_placement.html">' in page
+    for cell in ("+0.20 [-0.10, +0.50]", "0.300 [0.200, 0.400]", "P 0.40, marked 0.50", "news-made-1, 4"):
+        assert cell in page, cell
+    assert "[m2 字幕&lt;script&gt;" in page, "Greedy sends none there, and captions are escaped"
+    run.save_json(landing.FILE, {**made_landing.found(), "placed": []})
+    assert report_landing.load(run) == {}, "nothing was graded"
+
+
+def test_consistency_of_learned_placement_is_called_no_evidence(run) -> None:
+    assert "its consistency under usem3 is no independent evidence" in report_page.consistency_of_learned(
+        run.profile
+    )
+    without = run.profile.replace(strategies=["greedy"])
+    assert report_page.consistency_of_learned(without) == ""
+    assert dict(report_page.provenance_lines(without))["Consistency"].endswith("no part in retrieval")
+    assert dict(report_page.provenance_lines(run.profile))["Consistency"].endswith("the paper's retrieval")
 
 
 def test_figure_5_shows_every_meme_that_table_2_counts(run, monkeypatch) -> None:

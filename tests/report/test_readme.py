@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import made_landing
 import pytest
 import yaml
 from PIL import Image
@@ -15,7 +16,7 @@ from memecmd_utils import __main__ as commands
 from memecmd_utils import settings
 from memecmd_utils.core import paths
 from memecmd_utils.core.llm import local as llm_local
-from memecmd_utils.report import answers, readme, tracked
+from memecmd_utils.report import answers, landing, readme, tracked
 
 PAGES = [paths.root / name for name in readme.PAGES]
 FIRST, REPORTS = PAGES[:2], PAGES[2:]
@@ -161,6 +162,37 @@ def test_the_ground_truth_has_agreement_systems_and_intervals() -> None:
     assert rows[1][5] == "0.500" and rows[1][8] == "+0.250 [+0.125, +0.375]" and rows[2][9] == "– |"
     without = {**made_up_numbers(), "ground_truth": {"retrieval": []}}
     assert readme.render(without)["ground-truth"] == "This run has no ground truth."
+
+
+def test_learned_placement_has_its_figures_and_a_word_of_warning() -> None:
+    numbers = {**made_up_numbers(), "landing": landing.digest(made_landing.found())}
+    numbers["levels"] = [
+        {"strategy": name, "memes": 7, "fits": 0.3, "nobody": 0.5, "both": 0.1}
+        for name in ("greedy", "random_same_turns", "learned")
+    ]
+    for language in ("en", "zh"):
+        found, words = readme.render(numbers, language), readme.WORDS[language]
+        assert answers.WORDS[language]["learned"]["untold"] in found["learned"]
+        rows = [line.split(" | ") for line in found["placement"].splitlines() if line.startswith("| ")][1:]
+        assert [row[0][2:] for row in rows] == ["untouched"] * 3 + ["example"] * 3
+        assert rows[0][3] == "30% [20, 40]" and rows[1][5] == "+0.20 [-0.10, +0.50] |"
+        assert found["placement"].count("0.80 [0.70, 0.90]") == 4, "two gates on two splits"
+        (row,) = [line for line in found["results"].splitlines() if line.startswith("| Learned")]
+        assert row.endswith("| +0.20 [-0.10, +0.50] |") and words["learned note"] in found["results"]
+        without = readme.render({**numbers, "landing": {}}, language)
+        assert without["learned"] == without["placement"] == words["no learned"]
+    timing = [*truth()["timing"], {**truth()["timing"][2], "who": "learned", "rate": 0.31}]
+    numbers["ground_truth"] = {**truth(), "timing": timing}
+    assert "Learned sends at 31%; its kappa" in readme.render(numbers)["ground-truth"]
+
+
+def test_the_leaderboard_has_the_untouched_split_first() -> None:
+    row = {"kind": "package", "R@1": 0.1, "nDCG@5": 0.1, "nDCG@5 low": 0.0, "nDCG@5 high": 0.2, "turns": 9}
+    row |= {"difference": 0.1, "difference low": 0.0, "difference high": 0.2, "p Holm": None, "dialogues": 2}
+    rows = [{**row, "split": split, "system": "a"} for split in ("example", "untouched")]
+    found = readme.render({**made_up_numbers(), "leaderboard": rows})["leaderboard"].splitlines()
+    assert [line.split(" | ")[0] for line in found[-2:]] == ["| untouched", "| example"]
+    assert found[0].startswith("Split `untouched`: 9 turns of 2 dialogues. Split `example`")
 
 
 def test_update_changes_only_what_stands_between_markers(tmp_path: Path) -> None:
