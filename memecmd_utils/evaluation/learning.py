@@ -281,7 +281,7 @@ def mean_gains(grades: Sequence[Grade]) -> dict[Key, dict[str, float]]:
     for grade in grades:
         of_turn = given.setdefault((grade.dialogue_id, grade.turn), {})
         of_turn.setdefault(grade.meme_id, []).append(grade.grade)
-    return {key: {m: 2 * float(np.mean(g)) for m, g in of_turn.items()} for key, of_turn in given.items()}
+    return {key: {m: 2 * sum(g) / len(g) for m, g in of_turn.items()} for key, of_turn in given.items()}
 
 
 def read_corpus(
