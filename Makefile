@@ -19,7 +19,8 @@ export PROFILE SET
 
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-STAGES := 01_library_build 02_annotation 03_dialogue_generation 04_retrieval 05_evaluation 05b_studies 06_figures
+STAGES := 01_library_build 02_annotation 03_dialogue_generation 04_retrieval 04b_learned_placement\
+          05_evaluation 05b_studies 06_figures
 TEMPLATE_STAGES := 07_template_memes 08_meme_text_retrieval
 # What a notebook runs on: the nouns, the machinery, and the rooms that it uses; a change elsewhere does not run it.
 files = $(shell find $(1) -name '*.py' -o -name '*.j2' -o -name '*.txt' 2>/dev/null)
@@ -217,6 +218,7 @@ reports/$(RUN)/01_library_build.ipynb: $(call rooms,library html/contact_sheet.h
 reports/$(RUN)/02_annotation.ipynb: $(call rooms,annotation library)
 reports/$(RUN)/03_dialogue_generation.ipynb: $(call rooms,dialogue)
 reports/$(RUN)/04_retrieval.ipynb: $(call rooms,chats dialogue panel retrieval html)
+reports/$(RUN)/04b_learned_placement.ipynb: $(call rooms,evaluation surveys) $(wildcard data/example/untouched/*)
 reports/$(RUN)/05_evaluation.ipynb: $(call rooms,dialogue evaluation retrieval surveys html)
 reports/$(RUN)/05b_studies.ipynb: $(call rooms,studies)
 reports/$(RUN)/06_figures.ipynb: $(call rooms,annotation release report) $(wildcard data/example/untouched/*)
@@ -225,7 +227,8 @@ reports/$(RUN)/08_meme_text_retrieval.ipynb: $(call rooms,mtrclip)
 
 reports/$(RUN)/02_annotation.ipynb: reports/$(RUN)/01_library_build.ipynb
 reports/$(RUN)/04_retrieval.ipynb: reports/$(RUN)/02_annotation.ipynb reports/$(RUN)/03_dialogue_generation.ipynb
-reports/$(RUN)/05_evaluation.ipynb: reports/$(RUN)/04_retrieval.ipynb
+reports/$(RUN)/04b_learned_placement.ipynb: reports/$(RUN)/04_retrieval.ipynb
+reports/$(RUN)/05_evaluation.ipynb: reports/$(RUN)/04b_learned_placement.ipynb
 reports/$(RUN)/05b_studies.ipynb: reports/$(RUN)/05_evaluation.ipynb
 reports/$(RUN)/06_figures.ipynb: reports/$(RUN)/05b_studies.ipynb
 

@@ -52,6 +52,7 @@ OUTPUTS = {
         "cold_starts.jsonl", "dialogues.jsonl", "scenarios.jsonl", "unfinished.jsonl",
     ),
     "04_retrieval": ("candidates.parquet", "placements.parquet", "gates.json", "scores.npz"),
+    "04b_learned_placement": ("landing.json",),
     "05_evaluation": (
         "ratings.parquet", "consistency.parquet", "ground_truth.json", "judge_checks.json",
         "human_ratings.json", "rating_key.csv",
@@ -67,6 +68,7 @@ OUTPUTS = {
 """What each stage writes into a run's folder; not every run has all of it."""
 REPORTED = {
     "02_annotation": ("figures/*",),
+    "04b_learned_placement": ("tables/learned_*",),
     "05_evaluation": ("tables/*", "*_form.html"),
     "05b_studies": ("tables/*", "figures/*"),
     "06_figures": ("index.html", "numbers.json", "placements.csv", "figures/*"),

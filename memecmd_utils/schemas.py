@@ -252,7 +252,7 @@ class Placement(Record):
     strategy: Text
     meme_id: Text
     rank: int | None
-    """Rank in the turn's candidate list; None for a random choice outside it."""
+    """Rank in the turn's candidate list, of `learned` in its own; None for a random choice outside it."""
     score: float | None
     """T of Eq. 22 of the meme placed; None for a random choice at a turn without a usable summary."""
     gate_score: float | None

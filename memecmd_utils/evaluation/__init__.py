@@ -3,6 +3,7 @@
 Judges see the chat as a picture or as text; systems are held against grades, and so are judges.
 """
 
+from memecmd_utils.evaluation import learning
 from memecmd_utils.evaluation.consistency import measure_consistency
 from memecmd_utils.evaluation.graded_turns import MEASURES, graded_of_study, load_graded_turns
 from memecmd_utils.evaluation.ground_truth import (
@@ -63,6 +64,7 @@ __all__ = [
     "headline",
     "judge_check",
     "judge_verdict",
+    "learning",
     "load_graded_turns",
     "load_placement_study",
     "load_truth",

@@ -391,7 +391,8 @@ def predict_new_memes(corpus: Corpus, groups: np.ndarray) -> np.ndarray:
     """
     examples, fold = corpus.examples, deal(corpus.dialogues, corpus.kinds, FOLDS)
     scores = np.empty(corpus.gains.shape)
-    for number, group in product(range(FOLDS), np.unique(groups)):
+    parts = list(product(range(FOLDS), np.unique(groups)))
+    for number, group in tqdm(parts, desc="folds by meme", unit="model"):
         seen = examples.rows(fold != number).memes(groups != group)
         model = PlacementModel(
             (), fit_ranker(seen)[0], fit_trees(seen), WantedGate(np.empty(0), 0.0), seen.gains

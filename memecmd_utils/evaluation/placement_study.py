@@ -115,7 +115,7 @@ def ablations(corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
         for place, text in enumerate(texts):
             kept = everything.copy()
             np.moveaxis(kept, axis, 0)[place] = False
-            variants[f"without {text} of the {side}"] = kept
+            variants[f"{side} without {text}"] = kept
     for place, embedder in enumerate(("first", "second")):
         kept = np.zeros_like(everything)
         kept[place] = True

@@ -4,7 +4,7 @@ Four weighted cosines make the score T; a threshold that decays since the last m
 """
 
 from memecmd_utils.retrieval.figures import score_distribution, score_distributions
-from memecmd_utils.retrieval.learned import score_by_learned
+from memecmd_utils.retrieval.learned import open_placement, score_by_learned
 from memecmd_utils.retrieval.placement import (
     calibrate,
     calibrated_gates,
@@ -23,6 +23,7 @@ __all__ = [
     "calibrated_gates",
     "candidates",
     "index_library",
+    "open_placement",
     "place",
     "sample_scores",
     "score_by_learned",

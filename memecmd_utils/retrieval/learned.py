@@ -395,11 +395,12 @@ def score_dialogues(dialogues: Sequence[Dialogue], library: LearnedLibrary) -> l
 def open_placement(folder: Path, names: Sequence[str]) -> LearnedPlacement:
     """The weights that were fitted on the run in `folder`, or else the shipped ones.
 
-    Raises `PlacementError` where they are for other embedders than those of these names.
+    Raises `PlacementError` where they are for other embedders than those of these names, if any are given.
     """
     own = folder / FILE
     found = load_placement(own if own.is_file() else paths.example / FILE)
-    found.check_embedders(names)
+    if names:
+        found.check_embedders(names)
     return found
 
 

@@ -276,23 +276,24 @@ def place(
     `by_learned` is what `learned.score_dialogues` made of the same dialogues; without it nothing is placed by
     `learned`. Its promise goes through the same gate, with `learned_penalty`.
     """
+    gates = traces(scored, calibrate(scored, profile))
     own = profile.replace(threshold_penalty=profile.retrieval.learned_penalty)
-    ways = {False: (scored, profile), True: (by_learned, own)}
-    gated = {way: traces(items, calibrate(items, own)) for way, (items, own) in ways.items() if items}
-    ranked = {way: {item.dialogue.dialogue_id: item for item in items} for way, (items, _) in ways.items()}
+    learned_gates = traces(by_learned, calibrate(by_learned, own)) if by_learned else {}
+    learned_rankings = {item.dialogue.dialogue_id: item.ranking for item in by_learned}
     weights = np.asarray(profile.retrieval.weights)
     out: list[Placement] = []
     for item in scored:
         name = item.dialogue.dialogue_id
         speakers = {turn.turn: turn.speaker for turn in item.dialogue.turns}
         for strategy in profile.retrieval.strategies:
-            way = strategy == LEARNED
-            if way not in gated:
-                continue
-            calibration, gate_scores, trace = gated[way][name]
             decided = strategy != "random"  # Random asks no gate
-            ranking = ranked[way][name].ranking
-            for row, meme, rank in choose(strategy, ranking, trace.sent, len(index.meme_ids), profile, name):
+            (calibration, gate_scores, trace), ranking = gates[name], item.ranking
+            if strategy == LEARNED:
+                if not by_learned:
+                    continue
+                (calibration, gate_scores, trace), ranking = learned_gates[name], learned_rankings[name]
+            picks = choose(strategy, ranking, trace.sent, len(index.meme_ids), profile, name)
+            for row, meme, rank in picks:
                 parts = pair_components(index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
                 out.append(
                     Placement(

@@ -29,8 +29,8 @@ from memecmd_utils.core.recordings.store import Recordings, TextCache
 from memecmd_utils.library import ocr
 
 STAGES = (
-    "01_library_build", "02_annotation", "03_dialogue_generation", "04_retrieval", "05_evaluation",
-    "05b_studies", "06_figures",
+    "01_library_build", "02_annotation", "03_dialogue_generation", "04_retrieval",
+    "04b_learned_placement", "05_evaluation", "05b_studies", "06_figures",
 )  # fmt: skip
 PROFILE = "lab"
 

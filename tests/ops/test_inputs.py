@@ -57,7 +57,7 @@ def note(run: runs.Run, templates: bool = False) -> set[str]:
 
 def test_a_stage_has_its_file_and_it_stays_as_it_is() -> None:
     run = run_of("sources=memes curation=curation.csv news=news.jsonl")
-    assert note(run) == {"01", "02", "03", "04", "05", "05b", "06"} and note(run) == set()
+    assert note(run) == {"01", "02", "03", "04", "04b", "05", "05b", "06"} and note(run) == set()
     said = json.loads((run.folder / "inputs" / "01_library_build.json").read_text(encoding="utf-8"))
     assert sorted(said) == ["curation curation.csv", "source memes"]
     assert said["source memes"].startswith("3 files "), "two pictures and what describes them"
@@ -161,6 +161,7 @@ MADE = {
     "02_annotation": ["annotations.parquet", "report/figures/fig2_keywords.png"],
     "03_dialogue_generation": ["dialogues.jsonl", "scenarios.jsonl"],
     "04_retrieval": ["placements.parquet", "scores.npz"],
+    "04b_learned_placement": ["landing.json", "report/tables/learned_gate.csv"],
     "05_evaluation": ["ratings.parquet", "report/tables/table_1.csv", "report/rating_form.html"],
     "05b_studies": ["studies.json", "report/tables/hubs.csv", "report/figures/hubs.png"],
     "06_figures": ["release/images/a.png", "report/index.html", "report/figures/fig3_scores.png"],

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import made_up
 import numpy as np
 import pytest
 
@@ -170,3 +171,74 @@ def test_weights_are_refused_under_other_embedders() -> None:
     placement.check_embedders(["made-4", "made-3"])
     with pytest.raises(PlacementError, match="fit-placement"):
         placement.check_embedders(["made-4", "other-3"])
+
+
+# --- all dialogues of a run
+
+
+def made_encode(dim: int):
+    return lambda texts, side: made_up.vectors(list(texts), f"{side} {dim}")[:, :dim]
+
+
+def made_library(folds: int = 0, **names) -> learned.LearnedLibrary:
+    models = [made_model(seed) for seed in range(1 + folds)]
+    means = [np.zeros((6, dim), np.float32) for dim in (4, 3)]
+    placed = LearnedPlacement(models[0], models[1:], names, means, np.empty(0))
+    annotations = [made_up.annotation(f"m{n}", s_plus=f"plus {n}") for n in range(6)]
+    memes = {a.meme_id: made_up.meme(a.meme_id) for a in annotations}
+    return learned.open_library(placed, memes, annotations, [made_encode(4), made_encode(3)])
+
+
+def test_every_dialogue_is_scored_by_the_model_that_did_not_see_it() -> None:
+    library = made_library(2, seen=1)
+    seen, other = made_up.dialogue("seen"), made_up.dialogue("other")
+    found = {
+        d.dialogue_id: s
+        for d, s in zip((seen, other), learned.score_dialogues((seen, other), library), strict=True)
+    }
+    for dialogue, model in ((seen, library.placement.folds[1]), (other, library.placement.model)):
+        texts = [
+            learned.turn_texts([u.text for u in dialogue.turns if u.turn < s.turn], s)
+            for s in dialogue.summaries
+        ]
+        turns, speakers = ([getattr(s, name) for s in dialogue.summaries] for name in ("turn", "speaker"))
+        best, _, promise = library.promises(model, texts, turns, speakers)
+        item = found[dialogue.dialogue_id]
+        assert item.turns == tuple(turns)
+        assert np.allclose(item.top1, promise) and item.ranking.memes[:, 0].tolist() == best.tolist()
+
+
+def test_a_turn_without_a_summary_promises_nothing() -> None:
+    base = made_up.dialogue("a")
+    empty = dict.fromkeys(("scenario", "emotion", "motivation"), "") | {"unscored": "unusable"}
+    summaries = [s.model_copy(update=empty) if s.turn == 3 else s for s in base.summaries]
+    mute = base.model_copy(update={"summaries": [s.model_copy(update=empty) for s in summaries]})
+    some, none = learned.score_dialogues(
+        (base.model_copy(update={"summaries": summaries}), mute), made_library()
+    )
+    assert np.isneginf(some.top1).tolist() == [s.turn == 3 for s in summaries]
+    assert np.isneginf(none.top1).all()
+
+
+def test_a_run_with_other_embedders_goes_on_without_learned(tmp_path: Path, capsys) -> None:
+    library = made_library()
+    library.placement.save(tmp_path / learned.FILE)
+    annotations = [made_up.annotation(name) for name in library.meme_ids]
+    memes = {a.meme_id: made_up.meme(a.meme_id) for a in annotations}
+
+    class Embedder:
+        def __init__(self, name: str, dim: int) -> None:
+            self.name, self.encode = name, made_encode(dim)
+
+    def score(profile, *names: str) -> list:
+        embedders = [Embedder(name, dim) for name, dim in zip(names, (4, 3), strict=True)]
+        return learned.score_by_learned(
+            [made_up.dialogue("a")], memes, annotations, embedders, tmp_path, profile
+        )
+
+    profile = made_up.profile()
+    assert len(score(profile, "made-4", "made-3")) == 1 and capsys.readouterr().out == ""
+    assert score(profile, "made-4", "other") == []
+    assert "fit your own with `make fit-placement`" in capsys.readouterr().out
+    assert score(profile.replace(strategies=["greedy"]), "made-4", "other") == []
+    assert capsys.readouterr().out == ""

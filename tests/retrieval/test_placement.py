@@ -137,6 +137,49 @@ def test_where_the_strategies_place() -> None:
     assert {p.rank for p in places["sampling"].values()} == {1, 2, 3}
 
 
+def by_learned(scored, promises):
+    """What learned placement would say: at every turn the meme of its number, and a made-up promise."""
+    rng, out = np.random.default_rng(4), []
+    for item in scored:
+        n = len(item.turns)
+        ranking = scoring.Ranking(
+            np.arange(n)[:, None] % N_MEMES, promises(rng, n)[:, None], np.zeros((n, 1, 4))
+        )
+        out.append(placement.ScoredDialogue(item.dialogue, item.turns, np.zeros((n, 4, 0)), ranking))
+    return out
+
+
+def test_learned_places_its_own_memes_where_it_promises_most() -> None:
+    scored, index, profile = score(strategies=["greedy", "learned"])
+    promised = by_learned(scored, lambda rng, n: rng.random(n))
+    places = by_strategy(placement.place(scored, index, profile, promised))
+    assert places["greedy"] == by_strategy(placement.place(scored, index, profile))["greedy"]
+    sent = places["learned"]
+    rate = profile.retrieval.wanted_rate
+    assert len(sent) == pytest.approx(rate * sum(len(item.turns) for item in scored), abs=8)
+    for item in promised:
+        name, promise = item.dialogue.dialogue_id, dict(zip(item.turns, item.top1, strict=True))
+        mine = {turn for dialogue, turn in sent if dialogue == name}
+        if mine and len(mine) < len(promise):
+            assert min(promise[t] for t in mine) > max(promise[t] for t in promise.keys() - mine)
+        for turn in mine:
+            placed = sent[name, turn]
+            assert placed.meme_id == index.meme_ids[(turn - 2) % N_MEMES] and placed.rank == 1
+            assert placed.gate_score > placed.threshold and placed.fold != placement.halves(DIALOGUES)[name]
+    assert "learned" not in by_strategy(placement.place(scored, index, profile))  # nothing was said
+
+
+def test_learned_forgets_its_last_meme_unless_it_is_told_to_remember() -> None:
+    scored, index, profile = score(strategies=["learned"])
+    promised = by_learned(scored, lambda rng, n: np.repeat(rng.random(-(-n // 3)), 3)[:n])
+
+    def followed(profile) -> int:
+        sent = by_strategy(placement.place(scored, index, profile, promised))["learned"]
+        return sum((name, turn + 1) in sent for name, turn in sent)
+
+    assert followed(profile.replace(learned_penalty=5.0)) < followed(profile)
+
+
 def test_a_placement_says_who_why_and_how_well() -> None:
     scored, index, profile = score()
     split = placement.halves(DIALOGUES)

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
@@ -181,8 +182,8 @@ def promote_run(run: str) -> Iterator[str]:
         if not wanted:
             continue
         if stage.startswith("embedding:"):
-            out = target / "embedding" / stage.removeprefix("embedding:") / "example.npz"
-            count = _promote_vectors(out, [s / "embedding" / out.parent.name for s in sources], wanted)
+            out = target / "embedding" / stage.removeprefix("embedding:")
+            count = _promote_vectors(out, [s / "embedding" / out.name for s in sources], wanted)
             yield f"{count} of {len(wanted)} vectors -> {_path_text(out)}"
         else:
             out = target / stage / "example.jsonl"
@@ -205,14 +206,35 @@ def promote(files: Iterable[Path], target: Path, wanted: set[str]) -> int:
     return store.write_file(target, best.values())
 
 
+SHARD_BYTES = 8 << 20
+"""Of the vectors in one tracked file."""
+
+
 def _promote_vectors(target: Path, folders: Iterable[Path], wanted: set[str]) -> int:
+    """Write the `wanted` vectors into files of a folder, each of `SHARD_BYTES` at most.
+
+    Those of a file that is there stay in it, so that new ones change no other file.
+    """
     rows: dict[str, np.ndarray] = {}
     for folder in folders:
         for shard in files_in(folder, "*.npz"):
             rows.update({key: row for key, row in vectors.read_shard(shard).items() if key in wanted})
     if not rows:
-        raise RecordingError(f"none of the {len(wanted)} vectors of {target.parent.name} is recorded")
-    vectors.write_shard(target, rows)
+        raise RecordingError(f"none of the {len(wanted)} vectors of {target.name} is recorded")
+    parts = {
+        path: [key for key in vectors.read_shard(path) if key in rows] for path in files_in(target, "*.npz")
+    }
+    rest = sorted(rows.keys() - {key for keys in parts.values() for key in keys})
+    size = max(1, SHARD_BYTES // next(iter(rows.values())).nbytes)
+    new = [rest[start : start + size] for start in range(0, len(rest), size)]
+    names = (target / f"example{f'-{number}' if number > 1 else ''}.npz" for number in count(1))
+    free = (path for path in names if path not in parts)
+    parts |= dict(zip(free, new, strict=False))
+    for path, keys in parts.items():
+        if keys:
+            vectors.write_shard(path, {key: rows[key] for key in keys})
+        else:
+            path.unlink()
     return len(rows)
 
 

@@ -218,6 +218,26 @@ def test_a_run_becomes_tracked_recordings_of_exactly_what_it_used(mine: Path, tm
         list(tools.promote_run(run.name))
 
 
+def test_new_vectors_stand_in_files_of_their_own(mine: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tools, "SHARD_BYTES", 8)  # two vectors of two float16 numbers
+    run = tmp_path / "processed" / "local-0a1b2c3d"
+    shards = tmp_path / "example" / "recordings" / "embedding" / "fake__m"
+
+    def promote(*texts: str) -> dict[str, set[str]]:
+        RecordedEmbedder(Fake(), [mine], mine, used_in=run).encode(texts, "query")
+        list(tools.promote_run(run.name))
+        return {path.name: set(read_shard(path)) for path in shards.glob("*.npz")}
+
+    first = promote("一")
+    before = (shards / "example.npz").read_bytes()
+    more = promote("二二", "三三三", "四四四四")
+    assert more.keys() == {"example.npz", "example-2.npz", "example-3.npz"}
+    assert (shards / "example.npz").read_bytes() == before and more["example.npz"] == first["example.npz"]
+    assert sorted(map(len, more.values())) == [1, 1, 2]
+    (run / "usage" / "embedding:fake__m.keys.json").unlink()
+    assert promote("一").keys() == {"example.npz"}  # what no run uses goes
+
+
 @pytest.mark.parametrize(
     ("run", "folder"),
     [("a", "a"), ("a-lab", "a"), ("a-b", "a-b"), ("a-b-12345678", "a-b"), ("a-proto", "a"), ("c-lab", "c")],
