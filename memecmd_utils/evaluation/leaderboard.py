@@ -387,7 +387,7 @@ def write_runs(folder: Path, benchmarks: Sequence[Benchmark], run: Run, splits: 
     others are made on this machine, or else there are no files of them.
     """
     for place, (benchmark, split) in enumerate(zip(benchmarks, splits, strict=True)):
-        if not benchmark.qrels or place and run.profile.models.embedder == "endpoint":
+        if not benchmark.qrels or (place and run.profile.models.embedder == "endpoint"):
             continue
         encode = (landing.on_this_machine(run) if place else run).embedder().encode
         scores = dict(package_systems(benchmark, encode, run.profile).scores)
