@@ -260,7 +260,7 @@ def of_chapter(number: str) -> nbformat.NotebookNode:
 
 def test_every_equation_of_the_map_is_displayed_in_the_notebook_of_its_room() -> None:
     text = (paths.root / "memecmd_utils" / "README.md").read_text(encoding="utf-8")
-    chapter = dict(re.findall(r"^\| `(\w+)/` \| (\d+\w?) \|", text, re.MULTILINE))
+    chapter = dict(re.findall(r"^\| `(\w+)/` \| (\d+\w?)(?:, \w+)* \|", text, re.MULTILINE))
     rows = re.findall(r"^\| (\d+)(?:-(\d+))? \| [^|]+ \| `(\w+)\.", text, re.MULTILINE)
     room_of = {n: room for first, last, room in rows for n in range(int(first), int(last or first) + 1)}
     assert sorted(room_of) == list(range(1, 27))

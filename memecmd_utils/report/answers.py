@@ -86,7 +86,7 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
             "question": "Do memes of learned placement fit better than Greedy's?",
             "table": "Learned minus the others",
             "untold": "Not shown.",
-            "partly": "Only at learned's turns.",
+            "partly": "Not shown, save at learned's turns.",
             "splits": {
                 "untouched": "On the untouched test",
                 "example": "Out of fold on the example, which chose its form,",
@@ -190,7 +190,7 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
         "learned": {
             "question": "学习所得的放置比 Greedy 更合适吗？",
             "untold": "没有得到证明。",
-            "partly": "只在 learned 的轮次上得到证明。",
+            "partly": "没有得到证明，除了在 learned 的轮次上。",
             "splits": {
                 "untouched": "在未触碰的测试上",
                 "example": "折外、在选定其形式的示例上，",
