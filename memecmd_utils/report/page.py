@@ -500,9 +500,6 @@ def leaderboards(run: Run) -> list[Group]:
     return [Group("Who ranks memes best?", found)] if found else []
 
 
-LESSON = "04b_learned_placement"
-
-
 def learned_placement(run: Run, records: Records) -> list[Group]:
     """What learned placement sends, beside Greedy and random memes; none where it was not measured."""
     found = landing.load(run)
@@ -513,8 +510,8 @@ def learned_placement(run: Run, records: Records) -> list[Group]:
         "placed by a model that did not see it (out of fold), but the form of the model was chosen in sight "
         "of these dialogues. Grades and marks are authored. "
     )
-    if (run.report / f"{LESSON}.html").is_file():
-        words += Markup(f'<a href="{LESSON}.html">Notebook 04b</a> teaches it. ')
+    if (run.report / "04b_learned_placement.html").is_file():
+        words += Markup('<a href="04b_learned_placement.html">Notebook 04b</a> teaches it. ')
     return [
         Group(
             "Learned placement",

@@ -254,25 +254,38 @@ class LearnedIndex:
             out.append(linear)
         return np.concatenate(out)
 
-    def _blocks(self, turns: Sequence[np.ndarray], size: int = 512) -> Iterator[tuple[np.ndarray, ...]]:
+    def _first(self, linear: np.ndarray) -> np.ndarray:
+        """Positions [turns, `RERANKED`] of the highest scores in any order; of equal ones the first by id."""
+        if len(self.meme_ids) <= RERANKED:
+            return best_memes(linear, self.meme_ids, RERANKED)
+        best = np.argpartition(linear, -RERANKED, axis=1)[:, -RERANKED:]
+        lowest = np.take_along_axis(linear, best, axis=1).min(axis=1, keepdims=True)
+        tied = (linear >= lowest).sum(axis=1) > RERANKED
+        best[tied] = best_memes(linear[tied], self.meme_ids, RERANKED)
+        return best
+
+    def _blocks(self, turns: Sequence[np.ndarray], size: int = 128) -> Iterator[tuple[np.ndarray, ...]]:
         """Linear scores [turns, memes], and the best memes with their scores in order, of some turns each."""
         for start in range(0, max(1, len(turns[0])), size):
             block = [turn[start : start + size] for turn in turns]
             linear = self.model.ranker.score(block, self.rows)
             mean = linear.mean(axis=1, dtype=np.float64, keepdims=True)
-            best = best_memes(linear, self.meme_ids, RERANKED)
+            best = self._first(linear)
             cosines = np.stack(
-                [
-                    np.matmul(t[:, None].astype(np.float64), m[best].astype(np.float64).transpose(0, 1, 3, 2))
-                    for t, m in zip(block, self.memes, strict=True)
-                ],
-                axis=2,
+                [_cosines(t, m[best]) for t, m in zip(block, self.memes, strict=True)], axis=2
             )  # [turns, best, embedders, 6, 6]
             gains = self.model.trees.predict(cosines.reshape(best.size, -1)).reshape(best.shape)
             scores = np.einsum("tkeij,eij->tk", cosines, self.model.ranker.weights) - mean + gains
             order = np.lexsort((np.array(self.meme_ids)[best], -np.round(scores, 6)), axis=1)
             best, scores = (np.take_along_axis(part, order, axis=1) for part in (best, scores))
             yield linear - mean, best, scores
+
+
+def _cosines(turns: np.ndarray, memes: np.ndarray) -> np.ndarray:
+    """Cosines [turns, k, 6, 6] in float64 of turns [turns, 6, dim] and k memes each [turns, k, 6, dim]."""
+    flat = memes.reshape(len(memes), -1, memes.shape[3]).astype(np.float64)  # one product a turn
+    product = np.matmul(turns.astype(np.float64), flat.transpose(0, 2, 1))
+    return product.reshape(len(turns), 6, -1, 6).transpose(0, 2, 1, 3)
 
 
 @dataclass(frozen=True)

@@ -42,12 +42,12 @@ def lines(n_memes: int = 20, **changes: object):
 
 def test_calls_by_hand() -> None:
     """20 memes: 20 annotations. 3 pairs x 2 scenarios: 12 requests (scenario, details). 4 + 6 dialogues of
-    6 turns: 60 utterances, 50 summaries. One judge, one length, four strategies, 10 dialogues: 40."""
+    6 turns: 60 utterances, 50 summaries. One judge, one length, five strategies, 10 dialogues: 50."""
     calls = lines().calls
     assert calls["02 annotation"] == 20 and calls["03 scenarios"] == 12
     assert calls["03 utterance"] == 60 and calls["03 summary"] == 50
-    assert calls["05 judge 1 (rating)"] == 40
-    assert calls["total"] == 182
+    assert calls["05 judge 1 (rating)"] == 50
+    assert calls["total"] == 192
 
 
 def test_money_and_hours_by_hand() -> None:
@@ -63,13 +63,13 @@ def test_money_and_hours_by_hand() -> None:
 def test_unit_meme_asks_for_every_meme() -> None:
     """10 dialogues, 5 places each: 15 memes of each gated strategy (rate .3) and 25 of Random."""
     table = lines(judge_unit="meme")
-    assert table.calls["05 judge 1 (rating)"] == 3 * 15 + 25
+    assert table.calls["05 judge 1 (rating)"] == 4 * 15 + 25
 
 
 def test_yes_no_judge_by_hand() -> None:
-    """70 placed memes; 20 memes in each half at 4 contexts: 5 * (70 + 2 * 20 * 4) = 1150."""
+    """85 placed memes; 20 memes in each half at 4 contexts: 5 * (85 + 2 * 20 * 4) = 1225."""
     table = lines(judges=[{"kind": "yes_no", "llm": "local"}])
-    assert table.calls["05 judge 1 (yes_no)"] == 1150
+    assert table.calls["05 judge 1 (yes_no)"] == 1225
     assert table.usd["05 judge 1 (yes_no)"] == 0
 
 

@@ -75,7 +75,7 @@ def test_lessons_lead_to_each_other() -> None:
     assert names == [path.stem for path in NOTEBOOKS]
     shown = page("See [the next](05_evaluation.ipynb#table).")
     assert 'href="05_evaluation.html#table"' in shown
-    for link in ("03_dialogue_generation.html", "05_evaluation.html", "lessons.html"):
+    for link in ("03_dialogue_generation.html", "04b_learned_placement.html", "lessons.html"):
         assert f'href="{link}"' in shown
     first, last = page("x", names[0]), page("x", names[-1])
     assert 'rel="prev"' not in first and 'rel="next"' in first
