@@ -111,7 +111,7 @@ def test_pictures_cost_what_a_model_that_counts_tiles_bills(tmp_path) -> None:
         spec = screenshots.chat_from_dialogue(long, dict.fromkeys(item.memes, "m1"), n)
         drawn = screenshots.draw(spec, files)
         request = judges.rating_request(item, 0, ("x", lambda: b""))
-        ratings += 10 * 4 * billed(request, drawn.size)
+        ratings += 10 * 5 * billed(request, drawn.size)
     endpoint = {**LIVE["endpoints"]["generator"], "vision": True, "tokens_per_image": 8500}
     table = lines(n_turns=18, endpoints={"generator": endpoint})
     assert table.tokens_in["02 annotation"] == pytest.approx(annotations, rel=0.05)
