@@ -52,7 +52,7 @@ def test_the_search_finds_the_key_in_all_its_forms() -> None:
 
 
 def test_a_whole_run_sends_the_key_and_writes_it_nowhere(whole) -> None:
-    assert [done["status"] for done in whole.commands] == [0] * 9, whole.commands[-1]["stderr"][-3000:]
+    assert [done["status"] for done in whole.commands] == [0] * 10, whole.commands[-1]["stderr"][-3000:]
     assert whole.authorizations == [f"Bearer {KEY}"]
     kinds = {path.suffix for path in whole.files() if whole.run in path.parts or "raw" in path.parts}
     assert {".ipynb", ".html", ".json", ".jsonl", ".yaml", ".parquet", ".npz", ".png", ".md"} <= kinds
