@@ -47,7 +47,7 @@ def whole(tmp_path_factory):
 
 
 def test_the_whole_pipeline_runs_through(whole) -> None:
-    assert [done["status"] for done in whole.commands] == [0] * 9, whole.commands[-1]["stderr"][-3000:]
+    assert [done["status"] for done in whole.commands] == [0] * 10, whole.commands[-1]["stderr"][-3000:]
     assert manifest.check_release(whole.data / "release")["dialogues"] == 2
     assert (whole.report / "index.html").is_file()
 
