@@ -54,8 +54,8 @@ def test_learned_placement_at_paper_size(benchmark) -> None:
         f"peak of the process with all vectors {peak_mb() / 1024:.1f} GB"
     )
     reason = (
-        f"the product alone has {products / (3 * DIMS[0]):.1f} times the columns of Greedy's three blocks. The "
-        "exact cosines of 20 memes a turn and the trees take as long again, each; the limit is "
+        f"the product alone has {products / (3 * DIMS[0]):.1f} times the columns of Greedy's three blocks. "
+        "The exact cosines of 20 memes a turn and the trees take as long again, each; the limit is "
         f"{1e3 * np.median(spent['learned']) / n:.1f} ms a turn"
     )
     record(benchmark, "learned/greedy", np.array(ratios), note=note, reason=reason)
