@@ -11,10 +11,10 @@ import pytest
 from memecmd_utils import runs, schemas, settings
 from memecmd_utils.annotation import annotator
 from memecmd_utils.core import paths, storage
-from memecmd_utils.core.llm import authored
-from memecmd_utils.core.llm import chat as llm_chat
 from memecmd_utils.dialogue import cold_start, generation, news
 from memecmd_utils.library import build
+from memecmd_utils.llm import authored
+from memecmd_utils.llm import chat as llm_chat
 
 NOTEBOOK = "04_retrieval.ipynb"
 SMALL = "max_memes=24 n_news=2 n_role_pairs=0"  # small so that it takes seconds

@@ -10,9 +10,9 @@ from itertools import combinations
 from typing import Literal
 
 from memecmd_utils.core import seeds, text_similarity
-from memecmd_utils.core.llm import budget, prompts, replies
-from memecmd_utils.core.llm.chat import Chat, Progress
-from memecmd_utils.core.llm.messages import BrokenRules, Image, Message, Reply, Request, Sampling
+from memecmd_utils.llm import budget, prompts, replies
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.messages import BrokenRules, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
 from memecmd_utils.settings import Profile
 

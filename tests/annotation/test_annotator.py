@@ -10,11 +10,11 @@ from scripted import ScriptedBackend
 from memecmd_utils.annotation import annotator
 from memecmd_utils.annotation.annotator import CheckedAnnotationReply
 from memecmd_utils.core import html, paths, storage
-from memecmd_utils.core.llm import chat, prompts
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.messages import Reply, Request, RequestRejected
 from memecmd_utils.core.recordings.store import Recordings
 from memecmd_utils.core.storage import dumps
+from memecmd_utils.llm import chat, prompts
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.messages import Reply, Request, RequestRejected
 from memecmd_utils.schemas import Annotation, AnnotationReply
 from memecmd_utils.settings import Profile
 

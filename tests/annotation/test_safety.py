@@ -8,8 +8,8 @@ import pytest
 from memecmd_utils.annotation import annotator
 from memecmd_utils.annotation.annotator import CheckedAnnotationReply
 from memecmd_utils.core import storage
-from memecmd_utils.core.llm import prompts
-from memecmd_utils.core.llm.replies import strict_schema
+from memecmd_utils.llm import prompts
+from memecmd_utils.llm.replies import strict_schema
 from memecmd_utils.release import manifest
 from memecmd_utils.release.tables import ReleaseMeme
 from memecmd_utils.retrieval import placement

@@ -89,8 +89,8 @@ def work(profile: str, name: str, settings: str, n_dialogues: str, n_memes: str)
     from memecmd_utils import runs
     from memecmd_utils.annotation import annotator
     from memecmd_utils.core import storage
-    from memecmd_utils.core.llm import chat as llm_chat
     from memecmd_utils.dialogue import generation
+    from memecmd_utils.llm import chat as llm_chat
 
     run = runs.open_run(profile, settings, name)
     print("ready", flush=True)
