@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from memecmd_utils import settings
-from memecmd_utils.annotation.annotator import annotation_request
+from memecmd_utils.annotation import annotation_request
 from memecmd_utils.core import paths
 from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.encoders import text

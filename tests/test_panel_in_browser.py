@@ -8,8 +8,7 @@ import browser
 import lab_server
 import pytest
 
-from memecmd_utils import runs, schemas, settings
-from memecmd_utils.annotation import annotator
+from memecmd_utils import annotation, runs, schemas, settings
 from memecmd_utils.core import paths, storage
 from memecmd_utils.dialogue import cold_start, generation, news
 from memecmd_utils.library import build
@@ -37,7 +36,7 @@ def small_run(root: Path) -> None:
     build.build_library(profile, run.folder)
     memes = storage.read_parquet(run.read("memes.parquet"), schemas.Meme)
     with run.chat("annotator", "annotation") as chat:
-        annotations = llm_chat.run(annotator.annotate(memes, chat, profile))
+        annotations = llm_chat.run(annotation.annotate(memes, chat, profile))
     storage.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
     starts = [
         cold_start.from_news(item)

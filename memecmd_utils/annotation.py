@@ -1,20 +1,30 @@
-"""Stage 02: an annotator says of every meme where it fits, where not, what it means and why one sends it.
+"""Stage 02: what every meme means (2507.00891, Eq. 1 and 2), and the keywords of Figure 2.
 
-With `flag_unsafe` it also says whether a meme is abusive or not safe for work. A flagged meme stays in the
-run's tables, so that counts add up and a person can look; it is never a candidate of retrieval, and a release
-names its id and the category and nothing else of it.
+An annotator says of every meme where it fits (S+), where not (S-), what it means online (E) and why one sends
+it (Psi). With `flag_unsafe` it also says whether a meme is abusive or not safe for work. A flagged meme stays
+in the run's tables, so that counts add up and a person can look; it is never a candidate of retrieval, and a
+release names its id and the category and nothing else of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from memecmd_utils.core import seeds, text_similarity
+from memecmd_utils.core import paths, seeds, text_similarity
+from memecmd_utils.core.drawing import fonts
+from memecmd_utils.core.html import data_url
+from memecmd_utils.core.plots import BLUE, GREEN, GREY, PURPLE, RED, canvas, style
 from memecmd_utils.llm import budget, prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.messages import BrokenRules, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
 from memecmd_utils.settings import Profile
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["annotate", "annotation_request", "count_keywords", "data_url", "releasable", "word_clouds"]
 
 UNCHECKED = "unchecked"
 """`Annotation.unsafe` where no usable answer came: what nobody checked is not passed on either."""
@@ -41,9 +51,9 @@ def prompt_files(flag_unsafe: bool) -> tuple[str, ...]:
 def annotation_request(
     meme: Meme, seed: int, image: Callable[[Meme], str] | None = None, flag_unsafe: bool = False
 ) -> Request:
-    """f_MLLM's request (Eq. 1). With `image` (meme -> data URL) the model sees it; else text and note.
+    """The request of f_MLLM (Eq. 1).
 
-    With `flag_unsafe` it is also asked whether the meme is abusive or not safe for work.
+    With `image` (meme -> data URL) the model sees the picture; else it reads the caption and `picture_note`.
     """
     text = prompts.render(
         "annotation",
@@ -54,11 +64,11 @@ def annotation_request(
     )
     if flag_unsafe:
         text = f"{text}\n{prompts.render('annotation_checked')}"
-    examples = prompts.render_examples(prompt_files(flag_unsafe)[0])
     images = []
     if image is not None:
         tiles = budget.tiles(meme.width, meme.height)
         images = [Image(image_id=meme.sha256, load=lambda: image(meme), tiles=tiles)]
+    examples = prompts.render_examples(prompt_files(flag_unsafe)[0])
     return Request(
         task="annotation",
         subject=meme.meme_id,
@@ -78,8 +88,8 @@ async def annotate(
     """Annotate a library (Eq. 2), memes side by side; order and length follow `memes`.
 
     A meme without a usable reply, or with `repetitions` in each, keeps an empty annotation with the reason in
-    `unscored`. With `library.flag_unsafe` an unsafe meme has its category in `unsafe`; one without a reply is
-    unchecked.
+    `unscored`. With `library.flag_unsafe` an unsafe meme has its category in `unsafe`, one without a reply
+    `UNCHECKED`.
     """
     flag_unsafe = profile.library.flag_unsafe
 
@@ -88,17 +98,19 @@ async def annotate(
         request = annotation_request(meme, seed, image, flag_unsafe)
         answer = await chat.ask(request, lambda reply: read_reply(reply, flag_unsafe))
         bar.update()
-        texts, unscored = dict.fromkeys(AnnotationReply.model_fields, ""), ""
+        texts, unscored, unsafe = dict.fromkeys(AnnotationReply.model_fields, ""), "", ""
         if answer.value is None or answer.violations:
             unscored = f"{answer.outcome}: {'；'.join(answer.violations) or answer.reason}"
         else:
             texts = {name: getattr(answer.value, name) for name in texts}
+        if flag_unsafe:
+            unsafe = UNCHECKED if answer.value is None else answer.value.unsafe.replace("none", "")
         return Annotation(
             meme_id=meme.meme_id,
             unscored=unscored,
             source=answer.source,
             profile=profile.name,
-            unsafe=flag(answer.value) if flag_unsafe else "",
+            unsafe=unsafe,
             prompt_sha256=prompts.prompt_sha256(*prompt_files(flag_unsafe)),
             seed=seed,
             **texts,
@@ -130,21 +142,12 @@ def repetitions(value: AnnotationReply) -> list[str]:
     for (first, one), (second, other) in combinations(texts.items(), 2):
         if one == other:
             broken.append(f"{second} 和 {first} 说的一样，四项要各说各的")
-        elif (first, second) == ("s_plus", "s_minus") and _alike(one, other):
-            broken.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
+        elif (first, second) == ("s_plus", "s_minus"):
+            # Texts of very different length are not alike, however like their beginnings.
+            like_lengths = 2 * min(len(one), len(other)) >= LIKENESS * (len(one) + len(other))
+            if like_lengths and text_similarity.alike(one[:COMPARED], other[:COMPARED], LIKENESS):
+                broken.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
     return broken
-
-
-def _alike(one: str, other: str) -> bool:
-    like_lengths = 2 * min(len(one), len(other)) >= LIKENESS * (len(one) + len(other))
-    return like_lengths and text_similarity.alike(one[:COMPARED], other[:COMPARED], LIKENESS)
-
-
-def flag(answer: CheckedAnnotationReply | None) -> str:
-    """`Annotation.unsafe` for an answer: empty, a category, or `UNCHECKED` where there is no answer."""
-    if answer is None:
-        return UNCHECKED
-    return "" if answer.unsafe == "none" else answer.unsafe
 
 
 def releasable(
@@ -160,3 +163,78 @@ def releasable(
         [meme for meme in memes if meme.meme_id not in flagged],
         [a.model_copy(update=empty) if a.unsafe else a for a in annotations],
     )
+
+
+# --- Keywords of Chinese texts with jieba, and the word clouds of Figure 2
+
+STOPWORDS = paths.prompts / "stopwords.txt"
+"""Words that never count."""
+KEPT_CLASSES = ("n", "v", "a", "i", "l")
+"""First letters of jieba's word classes that are kept: nouns, verbs, adjectives, set phrases."""
+NAME_CLASSES = ("nr", "ns", "nt")
+"""Names of people and places say nothing about a meme; jieba also takes odd pairs for names."""
+DIMENSIONS = {
+    "s_plus": ("$S^+$  fitting scenarios", BLUE),
+    "s_minus": ("$S^-$  unfitting scenarios", RED),
+    "emotion": ("$E$  emotion and internet meaning", GREEN),
+    "motivation": (r"$\Psi$  motivation and intent", PURPLE),
+}
+"""Title and colour of each dimension's cloud, in the paper's order."""
+
+
+def count_keywords(texts: Sequence[str], top: int = 80) -> dict[str, int]:
+    """Count nouns, verbs, adjectives and set phrases of two characters or more; the `top` most frequent.
+
+    Equal counts are ordered by the word, so that the result does not depend on the order of texts.
+    """
+    import jieba
+    from jieba import posseg
+
+    jieba.setLogLevel("WARNING")  # it prints four lines when it starts
+    lines = STOPWORDS.read_text(encoding="utf-8").splitlines()
+    ignored = {line.strip() for line in lines if not line.startswith("#")}
+    counts = Counter(
+        pair.word
+        for text in texts
+        for pair in posseg.cut(text)
+        if len(pair.word) >= 2
+        and pair.flag.startswith(KEPT_CLASSES)
+        and not pair.flag.startswith(NAME_CLASSES)
+        and pair.word not in ignored
+    )
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return dict(ranked[:top])
+
+
+def word_clouds(keywords: Mapping[str, Mapping[str, int]], seed: int = 13) -> "Figure":
+    """Figure 2: a word cloud for each annotated dimension; keys as in `DIMENSIONS`."""
+    from wordcloud import WordCloud
+
+    with style():
+        fig = canvas(9, 5.6)
+        for axes, (key, (title, colour)) in zip(fig.subplots(2, 2).flat, DIMENSIONS.items(), strict=True):
+            axes.set_title(title)
+            axes.set_axis_off()
+            counts = keywords.get(key)
+            if not counts:
+                axes.text(0.5, 0.5, "no keywords", ha="center", va="center", color=GREY)
+                continue
+            cloud = WordCloud(
+                font_path=str(fonts.cjk_font_path()),
+                width=440,
+                height=240,
+                scale=2,  # words are laid out on a quarter of the pixels, which takes a quarter of the time
+                background_color="white",
+                random_state=seed,
+                prefer_horizontal=1.0,
+                margin=3,
+                min_font_size=11,  # what is smaller cannot be read on a page
+                max_words=80,
+                max_font_size=55,
+                relative_scaling=0.5,
+                color_func=lambda *_, colour=colour, **__: colour,
+            )
+            # Blanks on both sides keep the words apart: Chinese has none, and what touches is read as one.
+            cloud.generate_from_frequencies({f"  {word}  ": n for word, n in counts.items()})
+            axes.imshow(cloud.to_array(), interpolation="antialiased")
+    return fig
