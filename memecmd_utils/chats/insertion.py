@@ -23,7 +23,7 @@ from memecmd_utils.core import html, paths, storage
 from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
 from memecmd_utils.core.drawing.lesson import caption_of
 from memecmd_utils.core.encoders.text import RecordedEmbedder, embedder_of
-from memecmd_utils.llm.messages import EndpointError
+from memecmd_utils.core.llm.messages import EndpointError
 from memecmd_utils.retrieval import large_library, learned, placement
 from memecmd_utils.retrieval.gate import Gate, ScoreScale, simulate
 from memecmd_utils.retrieval.placement import Encode, choose
