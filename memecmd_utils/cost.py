@@ -10,15 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import settings
+from memecmd_utils import evaluation, judges, settings
 from memecmd_utils.annotation import annotation_request
 from memecmd_utils.core import paths
 from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.encoders import text
 from memecmd_utils.core.encoders.text import TASK
 from memecmd_utils.dialogue import cold_start, generation
-from memecmd_utils.evaluation import judges
-from memecmd_utils.evaluation.judges import STOPPED
 from memecmd_utils.llm import budget, prompts, usage
 from memecmd_utils.llm.budget import (
     REMOTE_SECONDS_PER_CALL,
@@ -153,9 +151,9 @@ def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[E
         calls, t_in, t_out = 0, 0.0, 0.0
         if judge.kind == "yes_no":
             half = min(n_memes, sum(sampled) / 2)
-            # The checks ask about three memes a turn, and three times about two memes of some turns.
+            # The checks ask about three memes a turn, and twice more about two memes of some turns.
             wordings = min(profile.evaluation.judge_checks, profile.evaluation.judge_wordings)
-            checked, worded = 3 * profile.evaluation.judge_checks, 6 * wordings
+            checked, worded = 3 * profile.evaluation.judge_checks, 4 * wordings
             held_out = 2 * min(n_memes, half + checked / 2) * profile.evaluation.judge_contexts
             calls = round(5 * (sum(sampled) + checked + worded + held_out))
             context = judges.Context(dialogue, min(10, profile.dialogue.n_turns))
@@ -170,10 +168,10 @@ def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[E
             screenshot = ("estimate", lambda: b"") if sees else None
             spans = [min(10, profile.dialogue.n_turns)]
             if profile.evaluation.judge_unit == "dialogue":
-                spans = judges.lengths(profile.dialogue.n_turns)
+                spans = evaluation.lengths(profile.dialogue.n_turns)
             for memes_sent in sampled if by_meme else sent:
                 for span in spans:
-                    item = judges.Item(None, dialogue, {2: MEME}, span)
+                    item = judges.Excerpt(None, dialogue, {2: MEME}, span)
                     request = judges.rating_request(item, 0, screenshot)
                     n_calls = round(memes_sent) if by_meme else n_dialogues
                     calls += n_calls
@@ -196,7 +194,7 @@ def summary_text(run: str) -> str:
     """The closing lines of `make reproduce`."""
     data, report = paths.processed / run, paths.reports / run
     folder = report.relative_to(paths.root)
-    scored, stopped = _judged(data / "ratings.parquet")
+    scored = _judged(data / "ratings.parquet")
     lines = [
         "",
         f"run {run}: {_count(data / 'memes.parquet')} memes, {_count(data / 'dialogues.jsonl')} dialogues, "
@@ -209,23 +207,16 @@ def summary_text(run: str) -> str:
         f"  numbers            {folder}/numbers.json",
         f"  executed notebooks {folder}/*.html",
     ]
-    lines += [*stopped, *real_usage(run)]
+    lines += real_usage(run)
     settled = settings.read_resolved(data)
     if settled and (lacking := usage.not_recorded(Profile.model_validate(settled), data)):
         lines += ["", lacking]
     return "\n".join(lines)
 
 
-def _judged(path: Path) -> tuple[str, list[str]]:
-    """How many ratings have a score, and a line for each judge that was stopped early."""
-    if not path.is_file():
-        return "-", []
-    ratings = pd.read_parquet(path, columns=["judge", "overall", "unscored"])
-    unasked = ratings[ratings["unscored"] == STOPPED].groupby("judge", sort=False).size()
-    return str(ratings["overall"].count()), [
-        f"  {judge} {STOPPED}; {n} of its ratings were not asked for (another model or model_label would be)"
-        for judge, n in unasked.items()
-    ]
+def _judged(path: Path) -> str:
+    """How many ratings have a score."""
+    return str(pd.read_parquet(path, columns=["overall"])["overall"].count()) if path.is_file() else "-"
 
 
 def cost_text(profile: Profile) -> str:

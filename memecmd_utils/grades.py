@@ -215,11 +215,12 @@ def _grades_by_turn(path: Path) -> list[Grade]:
 def truth_of_run(profile: Profile, dialogues: Sequence[Dialogue], memes: Sequence[Meme]) -> GroundTruth:
     """The part of the example's ground truth that speaks of a run's dialogues and memes.
 
-    Only for authored dialogues: another model's turns bear the same ids and other words.
+    Only for its own dialogues: another model's, or a user's, may bear the same ids with other words.
     """
-    if profile.models.llm != "authored" or profile.retrieval.meme_position != "before":
+    turns = {(d.dialogue_id, t.turn) for d in dialogues for t in d.turns if d.source == "authored"}
+    if not turns or profile.models.llm != "authored" or profile.retrieval.meme_position != "before":
         return NONE
-    found, turns = load_truth(), {(d.dialogue_id, t.turn) for d in dialogues for t in d.turns}
+    found = load_truth()
     known = {meme.meme_id for meme in memes if meme.source == "drawn"}
     marks = [
         mark.model_copy(update={"best": [m for m in mark.best if m in known]})
@@ -466,6 +467,11 @@ class GradedTurns:
         """Dialogue id of every one of the `known` turns."""
         return [self.clusters[row] for row in self.known]
 
+    @property
+    def own(self) -> "System":
+        """The system that the run places by."""
+        return System(self.profile.models.embedder, self.profile.retrieval.centring, FULL)
+
     def measure(self, scores: np.ndarray) -> np.ndarray:
         """`MEASURES` of scores [turns, memes] at the `known` turns, [known turns, measures]."""
         return per_turn(scoring.order(scores[self.known], self.meme_ids), self.grades[self.known])
@@ -581,6 +587,12 @@ def ideal_gain(grades: np.ndarray) -> np.ndarray:
     return np.where(best > 0, best, 1)
 
 
+def ndcg(best: np.ndarray, grades: np.ndarray) -> np.ndarray:
+    """nDCG@5 of every turn from its best memes, [turns, 5] columns of `grades` [turns, memes]."""
+    found = np.take_along_axis(grades, best[:, :DEPTH], axis=1)
+    return discounted(np.nan_to_num(found)) / ideal_gain(grades)
+
+
 def per_turn(order: np.ndarray, grades: np.ndarray, level: float = FITS) -> np.ndarray:
     """`MEASURES` of one ranking, [turns, measures]; nan at turns without a graded meme.
 
@@ -598,7 +610,7 @@ def per_turn(order: np.ndarray, grades: np.ndarray, level: float = FITS) -> np.n
         "R@1": hit[:, 0],
         "R@5": hit[:, :DEPTH].any(axis=1),
         "MRR": hit.any(axis=1) / (1 + hit.argmax(axis=1)),
-        "nDCG@5": discounted(np.nan_to_num(ranked[:, :DEPTH])) / ideal_gain(grades),
+        "nDCG@5": ndcg(order, grades),
         "judged@5": (~np.isnan(ranked[:, :DEPTH])).mean(axis=1),
         "bpref": bpref / np.maximum(1, n_hits),
     }
@@ -641,35 +653,37 @@ def measure_systems(data: GradedTurns) -> dict[System, np.ndarray]:
     return found
 
 
-def retrieval_tables(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Means of all systems, and paired differences in nDCG@5 to the run's own system and to random.
+def tabulate(
+    measured: Mapping[System, np.ndarray], clusters: Sequence[str], own: System
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Means of all systems, and paired differences in nDCG@5 to the run's `own` system and to random.
 
-    With intervals over dialogues; columns `SYSTEMS` and `DIFFERENCES`; empty without grades.
+    With intervals over dialogues, `clusters` [turns]. Columns `SYSTEMS` and `DIFFERENCES`; random is the last
+    of the systems.
     """
-    measured, rows, differences = measure_systems(data), [], []
-    if measured:
-        names, clusters = list(measured), data.known_clusters
+    rows: list[dict[str, object]] = []
+    differences: list[dict[str, object]] = []
+    names, size = list(measured) if clusters else [], {"dialogues": len(set(clusters))}
+    if names:
         # [systems, measures], with each dialogue left out along a first axis of its own.
         found = statistics.mean(np.stack([measured[name] for name in names], axis=1), clusters)
         low, high = statistics.interval(found, statistics.SHARE)
-        size = {"dialogues": len(set(clusters))}
         for i, system in enumerate(names):
             row = {**system._asdict(), **dict(zip(MEASURES, found.value[i].tolist(), strict=True))}
             for measure in ("R@1", "nDCG@5"):
                 at = i, MEASURES.index(measure)
                 row |= {f"{measure} low": low[at], f"{measure} high": high[at]}
-            rows.append({**row, "turns": len(data.known), **size})
-        own = System(data.profile.models.embedder, data.profile.retrieval.centring, FULL)
-        for against, base in {"the full score": own, names[-1].uses: names[-1]}.items():
-            base_of = statistics.LeftOut(*(part[..., [names.index(base)], :] for part in found))
-            gaps = found.minus(base_of)
-            low, high = statistics.interval(gaps)
+            rows.append({**row, "turns": len(clusters), **size})
+        ndcg = statistics.LeftOut(*(part[..., NDCG] for part in found))  # [systems]
+        for against, base in (("the full score", own), (names[-1].uses, names[-1])):
+            gaps = ndcg.minus(statistics.LeftOut(*(part[..., [names.index(base)]] for part in ndcg)))
+            ends = zip(gaps.value, *statistics.interval(gaps), strict=True)
             differences += [
                 {
-                    **system._asdict(), "minus": against, "measure": "nDCG@5", "mean": gaps.value[i, NDCG],
-                    "low": low[i, NDCG], "high": high[i, NDCG], **size,
+                    **system._asdict(), "minus": against, "measure": "nDCG@5", "mean": mean, "low": low,
+                    "high": high, **size,
                 }
-                for i, system in enumerate(names)
+                for system, (mean, low, high) in zip(names, ends, strict=True)
                 if system != base
             ]  # fmt: skip
     return pd.DataFrame(rows, columns=list(SYSTEMS)), pd.DataFrame(differences, columns=list(DIFFERENCES))

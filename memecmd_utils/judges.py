@@ -4,7 +4,6 @@ A yes/no judge answers one-token questions about one meme, a rating judge gives 
 Both say something of each of the `DIMENSIONS`, whose words stand in `prompts/judge_questions.j2`.
 """
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,11 +19,15 @@ from pydantic import BaseModel, Field, create_model
 from memecmd_utils import evaluation
 from memecmd_utils.core import html, seeds, statistics
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.llm import budget, local, prompts, replies
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm.chat import Chat, Progress
-from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils.core.llm import local
+from memecmd_utils.core.recordings.store import is_answer, key_of
+from memecmd_utils.dialogue.generation import history_text
+from memecmd_utils.grades import GradedTurns, fits
+from memecmd_utils.llm import budget, prompts, replies
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
+from memecmd_utils.llm.messages import (
     NO,
     UNRECORDED,
     YES,
@@ -38,9 +41,6 @@ from memecmd_utils.core.llm.messages import (
     UnusableReply,
     plain_word,
 )
-from memecmd_utils.core.recordings.store import is_answer, key_of
-from memecmd_utils.dialogue.generation import history_text
-from memecmd_utils.grades import GradedTurns, fits
 from memecmd_utils.retrieval.placement import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating

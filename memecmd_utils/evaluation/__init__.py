@@ -491,7 +491,10 @@ def consistency_frame(
     for kind in ("news", "role"):
         names = {d.dialogue_id for d in dialogues if d.kind == kind}
         of_kind = [row for row in consistency if row.dialogue_id in names]
-        own = {s: [r for r in of_kind if r.strategy == s and r.text == "u_t"] for s in profile.retrieval.strategies}
+        own = {
+            s: [r for r in of_kind if r.strategy == s and r.text == "u_t"]
+            for s in profile.retrieval.strategies
+        }
         groups = {**own, "shuffled": [r for r in of_kind if r.text == "shuffled"]}
         for strategy, group in groups.items() if of_kind else ():
             got = statistics.cluster_mean([r.score for r in group], [r.dialogue_id for r in group])
@@ -513,7 +516,7 @@ def evaluate_run(
     profile, truth = run.profile, data.truth
     dialogues, placements = run.load(Dialogue), run.load(Placement)
     run.save(consistency, Consistency)
-    systems, differences = grades.retrieval_tables(data)
+    systems, differences = grades.tabulate(grades.measure_systems(data), data.known_clusters, data.own)
     by_grades = {
         "placed": grades.placed_table(placements, truth),
         "agreement": grades.agreement_table(truth),
@@ -614,7 +617,6 @@ def numbers(
     }
 
 
-
 # --- What the page says of the first judge in words
 
 
@@ -676,5 +678,14 @@ def headline(found: Mapping[str, Any]) -> dict[str, Any]:
             out[f"{row['metric']}: {row['comparison']}"] = cell(row, "mean", 2, note)
     row = first_check(found)
     if row is not None and row["low"] is not None:
-        out["AUC of the judge"] = cell(row, "auc", 3, f"{JUDGE_IN_WORDS[row['tells apart']]} at the same turns")
+        out["AUC of the judge"] = cell(
+            row, "auc", 3, f"{JUDGE_IN_WORDS[row['tells apart']]} at the same turns"
+        )
     return out
+
+
+from memecmd_utils.evaluation import human_ratings, learning  # noqa: E402
+from memecmd_utils.evaluation.landing import measure_landing  # noqa: E402
+from memecmd_utils.evaluation.placement_study import load_placement_study  # noqa: E402
+
+__all__ = ["human_ratings", "learning", "load_placement_study", "measure_landing"]

@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 from pydantic import Field, model_validator
 
-from memecmd_utils import schemas
+from memecmd_utils import evaluation, schemas
 from memecmd_utils.core import paths, seeds, statistics
 from memecmd_utils.core.statistics import Estimate
-from memecmd_utils.evaluation import judges, ratings
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.surveys import forms
@@ -238,8 +237,8 @@ def write_forms(
 
     Items are drawn from the placements that the judges rated, so that both can be compared.
     """
-    judged = ratings.to_judge(placements, run.profile)
-    files = judges.meme_files(run, memes)
+    judged = evaluation.to_judge(placements, run.profile)
+    files = evaluation.meme_files(run, memes)
     made: dict[Kind, Form] = {}
     key: list[KeyRow] = []
     for kind in KINDS:
@@ -547,3 +546,19 @@ def _repeats(answers: Answers) -> list[dict]:
                 row["same_choice"] = (turned == twice["choice_first"]).mean()
             rows.append(row)
     return rows
+
+
+def people_of_run(
+    run: Run,
+    placements: Sequence[schemas.Placement],
+    dialogues: Mapping[str, schemas.Dialogue],
+    memes: Mapping[str, schemas.Meme],
+    judged: Mapping[str, Mapping[Place, float]],
+) -> tuple[dict[Kind, Form], str]:
+    """Write the forms of a run, read what people answered, save its tables; the forms, and what was found."""
+    made, people = write_forms(run, placements, dialogues, memes), collect_ratings(run)
+    found = ratings_summary(people, judged)
+    verdict = ratings_verdict(people, found)
+    run.save_json("human_ratings.json", {"verdict": verdict})
+    run.save_tables(**{f"human_{name}": table for name, table in found.items()})
+    return made, verdict

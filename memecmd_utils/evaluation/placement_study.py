@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
+from memecmd_utils import grades as rankings
 from memecmd_utils.core import paths, seeds, statistics, storage
-from memecmd_utils.evaluation import benchmark, landing, learning, rankings
-from memecmd_utils.evaluation.ground_truth import RELEVANT
+from memecmd_utils.evaluation import benchmark, frame_rows, landing, learning
+from memecmd_utils.evaluation.benchmark import RELEVANT
 from memecmd_utils.evaluation.landing import Graded
 from memecmd_utils.evaluation.learning import Corpus
-from memecmd_utils.evaluation.tables import frame_rows
 from memecmd_utils.retrieval import learned, scoring
 from memecmd_utils.retrieval.learned import (
     MEME_TEXTS,
@@ -48,7 +48,7 @@ def write_study(run: Run) -> dict[str, pd.DataFrame]:
     # Models learn from the grades of the first pool; all grades count in what is measured.
     pool = learning.mean_gains(splits[0].grades[benchmark.POOL])
     keys = [query.key for query in graded.corpus.asked]
-    corpus = replace(graded.corpus, gains=rankings.gains_of(keys, graded.corpus.meme_ids, pool))
+    corpus = replace(graded.corpus, gains=rankings.grade_matrix(keys, graded.corpus.meme_ids, pool))
     model = learned.load_placement(paths.example / learned.FILE)
     found = study(graded, corpus, model, run.profile.seed)
     storage.write_json(paths.example / FILE, {name: frame_rows(table) for name, table in found.items()})
@@ -83,11 +83,11 @@ def measured(graded: Graded, systems: Mapping[str, np.ndarray]) -> pd.DataFrame:
     corpus, rows = graded.corpus, []
     at = (np.nan_to_num(corpus.gains) >= RELEVANT).any(axis=1)
     names = np.array(corpus.dialogues)[at].tolist()
-    columns = [rankings.COLUMNS.index(measure) for measure in MEASURES]
+    columns = [rankings.MEASURES.index(measure) for measure in MEASURES]
     base = None
     for system, scores in systems.items():
         order = scoring.order(scores[at], corpus.meme_ids)
-        values = rankings.per_turn(order, corpus.gains[at])[:, columns]
+        values = rankings.per_turn(order, corpus.gains[at], RELEVANT)[:, columns]
         base = values if base is None else base
         gap = statistics.cluster_mean(values[:, 1] - base[:, 1], names)
         row = statistics.mean_columns(MEASURES, values, names, statistics.SHARE)

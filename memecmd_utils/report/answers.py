@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from memecmd_utils import judges
 from memecmd_utils.core import statistics
-from memecmd_utils.evaluation import judge_checks
 from memecmd_utils.report import landing
 from memecmd_utils.settings import Profile
 
@@ -148,7 +148,7 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
             "count": "{good} of {scores} scores.",
             "none": "None of {scores} scores.",
             "own": "The run's own, {judge}, {does}.",
-            "does": judge_checks.IN_WORDS,
+            "does": judges.IN_WORDS,
             "measure": (
                 "AUC of that judge, fitting memes against random ones (0.5 is chance), {dialogues} dialogues"
             ),
@@ -245,12 +245,12 @@ WORDS: dict[Language, dict[str, dict[str, Any]]] = {
             "none": "{scores} 个分数都不可信。",
             "own": "本次运行自己的评判 {judge} {does}。",
             "does": {
-                judge_checks.TRUSTED: "能区分合适的表情包与随机的，也能区分难负例",
-                judge_checks.TOPIC: "能区分合适的表情包与随机的，但不能区分难负例",
-                judge_checks.UNSTEADY: "有区分力，但答案随问法而变",
-                judge_checks.NO: "不能区分合适的表情包与随机的",
-                judge_checks.REVERSED: "更偏向随机表情包",
-                judge_checks.UNTOLD: "无法对照标注检验：对话太少",
+                judges.TRUSTED: "能区分合适的表情包与随机的，也能区分难负例",
+                judges.TOPIC: "能区分合适的表情包与随机的，但不能区分难负例",
+                judges.UNSTEADY: "有区分力，但答案随问法而变",
+                judges.NO_USE: "不能区分合适的表情包与随机的",
+                judges.REVERSED: "更偏向随机表情包",
+                judges.UNTOLD: "无法对照标注检验：对话太少",
             },
             "measure": "该评判的 AUC，合适对随机，0.5 为随机水平，{dialogues} 段对话",
         },
@@ -504,14 +504,14 @@ def _hubs(numbers: Numbers, profile: Profile, words: Words, language: Language) 
 
 def _judges(numbers: Numbers, profile: Profile, words: Words, language: Language) -> Answer | None:
     """How many scores deserve trust; the number is that of the run's first judge."""
-    rows = [r for r in _rows(numbers, "trust") if r["verdict"] != judge_checks.YARDSTICK]
+    rows = [r for r in _rows(numbers, "trust") if r["verdict"] != judges.YARDSTICK]
     if not rows:
         return None
-    # As in `judge_checks.trust_sentence`: of a yes/no judge the reading that the tables of stage 05 show.
-    own = min(rows, key=lambda row: row["reading"] == judge_checks.P_YES)
-    good = sum(row["verdict"] == judge_checks.TRUSTED for row in rows)
+    # As in `judges.trust_sentence`: of a yes/no judge the reading that the tables of stage 05 show.
+    own = min(rows, key=lambda row: row["reading"] == judges.P_YES)
+    good = sum(row["verdict"] == judges.TRUSTED for row in rows)
     counted = words["count" if good else "none"].format(good=good, scores=len(rows))
-    untold = all(row["verdict"] == judge_checks.UNTOLD for row in rows)
+    untold = all(row["verdict"] == judges.UNTOLD for row in rows)
     verdict = words["few"] if untold else counted
     sentence = words["own"].format(judge=own["judge"], does=words["does"][own["verdict"]])
     measure = words["measure"].format(dialogues=own["dialogues"])

@@ -14,7 +14,6 @@ from markupsafe import Markup
 from memecmd_utils import schemas
 from memecmd_utils.core.drawing import text
 from memecmd_utils.core.drawing.lesson import TURN_SIDE, english_of
-from memecmd_utils.evaluation import ground_truth
 from memecmd_utils.report.results import Records
 from memecmd_utils.retrieval import placement
 from memecmd_utils.retrieval.gate import Gate, ScoreScale, simulate
@@ -142,8 +141,6 @@ class _Parts:
         self.placed = _by_dialogue(records.placements)
         self.marks = _by_dialogue(records.truth.marks)
         self.graders = len(records.truth.graders)
-        grades = [*records.truth.grades, *records.truth.later]
-        self.relevance = ground_truth.relevance(grades) if self.graders else {}
         longest: dict[str, int] = {}
         for rating in records.ratings:  # a judge may have rated prefixes too
             longest[rating.judge] = max(rating.n_turns, longest.get(rating.judge, 0))
@@ -168,8 +165,7 @@ class _Parts:
 
     def grade(self, dialogue_id: str, turn: int, meme_id: str) -> float | None:
         """Mean grade of a meme at a turn, where it was graded."""
-        total = self.relevance.get((dialogue_id, turn), {}).get(meme_id)
-        return None if total is None else total / self.graders
+        return self.records.truth.means.get((dialogue_id, turn), {}).get(meme_id)
 
     def dialogue(self, dialogue: schemas.Dialogue) -> dict[str, Any]:
         """One dialogue for the script; keys of turns are strings, as in all JSON."""

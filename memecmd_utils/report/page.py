@@ -15,18 +15,10 @@ import pandas as pd
 from markupsafe import Markup
 from PIL import Image
 
-from memecmd_utils import schemas, settings
+from memecmd_utils import evaluation, grades, judges, schemas, settings, studies
 from memecmd_utils.core import drawing, html, plots, storage
 from memecmd_utils.core import tables as core_tables
-from memecmd_utils.evaluation import (
-    ground_truth,
-    judge_checks,
-    judges,
-    leaderboard,
-    rankings,
-    ratings,
-    tables,
-)
+from memecmd_utils.evaluation import leaderboard
 from memecmd_utils.release import card
 from memecmd_utils.release.tables import DATASETS
 from memecmd_utils.report import chats as report_chats
@@ -37,7 +29,6 @@ from memecmd_utils.retrieval.placement import LEARNED
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import describe_source
 from memecmd_utils.settings import Profile
-from memecmd_utils.studies import collected
 
 TALL = 1000
 """CSS pixels from which on a figure folds: higher ones are chats side by side."""
@@ -75,7 +66,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         ),
     ]
     # At full length, with Greedy's memes where the run has them, else with the next strategy's.
-    chat_images = draw_cases(run, records, tables.case_strategies(run.profile)[:1])
+    chat_images = draw_cases(run, records, evaluation.case_strategies(run.profile)[:1])
     if records.dialogues:
         figures_dir.mkdir(parents=True, exist_ok=True)
         teaching_chat(run, records).save(figures_dir / "chat.png")
@@ -86,7 +77,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         run.profile,
         table_groups(run, records, numbers, study_groups(run)),
         [(path, caption) for path, caption in pictures if path.is_file()],
-        tables.headline(numbers),
+        evaluation.headline(numbers),
         chat_images,
         [(path.stem, path) for path in sorted(run.report.glob("0*.html"))],
         sources=card.provenance(
@@ -121,7 +112,7 @@ def people(verdict: str) -> Answer:
 
 def browser(run: Run, records: Records) -> tuple[report_chats.Chats | None, report_chats.Sheet]:
     """The chats that the page can show, None where there is no dialogue, and the library with their memes."""
-    files = judges.meme_files(run, {meme.meme_id: meme for meme in records.memes})
+    files = evaluation.meme_files(run, {meme.meme_id: meme for meme in records.memes})
     picture = cache(lambda meme_id: html.thumbnail(files[meme_id], report_chats.SIDE))
     chats = None
     if records.dialogues:
@@ -133,15 +124,15 @@ def browser(run: Run, records: Records) -> tuple[report_chats.Chats | None, repo
 
 def teaching_chat(run: Run, records: Records) -> Image.Image:
     """The dialogue whose memes land, by the rule that lessons follow too, with Greedy's memes."""
-    strategy = (tables.case_strategies(run.profile) or [""])[0]
+    strategy = (evaluation.case_strategies(run.profile) or [""])[0]
     memes = {meme.meme_id: meme for meme in records.memes}
     dialogue = drawing.teaching_dialogue(records.dialogues)
-    return ratings.screenshot(run, dialogue, records.placements, strategy, memes)[1]
+    return evaluation.screenshot(run, dialogue, records.placements, strategy, memes)
 
 
 def _cases(run: Run) -> str:
     """The strategies of Figure 5 in words."""
-    *most, last = [schemas.STRATEGIES[name].label for name in tables.case_strategies(run.profile)] or [""]
+    *most, last = [schemas.STRATEGIES[name].label for name in evaluation.case_strategies(run.profile)] or [""]
     return f"{', '.join(most)} and {last}" if most else last
 
 
@@ -156,7 +147,7 @@ def sections(run: Run, records: Records, numbers: Mapping[str, Any]) -> Sequence
         not_by_hand = [("What was not made by hand", f"{theirs}, with its settings.")]
     return [
         *not_by_hand,
-        ("What the judge is worth", tables.judge_verdict(numbers)),
+        ("What the judge is worth", evaluation.judge_verdict(numbers)),
         (
             "What could not be scored",
             f"{unscored}; {numbers['dialogues']['summaries_unscored']} summaries and "
@@ -270,11 +261,11 @@ def provenance_lines(profile: settings.Profile) -> list[tuple[str, str]]:
         "auto": "Replies of models come from recordings where there are any, else from live calls.",
         "live": "All replies of models are live calls; another run gives other texts.",
     }
-    judges = []
+    asked = []
     for number, judge in enumerate(profile.evaluation.judges):
         remote = ends.judges[number] if number < len(ends.judges) else ends.generator
         model = _model(remote) if judge.llm == "openai" else judge.local_model or profile.models.local_model
-        judges.append(f"{model} ({'yes/no questions' if judge.kind == 'yes_no' else 'ratings 0-100'})")
+        asked.append(f"{model} ({'yes/no questions' if judge.kind == 'yes_no' else 'ratings 0-100'})")
     scorer = (
         profile.models.consistency_embedder
         if profile.evaluation.consistency == "text"
@@ -287,7 +278,7 @@ def provenance_lines(profile: settings.Profile) -> list[tuple[str, str]]:
     return [
         *lines,
         ("Model calls", modes[profile.models.mode]),
-        ("Judges", "; ".join(judges) or "none"),
+        ("Judges", "; ".join(asked) or "none"),
         (
             "Retrieval",
             f"{profile.models.embedder}, score scale {profile.retrieval.score_scale}, "
@@ -380,12 +371,12 @@ def paper_tables(records: Records, numbers: Mapping[str, Any], profile: Profile)
     measured, effects, table_2 = (
         frame(numbers[name], columns)
         for name, columns in (
-            ("table_1", tables.TABLE_1),
-            ("effects", tables.EFFECTS),
-            ("table_2", tables.TABLE_2),
+            ("table_1", evaluation.TABLE_1),
+            ("effects", evaluation.EFFECTS),
+            ("table_2", evaluation.TABLE_2),
         )
     )
-    printed = tables.table_1_printed(measured).set_index("Dataset")
+    printed = evaluation.table_1_printed(measured).set_index("Dataset")
     return [
         (
             "Table 1: this run",
@@ -396,16 +387,16 @@ def paper_tables(records: Records, numbers: Mapping[str, Any], profile: Profile)
         (
             "Choice and timing effects",
             core_tables.html(effects),
-            tables.judge_verdict(numbers),
+            evaluation.judge_verdict(numbers),
         ),
         (
             "Table 1: the paper's own cells",
-            core_tables.html(tables.paper_table_1()),
+            core_tables.html(evaluation.paper_table_1()),
             "Printed differences, and the same recomputed.",
         ),
         (
             "Table 2: case studies",
-            core_tables.html(tables.beside_paper(table_2)),
+            core_tables.html(evaluation.beside_paper(table_2)),
             "The chats of Figure 5, all turns that stand there, chosen without a look at the scores. Beside "
             "them the paper's own: other dialogues and memes, scored by another judge.",
         ),
@@ -417,7 +408,7 @@ def bookkeeping(run: Run, numbers: Mapping[str, Any]) -> list[Table]:
     return [
         (
             "Meme use",
-            core_tables.html(frame(numbers["meme_use"], tables.MEME_USE)),
+            core_tables.html(frame(numbers["meme_use"], evaluation.MEME_USE)),
             "Rates over turns 2 to T.",
         ),
         (
@@ -454,7 +445,7 @@ def truth_tables(found: Mapping[str, Sequence[Mapping[str, Any]]], profile: Prof
     return [
         (
             "Which system finds the memes that fit?",
-            rankings.short_table(found, profile),
+            grades.short_table(found, profile),
             "Turns with a relevant meme (mean grade 1 or more of two graders). R@K: a relevant meme among "
             "the top K. judged@5: share of the top 5 that was graded. Differences with 95 % intervals over "
             f"{found['retrieval'][0]['dialogues']} dialogues, against the random ranking that was graded. "
@@ -464,19 +455,19 @@ def truth_tables(found: Mapping[str, Sequence[Mapping[str, Any]]], profile: Prof
         ),
         (
             "Grades of the placed memes",
-            pd.DataFrame(found.get("placed", []), columns=list(ground_truth.PLACED)),
+            pd.DataFrame(found.get("placed", []), columns=list(grades.PLACED)),
             "0 does not fit, 1 one could send it, 2 it lands; mean of two graders. ungraded: share of the "
             "memes that nobody graded, because no system of the pool had found them; the last column counts "
             "them as 0.",
         ),
         (
             "Model-model agreement",
-            pd.DataFrame(found["agreement"], columns=list(ground_truth.AGREEMENT)),
+            pd.DataFrame(found["agreement"], columns=list(grades.AGREEMENT)),
             "Kappa with 95 % interval over dialogues; quadratic weights for grades; share of the same.",
         ),
         (
             "When one would send",
-            timing.reindex(columns=[*ground_truth.TIMING, *kappas]),
+            timing.reindex(columns=[*grades.TIMING, *kappas]),
             "A marked rate is what two sessions of a model would do; it is no rate of people.",
         ),
     ]
@@ -580,32 +571,31 @@ STUDIES = {
 
 def study_groups(run: Run) -> list[Group]:
     """The judges, then every study with its sentence; empty tables and groups are left out."""
-    made = collected.load(run)
+    made = studies.load_tables(run)
     groups = [_judges(load_json(run, "judge_checks.json"))]
-    for study, group in STUDIES.items():
+    for group in STUDIES.values():
         there = [
             (title, frame(made["tables"][name], made["columns"][name]), note)
             for title, name, note in group.tables
             if made["tables"].get(name)
         ]
-        groups.append(Group(group.title, there, made["sentences"].get(study, "")))
+        groups.append(Group(group.title, there))
     return [group for group in groups if group.tables]
 
 
 def _judges(checks: Mapping[str, Any]) -> Group:
     tables: Sequence[Table] = ()
     if checks["trust"]:
-        trust = frame(checks["trust"], judge_checks.TRUST)
+        trust = frame(checks["trust"], judges.TRUST)
         note = (
             "AUC: share of pairs in which a fitting meme scores above a random one, or above one that "
             "fits another turn of the same dialogue (hard negative); 0.5 is chance. Hard negatives were "
             "graded, so some system had found them: that tells against retrieval and what resembles it. "
-            "Random memes may be ungraded. order shift: change of p(yes) when the answers are named the "
-            "other way round. alpha wordings: agreement over three wordings. The rule of the verdict was "
-            "fixed before."
+            "Random memes may be ungraded. alpha wordings: agreement over three wordings. The rule of the "
+            "verdict was fixed before."
         )
-        tables = [("Judges against the ground truth", judge_checks.trust_table(trust), note)]
-    return Group("Which judge deserves which trust?", tables, checks["sentence"])
+        tables = [("Judges against the ground truth", judges.trust_table(trust), note)]
+    return Group("Which judge deserves which trust?", tables)
 
 
 def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:

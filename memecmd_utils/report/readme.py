@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import schemas, settings
+from memecmd_utils import evaluation, grades, schemas, settings
 from memecmd_utils.core import paths, statistics, storage
 from memecmd_utils.core import tables as core_tables
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.evaluation import benchmark, leaderboard, rankings, tables
+from memecmd_utils.evaluation import benchmark, leaderboard
 from memecmd_utils.report import landing
 from memecmd_utils.report.answers import Language, answers, percent, percent_interval, say
 from memecmd_utils.retrieval.placement import LEARNED
@@ -252,11 +252,11 @@ def between(text: str, marker: str) -> tuple[int, int]:
 def verdict(numbers: Mapping[str, Any], language: Language = "en") -> str:
     """One sentence on whether the judge tells chosen memes from random ones, with its interval."""
     words = WORDS[language]
-    row = tables.first_check(numbers)
+    row = evaluation.first_check(numbers)
     if row is None or row["low"] is None:
         return words["unchecked"]
     kind = {"yes": "tells", "no": "cannot"}.get(row["tells apart"], "reversed")
-    weak = words["weak"] if row["auc"] < tables.WEAK_AUC else ""
+    weak = words["weak"] if row["auc"] < evaluation.WEAK_AUC else ""
     return words[kind].format(auc=words["auc"].format(**row), weak=weak)
 
 
@@ -516,7 +516,7 @@ def _ground_truth(numbers: Mapping[str, Any], words: dict[str, str], language: L
                 rate=row["rate"],
                 kappas=words["and"].join(f"{row[f'kappa with {marker}']:+.2f}" for marker in markers),
             )
-    table = rankings.short_table(found, settings.load_profile(numbers["profile"]))
+    table = grades.short_table(found, settings.load_profile(numbers["profile"]))
     yield from ("", core_tables.markdown(table).rstrip("\n"))
 
 
@@ -527,13 +527,13 @@ def _label(strategy: str, language: Language) -> str:
 
 def _table_1(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
     """Two rows per dataset, one a metric; cells as the run's page shows them."""
-    frame = pd.DataFrame(numbers["table_1"], columns=list(tables.TABLE_1))
+    frame = pd.DataFrame(numbers["table_1"], columns=list(evaluation.TABLE_1))
     frame = frame.astype(dict.fromkeys(("mean", "low", "high", "difference"), float))
     present = list(frame["strategy"].unique())
     rows = [
         (row["Dataset"], words[metric], *(row[f"{metric}: {name}"] for name in present))
-        for row in tables.table_1_printed(frame).to_dict("records")
-        for metric in tables.METRICS
+        for row in evaluation.table_1_printed(frame).to_dict("records")
+        for metric in evaluation.METRICS
     ]
     heads = words["table"].split(" | ") + [_label(name, language) for name in present]
     # <ins> is the underline that code hosts let through.

@@ -13,15 +13,14 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import annotation, schemas
+from memecmd_utils import annotation, evaluation, grades, schemas, studies
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
-from memecmd_utils.evaluation import benchmark, ground_truth, leaderboard, ratings, tables
+from memecmd_utils.evaluation import benchmark, leaderboard
 from memecmd_utils.llm import authored
 from memecmd_utils.release import write
 from memecmd_utils.report import landing
 from memecmd_utils.runs import Run
-from memecmd_utils.studies import collected
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Records:
     placements: list[schemas.Placement]
     ratings: list[schemas.Rating]
     consistency: list[schemas.Consistency]
-    truth: ground_truth.GroundTruth = ground_truth.NONE
+    truth: grades.GroundTruth = grades.NONE
     candidates: Sequence[schemas.Candidate] = ()
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The calibrated gates of both halves, as `placement.calibrated_gates` describes them."""
@@ -42,9 +41,9 @@ class Records:
     """Dialogue id to its title in English, where the records hold one."""
 
     @cached_property
-    def grades(self) -> dict[str, tables.Values]:
+    def grades(self) -> dict[str, grades.Values]:
         """Mean grades of placed memes by strategy, where the run has ground truth."""
-        return ground_truth.grades_of_placed(self.placements, self.truth)
+        return grades.grades_of_placed(self.placements, self.truth)
 
 
 def load_records(run: Run) -> Records:
@@ -60,7 +59,7 @@ def load_records(run: Run) -> Records:
         placements=run.load(schemas.Placement),
         ratings=run.load(schemas.Rating),
         consistency=run.load(schemas.Consistency),
-        truth=ground_truth.truth_of_run(run.profile, dialogues, memes),
+        truth=grades.truth_of_run(run.profile, dialogues, memes),
         candidates=run.load(schemas.Candidate),
         gates=load_json(run, "gates.json"),
         title_glosses=title_glosses(run, dialogues),
@@ -95,7 +94,7 @@ CASES = ("lands", "typical", "fails")
 
 def studies_of(run: Run) -> dict[str, Any]:
     """For `numbers.json`: what the page's answers and the READMEs quote of judges and studies."""
-    made = collected.load(run)["tables"]
+    made = studies.load_tables(run)["tables"]
     return {
         "trust": load_json(run, "judge_checks.json")["trust"],
         **{name: made.get(name, []) for name in QUOTED},
@@ -113,7 +112,7 @@ def _hangs_most_on(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     """Compute and write `numbers.json` and `placements.csv`."""
-    found = tables.numbers(
+    found = evaluation.numbers(
         run.profile, records.memes, records.dialogues, records.placements, records.ratings,
         records.consistency, dict(records.gates), load_json(run, "ground_truth.json"), records.grades,
     )  # fmt: skip
@@ -133,7 +132,7 @@ def teaching_levels(records: Records) -> dict[str, dict[str, Any]]:
     for case in CASES:
         mine = {key: grade for key, grade in greedy.items() if key[0] == names[case]}
         if mine:
-            (row,) = tables.frame_rows(tables.levels({"greedy": mine}))
+            (row,) = evaluation.frame_rows(evaluation.levels({"greedy": mine}))
             found[case] = {"dialogue": names[case], **row}
     return found
 
@@ -190,7 +189,7 @@ STRATEGIES = {
 def consistency_bars(frame: pd.DataFrame) -> Figure:
     """Figure 4: mean consistency of each strategy with its 95% interval, and the shuffled-pair baseline.
 
-    Columns as of `tables.consistency_frame`. Points, not bars: the differences are far smaller than the
+    Columns as of `evaluation.consistency_frame`. Points, not bars: the differences are far smaller than the
     distance to zero, and bars that start elsewhere would show false proportions.
     """
     datasets = list(dict.fromkeys(frame["dataset"]))
@@ -237,7 +236,7 @@ def case_pictures(run: Run, records: Records) -> tuple[list[Image.Image], list[s
 
     None where no dialogue serves.
     """
-    drawn = draw_cases(run, records, tables.case_strategies(run.profile), run.profile.dialogue.n_turns)
+    drawn = draw_cases(run, records, evaluation.case_strategies(run.profile), run.profile.dialogue.n_turns)
     return [picture for picture, _ in drawn], [label for _, label in drawn]
 
 
@@ -249,10 +248,10 @@ def draw_cases(
     by_id = {dialogue.dialogue_id: dialogue for dialogue in records.dialogues}
     return [
         (
-            ratings.screenshot(run, by_id[name], records.placements, strategy, memes, n_turns)[1],
+            evaluation.screenshot(run, by_id[name], records.placements, strategy, memes, n_turns),
             f"{name}, {schemas.STRATEGIES[strategy].label}",
         )
-        for name in tables.case_dialogues(records.placements, records.dialogues, run.profile)
+        for name in evaluation.case_dialogues(records.placements, records.dialogues, run.profile)
         for strategy in strategies
     ]
 
