@@ -146,7 +146,7 @@ def doctor(choice: Choice) -> int:
 @command(cli, "verify", click.argument("folder", required=False))
 def verify(choice: Choice, folder: str | None) -> int:
     """Check a release against its manifest: that in FOLDER, or the run's own."""
-    from memecmd_utils.release import manifest
+    from memecmd_utils import release
 
     if folder:
         where = Path(folder).expanduser()
@@ -157,8 +157,8 @@ def verify(choice: Choice, folder: str | None) -> int:
                 f"run {choice.run_name()} has no release yet: `make reproduce` makes one"
             )
     try:
-        click.echo(manifest.report(where))
-    except manifest.ReleaseError as error:
+        click.echo(release.verdict(where))
+    except release.ReleaseError as error:
         click.echo(str(error))
         return 1
     return 0
@@ -167,9 +167,9 @@ def verify(choice: Choice, folder: str | None) -> int:
 @command(cli, "site")
 def site(choice: Choice) -> None:
     """Put the page of a run with its notebooks into one folder for any static host."""
-    from memecmd_utils.report import tracked
+    from memecmd_utils import report
 
-    click.echo(tracked.build(paths.reports / choice.run_name()).relative_to(paths.root))
+    click.echo(report.build_site(paths.reports / choice.run_name()).relative_to(paths.root))
 
 
 # --- uses of a finished run -------------------------------------------------------------------------
@@ -244,22 +244,22 @@ def leaderboard(
     choice: Choice, entries: Sequence[str], name: str, run: str, grades: str, release: str, mod: str
 ) -> None:
     """Score ENTRIES beside the package's systems: TREC runs, Python files, names of embedders."""
-    from memecmd_utils import report
     from memecmd_utils.chats import insertion
+    from memecmd_utils.evaluation import entries as scored
     from memecmd_utils.studies import mod as mod_data
 
     if mod:
         path = Path(mod).expanduser()
         benchmarks, target, notes = mod_data.benchmarks(path, choice.profile, choice.settings, run)
-        text = report.score_benchmarks(benchmarks, target, entries, name)
+        text = scored.score_benchmarks(benchmarks, target, entries, name)
         click.echo("\n".join([text, *notes]))
     elif release:
         folder = Path(release).expanduser()
-        click.echo(report.score_release(folder, choice.profile, choice.settings, entries, name))
+        click.echo(scored.score_release(folder, choice.profile, choice.settings, entries, name))
     else:
         chosen = insertion.library_of(run, choice.profile, choice.settings)
         given = Path(grades).expanduser() if grades else None
-        click.echo(report.score_run(chosen, entries, name, given))
+        click.echo(scored.score_run(chosen, entries, name, given))
 
 
 # --- what is fetched --------------------------------------------------------------------------------
@@ -359,18 +359,18 @@ def tracked() -> None:
 @command(tracked, "refresh")
 def refresh_tracked(_: Choice) -> None:
     """Copy the example run's numbers and pictures into reports/."""
-    from memecmd_utils.report import tracked
+    from memecmd_utils import report
 
-    for path in tracked.refresh():
+    for path in report.refresh():
         click.echo(path.relative_to(paths.root))
 
 
 @command(tracked, "compare")
 def compare_tracked(_: Choice) -> int:
     """Compare the example run with the tracked numbers, placements and pictures."""
-    from memecmd_utils.report import tracked
+    from memecmd_utils import report
 
-    differences = tracked.compare()
+    differences = report.compare()
     for line in differences:
         click.echo(line)
     click.echo(f"{len(differences)} differences" if differences else "the run equals the tracked results")

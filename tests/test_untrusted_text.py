@@ -34,8 +34,8 @@ from memecmd_utils.core.llm import authored, replies
 from memecmd_utils.core.llm import prompts as llm_prompts
 from memecmd_utils.core.llm.endpoint import CONTROL
 from memecmd_utils.core.llm.messages import Reply, UnusableReply
-from memecmd_utils.release import manifest
-from memecmd_utils.report import page as report_page
+from memecmd_utils import release
+from memecmd_utils import page as report_page
 
 FENCED = re.compile(r"<<<\n.*?\n>>>", re.DOTALL)
 SCHEMAS = {"", "AnnotationReply", "SummaryReply", "ScenarioReply", "ScenarioDetails", "RatingsReply"}
@@ -48,7 +48,7 @@ def whole(tmp_path_factory):
 
 def test_the_whole_pipeline_runs_through(whole) -> None:
     assert [done["status"] for done in whole.commands] == [0] * 10, whole.commands[-1]["stderr"][-3000:]
-    assert manifest.check_release(whole.data / "release")["dialogues"] == 2
+    assert release.check_release(whole.data / "release")["dialogues"] == 2
     assert (whole.report / "index.html").is_file()
 
 

@@ -10,8 +10,8 @@ from memecmd_utils.annotation.annotator import CheckedAnnotationReply
 from memecmd_utils.core import storage
 from memecmd_utils.core.llm import prompts
 from memecmd_utils.core.llm.replies import strict_schema
-from memecmd_utils.release import manifest
-from memecmd_utils.release.tables import ReleaseMeme
+from memecmd_utils import release
+from memecmd_utils.release import ReleaseMeme
 from memecmd_utils.retrieval import placement
 from memecmd_utils.schemas import Annotation
 from memecmd_utils.settings import Profile
@@ -56,17 +56,17 @@ def test_a_release_names_a_flagged_meme_and_shows_nothing_of_it(tmp_path) -> Non
     for secret in ("说不得的场景", "图上的字m1", "图上的字m3", "says too much"):
         assert secret.encode() not in texts
     assert b"Memes named by their id only: 2." in (target / "README.md").read_bytes()
-    manifest.check_release(target)
+    release.check_release(target)
 
 
 def test_a_release_that_sends_or_shows_a_flagged_meme_is_refused(tmp_path) -> None:
     run = made_release.run_dir(tmp_path / "run")
     said = [made_up.annotation("m1", unsafe="abuse"), made_up.annotation("m2")]
-    with pytest.raises(manifest.ReleaseError, match="no meme m1"):
+    with pytest.raises(release.ReleaseError, match="no meme m1"):
         made_release.write(run, tmp_path / "a", annotations=said, placements=[made_up.placement(2, "m1")])
     assert not (tmp_path / "a").exists()
     made_release.write(run, tmp_path / "b", annotations=said[1:], placements=[])
     shown = [a.model_dump_json() for a in said]
     (tmp_path / "b" / "annotations.jsonl").write_text("\n".join(shown) + "\n", encoding="utf-8")
-    with pytest.raises(manifest.ReleaseError, match="m1 is flagged as abuse: more than its id is there"):
-        manifest.check_release(tmp_path / "b")
+    with pytest.raises(release.ReleaseError, match="m1 is flagged as abuse: more than its id is there"):
+        release.check_release(tmp_path / "b")
