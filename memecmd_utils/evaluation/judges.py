@@ -36,8 +36,8 @@ from memecmd_utils.core.llm.messages import (
     UnusableReply,
     plain_word,
 )
-from memecmd_utils.core.recordings.store import is_answer, key_of
 from memecmd_utils.dialogue.generation import history_text
+from memecmd_utils.recordings import is_answer, key_of
 from memecmd_utils.retrieval.placement import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme

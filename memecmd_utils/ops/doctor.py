@@ -24,7 +24,7 @@ from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.errors import MemecmdError, mendable_message
 from memecmd_utils.core.llm import authored, local
 from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend, api_key, client_options
-from memecmd_utils.core.recordings.vectors import recorded_names
+from memecmd_utils.recordings import recorded_names
 from memecmd_utils.runs import Role, Run, prices
 from memecmd_utils.schemas import NewsItem
 from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_settings

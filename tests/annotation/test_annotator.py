@@ -13,8 +13,8 @@ from memecmd_utils.core import html, paths, storage
 from memecmd_utils.core.llm import chat, prompts
 from memecmd_utils.core.llm.chat import Chat
 from memecmd_utils.core.llm.messages import Reply, Request, RequestRejected
-from memecmd_utils.core.recordings.store import Recordings
 from memecmd_utils.core.storage import dumps
+from memecmd_utils.recordings import Recordings
 from memecmd_utils.schemas import Annotation, AnnotationReply
 from memecmd_utils.settings import Profile
 
@@ -77,7 +77,6 @@ def test_recordings_with_equal_scenarios_are_replayed_as_unscored(tmp_path: Path
     """Such as were accepted before there was a rule: no error, and nothing is paid for twice."""
     store = Recordings("annotation", [tmp_path], tmp_path)
     annotate(ScriptedBackend(lambda r: dumps(FOUR)), recordings=store)
-    store.close()
     (file,) = tmp_path.rglob("*.jsonl")
     text = file.read_text(encoding="utf-8")
     file.write_text(text.replace("追悼会", "约饭", 1), encoding="utf-8")
@@ -132,7 +131,6 @@ def test_pictures_are_read_when_they_are_sent_each_its_own(tmp_path: Path) -> No
     store = Recordings("annotation", [tmp_path], tmp_path)
     done = annotate(Seeing(lambda r: dumps(FOUR)), picture, recordings=store, concurrency=2)
     assert sorted(read) == [f"m{n}" for n in range(6)] and max(held) < 2
-    store.close()
     replayed = annotate(
         Seeing([]), lambda meme: pytest.fail("read in vain"), recordings=Recordings("annotation", [tmp_path])
     )

@@ -26,7 +26,7 @@ from memecmd_utils.core.llm.batch import BatchBackend, Limits
 from memecmd_utils.core.llm.chat import Chat
 from memecmd_utils.core.llm.endpoint import OpenAIBackend
 from memecmd_utils.core.llm.messages import InDoubt, Message, Reply, Request, Sampling
-from memecmd_utils.core.recordings.store import Recordings
+from memecmd_utils.recordings import Recordings
 from memecmd_utils.settings import Endpoint
 
 KEY = "sk-very-secret-0123456789"
@@ -311,10 +311,7 @@ def chat_for(backend: BatchBackend, folder: Path, **options: Any) -> Chat:
 def ask_all(
     chat: Chat, asked: list[Request], parser: Callable[[Reply], Any] = parse
 ) -> list[llm_messages.Answer]:
-    try:
-        return llm_chat.run(chat.side_by_side(chat.ask(r, parser) for r in asked))
-    finally:
-        chat.recordings.close()
+    return llm_chat.run(chat.side_by_side(chat.ask(r, parser) for r in asked))
 
 
 def run(url: str, folder: Path, asked: list[Request], **options: Any) -> list[llm_messages.Answer]:

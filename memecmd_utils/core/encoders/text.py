@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from pydantic import ConfigDict
 
+from memecmd_utils import recordings as vectors
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.llm import chat
 from memecmd_utils.core.llm.budget import Budget
@@ -20,7 +21,6 @@ from memecmd_utils.core.llm.endpoint import NEUTRAL, NO_KEY, OpenAIBackend, addr
 from memecmd_utils.core.llm.messages import EndpointError, Message, Reply, Request, Sampling
 from memecmd_utils.core.llm.usage import Usage
 from memecmd_utils.core.machine import cores
-from memecmd_utils.core.recordings import vectors
 from memecmd_utils.settings import Endpoint, Profile
 
 TASK = "embedding"
@@ -389,7 +389,7 @@ class RecordedEmbedder:
         self.embedder, self.mode = embedder, mode
         self.name = embedder.name
         self._recorded = vectors.RecordedVectors(
-            self.name, read_dirs, write_dir, mode, getattr(embedder, "paid", False), used_in
+            self.name, read_dirs, write_dir, mode, used_in
         )
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
