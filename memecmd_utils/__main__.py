@@ -113,7 +113,7 @@ def hold(run: str, words: tuple[str, ...]) -> None:
 @command(cli, "summary", click.argument("run"))
 def summary(_: Choice, run: str) -> None:
     """Say what a run wrote and where."""
-    from memecmd_utils.ops import cost
+    from memecmd_utils import cost
 
     click.echo(cost.summary_text(run))
 
@@ -121,7 +121,8 @@ def summary(_: Choice, run: str) -> None:
 @command(cli, "cost")
 def cost(choice: Choice) -> None:
     """Estimate calls, tokens, money and hours before anything is asked."""
-    from memecmd_utils.ops import cost, doctor
+    from memecmd_utils import cost
+    from memecmd_utils.ops import doctor
 
     profile = choice.load()
     click.echo(cost.cost_text(profile))

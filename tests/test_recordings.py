@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from memecmd_utils import __main__ as command_line
 from memecmd_utils import recordings
 from memecmd_utils.core import paths, storage
-from memecmd_utils.core.llm.messages import Image, Message, ModelId, Request, Sampling
+from memecmd_utils.llm.messages import Image, Message, ModelId, Request, Sampling
 from memecmd_utils.recordings import (
     RecordedVectors,
     RecordingError,

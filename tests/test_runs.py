@@ -8,9 +8,9 @@ from memecmd_utils import recordings as recordings_store
 from memecmd_utils import runs
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm.budget import TOKENS_OUT
-from memecmd_utils.core.llm.messages import BudgetReached, EndpointError, Message, Reply, Request, Sampling
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm.budget import TOKENS_OUT
+from memecmd_utils.llm.messages import BudgetReached, EndpointError, Message, Reply, Request, Sampling
 from memecmd_utils.ops import doctor
 from memecmd_utils.ops.doctor import NotReady
 from memecmd_utils.runs import ALL_AT_ONCE, Run, StageMissing, open_run, prices

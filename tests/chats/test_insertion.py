@@ -15,7 +15,7 @@ from memecmd_utils import schemas
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
 from memecmd_utils.core import storage
-from memecmd_utils.core.llm.messages import BudgetReached, EndpointError
+from memecmd_utils.llm.messages import BudgetReached, EndpointError
 from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.retrieval import large_library, placement
 from memecmd_utils.retrieval.learned import PlacementError

@@ -10,7 +10,7 @@ import pytest
 from memecmd_utils import recordings as vectors
 from memecmd_utils.core.encoders import text as encoders_text
 from memecmd_utils.core.encoders.text import RecordedEmbedder, UseM3, embedder_of, text_key
-from memecmd_utils.core.llm.messages import EndpointError
+from memecmd_utils.llm.messages import EndpointError
 from memecmd_utils.recordings import RecordingError, read_vectors
 
 

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from memecmd_utils import recordings as rec
-from memecmd_utils.core.llm import prompts
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.delivery import Delivery, Throttle
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils.core.machine import STATUS_VARIABLE
+from memecmd_utils.llm import prompts
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.delivery import Delivery, Throttle
+from memecmd_utils.llm.messages import (
     UNRECORDED,
     Answer,
     Backend,
@@ -33,9 +34,8 @@ from memecmd_utils.core.llm.messages import (
     UncertainReply,
     UnusableReply,
 )
-from memecmd_utils.core.llm.replies import garbled
-from memecmd_utils.core.llm.usage import Usage
-from memecmd_utils.core.machine import STATUS_VARIABLE
+from memecmd_utils.llm.replies import garbled
+from memecmd_utils.llm.usage import Usage
 from memecmd_utils.recordings import Outcome
 
 T = TypeVar("T")
