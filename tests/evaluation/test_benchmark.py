@@ -140,7 +140,7 @@ def test_the_untouched_split_takes_part_once_it_is_graded(tmp_path: Path) -> Non
     """With made-up grades beside its real texts."""
     source = paths.example / "untouched"
     for path in source.iterdir():
-        if path.name != "grades.jsonl":
+        if path.is_file() and path.name != "grades.jsonl":
             shutil.copyfile(path, tmp_path / path.name)
     from memecmd_utils.library import example_memes
 
