@@ -81,7 +81,7 @@ def reproduce(choice: Choice, templates: bool) -> None:
         parameters = {"profile": choice.profile, "settings": choice.settings, "run_name": name}
         run_notebook.run_stages(run, names, parameters)
     if not templates:
-        from memecmd_utils.ops import cost
+        from memecmd_utils import cost
 
         click.echo(cost.summary_text(name))
 
@@ -114,8 +114,7 @@ def inputs(notebook: str) -> None:
 @click.pass_obj
 def show_cost(choice: Choice) -> None:
     """Estimate calls, tokens, money and hours before anything is asked."""
-    from memecmd_utils import doctor
-    from memecmd_utils.ops import cost
+    from memecmd_utils import cost, doctor
 
     profile = choice.load()
     click.echo(cost.cost_text(profile))
@@ -183,6 +182,21 @@ def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
     from memecmd_utils.evaluation import landing
 
     click.echo(landing.fit_run(choice.run(run), Path(grades).expanduser() if grades else None).text())
+
+
+@cli.command("evaluate-mod")
+@click.argument("source")
+@run_option
+@click.option("--dialogues", type=int)
+@click.pass_obj
+def evaluate_mod(choice: Choice, source: str, run: str, dialogues: int | None) -> None:
+    """Measure retrieval on your copy of MOD: a file or a folder."""
+    from memecmd_utils.studies import mod
+
+    if not source:
+        raise errors.MemecmdError("name a file or folder of MOD: make evaluate-mod MOD=c_val_task2.json")
+    path = Path(source).expanduser()
+    click.echo(mod.evaluate_file(path, choice.profile, choice.settings, run, dialogues).text())
 
 
 @cli.command()

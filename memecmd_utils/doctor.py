@@ -19,8 +19,9 @@ from memecmd_utils import runs
 from memecmd_utils.core import paths
 from memecmd_utils.core.drawing import fonts
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import authored, local
-from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend, api_key
+from memecmd_utils.core.llm import local
+from memecmd_utils.llm import authored
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, api_key
 from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_settings
 
 
@@ -63,15 +64,16 @@ def lacks(profile: Profile, templates: bool = False) -> list[str]:
         return []
     missing = []
     run = runs.Run(profile.name, profile, paths.processed, paths.reports)
-    endpoints = [
-        run.endpoint(role, number)
+    asked = [
+        (run.endpoint(role, number), False)
         for role, number, llm in models_asked(profile, templates)
         if llm == "openai"
     ]
     if profile.models.embedder == "endpoint" and profile.models.endpoints.embedder:
-        endpoints.append(profile.models.endpoints.embedder)
-    for endpoint in endpoints:
-        for look in (partial(OpenAIBackend, key=NO_KEY), api_key, partial(runs.prices, profile=profile)):
+        asked.append((profile.models.endpoints.embedder, True))
+    for endpoint, reads_only in asked:
+        price = partial(runs.prices, profile=profile, reads_only=reads_only)
+        for look in (partial(OpenAIBackend, key=NO_KEY), api_key, price):
             try:
                 look(endpoint)
             except MemecmdError as error:

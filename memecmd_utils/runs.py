@@ -11,18 +11,18 @@ from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.encoders.text import TASK, Embedder, EndpointEmbedder, RecordedEmbedder, embedder_of
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import authored
-from memecmd_utils.core.llm import usage as llm_usage
-from memecmd_utils.core.llm.authored import AuthoredBackend
-from memecmd_utils.core.llm.batch import BatchBackend, is_free
-from memecmd_utils.core.llm.budget import BATCH_DISCOUNT, Budget, Ledger
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.core.llm.local import LocalServer
-from memecmd_utils.core.llm.messages import Backend, EndpointError
-from memecmd_utils.core.llm.usage import combined
 from memecmd_utils.core.recordings.store import Recordings, TextCache
 from memecmd_utils.core.recordings.vectors import Mode
+from memecmd_utils.llm import authored
+from memecmd_utils.llm import usage as llm_usage
+from memecmd_utils.llm.authored import AuthoredBackend
+from memecmd_utils.llm.batch import BatchBackend, is_free
+from memecmd_utils.llm.budget import BATCH_DISCOUNT, Budget, Ledger
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
+from memecmd_utils.llm.messages import Backend, EndpointError
+from memecmd_utils.llm.usage import combined
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
 if TYPE_CHECKING:

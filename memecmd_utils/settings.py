@@ -325,6 +325,7 @@ class ModelSettings(Setting):
     clip_checkpoint: str | None = None
     """A Chinese-CLIP checkpoint on disk; None: looked for in data/interim/clip, else downloaded there."""
     concurrency: int = Field(8, ge=1, le=1024)
+    batch: bool = False
     max_usd: float | None = Field(None, ge=0)
     max_calls: int | None = Field(None, ge=0)
     tokens_per_character: float = Field(0.8, gt=0)

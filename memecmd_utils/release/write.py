@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from memecmd_utils import __version__, schemas
-from memecmd_utils.annotation import annotator
+from memecmd_utils import __version__, annotation, schemas
 from memecmd_utils.core import storage
 from memecmd_utils.release import card, manifest, tables
 from memecmd_utils.release.card import Description, Records
@@ -45,7 +44,7 @@ def write_release(
     date. `further` writes what else belongs into the folder, made from `further_inputs` of the corpus.
     Raises `ReleaseError` for records that do not fit together, and as `_in_place_of` does.
     """
-    memes, annotations = annotator.releasable(memes, annotations)
+    memes, annotations = annotation.releasable(memes, annotations)
     truth = {"marks": marks, "grades": grades}
     with _in_place_of(release_dir) as folder:
         records = {

@@ -13,12 +13,11 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import schemas
-from memecmd_utils.annotation import annotator
+from memecmd_utils import annotation, schemas
 from memecmd_utils.core import paths, storage
-from memecmd_utils.core.llm import authored
 from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.evaluation import benchmark, ground_truth, leaderboard, ratings, tables
+from memecmd_utils.llm import authored
 from memecmd_utils.release import write
 from memecmd_utils.report import landing
 from memecmd_utils.runs import Run
@@ -52,7 +51,7 @@ def load_records(run: Run) -> Records:
     """Read the records of a run, each checked against its schema."""
     memes = run.load(schemas.Meme)
     annotations = run.load(schemas.Annotation)
-    memes, annotations = annotator.releasable(memes, annotations)
+    memes, annotations = annotation.releasable(memes, annotations)
     dialogues = run.load(schemas.Dialogue)
     return Records(
         memes=memes,

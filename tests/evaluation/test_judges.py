@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from scripted import ScriptedBackend
 
 from memecmd_utils.core import paths
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import local, messages
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.messages import ModelId, Reply, UnusableReply
+from memecmd_utils.core.llm import local
 from memecmd_utils.core.recordings import store as rec
 from memecmd_utils.evaluation import judges
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import messages
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.messages import ModelId, Reply, UnusableReply
 from memecmd_utils.schemas import DIMENSIONS
 
 MODEL = ModelId(name="tiny")

@@ -12,11 +12,11 @@ from scripted import ScriptedBackend
 
 from memecmd_utils import settings
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.messages import Reply, RequestRejected
 from memecmd_utils.core.recordings.store import Recordings
 from memecmd_utils.evaluation import judges, ratings
 from memecmd_utils.evaluation.judges import Judge
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.messages import Reply, RequestRejected
 from memecmd_utils.retrieval.placement import halves
 from memecmd_utils.schemas import DIMENSIONS
 

@@ -5,16 +5,12 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-import wordcloud
 from matplotlib.figure import Figure
-from PIL import Image, ImageFont
+from PIL import Image
 
-from memecmd_utils.annotation import keywords
 from memecmd_utils.core import plots
 from memecmd_utils.report import results
 from memecmd_utils.retrieval import figures
-
-KEYWORDS = {key: {"加班": 9, "摸鱼": 5, "开心": 2} for key in keywords.DIMENSIONS}
 
 
 def pixels(fig: Figure) -> np.ndarray:
@@ -56,20 +52,6 @@ def test_a_users_settings_do_not_change_a_figure() -> None:
         assert np.array_equal(pixels(figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])), plain)
 
 
-def test_word_clouds_are_seeded_and_show_their_words() -> None:
-    first, second = (keywords.word_clouds(KEYWORDS, seed=3) for _ in range(2))
-    images = [[axes.images[0].get_array() for axes in fig.axes] for fig in (first, second)]
-    assert len(images[0]) == 4
-    for one, other in zip(*images, strict=True):
-        assert np.array_equal(one, other)
-        assert (np.asarray(one) < 250).any()
-    titles = [axes.get_title(loc="left") for axes in first.axes]
-    assert titles == list(keywords.DIMENSIONS.values())
-    # One letter shape per character: tofu would give both words the same outline.
-    one, other = (keywords.word_clouds({"emotion": {word: 1}}, seed=3) for word in ("加班", "摸鱼"))
-    assert not np.array_equal(one.axes[2].images[0].get_array(), other.axes[2].images[0].get_array())
-
-
 def test_consistency_points_intervals_and_baseline() -> None:
     fig = results.consistency_bars(consistency_frame())
     axes = fig.axes[0]
@@ -93,33 +75,6 @@ def test_gate_trace_starts_at_turn_2() -> None:
     assert [list(values) for values in lines["no meme"]] == [[2], [0.2]]
     with pytest.raises(ValueError, match="equally long"):
         figures.gate_trace("d", [0.2], [0.5, 0.6], [False])
-
-
-def test_words_of_a_cloud_stand_apart(monkeypatch) -> None:
-    """Chinese has no blanks: two words that touch are read as one."""
-    made = []
-
-    class Watched(wordcloud.WordCloud):
-        def generate_from_frequencies(self, *given, **more):
-            made.append(self)
-            return super().generate_from_frequencies(*given, **more)
-
-    monkeypatch.setattr(wordcloud, "WordCloud", Watched)
-    pairs = zip("天地玄黄宇宙洪荒" * 5, "日月盈昃辰" * 8, strict=True)
-    words = {f"{a}{b}": 5 + (n % 9) * 4 for n, (a, b) in enumerate(pairs)}
-    keywords.word_clouds({"s_plus": words, "emotion": words})
-    for cloud in made:
-        boxes = []
-        for (word, _), size, (row, column), *_ in cloud.layout_:
-            font = ImageFont.truetype(cloud.font_path, size)
-            left, top, right, bottom = font.getmask(word).getbbox()  # of the ink
-            boxes.append((size, column + left, row + top, column + right, row + bottom))
-        assert len(boxes) > 30 and min(size for size, *_ in boxes) >= 20
-        for n, (size, left, top, right, bottom) in enumerate(boxes):
-            for other, x0, y0, x1, y1 in boxes[n + 1 :]:
-                beside = min(bottom, y1) - max(top, y0) > 0.5 * min(bottom - top, y1 - y0)
-                gap = max(left, x0) - min(right, x1)
-                assert not beside or gap > 0.25 * min(size, other), "wider than a blank"
 
 
 def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:

@@ -13,14 +13,14 @@ import numpy as np
 from pydantic import ConfigDict
 
 from memecmd_utils.core.encoders import weights
-from memecmd_utils.core.llm import chat
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.delivery import Delivery, Throttle
-from memecmd_utils.core.llm.endpoint import NEUTRAL, NO_KEY, OpenAIBackend, address, api_key
-from memecmd_utils.core.llm.messages import EndpointError, Message, Reply, Request, Sampling
-from memecmd_utils.core.llm.usage import Usage
 from memecmd_utils.core.machine import cores
 from memecmd_utils.core.recordings import vectors
+from memecmd_utils.llm import chat
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.delivery import Delivery, Throttle
+from memecmd_utils.llm.endpoint import NEUTRAL, NO_KEY, OpenAIBackend, address, api_key
+from memecmd_utils.llm.messages import EndpointError, Message, Reply, Request, Sampling
+from memecmd_utils.llm.usage import Usage
 from memecmd_utils.settings import Endpoint, Profile
 
 TASK = "embedding"

@@ -9,10 +9,10 @@ import pytest
 
 from memecmd_utils.core.encoders import text as encoders_text
 from memecmd_utils.core.encoders.text import RecordedEmbedder, UseM3, embedder_of, text_key
-from memecmd_utils.core.llm.messages import EndpointError
 from memecmd_utils.core.recordings import vectors
 from memecmd_utils.core.recordings.store import RecordingError
 from memecmd_utils.core.recordings.vectors import read_shard
+from memecmd_utils.llm.messages import EndpointError
 
 
 class Fake:

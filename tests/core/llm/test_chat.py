@@ -14,12 +14,14 @@ import pytest
 from pydantic import BaseModel
 from scripted import ScriptedBackend
 
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import messages
-from memecmd_utils.core.llm import replies as llm_replies
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.chat import LOST_IN_A_ROW, Chat
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils.core.recordings import store as rec
+from memecmd_utils.core.recordings.store import RecordingError, RecordingMiss, Recordings
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import messages
+from memecmd_utils.llm import replies as llm_replies
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.chat import LOST_IN_A_ROW, Chat
+from memecmd_utils.llm.messages import (
     BrokenRules,
     BudgetReached,
     Message,
@@ -30,9 +32,7 @@ from memecmd_utils.core.llm.messages import (
     Sampling,
     TransientFault,
 )
-from memecmd_utils.core.llm.replies import garbled
-from memecmd_utils.core.recordings import store as rec
-from memecmd_utils.core.recordings.store import RecordingError, RecordingMiss, Recordings
+from memecmd_utils.llm.replies import garbled
 
 
 class Mood(BaseModel):

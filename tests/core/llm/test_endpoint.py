@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, RootModel, SecretStr, create_model
 from tiny_server import Answer, TinyServer, chat_reply, error
 
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import messages
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.endpoint import (
+from memecmd_utils.core.recordings.store import Recordings
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import messages
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.endpoint import (
     NEUTRAL_TEXT,
     REJECTED_IN_A_ROW,
     EmptyReply,
@@ -32,7 +33,7 @@ from memecmd_utils.core.llm.endpoint import (
     read_reply,
     retry_after,
 )
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils.llm.messages import (
     EndpointError,
     Image,
     InDoubt,
@@ -43,8 +44,7 @@ from memecmd_utils.core.llm.messages import (
     Sampling,
     TransientFault,
 )
-from memecmd_utils.core.llm.replies import strict_schema
-from memecmd_utils.core.recordings.store import Recordings
+from memecmd_utils.llm.replies import strict_schema
 from memecmd_utils.settings import Endpoint
 
 KEY = "sk-very-secret-0123456789"

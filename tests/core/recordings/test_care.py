@@ -10,13 +10,13 @@ from scripted import ScriptedBackend
 from memecmd_utils import __main__ as command_line
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.encoders.text import RecordedEmbedder, text_key
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.messages import Message, Request, Sampling
 from memecmd_utils.core.recordings import care as tools
 from memecmd_utils.core.recordings import store as recordings_store
 from memecmd_utils.core.recordings.store import RecordingError, RecordingMiss, Recordings, key_of, read_file
 from memecmd_utils.core.recordings.vectors import read_shard, write_shard
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.messages import Message, Request, Sampling
 
 LONG = "这是一段很长的话，" * 20
 GOOD = {"text": "好", "outcome": "accepted", "attempts": 1}

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from memecmd_utils.core import errors, storage
-from memecmd_utils.core.llm.messages import Image, Message, ModelId, Request, Sampling
 from memecmd_utils.core.recordings import store as rec
 from memecmd_utils.core.recordings.store import RecordingError, Recordings, TextCache
+from memecmd_utils.llm.messages import Image, Message, ModelId, Request, Sampling
 
 LONG = "这是一段很长的话，" * 20
 GOOD = {"text": "好", "outcome": "accepted", "attempts": 1}

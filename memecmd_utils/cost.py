@@ -11,13 +11,16 @@ from typing import Any
 import pandas as pd
 
 from memecmd_utils import settings
-from memecmd_utils.annotation.annotator import annotation_request
+from memecmd_utils.annotation import annotation_request
 from memecmd_utils.core import paths
 from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.encoders import text
 from memecmd_utils.core.encoders.text import TASK
-from memecmd_utils.core.llm import budget, prompts, usage
-from memecmd_utils.core.llm.budget import (
+from memecmd_utils.dialogue import cold_start, generation
+from memecmd_utils.evaluation import judges
+from memecmd_utils.evaluation.judges import STOPPED
+from memecmd_utils.llm import budget, prompts, usage
+from memecmd_utils.llm.budget import (
     REMOTE_SECONDS_PER_CALL,
     EstimateRow,
     Ledger,
@@ -25,10 +28,7 @@ from memecmd_utils.core.llm.budget import (
     pictures_of,
     tokens_per_image,
 )
-from memecmd_utils.core.llm.messages import Request
-from memecmd_utils.dialogue import cold_start, generation
-from memecmd_utils.evaluation import judges
-from memecmd_utils.evaluation.judges import STOPPED
+from memecmd_utils.llm.messages import Request
 from memecmd_utils.schemas import ColdStart, Dialogue, Meme, RolePair, Turn
 from memecmd_utils.settings import Endpoint, Profile, run_name
 

@@ -17,10 +17,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from memecmd_utils.core.llm import prompts
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.delivery import Delivery, Throttle
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils.core.machine import STATUS_VARIABLE
+from memecmd_utils.core.recordings import store as rec
+from memecmd_utils.core.recordings.store import Outcome
+from memecmd_utils.llm import prompts
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.delivery import Delivery, Throttle
+from memecmd_utils.llm.messages import (
     UNRECORDED,
     Answer,
     Backend,
@@ -32,11 +35,8 @@ from memecmd_utils.core.llm.messages import (
     UncertainReply,
     UnusableReply,
 )
-from memecmd_utils.core.llm.replies import garbled
-from memecmd_utils.core.llm.usage import Usage
-from memecmd_utils.core.machine import STATUS_VARIABLE
-from memecmd_utils.core.recordings import store as rec
-from memecmd_utils.core.recordings.store import Outcome
+from memecmd_utils.llm.replies import garbled
+from memecmd_utils.llm.usage import Usage
 
 T = TypeVar("T")
 CLAIM_WAIT_S, LONGEST_CLAIM_WAIT_S = 0.02, 0.5
