@@ -275,20 +275,20 @@ def recordings() -> None:
 @click.pass_obj
 def check_recordings(choice: Choice) -> None:
     """Verify the tracked recordings and those of the profile."""
-    from memecmd_utils.core.recordings import care
+    from memecmd_utils import recordings as care
 
-    report = care.check(care.folders_of(choice.load().name))
-    click.echo(report.text())
-    sys.exit(1 if report.problems else 0)
+    done, problems = care.check(choice.load().name)
+    click.echo("\n".join([*done, *(f"PROBLEM: {problem}" for problem in problems)]))
+    sys.exit(1 if problems else 0)
 
 
 @recordings.command("promote")
 @click.argument("run")
 def promote_recordings(run: str) -> None:
     """Turn the recordings that a run used into tracked ones."""
-    from memecmd_utils.core.recordings import care
+    from memecmd_utils import recordings as care
 
-    for line in care.promote_run(run):
+    for line in care.promote(run):
         click.echo(line)
 
 
