@@ -229,12 +229,12 @@ def leaderboard(
 # --- what is fetched --------------------------------------------------------------------------------
 
 
-@cli.group()
-def fetch() -> None:
+@cli.group("fetch")
+def fetch_group() -> None:
     """Fetch images, news or a local model."""
 
 
-@fetch.command("library")
+@fetch_group.command("library")
 @click.argument("archive", required=False)
 def fetch_library(archive: str | None) -> None:
     """Fetch the paper's repositories of images (ARCHIVE: the images of emo-visual-data as a zip)."""
@@ -243,7 +243,7 @@ def fetch_library(archive: str | None) -> None:
     datasets.fetch_library(archive=Path(archive).expanduser() if archive else None)
 
 
-@fetch.command("news")
+@fetch_group.command("news")
 @click.pass_obj
 def fetch_news(choice: Choice) -> None:
     """Collect news for the profile from its feeds; run it on several days to gather more."""
@@ -252,7 +252,7 @@ def fetch_news(choice: Choice) -> None:
     click.echo(news.collect_for(choice.load()))
 
 
-@fetch.command("local-llm")
+@fetch_group.command("local-llm")
 @click.argument("model")
 def fetch_local_llm(model: str) -> None:
     """Install the local engine and the weights of one model."""
@@ -266,12 +266,12 @@ def fetch_local_llm(model: str) -> None:
 # --- recordings and tracked results -----------------------------------------------------------------
 
 
-@cli.group()
-def recordings() -> None:
+@cli.group("recordings")
+def recordings_group() -> None:
     """Look after what models answered."""
 
 
-@recordings.command("check")
+@recordings_group.command("check")
 @click.pass_obj
 def check_recordings(choice: Choice) -> None:
     """Verify the tracked recordings and those of the profile."""
@@ -282,7 +282,7 @@ def check_recordings(choice: Choice) -> None:
     sys.exit(1 if problems else 0)
 
 
-@recordings.command("promote")
+@recordings_group.command("promote")
 @click.argument("run")
 def promote_recordings(run: str) -> None:
     """Turn the recordings that a run used into tracked ones."""
@@ -292,12 +292,12 @@ def promote_recordings(run: str) -> None:
         click.echo(line)
 
 
-@cli.group()
-def tracked() -> None:
+@cli.group("tracked")
+def tracked_group() -> None:
     """Look after the tracked results of the example run."""
 
 
-@tracked.command("refresh")
+@tracked_group.command("refresh")
 def refresh_tracked() -> None:
     """Copy the example run's numbers and pictures into reports/."""
     from memecmd_utils.report import tracked
@@ -306,7 +306,7 @@ def refresh_tracked() -> None:
         click.echo(path.relative_to(paths.root))
 
 
-@tracked.command("compare")
+@tracked_group.command("compare")
 def compare_tracked() -> None:
     """Compare the example run with the tracked numbers, placements and pictures."""
     from memecmd_utils.report import tracked

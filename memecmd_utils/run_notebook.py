@@ -64,7 +64,9 @@ def files_of(notebook: Path) -> list[Path]:
             found |= names.union(*(graph.find_upstream_modules(name) for name in names))
     package = paths.root / "memecmd_utils"
     places = [package.joinpath(*module.split(".")[1:]) for module in sorted(found)]
-    files = [path if (path := place.with_suffix(".py")).exists() else place / "__init__.py" for place in places]
+    files = [
+        path if (path := place.with_suffix(".py")).exists() else place / "__init__.py" for place in places
+    ]
     text = "".join(file.read_text(encoding="utf-8") for file in files)
     drawn = [path for path in sorted(package.glob("html/*.j2")) if path.name in text]
     second = any("template_memes" in module for module in found)

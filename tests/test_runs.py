@@ -149,7 +149,9 @@ def test_the_example_is_as_shipped_until_its_file_is_changed(tmp_path, monkeypat
     assert open_run("example", "max_calls=3 concurrency=2", "example").strict
     text = (paths.profiles / "example.yaml").read_text(encoding="utf-8")
     for name in ("example", "mine"):
-        (tmp_path / f"{name}.yaml").write_text(f"{text}retrieval: {{weights: [0.4, 0.2, 0.2, 0.2]}}\n", encoding="utf-8")
+        (tmp_path / f"{name}.yaml").write_text(
+            f"{text}retrieval: {{weights: [0.4, 0.2, 0.2, 0.2]}}\n", encoding="utf-8"
+        )
     (tmp_path / "copy.yaml").write_text(text, encoding="utf-8")
     monkeypatch.setattr(paths, "profiles", tmp_path)
     for name in ("example", "mine", "copy"):

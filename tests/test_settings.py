@@ -140,7 +140,9 @@ def test_settings_that_cannot_be_split(text: str) -> None:
 
 
 def test_names_of_settings() -> None:
-    changed = load_profile("openai", parse_settings("theta0=0.3 generator.model=x tune=true filters.min_side=9"))
+    changed = load_profile(
+        "openai", parse_settings("theta0=0.3 generator.model=x tune=true filters.min_side=9")
+    )
     assert changed.retrieval.theta0 == 0.3 and changed.mtrclip.tune and changed.library.filters.min_side == 9
     generator = changed.models.endpoints.generator
     assert generator.model == "x" and generator.vision, "the rest of the endpoint stays"
