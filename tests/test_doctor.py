@@ -11,7 +11,7 @@ def test_a_replay_lacks_nothing() -> None:
         assert doctor.lacks(load_profile(name, {"mode": "recorded"})) == []
 
 
-def test_what_is_found_out_only_after_paying_is_said_before(
+def test_what_would_be_found_out_after_paying_is_said_before(
     monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:
     with pytest.raises(doctor.NotReady, match="OPENAI_API_KEY"):

@@ -20,7 +20,7 @@ def status_of(*words: str) -> int:
     ("words", "said"),
     [
         (["--set", "n_turns=1", "reproduce"], "error: dialogue.n_turns: "),
-        (["--profile", "openai", "reproduce"], "error: the key "),
+        (["--profile", "openai", "reproduce"], "error: no API key: "),
         (["--set", "seed=77", "verify"], "error: "),
         (["insert-memes", "", ""], "error: name both files"),
         (["--profile", "nobody", "cost"], "error: no profile 'nobody'"),

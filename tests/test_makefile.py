@@ -66,7 +66,7 @@ def test_bare_make_lists_what_users_need_and_help_all_the_rest(checkout: Path) -
             assert re.search(rf"^  {name} +{re.escape(words)}$", shown.stdout, re.M), name
 
 
-def test_a_shim_that_only_fails_is_passed_over_and_a_named_python_wins(
+def test_a_shim_that_only_fails_is_passed_over(
     checkout: Path, tmp_path: Path
 ) -> None:
     tools, log = tmp_path / "tools", tmp_path / "log"
@@ -89,7 +89,7 @@ def test_no_fitting_python_is_said_in_one_line(checkout: Path, tmp_path: Path) -
     assert done.returncode != 0 and "no Python 3.11 or later" in done.stderr
 
 
-def test_a_new_lock_makes_the_environment_anew_but_not_one_that_is_shared(
+def test_a_new_lock_makes_the_environment_anew(
     checkout: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
