@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from memecmd_utils import __version__, schemas, settings
 from memecmd_utils.core import html, paths, storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import authored, prompts
+from memecmd_utils.llm import authored, prompts
 from memecmd_utils.settings import Profile
 
 MANIFEST, SUMS, CROISSANT = "manifest.json", "sha256sums.txt", "croissant.json"

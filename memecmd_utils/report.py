@@ -18,12 +18,10 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import release, schemas
-from memecmd_utils.annotation import annotator
+from memecmd_utils import annotation, release, schemas
 from memecmd_utils.core import paths, statistics, storage
 from memecmd_utils.core import tables as printer
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import authored
 from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.evaluation import (
     benchmark,
@@ -34,6 +32,7 @@ from memecmd_utils.evaluation import (
     ratings,
     tables,
 )
+from memecmd_utils.llm import authored
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.studies import collected
 
@@ -71,7 +70,7 @@ class Records:
 
 def load_records(run: Run) -> Records:
     """Read the records of a run, each checked against its schema."""
-    memes, annotations = annotator.releasable(run.load(schemas.Meme), run.load(schemas.Annotation))
+    memes, annotations = annotation.releasable(run.load(schemas.Meme), run.load(schemas.Annotation))
     dialogues = run.load(schemas.Dialogue)
     return Records(
         memes=memes,

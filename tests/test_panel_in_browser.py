@@ -8,13 +8,12 @@ import browser
 import lab_server
 import pytest
 
-from memecmd_utils import runs, schemas, settings
-from memecmd_utils.annotation import annotator
+from memecmd_utils import annotation, runs, schemas, settings
 from memecmd_utils.core import paths, storage
-from memecmd_utils.core.llm import authored
-from memecmd_utils.core.llm import chat as llm_chat
 from memecmd_utils.dialogue import cold_start, generation, news
 from memecmd_utils.library import build
+from memecmd_utils.llm import authored
+from memecmd_utils.llm import chat as llm_chat
 
 NOTEBOOK = "04_retrieval.ipynb"
 SMALL = "max_memes=24 n_news=2 n_role_pairs=0"  # small so that it takes seconds
@@ -37,7 +36,7 @@ def small_run(root: Path) -> None:
     build.build_library(profile, run.folder)
     memes = storage.read_parquet(run.read("memes.parquet"), schemas.Meme)
     with run.chat("annotator", "annotation") as chat:
-        annotations = llm_chat.run(annotator.annotate(memes, chat, profile))
+        annotations = llm_chat.run(annotation.annotate(memes, chat, profile))
     storage.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
     starts = [
         cold_start.from_news(item)

@@ -14,11 +14,10 @@ import nbformat
 import pytest
 from stage_run import link_project, simulated
 
-from memecmd_utils import dialogue, runs
+from memecmd_utils import dialogue, release, runs
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
 from memecmd_utils.dialogue import cold_start, generation
-from memecmd_utils import release
 from memecmd_utils.schemas import Unfinished
 
 pytestmark = pytest.mark.slow

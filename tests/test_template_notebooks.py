@@ -17,8 +17,8 @@ from PIL import Image
 from stage_run import command
 from tiny_server import Answer, TinyServer, chat_reply
 
-from memecmd_utils.core import paths, storage
 from memecmd_utils import release
+from memecmd_utils.core import paths, storage
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 pytestmark = pytest.mark.slow

@@ -28,14 +28,13 @@ from whole_pipeline import (
     text_of,
 )
 
-from memecmd_utils import schemas
-from memecmd_utils.core import paths, storage, tables
-from memecmd_utils.core.llm import authored, replies
-from memecmd_utils.core.llm import prompts as llm_prompts
-from memecmd_utils.core.llm.endpoint import CONTROL
-from memecmd_utils.core.llm.messages import Reply, UnusableReply
-from memecmd_utils import release
 from memecmd_utils import page as report_page
+from memecmd_utils import release, schemas
+from memecmd_utils.core import paths, storage, tables
+from memecmd_utils.llm import authored, replies
+from memecmd_utils.llm import prompts as llm_prompts
+from memecmd_utils.llm.endpoint import CONTROL
+from memecmd_utils.llm.messages import Reply, UnusableReply
 
 FENCED = re.compile(r"<<<\n.*?\n>>>", re.DOTALL)
 SCHEMAS = {"", "AnnotationReply", "SummaryReply", "ScenarioReply", "ScenarioDetails", "RatingsReply"}

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from memecmd_utils.core import seeds
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import messages as llm_messages
-from memecmd_utils.core.llm import prompts, replies
-from memecmd_utils.core.llm.chat import Chat, Progress
-from memecmd_utils.core.llm.messages import Request
 from memecmd_utils.dialogue import generation
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import messages as llm_messages
+from memecmd_utils.llm import prompts, replies
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.messages import Request
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import ColdStart, SummaryReply
 from memecmd_utils.settings import Profile

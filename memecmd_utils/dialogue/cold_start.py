@@ -9,9 +9,9 @@ import numpy as np
 
 from memecmd_utils.core import seeds, storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import prompts, replies
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.messages import Message, Request, Sampling
+from memecmd_utils.llm import prompts, replies
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.messages import Message, Request, Sampling
 from memecmd_utils.schemas import (
     TOPICS,
     ColdStart,

@@ -11,10 +11,10 @@ from typing import Literal
 
 from memecmd_utils.core import seeds, storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import prompts, replies
-from memecmd_utils.core.llm.chat import Chat, Progress
-from memecmd_utils.core.llm.messages import BrokenRules, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.dialogue.rules import bare, borrowed, severity, violations
+from memecmd_utils.llm import prompts, replies
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.messages import BrokenRules, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.schemas import ColdStart, Dialogue, Summary, SummaryReply, Turn, Unfinished
 from memecmd_utils.settings import Profile
 

@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from memecmd_utils import schemas, settings
 from memecmd_utils.core import errors, machine, paths, storage
 from memecmd_utils.core.fetch import http
-from memecmd_utils.core.llm import authored, chat
 from memecmd_utils.dialogue import feeds as dialogue_feeds
+from memecmd_utils.llm import authored, chat
 
 LIMITS = http.Limits()
 PURPOSE = "news feed reader of a research package"

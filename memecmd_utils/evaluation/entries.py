@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from memecmd_utils import page, runs, schemas
-from memecmd_utils.annotation import annotator
+from memecmd_utils import annotation, page, runs, schemas
 from memecmd_utils.core import tables
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.evaluation import benchmark, leaderboard
@@ -20,7 +19,7 @@ def score_run(run: Run, entries: Sequence[str] = (), name: str = "", grades: Pat
 
     `grades` is a user's CSV in place of the example's. The run's page shows the new leaderboard.
     """
-    memes, annotations = annotator.releasable(run.load(schemas.Meme), run.load(schemas.Annotation))
+    memes, annotations = annotation.releasable(run.load(schemas.Meme), run.load(schemas.Annotation))
     splits = benchmark.splits_of_run(run, run.load(schemas.Dialogue), memes, annotations, grades)
     if not splits:
         raise MemecmdError(

@@ -8,10 +8,6 @@ import pytest
 from scripted import ScriptedBackend
 
 from memecmd_utils.core import storage
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import prompts
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.messages import EndpointError, Reply, Request, RequestRejected
 from memecmd_utils.core.storage import dumps
 from memecmd_utils.dialogue.generation import (
     SHARED_PROMPTS,
@@ -23,6 +19,10 @@ from memecmd_utils.dialogue.generation import (
     summary_request,
     utterance_request,
 )
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import prompts
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.messages import EndpointError, Reply, Request, RequestRejected
 from memecmd_utils.schemas import ColdStart, Dialogue, Unfinished
 from memecmd_utils.settings import Profile
 

@@ -3,14 +3,12 @@ import socket
 import made_up
 import pytest
 
-from memecmd_utils import schemas, settings
-from memecmd_utils.annotation import annotator
+from memecmd_utils import annotation, cost, schemas, settings
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.llm import budget, chat, messages, usage
-from memecmd_utils.core.llm.budget import CallBound, Ledger
 from memecmd_utils.evaluation import judges
-from memecmd_utils.ops import cost
+from memecmd_utils.llm import budget, chat, messages, usage
+from memecmd_utils.llm.budget import CallBound, Ledger
 
 LIVE = {
     "llm": "openai",
@@ -104,7 +102,7 @@ def test_pictures_cost_what_a_model_that_counts_tiles_bills(tmp_path) -> None:
         return letters * per_char + sum(base + tile * budget.tiles(*size) for size in sizes)
 
     meme = made_up.meme("m1").model_copy(update={"width": 380, "height": 350})
-    annotations = 20 * billed(annotator.annotation_request(meme, 0, lambda _: ""), (380, 350))
+    annotations = 20 * billed(annotation.annotation_request(meme, 0, lambda _: ""), (380, 350))
     ratings = 0.0
     for n in (6, 12, 18):
         item = judges.Item(n, long, dict.fromkeys(range(3, n + 1, 4), meme), n)

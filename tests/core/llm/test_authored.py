@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from memecmd_utils import recordings as vectors
 from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import text as encoders_text
-from memecmd_utils.core.llm import authored, chat
-from memecmd_utils.core.llm import prompts as llm_prompts
-from memecmd_utils.core.llm.authored import AuthoredBackend, MissingText
-from memecmd_utils.core.llm.messages import Message, Request
-from memecmd_utils.core.recordings import vectors
 from memecmd_utils.core.storage import StageOutputError
 from memecmd_utils.dialogue import rules
 from memecmd_utils.evaluation import tables
+from memecmd_utils.llm import authored, chat
+from memecmd_utils.llm import prompts as llm_prompts
+from memecmd_utils.llm.authored import AuthoredBackend, MissingText
+from memecmd_utils.llm.messages import Message, Request
 from memecmd_utils.schemas import TOPICS, AnnotationReply, ScenarioDetails, ScenarioReply, SummaryReply
 from memecmd_utils.settings import load_profile
 
