@@ -304,7 +304,7 @@ def fetch_templates(choice: Choice, run: str) -> None:
 @command(fetch, "local-llm", click.argument("model"))
 def fetch_local_llm(_: Choice, model: str) -> None:
     """Install the local engine and the weights of one model."""
-    from memecmd_utils.core.llm import local
+    from memecmd_utils import local_model as local
 
     path = local.install(model)
     weights = local.find(model)

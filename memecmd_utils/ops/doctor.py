@@ -18,11 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from memecmd_utils import local_model as local
 from memecmd_utils.core import errors, paths, storage
 from memecmd_utils.core.encoders import text as encoders_text
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.errors import MemecmdError, mendable_message
-from memecmd_utils.core.llm import local
 from memecmd_utils.llm import authored
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, api_key, client_options
 from memecmd_utils.recordings import recorded_names
@@ -43,16 +43,10 @@ class NotReady(MemecmdError, RuntimeError):
 
 
 def check(profile: Profile, templates: bool = False) -> None:
-    """Raise `NotReady` where anything is missing for `make reproduce`, or for `make templates`.
-
-    Weights of local models that are here in parts are joined.
-    """
+    """Raise `NotReady` where anything is missing for `make reproduce`, or for `make templates`."""
     if missing := lacks(profile, templates):
         head = [f"{len(missing)} things are missing:"] if len(missing) > 1 else []
         raise NotReady("\n- ".join(head + missing))
-    if profile.models.mode != "recorded":
-        for model in local_models(profile, templates):
-            local.ensure_weights(model)
 
 
 def lacks(profile: Profile, templates: bool = False) -> list[str]:

@@ -188,7 +188,7 @@ def _models(*names: str | None) -> Iterator[Source]:
 
 def _weights(models: list[str], profile: Profile) -> Iterator[Source]:
     """Weights of local models: a replay goes by their names, unless they are a file of the user's own."""
-    from memecmd_utils.core.llm import local
+    from memecmd_utils import local_model as local
 
     own = os.environ.get("MEMECMD_GGUF")
     for model in dict.fromkeys(models):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from memecmd_utils import local_model as local
 from memecmd_utils import runs
 from memecmd_utils.core import paths
-from memecmd_utils.core.llm import local
 from memecmd_utils.ops import make
 from memecmd_utils.runs import OUTPUTS
 from memecmd_utils.settings import load_profile, parse_settings

