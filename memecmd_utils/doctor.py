@@ -15,11 +15,11 @@ from functools import partial
 from importlib import metadata
 from typing import NamedTuple
 
+from memecmd_utils import local_model as local
 from memecmd_utils import runs
 from memecmd_utils.core import paths
 from memecmd_utils.core.drawing import fonts
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import local
 from memecmd_utils.llm import authored
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, api_key
 from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_settings
