@@ -1,6 +1,6 @@
 """LLM judges of memes in chats (paper, Section 5.1): what they are shown and asked, and what they are worth.
 
-A yes/no judge answers one-token questions about one meme, a rating judge gives numbers to all memes of a chat.
+A yes/no judge answers one-token questions about a meme, a rating judge gives numbers to all memes of a chat.
 Both say something of each of the `DIMENSIONS`, whose words stand in `prompts/judge_questions.j2`.
 """
 
@@ -16,11 +16,9 @@ import pandas as pd
 import yaml
 from pydantic import BaseModel, Field, create_model
 
-from memecmd_utils import evaluation
+from memecmd_utils import evaluation, local_model
 from memecmd_utils.core import html, seeds, statistics
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.llm import local
-from memecmd_utils.core.recordings.store import is_answer, key_of
 from memecmd_utils.dialogue.generation import history_text
 from memecmd_utils.grades import GradedTurns, fits
 from memecmd_utils.llm import budget, prompts, replies
@@ -41,6 +39,7 @@ from memecmd_utils.llm.messages import (
     UnusableReply,
     plain_word,
 )
+from memecmd_utils.recordings import is_answer, key_of
 from memecmd_utils.retrieval.placement import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating
@@ -185,7 +184,7 @@ def words() -> dict[str, dict[str, str]]:
 
 def continues_text(model: ModelId) -> bool:
     """Whether a model is a base model of the registry: it knows no chat format and only goes on writing."""
-    return any(w.chat_template and w.sha256 == model.sha256 for w in local.REGISTRY.values())
+    return any(w.chat_template and w.sha256 == model.sha256 for w in local_model.registry().values())
 
 
 def yes_no_request(
@@ -273,7 +272,7 @@ def answers_on_record(
     """
     judge, profile = run.profile.evaluation.judges[number], run.profile
     if judge.llm == "local":
-        backend = local.LocalServer(judge.local_model or profile.models.local_model).backend()
+        backend = local_model.LocalServer(judge.local_model or profile.models.local_model).backend()
     else:
         backend = OpenAIBackend(run.endpoint("judge", number), key=NO_KEY)
     found: dict[str, tuple[Request, Reply | None]] = {}
@@ -695,8 +694,6 @@ STEADY = 0.667
 """Alpha over wordings from which a judge is steady: Krippendorff's bound for tentative conclusions."""
 AGAINST = {"random": "random", "hard": "hard negative"}
 """What fitting memes are held against, by its name in the columns."""
-PRINTED = ("AUC random", "AUC hard", "alpha wordings")
-"""Columns that are shown with their interval in one cell; three digits, so that 0.503 is not 0.50."""
 TRUST = (
     "judge", "reading", "turns", "dialogues", "unscored",
     *statistics.with_ends("AUC random"), "wins random", *statistics.with_ends("AUC hard"), "wins hard",
@@ -766,11 +763,3 @@ def wins(group: pd.DataFrame, kind: str) -> float:
     table = group.pivot(index=["dialogue_id", "turn"], columns="kind", values="score")
     both = table.reindex(columns=["fitting", kind]).dropna()
     return float((np.sign(both["fitting"] - both[kind]) / 2 + 0.5).mean()) if len(both) else float("nan")
-
-
-def trust_table(found: pd.DataFrame) -> pd.DataFrame:
-    """The table of trust for a reader: estimates with their intervals in one cell, what is missing a dash."""
-    out = found.drop(columns=[f"{name} {end}" for name in PRINTED for end in ("low", "high")]).round(3)
-    for name in PRINTED:
-        out[name] = [statistics.format_interval(row, name, 3) for row in found.to_dict("records")]
-    return out

@@ -1,4 +1,4 @@
-"""Stage 05: consistency, Tables 1 and 2, effects, and the numbers of a run (2507.00891, Sections 5.1 and 5.2).
+"""Stage 05: consistency, Tables 1 and 2, effects, and the numbers of a run (2507.00891, Section 5).
 
 What is measured by people's or a model's grades is in `grades`, what by judges in `judges`.
 """
@@ -119,7 +119,7 @@ def meme_words(meme: Meme) -> str:
 
 
 def scorers(run: Run, memes: Mapping[str, Meme]) -> list[Scorer]:
-    """What measures consistency in a run: the embedder that chose no meme, and Chinese-CLIP where it is set."""
+    """What measures consistency: the embedder that chose no meme, and Chinese-CLIP where it is set."""
     profile, found = run.profile, []
     if profile.models.consistency_embedder != profile.models.embedder:
         embedder = run.embedder(profile.models.consistency_embedder)
@@ -649,39 +649,10 @@ def judge_verdict(found: Mapping[str, Any]) -> str:
         "reversed": ": it is no measure of quality here.",
     }
     return (
-        f"The judge {JUDGE_IN_WORDS[row['tells apart']]} at the same turns (AUC {row['auc']:.2f}, 95 % interval "
-        f"{row['low']:.2f} to {row['high']:.2f}, n = {row['n']} in {row['dialogues']} dialogues)"
+        f"The judge {JUDGE_IN_WORDS[row['tells apart']]} at the same turns (AUC {row['auc']:.2f}, 95 % "
+        f"interval {row['low']:.2f} to {row['high']:.2f}, n = {row['n']} in {row['dialogues']} dialogues)"
         f"{meaning[row['tells apart']]}"
     )
-
-
-def headline(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The few numbers at the top of the page, each with its interval."""
-    out: dict[str, Any] = {
-        "Memes in the library": found["memes"],
-        "Dialogues": found["dialogues"]["total"],
-        "Turns": found["dialogues"]["turns"],
-    }
-    for row in found["meme_use"]:
-        if row["strategy"] == "greedy":
-            note = f"{row['memes sent']} memes sent"
-            out["Meme rate of the gate"] = {"value": round(row["rate"], 3), "note": note}
-
-    def cell(row: Mapping[str, Any], value: str, digits: int, note: str | None) -> dict[str, Any]:
-        ends = {end: None if row[end] is None else round(row[end], digits) for end in ("low", "high")}
-        sizes = {"n": row["n"], "dialogues": row["dialogues"]}
-        return {"value": round(row[value], digits), **ends, **sizes, "note": note}
-
-    for row in found["effects"]:
-        if row["effect"] == "choice" and row["mean"] is not None:
-            note = None if row["p_holm"] is None else f"Holm-corrected p = {row['p_holm']:.3f}"
-            out[f"{row['metric']}: {row['comparison']}"] = cell(row, "mean", 2, note)
-    row = first_check(found)
-    if row is not None and row["low"] is not None:
-        out["AUC of the judge"] = cell(
-            row, "auc", 3, f"{JUDGE_IN_WORDS[row['tells apart']]} at the same turns"
-        )
-    return out
 
 
 from memecmd_utils.evaluation import human_ratings, learning  # noqa: E402

@@ -19,10 +19,10 @@ import yaml
 
 from memecmd_utils import grades as rankings
 from memecmd_utils.core import paths, storage
-from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.evaluation import learning
 from memecmd_utils.grades import load_truth, truth_of_run
+from memecmd_utils.library import example_memes
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Summary
 from memecmd_utils.schemas import Turn as Said
@@ -31,7 +31,7 @@ EXAMPLE, UNTOUCHED = "example", "untouched"
 POOL, LATER = "pool", "learned"
 """Batches of grades: those of the pool, and of what learned placement found, which was graded later."""
 RELEVANT = 2
-"""Twice the mean grade from which a meme fits: qrels and gains are doubled means, whole numbers for two graders."""
+"""Twice the mean grade from which a meme fits: of two graders the sum, a whole number as qrels want it."""
 QRELS = ("query-id", "corpus-id", "score")
 JUDGED = (*QRELS, "batch")
 TIMING = ("query-id", "marker", "send")
@@ -212,7 +212,8 @@ def files_of(splits: Sequence[Split]) -> list[Path]:
     weights = [paths.example / name for name in ("placement.json", "placement.npz")]
     later = [paths.example / "grades_learned.jsonl" for one in splits if LATER in one.grades]
     untouched = any(one.name == UNTOUCHED for one in splits)
-    return [*weights, *later, *(sorted((paths.example / UNTOUCHED).iterdir()) if untouched else [])]
+    texts = (path for path in (paths.example / UNTOUCHED).iterdir() if path.is_file()) if untouched else ()
+    return [*weights, *later, *sorted(texts)]
 
 
 def untouched_split(example: Split, folder: Path | None = None) -> Split | None:
@@ -222,11 +223,11 @@ def untouched_split(example: Split, folder: Path | None = None) -> Split | None:
     """
     folder = folder or paths.example / UNTOUCHED
     truth = load_truth(folder)
-    known = {row.meme_id for row in stickers.read_table()}
+    known = {row.meme_id for row in example_memes()}
     if not truth.grades or not known <= set(example.memes):
         return None
     memes = {name: meme for name, meme in example.memes.items() if name in known}
-    for row in stickers.read_table(folder / "memes.csv"):
+    for row in example_memes(folder):
         memes[row.meme_id] = Meme(
             source="drawn", meme_id=row.meme_id, file="not drawn", text=row.text, text_source="known",
             picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",

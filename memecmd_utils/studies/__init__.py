@@ -41,7 +41,7 @@ FILE = "studies.json"
 
 
 def save_tables(run: Run, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Write the tables of the studies as CSV, Markdown and LaTeX, and `studies.json` for whoever quotes them."""
+    """Write the tables as CSV, Markdown and LaTeX, and `studies.json` for whoever quotes them."""
     run.save_tables(**tables)
     rows = {name: frame_rows(table) for name, table in tables.items()}
     # JSON objects are written with their names sorted: the order of columns stands beside them.

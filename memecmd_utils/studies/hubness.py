@@ -1,4 +1,4 @@
-"""Hubs: memes that are the best ones at very many turns. Do they make the repeats, and do cures help? (Study 7.)
+"""Hubs, memes that are best at very many turns: do they make the repeats, and do cures help? (Study 7.)
 
 In spaces of many dimensions some points are near neighbours of very many others (Radovanovic, Nanopoulos and
 Ivanovic, 2010). Cures are estimated on the other half's turns.

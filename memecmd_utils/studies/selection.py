@@ -1,4 +1,4 @@
-"""When is a meme sent, and which of the best ones? The form of the threshold, and Sampling's K (Studies 4, 6).
+"""When a meme is sent, and which of the best: form of the threshold, and Sampling's K (Studies 4, 6).
 
 Scores and gate of a run's turns are whole matrices here, and equal to what the run itself places by.
 """

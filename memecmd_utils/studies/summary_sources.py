@@ -1,4 +1,4 @@
-"""Where should a turn's summary come from: the run's own, a small model's, the last turn, all turns? (Study 5.)
+"""Where should a turn's summary come from: the run's own, a small model, the last turn, all? (Study 5.)
 
 Requests of the small model are those of stage 03, so only the writer differs.
 """
