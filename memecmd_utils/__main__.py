@@ -113,7 +113,7 @@ def hold(run: str, words: tuple[str, ...]) -> None:
 @command(cli, "summary", click.argument("run"))
 def summary(_: Choice, run: str) -> None:
     """Say what a run wrote and where."""
-    from memecmd_utils.ops import cost
+    from memecmd_utils import cost
 
     click.echo(cost.summary_text(run))
 
@@ -121,7 +121,8 @@ def summary(_: Choice, run: str) -> None:
 @command(cli, "cost")
 def cost(choice: Choice) -> None:
     """Estimate calls, tokens, money and hours before anything is asked."""
-    from memecmd_utils.ops import cost, doctor
+    from memecmd_utils import cost
+    from memecmd_utils.ops import doctor
 
     profile = choice.load()
     click.echo(cost.cost_text(profile))
@@ -281,7 +282,7 @@ def fetch_library(_: Choice, archive: str | None) -> None:
 @command(fetch, "news")
 def fetch_news(choice: Choice) -> None:
     """Collect news for the profile from its feeds; run it on several days to gather more."""
-    from memecmd_utils.dialogue import news
+    from memecmd_utils import news
 
     click.echo(news.collect_for(choice.load()))
 
@@ -318,37 +319,23 @@ def recordings() -> None:
     """Look after what models answered."""
 
 
-def _folders(choice: Choice) -> list[Path]:
-    from memecmd_utils.core.recordings import care
-
-    return care.folders_of(settings.load_profile(choice.profile).name)
-
-
 @command(recordings, "check")
 def check_recordings(choice: Choice) -> int:
     """Verify the tracked recordings and those of the profile."""
-    from memecmd_utils.core.recordings import care
+    from memecmd_utils import recordings as care
 
-    report = care.check(_folders(choice))
-    click.echo(report.text())
-    return 1 if report.problems else 0
+    done, problems = care.check(settings.load_profile(choice.profile).name)
+    click.echo("\n".join([*done, *(f"PROBLEM: {problem}" for problem in problems)]))
+    return 1 if problems else 0
 
 
 @command(recordings, "promote", click.argument("run"))
 def promote_recordings(_: Choice, run: str) -> None:
     """Turn the recordings that a run used into tracked ones."""
-    from memecmd_utils.core.recordings import care
+    from memecmd_utils import recordings as care
 
-    for line in care.promote_run(run):
+    for line in care.promote(run):
         click.echo(line)
-
-
-@command(recordings, "explain", click.argument("one"), click.argument("other", required=False))
-def explain_miss(choice: Choice, one: str, other: str | None) -> None:
-    """Say how two forms or keys differ, or a miss and the nearest recording."""
-    from memecmd_utils.core.recordings import care
-
-    click.echo("\n".join(care.explain(one, other, _folders(choice))))
 
 
 @cli.group()

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Literal
 from memecmd_utils.core import paths, seeds, text_similarity
 from memecmd_utils.core.drawing import fonts
 from memecmd_utils.core.html import data_url
-from memecmd_utils.core.llm import budget, prompts, replies
-from memecmd_utils.core.llm.chat import Chat, Progress
-from memecmd_utils.core.llm.messages import BrokenRules, Image, Message, Reply, Request, Sampling
 from memecmd_utils.core.plots import BLUE, GREEN, GREY, PURPLE, RED, canvas, style
+from memecmd_utils.llm import budget, prompts, replies
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.messages import BrokenRules, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
 from memecmd_utils.settings import Profile
 

@@ -22,10 +22,10 @@ from pydantic import BaseModel, Field, StringConstraints, field_validator
 from memecmd_utils import runs, schemas
 from memecmd_utils.core import paths, seeds, storage, text_similarity
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import prompts, replies
-from memecmd_utils.core.llm.chat import Chat, Progress
-from memecmd_utils.core.llm.messages import BrokenRules, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import prompts, replies
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.messages import BrokenRules, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.settings import Profile, ProfileError
 
 # --- Cold starts: a news item or a role pair becomes the context that a dialogue begins from (Eq. 3)
@@ -136,7 +136,7 @@ async def role_cold_starts(
     encode: Encode,
     glosses: Mapping[str, str] | None = None,
 ) -> RoleStarts:
-    """Have an agent write so many scenarios of each pair, pairs side by side: cold starts are made of them."""
+    """Have an agent write so many scenarios of each pair, pairs side by side, and make starts of them."""
     work = (write_scenarios(pair, n, chat, profile, encode, glosses or {}) for pair, n in pairs)
     written = await chat.side_by_side(work)
     by_id = {pair.pair_id: pair for pair, _ in pairs}

@@ -21,11 +21,11 @@ import sys
 sys.path.insert(0, {str(stage_run.HERE)!r})
 import stage_run
 from memecmd_utils import runs
-from memecmd_utils.dialogue import generation as dialogue_generation
-from memecmd_utils.core.llm import chat as llm
+from memecmd_utils import dialogue
+from memecmd_utils.llm import chat as llm
 run = runs.open_run("made", "", "run")
 with run.chat("generator", "dialogue_generation") as chat:
-    work = dialogue_generation.generate(stage_run.starts({DIALOGUES}), chat, run.profile, run.folder)
+    work = dialogue.generate(stage_run.starts({DIALOGUES}), chat, run.profile, run.folder)
     made = llm.run(work)
 print("dialogues:", made.dialogues)
 """

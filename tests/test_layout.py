@@ -27,7 +27,7 @@ FILES = {
 }
 ROOMS = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py")} - {"."}
 NOUNS = {"runs", "schemas"}
-CORE = {"core.drawing", "core.llm", "core.plots"}
+CORE = {"core.drawing", "core.plots"}
 """What notebooks use of the machinery."""
 NOTEBOOKS = sorted(paths.notebooks.glob("*.ipynb"))
 TAGS = {"parameters", "remove-cell", "hide-input", "exercise", "raises-exception"}
@@ -191,8 +191,8 @@ def test_importing_has_no_side_effects(tmp_path: Path) -> None:
         "settings",
         "__main__",
         "runs",
-        "core.llm.chat",
-        "core.llm.endpoint",
+        "llm.chat",
+        "llm.endpoint",
         "retrieval",
         "dialogue",
         "ops.doctor",

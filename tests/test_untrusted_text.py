@@ -30,10 +30,10 @@ from whole_pipeline import (
 
 from memecmd_utils import schemas
 from memecmd_utils.core import paths, storage, tables
-from memecmd_utils.core.llm import authored, replies
-from memecmd_utils.core.llm import prompts as llm_prompts
-from memecmd_utils.core.llm.endpoint import CONTROL
-from memecmd_utils.core.llm.messages import Reply, UnusableReply
+from memecmd_utils.llm import authored, replies
+from memecmd_utils.llm import prompts as llm_prompts
+from memecmd_utils.llm.endpoint import CONTROL
+from memecmd_utils.llm.messages import Reply, UnusableReply
 from memecmd_utils.release import manifest
 from memecmd_utils.report import page as report_page
 

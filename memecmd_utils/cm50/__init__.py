@@ -38,7 +38,7 @@ from memecmd_utils.cm50.tables import (
     text_lengths_figure,
 )
 from memecmd_utils.core.fetch.datasets import may_fetch, source_states, source_table
-from memecmd_utils.core.llm.budget import estimate_text
+from memecmd_utils.llm.budget import estimate_text
 
 __all__ = [
     "TITLES",

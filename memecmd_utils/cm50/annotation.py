@@ -21,12 +21,12 @@ from memecmd_utils.cm50.prompts import PromptSpec, ThreeStepReply
 from memecmd_utils.cm50.references import TITLES, DataSet, OtherMeme
 from memecmd_utils.core import images as core_images
 from memecmd_utils.core import seeds
-from memecmd_utils.core.llm import budget
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import prompts as llm_prompts
-from memecmd_utils.core.llm.budget import Ledger
-from memecmd_utils.core.llm.chat import Chat, Progress
-from memecmd_utils.core.llm.messages import Answer, Image, Request, Sampling
+from memecmd_utils.llm import budget
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import prompts as llm_prompts
+from memecmd_utils.llm.budget import Ledger
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.messages import Answer, Image, Request, Sampling
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Profile, ProfileError, TemplateAnnotation

@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 from memecmd_utils import schemas, settings
 from memecmd_utils.core import errors, html, images, paths, storage
 from memecmd_utils.core.fetch import http
-from memecmd_utils.core.llm import chat, messages
+from memecmd_utils.llm import chat, messages
 
 INDEX = "index.jsonl"
 LIMITS = http.Limits(delay_s=1.0, max_bytes=10 * 1024 * 1024)

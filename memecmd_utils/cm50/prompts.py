@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
-from memecmd_utils.core.llm import prompts as llm_prompts
-from memecmd_utils.core.llm import replies
-from memecmd_utils.core.llm.messages import Image, Message, Reply
+from memecmd_utils.llm import prompts as llm_prompts
+from memecmd_utils.llm import replies
+from memecmd_utils.llm.messages import Image, Message, Reply
 from memecmd_utils.schemas import TemplateInfo, TemplateMeme, Text
 from memecmd_utils.settings import ProfileError
 
@@ -325,7 +325,7 @@ class PromptSpec:
 
     @property
     def file(self) -> str:
-        """Name of the prompt file, as `core.llm.prompts` knows it."""
+        """Name of the prompt file, as `llm.prompts` knows it."""
         return f"template_{self.name}"
 
     @property

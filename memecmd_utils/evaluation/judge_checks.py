@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils.core import seeds, statistics
-from memecmd_utils.core.llm import chat as llm_chat
 from memecmd_utils.evaluation import consistency, judges
 from memecmd_utils.evaluation.graded_turns import StudyData
 from memecmd_utils.evaluation.judges import OTHER_ORDER, WORDINGS, Judge
+from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.settings import Profile

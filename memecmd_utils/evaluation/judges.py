@@ -18,11 +18,13 @@ from pydantic import BaseModel, Field
 
 from memecmd_utils.core import html, seeds
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.llm import budget, local, prompts, replies
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm.chat import MODELS_OWN, Chat, Progress
-from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils.core.llm import local
+from memecmd_utils.dialogue import history_text
+from memecmd_utils.llm import budget, prompts, replies
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm.chat import MODELS_OWN, Chat, Progress
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
+from memecmd_utils.llm.messages import (
     NO,
     UNRECORDED,
     YES,
@@ -36,8 +38,7 @@ from memecmd_utils.core.llm.messages import (
     UnusableReply,
     plain_word,
 )
-from memecmd_utils.core.recordings.store import is_answer, key_of
-from memecmd_utils.dialogue.generation import history_text
+from memecmd_utils.recordings import is_answer, key_of
 from memecmd_utils.retrieval.placement import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme

@@ -22,9 +22,10 @@ from memecmd_utils.core import errors, paths, storage
 from memecmd_utils.core.encoders import text as encoders_text
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.errors import MemecmdError, mendable_message
-from memecmd_utils.core.llm import authored, local
-from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend, api_key, client_options
-from memecmd_utils.core.recordings.vectors import recorded_names
+from memecmd_utils.core.llm import local
+from memecmd_utils.llm import authored
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, api_key, client_options
+from memecmd_utils.recordings import recorded_names
 from memecmd_utils.runs import Role, Run, prices
 from memecmd_utils.schemas import NewsItem
 from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_settings
@@ -146,10 +147,10 @@ def _news(profile: Profile) -> Iterator[str]:
         if n > (there := len(authored.load_news())):
             yield f"n_news={n}, but there are {there} news items"
     elif profile.dialogue.news == "feeds":
-        from memecmd_utils.dialogue import news
+        from memecmd_utils import news
 
         try:
-            n_collected = news.collected(profile)
+            n_collected = len(news.collected(news.collection_folder(profile)))
         except news.NewsError as error:
             yield str(error)
             return
@@ -162,9 +163,9 @@ def _news(profile: Profile) -> Iterator[str]:
     elif not path.is_file():
         yield f"news: {profile.dialogue.news!r} is neither `example`, `feeds`, nor a file ({path})"
     else:
-        from memecmd_utils.dialogue import cold_start
+        from memecmd_utils import dialogue
 
-        yield from _complaint(lambda: cold_start.choose_news(storage.read_jsonl(path, NewsItem), n))
+        yield from _complaint(lambda: dialogue.choose_news(storage.read_jsonl(path, NewsItem), n))
 
 
 def _run_of(profile: Profile) -> Run:
@@ -278,13 +279,7 @@ def _chinese_clip(profile: Profile) -> Iterator[str]:
 
 
 def _dask(profile: Profile) -> Iterator[str]:
-    if profile.models.engine != "dask":
-        return
-    from memecmd_utils.dialogue import cluster
-
-    if why := cluster.refusal(profile):
-        yield why
-    if cluster.is_needed(profile) and find_spec("distributed") is None:
+    if profile.models.engine == "dask" and find_spec("distributed") is None:
         yield "engine: dask needs Dask: pip install -e '.[scale]'"
 
 

@@ -106,6 +106,7 @@ def sources_of(profile: Profile, stage: str) -> Iterator[Source]:
             yield from _weights(llm, profile)
             yield from _models(profile.models.embedder)
         case "03":
+            yield from _files(dialogues=profile.dialogue.dialogues)
             if profile.dialogue.n_news:
                 yield from _news(profile)
             yield from _weights(llm, profile)
@@ -165,12 +166,11 @@ def _pictures(source: str) -> Source:
 
 def _news(profile: Profile) -> Iterator[Source]:
     if profile.dialogue.news == "feeds":
-        from memecmd_utils.dialogue import news
+        from memecmd_utils import news
 
-        listed = news.list_file(profile.dialogue.feeds)
-        yield from _files(feeds=str(listed) if listed else None)
+        yield from _files(feeds=next((feed for feed in profile.dialogue.feeds if "=" not in feed), None))
         folder = news.collection_folder(profile)
-        yield COLLECTION, [folder / "items.jsonl"], folder
+        yield COLLECTION, [folder / "news.jsonl"], folder
     elif profile.dialogue.news != "example":
         yield from _files(news=profile.dialogue.news)
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from memecmd_utils import __version__, schemas
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import authored, prompts
+from memecmd_utils.llm import authored, prompts
 from memecmd_utils.release import tables
 from memecmd_utils.release.card import Records
 from memecmd_utils.release.tables import CROISSANT, DATASETS, TABLES, ReleaseMeme

@@ -15,9 +15,9 @@ from PIL import Image
 
 from memecmd_utils import annotation, schemas
 from memecmd_utils.core import paths, storage
-from memecmd_utils.core.llm import authored
 from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.evaluation import benchmark, ground_truth, leaderboard, ratings, tables
+from memecmd_utils.llm import authored
 from memecmd_utils.release import write
 from memecmd_utils.report import landing
 from memecmd_utils.runs import Run

@@ -20,11 +20,11 @@ from memecmd_utils.chats.insertion import Library
 from memecmd_utils.chats.messages import Context, Conversation, Message
 from memecmd_utils.core import seeds, storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import prompts
 from memecmd_utils.evaluation import benchmark, rankings
 from memecmd_utils.evaluation.benchmark import Benchmark
 from memecmd_utils.evaluation.consistency import meme_words
 from memecmd_utils.evaluation.rankings import CAPTION, CONTEXT_TURNS, FULL, RANDOM, Measured, System
+from memecmd_utils.llm import prompts
 from memecmd_utils.retrieval.scoring import QUERY_FIELDS, build_queries, order, products, weigh
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation

@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils.core import seeds, statistics
-from memecmd_utils.core.llm.messages import UNRECORDED
 from memecmd_utils.core.statistics import too_few
 from memecmd_utils.evaluation import consistency, graded_turns
 from memecmd_utils.evaluation.graded_turns import DEPTH, Graded, StudyData
 from memecmd_utils.evaluation.judges import STOPPED
 from memecmd_utils.evaluation.rankings import CENTRINGS
+from memecmd_utils.llm.messages import UNRECORDED
 from memecmd_utils.retrieval import scoring
 from memecmd_utils.schemas import Rating
 from memecmd_utils.studies import ablation, selection

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils.core import seeds, statistics
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm.chat import Progress
-from memecmd_utils.dialogue import generation
+from memecmd_utils.dialogue import summarise
 from memecmd_utils.evaluation import graded_turns, rankings
 from memecmd_utils.evaluation.graded_turns import MEASURES, Graded, StudyData
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm.chat import Progress
 from memecmd_utils.retrieval import scoring
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import ColdStart, Dialogue, Summary
@@ -57,7 +57,7 @@ def summarise_with_small_model(
 
     async def one(dialogue: Dialogue, turn: int, chat: llm_chat.Chat, bar: Progress) -> Summary:
         earlier = [u.text for u in dialogue.turns[: turn - 1]]
-        summary = await generation.summarise(starts[dialogue.dialogue_id], earlier, chat, profile)
+        summary = await summarise(starts[dialogue.dialogue_id], earlier, chat, profile)
         bar.update()
         return summary
 

@@ -11,15 +11,15 @@ from pydantic import SecretStr
 
 import memecmd_utils
 from memecmd_utils import __main__ as commands
+from memecmd_utils import news
 from memecmd_utils.cm50 import pictures
 from memecmd_utils.core import errors, paths
 from memecmd_utils.core.encoders.text import EndpointEmbedder
 from memecmd_utils.core.errors import mendable_message
 from memecmd_utils.core.fetch.datasets import SourceError
-from memecmd_utils.core.llm import chat
-from memecmd_utils.core.llm.delivery import NoSignOfLife
-from memecmd_utils.core.llm.endpoint import OpenAIBackend
-from memecmd_utils.dialogue import news
+from memecmd_utils.llm import chat
+from memecmd_utils.llm.delivery import NoSignOfLife
+from memecmd_utils.llm.endpoint import OpenAIBackend
 from memecmd_utils.ops import doctor
 from memecmd_utils.schemas import TemplateMeme
 from memecmd_utils.settings import Endpoint, load_profile

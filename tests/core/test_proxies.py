@@ -5,10 +5,10 @@ from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils.core.encoders.text import EndpointEmbedder
 from memecmd_utils.core.fetch import http
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import endpoint
-from memecmd_utils.core.llm.endpoint import OpenAIBackend
-from memecmd_utils.core.llm.messages import EndpointError, Message, Request
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import endpoint
+from memecmd_utils.llm.endpoint import OpenAIBackend
+from memecmd_utils.llm.messages import EndpointError, Message, Request
 from memecmd_utils.ops import doctor
 from memecmd_utils.settings import Endpoint, Profile
 

@@ -3,13 +3,12 @@ import socket
 import made_up
 import pytest
 
-from memecmd_utils import annotation, schemas, settings
+from memecmd_utils import annotation, cost, schemas, settings
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.llm import budget, chat, messages, usage
-from memecmd_utils.core.llm.budget import CallBound, Ledger
 from memecmd_utils.evaluation import judges
-from memecmd_utils.ops import cost
+from memecmd_utils.llm import budget, chat, messages, usage
+from memecmd_utils.llm.budget import CallBound, Ledger
 
 LIVE = {
     "llm": "openai",

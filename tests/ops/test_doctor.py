@@ -9,7 +9,8 @@ import yaml
 from memecmd_utils import __main__ as commands
 from memecmd_utils.core import paths
 from memecmd_utils.core.drawing import fonts
-from memecmd_utils.core.llm import authored, local
+from memecmd_utils.core.llm import local
+from memecmd_utils.llm import authored
 from memecmd_utils.ops import doctor
 
 Usage = namedtuple("Usage", "total used free")

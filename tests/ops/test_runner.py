@@ -135,7 +135,7 @@ def test_check_complete_finds_a_cell_that_never_ran():
 def test_the_live_line_of_a_kernel_reaches_the_terminal(tmp_path, out):
     """What a long loop writes to the status file is printed while the notebook runs, and at its end."""
     cell = (
-        "import os, pathlib\nfrom memecmd_utils.core.llm.chat import duration\n"
+        "import os, pathlib\nfrom memecmd_utils.llm.chat import duration\n"
         "line = f'turns 3/9 · {duration(7500)} left'\n"
         "pathlib.Path(os.environ['MEMECMD_STATUS']).write_text(line, encoding='utf-8')"
     )

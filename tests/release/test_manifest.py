@@ -13,7 +13,7 @@ from made_release import write
 from memecmd_utils import __main__ as commands
 from memecmd_utils import __version__
 from memecmd_utils.core import paths, storage
-from memecmd_utils.core.llm import authored, prompts
+from memecmd_utils.llm import authored, prompts
 from memecmd_utils.release import manifest
 from memecmd_utils.settings import Profile
 

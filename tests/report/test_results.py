@@ -5,7 +5,7 @@ import made_up
 from memecmd_utils import runs, schemas
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import storage
-from memecmd_utils.core.llm import authored
+from memecmd_utils.llm import authored
 from memecmd_utils.report import results
 
 

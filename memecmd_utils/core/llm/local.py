@@ -16,9 +16,9 @@ from typing import Any
 
 from memecmd_utils.core import storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend
-from memecmd_utils.core.llm.messages import ModelId
 from memecmd_utils.core.machine import cores
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
+from memecmd_utils.llm.messages import ModelId
 from memecmd_utils.settings import Endpoint
 
 

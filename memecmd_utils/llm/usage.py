@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from memecmd_utils.core.llm.messages import UNRECORDED, Reply
+from memecmd_utils.llm.messages import UNRECORDED, Reply
 from memecmd_utils.settings import Profile
 
 WINDOW_S = 30.0

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from memecmd_utils.core import storage
-from memecmd_utils.core.llm.endpoint import (
+from memecmd_utils.llm.endpoint import (
     NEUTRAL,
     EmptyReply,
     Filtered,
@@ -31,7 +31,7 @@ from memecmd_utils.core.llm.endpoint import (
     name_fault,
     read_reply,
 )
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils.llm.messages import (
     Backend,
     EndpointError,
     InDoubt,

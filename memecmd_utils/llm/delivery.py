@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.messages import (
     Backend,
     EndpointError,
     InDoubt,
@@ -22,7 +22,7 @@ from memecmd_utils.core.llm.messages import (
     RequestRejected,
     TransientFault,
 )
-from memecmd_utils.core.llm.usage import Usage
+from memecmd_utils.llm.usage import Usage
 
 SUSPECT_AFTER = 10
 """Faults in a row. With 20 % of calls failing at random this happens once in ten million calls."""

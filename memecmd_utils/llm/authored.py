@@ -9,8 +9,8 @@ from typing import Any
 
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import prompts
-from memecmd_utils.core.llm.messages import Backend, ModelId, Reply, Request
+from memecmd_utils.llm import prompts
+from memecmd_utils.llm.messages import Backend, ModelId, Reply, Request
 from memecmd_utils.schemas import NewsItem, RolePair
 
 

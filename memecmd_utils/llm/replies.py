@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from memecmd_utils.core.llm.messages import CutReply, Reply, UnusableReply
+from memecmd_utils.llm.messages import CutReply, Reply, UnusableReply
 
 T = TypeVar("T", bound=BaseModel)
 # The opening tag is missing where the chat template has written it already.

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 from pydantic import SecretStr
 
 from memecmd_utils.core import errors, machine
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils.llm.messages import (
     Backend,
     EndpointError,
     Image,
@@ -35,7 +35,7 @@ from memecmd_utils.core.llm.messages import (
     RequestRejected,
     TransientFault,
 )
-from memecmd_utils.core.llm.replies import THINK, strict_schema
+from memecmd_utils.llm.replies import THINK, strict_schema
 from memecmd_utils.settings import Endpoint
 
 T = TypeVar("T")
