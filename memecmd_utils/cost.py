@@ -13,12 +13,12 @@ import pandas as pd
 from memecmd_utils import settings
 from memecmd_utils.annotation import annotation_request
 from memecmd_utils.core import paths
-from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.encoders import text
 from memecmd_utils.core.encoders.text import TASK
 from memecmd_utils.dialogue import relation, sizes, speaker_of, summary_request, utterance_request
 from memecmd_utils.evaluation import judges
 from memecmd_utils.evaluation.judges import STOPPED
+from memecmd_utils.library import example_memes
 from memecmd_utils.llm import budget, prompts, usage
 from memecmd_utils.llm.budget import (
     REMOTE_SECONDS_PER_CALL,
@@ -277,7 +277,7 @@ def expected_memes(profile: Profile) -> int:
     total, most = 0, profile.library.max_memes
     for source in profile.library.sources:
         if source == "example":
-            total += len(stickers.read_table())
+            total += len(example_memes())
         else:
             total += sum(path.is_file() for path in (paths.root / source).rglob("*"))
     return min(total or most, most) if most else total

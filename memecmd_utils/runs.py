@@ -21,6 +21,7 @@ from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.messages import Backend, EndpointError
 from memecmd_utils.llm.usage import combined
+from memecmd_utils.local_model import LocalServer
 from memecmd_utils.recordings import Mode, Recordings, TextCache
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
@@ -44,38 +45,45 @@ class StageMissing(MemecmdError, FileNotFoundError):
     """A stage's input is not there; the message names the notebook that writes it."""
 
 
-OUTPUTS = {
-    "01_library_build": ("memes.parquet", "memes/*", "rejected.csv", "funnel.csv", "contact_sheet.html"),
-    "02_annotation": ("annotations.parquet",),
-    "03_dialogue_generation": (
-        "cold_starts.jsonl", "dialogues.jsonl", "scenarios.jsonl", "unfinished.jsonl",
+class Stage(NamedTuple):
+    """A notebook of a run: the notebooks that it follows, and the files it writes that others read."""
+
+    after: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    templates: bool = False
+    """Whether it belongs to `make templates`."""
+
+
+STAGES = {
+    "01_library_build": Stage((), ("memes.parquet", "rejected.csv", "funnel.csv")),
+    "02_annotation": Stage(("01_library_build",), ("annotations.parquet",)),
+    "03_dialogue_generation": Stage((), ("cold_starts.jsonl", "dialogues.jsonl", "scenarios.jsonl")),
+    "04_retrieval": Stage(
+        ("02_annotation", "03_dialogue_generation"),
+        ("candidates.parquet", "placements.parquet", "gates.json", "scores.npz"),
     ),
-    "04_retrieval": ("candidates.parquet", "placements.parquet", "gates.json", "scores.npz"),
-    "04b_learned_placement": ("landing.json",),
-    "05_evaluation": (
-        "ratings.parquet", "consistency.parquet", "ground_truth.json", "judge_checks.json",
-        "human_ratings.json", "rating_key.csv",
+    "04b_learned_placement": Stage(("04_retrieval",), ("landing.json",)),
+    "05_evaluation": Stage(
+        ("04b_learned_placement",),
+        (
+            "ratings.parquet",
+            "rating_key.csv",
+            "consistency.parquet",
+            "ground_truth.json",
+            "judge_checks.json",
+        ),
     ),
-    "05b_studies": ("studies.json",),
-    "06_figures": ("release/**/*",),
-    "07_template_memes": (
-        "templates.parquet", "template_memes.parquet", "readings.parquet", "survey_key.csv",
-        "release_templates/**/*",
+    "05b_studies": Stage(("05_evaluation",), ("studies.json",)),
+    "06_figures": Stage(("05b_studies",)),
+    "07_template_memes": Stage(
+        (),
+        ("templates.parquet", "template_memes.parquet", "readings.parquet", "survey_key.csv"),
+        templates=True,
     ),
-    "08_meme_text_retrieval": (),
-}  # fmt: skip
-"""What each stage writes into a run's folder; not every run has all of it."""
-REPORTED = {
-    "02_annotation": ("figures/*",),
-    "04b_learned_placement": ("tables/learned_*",),
-    "05_evaluation": ("tables/*", "*_form.html"),
-    "05b_studies": ("tables/*", "figures/*"),
-    "06_figures": ("index.html", "numbers.json", "placements.csv", "figures/*"),
-    "07_template_memes": ("tables/*", "figures/*", "template_matches_*.html", "preference_survey.html"),
-    "08_meme_text_retrieval": ("tables/*", "figures/*"),
+    "08_meme_text_retrieval": Stage(("07_template_memes",), templates=True),
 }
-"""What stages write into its report, beside their executed notebooks."""
-WRITTEN_BY = {name: stage for stage, names in OUTPUTS.items() for name in names if "*" not in name}
+"""All notebooks in their order."""
+WRITTEN_BY = {name: stage for stage, row in STAGES.items() for name in row.writes}
 RECORDS = {
     "Meme": "memes.parquet",
     "Annotation": "annotations.parquet",
@@ -125,8 +133,8 @@ class Run:
         for folder in (self.folder, self.fallback):
             if folder is not None and (folder / name).exists():
                 return folder / name
-        first = WRITTEN_BY.get(name, "an earlier notebook")
-        target = "templates" if first.startswith("07") else "reproduce"
+        first = WRITTEN_BY[name]
+        target = "templates" if STAGES[first].templates else "reproduce"
         raise StageMissing(
             f"{name} of run {self.name!r} is not there: run {first} first (or `make {target}`)"
         )
@@ -178,13 +186,8 @@ class Run:
         """Notebooks whose outputs are those of the finished run, as they were not run by hand."""
         if self.fallback is None:
             return []
-        return sorted(
-            {
-                stage
-                for name, stage in WRITTEN_BY.items()
-                if (self.fallback / name).exists() and not (self.folder / name).exists()
-            }
-        )
+        names = [name for name in WRITTEN_BY if (self.fallback / name).exists()]
+        return sorted({WRITTEN_BY[name] for name in names if not (self.folder / name).exists()})
 
     def write(self, name: str) -> Path:
         """Path of an output."""
@@ -376,11 +379,21 @@ def open_run(profile: str = "example", settings: str = "", run_name: str = "") -
     loaded = settings_.settled(paths.processed / run_name, given) if run_name else None
     if loaded is None:
         loaded = load_profile(profile, given)
-    if not run_name:
-        settings_.claim_name(loaded)
     name = run_name or f"{loaded.name}-lab"
     fallback = None if run_name else paths.processed / loaded.name
     return Run(name, loaded, paths.processed / name, paths.reports / name, fallback)
+
+
+def open_finished(name: str) -> Run:
+    """Open a run that `make reproduce` has made, with the settings it was made with (its `profile.yaml`).
+
+    Raises `StageMissing` where there is none, `ProfileError` where this version cannot read its settings.
+    """
+    folder = paths.processed / name
+    profile = settings_.settled(folder)
+    if profile is None:
+        raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
+    return Run(name, profile, folder, paths.reports / name)
 
 
 @contextmanager

@@ -38,23 +38,11 @@ from memecmd_utils.retrieval.scoring import (
     pair_components,
     top_k,
 )
-from memecmd_utils.runs import Run, StageMissing
+from memecmd_utils.runs import Run, StageMissing, open_finished
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply
-from memecmd_utils.settings import Strategy, load_profile, parse_settings, run_name, settled
+from memecmd_utils.settings import Strategy, load_profile, parse_settings, run_name
 
 # --- a finished run's library, held against texts that the run has never seen
-
-
-def finished_run(name: str) -> Run:
-    """The run of this name with the settings it was made with (its `profile.yaml`).
-
-    Raises `StageMissing` where there is none, `ProfileError` where this version cannot read its settings.
-    """
-    folder = paths.processed / name
-    profile = settled(folder)
-    if profile is None:
-        raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
-    return Run(name, profile, folder, paths.reports / name)
 
 
 def asking_run(library: Run, profile: str, settings: str, purpose: str) -> Run:
@@ -69,7 +57,7 @@ def asking_run(library: Run, profile: str, settings: str, purpose: str) -> Run:
 
 def library_of(run: str, profile: str, settings: str) -> Run:
     """The finished run of this name, or else the one that PROFILE and SET make."""
-    return finished_run(run or run_name(load_profile(profile, parse_settings(settings))))
+    return open_finished(run or run_name(load_profile(profile, parse_settings(settings))))
 
 
 def unrecorded(run: Run, asking: Run, name: str | None = None) -> Encode:

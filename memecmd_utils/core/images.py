@@ -100,6 +100,13 @@ def _decode(data: bytes, longest: int | None) -> tuple[Image.Image, tuple[int, i
     return picture, (short, long)
 
 
+def png_bytes(image: Image.Image) -> bytes:
+    """PNG without metadata: the same picture gives the same bytes."""
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", compress_level=6)
+    return buffer.getvalue()
+
+
 def looks_like_image(head: bytes) -> bool:
     """Whether the first 12 or more bytes of a file carry the signature of a known format."""
     if head.startswith((b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")):

@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, Field
 
+from memecmd_utils import local_model as local
 from memecmd_utils.core import html, seeds
 from memecmd_utils.core.drawing import screenshots
 from memecmd_utils.core.llm import local
@@ -223,7 +224,7 @@ def questions(wording: Wording = "as asked") -> dict[str, str]:
 
 def continues_text(model: ModelId) -> bool:
     """Whether a model is a base model of the registry: it knows no chat format and only goes on writing."""
-    return any(w.chat_template and w.sha256 == model.sha256 for w in local.REGISTRY.values())
+    return any(w.chat_template and w.sha256 == model.sha256 for w in local.registry().values())
 
 
 def yes_no_request(

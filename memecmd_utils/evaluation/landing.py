@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils.core import seeds, statistics, storage, tables
-from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.encoders.text import embedder_of
 from memecmd_utils.core.errors import ExtraMissing
 from memecmd_utils.evaluation import benchmark, learning, rankings
@@ -25,6 +24,7 @@ from memecmd_utils.evaluation.benchmark import Split
 from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, truth_of_run
 from memecmd_utils.evaluation.learning import Corpus, Predicted
 from memecmd_utils.evaluation.tables import frame_rows
+from memecmd_utils.library import example_memes
 from memecmd_utils.retrieval import learned, placement, scoring
 from memecmd_utils.retrieval.learned import LearnedPlacement, PlacementError
 from memecmd_utils.retrieval.placement import Encode, ScoredDialogue
@@ -186,7 +186,7 @@ def predict_split(
     terms = rankings.four_terms(asked, usable, first, profile.retrieval.centring)
     new = frozenset()
     if split.name == benchmark.UNTOUCHED:
-        new = frozenset(corpus.meme_ids) - {row.meme_id for row in stickers.read_table()}
+        new = frozenset(corpus.meme_ids) - {row.meme_id for row in example_memes()}
     paper = scoring.combine(terms, profile.retrieval.weights)
     return Graded(split.name, corpus, learning.predict(corpus, model), paper, profile, new)
 

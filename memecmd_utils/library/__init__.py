@@ -9,10 +9,12 @@ from memecmd_utils.core.text_similarity import normalise_text, similarity
 from memecmd_utils.library.build import build_library
 from memecmd_utils.library.curation import check_ocr_on_sample, closest_pictures
 from memecmd_utils.library.duplicates import near_duplicate_groups, phash
+from memecmd_utils.library.examples import ExampleMeme, example_memes
 from memecmd_utils.library.ocr import RapidOcr
 from memecmd_utils.library.sources import find_candidates
 
 __all__ = [
+    "ExampleMeme",
     "ImageRejected",
     "RapidOcr",
     "build_library",
@@ -20,6 +22,7 @@ __all__ = [
     "closest_pictures",
     "decode",
     "decode_bytes",
+    "example_memes",
     "find_candidates",
     "near_duplicate_groups",
     "normalise_text",

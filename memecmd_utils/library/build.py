@@ -12,11 +12,11 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from memecmd_utils.core import paths, seeds, storage
-from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.images import ImageRejected, LibraryError
 from memecmd_utils.core.machine import cores
 from memecmd_utils.library import curation, duplicates, reading
 from memecmd_utils.library.curation import Card, LeftOut
+from memecmd_utils.library.examples import LICENCE
 from memecmd_utils.library.ocr import MemoryCache, Ocr, OcrCache, RapidOcr, cache_key, without_wraps
 from memecmd_utils.library.reading import FILTER, UNDECODABLE, Exit, Job, Reading
 from memecmd_utils.library.sources import Candidate, find_candidates
@@ -250,7 +250,7 @@ def _jobs(
         pool.seen[sha256] = candidate.name
         effective = filters if candidate.name not in wanted else Filters()
         if candidate.example is not None:
-            job = Job(data, effective, candidate.example.text, drawn=True)
+            job = Job(data, effective, candidate.example.text)
         else:
             job = Job(data, effective, cache.get(cache_key(sha256, ocr_id)))
         yield (candidate, sha256), job
@@ -288,7 +288,7 @@ def _take(
             phash=result.phash,
             width=result.width,
             height=result.height,
-            licence=stickers.LICENCE if example else "",
+            licence=LICENCE if example else "",
         )
     )
 

@@ -18,7 +18,6 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from PIL import Image
 
 from memecmd_utils.core import images
-from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.images import ImageRejected
 from memecmd_utils.core.machine import cores
@@ -85,8 +84,6 @@ class Job:
     filters: Filters
     text: str | None = None
     """Visible text where it is known already; None: read it."""
-    drawn: bool = False
-    """An example meme, drawn by this package: in normal form where it is not too large."""
 
 
 class Reading(NamedTuple):
@@ -131,8 +128,7 @@ def read_picture(job: Job, ocr: Ocr) -> Reading:
         picture = picture.resize(_stored_size(*undivided), Image.Resampling.LANCZOS, reducing_gap=2.0)
     else:
         picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
-    # A drawn picture is in normal form; encoding it again would give the same bytes.
-    normal = job.data if job.drawn and picture.size == size else stickers.png_bytes(picture)
+    normal = images.png_bytes(picture)
     return Reading(
         None, text, normal, *picture.size, f"{duplicates.phash(picture):016x}", sides[0] * sides[1]
     )

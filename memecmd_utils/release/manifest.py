@@ -20,7 +20,7 @@ from memecmd_utils.llm import authored, prompts
 from memecmd_utils.release import tables
 from memecmd_utils.release.card import Records
 from memecmd_utils.release.tables import CROISSANT, DATASETS, TABLES, ReleaseMeme
-from memecmd_utils.settings import EXECUTION_KEYS, Profile, flat
+from memecmd_utils.settings import EXECUTION_KEYS, Profile
 
 FILE = "manifest.json"
 SUMS = "sha256sums.txt"
@@ -107,7 +107,7 @@ def public_settings(profile: Profile, dataset: str = "dialogues") -> dict[str, A
     Of a folder or file elsewhere only its name is given, of a feed no user, password or query, of an endpoint
     its model and not its address.
     """
-    settings = _deciding(flat(profile.model_dump(mode="json")))
+    settings = _deciding(profile.model_dump(mode="json"))
     if dataset == "dialogues":
         settings = {key: value for key, value in settings.items() if key not in _TEMPLATE_KEYS}
     settings["feeds"] = [re.sub(r"[?#].*$|(?<=//)[^/@]*@", "", feed) for feed in profile.dialogue.feeds]

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from memecmd_utils.core import paths, statistics
-from memecmd_utils.core.drawing import stickers
 from memecmd_utils.evaluation import benchmark, landing, learning
+from memecmd_utils.library import example_memes
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.schemas import Meme
 
@@ -153,7 +153,7 @@ def _ranking(rows: Rows) -> pd.DataFrame:
 def _cases(rows: Rows, memes: Iterable[Meme]) -> pd.DataFrame:
     words = {meme.meme_id: meme.gloss or meme.text for meme in memes}
     if any(row["split"] == benchmark.UNTOUCHED for row in rows):
-        new = stickers.read_table(paths.example / benchmark.UNTOUCHED / "memes.csv")
+        new = example_memes(paths.example / benchmark.UNTOUCHED)
         words |= {meme.meme_id: meme.gloss for meme in new}
 
     def sent(row: Mapping[str, Any], who: str) -> str:

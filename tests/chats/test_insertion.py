@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from memecmd_utils import schemas
+from memecmd_utils import runs, schemas
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
 from memecmd_utils.core import storage
@@ -98,7 +98,7 @@ def test_a_remote_embedder_is_asked_only_where_the_mode_allows(monkeypatch, tmp_
 
 def test_a_run_that_is_not_there_or_cannot_be_read(monkeypatch, tmp_path) -> None:
     run = made_chats.finished_run(monkeypatch, tmp_path)
-    assert insertion.library_of("", "made", "").profile == insertion.finished_run("made").profile
+    assert insertion.library_of("", "made", "").profile == runs.open_finished("made").profile
     with pytest.raises(StageMissing, match="no run 'made-"):
         insertion.library_of("", "made", "seed=99")
     asking = insertion.asking_run(run, "made", "seed=99", "chats")
@@ -109,7 +109,7 @@ def test_a_run_that_is_not_there_or_cannot_be_read(monkeypatch, tmp_path) -> Non
         insertion.open_library(run, run)
     run.write("profile.yaml").write_text("colour: red", encoding="utf-8")
     with pytest.raises(ProfileError, match="make the run anew"):
-        insertion.finished_run("made")
+        runs.open_finished("made")
 
 
 # --- insertion

@@ -140,11 +140,11 @@ def test_the_untouched_split_takes_part_once_it_is_graded(tmp_path: Path) -> Non
     """With made-up grades beside its real texts."""
     source = paths.example / "untouched"
     for path in source.iterdir():
-        if path.name != "grades.jsonl":
+        if path.is_file() and path.name != "grades.jsonl":
             shutil.copyfile(path, tmp_path / path.name)
-    from memecmd_utils.core.drawing import stickers
+    from memecmd_utils.library import example_memes
 
-    memes = {row.meme_id: made_up.meme(row.meme_id) for row in stickers.read_table()}
+    memes = {row.meme_id: made_up.meme(row.meme_id) for row in example_memes()}
     annotations = [made_up.annotation(name) for name in memes]
     example = Split("example", [], memes, annotations, {})
     assert benchmark.untouched_split(example, tmp_path) is None

@@ -4,7 +4,6 @@ import pytest
 from PIL import Image, ImageDraw
 
 from memecmd_utils.core import images
-from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.drawing.fonts import pil_font
 from memecmd_utils.library import duplicates, reading
 from memecmd_utils.library.ocr import MAX_SIDE, OcrError, RapidOcr
@@ -31,14 +30,11 @@ def photo(width, text):
     return buffer.getvalue()
 
 
-def test_a_known_text_is_not_read_and_a_drawn_picture_is_kept_as_it_is():
+def test_a_known_text_is_not_read():
     image = Image.radial_gradient("L").convert("RGB")
-    data = stickers.png_bytes(image)
-    found = read_picture(Job(data, Filters(), "字", drawn=True), Never())
-    assert (found.exit, found.text) == (None, "字") and found.normal is data
+    found = read_picture(Job(images.png_bytes(image), Filters(), "字"), Never())
+    assert (found.exit, found.text, found.normal) == (None, "字", images.png_bytes(image))
     assert (found.width, found.height) == image.size
-    again = read_picture(Job(data, Filters(), "字"), Never())
-    assert again == found, "encoded again it has the same bytes"
 
 
 @pytest.mark.slow
@@ -64,7 +60,7 @@ def test_a_smaller_one_is_read_whole_to_the_bit(width):
     found = read_picture(Job(data, Filters(), ""), Never())
     plain = images.decode_bytes(data)
     plain.thumbnail((reading.LONGEST_SIDE,) * 2, Image.Resampling.LANCZOS)
-    assert found.normal == stickers.png_bytes(plain)
+    assert found.normal == images.png_bytes(plain)
     assert found.phash == f"{duplicates.phash(plain):016x}"
 
 
@@ -95,14 +91,14 @@ class Sizes:
 )
 def test_a_thin_picture_is_widened_for_ocr_only(size, shown):
     reader = Sizes()
-    found = read_picture(Job(stickers.png_bytes(Image.new("RGB", size, "navy")), Filters()), reader)
+    found = read_picture(Job(images.png_bytes(Image.new("RGB", size, "navy")), Filters()), reader)
     ((seen, corner),) = reader.seen
     assert seen == shown and corner == ((0, 0, 128) if size == shown else (255, 255, 255))
     assert (found.exit, max(found.width, found.height)) == (None, 640)
 
 
 def test_an_engine_that_fails_at_one_picture_leaves_out_that_picture_and_says_so():
-    data = stickers.png_bytes(Image.radial_gradient("L").convert("RGB"))
+    data = images.png_bytes(Image.radial_gradient("L").convert("RGB"))
     found = read_picture(Job(data, Filters()), Sizes(RuntimeError("no\nshape")))
     assert found.exit.step == "undecodable" and found.exit.why == "the OCR engine failed: RuntimeError no"
     assert found.exit.reason == "the OCR engine failed"

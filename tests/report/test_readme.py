@@ -13,9 +13,9 @@ import yaml
 from PIL import Image
 
 from memecmd_utils import __main__ as commands
+from memecmd_utils import local_model as llm_local
 from memecmd_utils import settings
 from memecmd_utils.core import paths
-from memecmd_utils.core.llm import local as llm_local
 from memecmd_utils.report import answers, landing, readme, tracked
 
 PAGES = [paths.root / name for name in readme.PAGES]
@@ -593,11 +593,11 @@ def test_sources_have_licences_and_true_hashes() -> None:
     with (paths.data / "SOURCES.csv").open(encoding="utf-8", newline="") as handle:
         rows = list(csv.DictReader(handle))
     known = set(re.findall(r"sha256:([0-9a-f]{64})", (paths.root / "requirements.lock").read_text("utf-8")))
-    known |= {weights.sha256 for weights in llm_local.REGISTRY.values()}
+    known |= {weights.sha256 for weights in llm_local.registry().values()}
     known |= {hashlib.sha256(p.read_bytes()).hexdigest() for p in (paths.data / "paper").glob("*.csv")}
     assert rows
     for row in rows:
         assert all(row.values()) and row["url"].startswith("https://"), row
         hashes = re.findall(r"[0-9a-f]{64}", row["sha256_or_commit"])
         assert set(hashes) <= known, row["name"]
-        assert hashes or "requirements.lock" in row["sha256_or_commit"], row["name"]
+        assert hashes or re.search(r"requirements\.lock|tag", row["sha256_or_commit"]), row["name"]
