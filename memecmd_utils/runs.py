@@ -11,7 +11,6 @@ from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.encoders.text import TASK, Embedder, EndpointEmbedder, RecordedEmbedder, embedder_of
 from memecmd_utils.core.errors import ExtraMissing, MemecmdError
-from memecmd_utils.core.llm.local import LocalServer
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import usage as llm_usage
 from memecmd_utils.llm.authored import AuthoredBackend

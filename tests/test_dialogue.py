@@ -46,7 +46,7 @@ START = ColdStart(
     source="authored", dialogue_id="news-1", kind="news", ref="1", title="题", name_a="外婆", name_b="外孙女",
     context="【完整的背景】", brief="【简要的背景】", prompt_sha256="c" * 64,
 )  # fmt: skip
-PROFILE = Profile(name="p", n_turns=4)
+PROFILE = Profile(name="p").replace(n_turns=4)
 SUMMARY = {"scenario": "在聊天", "emotion": "开心", "motivation": "想笑"}
 # Eighteen utterances without a common beginning.
 SAID = [f"{a}{a}第{n}句话" for n, a in enumerate("天地玄黄宇宙洪荒日月盈昃辰宿列张寒来", start=1)]
@@ -87,7 +87,7 @@ def write(
         return rows[:-1]
 
     chat = Chat(ScriptedBackend(reply))
-    return llm_chat.run(dialogue.write_scenarios(PAIR, n, chat, Profile(name="p", **changes), encode, {}))
+    return llm_chat.run(dialogue.write_scenarios(PAIR, n, chat, Profile(name="p").replace(**changes), encode, {}))
 
 
 def test_f_news_and_f_role() -> None:
@@ -133,7 +133,7 @@ def test_a_scenario_without_usable_details_is_left_out_with_the_reason() -> None
             return "没有"
         return DETAILS if request.subject.endswith("/details") else dumps({"scenario": request.subject})
 
-    chat, profile = Chat(ScriptedBackend(reply)), Profile(name="p", scenario_similarity_cap=1.0)
+    chat, profile = Chat(ScriptedBackend(reply)), Profile(name="p").replace(scenario_similarity_cap=1.0)
     role = llm_chat.run(
         dialogue.role_cold_starts([(PAIR, 2)], chat, profile, lambda texts: np.eye(len(texts)))
     )
@@ -154,7 +154,7 @@ def plan(n_news: int, n_pairs: int, **settings) -> Plan:
     items = [item(TOPICS[n % 6], n) for n in range(n_news)]
     pairs = [PAIR.model_copy(update={"pair_id": f"R{n:02d}"}) for n in range(n_pairs)]
     made = dialogue.plan(
-        items, pairs, profile := Profile(name="p", n_news=n_news, n_role_pairs=n_pairs, **settings)
+        items, pairs, profile := Profile(name="p").replace(n_news=n_news, n_role_pairs=n_pairs, **settings)
     )
     assert dialogue.sizes(profile) == (len(made.news), sum(n for _, n in made.pairs))
     return made
@@ -221,7 +221,7 @@ def test_a_opens_and_speaks_on_odd_turns() -> None:
 
 def test_a_longer_cap_gets_more_tokens_and_the_default_stays_as_recorded() -> None:
     assert utterance_request(START, [], PROFILE).sampling.max_tokens == 60
-    assert utterance_request(START, [], Profile(name="p", max_utterance_chars=80)).sampling.max_tokens >= 160
+    assert utterance_request(START, [], Profile(name="p").replace(max_utterance_chars=80)).sampling.max_tokens >= 160
 
 
 # --- dialogues
@@ -313,7 +313,7 @@ def test_a_fault_of_the_endpoint_ends_all_at_once_and_leaves_no_half_file(name: 
 def test_any_other_fault_ends_all_soon_too(tmp_path: Path) -> None:
     backend = Slow(1.0, 1.0, "summary d0/2", OSError("disk full"))
     with pytest.raises(OSError, match="disk full"):
-        produce(tmp_path, backend, named("d0", "d1"), fast_time.run, Profile(name="p", n_turns=18))
+        produce(tmp_path, backend, named("d0", "d1"), fast_time.run, Profile(name="p").replace(n_turns=18))
     assert max(backend.sent) <= 3.0, "not to the end of the dialogue"
 
 
@@ -406,7 +406,7 @@ def own_file(folder: Path, *dialogues: dict) -> Path:
 
 
 def own(folder: Path, *dialogues: dict, **settings) -> list[Dialogue]:
-    return dialogue.load_own(Profile(name="p", dialogues=str(own_file(folder, *dialogues)), **settings))
+    return dialogue.load_own(Profile(name="p").replace(dialogues=str(own_file(folder, *dialogues)), **settings))
 
 
 def test_who_speaks_first_is_a_and_messages_in_a_row_are_one_turn(tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ def test_who_speaks_first_is_a_and_messages_in_a_row_are_one_turn(tmp_path: Path
     ]
     assert {record.source for record in (made, *made.turns, *made.summaries)} == {"user dialogue"}
     assert dialogue.load_own(Profile(name="p")) == []
-    assert dialogue.sizes(Profile(name="p", dialogues="x.jsonl")) == (0, 0), (
+    assert dialogue.sizes(Profile(name="p").replace(dialogues="x.jsonl")) == (0, 0), (
         "nothing is generated beside them"
     )
 
@@ -516,7 +516,7 @@ def test_workers_of_dask_record_what_the_run_then_replays(tmp_path: Path) -> Non
     parts, made, calls = results["dask"]
     assert parts >= 1 and made == 6 and calls == 0, "the run itself asks for nothing"
     assert asked == 2 * 6 * 7 and results["dask", "files"] == results["local", "files"]
-    live = Profile(name="p", engine="dask", **LIVE | {"mode": "live"})
+    live = Profile(name="p").replace(engine="dask", **LIVE | {"mode": "live"})
     with pytest.raises(ProfileError, match="mode: auto"):
         dialogue.hold_on_workers(runs.Run("x", live, tmp_path, tmp_path), [START])
 

@@ -6,11 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from memecmd_utils.core.llm.local import LocalModelError, LocalServer
 
 from memecmd_utils import local_model as local
 from memecmd_utils.core import paths, storage
-from memecmd_utils.core.llm import local
 from memecmd_utils.dialogue import from_news, generate
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import chat as llm_chat

@@ -84,24 +84,24 @@ def rows(folder: Path) -> dict[str, dict[str, str]]:
 
 def test_where_news_come_from(tmp_path: Path) -> None:
     assert len(news.load_news(Profile(name="p"))) >= 6
-    assert news.load_news(Profile(name="p", n_news=0, news="nowhere.jsonl")) == []
+    assert news.load_news(Profile(name="p").replace(n_news=0, news="nowhere.jsonl")) == []
     item = {"source": "mine", "news_id": "1", "topic": "health", "title": "题", "text": "文"}
     (tmp_path / "my news.jsonl").write_text(json.dumps(item) + "\n", encoding="utf-8")
-    assert news.load_news(Profile(name="p", news=str(tmp_path / "my news.jsonl")))[0].title == "题"
+    assert news.load_news(Profile(name="p").replace(news=str(tmp_path / "my news.jsonl")))[0].title == "题"
     for settings, message in (({"news": "nowhere.jsonl"}, "nowhere"), ({"news": "feeds"}, "`feeds`")):
         with pytest.raises(NewsError, match=message):
-            news.load_news(Profile(name="p", **settings))
+            news.load_news(Profile(name="p").replace(**settings))
 
 
 def test_feeds_are_collected_until_there_are_enough(site: Site) -> None:
     urls = [f"{feed.topic}={feed.url}" for feed in (site.put("/a", rss(0, 1, 2)), site.put("/b", rss(3, 4)))]
-    profile = Profile(name="p", news="feeds", feeds=urls, n_news=5)
+    profile = Profile(name="p").replace(news="feeds", feeds=urls, n_news=5)
     items = news.load_news(profile)
     assert len(items) == 5 and {item.topic for item in items} == {"entertainment", "technology"}
     asked = len(site.asked)
     assert news.load_news(profile) == items and len(site.asked) == asked, "enough lies there"
     path = news.collection_folder(profile) / "news.jsonl"
-    assert news.load_news(Profile(name="q", news=str(path))) == items, "a collection is a file of news, too"
+    assert news.load_news(Profile(name="q").replace(news=str(path))) == items, "a collection is a file of news, too"
     with pytest.raises(NewsError, match="n_news=6, but the feeds gave 5 news items"):
         news.load_news(profile.replace(n_news=6))
     assert "5 of 5 news items" in news.collect_for(profile)
