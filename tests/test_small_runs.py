@@ -14,10 +14,9 @@ import nbformat
 import pytest
 from stage_run import link_project, simulated
 
-from memecmd_utils import dialogue, runs
+from memecmd_utils import dialogue, release, runs
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
-from memecmd_utils.release import manifest
 from memecmd_utils.schemas import Unfinished
 
 pytestmark = pytest.mark.slow
@@ -114,7 +113,7 @@ def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> No
         run_stage(stage, profile=profile, settings=settings, run_name=name)
     run = runs.open_run(profile, settings, name)
     numbers = json.loads((run.report / "numbers.json").read_text(encoding="utf-8"))
-    counts = manifest.check_release(run.folder / "release")
+    counts = release.check_release(run.folder / "release")
     assert numbers["memes"] == counts["memes"] == 10 and numbers["dialogues"]["total"] == counts["dialogues"]
     page = (run.report / "index.html").read_text(encoding="utf-8")
     unscored = numbers["ratings"]["unscored"]
