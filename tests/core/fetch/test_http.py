@@ -31,7 +31,7 @@ async def visit(client: http.Client, url: str, **known: str) -> Answer:
 
 
 def fetch(site: FeedSite, path: str, limits: Limits = QUICK, **known: str) -> Answer:
-    return asyncio.run(visit(http.Client(limits, news.PURPOSE, news.ACCEPT), site.url + path, **known))
+    return asyncio.run(visit(http.Client(limits, "news", news.ACCEPT), site.url + path, **known))
 
 
 def failure(site: FeedSite, path: str, limits: Limits = QUICK) -> FetchError:
