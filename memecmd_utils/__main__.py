@@ -247,7 +247,7 @@ def fetch_library(archive: str | None) -> None:
 @click.pass_obj
 def fetch_news(choice: Choice) -> None:
     """Collect news for the profile from its feeds; run it on several days to gather more."""
-    from memecmd_utils.dialogue import news
+    from memecmd_utils import news
 
     click.echo(news.collect_for(choice.load()))
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, create_model
 from memecmd_utils import evaluation, local_model
 from memecmd_utils.core import html, seeds, statistics
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.dialogue.generation import history_text
+from memecmd_utils.dialogue import history_text
 from memecmd_utils.grades import GradedTurns, fits
 from memecmd_utils.llm import budget, prompts, replies
 from memecmd_utils.llm import chat as llm_chat

@@ -12,7 +12,7 @@ import pandas as pd
 
 from memecmd_utils import grades
 from memecmd_utils.core import seeds, statistics
-from memecmd_utils.dialogue import generation
+from memecmd_utils.dialogue import summarise
 from memecmd_utils.grades import MEASURES, GradedTurns
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.chat import Progress
@@ -58,7 +58,7 @@ def summarise_with_small_model(
 
             async def one(dialogue: Dialogue, turn: int) -> Summary:
                 earlier = [u.text for u in dialogue.turns[: turn - 1]]
-                found = await generation.summarise(starts[dialogue.dialogue_id], earlier, chat, profile)
+                found = await summarise(starts[dialogue.dialogue_id], earlier, chat, profile)
                 bar.update()
                 return found
 

@@ -106,7 +106,8 @@ def annotation(meme_id: str, **changes: object) -> schemas.Annotation:
 
 
 def profile(**changes: object) -> settings.Profile:
-    return settings.Profile(**{"name": "made-up", "n_turns": 6, **changes})
+    """A profile with some settings, named as in `SET=`."""
+    return settings.Profile(name="made-up").replace(**{"n_turns": 6, **changes})
 
 
 def rating(turn: int = 2, overall: float | None = 60.0, **changes: object) -> schemas.Rating:
