@@ -87,7 +87,9 @@ def write(
         return rows[:-1]
 
     chat = Chat(ScriptedBackend(reply))
-    return llm_chat.run(dialogue.write_scenarios(PAIR, n, chat, Profile(name="p").replace(**changes), encode, {}))
+    return llm_chat.run(
+        dialogue.write_scenarios(PAIR, n, chat, Profile(name="p").replace(**changes), encode, {})
+    )
 
 
 def test_f_news_and_f_role() -> None:
@@ -221,7 +223,10 @@ def test_a_opens_and_speaks_on_odd_turns() -> None:
 
 def test_a_longer_cap_gets_more_tokens_and_the_default_stays_as_recorded() -> None:
     assert utterance_request(START, [], PROFILE).sampling.max_tokens == 60
-    assert utterance_request(START, [], Profile(name="p").replace(max_utterance_chars=80)).sampling.max_tokens >= 160
+    assert (
+        utterance_request(START, [], Profile(name="p").replace(max_utterance_chars=80)).sampling.max_tokens
+        >= 160
+    )
 
 
 # --- dialogues
@@ -406,7 +411,9 @@ def own_file(folder: Path, *dialogues: dict) -> Path:
 
 
 def own(folder: Path, *dialogues: dict, **settings) -> list[Dialogue]:
-    return dialogue.load_own(Profile(name="p").replace(dialogues=str(own_file(folder, *dialogues)), **settings))
+    return dialogue.load_own(
+        Profile(name="p").replace(dialogues=str(own_file(folder, *dialogues)), **settings)
+    )
 
 
 def test_who_speaks_first_is_a_and_messages_in_a_row_are_one_turn(tmp_path: Path) -> None:

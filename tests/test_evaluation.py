@@ -27,6 +27,10 @@ class FakeEmbedder:
         return made_up.vectors(texts, side)
 
 
+def scorer() -> evaluation.TextScorer:
+    return evaluation.TextScorer(RecordedEmbedder(FakeEmbedder(), [], None), "other-1")
+
+
 def placed(name: str, turn: int, meme_id: str = "m1", strategy: str = "greedy"):
     return made_up.placement(turn, meme_id, dialogue_id=name, strategy=strategy)
 
@@ -338,6 +342,7 @@ def test_scores_are_called_what_they_are() -> None:
 
 
 PROFILE = made_up.profile(strategies=ALL)
+DIALOGUES = [made_up.dialogue("news-a"), made_up.dialogue("role-b").model_copy(update={"kind": "role"})]
 
 
 def records():
@@ -414,7 +419,7 @@ def check(auc: float, low: float | None, high: float | None, score: str = "centr
         (check(0.55, 0.45, 0.6), "cannot tell greedy's memes from random ones"),
         (check(0.3, 0.2, 0.4), "prefers random memes to greedy's at the same turns (AUC 0.30"),
         (check(0.65, 0.6, 0.69), ", but only weakly."),
-        (check(0.7, None, None), "at least 2 dialogues"),
+        (check(0.7, None, None), "needs 2 dialogues"),
     ],
 )
 def test_verdict_on_the_judge(row, words) -> None:

@@ -101,7 +101,9 @@ def test_feeds_are_collected_until_there_are_enough(site: Site) -> None:
     asked = len(site.asked)
     assert news.load_news(profile) == items and len(site.asked) == asked, "enough lies there"
     path = news.collection_folder(profile) / "news.jsonl"
-    assert news.load_news(Profile(name="q").replace(news=str(path))) == items, "a collection is a file of news, too"
+    assert news.load_news(Profile(name="q").replace(news=str(path))) == items, (
+        "a collection is a file of news, too"
+    )
     with pytest.raises(NewsError, match="n_news=6, but the feeds gave 5 news items"):
         news.load_news(profile.replace(n_news=6))
     assert "5 of 5 news items" in news.collect_for(profile)

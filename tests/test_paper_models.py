@@ -10,12 +10,12 @@ import pytest
 import tiny_models
 from PIL import Image
 
+from memecmd_utils import evaluation
 from memecmd_utils import recordings as vectors
 from memecmd_utils.core import images, paths
 from memecmd_utils.core.encoders import clip as encoders_clip
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.encoders.text import SentenceTransformerEmbedder
-from memecmd_utils.evaluation import consistency
 from memecmd_utils.runs import Run
 
 TEXTS = ["天气真好", "周末去爬山吗？", "火锅", "一" * 40, "天气预报说有雨，那就在家煮火锅", "二" * 90, "好"]
@@ -149,7 +149,7 @@ def test_scores_of_a_run_are_those_of_the_model(
 
     run = clip_run(tmp_path, monkeypatch, clip)
     memes = library(run)
-    rows, scorer = consistency.measure_consistency(run, PLACED, DIALOGUES, memes)
+    rows, scorer = evaluation.measure_consistency(run, PLACED, DIALOGUES, memes)
     assert scorer == f"cn_clip:ViT-B-16@{weights.file_digest(clip)}" == rows[0].scorer
     assert len(rows) == 9 + 6 + 9  # u_t, u_t+1 but for the last turn, shuffled
 
@@ -185,7 +185,7 @@ def test_a_killed_stage_goes_on_and_encodes_each_once(
 
     monkeypatch.setattr(encoders_clip, "_in_batches", dies)
     with pytest.raises(KeyboardInterrupt):
-        consistency.measure_consistency(run, PLACED, DIALOGUES, memes)
+        evaluation.measure_consistency(run, PLACED, DIALOGUES, memes)
     before = len(asked)
 
     def counts(items, device, project):
@@ -193,8 +193,8 @@ def test_a_killed_stage_goes_on_and_encodes_each_once(
         return real(items, device, project)
 
     monkeypatch.setattr(encoders_clip, "_in_batches", counts)
-    consistency.measure_consistency(run, PLACED, DIALOGUES, memes)
-    consistency.measure_consistency(run, PLACED, DIALOGUES, memes)
+    evaluation.measure_consistency(run, PLACED, DIALOGUES, memes)
+    evaluation.measure_consistency(run, PLACED, DIALOGUES, memes)
     said = {t.text for d in DIALOGUES.values() for t in d.turns if t.turn > 1}
     assert before == 7 and len(asked) == 3 + len(said), "nothing twice"
     assert sum(isinstance(item, str) for item in asked) == len(said)
@@ -203,12 +203,12 @@ def test_a_killed_stage_goes_on_and_encodes_each_once(
 def test_order_batches_and_alpha(clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = clip_run(tmp_path, monkeypatch, clip)
     memes = library(run)
-    scorer = consistency.clip_scorer(run, memes)
+    scorer = evaluation.clip_scorer(run, memes)
     texts = [f"{'很' * (n % 7)}好{n}" for n in range(40)]
     rows = scorer.texts(texts)
     assert np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-6)
     other = clip_run(tmp_path / "alone", monkeypatch, clip)
-    alone = consistency.clip_scorer(other, library(other))
+    alone = evaluation.clip_scorer(other, library(other))
     for n in (0, 13, 39):
         assert np.abs(alone.texts([texts[n]])[0] - rows[n]).max() < 2e-3
     shown = scorer.memes([memes["m3"]])
@@ -222,7 +222,7 @@ def test_order_batches_and_alpha(clip: Path, tmp_path: Path, monkeypatch: pytest
 
 def test_long_texts_are_cut_and_counted(clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = clip_run(tmp_path, monkeypatch, clip)
-    scorer = consistency.clip_scorer(run, library(run))
+    scorer = evaluation.clip_scorer(run, library(run))
     fits, long, words = "好" * 50, "好" * 50 + "坏", "international " * 20
     rows = scorer.texts([fits, long, words])
     assert scorer.truncated == 1, "twenty words of 14 letters are twenty tokens"
@@ -231,7 +231,7 @@ def test_long_texts_are_cut_and_counted(clip: Path, tmp_path: Path, monkeypatch:
     assert scorer.truncated == 2
     placed = [made_up.placement(2, "m1", dialogue_id="long")]
     talk = {"long": made_up.dialogue("long", ("好", "坏" * 60, "好"))}
-    _, said = consistency.measure_consistency(run, placed, talk, library(run))
+    _, said = evaluation.measure_consistency(run, placed, talk, library(run))
     assert said.endswith("; 1 texts were cut at 52 tokens")
 
 
@@ -247,7 +247,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(
     torch.save({"epoch": Evil(), "state_dict": {}}, clip)
     run = clip_run(tmp_path, monkeypatch, clip)
     with pytest.raises(RuntimeError, match="no Chinese-CLIP checkpoint of plain tensors"):
-        consistency.measure_consistency(run, PLACED, DIALOGUES, library(run))
+        evaluation.measure_consistency(run, PLACED, DIALOGUES, library(run))
     assert not (tmp_path / "it-ran").exists()
 
 
@@ -258,10 +258,10 @@ def test_checkpoints_that_do_not_fit_say_so(
 
     run = clip_run(tmp_path, monkeypatch, clip, clip_model="ViT-L-14")
     with pytest.raises(RuntimeError, match=r"ViT-L-14 cannot be loaded .*must be its structure"):
-        consistency.clip_scorer(run, library(run)).texts(["好"])
+        evaluation.clip_scorer(run, library(run)).texts(["好"])
     torch.save({"weights": {}}, clip)
     run = clip_run(tmp_path, monkeypatch, clip)
     with pytest.raises(RuntimeError, match="`state_dict`"):
-        consistency.clip_scorer(run, library(run)).texts(["好"])
+        evaluation.clip_scorer(run, library(run)).texts(["好"])
     with pytest.raises(ValueError, match=r"'ViT-X' is none of ViT-B-16"):
-        consistency.clip_scorer(clip_run(tmp_path, monkeypatch, clip, clip_model="ViT-X"), {}).texts(["好"])
+        evaluation.clip_scorer(clip_run(tmp_path, monkeypatch, clip, clip_model="ViT-X"), {}).texts(["好"])

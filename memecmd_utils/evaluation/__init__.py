@@ -209,10 +209,21 @@ def measure_consistency(
         scorer: Scorer = clip_scorer(run, memes)
     else:
         scorer = TextScorer(run.embedder(profile.models.consistency_embedder), run.embedder_name())
+    return measure(placements, dialogues, memes, scorer, profile), scorer.name + _cut_texts(scorer)
+
+
+def measure(
+    placements: Sequence[Placement],
+    dialogues: Mapping[str, Dialogue],
+    memes: Mapping[str, Meme],
+    scorer: Scorer,
+    profile: Profile,
+) -> list[Consistency]:
+    """Score every pair of `text_pairs`, save those of memes of which the scorer can encode nothing."""
     able = [placed for placed in placements if can_score(scorer, memes[placed.meme_id])]
     pairs = text_pairs(able, dialogues, profile)
     scores = score_pairs([(placed.meme_id, text) for placed, _, text in pairs], memes, scorer)
-    rows = [
+    return [
         Consistency(
             dialogue_id=placed.dialogue_id,
             turn=placed.turn,
@@ -227,7 +238,6 @@ def measure_consistency(
         )
         for (placed, kind, _), value in zip(pairs, scores, strict=True)
     ]
-    return rows, scorer.name + _cut_texts(scorer)
 
 
 def _cut_texts(scorer: Scorer) -> str:

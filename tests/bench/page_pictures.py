@@ -10,9 +10,8 @@ from pathlib import Path
 
 import browser
 
-from memecmd_utils import runs, schemas
+from memecmd_utils import evaluation, runs, schemas
 from memecmd_utils.core import drawing, paths
-from memecmd_utils.evaluation import judges
 
 TEACHING = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
 VIEW = f"#d={TEACHING['lands']}&s=greedy&t=12&e=1"
@@ -65,7 +64,7 @@ def take_hero(run: runs.Run, folder: Path) -> Path:
         for placed in run.load(schemas.Placement)
         if placed.dialogue_id == dialogue.dialogue_id and placed.strategy == "greedy"
     }
-    files = judges.meme_files(run, memes)
+    files = evaluation.meme_files(run, memes)
     parts = {
         f"part_{number}": drawing.show_chat(dialogue, picks, files, turns=turns)
         for number, turns in enumerate(HERO)

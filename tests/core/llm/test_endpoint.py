@@ -284,7 +284,7 @@ def test_what_the_strict_subset_cannot_say_is_asked_for_in_json_mode(model: type
 
 
 def test_the_schemas_of_the_stages_are_within_the_strict_subset() -> None:
-    from memecmd_utils.evaluation.judges import RatingsReply
+    from memecmd_utils.judges import RatingsReply
     from memecmd_utils.schemas import AnnotationReply, SummaryReply
 
     assert all(strict_schema(model) for model in (RatingsReply, AnnotationReply, SummaryReply))
@@ -661,7 +661,7 @@ def test_log_probabilities_in_every_form(logprobs: Any, first: dict | None) -> N
 
 @pytest.mark.parametrize("value", [5000.0, float("inf"), 10**400], ids=["5000", "inf", "huge"])
 def test_a_log_probability_beyond_all_bounds_does_not_end_a_run(value: float) -> None:
-    from memecmd_utils.evaluation import judges
+    from memecmd_utils import judges
 
     reply = reply_of({"content": "是"}, choice={"logprobs": top(("是", value), ("否", -0.2))})
     assert 0 <= judges.p_yes(reply) <= 1

@@ -13,8 +13,7 @@ import reply_mutations as wrong
 from pydantic import BaseModel
 from scripted import ScriptedBackend
 
-from memecmd_utils import dialogue, schemas
-from memecmd_utils.evaluation import judges
+from memecmd_utils import dialogue, judges, schemas
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import messages, replies
 from memecmd_utils.llm.chat import Chat
