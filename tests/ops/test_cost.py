@@ -87,7 +87,7 @@ def test_checks_of_judges_are_counted() -> None:
 
     none, few, worded = (calls(judge_checks=n, judge_wordings=w) for n, w in ((0, 0), (10, 0), (10, 10)))
     # Three memes a turn and their held-out contexts; two of the three three times more.
-    assert 5 * 3 * 10 <= few - none <= 5 * 3 * 10 * 3 and worded - few == 5 * 6 * 10
+    assert 5 * 3 * 10 <= few - none <= 5 * 3 * 10 * 3 and worded - few == 5 * 4 * 10
 
 
 def test_pictures_cost_what_a_model_that_counts_tiles_bills(tmp_path) -> None:
