@@ -12,12 +12,12 @@ import pandas as pd
 
 from memecmd_utils import settings
 from memecmd_utils.annotation import annotation_request
-from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import text
 from memecmd_utils.core.encoders.text import TASK
 from memecmd_utils.dialogue import cold_start, generation
 from memecmd_utils.evaluation import judges
 from memecmd_utils.evaluation.judges import STOPPED
+from memecmd_utils.files import paths
 from memecmd_utils.library import example_memes
 from memecmd_utils.llm import budget, prompts, usage
 from memecmd_utils.llm.budget import (

@@ -24,8 +24,8 @@ from pydantic import (
     model_validator,
 )
 
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import files
+from memecmd_utils.files import MemecmdError, paths
 
 
 class Setting(BaseModel):
@@ -697,7 +697,7 @@ def settle(profile: Profile) -> str:
     target = paths.processed / run / RESOLVED
     text = yaml.safe_dump(profile.model_dump(mode="json"), allow_unicode=True, sort_keys=False)
     if not target.is_file() or target.read_text(encoding="utf-8") != text:
-        storage.write_text(target, text)
+        files.write_text(target, text)
     return run
 
 

@@ -10,7 +10,7 @@ import pytest
 import whole_pipeline
 from whole_pipeline import STAGES
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.release import manifest
 from memecmd_utils.report import tracked
 

@@ -13,7 +13,7 @@ import pytest
 from made_page import HOSTILE, SENT
 from PIL import Image
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.report import chats
 
 EXAMPLE = paths.reports / "example" / "index.html"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from memecmd_utils import __main__ as command_line
-from memecmd_utils import recordings
-from memecmd_utils.core import paths, storage
+from memecmd_utils import files, recordings
+from memecmd_utils.files import paths
 from memecmd_utils.llm.messages import Image, Message, ModelId, Request, Sampling
 from memecmd_utils.recordings import (
     RecordedVectors,
@@ -392,7 +392,7 @@ def test_a_run_becomes_tracked_recordings_of_exactly_what_it_used(mine: Path, tm
 
     for text in texts[:2]:  # as two notebooks
         use(text)
-    storage.write_json(run / "usage" / "evaluation.keys.json", sorted(map(key_of, forms[:3])))
+    files.write_json(run / "usage" / "evaluation.keys.json", sorted(map(key_of, forms[:3])))
     told = list(recordings.promote(run.name))
     assert told == ["0 vectors stay and 2 are new, of 2 -> fake__m", "3 of 3 replies -> evaluation"]
     tracked = tmp_path / "example" / "recordings"
@@ -405,6 +405,6 @@ def test_a_run_becomes_tracked_recordings_of_exactly_what_it_used(mine: Path, tm
     list(recordings.promote(run.name))
     assert all(path.read_bytes() == data for path, data in before.items()), "what is tracked stays"
     assert read_vectors(shards / "example-2.npz").keys() == {keys[texts[2]]}
-    storage.write_json(run / "usage" / "embedding:fake__other.keys.json", ["k"])
+    files.write_json(run / "usage" / "embedding:fake__other.keys.json", ["k"])
     with pytest.raises(RecordingError, match="none of the 1 vectors of fake__other"):
         list(recordings.promote(run.name))

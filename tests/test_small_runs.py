@@ -16,8 +16,8 @@ from stage_run import link_project, simulated
 
 from memecmd_utils import dialogue, runs
 from memecmd_utils import settings as settings_
-from memecmd_utils.core import paths
 from memecmd_utils.dialogue import cold_start, generation
+from memecmd_utils.files import paths
 from memecmd_utils.release import manifest
 from memecmd_utils.schemas import Unfinished
 

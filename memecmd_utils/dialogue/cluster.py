@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from memecmd_utils import schemas
-from memecmd_utils.core.errors import ExtraMissing
 from memecmd_utils.dialogue import cold_start, generation, news
 from memecmd_utils.dialogue.cold_start import Plan
 from memecmd_utils.dialogue.generation import Generated
+from memecmd_utils.files import ExtraMissing
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.runs import Run

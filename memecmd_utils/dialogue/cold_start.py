@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memecmd_utils.core import seeds, storage
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import files, statistics
+from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.messages import Message, Request, Sampling
@@ -126,7 +126,7 @@ async def write_scenarios(
     failed: list[Unfinished] = []
     for number in range(1, n + 1):
         name = f"{pair.pair_id}-{number}"
-        seed = int(seeds.rng(profile.seed, "scenario", name).integers(2**31))
+        seed = int(statistics.rng(profile.seed, "scenario", name).integers(2**31))
         provenance = {
             "profile": profile.name,
             "prompt_sha256": prompts.prompt_sha256("scenario"),
@@ -198,7 +198,7 @@ async def _new_scene(
         reason = f"too like {earlier[nearest]!r} (cosine {cosines[nearest]:.3f})"
         again = prompts.render("scenario_again", fence=prompts.fence, nearest=earlier[nearest])
         correction = [
-            Message(role="assistant", text=storage.dumps(answer.value.model_dump())),
+            Message(role="assistant", text=files.dumps(answer.value.model_dump())),
             Message(role="user", text=again),
         ]
     raise NoScenario(f"no new scenario in {NEW_SCENARIO_TRIES} requests; the last one: {reason}")

@@ -9,9 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from memecmd_utils.core import seeds, storage
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import files, statistics
 from memecmd_utils.dialogue.rules import bare, borrowed, severity, violations
+from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.messages import BrokenRules, Message, Reply, Request, Sampling, UnusableReply
@@ -89,7 +89,7 @@ def utterance_request(start: ColdStart, earlier: Sequence[str], profile: Profile
         subject=f"{start.dialogue_id}/{turn}",
         messages=_messages(prompt, start, earlier, turn, profile.dialogue.max_utterance_chars),
         sampling=Sampling(temperature=0.9, presence_penalty=0.6, max_tokens=max_tokens, extra=extra),
-        seed=int(seeds.rng(profile.seed, "utterance", start.dialogue_id, turn).integers(2**31)),
+        seed=int(statistics.rng(profile.seed, "utterance", start.dialogue_id, turn).integers(2**31)),
     )
 
 
@@ -102,7 +102,7 @@ def summary_request(start: ColdStart, earlier: Sequence[str], profile: Profile) 
         subject=f"{start.dialogue_id}/{turn}",
         messages=_messages("summary", start, earlier, turn, profile.dialogue.max_utterance_chars),
         sampling=Sampling(temperature=0.3, max_tokens=300, extra=extra),
-        seed=int(seeds.rng(profile.seed, "summary", start.dialogue_id, turn).integers(2**31)),
+        seed=int(statistics.rng(profile.seed, "summary", start.dialogue_id, turn).integers(2**31)),
         reply_schema=SummaryReply,
     )
 
@@ -267,8 +267,8 @@ async def generate(
     first = ""
     with (
         Progress(chat, len(starts) * profile.dialogue.n_turns, "turns", "turn") as bar,
-        storage.jsonl_writer(folder / "dialogues.jsonl") as write_dialogue,
-        storage.jsonl_writer(folder / "unfinished.jsonl") as write_unfinished,
+        files.jsonl_writer(folder / "dialogues.jsonl") as write_dialogue,
+        files.jsonl_writer(folder / "unfinished.jsonl") as write_unfinished,
     ):
 
         def keep(dialogue: Dialogue | Unfinished) -> None:

@@ -19,10 +19,11 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from memecmd_utils import schemas, settings
-from memecmd_utils.core import errors, machine, paths, storage
+from memecmd_utils import files, schemas, settings
+from memecmd_utils.core import machine
 from memecmd_utils.core.fetch import http
 from memecmd_utils.dialogue import feeds as dialogue_feeds
+from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, chat
 
 LIMITS = http.Limits()
@@ -42,7 +43,7 @@ WRITE = "write topic=URL, or name one YAML file such as data/feeds.yaml"
 FEED_KEYS = f"a feed has url, name, terms, language; the topics are {', '.join(schemas.TOPICS)}"
 
 
-class NewsError(errors.MemecmdError, ValueError):
+class NewsError(files.MemecmdError, ValueError):
     """News cannot be had as the profile asks; the message says what to set."""
 
 
@@ -171,7 +172,7 @@ def load_news(profile: settings.Profile) -> list[schemas.NewsItem]:
     path = paths.user_path(profile.dialogue.news)
     if not path.is_file():
         raise NewsError(f"news: {profile.dialogue.news!r} is neither `example`, `feeds`, nor a file")
-    return storage.read_jsonl(path, schemas.NewsItem)
+    return files.read_jsonl(path, schemas.NewsItem)
 
 
 def collected(profile: settings.Profile) -> int:
@@ -253,9 +254,9 @@ def collect(feeds: Sequence[Feed], folder: Path) -> Collection:
 
     Raises `NewsError` when every feed fails, or when another collection is writing into `folder`.
     """
-    errors.need_live_extra("collecting news")
+    files.need_live_extra("collecting news")
     folder.mkdir(parents=True, exist_ok=True)
-    lock = storage.lock(folder / ".lock")
+    lock = files.lock(folder / ".lock")
     if lock is None:
         raise NewsError(f"another collection is writing into {folder}: wait until it is done")
     with lock:
@@ -263,9 +264,9 @@ def collect(feeds: Sequence[Feed], folder: Path) -> Collection:
             chat.run(_ask_all(feeds, folder))
         finally:  # also when stopped by hand: what came is shown
             collection = compile_items(feeds, folder)
-            storage.write_jsonl(folder / "items.jsonl", collection.items)
-            storage.write_jsonl(folder / "news.jsonl", (item.news_item() for item in collection.items))
-            storage.write_csv(folder / "feeds.csv", COLUMNS, collection.rows)
+            files.write_jsonl(folder / "items.jsonl", collection.items)
+            files.write_jsonl(folder / "news.jsonl", (item.news_item() for item in collection.items))
+            files.write_csv(folder / "feeds.csv", COLUMNS, collection.rows)
     good = [row for row in collection.rows if row["status"] in ("read", "unchanged", "empty")]
     if not good:
         reasons = "\n".join(f"  {row['url']}: {row['status']}: {row['reason']}" for row in collection.rows)
@@ -336,7 +337,7 @@ async def _ask_all(feeds: Sequence[Feed], folder: Path) -> None:
         async with room, client.visit() as visit:
             for feed, state in pairs:
                 await _ask(feed, state, visit)
-                storage.write_text(_state_file(feed, folder), state.model_dump_json() + "\n")
+                files.write_text(_state_file(feed, folder), state.model_dump_json() + "\n")
                 bar.update()
                 if status:
                     Path(status).write_text(f"feeds {bar.n}/{total}", encoding="utf-8")

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import jinja2
 import yaml
 
-from memecmd_utils import schemas
-from memecmd_utils.core import html
+from memecmd_utils import files, schemas
 from memecmd_utils.release.tables import Dataset
 from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme, describe_source
 from memecmd_utils.settings import Profile
@@ -44,7 +43,7 @@ class Description(NamedTuple):
 def _environment() -> jinja2.Environment:
     # Markdown, not HTML: values are counts, names of strategies and models; `plain` keeps these inert.
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(html.TEMPLATES, encoding="utf-8"),
+        loader=jinja2.FileSystemLoader(files.HTML, encoding="utf-8"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from memecmd_utils import __version__, schemas
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import __version__, files, schemas
+from memecmd_utils.files import MemecmdError, paths, sha256
 from memecmd_utils.llm import authored, prompts
 from memecmd_utils.release import tables
 from memecmd_utils.release.card import Records
@@ -93,7 +92,7 @@ def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def sums(folder: Path) -> dict[str, str]:
     """SHA-256 of every file in a release but the list of checksums itself, by path."""
-    return {name: storage.sha256(path) for name, path in files_of(folder) if name != SUMS}
+    return {name: files.sha256(path) for name, path in files_of(folder) if name != SUMS}
 
 
 def settings_sha256(settings: Mapping[str, Any]) -> str:
@@ -151,14 +150,14 @@ def inputs(
     return {
         "example_texts": texts if example else {},
         "prompts": prompt_hashes("dialogues"),
-        "ground_truth": {path.name: storage.sha256(path) for path in truth_files if path.is_file()},
-        "files": {path.name: storage.sha256(path) for path in files if path.is_file()},
+        "ground_truth": {path.name: sha256(path) for path in truth_files if path.is_file()},
+        "files": {path.name: sha256(path) for path in files if path.is_file()},
         **({"benchmark": named} if (named := _hashes_below(paths.example, further)) else {}),
     }
 
 
 def _hashes_below(folder: Path, files: Sequence[Path]) -> dict[str, str]:
-    return {path.relative_to(folder).as_posix(): storage.sha256(path) for path in files}
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
 
 
 def prompt_hashes(dataset: str) -> dict[str, str]:
@@ -201,10 +200,10 @@ def write(
             for path, digest in sorted(digests.items())
         ],
     )
-    storage.write_json(folder / FILE, manifest.model_dump(mode="json", exclude_defaults=True))
-    digests[FILE] = storage.sha256(folder / FILE)
+    files.write_json(folder / FILE, manifest.model_dump(mode="json", exclude_defaults=True))
+    digests[FILE] = files.sha256(folder / FILE)
     lines = (f"{digest}  {path}\n" for path, digest in sorted(digests.items()))
-    storage.write_text(folder / SUMS, "".join(lines))
+    files.write_text(folder / SUMS, "".join(lines))
 
 
 def counts(records: Records) -> dict[str, int]:
@@ -394,7 +393,7 @@ def _sums_problems(folder: Path, digests: Mapping[str, str]) -> list[str]:
 def _read_table(folder: Path, table: str) -> tuple[list[Any], list[str]]:
     """A table's records, and what is wrong with its two files."""
     try:
-        records = storage.read_jsonl(folder / f"{table}.jsonl", TABLES[table].schema)
+        records = files.read_jsonl(folder / f"{table}.jsonl", TABLES[table].schema)
     except (OSError, ValueError) as error:
         return [], [f"{table}.jsonl: cannot be read: {_first_line(error)}"]
     try:

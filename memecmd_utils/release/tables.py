@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
-from memecmd_utils import __version__, schemas
-from memecmd_utils.core import storage
+from memecmd_utils import __version__, files, schemas
+from memecmd_utils.files import write_text
 
 
 class ReleaseMeme(schemas.Meme):
@@ -196,10 +196,10 @@ def _arrow(annotation: Any) -> pa.DataType:
 
 def write_table(folder: Path, table: str, records: Sequence[schemas.Record]) -> None:
     """Write a table as JSON Lines and as Parquet; pictures are taken from `images/` in the folder."""
-    storage.write_jsonl(folder / f"{table}.jsonl", records)
+    files.write_jsonl(folder / f"{table}.jsonl", records)
     columns = arrow_schema(table)
     step = _PICTURE_ROWS if "image" in columns.names else _ROWS
-    with storage.atomic_path(folder / f"{table}.parquet") as part, pq.ParquetWriter(part, columns) as writer:
+    with files.atomic_path(folder / f"{table}.parquet") as part, pq.ParquetWriter(part, columns) as writer:
         for first in range(0, len(records), step):
             rows = [record.model_dump(mode="json") for record in records[first : first + step]]
             if "image" in columns.names:
@@ -299,7 +299,7 @@ def write_croissant(
     }
     if published:
         value["datePublished"] = published
-    storage.write_text(folder / CROISSANT, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+    write_text(folder / CROISSANT, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 
 def _content_size(file: Path) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from memecmd_utils import __version__, annotation, schemas
-from memecmd_utils.core import storage
+from memecmd_utils import __version__, annotation, files, schemas
 from memecmd_utils.release import card, manifest, tables
 from memecmd_utils.release.card import Description, Records
 from memecmd_utils.release.manifest import ReleaseError, check_release
@@ -153,8 +152,8 @@ def _write_texts(
         "splits": sorted(path.name for path in (folder / "benchmark").glob("*") if (path / "qrels").is_dir()),
         **described.values,
     }
-    storage.write_text(folder / "README.md", card.render(dataset.card, **values))
-    storage.write_text(folder / "LICENSE.md", card.render(dataset.licence, **values))
+    files.write_text(folder / "README.md", card.render(dataset.card, **values))
+    files.write_text(folder / "LICENSE.md", card.render(dataset.licence, **values))
     tables.write_croissant(
         folder, dataset, described.name, described.summary, described.licence["urls"], manifest.sums(folder),
         list(records), published,

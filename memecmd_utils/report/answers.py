@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from memecmd_utils.core import statistics
+from memecmd_utils import statistics
 from memecmd_utils.evaluation import judge_checks
 from memecmd_utils.report import landing
 from memecmd_utils.settings import Profile

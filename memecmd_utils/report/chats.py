@@ -11,9 +11,8 @@ import numpy as np
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from memecmd_utils import schemas
-from memecmd_utils.core.drawing import text
-from memecmd_utils.core.drawing.lesson import TURN_SIDE, english_of
+from memecmd_utils import drawing, schemas
+from memecmd_utils.drawing import TURN_SIDE, english_of
 from memecmd_utils.evaluation import ground_truth
 from memecmd_utils.report.results import Records
 from memecmd_utils.retrieval import placement
@@ -184,7 +183,7 @@ class _Parts:
         scores = {t: top[t][0].score if t in top else -math.inf for t in turns}
         path = gate_path(scores, self.records.gates[self.halves[name]], sent)
         names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
-        signs = text.initials(names.values())
+        signs = drawing.initials(names.values())
         return {
             "id": name,
             "kind": dialogue.kind,

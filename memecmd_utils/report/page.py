@@ -15,9 +15,7 @@ import pandas as pd
 from markupsafe import Markup
 from PIL import Image
 
-from memecmd_utils import schemas, settings
-from memecmd_utils.core import drawing, html, plots, storage
-from memecmd_utils.core import tables as core_tables
+from memecmd_utils import drawing, files, pictures, schemas, settings
 from memecmd_utils.evaluation import (
     ground_truth,
     judge_checks,
@@ -122,7 +120,7 @@ def people(verdict: str) -> Answer:
 def browser(run: Run, records: Records) -> tuple[report_chats.Chats | None, report_chats.Sheet]:
     """The chats that the page can show, None where there is no dialogue, and the library with their memes."""
     files = judges.meme_files(run, {meme.meme_id: meme for meme in records.memes})
-    picture = cache(lambda meme_id: html.thumbnail(files[meme_id], report_chats.SIDE))
+    picture = cache(lambda meme_id: pictures.thumbnail(files[meme_id], report_chats.SIDE))
     chats = None
     if records.dialogues:
         chats = report_chats.build(records, run.profile, lambda meme_id: len(picture(meme_id)))
@@ -217,7 +215,7 @@ def write_index(
         for place, group in enumerate(groups, start=1)
         for number, (title, _, _) in enumerate(group.tables, start=1)
     }
-    environment = html.environment(page_json=report_chats.page_json, digest=_digest)
+    environment = files.templates(page_json=report_chats.page_json, digest=_digest)
     page = environment.get_template("index.html.j2")
     text = page.render(
         run=run,
@@ -242,7 +240,7 @@ def write_index(
         paper_url=DATASETS["dialogues"].paper_url,
     )
     target = report_dir / "index.html"
-    storage.write_text(target, text)
+    files.write_text(target, text)
     return target
 
 
@@ -335,8 +333,8 @@ def _table(content: pd.DataFrame | Markup) -> Markup:
 
 def _data_url(picture: Path | Image.Image) -> str:
     if isinstance(picture, Image.Image):
-        return html.picture_url(picture, "PNG")
-    return html.data_url(plots.fewer_colours(picture.read_bytes()))
+        return pictures.picture_url(picture, "PNG")
+    return files.data_url(drawing.fewer_colours(picture.read_bytes()))
 
 
 def _figure(picture: Path | Image.Image, caption: str, report_dir: Path) -> dict[str, Any]:
@@ -389,23 +387,23 @@ def paper_tables(records: Records, numbers: Mapping[str, Any], profile: Profile)
     return [
         (
             "Table 1: this run",
-            core_tables.html(printed.T.reset_index(names="")),
+            files.html_table(printed.T.reset_index(names="")),
             f"Judge: {judged}. Consistency: {scorer(records)}. Mean [95 % interval] (n=memes in dialogues), "
             f"arrows: difference to Random. Best bold, second underlined.{consistency_of_learned(profile)}",
         ),
         (
             "Choice and timing effects",
-            core_tables.html(effects),
+            files.html_table(effects),
             tables.judge_verdict(numbers),
         ),
         (
             "Table 1: the paper's own cells",
-            core_tables.html(tables.paper_table_1()),
+            files.html_table(tables.paper_table_1()),
             "Printed differences, and the same recomputed.",
         ),
         (
             "Table 2: case studies",
-            core_tables.html(tables.beside_paper(table_2)),
+            files.html_table(tables.beside_paper(table_2)),
             "The chats of Figure 5, all turns that stand there, chosen without a look at the scores. Beside "
             "them the paper's own: other dialogues and memes, scored by another judge.",
         ),
@@ -417,7 +415,7 @@ def bookkeeping(run: Run, numbers: Mapping[str, Any]) -> list[Table]:
     return [
         (
             "Meme use",
-            core_tables.html(frame(numbers["meme_use"], tables.MEME_USE)),
+            files.html_table(frame(numbers["meme_use"], tables.MEME_USE)),
             "Rates over turns 2 to T.",
         ),
         (

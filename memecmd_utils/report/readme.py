@@ -8,11 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import schemas, settings
-from memecmd_utils.core import paths, statistics, storage
-from memecmd_utils.core import tables as core_tables
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import files, schemas, settings, statistics
 from memecmd_utils.evaluation import benchmark, leaderboard, rankings, tables
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.report import landing
 from memecmd_utils.report.answers import Language, answers, percent, percent_interval, say
 from memecmd_utils.retrieval.placement import LEARNED
@@ -227,7 +225,7 @@ def update(page: Path, numbers: Mapping[str, Any]) -> bool:
         if marker in rendered:
             text = f"{text[:begin]}\n{rendered[marker]}\n{text[end:]}"
     if text != before:
-        storage.write_text(page, text)
+        files.write_text(page, text)
     return text != before
 
 
@@ -489,7 +487,7 @@ def _table(heads: str, rows: Iterable[Sequence[Any]], right: Sequence[int]) -> I
     """A table under a blank line; `heads` with bars between, `right`: numbers of the columns to the right."""
     names = heads.split(" | ")
     frame = pd.DataFrame([list(row) for row in rows], columns=names)
-    yield from ("", core_tables.markdown(frame, [names[i] for i in right]).rstrip("\n"))
+    yield from ("", files.markdown(frame, [names[i] for i in right]).rstrip("\n"))
 
 
 def _ground_truth(numbers: Mapping[str, Any], words: dict[str, str], language: Language) -> Iterator[str]:
@@ -517,7 +515,7 @@ def _ground_truth(numbers: Mapping[str, Any], words: dict[str, str], language: L
                 kappas=words["and"].join(f"{row[f'kappa with {marker}']:+.2f}" for marker in markers),
             )
     table = rankings.short_table(found, settings.load_profile(numbers["profile"]))
-    yield from ("", core_tables.markdown(table).rstrip("\n"))
+    yield from ("", files.markdown(table).rstrip("\n"))
 
 
 def _label(strategy: str, language: Language) -> str:
@@ -537,7 +535,7 @@ def _table_1(numbers: Mapping[str, Any], words: dict[str, str], language: Langua
     ]
     heads = words["table"].split(" | ") + [_label(name, language) for name in present]
     # <ins> is the underline that code hosts let through.
-    text = core_tables.markdown(pd.DataFrame(rows, columns=heads)).rstrip("\n")
+    text = files.markdown(pd.DataFrame(rows, columns=heads)).rstrip("\n")
     yield text.replace("<u>", "<ins>").replace("</u>", "</ins>")
 
 

@@ -13,10 +13,10 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import annotation, schemas
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils import annotation, files, schemas
+from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.evaluation import benchmark, ground_truth, leaderboard, ratings, tables
+from memecmd_utils.files import paths
 from memecmd_utils.llm import authored
 from memecmd_utils.release import write
 from memecmd_utils.report import landing
@@ -119,10 +119,10 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     )  # fmt: skip
     found |= {"studies": studies_of(run), "teaching": teaching_levels(records)}
     found |= {"landing": landing.digest(landing.load(run))}
-    storage.write_json(run.report / "numbers.json", found)
+    files.write_json(run.report / "numbers.json", found)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
     placed = pd.DataFrame([p.model_dump() for p in records.placements], columns=columns)
-    storage.write_text(run.report / "placements.csv", placed.to_csv(index=False, float_format="%.6f"))
+    files.write_text(run.report / "placements.csv", placed.to_csv(index=False, float_format="%.6f"))
     return found
 
 

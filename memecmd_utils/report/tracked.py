@@ -13,9 +13,8 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 from PIL import Image
 
-from memecmd_utils.core import paths
-from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.evaluation import leaderboard
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.report import readme
 from memecmd_utils.runs import StageMissing
 

@@ -11,8 +11,8 @@ from memecmd_utils import runs, schemas, settings
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats import messages as chats_messages
 from memecmd_utils.chats.messages import HISTORY_TURNS, Context, Conversation, Message, contexts, spoken_turns
-from memecmd_utils.core import paths
 from memecmd_utils.dialogue import generation
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import SummaryReply
 
 TOLD = SummaryReply(scenario="s", emotion="e", motivation="p")

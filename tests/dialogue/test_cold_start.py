@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils.core.storage import dumps
 from memecmd_utils.dialogue import cold_start
 from memecmd_utils.dialogue.cold_start import NEW_SCENARIO_TRIES, Plan
+from memecmd_utils.files import dumps
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.chat import Chat

@@ -7,8 +7,7 @@ import fast_time
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils.core import storage
-from memecmd_utils.core.storage import dumps
+from memecmd_utils import files
 from memecmd_utils.dialogue.generation import (
     SHARED_PROMPTS,
     NoUtterance,
@@ -19,6 +18,7 @@ from memecmd_utils.dialogue.generation import (
     summary_request,
     utterance_request,
 )
+from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts
 from memecmd_utils.llm.chat import Chat
@@ -47,7 +47,7 @@ def talk(backend=None, profile: Profile = PROFILE, starts=(START,), gloss=None, 
     chat = Chat(backend or ScriptedBackend(scripted), **options)
     with TemporaryDirectory() as folder:
         run(generate(starts, chat, profile, Path(folder), gloss))
-        return storage.read_jsonl(Path(folder) / "dialogues.jsonl", Dialogue), chat
+        return files.read_jsonl(Path(folder) / "dialogues.jsonl", Dialogue), chat
 
 
 def named(*names: str) -> list[ColdStart]:
@@ -58,8 +58,8 @@ def produce(folder: Path, backend, starts, run=llm_chat.run, profile: Profile = 
     """What `generate` counted and wrote."""
     chat = Chat(backend, **options)
     made = run(generate(starts, chat, profile, folder))
-    complete = storage.read_jsonl(folder / "dialogues.jsonl", Dialogue)
-    return made, complete, storage.read_jsonl(folder / "unfinished.jsonl", Unfinished)
+    complete = files.read_jsonl(folder / "dialogues.jsonl", Dialogue)
+    return made, complete, files.read_jsonl(folder / "unfinished.jsonl", Unfinished)
 
 
 def test_phases() -> None:

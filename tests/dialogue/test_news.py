@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from feed_server import FeedSite, Page, atom, bomb, item, rss
 
-from memecmd_utils.core import paths as core_paths
-from memecmd_utils.core import storage
+from memecmd_utils import files
 from memecmd_utils.core.fetch.http import Limits
 from memecmd_utils.dialogue import news
 from memecmd_utils.dialogue.news import CollectedItem, Feed, NewsError, collect, compile_items, read_feeds
+from memecmd_utils.files import paths as core_paths
 from memecmd_utils.schemas import TOPICS, NewsItem
 from memecmd_utils.settings import Profile
 
@@ -173,11 +173,11 @@ def test_items_carry_where_they_come_from(site: FeedSite, tmp_path: Path) -> Non
     site.pages = {"/rss": Page(code=301, Location="/new"), "/new": Page(rss(made(1), title="频道甲"))}
     feeds = feeds_of(site, "/rss", terms="ask first", language="zh-CN")
     collect(feeds, tmp_path)
-    (kept,) = storage.read_jsonl(tmp_path / "items.jsonl", CollectedItem)
+    (kept,) = files.read_jsonl(tmp_path / "items.jsonl", CollectedItem)
     assert (kept.link, kept.feed_url, kept.feed_name) == ("https://a.b/1", feeds[0].url, "频道甲")
     assert (kept.terms, kept.language, kept.published) == ("ask first", "zh-CN", "2026-11-02T00:00:00Z")
     assert kept.fetched[:4] == str(time.gmtime().tm_year) and kept.news_id.startswith("sports-")
-    (plain,) = storage.read_jsonl(tmp_path / "news.jsonl", NewsItem)
+    (plain,) = files.read_jsonl(tmp_path / "news.jsonl", NewsItem)
     assert plain == kept.news_item() and plain.source == "feed https://a.b/1"
     assert rows(tmp_path)["/rss"]["final_url"] == site.url + "/new"
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from memecmd_utils.core import statistics
+from memecmd_utils import statistics
 from memecmd_utils.evaluation import learning
 from memecmd_utils.evaluation.landing import WAYS
 from memecmd_utils.report.landing import OURS, OWN, SHARES, THEIRS

@@ -8,8 +8,8 @@ import pandas as pd
 from PIL import Image, ImageDraw
 
 from memecmd_utils import schemas, settings
-from memecmd_utils.core import html
 from memecmd_utils.evaluation import ground_truth
+from memecmd_utils.pictures import thumbnail
 from memecmd_utils.report import chats as report_chats
 from memecmd_utils.report import page
 from memecmd_utils.report.answers import Answer
@@ -97,7 +97,7 @@ def profile(**changes: object) -> settings.Profile:
 def pictures(folder: Path) -> Callable[[str], str]:
     """What gives the data URL of a meme's picture."""
     files = made_up.meme_files(folder / "memes")
-    return lambda name: html.thumbnail(files[name], report_chats.SIDE)
+    return lambda name: thumbnail(files[name], report_chats.SIDE)
 
 
 def write(folder: Path, found: Records | None = None, **changes: object) -> Path:

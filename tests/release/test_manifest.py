@@ -11,8 +11,8 @@ import pytest
 from made_release import write
 
 from memecmd_utils import __main__ as commands
-from memecmd_utils import __version__
-from memecmd_utils.core import paths, storage
+from memecmd_utils import __version__, files
+from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, prompts
 from memecmd_utils.release import manifest
 from memecmd_utils.settings import Profile
@@ -46,7 +46,7 @@ def test_every_file_is_tied_to_what_made_it(made: Path) -> None:
     assert there - entries.keys() == {manifest.FILE, manifest.SUMS}
     for name, entry in entries.items():
         assert entry.bytes == (made / name).stat().st_size
-        assert entry.sha256 == storage.sha256(made / name) and entry.stage and entry.made_from
+        assert entry.sha256 == files.sha256(made / name) and entry.stage and entry.made_from
     assert entries["annotations.parquet"].sources == ["authored", "big-model@v2"]
     assert entries["dialogues.jsonl"].sources == ["authored", "tiny-model@q4"]
     assert entries["dialogues.jsonl"].records == 2

@@ -6,7 +6,7 @@ import made_release
 import pytest
 from made_release import NASTY
 
-from memecmd_utils.core import storage
+from memecmd_utils import files
 from memecmd_utils.release import card, manifest, tables
 from memecmd_utils.release import write as release_write
 from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
@@ -72,7 +72,7 @@ def test_the_tables_are_those_of_the_records(tmp_path: Path) -> None:
     counts = write(target, run="some-run")
     assert counts == {"templates": 2, "template_memes": 3, "readings": 2} == manifest.check_release(target)
     assert tables.read_parquet(target, "template_memes")[0] == meme("a1")
-    templates = storage.read_jsonl(target / "templates.jsonl", TemplateInfo)
+    templates = files.read_jsonl(target / "templates.jsonl", TemplateInfo)
     assert [t.template for t in templates] == ["Made-Cat", "Made-Dog"], "one without a meme is left out"
     assert {t.picture for t in templates} == {""} and templates[0].url
     assert tables.read_parquet(target, "readings")[1].context is True

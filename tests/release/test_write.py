@@ -5,8 +5,7 @@ import pytest
 from made_release import NASTY, write
 from made_up import annotation, dialogue, meme, placement
 
-from memecmd_utils import schemas
-from memecmd_utils.core import storage
+from memecmd_utils import files, schemas
 from memecmd_utils.release import manifest
 from memecmd_utils.release import tables as release_tables
 
@@ -17,10 +16,10 @@ def test_round_trip(run_dir: Path, tmp_path: Path) -> None:
     tables = {"memes": 3, "annotations": 2, "dialogues": 2, "placements": 2}
     assert counts == {**tables, "turns": 12, "images": 2}
     assert manifest.check_release(target) == counts
-    assert storage.read_jsonl(target / "dialogues.jsonl", schemas.Dialogue)[0] == dialogue()
+    assert files.read_jsonl(target / "dialogues.jsonl", schemas.Dialogue)[0] == dialogue()
     memes = {m.meme_id: m for m in release_tables.read_parquet(target, "memes")}
     assert memes["m1"].text == "先吃饭" and memes["m3"].file == ""
-    found = storage.read_parquet(target / "annotations.parquet", schemas.Annotation)
+    found = files.read_parquet(target / "annotations.parquet", schemas.Annotation)
     assert found == [annotation("m1"), annotation("m3", source="big-model@v2")]
     assert (target / memes["m1"].file).read_bytes() == (run_dir / "images" / "m1.png").read_bytes()
     assert not list(tmp_path.glob(".*"))
@@ -29,7 +28,7 @@ def test_round_trip(run_dir: Path, tmp_path: Path) -> None:
 def test_ground_truth_is_a_part_where_there_is_any(run_dir: Path, tmp_path: Path) -> None:
     counts = write(run_dir, tmp_path / "with", **made_release.truth())
     assert (counts["marks"], counts["grades"]) == (2, 4)
-    found = storage.read_jsonl(tmp_path / "with" / "marks.jsonl", schemas.Mark)
+    found = files.read_jsonl(tmp_path / "with" / "marks.jsonl", schemas.Mark)
     assert found == made_release.truth()["marks"]
     counts = write(run_dir, tmp_path / "without")
     assert "marks" not in counts and "grades" not in counts
@@ -66,9 +65,9 @@ def test_texts_of_any_kind_survive_and_break_nothing(run_dir: Path, tmp_path: Pa
     target = tmp_path / "r"
     counts = write(run_dir, target, **made_release.nasty())
     assert (counts["images"], counts["marks"]) == (1, 1)
-    found = storage.read_jsonl(target / "dialogues.jsonl", schemas.Dialogue)
+    found = files.read_jsonl(target / "dialogues.jsonl", schemas.Dialogue)
     assert found == made_release.nasty()["dialogues"] == release_tables.read_parquet(target, "dialogues")
-    assert storage.read_jsonl(target / "annotations.jsonl", schemas.Annotation)[0].unscored == NASTY
+    assert files.read_jsonl(target / "annotations.jsonl", schemas.Annotation)[0].unscored == NASTY
     for name in ("README.md", "LICENSE.md"):
         text = (target / name).read_text(encoding="utf-8")
         assert "<b>" not in text and "\u2028" not in text and "](z)" not in text

@@ -4,8 +4,8 @@ import string
 import pytest
 
 from memecmd_utils import settings
-from memecmd_utils.core import paths
 from memecmd_utils.evaluation import judge_checks
+from memecmd_utils.files import paths
 from memecmd_utils.report import answers, landing, page
 
 PROFILE = settings.load_profile("example")

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from made_page import GATE, HOSTILE, NAMES, SCORES, SENT
 
-from memecmd_utils import schemas
-from memecmd_utils.core import html
+from memecmd_utils import pictures, schemas
 from memecmd_utils.evaluation import ground_truth
 from memecmd_utils.report import chats
 from memecmd_utils.report import chats as report_chats
@@ -129,7 +128,7 @@ MEMES = [made_up.meme("m1"), made_up.meme("m2", licence=""), made_up.meme("m3")]
 @pytest.fixture
 def picture(tmp_path):
     files = made_up.meme_files(tmp_path)
-    return cache(lambda name: html.thumbnail(files[name], chats.SIDE))
+    return cache(lambda name: pictures.thumbnail(files[name], chats.SIDE))
 
 
 def test_cards_hold_annotation_uses_and_licences(picture) -> None:

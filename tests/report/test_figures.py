@@ -8,14 +8,14 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils.core import plots
+from memecmd_utils import drawing
 from memecmd_utils.report import results
 from memecmd_utils.retrieval import figures
 
 
 def pixels(fig: Figure) -> np.ndarray:
     buffer = io.BytesIO()
-    with plots.style():
+    with drawing.style():
         fig.savefig(buffer, format="png", dpi=60)
     return np.asarray(Image.open(buffer).convert("RGB"))
 
@@ -34,7 +34,7 @@ def test_saved_bytes_are_equal_and_carry_no_date_or_version(tmp_path: Path) -> N
     written = []
     for folder in (tmp_path / "a", tmp_path / "b"):
         fig = figures.gate_trace("对话一", [0.2, 1.1, 0.4], [0.5, 0.5, 1.2], [False, True, False])
-        written.append(plots.save(fig, folder, "gate"))
+        written.append(drawing.save(fig, folder, "gate"))
     assert [path.name for path in written[0]] == ["gate.png", "gate.pdf"]
     for first, second in zip(*written, strict=True):
         assert first.read_bytes() == second.read_bytes()
@@ -106,12 +106,12 @@ def test_a_large_picture_on_a_page_has_fewer_colours_and_its_file_all() -> None:
     buffer = io.BytesIO()
     Image.fromarray(smooth + noise).save(buffer, "PNG")
     whole = buffer.getvalue()
-    shown = plots.fewer_colours(whole)
-    assert len(whole) > plots.LARGE and len(shown) < len(whole) / 2
+    shown = drawing.fewer_colours(whole)
+    assert len(whole) > drawing.LARGE and len(shown) < len(whole) / 2
     with Image.open(io.BytesIO(shown)) as picture:
         assert picture.size == (500, 500) and len(picture.convert("RGB").getcolors()) <= 256
         gap = np.abs(np.asarray(picture.convert("RGB"), int) - (smooth + noise).astype(int))
     assert gap.mean() < 8
     small = io.BytesIO()
     Image.fromarray(smooth[:20, :20]).save(small, "PNG")
-    assert plots.fewer_colours(small.getvalue()) == small.getvalue()
+    assert drawing.fewer_colours(small.getvalue()) == small.getvalue()

@@ -17,10 +17,9 @@ from made_up import annotation, dialogue, meme, placement
 from markupsafe import Markup
 from PIL import Image
 
-from memecmd_utils import runs, schemas, settings
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.drawing import screenshots
+from memecmd_utils import drawing, files, runs, schemas, settings
 from memecmd_utils.evaluation import ground_truth, judge_checks, landing, rankings, tables
+from memecmd_utils.files import paths
 from memecmd_utils.release import card, manifest
 from memecmd_utils.report import chats as report_chats
 from memecmd_utils.report import landing as report_landing
@@ -138,7 +137,7 @@ def test_ground_truth_is_on_the_page_and_in_the_effects_where_a_run_has_it(run, 
         "retrieval": [{**system, **measures}, {**other, **measures}],
         "retrieval_differences": [{**system, **difference}],
     }
-    storage.write_json(run.write("ground_truth.json"), found)
+    files.write_json(run.write("ground_truth.json"), found)
     records = results.load_records(run)
     numbers = results.write_numbers(run, records)
     rows = {(r["metric"], r["comparison"]): r for r in numbers["effects"] if r["effect"] == "choice"}
@@ -207,8 +206,8 @@ def test_figure_5_shows_every_meme_that_table_2_counts(run, monkeypatch) -> None
         consistency=scored,
         ratings=[],
     )
-    shown, real = [], screenshots.draw
-    monkeypatch.setattr(screenshots, "draw", lambda spec, files: shown.append(spec) or real(spec, files))
+    shown, real = [], drawing.draw_chat
+    monkeypatch.setattr(drawing, "draw_chat", lambda spec, files: shown.append(spec) or real(spec, files))
     pictures, labels = results.case_pictures(long, found)
     table = tables.table_2(["news-made-1"], [], scored, profile)
     assert len(pictures) == 3 and labels[0] == "news-made-1, Greedy"

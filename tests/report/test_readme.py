@@ -14,8 +14,8 @@ from PIL import Image
 
 from memecmd_utils import __main__ as commands
 from memecmd_utils import settings
-from memecmd_utils.core import paths
 from memecmd_utils.core.llm import local as llm_local
+from memecmd_utils.files import paths
 from memecmd_utils.report import answers, landing, readme, tracked
 
 PAGES = [paths.root / name for name in readme.PAGES]

@@ -2,9 +2,8 @@ from types import SimpleNamespace
 
 import made_up
 
-from memecmd_utils import runs, schemas
+from memecmd_utils import files, runs, schemas
 from memecmd_utils import settings as settings_
-from memecmd_utils.core import storage
 from memecmd_utils.llm import authored
 from memecmd_utils.report import results
 
@@ -37,7 +36,7 @@ def test_titles_of_the_example_have_english(tmp_path):
         background_a="a", personality_a="a", state_a="a", background_b="b", personality_b="b", state_b="b",
         relationship="r", event="e",
     )  # fmt: skip
-    storage.write_jsonl(run.write("scenarios.jsonl"), [scenario])
+    files.write_jsonl(run.write("scenarios.jsonl"), [scenario])
     asked = [dialogue("news", item.news_id), dialogue("role", "R01-1"), dialogue("role", "R99-1")]
     found = results.title_glosses(run, asked)
     assert found == {f"news-{item.news_id}": item.gloss, "role-R01-1": "A scene"}

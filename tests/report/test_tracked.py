@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.report import tracked
 from memecmd_utils.runs import StageMissing
 

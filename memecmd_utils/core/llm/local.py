@@ -14,9 +14,8 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from memecmd_utils.core import storage
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.machine import cores
+from memecmd_utils import files
+from memecmd_utils.files import MemecmdError, cores
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
 from memecmd_utils.llm.messages import ModelId
 from memecmd_utils.settings import Endpoint
@@ -91,7 +90,7 @@ def weights_path(name: str) -> Path:
 
 def join_parts(parts: list[Path], target: Path, sha256: str) -> Path:
     """Join files in order into `target`, atomically; a wrong SHA-256 leaves nothing behind."""
-    with storage.atomic_path(target) as joined:
+    with files.atomic_path(target) as joined:
         digest = hashlib.sha256()
         with joined.open("wb") as out:
             for part in parts:
@@ -167,7 +166,7 @@ def model_id(name: str) -> ModelId:
     """Name, label and hash of a local model; the registry's own weights need no reading of the file."""
     weights, own = find(name), own_file()
     if own is not None:
-        return ModelId(name=own.stem, label="own file", sha256=storage.sha256(own))
+        return ModelId(name=own.stem, label="own file", sha256=files.sha256(own))
     return ModelId(name=weights.name, label=weights.label, sha256=weights.sha256)
 
 
@@ -178,7 +177,7 @@ def install(name: str) -> Path:
         engine = [r.split(";")[0].strip() for r in metadata.requires("memecmd") or [] if "xllamacpp" in r]
         _pip([engine[0]])
     path = weights_path(name)
-    if own_file() or (path.is_file() and storage.sha256(path) == weights.sha256):
+    if own_file() or (path.is_file() and files.sha256(path) == weights.sha256):
         return ensure_weights(name)
     path.unlink(missing_ok=True)
     from_hub = _from_hub(weights)

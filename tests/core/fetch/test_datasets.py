@@ -18,11 +18,11 @@ import yaml
 from made_sources import archive, content, git, picture, repository
 
 from memecmd_utils.cm50 import records, references
-from memecmd_utils.core import paths
 from memecmd_utils.core.fetch import datasets, download
 from memecmd_utils.core.fetch.datasets import SOURCES, SourceError, fetch_library, locate, source_states
-from memecmd_utils.core.images import LibraryError
+from memecmd_utils.files import paths
 from memecmd_utils.library import sources as library_sources
+from memecmd_utils.pictures import LibraryError
 from memecmd_utils.settings import Profile, load_profile
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

@@ -10,7 +10,7 @@ from made_sources import archive, content, git, picture, repository
 
 from memecmd_utils.core.fetch import download
 from memecmd_utils.core.fetch.download import Unpacked, unpack
-from memecmd_utils.core.images import LibraryError
+from memecmd_utils.pictures import LibraryError
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 ODD = ["[盒子]!", "鸽子🕊BQB", "a b ", "#x", "w*"]

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from memecmd_utils import recordings as vectors
-from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import text as encoders_text
-from memecmd_utils.core.storage import StageOutputError
 from memecmd_utils.dialogue import rules
 from memecmd_utils.evaluation import tables
+from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.llm import authored, chat
 from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.llm.authored import AuthoredBackend, MissingText

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils.core import paths, storage
+from memecmd_utils import files
 from memecmd_utils.core.llm import local
 from memecmd_utils.core.llm.local import LocalModelError, LocalServer
 from memecmd_utils.dialogue import cold_start
 from memecmd_utils.dialogue.generation import generate
+from memecmd_utils.files import paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.recordings import read_file
@@ -39,7 +40,7 @@ def test_parts_are_joined_in_order(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "x.gguf"
     good = hashlib.sha256(b"GGUFabc").hexdigest()
     assert local.join_parts(parts(tmp_path, b"GGUF", b"a", b"bc"), target, good) == target
-    assert target.read_bytes() == b"GGUFabc" and storage.sha256(target) == good
+    assert target.read_bytes() == b"GGUFabc" and files.sha256(target) == good
 
 
 def test_a_wrong_hash_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ def test_a_real_model_talks_is_recorded_and_replayed(
         with run.chat("generator", "dialogue_generation") as chat:
             llm_chat.run(generate(starts, chat, run.profile, run.folder))
             grown = resident() - before if sys.platform == "linux" else 0
-        return storage.read_jsonl(run.folder / "dialogues.jsonl", Dialogue), chat, grown
+        return files.read_jsonl(run.folder / "dialogues.jsonl", Dialogue), chat, grown
 
     (dialogue,), chat, grown = talk(settings)
     assert [(t.turn, t.speaker) for t in dialogue.turns] == [(1, "A"), (2, "B"), (3, "A")]

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils.core import paths
 from memecmd_utils.dialogue import cold_start, generation
+from memecmd_utils.files import paths
 from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.schemas import NewsItem
 from memecmd_utils.settings import Profile
