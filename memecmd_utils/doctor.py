@@ -16,7 +16,7 @@ from importlib import metadata
 from typing import NamedTuple
 
 from memecmd_utils import drawing, runs
-from memecmd_utils.core.llm import local
+from memecmd_utils import local_model as local
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, api_key

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from memecmd_utils import files, schemas
 from memecmd_utils import settings as settings_
 from memecmd_utils.core.encoders.text import TASK, Embedder, EndpointEmbedder, RecordedEmbedder, embedder_of
-from memecmd_utils.core.llm.local import LocalServer
-from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.files import ExtraMissing, MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import usage as llm_usage
 from memecmd_utils.llm.authored import AuthoredBackend
@@ -20,6 +19,7 @@ from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.messages import Backend, EndpointError
 from memecmd_utils.llm.usage import combined
+from memecmd_utils.local_model import LocalServer
 from memecmd_utils.recordings import Mode, Recordings, TextCache
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
@@ -392,6 +392,19 @@ def open_finished(name: str) -> Run:
     if profile is None:
         raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
     return Run(name, profile, folder, paths.reports / name)
+
+
+@contextmanager
+def dask_client(profile: Profile) -> Iterator[Any]:
+    """A client of the Dask scheduler that the profile names; without one, of workers on this machine."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ExtraMissing("engine: dask needs Dask: pip install -e '.[scale]'") from error
+    # One thread a worker: a part has an event loop of its own, and an image keeps a core busy.
+    with Client(profile.models.scheduler, threads_per_worker=1, dashboard_address=None) as client:
+        client.wait_for_workers(1, timeout=60)
+        yield client
 
 
 def prices(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> tuple[float, float]:

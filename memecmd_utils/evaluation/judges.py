@@ -17,8 +17,8 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from memecmd_utils import files, statistics
-from memecmd_utils.core.llm import local
-from memecmd_utils.dialogue.generation import history_text
+from memecmd_utils import local_model as local
+from memecmd_utils.dialogue import history_text
 from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
 from memecmd_utils.llm import budget, prompts, replies
 from memecmd_utils.llm import chat as llm_chat
@@ -219,7 +219,7 @@ def questions(wording: Wording = "as asked") -> dict[str, str]:
 
 def continues_text(model: ModelId) -> bool:
     """Whether a model is a base model of the registry: it knows no chat format and only goes on writing."""
-    return any(w.chat_template and w.sha256 == model.sha256 for w in local.REGISTRY.values())
+    return any(w.chat_template and w.sha256 == model.sha256 for w in local.registry().values())
 
 
 def yes_no_request(

@@ -9,9 +9,9 @@ from email.utils import format_datetime
 import pytest
 from feed_server import FeedSite, Page, bomb, item, rss
 
+from memecmd_utils import news
 from memecmd_utils.core.fetch import http
 from memecmd_utils.core.fetch.http import Answer, FetchError, Guard, Limits, Unpacker, is_public, proxy_for
-from memecmd_utils.dialogue import news
 
 QUICK = Limits(
     delay_s=0, connect_s=1, read_s=0.6, total_s=0.8, max_bytes=100_000, backoff_s=0.01, max_wait_s=0.5
@@ -31,7 +31,7 @@ async def visit(client: http.Client, url: str, **known: str) -> Answer:
 
 
 def fetch(site: FeedSite, path: str, limits: Limits = QUICK, **known: str) -> Answer:
-    return asyncio.run(visit(http.Client(limits, news.PURPOSE, news.ACCEPT), site.url + path, **known))
+    return asyncio.run(visit(http.Client(limits, "news", news.ACCEPT), site.url + path, **known))
 
 
 def failure(site: FeedSite, path: str, limits: Limits = QUICK) -> FetchError:

