@@ -138,19 +138,19 @@ def show_doctor(choice: Choice) -> None:
 @click.pass_obj
 def verify(choice: Choice, folder: str | None) -> None:
     """Check a release against its manifest: that in FOLDER, or the run's own."""
-    from memecmd_utils.release import manifest
+    from memecmd_utils import release
 
     where = Path(folder).expanduser() if folder else paths.processed / choice.run_name() / "release"
-    click.echo(manifest.report(where))
+    click.echo(release.verdict(where))
 
 
 @cli.command()
 @click.pass_obj
 def site(choice: Choice) -> None:
     """Put the page of a run with its notebooks into one folder for any static host."""
-    from memecmd_utils.report import tracked
+    from memecmd_utils import report
 
-    click.echo(tracked.build(paths.reports / choice.run_name()).relative_to(paths.root))
+    click.echo(report.build_site(paths.reports / choice.run_name()).relative_to(paths.root))
 
 
 # --- uses of a finished run -------------------------------------------------------------------------
@@ -211,19 +211,19 @@ def leaderboard(
     choice: Choice, entries: Sequence[str], name: str, run: str, grades: str, release: str, mod: str
 ) -> None:
     """Score ENTRIES beside the package's systems: TREC runs, Python files, names of embedders."""
-    from memecmd_utils import report
+    from memecmd_utils.evaluation import entries as scored
     from memecmd_utils.studies import mod as mod_data
 
     if mod:
         path = Path(mod).expanduser()
         benchmarks, target, notes = mod_data.benchmarks(path, choice.profile, choice.settings, run)
-        click.echo("\n".join([report.score_benchmarks(benchmarks, target, entries, name), *notes]))
+        click.echo("\n".join([scored.score_benchmarks(benchmarks, target, entries, name), *notes]))
     elif release:
         folder = Path(release).expanduser()
-        click.echo(report.score_release(folder, choice.profile, choice.settings, entries, name))
+        click.echo(scored.score_release(folder, choice.profile, choice.settings, entries, name))
     else:
         given = Path(grades).expanduser() if grades else None
-        click.echo(report.score_run(choice.run(run), entries, name, given))
+        click.echo(scored.score_run(choice.run(run), entries, name, given))
 
 
 # --- what is fetched --------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def fetch_library(archive: str | None) -> None:
 @click.pass_obj
 def fetch_news(choice: Choice) -> None:
     """Collect news for the profile from its feeds; run it on several days to gather more."""
-    from memecmd_utils.dialogue import news
+    from memecmd_utils import news
 
     click.echo(news.collect_for(choice.load()))
 
@@ -300,18 +300,18 @@ def tracked_group() -> None:
 @tracked_group.command("refresh")
 def refresh_tracked() -> None:
     """Copy the example run's numbers and pictures into reports/."""
-    from memecmd_utils.report import tracked
+    from memecmd_utils import report
 
-    for path in tracked.refresh():
+    for path in report.refresh():
         click.echo(path.relative_to(paths.root))
 
 
 @tracked_group.command("compare")
 def compare_tracked() -> None:
     """Compare the example run with the tracked numbers, placements and pictures."""
-    from memecmd_utils.report import tracked
+    from memecmd_utils import report
 
-    differences = tracked.compare()
+    differences = report.compare()
     for line in differences:
         click.echo(line)
     click.echo(f"{len(differences)} differences" if differences else "the run equals the tracked results")

@@ -71,7 +71,7 @@ def files_of(notebook: Path) -> list[Path]:
     drawn = [path for path in sorted(package.glob("html/*.j2")) if path.name in text]
     second = any("template_memes" in module for module in found)
     asked = [
-        path for path in sorted(package.glob("prompts/*.j2")) if path.name.startswith("template_") <= second
+        path for path in sorted(package.glob("prompts/*.*")) if path.name.startswith("template_") <= second
     ]
     return [*files, *drawn, *asked]
 
@@ -80,7 +80,7 @@ def outside_inputs(profile: Profile) -> dict[str, list[int]]:
     """What a run reads beside the package and the corpus: of each name the files, bytes and newest time."""
     library, models, matching = profile.library, profile.models, profile.cm50.matching
     named = [source for source in library.sources if source != "example"]
-    named += [library.curation, models.clip_checkpoint, models.embedder]
+    named += [library.curation, profile.dialogue.dialogues, models.clip_checkpoint, models.embedder]
     named += [profile.dialogue.news, *profile.dialogue.feeds, matching.confirmed, matching.confirmed_figmemes]
     named += [profile.mtrclip.images, profile.cm50.published, os.environ.get("MEMECMD_GGUF")]
     named += [str(paths.raw / "ratings" / profile.name), str(paths.raw / "news" / profile.name)]

@@ -10,7 +10,7 @@ from memecmd_utils import schemas
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.encoders.text import TASK, Embedder, EndpointEmbedder, RecordedEmbedder, embedder_of
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.core.errors import ExtraMissing, MemecmdError
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import usage as llm_usage
 from memecmd_utils.llm.authored import AuthoredBackend
@@ -253,8 +253,8 @@ class Run:
 
     def clip(self, name: str) -> "DualEncoder":
         """A CLIP model with this run's recordings and mode; nothing is downloaded where that is forbidden."""
-        from memecmd_utils.core.encoders import clip as encoders_clip
         from memecmd_utils import fetch
+        from memecmd_utils.core.encoders import clip as encoders_clip
 
         recorded = self.profile.models.mode == "recorded"
         return encoders_clip.load(
@@ -393,6 +393,19 @@ def open_finished(name: str) -> Run:
     if profile is None:
         raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
     return Run(name, profile, folder, paths.reports / name)
+
+
+@contextmanager
+def dask_client(profile: Profile) -> Iterator[Any]:
+    """A client of the Dask scheduler that the profile names; without one, of workers on this machine."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ExtraMissing("engine: dask needs Dask: pip install -e '.[scale]'") from error
+    # One thread a worker: a part has an event loop of its own, and an image keeps a core busy.
+    with Client(profile.models.scheduler, threads_per_worker=1, dashboard_address=None) as client:
+        client.wait_for_workers(1, timeout=60)
+        yield client
 
 
 def prices(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> tuple[float, float]:

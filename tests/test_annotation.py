@@ -24,7 +24,7 @@ from memecmd_utils.settings import Profile
 FOUR = {"s_plus": "约饭", "s_minus": "追悼会", "emotion": "开心", "motivation": "想吃"}
 MEMES = [made_up.meme(f"m{n}").model_copy(update={"sha256": f"{n:064d}"}) for n in range(6)]
 PROFILE = Profile(name="p")
-CHECKED = Profile(name="p", llm="openai", flag_unsafe=True)
+CHECKED = PROFILE.replace(llm="openai", flag_unsafe=True)
 
 
 def annotate(backend: ScriptedBackend, image=None, profile=PROFILE, **options):

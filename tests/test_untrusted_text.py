@@ -28,14 +28,12 @@ from whole_pipeline import (
     text_of,
 )
 
-from memecmd_utils import schemas
+from memecmd_utils import release, report, schemas
 from memecmd_utils.core import paths, storage, tables
 from memecmd_utils.llm import authored, replies
 from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.llm.endpoint import CONTROL
 from memecmd_utils.llm.messages import Reply, UnusableReply
-from memecmd_utils.release import manifest
-from memecmd_utils.report import page as report_page
 
 FENCED = re.compile(r"<<<\n.*?\n>>>", re.DOTALL)
 SCHEMAS = {"", "AnnotationReply", "SummaryReply", "ScenarioReply", "ScenarioDetails", "RatingsReply"}
@@ -48,7 +46,7 @@ def whole(tmp_path_factory):
 
 def test_the_whole_pipeline_runs_through(whole) -> None:
     assert [done["status"] for done in whole.commands] == [0] * 10, whole.commands[-1]["stderr"][-3000:]
-    assert manifest.check_release(whole.data / "release")["dialogues"] == 2
+    assert release.check_release(whole.data / "release")["dialogues"] == 2
     assert (whole.report / "index.html").is_file()
 
 
@@ -168,7 +166,7 @@ def constants(tree: ast.Module) -> frozenset[str]:
 
 def test_no_text_from_outside_is_used_as_a_format() -> None:
     # Sentences in two languages stand in mappings of these files.
-    allowed = {"report.answers", "report.readme", "evaluation.human_ratings"}
+    allowed = {"evaluation.human_ratings"}
     found = []
     for name, tree in sources().items():
         for node in ast.walk(tree):
@@ -197,9 +195,8 @@ def test_no_text_from_outside_becomes_a_template() -> None:
 
 
 def test_only_literals_are_trusted_as_html() -> None:
-    # tables.html escapes every part itself, page._table takes what pandas has escaped, lesson.show_beside
-    # what the other functions of its module made.
-    allowed = {"core.tables": 1, "report.page": 1, "drawing.lesson": 1}
+    # tables.html escapes every part itself, lesson.show_beside takes what other functions of its module made.
+    allowed = {"core.tables": 1, "drawing.lesson": 1}
     found: dict[str, int] = {}
     for name, tree in sources().items():
         for node in ast.walk(tree):
@@ -449,7 +446,7 @@ def test_a_latex_table_keeps_planted_text_inert(frame) -> None:
 
 
 def test_tables_of_the_page_keep_planted_text_inert(frame, tmp_path) -> None:
-    for html in (tables.html(frame), report_page._table(frame)):
+    for html in (tables.html(frame), tables.html(report.printed(frame.to_dict("records")))):
         path = tmp_path / "table.html"
         path.write_text(str(html), encoding="utf-8")
         page = Page(path)

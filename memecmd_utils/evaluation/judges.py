@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from memecmd_utils import local_model as local
 from memecmd_utils.core import html, seeds
 from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.dialogue.generation import history_text
+from memecmd_utils.dialogue import history_text
 from memecmd_utils.llm import budget, prompts, replies
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.chat import MODELS_OWN, Chat, Progress

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils.core import seeds, statistics
-from memecmd_utils.dialogue import generation
+from memecmd_utils.dialogue import summarise
 from memecmd_utils.evaluation import graded_turns, rankings
 from memecmd_utils.evaluation.graded_turns import MEASURES, Graded, StudyData
 from memecmd_utils.llm import chat as llm_chat
@@ -57,7 +57,7 @@ def summarise_with_small_model(
 
     async def one(dialogue: Dialogue, turn: int, chat: llm_chat.Chat, bar: Progress) -> Summary:
         earlier = [u.text for u in dialogue.turns[: turn - 1]]
-        summary = await generation.summarise(starts[dialogue.dialogue_id], earlier, chat, profile)
+        summary = await summarise(starts[dialogue.dialogue_id], earlier, chat, profile)
         bar.update()
         return summary
 

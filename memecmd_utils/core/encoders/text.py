@@ -388,9 +388,7 @@ class RecordedEmbedder:
     ) -> None:
         self.embedder, self.mode = embedder, mode
         self.name = embedder.name
-        self._recorded = vectors.RecordedVectors(
-            self.name, read_dirs, write_dir, mode, used_in
-        )
+        self._recorded = vectors.RecordedVectors(self.name, read_dirs, write_dir, mode, used_in)
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
         """Return float32 unit vectors, shape [n, dim]. In `recorded` mode a miss is an error."""

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from memecmd_utils import annotation, runs, schemas
+from memecmd_utils import annotation, page, runs, schemas
 from memecmd_utils.core import tables
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.evaluation import benchmark, leaderboard
 from memecmd_utils.evaluation.benchmark import Benchmark, Split
-from memecmd_utils.report import page
 from memecmd_utils.runs import Run
 
 PRINTED = 12
