@@ -238,9 +238,9 @@ def fetch_group() -> None:
 @click.argument("archive", required=False)
 def fetch_library(archive: str | None) -> None:
     """Fetch the paper's repositories of images (ARCHIVE: the images of emo-visual-data as a zip)."""
-    from memecmd_utils.core.fetch import datasets
+    from memecmd_utils import fetch
 
-    datasets.fetch_library(archive=Path(archive).expanduser() if archive else None)
+    fetch.fetch_library(archive=Path(archive).expanduser() if archive else None)
 
 
 @fetch_group.command("news")

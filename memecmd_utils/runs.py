@@ -252,8 +252,8 @@ class Run:
 
     def clip(self, name: str) -> "DualEncoder":
         """A CLIP model with this run's recordings and mode; nothing is downloaded where that is forbidden."""
+        from memecmd_utils import fetch
         from memecmd_utils.core.encoders import clip as encoders_clip
-        from memecmd_utils.core.fetch import datasets
 
         recorded = self.profile.models.mode == "recorded"
         return encoders_clip.load(
@@ -261,7 +261,7 @@ class Run:
             read_dirs=self.read_dirs,
             write_dir=None if recorded else self.write_dir,
             mode=self.profile.models.mode,
-            download=datasets.may_fetch(),
+            download=fetch.may_fetch(),
         )
 
     def embedder_name(self) -> str:
