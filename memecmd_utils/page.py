@@ -20,11 +20,10 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from PIL import Image
 
-from memecmd_utils import release, report, schemas
-from memecmd_utils.core import drawing, html, paths, plots, storage
-from memecmd_utils.core import tables as printer
-from memecmd_utils.core.drawing.lesson import english_of
+from memecmd_utils import drawing, files, pictures, release, report, schemas
+from memecmd_utils.drawing import english_of
 from memecmd_utils.evaluation import ground_truth, leaderboard, ratings, tables
+from memecmd_utils.files import html_table, paths, templates, write_text
 from memecmd_utils.report import Records
 from memecmd_utils.retrieval import placement
 from memecmd_utils.retrieval.gate import Gate
@@ -47,7 +46,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     chats = chat_payload(records, run.profile) if records.dialogues else None
     folder = run.read("memes.parquet").parent
     files = {meme.meme_id: folder / meme.file for meme in records.memes}
-    library = cards(records, lambda name: html.thumbnail(files[name], SIDE), chats)
+    library = cards(records, lambda name: pictures.thumbnail(files[name], SIDE), chats)
     if chats:
         chats["memes"] = [[card["meme"].meme_id, card["meme"].text, card["meme"].gloss] for card in library]
         _draw_teaching_chat(run, records)
@@ -61,7 +60,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "unannotated": sum(bool(annotation.unscored) for annotation in records.annotations),
         "table_of": lambda name: table_of(run, name),
         "leaderboards": _leaderboards(run),
-        "outcomes": printer.html(pd.DataFrame(run.outcomes())),
+        "outcomes": html_table(pd.DataFrame(run.outcomes())),
         "chats": chats,
         "n_dialogues": len(records.dialogues),
         "library": library,
@@ -72,11 +71,11 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "dataset": quote(Path(os.path.relpath(run.folder / "release", run.report)).as_posix()),
         "sources": release.provenance(records.of_release()),
     }
-    environment = html.environment(
+    environment = templates(
         page_json=page_json, digest=_digest, describe=schemas.describe_source, **report.FILTERS
     )
     target = run.report / "index.html"
-    storage.write_text(target, environment.get_template("index.html.j2").render(values))
+    write_text(target, environment.get_template("index.html.j2").render(values))
     return target
 
 
@@ -115,7 +114,7 @@ def _figure(picture: Path) -> dict[str, Any] | None:
     with Image.open(picture) as opened:
         share = min(1.0, 96 / opened.info.get("dpi", (96, 96))[0])
         size = {"width": round(opened.width * share), "tall": opened.height * share > TALL}
-    return {**size, "url": html.data_url(plots.fewer_colours(picture.read_bytes()))}
+    return {**size, "url": files.data_url(drawing.fewer_colours(picture.read_bytes()))}
 
 
 def table_of(run: Run, name: str) -> Markup:
@@ -126,9 +125,9 @@ def table_of(run: Run, name: str) -> Markup:
             frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
             texts = frame.select_dtypes(exclude="number").columns
             frame[texts] = frame[texts].map(
-                lambda cell: storage.unguarded(cell) if isinstance(cell, str) else cell
+                lambda cell: files.unguarded(cell) if isinstance(cell, str) else cell
             )
-            return printer.html(report.printed(frame.to_dict("records"))) if len(frame) else Markup()
+            return files.html_table(report.printed(frame.to_dict("records"))) if len(frame) else Markup()
     return Markup()
 
 
@@ -137,7 +136,7 @@ def _leaderboards(run: Run) -> dict[str, Markup]:
     rows = leaderboard.load(run.report, run.folder / "release")
     columns = ("system", "kind", "R@1", "R@5", "nDCG@5", "judged@5", "difference", "p Holm", "dialogues")
     return {
-        split: printer.html(
+        split: files.html_table(
             report.printed(leaderboard.first([r for r in rows if r["split"] == split], LEADING), columns)
         )
         for split in dict.fromkeys(row["split"] for row in rows)

@@ -21,9 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
-from memecmd_utils import __version__, schemas, settings
-from memecmd_utils.core import html, paths, storage
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import __version__, files, schemas, settings
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored, prompts
 from memecmd_utils.settings import Profile
 
@@ -257,7 +256,7 @@ def _fill(
     }
     environment = _environment()
     for name, template in (("README.md", "release_card.md.j2"), ("LICENSE.md", "release_licence.md.j2")):
-        storage.write_text(folder / name, environment.get_template(template).render(**values))
+        files.write_text(folder / name, environment.get_template(template).render(**values))
     _write_croissant(folder, values, published)
     made_by: dict[str, set[str]] = defaultdict(set)
     for part, names in [*((row["kind"], [row["source"]]) for row in sources), *models.items()]:
@@ -270,15 +269,15 @@ def _fill(
         "package_version": __version__,
         "run": run or profile.name,
         "settings": public,
-        "settings_sha256": hashlib.sha256(storage.dumps(public).encode()).hexdigest(),
+        "settings_sha256": hashlib.sha256(files.dumps(public).encode()).hexdigest(),
         "models": {part: sorted(names) for part, names in made_by.items()},
         "inputs": inputs,
         "counts": counts_of(records),
         "files": _files(folder),
     }
-    storage.write_json(folder / MANIFEST, manifest)
+    files.write_json(folder / MANIFEST, manifest)
     lines = (f"{digest}  {path}\n" for path, (_, digest) in _files(folder).items())
-    storage.write_text(folder / SUMS, "".join(lines))
+    files.write_text(folder / SUMS, "".join(lines))
     return counts_of(records)
 
 
@@ -330,11 +329,11 @@ def _arrow(annotation: Any) -> pa.DataType:
 
 def write_table(folder: Path, table: str, records: Sequence[schemas.Record]) -> None:
     """Write a table as JSON Lines and as Parquet; pictures are taken from `images/` in the folder."""
-    storage.write_jsonl(folder / f"{table}.jsonl", records)
+    files.write_jsonl(folder / f"{table}.jsonl", records)
     columns = arrow_schema(table)
     pictured = "image" in columns.names
     step = _PICTURE_ROWS if pictured else _ROWS
-    with storage.atomic_path(folder / f"{table}.parquet") as part, pq.ParquetWriter(part, columns) as writer:
+    with files.atomic_path(folder / f"{table}.parquet") as part, pq.ParquetWriter(part, columns) as writer:
         for first in range(0, len(records), step):
             rows = [record.model_dump(mode="json") for record in records[first : first + step]]
             for row in rows if pictured else ():
@@ -365,14 +364,14 @@ SHOWN_TEMPLATES = 100
 def _environment() -> jinja2.Environment:
     # Markdown, not HTML: values are counts, names of strategies and models; `plain` keeps these inert.
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(html.TEMPLATES, encoding="utf-8"),
+        loader=jinja2.FileSystemLoader(files.HTML, encoding="utf-8"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
     )
-    environment.filters.update(plain=plain, thousands="{:,}".format, json=storage.dumps)
+    environment.filters.update(plain=plain, thousands="{:,}".format, json=files.dumps)
     return environment
 
 
@@ -588,7 +587,7 @@ def _write_croissant(folder: Path, card: Mapping[str, Any], published: str) -> N
         ],
         "recordSet": [_record_set(table) for table in card["tables"]],
     }
-    storage.write_text(folder / CROISSANT, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+    files.write_text(folder / CROISSANT, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 
 def _record_set(table: str) -> dict[str, Any]:
@@ -639,7 +638,7 @@ def _files(folder: Path) -> dict[str, tuple[int, str]]:
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if path.is_file() and not {inside.parts[0], path.name} & FOREIGN:
-            found[inside.as_posix()] = path.stat().st_size, storage.sha256(path)
+            found[inside.as_posix()] = path.stat().st_size, files.sha256(path)
     return found
 
 
@@ -677,7 +676,7 @@ def _inputs(profile: Profile) -> dict[str, dict[str, str]]:
     return {
         "texts": authored.text_hashes() if example or profile.models.llm == "authored" else {},
         "prompts": _prompt_hashes(),
-        "files": {path.name: storage.sha256(path) for path in named if path.is_file()},
+        "files": {path.name: files.sha256(path) for path in named if path.is_file()},
     }
 
 
@@ -696,7 +695,7 @@ def check_release(folder: Path) -> dict[str, int]:
     problems += _differences(listed, {k: v for k, v in digests.items() if k != MANIFEST}, MANIFEST)
     if not problems:
         tables = [name for name in DATASETS[manifest["dataset"]].tables if f"{name}.jsonl" in found]
-        records = {name: storage.read_jsonl(folder / f"{name}.jsonl", TABLES[name].schema) for name in tables}
+        records = {name: files.read_jsonl(folder / f"{name}.jsonl", TABLES[name].schema) for name in tables}
         problems = _problems(records)
         if manifest["counts"] != counts_of(records):
             problems.append(f"{MANIFEST}: counts {manifest['counts']} are not those of the tables")

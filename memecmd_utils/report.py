@@ -18,11 +18,8 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import annotation, release, schemas
-from memecmd_utils.core import paths, statistics, storage
-from memecmd_utils.core import tables as printer
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils import annotation, files, release, schemas, statistics
+from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.evaluation import (
     benchmark,
     ground_truth,
@@ -32,6 +29,7 @@ from memecmd_utils.evaluation import (
     ratings,
     tables,
 )
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.studies import collected
@@ -128,10 +126,10 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
         "teaching": _teaching_levels(records),
         "landing": landing_tables.digest(landing_tables.load(run)),
     }
-    storage.write_json(run.report / "numbers.json", found)
+    files.write_json(run.report / "numbers.json", found)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
     placed = pd.DataFrame([p.model_dump() for p in records.placements], columns=columns)
-    storage.write_text(run.report / "placements.csv", placed.to_csv(index=False, float_format="%.6f"))
+    files.write_text(run.report / "placements.csv", placed.to_csv(index=False, float_format="%.6f"))
     of_readme = shown_tables(found)
     if truth.get("retrieval"):
         of_readme["retrieval"] = rankings.short_table(truth, run.profile)
@@ -537,13 +535,13 @@ def refresh(run: str = "example") -> list[Path]:
 
     def table_of(name: str) -> str:
         if name == "leaderboard":
-            return printer.markdown(_leaders(leaderboard.load(paths.reports)))
+            return files.markdown(_leaders(leaderboard.load(paths.reports)))
         return (folder / "tables" / f"{name}_shown.md").read_text(encoding="utf-8")
 
     for page in (paths.root / name for name in PAGES):
         before = page.read_text(encoding="utf-8")
         if (after := filled(before, numbers, table_of)) != before:
-            storage.write_text(page, after)
+            files.write_text(page, after)
             copied.append(page)
     return copied
 

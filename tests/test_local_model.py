@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from memecmd_utils import files
 from memecmd_utils import local_model as local
-from memecmd_utils.core import paths, storage
-from memecmd_utils.dialogue import cold_start
-from memecmd_utils.dialogue.generation import generate
+from memecmd_utils.dialogue import from_news, generate
+from memecmd_utils.files import paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.local_model import LocalModelError, LocalServer
@@ -123,7 +123,7 @@ def test_a_real_model_talks_is_recorded_and_replayed(
     settings = f"local_model={SMALL} n_turns=3 n_news=1 n_role_pairs=0 mode=auto local_threads=1"
     # A base model rarely keeps the rules; asking five times would take minutes.
     monkeypatch.setattr(llm_chat, "ATTEMPTS", 1)
-    starts = [cold_start.from_news(authored.load_news()[0])]
+    starts = [from_news(authored.load_news()[0])]
     before = resident() if sys.platform == "linux" else 0
 
     def talk(settings: str):
@@ -131,7 +131,7 @@ def test_a_real_model_talks_is_recorded_and_replayed(
         with run.chat("generator", "dialogue_generation") as chat:
             llm_chat.run(generate(starts, chat, run.profile, run.folder))
             grown = resident() - before if sys.platform == "linux" else 0
-        return storage.read_jsonl(run.folder / "dialogues.jsonl", Dialogue), chat, grown
+        return files.read_jsonl(run.folder / "dialogues.jsonl", Dialogue), chat, grown
 
     (dialogue,), chat, grown = talk(settings)
     assert [(t.turn, t.speaker) for t in dialogue.turns] == [(1, "A"), (2, "B"), (3, "A")]

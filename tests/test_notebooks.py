@@ -11,7 +11,7 @@ import whole_pipeline
 from whole_pipeline import STAGES
 
 from memecmd_utils import release, report
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 
 pytestmark = pytest.mark.slow
 

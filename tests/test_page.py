@@ -16,8 +16,8 @@ from made_page import GATE, HOSTILE, SCORES, SENT
 from PIL import Image
 
 from memecmd_utils import page as page_of_run
-from memecmd_utils.core import paths
 from memecmd_utils.evaluation import ground_truth
+from memecmd_utils.files import paths
 
 EXAMPLE = paths.reports / "example" / "index.html"
 

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from memecmd_utils import files
 from memecmd_utils.chats import messages, readers
 from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn, text_of
 from memecmd_utils.chats.readers import MEME_COLUMNS, Export, counted
-from memecmd_utils.core import html, paths, storage
-from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
-from memecmd_utils.core.drawing.lesson import caption_of
 from memecmd_utils.core.encoders.text import RecordedEmbedder, embedder_of
 from memecmd_utils.core.llm.messages import EndpointError
+from memecmd_utils.drawing import ShownMeme, ShownTurn, Thumbnails, caption_of
+from memecmd_utils.files import atomic_path, paths, templates, write_json
 from memecmd_utils.retrieval import large_library, learned, placement
 from memecmd_utils.retrieval.gate import Gate, ScoreScale, simulate
 from memecmd_utils.retrieval.placement import Encode, choose
@@ -160,7 +160,7 @@ def open_library(run: Run, asking: Run) -> Library:
     try:
         memes = run.load(Meme)
         annotations = run.load(Annotation)
-    except storage.StageOutputError as error:
+    except files.StageOutputError as error:
         raise StageMissing(f"run {run.name!r} is of another version ({error}): make it anew") from error
     folder = run.write(large_library.FOLDER)
     index = placement.index_library(annotations, encode, run.profile, folder, run.embedder_name())
@@ -449,7 +449,7 @@ def _page(
             note = " · ".join(filter(None, (message.speaker, "" if message.text.strip() else NOTHING)))
             turns.append(ShownTurn(place + 1, side, message.speaker, message.text, note=note, meme=meme))
         shown_chats.append({"name": chat.name, "turns": turns})
-    page = html.environment().get_template("inserted_chat.html.j2")
+    page = templates().get_template("inserted_chat.html.j2")
     position = library.run.profile.retrieval.meme_position
     return page.render(
         title=title, about=about, chats=shown_chats, memes=list(memes.values()), meme_position=position
@@ -506,9 +506,9 @@ class Outputs:
                 before = [_sha256(path.read_bytes())] if path.exists() else []
                 known[self._key(path)] = list(dict.fromkeys([*before, _sha256(data)]))
             listed = {"written_by": BY, "output": self.target.name, "files": known}
-            storage.write_json(self.folder / WRITTEN, listed)
+            write_json(self.folder / WRITTEN, listed)
             for path, data in files.items():
-                with storage.atomic_path(path) as part:
+                with atomic_path(path) as part:
                     part.write_bytes(data)
         except OSError as error:
             raise ChatError(f"{error.filename} cannot be written: {error.strerror}") from error

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import seeds, statistics, storage, tables
+from memecmd_utils import files, statistics
 from memecmd_utils.core.encoders.text import embedder_of
-from memecmd_utils.core.errors import ExtraMissing
 from memecmd_utils.evaluation import benchmark, learning, rankings
 from memecmd_utils.evaluation.benchmark import Split
 from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, truth_of_run
 from memecmd_utils.evaluation.learning import Corpus, Predicted
 from memecmd_utils.evaluation.tables import frame_rows
+from memecmd_utils.files import ExtraMissing
 from memecmd_utils.library import example_memes
 from memecmd_utils.retrieval import learned, placement, scoring
 from memecmd_utils.retrieval.learned import LearnedPlacement, PlacementError
@@ -136,7 +136,7 @@ class Landing:
         placed = self.placed[self.placed.part == "all"]
         shown = self.ranking[self.ranking.part == "all"].drop(columns=["split", "part"])
         placed = placed[["way", "memes", "mean grade", "fits", "fits low", "fits high", "wanted and fits"]]
-        return "\n".join(map(tables.markdown, (shown, placed, self.gate.drop(columns="split"))))
+        return "\n".join(map(files.markdown, (shown, placed, self.gate.drop(columns="split"))))
 
 
 def measure_landing(run: Run) -> Landing:
@@ -218,7 +218,7 @@ def fit_run(run: Run, grades: Path | None = None) -> Landing:
     dialogues, annotations = [d for d in dialogues if d.dialogue_id in graded], run.load(Annotation)
     by_kind = Counter(d.kind for d in dialogues)
     if not by_kind or min(by_kind.values()) < learning.FOLDS:
-        raise storage.StageOutputError(
+        raise files.StageOutputError(
             f"learned placement needs graded memes in {learning.FOLDS} or more dialogues of each kind; "
             f"here are {', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items())) or 'none'}"
         )
@@ -285,7 +285,7 @@ def difference_rows(one: Graded) -> list[dict[str, Any]]:
         for (minus, where), (our_turns, other, turns) in pairs.items():
             paired = our_turns is turns
             compare = statistics.paired_difference if paired else statistics.unpaired_difference
-            rng = seeds.rng(one.profile.seed, "landing", one.name, part, minus, where)
+            rng = statistics.rng(one.profile.seed, "landing", one.name, part, minus, where)
             got = compare(values(ours, our_turns), values(other, turns), rng)
             row = {"split": one.name, "part": part, "learned minus": minus, "where": where}
             rows.append({**row, **got.row(), "p": got.p})

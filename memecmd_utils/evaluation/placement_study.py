@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from memecmd_utils.core import paths, seeds, statistics, storage
+from memecmd_utils import files, statistics
 from memecmd_utils.evaluation import benchmark, landing, learning, rankings
 from memecmd_utils.evaluation.ground_truth import RELEVANT
 from memecmd_utils.evaluation.landing import Graded
 from memecmd_utils.evaluation.learning import Corpus
 from memecmd_utils.evaluation.tables import frame_rows
+from memecmd_utils.files import paths
 from memecmd_utils.retrieval import learned, scoring
 from memecmd_utils.retrieval.learned import (
     MEME_TEXTS,
@@ -43,7 +44,7 @@ def write_study(run: Run) -> dict[str, pd.DataFrame]:
     """Fit everything again on a run's graded turns and write the tracked file; the tables by name."""
     splits = benchmark.splits_of_run(run, run.load(Dialogue), run.load(Meme), run.load(Annotation))
     if not splits:
-        raise storage.StageOutputError(f"run {run.name} has no grades to study learned placement on")
+        raise files.StageOutputError(f"run {run.name} has no grades to study learned placement on")
     graded = landing.predict_run_split(splits[0], run)
     # Models learn from the grades of the first pool; all grades count in what is measured.
     pool = learning.mean_gains(splits[0].grades[benchmark.POOL])
@@ -51,7 +52,7 @@ def write_study(run: Run) -> dict[str, pd.DataFrame]:
     corpus = replace(graded.corpus, gains=rankings.gains_of(keys, graded.corpus.meme_ids, pool))
     model = learned.load_placement(paths.example / learned.FILE)
     found = study(graded, corpus, model, run.profile.seed)
-    storage.write_json(paths.example / FILE, {name: frame_rows(table) for name, table in found.items()})
+    files.write_json(paths.example / FILE, {name: frame_rows(table) for name, table in found.items()})
     return found
 
 
@@ -65,7 +66,7 @@ def study(graded: Graded, corpus: Corpus, placement: LearnedPlacement, seed: int
     """Every variant, measured on `graded`; what is fitted again is fitted on `corpus`."""
     paper, shipped = {learning.PAPER: graded.paper}, graded.found.scores
     forms = dict(forms_of(corpus, placement))
-    groups = seeds.rng(seed, "groups of memes").permutation(len(corpus.meme_ids)) % GROUPS
+    groups = statistics.rng(seed, "groups of memes").permutation(len(corpus.meme_ids)) % GROUPS
     new = learning.predict_new_memes(corpus, groups)
     curve = {f"{size} dialogues": scores for size, scores in learning_curve(corpus, seed)}
     return {
@@ -144,7 +145,7 @@ def learning_curve(corpus: Corpus, seed: int) -> Iterator[tuple[int, np.ndarray]
         scores = np.empty(corpus.gains.shape)
         for number in range(learning.FOLDS):
             others = sorted(set(names[fold != number]))
-            drawn = seeds.rng(seed, "learning curve", number).permutation(others)[:size]
+            drawn = statistics.rng(seed, "learning curve", number).permutation(others)[:size]
             rest = corpus.examples.rows(np.isin(names, drawn))
             trees, ranker = learning.fit_trees(rest), learning.fit_ranker(rest)[0]
             model = PlacementModel((), ranker, trees, WantedGate(np.empty(0), 0.0), np.empty((2, 0)))

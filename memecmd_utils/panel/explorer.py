@@ -13,10 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from memecmd_utils.core import plots
-from memecmd_utils.core.drawing import chat_html, fonts, screenshots
-from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails, signed
-from memecmd_utils.core.drawing.lesson import caption_of
+from memecmd_utils import drawing
+from memecmd_utils.drawing import ShownMeme, ShownTurn, Thumbnails, caption_of, signed
 from memecmd_utils.retrieval import placement
 from memecmd_utils.retrieval.figures import gate_trace
 from memecmd_utils.retrieval.gate import Gate, ScoreScale, calibrate_theta0, simulate, standard_scale
@@ -258,7 +256,7 @@ GAP = 16
 
 def formula(weights: tuple[float, ...]) -> str:
     """T under these weights (Eq. 22): `T = +0.33 α +0.33 δ ...`."""
-    terms = (f"{signed(w, 2)} {sign}" for w, sign in zip(weights, chat_html.SIGNS, strict=True))
+    terms = (f"{signed(w, 2)} {sign}" for w, sign in zip(weights, drawing.SIGNS, strict=True))
     return "T = " + " ".join(terms)
 
 
@@ -289,7 +287,7 @@ def chat(view: View, memes: Mapping[str, Meme], pictures: Thumbnails, meme_posit
         )
         for turn in view.dialogue.turns
     ]
-    return chat_html.chat(turns, meme_position)
+    return drawing.chat(turns, meme_position)
 
 
 def _describe_meme(pick: Pick, memes: Mapping[str, Meme], pictures: Thumbnails) -> ShownMeme:
@@ -297,7 +295,7 @@ def _describe_meme(pick: Pick, memes: Mapping[str, Meme], pictures: Thumbnails) 
     lines += [f"rank {pick.rank}"] if pick.rank else []
     if pick.score is not None:
         parts = [
-            f"{sign} {signed(part, 2)}" for sign, part in zip(chat_html.SIGNS, pick.components, strict=True)
+            f"{sign} {signed(part, 2)}" for sign, part in zip(drawing.SIGNS, pick.components, strict=True)
         ]
         lines += [" ".join(parts[:2]), " ".join(parts[2:])]
     meme = memes[pick.meme_id]
@@ -322,7 +320,7 @@ def chart(view: View) -> str:
     placed = {pick.turn for pick in view.picks}
     sent = [turn in placed for turn in view.turns]
     gated = view.settings.strategy != "random"
-    return chat_html.gate_chart(view.turns, view.gate_scores, view.thresholds, sent, gated)
+    return drawing.gate_chart(view.turns, view.gate_scores, view.thresholds, sent, gated)
 
 
 def facts(view: View, explorer: Explorer, theta0_is_fitted: bool) -> str:
@@ -339,7 +337,7 @@ def facts(view: View, explorer: Explorer, theta0_is_fitted: bool) -> str:
         ("θ0", wanted if theta0_is_fitted else "set by hand"),
         ("texts", provenance(view.dialogue)),
     ]
-    return chat_html.table(rows)
+    return drawing.table(rows)
 
 
 def _fold(explorer: Explorer) -> str:
@@ -358,16 +356,16 @@ def _scale(view: View, explorer: Explorer) -> str:
 def still(view: View, files: Mapping[str, Path], meme_position: str = "before") -> Image.Image:
     """The chart above the chat, which is cut into phone screens where a time stamp stands."""
     memes = {pick.turn: pick.meme_id for pick in view.picks}
-    spec = screenshots.chat_from_dialogue(view.dialogue, memes, meme_position=meme_position)
+    spec = drawing.chat_from_dialogue(view.dialogue, memes, meme_position=meme_position)
     starts = [place for place, bubble in enumerate(spec.bubbles) if bubble.stamp]
     cuts = zip(starts, [*starts[1:], None], strict=True)
     parts = [spec.model_copy(update={"bubbles": spec.bubbles[a:b]}) for a, b in cuts]
-    phones = [screenshots.draw(part, files) for part in parts]
+    phones = [drawing.draw_chat(part, files) for part in parts]
     placed = {pick.turn for pick in view.picks}
     trace = gate_trace(
         view.dialogue.dialogue_id, view.gate_scores, view.thresholds, [turn in placed for turn in view.turns]
     )
-    with Image.open(io.BytesIO(plots.png_bytes(trace))) as opened:
+    with Image.open(io.BytesIO(drawing.figure_png(trace))) as opened:
         plot = opened.convert("RGB")
     rows = [phones[start : start + PHONES] for start in range(0, len(phones), PHONES)]
     width = max(plot.width, *(sum(p.width + GAP for p in row) - GAP for row in rows))
@@ -381,7 +379,7 @@ def still(view: View, files: Mapping[str, Path], meme_position: str = "before") 
         f"K = {setting.top_k}; {formula(setting.weights)}"
     )
     for line, text in enumerate((words, provenance(view.dialogue))):
-        pen.text((8, plot.height + 14 + 20 * line), text, font=fonts.pil_font(14), fill="#333", anchor="ls")
+        pen.text((8, plot.height + 14 + 20 * line), text, font=drawing.pil_font(14), fill="#333", anchor="ls")
     for row in rows:
         for number, phone in enumerate(row):
             sheet.paste(phone, (number * (phone.width + GAP), top))

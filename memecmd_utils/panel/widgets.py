@@ -12,15 +12,12 @@ from typing import Any
 
 import ipywidgets
 
-from memecmd_utils import schemas
+from memecmd_utils import drawing, schemas
 from memecmd_utils.chats import insertion, messages, transcripts
 from memecmd_utils.chats.insertion import Library
 from memecmd_utils.chats.messages import ChatError, Context
-from memecmd_utils.core import machine
-from memecmd_utils.core.drawing import chat_html, screenshots
-from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
-from memecmd_utils.core.drawing.lesson import caption_of
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.drawing import ShownMeme, ShownTurn, Thumbnails, caption_of
+from memecmd_utils.files import MemecmdError, is_headless
 from memecmd_utils.panel import explorer as panel_explorer
 from memecmd_utils.panel.explorer import Explorer, Settings, View
 from memecmd_utils.retrieval.placement import ScoredDialogue
@@ -44,9 +41,9 @@ def shows_faults(method: Callable) -> Callable:
             self.note.value = ""
             method(self, *arguments)
         except MemecmdError as error:
-            self.note.value = chat_html.note(str(error), error=True)
+            self.note.value = drawing.note(str(error), error=True)
         except Exception as error:
-            self.note.value = chat_html.note(f"{type(error).__name__}: {error}", error=True)
+            self.note.value = drawing.note(f"{type(error).__name__}: {error}", error=True)
             raise
 
     return wrapped
@@ -158,7 +155,7 @@ class PasteTab:
         self.ask = ipywidgets.Button(description="Ask the summary agent", disabled=not is_live(profile))
         self.find = ipywidgets.Button(description="Find memes", button_style="primary")
         self.chat, self.found, self.note, self.weights = (ipywidgets.HTML() for _ in range(4))
-        self.privacy = ipywidgets.HTML(chat_html.note(where_it_goes(profile)))
+        self.privacy = ipywidgets.HTML(drawing.note(where_it_goes(profile)))
         self.text.observe(self._pasted, names="value")
         self.ask.on_click(self._asked)
         self.find.on_click(self._searched)
@@ -180,14 +177,14 @@ class PasteTab:
     def _asked(self, _button: Any) -> None:
         if self._parsed is None:
             self._parsed = transcripts.read_pasted(self.text.value)
-        self.note.value = chat_html.note("The model is asked; this may take a while.")
+        self.note.value = drawing.note("The model is asked; this may take a while.")
         answer = messages.summarise_unrecorded(self._parsed, self._library.run)
         if answer.summary is None:
             raise ChatError(f"the model gave no usable summary ({answer.unscored}); write one")
         for name, field in self.fields.items():
             field.value = getattr(answer.summary, name)
         self._search()
-        self.note.value = chat_html.note(f"S, E and Ψ by {answer.source}; change them as you like.")
+        self.note.value = drawing.note(f"S, E and Ψ by {answer.source}; change them as you like.")
 
     @shows_faults
     def _searched(self, _button: Any) -> None:
@@ -213,17 +210,17 @@ class PasteTab:
             ShownMeme(meme.meme_id, self._knobs.pictures[meme.meme_id], caption_of(meme), gloss=meme.gloss)
             for meme in (self._library.memes[name] for name in ids)
         ]
-        self.found.value = chat_html.cards(
+        self.found.value = drawing.cards(
             list(zip(cards, ranking.scores[0], ranking.components[0], strict=True))
         )
         scale, _ = self._knobs.explorer.scale(settings.weights)
         score = float(scale.apply(ranking.scores[0, 0]))
-        self.weights.value = chat_html.note(self._verdict(score, settings))
+        self.weights.value = drawing.note(self._verdict(score, settings))
         self._draw_chat(cards[0], "sent" if score > settings.theta0 else "held back by the gate")
 
     def _verdict(self, score: float, settings: Settings) -> str:
         sent = "sends it" if score > settings.theta0 else "holds it back"
-        score_text, theta0 = chat_html.signed(score, 2), chat_html.signed(settings.theta0, 2)
+        score_text, theta0 = drawing.signed(score, 2), drawing.signed(settings.theta0, 2)
         return (
             f"{panel_explorer.formula(settings.weights)} (the weights of the first tab). On the gate's scale "
             f"the best has {score_text}; with θ₀ = {theta0} and no meme in the chat so far the gate {sent}."
@@ -239,7 +236,7 @@ class PasteTab:
             t = chat.turn
             note = f"t = {t} · the best meme, {what}"
             turns.append(ShownTurn(t, sides[t % 2], chat.next_speaker, "", note=note, meme=meme))
-        self.chat.value = chat_html.chat(turns)
+        self.chat.value = drawing.chat(turns)
 
 
 # --- A dialogue of the run under any setting
@@ -255,19 +252,19 @@ def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes:
     explorer = Explorer(scored, index, run.profile)
     folder = run.read("memes.parquet").parent
     files = {name: folder / meme.file for name, meme in memes.items()}
-    if machine.is_headless():
+    if is_headless():
         from IPython.display import Image as Shown
 
         view = explorer.select(explorer.own_settings())
         picture = panel_explorer.still(view, files, run.profile.retrieval.meme_position)
-        return Shown(screenshots.encode(picture, "jpeg"), width=picture.width)
+        return Shown(drawing.encode(picture, "jpeg"), width=picture.width)
     first = DialogueTab(explorer, memes, files)
     if index.search is None:  # the pictures of a large library would fill the memory
         first.pictures.make_ahead()
     library = Library(run, memes, index, insertion.unrecorded(run, run))
     second = PasteTab(library, first)
     both = ipywidgets.Tab([first.box, second.box], titles=["A chat of the run", "A chat of your own"])
-    return ipywidgets.VBox([ipywidgets.HTML(chat_html.styles()), both])
+    return ipywidgets.VBox([ipywidgets.HTML(drawing.styles()), both])
 
 
 class DialogueTab:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memecmd_utils.core.plots import BLUE, GREEN, GREY, RED, canvas, style
+from memecmd_utils.drawing import BLUE, GREEN, GREY, RED, canvas, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

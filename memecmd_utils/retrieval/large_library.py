@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from memecmd_utils.core import errors, seeds, storage
+from memecmd_utils import files, statistics
 from memecmd_utils.retrieval import scoring
 from memecmd_utils.schemas import Annotation
 from memecmd_utils.settings import Profile
@@ -56,7 +56,7 @@ Blocks = Iterable[tuple[Sequence[str], np.ndarray]]
 shorter, or zeros where a meme lacks that text. One block may be a memory map of the whole library."""
 
 
-class LibraryError(errors.MemecmdError, ValueError):
+class LibraryError(files.MemecmdError, ValueError):
     """The folder holds no whole library, or what is to be stored does not fit."""
 
 
@@ -253,7 +253,7 @@ def _build(
     if len(ids) >= FROM_MEMES and find_spec("faiss") is not None:
         kind = _write_index(folder, len(ids), 4 * dim, seed, like)
     state = {"ids": ids, "dim": dim, "kind": kind, "made_from": made_from}
-    storage.write_text(folder / STATE, json.dumps(state))
+    files.write_text(folder / STATE, json.dumps(state))
     return open_library(folder)
 
 
@@ -327,7 +327,7 @@ def _write_index(folder: Path, memes: int, width: int, seed: int, like: LargeLib
 def _sample(folder: Path, memes: int, width: int, seed: int) -> np.ndarray:
     """Some of the stored rows, float32 [n, 4 * dim]."""
     size = min(memes, SAMPLE_ROWS, SAMPLE_BYTES // (4 * width))
-    drawn = np.sort(seeds.rng(seed, "large index").choice(memes, size, replace=False))
+    drawn = np.sort(statistics.rng(seed, "large index").choice(memes, size, replace=False))
     out = np.empty((size, width), dtype=np.float32)
     with (folder / ROWS).open("rb", buffering=0) as file:
         for place, row in enumerate(drawn.tolist()):
@@ -342,7 +342,7 @@ def fit_projection(sample: np.ndarray, dims: int, seed: int) -> np.ndarray:
     By subspace iteration (Halko et al. 2011), not centred: inner products are what counts. The rotation
     spreads what they hold evenly over the dimensions, as codes of equal length want it.
     """
-    rng = seeds.rng(seed, "projection")
+    rng = statistics.rng(seed, "projection")
     directions = rng.standard_normal((sample.shape[1], dims), dtype=np.float32)
     for _ in range(ITERATIONS):
         directions = np.linalg.qr(sample.T @ (sample @ directions))[0]
@@ -415,12 +415,12 @@ def tune(index: scoring.MemeIndex, queries: np.ndarray, profile: Profile) -> sco
     if not isinstance(library, LargeLibrary) or library.faiss is None:
         return index
     k, weights = max(DEPTH, profile.retrieval.top_k), profile.retrieval.weights
-    rng = seeds.rng(profile.seed, "turns that the search is tuned on")
+    rng = statistics.rng(profile.seed, "turns that the search is tuned on")
     drawn = queries[rng.permutation(len(queries))[: 2 * TURNS]]
     others = drawn[1::2] if len(drawn) > 1 else drawn
     tuned = library.tuned(drawn[::2], weights, k)
     recall = recall_at_k(tuned.top_k(others, weights, k), scoring.top_k(library.index, others, weights, k))
     measured = {"k": k, "turns": len(others), "recall": recall}
     chosen = {"probes": tuned.probes, "candidates": tuned.candidates} if tuned.faiss else {"probes": 0}
-    storage.write_json(library.folder / TUNING, measured | chosen)
+    files.write_json(library.folder / TUNING, measured | chosen)
     return replace(index, search=replace(tuned, measured=measured))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from memecmd_utils.core import seeds
-from memecmd_utils.core.storage import StageOutputError
+from memecmd_utils import statistics
+from memecmd_utils.files import StageOutputError
 from memecmd_utils.retrieval import large_library
 from memecmd_utils.retrieval.gate import Gate, ScoreScale, Trace, calibrate_theta0, simulate, standard_scale
 from memecmd_utils.retrieval.scoring import (
@@ -136,7 +136,7 @@ def sample_scores(
             for item in scored
         ]
         return np.concatenate(parts).astype(np.float32) if parts else np.zeros(0, dtype=np.float32)
-    rng = seeds.rng(profile.seed, "sample of scores")
+    rng = statistics.rng(profile.seed, "sample of scores")
     drawn = np.sort(rng.choice(pairs, size=min(limit, pairs), replace=False))
     turns, memes = np.divmod(drawn, len(index.meme_ids))
     dialogue = np.searchsorted(np.cumsum(sizes), turns, side="right")
@@ -250,7 +250,7 @@ def choose(
     with probability `random_rate`, uniform over the library. random_same_turns: uniform at the gate's own
     turns.
     """
-    rng = seeds.rng(profile.seed, "selection", strategy, name)
+    rng = statistics.rng(profile.seed, "selection", strategy, name)
     choices: list[tuple[int, int, int | None]] = []
     for row, best in enumerate(ranking.memes.tolist()):
         # Draws happen at every turn, so that a moved gate does not shift later choices.

@@ -13,7 +13,7 @@ import numpy as np
 from bench_memory import peak_mb
 from figures_to_reach import record
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.retrieval import learned, scoring
 from memecmd_utils.retrieval.learned import LearnedIndex
 

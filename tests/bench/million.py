@@ -22,7 +22,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from memecmd_utils.core import paths, seeds
+from memecmd_utils import statistics
+from memecmd_utils.files import paths
 from memecmd_utils.retrieval import scoring
 
 CORPUS = paths.root.parent / "shared" / "corpora" / "imgflip575k"
@@ -43,7 +44,7 @@ def memes_of_the_corpus() -> list[tuple[str, str, str, str]]:
                     caption = " ".join(boxes)[:LONGEST]
                     first.setdefault(caption, (row["template"], caption, boxes[0], boxes[-1]))
     found = list(first.values())
-    return [found[i] for i in seeds.rng(13, "memes").permutation(len(found))]
+    return [found[i] for i in statistics.rng(13, "memes").permutation(len(found))]
 
 
 def embed(cache: Path, limit: int = MEMES) -> tuple[np.ndarray, np.ndarray, float | None]:
@@ -94,7 +95,7 @@ def embed_part(cache: Path, number: int, memes: list[tuple[str, str, str, str]])
 
 def stacked(vectors: np.ndarray, templates: np.ndarray) -> np.ndarray:
     """The memes' vectors [n, 4, 512] in the order of the blocks: S-, the second, is drawn in the template."""
-    rng, other = seeds.rng(13, "million"), np.empty(len(templates), dtype=np.int64)
+    rng, other = statistics.rng(13, "million"), np.empty(len(templates), dtype=np.int64)
     for name in np.unique(templates):
         members = np.flatnonzero(templates == name)
         other[members] = rng.permutation(members)
@@ -114,7 +115,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 def neighbours(memes: np.ndarray, sample: int = 500) -> np.ndarray:
     """Distances [sample, 2] of real memes to their first and second neighbour, as stacked vectors."""
-    drawn = seeds.rng(13, "neighbours").choice(np.arange(TURNS, len(memes)), sample, replace=False)
+    drawn = statistics.rng(13, "neighbours").choice(np.arange(TURNS, len(memes)), sample, replace=False)
     asked = unit(memes[drawn]).reshape(sample, -1)
     best = np.full((sample, 3), -np.inf, dtype=np.float32)
     for start in range(TURNS, len(memes), 8 * CHUNK):
@@ -145,7 +146,7 @@ def blocks(folder: Path, count_of_all: int, dim: int) -> Iterator[tuple[list[str
 
     Read from the file and not mapped, so that the peak memory is that of the building.
     """
-    rng, made = seeds.rng(13, "noise"), 0
+    rng, made = statistics.rng(13, "noise"), 0
     distances = np.load(folder / DISTANCES)[:, 0]
     with (folder / ROWS).open("rb") as file:
         real = count_real(folder, dim)

@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 import study_world
 
-from memecmd_utils import schemas
-from memecmd_utils.core import statistics
+from memecmd_utils import schemas, statistics
 from memecmd_utils.evaluation import graded_turns, ground_truth, rankings
 from memecmd_utils.retrieval import scoring
 

@@ -5,10 +5,9 @@ from pathlib import Path
 import made_up
 from PIL import Image
 
-from memecmd_utils import runs
+from memecmd_utils import files, runs
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats.insertion import Library
-from memecmd_utils.core import storage
 from memecmd_utils.panel import widgets
 from memecmd_utils.panel.explorer import Explorer
 from memecmd_utils.retrieval import placement, scoring
@@ -68,7 +67,7 @@ def paste(folder: Path, **changes) -> tuple[widgets.PasteTab, widgets.DialogueTa
     first = tab(folder, **changes)
     explorer = first.explorer
     run = runs.Run("made", explorer.profile, folder / "run", folder / "report")
-    storage.write_jsonl(run.write("dialogues.jsonl"), list(explorer.dialogues.values()))
+    files.write_jsonl(run.write("dialogues.jsonl"), list(explorer.dialogues.values()))
     encode = insertion.unrecorded(run, run)
     library = Library(run, memes(folder / "memes")[0], explorer.index, encode)
     return widgets.PasteTab(library, first), first

@@ -24,7 +24,7 @@ from PIL import Image, ImageDraw
 from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils import settings
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.library import ocr
 from memecmd_utils.recordings import Recordings, TextCache
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from panel_data import ANNOTATIONS, DIALOGUES, scored_with
 
-from memecmd_utils.core.drawing.chat_html import Thumbnails
+from memecmd_utils.drawing import Thumbnails
 from memecmd_utils.panel import explorer
 from memecmd_utils.panel.explorer import Explorer
 from memecmd_utils.retrieval import placement, scoring

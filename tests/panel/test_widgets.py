@@ -5,10 +5,10 @@ import panel_data
 import pytest
 from PIL import Image
 
-from memecmd_utils import runs, schemas, settings
+from memecmd_utils import files, runs, schemas, settings
 from memecmd_utils.chats import insertion, messages
 from memecmd_utils.chats.messages import ChatError, Summarised
-from memecmd_utils.core import machine, paths, storage
+from memecmd_utils.files import paths
 from memecmd_utils.panel import widgets
 from memecmd_utils.panel.widgets import Knob
 from memecmd_utils.retrieval import placement, scoring
@@ -77,11 +77,11 @@ def test_hostile_texts_come_out_escaped(tmp_path) -> None:
 @pytest.fixture
 def parts(tmp_path, monkeypatch):
     """What notebook 04 hands over."""
-    monkeypatch.delenv(machine.HEADLESS_VARIABLE, raising=False)
+    monkeypatch.delenv(files.HEADLESS_VARIABLE, raising=False)
     memes, _ = panel_data.memes(tmp_path / "memes")
     scored, index, profile = panel_data.scored_with()
     run = runs.Run("made", profile, tmp_path, tmp_path / "report")
-    storage.write_parquet(run.write("memes.parquet"), list(memes.values()), schemas.Meme)
+    files.write_parquet(run.write("memes.parquet"), list(memes.values()), schemas.Meme)
     return run, scored, index, memes
 
 
@@ -94,7 +94,7 @@ def test_somebody_sees_both_tabs(parts) -> None:
 
 
 def test_a_headless_run_gets_a_picture_and_no_widget(parts, monkeypatch) -> None:
-    monkeypatch.setenv(machine.HEADLESS_VARIABLE, "1")
+    monkeypatch.setenv(files.HEADLESS_VARIABLE, "1")
     shown = widgets.explore(*parts)
     assert "widget" not in str(shown._repr_mimebundle_(include=None, exclude=None))
     picture = Image.open(io.BytesIO(shown.data))

@@ -7,7 +7,7 @@ import pytest
 from made_studies import GRADERS, everything_equal, study
 from made_up import rating, vectors
 
-from memecmd_utils.core import statistics
+from memecmd_utils import statistics
 from memecmd_utils.evaluation import consistency, graded_turns, judges
 from memecmd_utils.retrieval import placement
 from memecmd_utils.retrieval import scoring as retrieval_scoring
