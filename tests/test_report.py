@@ -11,10 +11,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from memecmd_utils import evaluation, release, report, runs
-from memecmd_utils.core import paths, plots
-from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import drawing, evaluation, release, report, runs
+from memecmd_utils.drawing import screenshots
+from memecmd_utils.files import MemecmdError, paths
 
 TRACKED = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))
 PAGES = [paths.root / name for name in report.PAGES]
@@ -141,7 +140,7 @@ def test_figure_4_has_points_intervals_and_the_shuffled_pairs(tmp_path) -> None:
     legend = [text.get_text() for text in fig.legends[0].get_texts()]
     assert sorted(legend) == ["Greedy", "Random", "Shuffled pairs"]
     for name in ("a", "b"):
-        plots.save(report.consistency_bars(pd.DataFrame(rows, columns=columns)), tmp_path / name, "fig")
+        drawing.save(report.consistency_bars(pd.DataFrame(rows, columns=columns)), tmp_path / name, "fig")
     for kind in ("png", "pdf"):
         one, two = ((tmp_path / name / f"fig.{kind}").read_bytes() for name in ("a", "b"))
         assert one == two and b"CreationDate" not in one, "the same bytes every time"
