@@ -5,14 +5,12 @@ import re
 from pathlib import Path
 
 import made_page
-import made_up
 import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 
-from memecmd_utils import drawing, evaluation, release, report, runs
-from memecmd_utils.drawing import screenshots
+from memecmd_utils import drawing, release, report, runs
 from memecmd_utils.files import MemecmdError, paths
 
 TRACKED = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))
@@ -146,18 +144,13 @@ def test_figure_4_has_points_intervals_and_the_shuffled_pairs(tmp_path) -> None:
         assert one == two and b"CreationDate" not in one, "the same bytes every time"
 
 
-def test_figure_5_shows_every_meme_that_table_2_counts(tmp_path, monkeypatch) -> None:
-    run, records = made_page.run(tmp_path), made_page.records(("news-a",))
-    shown, real = [], screenshots.draw
-    monkeypatch.setattr(screenshots, "draw", lambda spec, files: shown.append(spec) or real(spec, files))
+def test_figure_5_has_a_chat_a_strategy_and_dialogue(tmp_path) -> None:
+    run, records = made_page.run(tmp_path), made_page.records(("news-a", "role-b"))
     pictures, labels = report.case_pictures(run, records)
-    scored = [
-        made_up.consistency(p.turn, strategy=p.strategy, dialogue_id="news-a") for p in records.placements
-    ]
-    table = evaluation.table_2(["news-a"], [], scored, run.profile)
-    assert len(pictures) == 3 and labels[0] == "news-a, Greedy"
-    assert [sum(bool(bubble.meme_id) for bubble in spec.bubbles) for spec in shown] == table.memes.tolist()
-    assert report.case_studies(pictures, labels).axes
+    assert labels[:3] == ["news-a, Greedy", "news-a, Sampling", "news-a, Random"] and len(pictures) == 6
+    assert pictures[0].height > pictures[2].height, "more memes make a longer chat"
+    titles = [axes.get_title() for axes in report.case_studies(pictures, labels).axes]
+    assert titles[0] == "(a) news-a, Greedy" and titles[5].startswith("(f) role-b")
 
 
 # --- Tracked results
