@@ -22,6 +22,7 @@ from memecmd_utils.core.drawing import stickers
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.evaluation import learning, rankings
 from memecmd_utils.evaluation.ground_truth import RELEVANT, load_truth, truth_of_run
+from memecmd_utils.grades import read_grades
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Summary
 from memecmd_utils.schemas import Turn as Said
@@ -187,12 +188,12 @@ def splits_of_run(
 ) -> list[Split]:
     """The splits of a run: its own, and the untouched one where its grades are there; none without grades.
 
-    `grades` is a user's CSV (`learning.read_grades`), which takes the place of the example's grades.
+    `grades` is a user's CSV (`grades.read_grades`), which takes the place of the example's grades.
     """
     by_id = {meme.meme_id: meme for meme in memes}
     if grades:
-        given = learning.read_grades(grades)
-        return [Split(run.profile.name, dialogues, by_id, annotations, {"user": given.grades})]
+        given = read_grades(grades, dialogues, by_id)
+        return [Split(run.profile.name, dialogues, by_id, annotations, {"user": given})]
     truth = truth_of_run(run.profile, dialogues, memes)
     if not truth.grades:
         return []

@@ -25,6 +25,7 @@ from memecmd_utils.evaluation.benchmark import Split
 from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, truth_of_run
 from memecmd_utils.evaluation.learning import Corpus, Predicted
 from memecmd_utils.evaluation.tables import frame_rows
+from memecmd_utils.grades import marks_of, read_grades
 from memecmd_utils.retrieval import learned, placement, scoring
 from memecmd_utils.retrieval.learned import LearnedPlacement, PlacementError
 from memecmd_utils.retrieval.placement import Encode, ScoredDialogue
@@ -204,16 +205,18 @@ def tabulate(graded: Sequence[Graded]) -> Landing:
 def fit_run(run: Run, grades: Path | None = None) -> Landing:
     """Fit learned placement on a run, write `placement.json` into its folder, and measure it out of fold.
 
-    Learns from `grades` (`learning.read_grades`), else from the example's ground truth; grades of what
+    Learns from `grades` (`grades.read_grades`), else from the example's ground truth; grades of what
     learned placement found are never learned from, but count in the measures. Raises `StageOutputError` with
     no grades, or fewer dialogues than folds.
     """
     if find_spec("sklearn") is None:
         raise ExtraMissing("make fit-placement needs scikit-learn: pip install -e '.[learn]'")
     dialogues, memes = run.load(Dialogue), {m.meme_id: m for m in run.load(Meme)}
-    truth = (
-        learning.read_grades(grades) if grades else truth_of_run(run.profile, dialogues, list(memes.values()))
-    )
+    if grades:
+        given = read_grades(grades, dialogues, memes)
+        truth = GroundTruth(marks_of(given), given)
+    else:
+        truth = truth_of_run(run.profile, dialogues, list(memes.values()))
     graded = {grade.dialogue_id for grade in truth.grades}
     dialogues, annotations = [d for d in dialogues if d.dialogue_id in graded], run.load(Annotation)
     by_kind = Counter(d.kind for d in dialogues)
