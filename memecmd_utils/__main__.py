@@ -198,26 +198,13 @@ def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: s
 @command(cli, "fit-placement", click.argument("grades", required=False), run_option)
 def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
     """Fit learned placement on a run's graded memes; GRADES: a CSV of dialogue_id, turn, meme_id, grade."""
+    from memecmd_utils import learned
     from memecmd_utils.chats import insertion
     from memecmd_utils.evaluation import landing
-    from memecmd_utils.retrieval import learned
 
     chosen = insertion.library_of(run, choice.profile, choice.settings)
     click.echo(landing.fit_run(chosen, Path(grades) if grades else None).text())
     click.echo(f"written: {chosen.write(learned.FILE)}; insert-memes with STRATEGY=learned takes it")
-
-
-@command(cli, "study-placement", run_option)
-def study_placement(choice: Choice, run: str) -> None:
-    """Fit learned placement again without its parts, on fewer dialogues and for new memes; takes minutes."""
-    from memecmd_utils.chats import insertion
-    from memecmd_utils.core import tables
-    from memecmd_utils.evaluation import placement_study
-
-    for name, table in placement_study.write_study(
-        insertion.library_of(run, choice.profile, choice.settings)
-    ).items():
-        click.echo(f"{name}\n{tables.markdown(table)}")
 
 
 @command(cli, "evaluate-mod", click.argument("source"), run_option, click.option("--dialogues", type=int))

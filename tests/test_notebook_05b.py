@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 import taught
 
+from memecmd_utils import retrieval
 from memecmd_utils.core import paths, statistics
 from memecmd_utils.evaluation import graded_turns
-from memecmd_utils.retrieval import scoring
-from memecmd_utils.retrieval.gate import Gate, calibrate_theta0, simulate
+from memecmd_utils.retrieval import Gate, calibrate_theta0, simulate
 
 PATH = paths.notebooks / "05b_studies.ipynb"
 MEASURE = graded_turns.MEASURES.index("nDCG@5")
@@ -51,7 +51,7 @@ def test_ndcg_is_the_package_s(by_hand, rng, n_memes: int) -> None:
     terms, weights = rng.normal(size=(4, *gains.shape)).round(1), rng.random(4)
     by_hand["terms"] = terms
     scores = by_hand["score"](weights)
-    assert np.allclose(scores, scoring.combine(terms, weights))
+    assert np.allclose(scores, retrieval.combine(terms, weights))
     rows = np.flatnonzero((np.nan_to_num(gains) >= 2).any(axis=1))
     assert rows.tolist() == known.rows.tolist()
     mine = by_hand["ndcg"](scores[rows], np.nan_to_num(gains)[rows])

@@ -39,7 +39,7 @@ from memecmd_utils.llm.messages import (
     UnusableReply,
     plain_word,
 )
-from memecmd_utils.retrieval.placement import halves
+from memecmd_utils.retrieval import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme
 from memecmd_utils.settings import Profile

@@ -11,13 +11,12 @@ import numpy as np
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from memecmd_utils import schemas
+from memecmd_utils import retrieval, schemas
 from memecmd_utils.core.drawing import text
 from memecmd_utils.core.drawing.lesson import TURN_SIDE, english_of
 from memecmd_utils.evaluation import ground_truth
 from memecmd_utils.report.results import Records
-from memecmd_utils.retrieval import placement
-from memecmd_utils.retrieval.gate import Gate, ScoreScale, simulate
+from memecmd_utils.retrieval import Gate, ScoreScale, simulate
 from memecmd_utils.schemas import describe_source
 from memecmd_utils.settings import Profile
 
@@ -27,7 +26,7 @@ CHAT_BYTES = 6_000_000
 Dialogues are taken in the run's order, in turn from each kind, until the next one does not fit; the first
 is always there."""
 DIGITS = 4
-OTHERWISE = {"random": "by lot", placement.LEARNED: "by its own gate"}
+OTHERWISE = {"random": "by lot", retrieval.LEARNED: "by its own gate"}
 """Strategies that do not ask the paper's gate (Section 5.3), and how they decide."""
 
 
@@ -137,7 +136,7 @@ class _Parts:
     def __init__(self, records: Records, profile: Profile) -> None:
         self.records = records
         self.strategies = list(profile.retrieval.strategies)
-        self.halves = placement.halves(records.dialogues)
+        self.halves = retrieval.halves(records.dialogues)
         self.tops = _by_dialogue(records.candidates)
         self.placed = _by_dialogue(records.placements)
         self.marks = _by_dialogue(records.truth.marks)

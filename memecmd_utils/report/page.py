@@ -33,7 +33,7 @@ from memecmd_utils.report import chats as report_chats
 from memecmd_utils.report import landing
 from memecmd_utils.report.answers import LEGEND, Answer, answers
 from memecmd_utils.report.results import Records, draw_cases, load_json, load_records
-from memecmd_utils.retrieval.placement import LEARNED
+from memecmd_utils.retrieval import LEARNED
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import describe_source
 from memecmd_utils.settings import Profile

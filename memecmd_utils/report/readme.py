@@ -15,7 +15,7 @@ from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.evaluation import benchmark, leaderboard, rankings, tables
 from memecmd_utils.report import landing
 from memecmd_utils.report.answers import Language, answers, percent, percent_interval, say
-from memecmd_utils.retrieval.placement import LEARNED
+from memecmd_utils.retrieval import LEARNED
 
 README_MARKERS = ("hero", "results", "learned", "leaderboard")
 REPORT_MARKERS = (

@@ -13,11 +13,11 @@ import made_up
 import numpy as np
 import pytest
 from figures_to_reach import record
+from memecmd_utils.panel.explorer import Explorer
 from PIL import Image
 
+from memecmd_utils import retrieval
 from memecmd_utils.panel import widgets
-from memecmd_utils.panel.explorer import Explorer
-from memecmd_utils.retrieval import placement, scoring
 
 LIMIT_S = 0.050
 SIZES = {"paper": (6023, 2304, 8), "example": (200, 384, 47)}
@@ -33,15 +33,15 @@ def panel(folder: Path, memes: int, dim: int, dialogues: int) -> widgets.Dialogu
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     ids = [f"m{number:04d}" for number in range(memes)]
-    index = scoring.build_index(ids, [unit(memes) for _ in range(4)])
+    index = retrieval.build_index(ids, [unit(memes) for _ in range(4)])
     profile = made_up.profile(n_turns=18)
     scored = []
     for number in range(dialogues):
         texts = tuple(f"第{number}段对话的第{turn}句，说得不长也不短" for turn in range(1, 19))
-        queries = scoring.build_queries(*(unit(17) for _ in range(3)))
-        ranking = scoring.top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
+        queries = retrieval.build_queries(*(unit(17) for _ in range(3)))
+        ranking = retrieval.top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
         dialogue = made_up.dialogue(f"news-{number}", texts)
-        scored.append(placement.ScoredDialogue(dialogue, tuple(range(2, 19)), queries, ranking))
+        scored.append(retrieval.ScoredDialogue(dialogue, tuple(range(2, 19)), queries, ranking))
     folder.mkdir()
     noise = Image.fromarray(rng.integers(0, 255, (90, 90, 3), dtype=np.uint8)).resize((360, 360))
     files = {}

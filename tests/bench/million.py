@@ -22,8 +22,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from memecmd_utils import retrieval
 from memecmd_utils.core import paths, seeds
-from memecmd_utils.retrieval import scoring
 
 CORPUS = paths.root.parent / "shared" / "corpora" / "imgflip575k"
 CHUNK, TURNS, LONGEST = 1024, 1024, 600
@@ -103,7 +103,7 @@ def stacked(vectors: np.ndarray, templates: np.ndarray) -> np.ndarray:
 
 def turns(memes: np.ndarray) -> np.ndarray:
     """Queries [TURNS, 4, dim] of the held-out memes, the first `TURNS`."""
-    return scoring.build_queries(*(unit(memes[:TURNS, part]) for part in (0, 2, 3)))
+    return retrieval.build_queries(*(unit(memes[:TURNS, part]) for part in (0, 2, 3)))
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -181,10 +181,10 @@ def main(real: Path, folder: Path, count: int, dim: int = 512) -> None:
     """Build the library and print what was measured as JSON."""
     from bench_memory import peak_mb
 
-    from memecmd_utils.retrieval import large_library
+    from memecmd_utils import retrieval
 
     begun, before = time.perf_counter(), peak_mb()
-    large_library.build(folder, blocks(real, count, dim), dim)
+    retrieval.build(folder, blocks(real, count, dim), dim)
     found = {"memes": count, "seconds": time.perf_counter() - begun, "before_mb": before}
     found |= {"peak_mb": peak_mb(), "real": min(count, count_real(real, dim))}
     distances = np.load(real / DISTANCES)

@@ -11,15 +11,14 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from memecmd_utils import schemas
+from memecmd_utils import retrieval, schemas
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
 from memecmd_utils.core import storage
 from memecmd_utils.core.recordings.store import RecordingMiss
+from memecmd_utils.learned import PlacementError
 from memecmd_utils.llm.messages import BudgetReached, EndpointError
-from memecmd_utils.retrieval import large_library, placement
-from memecmd_utils.retrieval.learned import PlacementError
-from memecmd_utils.retrieval.scoring import QUERY_FIELDS
+from memecmd_utils.retrieval import QUERY_FIELDS
 from memecmd_utils.runs import StageMissing
 from memecmd_utils.settings import ProfileError
 
@@ -34,7 +33,7 @@ def test_it_finds_what_the_pipeline_found(monkeypatch, tmp_path, centring) -> No
     run = made_chats.finished_run(monkeypatch, tmp_path, centring=centring)
     library = insertion.open_library(run, run)
     dialogues = storage.read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
-    scored = placement.score_dialogues(dialogues, library.index, library.encode, run.profile)
+    scored = retrieval.score_dialogues(dialogues, library.index, library.encode, run.profile)
     flat = [schemas.SummaryReply(**{f: getattr(s, f) for f in QUERY_FIELDS})
             for d in dialogues for s in d.summaries]  # fmt: skip
     queries, ranking = library.rank([None, *flat])
@@ -324,7 +323,7 @@ def test_strategies(run, tmp_path, strategy, memes) -> None:
 
 
 def test_learned_placement_sends_where_it_promises_most(run, tmp_path) -> None:
-    made_chats.placement_file(tmp_path / "example" / "placement.json")
+    made_chats.placement_file(tmp_path / "example" / "retrieval.json")
     rows = [row("", "甲", "在吗"), row("", "乙", "在", 4), row("", "甲", "好", 40), row("", "乙", "嗯", 7)]
     rows += [row("二", "甲", "去吗"), row("二", "乙", "去"), row("二", "甲", "行", 2)]  # one has no summary
     source = write_csv(tmp_path / "c.csv", rows)
@@ -336,10 +335,10 @@ def test_learned_placement_sends_where_it_promises_most(run, tmp_path) -> None:
     assert all(float(r["meme_gate_score"]) >= float(r["meme_threshold"]) == pytest.approx(2.8) for r in sent)
     assert "m04, gain to expect = +4.000" in done.page.read_text(encoding="utf-8")
     # What the run itself fitted comes first: these weights send nowhere.
-    made_chats.placement_file(run.write("placement.json"))
-    values = json.loads(run.write("placement.json").read_text(encoding="utf-8"))
+    made_chats.placement_file(run.write("retrieval.json"))
+    values = json.loads(run.write("retrieval.json").read_text(encoding="utf-8"))
     values["promises"] = [9.0] * 101
-    storage.write_json(run.write("placement.json"), values)
+    storage.write_json(run.write("retrieval.json"), values)
     assert insertion.insert_file(source, tmp_path / "p.csv", "made", strategy="learned").memes == 0
 
 
@@ -347,7 +346,7 @@ def test_learned_placement_says_where_its_weights_do_not_apply(run, tmp_path) ->
     source = write_csv(tmp_path / "c.csv", ROWS)
     with pytest.raises(PlacementError, match=r"no learned placement in placement\.json"):
         insertion.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
-    made_chats.placement_file(tmp_path / "example" / "placement.json", ("bge", "topics"))
+    made_chats.placement_file(tmp_path / "example" / "retrieval.json", ("bge", "topics"))
     with pytest.raises(PlacementError, match=r"for the embedders bge and topics.*make fit-placement"):
         insertion.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
     assert not (tmp_path / "o.csv").exists()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from memecmd_utils.retrieval import scoring
+from memecmd_utils import retrieval
 
 WEIGHTS = (0.3, 0.2, 0.4, 0.1)
 
@@ -25,7 +25,7 @@ def rows(memes: int, dim: int = 16, seed: int = 5, clusters: int = 60) -> tuple[
 
 def turns(count: int, dim: int = 16, seed: int = 6) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    return scoring.build_queries(*(unit(rng, count, dim) for _ in range(3)))
+    return retrieval.build_queries(*(unit(rng, count, dim) for _ in range(3)))
 
 
 def blocks(ids: list[str], stacked: np.ndarray, size: int = 700) -> Iterator[tuple[list[str], np.ndarray]]:

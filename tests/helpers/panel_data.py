@@ -3,15 +3,14 @@
 from pathlib import Path
 
 import made_up
+from memecmd_utils.panel.explorer import Explorer
 from PIL import Image
 
-from memecmd_utils import runs
+from memecmd_utils import retrieval, runs
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats.insertion import Library
 from memecmd_utils.core import storage
 from memecmd_utils.panel import widgets
-from memecmd_utils.panel.explorer import Explorer
-from memecmd_utils.retrieval import placement, scoring
 
 N_MEMES = 40
 
@@ -35,15 +34,15 @@ DIALOGUES = [talk(f"news-{i}", "news") for i in range(3)] + [
     talk("role-2", "role", unscored=ALL),
 ]
 ANNOTATIONS = [
-    made_up.annotation(f"m{i:02d}", **{part: f"meme {i} {part}" for part in scoring.MEME_SIDE})
+    made_up.annotation(f"m{i:02d}", **{part: f"meme {i} {part}" for part in retrieval.MEME_SIDE})
     for i in range(N_MEMES)
 ]
 
 
 def scored_with(dialogues=DIALOGUES, annotations=ANNOTATIONS, **changes):
     profile = made_up.profile(n_turns=18, **changes)
-    index = placement.index_library(annotations, made_up.vectors, profile)
-    return placement.score_dialogues(dialogues, index, made_up.vectors, profile), index, profile
+    index = retrieval.index_library(annotations, made_up.vectors, profile)
+    return retrieval.score_dialogues(dialogues, index, made_up.vectors, profile), index, profile
 
 
 def memes(folder: Path) -> tuple[dict, dict[str, Path]]:

@@ -14,7 +14,7 @@ from memecmd_utils.core import html
 from memecmd_utils.evaluation import ground_truth
 from memecmd_utils.report import chats
 from memecmd_utils.report import chats as report_chats
-from memecmd_utils.retrieval.gate import Gate, simulate
+from memecmd_utils.retrieval import Gate, simulate
 
 
 def build(**changes: object) -> report_chats.Chats:

@@ -8,9 +8,9 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from memecmd_utils import retrieval
 from memecmd_utils.core import plots
 from memecmd_utils.report import results
-from memecmd_utils.retrieval import figures
 
 
 def pixels(fig: Figure) -> np.ndarray:
@@ -33,7 +33,7 @@ def consistency_frame() -> pd.DataFrame:
 def test_saved_bytes_are_equal_and_carry_no_date_or_version(tmp_path: Path) -> None:
     written = []
     for folder in (tmp_path / "a", tmp_path / "b"):
-        fig = figures.gate_trace("对话一", [0.2, 1.1, 0.4], [0.5, 0.5, 1.2], [False, True, False])
+        fig = retrieval.gate_trace("对话一", [0.2, 1.1, 0.4], [0.5, 0.5, 1.2], [False, True, False])
         written.append(plots.save(fig, folder, "gate"))
     assert [path.name for path in written[0]] == ["gate.png", "gate.pdf"]
     for first, second in zip(*written, strict=True):
@@ -46,10 +46,10 @@ def test_saved_bytes_are_equal_and_carry_no_date_or_version(tmp_path: Path) -> N
 
 def test_a_users_settings_do_not_change_a_figure() -> None:
     before = dict(matplotlib.rcParams)
-    plain = pixels(figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True]))
+    plain = pixels(retrieval.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True]))
     assert dict(matplotlib.rcParams) == before, "nor does a figure change theirs"
     with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 20, "axes.facecolor": "yellow"}):
-        assert np.array_equal(pixels(figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])), plain)
+        assert np.array_equal(pixels(retrieval.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])), plain)
 
 
 def test_consistency_points_intervals_and_baseline() -> None:
@@ -69,12 +69,12 @@ def test_consistency_points_intervals_and_baseline() -> None:
 
 
 def test_gate_trace_starts_at_turn_2() -> None:
-    fig = figures.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])
+    fig = retrieval.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])
     lines = {line.get_label(): line.get_data() for line in fig.axes[0].lines}
     assert [list(values) for values in lines["meme sent"]] == [[3], [1.1]]
     assert [list(values) for values in lines["no meme"]] == [[2], [0.2]]
     with pytest.raises(ValueError, match="equally long"):
-        figures.gate_trace("d", [0.2], [0.5, 0.6], [False])
+        retrieval.gate_trace("d", [0.2], [0.5, 0.6], [False])
 
 
 def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:
@@ -84,7 +84,7 @@ def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:
         "news scores": rng.normal(0.3, 0.1, 400), "news top1": rng.normal(0.5, 0.1, 40),
         "role scores": rng.normal(0.1, 0.1, 300), "role top1": rng.normal(0.4, 0.1, 30),
     }  # fmt: skip
-    fig = figures.score_distributions(found)
+    fig = retrieval.score_distributions(found)
     titles = [axes.get_title(loc="left") for axes in fig.axes]
     assert titles == [
         "News-based: memes x turns (n = 400)", "News-based: best meme of each turn (n = 40)",
@@ -93,9 +93,9 @@ def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:
     assert fig.axes[0].get_xlim() == fig.axes[2].get_xlim(), "both on one scale"
     peak = fig.axes[0].lines[0].get_data()
     assert peak[0][np.argmax(peak[1])] == pytest.approx(found["news scores"].mean(), abs=0.01)
-    alone = figures.score_distributions({k: v for k, v in found.items() if not k.startswith("news")})
+    alone = retrieval.score_distributions({k: v for k, v in found.items() if not k.startswith("news")})
     assert [axes.get_title(loc="left")[:10] for axes in alone.axes] == ["Role-based"] * 2
-    none = figures.score_distributions({"scores": found["scores"], "top1": found["top1"]})
+    none = retrieval.score_distributions({"scores": found["scores"], "top1": found["top1"]})
     assert [text.get_text() for axes in none.axes for text in axes.texts] == ["no scores"] * 2
 
 

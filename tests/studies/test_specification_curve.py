@@ -7,10 +7,9 @@ import pytest
 from made_studies import GRADERS, everything_equal, study
 from made_up import rating, vectors
 
+from memecmd_utils import retrieval
 from memecmd_utils.core import statistics
 from memecmd_utils.evaluation import consistency, graded_turns, judges
-from memecmd_utils.retrieval import placement
-from memecmd_utils.retrieval import scoring as retrieval_scoring
 from memecmd_utils.studies import ablation, selection, specification_curve
 from memecmd_utils.studies.specification_curve import KS, ClaimEstimate, Scoring, state
 
@@ -27,11 +26,11 @@ def ranked(data):
 
 def test_a_world_ranks_by_its_own_choices(data, ranked) -> None:
     for scoring, top, top1 in zip(ranked.scorings, ranked.top, ranked.top1, strict=True):
-        if scoring.weights == specification_curve.FITTED:
+        if retrieval.weights == specification_curve.FITTED:
             continue
-        alpha, delta, beta, gamma = data.terms(scoring.embedder, scoring.centring)
-        a, d, b, g = specification_curve.WEIGHTS[scoring.weights]
-        b = b if scoring.beta == "+" else -b
+        alpha, delta, beta, gamma = data.terms(retrieval.embedder, retrieval.centring)
+        a, d, b, g = specification_curve.WEIGHTS[retrieval.weights]
+        b = b if retrieval.beta == "+" else -b
         scores = np.round((a * alpha + d * delta + b * beta + g * gamma) / 3, 9)
         assert (top == retrieval_scoring.order(scores, data.meme_ids)[:, :5]).all()
         assert top1 == pytest.approx(scores.max(axis=1))
@@ -69,7 +68,7 @@ def test_a_half_has_no_say_in_its_own_weights(data) -> None:
 def test_without_grades_nothing_is_fitted() -> None:
     ranked = specification_curve.rank(study(n_dialogues=3, graded=0))
     assert len(ranked.scorings) == 24 and not len(ranked.relevant) and GRADERS
-    assert specification_curve.FITTED not in {scoring.weights for scoring in ranked.scorings}
+    assert specification_curve.FITTED not in {retrieval.weights for scoring in ranked.scorings}
 
 
 def test_the_fixed_threshold_has_the_rate_of_its_gate() -> None:
@@ -141,7 +140,7 @@ def test_a_meme_without_words_is_left_out(data) -> None:
 def test_expectations_by_plain_averages(data, ranked, sent, name, scoring) -> None:
     chosen = measure(data, name)
     sums = specification_curve.dialogue_sums(data, ranked, sent, chosen)
-    s, values = ranked.scorings.index(scoring), chosen.values[scoring.embedder]
+    s, values = ranked.scorings.index(scoring), chosen.values[retrieval.embedder]
     for g in range(2):
         opened = np.flatnonzero(sent[g, s])
 
@@ -159,9 +158,9 @@ def test_expectations_by_plain_averages(data, ranked, sent, name, scoring) -> No
 
 def test_the_run_s_own_world_draws_the_run_s_memes(data, ranked) -> None:
     """A made-up judge that gives every pair a number of its own: the sums are those of the placements."""
-    index = placement.index_library(data.annotations, vectors, data.profile)
-    scored = placement.score_dialogues(data.dialogues, index, vectors, data.profile)
-    placed = placement.place(scored, index, data.profile)
+    index = retrieval.index_library(data.annotations, vectors, data.profile)
+    scored = retrieval.score_dialogues(data.dialogues, index, vectors, data.profile)
+    placed = retrieval.place(scored, index, data.profile)
     number = {
         (*key, name): i * 9 + j for i, key in enumerate(data.keys) for j, name in enumerate(data.meme_ids)
     }
