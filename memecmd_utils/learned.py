@@ -25,6 +25,7 @@ from memecmd_utils.retrieval import (
     Encode,
     Ranking,
     ScoredDialogue,
+    at_all_turns,
     best_memes,
     cut,
     usable_annotations,

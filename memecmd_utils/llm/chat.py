@@ -17,9 +17,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from memecmd_utils import recordings as rec
 from memecmd_utils.core.machine import STATUS_VARIABLE
-from memecmd_utils.core.recordings import store as rec
-from memecmd_utils.core.recordings.store import Outcome
 from memecmd_utils.llm import prompts
 from memecmd_utils.llm.budget import Budget
 from memecmd_utils.llm.delivery import Delivery, Throttle
@@ -37,10 +36,9 @@ from memecmd_utils.llm.messages import (
 )
 from memecmd_utils.llm.replies import garbled
 from memecmd_utils.llm.usage import Usage
+from memecmd_utils.recordings import Outcome
 
 T = TypeVar("T")
-CLAIM_WAIT_S, LONGEST_CLAIM_WAIT_S = 0.02, 0.5
-"""Between two looks at a request that another process has claimed."""
 MODELS_OWN: frozenset[Outcome] = frozenset({"unusable", "length", "refusal", "filtered"})
 """Outcomes without an answer that tell of the model, and not of the endpoint or the day."""
 UNCHANGED_RETRIES = 2
@@ -75,8 +73,6 @@ class Chat:
         self._fault: BaseException | None = None
         self._asking: dict[str, asyncio.Event] = {}
         """Keys that are asked for at this moment, each with the event of its end."""
-        self.waiting = 0
-        """Requests that wait for another process, which asks the same."""
 
     async def ask(self, request: Request, parse: Callable[[Reply], T], again: bool = True) -> Answer[T]:
         """Return the parsed answer to `request`.
@@ -100,24 +96,20 @@ class Chat:
             )
         if self.mode == "recorded":
             why = self.recordings.explain_miss(form) if self.recordings is not None else "no recordings"
-            rec.note_miss(form, key)
-            short = key[: rec.SHOWN_DIGITS]
             raise rec.RecordingMiss(
                 f"no recorded reply for {request.task} {request.subject} of {self.backend.model} ({why}). "
-                f"Its key is {short}: `python -m memecmd_utils recordings explain {short}` shows where both "
-                "part. Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
+                "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
             )
         if self.recordings is None:
             return await self._ask_live(request, parse, form, key)
         async with self._alone(key) as waited:
             if (stored := self._recorded(key, again, waited)) is not None:
                 return self._replay(stored, parse, key)
-            self.recordings.ready()
             return await self._ask_live(request, parse, form, key)
 
     def _recorded(self, key: str, again: bool, just_now: bool = False) -> dict[str, Any] | None:
         """The recorded value that counts in our mode; `just_now`: others have asked while we waited."""
-        if self.recordings is None or (self.mode == "live" and not self.recordings.is_fresh(key)):
+        if self.recordings is None or (self.mode == "live" and key not in self.recordings.fresh_keys):
             return None
         stored = self.recordings.get(key)
         if stored is None or self.mode != "auto" or just_now or rec.is_answer(stored):
@@ -126,31 +118,15 @@ class Chat:
 
     @asynccontextmanager
     async def _alone(self, key: str) -> AsyncIterator[bool]:
-        """Wait until nobody else asks for `key`, here or in another process; yield whether somebody did."""
-        store, waited, pause_s = self.recordings, False, CLAIM_WAIT_S
+        """Wait until nobody else in this process asks for `key`; yield whether somebody did."""
+        waited = False
         while key in self._asking:
             waited = True
             await self._asking[key].wait()
             self._stop_after_fault()
         self._asking[key] = done = asyncio.Event()
-        # Whoever asks live means to ask anew, and one process at a time sends batches.
-        claims = self.mode == "auto" and not self.in_bulk
         try:
-            while claims and not store.claim(key):
-                waited = True
-                self.waiting += 1
-                try:
-                    await asyncio.sleep(pause_s)
-                finally:
-                    self.waiting -= 1
-                self._stop_after_fault()
-                pause_s = min(LONGEST_CLAIM_WAIT_S, 2 * pause_s)
-            try:
-                store.refresh()
-                yield waited
-            finally:
-                if claims:
-                    store.release(key)
+            yield waited
         finally:
             del self._asking[key]
             done.set()
@@ -158,7 +134,7 @@ class Chat:
     @property
     def used_keys(self) -> set[str]:
         """Keys of the recordings that were replayed or made."""
-        return self.recordings.used_keys() if self.recordings is not None else set()
+        return self.recordings.used_keys if self.recordings is not None else set()
 
     async def side_by_side(
         self,
@@ -219,7 +195,6 @@ class Chat:
 
     def _replay(self, stored: dict[str, Any], parse: Callable[[Reply], T], key: str) -> Answer[T]:
         self.usage.replayed += 1
-        self.recordings.mark_used(key)
         reply = Reply(text=stored["text"], first_token=stored.get("first_token"), yes_no=stored.get("yes_no"))
         answer = Answer(
             raw=reply.text, attempts=stored.get("attempts", 1), source=self.backend.source, replayed=True
@@ -280,7 +255,7 @@ class Chat:
         answer.attempts = attempt
         self.usage.outcomes[answer.outcome] += 1
         if form is not None and self.recordings is not None:
-            self.recordings.put(form, _recorded(answer, reply), key, live=self.mode == "live")
+            self.recordings.put(form, _recorded(answer, reply))
         return answer
 
     def _judge(
@@ -449,8 +424,6 @@ class Progress:
                 parts.append(f"${budget.ledger.usd:,.2f}{cap}")
         if usage.retries:
             parts.append(f"{sum(usage.retries.values()):,} tried again")
-        if self.chat.waiting:
-            parts.append(f"{self.chat.waiting:,} asked by another run")
         if self.chat.throttle.room < self.chat.throttle.cap:
             parts.append(f"{self.chat.throttle.room} of {self.chat.throttle.cap} at once")
         return " · ".join(parts)

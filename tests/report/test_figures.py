@@ -30,10 +30,13 @@ def consistency_frame() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "low", "high", "n", "dialogues"])
 
 
+SCORES = {"news scores": np.array([0.1, 0.3, 0.2]), "news top1": np.array([0.3])}
+
+
 def test_saved_bytes_are_equal_and_carry_no_date_or_version(tmp_path: Path) -> None:
     written = []
     for folder in (tmp_path / "a", tmp_path / "b"):
-        fig = retrieval.gate_trace("对话一", [0.2, 1.1, 0.4], [0.5, 0.5, 1.2], [False, True, False])
+        fig = retrieval.score_distributions(SCORES)
         written.append(plots.save(fig, folder, "gate"))
     assert [path.name for path in written[0]] == ["gate.png", "gate.pdf"]
     for first, second in zip(*written, strict=True):
@@ -46,10 +49,10 @@ def test_saved_bytes_are_equal_and_carry_no_date_or_version(tmp_path: Path) -> N
 
 def test_a_users_settings_do_not_change_a_figure() -> None:
     before = dict(matplotlib.rcParams)
-    plain = pixels(retrieval.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True]))
+    plain = pixels(retrieval.score_distributions(SCORES))
     assert dict(matplotlib.rcParams) == before, "nor does a figure change theirs"
     with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 20, "axes.facecolor": "yellow"}):
-        assert np.array_equal(pixels(retrieval.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])), plain)
+        assert np.array_equal(pixels(retrieval.score_distributions(SCORES)), plain)
 
 
 def test_consistency_points_intervals_and_baseline() -> None:
@@ -66,15 +69,6 @@ def test_consistency_points_intervals_and_baseline() -> None:
         "新闻\nn = 40-44\nin 24 dialogues",
         "Role\nn = 38\nin 23 dialogues",
     ]
-
-
-def test_gate_trace_starts_at_turn_2() -> None:
-    fig = retrieval.gate_trace("d", [0.2, 1.1], [0.5, 0.6], [False, True])
-    lines = {line.get_label(): line.get_data() for line in fig.axes[0].lines}
-    assert [list(values) for values in lines["meme sent"]] == [[3], [1.1]]
-    assert [list(values) for values in lines["no meme"]] == [[2], [0.2]]
-    with pytest.raises(ValueError, match="equally long"):
-        retrieval.gate_trace("d", [0.2], [0.5, 0.6], [False])
 
 
 def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:
@@ -95,8 +89,6 @@ def test_figure_3_has_a_row_for_news_as_in_the_paper_and_one_for_role() -> None:
     assert peak[0][np.argmax(peak[1])] == pytest.approx(found["news scores"].mean(), abs=0.01)
     alone = retrieval.score_distributions({k: v for k, v in found.items() if not k.startswith("news")})
     assert [axes.get_title(loc="left")[:10] for axes in alone.axes] == ["Role-based"] * 2
-    none = retrieval.score_distributions({"scores": found["scores"], "top1": found["top1"]})
-    assert [text.get_text() for axes in none.axes for text in axes.texts] == ["no scores"] * 2
 
 
 def test_a_large_picture_on_a_page_has_fewer_colours_and_its_file_all() -> None:

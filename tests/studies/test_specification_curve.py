@@ -26,13 +26,13 @@ def ranked(data):
 
 def test_a_world_ranks_by_its_own_choices(data, ranked) -> None:
     for scoring, top, top1 in zip(ranked.scorings, ranked.top, ranked.top1, strict=True):
-        if retrieval.weights == specification_curve.FITTED:
+        if scoring.weights == specification_curve.FITTED:
             continue
-        alpha, delta, beta, gamma = data.terms(retrieval.embedder, retrieval.centring)
-        a, d, b, g = specification_curve.WEIGHTS[retrieval.weights]
-        b = b if retrieval.beta == "+" else -b
+        alpha, delta, beta, gamma = data.terms(scoring.embedder, scoring.centring)
+        a, d, b, g = specification_curve.WEIGHTS[scoring.weights]
+        b = b if scoring.beta == "+" else -b
         scores = np.round((a * alpha + d * delta + b * beta + g * gamma) / 3, 9)
-        assert (top == retrieval_scoring.order(scores, data.meme_ids)[:, :5]).all()
+        assert (top == retrieval.order(scores, data.meme_ids)[:, :5]).all()
         assert top1 == pytest.approx(scores.max(axis=1))
 
 
@@ -41,7 +41,7 @@ def test_fitted_weights_are_the_best_on_the_other_half(data) -> None:
     known = graded_turns.graded_of_study(data)
     found = specification_curve.fitted_weights(data, terms, known)[specification_curve.FITTED]
     rows = known.rows
-    of_weights = [known.measure(retrieval_scoring.combine(terms, w / 10))[:, 1] for w in ablation.TENTHS]
+    of_weights = [known.measure(retrieval.combine(terms, w / 10))[:, 1] for w in ablation.TENTHS]
     for half in "ab":
         values = [of_turns[data.half[rows] != half].mean() for of_turns in of_weights]
         at = np.flatnonzero((np.round(found[half] * 7.5) == ablation.TENTHS).all(axis=1))[0]
@@ -68,7 +68,7 @@ def test_a_half_has_no_say_in_its_own_weights(data) -> None:
 def test_without_grades_nothing_is_fitted() -> None:
     ranked = specification_curve.rank(study(n_dialogues=3, graded=0))
     assert len(ranked.scorings) == 24 and not len(ranked.relevant) and GRADERS
-    assert specification_curve.FITTED not in {retrieval.weights for scoring in ranked.scorings}
+    assert specification_curve.FITTED not in {scoring.weights for scoring in ranked.scorings}
 
 
 def test_the_fixed_threshold_has_the_rate_of_its_gate() -> None:
@@ -140,7 +140,7 @@ def test_a_meme_without_words_is_left_out(data) -> None:
 def test_expectations_by_plain_averages(data, ranked, sent, name, scoring) -> None:
     chosen = measure(data, name)
     sums = specification_curve.dialogue_sums(data, ranked, sent, chosen)
-    s, values = ranked.scorings.index(scoring), chosen.values[retrieval.embedder]
+    s, values = ranked.scorings.index(scoring), chosen.values[scoring.embedder]
     for g in range(2):
         opened = np.flatnonzero(sent[g, s])
 
