@@ -36,7 +36,7 @@ from memecmd_utils.settings import Profile
 TURN_TEXTS = ("S", "E", "Psi", "S E Psi", "last turn", "last three turns")
 MEME_TEXTS = ("S+", "S-", "E", "Psi", "caption", "picture and caption")
 """What is known of a turn and of a meme, in the order of rows and columns of a ranker's weights."""
-FILE = "retrieval.json"
+FILE = "placement.json"
 """Fitted weights, in the folder of the run they were fitted on; the example's are in `data/example`. A file
 of the same name with `.npz` holds what nobody reads: trees, the gate's coefficients, means."""
 RERANKED = 20

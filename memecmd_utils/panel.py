@@ -349,7 +349,9 @@ class PasteTab:
         self.chat, self.found, self.note, self.verdict = (ipywidgets.HTML() for _ in range(4))
         where = f"the endpoint of {profile.models.endpoints.generator.model!r}"
         where = "this machine" if profile.models.llm == "local" else where
-        privacy = f"Asked for a summary, the chat goes to {where}." if is_live(profile) else "Write S, E and Ψ."
+        privacy = (
+            f"Asked for a summary, the chat goes to {where}." if is_live(profile) else "Write S, E and Ψ."
+        )
         if profile.models.embedder == "endpoint":
             privacy += " The three texts go to the embedder's endpoint."
         self.text.observe(self._pasted, names="value")
@@ -397,12 +399,16 @@ class PasteTab:
         score = float(scale.apply(ranking.scores[0, 0]))
         sent = "sent" if score > settings.theta0 else "held back by the gate"
         words = f"the best meme is {sent}: {signed(score, 2)} on the gate's scale, θ₀ {signed(settings.theta0, 2)}"
-        self.verdict.value = chat_html.note(f"{formula(settings.weights)} (the weights of the first tab); {words}.")
+        self.verdict.value = chat_html.note(
+            f"{formula(settings.weights)} (the weights of the first tab); {words}."
+        )
         self._draw(read_pasted(self.text.value), cards[0], sent)
 
     def _draw(self, pasted: messages.Context, meme: ShownMeme | None = None, sent: str = "") -> None:
         sides = dict.fromkeys(name for name, _ in pasted.lines)
-        side = {name: ("right", "left")[place % 2] for place, name in enumerate([*sides, pasted.next_speaker])}
+        side = {
+            name: ("right", "left")[place % 2] for place, name in enumerate([*sides, pasted.next_speaker])
+        }
         turns = [ShownTurn(t, side[name], name, text) for t, (name, text) in enumerate(pasted.lines, start=1)]
         if meme is not None:
             who, note = pasted.next_speaker, f"t = {pasted.turn} · the best meme, {sent}"

@@ -61,9 +61,13 @@ def centre(vectors: np.ndarray, mean: np.ndarray | None = None) -> np.ndarray:
     E5 puts all texts into a narrow cone (cosines 0.85-0.95); without this the constant part of every cosine
     drowns what differs. A single vector is left as it is. A row that lies at the mean becomes zero.
     """
-    if mean is None and len(vectors) < 2:
-        return vectors
-    gaps = vectors - (mean_row(vectors) if mean is None else mean)
+    if mean is None:
+        if len(vectors) < 2:
+            return vectors
+        if np.ptp(vectors, axis=0).max() < NOISE:  # thousands of equal rows: their float32 mean errs by 1e-4
+            return np.zeros_like(vectors)
+        mean = vectors.mean(axis=0)
+    gaps = vectors - mean
     length = np.linalg.norm(gaps, axis=1, keepdims=True)
     return gaps / np.where(length >= NOISE, length, np.inf).astype(gaps.dtype)
 
@@ -423,10 +427,10 @@ def simulate(scores: np.ndarray, gate: Gate, theta0: np.ndarray | None = None) -
 def calibrate_theta0(
     scores: np.ndarray, gate: Gate, wanted_rate: float | np.ndarray, turns: int
 ) -> np.ndarray:
-    """theta0 whose simulated meme rate is nearest to `wanted_rate`, by bisection: [..., dialogues, longest] to [...].
+    """theta0, [...], whose simulated meme rate is nearest to `wanted_rate`, by bisection.
 
-    `scores` are those of `pad`, of which `turns` count. The gate has memory, so the rate need not fall
-    evenly; the best value met on the way is kept.
+    `scores` [..., dialogues, longest] are those of `pad`, of which `turns` count. The gate has memory, so the
+    rate need not fall evenly; the best value met on the way is kept.
     """
     finite = np.isfinite(scores)
     if not finite.any(axis=(-2, -1)).all():
@@ -554,7 +558,9 @@ def place(
     `learned`. Its promise goes through the same gate, with `learned_penalty`.
     """
     knobs, gates = profile.retrieval, traces(scored, calibrate(scored, profile))
-    learned_gates = traces(by_learned, calibrate(by_learned, profile, knobs.learned_penalty))
+    learned_gates = {}
+    if by_learned:
+        learned_gates = traces(by_learned, calibrate(by_learned, profile, knobs.learned_penalty))
     learned_rankings = {item.dialogue.dialogue_id: item.ranking for item in by_learned}
     weights = np.asarray(knobs.weights)
     out: list[Placement] = []
@@ -642,7 +648,7 @@ def write_rows(path: Path, blocks: Iterator[np.ndarray], centring: bool) -> int:
 
 
 def write_faiss(folder: Path, width: int, seed: int) -> None:
-    """Index the rows of the folder: about 2 sqrt(n) lists of 4-bit codes, and a byte a dimension to sort them.
+    """Index the rows: about 2 sqrt(n) lists of 4-bit codes, and a byte a dimension to sort what they propose.
 
     Turns lie outside the cloud of the memes (S stands in them with a plus and with a minus), so many lists
     have to be looked into; only such cheap codes allow that.
@@ -733,7 +739,10 @@ def score_distributions(by_kind: Mapping[str, np.ndarray]) -> "Figure":
         fig = canvas(9, 3.1 * max(1, len(kinds)))
         grid = fig.subplots(max(1, len(kinds)), 2, squeeze=False, sharex="col")
         for row, kind in zip(grid, kinds, strict=False):
-            what = {f"{kind} scores": ("memes x turns", BLUE), f"{kind} top1": ("best meme of each turn", GREEN)}
+            what = {
+                f"{kind} scores": ("memes x turns", BLUE),
+                f"{kind} top1": ("best meme of each turn", GREEN),
+            }
             for axes, (name, (title, colour)) in zip(row, what.items(), strict=True):
                 values = np.asarray(by_kind[name], dtype=float)
                 bins = int(np.clip(np.sqrt(values.size), 10, 80))

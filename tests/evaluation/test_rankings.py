@@ -48,7 +48,7 @@ def test_the_full_score_is_the_one_that_retrieval_places_by(centring: str) -> No
     turns = [s.turn for s in varied().summaries]
     parts = [vectors([f"{sign}{t}" for t in turns], "query") for sign in "景情意"]
     index = retrieval.build_index(MEMES, blocks, centring == "attribute")
-    queries = retrieval.build_queries(*parts, centring=centring == "attribute")
+    queries = retrieval.build_queries(parts, centring == "attribute")
     ranking = retrieval.top_k(index, queries, weights, 3)
     mine = matrices(weights)[System("tiny", centring, FULL)]
     order = retrieval.order(mine, MEMES)
