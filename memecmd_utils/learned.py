@@ -16,9 +16,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from memecmd_utils import retrieval
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import files, retrieval
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.retrieval import (
     LEARNED,
     NOISE,
@@ -341,9 +340,9 @@ class LearnedPlacement:
         arrays = {f"means_{n}": means.astype(np.float32) for n, means in enumerate(self.turn_means)}
         for number, model in enumerate((self.model, *self.folds)):
             arrays |= {f"{name}_{number}": values for name, values in model.arrays().items()}
-        with storage.atomic_path(path.with_suffix(".npz")) as part:
+        with files.atomic_path(path.with_suffix(".npz")) as part:
             np.savez_compressed(part, **arrays)
-        storage.write_json(path, out)
+        files.write_json(path, out)
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,10 @@ from typing import Any, NamedTuple
 import ipywidgets
 import numpy as np
 
-from memecmd_utils import retrieval, schemas
+from memecmd_utils import drawing, retrieval, schemas
 from memecmd_utils.chats import insertion, messages
-from memecmd_utils.core import machine
-from memecmd_utils.core.drawing import chat_html
-from memecmd_utils.core.drawing.chat_html import SIGNS, ShownMeme, ShownTurn, Thumbnails, signed
-from memecmd_utils.core.drawing.lesson import caption_of
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.drawing import SIGNS, ShownMeme, ShownTurn, Thumbnails, caption_of, signed
+from memecmd_utils.files import MemecmdError, is_headless
 from memecmd_utils.retrieval import Calibration, MemeIndex, ScoredDialogue
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme, SummaryReply, describe_source
@@ -154,13 +151,13 @@ def chat(view: View, memes: Mapping[str, Meme], pictures: Thumbnails, meme_posit
         )
         for turn in dialogue.turns
     ]
-    return chat_html.chat(turns, meme_position)
+    return drawing.chat(turns, meme_position)
 
 
 def chart(view: View) -> str:
     """Scores of the best memes and the threshold along the turns; filled where a meme is placed."""
     sent, gated = [turn in view.picks for turn in view.item.turns], view.settings.strategy != "random"
-    return chat_html.gate_chart(view.item.turns, view.gate_scores, view.thresholds, sent, gated)
+    return drawing.gate_chart(view.item.turns, view.gate_scores, view.thresholds, sent, gated)
 
 
 def facts(view: View, explorer: Explorer) -> str:
@@ -176,7 +173,7 @@ def facts(view: View, explorer: Explorer) -> str:
         ("gate's scale", f"(T {signed(-scale.mean)}) / {scale.std:.3f}, fitted on the other half"),
         ("texts", ", ".join(map(describe_source, sorted(sources)))),
     ]
-    return chat_html.table(rows)
+    return drawing.table(rows)
 
 
 # --- The widgets
@@ -187,17 +184,17 @@ def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes:
     explorer = Explorer(scored, index, run.profile)
     folder = run.read("memes.parquet").parent
     pictures = Thumbnails({name: folder / meme.file for name, meme in memes.items()})
-    if machine.is_headless():
+    if is_headless():
         from IPython.display import HTML
 
         view = explorer.select(explorer.own_settings())
         parts = chat(view, memes, pictures, run.profile.retrieval.meme_position), chart(view)
-        return HTML(chat_html.styles() + "".join(parts) + facts(view, explorer))
+        return HTML(drawing.styles() + "".join(parts) + facts(view, explorer))
     first = DialogueTab(explorer, memes, pictures)
     library = insertion.Library(run, memes, index, insertion.unrecorded(run, run))
     second = PasteTab(library, first)
     both = ipywidgets.Tab([first.box, second.box], titles=["A chat of the run", "A chat of your own"])
-    return ipywidgets.VBox([ipywidgets.HTML(chat_html.styles()), both])
+    return ipywidgets.VBox([ipywidgets.HTML(drawing.styles()), both])
 
 
 def shows_faults(method: Callable) -> Callable:
@@ -209,7 +206,7 @@ def shows_faults(method: Callable) -> Callable:
             self.note.value = ""
             method(self, *arguments)
         except MemecmdError as error:
-            self.note.value = chat_html.note(str(error), error=True)
+            self.note.value = drawing.note(str(error), error=True)
 
     return wrapped
 
@@ -358,7 +355,7 @@ class PasteTab:
         self.ask.on_click(self._asked)
         self.find.on_click(self._searched)
         knobs.listeners.append(self._show)
-        about = ipywidgets.HTML(chat_html.note(f"What you paste is not recorded. {privacy}"))
+        about = ipywidgets.HTML(drawing.note(f"What you paste is not recorded. {privacy}"))
         right = [self.text, *self.fields.values(), ipywidgets.HBox([self.ask, self.find]), about, self.note]
         self.box = ipywidgets.VBox([columns(self.chat, right), self.verdict, self.found])
         self._pasted(None)
@@ -392,14 +389,14 @@ class PasteTab:
         ranking = retrieval.top_k(index, self._query, settings.weights, CARDS)
         memes = [self._library.memes[index.meme_ids[meme]] for meme in ranking.memes[0]]
         cards = [shown(meme, self._knobs.pictures) for meme in memes]
-        self.found.value = chat_html.cards(
+        self.found.value = drawing.cards(
             list(zip(cards, ranking.scores[0], ranking.components[0], strict=True))
         )
         scale = explorer.scale(explorer.half[explorer.open_id], settings.weights)
         score = float(scale.apply(ranking.scores[0, 0]))
         sent = "sent" if score > settings.theta0 else "held back by the gate"
         words = f"the best meme is {sent}: {signed(score, 2)} on the gate's scale, θ₀ {signed(settings.theta0, 2)}"
-        self.verdict.value = chat_html.note(
+        self.verdict.value = drawing.note(
             f"{formula(settings.weights)} (the weights of the first tab); {words}."
         )
         self._draw(read_pasted(self.text.value), cards[0], sent)
@@ -413,4 +410,4 @@ class PasteTab:
         if meme is not None:
             who, note = pasted.next_speaker, f"t = {pasted.turn} · the best meme, {sent}"
             turns.append(ShownTurn(pasted.turn, side[who], who, "", note=note, meme=meme))
-        self.chat.value = chat_html.chat(turns)
+        self.chat.value = drawing.chat(turns)

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from memecmd_utils.core import seeds, storage
-from memecmd_utils.core.errors import ExtraMissing
-from memecmd_utils.core.plots import BLUE, GREEN, canvas, style
-from memecmd_utils.core.storage import StageOutputError
+from memecmd_utils import drawing, files, statistics
+from memecmd_utils.files import ExtraMissing, StageOutputError
 from memecmd_utils.schemas import Annotation, Candidate, Dialogue, Placement
 from memecmd_utils.settings import Profile
 
@@ -531,7 +529,7 @@ def choose(
     with probability `random_rate`, uniform over the library. random_same_turns: uniform at the gate's own
     turns.
     """
-    rng = seeds.rng(profile.seed, "selection", strategy, name)
+    rng = statistics.rng(profile.seed, "selection", strategy, name)
     choices: list[tuple[int, int, int | None]] = []
     for row, best in enumerate(ranking.memes.tolist()):
         # Draws happen at every turn, so that a moved gate does not shift later choices.
@@ -625,7 +623,7 @@ def index_on_disk(
         blocks = (np.hstack(_blocks(part, encode)) for part in parts)
         width = write_rows(folder / "rows.f16", blocks, centring)
         write_faiss(folder, width, seed)
-        storage.write_json(note, {"made_from": digest})
+        files.write_json(note, {"made_from": digest})
     return open_on_disk(folder, [a.meme_id for a in annotations])
 
 
@@ -655,7 +653,7 @@ def write_faiss(folder: Path, width: int, seed: int) -> None:
     """
     faiss, rows = _faiss(), np.memmap(folder / "rows.f16", np.float16, "r").reshape(-1, width)
     n, dims = len(rows), min(DIMS, width)
-    drawn = seeds.rng(seed, "large index").choice(n, min(n, SAMPLE_BYTES // (4 * width)), replace=False)
+    drawn = statistics.rng(seed, "large index").choice(n, min(n, SAMPLE_BYTES // (4 * width)), replace=False)
     sample = rows[np.sort(drawn)].astype(np.float32)
     projection = faiss.PCAMatrix(width, dims, 0, True)
     projection.train(sample[: 4 * DIMS * 4])
@@ -707,7 +705,7 @@ def sample_scores(
     if turns * memes <= limit and index.propose is None:
         parts = [combine(component_matrices(index, one), profile.retrieval.weights) for one in queries]
         return np.concatenate([np.zeros(0), *(part.ravel() for part in parts)]).astype(np.float32)
-    rng = seeds.rng(profile.seed, "sample of scores")
+    rng = statistics.rng(profile.seed, "sample of scores")
     drawn = np.sort(rng.choice(turns * memes, size=min(limit, turns * memes), replace=False))
     asked = (query for one in queries for query in one)
     found, rows = [], np.split(drawn % memes, np.searchsorted(drawn, memes * np.arange(1, turns)))
@@ -735,13 +733,13 @@ def score_distributions(by_kind: Mapping[str, np.ndarray]) -> "Figure":
     Left every meme at every turn with a fitted normal curve, right the best meme of each turn.
     """
     kinds = [kind for kind in ("news", "role") if f"{kind} top1" in by_kind]
-    with style():
-        fig = canvas(9, 3.1 * max(1, len(kinds)))
+    with drawing.style():
+        fig = drawing.canvas(9, 3.1 * max(1, len(kinds)))
         grid = fig.subplots(max(1, len(kinds)), 2, squeeze=False, sharex="col")
         for row, kind in zip(grid, kinds, strict=False):
             what = {
-                f"{kind} scores": ("memes x turns", BLUE),
-                f"{kind} top1": ("best meme of each turn", GREEN),
+                f"{kind} scores": ("memes x turns", drawing.BLUE),
+                f"{kind} top1": ("best meme of each turn", drawing.GREEN),
             }
             for axes, (name, (title, colour)) in zip(row, what.items(), strict=True):
                 values = np.asarray(by_kind[name], dtype=float)

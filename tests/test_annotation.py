@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import annotation, retrieval
+from memecmd_utils import annotation, files, retrieval
 from memecmd_utils.annotation import CheckedAnnotationReply
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.storage import dumps
+from memecmd_utils.files import dumps, paths
 from memecmd_utils.llm import chat, prompts
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.messages import Reply, Request
@@ -23,7 +22,7 @@ from memecmd_utils.settings import Profile
 FOUR = {"s_plus": "约饭", "s_minus": "追悼会", "emotion": "开心", "motivation": "想吃"}
 MEMES = [made_up.meme(f"m{n}").model_copy(update={"sha256": f"{n:064d}"}) for n in range(6)]
 PROFILE = Profile(name="p")
-CHECKED = Profile(name="p", llm="openai", flag_unsafe=True)
+CHECKED = PROFILE.replace(llm="openai", flag_unsafe=True)
 
 
 def annotate(backend: ScriptedBackend, image=None, profile=PROFILE, **options):
@@ -55,7 +54,7 @@ def test_texts_that_say_the_same_break_a_rule(change, said) -> None:
 
 
 def test_no_authored_annotation_breaks_the_rule() -> None:
-    authored = storage.read_jsonl(paths.example / "annotations.jsonl", Annotation)
+    authored = files.read_jsonl(paths.example / "annotations.jsonl", Annotation)
     replies = [AnnotationReply(**a.model_dump(include=set(FOUR))) for a in authored]
     assert [annotation.repetitions(reply) for reply in replies] == [[]] * 200
 

@@ -16,15 +16,14 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from memecmd_utils import learned, retrieval
+from memecmd_utils import files, learned, retrieval
 from memecmd_utils.chats import messages, readers
 from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn, text_of
 from memecmd_utils.chats.readers import MEME_COLUMNS, Export, counted
-from memecmd_utils.core import html, paths, storage
-from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
-from memecmd_utils.core.drawing.lesson import caption_of
 from memecmd_utils.core.encoders.text import RecordedEmbedder, embedder_of
 from memecmd_utils.core.llm.messages import EndpointError
+from memecmd_utils.drawing import ShownMeme, ShownTurn, Thumbnails, caption_of
+from memecmd_utils.files import atomic_path, paths, templates, write_json
 from memecmd_utils.retrieval import (
     QUERY_FIELDS,
     Encode,
@@ -41,23 +40,11 @@ from memecmd_utils.retrieval import (
     simulate,
     top_k,
 )
-from memecmd_utils.runs import Run, StageMissing
+from memecmd_utils.runs import Run, StageMissing, open_finished
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply
-from memecmd_utils.settings import Strategy, load_profile, parse_settings, run_name, settled
+from memecmd_utils.settings import Strategy, load_profile, parse_settings, run_name
 
 # --- a finished run's library, held against texts that the run has never seen
-
-
-def finished_run(name: str) -> Run:
-    """The run of this name with the settings it was made with (its `profile.yaml`).
-
-    Raises `StageMissing` where there is none, `ProfileError` where this version cannot read its settings.
-    """
-    folder = paths.processed / name
-    profile = settled(folder)
-    if profile is None:
-        raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
-    return Run(name, profile, folder, paths.reports / name)
 
 
 def asking_run(library: Run, profile: str, settings: str, purpose: str) -> Run:
@@ -72,7 +59,7 @@ def asking_run(library: Run, profile: str, settings: str, purpose: str) -> Run:
 
 def library_of(run: str, profile: str, settings: str) -> Run:
     """The finished run of this name, or else the one that PROFILE and SET make."""
-    return finished_run(run or run_name(load_profile(profile, parse_settings(settings))))
+    return open_finished(run or run_name(load_profile(profile, parse_settings(settings))))
 
 
 def unrecorded(run: Run, asking: Run, name: str | None = None) -> Encode:
@@ -174,7 +161,7 @@ def open_library(run: Run, asking: Run) -> Library:
     try:
         memes = run.load(Meme)
         annotations = run.load(Annotation)
-    except storage.StageOutputError as error:
+    except files.StageOutputError as error:
         raise StageMissing(f"run {run.name!r} is of another version ({error}): make it anew") from error
     index = retrieval.index_library(annotations, encode, run.profile, run.write(retrieval.FOLDER))
     return Library(run, {meme.meme_id: meme for meme in memes}, index, encode)
@@ -460,7 +447,7 @@ def _page(
             note = " · ".join(filter(None, (message.speaker, "" if message.text.strip() else NOTHING)))
             turns.append(ShownTurn(place + 1, side, message.speaker, message.text, note=note, meme=meme))
         shown_chats.append({"name": chat.name, "turns": turns})
-    page = html.environment().get_template("inserted_chat.html.j2")
+    page = templates().get_template("inserted_chat.html.j2")
     position = library.run.profile.retrieval.meme_position
     return page.render(
         title=title, about=about, chats=shown_chats, memes=list(memes.values()), meme_position=position
@@ -517,9 +504,9 @@ class Outputs:
                 before = [_sha256(path.read_bytes())] if path.exists() else []
                 known[self._key(path)] = list(dict.fromkeys([*before, _sha256(data)]))
             listed = {"written_by": BY, "output": self.target.name, "files": known}
-            storage.write_json(self.folder / WRITTEN, listed)
+            write_json(self.folder / WRITTEN, listed)
             for path, data in files.items():
-                with storage.atomic_path(path) as part:
+                with atomic_path(path) as part:
                     part.write_bytes(data)
         except OSError as error:
             raise ChatError(f"{error.filename} cannot be written: {error.strerror}") from error

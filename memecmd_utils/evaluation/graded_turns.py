@@ -6,8 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from memecmd_utils import retrieval, schemas
-from memecmd_utils.core import seeds
+from memecmd_utils import retrieval, schemas, statistics
 from memecmd_utils.evaluation import ground_truth, rankings, tables
 from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth
 from memecmd_utils.evaluation.rankings import Query
@@ -142,7 +141,7 @@ def sample(dialogues: Sequence[schemas.Dialogue], n_memes: int, seed: int) -> li
     if sum(len(d.summaries) for d in dialogues) <= room:
         return list(dialogues)
     taken: set[str] = set()
-    for place in seeds.rng(seed, "sample of the studies").permutation(len(dialogues)):
+    for place in statistics.rng(seed, "sample of the studies").permutation(len(dialogues)):
         room -= len(dialogues[place].summaries)
         if room < 0 and taken:
             break

@@ -16,18 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import learned, retrieval
-from memecmd_utils.core import seeds, statistics, storage, tables
-from memecmd_utils.core.drawing import stickers
+from memecmd_utils import files, learned, retrieval, statistics
 from memecmd_utils.core.encoders.text import embedder_of
-from memecmd_utils.core.errors import ExtraMissing
 from memecmd_utils.evaluation import benchmark, learning, rankings
 from memecmd_utils.evaluation.benchmark import Split
 from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, truth_of_run
 from memecmd_utils.evaluation.learning import Corpus, Predicted
 from memecmd_utils.evaluation.tables import frame_rows
-from memecmd_utils.grades import marks_of, read_grades
+from memecmd_utils.files import ExtraMissing
 from memecmd_utils.learned import LearnedPlacement, PlacementError
+from memecmd_utils.library import example_memes
 from memecmd_utils.retrieval import Encode, Ranking, ScoredDialogue
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Meme
@@ -136,7 +134,7 @@ class Landing:
         placed = self.placed[self.placed.part == "all"]
         shown = self.ranking[self.ranking.part == "all"].drop(columns=["split", "part"])
         placed = placed[["way", "memes", "mean grade", "fits", "fits low", "fits high", "wanted and fits"]]
-        return "\n".join(map(tables.markdown, (shown, placed, self.gate.drop(columns="split"))))
+        return "\n".join(map(files.markdown, (shown, placed, self.gate.drop(columns="split"))))
 
 
 def measure_landing(run: Run) -> Landing:
@@ -186,7 +184,7 @@ def predict_split(
     terms = rankings.four_terms(asked, usable, first, profile.retrieval.centring)
     new = frozenset()
     if split.name == benchmark.UNTOUCHED:
-        new = frozenset(corpus.meme_ids) - {row.meme_id for row in stickers.read_table()}
+        new = frozenset(corpus.meme_ids) - {row.meme_id for row in example_memes()}
     paper = retrieval.combine(terms, profile.retrieval.weights)
     return Graded(split.name, corpus, learning.predict(corpus, model), paper, profile, new)
 
@@ -204,23 +202,21 @@ def tabulate(graded: Sequence[Graded]) -> Landing:
 def fit_run(run: Run, grades: Path | None = None) -> Landing:
     """Fit learned placement on a run, write `placement.json` into its folder, and measure it out of fold.
 
-    Learns from `grades` (`grades.read_grades`), else from the example's ground truth; grades of what
+    Learns from `grades` (`learning.read_grades`), else from the example's ground truth; grades of what
     learned placement found are never learned from, but count in the measures. Raises `StageOutputError` with
     no grades, or fewer dialogues than folds.
     """
     if find_spec("sklearn") is None:
         raise ExtraMissing("make fit-placement needs scikit-learn: pip install -e '.[learn]'")
     dialogues, memes = run.load(Dialogue), {m.meme_id: m for m in run.load(Meme)}
-    if grades:
-        given = read_grades(grades, dialogues, memes)
-        truth = GroundTruth(marks_of(given), given)
-    else:
-        truth = truth_of_run(run.profile, dialogues, list(memes.values()))
+    truth = (
+        learning.read_grades(grades) if grades else truth_of_run(run.profile, dialogues, list(memes.values()))
+    )
     graded = {grade.dialogue_id for grade in truth.grades}
     dialogues, annotations = [d for d in dialogues if d.dialogue_id in graded], run.load(Annotation)
     by_kind = Counter(d.kind for d in dialogues)
     if not by_kind or min(by_kind.values()) < learning.FOLDS:
-        raise storage.StageOutputError(
+        raise files.StageOutputError(
             f"learned placement needs graded memes in {learning.FOLDS} or more dialogues of each kind; "
             f"here are {', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items())) or 'none'}"
         )
@@ -287,7 +283,7 @@ def difference_rows(one: Graded) -> list[dict[str, Any]]:
         for (minus, where), (our_turns, other, turns) in pairs.items():
             paired = our_turns is turns
             compare = statistics.paired_difference if paired else statistics.unpaired_difference
-            rng = seeds.rng(one.profile.seed, "landing", one.name, part, minus, where)
+            rng = statistics.rng(one.profile.seed, "landing", one.name, part, minus, where)
             got = compare(values(ours, our_turns), values(other, turns), rng)
             row = {"split": one.name, "part": part, "learned minus": minus, "where": where}
             rows.append({**row, **got.row(), "p": got.p})

@@ -5,18 +5,19 @@ comes from models that saw no grade and no mark of it. Penalties, rank and the w
 chosen in inner folds of the rest.
 """
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from tqdm.auto import tqdm
 
-from memecmd_utils import learned
-from memecmd_utils.core import seeds
-from memecmd_utils.evaluation import graded_turns, rankings
+from memecmd_utils import files, learned, statistics
+from memecmd_utils.evaluation import graded_turns, rankings, tables
 from memecmd_utils.evaluation.ground_truth import GroundTruth
 from memecmd_utils.evaluation.tables import Key
 from memecmd_utils.learned import (
@@ -28,7 +29,7 @@ from memecmd_utils.learned import (
     WantedGate,
 )
 from memecmd_utils.retrieval import Encode
-from memecmd_utils.schemas import Annotation, Dialogue, Grade, Meme
+from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme
 
 FOLDS = 5
 INNER_FOLDS = 4
@@ -165,7 +166,7 @@ def fit_trees(examples: Examples) -> Trees:
     """Gradient-boosted trees of the gain on the cosines; of ungraded pairs a seeded share stands for all."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    drawn = seeds.rng(0, "ungraded pairs").random(examples.gains.shape) < UNGRADED_SHARE
+    drawn = statistics.rng(0, "ungraded pairs").random(examples.gains.shape) < UNGRADED_SHARE
     weights = np.where(np.isnan(examples.gains), drawn / UNGRADED_SHARE, 1.0).ravel()
     pairs = examples.cosines.reshape(len(weights), -1)[weights > 0]
     gains = np.nan_to_num(examples.gains).ravel()[weights > 0]
@@ -399,3 +400,30 @@ def predict_new_memes(corpus: Corpus, groups: np.ndarray) -> np.ndarray:
         index = LearnedIndex(model, corpus.meme_ids, corpus.memes)
         scores[np.ix_(rows, columns)] = index.scores([turns[rows] for turns in corpus.turns])[:, columns]
     return scores
+
+
+# --- A run's own grades
+
+
+def read_grades(path: Path) -> GroundTruth:
+    """Grades of a CSV file: columns dialogue_id, turn, meme_id, grade (0, 1 or 2) and, if wanted, grader.
+
+    Nobody marked where a meme is wanted, so a turn counts as wanting one where some graded meme fits. Raises
+    `StageOutputError` with the line that cannot be read.
+    """
+    grades = []
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        for line, row in enumerate(csv.DictReader(file), start=2):
+            try:
+                given = {name: row[name] for name in ("dialogue_id", "turn", "meme_id", "grade")}
+                grades.append(Grade(**given, grader=row.get("grader") or "grader", source="user"))
+            except (KeyError, ValueError) as error:
+                raise files.StageOutputError(f"{path.name} line {line}: {error}") from error
+    fits = {(g.dialogue_id, g.turn): False for g in grades}
+    for grade in grades:
+        fits[grade.dialogue_id, grade.turn] |= grade.grade >= tables.FITS
+    marks = [
+        Mark(dialogue_id=name, turn=turn, marker="grades", send=sent, best=[], source="computed")
+        for (name, turn), sent in fits.items()
+    ]
+    return GroundTruth(marks, grades)

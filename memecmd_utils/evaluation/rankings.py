@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import retrieval
-from memecmd_utils.core import seeds, statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, Relevance, relevance
 from memecmd_utils.evaluation.tables import frame_rows
 from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, Encode, centre, combine
@@ -119,7 +118,7 @@ def cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
 def random_order(asked: Sequence[Query], n_memes: int, seed: int, draw: int) -> np.ndarray:
     """One random ranking a turn, [turns, memes]; `draw` numbers independent repetitions."""
     keys = [(*q.key, draw) for q in asked]
-    return np.array([seeds.rng(seed, "random ranking", *key).permutation(n_memes) for key in keys])
+    return np.array([statistics.rng(seed, "random ranking", *key).permutation(n_memes) for key in keys])
 
 
 # --- Retrieval measured against graded ground truth: R@K, MRR, nDCG@5, judged@5, bpref
@@ -246,7 +245,7 @@ def tabulate(found: Measured, profile: Profile, embedder: str) -> tuple[pd.DataF
     bases = {"the full score": names.index(own)}
     bases |= {system.uses: i for i, system in enumerate(names) if system.uses in (RANDOM, RANDOM_GRADED)}
     differences: list[dict[str, Any]] = []
-    rng = seeds.rng(profile.seed, "signs", "retrieval")
+    rng = statistics.rng(profile.seed, "signs", "retrieval")
     tested = {}
     for against, base in bases.items():
         gaps = found.minus(statistics.LeftOut(*(part[..., [base], :] for part in found)))

@@ -9,8 +9,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import retrieval
-from memecmd_utils.core import statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation import graded_turns
 from memecmd_utils.evaluation.graded_turns import MEASURES, Graded, StudyData
 from memecmd_utils.evaluation.rankings import PARTS

@@ -11,8 +11,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import retrieval
-from memecmd_utils.core import statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation import graded_turns
 from memecmd_utils.evaluation.graded_turns import MEASURES, Graded, StudyData
 from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, centre, mean_row, order

@@ -10,20 +10,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import retrieval
-from memecmd_utils.core import seeds, statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation.graded_turns import StudyData
 from memecmd_utils.evaluation.ground_truth import timing_kappa
 from memecmd_utils.evaluation.tables import gaps_of
-from memecmd_utils.retrieval import (
-    Form,
-    Gate,
-    ScoreScale,
-    calibrate_theta0,
-    halves,
-    simulate,
-    standard_scale,
-)
+from memecmd_utils.retrieval import Form, Gate, ScoreScale, calibrate_theta0, halves, simulate, standard_scale
 from memecmd_utils.studies import hubness
 
 
@@ -323,7 +314,7 @@ def _random_numbers(data: StudyData) -> np.ndarray:
     turn_of = np.array([query.turn for query in data.asked])
     for name, rows in data.rows_of.items():
         turns = turn_of[rows]
-        out[rows] = seeds.rng(data.profile.seed, "choice", name).random((turns.max() + 1, DRAWS))[turns]
+        out[rows] = statistics.rng(data.profile.seed, "choice", name).random((turns.max() + 1, DRAWS))[turns]
     return out
 
 
@@ -491,7 +482,7 @@ def _normality_tests(scores: np.ndarray, data: StudyData) -> pd.DataFrame:
     from scipy.stats import normaltest
 
     turns, memes = scores.shape
-    rng = seeds.rng(data.profile.seed, "one score a turn")
+    rng = statistics.rng(data.profile.seed, "one score a turn")
     picked = scores[np.arange(turns), rng.integers(memes, size=(ONE_A_TURN, turns))]
     together, single, share = np.nan, np.full(ONE_A_TURN, np.nan), np.nan
     if turns >= 20 and not statistics.too_few(len(data.rows_of)) and np.ptp(scores) > 0:

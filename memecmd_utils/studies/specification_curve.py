@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import retrieval
-from memecmd_utils.core import seeds, statistics
-from memecmd_utils.core.statistics import too_few
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation import consistency, graded_turns
 from memecmd_utils.evaluation.graded_turns import DEPTH, Graded, StudyData
 from memecmd_utils.evaluation.judges import STOPPED
 from memecmd_utils.evaluation.rankings import CENTRINGS
 from memecmd_utils.llm.messages import UNRECORDED
 from memecmd_utils.schemas import Rating
+from memecmd_utils.statistics import too_few
 from memecmd_utils.studies import ablation, selection
 from memecmd_utils.studies.selection import GateRule
 
@@ -311,7 +310,7 @@ def draws_of(data: StudyData, strategy: str, k: int) -> Draws:
     k, n = min(k, len(data.meme_ids)), len(data.meme_ids)
     drawn: dict[tuple[str, int], tuple[int, int, float]] = {}
     for dialogue in data.dialogues:
-        rng = seeds.rng(data.profile.seed, "selection", strategy, dialogue.dialogue_id)
+        rng = statistics.rng(data.profile.seed, "selection", strategy, dialogue.dialogue_id)
         for summary in dialogue.summaries:
             numbers = int(rng.integers(k)), int(rng.integers(n)), rng.random()
             drawn[dialogue.dialogue_id, summary.turn] = numbers

@@ -10,9 +10,8 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import retrieval
-from memecmd_utils.core import seeds, statistics
-from memecmd_utils.dialogue import generation
+from memecmd_utils import retrieval, statistics
+from memecmd_utils.dialogue import summarise
 from memecmd_utils.evaluation import graded_turns, rankings
 from memecmd_utils.evaluation.graded_turns import MEASURES, Graded, StudyData
 from memecmd_utils.llm import chat as llm_chat
@@ -40,7 +39,7 @@ def chosen(dialogues: Sequence[Dialogue], run: Run) -> list[Dialogue]:
     for place, kind in enumerate(kinds):
         mine = sorted((d for d in dialogues if d.kind == kind), key=lambda d: d.dialogue_id)
         share = (run.profile.evaluation.other_summaries + place) // len(kinds)
-        order = seeds.rng(run.profile.seed, "other summaries", kind).permutation(len(mine))
+        order = statistics.rng(run.profile.seed, "other summaries", kind).permutation(len(mine))
         drawn += [mine[i] for i in sorted(order[:share])]
     return drawn
 
@@ -57,7 +56,7 @@ def summarise_with_small_model(
 
     async def one(dialogue: Dialogue, turn: int, chat: llm_chat.Chat, bar: Progress) -> Summary:
         earlier = [u.text for u in dialogue.turns[: turn - 1]]
-        summary = await generation.summarise(starts[dialogue.dialogue_id], earlier, chat, profile)
+        summary = await summarise(starts[dialogue.dialogue_id], earlier, chat, profile)
         bar.update()
         return summary
 

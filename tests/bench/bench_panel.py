@@ -16,7 +16,7 @@ from figures_to_reach import record
 from PIL import Image
 
 from memecmd_utils import panel, retrieval
-from memecmd_utils.core.drawing.chat_html import Thumbnails
+from memecmd_utils.drawing import Thumbnails
 
 LIMIT_S = 0.050
 SIZES = {"paper": (6023, 2304, 8), "example": (200, 384, 47)}

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from memecmd_utils import retrieval, schemas
+from memecmd_utils import files, retrieval, runs, schemas
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
-from memecmd_utils.core import storage
+from memecmd_utils.files import atomic_path, read_jsonl, write_json
 from memecmd_utils.learned import PlacementError
 from memecmd_utils.llm.messages import BudgetReached, EndpointError
 from memecmd_utils.recordings import RecordingMiss
@@ -32,7 +32,7 @@ def test_it_finds_what_the_pipeline_found(monkeypatch, tmp_path, centring) -> No
     """The run's own summaries, as texts: the same memes, scores and parts."""
     run = made_chats.finished_run(monkeypatch, tmp_path, centring=centring)
     library = insertion.open_library(run, run)
-    dialogues = storage.read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
+    dialogues = read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
     scored = retrieval.score_dialogues(dialogues, library.index, library.encode, run.profile)
     flat = [schemas.SummaryReply(**{f: getattr(s, f) for f in QUERY_FIELDS})
             for d in dialogues for s in d.summaries]  # fmt: skip
@@ -81,7 +81,7 @@ def test_a_remote_embedder_is_asked_only_where_the_mode_allows(monkeypatch, tmp_
 
 def test_a_run_that_is_not_there_or_cannot_be_read(monkeypatch, tmp_path) -> None:
     run = made_chats.finished_run(monkeypatch, tmp_path)
-    assert insertion.library_of("", "made", "").profile == insertion.finished_run("made").profile
+    assert insertion.library_of("", "made", "").profile == runs.open_finished("made").profile
     with pytest.raises(StageMissing, match="no run 'made-"):
         insertion.library_of("", "made", "seed=99")
     asking = insertion.asking_run(run, "made", "seed=99", "chats")
@@ -92,7 +92,7 @@ def test_a_run_that_is_not_there_or_cannot_be_read(monkeypatch, tmp_path) -> Non
         insertion.open_library(run, run)
     run.write("profile.yaml").write_text("colour: red", encoding="utf-8")
     with pytest.raises(ProfileError, match="make the run anew"):
-        insertion.finished_run("made")
+        runs.open_finished("made")
 
 
 # --- insertion
@@ -174,7 +174,7 @@ def test_a_meme_stands_at_the_first_or_last_message_of_its_turn(monkeypatch, tmp
 ROWS = [row("", "甲", "在吗"), row("", "乙", "在", 4), row("", "甲", "好", 40), row("", "乙", "嗯", 7)]
 
 
-def files(folder) -> dict[str, bytes]:
+def contents(folder) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
@@ -187,7 +187,7 @@ def test_a_folder_of_ones_own_called_memes_is_left_alone(run, tmp_path) -> None:
     assert (out / "memes" / "m04.png").read_bytes() == b"mine"
     assert done.pictures == out / "o_memes" and done.text().splitlines()[-1] == str(out / "o_memes")
     assert {r["meme_file"] for r in read_csv(done.target)} == {"", "o_memes/m04.png", "o_memes/m07.png"}
-    assert set(files(out)) == {
+    assert set(contents(out)) == {
         "memes/m04.png", "o.csv", "o.html", "o_memes/m04.png", "o_memes/m07.png", "o_memes/written.json",
     }  # fmt: skip
 
@@ -199,10 +199,10 @@ def test_what_an_insertion_did_not_write_is_not_overwritten(run, tmp_path, there
     source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
     (out / there).parent.mkdir(parents=True)
     (out / there).write_text("mine", encoding="utf-8")
-    before = files(out)
+    before = contents(out)
     with pytest.raises(ChatError, match=r"was not written by this command for o\.csv, or was changed"):
         insertion.insert_file(source, out / "o.csv", "made")
-    assert files(out) == before
+    assert contents(out) == before
 
 
 @pytest.mark.parametrize("changed", ["o.csv", "o.html", "o_memes/m04.png"])
@@ -210,18 +210,18 @@ def test_what_was_changed_since_is_not_overwritten(run, tmp_path, changed) -> No
     source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
     insertion.insert_file(source, out / "o.csv", "made")
     (out / changed).write_bytes(b"edited")
-    before = files(out)
+    before = contents(out)
     with pytest.raises(ChatError, match="or was changed since: name another OUT, or move it away"):
         insertion.insert_file(source, out / "o.csv", "made")
-    assert files(out) == before
+    assert contents(out) == before
 
 
 def test_an_insertion_of_ones_own_is_overwritten(run, tmp_path) -> None:
     source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
     insertion.insert_file(source, out / "o.csv", "made")
-    first = files(out)
+    first = contents(out)
     insertion.insert_file(source, out / "o.csv", "made")
-    assert files(out) == first
+    assert contents(out) == first
     write_csv(source, ROWS[:2])
     insertion.insert_file(source, out / "o.csv", "made")
     assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04"]
@@ -235,7 +235,7 @@ def test_a_run_that_was_killed_while_it_wrote_can_be_repeated(run, tmp_path, mon
     source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
     insertion.insert_file(source, out / "o.csv", "made")
     write_csv(source, [*ROWS, row("", "甲", "再来", 9)])
-    write = storage.atomic_path
+    write = atomic_path
     for stop in ("written.json", "m09.png", "o.html", "o.csv"):
 
         def killed(target, stop=stop):
@@ -243,11 +243,11 @@ def test_a_run_that_was_killed_while_it_wrote_can_be_repeated(run, tmp_path, mon
                 raise KeyboardInterrupt
             return write(target)
 
-        monkeypatch.setattr(storage, "atomic_path", killed)
+        monkeypatch.setattr(files, "atomic_path", killed)
         with pytest.raises(KeyboardInterrupt):
             insertion.insert_file(source, out / "o.csv", "made")
         assert not list(out.rglob("*.part*"))
-    monkeypatch.setattr(storage, "atomic_path", write)
+    monkeypatch.setattr(files, "atomic_path", write)
     insertion.insert_file(source, out / "o.csv", "made")
     assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04", "", "m07", "m09"]
 
@@ -307,7 +307,7 @@ def test_strategies(run, tmp_path, strategy, memes) -> None:
 
 
 def test_learned_placement_sends_where_it_promises_most(run, tmp_path) -> None:
-    made_chats.placement_file(tmp_path / "example" / "retrieval.json")
+    made_chats.placement_file(tmp_path / "example" / "placement.json")
     rows = [row("", "甲", "在吗"), row("", "乙", "在", 4), row("", "甲", "好", 40), row("", "乙", "嗯", 7)]
     rows += [row("二", "甲", "去吗"), row("二", "乙", "去"), row("二", "甲", "行", 2)]  # one has no summary
     source = write_csv(tmp_path / "c.csv", rows)
@@ -319,10 +319,10 @@ def test_learned_placement_sends_where_it_promises_most(run, tmp_path) -> None:
     assert all(float(r["meme_gate_score"]) >= float(r["meme_threshold"]) == pytest.approx(2.8) for r in sent)
     assert "m04, gain to expect = +4.000" in done.page.read_text(encoding="utf-8")
     # What the run itself fitted comes first: these weights send nowhere.
-    made_chats.placement_file(run.write("retrieval.json"))
-    values = json.loads(run.write("retrieval.json").read_text(encoding="utf-8"))
+    made_chats.placement_file(run.write("placement.json"))
+    values = json.loads(run.write("placement.json").read_text(encoding="utf-8"))
     values["promises"] = [9.0] * 101
-    storage.write_json(run.write("retrieval.json"), values)
+    write_json(run.write("placement.json"), values)
     assert insertion.insert_file(source, tmp_path / "p.csv", "made", strategy="learned").memes == 0
 
 
@@ -330,7 +330,7 @@ def test_learned_placement_says_where_its_weights_do_not_apply(run, tmp_path) ->
     source = write_csv(tmp_path / "c.csv", ROWS)
     with pytest.raises(PlacementError, match=r"no learned placement in placement\.json"):
         insertion.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
-    made_chats.placement_file(tmp_path / "example" / "retrieval.json", ("bge", "topics"))
+    made_chats.placement_file(tmp_path / "example" / "placement.json", ("bge", "topics"))
     with pytest.raises(PlacementError, match=r"for the embedders bge and topics.*make fit-placement"):
         insertion.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
     assert not (tmp_path / "o.csv").exists()

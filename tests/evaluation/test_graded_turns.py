@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 import study_world
 
-from memecmd_utils import retrieval, schemas
-from memecmd_utils.core import statistics
+from memecmd_utils import retrieval, schemas, statistics
 from memecmd_utils.evaluation import graded_turns, ground_truth, rankings
 
 MEMES = ("m1", "m2", "m3")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from memecmd_utils import learned
-from memecmd_utils.core.storage import StageOutputError
 from memecmd_utils.evaluation import landing, learning
 from memecmd_utils.evaluation.landing import Graded
 from memecmd_utils.evaluation.learning import Choice, Corpus, Predicted
 from memecmd_utils.evaluation.rankings import Query
+from memecmd_utils.files import StageOutputError
 from memecmd_utils.schemas import Dialogue
 from memecmd_utils.settings import load_profile
 
@@ -121,7 +121,7 @@ def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
     assert set(model.fold_of) == {f"news-{n}" for n in range(10)}
 
 
-def test_a_run_without_enough_grades_is_an_error(graded, tmp_path) -> None:
+def test_a_run_without_enough_grades_and_a_bad_file_are_errors(graded, tmp_path) -> None:
     run, path = graded
     with pytest.raises(StageOutputError, match="5 or more dialogues of each kind; here are none"):
         landing.fit_run(run)
@@ -129,4 +129,10 @@ def test_a_run_without_enough_grades_is_an_error(graded, tmp_path) -> None:
     (tmp_path / "few.csv").write_text(few + "news-1,2,m01,2\n")
     with pytest.raises(StageOutputError, match="here are 1 news"):
         landing.fit_run(run, tmp_path / "few.csv")
+    (tmp_path / "bad.csv").write_text("dialogue_id,turn,meme_id,grade\nnews-1,2,m01,7\n")
+    with pytest.raises(StageOutputError, match=r"bad\.csv line 2"):
+        landing.fit_run(run, tmp_path / "bad.csv")
+    (tmp_path / "lacks.csv").write_text("dialogue_id,turn,meme\nnews-1,2,m01\n")
+    with pytest.raises(StageOutputError, match=r"lacks\.csv line 2"):
+        landing.fit_run(run, tmp_path / "lacks.csv")
     assert not run.write("placement.json").exists()

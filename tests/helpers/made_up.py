@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from memecmd_utils import schemas, settings
-from memecmd_utils.core import seeds
+from memecmd_utils import schemas, settings, statistics
 
 TEXTS = (
     "周末去爬山吗？",
@@ -153,7 +152,7 @@ def dialogue_of_summaries(name: str, kind: str, unscored: Sequence[int] = (), n_
 
 def vectors(texts: Sequence[str], side: str, dim: int = 8) -> np.ndarray:
     """An encoder for tests: a random unit vector a text and side, the same on every call."""
-    rows = [seeds.rng(0, "made-up vector", text, side).standard_normal(dim) for text in texts]
+    rows = [statistics.rng(0, "made-up vector", text, side).standard_normal(dim) for text in texts]
     stacked = np.array(rows, dtype=np.float32).reshape(len(texts), dim)
     return stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
 

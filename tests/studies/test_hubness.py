@@ -3,11 +3,10 @@ import pytest
 import scipy.stats
 import study_world
 
-from memecmd_utils import retrieval
-from memecmd_utils.core import statistics
-from memecmd_utils.core.statistics import LeftOut
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation import graded_turns
 from memecmd_utils.retrieval import centre
+from memecmd_utils.statistics import LeftOut
 from memecmd_utils.studies import hubness
 from memecmd_utils.studies.hubness import ALL, GATE, GRADED, skewness
 

@@ -7,8 +7,7 @@ import pytest
 from made_studies import GRADERS, everything_equal, study
 from made_up import rating, vectors
 
-from memecmd_utils import retrieval
-from memecmd_utils.core import statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation import consistency, graded_turns, judges
 from memecmd_utils.studies import ablation, selection, specification_curve
 from memecmd_utils.studies.specification_curve import KS, ClaimEstimate, Scoring, state
