@@ -20,12 +20,11 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from PIL import Image
 
-from memecmd_utils import drawing, files, pictures, release, report, schemas
+from memecmd_utils import drawing, files, pictures, release, report, retrieval, schemas
 from memecmd_utils.evaluation import ground_truth, leaderboard, ratings, tables
 from memecmd_utils.files import paths
 from memecmd_utils.report import Records
-from memecmd_utils.retrieval import placement
-from memecmd_utils.retrieval.gate import Gate
+from memecmd_utils.retrieval import Gate
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
 
@@ -36,7 +35,7 @@ SIDE = 240
 TALL = 1000
 """CSS pixels from which on a figure folds."""
 FIGURES = ("fig2_keywords", "fig3_scores", "fig4_consistency", "fig5_cases")
-UNGATED = ("random", placement.LEARNED)
+UNGATED = ("random", retrieval.LEARNED)
 """Strategies that do not ask the paper's gate."""
 
 
@@ -151,7 +150,7 @@ def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
     kinds = {kind: [d for d in records.dialogues if d.kind == kind] for kind in ("news", "role")}
     mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
-    halves = placement.halves(records.dialogues)
+    halves = retrieval.halves(records.dialogues)
     tops, placed, marks = (
         _by_dialogue(rows) for rows in (records.candidates, records.placements, records.truth.marks)
     )

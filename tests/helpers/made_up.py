@@ -138,6 +138,18 @@ def consistency(turn: int = 2, score: float = 70.0, **changes: object) -> schema
     return schemas.Consistency(**{**values, **changes})
 
 
+def dialogue_of_summaries(name: str, kind: str, unscored: Sequence[int] = (), n_turns: int = 18):
+    """A dialogue whose summaries all differ; those at the turns `unscored` are missing."""
+    base = dialogue(name, tuple(f"{name} says {t}" for t in range(1, n_turns + 1)))
+    summaries = []
+    for s in base.summaries:
+        texts = {part: f"{name} {part} {s.turn}" for part in ("scenario", "emotion", "motivation")}
+        if s.turn in unscored:
+            texts = dict.fromkeys(texts, "") | {"unscored": "unusable: not JSON"}
+        summaries.append(s.model_copy(update=texts))
+    return base.model_copy(update={"kind": kind, "summaries": summaries})
+
+
 def vectors(texts: Sequence[str], side: str, dim: int = 8) -> np.ndarray:
     """An encoder for tests: a random unit vector a text and side, the same on every call."""
     rows = [statistics.rng(0, "made-up vector", text, side).standard_normal(dim) for text in texts]
