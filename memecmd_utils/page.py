@@ -21,9 +21,8 @@ from markupsafe import Markup
 from PIL import Image
 
 from memecmd_utils import drawing, files, pictures, release, report, retrieval, schemas
-from memecmd_utils.drawing import english_of
 from memecmd_utils.evaluation import ground_truth, leaderboard, ratings, tables
-from memecmd_utils.files import html_table, paths, templates, write_text
+from memecmd_utils.files import paths
 from memecmd_utils.report import Records
 from memecmd_utils.retrieval import Gate
 from memecmd_utils.runs import Run
@@ -44,8 +43,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     """Write `index.html` of the report; `numbers` are those of `report.write_numbers`."""
     chats = chat_payload(records, run.profile) if records.dialogues else None
     folder = run.read("memes.parquet").parent
-    files = {meme.meme_id: folder / meme.file for meme in records.memes}
-    library = cards(records, lambda name: pictures.thumbnail(files[name], SIDE), chats)
+    library = cards(records, lambda meme: pictures.thumbnail(folder / meme.file, SIDE), chats)
     if chats:
         chats["memes"] = [[card["meme"].meme_id, card["meme"].text, card["meme"].gloss] for card in library]
         _draw_teaching_chat(run, records)
@@ -59,7 +57,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "unannotated": sum(bool(annotation.unscored) for annotation in records.annotations),
         "table_of": lambda name: table_of(run, name),
         "leaderboards": _leaderboards(run),
-        "outcomes": html_table(pd.DataFrame(run.outcomes())),
+        "outcomes": files.html_table(pd.DataFrame(run.outcomes())),
         "chats": chats,
         "n_dialogues": len(records.dialogues),
         "library": library,
@@ -70,11 +68,11 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "dataset": quote(Path(os.path.relpath(run.folder / "release", run.report)).as_posix()),
         "sources": release.provenance(records.of_release()),
     }
-    environment = templates(
+    environment = files.templates(
         page_json=page_json, digest=_digest, describe=schemas.describe_source, **report.FILTERS
     )
     target = run.report / "index.html"
-    write_text(target, environment.get_template("index.html.j2").render(values))
+    files.write_text(target, environment.get_template("index.html.j2").render(values))
     return target
 
 
@@ -275,7 +273,7 @@ def _rounded(value: float | None) -> float | None:
 def _seen(dialogue_id: str, summary: schemas.Summary) -> list[Any]:
     """The three texts of a summary, why there is none, and their English where the data hold it."""
     fields = ("scenario", "emotion", "motivation")
-    english = english_of(summary, f"{dialogue_id}/{summary.turn}")
+    english = drawing.english_of(summary, f"{dialogue_id}/{summary.turn}")
     glosses = [english[name] for name in fields] if english else None
     return [*(getattr(summary, name) for name in fields), summary.unscored, glosses]
 
@@ -291,11 +289,11 @@ def _by_dialogue(rows: Iterable[Any]) -> dict[str, list[Any]]:
 
 
 def cards(
-    records: Records, picture: Callable[[str], str], chats: Mapping[str, Any] | None
+    records: Records, picture: Callable[[schemas.Meme], str], chats: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
     """The memes that the page shows: all that the chats need, then others in order, up to `LIBRARY`.
 
-    `picture` gives the data URL of a meme's small picture by its id.
+    `picture` gives the data URL of a meme's small picture.
     """
     needed = set()
     for chat in chats["dialogues"] if chats else ():
@@ -312,8 +310,10 @@ def cards(
         {
             "meme": meme,
             "annotation": annotated.get(meme.meme_id),
-            "english": english_of(annotated[meme.meme_id], meme.meme_id) if meme.meme_id in annotated else {},
-            "picture": picture(meme.meme_id),
+            "english": drawing.english_of(annotated[meme.meme_id], meme.meme_id)
+            if meme.meme_id in annotated
+            else {},
+            "picture": picture(meme),
             "placed": times.get(meme.meme_id, {}),
         }
         for meme in records.memes
