@@ -172,14 +172,9 @@ SHARES = (
 )  # fmt: skip
 """Columns that are printed as per cent."""
 COARSE = (
-    "mean",
-    "mean grade",
-    "mean gap",
-    "ungraded as 0",
-    "share of repeats",
-    "share of turns",
+    "mean", "mean grade", "mean gap", "minus random", "ungraded as 0", "share of repeats", "share of turns",
     "even share",
-)
+)  # fmt: skip
 """Columns that are printed with two digits; other numbers have three."""
 
 
@@ -203,7 +198,7 @@ def printed(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> p
             return value
         if name in SHARES:
             return percents(row, name)
-        sign = "+" if "difference" in name or (of_differences and name == "mean") else ""
+        sign = "+" if "difference" in name or "minus" in name or (of_differences and name == "mean") else ""
         digits = 2 if name in COARSE or abs(value) >= 10 else 3
         if f"{name} low" in row or (name in ("mean", "value") and "low" in row):
             return statistics.format_interval(row, name, digits, sign)
@@ -217,21 +212,24 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """The tables that stand in the READMEs, by name; those of studies that were not made are left out."""
     studies, landing = numbers["studies"], numbers["landing"]
     grades = {row["strategy"]: row["mean grade"] for row in numbers["ground_truth"].get("placed", ())}
-    choice = {
+    minus_random = {
         row["comparison"].split(" - ")[0]: row
         for row in numbers["effects"]
         if (row["effect"], row["metric"]) == ("choice", "grade")
     }
+    for row in landing.get("differences", ()):
+        if (row["split"], row["learned minus"]) == (numbers["profile"], "random"):
+            minus_random["learned"] = row
+    ends = {"minus random": "mean", "minus random low": "low", "minus random high": "high"}
     strategies = [
         {
             "strategy": schemas.STRATEGIES[row["strategy"]].label,
             **{name: row[name] for name in ("memes", "fits", "nobody")},
             "mean grade": grades.get(row["strategy"]),
-            **{f"difference{end}": choice.get(row["strategy"], {}).get(name)
-               for end, name in (("", "mean"), (" low", "low"), (" high", "high"))},
+            **{name: minus_random.get(row["strategy"], {}).get(end) for name, end in ends.items()},
         }
         for row in numbers["levels"]
-    ]  # fmt: skip
+    ]
     found = {
         "strategies": printed(strategies),
         "effects": printed(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import annotation, files
+from memecmd_utils import annotation, files, retrieval
 from memecmd_utils.annotation import CheckedAnnotationReply
 from memecmd_utils.files import dumps, paths
 from memecmd_utils.llm import chat, prompts
@@ -16,7 +16,6 @@ from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.messages import Reply, Request
 from memecmd_utils.llm.replies import strict_schema
 from memecmd_utils.recordings import Recordings
-from memecmd_utils.retrieval import placement
 from memecmd_utils.schemas import Annotation, AnnotationReply
 from memecmd_utils.settings import Profile
 
@@ -157,7 +156,7 @@ def test_a_flagged_meme_is_no_candidate_of_retrieval_and_has_no_row_in_a_release
         return np.eye(8, dtype=np.float32)[: len(texts)]
 
     said = [made_up.annotation(f"m{n}", unsafe=("", "", "hate", "")[n]) for n in range(4)]
-    assert list(placement.index_library(said, encode, PROFILE).meme_ids) == ["m0", "m1", "m3"]
+    assert list(retrieval.index_library(said, encode, PROFILE).meme_ids) == ["m0", "m1", "m3"]
     memes, annotations = annotation.releasable(MEMES[:4], said)
     assert [meme.meme_id for meme in memes] == ["m0", "m1", "m3"]
     assert [(a.meme_id, a.unsafe, a.s_plus) for a in annotations][2] == ("m2", "hate", "")

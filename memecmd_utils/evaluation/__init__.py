@@ -17,7 +17,6 @@ from memecmd_utils.evaluation.ground_truth import (
 from memecmd_utils.evaluation.judge_checks import ask_all, measure_answers
 from memecmd_utils.evaluation.judges import Context, answers_on_record, contexts_elsewhere
 from memecmd_utils.evaluation.landing import measure_landing
-from memecmd_utils.evaluation.placement_study import load_placement_study
 from memecmd_utils.evaluation.rankings import evaluate_systems
 from memecmd_utils.evaluation.ratings import rate, screenshot
 from memecmd_utils.evaluation.stage import evaluate_run
@@ -58,7 +57,6 @@ __all__ = [
     "judge_verdict",
     "learning",
     "load_graded_turns",
-    "load_placement_study",
     "load_truth",
     "mean_grades",
     "measure_answers",

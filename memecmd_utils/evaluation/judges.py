@@ -39,7 +39,7 @@ from memecmd_utils.llm.messages import (
     plain_word,
 )
 from memecmd_utils.recordings import is_answer, key_of
-from memecmd_utils.retrieval.placement import halves
+from memecmd_utils.retrieval import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme
 from memecmd_utils.settings import Profile

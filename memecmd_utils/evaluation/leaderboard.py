@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import files, statistics
+from memecmd_utils import files, retrieval, statistics
 from memecmd_utils.evaluation import landing, rankings
 from memecmd_utils.evaluation.benchmark import DEPTH, Benchmark, KnownMeme, Split, Turn
 from memecmd_utils.evaluation.ground_truth import RELEVANT
@@ -23,10 +23,8 @@ from memecmd_utils.evaluation.learning import LEARNED, PAPER
 from memecmd_utils.evaluation.rankings import CAPTION, PARTS, RANDOM
 from memecmd_utils.evaluation.tables import frame_rows
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.retrieval import scoring
-from memecmd_utils.retrieval.learned import PlacementError
-from memecmd_utils.retrieval.placement import Encode
-from memecmd_utils.retrieval.scoring import MEME_SIDE, QUERY_SIDE
+from memecmd_utils.learned import PlacementError
+from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, Encode
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
 
@@ -76,7 +74,7 @@ def package_systems(benchmark: Benchmark, encode: Encode, profile: Profile) -> S
     wanted = {TURN_NUMBER: np.array([float(turn.turn) for turn in benchmark.turns])}
     if any(turn.scenario for turn in benchmark.turns):
         terms = _terms(benchmark, encode, profile)
-        paper = scoring.combine(terms, profile.retrieval.weights)
+        paper = retrieval.combine(terms, profile.retrieval.weights)
         wanted[PAPER], found[PAPER] = paper.max(axis=1), paper[asked]
         found |= {f"{part} alone": term[asked] for part, term in zip(PARTS, terms, strict=True)}
     captions = encode([meme.caption or EMPTY for meme in benchmark.memes], "document")
@@ -90,7 +88,7 @@ def embedder_systems(name: str, benchmark: Benchmark, encode: Encode, profile: P
     found = {f"{name}, last turns to texts": _cosines(benchmark, encode, texts, profile)}
     if any(turn.scenario for turn in benchmark.turns):
         terms = _terms(benchmark, encode, profile)
-        paper = scoring.combine(terms, profile.retrieval.weights)
+        paper = retrieval.combine(terms, profile.retrieval.weights)
         found[f"{name}, {PAPER}"] = paper[_rows(benchmark)]
     return Systems("embedder", found)
 
@@ -287,7 +285,7 @@ def order_of(scores: Scores, meme_ids: Sequence[str], exact: bool = False) -> np
         scores = np.stack(
             [np.where(np.isneginf(row), NOTHING, np.unique(row, return_inverse=True)[1]) for row in scores]
         )
-    order = scoring.order(scores, meme_ids)
+    order = retrieval.order(scores, meme_ids)
     lost = np.isneginf(np.take_along_axis(scores, order, axis=1))
     lost[:, DEPTH:] = True
     return np.where(lost, -1, order)

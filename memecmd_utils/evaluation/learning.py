@@ -16,12 +16,11 @@ from typing import NamedTuple
 import numpy as np
 from tqdm.auto import tqdm
 
-from memecmd_utils import files, statistics
+from memecmd_utils import files, learned, statistics
 from memecmd_utils.evaluation import graded_turns, rankings, tables
 from memecmd_utils.evaluation.ground_truth import GroundTruth
 from memecmd_utils.evaluation.tables import Key
-from memecmd_utils.retrieval import learned
-from memecmd_utils.retrieval.learned import (
+from memecmd_utils.learned import (
     LearnedIndex,
     LearnedPlacement,
     PlacementModel,
@@ -29,7 +28,7 @@ from memecmd_utils.retrieval.learned import (
     Trees,
     WantedGate,
 )
-from memecmd_utils.retrieval.placement import Encode
+from memecmd_utils.retrieval import Encode
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme
 
 FOLDS = 5

@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, Relevance, relevance
 from memecmd_utils.evaluation.tables import frame_rows
-from memecmd_utils.retrieval import scoring
-from memecmd_utils.retrieval.placement import Encode
-from memecmd_utils.retrieval.scoring import MEME_SIDE, QUERY_SIDE, SIGNS, centre, combine
+from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, Encode, centre, combine
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary
 from memecmd_utils.settings import Profile
@@ -211,7 +209,7 @@ def evaluate(
     def measure(order: np.ndarray) -> list[np.ndarray]:
         return [per_turn(order, gains, level)[part] for level, part in zip(levels, reached, strict=True)]
 
-    found = {system: measure(scoring.order(scores[rows], meme_ids)) for system, scores in matrices.items()}
+    found = {system: measure(retrieval.order(scores[rows], meme_ids)) for system, scores in matrices.items()}
     draws = [measure(random_order(here, len(meme_ids), profile.seed, draw)) for draw in range(RANDOM_DRAWS)]
     found[System("", "", RANDOM)] = [np.mean(values, axis=0) for values in zip(*draws, strict=True)]
     # The draw that fed the pool, where this run has the seed and the library that the pool was made with.

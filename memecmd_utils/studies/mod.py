@@ -25,7 +25,7 @@ from memecmd_utils.evaluation.consistency import meme_words
 from memecmd_utils.evaluation.rankings import CAPTION, CONTEXT_TURNS, FULL, RANDOM, Measured, System
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import prompts
-from memecmd_utils.retrieval.scoring import QUERY_FIELDS, build_queries, order, products, weigh
+from memecmd_utils.retrieval import QUERY_FIELDS, build_queries, order, weigh
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation
 
@@ -352,8 +352,8 @@ def score_matrices(
             library.encode([getattr(summaries[i].summary, field) for i in rows], "query")
             for field in QUERY_FIELDS
         )
-        queries = build_queries(*parts, centring=profile.retrieval.centring == "attribute")
-        full[rows] = np.hstack([*products(index, weigh(queries, profile.retrieval.weights))])
+        queries = build_queries(parts, profile.retrieval.centring == "attribute")
+        full[rows] = weigh(queries, profile.retrieval.weights) @ index.rows.T
     last = ["\n".join(m.text for m in question.history[-CONTEXT_TURNS:] if m.text) for question in asked]
     # Some embedders refuse an empty text.
     contexts = library.encode([text or EMPTY for text in last], "query")

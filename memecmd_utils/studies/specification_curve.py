@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation import consistency, graded_turns
 from memecmd_utils.evaluation.graded_turns import DEPTH, Graded, StudyData
 from memecmd_utils.evaluation.judges import STOPPED
 from memecmd_utils.evaluation.rankings import CENTRINGS
 from memecmd_utils.llm.messages import UNRECORDED
-from memecmd_utils.retrieval import scoring
 from memecmd_utils.schemas import Rating
 from memecmd_utils.statistics import too_few
 from memecmd_utils.studies import ablation, selection
@@ -82,17 +81,17 @@ def rank(data: StudyData) -> Rankings:
     by_scoring: dict[Scoring, tuple[np.ndarray, ...]] = {}
     for embedder, centring, beta in product(data.encoders, CENTRINGS, BETA):
         terms = data.terms(embedder, centring) * np.array([1, 1, BETA[beta], 1])[:, None, None]
-        single = np.array([known.ndcg(scoring.best_memes(t[rows], data.meme_ids, DEPTH)) for t in terms])
+        single = np.array([known.ndcg(retrieval.best_memes(t[rows], data.meme_ids, DEPTH)) for t in terms])
         weights = {
             name: {half: np.array(w) / 3 for half in "ab"} for name, w in WEIGHTS.items()
         } | fitted_weights(data, terms, known)
         for name, by_half in weights.items():
-            in_a = np.round(scoring.combine(terms, by_half["a"]), 9)
+            in_a = np.round(retrieval.combine(terms, by_half["a"]), 9)
             scores = in_a
             if name == FITTED:
-                in_b = np.round(scoring.combine(terms, by_half["b"]), 9)
+                in_b = np.round(retrieval.combine(terms, by_half["b"]), 9)
                 scores = np.where(data.half[:, None] == "a", in_a, in_b)
-            top = scoring.best_memes(scores, data.meme_ids, DEPTH)
+            top = retrieval.best_memes(scores, data.meme_ids, DEPTH)
             top1 = np.take_along_axis(scores, top[:, :1], axis=1)[:, 0]
             by_scoring[Scoring(embedder, centring, beta, name)] = top, top1, known.ndcg(top[rows]), single
     top, top1, measured, single = (np.array(part) for part in zip(*by_scoring.values(), strict=True))

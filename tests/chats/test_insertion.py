@@ -11,15 +11,14 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from memecmd_utils import files, runs, schemas
+from memecmd_utils import files, retrieval, runs, schemas
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
 from memecmd_utils.files import atomic_path, read_jsonl, write_json
+from memecmd_utils.learned import PlacementError
 from memecmd_utils.llm.messages import BudgetReached, EndpointError
 from memecmd_utils.recordings import RecordingMiss
-from memecmd_utils.retrieval import large_library, placement
-from memecmd_utils.retrieval.learned import PlacementError
-from memecmd_utils.retrieval.scoring import QUERY_FIELDS
+from memecmd_utils.retrieval import QUERY_FIELDS
 from memecmd_utils.runs import StageMissing
 from memecmd_utils.settings import ProfileError
 
@@ -34,7 +33,7 @@ def test_it_finds_what_the_pipeline_found(monkeypatch, tmp_path, centring) -> No
     run = made_chats.finished_run(monkeypatch, tmp_path, centring=centring)
     library = insertion.open_library(run, run)
     dialogues = read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
-    scored = placement.score_dialogues(dialogues, library.index, library.encode, run.profile)
+    scored = retrieval.score_dialogues(dialogues, library.index, library.encode, run.profile)
     flat = [schemas.SummaryReply(**{f: getattr(s, f) for f in QUERY_FIELDS})
             for d in dialogues for s in d.summaries]  # fmt: skip
     queries, ranking = library.rank([None, *flat])
@@ -44,22 +43,6 @@ def test_it_finds_what_the_pipeline_found(monkeypatch, tmp_path, centring) -> No
         assert np.allclose(getattr(ranking, part)[1:], expected, atol=1e-6)
     _, found = library.rank([SUMMARY])
     assert library.index.meme_ids[found.memes[0, 0]] == "m04"
-
-
-def test_a_large_library_is_kept_in_the_run_and_ranks_as_the_small_one(monkeypatch, tmp_path) -> None:
-    run = made_chats.finished_run(monkeypatch, tmp_path)
-    plain = insertion.open_library(run, run)
-    assert not run.write("library_index").exists()
-    monkeypatch.setattr(large_library, "FROM_MEMES", made_chats.N_MEMES)
-    # Twelve memes are too few to train an index on.
-    monkeypatch.setattr(large_library, "find_spec", lambda name: None)
-    with pytest.warns(UserWarning, match="faiss is not installed"):
-        library = insertion.open_library(run, run)
-    assert library.index.rows.dtype == np.float16 and (run.write("library_index") / "rows.f16").is_file()
-    summaries = [schemas.SummaryReply(**made_chats.summary(topic)) for topic in range(9)]
-    ours, theirs = (lib.rank([None, *summaries])[1] for lib in (library, plain))
-    assert np.array_equal(ours.memes[:, 0], theirs.memes[:, 0])
-    assert np.allclose(ours.scores[1:], theirs.scores[1:], atol=2**-10)
 
 
 def test_the_gate_is_the_mean_of_the_two(monkeypatch, tmp_path) -> None:

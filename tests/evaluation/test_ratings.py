@@ -15,7 +15,7 @@ from memecmd_utils.evaluation.judges import Judge
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.messages import Reply, RequestRejected
 from memecmd_utils.recordings import Recordings
-from memecmd_utils.retrieval.placement import halves
+from memecmd_utils.retrieval import halves
 from memecmd_utils.schemas import DIMENSIONS
 
 NAMES = ("n1", "n2", "n3", "n4")

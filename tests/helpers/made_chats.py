@@ -17,7 +17,7 @@ from tiny_server import Answer, TinyServer, chat_reply
 from memecmd_utils import files, runs, schemas, statistics
 from memecmd_utils.chats import insertion
 from memecmd_utils.files import paths
-from memecmd_utils.retrieval.learned import LearnedPlacement, PlacementModel, Ranker, Trees, WantedGate
+from memecmd_utils.learned import LearnedPlacement, PlacementModel, Ranker, Trees, WantedGate
 
 N_MEMES, DIM = 12, 48
 TOPIC = re.compile(r"k(\d+)")

@@ -105,7 +105,7 @@ def annotation(meme_id: str, **changes: object) -> schemas.Annotation:
 
 
 def profile(**changes: object) -> settings.Profile:
-    return settings.Profile(**{"name": "made-up", "n_turns": 6, **changes})
+    return settings.Profile(name="made-up").replace(**{"n_turns": 6, **changes})
 
 
 def rating(turn: int = 2, overall: float | None = 60.0, **changes: object) -> schemas.Rating:
@@ -136,6 +136,18 @@ def consistency(turn: int = 2, score: float = 70.0, **changes: object) -> schema
         "score": score,
     }
     return schemas.Consistency(**{**values, **changes})
+
+
+def dialogue_of_summaries(name: str, kind: str, unscored: Sequence[int] = (), n_turns: int = 18):
+    """A dialogue whose summaries all differ; those at the turns `unscored` are missing."""
+    base = dialogue(name, tuple(f"{name} says {t}" for t in range(1, n_turns + 1)))
+    summaries = []
+    for s in base.summaries:
+        texts = {part: f"{name} {part} {s.turn}" for part in ("scenario", "emotion", "motivation")}
+        if s.turn in unscored:
+            texts = dict.fromkeys(texts, "") | {"unscored": "unusable: not JSON"}
+        summaries.append(s.model_copy(update=texts))
+    return base.model_copy(update={"kind": kind, "summaries": summaries})
 
 
 def vectors(texts: Sequence[str], side: str, dim: int = 8) -> np.ndarray:

@@ -16,11 +16,19 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from memecmd_utils import files
+from memecmd_utils import files, retrieval
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.retrieval import large_library
-from memecmd_utils.retrieval.placement import LEARNED, ScoredDialogue, cut, usable_annotations
-from memecmd_utils.retrieval.scoring import NOISE, Encode, Ranking, best_memes
+from memecmd_utils.retrieval import (
+    LEARNED,
+    NOISE,
+    Encode,
+    Ranking,
+    ScoredDialogue,
+    at_all_turns,
+    best_memes,
+    cut,
+    usable_annotations,
+)
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary, SummaryReply
 from memecmd_utils.settings import Profile
 
@@ -400,9 +408,11 @@ def score_dialogues(dialogues: Sequence[Dialogue], library: LearnedLibrary) -> l
             best, promise = np.empty(0, dtype=np.int64), np.empty(0)
         usable = np.array([not summary.unscored for summary in dialogue.summaries], dtype=bool)
         found = Ranking(best[:, None], promise[:, None], np.zeros((len(best), 1, 4)))
-        rankings.append(found.at_all_turns(usable))
+        rankings.append(Ranking(*(at_all_turns(p, usable) for p in found)))
+        rankings[-1].scores[~usable] = -np.inf
+        rankings[-1].memes[~usable] = -1
     ranking = Ranking(*map(np.concatenate, zip(*rankings, strict=True)))
-    return cut(dialogues, np.zeros((len(ranking.memes), 4, 0), dtype=np.float32), ranking)
+    return cut(dialogues, np.zeros((len(ranking.memes), 3, 0), dtype=np.float32), ranking)
 
 
 def open_placement(folder: Path, names: Sequence[str]) -> LearnedPlacement:
@@ -433,7 +443,7 @@ def score_by_learned(
     if LEARNED not in profile.retrieval.strategies:
         return []
     try:
-        if len(annotations) >= large_library.FROM_MEMES:
+        if len(annotations) >= retrieval.FROM_MEMES:
             raise PlacementError("learned placement compares every meme: for so many take greedy")
         placement = open_placement(folder, [embedder.name for embedder in embedders])
     except PlacementError as error:
