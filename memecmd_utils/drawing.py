@@ -197,8 +197,8 @@ SEMIBOLD = 0.022
 # Written without spaces: a line may end after each character.
 _IDEOGRAPHS = "\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001b000-\U0003ffff"
 _LETTERS = rf"(?:(?![{_IDEOGRAPHS}])[^\W_][\u0300-\u036f]*)+"
-# A word or number in one piece, with the marks that live inside it: don't, 3.5, -2, a.b/c?d=1, C++; or a blank,
-# or one character with its accents.
+# A word or number in one piece, with the marks inside it (don't, 3.5, -2, a.b/c?d=1, C++), or a blank, or one
+# character with its accents.
 _UNIT = re.compile(
     rf"(?:[-+−](?=\d))?{_LETTERS}(?:['’.,:/@_+&=~#?%‐‑-]+{_LETTERS})*(?:\+\+)?|\s+|.[\u0300-\u036f]*",
     re.DOTALL,
@@ -579,7 +579,7 @@ def encode(image: Image.Image, kind: Literal["png", "jpeg"] = "png") -> bytes:
     return buffer.getvalue()
 
 
-# --- chats, cards of memes and the gate's chart as HTML; fast enough to be drawn anew at a slider's every move
+# --- chats, cards of memes and the gate's chart as HTML, fast enough for a slider's every move
 
 SIGNS = ("α", "δ", "β", "γ")
 _COLOURS = (BLUE, RED, GREEN, PURPLE)
