@@ -319,37 +319,23 @@ def recordings() -> None:
     """Look after what models answered."""
 
 
-def _folders(choice: Choice) -> list[Path]:
-    from memecmd_utils.core.recordings import care
-
-    return care.folders_of(settings.load_profile(choice.profile).name)
-
-
 @command(recordings, "check")
 def check_recordings(choice: Choice) -> int:
     """Verify the tracked recordings and those of the profile."""
-    from memecmd_utils.core.recordings import care
+    from memecmd_utils import recordings as care
 
-    report = care.check(_folders(choice))
-    click.echo(report.text())
-    return 1 if report.problems else 0
+    done, problems = care.check(settings.load_profile(choice.profile).name)
+    click.echo("\n".join([*done, *(f"PROBLEM: {problem}" for problem in problems)]))
+    return 1 if problems else 0
 
 
 @command(recordings, "promote", click.argument("run"))
 def promote_recordings(_: Choice, run: str) -> None:
     """Turn the recordings that a run used into tracked ones."""
-    from memecmd_utils.core.recordings import care
+    from memecmd_utils import recordings as care
 
-    for line in care.promote_run(run):
+    for line in care.promote(run):
         click.echo(line)
-
-
-@command(recordings, "explain", click.argument("one"), click.argument("other", required=False))
-def explain_miss(choice: Choice, one: str, other: str | None) -> None:
-    """Say how two forms or keys differ, or a miss and the nearest recording."""
-    from memecmd_utils.core.recordings import care
-
-    click.echo("\n".join(care.explain(one, other, _folders(choice))))
 
 
 @cli.group()

@@ -1,7 +1,7 @@
 """A run: its profile, its folders, and the models it may use. What every notebook opens first."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -12,8 +12,6 @@ from memecmd_utils.core import paths, storage
 from memecmd_utils.core.encoders.text import TASK, Embedder, EndpointEmbedder, RecordedEmbedder, embedder_of
 from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.llm.local import LocalServer
-from memecmd_utils.core.recordings.store import Recordings, TextCache
-from memecmd_utils.core.recordings.vectors import Mode
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import usage as llm_usage
 from memecmd_utils.llm.authored import AuthoredBackend
@@ -23,6 +21,7 @@ from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.messages import Backend, EndpointError
 from memecmd_utils.llm.usage import combined
+from memecmd_utils.recordings import Mode, Recordings, TextCache
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
 if TYPE_CHECKING:
@@ -220,11 +219,11 @@ class Run:
     def recordings(self, stage: str) -> Recordings:
         """Open the recordings of a stage; those that are only replayed are read once."""
         if self.profile.models.mode != "recorded":
-            return Recordings(stage, self.read_dirs, self.write_dir)
-        store = self._replayed.get(stage)
-        if store is None or not store.is_current():
-            store = self._replayed[stage] = Recordings(stage, self.read_dirs)
-        return store
+            own = f"part-{self.folder.name}.jsonl" if self.spends_in else "w0.jsonl"
+            return Recordings(stage, self.read_dirs, self.write_dir, own)
+        if stage not in self._replayed:
+            self._replayed[stage] = Recordings(stage, self.read_dirs)
+        return self._replayed[stage]
 
     def ocr_cache(self) -> TextCache:
         """Texts read from images by earlier runs of the profile. New ones are kept in every mode.
@@ -311,7 +310,9 @@ class Run:
         name = stage if number == 0 else f"{stage}-{number + 1}"
         with ExitStack() as stack:
             model = self._model(role, number, name, stack)
-            store = stack.enter_context(closing(self.recordings(stage))) if model.recorded else None
+            store = self.recordings(stage) if model.recorded else None
+            if store is not None:
+                stack.enter_context(store.writing())
             strict = self.strict or role not in SCORING
             mode = self.profile.models.mode
             chat = Chat(

@@ -11,12 +11,12 @@ from scripted import ScriptedBackend
 from memecmd_utils import annotation
 from memecmd_utils.annotation import CheckedAnnotationReply
 from memecmd_utils.core import paths, storage
-from memecmd_utils.core.recordings.store import Recordings
 from memecmd_utils.core.storage import dumps
 from memecmd_utils.llm import chat, prompts
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.messages import Reply, Request
 from memecmd_utils.llm.replies import strict_schema
+from memecmd_utils.recordings import Recordings
 from memecmd_utils.retrieval import placement
 from memecmd_utils.schemas import Annotation, AnnotationReply
 from memecmd_utils.settings import Profile
@@ -113,7 +113,6 @@ def test_pictures_are_read_when_they_are_sent_and_not_for_a_replay(tmp_path: Pat
     store = Recordings("annotation", [tmp_path], tmp_path)
     done = annotate(Seeing(lambda r: dumps(FOUR)), picture, recordings=store, concurrency=2)
     assert sorted(read) == [f"m{n}" for n in range(6)] and max(held) < 2
-    store.close()
     stored = Recordings("annotation", [tmp_path])
     replayed = annotate(Seeing([]), lambda meme: pytest.fail("read in vain"), recordings=stored)
     assert replayed == done

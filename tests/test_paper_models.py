@@ -10,11 +10,11 @@ import pytest
 import tiny_models
 from PIL import Image
 
+from memecmd_utils import recordings as vectors
 from memecmd_utils.core import images, paths
 from memecmd_utils.core.encoders import clip as encoders_clip
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.encoders.text import SentenceTransformerEmbedder
-from memecmd_utils.core.recordings import vectors
 from memecmd_utils.evaluation import consistency
 from memecmd_utils.runs import Run
 

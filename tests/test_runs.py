@@ -1,14 +1,13 @@
-import contextlib
 import json
 from pathlib import Path
 
 import pytest
 from scripted import ScriptedBackend
 
+from memecmd_utils import recordings as recordings_store
 from memecmd_utils import runs
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
-from memecmd_utils.core.recordings import store as recordings_store
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.budget import TOKENS_OUT
 from memecmd_utils.llm.messages import BudgetReached, EndpointError, Message, Reply, Request, Sampling
@@ -106,19 +105,6 @@ def test_recorded_runs_write_no_recordings_and_auto_runs_share_the_profiles_fold
     auto.recordings("s").put({}, {"text": ""})
     assert (auto.write_dir / "s" / "w0.jsonl").is_file()
     assert auto.read_dirs == [paths.example / "recordings", auto.write_dir], "tracked ones come first"
-
-
-def test_a_replay_reads_its_recordings_once_and_again_when_they_change() -> None:
-    run, writer = open_run("example"), open_run("example", "mode=auto")
-    form = {"key_version": recordings_store.KEY_VERSION, "task": "t", "subject": "x"}
-    first = run.recordings("s")
-    assert run.recordings("s") is first and run.recordings("other") is not first
-    with contextlib.closing(writer.recordings("s")) as store:
-        store.put(form, {"text": "later"})
-    again = run.recordings("s")
-    assert again is not first and again.get(recordings_store.key_of(form)) == {"text": "later"}
-    assert run.recordings("s") is again
-    assert writer.recordings("s") is not writer.recordings("s"), "a writer holds a file and is opened anew"
 
 
 def test_a_live_run_needs_a_key() -> None:

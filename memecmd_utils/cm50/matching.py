@@ -25,8 +25,7 @@ from memecmd_utils.core.encoders import weights as encoders_weights
 from memecmd_utils.core.encoders.clip import DualEncoder, ModelMissing
 from memecmd_utils.core.fetch import datasets
 from memecmd_utils.core.images import ImageRejected, LibraryError, decode
-from memecmd_utils.core.recordings.store import RecordingMiss
-from memecmd_utils.core.recordings.vectors import normalise
+from memecmd_utils.recordings import RecordingMiss, normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Record, TemplateInfo, Text
 from memecmd_utils.settings import Profile

@@ -19,7 +19,6 @@ from pydantic import BaseModel, Field
 from memecmd_utils.core import html, seeds
 from memecmd_utils.core.drawing import screenshots
 from memecmd_utils.core.llm import local
-from memecmd_utils.core.recordings.store import is_answer, key_of
 from memecmd_utils.dialogue.generation import history_text
 from memecmd_utils.llm import budget, prompts, replies
 from memecmd_utils.llm import chat as llm_chat
@@ -39,6 +38,7 @@ from memecmd_utils.llm.messages import (
     UnusableReply,
     plain_word,
 )
+from memecmd_utils.recordings import is_answer, key_of
 from memecmd_utils.retrieval.placement import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme

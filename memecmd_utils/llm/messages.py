@@ -7,9 +7,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from memecmd_utils import recordings as rec
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.recordings import store as rec
-from memecmd_utils.core.recordings.store import Outcome
+from memecmd_utils.recordings import Outcome
 
 T = TypeVar("T")
 Task = Literal["utterance", "summary", "annotation", "scenario", "rating", "embedding"]

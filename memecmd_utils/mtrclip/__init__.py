@@ -1,6 +1,5 @@
 """Notebook 08, the second paper (2501.13851): meme-text retrieval by CLIP, measured and tuned."""
 
-from memecmd_utils.core.recordings.vectors import normalise
 from memecmd_utils.mtrclip.models import (
     all_recalls,
     cm50_items,
@@ -22,6 +21,7 @@ from memecmd_utils.mtrclip.tables import (
     table_3,
     table_4,
 )
+from memecmd_utils.recordings import normalise
 
 __all__ = [
     "RetrievalItem",

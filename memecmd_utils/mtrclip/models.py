@@ -16,10 +16,10 @@ from memecmd_utils.core.encoders import clip
 from memecmd_utils.core.encoders.clip import ALIGN, B32, L14, DualEncoder, ModelMissing
 from memecmd_utils.core.errors import ExtraMissing
 from memecmd_utils.core.fetch import datasets
-from memecmd_utils.core.recordings.store import RecordingMiss
 from memecmd_utils.mtrclip import recall
 from memecmd_utils.mtrclip.recall import BOTH, DataMissing, Ranking, RetrievalItem
 from memecmd_utils.mtrclip.training_data import Pair
+from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
 from memecmd_utils.settings import MtrclipSettings

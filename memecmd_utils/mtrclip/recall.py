@@ -19,7 +19,7 @@ from memecmd_utils.core import images as core_images
 from memecmd_utils.core import seeds, statistics
 from memecmd_utils.core.encoders.clip import DualEncoder
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.recordings.vectors import normalise
+from memecmd_utils.recordings import normalise
 
 Kind = Literal["meme_caption", "image_caption", "embedded_text", "title"]
 KINDS: tuple[Kind, ...] = ("meme_caption", "image_caption", "embedded_text", "title")

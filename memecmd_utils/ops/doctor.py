@@ -23,9 +23,9 @@ from memecmd_utils.core.encoders import text as encoders_text
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.errors import MemecmdError, mendable_message
 from memecmd_utils.core.llm import local
-from memecmd_utils.core.recordings.vectors import recorded_names
 from memecmd_utils.llm import authored
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, api_key, client_options
+from memecmd_utils.recordings import recorded_names
 from memecmd_utils.runs import Role, Run, prices
 from memecmd_utils.schemas import NewsItem
 from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_settings

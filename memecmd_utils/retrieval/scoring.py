@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memecmd_utils.core.recordings.vectors import normalise
+from memecmd_utils.recordings import normalise
 
 MEME_SIDE = ("s_plus", "s_minus", "emotion", "motivation")
 QUERY_SIDE = ("scenario", "scenario", "emotion", "motivation")

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from figures_to_reach import record
 
+from memecmd_utils import recordings as vectors
 from memecmd_utils.core import paths, seeds, statistics
 from memecmd_utils.core.encoders import text
-from memecmd_utils.core.recordings import vectors
 from memecmd_utils.retrieval import scoring
 from memecmd_utils.settings import Profile
 

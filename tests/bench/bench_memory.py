@@ -44,10 +44,10 @@ def work(turns: int) -> dict[str, float]:
     from stage_run import USD_IN, USD_OUT, starts
 
     from memecmd_utils import schemas
-    from memecmd_utils.core.recordings.store import Recordings
     from memecmd_utils.dialogue import generation
     from memecmd_utils.llm import chat as llm_chat
     from memecmd_utils.llm.budget import Budget, Ledger
+    from memecmd_utils.recordings import Recordings
     from memecmd_utils.settings import Profile
 
     schema = schemas.SummaryReply.model_json_schema()
@@ -75,7 +75,6 @@ def work(turns: int) -> dict[str, float]:
         clock = time.process_time()
         made = llm_chat.run(generation.generate(begun, chat, profile, folder))
         seconds = time.process_time() - clock
-        store.close()
     return {"turns": len(made.lengths), "seconds": seconds, "peak": peak_mb()}
 
 

@@ -15,8 +15,8 @@ from memecmd_utils import schemas
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
 from memecmd_utils.core import storage
-from memecmd_utils.core.recordings.store import RecordingMiss
 from memecmd_utils.llm.messages import BudgetReached, EndpointError
+from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.retrieval import large_library, placement
 from memecmd_utils.retrieval.learned import PlacementError
 from memecmd_utils.retrieval.scoring import QUERY_FIELDS

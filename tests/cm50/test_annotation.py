@@ -11,13 +11,13 @@ from memecmd_utils.cm50 import annotation
 from memecmd_utils.cm50.annotation import TEXT_ONLY, draw_sample, reading_counts, reading_request
 from memecmd_utils.cm50.prompts import PROMPTS
 from memecmd_utils.core import storage
-from memecmd_utils.core.recordings.store import Recordings
 from memecmd_utils.core.storage import dumps
 from memecmd_utils.llm import budget, prompts
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.endpoint import OpenAIBackend
 from memecmd_utils.llm.messages import Image, Reply, Request
+from memecmd_utils.recordings import Recordings
 from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Endpoint, Profile
 
@@ -147,7 +147,6 @@ def test_end_to_end_against_a_simulated_endpoint_with_faults(tmp_path: Path) -> 
         store = Recordings("readings", [tmp_path], folder)
         backend = OpenAIBackend(Endpoint(base_url=url, model="m"), key=SecretStr("simulated"))
         done = annotate(backend, recordings=store, mode=mode, memes=MEMES[:3])
-        store.close()
         return done
 
     with FaultServer(Options(faults=0.2, hang=0.2, seed=3, retry_after="0")).running() as server:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedBackend
 
+from memecmd_utils import recordings as rec
 from memecmd_utils.core import paths
 from memecmd_utils.core.llm import local
-from memecmd_utils.core.recordings import store as rec
 from memecmd_utils.evaluation import judges
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import messages
@@ -98,7 +98,6 @@ def test_an_uncertain_answer_is_unscored_when_it_comes_and_when_it_is_replayed(t
     asked = chat(ScriptedBackend(lambda request: noise))
     (why,) = llm_chat.run(judges.ask_yes_no(pairs()[:1], asked, "test"))
     assert isinstance(why, str) and why.startswith("unusable: ") and "概率合计" in why
-    asked.recordings.close()
     old = rec.Recordings("s", [tmp_path / "old"], tmp_path / "old")
     for dimension in DIMENSIONS:
         request = judges.yes_no_request(*pairs()[0], dimension)
@@ -112,7 +111,7 @@ def test_an_uncertain_answer_is_unscored_when_it_comes_and_when_it_is_replayed(t
 def test_the_recorded_answers_of_the_example_can_all_be_read() -> None:
     answers = [
         value
-        for path in (paths.example / "recordings" / "evaluation").glob("*.jsonl")
+        for path in (paths.example / "recordings" / "evaluation").glob("*.jsonl.gz")
         for _, _, value in rec.read_file(path)
     ]
     assert len(answers) > 10_000

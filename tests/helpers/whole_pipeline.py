@@ -25,8 +25,8 @@ from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils import settings
 from memecmd_utils.core import paths
-from memecmd_utils.core.recordings.store import Recordings, TextCache
 from memecmd_utils.library import ocr
+from memecmd_utils.recordings import Recordings, TextCache
 
 STAGES = (
     "01_library_build", "02_annotation", "03_dialogue_generation", "04_retrieval",
@@ -302,7 +302,6 @@ def plant_pictures(project: Path) -> None:
     with (project / "curation.csv").open("w", encoding="utf-8", newline="") as handle:
         rows = [("file", "action", "why"), (DROPPED, "drop", f"</script>{EVERYTHING}")]
         csv.writer(handle).writerows([*rows, (FILE_NAMES[1], "keep", EVERYTHING)])
-    cache._store.close()
 
 
 def recordings_of_ocr(project: Path) -> Recordings:

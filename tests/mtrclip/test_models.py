@@ -6,11 +6,11 @@ from made_retrieval import clip_folder as folder
 from PIL import Image
 
 from memecmd_utils.core.encoders.clip import ALIGN, ARCHITECTURES, B32, L14, ModelMissing
-from memecmd_utils.core.recordings.store import RecordingMiss
 from memecmd_utils.mtrclip import models as mtrclip_models
 from memecmd_utils.mtrclip import tables
 from memecmd_utils.mtrclip.recall import DataMissing
 from memecmd_utils.mtrclip.tuning import Tuned
+from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.settings import MtrclipSettings
 
 HUB = {label: known.hub for label, known in ARCHITECTURES.items()}

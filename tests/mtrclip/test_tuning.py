@@ -131,8 +131,8 @@ def test_a_tiny_clip_learns_the_templates(torch, pairs, tmp_path: Path) -> None:
 
     from transformers import AutoProcessor, CLIPModel
 
+    from memecmd_utils import recordings as vectors
     from memecmd_utils.core.encoders import clip
-    from memecmd_utils.core.recordings import vectors
 
     loaded, processor = CLIPModel.from_pretrained(tuned.folder), AutoProcessor.from_pretrained(tuned.folder)
     assert loaded.logit_scale.item() == pytest.approx(best.log_scale, abs=1e-6)

@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from memecmd_utils import __main__ as commands
+from memecmd_utils import recordings as vectors
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
 from memecmd_utils.core.llm import local as llm_local
-from memecmd_utils.core.recordings import vectors
 from memecmd_utils.ops import doctor
 from memecmd_utils.ops.doctor import NotReady
 
@@ -136,11 +136,11 @@ def test_recorded_vectors_stand_for_weights_and_packages(machine: Path) -> None:
     settings = "mode=recorded embedder=some/model consistency=cn_clip"
     assert len(lacks(settings)) == 3
     for name in ("some/model@0123456789ab-float16", "cn_clip:ViT-B-16@0123456789ab"):
-        folder = vectors.shard_folder(paths.raw / "recordings" / "openai", name)
-        vectors.write_shard(folder / "a.npz", {"k": np.ones(2)})
+        folder = vectors.vector_folder(paths.raw / "recordings" / "openai", name)
+        vectors.write_vectors(folder / "a.npz", {"k": np.ones(2)})
     assert lacks(settings) == []
-    vectors.write_shard(
-        vectors.shard_folder(paths.raw / "recordings" / "openai", "tiny@0123456789ab-float32") / "a.npz",
+    vectors.write_vectors(
+        vectors.vector_folder(paths.raw / "recordings" / "openai", "tiny@0123456789ab-float32") / "a.npz",
         {"k": np.ones(2)},
     )
     assert lacks("mode=recorded embedder=models/tiny") == [], "its folder is gone by now"

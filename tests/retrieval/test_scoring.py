@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memecmd_utils.core.recordings import vectors as recordings_vectors
+from memecmd_utils import recordings as recordings_vectors
 from memecmd_utils.retrieval import scoring
 
 QUICK = settings(max_examples=30, deadline=None)

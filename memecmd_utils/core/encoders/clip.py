@@ -15,7 +15,7 @@ import numpy as np
 from memecmd_utils.core import images
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.recordings.vectors import Mode, RecordedVectors, recorded_names
+from memecmd_utils.recordings import Mode, RecordedVectors, recorded_names
 from memecmd_utils.schemas import Meme
 
 TRAINED_TOKENS = {"clip": 77, "align": 64, "chinese_clip": 52}

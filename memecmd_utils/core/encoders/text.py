@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from pydantic import ConfigDict
 
+from memecmd_utils import recordings as vectors
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.machine import cores
-from memecmd_utils.core.recordings import vectors
 from memecmd_utils.llm import chat
 from memecmd_utils.llm.budget import Budget
 from memecmd_utils.llm.delivery import Delivery, Throttle
@@ -389,7 +389,7 @@ class RecordedEmbedder:
         self.embedder, self.mode = embedder, mode
         self.name = embedder.name
         self._recorded = vectors.RecordedVectors(
-            self.name, read_dirs, write_dir, mode, getattr(embedder, "paid", False), used_in
+            self.name, read_dirs, write_dir, mode, used_in
         )
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:

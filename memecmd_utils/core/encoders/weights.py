@@ -10,7 +10,7 @@ from pathlib import Path
 
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.recordings.vectors import recorded_names
+from memecmd_utils.recordings import recorded_names
 
 WHOLE_UP_TO = 16 << 20  # bytes: larger files count by their size and by samples
 SAMPLES, SAMPLE = 64, 1 << 16

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from memecmd_utils import recordings as vectors
 from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import text as encoders_text
-from memecmd_utils.core.recordings import vectors
 from memecmd_utils.core.storage import StageOutputError
 from memecmd_utils.dialogue import rules
 from memecmd_utils.evaluation import tables

@@ -404,7 +404,6 @@ def test_a_stop_between_two_attempts_goes_on_with_the_second(tmp_path: Path) -> 
         chat = chat_for(backend_for(server.url, tmp_path), tmp_path)
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(work())
-        chat.recordings.close()
         answers = run(server.url, tmp_path, ASKED)
     assert [a.attempts for a in answers] == [2] + [1] * 7 and all(a.value for a in answers)
     assert server.sizes == [8, 1] and set(server.answered.values()) == {1}

@@ -12,11 +12,11 @@ import pytest
 from memecmd_utils.core import paths, storage
 from memecmd_utils.core.llm import local
 from memecmd_utils.core.llm.local import LocalModelError, LocalServer
-from memecmd_utils.core.recordings.store import read_file
 from memecmd_utils.dialogue import cold_start
 from memecmd_utils.dialogue.generation import generate
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.recordings import read_file
 from memecmd_utils.runs import open_run
 from memecmd_utils.schemas import Dialogue
 
