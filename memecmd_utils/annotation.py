@@ -15,7 +15,7 @@ from memecmd_utils.core import paths, seeds, text_similarity
 from memecmd_utils.core.drawing import fonts
 from memecmd_utils.core.html import data_url
 from memecmd_utils.core.plots import BLUE, GREEN, GREY, PURPLE, RED, canvas, style
-from memecmd_utils.llm import budget, prompts, replies
+from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.messages import BrokenRules, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
@@ -66,8 +66,7 @@ def annotation_request(
         text = f"{text}\n{prompts.render('annotation_checked')}"
     images = []
     if image is not None:
-        tiles = budget.tiles(meme.width, meme.height)
-        images = [Image(image_id=meme.sha256, load=lambda: image(meme), tiles=tiles)]
+        images = [Image(image_id=meme.sha256, load=lambda: image(meme))]
     examples = prompts.render_examples(prompt_files(flag_unsafe)[0])
     return Request(
         task="annotation",

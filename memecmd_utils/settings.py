@@ -96,8 +96,6 @@ class Endpoint(Setting):
     """Parameter map, for example {max_tokens: max_completion_tokens, temperature: null, seed: null}."""
     vision: bool = False
     timeout_s: float = Field(120.0, gt=0)
-    dead_after_s: float = Field(50.0, gt=0)
-    """Without any sign of life for so long the run ends with one message."""
 
     @property
     def dropped(self) -> frozenset[str]:
@@ -337,8 +335,6 @@ class ModelSettings(Setting):
     clip_checkpoint: str | None = None
     """A Chinese-CLIP checkpoint on disk; None: looked for in data/interim/clip, else downloaded there."""
     concurrency: int = Field(8, ge=1, le=1024)
-    batch: bool = False
-    """Annotations and ratings through the endpoint's Batch API: half the price, up to a day's wait."""
     max_usd: float | None = Field(None, ge=0)
     max_calls: int | None = Field(None, ge=0)
     tokens_per_character: float = Field(0.8, gt=0)
@@ -799,8 +795,8 @@ SHOWN = 120
 
 
 EXECUTION_KEYS = {
-    "concurrency", "max_usd", "max_calls", "batch", "local_threads", "engine", "scheduler",
-    "usd_per_million_in", "usd_per_million_out", "tokens_per_image", "timeout_s", "dead_after_s", "key_env",
+    "concurrency", "max_usd", "max_calls", "local_threads", "engine", "scheduler",
+    "usd_per_million_in", "usd_per_million_out", "tokens_per_image", "timeout_s", "key_env",
 }  # fmt: skip
 """Settings that do not change what a run makes: with a raised cap or more patience the same run goes on."""
 

@@ -9,11 +9,10 @@ from memecmd_utils import runs
 from memecmd_utils import settings as settings_
 from memecmd_utils.core import paths
 from memecmd_utils.llm import chat as llm_chat
-from memecmd_utils.llm.budget import TOKENS_OUT
-from memecmd_utils.llm.messages import BudgetReached, EndpointError, Message, Reply, Request, Sampling
+from memecmd_utils.llm.messages import BudgetReached, EndpointError, Message, Reply, Request
 from memecmd_utils.ops import doctor
 from memecmd_utils.ops.doctor import NotReady
-from memecmd_utils.runs import ALL_AT_ONCE, Run, StageMissing, open_run, prices
+from memecmd_utils.runs import Run, StageMissing, open_run, prices
 from memecmd_utils.settings import ProfileError
 
 
@@ -130,9 +129,9 @@ def test_two_judges_of_a_stage_both_leave_their_keys_and_counts(monkeypatch: pyt
     assert json.loads((usage / "made-up-2.json").read_text())["calls"] == 1
 
 
-# --- money, caps and patience -----------------------------------------------------------------------
+# --- money and caps -----------------------------------------------------------------------
 
-PRICED = "endpoints='{generator: {model: g, usd_per_million_in: 1, usd_per_million_out: 2, dead_after_s: 7}}'"
+PRICED = "endpoints='{generator: {model: g, usd_per_million_in: 1, usd_per_million_out: 2}}'"
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, reply=None) -> list[Request]:
@@ -147,28 +146,28 @@ def scripted(monkeypatch: pytest.MonkeyPatch, reply=None) -> list[Request]:
     return asked
 
 
-def test_a_chat_has_the_caps_prices_and_patience_of_its_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chat_has_the_caps_and_prices_of_its_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch)
     run = open_run("openai", f"{PRICED} max_usd=50 max_calls=7 concurrency=3", "openai-x")
     with run.chat("generator", "dialogue_generation") as chat:
         budget = chat.budget
         assert (budget.max_usd, budget.max_calls, budget.stage) == (50, 7, "dialogue_generation")
         assert budget.price(1_000_000, 1_000_000) == pytest.approx(3.0)
-        assert (chat.concurrency, chat.throttle.cap, chat.throttle.dead_after_s) == (3, 3, 7)
+        assert chat.concurrency == 3
 
 
-def test_all_chats_of_a_run_spend_from_one_ledger_that_outlives_the_process(
+def test_all_chats_of_a_run_spend_from_one_file_that_outlives_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = scripted(monkeypatch)
     settings = f"{PRICED} max_usd=50 judges='[{{kind: rating, llm: openai}}]'"
     run = open_run("openai", settings, "openai-x")
     assert ask(run, "generator", "一") == ask(run, "judge", "二") == "是"
-    assert run.ledger.usd == pytest.approx(4.0), "a million in and half a million out, twice"
-    assert {stage for stage, _ in run.ledger.spent} == {"made-up"}
-    assert (run.folder / "usage" / "ledger.sqlite").is_file()
+    assert run.spent.usd == pytest.approx(4.0), "a million in and half a million out, twice"
+    assert {stage for stage, _ in run.spent.rows} == {"made-up"}
+    assert (run.folder / "usage" / "spent.jsonl").is_file()
     again = open_run("openai", settings, "openai-x")
-    assert again.ledger.usd == pytest.approx(4.0)
+    assert again.spent.usd == pytest.approx(4.0)
     raised = open_run("openai", settings.replace("max_usd=50", "max_usd=4"), "openai-x")
     with pytest.raises(BudgetReached, match=r"max_usd=4(\.0)? would be passed"):
         ask(raised, "generator", "三")
@@ -189,42 +188,12 @@ def test_the_counts_of_a_chat_that_a_cap_or_a_fault_ended_are_written_too(
     assert not (run.folder / "usage" / "s.keys.json").exists(), "keys are noted of whole stages only"
 
 
-def test_a_replay_touches_no_ledger() -> None:
+def test_a_replay_counts_no_money() -> None:
     run = open_run("openai", "mode=recorded", "openai-x")
-    assert run.ledger.path is None
+    assert run.spent.path is None
     with run.chat("generator", "s"):
         pass
-    assert not (run.folder / "usage" / "ledger.sqlite").exists()
-
-
-@pytest.mark.parametrize(("parameters", "reckoned"), [("{}", 10), ("{max_tokens: null}", TOKENS_OUT)])
-def test_an_endpoint_that_drops_the_limit_of_tokens_is_reckoned_with_long_replies(
-    parameters: str, reckoned: int
-) -> None:
-    priced = PRICED.replace("dead_after_s: 7", f"parameters: {parameters}")
-    run = open_run("openai", priced, "openai-x")
-    budget = run.budget("s", run.endpoint("generator"), batch=False)
-    short = Request(task="rating", subject="x", messages=[], sampling=Sampling(max_tokens=10))
-    assert llm_chat.run(budget.reserve(short)).usd == pytest.approx(reckoned * 2e-6)
-    renamed = PRICED.replace("dead_after_s: 7", "parameters: {max_tokens: max_completion_tokens}")
-    run = open_run("openai", renamed, "openai-y")
-    budget = run.budget("s", run.endpoint("generator"), batch=False)
-    assert llm_chat.run(budget.reserve(short)).usd == pytest.approx(10 * 2e-6)
-
-
-def test_a_batch_costs_half_and_takes_everything_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "x")
-    run = open_run(
-        "openai", f"{PRICED} batch=true concurrency=3 judges='[{{kind: rating, llm: openai}}]'", "o"
-    )
-    for role in ("annotator", "judge"):
-        with run.chat(role, "s") as chat:
-            assert chat.in_bulk and chat.concurrency == ALL_AT_ONCE
-            assert chat.throttle.dead_after_s == float("inf")
-            assert chat.budget.price(1_000_000, 1_000_000) == pytest.approx(1.5)
-    with run.chat("generator", "s") as chat:
-        assert not chat.in_bulk and chat.concurrency == 3, "turns of a dialogue wait for each other"
-        assert chat.budget.price(1_000_000, 1_000_000) == pytest.approx(3.0)
+    assert not (run.folder / "usage" / "spent.jsonl").exists()
 
 
 UNKNOWN = "endpoints='{generator: {model: g, base_url: \"https://api.example.com/v1\"}}'"

@@ -12,6 +12,8 @@ from memecmd_utils.core.errors import MemecmdError
 
 HEADLESS_VARIABLE = "MEMECMD_HEADLESS"
 """Set to 1 in the kernel of a headless run; panels then show a picture of their first position."""
+TERMINAL_VARIABLE = "MEMECMD_TERMINAL"
+"""Names the terminal on which a headless run's kernel draws its progress bars; not set where there is none."""
 STATUS_VARIABLE = "MEMECMD_STATUS"
 """Names the file in which a headless run's kernel writes one line on how far it is (see `llm.progress`)."""
 LOOK_EVERY_S = 0.5

@@ -113,7 +113,7 @@ class Budget:
         self._tokens_per_image = TOKENS_PER_IMAGE if tokens_per_image is None else tokens_per_image
         self._open_calls, self._open_usd = 0, 0.0
         self._first: dict[str, asyncio.Future[None]] = {}
-        """Tasks whose first call is under way; it goes alone, for a model that thinks shows its price by it."""
+        """Tasks whose first call is under way. It goes alone: a model that thinks shows its price by it."""
 
     def price(self, tokens_in: float, tokens_out: float) -> float:
         """US dollars for so many tokens."""
@@ -164,7 +164,8 @@ class Budget:
         self.spent.refresh()
         if self.max_calls is not None and self.spent.calls + self._open_calls >= self.max_calls:
             raise BudgetReached(
-                f"max_calls={self.max_calls} reached; all answers are recorded: raise it and run again to go on"
+                f"max_calls={self.max_calls} reached; all answers are recorded: raise it and run again to go "
+                "on"
             )
         usd = self.spent.usd + self._open_usd
         if self.max_usd is not None and (usd >= self.max_usd or usd + guess > self.max_usd):

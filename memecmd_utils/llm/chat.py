@@ -11,6 +11,8 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from memecmd_utils import recordings as rec
@@ -341,9 +343,10 @@ def run(work: Awaitable[T]) -> T:
         started.append((asyncio.get_running_loop(), asyncio.current_task()))
         return await work
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    inside: Any = None
+    with suppress(RuntimeError):
+        inside = asyncio.get_running_loop()
+    if inside is None:
         return asyncio.run(main())
     with ThreadPoolExecutor(1, thread_name_prefix="memecmd-async") as thread:
         running = thread.submit(asyncio.run, main())
@@ -366,7 +369,7 @@ class Progress:
         if terminal := os.environ.get(TERMINAL_VARIABLE):  # a headless run: beside the cell's own output
             from tqdm import tqdm
 
-            self._bar = tqdm(total=total, desc=label, unit=unit, file=open(terminal, "w"))  # noqa: SIM115
+            self._bar = tqdm(total=total, desc=label, unit=unit, file=Path(terminal).open("w"))  # noqa: SIM115
         else:
             from tqdm.auto import tqdm  # looks for widgets, which takes a while
 

@@ -214,9 +214,9 @@ class OpenAIBackend(Backend):
         What is no JSON comes back as text, or None. Raises `Refused`, `GaveUp`, or `EndpointError` where key,
         model or account have to be seen to first.
         """
+        client, heard = await self._connected(), self._heard
         import openai
 
-        client, heard = await self._connected(), self._heard
         options = {"max_retries": RETRIES[heard]}
         fault: EndpointError | None = None
         try:

@@ -119,7 +119,7 @@ def _candidates(text: str, cut: bool) -> Iterator[tuple[dict[str, Any], str | No
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
     """Whole JSON objects in a text, outermost ones only."""
-    decoder, start = json.JSONDecoder(strict=False, parse_constant=_no_number), 0
+    decoder, start = json.JSONDecoder(strict=False), 0
     while (start := text.find("{", start)) >= 0:
         try:
             value, start = decoder.raw_decode(text, start)
@@ -129,19 +129,19 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
             yield value
 
 
-def _no_number(name: str) -> float:
-    raise ValueError(name)
-
-
 def _checked(value: dict[str, Any], schema: type[T], source: str | None) -> T:
     """The value as `schema` has it; of a repair, every text has to stand in `source` as it is."""
     try:
         model = schema.model_validate(value)
+        values = model.model_dump()
+        json.dumps(values, allow_nan=False)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)[:4]
         fields = ", ".join(".".join(map(str, fault["loc"])) + ": " + fault["msg"] for fault in faults)
         raise UnusableReply(f"JSON 的字段不对：{fields}") from error
-    for text in _texts(model.model_dump()):
+    except ValueError as error:
+        raise UnusableReply("JSON 的字段不对：数字太大或不是数字") from error
+    for text in _texts(values):
         if UNWRITABLE.search(text):
             raise UnusableReply("文字里有乱码或控制字符")
         if text and not _visible(text):

@@ -24,7 +24,7 @@ from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.errors import MemecmdError, mendable_message
 from memecmd_utils.core.llm import local
 from memecmd_utils.llm import authored
-from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, api_key, client_options
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, address, api_key
 from memecmd_utils.recordings import recorded_names
 from memecmd_utils.runs import Role, Run, prices
 from memecmd_utils.schemas import NewsItem
@@ -185,7 +185,6 @@ def _language_models(profile: Profile, templates: bool = False) -> Iterator[str]
             yield from _complaint(lambda at=endpoint: OpenAIBackend(at, key=NO_KEY))
             if live:
                 yield from _complaint(lambda at=endpoint: api_key(at))
-                yield from _complaint(lambda at=endpoint: client_options(at))
             if endpoint.model:
                 yield from _complaint(lambda at=endpoint: prices(at, profile))
     for model in local_models(profile, templates):
@@ -213,7 +212,7 @@ def _embedding_endpoint(profile: Profile) -> Iterator[str]:
         yield from _complaint(lambda: encoders_text.check(endpoint))
         if endpoint.model:
             yield from _complaint(lambda: prices(endpoint, profile, reads_only=True))
-        yield from _complaint(lambda: client_options(endpoint))
+        yield from _complaint(lambda: address(endpoint))
 
 
 def _sentence_transformer(profile: Profile, name: str) -> Iterator[str]:

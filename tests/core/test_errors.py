@@ -18,16 +18,13 @@ from memecmd_utils.core.errors import mendable_message
 from memecmd_utils.core.fetch.datasets import SourceError
 from memecmd_utils.dialogue import news
 from memecmd_utils.llm import chat
-from memecmd_utils.llm.delivery import NoSignOfLife
 from memecmd_utils.llm.endpoint import OpenAIBackend
+from memecmd_utils.llm.messages import EndpointError
 from memecmd_utils.ops import doctor
 from memecmd_utils.schemas import TemplateMeme
 from memecmd_utils.settings import Endpoint, load_profile
 
-INTERNAL = {
-    "ImageRejected", "UnusableReply", "TransientFault", "RequestRejected", "EmptyReply", "FetchError",
-    "UnknownForm", "Filtered", "InDoubt",
-}  # fmt: skip
+INTERNAL = {"ImageRejected", "UnusableReply", "FetchError"}
 """What one module tells another with; no user ever sees one."""
 
 
@@ -50,7 +47,7 @@ class OfAnotherModule(SourceError):
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (NoSignOfLife("the endpoint is silent"), "the endpoint is silent"),
+        (EndpointError("the endpoint is silent"), "the endpoint is silent"),
         (OfAnotherModule("give imgflip"), "give imgflip"),
         (PermissionError(errno.EACCES, "Permission denied", "/data/x"), "/data/x: Permission denied"),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/a/b"), "/a/b: Not a directory"),
@@ -122,7 +119,7 @@ def without(monkeypatch):
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda folder: chat.run(OpenAIBackend(ENDPOINT, key=SecretStr("k")).connect()),
+        lambda folder: chat.run(OpenAIBackend(ENDPOINT, key=SecretStr("k")).post("/x", {})),
         lambda folder: EndpointEmbedder(ENDPOINT).encode(["t"], "query"),
         lambda folder: news.collect([], folder),
         lambda folder: pictures.fetch_pictures([MEME], folder, 1),

@@ -22,7 +22,7 @@ from memecmd_utils.dialogue.generation import (
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts
 from memecmd_utils.llm.chat import Chat
-from memecmd_utils.llm.messages import EndpointError, Reply, Request, RequestRejected
+from memecmd_utils.llm.messages import EndpointError, Reply, Request
 from memecmd_utils.schemas import ColdStart, Dialogue, Unfinished
 from memecmd_utils.settings import Profile
 
@@ -223,7 +223,7 @@ REFUSED = Reply(text="", refusal=True)
     [
         (REFUSED, "refusal after 5 attempts: the model refused"),
         ("……", "unusable after 5 attempts: 空的回复"),
-        (RequestRejected("400: too long"), "rejected after 1 attempts: 400: too long"),
+        (Reply(text="400: too long", finish_reason="rejected"), "rejected after 1 attempts: 400: too long"),
     ],
     ids=["refusal", "empty", "rejected"],
 )

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from fault_server import Answer, FaultServer, chat_reply
 from PIL import Image, ImageDraw
-from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils import settings
 from memecmd_utils.core import paths
@@ -357,7 +357,7 @@ def run_whole(
     if prepare is not None:
         prepare(project)
     hostile = Hostile()
-    with TinyServer(hostile).running() as server:
+    with FaultServer(hostile).running() as server:
         write_profile(project, server.url)
         commands = [command(project, "resolve")]
         run = commands[0]["stdout"].strip()

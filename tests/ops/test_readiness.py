@@ -47,7 +47,7 @@ def news(path: Path, n: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("settings", ["", "sources=memes", "max_usd=null", "n_dialogues=1", "batch=true"])
+@pytest.mark.parametrize("settings", ["", "sources=memes", "max_usd=null", "n_dialogues=1"])
 def test_nothing_is_said_where_nothing_is_missing(settings: str) -> None:
     assert lacks(f"{settings}") == [] == lacks("mode=recorded") == lacks("", "example")
     doctor.check(settings_.load_profile("openai", settings_.parse_settings(settings)))
