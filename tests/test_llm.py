@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 from scripted import ScriptedBackend
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, chat, prompts, replies
 from memecmd_utils.llm.budget import Budget
 from memecmd_utils.llm.chat import LOST_IN_A_ROW, Chat, Progress

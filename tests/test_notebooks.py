@@ -10,23 +10,22 @@ import pytest
 import whole_pipeline
 from whole_pipeline import STAGES
 
-from memecmd_utils.core import paths
-from memecmd_utils.release import manifest
-from memecmd_utils.report import tracked
+from memecmd_utils import release, report
+from memecmd_utils.files import paths
 
 pytestmark = pytest.mark.slow
 
 
 def test_the_example_profile_runs_from_recordings_alone(finished):
     checkout, run = finished, example_run.RUN
-    assert tracked.compare(run, paths.reports, checkout / "reports") == []
-    report, data = checkout / "reports" / run, checkout / "data" / "processed" / run
-    assert manifest.check_release(data / "release")["dialogues"] == 47
-    numbers = json.loads((report / "numbers.json").read_text(encoding="utf-8"))
+    assert report.compare(run, paths.reports, checkout / "reports") == []
+    folder, data = checkout / "reports" / run, checkout / "data" / "processed" / run
+    assert release.check_release(data / "release")["dialogues"] == 47
+    numbers = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))
     assert numbers["dialogues"]["turns"] == 846 and numbers["memes"] == 200
-    page = (report / "index.html").read_text(encoding="utf-8")
+    page = (folder / "index.html").read_text(encoding="utf-8")
     assert "authored" in page and "Table 1" in page
-    assert {p.name for p in (report / "figures").glob("fig*.png")} == {
+    assert {p.name for p in (folder / "figures").glob("fig*.png")} == {
         "fig2_keywords.png",
         "fig3_scores.png",
         "fig4_consistency.png",

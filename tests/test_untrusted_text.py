@@ -28,14 +28,12 @@ from whole_pipeline import (
     text_of,
 )
 
-from memecmd_utils import schemas
-from memecmd_utils.core import paths, storage, tables
+from memecmd_utils import files, release, report, schemas
+from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, replies
 from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.llm.endpoint import CONTROL
 from memecmd_utils.llm.messages import Reply, UnusableReply
-from memecmd_utils.release import manifest
-from memecmd_utils.report import page as report_page
 
 FENCED = re.compile(r"<<<\n.*?\n>>>", re.DOTALL)
 SCHEMAS = {"", "AnnotationReply", "SummaryReply", "ScenarioReply", "ScenarioDetails", "RatingsReply"}
@@ -48,18 +46,18 @@ def whole(tmp_path_factory):
 
 def test_the_whole_pipeline_runs_through(whole) -> None:
     assert [done["status"] for done in whole.commands] == [0] * 10, whole.commands[-1]["stderr"][-3000:]
-    assert manifest.check_release(whole.data / "release")["dialogues"] == 2
+    assert release.check_release(whole.data / "release")["dialogues"] == 2
     assert (whole.report / "index.html").is_file()
 
 
 def test_everything_planted_was_met(whole) -> None:
-    memes = storage.read_parquet(whole.data / "memes.parquet", schemas.Meme)
+    memes = files.read_parquet(whole.data / "memes.parquet", schemas.Meme)
     assert {meme.origin for meme in memes} == {*whole_pipeline.FILE_NAMES, whole_pipeline.READ_BY_OCR}
     assert sum(EVERYTHING in meme.text for meme in memes) == len(whole_pipeline.FILE_NAMES)
     assert {schema_of(body) for body in whole.bodies if "messages" in body} == SCHEMAS
     rejected = list(csv.reader((whole.data / "rejected.csv").open(encoding="utf-8", newline="")))
     assert {row[0] for row in rejected[1:]} == {whole_pipeline.BROKEN, whole_pipeline.DROPPED}
-    ratings = storage.read_parquet(whole.data / "ratings.parquet", schemas.Rating)
+    ratings = files.read_parquet(whole.data / "ratings.parquet", schemas.Rating)
     assert any(r.unscored for r in ratings) and any(not r.unscored for r in ratings)
 
 
@@ -168,7 +166,7 @@ def constants(tree: ast.Module) -> frozenset[str]:
 
 def test_no_text_from_outside_is_used_as_a_format() -> None:
     # Sentences in two languages stand in mappings of these files.
-    allowed = {"report.answers", "report.readme", "evaluation.human_ratings"}
+    allowed = {"people"}
     found = []
     for name, tree in sources().items():
         for node in ast.walk(tree):
@@ -197,9 +195,8 @@ def test_no_text_from_outside_becomes_a_template() -> None:
 
 
 def test_only_literals_are_trusted_as_html() -> None:
-    # tables.html escapes every part itself, page._table takes what pandas has escaped, lesson.show_beside
-    # what the other functions of its module made.
-    allowed = {"core.tables": 1, "report.page": 1, "drawing.lesson": 1}
+    # tables.html escapes every part itself, lesson.show_beside takes what other functions of its module made.
+    allowed = {"core.tables": 1, "drawing.lesson": 1}
     found: dict[str, int] = {}
     for name, tree in sources().items():
         for node in ast.walk(tree):
@@ -364,40 +361,40 @@ def test_a_browser_runs_nothing_of_what_was_planted(whole, name, tmp_path) -> No
 
 
 def test_news_and_pictures_keep_their_text_in_the_data(whole) -> None:
-    starts = storage.read_jsonl(whole.data / "cold_starts.jsonl", schemas.ColdStart)
+    starts = files.read_jsonl(whole.data / "cold_starts.jsonl", schemas.ColdStart)
     news = [start for start in starts if start.kind == "news"]
     assert [start.title for start in news] == [f"题0 {EVERYTHING}"]
     assert news[0].source == f"feed {EVERYTHING}" and f"正文0 {EVERYTHING}" in news[0].context
     for number, name in enumerate(whole_pipeline.FILE_NAMES):
         meme = next(
-            m for m in storage.read_parquet(whole.data / "memes.parquet", schemas.Meme) if m.origin == name
+            m for m in files.read_parquet(whole.data / "memes.parquet", schemas.Meme) if m.origin == name
         )
         assert meme.text == f"图{number}上的字 {EVERYTHING}"
         assert Path(name).stem in meme.picture_note
 
 
 def test_replies_keep_their_text_in_the_data(whole) -> None:
-    annotations = storage.read_parquet(whole.data / "annotations.parquet", schemas.Annotation)
+    annotations = files.read_parquet(whole.data / "annotations.parquet", schemas.Annotation)
     assert len(annotations) == 7
     for field, more in (("s_plus", ""), ("s_minus", f"{UNFIT} "), ("motivation", "")):
         texts = sorted(getattr(a, field) for a in annotations)
         assert texts == sorted(f"{field}，第{n}张 {more}{EVERYTHING}" for n in range(3, 10))
-    scenario = storage.read_jsonl(whole.data / "scenarios.jsonl", schemas.Scenario)[0]
+    scenario = files.read_jsonl(whole.data / "scenarios.jsonl", schemas.Scenario)[0]
     assert scenario.scenario == f"两个人聊起来 {EVERYTHING}"
     assert {name: getattr(scenario, name) for name in whole_pipeline.DETAILS} == whole_pipeline.DETAILS
-    dialogues = storage.read_jsonl(whole.data / "dialogues.jsonl", schemas.Dialogue)
+    dialogues = files.read_jsonl(whole.data / "dialogues.jsonl", schemas.Dialogue)
     for dialogue in dialogues:
         wanted = [*UTTERANCES[dialogue.kind]]
         if dialogue.kind == "role":
             wanted[-1] = whole_pipeline.LAST_OF_ROLE
         assert [turn.text for turn in dialogue.turns] == wanted
         assert all(EVERYTHING in summary.motivation for summary in dialogue.summaries)
-    assert storage.read_jsonl(whole.data / "release" / "dialogues.jsonl", schemas.Dialogue) == dialogues
+    assert files.read_jsonl(whole.data / "release" / "dialogues.jsonl", schemas.Dialogue) == dialogues
 
 
 def test_control_characters_and_half_pairs_reach_no_annotation(whole) -> None:
     # The first two replies held them, in the escapes of their JSON, and were asked for again.
-    annotations = storage.read_parquet(whole.data / "annotations.parquet", schemas.Annotation)
+    annotations = files.read_parquet(whole.data / "annotations.parquet", schemas.Annotation)
     assert [a.unscored for a in annotations] == [""] * 7
     for annotation in annotations:
         assert re.fullmatch(
@@ -434,7 +431,7 @@ def frame():
 
 
 def test_a_markdown_table_keeps_planted_text_inert(frame) -> None:
-    text = tables.markdown(frame)
+    text = files.markdown(frame)
     assert len(text.split("\n")) == 5 and len(re.findall(r"(?<!\\)\|", text)) == 12
     assert len(text.splitlines()) == 4, "other signs for a line's end"
     # Markdown lets HTML through, and links may be scripts.
@@ -442,14 +439,14 @@ def test_a_markdown_table_keeps_planted_text_inert(frame) -> None:
 
 
 def test_a_latex_table_keeps_planted_text_inert(frame) -> None:
-    text = tables.latex(frame)
+    text = files.latex(frame)
     assert "\\input" not in text and "\\href" not in text
     row = next(line for line in text.split("\n") if "HYPERLINK" in line)
     assert re.search(r"(?<!\\)[$%#_{}&]", row.replace("\\textbackslash ", "").split(" & 1.0")[0]) is None
 
 
 def test_tables_of_the_page_keep_planted_text_inert(frame, tmp_path) -> None:
-    for html in (tables.html(frame), report_page._table(frame)):
+    for html in (files.html_table(frame), files.html_table(report.printed(frame.to_dict("records")))):
         path = tmp_path / "table.html"
         path.write_text(str(html), encoding="utf-8")
         page = Page(path)
@@ -466,10 +463,10 @@ def test_hostile_ids_of_news_are_refused_or_harmless(tmp_path) -> None:
     path = tmp_path / "news.jsonl"
     for name in HOSTILE_IDS:
         path.write_text(json.dumps({**item, "news_id": name}) + "\n", encoding="utf-8")
-        with pytest.raises(storage.StageOutputError, match="news_id"):
-            storage.read_jsonl(path, schemas.NewsItem)
+        with pytest.raises(files.StageOutputError, match="news_id"):
+            files.read_jsonl(path, schemas.NewsItem)
     path.write_text(json.dumps({**item, "news_id": "体育-2026_11.a"}) + "\n", encoding="utf-8")
-    assert storage.read_jsonl(path, schemas.NewsItem)[0].news_id == "体育-2026_11.a"
+    assert files.read_jsonl(path, schemas.NewsItem)[0].news_id == "体育-2026_11.a"
 
 
 def test_an_unusable_reply_is_told_of_without_rendering_it() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from memecmd_utils.core import paths
-from memecmd_utils.core.drawing import stickers
+from memecmd_utils import drawing
+from memecmd_utils.files import paths
 
 
 class DerivedCounts(NamedTuple):
@@ -37,17 +37,20 @@ def derived_counts() -> DerivedCounts:
     )
 
 
-def draw_template(captions: Sequence[tuple[str, str]], picture: str = "1F40C") -> Image.Image:
-    """Memes side by side that share one OpenMoji picture; each has a line above it and a line below."""
-    # The place of all parts hangs on the id: one id is one template.
-    drawn = [
-        stickers.draw(stickers.ExampleMeme("template", top, below, (picture,), "top_bottom", "", ""))
-        for top, below in captions
-    ]
+def draw_template(captions: Sequence[tuple[str, str]]) -> Image.Image:
+    """Memes side by side that share `data/example/template.webp`, each with a line above and one below."""
+    with Image.open(paths.example / "template.webp") as opened:
+        template = opened.convert("RGB")
     gap = 16
-    sheet = Image.new("RGB", (sum(one.width + gap for one in drawn) - gap, drawn[0].height), "#888888")
-    for number, one in enumerate(drawn):
-        sheet.paste(one, (number * (one.width + gap), 0))
+    sheet = Image.new("RGB", (len(captions) * (template.width + gap) - gap, template.height), "#888888")
+    for number, lines in enumerate(captions):
+        one = template.copy()
+        for line, middle in zip(lines, (39, one.height - 39), strict=True):
+            size = next((s for s in range(34, 9, -1) if drawing.text_width(line, s) <= one.width - 24), 9)
+            left = (one.width - drawing.text_width(line, size)) // 2
+            where = (left, middle + round(0.36 * size))
+            drawing.write_line(one, where, line, size, (255, 255, 255), bold=True)
+        sheet.paste(one, (number * (template.width + gap), 0))
     return sheet
 
 

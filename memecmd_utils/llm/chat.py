@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from memecmd_utils import recordings as rec
-from memecmd_utils.core.machine import TERMINAL_VARIABLE
+from memecmd_utils.files import TERMINAL_VARIABLE
 from memecmd_utils.llm import prompts
 from memecmd_utils.llm.budget import BATCH_DISCOUNT, Budget
 from memecmd_utils.llm.endpoint import read_reply

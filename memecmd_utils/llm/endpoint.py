@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from memecmd_utils.core import errors
+from memecmd_utils import files
 from memecmd_utils.llm.messages import Backend, EndpointError, Message, ModelId, Reply, Request
 from memecmd_utils.llm.replies import THINK, strict_schema
 from memecmd_utils.settings import Endpoint
@@ -300,7 +300,7 @@ class OpenAIBackend(Backend):
         return self._client
 
     async def _client_until_loop_ends(self) -> AsyncIterator[Any]:
-        errors.need_live_extra("an endpoint")
+        files.need_live_extra("an endpoint")
         import openai  # 0.8 s, so not at the top
 
         hooks = {"request": [self._note_request], "response": [self._note_response]}

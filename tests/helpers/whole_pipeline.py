@@ -24,7 +24,7 @@ from fault_server import Answer, FaultServer, chat_reply
 from PIL import Image, ImageDraw
 
 from memecmd_utils import settings
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.library import ocr
 from memecmd_utils.recordings import Recordings, TextCache
 
@@ -347,10 +347,8 @@ class Whole:
         return (path for path in sorted(self.root.rglob("*")) if path.is_file())
 
 
-def run_whole(
-    project: Path, stages: tuple[str, ...] = STAGES, prepare: Callable[[Path], None] | None = None
-) -> Whole:
-    """Copy the project to `project`, plant everything and run the stages one after another."""
+def run_whole(project: Path, prepare: Callable[[Path], None] | None = None) -> Whole:
+    """Copy the project to `project`, plant everything and run it from end to end."""
     copy_project(project)
     plant_pictures(project)
     plant_news(project)
@@ -359,15 +357,9 @@ def run_whole(
     hostile = Hostile()
     with FaultServer(hostile).running() as server:
         write_profile(project, server.url)
-        commands = [command(project, "resolve")]
-        run = commands[0]["stdout"].strip()
-        for stage in stages:
-            if commands[-1]["status"] == 0:
-                commands.append(command(project, "run", stage, run))
-        if commands[-1]["status"] == 0 and stages == STAGES:
-            commands.append(command(project, "summary", run))
+        commands = [command(project, "reproduce")]
     authorizations = sorted({headers.get("authorization", "") for headers in server.headers})
-    return Whole(str(project), run, commands, server.bodies, authorizations, hostile.replies)
+    return Whole(str(project), PROFILE, commands, server.bodies, authorizations, hostile.replies)
 
 
 def shared(tmp_path_factory: Any) -> Whole:

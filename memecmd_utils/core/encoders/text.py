@@ -12,7 +12,7 @@ import numpy as np
 
 from memecmd_utils import recordings as vectors
 from memecmd_utils.core.encoders import weights
-from memecmd_utils.core.machine import cores
+from memecmd_utils.files import cores
 from memecmd_utils.llm import chat
 from memecmd_utils.llm.budget import Budget
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, address, api_key
