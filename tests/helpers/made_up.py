@@ -105,7 +105,7 @@ def annotation(meme_id: str, **changes: object) -> schemas.Annotation:
 
 
 def profile(**changes: object) -> settings.Profile:
-    return settings.Profile(**{"name": "made-up", "n_turns": 6, **changes})
+    return settings.Profile(name="made-up").replace(**{"n_turns": 6, **changes})
 
 
 def rating(turn: int = 2, overall: float | None = 60.0, **changes: object) -> schemas.Rating:
