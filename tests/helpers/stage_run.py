@@ -166,8 +166,11 @@ def checkout(
             (root / shared).symlink_to(paths.root / shared)
     generator = {"base_url": url, "model": "simulated", "timeout_s": 1.0}
     generator |= {"usd_per_million_in": USD_IN, "usd_per_million_out": USD_OUT, **(endpoint or {})}
-    profile = {"llm": "openai", "mode": "auto", "n_news": 2, "n_role_pairs": 0, "concurrency": 16}
-    profile |= {"endpoints": {"generator": generator}, **values}
+    models = {"llm": "openai", "mode": "auto", "concurrency": 16, "endpoints": {"generator": generator}}
+    dialogue = {"n_news": 2, "n_role_pairs": 0}
+    for key, value in values.items():
+        (dialogue if key.startswith("n_") else models)[key] = value
+    profile = {"models": models, "dialogue": dialogue}
     target = root / "data" / "profiles" / f"{name}.yaml"
     target.write_text(yaml.safe_dump(profile, allow_unicode=True), encoding="utf-8")
     return root
