@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memecmd_utils import settings
-from memecmd_utils.core import errors, paths
+from memecmd_utils import files, settings
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.settings import Profile
 
 if TYPE_CHECKING:
@@ -138,19 +138,19 @@ def show_doctor(choice: Choice) -> None:
 @click.pass_obj
 def verify(choice: Choice, folder: str | None) -> None:
     """Check a release against its manifest: that in FOLDER, or the run's own."""
-    from memecmd_utils.release import manifest
+    from memecmd_utils import release
 
     where = Path(folder).expanduser() if folder else paths.processed / choice.run_name() / "release"
-    click.echo(manifest.report(where))
+    click.echo(release.verdict(where))
 
 
 @cli.command()
 @click.pass_obj
 def site(choice: Choice) -> None:
     """Put the page of a run with its notebooks into one folder for any static host."""
-    from memecmd_utils.report import tracked
+    from memecmd_utils import report
 
-    click.echo(tracked.build(paths.reports / choice.run_name()).relative_to(paths.root))
+    click.echo(report.build_site(paths.reports / choice.run_name()).relative_to(paths.root))
 
 
 # --- uses of a finished run -------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: s
     from memecmd_utils.chats import insertion
 
     if not source or not target:
-        raise errors.MemecmdError("name both files: make insert-memes IN=chat.csv OUT=with_memes.csv")
+        raise MemecmdError("name both files: make insert-memes IN=chat.csv OUT=with_memes.csv")
     files = (Path(name).expanduser() for name in (source, target))
     click.echo(insertion.insert_file(*files, choice.profile, choice.settings, run, strategy, fields).text())
 
@@ -194,7 +194,7 @@ def evaluate_mod(choice: Choice, source: str, run: str, dialogues: int | None) -
     from memecmd_utils.studies import mod
 
     if not source:
-        raise errors.MemecmdError("name a file or folder of MOD: make evaluate-mod MOD=c_val_task2.json")
+        raise files.MemecmdError("name a file or folder of MOD: make evaluate-mod MOD=c_val_task2.json")
     path = Path(source).expanduser()
     click.echo(mod.evaluate_file(path, choice.profile, choice.settings, run, dialogues).text())
 
@@ -211,19 +211,19 @@ def leaderboard(
     choice: Choice, entries: Sequence[str], name: str, run: str, grades: str, release: str, mod: str
 ) -> None:
     """Score ENTRIES beside the package's systems: TREC runs, Python files, names of embedders."""
-    from memecmd_utils import report
+    from memecmd_utils.evaluation import entries as scored
     from memecmd_utils.studies import mod as mod_data
 
     if mod:
         path = Path(mod).expanduser()
         benchmarks, target, notes = mod_data.benchmarks(path, choice.profile, choice.settings, run)
-        click.echo("\n".join([report.score_benchmarks(benchmarks, target, entries, name), *notes]))
+        click.echo("\n".join([scored.score_benchmarks(benchmarks, target, entries, name), *notes]))
     elif release:
         folder = Path(release).expanduser()
-        click.echo(report.score_release(folder, choice.profile, choice.settings, entries, name))
+        click.echo(scored.score_release(folder, choice.profile, choice.settings, entries, name))
     else:
         given = Path(grades).expanduser() if grades else None
-        click.echo(report.score_run(choice.run(run), entries, name, given))
+        click.echo(scored.score_run(choice.run(run), entries, name, given))
 
 
 # --- what is fetched --------------------------------------------------------------------------------
@@ -238,16 +238,16 @@ def fetch_group() -> None:
 @click.argument("archive", required=False)
 def fetch_library(archive: str | None) -> None:
     """Fetch the paper's repositories of images (ARCHIVE: the images of emo-visual-data as a zip)."""
-    from memecmd_utils.core.fetch import datasets
+    from memecmd_utils import fetch
 
-    datasets.fetch_library(archive=Path(archive).expanduser() if archive else None)
+    fetch.fetch_library(archive=Path(archive).expanduser() if archive else None)
 
 
 @fetch_group.command("news")
 @click.pass_obj
 def fetch_news(choice: Choice) -> None:
     """Collect news for the profile from its feeds; run it on several days to gather more."""
-    from memecmd_utils.dialogue import news
+    from memecmd_utils import news
 
     click.echo(news.collect_for(choice.load()))
 
@@ -256,7 +256,7 @@ def fetch_news(choice: Choice) -> None:
 @click.argument("model")
 def fetch_local_llm(model: str) -> None:
     """Install the local engine and the weights of one model."""
-    from memecmd_utils.core.llm import local
+    from memecmd_utils import local_model as local
 
     path = local.install(model)
     weights = local.find(model)
@@ -300,18 +300,18 @@ def tracked_group() -> None:
 @tracked_group.command("refresh")
 def refresh_tracked() -> None:
     """Copy the example run's numbers and pictures into reports/."""
-    from memecmd_utils.report import tracked
+    from memecmd_utils import report
 
-    for path in tracked.refresh():
+    for path in report.refresh():
         click.echo(path.relative_to(paths.root))
 
 
 @tracked_group.command("compare")
 def compare_tracked() -> None:
     """Compare the example run with the tracked numbers, placements and pictures."""
-    from memecmd_utils.report import tracked
+    from memecmd_utils import report
 
-    differences = tracked.compare()
+    differences = report.compare()
     for line in differences:
         click.echo(line)
     click.echo(f"{len(differences)} differences" if differences else "the run equals the tracked results")
@@ -332,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
-        message = errors.mendable_message(error)
+        message = files.mendable_message(error)
         if message is None:
             raise
         print(f"error: {message}", file=sys.stderr)

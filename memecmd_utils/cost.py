@@ -12,12 +12,12 @@ import pandas as pd
 
 from memecmd_utils import settings
 from memecmd_utils.annotation import annotation_request
-from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import text
 from memecmd_utils.core.encoders.text import TASK
-from memecmd_utils.dialogue import cold_start, generation
+from memecmd_utils.dialogue import relation, sizes, speaker_of, summary_request, utterance_request
 from memecmd_utils.evaluation import judges
 from memecmd_utils.evaluation.judges import STOPPED
+from memecmd_utils.files import paths
 from memecmd_utils.library import example_memes
 from memecmd_utils.llm import budget, prompts, usage
 from memecmd_utils.llm.budget import (
@@ -66,7 +66,7 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     """
     generator = profile.models.endpoints.generator
     annotator = profile.models.endpoints.annotator or generator
-    n_news, n_role = cold_start.sizes(profile)
+    n_news, n_role = sizes(profile)
     n_dialogues, turns = n_news + n_role, range(1, profile.dialogue.n_turns + 1)
 
     def row(stage: str, at: str, task: str, n: int, calls: int, tokens: float, **whom: Any) -> EstimateRow:
@@ -85,12 +85,12 @@ def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
     sees = annotator.vision and profile.models.llm == "openai"
     request = annotation_request(MEME, 0, (lambda meme: "") if sees else None, profile.library.flag_unsafe)
     per_meme = _tokens(request, profile, annotator)
-    values = {"pair": PAIR, "scenario": "一" * 30, **cold_start.dimensions_of(PAIR)}
+    values = {"pair": PAIR, "scenario": "一" * 30, **relation(PAIR)}
     details = prompts.render("scenario_details", fence=prompts.fence, **values)
     per_scenario = 2 * len(details) * profile.models.tokens_per_character
-    per_talk = length(generation.utterance_request, turns)
+    per_talk = length(utterance_request, turns)
     summed_up = turns[1:]
-    per_summaries = length(generation.summary_request, summed_up)
+    per_summaries = length(summary_request, summed_up)
     lines = [
         row("02 annotation", "annotation", "annotation", n_memes, 1, per_meme, endpoint=annotator),
         row("03 scenarios", "scenario", "scenario", n_role, 2, per_scenario),
@@ -131,7 +131,7 @@ def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: i
 
 def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[EstimateRow]:
     turns = [
-        Turn(turn=t, speaker=generation.speaker_of(t), text=TYPICAL_UTTERANCE, source="estimate")
+        Turn(turn=t, speaker=speaker_of(t), text=TYPICAL_UTTERANCE, source="estimate")
         for t in range(1, profile.dialogue.n_turns + 1)
     ]
     dialogue = Dialogue(

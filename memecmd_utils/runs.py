@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from memecmd_utils import schemas
+from memecmd_utils import files, schemas
 from memecmd_utils import settings as settings_
-from memecmd_utils.core import paths, storage
 from memecmd_utils.core.encoders.text import TASK, Embedder, EndpointEmbedder, RecordedEmbedder, embedder_of
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm.local import LocalServer
+from memecmd_utils.files import ExtraMissing, MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import usage as llm_usage
 from memecmd_utils.llm.authored import AuthoredBackend
@@ -21,6 +19,7 @@ from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.messages import Backend, EndpointError
 from memecmd_utils.llm.usage import combined
+from memecmd_utils.local_model import LocalServer
 from memecmd_utils.recordings import Mode, Recordings, TextCache
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
@@ -141,36 +140,36 @@ class Run:
     def load(self, schema: type[Record]) -> list[Record]:
         """All records of a schema from a stage before; `StageMissing` names the notebook to run first."""
         path = self.read(RECORDS[schema.__name__])
-        reader = storage.read_parquet if path.suffix == ".parquet" else storage.read_jsonl
+        reader = files.read_parquet if path.suffix == ".parquet" else files.read_jsonl
         return reader(path, schema)
 
     def save(self, rows: Iterable[Record], schema: type[Record]) -> Path:
         """Write all records of one schema, which may be none, where `load` of a later stage finds them."""
         path = self.write(RECORDS[schema.__name__])
         if path.suffix == ".parquet":
-            storage.write_parquet(path, rows, schema)
+            files.write_parquet(path, rows, schema)
         else:
-            storage.write_jsonl(path, rows)
+            files.write_jsonl(path, rows)
         return path
 
     def save_json(self, name: str, values: Any) -> Path:
         """Write what is no record (`gates.json`, `judge_checks.json`, ...) into the run's folder."""
-        storage.write_json(self.write(name), values)
+        files.write_json(self.write(name), values)
         return self.write(name)
 
     def save_arrays(self, name: str, **arrays: Any) -> Path:
         """Write named NumPy arrays into one `.npz` file of the run's folder."""
         import numpy as np
 
-        with storage.atomic_path(self.write(name)) as part:
+        with files.atomic_path(self.write(name)) as part:
             np.savez(part, **arrays)
         return self.write(name)
 
     def save_tables(self, **tables: "pd.DataFrame") -> None:
         """Write each table as CSV, Markdown and LaTeX into `tables/` of the report."""
-        from memecmd_utils.core import tables as printer
+        from memecmd_utils import files
 
-        printer.save(self.report / "tables", **tables)
+        files.save_tables(self.report / "tables", **tables)
 
     def outcomes(self) -> list[dict[str, Any]]:
         """What became of every question of the run: a row a stage, with all outcomes by name."""
@@ -253,8 +252,8 @@ class Run:
 
     def clip(self, name: str) -> "DualEncoder":
         """A CLIP model with this run's recordings and mode; nothing is downloaded where that is forbidden."""
+        from memecmd_utils import fetch
         from memecmd_utils.core.encoders import clip as encoders_clip
-        from memecmd_utils.core.fetch import datasets
 
         recorded = self.profile.models.mode == "recorded"
         return encoders_clip.load(
@@ -262,7 +261,7 @@ class Run:
             read_dirs=self.read_dirs,
             write_dir=None if recorded else self.write_dir,
             mode=self.profile.models.mode,
-            download=datasets.may_fetch(),
+            download=fetch.may_fetch(),
         )
 
     def embedder_name(self) -> str:
@@ -358,12 +357,12 @@ class Run:
         # A stage may open a judge twice: for placed memes, and for the items it is checked on.
         self.counted[name] = combined(self.counted.get(name, {}), chat.usage.as_dict())
         counts = {"source": chat.backend.source, **self.counted[name]}
-        storage.write_json(self.folder / "usage" / f"{name}.json", counts)
+        files.write_json(self.folder / "usage" / f"{name}.json", counts)
 
     def note_used(self, stage: str, keys: set[str]) -> None:
         """Write down which recordings a stage used, for `recordings promote`; several judges add up."""
         self.used[stage] = self.used.get(stage, set()) | keys
-        storage.write_json(self.folder / "usage" / f"{stage}.keys.json", sorted(self.used[stage]))
+        files.write_json(self.folder / "usage" / f"{stage}.keys.json", sorted(self.used[stage]))
 
 
 def open_run(profile: str = "example", settings: str = "", run_name: str = "") -> Run:
@@ -393,6 +392,19 @@ def open_finished(name: str) -> Run:
     if profile is None:
         raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
     return Run(name, profile, folder, paths.reports / name)
+
+
+@contextmanager
+def dask_client(profile: Profile) -> Iterator[Any]:
+    """A client of the Dask scheduler that the profile names; without one, of workers on this machine."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ExtraMissing("engine: dask needs Dask: pip install -e '.[scale]'") from error
+    # One thread a worker: a part has an event loop of its own, and an image keeps a core busy.
+    with Client(profile.models.scheduler, threads_per_worker=1, dashboard_address=None) as client:
+        client.wait_for_workers(1, timeout=60)
+        yield client
 
 
 def prices(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> tuple[float, float]:

@@ -24,8 +24,8 @@ from pydantic import (
     model_validator,
 )
 
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import files
+from memecmd_utils.files import MemecmdError, paths
 
 
 class Setting(BaseModel):
@@ -287,6 +287,8 @@ class DialogueSettings(Setting):
     news: Annotated[str, NoBlank] = "example"
     feeds: Annotated[list[str], OneOrMore, NoBlanks, Once] = []
     """topic=URL each, or one YAML file such as data/feeds.yaml."""
+    dialogues: Annotated[str | None, NoBlank] = None
+    """A file of one's own dialogues, taken in place of generated ones."""
     n_dialogues: int | None = Field(None, ge=1)
     n_news: int = Field(24, ge=0)
     n_role_pairs: int = Field(23, ge=0, le=23)
@@ -295,9 +297,16 @@ class DialogueSettings(Setting):
     n_turns: int = Field(18, ge=2)
     max_utterance_chars: int = Field(25, ge=4)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _own_dialogues_start_from_nothing(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("dialogues"):
+            return {**data, "n_news": 0, "n_role_pairs": 0}
+        return data
+
     @model_validator(mode="after")
     def _starts_somewhere(self) -> "DialogueSettings":
-        if not self.n_news and not self.n_role_pairs:
+        if not self.n_news and not self.n_role_pairs and not self.dialogues:
             raise ValueError("n_news and n_role_pairs are both 0: there would be no dialogue")
         return self
 
@@ -697,7 +706,7 @@ def settle(profile: Profile) -> str:
     target = paths.processed / run / RESOLVED
     text = yaml.safe_dump(profile.model_dump(mode="json"), allow_unicode=True, sort_keys=False)
     if not target.is_file() or target.read_text(encoding="utf-8") != text:
-        storage.write_text(target, text)
+        files.write_text(target, text)
     return run
 
 

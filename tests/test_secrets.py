@@ -19,8 +19,8 @@ from whole_pipeline import KEY, KEY_VARIABLE, command, forms_of_key, shows_key
 
 from memecmd_utils import __main__ as commands
 from memecmd_utils import settings
-from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import text as encoders_text
+from memecmd_utils.files import paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import delivery, messages
 from memecmd_utils.llm.budget import Budget, Ledger

@@ -8,8 +8,8 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from memecmd_utils.core import paths
-from memecmd_utils.core.images import LibraryError
+from memecmd_utils.files import paths
+from memecmd_utils.pictures import LibraryError
 
 LICENCE = "CC BY-SA 4.0 (OpenMoji)"
 

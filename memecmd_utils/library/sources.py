@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from memecmd_utils.core import images, paths
-from memecmd_utils.core.images import LibraryError
+from memecmd_utils import pictures
+from memecmd_utils.files import paths
 from memecmd_utils.library.examples import ExampleMeme, example_memes
+from memecmd_utils.pictures import LibraryError
 
 EXAMPLE = "example"  # the source that means the example memes
 DESCRIBED_IN = ("data.json", "glm/glm_data.json", "glm_data.json")
@@ -59,7 +60,7 @@ class Candidate:
 
     def read(self) -> bytes:
         """Bytes of the image; `ImageRejected` if they cannot be had."""
-        return images.read_bytes(self.path)
+        return pictures.read_bytes(self.path)
 
 
 def find_candidates(sources: Sequence[str]) -> list[Candidate]:
@@ -79,9 +80,9 @@ def find_candidates(sources: Sequence[str]) -> list[Candidate]:
             continue
         folder = paths.root / Path(source).expanduser()
         described = descriptions(folder)
-        files = images.look_through(folder)
+        files = pictures.look_through(folder)
         for path in (*files.images, *files.links_out):
-            origin = images.readable(path.relative_to(folder))
+            origin = pictures.readable(path.relative_to(folder))
             parent, stem = PurePosixPath(origin).parent, PurePosixPath(origin).stem
             group = f"{source}/{parent}"
             note = "；".join(filter(None, (described.get(path.name), picture_note(parent.name, stem))))

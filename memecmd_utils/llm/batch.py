@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from memecmd_utils.core import storage
+from memecmd_utils import files
 from memecmd_utils.llm.endpoint import (
     NEUTRAL,
     EmptyReply,
@@ -263,7 +263,7 @@ class Journal:
 
     def save(self, part: Part, answers: dict[str, dict[str, Any]]) -> None:
         """Keep the answers to a part by custom id, all or none; nothing else will come back for it."""
-        rows = [(custom_id, storage.dumps(line)) for custom_id, line in answers.items()]
+        rows = [(custom_id, files.dumps(line)) for custom_id, line in answers.items()]
         with self._database:
             self._database.executemany("insert or replace into answers values (?, ?)", rows)
             self._database.execute("delete from batches where tag = ?", (part.tag,))
@@ -558,7 +558,7 @@ class BatchBackend(Backend):
         digest, custom_id, rounds = "", "", 0
         while True:
             form = self.inner.form(request)
-            body = storage.dumps(self.inner.body(request)).encode()
+            body = files.dumps(self.inner.body(request)).encode()
             # The sample is not in the body where the endpoint knows no seed.
             before, digest = digest, hashlib.sha256(b"%d %s" % (request.sample, body)).hexdigest()[:40]
             if digest != before:  # else it did not get through under its name

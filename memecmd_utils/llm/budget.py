@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm.messages import BudgetReached, Reply, Request
 from memecmd_utils.settings import Endpoint, Profile
 

@@ -22,7 +22,8 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import SecretStr
 
-from memecmd_utils.core import errors, machine
+from memecmd_utils import files
+from memecmd_utils.core import machine
 from memecmd_utils.llm.messages import (
     Backend,
     EndpointError,
@@ -362,7 +363,7 @@ class OpenAIBackend(Backend):
         return await self._clients.get()
 
     def _client(self) -> Any:
-        errors.need_live_extra("an endpoint")
+        files.need_live_extra("an endpoint")
         import openai  # 0.8 s, so not at the top
 
         fault, options = "", client_options(self.endpoint)
@@ -568,9 +569,9 @@ class OpenAIBackend(Backend):
 def _white_square() -> str:
     from PIL import Image as Picture
 
-    from memecmd_utils.core import html
+    from memecmd_utils import pictures
 
-    return html.picture_url(Picture.new("RGB", (NEUTRAL_SIDE, NEUTRAL_SIDE), "white"), "PNG")
+    return pictures.picture_url(Picture.new("RGB", (NEUTRAL_SIDE, NEUTRAL_SIDE), "white"), "PNG")
 
 
 def name_fault(error: BaseException) -> TransientFault:

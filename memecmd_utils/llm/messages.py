@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from memecmd_utils import recordings as rec
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.files import MemecmdError
 from memecmd_utils.recordings import Outcome
 
 T = TypeVar("T")

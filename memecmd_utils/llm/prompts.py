@@ -8,8 +8,7 @@ from typing import Any
 import jinja2
 from jinja2 import meta
 
-from memecmd_utils.core import paths
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.files import MemecmdError, paths
 
 _HIDDEN = "[\x00-\x09\x0b-\x1f\x7f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]*"
 OPENING, CLOSING = (re.compile(f"[{marks}](?:{_HIDDEN}[{marks}]){{2,}}") for marks in ("<＜﹤", ">＞﹥"))

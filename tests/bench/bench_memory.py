@@ -43,8 +43,7 @@ def work(turns: int) -> dict[str, float]:
     from scripted import ScriptedBackend
     from stage_run import USD_IN, USD_OUT, starts
 
-    from memecmd_utils import schemas
-    from memecmd_utils.dialogue import generation
+    from memecmd_utils import dialogue, schemas
     from memecmd_utils.llm import chat as llm_chat
     from memecmd_utils.llm.budget import Budget, Ledger
     from memecmd_utils.recordings import Recordings
@@ -73,7 +72,7 @@ def work(turns: int) -> dict[str, float]:
         chat = llm_chat.Chat(Simulated(lambda request: ""), store, "auto", AT_ONCE, budget)
         begun = starts(round(turns / TURNS_EACH))
         clock = time.process_time()
-        made = llm_chat.run(generation.generate(begun, chat, profile, folder))
+        made = llm_chat.run(dialogue.generate(begun, chat, profile, folder))
         seconds = time.process_time() - clock
     return {"turns": len(made.lengths), "seconds": seconds, "peak": peak_mb()}
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 import stage_run
 
-from memecmd_utils.dialogue import generation
+from memecmd_utils import dialogue
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import messages as llm_messages
 from memecmd_utils.llm.budget import Budget, Ledger
@@ -78,7 +78,7 @@ def ours(url: str, dialogues: int, cap: int, note: bool = False) -> tuple[Timing
 
         def work() -> int:
             starts = stage_run.starts(dialogues)
-            made = llm_chat.run(generation.generate(starts, asking, PROFILE, folder))
+            made = llm_chat.run(dialogue.generate(starts, asking, PROFILE, folder))
             assert made.dialogues == dialogues and not made.broken_turns
             return asking.usage.calls
 

@@ -7,11 +7,11 @@ from PIL import Image as Pillow
 from pydantic import SecretStr
 from scripted import ScriptedBackend
 
+from memecmd_utils import files
 from memecmd_utils.cm50 import annotation
 from memecmd_utils.cm50.annotation import TEXT_ONLY, draw_sample, reading_counts, reading_request
 from memecmd_utils.cm50.prompts import PROMPTS
-from memecmd_utils.core import storage
-from memecmd_utils.core.storage import dumps
+from memecmd_utils.files import dumps
 from memecmd_utils.llm import budget, prompts
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.chat import Chat
@@ -233,7 +233,7 @@ def test_every_prompt_can_be_asked_and_read() -> None:
         assert done.unscored == "" and (done.literary_devices == [label]) is (spec.kind != "meme caption"), (
             name
         )
-        assert storage.dumps(done.model_dump(mode="json"))
+        assert files.dumps(done.model_dump(mode="json"))
 
 
 COST_MEMES = [

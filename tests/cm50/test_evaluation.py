@@ -9,16 +9,16 @@ from fault_server import FaultServer, Options
 from made_templates import TEMPLATES, memecap_row, record, run_of, write_cm50
 from PIL import Image
 
+from memecmd_utils import forms
 from memecmd_utils.cm50 import annotation, matching, survey
 from memecmd_utils.cm50 import data as cm50_data
 from memecmd_utils.cm50 import prompts as cm50_prompts
 from memecmd_utils.cm50 import references as cm50_references
 from memecmd_utils.cm50.matching import RULES, Matches, TemplateMatch
 from memecmd_utils.core.encoders import clip as encoders_clip
-from memecmd_utils.core.images import LibraryError
+from memecmd_utils.pictures import LibraryError
 from memecmd_utils.schemas import MemeReading
 from memecmd_utils.settings import Profile
-from memecmd_utils.surveys import forms
 
 KETTLE, DAVE, GOAT = TEMPLATES[:3]
 PICTURES = ("memes_a1.png", "memes_b2.png")

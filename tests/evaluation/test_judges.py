@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedBackend
 
+from memecmd_utils import local_model as local
 from memecmd_utils import recordings as rec
-from memecmd_utils.core import paths
-from memecmd_utils.core.llm import local
 from memecmd_utils.evaluation import judges
+from memecmd_utils.files import paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import messages
 from memecmd_utils.llm.chat import Chat
@@ -159,7 +159,7 @@ def test_a_wording_changes_the_question_and_the_instruction_and_nothing_else(wor
 
 
 def test_a_base_model_gets_solved_examples_and_a_place_to_go_on_writing() -> None:
-    weights = local.REGISTRY["gemma-3-270m"]
+    weights = local.registry()["gemma-3-270m"]
     base = ModelId(name=weights.name, label=weights.label, sha256=weights.sha256)
     assert judges.continues_text(base)
     assert not judges.continues_text(base.model_copy(update={"sha256": None}))

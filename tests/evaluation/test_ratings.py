@@ -9,14 +9,13 @@ import made_up
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import settings
-from memecmd_utils.core.drawing import screenshots
+from memecmd_utils import drawing, settings
 from memecmd_utils.evaluation import judges, ratings
 from memecmd_utils.evaluation.judges import Judge
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.messages import Reply, RequestRejected
 from memecmd_utils.recordings import Recordings
-from memecmd_utils.retrieval.placement import halves
+from memecmd_utils.retrieval import halves
 from memecmd_utils.schemas import DIMENSIONS
 
 NAMES = ("n1", "n2", "n3", "n4")
@@ -319,8 +318,8 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
 ) -> None:
     drawn: list[int] = []
     saved: list[list] = []
-    monkeypatch.setattr(screenshots, "draw", lambda spec, files: drawn.append(1))
-    monkeypatch.setattr(screenshots, "encode", lambda picture, kind: b"\xff\xd8" + kind.encode())
+    monkeypatch.setattr(drawing, "draw_chat", lambda spec, files: drawn.append(1))
+    monkeypatch.setattr(drawing, "encode", lambda picture, kind: b"\xff\xd8" + kind.encode())
 
     class Seeing(ScriptedBackend):
         async def complete(self, request):

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from memecmd_utils import schemas
-from memecmd_utils.core import images, paths, storage, text_similarity
-from memecmd_utils.core.images import LibraryError
+from memecmd_utils import files, library, pictures, schemas
+from memecmd_utils.files import paths
 from memecmd_utils.library import build as library_build
 from memecmd_utils.library import example_memes, reading
 from memecmd_utils.library.build import build_library, write_funnel
 from memecmd_utils.library.ocr import MemoryCache, RapidOcr, cache_key
 from memecmd_utils.library.reading import Exit, undecodable
+from memecmd_utils.pictures import LibraryError
 from memecmd_utils.settings import Filters, Profile
 
 CORPUS = paths.root.parent / "shared" / "corpora" / "emojipackage"
@@ -59,7 +59,7 @@ def profile(**values):
 def build(root, ocr=None, cache=None, **values):
     run = root / "run"
     report = build_library(profile(**values), run, ocr or FakeOcr(default="字"), cache)
-    return report, storage.read_parquet(run / "memes.parquet", schemas.Meme)
+    return report, files.read_parquet(run / "memes.parquet", schemas.Meme)
 
 
 def reasons(root):
@@ -501,7 +501,7 @@ def test_example_memes_keep_id_and_known_text(root, monkeypatch):
     assert (first.picture_note, first.gloss) == ("一张脸", "above / below")
     assert first.licence == "CC BY-SA 4.0 (OpenMoji)"
     written = (root / "run" / first.file).read_bytes()
-    assert written == images.png_bytes(Image.open(io.BytesIO(written))), "in normal form already"
+    assert written == pictures.png_bytes(Image.open(io.BytesIO(written))), "in normal form already"
     # A user's copy of an example meme does not replace it.
     (root / "mine").mkdir()
     (root / "mine" / "a.webp").write_bytes((root / "memes" / "x1.webp").read_bytes())
@@ -535,7 +535,7 @@ def corpus():
 def likeness(meme):
     """How alike the text read and the file's name are, 0-1."""
     name = PurePosixPath(meme.origin).stem
-    return text_similarity.similarity(*map(text_similarity.normalise_text, (meme.text, name)))
+    return library.similarity(*map(library.normalise_text, (meme.text, name)))
 
 
 @pytest.mark.slow
@@ -543,7 +543,7 @@ def likeness(meme):
 def test_real_memes_and_real_ocr(root, corpus):
     run = root / "run"
     report = build_library(profile(sources=[str(CORPUS)], max_memes=40), run, RapidOcr())
-    memes = storage.read_parquet(run / "memes.parquet", schemas.Meme)
+    memes = files.read_parquet(run / "memes.parquet", schemas.Meme)
     assert (report.kept, report.rejected) == (40, 0)
     # In these folders the name is a time stamp, an act or a feeling; in all others mostly the caption.
     captioned = [m for m in memes if m.origin.split("/")[0] not in ("表情", "小鹦鹉", "滑稽", "合体字")]

@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 
 from memecmd_utils import recordings as vectors
 from memecmd_utils.core.encoders import weights
-from memecmd_utils.core.machine import cores
+from memecmd_utils.files import cores
 from memecmd_utils.llm import chat
 from memecmd_utils.llm.budget import Budget
 from memecmd_utils.llm.delivery import Delivery, Throttle
@@ -388,9 +388,7 @@ class RecordedEmbedder:
     ) -> None:
         self.embedder, self.mode = embedder, mode
         self.name = embedder.name
-        self._recorded = vectors.RecordedVectors(
-            self.name, read_dirs, write_dir, mode, used_in
-        )
+        self._recorded = vectors.RecordedVectors(self.name, read_dirs, write_dir, mode, used_in)
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
         """Return float32 unit vectors, shape [n, dim]. In `recorded` mode a miss is an error."""

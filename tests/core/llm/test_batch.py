@@ -26,7 +26,7 @@ from batch_server import (
 from pydantic import SecretStr
 from tiny_server import error
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.llm import batch
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.batch import TRIES, TRIES_AT_FIRST, Service

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.llm.budget import (
     PICTURE_AT_MOST,
     TOKENS_OUT,

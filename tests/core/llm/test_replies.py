@@ -13,8 +13,7 @@ import reply_mutations as wrong
 from pydantic import BaseModel
 from scripted import ScriptedBackend
 
-from memecmd_utils import schemas
-from memecmd_utils.dialogue import generation
+from memecmd_utils import dialogue, schemas
 from memecmd_utils.evaluation import judges
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import messages, replies
@@ -230,7 +229,7 @@ def utterance_parser():
         lambda r: summary if r.task == "summary" else "天地玄"[int(r.subject[-1]) - 1] * 3
     )
     bar = SimpleNamespace(update=lambda n=1: None)
-    llm_chat.run(generation.talk(start, Catching(backend), Profile(name="p", n_turns=3), {}, bar))
+    llm_chat.run(dialogue.talk(start, Catching(backend), Profile(name="p", n_turns=3), {}, bar))
     return found["d/3", "utterance"]
 
 
