@@ -1,6 +1,6 @@
 """The files that chats come in: a table, JSON, lines of text. Read once, and written back with memes in them.
 
-Everything that was not added stays as it stood: cells with their quotes, numbers with their digits, lines with their
+Everything else stays as it stood: cells with their quotes, numbers with their digits, lines with their
 breaks, the encoding. Only what an earlier insertion wrote is replaced.
 """
 
@@ -58,7 +58,7 @@ class Encoding:
 def decode(data: bytes, name: str, given: str = "") -> tuple[str, Encoding]:
     """The text of a file in UTF-8, UTF-16 or GB18030, or in the encoding that is `given`.
 
-    Raises `ChatError` for another one: Big5 or Shift-JIS read as GB18030 would give other words without a fault.
+    Raises `ChatError` for another one: Big5 or Shift-JIS read as GB18030 would give other words unnoticed.
     """
     marks = (
         (codecs.BOM_UTF8, "utf-8"),
@@ -115,9 +115,9 @@ class Table:
         header, found, line = self.header, [], 1
         for number, (raw, row) in enumerate(zip(self.raw, self.rows, strict=True)):
             if number > self.head and any(cell.strip() for cell in row):
-                if len(row) > len(self.rows[self.head]):
+                if len(row) > (columns := len(self.rows[self.head])):
                     raise ChatError(
-                        f"line {line}: {len(row)} cells under {len(self.rows[self.head])} columns; a text that holds "
+                        f"line {line}: {len(row)} cells under {columns} columns; a text that holds "
                         f"{self.delimiter!r} must stand in double quotes"
                     )
                 found.append((number, f"line {line}", dict(zip(header, row, strict=False))))

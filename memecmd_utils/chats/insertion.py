@@ -1,8 +1,11 @@
 """Put memes into one's own chats: the library and the gate of a finished run, on a file of messages.
 
-What comes out: the chat file with memes in it, the pictures used in a folder named after it, and a page to look at.
+What comes out: the chat file with memes in it, the pictures used in a folder named after it, and a page to
+look at.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,15 +14,13 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from memecmd_utils import learned, retrieval
+from memecmd_utils import files, learned, retrieval
 from memecmd_utils.chats import messages, readers
 from memecmd_utils.chats.files import MEME_COLUMNS, PICTURES
 from memecmd_utils.chats.library import Library, asking_run, learned_library, library_run, open_library
 from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn
 from memecmd_utils.chats.readers import Export, counted
-from memecmd_utils.core import html, storage
-from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
-from memecmd_utils.core.drawing.lesson import caption_of
+from memecmd_utils.drawing import ShownMeme, ShownTurn, Thumbnails, caption_of, initials
 from memecmd_utils.retrieval import Ranking
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import SummaryReply
@@ -28,7 +29,7 @@ from memecmd_utils.settings import Strategy
 STAGE = "own_chats"
 """Folder of the summary agent's recorded answers, below those of the profile that asked."""
 WRITTEN = "written.json"
-"""In the folder of pictures: SHA-256 of the output and of its page as they were written."""
+"""In the folder of pictures: SHA-256 of the output and of its page as they were, or are being, written."""
 
 
 class Inserted(NamedTuple):
@@ -74,11 +75,11 @@ def insert_file(
     """Put memes into the chats of `source` and write `target`: what `make insert-memes` does.
 
     The library, embedder, weights and gate are those of the finished run `run_name`, or else of the run that
-    `profile` and `settings` make; the summary agent is asked by `profile` and `settings`. `fields` names columns
-    (`readers.parse_fields`). A turn from the second on whose file gives no S, E and Psi is summarised by the model of
-    the profile, which is recorded and held to its caps; where it has none, `NoSummaryAgent` is raised if no turn has a
-    summary, else such turns get no meme. Raises `ChatError` for a file that cannot be read or written, and where
-    `target` is there and not as an earlier insertion left it.
+    `profile` and `settings` make; the summary agent is asked by `profile` and `settings`. `fields` names
+    columns (`readers.parse_fields`). A turn from the second on whose file gives no S, E and Psi is summarised
+    by the model of the profile, which is recorded and held to its caps; where it has none, `NoSummaryAgent`
+    is raised if no turn has a summary, else such turns get no meme. Raises `ChatError` for a file that
+    cannot be read or written, and where `target` is there and not as an earlier insertion left it.
     """
     run = library_run(run_name, profile, settings)
     asking = asking_run(run, profile, settings, "chats")
@@ -99,19 +100,21 @@ def insert_file(
     else:
         insertions = _insertions(export, turns, summaries, library, strategy)
     position = run.profile.retrieval.meme_position
-    by_message = {(one.chat, one.turn.last if position == "after" else one.turn.first): one for one in insertions}
+    by_message = {
+        (one.chat, one.turn.last if position == "after" else one.turn.first): one for one in insertions
+    }
     # Ids of a table of one's own may be any text; a file's name may not.
     names = {one.meme_id: re.sub(r"[^\w.-]", "_", one.meme_id).lstrip(".-") for one in insertions}
-    files = {meme_id: pictures / (name + library.picture(meme_id).suffix) for meme_id, name in names.items()}
+    placed = {meme_id: pictures / (name + library.picture(meme_id).suffix) for meme_id, name in names.items()}
     missing = sum(summary is None for of_chat in summaries for summary in of_chat)
     about = (
-        f"{counted(len(insertions), 'meme')} ({len(files):,} different) in "
+        f"{counted(len(insertions), 'meme')} ({len(placed):,} different) in "
         f"{counted(sum(map(len, turns)), 'turn')} of {counted(len(turns), 'chat')}; summaries: {writers}"
         + (f"; {counted(missing, 'turn')} without a summary" if missing else "")
     )
     title = f"{about}. Memes by {strategy} from the library of run {run.name}."
-    columns = {at: _meme_columns(one, files[one.meme_id], strategy) for at, one in by_message.items()}
-    contents = {path: library.picture(meme_id).read_bytes() for meme_id, path in files.items()}
+    columns = {at: _meme_columns(one, placed[one.meme_id], strategy) for at, one in by_message.items()}
+    contents = {path: library.picture(meme_id).read_bytes() for meme_id, path in placed.items()}
     contents[page] = _page(source.name, title, export.chats, by_message, library).encode()
     contents[target] = export.render(columns, position)
     _write(contents, [page, target], pictures)
@@ -119,25 +122,34 @@ def insert_file(
 
 
 def _check_outputs(source: Path, target: Path, page: Path, pictures: Path) -> None:
-    """Raise `ChatError` where an output would overwrite what no insertion wrote, or what was changed since."""
+    """Raise `ChatError` where an output would overwrite what no insertion wrote, or what was changed."""
     if target.exists() and source.exists() and target.samefile(source):
         raise ChatError(f"OUT is the file that IN names, {source.name}: name another, it would be lost")
-    note = pictures / WRITTEN
-    known = storage.read_json(note) if note.is_file() else {}
+    known = _noted(pictures)
     for path in (target, page):
-        if path.exists() and known.get(path.name) != storage.sha256(path):
-            raise ChatError(f"{path} was not written by this command, or was changed since: name another OUT")
-    if pictures.exists() and not note.is_file():
+        if path.exists() and files.sha256(path) not in known.get(path.name, []):
+            raise ChatError(f"{path} was not written by this command, or was changed: name another OUT")
+    if pictures.exists() and target.name not in known:
         raise ChatError(f"{pictures} was not written by this command: name another OUT")
 
 
+def _noted(pictures: Path) -> dict[str, list[str]]:
+    note = pictures / WRITTEN
+    return json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+
+
 def _write(contents: Mapping[Path, bytes], noted: Sequence[Path], pictures: Path) -> None:
+    """Write all files. The note comes first and holds old hashes, too: a killed insertion can be repeated."""
+    known = _noted(pictures)
+    hashes = {path.name: hashlib.sha256(contents[path]).hexdigest() for path in noted}
     try:
-        storage.write_json(pictures / WRITTEN, {})
+        files.write_json(
+            pictures / WRITTEN, {name: [new, *known.get(name, [])] for name, new in hashes.items()}
+        )
         for path, data in contents.items():
-            with storage.atomic_path(path) as part:
+            with files.atomic_path(path) as part:
                 part.write_bytes(data)
-        storage.write_json(pictures / WRITTEN, {path.name: storage.sha256(path) for path in noted})
+        files.write_json(pictures / WRITTEN, {name: [new] for name, new in hashes.items()})
     except OSError as error:
         raise ChatError(f"{error.filename} cannot be written: {error.strerror}") from error
 
@@ -182,7 +194,9 @@ def _insertions(
         rows = Ranking(*(rows[part] for rows in ranking))
         gate_scores = scale.apply(rows.scores[:, 0])
         trace = retrieval.simulate(gate_scores, gate)
-        for row, meme, _ in retrieval.choose(strategy, rows, trace.sent, len(index.meme_ids), profile, chat.name):
+        for row, meme, _ in retrieval.choose(
+            strategy, rows, trace.sent, len(index.meme_ids), profile, chat.name
+        ):
             parts = retrieval.pair_components(index, queries[part][row : row + 1], np.array([[meme]]))[0, 0]
             summary, gated = summaries[number][row], strategy != "random"
             insertions.append(
@@ -209,7 +223,9 @@ def _learned_insertions(
     placement, insertions = library.placement, []
     threshold = placement.threshold(run.profile.retrieval.wanted_rate)
     for number, (of_chat, given) in enumerate(zip(turns, summaries, strict=True)):
-        known = [(turn, summary) for turn, summary in zip(of_chat[1:], given, strict=True) if summary is not None]
+        known = [
+            (turn, summary) for turn, summary in zip(of_chat[1:], given, strict=True) if summary is not None
+        ]
         if not known:
             continue
         said = [turn.text for turn in of_chat]
@@ -245,7 +261,9 @@ def _page(
     meme_ids = list(dict.fromkeys(insertion.meme_id for insertion in insertions.values()))
     pictures = Thumbnails({meme_id: library.picture(meme_id) for meme_id in meme_ids})
     memes = {
-        meme_id: ShownMeme(meme_id, pictures[meme_id], caption_of(library.memes[meme_id]), defined=f"meme-{number}")
+        meme_id: ShownMeme(
+            meme_id, pictures[meme_id], caption_of(library.memes[meme_id]), defined=f"meme-{number}"
+        )
         for number, meme_id in enumerate(meme_ids)
     }
     shown_chats = []
@@ -259,9 +277,11 @@ def _page(
             note = " · ".join(filter(None, (message.speaker, "" if message.text.strip() else "(no text)")))
             turns.append(ShownTurn(place + 1, side, message.speaker, message.text, note=note, meme=meme))
         shown_chats.append({"name": chat.name, "turns": turns})
-    page = html.environment().get_template("inserted_chat.html.j2")
+    page = files.templates(initials=initials).get_template("inserted_chat.html.j2")
     position = library.run.profile.retrieval.meme_position
-    return page.render(title=title, about=about, chats=shown_chats, memes=list(memes.values()), meme_position=position)
+    return page.render(
+        title=title, about=about, chats=shown_chats, memes=list(memes.values()), meme_position=position
+    )
 
 
 def _lines(insertion: Insertion) -> tuple[str, ...]:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from memecmd_utils import learned, retrieval
-from memecmd_utils.core import paths, storage
+from memecmd_utils import files, learned, retrieval
 from memecmd_utils.core.encoders.text import RecordedEmbedder, embedder_of
+from memecmd_utils.files import paths
+from memecmd_utils.llm.messages import EndpointError
 from memecmd_utils.retrieval import QUERY_FIELDS, Encode, Gate, MemeIndex, Ranking, ScoreScale
 from memecmd_utils.runs import Run, StageMissing, open_finished
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply
@@ -32,22 +33,32 @@ def asking_run(library: Run, profile: str, settings: str, purpose: str) -> Run:
     return Run(name, loaded, paths.processed / name, paths.reports / name)
 
 
-def encoder(run: Run, asking: Run, name: str | None = None) -> Encode:
-    """Texts and side to unit vectors by a run's embedder, or the one named, paid for by `asking`.
+def unrecorded(run: Run, asking: Run, name: str | None = None) -> Encode:
+    """Vectors of texts by a run's embedder, or the one named, made now and not recorded.
 
-    Vectors of a run that only replays are made now and not recorded: what somebody looks for is not the run's.
+    An endpoint is asked only if the mode of `asking` allows it, and `asking` pays.
     """
-    if run.profile.models.mode != "recorded":
-        stored = run.embedder(name, part_of_run=False)
-        asking.paying(stored.embedder)
-        return stored.encode
 
     @functools.cache
     def embedder() -> RecordedEmbedder:
+        if (name or run.profile.models.embedder) == "endpoint" and asking.profile.models.mode == "recorded":
+            raise EndpointError(
+                "the run's embedder is an endpoint, which mode=recorded never asks: SET=mode=auto"
+            )
         made = asking.paying(embedder_of(run.profile, name, run.read_dirs))
         return RecordedEmbedder(made, run.read_dirs, None, "live")
 
     return lambda texts, side: embedder().encode(texts, side)
+
+
+def encoder(run: Run, asking: Run, name: str | None = None) -> Encode:
+    """Texts and side to unit vectors by a run's embedder, or the one named, on behalf of `asking`."""
+    if run.profile.models.mode == "recorded":
+        return unrecorded(run, asking, name)
+    # What somebody looks for is not the run's, and must not become a tracked recording.
+    stored = run.embedder(name, part_of_run=False)
+    asking.paying(stored.embedder)
+    return stored.encode
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,9 @@ class Library:
         if len(summaries) < 2:
             return None
         texts = {field: [getattr(s, field) for s in summaries] for field in QUERY_FIELDS}
-        return {field: retrieval.mean_row(self.encode(of_field, "query")) for field, of_field in texts.items()}
+        return {
+            field: retrieval.mean_row(self.encode(of_field, "query")) for field, of_field in texts.items()
+        }
 
     def queries(self, summaries: Sequence[SummaryReply]) -> np.ndarray:
         """Queries [n, 3, dim], centred by `query_means`: none depends on the others."""
@@ -111,7 +124,7 @@ def open_library(run: Run, asking: Run) -> Library:
     encode = encoder(run, asking)
     try:
         memes, annotations = run.load(Meme), run.load(Annotation)
-    except storage.StageOutputError as error:
+    except files.StageOutputError as error:
         raise StageMissing(f"run {run.name!r} is of another version ({error}): make it anew") from error
     index = retrieval.index_library(annotations, encode, run.profile, run.write(retrieval.FOLDER))
     return Library(run, {meme.meme_id: meme for meme in memes}, index, encode)
@@ -123,7 +136,10 @@ def learned_library(library: Library, asking: Run) -> learned.LearnedLibrary:
     Raises `PlacementError` where the run has other embedders than the weights.
     """
     run, models = library.run, library.run.profile.models
-    names = [embedder_of(run.profile, name, run.read_dirs).name for name in (models.embedder, models.consistency_embedder)]
+    names = [
+        embedder_of(run.profile, name, run.read_dirs).name
+        for name in (models.embedder, models.consistency_embedder)
+    ]
     found = learned.open_placement(run.folder, names)
     encoders = [library.encode, encoder(run, asking, models.consistency_embedder)]
     return learned.open_library(found, library.memes, run.load(Annotation), encoders)

@@ -1,8 +1,8 @@
-"""Who says what in an exported chat: one layout for each tool that people export with, known by its header.
+"""Who says what in an exported chat: one layout for each tool that people export with, known by its fields.
 
-A file that no layout fits is read as a plain table with a column for the speaker and one for the text, or is refused
-with what was seen. What was read is said in one line, and nothing is sent to a model that looks misread: one speaker
-for all messages, speakers that are labels or numbers, XML or control tokens in a text.
+A file that no layout fits is read as a plain table with a column for the speaker and one for the text, or is
+refused with what was seen. What was read is said in one line, and nothing is sent to a model that looks
+misread: one speaker for all messages, speakers that are labels or numbers, XML or control tokens in a text.
 """
 
 import csv
@@ -27,6 +27,18 @@ from memecmd_utils.chats.files import (
     read_table,
     read_text,
 )
+from memecmd_utils.chats.layouts import (
+    CHAT_NAMES,
+    LAYOUTS,
+    LISTS,
+    ME,
+    NAMES,
+    NOT_SPOKEN,
+    OTHER,
+    PARTS,
+    TEXT_KINDS,
+    Layout,
+)
 from memecmd_utils.chats.messages import ChatError, Conversation, Message
 from memecmd_utils.schemas import SummaryReply
 
@@ -42,135 +54,27 @@ class Cell(NamedTuple):
     summary: SummaryReply | None = None
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The fields of a tool's messages: columns of a table, or keys of JSON objects (`content.text` is a key within)."""
-
-    tool: str
-    needs: tuple[str, ...]
-    """Fields by which the tool is known."""
-    speaker: tuple[str, ...]
-    """Fields that may name the sender; the first that is not empty does."""
-    text: str
-    time: str = ""
-    chat: tuple[str, ...] = ()
-    mine: str = ""
-    """A flag: whether the owner of the account sent the message."""
-    kind: tuple[str, ...] = ()
-    """Fields that say what kind of message it is, and the kinds that are spoken (joined with a stroke)."""
-    spoken: str = ".*"
-    silent: tuple[str, ...] = ()
-    """Flags of messages that are no speech."""
-    quotes: bool = True
-    """Whether the tool writes quoted messages and placeholders into a text."""
-
-
-LAYOUTS = (
-    Layout(
-        "WeChatMsg", ("IsSender", "StrContent", "Type", "NickName"), ("NickName", "Remark", "Sender"), "StrContent",
-        "CreateTime", ("TalkerId",), "IsSender", ("Type", "SubType"), "1/.*|49/57",
-    ),
-    Layout("WeChatMsg", ("消息ID", "类型", "发送人", "内容"), ("发送人",), "内容", "时间", kind=("类型",), spoken="文本.*|引用.*"),
-    Layout(
-        "PyWxDump", ("type_name", "is_sender", "talker", "msg"), ("talker",), "msg", "CreateTime", ("room_name",),
-        "is_sender", ("type_name",), "文本.*|.*引用.*|text",
-    ),
-    Layout(
-        "WeFlow", ("发送者身份", "消息类型", "内容"), ("发送者昵称", "发送者备注", "发送者身份"), "内容", "时间",
-        kind=("消息类型",), spoken="文本.*|引用.*",
-    ),
-    Layout(
-        "WeFlow", ("senderUsername", "isSend", "content"), ("senderDisplayName", "senderUsername"), "content",
-        "createTime", mine="isSend", kind=("type",), spoken="文本.*|引用.*|text|1",
-    ),
-    Layout(
-        "qq-chat-exporter", ("content.text", "sender.uid"),
-        ("sender.groupCard", "sender.name", "sender.nickname", "sender.uin"), "content.text", "timestamp",
-        silent=("recalled", "system"),
-    ),
-    Layout(
-        "chatlog", ("talker", "isSelf", "content"), ("senderName", "sender"), "content", "time",
-        ("talkerName", "talker"), "isSelf", ("type", "subType"), "1/.*|49/57",
-    ),
-    Layout(
-        "ChatLab", ("sender", "timestamp", "type", "content", "accountName"),
-        ("groupNickname", "accountName", "sender"), "content", "timestamp", kind=("type",), spoken="0|25",
-    ),
-    Layout("Telegram", ("from", "from_id", "text"), ("from",), "text", "date_unixtime", kind=("type",), spoken="message"),
-    Layout("Instagram or Messenger", ("sender_name", "timestamp_ms"), ("sender_name",), "content", "timestamp_ms", silent=("is_unsent",)),
-    Layout(
-        "Discord", ("author.name", "content", "timestamp"), ("author.nickname", "author.name"), "content", "timestamp",
-        kind=("type",), spoken="Default|Reply|",
-    ),
-    Layout("Discord", ("AuthorID", "Author", "Date", "Content"), ("Author",), "Content", "Date"),
-    Layout("QQNT_Export", ("time", "contents"), ("sender", "direction", "sender_qq"), "contents", "time"),
-    Layout("messages of a model", ("role", "content"), ("role",), "content", quotes=False),
-    Layout("ShareGPT", ("from", "value"), ("from",), "value", quotes=False),
-)  # fmt: skip
-
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "speaker": (
-        "speaker", "speaker_name", "sender_name", "sender", "nickname", "from", "author", "username", "user",
-        "role", "name", "speaker_id", "sender_id", "发送人", "发送者", "发言人", "说话人", "昵称", "用户", "姓名",
-        "角色", "發送人", "發送者", "傳送者", "暱稱", "送信者", "名前",
-    ),
-    "text": (
-        "text", "content", "message", "utterance", "msg", "body", "value", "内容", "消息内容", "聊天内容", "消息",
-        "文本", "正文", "內容", "訊息", "訊息內容", "メッセージ", "本文",
-    ),
-    "chat": (
-        "dialogue_id", "dialog_id", "session_id", "conversation_id", "chat_id", "chat", "session", "conversation",
-        "会话", "对话", "会话id", "对话id", "群聊", "群名", "聊天", "會話", "對話",
-    ),
-    "time": (
-        "time", "timestamp", "datetime", "date", "created_at", "create_time", "createtime", "时间", "发送时间", "日期",
-        "時間", "發送時間", "日時",
-    ),
-    "kind": ("type", "type_name", "msg_type", "msgtype", "messagetype", "类型", "消息类型", "類型"),
-    "mine": ("is_sender", "issender", "issend", "is_send", "isself", "is_self", "from_me", "is_from_me", "key_from_me"),
-    "scenario": ("s", "scenario", "场景"),
-    "emotion": ("e", "emotion", "情绪"),
-    "motivation": ("psi", "ψ", "motivation", "动机"),
-}  # fmt: skip
-"""What a column of a plain table may be called, first choice first; the case of letters does not count."""
-PARTS = ("chat", "order", "time", "speaker", "text", "scenario", "emotion", "motivation", "encoding")
-"""What `FIELDS=` may name."""
-SPOKEN_KINDS = "文本.*|text|txt|plain|1|引用.*|reply|quote"
-ME, OTHER = "我", "对方"
-"""Names of the two sides of a chat in which only a flag says who speaks."""
-NOT_SPOKEN = {"system", "developer", "tool", "function", "系统", "系统消息", "系统通知"}
-"""Senders whose messages are kept in place and not read as part of the chat."""
-LISTS = (
-    "messages", "dialogue", "dialog", "conversation", "conversations", "turns", "utterances", "history", "chat", "log",
-    "对话", "消息", "聊天记录",
-)  # fmt: skip
-"""Keys under which a JSON object may hold the messages of a whole chat."""
-CHAT_NAMES = (
-    "session.displayName", "session.nickname", "chatInfo.name", "meta.name", "channel.name", "title", "name",
-    "dialogue_id", "dialog_id", "session_id", "conversation_id", "chat_id", "id",
-)  # fmt: skip
-
 # --- what stands for a picture, a file, a call
 
-_THING = (
-    r"图片|照片|表情包|表情|动画表情|動畫表情|動畫貼圖|贴图|貼圖|gif表情|gif|语音消息|语音通话|视频通话|语音|視訊|视频号|视频|"
-    r"文件|档案|链接|分享|位置|红包封面|红包|转账|名片|合并转发|聊天记录|引用消息|引用|小程序|群公告|音乐|卡片消息|"
-    r"image|photo|picture|sticker|voice|audio|video|file|media omitted|location|contact card"
-)
+_THINGS = """图片 照片 表情包 表情 动画表情 動畫表情 動畫貼圖 贴图 貼圖 gif表情 gif
+    语音消息 语音通话 视频通话 语音 視訊 视频号 视频 文件 档案 链接 分享 位置 红包封面 红包 转账 名片
+    合并转发 聊天记录 引用消息 引用 小程序 群公告 音乐 卡片消息
+    image photo picture sticker voice audio video file location"""
 PLACEHOLDER = re.compile(
-    rf"!?[\[【<](?:{_THING})(?:\s*[:：|｜]\s*[^\]】>]*|\s+[-–—0-9][^\]】>]*)?[\]】>](?:\([^()\s]*\))?",
+    rf"!?[\[【<](?:{'|'.join(_THINGS.split())}|media omitted)"  # then a name or a length, and an address
+    r"(?:\s*[:：|｜]\s*[^\]】>]*|\s+[-–—0-9][^\]】>]*)?[\]】>](?:\([^()\s]*\))?",
     re.IGNORECASE,
 )
 _OMITTED = re.compile(
-    r"(?:\u200e)?(?:(?:image|video|audio|sticker|gif|document|contact card) omitted|<?(?:媒体内容|圖像|图像|影片|视频|音频|"
-    r"貼圖|贴图|文件)已(?:忽略|略去)>?|this message was deleted\.?|you deleted this message\.?|此消息已删除|"
-    r".* sent an attachment\.|liked a message|reacted .+ to your message\s*)",
+    r"\u200e?(?:image|video|audio|sticker|gif|document|contact card) omitted|"
+    r"<?(?:媒体内容|圖像|图像|影片|视频|音频|貼圖|贴图|文件)已(?:忽略|略去)>?|此消息已删除|"
+    r"(?:this message was|you) deleted(?: this message)?\.?|.* sent an attachment\.|liked a message",
     re.IGNORECASE,
 )
 
 
 def spoken_text(text: str, has_quotes: bool) -> str:
-    """What somebody says in a message: without the message it quotes, and without what stands for a picture."""
+    """What somebody says: without the message that is quoted, and without what stands for a picture."""
     if has_quotes:
         lines = text.split("\n")
         while lines and lines[0].startswith(">"):
@@ -247,7 +151,7 @@ def cells_of(rows: Sequence[Row], layout: Layout, chat: str) -> list[Cell]:
     names = [_speaker(row, layout, own) for (_, row), own in zip(rows, mine, strict=True)]
     own_names = {name for name, own in zip(names, mine, strict=True) if own and name}
     if own_names & {name for name, own in zip(names, mine, strict=True) if not own and name}:
-        # The name is the other one's in every row (private chats of WeChatMsg): only the flag says who speaks.
+        # In private chats of WeChatMsg every row has the other's name: only the flag says who speaks.
         names = [ME if own else name for name, own in zip(names, mine, strict=True)]
     cells = []
     for (place, row), name in zip(rows, names, strict=True):
@@ -291,7 +195,7 @@ def _summary(row: Mapping[str, Any]) -> SummaryReply | None:
 def layout_for(
     fields: Sequence[str], given: Mapping[str, str], rows: Sequence[Mapping[str, Any]]
 ) -> Layout | None:
-    """The layout of messages with these fields: the one given by `FIELDS=`, a tool's, or that of a plain table."""
+    """The layout of messages with these fields: by `FIELDS=`, a tool's, or that of a plain table."""
     if not given:
         for layout in LAYOUTS:
             if all(
@@ -310,12 +214,19 @@ def layout_for(
     if not given and {"TalkerId", "StrContent"} <= set(fields):
         return None  # WeChatMsg before 0.2.7: in a group nothing says who speaks
     kinds = {text_of(value_at(row, found["kind"])) for row in rows} if "kind" in found else set()
-    has_kinds = any(re.fullmatch(SPOKEN_KINDS, kind, re.IGNORECASE) for kind in kinds)
+    has_kinds = any(re.fullmatch(TEXT_KINDS, kind, re.IGNORECASE) for kind in kinds)
     return Layout(
-        "plain table", (), (found["speaker"],) if "speaker" in found else (), found["text"], found.get("time", ""),
-        (found["chat"],) if "chat" in found else (), found.get("mine", ""),
-        (found["kind"],) if has_kinds else (), SPOKEN_KINDS if has_kinds else ".*", quotes=False,
-    )  # fmt: skip
+        "plain table",
+        needs=(),
+        speaker=(found["speaker"],) if "speaker" in found else (),
+        text=found["text"],
+        time=found.get("time", ""),
+        chat=(found["chat"],) if "chat" in found else (),
+        mine=found.get("mine", ""),
+        kind=(found["kind"],) if has_kinds else (),
+        spoken=TEXT_KINDS if has_kinds else ".*",
+        quotes=False,
+    )
 
 
 # --- files
@@ -427,8 +338,10 @@ class Export:
     """What was read, in one line: tool, people, messages, messages without text."""
 
     def render(self, memes: Mapping[tuple[int, int], Mapping[str, Any]], position: str = "before") -> bytes:
-        """The export with `memes`: (chat, message) to values of `MEME_COLUMNS`. In lines of text, a meme stands
-        before or after what its message says."""
+        """The export with `memes`: (chat, message) to values of `MEME_COLUMNS`.
+
+        In lines of text, a meme stands before or after what its message says.
+        """
         at: Memes = {self.chats[chat].places[message]: values for (chat, message), values in memes.items()}
         return self.encoding.encode(self.content.with_memes(at, position))
 
@@ -436,7 +349,8 @@ class Export:
 def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
     """Read a chat export (.csv, .tsv, .txt, .jsonl, .ndjson, .json).
 
-    `fields` names the columns or keys of a plain table: part of a message (`PARTS`) to name, and the `encoding`.
+    `fields` names the columns or keys of a plain table: part of a message (`PARTS`) to name, and the
+    `encoding`.
     Raises `ChatError` for what no layout fits, and for what looks misread.
     """
     given = dict(fields or {})
@@ -530,8 +444,8 @@ def _seen(text: str, given: Mapping[str, str]) -> str:
     if given:
         return f"no line has the columns {', '.join(given.values())}; the file begins: {shown}"
     return (
-        f"this form is not known; the file begins: {shown}. Save it as a table with the columns `speaker,text`, name "
-        "its columns as FIELDS='speaker=...,text=...', or write each message as `name: text`"
+        f"this form is not known; the file begins: {shown}. Save it as a table with columns `speaker,text`, "
+        "name its columns as FIELDS='speaker=...,text=...', or write each message as `name: text`"
     )
 
 
@@ -548,7 +462,7 @@ _XML = re.compile(
 
 
 def _check(cells: Sequence[Cell], name: str, is_given: bool) -> None:
-    """Raise `ChatError` for messages that look misread; of fields that a user named only that something is there."""
+    """Raise `ChatError` for messages that look misread; of named fields only where nothing is there."""
     spoken = [cell for cell in cells if cell.speaker and cell.text.strip()]
     if not spoken:
         raise ChatError(f"{name}: no message has both a speaker and a text")

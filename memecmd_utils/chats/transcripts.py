@@ -1,12 +1,12 @@
-"""Chats as lines of text: what qq-chat-exporter, QQ, WeFlow, QQNT_Export, chatlog, LINE and WhatsApp write, and
-`name: text`."""
+"""Chats as lines of text, as chat programs and their exporters write them, and `name: text`."""
 
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-ME, OTHER = "我", "对方"
+from memecmd_utils.chats.layouts import ME, OTHER
+
 _DATE = r"\d{4}[-/.年]\d{1,2}[-/.月]\d{1,2}日?"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2})?"
 
