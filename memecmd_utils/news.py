@@ -121,8 +121,8 @@ def read_feeds(entries: Sequence[str]) -> list[Feed]:
             rows = [dict(zip(("topic", "url"), entry.partition("=")[::2], strict=True)) for entry in entries]
         feeds = [Feed.model_validate(row) for row in rows]
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]  # an address may hold a password
-        raise NewsError(f"feeds: {'.'.join(map(str, first['loc']))}: {first['msg']}; {WRITE}") from None
+        # Without the address, which may hold a password.
+        raise NewsError(f"feeds: {error.errors(include_input=False)[0]['msg']}; {WRITE}") from None
     except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise NewsError(f"feeds: {entries[0]} cannot be read ({error}): {WRITE}") from error
     if not feeds:

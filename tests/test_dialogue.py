@@ -552,7 +552,7 @@ def test_length_at_its_edge() -> None:
 
 @pytest.mark.parametrize("emoji", ["😀", "👍🏽", "❤️", "☀", "🇨🇳", "1️⃣", "➡", "⏰", "㊗", "👨\u200d👩\u200d👧"])
 def test_emoji(emoji: str) -> None:
-    assert found(f"行吧{emoji}") == ["用了表情符号"]
+    assert [rule.split("（")[0] for rule in found(f"行吧{emoji}")] == ["用了表情符号"]
 
 
 @pytest.mark.parametrize(
@@ -562,7 +562,7 @@ def test_emoji(emoji: str) -> None:
      "（￣▽￣）", "o_O啥", "＞＜"],
 )  # fmt: skip
 def test_faces_made_of_signs(text: str) -> None:
-    assert found(text) == ["用了颜文字"]
+    assert "用了颜文字" in [rule.split("（")[0] for rule in found(text)]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from PIL import Image
 from whole_pipeline import STAGES, copy_project
 
 from memecmd_utils.core import paths
-from memecmd_utils.library import ocr
+from memecmd_utils.library import RapidOcr
 from memecmd_utils.recordings import Recordings, TextCache
 from memecmd_utils.schemas import TOPICS
 
@@ -52,14 +52,14 @@ def plant(project: Path, size: dict[str, int]) -> None:
     folder.mkdir(parents=True)
     store = project / "data" / "raw" / "recordings" / PROFILE
     cache = TextCache(Recordings("ocr", [store], store), "ocr")
-    engine = ocr.RapidOcr()
+    engine = RapidOcr()
     for number in range(size["memes"]):
         rng = np.random.default_rng(number)
         blocks = Image.fromarray(rng.integers(0, 256, size=(8, 8, 3), dtype=np.uint8))
         path = folder / f"{number:05d}.jpg"
         blocks.resize((240, 240), Image.Resampling.NEAREST).save(path, quality=80)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        cache.put(ocr.cache_key(digest, engine.ocr_id), f"第{number}张图上的字")
+        cache.put(f"{digest}|{engine.ocr_id}", f"第{number}张图上的字")
     with (project / "news.jsonl").open("w", encoding="utf-8") as out:
         for number in range(size["news"]):
             item = {"news_id": f"made-{number}", "topic": TOPICS[number % 6], "title": f"第{number}号见闻"}

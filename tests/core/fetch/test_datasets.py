@@ -22,7 +22,7 @@ from memecmd_utils.core import paths
 from memecmd_utils.core.fetch import datasets, download
 from memecmd_utils.core.fetch.datasets import SOURCES, SourceError, fetch_library, locate, source_states
 from memecmd_utils.core.images import LibraryError
-from memecmd_utils.library import sources as library_sources
+from memecmd_utils.library import find_candidates
 from memecmd_utils.settings import Profile, load_profile
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -356,7 +356,7 @@ def test_a_source_is_fetched_written_down_and_not_fetched_again(place) -> None:
     (pack / "鸽子" / "图 0.jpg").write_bytes(b"changed")
     (pack / "鸽子" / "图 1.jpg").unlink()
     assert run(place, wanted)[0] == [done], "mended, without a connection"
-    assert library_sources.find_candidates([str(pack)])[0].origin == "鸽子/图 0.jpg"
+    assert find_candidates([str(pack)])[0].origin == "鸽子/图 0.jpg"
 
 
 @needs_git
