@@ -19,9 +19,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, Field, StringConstraints, field_validator
 
-from memecmd_utils import runs, schemas
-from memecmd_utils.core import paths, seeds, storage, text_similarity
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import files, library, runs, schemas, statistics
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
@@ -161,7 +160,7 @@ async def write_scenarios(
     failed: list[schemas.Unfinished] = []
     cap = profile.dialogue.scenario_similarity_cap
     for name in (f"{pair.pair_id}-{number}" for number in range(1, n + 1)):
-        seed = int(seeds.rng(profile.seed, "scenario", name).integers(2**31))
+        seed = int(statistics.rng(profile.seed, "scenario", name).integers(2**31))
         made_by = {"profile": profile.name, "prompt_sha256": prompts.prompt_sha256("scenario"), "seed": seed}
         try:
             earlier = [scenario.scenario for scenario in done]
@@ -201,7 +200,7 @@ async def _new_scene(
         reason = f"too like {earlier[nearest]!r} (cosine {cosines[nearest]:.3f})"
         again = prompts.render("scenario_again", fence=prompts.fence, nearest=earlier[nearest])
         correction = [
-            Message(role="assistant", text=storage.dumps(answer.value.model_dump())),
+            Message(role="assistant", text=files.dumps(answer.value.model_dump())),
             Message(role="user", text=again),
         ]
     raise NoScenario(f"no new scenario in {NEW_SCENARIO_TRIES} requests; the last one: {reason}")
@@ -308,7 +307,7 @@ def utterance_request(start: schemas.ColdStart, earlier: Sequence[str], profile:
         subject=f"{start.dialogue_id}/{turn}",
         messages=_messages(f"utterance_{phase_of(turn)}", start, earlier, max_chars),
         sampling=Sampling(temperature=0.9, presence_penalty=0.6, max_tokens=max_tokens, extra=extra),
-        seed=int(seeds.rng(profile.seed, "utterance", start.dialogue_id, turn).integers(2**31)),
+        seed=int(statistics.rng(profile.seed, "utterance", start.dialogue_id, turn).integers(2**31)),
     )
 
 
@@ -321,7 +320,7 @@ def summary_request(start: schemas.ColdStart, earlier: Sequence[str], profile: P
         subject=f"{start.dialogue_id}/{turn}",
         messages=_messages("summary", start, earlier, max_chars),
         sampling=Sampling(temperature=0.3, max_tokens=300, extra=extra),
-        seed=int(seeds.rng(profile.seed, "summary", start.dialogue_id, turn).integers(2**31)),
+        seed=int(statistics.rng(profile.seed, "summary", start.dialogue_id, turn).integers(2**31)),
         reply_schema=schemas.SummaryReply,
     )
 
@@ -464,8 +463,8 @@ async def generate(
     n_turns = len(starts) * profile.dialogue.n_turns if not own else sum(len(d.turns) for d in own)
     with (
         Progress(chat, n_turns, "turns", "turn") as bar,
-        storage.jsonl_writer(folder / "dialogues.jsonl") as write_dialogue,
-        storage.jsonl_writer(folder / "unfinished.jsonl") as write_unfinished,
+        files.jsonl_writer(folder / "dialogues.jsonl") as write_dialogue,
+        files.jsonl_writer(folder / "unfinished.jsonl") as write_unfinished,
     ):
 
         def keep(dialogue: schemas.Dialogue | schemas.Unfinished) -> None:
@@ -582,7 +581,7 @@ def load_own(profile: Profile) -> list[schemas.Dialogue]:
     path = paths.user_path(profile.dialogue.dialogues)
     if not path.is_file():
         raise ProfileError(f"dialogues: there is no file {path}")
-    lines = storage.read_jsonl(path, OwnDialogue)[: profile.dialogue.n_dialogues]
+    lines = files.read_jsonl(path, OwnDialogue)[: profile.dialogue.n_dialogues]
     if len({line.dialogue_id for line in lines}) < len(lines) or not lines:
         raise ProfileError(f"{path} must hold at least one dialogue, each with a dialogue_id of its own")
     own = [_own(line, profile) for line in lines]
@@ -706,7 +705,7 @@ def starter(text: str) -> str:
 def is_copy(text: str, other: str) -> bool:
     """Whether two utterances say the same words, punctuation aside."""
     a, b = bare(text), bare(other)
-    return a == b or (min(len(a), len(b)) >= 4 and text_similarity.alike(a, b, COPY_RATIO))
+    return a == b or (min(len(a), len(b)) >= 4 and library.alike(a, b, COPY_RATIO))
 
 
 def shared_run(text: str, others: Sequence[str]) -> str | None:

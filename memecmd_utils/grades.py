@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from memecmd_utils.core.storage import StageOutputError
+from memecmd_utils.files import StageOutputError
 from memecmd_utils.schemas import Dialogue, Grade, Mark
 
 FITS = 1.0

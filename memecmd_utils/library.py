@@ -23,10 +23,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
-from memecmd_utils import runs
-from memecmd_utils.core import html, images, paths, seeds, storage
-from memecmd_utils.core.images import ImageRejected, LibraryError, decode, decode_bytes
-from memecmd_utils.core.machine import cores
+from memecmd_utils import files, pictures, runs, statistics
+from memecmd_utils.files import cores, paths
+from memecmd_utils.pictures import ImageRejected, LibraryError, decode, decode_bytes
 from memecmd_utils.recordings import TextCache
 from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import Filters, Profile
@@ -86,7 +85,7 @@ class Candidate:
 
     def read(self) -> bytes:
         """Bytes of the image; `ImageRejected` if they cannot be had."""
-        return images.read_bytes(self.path)
+        return pictures.read_bytes(self.path)
 
 
 def example_memes(folder: Path | None = None) -> list[ExampleMeme]:
@@ -119,8 +118,8 @@ def find_candidates(sources: Sequence[str]) -> list[Candidate]:
             continue
         folder = paths.user_path(source)
         described = descriptions(folder)
-        for path in images.look_through(folder).images:
-            origin = images.readable(path.relative_to(folder))
+        for path in pictures.look_through(folder).images:
+            origin = pictures.readable(path.relative_to(folder))
             parent = PurePosixPath(origin).parent
             said = (described.get(path.name), picture_note(parent.name, PurePosixPath(origin).stem))
             note = "；".join(filter(None, said))
@@ -255,10 +254,10 @@ class RapidOcr:
 @functools.cache
 def wheel_models() -> dict[str, Path]:
     """Files of the `det` and `rec` models that came with the wheel; with such paths nothing is downloaded."""
-    files = metadata.files("rapidocr") or []
+    content = metadata.files("rapidocr") or []
     models = {}
     for task in ("det", "rec"):
-        fitting = sorted(str(f.locate()) for f in files if f.suffix == ".onnx" and f"_{task}_" in f.name)
+        fitting = sorted(str(f.locate()) for f in content if f.suffix == ".onnx" and f"_{task}_" in f.name)
         if not fitting:
             raise LibraryError(f"the rapidocr wheel holds no {task} model; run: pip install -U rapidocr")
         models[task] = Path(fitting[-1])
@@ -459,13 +458,13 @@ def read_picture(job: Job, ocr: Any) -> Reading:
         return Reading(out, text)
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
     picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
-    return Reading(None, text, images.png_bytes(picture), picture.size, phash(picture), pixels)
+    return Reading(None, text, pictures.png_bytes(picture), picture.size, phash(picture), pixels)
 
 
 # --- Many images: here, in processes of this machine, or on Dask's workers; results in the order of the jobs
 
 PARALLEL_FROM = 100
-"""Images from which on processes pay: starting them takes as long as reading some tens of images."""
+"""Images from which on processes pay: starting them takes as long as reading some tens of pictures."""
 LIMIT_S = 300
 """Seconds after which a process that still reads the same image is ended; the largest take some tens."""
 
@@ -564,19 +563,19 @@ def build_library(
     )
     rejected_csv, funnel = run_dir / "rejected.csv", run_dir / "funnel.csv"
     rejected = [{"file": name, "reason": exits[name].why} for name in sorted(exits)]
-    storage.write_csv(rejected_csv, ("file", "reason"), rejected)
+    files.write_csv(rejected_csv, ("file", "reason"), rejected)
     write_funnel(funnel, len(candidates), exits.values(), len(kept), profile.library.filters)
     if not kept:
         first = "; the first: {file}: {reason}".format(**rejected[0]) if rejected else ""
         raise LibraryError(f"no meme is left of {len(candidates)} files, see {rejected_csv}{first}")
-    files = {one.meme.file for one in seen}
+    copies = {one.meme.file for one in seen}
     for path in (run_dir / "memes").iterdir():
-        if f"memes/{path.name}" not in files:  # an earlier run with other settings left it
+        if f"memes/{path.name}" not in copies:  # an earlier run with other settings left it
             path.unlink()
     pairs = [(i, j) for i, j in doubtful if {i, j} <= set(kept)]
     sheet = run_dir / "contact_sheet.html"
     write_contact_sheet(sheet, run_dir.name, seen, kept, pairs, near, exits, decisions)
-    storage.write_parquet(run_dir / "memes.parquet", [seen[i].meme for i in kept], Meme)
+    files.write_parquet(run_dir / "memes.parquet", [seen[i].meme for i in kept], Meme)
     return LibraryReport(len(candidates), len(kept), len(pairs), rejected_csv, funnel, sheet)
 
 
@@ -593,7 +592,7 @@ def _in_order(candidates: list[Candidate], profile: Profile) -> list[Candidate]:
         groups.setdefault(candidate.group, []).append(candidate)
     place: dict[str, float] = {}
     for name, members in sorted(groups.items()):
-        rng = seeds.rng(profile.seed, "library", name)
+        rng = statistics.rng(profile.seed, "library", name)
         for rank, index in enumerate(rng.permutation(len(members))):
             place[members[index].name] = (rank + float(rng.random())) / len(members)
     return sorted(candidates, key=lambda c: (place[c.name], c.name))
@@ -643,7 +642,7 @@ def _read_all(
                     exits[one.name] = reading.exit
                     continue
                 meme = _meme(one, sha256, reading, profile)
-                with storage.atomic_path(run_dir / meme.file) as target:
+                with files.atomic_path(run_dir / meme.file) as target:
                     target.write_bytes(reading.normal)
                 seen.append(Seen(one, meme, reading.pixels))
                 bar.update()
@@ -709,7 +708,7 @@ def write_funnel(target: Path, found: int, exits: Iterable[Exit], kept: int, fil
             rows.append((step, reason, counts[step, reason], left))
     rows.append(("kept", "", kept, kept))
     columns = ("step", "reason", "files", "left")
-    storage.write_csv(target, columns, (dict(zip(columns, row, strict=True)) for row in rows))
+    files.write_csv(target, columns, (dict(zip(columns, row, strict=True)) for row in rows))
 
 
 # --- The contact sheet, and the curation file that it helps to fill
@@ -732,8 +731,8 @@ def read_curation(path: Path, known: Collection[str]) -> list[Decision]:
             if not {"file", "action"} <= set(reader.fieldnames or ()):
                 raise LibraryError(f"curation file {path.name}: the first line must be file,action,why")
             for row in reader:
-                file = storage.unguarded(row["file"] or "")
-                action, why = (row["action"] or "").strip().lower(), storage.unguarded(row.get("why") or "")
+                file = files.unguarded(row["file"] or "")
+                action, why = (row["action"] or "").strip().lower(), files.unguarded(row.get("why") or "")
                 where = f"curation file {path.name} line {reader.line_num}"
                 if action not in ("keep", "drop"):
                     raise LibraryError(f"{where}: action {action!r} is neither keep nor drop")
@@ -770,7 +769,7 @@ def write_contact_sheet(
         for one in seen
     ]
     page = (
-        html.environment()
+        files.templates()
         .get_template("contact_sheet.html.j2")
         .render(
             name=name,
@@ -782,4 +781,4 @@ def write_contact_sheet(
             decisions=list(decisions),
         )
     )
-    storage.write_text(target, page)
+    files.write_text(target, page)

@@ -10,9 +10,7 @@ import pytest
 from scripted import ScriptedBackend
 from stage_run import checkout, command, datasets, simulated
 
-from memecmd_utils import dialogue, runs
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.storage import dumps
+from memecmd_utils import dialogue, files, runs
 from memecmd_utils.dialogue import (
     NEW_SCENARIO_TRIES,
     NoUtterance,
@@ -26,6 +24,7 @@ from memecmd_utils.dialogue import (
     utterance_request,
     violations,
 )
+from memecmd_utils.files import dumps, paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts
 from memecmd_utils.llm.chat import Chat
@@ -87,7 +86,9 @@ def write(
         return rows[:-1]
 
     chat = Chat(ScriptedBackend(reply))
-    return llm_chat.run(dialogue.write_scenarios(PAIR, n, chat, Profile(name="p").replace(**changes), encode, {}))
+    return llm_chat.run(
+        dialogue.write_scenarios(PAIR, n, chat, Profile(name="p").replace(**changes), encode, {})
+    )
 
 
 def test_f_news_and_f_role() -> None:
@@ -221,7 +222,10 @@ def test_a_opens_and_speaks_on_odd_turns() -> None:
 
 def test_a_longer_cap_gets_more_tokens_and_the_default_stays_as_recorded() -> None:
     assert utterance_request(START, [], PROFILE).sampling.max_tokens == 60
-    assert utterance_request(START, [], Profile(name="p").replace(max_utterance_chars=80)).sampling.max_tokens >= 160
+    assert (
+        utterance_request(START, [], Profile(name="p").replace(max_utterance_chars=80)).sampling.max_tokens
+        >= 160
+    )
 
 
 # --- dialogues
@@ -240,8 +244,8 @@ def named(*names: str) -> list[ColdStart]:
 def produce(folder: Path, backend, starts, run=llm_chat.run, profile: Profile = PROFILE, own=()):
     """What `generate` counted and wrote."""
     made = run(generate(starts, Chat(backend), profile, folder, own=own))
-    complete = storage.read_jsonl(folder / "dialogues.jsonl", Dialogue)
-    return made, complete, storage.read_jsonl(folder / "unfinished.jsonl", Unfinished)
+    complete = files.read_jsonl(folder / "dialogues.jsonl", Dialogue)
+    return made, complete, files.read_jsonl(folder / "unfinished.jsonl", Unfinished)
 
 
 def talk(answer=scripted) -> Dialogue:
@@ -406,7 +410,9 @@ def own_file(folder: Path, *dialogues: dict) -> Path:
 
 
 def own(folder: Path, *dialogues: dict, **settings) -> list[Dialogue]:
-    return dialogue.load_own(Profile(name="p").replace(dialogues=str(own_file(folder, *dialogues)), **settings))
+    return dialogue.load_own(
+        Profile(name="p").replace(dialogues=str(own_file(folder, *dialogues)), **settings)
+    )
 
 
 def test_who_speaks_first_is_a_and_messages_in_a_row_are_one_turn(tmp_path: Path) -> None:
@@ -444,7 +450,7 @@ def test_dialogues_of_a_release_are_read_as_they_are(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_dialogue_is_refused(tmp_path: Path, change: dict, what: str) -> None:
-    with pytest.raises((ProfileError, storage.StageOutputError), match=what):
+    with pytest.raises((ProfileError, files.StageOutputError), match=what):
         own(tmp_path, OWN | change)
 
 
@@ -479,7 +485,7 @@ def test_ones_own_dialogues_go_through_03_and_04(tmp_path: Path) -> None:
     for stage in ("01_library_build", "02_annotation", "03_dialogue_generation", "04_retrieval"):
         done = command(root, "run", stage, "own", profile="made", settings=settings)
         assert done.returncode == 0, done.stdout + done.stderr
-    made = storage.read_jsonl(root / "data" / "processed" / "own" / "dialogues.jsonl", Dialogue)
+    made = files.read_jsonl(root / "data" / "processed" / "own" / "dialogues.jsonl", Dialogue)
     assert [d.dialogue_id for d in made] == [f"chat-{c}" for c in range(4)]
     placed = runs.Run("own", PROFILE, root / "data" / "processed" / "own", root).load
     from memecmd_utils.schemas import Placement
@@ -610,11 +616,9 @@ def test_starters_copies_and_repeated_words() -> None:
     assert found("我那脚啊，差点连脚都麻了", earlier) == [], "five in a row are an echo"
 
 
-def test_words_of_a_worked_example_are_found_unless_the_dialogue_has_them() -> None:
-    examples = ["那顿拜师饭你请了没", "排了四十分钟"]
-    assert dialogue.borrowed("我那顿，拜师饭！", examples) == "那顿拜师饭"
-    assert dialogue.borrowed("那顿拜师酒你请了没", examples) is None
-    assert dialogue.borrowed("排了四十分钟", examples, own=["新闻说有人排了四十分钟"]) is None
+def test_words_of_a_worked_example_are_found() -> None:
+    lifted = max(dialogue.example_lines(), key=len)
+    assert "前面已经说过" in found(f"哎{lifted}"[:25])[-1]
 
 
 def test_talk_about_the_task_weighs_most() -> None:

@@ -6,7 +6,7 @@ import made_up
 import pytest
 
 from memecmd_utils import grades
-from memecmd_utils.core.storage import StageOutputError
+from memecmd_utils.files import StageOutputError
 
 PLAIN = "dialogue_id,turn,meme_id,grade\nnews-a-1,2,m1,2\nnews-a-1,2,m2,0\nnews-a-1,3,m1,1\n"
 MEMES = {"m1", "m2"}

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
-from memecmd_utils import library, schemas
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.drawing.fonts import pil_font
+from memecmd_utils import files, library, schemas
+from memecmd_utils.drawing import pil_font
+from memecmd_utils.files import paths
 from memecmd_utils.library import (
     Decision,
     Exit,
@@ -87,7 +87,7 @@ def profile(**values):
 def build(root, ocr=None, cache=None, **values):
     run = root / "run"
     report = build_library(profile(**values), run, ocr or FakeOcr(), cache)
-    return report, storage.read_parquet(run / "memes.parquet", schemas.Meme)
+    return report, files.read_parquet(run / "memes.parquet", schemas.Meme)
 
 
 def reasons(root):
@@ -135,7 +135,6 @@ def test_bad_files_are_listed_with_their_reason(root):
     (folder / "empty.gif").touch()
     data = save(folder / "cut.jpg", seed=3, format="JPEG").read_bytes()
     (folder / "cut.jpg").write_bytes(data[: len(data) // 2])
-    (folder / "gone.png").symlink_to(root / "nothing.png")
     save(folder / "odd.png", seed=4, corner=(9, 9, 9))
     save(folder / "thin.png", seed=5, size=(20, 900))
     report, _ = build(root, FakeOcr({(9, 9, 9): RuntimeError("no such shape")}))
@@ -531,7 +530,7 @@ def test_real_memes_and_real_ocr(root):
     if not CORPUS.is_dir():
         pytest.skip(f"no real memes at {CORPUS}")
     report = build_library(profile(sources=[str(CORPUS)], max_memes=40), root / "run", RapidOcr())
-    memes = storage.read_parquet(root / "run" / "memes.parquet", schemas.Meme)
+    memes = files.read_parquet(root / "run" / "memes.parquet", schemas.Meme)
     assert report.kept >= 39
     # In these folders the name is a time stamp, an act or a feeling; in all others mostly the caption.
     captioned = [m for m in memes if m.origin.split("/")[0] not in ("表情", "小鹦鹉", "滑稽", "合体字")]

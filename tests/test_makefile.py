@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 
 MAKEFILE = paths.root / "Makefile"
 MAKE = shutil.which("gmake") or shutil.which("make")
@@ -66,14 +66,13 @@ def test_bare_make_lists_what_users_need_and_help_all_the_rest(checkout: Path) -
             assert re.search(rf"^  {name} +{re.escape(words)}$", shown.stdout, re.M), name
 
 
-def test_a_shim_that_only_fails_is_passed_over(
-    checkout: Path, tmp_path: Path
-) -> None:
+def test_a_shim_that_only_fails_is_passed_over(checkout: Path, tmp_path: Path) -> None:
     tools, log = tmp_path / "tools", tmp_path / "log"
     for name in ("python3.12", "python3.11", "python3.14", "python3"):
         script(tools / name, FAILING)
     script(tools / "python3.13", WORKING.format(log=log))
-    assert make(checkout, "doctor", first_on_path=tools).returncode == 0
+    done = make(checkout, "doctor", first_on_path=tools)
+    assert done.returncode == 0 and "uv did not fill the environment: pip does" in done.stderr
     asked = log.read_text(encoding="utf-8")
     assert "python3.13 -m venv .venv" in asked and "python -m memecmd_utils doctor" in asked
     log.unlink()
@@ -89,9 +88,7 @@ def test_no_fitting_python_is_said_in_one_line(checkout: Path, tmp_path: Path) -
     assert done.returncode != 0 and "no Python 3.11 or later" in done.stderr
 
 
-def test_a_new_lock_makes_the_environment_anew(
-    checkout: Path, tmp_path: Path
-) -> None:
+def test_a_new_lock_makes_the_environment_anew(checkout: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     mine = script(tmp_path / "python", WORKING.format(log=log))
     assert make(checkout, "doctor", f"PYTHON={mine}").returncode == 0

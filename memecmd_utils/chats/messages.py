@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from memecmd_utils.core import seeds
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import statistics
 from memecmd_utils.dialogue import summary_request
+from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import messages as llm_messages
 from memecmd_utils.llm import prompts, replies
@@ -215,7 +215,7 @@ def request(context: Context, profile: Profile) -> Request:
         update={
             "messages": [*of_two.messages[:-1], llm_messages.Message(role="user", text=prompt)],
             "subject": f"{context.chat}/{context.turn}",
-            "seed": int(seeds.rng(profile.seed, "summary", context.chat, context.turn).integers(2**31)),
+            "seed": int(statistics.rng(profile.seed, "summary", context.chat, context.turn).integers(2**31)),
         }
     )
 

@@ -4,7 +4,6 @@
 (`judge_checks`) make items, each in their own way.
 """
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,12 +15,12 @@ from typing import Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, Field
 
+from memecmd_utils import files, statistics
 from memecmd_utils import local_model as local
-from memecmd_utils.core import html, seeds
-from memecmd_utils.core.drawing import screenshots
 from memecmd_utils.dialogue import history_text
-from memecmd_utils.llm import budget, prompts, replies
+from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
 from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import MODELS_OWN, Chat, Progress
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
 from memecmd_utils.llm.messages import (
@@ -39,7 +38,7 @@ from memecmd_utils.llm.messages import (
     plain_word,
 )
 from memecmd_utils.recordings import is_answer, key_of
-from memecmd_utils.retrieval.placement import halves
+from memecmd_utils.retrieval import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme
 from memecmd_utils.settings import Profile
@@ -132,13 +131,9 @@ def drawing(run: Run, memes: Mapping[str, Meme]) -> Draw:
 
     def draw(item: Item) -> tuple[str, Callable[[], bytes]]:
         ids = {turn: meme.meme_id for turn, meme in item.memes.items()}
-        spec = screenshots.chat_from_dialogue(
-            item.dialogue, ids, item.n_turns, run.profile.retrieval.meme_position
-        )
+        spec = chat_from_dialogue(item.dialogue, ids, item.n_turns, run.profile.retrieval.meme_position)
         # As phones send it: a PNG takes four times as long to make as the picture itself.
-        return screenshots.spec_sha256(spec), lambda: screenshots.encode(
-            screenshots.draw(spec, files), "jpeg"
-        )
+        return spec_sha256(spec), lambda: encode(draw_chat(spec, files), "jpeg")
 
     return draw
 
@@ -158,12 +153,10 @@ async def ask_while_useful(
     """Ask about things side by side; `STOPPED` for all but the first ones where the judge is of no use.
 
     `FIRST` of them, spread evenly, are asked before the others, which are not asked where `NEARLY_ALL` of
-    these have no usable answer. A batch has all asked at once and comes to the same result, and so does a
-    replay.
+    these have no usable answer. A replay comes to the same result.
     """
     n = len(things)
     first = sorted({i * n // FIRST for i in range(FIRST)}) if n > FIRST else []
-    head = range(n) if chat.in_bulk else first
     with Progress(chat, n, label, unit) as bar:
 
         async def counted(place: int) -> R | str:
@@ -171,7 +164,7 @@ async def ask_while_useful(
             bar.update()
             return answer
 
-        answers = dict(zip(head, await chat.side_by_side(counted(i) for i in head), strict=True))
+        answers = dict(zip(first, await chat.side_by_side(counted(i) for i in first), strict=True))
         if first and sum(is_no_answer(answers[i]) for i in first) >= NEARLY_ALL:
             bar.update(n - bar.done)
             return [answers[i] if i in first else STOPPED for i in range(n)]
@@ -292,16 +285,13 @@ async def ask_yes_no(
     async def one(pair: tuple[Context, Meme]) -> dict[str, float] | str:
         requests = [yes_no_request(*pair, dimension, wording, base) for dimension in DIMENSIONS]
         asked = (chat.ask(request, p_yes, again=False) for request in requests)
-        if chat.in_bulk:
-            answers = await asyncio.gather(*asked)
-        else:
-            # One after another, and as many pairs as requests in flight: otherwise all first questions would
-            # go before any second one, and the shared prefix would be gone from the server's cache.
-            answers = []
-            for answer in asked:
-                answers.append(await answer)
-                if answers[-1].value is None:  # the pair has no score, whatever the others would be
-                    break
+        # One after another, and as many pairs as requests in flight: otherwise all first questions would
+        # go before any second one, and the shared prefix would be gone from the server's cache.
+        answers = []
+        for answer in asked:
+            answers.append(await answer)
+            if answers[-1].value is None:  # the pair has no score, whatever the others would be
+                break
         missing = [answer for answer in answers if answer.value is None]
         if missing:
             return f"{missing[0].outcome}: {missing[0].reason}"
@@ -410,7 +400,7 @@ def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[s
     for half, other in (("a", "b"), ("b", "a")):
         pool = [d for d in dialogues if split[d.dialogue_id] == other] or list(dialogues)
         places = [Context(d, turn.turn) for d in pool for turn in d.turns[1:]]
-        rng = seeds.rng(profile.seed, "judge contexts", half)
+        rng = statistics.rng(profile.seed, "judge contexts", half)
         chosen = rng.choice(
             len(places), size=min(profile.evaluation.judge_contexts, len(places)), replace=False
         )
@@ -474,8 +464,7 @@ def rating_request(
     images = []
     if screenshot is not None:
         spec, draw = screenshot
-        tiles = screenshot_tiles(item.n_turns)
-        images = [Image(image_id=spec, load=lambda: html.data_url(draw()), tiles=tiles)]
+        images = [Image(image_id=spec, load=lambda: files.data_url(draw()))]
     return Request(
         task="rating",
         subject=f"{item.dialogue.dialogue_id}/{item.n_turns}",
@@ -484,11 +473,6 @@ def rating_request(
         seed=seed,
         reply_schema=RatingsReply,
     )
-
-
-def screenshot_tiles(n_turns: int) -> int:
-    """Tiles of a screenshot of so many turns with some memes: 390 pixels wide, about 130 pixels a turn."""
-    return budget.tiles(390, 110 + 130 * n_turns)
 
 
 def parse_ratings(reply: Reply, n_memes: int) -> list[MemeRating]:
@@ -503,7 +487,7 @@ async def _ask_ratings(items: Sequence[Item], judge: Judge) -> list[Answer]:
     """One call an item."""
 
     async def one(item: Item) -> Answer:
-        draws = seeds.rng(judge.profile.seed, "rating", item.dialogue.dialogue_id, item.n_turns)
+        draws = statistics.rng(judge.profile.seed, "rating", item.dialogue.dialogue_id, item.n_turns)
         picture = None if judge.draw is None else judge.draw(item)
         request = rating_request(
             item, int(draws.integers(2**31)), picture, judge.profile.retrieval.meme_position

@@ -25,7 +25,7 @@ from figures_to_reach import record
 from PIL import Image
 from whole_pipeline import STAGES, copy_project
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.library import RapidOcr
 from memecmd_utils.recordings import Recordings, TextCache
 from memecmd_utils.schemas import TOPICS

@@ -3,16 +3,16 @@ import json
 import made_chats
 import made_up
 import pytest
+from fault_server import Answer, FaultServer, chat_reply
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils import runs, schemas, settings
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats import messages as chats_messages
 from memecmd_utils.chats.messages import HISTORY_TURNS, Context, Conversation, Message, contexts, spoken_turns
-from memecmd_utils.core import paths
 from memecmd_utils.dialogue import summary_request
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import SummaryReply
 
 TOLD = SummaryReply(scenario="s", emotion="e", motivation="p")
@@ -93,9 +93,7 @@ def test_two_who_take_turns_are_asked_for_as_the_pipeline_asks(llm) -> None:
     turns = spoken_turns(Conversation(dialogue.dialogue_id, messages))
     found = [chats_messages.request(c, profile) for c in contexts(dialogue.dialogue_id, turns)]
     texts = [t.text for t in dialogue.turns]
-    assert found == [
-        summary_request(START, texts[: t - 1], profile) for t in range(2, len(texts) + 1)
-    ]
+    assert found == [summary_request(START, texts[: t - 1], profile) for t in range(2, len(texts) + 1)]
 
 
 def test_more_than_two_are_named_and_the_next_one_is_asked_for() -> None:
@@ -121,7 +119,7 @@ def test_an_unusable_answer_is_no_summary(monkeypatch, tmp_path) -> None:
     def answer(body):
         return Answer(good if "好的" in body["messages"][-1]["content"] else chat_reply("不知道"))
 
-    with TinyServer(answer).running() as server:
+    with FaultServer(answer).running() as server:
         name = made_chats.live_profile(tmp_path, server.url)
         run = insertion.asking_run(library, name, "", "chats")
         asked = [Context("c", 2, (("甲", text),), "乙") for text in ("好的", "坏的")]
@@ -139,7 +137,7 @@ def test_a_chat_that_nobody_is_to_keep_is_asked_about_and_not_recorded(tmp_path,
     monkeypatch.setattr(paths, "raw", tmp_path / "raw")
     monkeypatch.setattr(paths, "example", tmp_path / "example")
     answers = [Answer(chat_reply(json.dumps(SUMMARY, ensure_ascii=False))) for _ in range(2)]
-    with TinyServer(answers).running() as server:
+    with FaultServer(answers).running() as server:
         ends = settings.Endpoints(generator=settings.Endpoint(base_url=server.url, model="m"))
         profile = made_up.profile(llm="openai", mode="auto", endpoints=ends)
         run = runs.Run("made", profile, tmp_path / "data", tmp_path / "report")

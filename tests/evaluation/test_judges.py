@@ -9,8 +9,8 @@ from scripted import ScriptedBackend
 
 from memecmd_utils import local_model as local
 from memecmd_utils import recordings as rec
-from memecmd_utils.core import paths
 from memecmd_utils.evaluation import judges
+from memecmd_utils.files import paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import messages
 from memecmd_utils.llm.chat import Chat
