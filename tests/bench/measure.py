@@ -192,6 +192,7 @@ def orchestration() -> Iterator[Figure]:
     import stage_run
 
     from memecmd_utils import dialogue, llm
+    from memecmd_utils.llm.chat import Chat
     from memecmd_utils.llm.endpoint import OpenAIBackend
     from memecmd_utils.recordings import Recordings
     from memecmd_utils.settings import Endpoint, Profile
@@ -225,7 +226,7 @@ def orchestration() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as name, stage_run.simulated(Path(name), latency=1.0) as server:
         folder = Path(name) / "run"
         backend = Noting(Endpoint(base_url=server.url, model="simulated"), key=stage_run.KEY)
-        chat = llm.Chat(backend, Recordings("made", [folder], folder), "auto", 128)
+        chat = Chat(backend, Recordings("made", [folder], folder), "auto", 128)
         starts = stage_run.starts(64)
         ours = seconds(lambda: llm.run(dialogue.generate(starts, chat, profile, folder)))
         theirs = seconds(lambda: asyncio.run(bare(server.url)))
@@ -265,12 +266,14 @@ def main(names: list[str]) -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, cwd=paths.root
     )
-    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    machine = f"{os.cpu_count()} cores, {system}"
     for name in names or PARTS:
         print(f"{name} ...", flush=True)
         figures = [figure._asdict() for figure in PARTS[name]()]
+        made = f"{machine}, {time.strftime('%Y-%m-%d')}, commit {commit.stdout.strip()}"
         kept[name] = {
-            "machine": f"{machine}, {time.strftime('%Y-%m-%d')}, commit {commit.stdout.strip()}",
+            "machine": made,
             "figures": figures,
         }
     files.write_json(KEPT, kept)
