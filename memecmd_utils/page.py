@@ -24,7 +24,6 @@ from memecmd_utils import drawing, files, pictures, release, report, retrieval, 
 from memecmd_utils.evaluation import ground_truth, leaderboard, ratings, tables
 from memecmd_utils.files import paths
 from memecmd_utils.report import Records
-from memecmd_utils.retrieval import Gate
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
 
@@ -255,13 +254,13 @@ def gate_path(
     They are taken from the records: the calibration is written with six digits, and a score may come that
     near to its threshold.
     """
-    gate = Gate(calibration["theta0"], calibration["penalty"], calibration["decay"])
+    gate = retrieval.Gate(calibration["theta0"], calibration["penalty"], calibration["decay"])
     path, since = {}, math.inf
     for turn, raw in scores.items():
         since += 1
         score = (raw - calibration["score_mean"]) / calibration["score_std"]
         known = round(score, 4) if math.isfinite(score) else None
-        path[turn] = known, round(gate.threshold(since), 4), turn in sent
+        path[turn] = known, round(gate.theta0 + gate.rise(since), 4), turn in sent
         since = 0 if turn in sent else since
     return path
 

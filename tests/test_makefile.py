@@ -71,7 +71,8 @@ def test_a_shim_that_only_fails_is_passed_over(checkout: Path, tmp_path: Path) -
     for name in ("python3.12", "python3.11", "python3.14", "python3"):
         script(tools / name, FAILING)
     script(tools / "python3.13", WORKING.format(log=log))
-    assert make(checkout, "doctor", first_on_path=tools).returncode == 0
+    done = make(checkout, "doctor", first_on_path=tools)
+    assert done.returncode == 0 and "uv did not fill the environment: pip does" in done.stderr
     asked = log.read_text(encoding="utf-8")
     assert "python3.13 -m venv .venv" in asked and "python -m memecmd_utils doctor" in asked
     log.unlink()

@@ -149,7 +149,7 @@ def test_figure_5_has_a_chat_a_strategy_and_dialogue(tmp_path) -> None:
     pictures, labels = report.case_pictures(run, records)
     assert labels[:3] == ["news-a, Greedy", "news-a, Sampling", "news-a, Random"] and len(pictures) == 6
     assert pictures[0].height > pictures[2].height, "more memes make a longer chat"
-    titles = [axes.get_title() for axes in report.case_studies(pictures, labels).axes]
+    titles = [axes.get_title(loc="left") for axes in report.case_studies(pictures, labels).axes]
     assert titles[0] == "(a) news-a, Greedy" and titles[5].startswith("(f) role-b")
 
 
