@@ -23,7 +23,7 @@ from memecmd_utils.files import MemecmdError, cores, paths
 from memecmd_utils.llm import chat
 from memecmd_utils.llm.budget import Budget
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, address, api_key
-from memecmd_utils.llm.messages import EndpointError, Message, Reply, Request, Sampling
+from memecmd_utils.llm.messages import EndpointError, Message, Reply, Request
 from memecmd_utils.recordings import Mode, RecordedVectors, recorded_names
 from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import Endpoint, Profile
@@ -141,7 +141,7 @@ def installed(package: str) -> str | None:
 
 @contextlib.contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Turn whatever imports and loaders of weights raise in the block into `ModelMissing`, in one sentence."""
+    """Turn whatever imports and loaders of weights raise in the block into `ModelMissing`."""
     try:
         yield
     except Exception as error:  # packages, hub, files, shapes, code that comes with weights
@@ -212,8 +212,6 @@ TASK = "embedding"
 """Name of an endpoint's calls in what a run has spent."""
 INPUTS = 32
 """Texts of one request: what servers take at least unless they are set up otherwise."""
-TIMES = 5
-"""How often a request is sent whose answer cannot be read."""
 
 
 def embedding_key(endpoint: Endpoint) -> SecretStr:
@@ -245,25 +243,23 @@ class EndpointEmbedder:
         parts = [texts[start : start + INPUTS] for start in range(0, len(texts), INPUTS)]
         return np.concatenate([await self._rows(backend, part) for part in parts])
 
-    async def _rows(self, backend: OpenAIBackend, part: list[str]) -> np.ndarray:
-        body = {"model": self.endpoint.model, "input": part, "encoding_format": "float"}
-        messages = [Message(role="user", text=text) for text in part]
-        asked = Request(task=TASK, subject="", messages=messages, sampling=Sampling(max_tokens=0))
-        for _ in range(TIMES):
-            async with self.budget.call(asked) as pay:
+    async def _rows(self, backend: OpenAIBackend, texts: list[str]) -> np.ndarray:
+        """The vectors of one request; an answer that did not arrive whole is asked for again."""
+        messages = [Message(role="user", text=text) for text in texts]
+        for _ in range(1 + chat.LOST_IN_A_ROW):
+            async with self.budget.call(Request(task=TASK, subject=TASK, messages=messages)) as pay:
+                body = {"model": self.endpoint.model, "input": texts}
                 answer = await backend.post("/embeddings", body)
-                try:
-                    tokens = (answer.get("usage") or {}).get("prompt_tokens") or 0
-                    pay(Reply(text="", tokens_in=tokens))
-                    items = sorted(answer["data"], key=itemgetter("index"))
-                    rows = np.array([item["embedding"] for item in items], dtype=np.float32)
-                except (AttributeError, KeyError, TypeError, ValueError):
-                    continue  # cut, or no answer of an embedder
-            if rows.ndim == 2 and len(rows) == len(part) and rows.size and np.isfinite(rows).all():
+                usage = answer.get("usage") if isinstance(answer, dict) else None
+                pay(Reply(text="", tokens_in=(usage or {}).get("prompt_tokens") or 0))
+            try:
+                items = sorted(answer["data"], key=itemgetter("index"))
+                rows = np.array([item["embedding"] for item in items], dtype=np.float32)
+            except (TypeError, KeyError, ValueError):
+                continue
+            if rows.ndim == 2 and len(rows) == len(texts) and rows.size and np.isfinite(rows).all():
                 return rows
-        raise EndpointError(
-            f"{self.name} gives no vectors: check `model` and `base_url` of endpoints.embedder"
-        )
+        raise EndpointError(f"{self.endpoint.model} gives no vectors: is it a model for embeddings?")
 
 
 class SentenceTransformerEmbedder:

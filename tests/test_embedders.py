@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tiny_clips
 import tiny_models
+from fault_server import Answer, FaultServer
 from PIL import Image
-from tiny_server import Answer, TinyServer
 
 from memecmd_utils import embedders
 from memecmd_utils.embedders import (
@@ -27,7 +27,7 @@ from memecmd_utils.embedders import (
     embedder_of,
     text_key,
 )
-from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.budget import Budget, Spent
 from memecmd_utils.llm.messages import BudgetReached, EndpointError
 from memecmd_utils.pictures import ImageRejected
 from memecmd_utils.recordings import RecordedVectors, RecordingMiss, normalise
@@ -116,45 +116,32 @@ def served(body: dict, tokens: int = 7) -> Answer:
     return Answer({"object": "list", "data": rows[::-1], "usage": {"prompt_tokens": tokens}})
 
 
-def at(server: TinyServer, budget: Budget | None = None, instruction: str | None = None) -> EndpointEmbedder:
+def at(server: FaultServer, budget: Budget | None = None, instruction: str | None = None) -> EndpointEmbedder:
     return EndpointEmbedder(Endpoint(base_url=server.url, model="m"), instruction, budget)
 
 
 def test_an_endpoint_gets_parts_and_the_instruction_before_queries(monkeypatch) -> None:
     monkeypatch.setattr(embedders, "INPUTS", 3)
-    with TinyServer(served).running() as server:
+    with FaultServer(served).running() as server:
         embedder = at(server, instruction="查：")
         assert embedder.encode(["一" * n for n in range(1, 9)], "document")[:, 0].tolist() == [*range(1, 9)]
         assert embedder.encode(["一"], "query").tolist() == [[3, 1]]
     assert [len(body["input"]) for body in server.bodies] == [3, 3, 2, 1]
-    assert server.bodies[0] == {"model": "m", "input": ["一", "一一", "一一一"], "encoding_format": "float"}
+    assert server.bodies[0] == {"model": "m", "input": ["一", "一一", "一一一"]}
 
 
-def test_an_answer_that_cannot_be_read_is_asked_for_again_and_paid(monkeypatch) -> None:
-    bad = [
-        Answer('{"data": ['),
-        Answer({"object": "list", "data": None}),
-        Answer('{"data": [{"index": 0, "embedding": [NaN]}]}'),
-        Answer({"data": []}),
-    ]
-    with TinyServer([*bad, served({"input": ["一"]})]).running() as server:
-        embedder = at(server, Budget(stage="embedding", usd_in=1e6))
+def test_an_answer_that_cannot_be_read_is_asked_for_again_and_a_cap_stops(tmp_path: Path) -> None:
+    lost = [Answer("<html>", kind="text/html"), Answer({"data": []}), Answer({"error": {}}), Answer('{"da')]
+    answers = iter([*lost, served({"input": ["一"]})])
+    with FaultServer(lambda _: next(answers)).running() as server:
+        embedder = at(server, Budget(Spent(tmp_path / "spent.jsonl"), "embedding", None, 40, usd_in=1e6))
         assert embedder.encode(["一"], "document").tolist() == [[1, 1]]
-    assert embedder.budget.spent.calls >= 1 and embedder.budget.spent.usd >= 7
-    with (
-        TinyServer(lambda body: bad[0]).running() as server,
-        pytest.raises(EndpointError, match="no vectors"),
-    ):
+        spent = embedder.budget.spent
+        assert len(server.bodies) == 5 and spent.rows["embedding", "embedding"].tokens_in == 7
+    with pytest.raises(BudgetReached, match="max_calls=5"):
+        at(server, Budget(spent, "embedding", 5)).encode(["一"], "document")
+    with FaultServer(lambda _: lost[1]).running() as server, pytest.raises(EndpointError, match="no vectors"):
         at(server).encode(["一"], "document")
-
-
-def test_the_cap_holds_for_vectors(monkeypatch) -> None:
-    monkeypatch.setattr(embedders, "INPUTS", 1)
-    with TinyServer(lambda body: served(body, 30)).running() as server:
-        capped = Budget(stage="embedding", max_usd=100, usd_in=1e6)
-        with pytest.raises(BudgetReached):
-            at(server, capped).encode(["一"] * 9, "document")
-    assert len(server.bodies) <= 4 and capped.spent.usd <= 120
 
 
 # --- which weights a name stands for -----------------------------------------------------------------------
