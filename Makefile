@@ -112,7 +112,7 @@ site: $(READY)
 page-pictures: $(READY)
 	MEMECMD_REQUIRE_BROWSER=1 $(PY) tests/bench/page_pictures.py
 
-#+ Measure speed (tests/bench, some minutes) into reports/bench.md; BENCH=tests/bench/bench_panel.py measures a part again
+#+ Measure speed (tests/bench, some minutes) into reports/bench.md; BENCH=slider measures a part again
 bench: $(READY)
 	$(PY) tests/bench/measure.py $(BENCH)
 
@@ -140,7 +140,7 @@ lock: $(READY)
 
 ## Delete runs and reports; keeps recordings, sources and tracked files
 clean:
-	find data/processed data/interim reports -mindepth 1 -maxdepth 1 -type d ! -path reports/bench -exec rm -rf {} +
+	find data/processed data/interim reports -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .benchmarks
 
 # An environment that a class shares is read-only and was not made from this checkout: it is used as it is, with
@@ -152,16 +152,23 @@ else
 MADE_FROM := requirements.lock pyproject.toml
 endif
 
-# The first Python that starts and is new enough; a shim that only prints an error does not count. uv makes the
-# environment from the package index that pip is configured with; where it cannot be had, pip does.
+# The first Python that starts and is new enough; a shim that only prints an error does not count. uv fills the
+# environment from the package index that pip is configured with; where it cannot be had or fails, pip does.
+UV := uv==0.13.9
+pip_has = $$($(PY) -m pip config get $(1) 2>/dev/null || true)
 $(READY): $(MADE_FROM)
 	@set -e; found=; for candidate in $(if $(PYTHON),"$(PYTHON)",python3.12 python3.11 python3.13 python3.14 python3); do \
 	  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$found" ]; then \
 	  echo "no Python 3.11 or later with venv found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
-	echo "setting up $(VENV) with $$found ($$("$$found" -c 'import platform; print(platform.python_version())')), a minute or two ..."; \
+	echo "setting up $(VENV) with $$found ($$("$$found" -c 'import platform; print(platform.python_version())')), under a minute ..."; \
 	"$$found" -m venv "$(VENV)"; \
-	$(PY) -m pip install -q --disable-pip-version-check -r requirements.lock; \
+	index="$${PIP_INDEX_URL:-$(call pip_has,global.index-url)}"; more="$${PIP_EXTRA_INDEX_URL:-$(call pip_has,global.extra-index-url)}"; \
+	if $(PY) -m pip install -q --disable-pip-version-check $(UV) && \
+	  UV_DEFAULT_INDEX="$${index:-https://pypi.org/simple}" UV_INDEX="$$more" UV_INDEX_STRATEGY=unsafe-best-match \
+	  $(VENV)/bin/uv pip install -q --python $(PY) --require-hashes -r requirements.lock; then :; \
+	else echo "uv did not fill the environment: pip does, which takes some minutes" >&2; \
+	  $(PY) -m pip install -q --disable-pip-version-check -r requirements.lock; fi; \
 	$(PY) -m pip install -q --disable-pip-version-check --no-deps -e .; \
 	touch $@

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memecmd_utils import settings
-from memecmd_utils.core import errors, paths
+from memecmd_utils import files, settings
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.settings import Profile
 
 if TYPE_CHECKING:
@@ -165,12 +165,12 @@ def site(choice: Choice) -> None:
 @click.pass_obj
 def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: str, fields: str) -> None:
     """Put memes of a finished run into chats of your own: SOURCE (CSV, JSON, text) becomes TARGET."""
-    from memecmd_utils.chats import insertion
+    from memecmd_utils import chats
 
     if not source or not target:
-        raise errors.MemecmdError("name both files: make insert-memes IN=chat.csv OUT=with_memes.csv")
+        raise MemecmdError("name both files: make insert-memes IN=chat.csv OUT=with_memes.csv")
     files = (Path(name).expanduser() for name in (source, target))
-    click.echo(insertion.insert_file(*files, choice.profile, choice.settings, run, strategy, fields).text())
+    click.echo(chats.insert_file(*files, choice.profile, choice.settings, run, strategy, fields).text())
 
 
 @cli.command("fit-placement")
@@ -194,7 +194,7 @@ def evaluate_mod(choice: Choice, source: str, run: str, dialogues: int | None) -
     from memecmd_utils.studies import mod
 
     if not source:
-        raise errors.MemecmdError("name a file or folder of MOD: make evaluate-mod MOD=c_val_task2.json")
+        raise files.MemecmdError("name a file or folder of MOD: make evaluate-mod MOD=c_val_task2.json")
     path = Path(source).expanduser()
     click.echo(mod.evaluate_file(path, choice.profile, choice.settings, run, dialogues).text())
 
@@ -238,9 +238,9 @@ def fetch_group() -> None:
 @click.argument("archive", required=False)
 def fetch_library(archive: str | None) -> None:
     """Fetch the paper's repositories of images (ARCHIVE: the images of emo-visual-data as a zip)."""
-    from memecmd_utils.core.fetch import datasets
+    from memecmd_utils import fetch
 
-    datasets.fetch_library(archive=Path(archive).expanduser() if archive else None)
+    fetch.fetch_library(archive=Path(archive).expanduser() if archive else None)
 
 
 @fetch_group.command("news")
@@ -332,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
-        message = errors.mendable_message(error)
+        message = files.mendable_message(error)
         if message is None:
             raise
         print(f"error: {message}", file=sys.stderr)

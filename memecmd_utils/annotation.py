@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
-from memecmd_utils.core import paths, seeds, text_similarity
-from memecmd_utils.core.drawing import fonts
-from memecmd_utils.core.html import data_url
-from memecmd_utils.core.plots import BLUE, GREEN, GREY, PURPLE, RED, canvas, style
-from memecmd_utils.llm import budget, prompts, replies
+from memecmd_utils import drawing, library, statistics
+from memecmd_utils.drawing import BLUE, GREEN, GREY, PURPLE, RED, canvas, style
+from memecmd_utils.files import data_url, paths
+from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.messages import BrokenRules, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
@@ -66,8 +65,7 @@ def annotation_request(
         text = f"{text}\n{prompts.render('annotation_checked')}"
     images = []
     if image is not None:
-        tiles = budget.tiles(meme.width, meme.height)
-        images = [Image(image_id=meme.sha256, load=lambda: image(meme), tiles=tiles)]
+        images = [Image(image_id=meme.sha256, load=lambda: image(meme))]
     examples = prompts.render_examples(prompt_files(flag_unsafe)[0])
     return Request(
         task="annotation",
@@ -94,7 +92,7 @@ async def annotate(
     flag_unsafe = profile.library.flag_unsafe
 
     async def one(meme: Meme) -> Annotation:
-        seed = int(seeds.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
+        seed = int(statistics.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
         request = annotation_request(meme, seed, image, flag_unsafe)
         answer = await chat.ask(request, lambda reply: read_reply(reply, flag_unsafe))
         bar.update()
@@ -135,9 +133,7 @@ def repetitions(value: AnnotationReply) -> list[str]:
     is placed by chance: they are alike from `LIKENESS` on. Of the others only equal ones are: short texts on
     what is felt and what is wanted may share most of their words. Case, signs and blanks do not count.
     """
-    texts = {
-        name: text_similarity.normalise_text(getattr(value, name)) for name in AnnotationReply.model_fields
-    }
+    texts = {name: library.normalise_text(getattr(value, name)) for name in AnnotationReply.model_fields}
     broken = []
     for (first, one), (second, other) in combinations(texts.items(), 2):
         if one == other:
@@ -145,7 +141,7 @@ def repetitions(value: AnnotationReply) -> list[str]:
         elif (first, second) == ("s_plus", "s_minus"):
             # Texts of very different length are not alike, however like their beginnings.
             like_lengths = 2 * min(len(one), len(other)) >= LIKENESS * (len(one) + len(other))
-            if like_lengths and text_similarity.alike(one[:COMPARED], other[:COMPARED], LIKENESS):
+            if like_lengths and library.alike(one[:COMPARED], other[:COMPARED], LIKENESS):
                 broken.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
     return broken
 
@@ -220,7 +216,7 @@ def word_clouds(keywords: Mapping[str, Mapping[str, int]], seed: int = 13) -> "F
                 axes.text(0.5, 0.5, "no keywords", ha="center", va="center", color=GREY)
                 continue
             cloud = WordCloud(
-                font_path=str(fonts.cjk_font_path()),
+                font_path=str(drawing.cjk_font_path()),
                 width=440,
                 height=240,
                 scale=2,  # words are laid out on a quarter of the pixels, which takes a quarter of the time

@@ -15,11 +15,9 @@ from functools import partial
 from importlib import metadata
 from typing import NamedTuple
 
+from memecmd_utils import drawing, runs
 from memecmd_utils import local_model as local
-from memecmd_utils import runs
-from memecmd_utils.core import paths
-from memecmd_utils.core.drawing import fonts
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, api_key
 from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_settings
@@ -101,7 +99,7 @@ def checks(profile_name: str, settings: str) -> Iterator[Check]:
         yield Check("fail", f"packages missing: {', '.join(missing)}; delete .venv and run make again")
     else:
         yield Check("ok", "all core packages installed")
-    yield Check("ok", f"Chinese font: {fonts.cjk_font_path().name}")
+    yield Check("ok", f"Chinese font: {drawing.cjk_font_path().name}")
     if changed := authored.changed_texts():
         yield Check("fail", f"example texts differ from their frozen hashes: {', '.join(changed)}")
     else:

@@ -18,11 +18,9 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from memecmd_utils.core import paths, seeds, statistics, storage
-from memecmd_utils.core.storage import StageOutputError
-from memecmd_utils.retrieval import scoring
-from memecmd_utils.retrieval.placement import Encode, halves
-from memecmd_utils.retrieval.scoring import MEME_SIDE, QUERY_SIDE, SIGNS, centre
+from memecmd_utils import files, retrieval, statistics
+from memecmd_utils.files import StageOutputError, paths
+from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, Encode, centre, halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Placement, Record, Summary
 from memecmd_utils.settings import Profile
@@ -191,7 +189,7 @@ def load_truth(folder: Path | None = None) -> GroundTruth:
     if not (folder / "grades.jsonl").is_file():
         return NONE
     grades, later = (_grades_by_turn(folder / name) for name in ("grades.jsonl", "grades_learned.jsonl"))
-    return GroundTruth(storage.read_jsonl(folder / "marks.jsonl", Mark), grades, later)
+    return GroundTruth(files.read_jsonl(folder / "marks.jsonl", Mark), grades, later)
 
 
 class TurnGrades(Record):
@@ -204,7 +202,7 @@ class TurnGrades(Record):
 
 
 def _grades_by_turn(path: Path) -> list[Grade]:
-    rows = storage.read_jsonl(path, TurnGrades) if path.is_file() else []
+    rows = files.read_jsonl(path, TurnGrades) if path.is_file() else []
     return [
         Grade(meme_id=meme, grade=grade, **row.model_dump(exclude={"grades"}))
         for row in rows
@@ -474,7 +472,7 @@ class GradedTurns:
 
     def measure(self, scores: np.ndarray) -> np.ndarray:
         """`MEASURES` of scores [turns, memes] at the `known` turns, [known turns, measures]."""
-        return per_turn(scoring.order(scores[self.known], self.meme_ids), self.grades[self.known])
+        return per_turn(retrieval.order(scores[self.known], self.meme_ids), self.grades[self.known])
 
 
 def load_graded_turns(run: Run, truth: GroundTruth | None = None) -> GradedTurns:
@@ -497,7 +495,7 @@ def sample(dialogues: Sequence[Dialogue], n_memes: int, seed: int) -> list[Dialo
     if sum(len(d.summaries) for d in dialogues) <= room:
         return list(dialogues)
     taken: set[str] = set()
-    for place in seeds.rng(seed, "sample of the studies").permutation(len(dialogues)):
+    for place in statistics.rng(seed, "sample of the studies").permutation(len(dialogues)):
         room -= len(dialogues[place].summaries)
         if room < 0 and taken:
             break
@@ -621,7 +619,7 @@ def per_turn(order: np.ndarray, grades: np.ndarray, level: float = FITS) -> np.n
 def random_order(asked: Sequence[Query], n_memes: int, seed: int, draw: int) -> np.ndarray:
     """One random ranking a turn, [turns, memes]; `draw` numbers independent repetitions."""
     keys = [(*q.key, draw) for q in asked]
-    return np.array([seeds.rng(seed, "random ranking", *key).permutation(n_memes) for key in keys])
+    return np.array([statistics.rng(seed, "random ranking", *key).permutation(n_memes) for key in keys])
 
 
 def measure_systems(data: GradedTurns) -> dict[System, np.ndarray]:
@@ -639,7 +637,7 @@ def measure_systems(data: GradedTurns) -> dict[System, np.ndarray]:
             terms = data.terms(name, centring)
             for part, term in zip(PARTS, terms, strict=True):
                 found[System(name, centring, part)] = data.measure(term)
-            full = scoring.combine(terms, data.profile.retrieval.weights)
+            full = retrieval.combine(terms, data.profile.retrieval.weights)
             found[System(name, centring, FULL)] = data.measure(full)
             found[System(name, centring, CAPTION)] = data.measure(cosines(contexts, captions, centring))
     if found:

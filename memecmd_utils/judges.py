@@ -16,13 +16,12 @@ import pandas as pd
 import yaml
 from pydantic import BaseModel, Field, create_model
 
-from memecmd_utils import evaluation, local_model
-from memecmd_utils.core import html, seeds, statistics
-from memecmd_utils.core.drawing import screenshots
+from memecmd_utils import evaluation, files, local_model, statistics
 from memecmd_utils.dialogue import history_text
+from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
 from memecmd_utils.grades import GradedTurns, fits
-from memecmd_utils.llm import budget, prompts, replies
 from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
 from memecmd_utils.llm.messages import (
@@ -40,7 +39,7 @@ from memecmd_utils.llm.messages import (
     plain_word,
 )
 from memecmd_utils.recordings import is_answer, key_of
-from memecmd_utils.retrieval.placement import halves
+from memecmd_utils.retrieval import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
@@ -115,17 +114,17 @@ def open_judge(
 
 def drawing(run: Run, memes: Mapping[str, Meme]) -> Draw:
     """What specifies, and at need draws, the screenshot that a judge with eyes is shown."""
-    files = evaluation.meme_files(run, memes)
+    pictures = evaluation.meme_files(run, memes)
 
     def draw(shown: Excerpt) -> tuple[str, Callable[[], bytes]]:
         ids = {turn: meme.meme_id for turn, meme in shown.memes.items()}
         position = run.profile.retrieval.meme_position
-        spec = screenshots.chat_from_dialogue(shown.dialogue, ids, shown.n_turns, position)
+        spec = chat_from_dialogue(shown.dialogue, ids, shown.n_turns, position)
 
         def picture() -> bytes:  # as phones send it: a PNG takes four times as long as the drawing itself
-            return screenshots.encode(screenshots.draw(spec, files), "jpeg")
+            return encode(draw_chat(spec, pictures), "jpeg")
 
-        return screenshots.spec_sha256(spec), picture
+        return spec_sha256(spec), picture
 
     return draw
 
@@ -358,7 +357,7 @@ def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[s
     for half, other in (("a", "b"), ("b", "a")):
         pool = [d for d in dialogues if split[d.dialogue_id] == other] or list(dialogues)
         places = [Context(d, turn.turn) for d in pool for turn in d.turns[1:]]
-        rng = seeds.rng(profile.seed, "judge contexts", half)
+        rng = statistics.rng(profile.seed, "judge contexts", half)
         chosen = rng.choice(
             len(places), size=min(profile.evaluation.judge_contexts, len(places)), replace=False
         )
@@ -420,9 +419,7 @@ def rating_request(
     images = []
     if screenshot is not None:
         spec, draw = screenshot
-        # 390 pixels wide, about 130 pixels a turn.
-        tiles = budget.tiles(390, 110 + 130 * shown.n_turns)
-        images = [Image(image_id=spec, load=lambda: html.data_url(draw()), tiles=tiles)]
+        images = [Image(image_id=spec, load=lambda: files.data_url(draw()))]
     return Request(
         task="rating",
         subject=f"{shown.dialogue.dialogue_id}/{shown.n_turns}",
@@ -446,7 +443,7 @@ async def _ask_ratings(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
     position = judge.profile.retrieval.meme_position
 
     async def one(excerpt: Excerpt) -> Answer:
-        draws = seeds.rng(judge.profile.seed, "rating", excerpt.dialogue.dialogue_id, excerpt.n_turns)
+        draws = statistics.rng(judge.profile.seed, "rating", excerpt.dialogue.dialogue_id, excerpt.n_turns)
         picture = judge.draw and judge.draw(excerpt)
         request = rating_request(excerpt, int(draws.integers(2**31)), picture, position)
         answer = await judge.chat.ask(request, lambda r: parse_ratings(r, len(excerpt.memes)), again=False)
@@ -568,7 +565,7 @@ def draw_items(data: GradedTurns) -> list[CheckItem]:
     found = _candidates(data)
     chosen: list[tuple[int, float, int]] = []  # which of its dialogue's turns, a lot, the row
     for name, rows in data.rows_of.items():
-        rng = seeds.rng(data.profile.seed, "judge items", name)
+        rng = statistics.rng(data.profile.seed, "judge items", name)
         able = [int(row) for row in rows if all(len(found[row][kind]) for kind in KINDS)]
         drawn = [able[i] for i in rng.permutation(len(able))[:TURNS_PER_DIALOGUE]]
         lot = float(rng.random())
@@ -577,7 +574,7 @@ def draw_items(data: GradedTurns) -> list[CheckItem]:
     for row in sorted(row for _, _, row in sorted(chosen)[:wanted]):
         for kind in KINDS:
             columns = found[row][kind]
-            rng = seeds.rng(data.profile.seed, "judge item", kind, *data.keys[row])
+            rng = statistics.rng(data.profile.seed, "judge item", kind, *data.keys[row])
             items.append(CheckItem(kind, *data.keys[row], data.meme_ids[columns[rng.integers(len(columns))]]))
     return items
 
@@ -585,7 +582,7 @@ def draw_items(data: GradedTurns) -> list[CheckItem]:
 def for_wordings(items: Sequence[CheckItem], profile: Profile) -> list[CheckItem]:
     """The fitting and the random meme of `judge_wordings` of the turns, drawn by seed."""
     turns = list(dict.fromkeys((item.dialogue_id, item.turn) for item in items))
-    order = seeds.rng(profile.seed, "judge wordings").permutation(len(turns))
+    order = statistics.rng(profile.seed, "judge wordings").permutation(len(turns))
     chosen = {turns[i] for i in order[: profile.evaluation.judge_wordings]}
     return [i for i in items if i.kind != "hard negative" and (i.dialogue_id, i.turn) in chosen]
 

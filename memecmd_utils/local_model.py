@@ -16,9 +16,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.machine import cores
+from memecmd_utils import files
+from memecmd_utils.files import MemecmdError, cores, paths
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
 from memecmd_utils.llm.messages import ModelId
 from memecmd_utils.settings import Endpoint
@@ -90,7 +89,7 @@ def model_id(name: str) -> ModelId:
     """Name, label and hash of a local model; the registry's own weights need no reading of the file."""
     weights, own = find(name), own_file()
     if own is not None:
-        return ModelId(name=own.stem, label="own file", sha256=storage.sha256(own))
+        return ModelId(name=own.stem, label="own file", sha256=files.sha256(own))
     return ModelId(name=weights.name, label=weights.label, sha256=weights.sha256)
 
 
@@ -102,7 +101,7 @@ def install(name: str) -> Path:
         _pip(engine[0])
     if own := own_file():
         return own
-    if path.is_file() and storage.sha256(path) == weights.sha256:
+    if path.is_file() and files.sha256(path) == weights.sha256:
         return path
     folder = path.with_name(f"{name}.download")
     try:
@@ -114,12 +113,12 @@ def install(name: str) -> Path:
 
 def join_parts(parts: list[Path], target: Path, sha256: str) -> None:
     """Join files in order into `target`, atomically; a wrong SHA-256 leaves nothing behind."""
-    with storage.atomic_path(target) as joined:
+    with files.atomic_path(target) as joined:
         with joined.open("wb") as out:
             for part in parts:
                 with part.open("rb") as source:
                     shutil.copyfileobj(source, out)
-        if (found := storage.sha256(joined)) != sha256:
+        if (found := files.sha256(joined)) != sha256:
             raise LocalModelError(
                 f"{target.name}: SHA-256 is {found}, expected {sha256}; the download is damaged or not the "
                 "file it claims to be. Nothing was kept; run `make local-llm` again"

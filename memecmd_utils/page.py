@@ -20,14 +20,10 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from PIL import Image
 
-from memecmd_utils import evaluation, release, report, schemas
-from memecmd_utils.core import drawing, html, paths, plots, storage
-from memecmd_utils.core import tables as printer
-from memecmd_utils.core.drawing.lesson import english_of
+from memecmd_utils import drawing, evaluation, files, pictures, release, report, retrieval, schemas
 from memecmd_utils.evaluation import leaderboard
+from memecmd_utils.files import paths
 from memecmd_utils.report import Records
-from memecmd_utils.retrieval import placement
-from memecmd_utils.retrieval.gate import Gate
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
 
@@ -38,7 +34,7 @@ SIDE = 240
 TALL = 1000
 """CSS pixels from which on a figure folds."""
 FIGURES = ("fig2_keywords", "fig3_scores", "fig4_consistency", "fig5_cases")
-UNGATED = ("random", placement.LEARNED)
+UNGATED = ("random", retrieval.LEARNED)
 """Strategies that do not ask the paper's gate."""
 
 
@@ -46,8 +42,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     """Write `index.html` of the report; `numbers` are those of `report.write_numbers`."""
     chats = chat_payload(records, run.profile) if records.dialogues else None
     folder = run.read("memes.parquet").parent
-    files = {meme.meme_id: folder / meme.file for meme in records.memes}
-    library = cards(records, lambda name: html.thumbnail(files[name], SIDE), chats)
+    library = cards(records, lambda meme: pictures.thumbnail(folder / meme.file, SIDE), chats)
     if chats:
         chats["memes"] = [[card["meme"].meme_id, card["meme"].text, card["meme"].gloss] for card in library]
         _draw_teaching_chat(run, records)
@@ -61,7 +56,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "unannotated": sum(bool(annotation.unscored) for annotation in records.annotations),
         "table_of": lambda name: table_of(run, name),
         "leaderboards": _leaderboards(run),
-        "outcomes": printer.html(pd.DataFrame(run.outcomes())),
+        "outcomes": files.html_table(pd.DataFrame(run.outcomes())),
         "chats": chats,
         "n_dialogues": len(records.dialogues),
         "library": library,
@@ -72,11 +67,11 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "dataset": quote(Path(os.path.relpath(run.folder / "release", run.report)).as_posix()),
         "sources": release.provenance(records.of_release()),
     }
-    environment = html.environment(
+    environment = files.templates(
         page_json=page_json, digest=_digest, describe=schemas.describe_source, **report.FILTERS
     )
     target = run.report / "index.html"
-    storage.write_text(target, environment.get_template("index.html.j2").render(values))
+    files.write_text(target, environment.get_template("index.html.j2").render(values))
     return target
 
 
@@ -115,7 +110,7 @@ def _figure(picture: Path) -> dict[str, Any] | None:
     with Image.open(picture) as opened:
         share = min(1.0, 96 / opened.info.get("dpi", (96, 96))[0])
         size = {"width": round(opened.width * share), "tall": opened.height * share > TALL}
-    return {**size, "url": html.data_url(plots.fewer_colours(picture.read_bytes()))}
+    return {**size, "url": files.data_url(drawing.fewer_colours(picture.read_bytes()))}
 
 
 def table_of(run: Run, name: str) -> Markup:
@@ -126,9 +121,9 @@ def table_of(run: Run, name: str) -> Markup:
             frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
             texts = frame.select_dtypes(exclude="number").columns
             frame[texts] = frame[texts].map(
-                lambda cell: storage.unguarded(cell) if isinstance(cell, str) else cell
+                lambda cell: files.unguarded(cell) if isinstance(cell, str) else cell
             )
-            return printer.html(report.printed(frame.to_dict("records"))) if len(frame) else Markup()
+            return files.html_table(report.printed(frame.to_dict("records"))) if len(frame) else Markup()
     return Markup()
 
 
@@ -137,7 +132,7 @@ def _leaderboards(run: Run) -> dict[str, Markup]:
     rows = leaderboard.load(run.report, run.folder / "release")
     columns = ("system", "kind", "R@1", "R@5", "nDCG@5", "judged@5", "difference", "p Holm", "dialogues")
     return {
-        split: printer.html(
+        split: files.html_table(
             report.printed(leaderboard.first([r for r in rows if r["split"] == split], LEADING), columns)
         )
         for split in dict.fromkeys(row["split"] for row in rows)
@@ -154,7 +149,7 @@ def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
     kinds = {kind: [d for d in records.dialogues if d.kind == kind] for kind in ("news", "role")}
     mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
-    halves = placement.halves(records.dialogues)
+    halves = retrieval.halves(records.dialogues)
     tops, placed, marks = (
         _by_dialogue(rows) for rows in (records.candidates, records.placements, records.truth.marks)
     )
@@ -257,13 +252,13 @@ def gate_path(
     They are taken from the records: the calibration is written with six digits, and a score may come that
     near to its threshold.
     """
-    gate = Gate(calibration["theta0"], calibration["penalty"], calibration["decay"])
+    gate = retrieval.Gate(calibration["theta0"], calibration["penalty"], calibration["decay"])
     path, since = {}, math.inf
     for turn, raw in scores.items():
         since += 1
         score = (raw - calibration["score_mean"]) / calibration["score_std"]
         known = round(score, 4) if math.isfinite(score) else None
-        path[turn] = known, round(gate.threshold(since), 4), turn in sent
+        path[turn] = known, round(gate.theta0 + gate.rise(since), 4), turn in sent
         since = 0 if turn in sent else since
     return path
 
@@ -275,7 +270,7 @@ def _rounded(value: float | None) -> float | None:
 def _seen(dialogue_id: str, summary: schemas.Summary) -> list[Any]:
     """The three texts of a summary, why there is none, and their English where the data hold it."""
     fields = ("scenario", "emotion", "motivation")
-    english = english_of(summary, f"{dialogue_id}/{summary.turn}")
+    english = drawing.english_of(summary, f"{dialogue_id}/{summary.turn}")
     glosses = [english[name] for name in fields] if english else None
     return [*(getattr(summary, name) for name in fields), summary.unscored, glosses]
 
@@ -291,11 +286,11 @@ def _by_dialogue(rows: Iterable[Any]) -> dict[str, list[Any]]:
 
 
 def cards(
-    records: Records, picture: Callable[[str], str], chats: Mapping[str, Any] | None
+    records: Records, picture: Callable[[schemas.Meme], str], chats: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
     """The memes that the page shows: all that the chats need, then others in order, up to `LIBRARY`.
 
-    `picture` gives the data URL of a meme's small picture by its id.
+    `picture` gives the data URL of a meme's small picture.
     """
     needed = set()
     for chat in chats["dialogues"] if chats else ():
@@ -312,8 +307,10 @@ def cards(
         {
             "meme": meme,
             "annotation": annotated.get(meme.meme_id),
-            "english": english_of(annotated[meme.meme_id], meme.meme_id) if meme.meme_id in annotated else {},
-            "picture": picture(meme.meme_id),
+            "english": drawing.english_of(annotated[meme.meme_id], meme.meme_id)
+            if meme.meme_id in annotated
+            else {},
+            "picture": picture(meme),
             "placed": times.get(meme.meme_id, {}),
         }
         for meme in records.memes

@@ -20,8 +20,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import files
+from memecmd_utils.files import MemecmdError, paths
 
 Outcome = Literal[
     "accepted", "violations", "unusable", "refusal", "length", "filtered", "rejected", "failed", "unrecorded"
@@ -123,7 +123,7 @@ class Recordings:
         if self._own is None:
             raise RecordingError(f"the recordings of {self.stage!r} are open for reading only")
         key = key_of(form)
-        line = storage.dumps({"v": KEY_VERSION, "key": key, "form": form, "value": value}) + "\n"
+        line = files.dumps({"v": KEY_VERSION, "key": key, "form": form, "value": value}) + "\n"
         with self.writing(), self._own.open("ab") as handle:
             handle.write(line.encode())
         self._own_bytes += len(line.encode())
@@ -210,10 +210,10 @@ def read_file(path: Path) -> Iterator[tuple[str, Form, Any]]:
 def write_file(target: Path, records: Iterable[tuple[Form, Any]]) -> int:
     """Write (form, value) pairs as a tracked `.jsonl.gz`, sorted by form; return how many they are."""
     lines = [
-        storage.dumps({"v": KEY_VERSION, "key": key_of(form), "form": form, "value": value}) + "\n"
+        files.dumps({"v": KEY_VERSION, "key": key_of(form), "form": form, "value": value}) + "\n"
         for form, value in sorted(records, key=lambda record: canonical(record[0]))
     ]
-    with storage.atomic_path(target) as part:
+    with files.atomic_path(target) as part:
         part.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
     return len(lines)
 
@@ -336,7 +336,7 @@ class RecordedVectors:
         self.used_keys.update(keys)
         if self._note is not None:
             there = json.loads(self._note.read_text(encoding="utf-8")) if self._note.is_file() else []
-            storage.write_json(self._note, sorted(self.used_keys.union(there)))
+            files.write_json(self._note, sorted(self.used_keys.union(there)))
 
     def _add(
         self, part: Sequence[tuple[str, Any]], encode: Callable[[list[Any]], np.ndarray], kind: str
@@ -383,7 +383,7 @@ def read_vectors(path: Path) -> dict[str, np.ndarray]:
 def write_vectors(path: Path, vectors: dict[str, np.ndarray]) -> None:
     """Write keys and float16 vectors, sorted by key, atomically."""
     keys = sorted(vectors)
-    with storage.atomic_path(path) as part, part.open("wb") as handle:
+    with files.atomic_path(path) as part, part.open("wb") as handle:
         np.savez(handle, keys=np.array(keys), vectors=np.stack([vectors[k] for k in keys]))
 
 

@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import annotation, evaluation, grades, release, schemas, studies
-from memecmd_utils.core import paths, statistics, storage
-from memecmd_utils.core import tables as printer
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils import annotation, evaluation, files, release, schemas, statistics, studies
+from memecmd_utils import grades as graded
+from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.evaluation import benchmark, landing_tables, leaderboard
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.runs import Run, StageMissing
 
@@ -40,17 +38,12 @@ class Records:
     placements: list[schemas.Placement]
     ratings: list[schemas.Rating]
     consistency: list[schemas.Consistency]
-    truth: grades.GroundTruth = grades.NONE
+    truth: graded.GroundTruth = graded.NONE
     candidates: Sequence[schemas.Candidate] = ()
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The calibrated gates of both halves of the dialogues."""
     title_glosses: Mapping[str, str] = field(default_factory=dict)
     """Dialogue id to its title in English, where the records hold one."""
-
-    @cached_property
-    def grades(self) -> dict[str, evaluation.Values]:
-        """Mean grades of placed memes by strategy, where the run has ground truth."""
-        return grades.grades_of_placed(self.placements, self.truth)
 
     def of_release(self) -> dict[str, Sequence[schemas.Record]]:
         """The records that a release holds, by table."""
@@ -70,7 +63,7 @@ def load_records(run: Run) -> Records:
         placements=run.load(schemas.Placement),
         ratings=run.load(schemas.Rating),
         consistency=run.load(schemas.Consistency),
-        truth=grades.truth_of_run(run.profile, dialogues, memes),
+        truth=graded.truth_of_run(run.profile, dialogues, memes),
         candidates=run.load(schemas.Candidate),
         gates=load_json(run, "gates.json"),
         title_glosses=_title_glosses(run, dialogues),
@@ -89,54 +82,50 @@ def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str,
         known = {("news", item.news_id): item.gloss for item in authored.load_news()}
     if any(dialogue.kind == "role" for dialogue in dialogues):
         known |= {("role", row.scenario_id): row.gloss for row in run.load(schemas.Scenario)}
-    found = {d.dialogue_id: known.get((d.kind, d.ref), "") for d in dialogues}
-    return {name: gloss for name, gloss in found.items() if gloss}
+    return {d.dialogue_id: known.get((d.kind, d.ref), "") for d in dialogues}
 
 
 # --- numbers.json, placements.csv and the tables that the READMEs show
 
 
-STUDIES = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
-"""Tables of studies that the page's answers and the READMEs quote."""
-
-
 def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     """Compute and write `numbers.json`, `placements.csv` and `tables/*_shown.*`; the numbers."""
     truth = load_json(run, "ground_truth.json")
+    grades = graded.grades_of_placed(records.placements, records.truth)
     found = evaluation.numbers(
         run.profile, records.memes, records.dialogues, records.placements, records.ratings,
-        records.consistency, dict(records.gates), truth, records.grades,
+        records.consistency, dict(records.gates), truth, grades,
     )  # fmt: skip
-    # Of the many differences between systems only those of the short table are shown anywhere.
+    # What page and READMEs quote of the ground truth and of the studies.
     shown = ("agreement", "placed", "retrieval", "timing")
+    quoted = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
     made = studies.load_tables(run)["tables"]
     found |= {
         "ground_truth": {name: truth[name] for name in shown if name in truth},
         "studies": {
             "trust": load_json(run, "judge_checks.json")["trust"],
-            **{name: made.get(name, []) for name in STUDIES},
+            **{name: made.get(name, []) for name in quoted},
         },
-        "teaching": _teaching_levels(records),
+        "teaching": _teaching_levels(grades.get("greedy", {})),
         "landing": landing_tables.digest(landing_tables.load(run)),
     }
-    storage.write_json(run.report / "numbers.json", found)
+    files.write_json(run.report / "numbers.json", found)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
     placed = pd.DataFrame([p.model_dump() for p in records.placements], columns=columns)
-    storage.write_text(run.report / "placements.csv", placed.to_csv(index=False, float_format="%.6f"))
+    files.write_text(run.report / "placements.csv", placed.to_csv(index=False, float_format="%.6f"))
     of_readme = shown_tables(found)
     if truth.get("retrieval"):
-        of_readme["retrieval"] = grades.short_table(truth, run.profile)
+        of_readme["retrieval"] = graded.short_table(truth, run.profile)
     run.save_tables(**{f"{name}_shown": table for name, table in of_readme.items()})
     return found
 
 
-def _teaching_levels(records: Records) -> dict[str, dict[str, Any]]:
+def _teaching_levels(greedy: evaluation.Values) -> dict[str, dict[str, Any]]:
     """Of each dialogue that lessons walk through and the run has: its id, the levels of Greedy's memes."""
     names = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
-    greedy, found = records.grades.get("greedy", {}), {}
+    found = {}
     for case in ("lands", "typical", "fails"):
-        mine = {key: grade for key, grade in greedy.items() if key[0] == names[case]}
-        if mine:
+        if mine := {key: grade for key, grade in greedy.items() if key[0] == names[case]}:
             (row,) = evaluation.frame_rows(evaluation.levels({"greedy": mine}))
             found[case] = {"dialogue": names[case], **row}
     return found
@@ -165,14 +154,9 @@ SHARES = (
 )  # fmt: skip
 """Columns that are printed as per cent."""
 COARSE = (
-    "mean",
-    "mean grade",
-    "mean gap",
-    "ungraded as 0",
-    "share of repeats",
-    "share of turns",
+    "mean", "mean grade", "mean gap", "minus random", "ungraded as 0", "share of repeats", "share of turns",
     "even share",
-)
+)  # fmt: skip
 """Columns that are printed with two digits; other numbers have three."""
 
 
@@ -196,7 +180,7 @@ def printed(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> p
             return value
         if name in SHARES:
             return percents(row, name)
-        sign = "+" if "difference" in name or (of_differences and name == "mean") else ""
+        sign = "+" if "difference" in name or "minus" in name or (of_differences and name == "mean") else ""
         digits = 2 if name in COARSE or abs(value) >= 10 else 3
         if f"{name} low" in row or (name in ("mean", "value") and "low" in row):
             return statistics.format_interval(row, name, digits, sign)
@@ -210,21 +194,24 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """The tables that stand in the READMEs, by name; those of studies that were not made are left out."""
     studies, landing = numbers["studies"], numbers["landing"]
     grades = {row["strategy"]: row["mean grade"] for row in numbers["ground_truth"].get("placed", ())}
-    choice = {
+    minus_random = {
         row["comparison"].split(" - ")[0]: row
         for row in numbers["effects"]
         if (row["effect"], row["metric"]) == ("choice", "grade")
     }
+    for row in landing.get("differences", ()):
+        if (row["split"], row["learned minus"]) == (numbers["profile"], "random"):
+            minus_random["learned"] = row
+    ends = {"minus random": "mean", "minus random low": "low", "minus random high": "high"}
     strategies = [
         {
             "strategy": schemas.STRATEGIES[row["strategy"]].label,
             **{name: row[name] for name in ("memes", "fits", "nobody")},
             "mean grade": grades.get(row["strategy"]),
-            **{f"difference{end}": choice.get(row["strategy"], {}).get(name)
-               for end, name in (("", "mean"), (" low", "low"), (" high", "high"))},
+            **{name: minus_random.get(row["strategy"], {}).get(end) for name, end in ends.items()},
         }
         for row in numbers["levels"]
-    ]  # fmt: skip
+    ]
     found = {
         "strategies": printed(strategies),
         "effects": printed(
@@ -530,13 +517,13 @@ def refresh(run: str = "example") -> list[Path]:
 
     def table_of(name: str) -> str:
         if name == "leaderboard":
-            return printer.markdown(_leaders(leaderboard.load(paths.reports)))
+            return files.markdown(_leaders(leaderboard.load(paths.reports)))
         return (folder / "tables" / f"{name}_shown.md").read_text(encoding="utf-8")
 
     for page in (paths.root / name for name in PAGES):
         before = page.read_text(encoding="utf-8")
         if (after := filled(before, numbers, table_of)) != before:
-            storage.write_text(page, after)
+            files.write_text(page, after)
             copied.append(page)
     return copied
 

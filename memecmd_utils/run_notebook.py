@@ -21,10 +21,8 @@ from typing import Any, NamedTuple
 import filelock
 import nbformat
 
-from memecmd_utils.core import html, paths, storage
-from memecmd_utils.core.drawing import fonts
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.machine import HEADLESS_VARIABLE, TERMINAL_VARIABLE
+from memecmd_utils import files
+from memecmd_utils.files import HEADLESS_VARIABLE, TERMINAL_VARIABLE, MemecmdError, paths
 from memecmd_utils.runs import STAGES, Run
 from memecmd_utils.settings import RESOLVED, Profile
 
@@ -101,7 +99,7 @@ def note_inputs(run: Run) -> None:
     text = json.dumps(outside_inputs(run.profile), ensure_ascii=False, indent=1) + "\n"
     target = run.folder / INPUTS
     if not target.is_file() or target.read_text(encoding="utf-8") != text:
-        storage.write_text(target, text)
+        files.write_text(target, text)
 
 
 def out_of_date(run: Run, templates: bool = False) -> list[str]:
@@ -278,7 +276,7 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
     for cell in executed.cells:
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
-    storage.write_text(output, nbformat.writes(executed) + "\n")
+    files.write_text(output, nbformat.writes(executed) + "\n")
     return time.monotonic() - started
 
 
@@ -339,7 +337,7 @@ def _exporter() -> Any:
     config.TagRemovePreprocessor.enabled = True
     config.TagRemovePreprocessor.remove_cell_tags = ("remove-cell", "injected-parameters-hidden")
     config.TagRemovePreprocessor.remove_input_tags = ("hide-input",)
-    return Exporter(config=config, template_name="lesson_page", extra_template_basedirs=[str(html.TEMPLATES)])
+    return Exporter(config=config, template_name="lesson_page", extra_template_basedirs=[str(files.HTML)])
 
 
 def write_page(executed: Path) -> None:
@@ -348,16 +346,16 @@ def write_page(executed: Path) -> None:
     place = next((i for i, lesson in enumerate(known) if lesson.name == executed.stem), None)
     before = known[place - 1] if place else None
     after = known[place + 1] if place is not None and place + 1 < len(known) else None
-    font = base64.b64encode(fonts.math_font_path().read_bytes()).decode()
+    font = base64.b64encode((files.HTML / "STIXTwoMath.woff").read_bytes()).decode()
     resources = {"metadata": {"name": executed.stem}, "before": before, "after": after, "math_font": font}
     notebook = nbformat.read(executed, as_version=4)
     page = _exporter().from_notebook_node(notebook, resources=resources)[0]
-    storage.write_text(executed.with_suffix(".html"), page)
+    files.write_text(executed.with_suffix(".html"), page)
 
 
 def write_contents(folder: Path) -> None:
     """Write the list of lessons beside their pages; those that did not run yet have no link."""
     rows = [{**one._asdict(), "there": (folder / f"{one.name}.html").is_file()} for one in lessons()]
-    page = html.environment().get_template("lessons.html.j2")
+    page = files.templates().get_template("lessons.html.j2")
     text = page.render(lessons=rows, page=(folder / "index.html").is_file())
-    storage.write_text(folder / "lessons.html", text)
+    files.write_text(folder / "lessons.html", text)

@@ -24,8 +24,8 @@ from pydantic import (
     model_validator,
 )
 
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import files
+from memecmd_utils.files import MemecmdError, paths
 
 
 class Setting(BaseModel):
@@ -91,8 +91,6 @@ class Endpoint(Setting):
     """Parameter map, for example {max_tokens: max_completion_tokens, temperature: null, seed: null}."""
     vision: bool = False
     timeout_s: float = Field(120.0, gt=0)
-    dead_after_s: float = Field(50.0, gt=0)
-    """Without any sign of life for so long the run ends with one message."""
 
     @property
     def dropped(self) -> frozenset[str]:
@@ -334,7 +332,6 @@ class ModelSettings(Setting):
     clip_checkpoint: str | None = None
     """A Chinese-CLIP checkpoint on disk; None: looked for in data/interim/clip, else downloaded there."""
     concurrency: int = Field(8, ge=1, le=1024)
-    batch: bool = False
     max_usd: float | None = Field(None, ge=0)
     max_calls: int | None = Field(None, ge=0)
     tokens_per_character: float = Field(0.8, gt=0)
@@ -706,7 +703,7 @@ def settle(profile: Profile) -> str:
     target = paths.processed / run / RESOLVED
     text = yaml.safe_dump(profile.model_dump(mode="json"), allow_unicode=True, sort_keys=False)
     if not target.is_file() or target.read_text(encoding="utf-8") != text:
-        storage.write_text(target, text)
+        files.write_text(target, text)
     return run
 
 

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import annotation
+from memecmd_utils import annotation, files, retrieval
 from memecmd_utils.annotation import CheckedAnnotationReply
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.storage import dumps
+from memecmd_utils.files import dumps, paths
 from memecmd_utils.llm import chat, prompts
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.messages import Reply, Request
 from memecmd_utils.llm.replies import strict_schema
 from memecmd_utils.recordings import Recordings
-from memecmd_utils.retrieval import placement
 from memecmd_utils.schemas import Annotation, AnnotationReply
 from memecmd_utils.settings import Profile
 
@@ -56,7 +54,7 @@ def test_texts_that_say_the_same_break_a_rule(change, said) -> None:
 
 
 def test_no_authored_annotation_breaks_the_rule() -> None:
-    authored = storage.read_jsonl(paths.example / "annotations.jsonl", Annotation)
+    authored = files.read_jsonl(paths.example / "annotations.jsonl", Annotation)
     replies = [AnnotationReply(**a.model_dump(include=set(FOUR))) for a in authored]
     assert [annotation.repetitions(reply) for reply in replies] == [[]] * 200
 
@@ -158,7 +156,7 @@ def test_a_flagged_meme_is_no_candidate_of_retrieval_and_has_no_row_in_a_release
         return np.eye(8, dtype=np.float32)[: len(texts)]
 
     said = [made_up.annotation(f"m{n}", unsafe=("", "", "hate", "")[n]) for n in range(4)]
-    assert list(placement.index_library(said, encode, PROFILE).meme_ids) == ["m0", "m1", "m3"]
+    assert list(retrieval.index_library(said, encode, PROFILE).meme_ids) == ["m0", "m1", "m3"]
     memes, annotations = annotation.releasable(MEMES[:4], said)
     assert [meme.meme_id for meme in memes] == ["m0", "m1", "m3"]
     assert [(a.meme_id, a.unsafe, a.s_plus) for a in annotations][2] == ("m2", "hate", "")

@@ -10,9 +10,7 @@ import pytest
 from scripted import ScriptedBackend
 from stage_run import checkout, command, datasets, simulated
 
-from memecmd_utils import dialogue, runs
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.storage import dumps
+from memecmd_utils import dialogue, files, runs
 from memecmd_utils.dialogue import (
     NEW_SCENARIO_TRIES,
     NoUtterance,
@@ -26,6 +24,7 @@ from memecmd_utils.dialogue import (
     utterance_request,
     violations,
 )
+from memecmd_utils.files import dumps, paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts
 from memecmd_utils.llm.chat import Chat
@@ -245,8 +244,8 @@ def named(*names: str) -> list[ColdStart]:
 def produce(folder: Path, backend, starts, run=llm_chat.run, profile: Profile = PROFILE, own=()):
     """What `generate` counted and wrote."""
     made = run(generate(starts, Chat(backend), profile, folder, own=own))
-    complete = storage.read_jsonl(folder / "dialogues.jsonl", Dialogue)
-    return made, complete, storage.read_jsonl(folder / "unfinished.jsonl", Unfinished)
+    complete = files.read_jsonl(folder / "dialogues.jsonl", Dialogue)
+    return made, complete, files.read_jsonl(folder / "unfinished.jsonl", Unfinished)
 
 
 def talk(answer=scripted) -> Dialogue:
@@ -451,7 +450,7 @@ def test_dialogues_of_a_release_are_read_as_they_are(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_dialogue_is_refused(tmp_path: Path, change: dict, what: str) -> None:
-    with pytest.raises((ProfileError, storage.StageOutputError), match=what):
+    with pytest.raises((ProfileError, files.StageOutputError), match=what):
         own(tmp_path, OWN | change)
 
 
@@ -486,7 +485,7 @@ def test_ones_own_dialogues_go_through_03_and_04(tmp_path: Path) -> None:
     for stage in ("01_library_build", "02_annotation", "03_dialogue_generation", "04_retrieval"):
         done = command(root, "run", stage, "own", profile="made", settings=settings)
         assert done.returncode == 0, done.stdout + done.stderr
-    made = storage.read_jsonl(root / "data" / "processed" / "own" / "dialogues.jsonl", Dialogue)
+    made = files.read_jsonl(root / "data" / "processed" / "own" / "dialogues.jsonl", Dialogue)
     assert [d.dialogue_id for d in made] == [f"chat-{c}" for c in range(4)]
     placed = runs.Run("own", PROFILE, root / "data" / "processed" / "own", root).load
     from memecmd_utils.schemas import Placement
@@ -559,7 +558,7 @@ def test_length_at_its_edge() -> None:
 
 @pytest.mark.parametrize("emoji", ["😀", "👍🏽", "❤️", "☀", "🇨🇳", "1️⃣", "➡", "⏰", "㊗", "👨\u200d👩\u200d👧"])
 def test_emoji(emoji: str) -> None:
-    assert found(f"行吧{emoji}") == ["用了表情符号"]
+    assert [rule.split("（")[0] for rule in found(f"行吧{emoji}")] == ["用了表情符号"]
 
 
 @pytest.mark.parametrize(
@@ -569,7 +568,7 @@ def test_emoji(emoji: str) -> None:
      "（￣▽￣）", "o_O啥", "＞＜"],
 )  # fmt: skip
 def test_faces_made_of_signs(text: str) -> None:
-    assert found(text) == ["用了颜文字"]
+    assert "用了颜文字" in [rule.split("（")[0] for rule in found(text)]
 
 
 @pytest.mark.parametrize(
@@ -617,11 +616,9 @@ def test_starters_copies_and_repeated_words() -> None:
     assert found("我那脚啊，差点连脚都麻了", earlier) == [], "five in a row are an echo"
 
 
-def test_words_of_a_worked_example_are_found_unless_the_dialogue_has_them() -> None:
-    examples = ["那顿拜师饭你请了没", "排了四十分钟"]
-    assert dialogue.borrowed("我那顿，拜师饭！", examples) == "那顿拜师饭"
-    assert dialogue.borrowed("那顿拜师酒你请了没", examples) is None
-    assert dialogue.borrowed("排了四十分钟", examples, own=["新闻说有人排了四十分钟"]) is None
+def test_words_of_a_worked_example_are_found() -> None:
+    lifted = max(dialogue.example_lines(), key=len)
+    assert "前面已经说过" in found(f"哎{lifted}"[:25])[-1]
 
 
 def test_talk_about_the_task_weighs_most() -> None:

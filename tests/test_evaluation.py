@@ -6,9 +6,8 @@ import made_up
 import numpy as np
 import pytest
 
-from memecmd_utils import evaluation
-from memecmd_utils.core import statistics
-from memecmd_utils.core.encoders.text import RecordedEmbedder
+from memecmd_utils import evaluation, statistics
+from memecmd_utils.embedders import RecordedEmbedder
 
 SPOKEN = {
     name: made_up.dialogue(name, tuple(f"{name} says {t}" for t in range(1, 7)))

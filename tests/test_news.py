@@ -3,15 +3,15 @@ import json
 import random
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pytest
 
-from memecmd_utils import news
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.fetch.http import Limits
+from memecmd_utils import fetch, files, news
+from memecmd_utils.files import paths
 from memecmd_utils.news import CollectedItem, Feed, NewsError, collect, plain, read_feed, read_feeds
 from memecmd_utils.schemas import TOPICS
 from memecmd_utils.settings import Profile
@@ -70,7 +70,9 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(paths, "raw", tmp_path / "raw")
-    monkeypatch.setattr(news, "LIMITS", Limits(delay_s=0, total_s=2, max_bytes=300_000, backoff_s=0.01))
+    monkeypatch.setattr(fetch, "Client", partial(fetch.Client, pause_s=0))
+    monkeypatch.setattr(fetch, "TRIES", 1)
+    monkeypatch.setattr(news, "MAX_BYTES", 300_000)
     made = Site()
     threading.Thread(target=made.server.serve_forever, daemon=True).start()
     yield made
@@ -139,7 +141,7 @@ def test_a_later_collection_adds_and_loses_nothing(site: Site, tmp_path: Path) -
     site.put("/b", rss(3, same="新稿" * 60))
     assert collect(feeds, tmp_path) == second, "a failure costs nothing, and an item's first version stands"
     assert [rows(tmp_path)["/b"][name] for name in ("items", "new")] == ["2", "0"]
-    kept = storage.read_jsonl(tmp_path / "news.jsonl", CollectedItem)[0]
+    kept = files.read_jsonl(tmp_path / "news.jsonl", CollectedItem)[0]
     assert (kept.link, kept.feed_url, kept.terms) == ("https://a.b/1", feeds[0].url, "CC BY")
     assert (kept.source, kept.published) == ("feed https://a.b/1", "2026-11-02T00:00:00Z")
 

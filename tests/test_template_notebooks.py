@@ -12,13 +12,13 @@ import lesson_shape
 import pandas as pd
 import peak_memory
 import pytest
+from fault_server import Answer, FaultServer, chat_reply
 from made_templates import FIVE, STEPS, TEMPLATES, memecap_row, record, world, write_cm50, write_source
 from PIL import Image
 from stage_run import command
-from tiny_server import Answer, TinyServer, chat_reply
 
-from memecmd_utils import release
-from memecmd_utils.core import paths, storage
+from memecmd_utils import files, release
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 pytestmark = pytest.mark.slow
@@ -129,10 +129,10 @@ class Done:
         return pd.read_csv(self.report / "tables" / f"{name}.csv")
 
     def memes(self) -> list[TemplateMeme]:
-        return storage.read_parquet(self.data / "template_memes.parquet", TemplateMeme)
+        return files.read_parquet(self.data / "template_memes.parquet", TemplateMeme)
 
     def readings(self) -> list[MemeReading]:
-        return storage.read_parquet(self.data / "readings.parquet", MemeReading)
+        return files.read_parquet(self.data / "readings.parquet", MemeReading)
 
 
 def processor_seconds() -> float:
@@ -194,7 +194,7 @@ def whole(checkout: Path, made: Made) -> Done:
 
 
 def test_the_rule_keeps_what_it_should(whole: Done, made: Made) -> None:
-    kept = storage.read_parquet(whole.data / "templates.parquet", TemplateMeme)
+    kept = files.read_parquet(whole.data / "templates.parquet", TemplateMeme)
     assert sorted(meme.meme_id for meme in kept) == sorted(made.kept)
     parts = {meme.meme_id: meme.split for meme in kept}
     assert {parts[name] for name in made.published} == {"validation"}
@@ -293,7 +293,7 @@ def test_imgflip_alone(checkout: Path, made: Made) -> None:
 
 
 @pytest.fixture
-def endpoint() -> Iterator[TinyServer]:
+def endpoint() -> Iterator[FaultServer]:
     """A simulated endpoint that annotates every meme alike."""
     forms = {"FiveTasksReply": FIVE, "ThreeStep12Reply": STEPS}
 
@@ -301,12 +301,12 @@ def endpoint() -> Iterator[TinyServer]:
         form = forms[body["response_format"]["json_schema"]["name"]]
         return Answer(chat_reply(json.dumps(form)))
 
-    with TinyServer(reply).running() as server:
+    with FaultServer(reply).running() as server:
         yield server
 
 
 def test_annotation_by_an_endpoint_is_recorded_and_replayed(
-    checkout: Path, made: Made, endpoint: TinyServer
+    checkout: Path, made: Made, endpoint: FaultServer
 ) -> None:
     key = "sk-made-up-0123456789abcdef"
     endpoints = f"{{generator: {{base_url: '{endpoint.url}', model: sim, key_env: MY_KEY}}}}"
@@ -336,7 +336,7 @@ def test_real_data_sets_within_a_minute_and_two_gigabytes(checkout: Path) -> Non
     assert done.peaks[0] <= 2e9, "of the kernel, the largest process"
     assert done.table("template_filter")["templates"].tolist()[-1] == 39
     assert "11 places held" in done.table("template_filter")["step"].tolist()[-1]
-    kept = storage.read_parquet(done.data / "templates.parquet", TemplateMeme)
+    kept = files.read_parquet(done.data / "templates.parquet", TemplateMeme)
     present, ids = {meme.template for meme in kept}, {meme.meme_id for meme in kept}
     published = {reading.meme_id: reading.template for reading in done.readings()}
     assert len(published) > 600 and len(set(published.values())) == 50

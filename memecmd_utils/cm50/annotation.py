@@ -4,7 +4,6 @@ The first pass does the captioning tasks and names an emotion, with what is know
 the second names literary devices by the three-step prompt, whose labels have to hold in both directions.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -13,20 +12,20 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from memecmd_utils import statistics
 from memecmd_utils.cm50 import pictures, references
 from memecmd_utils.cm50 import prompts as cm50_prompts
 from memecmd_utils.cm50.data import Data
 from memecmd_utils.cm50.matching import TemplateMatch
 from memecmd_utils.cm50.prompts import PromptSpec, ThreeStepReply
 from memecmd_utils.cm50.references import TITLES, DataSet, OtherMeme
-from memecmd_utils.core import images as core_images
-from memecmd_utils.core import seeds
 from memecmd_utils.llm import budget
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts as llm_prompts
-from memecmd_utils.llm.budget import Ledger
+from memecmd_utils.llm.budget import Spent
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.messages import Answer, Image, Request, Sampling
+from memecmd_utils.pictures import ImageRejected, decode
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Profile, ProfileError, TemplateAnnotation
@@ -91,7 +90,7 @@ def draw_sample(memes: Sequence[TemplateMeme], n: int | None, seed: int) -> list
     rest = sorted(exact, key=lambda name: (take[name] - exact[name], name))[: n - sum(take.values())]
     drawn: set[str] = set()
     for name, ids in by_template.items():
-        order = seeds.rng(seed, "template sample", name).permutation(sorted(ids))
+        order = statistics.rng(seed, "template sample", name).permutation(sorted(ids))
         drawn.update(map(str, order[: take[name] + (name in rest)]))
     return [meme for meme in memes if meme.meme_id in drawn]
 
@@ -161,13 +160,10 @@ async def annotate(
         return await chat.ask(request, partial(cm50_prompts.parse, schema=request.reply_schema))
 
     async def one(meme: TemplateMeme) -> MemeReading:
-        seed = int(seeds.rng(profile.seed, STAGE, meme.meme_id).integers(2**31))
+        seed = int(statistics.rng(profile.seed, STAGE, meme.meme_id).integers(2**31))
         info, image = about.get(meme.template), picture(meme) if picture is not None else None
         requests = [reading_request(s, meme, info, settings, seed, image) for s in specs]
-        if chat.in_bulk:
-            answers = await asyncio.gather(*map(ask, requests))
-        else:
-            answers = [await ask(request) for request in requests]
+        answers = [await ask(request) for request in requests]
         bar.update()
         known = info is not None and bool(info.about.strip())
         seen = all(request.messages[-1].images for request in requests)
@@ -273,7 +269,7 @@ def estimate_readings(
     endpoint = profile.models.endpoints.annotator or profile.models.endpoints.generator
     asked = len(draw_sample(memes, settings.sample, profile.seed))
     shown = Image(image_id="estimate", load=lambda: "") if pictures else None
-    rows, ledger = [], (STAGE, "annotation")
+    rows, spent = [], (STAGE, "annotation")
     for spec in passes(settings):
         some = draw_sample(memes, LOOKED_AT, profile.seed)
         requests = [
@@ -288,9 +284,9 @@ def estimate_readings(
         t_out = asked * (REPLY_TOKENS[spec.kind] + TOKENS_PER_COMPARISON * compared)
         stage = f"07 {spec.name}"
         rows.append(
-            budget.estimate_row(stage, ledger, profile, profile.models.llm, endpoint, asked, t_in, t_out)
+            budget.estimate_row(stage, spent, profile, profile.models.llm, endpoint, asked, t_in, t_out)
         )
-    return budget.with_real_usage(pd.DataFrame(rows), Ledger())
+    return budget.with_real_usage(pd.DataFrame(rows), Spent())
 
 
 def asked_about(spec: PromptSpec) -> tuple[DataSet, Literal["all", "drawn", "matched"]]:
@@ -382,8 +378,8 @@ def _pictured(memes: Sequence[TemplateMeme], folder: Path, dataset: DataSet) -> 
     present = [meme for meme in memes if (file := there.get(meme.meme_id)) and file.name == meme.post]
     for meme in present:
         try:
-            core_images.decode(there[meme.meme_id])
-        except core_images.ImageRejected as error:
+            decode(there[meme.meme_id])
+        except ImageRejected as error:
             broken.append(f"{meme.post}: {error}")
         else:
             readable.append(meme)
@@ -410,7 +406,7 @@ def _chosen(
     elif part == "drawn":
         # Of all memes, so that prompts on pictures and on texts meet the same where a meme has both.
         names = sorted(meme.meme_id for meme in memes)
-        order = seeds.rng(seed, "prompts on FigMemes").permutation(len(names)).tolist()
+        order = statistics.rng(seed, "prompts on FigMemes").permutation(len(names)).tolist()
         place = {names[row]: at for at, row in enumerate(order)}
         chosen = sorted(chosen, key=lambda meme: place[meme.meme_id])[:DRAWN]
         print(f"{spec.name}: {len(chosen)} memes of {TITLES[dataset]}, drawn (the paper's 11 are not named)")

@@ -6,12 +6,14 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from memecmd_utils import files
 from memecmd_utils.cm50 import pictures as cm50_pictures
 from memecmd_utils.cm50 import records as cm50_records
 from memecmd_utils.cm50.records import Broken, Cm50, Records
-from memecmd_utils.core import images, paths, storage
 from memecmd_utils.core.fetch import datasets
 from memecmd_utils.core.fingerprints import Fingerprints
+from memecmd_utils.files import paths
+from memecmd_utils.pictures import pictures_below
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Profile
@@ -111,7 +113,7 @@ def note_sources(profile: Profile, folder: Path, found: Mapping[str, datasets.Lo
     pictures were fetched, so that they do not count as a change at the next `make templates`.
     """
     pictures = cm50_pictures.picture_folder(profile)
-    there = images.pictures_below(pictures)
+    there = pictures_below(pictures)
     off = ", fetching is off" if profile.mtrclip.fetch and not datasets.may_fetch() else ""
     state = {**datasets.source_states(found), "images": f"{len(there)} images below {pictures.name}{off}"}
     if there:
@@ -120,11 +122,11 @@ def note_sources(profile: Profile, folder: Path, found: Mapping[str, datasets.Lo
     for key in ("confirmed", "confirmed_figmemes"):
         if given := getattr(profile.cm50.matching, key):
             file = paths.root / Path(given).expanduser()
-            state[key] = f"sha256 {storage.sha256(file)}" if file.is_file() else "missing"
-    text = storage.dumps(state) + "\n"
+            state[key] = f"sha256 {files.sha256(file)}" if file.is_file() else "missing"
+    text = files.dumps(state) + "\n"
     target = folder / STATE
     if not target.is_file() or target.read_text(encoding="utf-8") != text:
-        storage.write_text(target, text)
+        files.write_text(target, text)
 
 
 def load_data(run: Run) -> Data:

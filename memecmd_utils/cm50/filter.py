@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from memecmd_utils import files
 from memecmd_utils.cm50.records import Records, letters, memes_of
-from memecmd_utils.core import storage
-from memecmd_utils.core.plots import BLUE, GREY, ORANGE, canvas, style
+from memecmd_utils.drawing import BLUE, GREY, ORANGE, canvas, style
 from memecmd_utils.schemas import TemplateInfo, TemplateMeme
 from memecmd_utils.settings import TemplateRule
 
@@ -302,7 +302,7 @@ def _shared_out(sizes: pd.Series, share: float, least: pd.Series, most: pd.Serie
 def write_templates(filtered: Filtered, folder: Path, seed: int) -> list[TemplateMeme]:
     """Write the kept memes to `templates.parquet` below `folder`, checked, and give them."""
     memes = memes_of(filtered.memes, seed)
-    storage.write_parquet(folder / "templates.parquet", memes, TemplateMeme)
+    files.write_parquet(folder / "templates.parquet", memes, TemplateMeme)
     return memes
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from memecmd_utils.core import paths
-from memecmd_utils.core.drawing import text as drawing_text
+from memecmd_utils import drawing
+from memecmd_utils.files import paths
 
 
 class DerivedCounts(NamedTuple):
@@ -46,10 +46,10 @@ def draw_template(captions: Sequence[tuple[str, str]]) -> Image.Image:
     for number, lines in enumerate(captions):
         one = template.copy()
         for line, middle in zip(lines, (39, one.height - 39), strict=True):
-            size = next((s for s in range(34, 9, -1) if drawing_text.length(line, s) <= one.width - 24), 9)
-            left = (one.width - drawing_text.length(line, size)) // 2
+            size = next((s for s in range(34, 9, -1) if drawing.text_width(line, s) <= one.width - 24), 9)
+            left = (one.width - drawing.text_width(line, size)) // 2
             where = (left, middle + round(0.36 * size))
-            drawing_text.write(one, where, line, size, (255, 255, 255), bold=True)
+            drawing.write_line(one, where, line, size, (255, 255, 255), bold=True)
         sheet.paste(one, (number * (template.width + gap), 0))
     return sheet
 

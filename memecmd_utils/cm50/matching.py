@@ -16,15 +16,16 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
+from memecmd_utils import files, pictures
 from memecmd_utils.cm50 import pictures as cm50_pictures
 from memecmd_utils.cm50 import references
 from memecmd_utils.cm50.data import Data
 from memecmd_utils.cm50.references import TITLES, DataSet
-from memecmd_utils.core import html, paths, storage
 from memecmd_utils.core.encoders import weights as encoders_weights
 from memecmd_utils.core.encoders.clip import DualEncoder, ModelMissing
 from memecmd_utils.core.fetch import datasets
-from memecmd_utils.core.images import ImageRejected, LibraryError, decode
+from memecmd_utils.files import paths
+from memecmd_utils.pictures import ImageRejected, LibraryError, decode
 from memecmd_utils.recordings import RecordingMiss, normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Record, TemplateInfo, Text
@@ -321,7 +322,7 @@ def confirm(pairs: Iterable[TemplateMatch], file: Path) -> list[TemplateMatch]:
                 raise LibraryError(f"{file.name}: the first line must be instance,template,action,why")
             for row in reader:
                 names = [row.get(name) or "" for name in ("instance", "template")]
-                action, why = (storage.unguarded(row.get(name) or "").strip() for name in ("action", "why"))
+                action, why = (files.unguarded(row.get(name) or "").strip() for name in ("action", "why"))
                 if not any(map(str.strip, [*names, action])):
                     continue
                 place = _pair_of(names, known)
@@ -343,7 +344,7 @@ def confirm(pairs: Iterable[TemplateMatch], file: Path) -> list[TemplateMatch]:
 def _pair_of(cells: list[str], known: Collection[tuple[str, str]]) -> tuple[str, str]:
     """The known pair of two cells: as the sheet guards them, a person wrote or a spreadsheet trimmed them."""
     trimmed = tuple(cell.strip() for cell in cells)
-    guarded, guarded_trimmed = (tuple(map(storage.unguarded, texts)) for texts in (cells, trimmed))
+    guarded, guarded_trimmed = (tuple(map(files.unguarded, texts)) for texts in (cells, trimmed))
     readings = (guarded, tuple(cells), guarded_trimmed, trimmed)
     return next((pair for pair in readings if pair in known), trimmed)
 
@@ -500,11 +501,11 @@ def write_match_sheet(target: Path, name: str, matches: Matches) -> Path:
     embedded, some 20 KB each, so the page can be mailed to whoever is to look. All text is escaped: file
     names and reasons come from strangers.
     """
-    thumbnail = cache(lambda file: html.thumbnail(file, SHEET_SIDE))
+    thumbnail = cache(lambda file: pictures.thumbnail(file, SHEET_SIDE))
     rows = [
         (pair, thumbnail(matches.instances[pair.instance]), thumbnail(matches.templates[pair.template]))
         for pair in distinct_pairs(matches.pairs)
     ]
-    page = html.environment().get_template("matching_sheet.html.j2")
-    storage.write_text(target, page.render(name=name, rows=rows, matches=matches))
+    page = files.templates().get_template("matching_sheet.html.j2")
+    files.write_text(target, page.render(name=name, rows=rows, matches=matches))
     return target

@@ -19,9 +19,9 @@ from PIL import Image
 from pydantic import BaseModel, ValidationError
 from tqdm.auto import tqdm
 
-from memecmd_utils import schemas, settings
-from memecmd_utils.core import errors, html, images, paths, storage
+from memecmd_utils import files, pictures, schemas, settings
 from memecmd_utils.core.fetch import http
+from memecmd_utils.files import paths
 from memecmd_utils.llm import chat, messages
 
 INDEX = "index.jsonl"
@@ -119,7 +119,7 @@ def fetch_pictures(
     if not allowed:
         counts[OFF] += len(asked)
     elif asked:
-        errors.need_live_extra("fetching pictures")
+        files.need_live_extra("fetching pictures")
         counts.update(_fetch_all(asked, wanted, folder, private))
     return {reason: count for reason, count in counts.items() if count or reason in (THERE, FETCHED)}
 
@@ -128,9 +128,9 @@ def _fetch_all(
     asked: Sequence[tuple[str, str]], wanted: dict[str, str], folder: Path, private: bool
 ) -> Counter[str]:
     folder.mkdir(parents=True, exist_ok=True)
-    lock = storage.lock(folder / ".lock")
+    lock = files.lock(folder / ".lock")
     if lock is None:
-        raise images.LibraryError(f"another run is fetching into {folder}: wait until it is done")
+        raise pictures.LibraryError(f"another run is fetching into {folder}: wait until it is done")
     counts: Counter[str] = Counter()
     by_host: dict[str, list[tuple[str, str]]] = defaultdict(list)
     with (
@@ -204,12 +204,12 @@ async def _fetch_host(
 def _save(entry: ImageEntry, data: bytes, folder: Path) -> None:
     """Write bytes that decode whole as an image, named by their true format; `FetchError` for others."""
     try:
-        images.decode_bytes(data)
-    except images.ImageRejected as error:
+        pictures.decode_bytes(data)
+    except pictures.ImageRejected as error:
         raise http.FetchError("not an image", str(error)) from error
-    with Image.open(io.BytesIO(data), formats=images.FORMATS) as image:
+    with Image.open(io.BytesIO(data), formats=pictures.FORMATS) as image:
         entry.file = f"{entry.meme_id}{_SUFFIXES[image.format or '']}"
-    with storage.atomic_path(folder / entry.file) as part:
+    with files.atomic_path(folder / entry.file) as part:
         part.write_bytes(data)
     entry.sha256, entry.bytes = sha256(data).hexdigest(), len(data)
 
@@ -219,17 +219,17 @@ def _compact(folder: Path, urls: dict[str, str]) -> None:
     entries = index(folder)
     for meme_id, path in files_in(folder).items():
         if meme_id not in entries or not entries[meme_id].file:
-            size, digest = path.stat().st_size, storage.sha256(path)
+            size, digest = path.stat().st_size, files.sha256(path)
             url = urls.get(meme_id, entries[meme_id].url if meme_id in entries else "")
             name = path.relative_to(folder).as_posix()
             entries[meme_id] = ImageEntry(meme_id=meme_id, url=url, file=name, sha256=digest, bytes=size)
     lines = (entry.model_dump_json(exclude_defaults=True) + "\n" for _, entry in sorted(entries.items()))
-    storage.write_text(folder / INDEX, "".join(lines))
+    files.write_text(folder / INDEX, "".join(lines))
 
 
 def files_in(folder: Path) -> dict[str, Path]:
     """Image files below a folder by base name, hidden ones left out, the first by path."""
-    return {path.stem: path for path in reversed(images.pictures_below(folder))}
+    return {path.stem: path for path in reversed(pictures.pictures_below(folder))}
 
 
 def pictures_below(folder: Path) -> dict[str, Path]:
@@ -240,7 +240,7 @@ def pictures_below(folder: Path) -> dict[str, Path]:
 def _begins_as_picture(path: Path) -> bool:
     try:
         with path.open("rb") as handle:
-            return images.looks_like_image(handle.read(16))
+            return pictures.looks_like_image(handle.read(16))
     except OSError:
         return False
 
@@ -257,7 +257,7 @@ def pictures_in(folder: Path | None) -> Picture:
         path = there.get(meme.meme_id)
         if path is None:
             return None
-        return messages.Image(image_id=storage.sha256(path), load=partial(_data_url, path))
+        return messages.Image(image_id=files.sha256(path), load=partial(_data_url, path))
 
     return find
 
@@ -265,6 +265,6 @@ def pictures_in(folder: Path | None) -> Picture:
 def _data_url(path: Path) -> str:
     data = path.read_bytes()
     if data.startswith((b"\xff\xd8", b"\x89PNG")):
-        return html.data_url(data)
+        return files.data_url(data)
     with Image.open(path) as picture:
-        return html.picture_url(picture.convert("RGB"), "PNG")
+        return pictures.picture_url(picture.convert("RGB"), "PNG")

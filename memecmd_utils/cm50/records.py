@@ -15,8 +15,8 @@ import pandas as pd
 from pydantic import ValidationError
 from tqdm.auto import tqdm
 
-from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.fetch import datasets
+from memecmd_utils.files import MemecmdError
 from memecmd_utils.schemas import MemeReading, Split, TemplateInfo, TemplateMeme
 
 COLUMNS = ("meme_id", "template", "position", "url", "post", "title", "views", "votes", "captions")

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from memecmd_utils.cm50 import prompts, records
 from memecmd_utils.cm50.prompts import FIGMEMES_LABELS, Variant
-from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.core.fetch import datasets
+from memecmd_utils.files import MemecmdError
 from memecmd_utils.schemas import Text
 
 DataSet = Literal["memecap", "figmemes"]

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
+from memecmd_utils import forms, statistics
 from memecmd_utils.cm50.pictures import pictures_below
-from memecmd_utils.core import paths, seeds
+from memecmd_utils.files import paths
+from memecmd_utils.forms import Answer, Answers, Form, FormError, Item, Option, Question
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading
-from memecmd_utils.surveys import forms
-from memecmd_utils.surveys.forms import Answer, Answers, Form, FormError, Item, Option, Question
 
 Subtask = Literal["embedded text", "image caption", "meme caption", "literary devices", "emotions"]
 PICTURE_SIDE = 640
@@ -114,7 +114,7 @@ def choose(
     shared = sorted(set.intersection(*map(set, read.values()))) if len(read) > 1 else []
     if not shared:
         raise FormError("a survey needs readings of two systems or more of the same memes")
-    rng = seeds.rng(seed, "preference survey")
+    rng = statistics.rng(seed, "preference survey")
     drawn = [shared[i] for i in rng.permutation(len(shared))]
     items, key = [], []
     for number, meme in enumerate(drawn, start=1):

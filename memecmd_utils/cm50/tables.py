@@ -17,6 +17,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from memecmd_utils import statistics
 from memecmd_utils.cm50 import metrics as cm50_metrics
 from memecmd_utils.cm50 import prompts as cm50_prompts
 from memecmd_utils.cm50 import references as cm50_references
@@ -33,8 +34,8 @@ from memecmd_utils.cm50.metrics import (
 )
 from memecmd_utils.cm50.prompts import Variant
 from memecmd_utils.cm50.references import FigMemesError, Labels
-from memecmd_utils.core import paths, statistics
-from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 NOT_REAL = ("scripted", "simulated", "made up")

@@ -12,11 +12,9 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from memecmd_utils import grades
-from memecmd_utils.core import paths, seeds, statistics
-from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.encoders import clip
-from memecmd_utils.core.encoders.text import RecordedEmbedder
+from memecmd_utils import drawing, embedders, grades, statistics
+from memecmd_utils.embedders import RecordedEmbedder
+from memecmd_utils.files import paths
 from memecmd_utils.grades import GradedTurns, Values, fits, gaps_of
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
@@ -45,7 +43,7 @@ def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placemen
     chosen: set[tuple[str, str, int]] = set()
     longest = max([profile.dialogue.n_turns, *(placed.turn for placed in placements)])
     for (name, strategy), group in groups.items():
-        drawn = seeds.rng(profile.seed, "judge sample", name).permutation(longest - 1)
+        drawn = statistics.rng(profile.seed, "judge sample", name).permutation(longest - 1)
         rank = {int(turn) + 2: place for place, turn in enumerate(drawn)}
         first = sorted(group, key=lambda placed: rank[placed.turn])[: profile.evaluation.judge_sample]
         chosen |= {(name, strategy, placed.turn) for placed in first}
@@ -69,8 +67,8 @@ def screenshot(
     """Draw a dialogue, or its first turns, with the memes of one strategy."""
     name = dialogue.dialogue_id
     mine = {p.turn: p.meme_id for p in placements if (p.strategy, p.dialogue_id) == (strategy, name)}
-    spec = screenshots.chat_from_dialogue(dialogue, mine, n_turns, run.profile.retrieval.meme_position)
-    return screenshots.draw(spec, meme_files(run, memes))
+    spec = drawing.chat_from_dialogue(dialogue, mine, n_turns, run.profile.retrieval.meme_position)
+    return drawing.draw_chat(spec, meme_files(run, memes))
 
 
 # --- Consistency of a placed meme with a text: 50 (cos + 1) (Section 5.2, Eq. 26)
@@ -129,16 +127,16 @@ def scorers(run: Run, memes: Mapping[str, Meme]) -> list[Scorer]:
     return found
 
 
-def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> clip.ChineseClipScorer:
+def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> embedders.ChineseClipScorer:
     """Chinese-CLIP on the run's pictures; its vectors are recorded beside those of the embedders."""
     files, profile = meme_files(run, memes), run.profile
     # A relative path counts from the project's root: notebooks run in a folder of their own.
     checkpoint = paths.root / profile.models.clip_checkpoint if profile.models.clip_checkpoint else None
     folder = paths.interim / "clip"
-    here = clip.weights_file(profile.models.clip_model, folder, checkpoint).is_file()
+    here = embedders.weights_file(profile.models.clip_model, folder, checkpoint).is_file()
     # A replay computes what is not recorded, but fetches no weights for it.
     mode = run.vector_mode if here else profile.models.mode
-    return clip.ChineseClipScorer(
+    return embedders.ChineseClipScorer(
         profile.models.clip_model,
         lambda meme: files[meme.meme_id],
         folder,
@@ -179,7 +177,7 @@ def text_pairs(
         by_strategy.setdefault(placed.strategy, []).append(placed)
     pairs: list[tuple[Placement, TextKind, str]] = []
     for strategy, group in by_strategy.items():
-        rng = seeds.rng(profile.seed, "shuffled", strategy)
+        rng = statistics.rng(profile.seed, "shuffled", strategy)
         own: dict[str, list[int]] = {}
         for position, placed in enumerate(group):
             own.setdefault(placed.dialogue_id, []).append(position)
@@ -200,7 +198,7 @@ def text_pairs(
 def measure_consistency(
     run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
 ) -> tuple[list[Consistency], str]:
-    """Consistency of all placed memes, and the scorer's name with what it could not read.
+    """Consistency of all placed memes, and the scorer's name.
 
     Memes without any words are left out, save for a scorer of pictures.
     """
@@ -209,7 +207,7 @@ def measure_consistency(
         scorer: Scorer = clip_scorer(run, memes)
     else:
         scorer = TextScorer(run.embedder(profile.models.consistency_embedder), run.embedder_name())
-    return measure(placements, dialogues, memes, scorer, profile), scorer.name + _cut_texts(scorer)
+    return measure(placements, dialogues, memes, scorer, profile), scorer.name
 
 
 def measure(
@@ -238,16 +236,6 @@ def measure(
         )
         for (placed, kind, _), value in zip(pairs, scores, strict=True)
     ]
-
-
-def _cut_texts(scorer: Scorer) -> str:
-    """What to add to a CLIP scorer's name about texts that it did not read to their end."""
-    if isinstance(scorer, TextScorer):
-        return ""
-    most, truncated = clip.CN_CLIP_TOKENS, scorer.truncated
-    if truncated is None:
-        return f"; texts over {most} tokens were cut, how many is not known without cn_clip"
-    return f"; {truncated} texts were cut at {most} tokens" if truncated else ""
 
 
 # --- Tables 1 and 2 in the paper's form, and the comparisons of the analysis plan
@@ -381,10 +369,10 @@ def effects(
         }
         effect = "choice (secondary)" if metric == "consistency u_t+1" else "choice"
         for strategy in ("greedy", "sampling"):
-            rng = seeds.rng(profile.seed, "effect", metric, strategy)
+            rng = statistics.rng(profile.seed, "effect", metric, strategy)
             got = statistics.paired_difference(values[strategy], values[control], rng)
             rows.append((effect, metric, f"{strategy} - {control}", got))
-        rng = seeds.rng(profile.seed, "effect", metric, "timing")
+        rng = statistics.rng(profile.seed, "effect", metric, "timing")
         got = statistics.unpaired_difference(values[control], values["random"], rng)
         rows.append(("timing", metric, f"{control} - random", got))
     table = pd.DataFrame(
@@ -665,8 +653,7 @@ def judge_verdict(found: Mapping[str, Any]) -> str:
     )
 
 
-from memecmd_utils.evaluation import human_ratings, learning  # noqa: E402
+from memecmd_utils.evaluation import learning  # noqa: E402
 from memecmd_utils.evaluation.landing import measure_landing  # noqa: E402
-from memecmd_utils.evaluation.placement_study import load_placement_study  # noqa: E402
 
-__all__ = ["human_ratings", "learning", "load_placement_study", "measure_landing"]
+__all__ = ["learning", "measure_landing"]

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from memecmd_utils import files
 from memecmd_utils import grades as rankings
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.evaluation import learning
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.grades import load_truth, truth_of_run
 from memecmd_utils.library import example_memes
 from memecmd_utils.runs import Run
@@ -233,7 +233,7 @@ def untouched_split(example: Split, folder: Path | None = None) -> Split | None:
             picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
             width=1, height=1,
         )  # fmt: skip
-    annotations = [*example.annotations, *storage.read_jsonl(folder / "annotations.jsonl", Annotation)]
+    annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
     return Split(UNTOUCHED, _dialogues(folder), memes, annotations, {POOL: truth.grades}, truth.marks)
 
 
@@ -320,13 +320,13 @@ def write(folder: Path, benchmarks: Sequence[Benchmark]) -> None:
         _write_lines(place / "corpus.jsonl", texts)
         queries = [{"_id": turn.id, "text": turn.text, "metadata": _metadata(turn)} for turn in one.turns]
         _write_lines(place / "queries.jsonl", queries)
-        storage.write_text(place / "qrels" / "test.tsv", one.qrels_text)
+        files.write_text(place / "qrels" / "test.tsv", one.qrels_text)
         rows = [dict(zip(QRELS, row, strict=True)) for row in one.qrels_rows]
         _write_lines(place / "qrels" / "test.jsonl", rows)
-        storage.write_text(place / "judgements.tsv", _tsv(JUDGED, one.judgements))
+        files.write_text(place / "judgements.tsv", _tsv(JUDGED, one.judgements))
         if one.marks:
-            storage.write_text(place / "timing" / "test.tsv", _tsv(TIMING, one.marks))
-    storage.write_text(folder / "README.md", readme(benchmarks))
+            files.write_text(place / "timing" / "test.tsv", _tsv(TIMING, one.marks))
+    files.write_text(folder / "README.md", readme(benchmarks))
 
 
 def _metadata(turn: Turn) -> dict[str, Any]:
@@ -334,7 +334,7 @@ def _metadata(turn: Turn) -> dict[str, Any]:
 
 
 def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    storage.write_text(path, "".join(storage.dumps(row) + "\n" for row in rows))
+    files.write_text(path, "".join(files.dumps(row) + "\n" for row in rows))
 
 
 def _tsv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from memecmd_utils import annotation, page, runs, schemas
-from memecmd_utils.core import tables
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import annotation, files, page, runs, schemas
 from memecmd_utils.evaluation import benchmark, leaderboard
 from memecmd_utils.evaluation.benchmark import Benchmark, Split
+from memecmd_utils.files import MemecmdError
 from memecmd_utils.runs import Run
 
 PRINTED = 12
@@ -57,9 +56,9 @@ def score_benchmarks(
     rows = leaderboard.load(run.report)
     parts = [
         f"{one.split}: {len(one.asked):,} turns, {len(one.memes):,} memes\n"
-        + tables.markdown(leaderboard.top(rows, one.split, PRINTED))
+        + files.markdown(leaderboard.top(rows, one.split, PRINTED))
         for one in benchmarks
     ]
     if len(timing):
-        parts.append("when a meme is wanted\n" + tables.markdown(timing))
+        parts.append("when a meme is wanted\n" + files.markdown(timing))
     return "\n".join([*parts, f"written: {run.report / 'tables' / 'leaderboard.csv'}"])

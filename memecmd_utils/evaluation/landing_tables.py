@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils.core import paths, statistics
+from memecmd_utils import statistics
 from memecmd_utils.evaluation import benchmark, landing, learning
+from memecmd_utils.files import paths
 from memecmd_utils.library import example_memes
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.schemas import Meme

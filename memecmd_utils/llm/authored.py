@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import files
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import prompts
 from memecmd_utils.llm.messages import Backend, ModelId, Reply, Request
 from memecmd_utils.schemas import NewsItem, RolePair
@@ -46,25 +46,19 @@ N_TURNS = 18
 
 
 def rows(name: str, folder: Path) -> list[dict[str, Any]]:
-    """All rows of a file of authored texts; `StageOutputError` names the line that is none."""
-    found = []
-    for number, line in enumerate((folder / name).read_text(encoding="utf-8").split("\n"), start=1):
-        if line.strip():
-            try:
-                found.append(json.loads(line))
-            except ValueError as error:
-                raise storage.StageOutputError(f"{name} line {number}: {error}") from error
-    return found
+    """All rows of a file of authored texts."""
+    lines = (folder / name).read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines if line.strip()]
 
 
 def load_news(folder: Path = paths.example) -> list[NewsItem]:
     """News items of the example file, in its order."""
-    return storage.read_jsonl(folder / "news.jsonl", NewsItem)
+    return files.read_jsonl(folder / "news.jsonl", NewsItem)
 
 
 def load_role_pairs(folder: Path = paths.example) -> list[RolePair]:
     """The 23 role pairs."""
-    return storage.read_jsonl(folder / "role_pairs.jsonl", RolePair)
+    return files.read_jsonl(folder / "role_pairs.jsonl", RolePair)
 
 
 @lru_cache(maxsize=1)
@@ -72,7 +66,7 @@ def texts(folder: Path = paths.example) -> dict[tuple[str, str], str]:
     """Every authored text by (task, subject), in the form in which a model would have replied."""
 
     def json_of(row: dict[str, Any], *fields: str) -> str:
-        return storage.dumps({field: row[field] for field in fields})
+        return files.dumps({field: row[field] for field in fields})
 
     replies: dict[tuple[str, str], str] = {}
     for row in rows("annotations.jsonl", folder):
@@ -143,8 +137,8 @@ def changed_texts(folder: Path = paths.example) -> list[str]:
 
 def freeze(folder: Path = paths.example) -> None:
     """Freeze texts and prompt files. For a new corpus only, before its first scoring."""
-    storage.write_json(folder / "TEXT_HASHES.json", text_hashes(folder))
+    files.write_json(folder / "TEXT_HASHES.json", text_hashes(folder))
     # Judges are asked for real, also in the example profile: their prompts are no authored matter.
     asked = ("judge", "rating", "ask_again", "template_")
     names = sorted(path.stem for path in paths.prompts.glob("*.j2") if not path.stem.startswith(asked))
-    storage.write_json(folder / "prompt_hashes.json", {name: prompts.prompt_sha256(name) for name in names})
+    files.write_json(folder / "prompt_hashes.json", {name: prompts.prompt_sha256(name) for name in names})

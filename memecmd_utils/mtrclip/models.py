@@ -14,8 +14,8 @@ import pandas as pd
 from memecmd_utils.cm50 import pictures, references
 from memecmd_utils.core.encoders import clip
 from memecmd_utils.core.encoders.clip import ALIGN, B32, L14, DualEncoder, ModelMissing
-from memecmd_utils.core.errors import ExtraMissing
 from memecmd_utils.core.fetch import datasets
+from memecmd_utils.files import ExtraMissing
 from memecmd_utils.mtrclip import recall
 from memecmd_utils.mtrclip.recall import BOTH, DataMissing, Ranking, RetrievalItem
 from memecmd_utils.mtrclip.training_data import Pair

@@ -14,11 +14,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from memecmd_utils import statistics
 from memecmd_utils.cm50 import pictures
-from memecmd_utils.core import images as core_images
-from memecmd_utils.core import seeds, statistics
 from memecmd_utils.core.encoders.clip import DualEncoder
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.files import MemecmdError
+from memecmd_utils.pictures import ImageRejected, decode, pictures_below
 from memecmd_utils.recordings import normalise
 
 Kind = Literal["meme_caption", "image_caption", "embedded_text", "title"]
@@ -117,7 +117,7 @@ def files_below(folder: Path) -> dict[str, Path]:
     """
     if not folder.is_dir():
         raise DataMissing("there is no folder of pictures: give mtrclip.images=DIR")
-    names = {path.name: path for path in reversed(core_images.pictures_below(folder))}
+    names = {path.name: path for path in reversed(pictures_below(folder))}
     if not names:
         raise DataMissing(f"{folder} holds no picture: give mtrclip.images=DIR")
     return pictures.files_in(folder) | names
@@ -143,8 +143,8 @@ def readable(items: Sequence[RetrievalItem]) -> list[RetrievalItem]:
 def _picture_fault(file: Path) -> str:
     try:
         if file.exists():
-            core_images.decode(file)
-    except core_images.ImageRejected as error:
+            decode(file)
+    except ImageRejected as error:
         return str(error)
     return ""
 
@@ -272,7 +272,7 @@ def differences(tuned: Mapping[str, Ranking], base: Mapping[str, Ranking], seed:
         after, before = tuned[kind].hits(), base[kind].hits()
         old, new = _means(pairs, before), _means(pairs, after)
         for key, gap in _means(pairs, {key: after[key] - before[key] for key in after}).items():
-            p = statistics.sign_flip_p(gap, 0.0, seeds.rng(seed, "meme-text retrieval", kind, *key))
+            p = statistics.sign_flip_p(gap, 0.0, statistics.rng(seed, "meme-text retrieval", kind, *key))
             columns = old[key].value, new[key].value, gap.value, *statistics.interval(gap), p
             sizes = len(pairs.images), gap.clusters[0]
             rows += [(kind, *key, *cells, *sizes) for cells in zip(MEASURES, *columns, strict=True)]

@@ -11,10 +11,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from memecmd_utils.core import paths, statistics
+from memecmd_utils import statistics
 from memecmd_utils.core.encoders import clip
 from memecmd_utils.core.encoders.clip import ARCHITECTURES, L14
-from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.files import paths
 from memecmd_utils.mtrclip.models import FINE_TUNED, NOT_COMPUTED, ORDER, Measured
 from memecmd_utils.mtrclip.recall import BOTH, KINDS, KS, MEASURES
 from memecmd_utils.mtrclip.tuning import learning_rate

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from memecmd_utils.core import images, paths, seeds
+from memecmd_utils import pictures, statistics
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.encoders.clip import TRAINED_TOKENS, ModelMissing
 from memecmd_utils.core.fetch import datasets
+from memecmd_utils.files import paths
 from memecmd_utils.mtrclip import loss
 
 CROP_SHARE = (0.8, 1.0)
@@ -44,7 +45,7 @@ class Batches:
         return self.pairs // self.batch_size
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        order = seeds.rng(self.seed, "tuning order", self.epoch).permutation(self.pairs)
+        order = statistics.rng(self.seed, "tuning order", self.epoch).permutation(self.pairs)
         for start in range(0, len(self) * self.batch_size, self.batch_size):
             yield [(self.epoch, int(row)) for row in order[start : start + self.batch_size]]
 
@@ -111,7 +112,7 @@ class TrainingPairs:
         epoch, row = at
         path = self.pairs[row].image
         if self.augment:
-            seed = int(seeds.rng(self.seed, "tuning cut", epoch, row).integers(2**63))
+            seed = int(statistics.rng(self.seed, "tuning cut", epoch, row).integers(2**63))
             pixels = self.pictures.cut(path, seed)
         else:
             pixels = self.pictures.plain([path])[0]
@@ -153,8 +154,8 @@ def label_columns(pairs: Sequence[Pair]) -> np.ndarray:
 
 def _decoded(path: Path) -> Any:
     try:
-        return images.decode(path)
-    except images.ImageRejected as error:
+        return pictures.decode(path)
+    except pictures.ImageRejected as error:
         raise ValueError(f"image {path.name}: {error}; leave its pair out") from error
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils.core import paths, storage
+from memecmd_utils import files
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.encoders.clip import ModelMissing
-from memecmd_utils.core.errors import ExtraMissing, MemecmdError
 from memecmd_utils.core.machine import STATUS_VARIABLE
+from memecmd_utils.files import ExtraMissing, MemecmdError, paths
 from memecmd_utils.mtrclip import loss
 from memecmd_utils.mtrclip.training_data import Batches, Pair, TrainingPairs, TunedModel, quiet
 from memecmd_utils.settings import MtrclipSettings
@@ -253,10 +253,10 @@ def tune(
         return load_tuned(folder, settings.selection)
     model = TunedModel(settings.model, device)
     # The model's version anew: that of the hub is known only now where the model was just downloaded.
-    storage.write_json(folder / "plan.json", plan | {"model": _model_version(settings.model)})
+    files.write_json(folder / "plan.json", plan | {"model": _model_version(settings.model)})
     if (first := _read_json(folder / "before.json")) is None:
         first = _measured(model, sets)
-        storage.write_json(folder / "before.json", first)
+        files.write_json(folder / "before.json", first)
     selections = [selection for selection, name in SETS.items() if name in sets]
 
     def keep_the_best(log: list[dict[str, Any]]) -> None:
@@ -277,9 +277,9 @@ def tune(
     except RuntimeError as error:
         raise _out_of_memory(error, settings) or error from error
     history, steps = _tables(trainer.state.log_history, first, selections)
-    storage.write_text(folder / "history.csv", history.to_csv(index=False))
-    storage.write_text(folder / "steps.csv", steps.to_csv(index=False))
-    storage.write_json(folder / "tuned.json", {"epochs": _best(history, selections)})
+    files.write_text(folder / "history.csv", history.to_csv(index=False))
+    files.write_text(folder / "steps.csv", steps.to_csv(index=False))
+    files.write_json(folder / "tuned.json", {"epochs": _best(history, selections)})
     shutil.rmtree(states)
     return load_tuned(folder, settings.selection)
 
@@ -341,7 +341,7 @@ def _model_version(name: str) -> str:
 def _digest(pairs: Sequence[Pair]) -> str:
     digest = hashlib.sha256()
     for image, text, template in pairs:
-        digest.update(storage.dumps([image.name, image.stat().st_size, text, template]).encode())
+        digest.update(files.dumps([image.name, image.stat().st_size, text, template]).encode())
     return digest.hexdigest()[: weights.DIGITS]
 
 
@@ -472,7 +472,7 @@ def _suggested(trial: Any, settings: MtrclipSettings, n_pairs: int) -> MtrclipSe
 
 
 def _trial_name(params: dict[str, Any]) -> str:
-    digest = hashlib.sha256(storage.dumps(sorted(params.items())).encode()).hexdigest()
+    digest = hashlib.sha256(files.dumps(sorted(params.items())).encode()).hexdigest()
     return f"trial-{digest[: weights.DIGITS]}"
 
 
@@ -480,5 +480,5 @@ def _study_name(settings: MtrclipSettings, n_pairs: int, seed: int) -> str:
     """Made of what every trial shares, so that trials of other settings do not count."""
     searched = {"learning_rate", "warmup_epochs", "epochs"}
     shared = settings.model_dump(mode="json", include=DECIDING - searched | {"selection", "model", "text"})
-    text = storage.dumps([sorted(shared.items()), n_pairs, seed])
+    text = files.dumps([sorted(shared.items()), n_pairs, seed])
     return f"tuning-{hashlib.sha256(text.encode()).hexdigest()[: weights.DIGITS]}"

@@ -9,10 +9,8 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import grades
-from memecmd_utils.core import statistics
+from memecmd_utils import grades, retrieval, statistics
 from memecmd_utils.grades import DEPTH, MEASURES, GradedTurns
-from memecmd_utils.retrieval import scoring
 
 TERMS = ("alpha", "delta", "beta", "gamma")
 """Names of the paper (Eq. 18-21) in the order of the weights."""
@@ -41,9 +39,9 @@ def leave_one_out(data: GradedTurns) -> pd.DataFrame:
     rows, weights = [], np.array(data.profile.retrieval.weights)
     for embedder in data.encoders if len(data.known) else ():
         terms = data.terms(embedder, data.profile.retrieval.centring)
-        full = data.measure(scoring.combine(terms, weights))
+        full = data.measure(retrieval.combine(terms, weights))
         for i, (term, part) in enumerate(zip(TERMS, grades.PARTS, strict=True)):
-            rest = data.measure(scoring.combine(terms, np.where(np.arange(len(TERMS)) == i, 0, weights)))
+            rest = data.measure(retrieval.combine(terms, np.where(np.arange(len(TERMS)) == i, 0, weights)))
             for measure in ("R@1", "nDCG@5"):
                 a, b = (values[:, MEASURES.index(measure)] for values in (full, rest))
                 gain = statistics.cluster_mean(a - b, data.known_clusters)
@@ -75,7 +73,7 @@ def ndcg_by_weights(terms: np.ndarray, data: GradedTurns) -> np.ndarray:
         scores = tenths[0, w[0]] + tenths[1, w[1]]
         scores += tenths[2, w[2]]
         scores += tenths[3, w[3]]
-        best = scoring.take_best(scores, DEPTH)
+        best = retrieval.take_best(scores, DEPTH)
         value[:] = grades.discounted(np.take_along_axis(gains, best, axis=1)) / ideal
     return values
 
@@ -99,7 +97,7 @@ def fit_weights(data: GradedTurns) -> FittedWeights:
     for embedder in data.encoders if len(data.known) else ():
         terms = data.terms(embedder, data.profile.retrieval.centring)
         ndcg = ndcg_by_weights(terms, data)
-        equal = data.measure(scoring.combine(terms, EQUAL))[:, grades.NDCG]
+        equal = data.measure(retrieval.combine(terms, EQUAL))[:, grades.NDCG]
         test, trained = np.zeros((2, len(equal)))
         held_out = True
         for used, fit, fold in grades.folds(half):

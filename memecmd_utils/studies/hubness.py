@@ -10,11 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import grades
-from memecmd_utils.core import statistics
+from memecmd_utils import grades, retrieval, statistics
 from memecmd_utils.grades import MEASURES, GradedTurns
-from memecmd_utils.retrieval import scoring
-from memecmd_utils.retrieval.scoring import MEME_SIDE, QUERY_SIDE, SIGNS, centre, mean_row
+from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, centre, mean_row
 
 NEIGHBOURS = 10
 BETA = 30.0
@@ -97,7 +95,7 @@ def rankings(data: GradedTurns, embedder: str) -> dict[tuple[str, str], np.ndarr
     """
     out = {}
     for start, centring in STARTS.items():
-        plain = scoring.combine(data.terms(embedder, centring), data.profile.retrieval.weights)
+        plain = retrieval.combine(data.terms(embedder, centring), data.profile.retrieval.weights)
         out[start, NONE] = plain
         if start == "uncentred":
             out[start, CENTRING] = centred(data, embedder)
@@ -136,7 +134,7 @@ def hubness_study(data: GradedTurns) -> Hubs:
     for embedder in data.encoders if data.asked and data.annotations else ():
         plain: tuple[dict[str, np.ndarray], statistics.LeftOut] | None = None
         for (start, cure), scores in rankings(data, embedder).items():
-            best = scoring.order(scores, data.meme_ids)[:, 0]
+            best = retrieval.order(scores, data.meme_ids)[:, 0]
             measured = data.measure(scores)
             values = {
                 "graded": measured[:, grades.NDCG],

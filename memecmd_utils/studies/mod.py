@@ -14,18 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from memecmd_utils import files, statistics
 from memecmd_utils import grades as rankings
-from memecmd_utils.chats import insertion
+from memecmd_utils.chats import Context, Conversation, Library, Message
+from memecmd_utils.chats import library as insertion
 from memecmd_utils.chats import messages as chats_messages
-from memecmd_utils.chats.insertion import Library
-from memecmd_utils.chats.messages import Context, Conversation, Message
-from memecmd_utils.core import seeds, storage
-from memecmd_utils.core.errors import MemecmdError
 from memecmd_utils.evaluation import benchmark, meme_words
 from memecmd_utils.evaluation.benchmark import Benchmark
+from memecmd_utils.files import MemecmdError
 from memecmd_utils.grades import CAPTION, CONTEXT_TURNS, FULL, RANDOM, System
 from memecmd_utils.llm import prompts
-from memecmd_utils.retrieval.scoring import QUERY_FIELDS, build_queries, order, products, weigh
+from memecmd_utils.retrieval import QUERY_FIELDS, build_queries, order, weigh
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation
 
@@ -209,7 +208,7 @@ def benchmarks(
     `benchmark/` of the run `<run>-mod`. Raises as `evaluate_file` does.
     """
     splits, notes = read_all(path)
-    run = insertion.library_of(run_name, profile, settings)
+    run = insertion.library_run(run_name, profile, settings)
     asking = insertion.asking_run(run, profile, settings, "mod")
     library = insertion.open_library(run, asking)
     numbers, annotations = corpus(library), {a.meme_id: a for a in run.load(Annotation)}
@@ -271,7 +270,7 @@ def evaluate_file(
     `NoSummaryAgent` where no model can be asked.
     """
     splits, notes = read_all(path)
-    run = insertion.library_of(run_name, profile, settings)
+    run = insertion.library_run(run_name, profile, settings)
     asking = insertion.asking_run(run, profile, settings, "mod")
     library = insertion.open_library(run, asking)
     memes = corpus(library)
@@ -300,7 +299,7 @@ def evaluate_file(
     for name, parts in frames.items():
         # A frame without rows would change the types of columns.
         joined[name] = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
-        storage.write_frame(asking.report / f"{name}.csv", joined[name], float_format=None)
+        files.write_frame(asking.report / f"{name}.csv", joined[name], float_format=None)
     return Evaluated(joined["measures"], notes, asking.report)
 
 
@@ -319,7 +318,7 @@ def _draw(questions: Sequence[Question], n_dialogues: int | None, seed: int) -> 
     names = list(dict.fromkeys(question.dialogue for question in questions))
     if n_dialogues is None or n_dialogues >= len(names):
         return questions
-    chosen = {names[i] for i in seeds.rng(seed, "mod dialogues").permutation(len(names))[:n_dialogues]}
+    chosen = {names[i] for i in statistics.rng(seed, "mod dialogues").permutation(len(names))[:n_dialogues]}
     return [question for question in questions if question.dialogue in chosen]
 
 
@@ -352,8 +351,8 @@ def score_matrices(
             library.encode([getattr(summaries[i].summary, field) for i in rows], "query")
             for field in QUERY_FIELDS
         )
-        queries = build_queries(*parts, centring=profile.retrieval.centring == "attribute")
-        full[rows] = np.hstack([*products(index, weigh(queries, profile.retrieval.weights))])
+        queries = build_queries(parts, profile.retrieval.centring == "attribute")
+        full[rows] = weigh(queries, profile.retrieval.weights) @ index.rows.T
     last = ["\n".join(m.text for m in question.history[-CONTEXT_TURNS:] if m.text) for question in asked]
     # Some embedders refuse an empty text.
     contexts = library.encode([text or EMPTY for text in last], "query")

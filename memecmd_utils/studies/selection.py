@@ -10,11 +10,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.grades import GradedTurns, gaps_of, timing_kappa
-from memecmd_utils.retrieval import scoring
-from memecmd_utils.retrieval.gate import Form, Gate, ScoreScale, calibrate_many, simulate_many, standard_scale
-from memecmd_utils.retrieval.placement import halves
+from memecmd_utils.retrieval import Form, Gate, ScoreScale, calibrate_theta0, halves, simulate, standard_scale
 
 
 class GateRule(NamedTuple):
@@ -41,7 +39,7 @@ def own_scores(data: GradedTurns) -> np.ndarray:
     So equal memes tie on every machine.
     """
     terms = data.terms(data.profile.models.embedder, data.profile.retrieval.centring)
-    return np.round(scoring.combine(terms, data.profile.retrieval.weights), 9)
+    return np.round(retrieval.combine(terms, data.profile.retrieval.weights), 9)
 
 
 def layout(data: GradedTurns) -> np.ndarray:
@@ -89,9 +87,9 @@ def open_turns(
         gate = Gate(rule.theta0 or 0.0, rule.penalty, rule.decay, rule.form)
         theta0 = np.full(len(top1), gate.theta0)
         if rule.theta0 is None:
-            theta0 = calibrate_many(scaled[:, fit], gate, wanted, n_turns)
+            theta0 = calibrate_theta0(scaled[:, fit], gate, wanted, n_turns)
             theta0[np.isnan(wanted)] = np.inf
-        opened, places = simulate_many(scaled[:, here], gate, theta0[:, None]), where[here]
+        opened, places = simulate(scaled[:, here], gate, theta0[:, None]).sent, where[here]
         out[:, places[places >= 0]] = opened[:, places >= 0]
     return out
 
@@ -120,7 +118,7 @@ BASE = "exponential"
 def sent_by_form(data: GradedTurns) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Where each form sends a meme, and the best meme of every turn, as positions."""
     scores, own = own_scores(data), own_rule(data)._replace(theta0=None)
-    best = scoring.best_memes(scores, data.meme_ids, 1)[:, 0]
+    best = retrieval.best_memes(scores, data.meme_ids, 1)[:, 0]
     top1 = scores[np.arange(len(scores)), best][None]
     rules = {
         BASE: own,
@@ -215,7 +213,7 @@ def choice_table(data: GradedTurns) -> pd.DataFrame:
     rows: list[tuple] = []
     if data.asked and data.annotations:
         scores = own_scores(data)
-        best = scoring.best_memes(scores, data.meme_ids, LARGEST_K)
+        best = retrieval.best_memes(scores, data.meme_ids, LARGEST_K)
         top1 = np.take_along_axis(scores, best[:, :1], axis=1).T
         sent = np.flatnonzero(open_turns(data, top1, own_rule(data))[0])
         clusters = np.array(data.clusters)[sent].tolist()

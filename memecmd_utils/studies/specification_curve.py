@@ -13,13 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import evaluation, grades
-from memecmd_utils.core import seeds, statistics
-from memecmd_utils.core.statistics import too_few
+from memecmd_utils import evaluation, grades, retrieval, statistics
 from memecmd_utils.grades import CENTRINGS, DEPTH, GradedTurns
 from memecmd_utils.llm.messages import UNRECORDED
-from memecmd_utils.retrieval import scoring
 from memecmd_utils.schemas import Rating
+from memecmd_utils.statistics import too_few
 from memecmd_utils.studies import ablation, selection
 from memecmd_utils.studies.selection import GateRule
 
@@ -87,13 +85,13 @@ def rank(data: GradedTurns) -> dict[Scoring, Ranked]:
         terms = data.terms(embedder, centring) * np.array([1, 1, BETA[beta], 1])[:, None, None]
         gains = data.grades[known]
         single = np.array(
-            [grades.ndcg(scoring.best_memes(t[known], data.meme_ids, DEPTH), gains) for t in terms]
+            [grades.ndcg(retrieval.best_memes(t[known], data.meme_ids, DEPTH), gains) for t in terms]
         )
         in_thirds = {name: {half: np.array(w) / 3 for half in "ab"} for name, w in WEIGHTS.items()}
         for name, by_half in (in_thirds | fitted_weights(data, terms)).items():
-            in_a, in_b = (np.round(scoring.combine(terms, by_half[half]), 9) for half in "ab")
+            in_a, in_b = (np.round(retrieval.combine(terms, by_half[half]), 9) for half in "ab")
             scores = np.where(data.half[:, None] == "a", in_a, in_b)
-            top = scoring.best_memes(scores, data.meme_ids, DEPTH)
+            top = retrieval.best_memes(scores, data.meme_ids, DEPTH)
             top1 = np.take_along_axis(scores, top[:, :1], axis=1)[:, 0]
             ndcg = grades.ndcg(top[known], gains)
             found[Scoring(embedder, centring, beta, name)] = Ranked(top, top1, ndcg, single)
@@ -208,7 +206,7 @@ def draws_of(data: GradedTurns, strategy: str, k: int) -> Draws:
     k, n = min(k, len(data.meme_ids)), len(data.meme_ids)
     drawn: dict[tuple[str, int], tuple[int, int, float]] = {}
     for dialogue in data.dialogues:
-        rng = seeds.rng(data.profile.seed, "selection", strategy, dialogue.dialogue_id)
+        rng = statistics.rng(data.profile.seed, "selection", strategy, dialogue.dialogue_id)
         for summary in dialogue.summaries:
             numbers = int(rng.integers(k)), int(rng.integers(n)), rng.random()
             drawn[dialogue.dialogue_id, summary.turn] = numbers

@@ -10,13 +10,11 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import grades
-from memecmd_utils.core import seeds, statistics
+from memecmd_utils import grades, retrieval, statistics
 from memecmd_utils.dialogue import summarise
 from memecmd_utils.grades import MEASURES, GradedTurns
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.chat import Progress
-from memecmd_utils.retrieval import scoring
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import ColdStart, Dialogue, Summary
 
@@ -39,7 +37,7 @@ def chosen(dialogues: Sequence[Dialogue], run: Run) -> list[Dialogue]:
     for place, kind in enumerate(kinds):
         mine = sorted((d for d in dialogues if d.kind == kind), key=lambda d: d.dialogue_id)
         share = (run.profile.evaluation.other_summaries + place) // len(kinds)
-        order = seeds.rng(run.profile.seed, "other summaries", kind).permutation(len(mine))
+        order = statistics.rng(run.profile.seed, "other summaries", kind).permutation(len(mine))
         drawn += [mine[i] for i in sorted(order[:share])]
     return drawn
 
@@ -144,7 +142,7 @@ def _measure(
     queries = [summaries[i] for i in usable]
     profile = data.profile.retrieval
     terms = grades.four_terms(queries, data.annotations, data.encoders[embedder], profile.centring)
-    scores, known = scoring.combine(terms, profile.weights)[fit], data.grades[usable[fit]]
+    scores, known = retrieval.combine(terms, profile.weights)[fit], data.grades[usable[fit]]
     judged = np.where(np.isnan(known), -np.inf, scores)  # ungraded memes come last and gain nothing
-    every, graded = (grades.per_turn(scoring.order(s, data.meme_ids), known) for s in (scores, judged))
+    every, graded = (grades.per_turn(retrieval.order(s, data.meme_ids), known) for s in (scores, judged))
     return np.column_stack([every[:, [MEASURES.index(name) for name in SCORED]], graded[:, grades.NDCG]])

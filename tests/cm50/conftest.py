@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 
 
 @pytest.fixture(autouse=True)

@@ -1,17 +1,17 @@
 from pathlib import Path
 
 import pytest
-from fault_server import FaultServer, Options
+from fault_server import FaultServer, Simulated
 from made_templates import FIVE, STEPS, run_of
 from PIL import Image as Pillow
 from pydantic import SecretStr
 from scripted import ScriptedBackend
 
+from memecmd_utils import files
 from memecmd_utils.cm50 import annotation
 from memecmd_utils.cm50.annotation import TEXT_ONLY, draw_sample, reading_counts, reading_request
 from memecmd_utils.cm50.prompts import PROMPTS
-from memecmd_utils.core import storage
-from memecmd_utils.core.storage import dumps
+from memecmd_utils.files import dumps
 from memecmd_utils.llm import budget, prompts
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.chat import Chat
@@ -133,14 +133,6 @@ def test_a_model_that_sees_gets_the_pictures_that_there_are() -> None:
     assert all(r.prompt.endswith(TEXT_ONLY) for r in ocr), "a pass on OCR text is marked"
 
 
-def test_all_passes_are_handed_over_at_once_to_a_backend_that_collects() -> None:
-    class Bulk(ScriptedBackend):
-        in_bulk = True
-
-    done = annotate(Bulk(answer), concurrency=100)
-    assert [r.literary_devices for r in done] == [["irony"]] * 6
-
-
 def test_end_to_end_against_a_simulated_endpoint_with_faults(tmp_path: Path) -> None:
     def go(mode: str, url: str) -> list[MemeReading]:
         folder = None if mode == "recorded" else tmp_path
@@ -149,11 +141,11 @@ def test_end_to_end_against_a_simulated_endpoint_with_faults(tmp_path: Path) -> 
         done = annotate(backend, recordings=store, mode=mode, memes=MEMES[:3])
         return done
 
-    with FaultServer(Options(faults=0.2, hang=0.2, seed=3, retry_after="0")).running() as server:
+    with FaultServer(Simulated(faults=0.2, hang=0.2, seed=3)).running() as server:
         done = go("auto", server.url)
-        names = {line["task"] for line in server.lines}
-        asked = len(server.lines)
-        assert go("recorded", server.url) == done and len(server.lines) == asked
+        names = {line["task"] for line in server.script.lines}
+        asked = len(server.script.lines)
+        assert go("recorded", server.url) == done and len(server.script.lines) == asked
     assert names >= {"FiveTasksReply", "ThreeStep12Reply"}
     assert [r.unscored for r in done] == [""] * 3 and {r.source for r in done} == {"model m@default"}
     # The simulated endpoint writes Chinese words into free texts, and "none" where a list has it.
@@ -164,7 +156,7 @@ def test_a_run_reads_its_sample_with_its_annotator(tmp_path: Path, monkeypatch, 
     monkeypatch.setenv("OPENAI_API_KEY", "simulated")
     for meme in MEMES[:3]:
         Pillow.new("RGB", (4, 4)).save(tmp_path / f"{meme.meme_id}.png")
-    with FaultServer(Options()).running() as server:
+    with FaultServer(Simulated()).running() as server:
         endpoint = {"base_url": server.url, "model": "m"}
         keys = {"llm": "openai", "mode": "auto", "template_annotation": {"sample": 4}}
         blind = run_of(tmp_path, endpoints={"annotator": endpoint}, **keys)
@@ -233,7 +225,7 @@ def test_every_prompt_can_be_asked_and_read() -> None:
         assert done.unscored == "" and (done.literary_devices == [label]) is (spec.kind != "meme caption"), (
             name
         )
-        assert storage.dumps(done.model_dump(mode="json"))
+        assert files.dumps(done.model_dump(mode="json"))
 
 
 COST_MEMES = [

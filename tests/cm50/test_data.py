@@ -6,11 +6,12 @@ import made_templates
 import pytest
 from made_templates import TEMPLATES, run_of, world, write_cm50, write_source
 
+from memecmd_utils import files
 from memecmd_utils.cm50 import data as cm50_data
 from memecmd_utils.cm50 import filter
 from memecmd_utils.cm50.data import STATE
-from memecmd_utils.core import paths, storage
 from memecmd_utils.core.fetch import download
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile, TemplateRule
 
@@ -180,5 +181,5 @@ def test_the_last_reading_counts_but_for_one_that_came_to_nothing(tmp_path: Path
     ]
     written = cm50_data.write_memes(run, memes, iter(readings))
     assert [(r.meme_id, r.source) for r in written] == [("a", "own"), ("b", "published"), ("c", "own")]
-    assert storage.read_parquet(run.read("readings.parquet"), MemeReading) == written
-    assert storage.read_parquet(run.read("template_memes.parquet"), TemplateMeme) == memes
+    assert files.read_parquet(run.read("readings.parquet"), MemeReading) == written
+    assert files.read_parquet(run.read("template_memes.parquet"), TemplateMeme) == memes

@@ -15,7 +15,7 @@ from memecmd_utils.cm50.filter import (
     split,
 )
 from memecmd_utils.cm50.records import Records, broken_table, memes_of
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import TemplateInfo
 from memecmd_utils.settings import TemplateRule
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from memecmd_utils.cm50 import lesson
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 
 CORPORA = paths.root.parent / "shared" / "corpora"
 

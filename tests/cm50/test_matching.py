@@ -9,6 +9,7 @@ import pytest
 import tiny_metrics
 from PIL import Image
 
+from memecmd_utils import files
 from memecmd_utils.cm50 import matching
 from memecmd_utils.cm50.matching import (
     RULES,
@@ -21,11 +22,10 @@ from memecmd_utils.cm50.matching import (
     match_counts,
     nearest,
 )
-from memecmd_utils.core import storage
 from memecmd_utils.core.encoders import clip
 from memecmd_utils.core.encoders import weights as encoders_weights
 from memecmd_utils.core.encoders.clip import ModelMissing
-from memecmd_utils.core.images import ImageRejected, LibraryError
+from memecmd_utils.pictures import ImageRejected, LibraryError
 
 MEMES = [f"meme {n} <b>.png" for n in range(3)]
 
@@ -326,7 +326,7 @@ def test_decisions_come_back_and_confirm(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [" a.png ", "=1.png", "'=1.png", "-a.png", "a.png"])
 def test_odd_names_are_read_as_the_sheet_saves_them_and_as_they_are(tmp_path: Path, name: str) -> None:
     pairs = [pair(name, "Round")]
-    for cell in (storage.guarded(name), name, *([f" {name}"] if name == name.strip() else [])):
+    for cell in (files.guarded(name), name, *([f" {name}"] if name == name.strip() else [])):
         (said,) = confirm(pairs, csv_file(tmp_path, f'"{cell}",Round,keep,-'))
         assert (said.instance, said.confirmed, said.why) == (name, True, "-")
 

@@ -14,6 +14,7 @@ import pytest
 from feed_server import FeedSite, Page
 from PIL import Image
 
+from memecmd_utils import files
 from memecmd_utils.cm50 import pictures
 from memecmd_utils.cm50.pictures import (
     fetch_pictures,
@@ -22,8 +23,9 @@ from memecmd_utils.cm50.pictures import (
     picture_folder,
     pictures_in,
 )
-from memecmd_utils.core import images, paths, storage
 from memecmd_utils.core.fetch.http import Limits
+from memecmd_utils.files import paths
+from memecmd_utils.pictures import LibraryError
 from memecmd_utils.schemas import TemplateMeme
 from memecmd_utils.settings import Profile
 
@@ -203,8 +205,8 @@ def test_a_users_folder_is_used_as_it_is_and_never_filled(site: FeedSite, tmp_pa
 
 def test_two_runs_do_not_write_into_one_folder(site: FeedSite, tmp_path: Path) -> None:
     with (
-        storage.lock(tmp_path / ".lock"),
-        pytest.raises(images.LibraryError, match="another run is fetching"),
+        files.lock(tmp_path / ".lock"),
+        pytest.raises(LibraryError, match="another run is fetching"),
     ):
         get(memes(site, "a"), tmp_path)
 

@@ -26,8 +26,7 @@ from memecmd_utils.cm50.prompts import (
     to_figmemes,
     word,
 )
-from memecmd_utils.core import paths
-from memecmd_utils.core.storage import dumps
+from memecmd_utils.files import dumps, paths
 from memecmd_utils.llm.messages import Image, Reply, UnusableReply
 from memecmd_utils.llm.replies import strict_schema
 from memecmd_utils.schemas import TemplateInfo, TemplateMeme

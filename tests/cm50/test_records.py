@@ -5,9 +5,10 @@ import zipfile
 import made_templates as made
 import pytest
 
+from memecmd_utils import files
 from memecmd_utils.cm50 import records
 from memecmd_utils.cm50.records import RecordsMissing, read_cm50, read_records, read_templates
-from memecmd_utils.core import paths, storage
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 
@@ -216,8 +217,8 @@ def test_half_a_character_makes_a_broken_row(tmp_path, small, change):
     found = read_cm50(write_validation(tmp_path, rows))
     assert len(found.memes) == 3 and found.broken["place"].tolist() == [2]
     assert found.broken["reason"][0].endswith("holds half a character")
-    storage.write_parquet(tmp_path / "memes.parquet", found.memes, TemplateMeme)
-    storage.write_parquet(tmp_path / "readings.parquet", found.readings, MemeReading)
+    files.write_parquet(tmp_path / "memes.parquet", found.memes, TemplateMeme)
+    files.write_parquet(tmp_path / "readings.parquet", found.readings, MemeReading)
     found.broken.to_csv(tmp_path / "broken.csv")
 
 
@@ -228,7 +229,7 @@ def test_half_a_character_in_the_large_source_makes_a_broken_row(tmp_path, small
     found = read_records(made.write_source(tmp_path, small))
     assert found.broken["place"].tolist() == [1, 2, 3]
     assert found.broken["reason"].str.endswith("holds half a character").all()
-    storage.write_parquet(tmp_path / "memes.parquet", records.memes_of(found.frame), TemplateMeme)
+    files.write_parquet(tmp_path / "memes.parquet", records.memes_of(found.frame), TemplateMeme)
 
 
 @pytest.mark.parametrize(

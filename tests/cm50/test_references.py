@@ -9,8 +9,8 @@ from made_templates import memecap_row
 from memecmd_utils.cm50 import references
 from memecmd_utils.cm50.prompts import FIGMEMES_LABELS
 from memecmd_utils.cm50.references import FigMemesError, Labels, MemeCapError
-from memecmd_utils.core import paths
 from memecmd_utils.core.fetch.datasets import SOURCES, missing_parts
+from memecmd_utils.files import paths
 
 REAL = paths.root.parent / "shared" / "corpora" / "memecap"
 

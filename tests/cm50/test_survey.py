@@ -4,10 +4,10 @@ import browser
 import pytest
 from made_surveys import SYSTEMS, answers, pictures, readings, survey
 
+from memecmd_utils import forms
 from memecmd_utils.cm50 import survey as cm50_survey
 from memecmd_utils.cm50.survey import QUESTIONS, SurveyAnswer
-from memecmd_utils.surveys import forms
-from memecmd_utils.surveys.forms import Answers, FormError
+from memecmd_utils.forms import Answers, FormError
 
 
 def test_answers_of_all_systems_are_options_and_equal_ones_are_one() -> None:

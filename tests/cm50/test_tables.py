@@ -10,7 +10,7 @@ from memecmd_utils.cm50.metrics import MODES, NOT_COMPUTED, SUPPORTED, WIRING, S
 from memecmd_utils.cm50.prompts import FIGMEMES_LABELS
 from memecmd_utils.cm50.references import Labels, MemeCapError
 from memecmd_utils.cm50.tables import Reading, TokenCounter
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 REFERENCES = {"m1": ["a cat is tired", "the cat sleeps"], "m2": ["mondays are bad"]}

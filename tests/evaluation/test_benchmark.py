@@ -15,11 +15,12 @@ import pytest
 
 from memecmd_utils import __main__ as command
 from memecmd_utils import grades as rankings
-from memecmd_utils.chats import insertion
-from memecmd_utils.core import paths, seeds
+from memecmd_utils import statistics
+from memecmd_utils.chats import library as insertion
 from memecmd_utils.evaluation import benchmark, leaderboard
 from memecmd_utils.evaluation.benchmark import DEPTH, Benchmark, Marked, Split
 from memecmd_utils.evaluation.leaderboard import MEASURES, EntryError
+from memecmd_utils.files import paths
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import load_profile
@@ -34,7 +35,7 @@ def made_split(name: str = "made", dialogues: int = 8) -> Split:
     pool, later = [], []
     for chat in chats:
         for turn in range(2, 7):
-            rng = seeds.rng(0, "made grades", chat.dialogue_id, turn)
+            rng = statistics.rng(0, "made grades", chat.dialogue_id, turn)
             for place, meme in enumerate(rng.permutation(IDS)[:14]):
                 # At turn 6 nothing fits; elsewhere the first meme does.
                 values = (0, 0) if turn == 6 else (2, 1) if place == 0 else rng.integers(0, 3, 2)

@@ -5,11 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from memecmd_utils import grades
+from memecmd_utils import grades, retrieval
 from memecmd_utils.evaluation import learning
 from memecmd_utils.evaluation.learning import Choice, Corpus, Examples
 from memecmd_utils.grades import Query
-from memecmd_utils.retrieval import scoring
 from memecmd_utils.schemas import Dialogue, Summary, Turn
 
 DIMS, TURNS, MEMES = (6, 4), 5, 24
@@ -49,7 +48,7 @@ def corpus() -> Corpus:
 
 def ndcg(scores: np.ndarray, gains: np.ndarray) -> float:
     known = (np.nan_to_num(gains) >= 2).any(axis=1)
-    best = scoring.best_memes(scores[known], [f"m{m:02}" for m in range(MEMES)], 5)
+    best = retrieval.best_memes(scores[known], [f"m{m:02}" for m in range(MEMES)], 5)
     return grades.ndcg(best, gains[known]).mean()
 
 

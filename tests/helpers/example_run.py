@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 
 RUN = "example"
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import made_up
 import numpy as np
 import yaml
+from fault_server import Answer, FaultServer, chat_reply
 from PIL import Image
-from tiny_server import Answer, TinyServer, chat_reply
 
-from memecmd_utils import runs, schemas
-from memecmd_utils.chats import insertion
-from memecmd_utils.core import paths, seeds, storage
-from memecmd_utils.retrieval.learned import LearnedPlacement, PlacementModel, Ranker, Trees, WantedGate
+from memecmd_utils import files, runs, schemas, statistics
+from memecmd_utils.chats import library as chats_library
+from memecmd_utils.files import paths
+from memecmd_utils.learned import LearnedPlacement, PlacementModel, Ranker, Trees, WantedGate
+from memecmd_utils.settings import PLACES
 
 N_MEMES, DIM = 12, 48
 TOPIC = re.compile(r"k(\d+)")
@@ -29,13 +30,24 @@ class TopicEmbedder:
     name = "topics"
 
     def encode(self, texts, side):
-        rows = np.array([seeds.rng(0, text, side).standard_normal(DIM) for text in texts]).reshape(-1, DIM)
+        rows = np.array([statistics.rng(0, text, side).standard_normal(DIM) for text in texts]).reshape(
+            -1, DIM
+        )
         rows /= 8 * np.linalg.norm(rows, axis=1, keepdims=True)
         for row, text in zip(rows, texts, strict=True):
             topics = TOPIC.findall(text)
             if topics:
                 row[int(topics[-1]) % DIM] += 1
         return rows.astype(np.float32)
+
+
+def grouped(changes: dict) -> dict[str, dict]:
+    """Settings as a profile has them, from their names as `SET=` takes them."""
+    groups: dict[str, dict] = {}
+    for key, value in changes.items():
+        group = next(place[0] for place in PLACES if place[1:] == (key,))
+        groups.setdefault(group, {})[key] = value
+    return groups
 
 
 def summary(topic: int) -> dict[str, str]:
@@ -53,14 +65,14 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
     """
     for name in ("processed", "raw", "reports", "example", "profiles"):
         monkeypatch.setattr(paths, name, tmp_path / name)
-    for module in (runs, insertion):
+    for module in (runs, chats_library):
         monkeypatch.setattr(module, "embedder_of", lambda *_, **__: TopicEmbedder())
-    settings = {"centring": "none", "score_scale": "raw", "theta0": 0.6, **changes}
+    settings = grouped({"centring": "none", "score_scale": "raw", "theta0": 0.6, **changes})
     (tmp_path / "profiles").mkdir(parents=True)
     (tmp_path / "profiles" / "made.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     run = runs.open_run("made", "", "made")
     profile = run.profile.model_dump(mode="json")
-    storage.write_text(run.write("profile.yaml"), yaml.safe_dump(profile, allow_unicode=True))
+    files.write_text(run.write("profile.yaml"), yaml.safe_dump(profile, allow_unicode=True))
     memes, annotations = [], []
     for topic in range(N_MEMES):
         name = meme_id(topic)
@@ -74,16 +86,16 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
         memes.append(meme.model_copy(update={"file": f"memes/{name}.png", "origin": origin, "text": caption}))
         said = dict.fromkeys(("s_plus", "emotion", "motivation"), f"k{topic}")
         annotations.append(made_up.annotation(name, s_minus="别的场合", **said))
-    storage.write_parquet(run.write("memes.parquet"), memes, schemas.Meme)
-    storage.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
+    files.write_parquet(run.write("memes.parquet"), memes, schemas.Meme)
+    files.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
     dialogues = []
     for number in range(4):
         base = made_up.dialogue(f"news-{number}")
         told = [s.model_copy(update=summary((number + s.turn) % N_MEMES)) for s in base.summaries]
         dialogues.append(base.model_copy(update={"summaries": told}))
-    storage.write_jsonl(run.write("dialogues.jsonl"), dialogues)
+    files.write_jsonl(run.write("dialogues.jsonl"), dialogues)
     gate = {"theta0": 0.6, "penalty": 0.1, "decay": 1.0, "score_mean": 0.0, "score_std": 1.0}
-    storage.write_json(run.write("gates.json"), {"a": gate, "b": gate})
+    files.write_json(run.write("gates.json"), {"a": gate, "b": gate})
     return run
 
 
@@ -105,19 +117,20 @@ def placement_file(path: Path, names: tuple[str, ...] = ("topics", "topics")) ->
     LearnedPlacement(model, [], {}, means, np.linspace(0, 4, 101)).save(path)
 
 
-def agent() -> TinyServer:
+def agent() -> FaultServer:
     """A simulated summary agent: what it says is about the last topic that it was shown."""
 
     def answer(body: dict) -> Answer:
         topics = TOPIC.findall(body["messages"][-1]["content"])
         return Answer(chat_reply(json.dumps(summary(int(topics[-1]) if topics else 40), ensure_ascii=False)))
 
-    return TinyServer(answer)
+    return FaultServer(answer)
 
 
 def live_profile(folder: Path, url: str, **changes) -> str:
     """Write a profile `live` whose generator is the endpoint at `url`."""
-    settings = {"llm": "openai", "mode": "auto", "endpoints": {"generator": {"base_url": url, "model": "m"}}}
+    ends = {"generator": {"base_url": url, "model": "m"}}
+    settings = grouped({"llm": "openai", "mode": "auto", "endpoints": ends, **changes})
     path = folder / "profiles" / "live.yaml"
-    path.write_text(yaml.safe_dump({**settings, **changes}), encoding="utf-8")
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return "live"

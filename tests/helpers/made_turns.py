@@ -1,12 +1,11 @@
-"""Made-up graded turns: runs in which it is known what carries the meaning, which memes are hubs, what fits."""
+"""Made-up graded turns: it is known what carries the meaning, which memes are hubs, and what fits."""
 
 from collections.abc import Collection, Mapping, Sequence
 
 import made_up
 import numpy as np
 
-from memecmd_utils import schemas
-from memecmd_utils.core import seeds
+from memecmd_utils import schemas, statistics
 from memecmd_utils.grades import GradedTurns, GroundTruth
 
 GRADERS = ("made-up grader 1", "made-up grader 2")
@@ -17,7 +16,7 @@ Grades = Mapping[tuple[str, int, str], tuple[int, int]]
 
 
 def _unit(*names: str) -> np.ndarray:
-    vector = seeds.rng(7, "study world", *names).standard_normal(24)
+    vector = statistics.rng(7, "study world", *names).standard_normal(24)
     return vector / np.linalg.norm(vector)
 
 

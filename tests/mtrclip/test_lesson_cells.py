@@ -8,7 +8,7 @@ import pytest
 import taught
 from scipy import special
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.mtrclip import recall as mtrclip_recall
 
 

@@ -8,9 +8,8 @@ from made_templates import memecap_row
 from PIL import Image
 
 from memecmd_utils.cm50 import data
-from memecmd_utils.core import paths
 from memecmd_utils.core.encoders.clip import ModelMissing
-from memecmd_utils.core.errors import ExtraMissing
+from memecmd_utils.files import ExtraMissing, paths
 from memecmd_utils.mtrclip import models
 from memecmd_utils.mtrclip import tuning as mtrclip_tuning
 from memecmd_utils.mtrclip.recall import DataMissing

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from memecmd_utils.core import plots
+from memecmd_utils import drawing
 from memecmd_utils.mtrclip import recall, tables
 from memecmd_utils.mtrclip.recall import (
     BOTH,
@@ -293,4 +293,4 @@ def test_every_point_is_a_row_of_the_table() -> None:
         assert np.allclose(np.sort(ends, axis=1), here[["low", "high"]], atol=1e-9)
     legend = [text.get_text() for text in fig.legends[0].get_texts()]
     assert legend == ["Base", "Tuned, epoch by validation set", "Tuned, epoch by test set"]
-    assert plots.png_bytes(fig) == plots.png_bytes(tables.recall_figure(frame))
+    assert drawing.figure_png(fig) == drawing.figure_png(tables.recall_figure(frame))

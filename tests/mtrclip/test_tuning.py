@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 import tunable_clip
 
-from memecmd_utils.core import images, paths, plots
+from memecmd_utils import drawing, pictures
 from memecmd_utils.core.encoders import weights as encoders_weights
+from memecmd_utils.files import paths
 from memecmd_utils.mtrclip import loss, tables, tuning
 from memecmd_utils.mtrclip.training_data import Batches, Pair, TunedModel, label_columns, recall_at_1
 from memecmd_utils.settings import MtrclipSettings
@@ -244,7 +245,7 @@ def test_a_chinese_clip_is_tuned_too(torch, tmp_path: Path) -> None:
 def test_pixels_are_those_of_the_processor(torch, pairs, model: str) -> None:
     tuned = TunedModel(model, "cpu")
     files = [pair.image for pair in pairs[:4]]
-    decoded = [images.decode(file) for file in files]
+    decoded = [pictures.decode(file) for file in files]
     wanted = tuned.pictures.processor(decoded, return_tensors="pt")["pixel_values"]
     eight = tuned.pictures.plain(files)
     (got,) = tuned.pictures.normaliser()(None, ({"pixel_values": eight},))
@@ -455,4 +456,4 @@ def test_both_selections_stand_in_the_history() -> None:
     labels = [line.get_label() for line in recall.lines]
     assert labels == ["CM50, validation", "epoch by validation set", "MemeCap", "epoch by test set"]
     assert [recall.lines[i].get_xdata()[0] for i in (1, 3)] == [1, 2]
-    assert plots.png_bytes(figure).startswith(b"\x89PNG")
+    assert drawing.figure_png(figure).startswith(b"\x89PNG")

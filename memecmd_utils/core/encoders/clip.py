@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from memecmd_utils.core import images
+from memecmd_utils import pictures
 from memecmd_utils.core.encoders import weights
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.embedders import ModelMissing
+from memecmd_utils.files import MemecmdError
+from memecmd_utils.pictures import decode
 from memecmd_utils.recordings import Mode, RecordedVectors, recorded_names
 from memecmd_utils.schemas import Meme
 
@@ -28,10 +30,6 @@ PRECISION = "float32"
 SHORTEST, LONGEST = 1e-3, 1e3
 """Lengths of rows that are kept to two thousandths; those of CLIP are near 10."""
 FIRST_SAFE_TORCH = (2, 6)  # from here on `torch.load` reads tensors only, unless it is told otherwise
-
-
-class ModelMissing(MemecmdError, RuntimeError):
-    """A model that cannot be had here; a table can print the message in its place."""
 
 
 class CheckpointMissing(MemecmdError, FileNotFoundError):
@@ -147,9 +145,9 @@ class Towers:
 
 def _decode(file: Path) -> Any:
     try:
-        return images.decode(file)
-    except images.ImageRejected as error:
-        raise images.ImageRejected(f"{file.name}: {error}") from error
+        return pictures.decode(file)
+    except pictures.ImageRejected as error:
+        raise pictures.ImageRejected(f"{file.name}: {error}") from error
 
 
 def load(
@@ -251,9 +249,9 @@ class DualEncoder:
 
 def _file_hash(file: Path) -> str:
     try:
-        return hashlib.sha256(images.read_bytes(file)).hexdigest()
-    except images.ImageRejected as error:
-        raise images.ImageRejected(f"{file.name}: {error}") from error
+        return hashlib.sha256(pictures.read_bytes(file)).hexdigest()
+    except pictures.ImageRejected as error:
+        raise pictures.ImageRejected(f"{file.name}: {error}") from error
 
 
 def weights_file(model: str, folder: Path, checkpoint: Path | None) -> Path:
@@ -333,7 +331,7 @@ class ChineseClipScorer:
 
         def encode(part: list[Meme]) -> np.ndarray:
             torch, _, (model, preprocess), device = self._loaded()
-            pictures = [preprocess(images.decode(self._image_path(meme))) for meme in part]
+            pictures = [preprocess(decode(self._image_path(meme))) for meme in part]
             return _in_batches(pictures, device, lambda p: model.encode_image(torch.stack(p).to(device)))
 
         keys = [_key("picture", meme.sha256) for meme in memes]

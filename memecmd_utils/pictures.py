@@ -1,0 +1,255 @@
+"""Find image files in any folder, decode them by their bytes and not their names, put them on pages."""
+
+import io
+import os
+import stat
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from memecmd_utils.files import MemecmdError, data_url
+
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")
+EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".tif", ".tiff"})
+MAX_PIXELS = 64_000_000  # 256 MB as RGBA; the largest real meme met so far has 4 million
+MAX_BYTES = 128_000_000
+MIN_SIDE = 16
+SKIPPED_FOLDERS = frozenset({"__MACOSX", "@eaDir"})  # left behind by macOS archives and NAS indexers
+
+
+class ImageRejected(ValueError):
+    """A file that cannot become a meme; the message is a plain reason for `rejected.csv`."""
+
+
+class LibraryError(MemecmdError, ValueError):
+    """A source, curation file or library that cannot be used; the message says what to do."""
+
+
+# --- decoding
+
+
+def decode(path: Path) -> Image.Image:
+    """Decode an image file to RGB (see `decode_bytes`); unreadable files raise `ImageRejected`."""
+    return decode_bytes(read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Bytes of a regular file of at most `MAX_BYTES`; anything else raises `ImageRejected`."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ImageRejected("not a regular file")
+        if status.st_size > MAX_BYTES:
+            raise ImageRejected(f"file too large: {status.st_size:,} bytes (limit {MAX_BYTES:,})")
+        return path.read_bytes()
+    except OSError as error:
+        raise ImageRejected(f"cannot be read: {error.strerror or error}") from error
+
+
+def decode_bytes(data: bytes) -> Image.Image:
+    """Decode to RGB: first frame, EXIF rotation applied, alpha on white, 16 bits scaled to 8.
+
+    Raises `ImageRejected` for empty, broken, truncated, huge or tiny images and for other formats.
+    The size in the header is checked before any pixel is decoded. Colour profiles are ignored.
+    """
+    if not data:
+        raise ImageRejected("empty file")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # "Corrupt EXIF data": real memes have such
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `_check_size` is stricter
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                _check_size(*image.size)
+                image.load()
+                _check_size(*image.size)  # a GIF frame may enlarge the canvas
+                return _to_rgb(_turned(image))
+    except ImageRejected:
+        raise
+    except Image.DecompressionBombError as error:
+        raise ImageRejected(f"too many pixels (limit {MAX_PIXELS:,}): {error}") from error
+    except MemoryError as error:
+        raise ImageRejected("too little memory to decode it") from error
+    except UnidentifiedImageError as error:
+        if looks_like_image(data[:16]):
+            raise ImageRejected("broken image data: the header cannot be read") from error
+        raise ImageRejected(f"not an image ({', '.join(FORMATS)} are read)") from error
+    except Exception as error:  # decoders meet hostile bytes and raise almost anything
+        raise ImageRejected(f"broken image data: {error}".splitlines()[0]) from error
+
+
+def looks_like_image(head: bytes) -> bool:
+    """Whether the first 12 or more bytes of a file carry the signature of a known format."""
+    if head.startswith((b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"II*\x00", b"MM\x00*")):
+        return True
+    # "BM" alone would also match a text that starts so; the two reserved words must be zero.
+    is_bmp = head.startswith(b"BM") and head[6:10] == b"\0\0\0\0"
+    return is_bmp or (head.startswith(b"RIFF") and head[8:12] == b"WEBP")
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise ImageRejected(f"too many pixels: {width:,} x {height:,} (limit {MAX_PIXELS:,})")
+    if min(width, height) < MIN_SIDE:
+        raise ImageRejected(f"too small: {width} x {height} (least side {MIN_SIDE})")
+
+
+def _turned(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # broken EXIF does not spoil the picture
+        return image
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I") or image.mode == "F":
+        # `Image.convert` would clip all above 255 to white. The usual 16 bits, or from least to largest.
+        values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+        usual = values.min() >= 0 and 1 < values.max() <= 65535
+        low, high = (0.0, 65535.0) if usual else (values.min(), values.max())
+        grey = np.round((values - low) * (255.0 / ((high - low) or 1.0)))
+        return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        return on_white(image)
+    # A copy, because the caller closes the file behind an image that needs no conversion.
+    return image.convert("RGB") if image.mode != "RGB" else image.copy()
+
+
+def on_white(image: Image.Image) -> Image.Image:
+    """RGB, on white where the picture is see-through."""
+    rgba = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+
+
+# --- folders
+
+
+def readable(path: Path) -> str:
+    """POSIX text of a path that is always valid Unicode.
+
+    Archives packed on Chinese Windows leave GBK bytes as file names; they are read as such.
+    """
+    raw = os.fsencode(path.as_posix())
+    for encoding in ("utf-8", "gb18030"):
+        try:
+            return raw.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    return raw.decode("utf-8", "replace")
+
+
+def pictures_below(folder: Path) -> list[Path]:
+    """Files below `folder` with an image extension, sorted by path, no hidden ones; none if it is missing.
+
+    For folders whose file names say what a picture is, such as meme ids; `look_through` is for any folder.
+    """
+    found = sorted(folder.rglob("*")) if folder.is_dir() else []
+    return [
+        path
+        for path in found
+        if path.suffix.lower() in EXTENSIONS
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and path.is_file()
+    ]
+
+
+class FolderContents(NamedTuple):
+    """What a folder holds."""
+
+    images: list[Path]
+    """Candidates, sorted by relative path; not decoded yet."""
+    links: int
+    """Links to files and folders, none of which was followed: what they lead to may be anywhere."""
+
+
+def look_through(folder: Path) -> FolderContents:
+    """All image candidates below `folder`, without hidden files.
+
+    A file with an image extension is always a candidate, any other one only if its first bytes say so.
+    Raises `LibraryError` for a missing folder, an unreadable one or one without any candidate.
+    """
+    if not folder.is_dir():
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise LibraryError(
+            f"meme source {folder} {problem}: correct `sources` in the profile (paths are relative to the "
+            "project root), or use the source `example`"
+        )
+
+    def refuse(error: OSError) -> None:
+        raise LibraryError(f"folder {error.filename} cannot be read: {error.strerror}") from error
+
+    candidates, links = [], 0
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        links += sum(Path(place, name).is_symlink() for name in [*folders, *names])
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in SKIPPED_FOLDERS]
+        paths = (Path(place, name) for name in names if not name.startswith("."))
+        candidates += [path for path in paths if not path.is_symlink() and _is_candidate(path)]
+    if not candidates:
+        note = f"; {links} links in it are not followed" if links else ""
+        raise LibraryError(
+            f"meme source {folder} holds no image ({', '.join(FORMATS)}){note}: put images into it or "
+            "correct `sources` in the profile"
+        )
+    candidates.sort(key=lambda path: (readable(path.relative_to(folder)), os.fsencode(path)))
+    return FolderContents(candidates, links)
+
+
+def _is_candidate(path: Path) -> bool:
+    if path.suffix.lower() in EXTENSIONS:
+        return True
+    try:
+        if not path.is_file():  # opening a named pipe would wait for ever
+            return False
+        with path.open("rb") as handle:
+            return looks_like_image(handle.read(16))
+    except OSError:
+        return False
+
+
+# --- pictures on pages
+
+
+def png_bytes(image: Image.Image) -> bytes:
+    """PNG without metadata: the same picture gives the same bytes."""
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", compress_level=6)
+    return buffer.getvalue()
+
+
+def picture_url(picture: Image.Image, kind: Literal["PNG", "JPEG", "WEBP"], **options: int) -> str:
+    """Data URL of a picture; `options` are those with which Pillow saves the kind."""
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return data_url(buffer.getvalue())
+
+
+def jpeg_url(picture: Image.Image, side: int, quality: int) -> str:
+    """Data URL of a picture as JPEG, made smaller in place where a side is longer than `side` pixels."""
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return picture_url(picture, "JPEG", quality=quality)
+
+
+def thumbnail(path: Path, side: int) -> str:
+    """Data URL of a small WebP of a picture, on white where it is see-through."""
+    with Image.open(path) as opened:
+        picture = on_white(opened)
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return picture_url(picture, "WEBP", quality=60, method=4)
+
+
+def montage(paths: Sequence[Path], columns: int = 6, side: int = 150) -> Image.Image:
+    """Pictures side by side on white, each fitted into a square of `side` pixels."""
+    rows = -(-len(paths) // columns) or 1
+    sheet = Image.new("RGB", (columns * side, rows * side), "white")
+    for number, path in enumerate(paths):
+        with Image.open(path) as picture:
+            small = picture.convert("RGB")
+        small.thumbnail((side - 8, side - 8))
+        row, column = divmod(number, columns)
+        sheet.paste(
+            small, (column * side + (side - small.width) // 2, row * side + (side - small.height) // 2)
+        )
+    return sheet
