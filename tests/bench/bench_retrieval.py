@@ -54,7 +54,10 @@ def competitors(index: retrieval.MemeIndex, queries: np.ndarray) -> dict[str, Ca
     dim = index.dim
     weighted = retrieval.weigh(queries, WEIGHTS)
     blocks = [np.ascontiguousarray(index.rows[:, p * dim : (p + 1) * dim]) for p in range(4)]
-    asked = [np.ascontiguousarray(sign * queries[:, p]) for p, sign in zip(retrieval.ASKED, retrieval.SIGNS, strict=True)]
+    asked = [
+        np.ascontiguousarray(sign * queries[:, p])
+        for p, sign in zip(retrieval.ASKED, retrieval.SIGNS, strict=True)
+    ]
 
     def four_cosines() -> np.ndarray:
         parts = [cosine_similarity(a, b) for a, b in zip(asked, blocks, strict=True)]

@@ -37,7 +37,7 @@ def test_vectors_that_did_not_arrive_whole_are_asked_for_again_and_a_cap_stops_t
         budget = Budget(Spent(tmp_path / "spent.jsonl"), "embedding", None, 40, usd_in=1e6)
         embedder = EndpointEmbedder(Endpoint(base_url=server.url, model="m"), budget=budget)
         assert embedder.encode(["一"], "document").tolist() == [[1.0]]
-        assert len(server.bodies) == 5 and budget.spent.rows["embedding", "embedding"].tokens_in == 7
+        assert len(server.bodies) == 5 and budget.spent.rows["embedding", "embedding"]["tokens_in"] == 7
     with pytest.raises(BudgetReached, match="max_calls=5"):
         EndpointEmbedder(embedder.endpoint, budget=Budget(budget.spent, "embedding", 5)).encode(
             ["一"], "document"
