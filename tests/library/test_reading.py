@@ -6,7 +6,7 @@ from PIL import Image, ImageDraw
 from memecmd_utils import pictures
 from memecmd_utils.drawing import pil_font
 from memecmd_utils.library import duplicates, reading
-from memecmd_utils.library.ocr import MAX_SIDE, OcrError, RapidOcr
+from memecmd_utils.library.ocr import MAX_SIDE, OcrError
 from memecmd_utils.library.reading import Job, read_picture
 from memecmd_utils.settings import Filters
 
@@ -37,23 +37,6 @@ def test_a_known_text_is_not_read():
     assert (found.width, found.height) == image.size
 
 
-@pytest.mark.slow
-def test_a_large_jpeg_has_the_text_and_nearly_the_hash_of_the_whole(monkeypatch):
-    # Twice and four times what OCR can use, so decoded at a half and at a quarter.
-    reader, sizes = RapidOcr(threads=1), []
-    for width in (2 * MAX_SIDE, 4 * MAX_SIDE):
-        job = Job(photo(width, "早上九点的我"), Filters(min_side=1200))
-        reduced = read_picture(job, reader)
-        with monkeypatch.context() as patch:
-            patch.setattr(pictures, "decode_reduced", lambda data, longest: pictures._decode(data, None))
-            whole = read_picture(job, reader)
-        assert reduced.text == whole.text == "早上九点的我"
-        assert (int(reduced.phash, 16) ^ int(whole.phash, 16)).bit_count() <= 2
-        assert (reduced.width, reduced.height) == (whole.width, whole.height) == (640, 480)
-        sizes.append(pictures.decode_reduced(job.data, MAX_SIDE)[0].width)
-    assert sizes == [MAX_SIDE, MAX_SIDE]
-
-
 @pytest.mark.parametrize("width", [320, 2 * MAX_SIDE - 1])
 def test_a_smaller_one_is_read_whole_to_the_bit(width):
     data = photo(width, "")
@@ -62,14 +45,6 @@ def test_a_smaller_one_is_read_whole_to_the_bit(width):
     plain.thumbnail((reading.LONGEST_SIDE,) * 2, Image.Resampling.LANCZOS)
     assert found.normal == pictures.png_bytes(plain)
     assert found.phash == f"{duplicates.phash(plain):016x}"
-
-
-def test_a_picture_decoded_in_part_is_stored_in_the_size_of_the_whole():
-    # At a half its sides are 2,605 and 2,623, which give 636 by 640.
-    buffer = io.BytesIO()
-    Image.radial_gradient("L").resize((5209, 5246)).save(buffer, "JPEG")
-    found = read_picture(Job(buffer.getvalue(), Filters(), "字"), Never())
-    assert (found.width, found.height) == (635, 640)
 
 
 class Sizes:
