@@ -276,7 +276,7 @@ def _ask(run: runs.Run, stage: str) -> None:
     elif stage == "evaluation":
         dialogues = {dialogue.dialogue_id: dialogue for dialogue in run.load(schemas.Dialogue)}
         placements = run.load(schemas.Placement)
-        evaluation.rate(run, placements, dialogues, {meme.meme_id: meme for meme in memes})
+        judges.rate(run, placements, dialogues, {meme.meme_id: meme for meme in memes})
     else:
         raise BatchError(f"{stage}: batches are for the stages annotation and evaluation")
 
