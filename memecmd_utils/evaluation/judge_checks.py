@@ -411,7 +411,7 @@ def _by_wording(worded: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 def _steadiness(worded: pd.DataFrame) -> statistics.Estimate:
     """Alpha (interval) of p(yes) with the wordings as raters."""
     asked = _by_wording(worded, WORDINGS)
-    return statistics.cluster_alpha(asked.to_numpy().T, list(asked.index.get_level_values(0)), "interval")
+    return statistics.cluster_alpha(asked.to_numpy().T, list(asked.index.get_level_values(0)))
 
 
 def _order_shift(worded: pd.DataFrame) -> statistics.Estimate:
@@ -432,7 +432,7 @@ def _agreements(scores: pd.DataFrame) -> list[dict[str, Any]]:
         for other in names[place + 1 :]:
             both = table[[judge, other]].dropna()
             clusters = list(both.index.get_level_values(0))
-            got = statistics.cluster_alpha(both.rank().to_numpy().T, clusters, "interval")
+            got = statistics.cluster_alpha(both.rank().to_numpy().T, clusters)
             sizes = {"items": len(both), "dialogues": got.clusters}
             rows.append({"judge": judge, "other": other, **sizes, **got.columns("alpha")})
     return rows
