@@ -60,8 +60,6 @@ class Estimate:
         """As cells of a table: mean, low, high, n, dialogues."""
         ends = {"mean": self.mean, "low": self.low, "high": self.high}
         return {**ends, "n": self.n, "dialogues": self.clusters}
-            "dialogues": self.clusters
-        }
 
     def columns(self, name: str) -> dict[str, float]:
         """As three columns of a table: `name`, `name low`, `name high`."""
