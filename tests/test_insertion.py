@@ -1,5 +1,4 @@
 import csv
-import dataclasses
 import json
 import re
 from types import SimpleNamespace
@@ -9,14 +8,11 @@ import made_up
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 
-from memecmd_utils import files, retrieval, runs, schemas
-from memecmd_utils.chats import insertion
+from memecmd_utils import chats, files, retrieval, runs, schemas
 from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
 from memecmd_utils.files import atomic_path, read_jsonl, write_json
-from memecmd_utils.learned import PlacementError
-from memecmd_utils.llm.messages import BudgetReached, EndpointError
+from memecmd_utils.llm.messages import EndpointError
 from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.retrieval import QUERY_FIELDS
 from memecmd_utils.runs import StageMissing
@@ -31,7 +27,7 @@ SUMMARY = schemas.SummaryReply(**made_chats.summary(4))
 def test_it_finds_what_the_pipeline_found(monkeypatch, tmp_path, centring) -> None:
     """The run's own summaries, as texts: the same memes, scores and parts."""
     run = made_chats.finished_run(monkeypatch, tmp_path, centring=centring)
-    library = insertion.open_library(run, run)
+    library = chats.open_library(run, run)
     dialogues = read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
     scored = retrieval.score_dialogues(dialogues, library.index, library.encode, run.profile)
     flat = [schemas.SummaryReply(**{f: getattr(s, f) for f in QUERY_FIELDS})
@@ -52,19 +48,19 @@ def test_the_gate_is_the_mean_of_the_two(monkeypatch, tmp_path) -> None:
         "b": {"theta0": 0.4, "penalty": 1.0, "decay": 2.0, "score_mean": 0.3, "score_std": 0.04},
     }
     run.write("gates.json").write_text(json.dumps(gates), encoding="utf-8")
-    gate, scale = insertion.open_library(run, run).gate()
+    gate, scale = chats.open_library(run, run).gate()
     assert (gate.theta0, gate.penalty, gate.decay) == pytest.approx((0.3, 1.0, 2.0))
     assert (scale.mean, scale.std) == pytest.approx((0.2, 0.03))
 
 
 def test_vectors_of_new_texts_are_recorded_where_the_run_records(monkeypatch, tmp_path) -> None:
     run = made_chats.finished_run(monkeypatch, tmp_path)
-    insertion.open_library(run, run).queries([SUMMARY])
+    chats.open_library(run, run).queries([SUMMARY])
     assert not list((tmp_path / "raw").rglob("*.npz"))
     auto = made_chats.finished_run(monkeypatch, tmp_path / "b", mode="auto")
-    insertion.unrecorded(auto, auto)(["新的"], "query")
+    chats.unrecorded(auto, auto)(["新的"], "query")
     assert not list((tmp_path / "b" / "raw").rglob("*.npz")), "nor where the panel asks"
-    insertion.open_library(auto, auto).queries([SUMMARY])
+    chats.open_library(auto, auto).queries([SUMMARY])
     assert list((tmp_path / "b" / "raw" / "recordings" / "made").rglob("*.npz"))
     assert not list(tmp_path.rglob("*.keys.json")), "no part of the run, and never tracked with it"
 
@@ -72,24 +68,24 @@ def test_vectors_of_new_texts_are_recorded_where_the_run_records(monkeypatch, tm
 def test_a_remote_embedder_is_asked_only_where_the_mode_allows(monkeypatch, tmp_path) -> None:
     run = made_chats.finished_run(monkeypatch, tmp_path, embedder="endpoint")
     with pytest.raises(EndpointError, match="SET=mode=auto"):
-        insertion.open_library(run, run)
+        chats.open_library(run, run)
     paid = []
     asking = SimpleNamespace(profile=made_up.profile(mode="auto"), paying=lambda e: paid.append(e) or e)
-    insertion.open_library(run, asking)
+    chats.open_library(run, asking)
     assert [embedder.name for embedder in paid] == [run.embedder_name()], "who asks pays"
 
 
 def test_a_run_that_is_not_there_or_cannot_be_read(monkeypatch, tmp_path) -> None:
     run = made_chats.finished_run(monkeypatch, tmp_path)
-    assert insertion.library_of("", "made", "").profile == runs.open_finished("made").profile
+    assert chats.library_run("", "made", "").profile == runs.open_finished("made").profile
     with pytest.raises(StageMissing, match="no run 'made-"):
-        insertion.library_of("", "made", "seed=99")
-    asking = insertion.asking_run(run, "made", "seed=99", "chats")
+        chats.library_run("", "made", "seed=99")
+    asking = chats.asking_run(run, "made", "seed=99", "chats")
     assert (asking.name, asking.profile.seed) == ("made-chats", 99)
     annotations = pd.read_parquet(run.write("annotations.parquet"))
     annotations.drop(columns="emotion").to_parquet(run.write("annotations.parquet"))
     with pytest.raises(StageMissing, match=r"of another version .*emotion"):
-        insertion.open_library(run, run)
+        chats.open_library(run, run)
     run.write("profile.yaml").write_text("colour: red", encoding="utf-8")
     with pytest.raises(ProfileError, match="make the run anew"):
         runs.open_finished("made")
@@ -133,7 +129,7 @@ def test_the_right_memes_at_the_right_places(run, tmp_path) -> None:
         row("二", "李四", "好", 2),
     ]
     source = write_csv(tmp_path / "chat.csv", rows)
-    done = insertion.insert_file(source, tmp_path / "out" / "chat.csv", "made")
+    done = chats.insert_file(source, tmp_path / "out" / "chat.csv", "made")
     out = read_csv(done.target)
     assert [{k: v for k, v in r.items() if k in HEADER} for r in out] == [
         dict(zip(HEADER, r, strict=True)) for r in rows
@@ -152,7 +148,7 @@ def test_the_right_memes_at_the_right_places(run, tmp_path) -> None:
 
 def test_the_page_shows_chat_and_memes_and_nothing_runs(run, tmp_path) -> None:
     rows = [row("<i>一", "小雨", "<script>alert(1)</script>"), row("<i>一", "阿杰", "k", 5)]
-    done = insertion.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
+    done = chats.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
     page = done.page.read_text(encoding="utf-8")
     assert "<script>" not in page and "<i>" not in page and "&lt;script&gt;alert(1)" in page
     assert page.count('data-meme="m05"') == 1 and "data:image/jpeg;base64," in page
@@ -164,7 +160,7 @@ def test_the_page_shows_chat_and_memes_and_nothing_runs(run, tmp_path) -> None:
 def test_a_meme_stands_at_the_first_or_last_message_of_its_turn(monkeypatch, tmp_path, position) -> None:
     made_chats.finished_run(monkeypatch, tmp_path, meme_position=position)
     rows = [row("", "甲", "在吗"), row("", "乙", "在", 4), row("", "乙", "怎么了"), row("", "甲", "没事", 40)]
-    insertion.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
+    chats.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
     at = [bool(r["meme_id"]) for r in read_csv(tmp_path / "o.csv")]
     assert at == ([False, True, False, False] if position == "before" else [False, False, True, False])
 
@@ -178,62 +174,38 @@ def contents(folder) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_a_folder_of_ones_own_called_memes_is_left_alone(run, tmp_path) -> None:
-    out = tmp_path / "out"
-    (out / "memes").mkdir(parents=True)
-    (out / "memes" / "m04.png").write_bytes(b"mine")
-    source = write_csv(tmp_path / "c.csv", ROWS)
-    done = insertion.insert_file(source, out / "o.csv", "made")
-    assert (out / "memes" / "m04.png").read_bytes() == b"mine"
-    assert done.pictures == out / "o_memes" and done.text().splitlines()[-1] == str(out / "o_memes")
-    assert {r["meme_file"] for r in read_csv(done.target)} == {"", "o_memes/m04.png", "o_memes/m07.png"}
-    assert set(contents(out)) == {
-        "memes/m04.png", "o.csv", "o.html", "o_memes/m04.png", "o_memes/m07.png", "o_memes/written.json",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "there", ["o.csv", "o.html", "o_memes/m04.png", "o_memes/note.txt", "o_memes", "o_memes/written.json"]
-)
-def test_what_an_insertion_did_not_write_is_not_overwritten(run, tmp_path, there) -> None:
+@pytest.mark.parametrize("there", ["o.csv", "o.html", "o_memes/note.txt"])
+def test_what_no_insertion_wrote_or_what_was_changed_is_not_overwritten(run, tmp_path, there) -> None:
     source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
     (out / there).parent.mkdir(parents=True)
     (out / there).write_text("mine", encoding="utf-8")
-    before = contents(out)
-    with pytest.raises(ChatError, match=r"was not written by this command for o\.csv, or was changed"):
-        insertion.insert_file(source, out / "o.csv", "made")
-    assert contents(out) == before
-
-
-@pytest.mark.parametrize("changed", ["o.csv", "o.html", "o_memes/m04.png"])
-def test_what_was_changed_since_is_not_overwritten(run, tmp_path, changed) -> None:
-    source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
-    insertion.insert_file(source, out / "o.csv", "made")
-    (out / changed).write_bytes(b"edited")
-    before = contents(out)
-    with pytest.raises(ChatError, match="or was changed since: name another OUT, or move it away"):
-        insertion.insert_file(source, out / "o.csv", "made")
-    assert contents(out) == before
+    with pytest.raises(ChatError, match="was not written by this command"):
+        chats.insert_file(source, out / "o.csv", "made")
+    assert contents(out) == {there: b"mine"}
+    done = chats.insert_file(source, tmp_path / "p.csv", "made")
+    done.target.write_bytes(b"edited")
+    with pytest.raises(ChatError, match="was changed"):
+        chats.insert_file(source, tmp_path / "p.csv", "made")
 
 
 def test_an_insertion_of_ones_own_is_overwritten(run, tmp_path) -> None:
     source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
-    insertion.insert_file(source, out / "o.csv", "made")
+    chats.insert_file(source, out / "o.csv", "made")
     first = contents(out)
-    insertion.insert_file(source, out / "o.csv", "made")
+    chats.insert_file(source, out / "o.csv", "made")
     assert contents(out) == first
     write_csv(source, ROWS[:2])
-    insertion.insert_file(source, out / "o.csv", "made")
+    chats.insert_file(source, out / "o.csv", "made")
     assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04"]
     # Another output beside it would have the same page.
     source.with_suffix(".jsonl").write_text('{"speaker": "a", "text": "x"}\n', encoding="utf-8")
     with pytest.raises(ChatError, match=r"o_memes was not written by this command for o\.jsonl"):
-        insertion.insert_file(source.with_suffix(".jsonl"), out / "o.jsonl", "made")
+        chats.insert_file(source.with_suffix(".jsonl"), out / "o.jsonl", "made")
 
 
 def test_a_run_that_was_killed_while_it_wrote_can_be_repeated(run, tmp_path, monkeypatch) -> None:
     source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
-    insertion.insert_file(source, out / "o.csv", "made")
+    chats.insert_file(source, out / "o.csv", "made")
     write_csv(source, [*ROWS, row("", "甲", "再来", 9)])
     write = atomic_path
     for stop in ("written.json", "m09.png", "o.html", "o.csv"):
@@ -245,65 +217,14 @@ def test_a_run_that_was_killed_while_it_wrote_can_be_repeated(run, tmp_path, mon
 
         monkeypatch.setattr(files, "atomic_path", killed)
         with pytest.raises(KeyboardInterrupt):
-            insertion.insert_file(source, out / "o.csv", "made")
+            chats.insert_file(source, out / "o.csv", "made")
         assert not list(out.rglob("*.part*"))
     monkeypatch.setattr(files, "atomic_path", write)
-    insertion.insert_file(source, out / "o.csv", "made")
+    chats.insert_file(source, out / "o.csv", "made")
     assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04", "", "m07", "m09"]
 
 
-def test_two_ids_that_make_one_name_of_a_file_keep_their_pictures(run, tmp_path) -> None:
-    library = insertion.open_library(run, run)
-    memes = dict(zip(("a b", "a_b", "A?B"), list(library.memes.values())[:3], strict=True))
-    strange = dataclasses.replace(library, memes=memes)
-    placed = [insertion.Insertion(0, None, name, None, None, None, None) for name in memes]
-    paths_of = insertion._pictures(placed, strange, tmp_path)
-    assert len({path.name.casefold() for path in paths_of.values()}) == 3
-
-
-def test_a_folder_whose_name_the_encoding_lacks_is_said_before_a_model_is_asked(run, tmp_path) -> None:
-    source = tmp_path / "c.csv"
-    source.write_bytes("speaker,text\n太郎,了解です\n花子,東京駅で会おう\n".encode("shift_jis"))
-    with pytest.raises(ChatError, match="cannot be written in cp932"):
-        insertion.insert_file(source, tmp_path / "带表情.csv", "made")
-
-
-# --- size
-
-
-@pytest.mark.slow
-def test_a_page_of_ten_thousand_rows_has_each_picture_and_text_once(run, tmp_path) -> None:
-    for number in range(made_chats.N_MEMES):  # pictures that do not compress
-        pixels = np.random.default_rng(number).integers(0, 256, (200, 200, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(run.read(f"memes/m{number:02d}.png"))
-    rows = [
-        row("一", "甲乙"[i % 2], f"第{i}句，周末爬山去不去，天气预报说要下雨，我的帐篷白买了", i % 12)
-        for i in range(10_000)
-    ]
-    done = insertion.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
-    page = done.page.read_text(encoding="utf-8")
-    assert done.memes > 9_000 and page.count("data-meme=") == done.memes
-    assert page.count("data:image/jpeg;base64,") == 12
-    assert page.count("第4321句，周末") == 1 and page.count("字幕 k7<") == 1
-    assert done.page.stat().st_size < 10_000_000
-
-
 # --- strategies
-
-
-@pytest.mark.parametrize(
-    ("strategy", "memes"), [("greedy", 1), ("sampling", 1), ("random_same_turns", 1), ("random", None)]
-)
-def test_strategies(run, tmp_path, strategy, memes) -> None:
-    rows = [row("", "甲", "在吗"), row("", "乙", "在", 4), row("", "甲", "好", 40), row("", "乙", "嗯", 40)]
-    done = insertion.insert_file(
-        write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made", strategy=strategy
-    )
-    assert memes is None or done.memes == memes
-    out = [r for r in read_csv(done.target) if r["meme_id"]]
-    assert len(out) == done.memes and {r["meme_strategy"] for r in out} <= {strategy}
-    if strategy == "random":  # asks no gate
-        assert all(not r["meme_threshold"] for r in out)
 
 
 def test_learned_placement_sends_where_it_promises_most(run, tmp_path) -> None:
@@ -311,7 +232,7 @@ def test_learned_placement_sends_where_it_promises_most(run, tmp_path) -> None:
     rows = [row("", "甲", "在吗"), row("", "乙", "在", 4), row("", "甲", "好", 40), row("", "乙", "嗯", 7)]
     rows += [row("二", "甲", "去吗"), row("二", "乙", "去"), row("二", "甲", "行", 2)]  # one has no summary
     source = write_csv(tmp_path / "c.csv", rows)
-    done = insertion.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
+    done = chats.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
     out = read_csv(done.target)
     assert [r["meme_id"] for r in out] == ["", "m04", "", "m07", "", "", "m02"]
     sent = [r for r in out if r["meme_id"]]
@@ -323,17 +244,7 @@ def test_learned_placement_sends_where_it_promises_most(run, tmp_path) -> None:
     values = json.loads(run.write("placement.json").read_text(encoding="utf-8"))
     values["promises"] = [9.0] * 101
     write_json(run.write("placement.json"), values)
-    assert insertion.insert_file(source, tmp_path / "p.csv", "made", strategy="learned").memes == 0
-
-
-def test_learned_placement_says_where_its_weights_do_not_apply(run, tmp_path) -> None:
-    source = write_csv(tmp_path / "c.csv", ROWS)
-    with pytest.raises(PlacementError, match=r"no learned placement in placement\.json"):
-        insertion.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
-    made_chats.placement_file(tmp_path / "example" / "placement.json", ("bge", "topics"))
-    with pytest.raises(PlacementError, match=r"for the embedders bge and topics.*make fit-placement"):
-        insertion.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
-    assert not (tmp_path / "o.csv").exists()
+    assert chats.insert_file(source, tmp_path / "p.csv", "made", strategy="learned").memes == 0
 
 
 # --- the summary agent
@@ -346,10 +257,10 @@ def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, mo
     source = write_csv(tmp_path / "c.csv", rows, plain)
     with made_chats.agent().running() as server:
         name = made_chats.live_profile(tmp_path, server.url)
-        done = insertion.insert_file(source, tmp_path / "o.csv", name, run_name="made")
+        done = chats.insert_file(source, tmp_path / "o.csv", name, run_name="made")
         asked = [body["messages"][-1]["content"] for body in server.bodies]
         # Killed and started again: nothing is asked twice.
-        insertion.insert_file(source, tmp_path / "p.csv", name, run_name="made")
+        chats.insert_file(source, tmp_path / "p.csv", name, run_name="made")
         assert len(server.bodies) == 3
     assert [r["meme_id"] for r in read_csv(done.target)] == ["", "m03", "", "m06"]
     first, second = ((tmp_path / f"{name}.csv").read_bytes() for name in "op")
@@ -361,26 +272,16 @@ def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, mo
     assert not (run.folder / "usage").exists(), "the finished run stays as it is"
 
 
-def test_the_cap_on_calls_holds(run, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
-    source = write_csv(tmp_path / "c.csv", [["甲乙"[i % 2], f"{i}"] for i in range(9)], ["speaker", "text"])
-    with made_chats.agent().running() as server:
-        name = made_chats.live_profile(tmp_path, server.url, max_calls=3, concurrency=1)
-        with pytest.raises(BudgetReached):
-            insertion.insert_file(source, tmp_path / "o.csv", name, run_name="made")
-        assert len(server.bodies) == 3 and not (tmp_path / "o.csv").exists()
-
-
 def test_without_a_model_the_message_says_how_to_get_one(run, tmp_path) -> None:
     source = write_csv(tmp_path / "c.csv", [["甲", "在吗"], ["乙", "在"]], ["speaker", "text"])
     with pytest.raises(NoSummaryAgent, match=r"RUN=made after `make local-llm`.*S, E, Psi"):
-        insertion.insert_file(source, tmp_path / "o.csv", "made")
+        chats.insert_file(source, tmp_path / "o.csv", "made")
     assert not (tmp_path / "o.csv").exists() and not (tmp_path / "processed" / "made-chats").exists()
 
 
 def test_without_a_model_turns_without_a_summary_get_no_meme(run, tmp_path) -> None:
     rows = [row("", "甲", "在吗"), row("", "乙", "在"), row("", "甲", "好", 4)]
-    done = insertion.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
+    done = chats.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
     assert [r["meme_id"] for r in read_csv(done.target)] == ["", "", "m04"]
     assert "1 turn without a summary" in done.text()
 
@@ -389,7 +290,7 @@ def test_a_profile_that_only_replays_asks_nobody(run, tmp_path) -> None:
     source = write_csv(tmp_path / "c.csv", [["甲", "在吗"], ["乙", "在"]], ["speaker", "text"])
     name = made_chats.live_profile(tmp_path, "http://127.0.0.1:1/v1", mode="recorded")
     with pytest.raises(RecordingMiss):
-        insertion.insert_file(source, tmp_path / "o.csv", name, run_name="made")
+        chats.insert_file(source, tmp_path / "o.csv", name, run_name="made")
 
 
 @pytest.mark.parametrize(
@@ -399,13 +300,13 @@ def test_a_profile_that_only_replays_asks_nobody(run, tmp_path) -> None:
         ("o.jsonl", {}, ChatError, r"call it o\.csv"),
         ("o.csv", {"strategy": "best"}, ChatError, "there are: greedy"),
         ("o.csv", {"run_name": "nowhere"}, StageMissing, "no run 'nowhere'"),
-        ("o.csv", {"columns": "text"}, ChatError, "FIELDS needs part=column"),
-        ("o.csv", {"columns": "text=消息"}, ChatError, "no column '消息'"),
+        ("o.csv", {"fields": "text"}, ChatError, "part=column"),
+        ("o.csv", {"fields": "text=消息"}, ChatError, "has the columns 消息"),
     ],
 )
 def test_what_cannot_be_done_says_why(run, tmp_path, target, changes, error, message) -> None:
     source = write_csv(tmp_path / "c.csv", [row("", "甲", "在吗"), row("", "乙", "在", 4)])
     before = source.read_bytes()
     with pytest.raises(error, match=message):
-        insertion.insert_file(source, tmp_path / target, **{"profile": "made", **changes})
+        chats.insert_file(source, tmp_path / target, **{"profile": "made", **changes})
     assert source.read_bytes() == before
