@@ -73,12 +73,8 @@ def evaluate_run(
 
     from memecmd_utils import people  # which rates what this room has judged
 
-    forms = people.write_forms(run, placements, by_id, memes, FORM_ITEMS)
-    answers = people.collect_ratings(run)
     by_judges = people.scores_of_judges(ratings, consistency, truth.grades)
-    human = people.ratings_summary(answers, by_judges)
-    verdict = people.ratings_verdict(answers, human)
-    run.save_json("human_ratings.json", {"verdict": verdict})
+    form, verdict = people.people_of_run(run, placements, by_id, memes, by_judges)
 
     run.save_tables(
         judge_check=check,
@@ -92,7 +88,6 @@ def evaluate_run(
         table_2=table_2,
         effects=effects,
         meme_use=tables.meme_use(placements, dialogues),
-        **{f"human_{name}": table for name, table in human.items()},
     )
     return Evaluation(
         agreement=agreement,
@@ -102,7 +97,7 @@ def evaluate_run(
         effects=effects,
         table_1=table_1,
         table_2=table_2,
-        forms={kind: len(form.items) for kind, form in forms.items()},
+        forms={"rating": len(form.items)} if form else {},
         judge_sentence=tables.judge_verdict(found),
         trust_sentence=trust,
         people_sentence=verdict,
