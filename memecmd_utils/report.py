@@ -90,15 +90,10 @@ def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str,
         known = {("news", item.news_id): item.gloss for item in authored.load_news()}
     if any(dialogue.kind == "role" for dialogue in dialogues):
         known |= {("role", row.scenario_id): row.gloss for row in run.load(schemas.Scenario)}
-    found = {d.dialogue_id: known.get((d.kind, d.ref), "") for d in dialogues}
-    return {name: gloss for name, gloss in found.items() if gloss}
+    return {d.dialogue_id: known.get((d.kind, d.ref), "") for d in dialogues}
 
 
 # --- numbers.json, placements.csv and the tables that the READMEs show
-
-
-STUDIES = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
-"""Tables of studies that the page's answers and the READMEs quote."""
 
 
 def write_numbers(run: Run, records: Records) -> dict[str, Any]:
@@ -109,14 +104,15 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
         run.profile, records.memes, records.dialogues, records.placements, records.ratings,
         records.consistency, dict(records.gates), truth, grades,
     )  # fmt: skip
-    # Of the many differences between systems only those of the short table are shown anywhere.
+    # What page and READMEs quote of the ground truth and of the studies.
     shown = ("agreement", "placed", "retrieval", "timing")
+    quoted = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
     made = collected.load(run)["tables"]
     found |= {
         "ground_truth": {name: truth[name] for name in shown if name in truth},
         "studies": {
             "trust": load_json(run, "judge_checks.json")["trust"],
-            **{name: made.get(name, []) for name in STUDIES},
+            **{name: made.get(name, []) for name in quoted},
         },
         "teaching": _teaching_levels(grades.get("greedy", {})),
         "landing": landing_tables.digest(landing_tables.load(run)),

@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from memecmd_utils import files, schemas
 from memecmd_utils import settings as settings_
-from memecmd_utils.core.encoders.text import TASK, Embedder, EndpointEmbedder, RecordedEmbedder, embedder_of
+from memecmd_utils.embedders import (
+    TASK,
+    DualEncoder,
+    Embedder,
+    EndpointEmbedder,
+    RecordedEmbedder,
+    embedder_of,
+)
+from memecmd_utils.fetch import may_fetch
 from memecmd_utils.files import ExtraMissing, MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import usage as llm_usage
 from memecmd_utils.llm.authored import AuthoredBackend
 from memecmd_utils.llm.budget import Budget, Spent
-from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.chat import Chat, Collect, read_inbox
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.messages import Backend, EndpointError
 from memecmd_utils.llm.usage import combined
@@ -24,8 +32,6 @@ from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settin
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from memecmd_utils.core.encoders.clip import DualEncoder
 
 
 Record = TypeVar("Record", bound=schemas.Record)
@@ -117,6 +123,8 @@ class Run:
     """Folder of the run that counts what this one spends: Dask's workers keep to its caps."""
     used: dict[str, set[str]] = field(default_factory=dict)
     counted: dict[str, dict[str, Any]] = field(default_factory=dict)
+    collect: Collect | None = None
+    """Takes what is not on record in place of a model, for a provider's batch."""
     _spent: Spent | None = None
     _replayed: dict[str, Recordings] = field(default_factory=dict, repr=False)
 
@@ -244,19 +252,11 @@ class Run:
             embedder.budget = self.budget(TASK, embedder.endpoint, reads_only=True)
         return embedder
 
-    def clip(self, name: str) -> "DualEncoder":
+    def clip(self, name: str) -> DualEncoder:
         """A CLIP model with this run's recordings and mode; nothing is downloaded where that is forbidden."""
-        from memecmd_utils import fetch
-        from memecmd_utils.core.encoders import clip as encoders_clip
-
-        recorded = self.profile.models.mode == "recorded"
-        return encoders_clip.load(
-            name,
-            read_dirs=self.read_dirs,
-            write_dir=None if recorded else self.write_dir,
-            mode=self.profile.models.mode,
-            download=fetch.may_fetch(),
-        )
+        mode = self.profile.models.mode
+        write_dir = None if mode == "recorded" else self.write_dir
+        return DualEncoder(name, self.read_dirs, write_dir, mode, download=may_fetch())
 
     def embedder_name(self) -> str:
         """Name and version of the retrieval embedder, without reading its recorded vectors."""
@@ -294,6 +294,10 @@ class Run:
             endpoint.tokens_per_image,
         )
 
+    def inbox(self, stage: str) -> Path:
+        """Where `memecmd batch fetch` puts the answers of a provider's batches."""
+        return self.write_dir / "batches" / f"{stage}.inbox.jsonl"
+
     @contextmanager
     def chat(self, role: Role, stage: str, number: int = 0) -> Iterator[Chat]:
         """Open the seam for a role: its model, recordings of `stage`, caps; counts are written at the end."""
@@ -306,6 +310,7 @@ class Run:
             strict = self.strict or role not in SCORING
             mode = self.profile.models.mode
             chat = Chat(model.backend, store, mode, model.at_once, model.budget, strict)
+            chat.inbox, chat.collect = read_inbox(self.inbox(stage)), self.collect
             stack.callback(self._note_counts, name, chat)
             yield chat
             if used := chat.used_keys:

@@ -199,7 +199,7 @@ def test_an_insertion_of_ones_own_is_overwritten(run, tmp_path) -> None:
     assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04"]
     # Another output beside it would have the same page.
     source.with_suffix(".jsonl").write_text('{"speaker": "a", "text": "x"}\n', encoding="utf-8")
-    with pytest.raises(ChatError, match=r"o_memes was not written by this command for o\.jsonl"):
+    with pytest.raises(ChatError, match="o_memes was not written by this command"):
         chats.insert_file(source.with_suffix(".jsonl"), out / "o.jsonl", "made")
 
 

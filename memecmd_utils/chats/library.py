@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from memecmd_utils import files, learned, retrieval
-from memecmd_utils.core.encoders.text import RecordedEmbedder, embedder_of
+from memecmd_utils.embedders import RecordedEmbedder, embedder_of
 from memecmd_utils.files import paths
 from memecmd_utils.llm.messages import EndpointError
 from memecmd_utils.retrieval import QUERY_FIELDS, Encode, Gate, MemeIndex, Ranking, ScoreScale
