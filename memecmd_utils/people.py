@@ -280,9 +280,9 @@ def people_of_run(
     rows = (row.model_dump() for row in key)
     files.write_csv(run.write("rating_key.csv"), list(KeyRow.model_fields), rows)
     answers = collect(paths.raw / "ratings" / run.profile.name, key)
-    verdict = ratings_verdict(answers)
-    run.save_json("human_ratings.json", {"verdict": verdict})
     found = ratings_summary(answers, judged)
+    verdict = ratings_verdict(answers, found)
+    run.save_json("human_ratings.json", {"verdict": verdict})
     run.save_tables(**{f"human_{name}": table for name, table in found.items()})
     return form, verdict
 
@@ -342,8 +342,8 @@ def ratings_summary(
     return {name: pd.DataFrame(rows[name], columns=columns) for name, columns in TABLES.items()}
 
 
-def ratings_verdict(answers: Answers) -> str:
-    """What came back, in plain words."""
+def ratings_verdict(answers: Answers, tables: Mapping[str, pd.DataFrame]) -> str:
+    """What came back, and how far raters agree, in plain words; `tables` are those of `ratings_summary`."""
     used, raters = answers.counted, len({rating.rater for rating in answers.counted})
     text = "No person has rated this run."
     if answers.source == "human":
@@ -352,6 +352,8 @@ def ratings_verdict(answers: Answers) -> str:
             text += f" {trials} made-up answers are left out."
     elif used:
         text += f" {len(used)} made-up answers try out the form and say nothing about the strategies."
+    for row in tables["alpha"].query("scale == 'overall'").to_dict("records"):
+        text += f" Krippendorff's alpha of the overall score: {statistics.format_interval(row, 'alpha')}."
     if answers.doubled:
         text += f" {answers.doubled} answers were replaced by later ones."
     if answers.left_out:

@@ -167,7 +167,7 @@ def test_where_a_person_answered_made_up_answers_do_not_count(rated, file, tmp_p
     write_answers(tmp_path / "person.csv", [person, trial])
     found = people.collect(tmp_path, key)
     assert found.source == "human" and found.counted == [person]
-    assert people.ratings_verdict(found).startswith("1 person(s) gave 1 answers. 24 made-up answers are left")
+    assert people.ratings_verdict(found, people.ratings_summary(found)).startswith("1 person(s) gave 1 answers. 24 made-up answers are left")
 
 
 def test_the_latest_of_doubled_answers_counts(rated, file, tmp_path) -> None:
@@ -218,7 +218,8 @@ def test_tables_say_what_is_made_up_and_count_the_items_of_a_strategy(key) -> No
     tables = people.ratings_summary(Answers(given, key))
     for name, table in tables.items():
         assert list(table.columns) == TABLES[name] and set(table.source) <= {"made up"}
-    text = people.ratings_verdict(Answers(given, key))
+    text = people.ratings_verdict(Answers(given, key), tables)
+    assert "Krippendorff's alpha of the overall score: 0." in text
     assert text.startswith("No person has rated this run. 180 made-up answers") and "gave" not in text
     drawn = [row.item for row in key if row.strategy == "random"]
     overall = {item: np.mean([[getattr(a, d) for d in DIMENSIONS] for a in given if a.item == item])
