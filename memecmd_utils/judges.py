@@ -730,7 +730,7 @@ def trust(answers: Answers) -> pd.DataFrame:
                 index=["dialogue_id", "turn", "meme_id", "kind"], columns="wording", values="p"
             ).reindex(columns=list(WORDINGS))
             names = list(asked.index.get_level_values(0))
-            row |= statistics.cluster_alpha(asked.to_numpy().T, names, "interval").columns("alpha wordings")
+            row |= statistics.cluster_alpha(asked.to_numpy().T, names).columns("alpha wordings")
         rows.append({**row, "verdict": verdict(row)})
     return pd.DataFrame(rows, columns=list(TRUST))
 
