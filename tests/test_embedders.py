@@ -137,7 +137,7 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again_and_a_cap_stops(tmp_pa
         embedder = at(server, Budget(Spent(tmp_path / "spent.jsonl"), "embedding", None, 40, usd_in=1e6))
         assert embedder.encode(["一"], "document").tolist() == [[1, 1]]
         spent = embedder.budget.spent
-        assert len(server.bodies) == 5 and spent.rows["embedding", "embedding"].tokens_in == 7
+        assert len(server.bodies) == 5 and spent.rows["embedding", "embedding"]["tokens_in"] == 7
     with pytest.raises(BudgetReached, match="max_calls=5"):
         at(server, Budget(spent, "embedding", 5)).encode(["一"], "document")
     with FaultServer(lambda _: lost[1]).running() as server, pytest.raises(EndpointError, match="no vectors"):

@@ -194,7 +194,7 @@ def test_one_request_that_is_refused_or_never_answered_is_left_and_the_others_go
         with pytest.raises(EndpointError, match="has not answered"):
             ask(asked, request("坏"))
         with pytest.raises(EndpointError, match="refuses the request .413."):
-            ask(asked, *[request("长")] * endpoint.REJECTED_IN_A_ROW)
+            ask(asked, *[request("长")] * endpoint.IN_A_ROW)
 
 
 def test_one_backend_serves_several_event_loops() -> None:

@@ -115,7 +115,7 @@ def test_whatever_a_server_says_the_key_is_not_shown(name: str, tmp_path: Path, 
     with FaultServer(SERVERS[name]).running() as server:
         answers, fault = ask(server.url, tmp_path)
     assert server.headers[0]["authorization"] == f"Bearer {KEY}"
-    if SERVERS[name][-1].status == 200 and len(SERVERS[name]) == 2 or "rejected" in name:
+    if (SERVERS[name][-1].status == 200 and len(SERVERS[name]) == 2) or "rejected" in name:
         assert fault is None and len(answers) == 2
     else:
         assert isinstance(fault, messages.EndpointError)
@@ -157,9 +157,11 @@ def test_a_key_with_an_odd_sign_is_refused_without_showing_it(sign, tmp_path, mo
 )
 def test_an_address_with_a_key_in_it_is_refused_without_showing_it(url, capsys, monkeypatch) -> None:
     monkeypatch.setenv("PROFILE", "openai")
-    monkeypatch.setenv("SET", f"endpoints=\"{{generator: {{base_url: '{url}'}}}}\"")
-    assert commands.main(["resolve"]) == 2
+    monkeypatch.setenv("SET", f"models.endpoints=\"{{generator: {{base_url: '{url}'}}}}\"")
+    with pytest.raises(SystemExit) as ended:
+        commands.main(["cost"])
     shown = capsys.readouterr()
+    assert ended.value.code == 2
     assert "base_url" in shown.err and not shows_key(shown.out + shown.err)
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     with pytest.raises(messages.EndpointError, match="OPENAI_BASE_URL") as caught:
@@ -170,7 +172,7 @@ def test_an_address_with_a_key_in_it_is_refused_without_showing_it(url, capsys, 
 @pytest.mark.parametrize("name", ["key_env", "api_key"])
 def test_a_key_in_a_profile_is_refused_without_showing_it(name, tmp_path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(f"llm: openai\nendpoints: {{generator: {{{name}: '{KEY}'}}}}\n", encoding="utf-8")
+    path.write_text(f"models: {{llm: openai, endpoints: {{generator: {{{name}: '{KEY}'}}}}}}\n", encoding="utf-8")
     with pytest.raises(settings.ProfileError, match=name) as caught:
         settings.load_profile(str(path))
     assert not shows_key(str(caught.value))

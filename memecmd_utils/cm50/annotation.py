@@ -286,7 +286,7 @@ def estimate_readings(
         rows.append(
             budget.estimate_row(stage, spent, profile, profile.models.llm, endpoint, asked, t_in, t_out)
         )
-    return budget.with_real_usage(pd.DataFrame(rows), Spent())
+    return budget.with_real_usage(rows, Spent())
 
 
 def asked_about(spec: PromptSpec) -> tuple[DataSet, Literal["all", "drawn", "matched"]]:
