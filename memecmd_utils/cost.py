@@ -12,10 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import annotation, evaluation, files, runs, schemas, settings
+from memecmd_utils import annotation, evaluation, files, judges, runs, schemas, settings
 from memecmd_utils.dialogue import relation, sizes, speaker_of, summary_request, utterance_request
 from memecmd_utils.embedders import INPUTS, TASK
-from memecmd_utils.evaluation import judges
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.library import example_memes
 from memecmd_utils.llm import budget, chat, prompts, usage
@@ -123,8 +122,8 @@ def _judge_calls(
     sent = sum(rate * places * n_dialogues for rate in rates)
     sampled = sum(min(rate * places, given.judge_sample or places) * n_dialogues for rate in rates)
     if judge.kind == "yes_no":
-        # The checks ask about three memes a turn, and three times about two memes of some turns.
-        checked = 3 * given.judge_checks + 6 * min(given.judge_checks, given.judge_wordings)
+        # The checks ask about three memes a turn, and twice more about two memes of some turns.
+        checked = 3 * given.judge_checks + 4 * min(given.judge_checks, given.judge_wordings)
         held_out = 2 * min(n_memes, (sampled + checked) / 2) * given.judge_contexts
         calls = 5 * (sampled + checked + held_out)
         context = judges.Context(dialogue, min(10, places + 1))
@@ -134,9 +133,9 @@ def _judge_calls(
         return calls, calls * share * _tokens(request, profile, endpoint), calls
     picture = ("estimate", lambda: b"") if judge.llm == "openai" and endpoint.vision else None
     by_meme = given.judge_unit == "meme"
-    spans = [min(10, places + 1)] if by_meme else judges.lengths(places + 1)
+    spans = [min(10, places + 1)] if by_meme else evaluation.lengths(places + 1)
     calls = sampled if by_meme else len(rates) * n_dialogues
-    items = [judges.Item(None, dialogue, {2: MEME}, span) for span in spans]
+    items = [judges.Excerpt(None, dialogue, {2: MEME}, span) for span in spans]
     tokens = sum(_tokens(judges.rating_request(i, 0, picture), profile, endpoint) for i in items)
     rated = sampled if by_meme else sent * sum(spans) / (places + 1)
     return calls * len(spans), calls * tokens, REPLY_TOKENS["rating"] * rated
@@ -281,7 +280,7 @@ def _ask(run: runs.Run, stage: str) -> None:
     elif stage == "evaluation":
         dialogues = {dialogue.dialogue_id: dialogue for dialogue in run.load(schemas.Dialogue)}
         placements = run.load(schemas.Placement)
-        evaluation.rate(run, placements, dialogues, {meme.meme_id: meme for meme in memes})
+        judges.rate(run, placements, dialogues, {meme.meme_id: meme for meme in memes})
     else:
         raise BatchError(f"{stage}: batches are for the stages annotation and evaluation")
 

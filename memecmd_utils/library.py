@@ -13,7 +13,7 @@ import multiprocessing
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import islice
@@ -30,7 +30,7 @@ from memecmd_utils.recordings import TextCache
 from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import Filters, Profile
 
-__all__ = ["ImageRejected", "LibraryError", "decode", "decode_bytes"]  # notebooks take them from here, too
+__all__ = ["ImageRejected", "LibraryError", "decode", "decode_bytes"]  # notebooks take them from here
 
 # --- Where memes come from
 
@@ -93,18 +93,13 @@ def example_memes(folder: Path | None = None) -> list[ExampleMeme]:
 
     Columns that say how a picture was drawn (`pictures`, `layout`) are its history: nothing reads them.
     """
-    folder = folder or paths.example
+    folder, memes = folder or paths.example, []
     with (folder / "memes.csv").open(encoding="utf-8-sig", newline="") as handle:
-        return [
-            ExampleMeme(
-                row["meme_id"],
-                f"{row['caption_top']} {row['caption']}".strip(),
-                row["picture_note"],
-                row["gloss"],
-                folder / "memes" / f"{row['meme_id']}.webp",
-            )
-            for row in csv.DictReader(handle)
-        ]
+        for row in csv.DictReader(handle):
+            text = f"{row['caption_top']} {row['caption']}".strip()
+            path = folder / "memes" / f"{row['meme_id']}.webp"
+            memes.append(ExampleMeme(row["meme_id"], text, row["picture_note"], row["gloss"], path))
+    return memes
 
 
 def find_candidates(sources: Sequence[str]) -> list[Candidate]:
@@ -183,9 +178,6 @@ MIN_SCORE = 0.75
 """Of 0-1: below it lines are mostly outlines taken for letters."""
 MIN_SCORE_LATIN = 0.9
 """For lines without a Chinese character: round shapes are read as "O", "8" or "CCC"."""
-DETECTION_SIDE = 480
-"""Pixels of the shorter side; the engine's own 736 took half again as long and read no better."""
-MAX_SIDE = 2000
 THINNEST = 20
 """Sides of a picture, at most so many to 1: OCR of thinner ones takes minutes, or fails."""
 DENSE = r"\u2e80-\u2fdf\u3001-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uffee"
@@ -211,11 +203,16 @@ class RapidOcr:
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or min(4, cores())
+        content = [Path(str(file.locate())) for file in metadata.files("rapidocr") or []]
+        models = {task: sorted(f for f in content if f.match(f"*_{task}_*.onnx")) for task in ("det", "rec")}
+        if not all(models.values()):
+            raise LibraryError("the rapidocr wheel holds no models; run: pip install -U rapidocr")
+        self.models = {task: found[-1] for task, found in models.items()}
 
     @property
     def ocr_id(self) -> str:
         """Engine, version, models and our own rules: a part of the key of a recorded text."""
-        models = ", ".join(path.stem for path in wheel_models().values())
+        models = ", ".join(path.stem for path in self.models.values())
         return f"rapidocr {metadata.version('rapidocr')}; {models}; memecmd-2"  # new when the rules change
 
     @functools.cached_property
@@ -223,15 +220,14 @@ class RapidOcr:
         """The engine; importing and loading it takes a second."""
         from rapidocr import RapidOCR
 
-        models = wheel_models()
         return RapidOCR(
             params={
                 "Global.log_level": "error",  # touches only the engine's own logger
-                "Global.max_side_len": MAX_SIDE,
+                "Global.max_side_len": 2000,
                 "Global.use_cls": False,  # looks for upside-down lines; changed nothing on 50 real memes
-                "Det.model_path": str(models["det"]),
-                "Det.limit_side_len": DETECTION_SIDE,
-                "Rec.model_path": str(models["rec"]),
+                "Det.model_path": str(self.models["det"]),
+                "Det.limit_side_len": 480,  # its own 736 took half again as long and read no better
+                "Rec.model_path": str(self.models["rec"]),
                 "EngineConfig.onnxruntime.intra_op_num_threads": self.threads,
                 "EngineConfig.onnxruntime.inter_op_num_threads": 1,
             }
@@ -249,19 +245,6 @@ class RapidOcr:
                 xs, ys = box[:, 0], box[:, 1]
                 lines.append(Line(text.strip(), *map(float, (xs.min(), ys.min(), xs.max(), ys.max()))))
         return " ".join(line.text for line in reading_order(lines))
-
-
-@functools.cache
-def wheel_models() -> dict[str, Path]:
-    """Files of the `det` and `rec` models that came with the wheel; with such paths nothing is downloaded."""
-    content = metadata.files("rapidocr") or []
-    models = {}
-    for task in ("det", "rec"):
-        fitting = sorted(str(f.locate()) for f in content if f.suffix == ".onnx" and f"_{task}_" in f.name)
-        if not fitting:
-            raise LibraryError(f"the rapidocr wheel holds no {task} model; run: pip install -U rapidocr")
-        models[task] = Path(fitting[-1])
-    return models
 
 
 def is_text(text: str, score: float) -> bool:
@@ -388,13 +371,17 @@ DIED = "the process that read it died or took longer than five minutes"
 
 
 class Exit(NamedTuple):
-    """Why a file is not in the library."""
+    """Why a file is not in the library: the step, and in words for `rejected.csv`."""
 
     step: str
     why: str
-    """In words, with the file's own numbers or names, for `rejected.csv`."""
-    reason: str = ""
-    """The same for all files that left for it: a row of `funnel.csv`."""
+
+    @property
+    def reason(self) -> str:
+        """A row of `funnel.csv`: the filter that left it out, or the kind of fault."""
+        if self.step == FILTER:
+            return re.findall(r"\((\w+)", self.why)[-1]
+        return re.split(r"[:(,;]", self.why)[0].strip() if self.step == UNDECODABLE else ""
 
 
 class Reading(NamedTuple):
@@ -412,25 +399,19 @@ class Reading(NamedTuple):
     """Width times height of the picture as the file holds it, before anything is scaled."""
 
 
-def undecodable(why: str) -> Exit:
-    """Exit of a file that is no picture; files of one kind of fault ("too small: ...") share the reason."""
-    return Exit(UNDECODABLE, why, re.split(r"[:(,;]", why, maxsplit=1)[0].strip())
-
-
 def filtered(filters: Filters, picture: Image.Image, text: str | None = None) -> Exit | None:
     """The filter that leaves out a picture of this size or, where its text is known, with this text."""
     short, long = sorted(picture.size)
     if short < filters.min_side:
-        return Exit(FILTER, f"shorter side of {short} pixels (min_side {filters.min_side})", "min_side")
+        return Exit(FILTER, f"shorter side of {short} pixels (min_side {filters.min_side})")
     if filters.max_aspect_ratio is not None and long > filters.max_aspect_ratio * short:
-        why = f"sides as {long / short:.2f} to 1 (max_aspect_ratio {filters.max_aspect_ratio:g})"
-        return Exit(FILTER, why, "max_aspect_ratio")
+        limit = f"max_aspect_ratio {filters.max_aspect_ratio:g}"
+        return Exit(FILTER, f"sides as {long / short:.2f} to 1 ({limit})")
     length = None if text is None else len("".join(text.split()))
     if filters.needs_text and length == 0:
-        return Exit(FILTER, "no text could be read (needs_text)", "needs_text")
+        return Exit(FILTER, "no text could be read (needs_text)")
     if filters.max_text_chars is not None and (length or 0) > filters.max_text_chars:
-        why = f"{length} characters of text (max_text_chars {filters.max_text_chars})"
-        return Exit(FILTER, why, "max_text_chars")
+        return Exit(FILTER, f"{length} characters of text (max_text_chars {filters.max_text_chars})")
     return None
 
 
@@ -444,16 +425,16 @@ def read_picture(job: Job, ocr: Any) -> Reading:
     try:
         picture = decode(path)
     except ImageRejected as reason:
-        return Reading(undecodable(str(reason)))
+        return Reading(Exit(UNDECODABLE, str(reason)))
     if max(picture.size) > THINNEST * min(picture.size):
-        return Reading(undecodable(f"too thin: {picture.width} x {picture.height}"))
+        return Reading(Exit(UNDECODABLE, f"too thin: {picture.width} x {picture.height}"))
     if out := filtered(filters, picture):
         return Reading(out)
     pixels = picture.width * picture.height
     try:
         text = ocr.read_text(picture) if text is None else text
     except Exception as error:  # one odd picture must not end the reading of thousands
-        return Reading(undecodable(f"the OCR engine failed: {error}".splitlines()[0]))
+        return Reading(Exit(UNDECODABLE, f"the OCR engine failed: {error}".splitlines()[0]))
     if out := filtered(filters, picture, text):
         return Reading(out, text)
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
@@ -495,7 +476,7 @@ def _in_processes(jobs: Sequence[Job]) -> Iterator[Reading]:
                 try:
                     yield next(readings)
                 except (ProcessExpired, TimeoutError):
-                    yield Reading(undecodable(DIED))
+                    yield Reading(Exit(UNDECODABLE, DIED))
         finally:
             pool.stop()
 
@@ -574,7 +555,26 @@ def build_library(
             path.unlink()
     pairs = [(i, j) for i, j in doubtful if {i, j} <= set(kept)]
     sheet = run_dir / "contact_sheet.html"
-    write_contact_sheet(sheet, run_dir.name, seen, kept, pairs, near, exits, decisions)
+    cards = [
+        {
+            "file": one.candidate.name,
+            "image": one.meme.file,
+            "text": one.meme.text,
+            "note": one.candidate.note,
+        }
+        for one in seen
+    ]
+    template = files.templates().get_template("contact_sheet.html.j2")
+    page = template.render(
+        name=run_dir.name,
+        memes=[cards[i] for i in kept],
+        doubtful=[(cards[i], cards[j]) for i, j in pairs],
+        near=[(cards[i], cards[j]) for j, i in sorted(near.items())],
+        # A person can overrule these steps, and no others.
+        left_out=[(file, e.why, e.step in (FILTER, NEAR, CURATION)) for file, e in sorted(exits.items())],
+        decisions=decisions,
+    )
+    files.write_text(sheet, page)
     files.write_parquet(run_dir / "memes.parquet", [seen[i].meme for i in kept], Meme)
     return LibraryReport(len(candidates), len(kept), len(pairs), rejected_csv, funnel, sheet)
 
@@ -623,7 +623,7 @@ def _read_all(
                 try:
                     sha256 = hashlib.sha256(one.read()).hexdigest()
                 except ImageRejected as reason:
-                    exits[one.name] = undecodable(str(reason))
+                    exits[one.name] = Exit(UNDECODABLE, str(reason))
                     continue
                 if first_with.setdefault(sha256, one.name) != one.name:
                     exits[one.name] = Exit(EXACT, f"exact duplicate of {first_with[sha256]}")
@@ -711,7 +711,7 @@ def write_funnel(target: Path, found: int, exits: Iterable[Exit], kept: int, fil
     files.write_csv(target, columns, (dict(zip(columns, row, strict=True)) for row in rows))
 
 
-# --- The contact sheet, and the curation file that it helps to fill
+# --- The curation file that the contact sheet helps to fill
 
 
 class Decision(NamedTuple):
@@ -746,39 +746,3 @@ def read_curation(path: Path, known: Collection[str]) -> list[Decision]:
     except UnicodeDecodeError as error:
         raise LibraryError(f"curation file {path.name} is not UTF-8: save it as CSV UTF-8") from error
     return list(decisions.values())
-
-
-def write_contact_sheet(
-    target: Path,
-    name: str,
-    seen: Sequence[Seen],
-    kept: Sequence[int],
-    doubtful: Sequence[tuple[int, int]],
-    near: Mapping[int, int],
-    exits: Mapping[str, Exit],
-    decisions: Sequence[Decision] = (),
-) -> None:
-    """Write the page; its button saves a curation file that `read_curation` reads. All text is escaped."""
-    cards = [
-        {
-            "file": one.candidate.name,
-            "image": one.meme.file,
-            "text": one.meme.text,
-            "note": one.candidate.note,
-        }
-        for one in seen
-    ]
-    page = (
-        files.templates()
-        .get_template("contact_sheet.html.j2")
-        .render(
-            name=name,
-            memes=[cards[i] for i in kept],
-            doubtful=[(cards[i], cards[j]) for i, j in doubtful],
-            near=[(cards[i], cards[j]) for j, i in sorted(near.items())],
-            # A person can overrule these steps, and no others.
-            left_out=[(file, e.why, e.step in (FILTER, NEAR, CURATION)) for file, e in sorted(exits.items())],
-            decisions=list(decisions),
-        )
-    )
-    files.write_text(target, page)
