@@ -17,7 +17,6 @@ from memecmd_utils import evaluation, grades, retrieval, statistics
 from memecmd_utils.grades import CENTRINGS, DEPTH, GradedTurns
 from memecmd_utils.llm.messages import UNRECORDED
 from memecmd_utils.schemas import Rating
-from memecmd_utils.statistics import too_few
 from memecmd_utils.studies import ablation, selection
 from memecmd_utils.studies.selection import GateRule
 
@@ -478,7 +477,7 @@ def shares(part: pd.DataFrame) -> dict[str, float]:
     asked = part[part["state"] != "not asked"]
     states, n = asked["state"], len(asked)
     n_told, dialogues = int((states != "cannot tell").sum()), int(asked["dialogues"].max()) if n else 0
-    few = too_few(dialogues)
+    few = dialogues < statistics.MIN_CLUSTERS
 
     def share(*wanted: str, of: int = n) -> float:
         return float(states.isin(wanted).sum() / of) if of else float("nan")
