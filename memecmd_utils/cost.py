@@ -12,10 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import annotation, evaluation, files, runs, schemas, settings
+from memecmd_utils import annotation, evaluation, files, judges, runs, schemas, settings
 from memecmd_utils.dialogue import relation, sizes, speaker_of, summary_request, utterance_request
 from memecmd_utils.embedders import INPUTS, TASK
-from memecmd_utils.evaluation import judges
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.library import example_memes
 from memecmd_utils.llm import budget, chat, prompts, usage
@@ -123,8 +122,8 @@ def _judge_calls(
     sent = sum(rate * places * n_dialogues for rate in rates)
     sampled = sum(min(rate * places, given.judge_sample or places) * n_dialogues for rate in rates)
     if judge.kind == "yes_no":
-        # The checks ask about three memes a turn, and three times about two memes of some turns.
-        checked = 3 * given.judge_checks + 6 * min(given.judge_checks, given.judge_wordings)
+        # The checks ask about three memes a turn, and twice more about two memes of some turns.
+        checked = 3 * given.judge_checks + 4 * min(given.judge_checks, given.judge_wordings)
         held_out = 2 * min(n_memes, (sampled + checked) / 2) * given.judge_contexts
         calls = 5 * (sampled + checked + held_out)
         context = judges.Context(dialogue, min(10, places + 1))
@@ -134,9 +133,9 @@ def _judge_calls(
         return calls, calls * share * _tokens(request, profile, endpoint), calls
     picture = ("estimate", lambda: b"") if judge.llm == "openai" and endpoint.vision else None
     by_meme = given.judge_unit == "meme"
-    spans = [min(10, places + 1)] if by_meme else judges.lengths(places + 1)
+    spans = [min(10, places + 1)] if by_meme else evaluation.lengths(places + 1)
     calls = sampled if by_meme else len(rates) * n_dialogues
-    items = [judges.Item(None, dialogue, {2: MEME}, span) for span in spans]
+    items = [judges.Excerpt(None, dialogue, {2: MEME}, span) for span in spans]
     tokens = sum(_tokens(judges.rating_request(i, 0, picture), profile, endpoint) for i in items)
     rated = sampled if by_meme else sent * sum(spans) / (places + 1)
     return calls * len(spans), calls * tokens, REPLY_TOKENS["rating"] * rated
@@ -242,26 +241,30 @@ def send_batch(run: runs.Run, stage: str, limit: int = MOST_LINES) -> Iterator[s
     noted = _notes(run, stage)
     if noted.is_file():
         raise BatchError(f"a batch of {stage} is under way: `memecmd batch fetch {stage}` first")
-    asked: dict[str, tuple[OpenAIBackend, bytes]] = {}
+    lines: dict[str, bytes] = {}
+    backend = _backend(run, stage)
 
-    def collect(backend: OpenAIBackend, key: str, request: Request) -> None:
-        body = backend.body(request, backend.forms(request)[0])
-        line = {"custom_id": key, "method": "POST", "url": URL, "body": body}
-        asked[key] = backend, json.dumps(line, ensure_ascii=False).encode() + b"\n"
+    def collect(asked: OpenAIBackend, key: str, request: Request) -> None:
+        if asked.endpoint == backend.endpoint:
+            body = backend.body(request, backend.forms(request)[0])
+            line = {"custom_id": key, "method": "POST", "url": URL, "body": body}
+            lines[key] = json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
     with TemporaryDirectory() as name:
         _ask(replace(run, folder=Path(name), fallback=run.folder, collect=collect), stage)
-    sent: list[dict[str, str]] = []
-    for backend in dict.fromkeys(backend for backend, _ in asked.values()):
-        part: list[bytes] = []
-        lines = [line for other, line in asked.values() if other is backend]
-        for number, line in enumerate(lines, start=1):
-            part.append(line)
-            if len(part) == limit or sum(map(len, part)) + len(line) > MOST_BYTES or number == len(lines):
-                sent.append({"batch": chat.run(_send(backend, stage, b"".join(part)))})
-                files.write_json(noted, sent)
-                yield f"{len(part):,} questions of {stage} are sent in batch {sent[-1]['batch']}"
-                part = []
+    parts: list[list[bytes]] = []
+    size = MOST_BYTES
+    for line in lines.values():
+        if size + len(line) > MOST_BYTES or len(parts[-1]) == limit:
+            parts.append([])
+            size = 0
+        parts[-1].append(line)
+        size += len(line)
+    sent: list[str] = []
+    for part in parts:
+        sent.append(chat.run(_send(backend, stage, b"".join(part))))
+        files.write_json(noted, sent)
+        yield f"{len(part):,} questions of {stage} are sent in batch {sent[-1]}"
     if not sent:
         yield f"nothing of {stage} has to be asked: all is on record"
 
@@ -277,7 +280,7 @@ def _ask(run: runs.Run, stage: str) -> None:
     elif stage == "evaluation":
         dialogues = {dialogue.dialogue_id: dialogue for dialogue in run.load(schemas.Dialogue)}
         placements = run.load(schemas.Placement)
-        evaluation.rate(run, placements, dialogues, {meme.meme_id: meme for meme in memes})
+        judges.rate(run, placements, dialogues, {meme.meme_id: meme for meme in memes})
     else:
         raise BatchError(f"{stage}: batches are for the stages annotation and evaluation")
 
@@ -303,14 +306,14 @@ def fetch_batch(run: runs.Run, stage: str) -> Iterator[str]:
     noted, waiting = _notes(run, stage), []
     if not noted.is_file():
         raise BatchError(f"no batch of {stage} is under way: `memecmd batch send {stage}` sends one")
-    backend = OpenAIBackend(run.endpoint("annotator" if stage == "annotation" else "judge"))
-    for note in json.loads(noted.read_text()):
-        batch, lines = chat.run(_fetch(backend, note["batch"]))
+    backend = _backend(run, stage)
+    for name in json.loads(noted.read_text()):
+        batch, lines = chat.run(_fetch(backend, name))
         counts = batch.request_counts
         done = f"{counts.completed} of {counts.total} answered" if counts else "not begun"
         yield f"batch {batch.id}: {batch.status}, {done}"
         if lines is None:
-            waiting.append(note)
+            waiting.append(name)
             continue
         with run.inbox(stage).open("ab") as inbox:
             inbox.write(backend.blotted(lines).encode())
@@ -329,6 +332,11 @@ async def _fetch(backend: OpenAIBackend, name: str) -> tuple[Any, str | None]:
         return batch, (await client.files.content(batch.output_file_id)).text if batch.output_file_id else ""
 
     return await backend.using(work)
+
+
+def _backend(run: runs.Run, stage: str) -> OpenAIBackend:
+    """The endpoint that a stage asks; of several judges the first one's."""
+    return OpenAIBackend(run.endpoint("annotator" if stage == "annotation" else "judge"))
 
 
 def _notes(run: runs.Run, stage: str) -> Path:

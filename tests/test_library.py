@@ -33,7 +33,6 @@ from memecmd_utils.library import (
     read_curation,
     reading_order,
     similarity,
-    undecodable,
     write_funnel,
 )
 from memecmd_utils.settings import Filters, Profile
@@ -286,9 +285,9 @@ def test_an_interrupted_run_gives_the_same_result(root):
 
 def test_every_step_of_the_funnel_has_a_row(tmp_path):
     exits = [
-        undecodable("too small: 9 x 12 (least side 16)"), undecodable("too small: 2 x 2"),
-        undecodable("not an image (PNG, JPEG are read)"), Exit(library.NEAR, "near duplicate of x"),
-        Exit(library.CURATION, "dropped"), Exit(library.FILTER, "9 characters", "max_text_chars"),
+        *(Exit(library.UNDECODABLE, f"{why} x 2 (least side 16)") for why in ("too small: 9", "too small: 2")),
+        Exit(library.UNDECODABLE, "not an image (PNG, JPEG are read)"), Exit(library.NEAR, "near duplicate of x"),
+        Exit(library.CURATION, "dropped"), Exit(library.FILTER, "9 characters (max_text_chars 0)"),
     ]  # fmt: skip
     write_funnel(tmp_path / "funnel.csv", 20, exits, 10, Filters(min_side=20, max_text_chars=0))
     assert pd.read_csv(tmp_path / "funnel.csv", keep_default_na=False).values.tolist() == [

@@ -65,7 +65,7 @@ def test_a_notebook_that_fails_shows_no_key_in_the_longest_traceback(whole, tmp_
     said = done["stdout"] + done["stderr"]
     assert KEY_VARIABLE in said and not shows_key(said)
     executed = (project / "reports" / whole.run / "02_annotation.failed.ipynb").read_text(encoding="utf-8")
-    assert "OpenAIBackend object>" in executed and "openai._base_client" in executed, "verbose, and logged"
+    assert "reporting mode: Verbose" in executed and "openai._base_client" in executed, "and logged"
     written = [path for path in project.rglob("*") if path.is_file() and not path.is_symlink()]
     assert [path for path in written if shows_key(path.read_bytes())] == []
 
@@ -172,7 +172,7 @@ def test_an_address_with_a_key_in_it_is_refused_without_showing_it(url, capsys, 
 @pytest.mark.parametrize("name", ["key_env", "api_key"])
 def test_a_key_in_a_profile_is_refused_without_showing_it(name, tmp_path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(f"models: {{llm: openai, endpoints: {{generator: {{{name}: '{KEY}'}}}}}}\n", encoding="utf-8")
+    path.write_text(f"models: {{endpoints: {{generator: {{{name}: '{KEY}'}}}}}}\n", encoding="utf-8")
     with pytest.raises(settings.ProfileError, match=name) as caught:
         settings.load_profile(str(path))
     assert not shows_key(str(caught.value))

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import yaml
 
 from memecmd_utils import files
-from memecmd_utils.evaluation import learning, rankings
-from memecmd_utils.evaluation.ground_truth import RELEVANT, load_truth, truth_of_run
+from memecmd_utils import grades as rankings
+from memecmd_utils.evaluation import learning
 from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.grades import load_truth, truth_of_run
 from memecmd_utils.library import example_memes
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Summary
@@ -29,6 +30,8 @@ from memecmd_utils.schemas import Turn as Said
 EXAMPLE, UNTOUCHED = "example", "untouched"
 POOL, LATER = "pool", "learned"
 """Batches of grades: those of the pool, and of what learned placement found, which was graded later."""
+RELEVANT = 2
+"""Twice the mean grade from which a meme fits: of two graders the sum, a whole number as qrels want it."""
 QRELS = ("query-id", "corpus-id", "score")
 JUDGED = (*QRELS, "batch")
 TIMING = ("query-id", "marker", "send")

@@ -17,13 +17,13 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, learned, retrieval, statistics
+from memecmd_utils import grades as rankings
 from memecmd_utils.embedders import embedder_of
-from memecmd_utils.evaluation import benchmark, learning, rankings
-from memecmd_utils.evaluation.benchmark import Split
-from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, truth_of_run
+from memecmd_utils.evaluation import benchmark, frame_rows, learning
+from memecmd_utils.evaluation.benchmark import RELEVANT, Split
 from memecmd_utils.evaluation.learning import Corpus, Predicted
-from memecmd_utils.evaluation.tables import frame_rows
 from memecmd_utils.files import ExtraMissing
+from memecmd_utils.grades import GroundTruth, truth_of_run
 from memecmd_utils.learned import LearnedPlacement, PlacementError
 from memecmd_utils.library import example_memes
 from memecmd_utils.retrieval import Encode, Ranking, ScoredDialogue
@@ -344,14 +344,14 @@ def ranking_rows(one: Graded) -> list[dict[str, Any]]:
         measured = {}
         for name, scores in ((learning.LEARNED, one.found.scores), (learning.PAPER, one.paper)):
             order = retrieval.order(scores[:, memes], ids[memes].tolist())
-            measured[name] = rankings.per_turn(order[at], gains[:, memes][at])
+            measured[name] = rankings.per_turn(order[at], gains[:, memes][at], RELEVANT)
         measured[f"{learning.LEARNED} minus {learning.PAPER}"] = (
             measured[learning.LEARNED] - measured[learning.PAPER]
         )
         for name, values in measured.items():
             row = {"split": one.name, "part": part, "what": name, "turns": int(at.sum())}
             bounds = statistics.SHARE if "minus" not in name else None
-            columns = [rankings.COLUMNS.index(measure) for measure in learning.MEASURES]
+            columns = [rankings.MEASURES.index(measure) for measure in learning.MEASURES]
             rows.append(
                 row
                 | statistics.mean_columns(learning.MEASURES, values[:, columns], names[at].tolist(), bounds)

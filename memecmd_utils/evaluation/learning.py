@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from tqdm.auto import tqdm
 
-from memecmd_utils import files, learned, statistics
-from memecmd_utils.evaluation import graded_turns, rankings, tables
-from memecmd_utils.evaluation.ground_truth import GroundTruth
-from memecmd_utils.evaluation.tables import Key
+from memecmd_utils import files, learned, retrieval, statistics
+from memecmd_utils import grades as rankings
+from memecmd_utils.grades import GroundTruth, Key
 from memecmd_utils.learned import (
     LearnedIndex,
     LearnedPlacement,
@@ -43,7 +42,6 @@ TREES, LEAVES, LEARNING_RATE, BINS = 150, 15, 0.1, 63
 """Fixed settings of the trees: choosing them in inner folds takes hours."""
 UNGRADED_SHARE = 0.1
 """Pairs that nobody graded and that trees learn from, with ten times the weight."""
-NDCG = graded_turns.MEASURES.index("nDCG@5")
 PAPER, LEARNED = "the paper's score", "learned"
 MEASURES = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5")
 
@@ -147,12 +145,14 @@ def choose(examples: Examples) -> Choice:
     totals = dict.fromkeys(CHOICES, 0.0)
     for inner in range(INNER_FOLDS):
         rest, held_out = examples.rows(fold != inner), examples.rows(fold == inner)
-        graded = graded_turns.graded(held_out.gains, held_out.meme_ids, held_out.dialogues)
+        at = np.flatnonzero((np.nan_to_num(held_out.gains) >= 2).any(axis=1))
+        gains, ids = held_out.gains[at], held_out.meme_ids
         for ungraded in UNGRADED:
             sums = sum_up(rest, ungraded)
             for choice in (c for c in CHOICES if c.ungraded == ungraded):
                 ranker = solve(sums, choice.penalty, choice.rank)
-                totals[choice] += graded.measure(score(ranker, held_out.cosines))[:, NDCG].sum()
+                scores = score(ranker, held_out.cosines)[at]
+                totals[choice] += rankings.ndcg(retrieval.best_memes(scores, ids, 5), gains).sum()
     return max(CHOICES, key=totals.__getitem__)
 
 
@@ -314,7 +314,7 @@ def read_corpus(
         meme_ids,
         [vectors for vectors, _ in turns],
         [learned.encode_texts(of_memes, encode, "document")[0] for encode in encoders.values()],
-        rankings.gains_of(keys, meme_ids, mean_gains(truth.grades)),
+        rankings.grade_matrix(keys, meme_ids, mean_gains(truth.grades)),
         np.array([[key in turns for turns in sent] for key in keys], dtype=int).reshape(len(keys), len(sent)),
         [means for _, means in turns],
     )
@@ -421,7 +421,7 @@ def read_grades(path: Path) -> GroundTruth:
                 raise files.StageOutputError(f"{path.name} line {line}: {error}") from error
     fits = {(g.dialogue_id, g.turn): False for g in grades}
     for grade in grades:
-        fits[grade.dialogue_id, grade.turn] |= grade.grade >= tables.FITS
+        fits[grade.dialogue_id, grade.turn] |= grade.grade >= 1
     marks = [
         Mark(dialogue_id=name, turn=turn, marker="grades", send=sent, best=[], source="computed")
         for (name, turn), sent in fits.items()

@@ -12,8 +12,8 @@ from memecmd_utils import learned
 from memecmd_utils.evaluation import landing, learning
 from memecmd_utils.evaluation.landing import Graded
 from memecmd_utils.evaluation.learning import Choice, Corpus, Predicted
-from memecmd_utils.evaluation.rankings import Query
 from memecmd_utils.files import StageOutputError
+from memecmd_utils.grades import Query
 from memecmd_utils.schemas import Dialogue
 from memecmd_utils.settings import load_profile
 

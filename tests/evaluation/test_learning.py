@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from memecmd_utils.evaluation import graded_turns, learning
+from memecmd_utils import grades, retrieval
+from memecmd_utils.evaluation import learning
 from memecmd_utils.evaluation.learning import Choice, Corpus, Examples
-from memecmd_utils.evaluation.rankings import Query
+from memecmd_utils.grades import Query
 from memecmd_utils.schemas import Dialogue, Summary, Turn
 
 DIMS, TURNS, MEMES = (6, 4), 5, 24
@@ -46,8 +47,9 @@ def corpus() -> Corpus:
 
 
 def ndcg(scores: np.ndarray, gains: np.ndarray) -> float:
-    graded = graded_turns.graded(gains, [f"m{m:02}" for m in range(MEMES)], [""] * len(gains))
-    return graded.measure(scores)[:, graded_turns.MEASURES.index("nDCG@5")].mean()
+    known = (np.nan_to_num(gains) >= 2).any(axis=1)
+    best = retrieval.best_memes(scores[known], [f"m{m:02}" for m in range(MEMES)], 5)
+    return grades.ndcg(best, gains[known]).mean()
 
 
 PLANNED = list(learning.CHOICES)
