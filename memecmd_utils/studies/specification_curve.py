@@ -17,7 +17,6 @@ from memecmd_utils import evaluation, grades, retrieval, statistics
 from memecmd_utils.grades import CENTRINGS, DEPTH, GradedTurns
 from memecmd_utils.llm.messages import UNRECORDED
 from memecmd_utils.schemas import Rating
-from memecmd_utils.statistics import too_few
 from memecmd_utils.studies import ablation, selection
 from memecmd_utils.studies.selection import GateRule
 
@@ -463,7 +462,7 @@ def shares(part: pd.DataFrame) -> dict[str, float]:
         counted["state"].value_counts(normalize=True).reindex(STATES).fillna(0.0 if len(counted) else np.nan)
     )
     dialogues, sign = counted["dialogues"].max() if len(counted) else 0, share["clear"] + share["sign only"]
-    few, told = too_few(dialogues), (counted["state"] != "cannot tell").mean()
+    few, told = dialogues < statistics.MIN_CLUSTERS, (counted["state"] != "cannot tell").mean()
     return {
         "worlds": len(counted),
         "dialogues": int(dialogues),
