@@ -18,12 +18,11 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import annotation, files, release, schemas, statistics
+from memecmd_utils import annotation, files, learned, release, schemas, statistics
 from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.evaluation import (
     benchmark,
     ground_truth,
-    landing_tables,
     leaderboard,
     rankings,
     ratings,
@@ -124,7 +123,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
             **{name: made.get(name, []) for name in STUDIES},
         },
         "teaching": _teaching_levels(records),
-        "landing": landing_tables.digest(landing_tables.load(run)),
+        "landing": learned.quoted(run),
     }
     files.write_json(run.report / "numbers.json", found)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]

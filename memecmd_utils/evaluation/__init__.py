@@ -3,7 +3,6 @@
 Judges see the chat as a picture or as text; systems are held against grades, and so are judges.
 """
 
-from memecmd_utils.evaluation import learning
 from memecmd_utils.evaluation.consistency import measure_consistency
 from memecmd_utils.evaluation.graded_turns import MEASURES, graded_of_study, load_graded_turns
 from memecmd_utils.evaluation.ground_truth import (
@@ -16,7 +15,6 @@ from memecmd_utils.evaluation.ground_truth import (
 )
 from memecmd_utils.evaluation.judge_checks import ask_all, measure_answers
 from memecmd_utils.evaluation.judges import Context, answers_on_record, contexts_elsewhere
-from memecmd_utils.evaluation.landing import measure_landing
 from memecmd_utils.evaluation.rankings import evaluate_systems
 from memecmd_utils.evaluation.ratings import rate, screenshot
 from memecmd_utils.evaluation.stage import evaluate_run
@@ -55,13 +53,11 @@ __all__ = [
     "headline",
     "judge_check",
     "judge_verdict",
-    "learning",
     "load_graded_turns",
     "load_truth",
     "mean_grades",
     "measure_answers",
     "measure_consistency",
-    "measure_landing",
     "meme_use",
     "paper_table_1",
     "rate",
