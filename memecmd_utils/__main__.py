@@ -110,6 +110,36 @@ def inputs(notebook: str) -> None:
         click.echo(path.relative_to(paths.root))
 
 
+@cli.group("batch")
+def batch() -> None:
+    """Ask a provider's batches: half the price, answers within a day."""
+
+
+@batch.command("send")
+@click.argument("stage", type=click.Choice(["annotation", "evaluation"]))
+@click.option("--limit", default=50_000, help="Questions in one batch at most.")
+@click.pass_obj
+def send_batch(choice: Choice, stage: str, limit: int) -> None:
+    """Send what a stage would ask and is not on record."""
+    from memecmd_utils import cost, runs
+
+    run = runs.open_run(choice.profile, choice.settings, choice.run_name())
+    for line in cost.send_batch(run, stage, limit):
+        click.echo(line)
+
+
+@batch.command("fetch")
+@click.argument("stage", type=click.Choice(["annotation", "evaluation"]))
+@click.pass_obj
+def fetch_batch(choice: Choice, stage: str) -> None:
+    """Fetch the answers of a stage's batches; the next run takes them from there."""
+    from memecmd_utils import cost, runs
+
+    run = runs.open_run(choice.profile, choice.settings, choice.run_name())
+    for line in cost.fetch_batch(run, stage):
+        click.echo(line)
+
+
 @cli.command("cost")
 @click.pass_obj
 def show_cost(choice: Choice) -> None:
@@ -165,12 +195,12 @@ def site(choice: Choice) -> None:
 @click.pass_obj
 def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: str, fields: str) -> None:
     """Put memes of a finished run into chats of your own: SOURCE (CSV, JSON, text) becomes TARGET."""
-    from memecmd_utils.chats import insertion
+    from memecmd_utils import chats
 
     if not source or not target:
         raise MemecmdError("name both files: make insert-memes IN=chat.csv OUT=with_memes.csv")
     files = (Path(name).expanduser() for name in (source, target))
-    click.echo(insertion.insert_file(*files, choice.profile, choice.settings, run, strategy, fields).text())
+    click.echo(chats.insert_file(*files, choice.profile, choice.settings, run, strategy, fields).text())
 
 
 @cli.command("fit-placement")

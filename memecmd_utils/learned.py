@@ -20,8 +20,8 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from memecmd_utils import files, grades, retrieval, statistics
-from memecmd_utils.core.encoders.text import embedder_of
-from memecmd_utils.evaluation.tables import frame_rows
+from memecmd_utils.embedders import embedder_of
+from memecmd_utils.evaluation import frame_rows
 from memecmd_utils.files import ExtraMissing, MemecmdError, StageOutputError, paths
 from memecmd_utils.grades import FITS, NDCG, UNTOUCHED, GroundTruth, Query, Split
 from memecmd_utils.retrieval import LEARNED, Encode, Ranking, ScoredDialogue
@@ -137,7 +137,9 @@ class PlacementModel:
         """The gain (0-4) to expect of memes with these best scores of their turns."""
         return np.interp(best_scores, *self.gains)
 
-    def predict(self, turns: Sequence[np.ndarray], memes: Sequence[np.ndarray], inputs: np.ndarray) -> Predicted:
+    def predict(
+        self, turns: Sequence[np.ndarray], memes: Sequence[np.ndarray], inputs: np.ndarray
+    ) -> Predicted:
         """Scores, P(wanted), and the promise: P(wanted) times the gain to expect of the best meme."""
         scores, wanted = self.score(turns, memes), self.wanted(inputs)
         return Predicted(scores, wanted, wanted * self.expected_gain(scores.max(axis=1)))
@@ -210,7 +212,9 @@ class LearnedPlacement:
         fold = np.array([self.fold_of.get(name, -1) for name in names])
         for number in np.unique(fold):
             rows, model = fold == number, self.model if number < 0 else self.folds[number]
-            for part, values in zip(found, model.predict([t[rows] for t in turns], memes, inputs[rows]), strict=True):
+            for part, values in zip(
+                found, model.predict([t[rows] for t in turns], memes, inputs[rows]), strict=True
+            ):
                 part[rows] = values
         return found
 
@@ -285,7 +289,10 @@ class LearnedLibrary:
         ]
         inputs = gate_inputs(vectors[0], turns, speakers)
         found = self.placement.predict(names, vectors, self.memes, inputs)
-        gains = [self.placement.of_dialogue(n).expected_gain(s.max()) for n, s in zip(names, found.scores, strict=True)]
+        gains = [
+            self.placement.of_dialogue(n).expected_gain(s.max())
+            for n, s in zip(names, found.scores, strict=True)
+        ]
         return retrieval.best_memes(found.scores, self.meme_ids, 1)[:, 0], np.array(gains), found.promise
 
 
@@ -309,7 +316,10 @@ def score_dialogues(dialogues: Sequence[Dialogue], library: LearnedLibrary) -> l
     """
     out = []
     for dialogue in dialogues:
-        memes, promise = np.full((len(dialogue.summaries), 1), -1), np.full((len(dialogue.summaries), 1), -np.inf)
+        memes, promise = (
+            np.full((len(dialogue.summaries), 1), -1),
+            np.full((len(dialogue.summaries), 1), -np.inf),
+        )
         usable = [not summary.unscored for summary in dialogue.summaries]
         known = [summary for summary in dialogue.summaries if not summary.unscored]
         if known:
@@ -718,7 +728,9 @@ def saved_scores(run: Run, split: str) -> tuple[Predicted, list[str]] | None:
     """What `measure` saved of a split, rows as `grades.queries`, and the memes; None where it has nothing."""
     try:
         with np.load(run.read(SCORES), allow_pickle=False) as arrays:
-            return Predicted(*(arrays[f"{split} {p}"] for p in Predicted._fields)), arrays[f"{split} memes"].tolist()
+            return Predicted(*(arrays[f"{split} {p}"] for p in Predicted._fields)), arrays[
+                f"{split} memes"
+            ].tolist()
     except (StageMissing, KeyError):
         return None
 
@@ -839,7 +851,14 @@ def cases(one: Graded) -> Iterator[dict[str, Any]]:
 
 
 QUOTED = {
-    "placed": ("split", "way", "memes", "ungraded", "0 from both", *statistics.with_ends("fits", "mean grade")),
+    "placed": (
+        "split",
+        "way",
+        "memes",
+        "ungraded",
+        "0 from both",
+        *statistics.with_ends("fits", "mean grade"),
+    ),
     "differences": ("split", "learned minus", "where", "mean", "low", "high", "dialogues", "p"),
     "gate": ("split", "gate", "mean", "low", "high", "n", "dialogues"),
     "ranking": ("split", "what", "turns", *statistics.with_ends("nDCG@5")),

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import ipywidgets as widgets
 import numpy as np
 
-from memecmd_utils import drawing, retrieval, schemas
-from memecmd_utils.chats import insertion, messages
+from memecmd_utils import chats, drawing, retrieval, schemas
 from memecmd_utils.drawing import SIGNS, ShownMeme, ShownTurn, Thumbnails, signed
 from memecmd_utils.files import MemecmdError, is_headless
 from memecmd_utils.retrieval import Gate, MemeIndex, ScoredDialogue, ScoreScale
@@ -169,7 +168,7 @@ def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes:
         parts = chat(explorer, view, knobs, memes, pictures), facts(explorer, view, knobs)
         return HTML(drawing.styles() + "".join(parts))
     first = DialogueTab(explorer, memes, pictures)
-    second = PasteTab(insertion.Library(run, memes, index, insertion.unrecorded(run, run)), first)
+    second = PasteTab(chats.Library(run, memes, index, chats.unrecorded(run, run)), first)
     tabs = widgets.Tab([first.box, second.box], titles=["A chat of the run", "A chat of your own"])
     return widgets.VBox([widgets.HTML(drawing.styles()), tabs])
 
@@ -255,21 +254,21 @@ def is_live(profile: Profile) -> bool:
     return profile.models.llm in ("openai", "local") and profile.models.mode in ("auto", "live")
 
 
-def read_pasted(text: str) -> messages.Context:
+def read_pasted(text: str) -> chats.Context:
     """A chat of one `name: words` a line between two people; the next turn is the other one's."""
     found = [re.split("[：:]", line, maxsplit=1) for line in text.splitlines() if line.strip()]
     people = list(dict.fromkeys(line[0].strip() for line in found))
     if not found or len(people) > 2 or any(len(line) == 1 for line in found):
-        raise messages.ChatError("write one line a message, `name: words`, of one or two people")
+        raise chats.ChatError("write one line a message, `name: words`, of one or two people")
     lines = tuple((name.strip(), words.strip()) for name, words in found)
     other = next((name for name in people if name != lines[-1][0]), "B")
-    return messages.Context("pasted", len(lines) + 1, lines, other)
+    return chats.Context("pasted", len(lines) + 1, lines, other)
 
 
 class PasteTab:
     """A pasted chat, its S, E and Psi, and the memes that fit; nothing of it is written down."""
 
-    def __init__(self, library: insertion.Library, first: DialogueTab) -> None:
+    def __init__(self, library: chats.Library, first: DialogueTab) -> None:
         self.library, self.first, self.query, profile = library, first, None, library.run.profile
         self.text = widgets.Textarea(EXAMPLE, rows=8, description="chat", **WIDE)
         hints = {"scenario": "S  scenario", "emotion": "E  emotion", "motivation": "Ψ  motivation"}
@@ -298,9 +297,9 @@ class PasteTab:
             self.note.value = drawing.note(str(error), error=True)
 
     def _ask(self) -> None:
-        answer = messages.summarise_unrecorded(read_pasted(self.text.value), self.library.run)
+        answer = chats.summarise_unrecorded(read_pasted(self.text.value), self.library.run)
         if answer.summary is None:
-            raise messages.ChatError(f"the model gave no usable summary ({answer.unscored}); write one")
+            raise chats.ChatError(f"the model gave no usable summary ({answer.unscored}); write one")
         for name, area in self.fields.items():
             area.value = getattr(answer.summary, name)
         self._find()
@@ -308,7 +307,7 @@ class PasteTab:
     def _find(self) -> None:
         texts = {name: area.value.strip() for name, area in self.fields.items()}
         if not all(texts.values()):
-            raise messages.ChatError("write a sentence for each of S, E and Ψ, in the library's language")
+            raise chats.ChatError("write a sentence for each of S, E and Ψ, in the library's language")
         self.pasted, self.query = read_pasted(self.text.value), self.library.queries([SummaryReply(**texts)])
         self._show()
 

@@ -8,7 +8,7 @@ whether the best meme is sent; strategies choose which.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -579,7 +579,7 @@ FROM_MEMES, FOLDER = 100_000, "library_index"
 DIMS, PROPOSED, AT_ONCE = 384, 96, 8_192
 """Dimensions that FAISS keeps of a row, candidates it proposes for a turn, memes encoded at a time."""
 SAMPLE_BYTES, PCA_ROWS = 512 << 20, 4_096
-"""Float32 bytes of the rows that FAISS learns lists and codes from, and rows that it learns dimensions from."""
+"""Float32 bytes of the rows that FAISS learns lists and codes from; rows that it learns dimensions from."""
 
 
 def index_on_disk(
@@ -594,36 +594,38 @@ def index_on_disk(
     for a in annotations:
         known.update(json.dumps([a.meme_id, *(getattr(a, name) for name in MEME_SIDE)]).encode())
     known.update(encode([annotations[0].s_plus], "document").tobytes())  # of another embedder it is another
-    made_from, ids = known.hexdigest(), tuple(a.meme_id for a in annotations)
-    if not note.is_file() or json.loads(note.read_text(encoding="utf-8")) != {"made_from": made_from}:
+    made_from = {"made_from": known.hexdigest()}
+    if not note.is_file() or json.loads(note.read_text(encoding="utf-8")) != made_from:
         note.unlink(missing_ok=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        total = np.zeros(1)
-        with (folder / "rows.f16").open("wb") as file:
-            for start in range(0, len(ids), AT_ONCE):
-                part = np.hstack(encode_memes(annotations[start : start + AT_ONCE], encode))
-                file.write(part.astype(np.float16).tobytes())
-                total = total + part.sum(axis=0, dtype=np.float64)
-        rows = np.memmap(folder / "rows.f16", np.float16, "r+", shape=(len(ids), len(total)))
-        means = np.split((total / len(ids)).astype(np.float32), 4)
-        for start in range(0, len(ids), AT_ONCE) if centring else ():
-            parts = np.split(rows[start : start + AT_ONCE].astype(np.float32), 4, axis=1)
-            centred = [centre(part, mean) for part, mean in zip(parts, means, strict=True)]
-            rows[start : start + AT_ONCE] = np.hstack(centred)
-        rows.flush()
-        write_faiss(folder / "index.faiss", rows, seed)
-        files.write_json(note, {"made_from": made_from})
-    rows = np.memmap(folder / "rows.f16", np.float16, "r").reshape(len(ids), -1)
-    return MemeIndex(ids, rows, open_faiss(folder / "index.faiss"))
+        parts = (annotations[start : start + AT_ONCE] for start in range(0, len(annotations), AT_ONCE))
+        write_rows(folder, (np.hstack(encode_memes(part, encode)) for part in parts), centring)
+        write_faiss(folder, len(annotations), seed)
+        files.write_json(note, made_from)
+    return open_on_disk(folder, [a.meme_id for a in annotations])
 
 
-def write_faiss(path: Path, rows: np.ndarray, seed: int) -> None:
-    """Index rows: about 2 sqrt(n) lists of 4-bit codes, and a byte a dimension to sort what they propose.
+def write_rows(folder: Path, blocks: Iterable[np.ndarray], centring: bool) -> None:
+    """Write stacked rows [n, 4 * dim], block by block, as float16, each quarter centred by its mean."""
+    folder.mkdir(parents=True, exist_ok=True)
+    total, n = np.zeros(1), 0
+    with (folder / "rows.f16").open("wb") as file:
+        for part in blocks:
+            file.write(part.astype(np.float16).tobytes())
+            total, n = total + part.sum(axis=0, dtype=np.float64), n + len(part)
+    rows, means = np.memmap(file.name, np.float16, "r+", shape=(n, len(total))), np.split(total / n, 4)
+    for start in range(0, n, AT_ONCE) if centring else ():
+        parts = np.split(rows[start : start + AT_ONCE].astype(np.float32), 4, axis=1)
+        rows[start : start + AT_ONCE] = np.hstack([centre(p, m) for p, m in zip(parts, means, strict=True)])
+
+
+def write_faiss(folder: Path, n: int, seed: int) -> None:
+    """Index the n rows: about 2 sqrt(n) lists of 4-bit codes, and a byte a dimension to sort what they propose.
 
     Turns lie outside the cloud of the memes (S stands in them with a plus and with a minus), so many lists
     have to be looked into; only such cheap codes allow that.
     """
-    faiss, (n, width) = import_faiss(), rows.shape
+    faiss, rows = import_faiss(), np.memmap(folder / "rows.f16", np.float16, "r").reshape(n, -1)
+    width = rows.shape[1]
     dims, size = min(DIMS, width), min(n, SAMPLE_BYTES // (4 * width))
     sample = rows[np.sort(statistics.rng(seed, "large index").choice(n, size, replace=False))].astype(
         np.float32
@@ -637,18 +639,23 @@ def write_faiss(path: Path, rows: np.ndarray, seed: int) -> None:
     index.train(sample)
     for start in range(0, n, AT_ONCE):
         index.add(rows[start : start + AT_ONCE].astype(np.float32))
-    faiss.write_index(index, str(path))
+    faiss.write_index(index, str(folder / "index.faiss"))
 
 
-def open_faiss(path: Path, share: float = 0.2) -> Callable[[np.ndarray, int], np.ndarray]:
-    """What proposes memes; a `share` of the lists is looked into for a turn."""
+def open_on_disk(folder: Path, meme_ids: Sequence[str], share: float = 0.2) -> MemeIndex:
+    """Open a library on disk; a `share` of its lists is looked into for a turn."""
     faiss = import_faiss()
-    index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    index = faiss.read_index(str(folder / "index.faiss"), faiss.IO_FLAG_MMAP_IFC)
     probes = max(1, round(share * faiss.extract_index_ivf(index).nlist))
     lists = faiss.SearchParametersIVF(nprobe=probes)
     refined = faiss.IndexRefineSearchParameters(k_factor=4, base_index_params=lists)
     looked_into = faiss.SearchParametersPreTransform(index_params=refined)
-    return lambda weighted, n: index.search(weighted, max(n, PROPOSED), params=looked_into)[1]
+
+    def propose(weighted: np.ndarray, n: int) -> np.ndarray:
+        return index.search(weighted, max(n, PROPOSED), params=looked_into)[1]
+
+    rows = np.memmap(folder / "rows.f16", np.float16, "r").reshape(len(meme_ids), -1)
+    return MemeIndex(tuple(meme_ids), rows, propose)
 
 
 def import_faiss() -> Any:

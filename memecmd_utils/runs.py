@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from memecmd_utils import files, schemas
 from memecmd_utils import settings as settings_
-from memecmd_utils.core.encoders.text import TASK, Embedder, EndpointEmbedder, RecordedEmbedder, embedder_of
+from memecmd_utils.embedders import (
+    TASK,
+    DualEncoder,
+    Embedder,
+    EndpointEmbedder,
+    RecordedEmbedder,
+    embedder_of,
+)
+from memecmd_utils.fetch import may_fetch
 from memecmd_utils.files import ExtraMissing, MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import usage as llm_usage
 from memecmd_utils.llm.authored import AuthoredBackend
-from memecmd_utils.llm.batch import BatchBackend, is_free
-from memecmd_utils.llm.budget import BATCH_DISCOUNT, Budget, Ledger
-from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.budget import Budget, Spent
+from memecmd_utils.llm.chat import Chat, Collect, read_inbox
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.messages import Backend, EndpointError
 from memecmd_utils.llm.usage import combined
@@ -26,17 +33,11 @@ from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settin
 if TYPE_CHECKING:
     import pandas as pd
 
-    from memecmd_utils.core.encoders.clip import DualEncoder
-
 
 Record = TypeVar("Record", bound=schemas.Record)
 Role = Literal["generator", "annotator", "judge", "summariser"]
-BATCHED: tuple[Role, ...] = ("annotator", "judge")
-"""Whose requests do not wait for each other's answers, as the turns of a dialogue do."""
 SCORING: tuple[Role, ...] = ("judge", "summariser")
 """Who measures a dataset that is there without them: a run can go on without their answers."""
-ALL_AT_ONCE = 1_000_000
-"""Requests that a batch may hold back; the budget and the size of a file bound them."""
 
 
 class StageMissing(MemecmdError, FileNotFoundError):
@@ -99,12 +100,11 @@ RECORDS = {
 
 
 class Model(NamedTuple):
-    """Who answers, how many requests at a time it is asked, what it may cost, and when it counts as dead."""
+    """Who answers, how many requests at a time it is asked, and what it may cost."""
 
     backend: Backend
     at_once: int
     budget: Budget | None = None
-    dead_after_s: float = float("inf")
     recorded: bool = True
     """Whether its answers are looked up in, and added to, recordings."""
 
@@ -120,10 +120,12 @@ class Run:
     fallback: Path | None = None
     """Where inputs are read from when this run does not have them (notebooks run by hand)."""
     spends_in: Path | None = None
-    """Folder of the run whose ledger counts what this one spends: Dask's workers keep to its caps."""
+    """Folder of the run that counts what this one spends: Dask's workers keep to its caps."""
     used: dict[str, set[str]] = field(default_factory=dict)
     counted: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _ledger: Ledger | None = None
+    collect: Collect | None = None
+    """Takes what is not on record in place of a model, for a provider's batch."""
+    _spent: Spent | None = None
     _replayed: dict[str, Recordings] = field(default_factory=dict, repr=False)
 
     def read(self, name: str) -> Path:
@@ -247,22 +249,14 @@ class Run:
     def paying(self, embedder: Embedder) -> Embedder:
         """The same embedder; where it is an endpoint its requests are held against this run's caps."""
         if self.profile.models.mode != "recorded" and isinstance(embedder, EndpointEmbedder):
-            embedder.budget = self.budget(TASK, embedder.endpoint, batch=False, reads_only=True)
+            embedder.budget = self.budget(TASK, embedder.endpoint, reads_only=True)
         return embedder
 
-    def clip(self, name: str) -> "DualEncoder":
+    def clip(self, name: str) -> DualEncoder:
         """A CLIP model with this run's recordings and mode; nothing is downloaded where that is forbidden."""
-        from memecmd_utils import fetch
-        from memecmd_utils.core.encoders import clip as encoders_clip
-
-        recorded = self.profile.models.mode == "recorded"
-        return encoders_clip.load(
-            name,
-            read_dirs=self.read_dirs,
-            write_dir=None if recorded else self.write_dir,
-            mode=self.profile.models.mode,
-            download=fetch.may_fetch(),
-        )
+        mode = self.profile.models.mode
+        write_dir = None if mode == "recorded" else self.write_dir
+        return DualEncoder(name, self.read_dirs, write_dir, mode, download=may_fetch())
 
     def embedder_name(self) -> str:
         """Name and version of the retrieval embedder, without reading its recorded vectors."""
@@ -278,32 +272,31 @@ class Run:
         return endpoints.generator
 
     @property
-    def ledger(self) -> Ledger:
-        """What this run has spent so far, in all its processes and in those that were killed."""
-        if self._ledger is None:
+    def spent(self) -> Spent:
+        """What this run has spent so far, in all its processes."""
+        if self._spent is None:
             recorded = self.profile.models.mode == "recorded"
             folder = self.spends_in or self.folder
-            path = None if recorded else folder / "usage" / "ledger.sqlite"
-            self._ledger = Ledger(path, shared=self.profile.models.engine == "dask")
-        return self._ledger
+            self._spent = Spent(None if recorded else folder / "usage" / "spent.jsonl")
+        return self._spent
 
-    def budget(self, stage: str, endpoint: Endpoint, batch: bool, reads_only: bool = False) -> Budget:
-        """The profile's caps, held against the run's ledger at the endpoint's prices.
+    def budget(self, stage: str, endpoint: Endpoint, reads_only: bool = False) -> Budget:
+        """The profile's caps, held against what the run has spent, at the endpoint's prices.
 
         `reads_only`: the endpoint writes nothing, so its price for that need not be known.
         """
-        usd_in, usd_out = prices(endpoint, self.profile, reads_only)
-        share = BATCH_DISCOUNT if batch else 1.0
         return Budget(
-            self.ledger,
+            self.spent,
             stage,
             self.profile.models.max_calls,
             self.profile.models.max_usd,
-            usd_in * share,
-            usd_out * share,
+            *prices(endpoint, self.profile, reads_only),
             endpoint.tokens_per_image,
-            unbounded="max_tokens" in endpoint.dropped,
         )
+
+    def inbox(self, stage: str) -> Path:
+        """Where `memecmd batch fetch` puts the answers of a provider's batches."""
+        return self.write_dir / "batches" / f"{stage}.inbox.jsonl"
 
     @contextmanager
     def chat(self, role: Role, stage: str, number: int = 0) -> Iterator[Chat]:
@@ -316,16 +309,15 @@ class Run:
                 stack.enter_context(store.writing())
             strict = self.strict or role not in SCORING
             mode = self.profile.models.mode
-            chat = Chat(
-                model.backend, store, mode, model.at_once, model.budget, model.dead_after_s, strict=strict
-            )
+            chat = Chat(model.backend, store, mode, model.at_once, model.budget, strict)
+            chat.inbox, chat.collect = read_inbox(self.inbox(stage)), self.collect
             stack.callback(self._note_counts, name, chat)
             yield chat
             if used := chat.used_keys:
                 self.note_used(stage, used)
 
     def _model(self, role: Role, number: int, name: str, stack: ExitStack) -> Model:
-        """Who answers for a role: authored texts, a local server that `stack` stops, an endpoint, batches."""
+        """Who answers for a role: authored texts, a local server that `stack` stops, an endpoint."""
         profile = self.profile
         llm, local_model = profile.models.llm, profile.models.local_model
         if role == "judge":
@@ -340,17 +332,10 @@ class Run:
             at_once = min(profile.models.concurrency, 2)
             server = LocalServer(local_model, at_once, threads=profile.models.local_threads)
             local = (server if replays else stack.enter_context(server)).backend()
-            return Model(local, at_once, self.budget(name, local.endpoint, batch=False))
+            return Model(local, at_once, self.budget(name, local.endpoint))
         endpoint = self.endpoint(role, number)
-        batch = profile.models.batch and role in BATCHED
-        budget = self.budget(name, endpoint, batch)
         remote = OpenAIBackend(endpoint, key=NO_KEY if replays else None)  # replaying needs no key
-        if not batch:
-            return Model(remote, profile.models.concurrency, budget, endpoint.dead_after_s)
-        folder = self.write_dir / "batches" / name
-        if is_free(folder):  # what a killed process had under way is attached to again
-            self.ledger.release_abandoned(name)
-        return Model(BatchBackend(remote, folder), ALL_AT_ONCE, budget)
+        return Model(remote, profile.models.concurrency, self.budget(name, endpoint))
 
     def _note_counts(self, name: str, chat: Chat) -> None:
         """Write what a chat asked for, also of one that a cap, a fault or the stop button ended."""

@@ -4,7 +4,6 @@ The first pass does the captioning tasks and names an emotion, with what is know
 the second names literary devices by the three-step prompt, whose labels have to hold in both directions.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -23,7 +22,7 @@ from memecmd_utils.cm50.references import TITLES, DataSet, OtherMeme
 from memecmd_utils.llm import budget
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts as llm_prompts
-from memecmd_utils.llm.budget import Ledger
+from memecmd_utils.llm.budget import Spent
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.messages import Answer, Image, Request, Sampling
 from memecmd_utils.pictures import ImageRejected, decode
@@ -164,10 +163,7 @@ async def annotate(
         seed = int(statistics.rng(profile.seed, STAGE, meme.meme_id).integers(2**31))
         info, image = about.get(meme.template), picture(meme) if picture is not None else None
         requests = [reading_request(s, meme, info, settings, seed, image) for s in specs]
-        if chat.in_bulk:
-            answers = await asyncio.gather(*map(ask, requests))
-        else:
-            answers = [await ask(request) for request in requests]
+        answers = [await ask(request) for request in requests]
         bar.update()
         known = info is not None and bool(info.about.strip())
         seen = all(request.messages[-1].images for request in requests)
@@ -273,7 +269,7 @@ def estimate_readings(
     endpoint = profile.models.endpoints.annotator or profile.models.endpoints.generator
     asked = len(draw_sample(memes, settings.sample, profile.seed))
     shown = Image(image_id="estimate", load=lambda: "") if pictures else None
-    rows, ledger = [], (STAGE, "annotation")
+    rows, spent = [], (STAGE, "annotation")
     for spec in passes(settings):
         some = draw_sample(memes, LOOKED_AT, profile.seed)
         requests = [
@@ -288,9 +284,9 @@ def estimate_readings(
         t_out = asked * (REPLY_TOKENS[spec.kind] + TOKENS_PER_COMPARISON * compared)
         stage = f"07 {spec.name}"
         rows.append(
-            budget.estimate_row(stage, ledger, profile, profile.models.llm, endpoint, asked, t_in, t_out)
+            budget.estimate_row(stage, spent, profile, profile.models.llm, endpoint, asked, t_in, t_out)
         )
-    return budget.with_real_usage(pd.DataFrame(rows), Ledger())
+    return budget.with_real_usage(rows, Spent())
 
 
 def asked_about(spec: PromptSpec) -> tuple[DataSet, Literal["all", "drawn", "matched"]]:

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from memecmd_utils import files
-from memecmd_utils.evaluation import rankings
-from memecmd_utils.evaluation.ground_truth import RELEVANT
+from memecmd_utils import grades as rankings
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.grades import (  # noqa: F401
     EXAMPLE,
@@ -33,6 +32,8 @@ from memecmd_utils.grades import (  # noqa: F401
 )
 from memecmd_utils.schemas import Annotation, Meme
 
+RELEVANT = 2
+"""Score from which a meme fits: a mean grade of 1."""
 QRELS = ("query-id", "corpus-id", "score")
 JUDGED = (*QRELS, "batch")
 TIMING = ("query-id", "marker", "send")
@@ -173,7 +174,7 @@ def files_of(splits: Sequence[Split]) -> list[Path]:
     """Files of the example corpus that splits and their run files hold and a run does not read."""
     if not splits:
         return []
-    weights = [paths.example / name for name in ("placement.json",)]
+    weights = [paths.example / "placement.json"]
     later = [paths.example / "grades_learned.jsonl" for one in splits if LATER in one.grades]
     untouched = any(one.name == UNTOUCHED for one in splits)
     texts = (path for path in (paths.example / UNTOUCHED).iterdir() if path.is_file()) if untouched else ()

@@ -16,12 +16,11 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, learned, retrieval, statistics
-from memecmd_utils.evaluation import rankings
-from memecmd_utils.evaluation.benchmark import DEPTH, Benchmark, KnownMeme, Split, Turn
-from memecmd_utils.evaluation.ground_truth import RELEVANT
-from memecmd_utils.evaluation.rankings import CAPTION, PARTS, RANDOM
-from memecmd_utils.evaluation.tables import frame_rows
+from memecmd_utils import grades as rankings
+from memecmd_utils.evaluation import frame_rows
+from memecmd_utils.evaluation.benchmark import DEPTH, RELEVANT, Benchmark, KnownMeme, Split, Turn
 from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.grades import CAPTION, PARTS, RANDOM
 from memecmd_utils.learned import PAPER
 from memecmd_utils.retrieval import LEARNED, MEME_SIDE, QUERY_SIDE, Encode
 from memecmd_utils.runs import Run
@@ -32,7 +31,7 @@ FOLDER = "leaderboard"
 TREC_FILES, FUNCTION_FILES = (".trec", ".run"), (".py",)
 MRR = f"MRR@{DEPTH}"
 MEASURES = ("R@1", "R@5", MRR, "nDCG@5", "judged@5")
-_PLACES = [rankings.COLUMNS.index(name.removesuffix(f"@{DEPTH}")) for name in MEASURES]
+_PLACES = [rankings.MEASURES.index(name.removesuffix(f"@{DEPTH}")) for name in MEASURES]
 HEAD = (
     "split", "system", "kind", *MEASURES, "nDCG@5 low", "nDCG@5 high", "minus", "difference",
     "difference low", "difference high", "p", "p Holm", "turns", "dialogues",
@@ -293,7 +292,7 @@ def order_of(scores: Scores, meme_ids: Sequence[str], exact: bool = False) -> np
 def measure(order: np.ndarray, benchmark: Benchmark) -> np.ndarray:
     """`MEASURES` of `order_of`, [asked turns, measures]: those of trec_eval at the first `DEPTH` memes."""
     ids = [meme.id for meme in benchmark.memes]
-    gains = rankings.gains_of([turn.id for turn in benchmark.asked], ids, benchmark.qrels)
+    gains = rankings.grade_matrix([turn.id for turn in benchmark.asked], ids, benchmark.qrels)
     # -1 takes a meme that nobody graded, behind the last one.
     gains = np.hstack([gains, np.full((len(gains), 1), np.nan)])
     # A turn whose fitting memes are not in the corpus is missed.

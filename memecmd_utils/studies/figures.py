@@ -1,4 +1,4 @@
-"""Figures of the studies: what each term adds, hubs, what K costs, and the specification curve."""
+"""Figures of the studies: hubs, and the specification curve."""
 
 import re
 from collections.abc import Sequence
@@ -10,58 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from memecmd_utils import drawing
-from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, RED, canvas, style
 from memecmd_utils.studies.hubness import CENTRING, CSLS, INVERTED, NONE
 from memecmd_utils.studies.specification_curve import AXES, CLAIMS, NAMES
 
-MARKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "D"), (PURPLE, "^"))
-"""Colour and marker of each embedder."""
 LINES = {NONE: (GREY, "-"), CENTRING: (GREEN, "-."), CSLS: (BLUE, "--"), INVERTED: (RED, ":")}
 """Colour and line of each cure of hubs."""
-
-
-def _say(axes: Axes, text: str) -> None:
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, text, ha="center", va="center", color=GREY, transform=axes.transAxes)
-
-
-def ablation_figure(frame: pd.DataFrame) -> Figure:
-    """Full score minus the score without each term, with intervals: the table of `ablation.leave_one_out`.
-
-    A panel a measure. Right of zero the term helps; an interval that holds zero is drawn hollow.
-    """
-    measures = list(dict.fromkeys(frame["measure"])) or ["nDCG@5"]
-    with style():
-        fig = canvas(4.4 * len(measures) + 0.6, 3.3)
-        panels = fig.subplots(1, len(measures), sharey=True, squeeze=False)[0]
-        if frame.empty:
-            _say(panels[0], "no graded memes")
-            return fig
-        for axes, measure in zip(panels, measures, strict=True):
-            _draw_terms(axes, frame[frame["measure"] == measure])
-            axes.set_xlabel(f"{measure}, full minus without the term, 95% interval")
-        panels[0].invert_yaxis()
-        legend = panels[0].get_legend_handles_labels()
-        fig.legend(*legend, loc="outside lower center", ncols=4, fontsize=9)
-    return fig
-
-
-def _draw_terms(axes: Axes, frame: pd.DataFrame) -> None:
-    names = dict(zip(frame["without"], frame["compares"], strict=True))
-    embedders = list(dict.fromkeys(frame["embedder"]))
-    axes.axvline(0, color="black", lw=0.8)
-    for place, embedder in enumerate(embedders):
-        colour, marker = MARKS[place % len(MARKS)]
-        offset = 0.22 * (place - (len(embedders) - 1) / 2)
-        for y, (_, row) in enumerate(frame[frame["embedder"] == embedder].iterrows()):
-            mean, low, high = (row[f"difference{end}"] for end in ("", " low", " high"))
-            fill = colour if low > 0 or high < 0 else "white"
-            reach = [[mean - low], [high - mean]] if np.isfinite(low) else None
-            axes.errorbar([mean], [y + offset], xerr=reach, fmt=marker, color=colour, capsize=3, mfc=fill)
-        axes.plot([], [], marker, color=colour, label=embedder)  # the legend shows it filled
-    axes.set_yticks(range(len(names)), [f"{term}  ({part})" for term, part in names.items()])
-    axes.grid(axis="y", visible=False)
-    axes.grid(axis="x", visible=True)
 
 
 def hubs_figure(counts: pd.DataFrame) -> Figure:
@@ -77,9 +31,6 @@ def hubs_figure(counts: pd.DataFrame) -> Figure:
         grid = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        if not panels:
-            _say(fig.axes[0], "no ranked turns")
-            return fig
         for axes, (name, part) in zip(grid, panels.items(), strict=False):
             axes.set_title(", ".join(name))
             for cure, mine in part.groupby("cure", sort=False):
@@ -101,40 +52,6 @@ def hubs_figure(counts: pd.DataFrame) -> Figure:
         for axes in fig.axes[-columns:]:
             axes.set_xlabel("memes, most frequent first")
         fig.supylabel("turns at which it is the best ($N_1$)", fontsize=10)
-    return fig
-
-
-def choice_figure(table: pd.DataFrame, own_k: int) -> Figure:
-    """What K brings and costs, from the first table of `selection.choice_tables`; `own_k` is the run's."""
-    panels = {
-        "mean grade": "expected mean grade (0-2)",
-        "repeats": "share of memes that repeat",
-        "distinct memes": "distinct memes",
-        "entropy": "entropy of use (bits)",
-    }
-    with style():
-        fig = canvas(8, 5)
-        for axes, (column, label) in zip(fig.subplots(2, 2, sharex=True).flat, panels.items(), strict=True):
-            axes.set_ylabel(label)
-            known = table[table[column].notna()]
-            if known.empty:
-                axes.text(0.5, 0.5, "not known", ha="center", transform=axes.transAxes, color=GREY)
-                continue
-            if f"{column} low" in table:
-                ends = (known[f"{column} {end}"].astype(float) for end in ("low", "high"))
-                k = known["K"].astype(float)
-                axes.fill_between(k, *ends, color=BLUE, alpha=0.2, lw=0, label="95% interval")
-            axes.plot(known["K"], known[column], "o-", color=BLUE, ms=4, lw=1.2)
-            if column == "mean grade":
-                judged, label = known["mean grade of judged"], "graded memes only"
-                axes.plot(known["K"], judged, "^--", color=GREY, ms=4, lw=1, label=label)
-                axes.legend(fontsize=8)
-            if column in ("mean grade", "repeats"):
-                axes.set_ylim(bottom=0)
-            axes.axvline(own_k, color=GREY, lw=0.8, ls=":")
-        for axes in fig.axes[2:]:
-            axes.set_xlabel(f"K (dotted: the run's, {own_k})")
-            axes.set_xticks(table["K"].astype(int))
     return fig
 
 

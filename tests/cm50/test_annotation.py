@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from fault_server import FaultServer, Options
+from fault_server import FaultServer, Simulated
 from made_templates import FIVE, STEPS, run_of
 from PIL import Image as Pillow
 from pydantic import SecretStr
@@ -133,14 +133,6 @@ def test_a_model_that_sees_gets_the_pictures_that_there_are() -> None:
     assert all(r.prompt.endswith(TEXT_ONLY) for r in ocr), "a pass on OCR text is marked"
 
 
-def test_all_passes_are_handed_over_at_once_to_a_backend_that_collects() -> None:
-    class Bulk(ScriptedBackend):
-        in_bulk = True
-
-    done = annotate(Bulk(answer), concurrency=100)
-    assert [r.literary_devices for r in done] == [["irony"]] * 6
-
-
 def test_end_to_end_against_a_simulated_endpoint_with_faults(tmp_path: Path) -> None:
     def go(mode: str, url: str) -> list[MemeReading]:
         folder = None if mode == "recorded" else tmp_path
@@ -149,11 +141,11 @@ def test_end_to_end_against_a_simulated_endpoint_with_faults(tmp_path: Path) -> 
         done = annotate(backend, recordings=store, mode=mode, memes=MEMES[:3])
         return done
 
-    with FaultServer(Options(faults=0.2, hang=0.2, seed=3, retry_after="0")).running() as server:
+    with FaultServer(Simulated(faults=0.2, hang=0.2, seed=3)).running() as server:
         done = go("auto", server.url)
-        names = {line["task"] for line in server.lines}
-        asked = len(server.lines)
-        assert go("recorded", server.url) == done and len(server.lines) == asked
+        names = {line["task"] for line in server.script.lines}
+        asked = len(server.script.lines)
+        assert go("recorded", server.url) == done and len(server.script.lines) == asked
     assert names >= {"FiveTasksReply", "ThreeStep12Reply"}
     assert [r.unscored for r in done] == [""] * 3 and {r.source for r in done} == {"model m@default"}
     # The simulated endpoint writes Chinese words into free texts, and "none" where a list has it.
@@ -164,7 +156,7 @@ def test_a_run_reads_its_sample_with_its_annotator(tmp_path: Path, monkeypatch, 
     monkeypatch.setenv("OPENAI_API_KEY", "simulated")
     for meme in MEMES[:3]:
         Pillow.new("RGB", (4, 4)).save(tmp_path / f"{meme.meme_id}.png")
-    with FaultServer(Options()).running() as server:
+    with FaultServer(Simulated()).running() as server:
         endpoint = {"base_url": server.url, "model": "m"}
         keys = {"llm": "openai", "mode": "auto", "template_annotation": {"sample": 4}}
         blind = run_of(tmp_path, endpoints={"annotator": endpoint}, **keys)
@@ -276,9 +268,7 @@ def test_pictures_context_and_the_sample_count() -> None:
 
 
 def test_who_answers_decides_on_money_and_time() -> None:
-    batch = annotation.estimate_readings(paid_profile(batch=True), COST_MEMES, COST_INFOS).iloc[-1]
     live = annotation.estimate_readings(paid_profile(), COST_MEMES, COST_INFOS).iloc[-1]
-    assert batch.usd == pytest.approx(live.usd / 2) and batch.hours == 48
     local = annotation.estimate_readings(paid_profile(llm="local"), COST_MEMES, COST_INFOS)
     assert local.usd.sum() == 0 and local.hours.iloc[-1] > live.hours and local.model[0].startswith("qwen")
     nobody = annotation.estimate_readings(paid_profile(llm="authored"), COST_MEMES, COST_INFOS).iloc[-1]

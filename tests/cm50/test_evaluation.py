@@ -5,7 +5,7 @@ from pathlib import Path
 import made_matches
 import made_surveys
 import pytest
-from fault_server import FaultServer, Options
+from fault_server import FaultServer, Simulated
 from made_templates import TEMPLATES, memecap_row, record, run_of, write_cm50
 from PIL import Image
 
@@ -148,13 +148,13 @@ def test_what_a_person_said_counts_where_the_profile_names_it(tmp_path: Path) ->
 
 def asked(tmp_path: Path, given: dict, prompts: list[str], pairs: dict, vision: bool = True) -> tuple:
     """Readings by (prompt, id, template), and the tasks that the simulated endpoint was asked for."""
-    with FaultServer(Options()).running() as server:
+    with FaultServer(Simulated()).running() as server:
         endpoint = {"base_url": server.url, "model": "m", "vision": vision}
         keys = {"llm": "openai", "mode": "auto", "endpoints": {"annotator": endpoint}}
         settings = {"evaluate": prompts, "sample": 1}
         run = run_of(tmp_path, template_annotation=settings, **keys, **given)
         readings = annotation.evaluate_prompts(run, cm50_data.load_data(run), pairs)
-        names = [line["task"] for line in server.lines]
+        names = [line["task"] for line in server.script.lines]
     return [(r.prompt, r.meme_id, r.template) for r in readings], sorted(names), readings
 
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from fault_server import Answer, FaultServer, chat_reply
 from PIL import Image, ImageDraw
-from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils import settings
 from memecmd_utils.files import paths
-from memecmd_utils.library import ocr
+from memecmd_utils.library import RapidOcr
 from memecmd_utils.recordings import Recordings, TextCache
 
 STAGES = (
@@ -38,6 +38,7 @@ PROFILE = "lab"
 KEY_VARIABLE = "MY_LAB_KEY"
 KEY = base64.b64encode(hashlib.sha256(b"a key that nobody uses 122").digest()).decode()
 """Looks random, and holds signs that a URL writes in another way."""
+
 
 def shows_key(data: str | bytes) -> bool:
     """Whether the key stands in `data`."""
@@ -267,14 +268,14 @@ NEWS_IDS = ("lab-1", "lab-2")
 def plant_pictures(project: Path) -> None:
     """Pictures with odd names, and texts that an OCR engine could have read from them."""
     cache = TextCache(recordings_of_ocr(project), "ocr")
-    engine = ocr.RapidOcr()
+    engine = RapidOcr()
     names = [*FILE_NAMES, DROPPED]
     for number, name in enumerate(names):
         path = project / "pictures" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         picture(number).save(path)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        cache.put(ocr.cache_key(digest, engine.ocr_id), f"图{number}上的字 {EVERYTHING}")
+        cache.put(f"{digest}|{engine.ocr_id}", f"图{number}上的字 {EVERYTHING}")
     picture(99, "HELLO <b>WORLD</b>").save(project / "pictures" / READ_BY_OCR)
     (project / "pictures" / BROKEN).write_bytes(b"\x89PNG\r\n\x1a\n broken")
     with (project / "curation.csv").open("w", encoding="utf-8", newline="") as handle:
@@ -333,7 +334,7 @@ def run_whole(project: Path, prepare: Callable[[Path], None] | None = None) -> W
     if prepare is not None:
         prepare(project)
     hostile = Hostile()
-    with TinyServer(hostile).running() as server:
+    with FaultServer(hostile).running() as server:
         write_profile(project, server.url)
         commands = [command(project, "reproduce")]
     authorizations = sorted({headers.get("authorization", "") for headers in server.headers})
