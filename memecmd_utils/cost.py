@@ -241,26 +241,30 @@ def send_batch(run: runs.Run, stage: str, limit: int = MOST_LINES) -> Iterator[s
     noted = _notes(run, stage)
     if noted.is_file():
         raise BatchError(f"a batch of {stage} is under way: `memecmd batch fetch {stage}` first")
-    asked: dict[str, tuple[OpenAIBackend, bytes]] = {}
+    lines: dict[str, bytes] = {}
+    backend = _backend(run, stage)
 
-    def collect(backend: OpenAIBackend, key: str, request: Request) -> None:
-        body = backend.body(request, backend.forms(request)[0])
-        line = {"custom_id": key, "method": "POST", "url": URL, "body": body}
-        asked[key] = backend, json.dumps(line, ensure_ascii=False).encode() + b"\n"
+    def collect(asked: OpenAIBackend, key: str, request: Request) -> None:
+        if asked.endpoint == backend.endpoint:
+            body = backend.body(request, backend.forms(request)[0])
+            line = {"custom_id": key, "method": "POST", "url": URL, "body": body}
+            lines[key] = json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
     with TemporaryDirectory() as name:
         _ask(replace(run, folder=Path(name), fallback=run.folder, collect=collect), stage)
-    sent: list[dict[str, str]] = []
-    for backend in dict.fromkeys(backend for backend, _ in asked.values()):
-        part: list[bytes] = []
-        lines = [line for other, line in asked.values() if other is backend]
-        for number, line in enumerate(lines, start=1):
-            part.append(line)
-            if len(part) == limit or sum(map(len, part)) + len(line) > MOST_BYTES or number == len(lines):
-                sent.append({"batch": chat.run(_send(backend, stage, b"".join(part)))})
-                files.write_json(noted, sent)
-                yield f"{len(part):,} questions of {stage} are sent in batch {sent[-1]['batch']}"
-                part = []
+    parts: list[list[bytes]] = []
+    size = MOST_BYTES
+    for line in lines.values():
+        if size + len(line) > MOST_BYTES or len(parts[-1]) == limit:
+            parts.append([])
+            size = 0
+        parts[-1].append(line)
+        size += len(line)
+    sent: list[str] = []
+    for part in parts:
+        sent.append(chat.run(_send(backend, stage, b"".join(part))))
+        files.write_json(noted, sent)
+        yield f"{len(part):,} questions of {stage} are sent in batch {sent[-1]}"
     if not sent:
         yield f"nothing of {stage} has to be asked: all is on record"
 
@@ -302,14 +306,14 @@ def fetch_batch(run: runs.Run, stage: str) -> Iterator[str]:
     noted, waiting = _notes(run, stage), []
     if not noted.is_file():
         raise BatchError(f"no batch of {stage} is under way: `memecmd batch send {stage}` sends one")
-    backend = OpenAIBackend(run.endpoint("annotator" if stage == "annotation" else "judge"))
-    for note in json.loads(noted.read_text()):
-        batch, lines = chat.run(_fetch(backend, note["batch"]))
+    backend = _backend(run, stage)
+    for name in json.loads(noted.read_text()):
+        batch, lines = chat.run(_fetch(backend, name))
         counts = batch.request_counts
         done = f"{counts.completed} of {counts.total} answered" if counts else "not begun"
         yield f"batch {batch.id}: {batch.status}, {done}"
         if lines is None:
-            waiting.append(note)
+            waiting.append(name)
             continue
         with run.inbox(stage).open("ab") as inbox:
             inbox.write(backend.blotted(lines).encode())
@@ -328,6 +332,11 @@ async def _fetch(backend: OpenAIBackend, name: str) -> tuple[Any, str | None]:
         return batch, (await client.files.content(batch.output_file_id)).text if batch.output_file_id else ""
 
     return await backend.using(work)
+
+
+def _backend(run: runs.Run, stage: str) -> OpenAIBackend:
+    """The endpoint that a stage asks; of several judges the first one's."""
+    return OpenAIBackend(run.endpoint("annotator" if stage == "annotation" else "judge"))
 
 
 def _notes(run: runs.Run, stage: str) -> Path:

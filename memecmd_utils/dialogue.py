@@ -7,12 +7,9 @@ One's own dialogues come from a file instead; then only the third agent is asked
 import asyncio
 import re
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -24,7 +21,7 @@ from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
-from memecmd_utils.llm.messages import BrokenRules, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm.messages import Answer, BrokenRules, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.settings import Profile, ProfileError
 
 # --- Cold starts: a news item or a role pair becomes the context that a dialogue begins from (Eq. 3)
@@ -264,12 +261,21 @@ def history_text(start: schemas.ColdStart | schemas.Dialogue, turns: Sequence[st
     return "\n".join(f"{names[speaker_of(i)]}：{text}" for i, text in enumerate(turns, start=1))
 
 
-def _messages(prompt: str, start: schemas.ColdStart, earlier: Sequence[str], max_chars: int) -> list[Message]:
+def _request(
+    task: Literal["utterance", "summary"],
+    prompt: str,
+    start: schemas.ColdStart,
+    earlier: Sequence[str],
+    profile: Profile,
+    sampling: Sampling,
+    schema: type[BaseModel] | None = None,
+) -> Request:
     # System text, worked examples and history come first and are the same for both agents and the summary
     # agent, so an endpoint can reuse the growing prefix; what differs stands last. The examples are
     # messages of their own: a small model takes one inside the prompt for a part of the chat.
+    turn = len(earlier) + 1
     speaker, other = start.name_a, start.name_b
-    if speaker_of(len(earlier) + 1) == "B":
+    if speaker_of(turn) == "B":
         speaker, other = other, speaker
     text = prompts.render(
         prompt,
@@ -281,13 +287,21 @@ def _messages(prompt: str, start: schemas.ColdStart, earlier: Sequence[str], max
         # A small model answers what stands last; the history alone leaves it to guess whose turn it is.
         other=other,
         last=earlier[-1] if earlier else "",
-        max_chars=max_chars,
+        max_chars=profile.dialogue.max_utterance_chars,
     )
-    return [
-        Message(role="system", text=prompts.render("chat_system")),
-        *(Message(role=role, text=text) for role, text in prompts.render_examples("chat_examples")),
-        Message(role="user", text=text),
-    ]
+    examples = prompts.render_examples("chat_examples")
+    return Request(
+        task=task,
+        subject=f"{start.dialogue_id}/{turn}",
+        messages=[
+            Message(role="system", text=prompts.render("chat_system")),
+            *(Message(role=role, text=example) for role, example in examples),
+            Message(role="user", text=text),
+        ],
+        sampling=sampling,
+        seed=int(statistics.rng(profile.seed, task, start.dialogue_id, turn).integers(2**31)),
+        reply_schema=schema,
+    )
 
 
 def _against_loops(profile: Profile, allowed_length: int) -> dict[str, float]:
@@ -299,30 +313,18 @@ def _against_loops(profile: Profile, allowed_length: int) -> dict[str, float]:
 
 def utterance_request(start: schemas.ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
     """P_t of Eq. 11-14 for the turn after `earlier`."""
-    turn, max_chars = len(earlier) + 1, profile.dialogue.max_utterance_chars
-    max_tokens = max(60, 2 * max_chars + 10)  # a character may take two tokens
+    max_tokens = max(60, 2 * profile.dialogue.max_utterance_chars + 10)  # a character may take two tokens
     extra = _against_loops(profile, allowed_length=2)
-    return Request(
-        task="utterance",
-        subject=f"{start.dialogue_id}/{turn}",
-        messages=_messages(f"utterance_{phase_of(turn)}", start, earlier, max_chars),
-        sampling=Sampling(temperature=0.9, presence_penalty=0.6, max_tokens=max_tokens, extra=extra),
-        seed=int(statistics.rng(profile.seed, "utterance", start.dialogue_id, turn).integers(2**31)),
-    )
+    sampling = Sampling(temperature=0.9, presence_penalty=0.6, max_tokens=max_tokens, extra=extra)
+    prompt = f"utterance_{phase_of(len(earlier) + 1)}"
+    return _request("utterance", prompt, start, earlier, profile, sampling)
 
 
 def summary_request(start: schemas.ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
     """Request of the summary agent for turn t, seen from the side of who speaks at t (Eq. 16)."""
-    turn, max_chars = len(earlier) + 1, profile.dialogue.max_utterance_chars
     extra = _against_loops(profile, allowed_length=6)  # names of six tokens may recur
-    return Request(
-        task="summary",
-        subject=f"{start.dialogue_id}/{turn}",
-        messages=_messages("summary", start, earlier, max_chars),
-        sampling=Sampling(temperature=0.3, max_tokens=300, extra=extra),
-        seed=int(statistics.rng(profile.seed, "summary", start.dialogue_id, turn).integers(2**31)),
-        reply_schema=schemas.SummaryReply,
-    )
+    sampling = Sampling(temperature=0.3, max_tokens=300, extra=extra)
+    return _request("summary", "summary", start, earlier, profile, sampling, schemas.SummaryReply)
 
 
 # --- The dialogues (Eq. 4-6, 15, 17)
@@ -353,18 +355,9 @@ async def utter(
     answer = await chat.ask(request, parse)
     if answer.value is None:
         raise NoUtterance(f"{answer.outcome} after {answer.attempts} attempts: {answer.reason}")
-    turn = len(earlier) + 1
-    return schemas.Turn(
-        turn=turn,
-        speaker=speaker_of(turn),
-        text=answer.value,
-        gloss=glosses.get(request.subject, "") if answer.source == "authored" else "",
-        violations=answer.violations,
-        source=answer.source,
-        profile=profile.name,
-        prompt_sha256=prompts.prompt_sha256(*SHARED_PROMPTS, f"utterance_{phase_of(turn)}"),
-        seed=request.seed,
-    )
+    gloss = glosses.get(request.subject, "") if answer.source == "authored" else ""
+    about = _about(request, answer, profile, f"utterance_{phase_of(len(earlier) + 1)}")
+    return schemas.Turn(text=answer.value, gloss=gloss, violations=answer.violations, **about)
 
 
 async def summarise(
@@ -374,19 +367,23 @@ async def summarise(
     request = summary_request(start, earlier, profile)
     answer = await chat.ask(request, lambda reply: replies.structured(reply, schemas.SummaryReply))
     texts = dict.fromkeys(schemas.SummaryReply.model_fields, "")
+    texts["unscored"] = "" if answer.value is not None else f"{answer.outcome}: {answer.reason}"
     if answer.value is not None:
-        texts = answer.value.model_dump()
-    turn = len(earlier) + 1
-    return schemas.Summary(
-        turn=turn,
-        speaker=speaker_of(turn),
-        unscored="" if answer.value is not None else f"{answer.outcome}: {answer.reason}",
-        source=answer.source,
-        profile=profile.name,
-        prompt_sha256=prompts.prompt_sha256(*SHARED_PROMPTS, "summary"),
-        seed=request.seed,
-        **texts,
-    )
+        texts |= answer.value.model_dump()
+    return schemas.Summary(**texts, **_about(request, answer, profile, "summary"))
+
+
+def _about(request: Request, answer: Answer, profile: Profile, prompt: str) -> dict[str, Any]:
+    """Turn, speaker and provenance of what was said."""
+    turn = int(request.subject.rpartition("/")[2])
+    return {
+        "turn": turn,
+        "speaker": speaker_of(turn),
+        "source": answer.source,
+        "profile": profile.name,
+        "prompt_sha256": prompts.prompt_sha256(*SHARED_PROMPTS, prompt),
+        "seed": request.seed,
+    }
 
 
 async def talk(
@@ -431,16 +428,16 @@ async def talk(
     return schemas.Dialogue(turns=turns, summaries=done, complete=True, source=source, **about, **made_by)
 
 
-@dataclass
-class Generated:
-    """What `generate` wrote: counts that do not grow with the run, and a number a turn."""
+class Generated(NamedTuple):
+    """What `generate` wrote."""
 
-    dialogues: int = 0
-    unfinished: int = 0
-    violations: Counter[str] = field(default_factory=Counter)
-    broken_turns: int = 0
-    lengths: list[int] = field(default_factory=list)
-    """Characters of every turn."""
+    dialogues: list[schemas.Dialogue]
+    unfinished: list[schemas.Unfinished]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Characters of every turn."""
+        return [len(turn.text) for dialogue in self.dialogues for turn in dialogue.turns]
 
 
 async def generate(
@@ -452,46 +449,32 @@ async def generate(
     unfinished: Sequence[schemas.Unfinished] = (),
     own: Sequence[schemas.Dialogue] = (),
 ) -> Generated:
-    """Hold all dialogues side by side and write them, in the order of `starts`, as they are done (Eq. 17).
+    """Hold all dialogues side by side and write them in the order of `starts` (Eq. 17).
 
     `dialogues.jsonl` takes the complete ones, `unfinished.jsonl` those that stopped, after `unfinished`,
     which never began. A start of a dialogue in `own` needs only the summaries that its file lacks. Stops on
     the first fault of the endpoint; without any complete dialogue raises `NoUtterance`.
     """
-    made, first = Generated(), ""
     given = {dialogue.dialogue_id: dialogue for dialogue in own}
-    n_turns = len(starts) * profile.dialogue.n_turns if not own else sum(len(d.turns) for d in own)
-    with (
-        Progress(chat, n_turns, "turns", "turn") as bar,
-        files.jsonl_writer(folder / "dialogues.jsonl") as write_dialogue,
-        files.jsonl_writer(folder / "unfinished.jsonl") as write_unfinished,
-    ):
-
-        def keep(dialogue: schemas.Dialogue | schemas.Unfinished) -> None:
-            nonlocal first
-            if isinstance(dialogue, schemas.Unfinished):
-                first = first or f"{dialogue.dialogue_id}, turn {dialogue.turn}: {dialogue.reason}"
-                made.unfinished += 1
-                write_unfinished(dialogue)
-                return
-            made.dialogues += 1
-            for turn in dialogue.turns:
-                made.lengths.append(len(turn.text))
-                made.broken_turns += bool(turn.violations)
-                made.violations.update(violation.split("（")[0] for violation in turn.violations)
-            write_dialogue(dialogue)
-
-        for lost in unfinished:
-            keep(lost)
+    n_turns = sum(len(d.turns) for d in own) if own else len(starts) * profile.dialogue.n_turns
+    with Progress(chat, n_turns, "turns", "turn") as bar:
         work = (
             sum_up(given[start.dialogue_id], start, chat, profile, bar)
             if start.dialogue_id in given
             else talk(start, chat, profile, glosses or {}, bar)
             for start in starts
         )
-        await chat.side_by_side(work, keep=keep)
-        if made.unfinished and not made.dialogues:
-            raise NoUtterance(f"no dialogue came to its end; the first: {first}")
+        held = [*unfinished, *await chat.side_by_side(work)]
+    made = Generated(
+        [one for one in held if isinstance(one, schemas.Dialogue)],
+        [one for one in held if isinstance(one, schemas.Unfinished)],
+    )
+    if made.unfinished and not made.dialogues:
+        lost = made.unfinished[0]
+        first = f"{lost.dialogue_id}, turn {lost.turn}: {lost.reason}"
+        raise NoUtterance(f"no dialogue came to its end; the first: {first}")
+    files.write_jsonl(folder / "dialogues.jsonl", made.dialogues)
+    files.write_jsonl(folder / "unfinished.jsonl", made.unfinished)
     return made
 
 
@@ -505,10 +488,7 @@ def hold_on_workers(run: runs.Run, starts: Sequence[schemas.ColdStart]) -> int:
     if models.engine != "dask" or models.mode == "recorded" or models.llm == "authored":
         return 0
     if models.mode == "live" or models.llm == "local":
-        raise ProfileError(
-            "engine: dask needs mode: auto and llm: openai, for the run is put together from the recordings "
-            "of workers that ask one endpoint"
-        )
+        raise ProfileError("engine: dask needs mode: auto and llm: openai: workers record, the run replays")
     from distributed import as_completed
     from tqdm.auto import tqdm
 
@@ -541,7 +521,6 @@ class OwnTurn(BaseModel):
 
     speaker: schemas.Text
     text: schemas.Text
-    gloss: str = ""
     source: str = OWN
 
 
@@ -602,9 +581,9 @@ def _own(line: OwnDialogue, profile: Profile) -> schemas.Dialogue:
     grouped = groupby(enumerate(line.turns, start=1), key=lambda numbered: numbered[1].speaker)
     for turn, (_, group) in enumerate(grouped, start=1):
         numbers, said = zip(*group, strict=True)
-        text, gloss = (" ".join(filter(None, map(attrgetter(name), said))) for name in ("text", "gloss"))
+        text = " ".join(message.text for message in said)
         place = {"turn": turn, "speaker": speaker_of(turn), "profile": profile.name}
-        turns.append(schemas.Turn(text=text, gloss=gloss, source=said[0].source, **place))
+        turns.append(schemas.Turn(text=text, source=said[0].source, **place))
         if turn > 1 and numbers[0] in given:
             summaries.append(schemas.Summary(**given[numbers[0]].model_dump() | place))
     names = {"A": line.name_a, "B": line.name_b}

@@ -37,12 +37,11 @@ __all__ = ["ImageRejected", "LibraryError", "decode", "decode_bytes"]  # noteboo
 LICENCE = "CC BY-SA 4.0 (OpenMoji)"
 """Of the example memes."""
 DESCRIBED_IN = ("data.json", "glm/glm_data.json", "glm_data.json")
-"""Where a source may hold descriptions of its pictures, as emo-visual-data does; the first is believed first.
-Multimodal models wrote them: they tell a text model what is on a picture that it cannot see."""
+"""Where a source may hold descriptions of its pictures, as emo-visual-data does: multimodal models wrote
+them, and they tell a text model what is on a picture. The first is believed first."""
 UNUSABLE = re.compile(
-    r"^\W*(?:很|非常)?(?:抱歉|对不起|不好意思)|^\W*作为.{0,15}(?:人工智能|AI|语言模型|助手)"
-    r"|我(?:目前)?(?:无法|不能)(?:查看|看到|识别|直接)|^\W*(?:i'?m sorry|sorry|i can(?:no|')t|as an ai)"
-    r"|(?P<unit>.{1,40}?)(?P=unit){9}",
+    r"^\W*(?:很|非常)?(?:抱歉|对不起|不好意思|作为.{0,15}(?:AI|智能|模型|助手)|i'?m sorry|sorry|as an ai)"
+    r"|我(?:目前)?(?:无法|不能)(?:查看|看到|识别|直接)|(?P<unit>.{1,40}?)(?P=unit){9}",
     re.IGNORECASE | re.DOTALL,
 )
 """A description that refuses to describe, or that runs away."""
@@ -58,14 +57,12 @@ GENERIC_FOLDERS = frozenset({"other", "others", "misc", "temp", "tmp", "new", "�
 
 
 class ExampleMeme(NamedTuple):
-    """One row of the table of example memes and its picture."""
+    """One row of the table of example memes: all visible text, top to bottom, its English, its picture."""
 
     meme_id: str
     text: str
-    """All visible text, top to bottom."""
     picture_note: str
     gloss: str
-    """The text's English."""
     path: Path
 
 
@@ -144,24 +141,17 @@ def descriptions(folder: Path) -> dict[str, str]:
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
         for name, words in pairs:
-            if name not in texts and usable(text := " ".join(words)):
+            text = " ".join(words)  # of 5,745 real ones three are longer or shorter
+            if name not in texts and 12 <= len(text) <= 600 and not UNUSABLE.search(text):
                 texts[name] = f"图片描述（{file}）：{text}"
     return texts
 
 
-def usable(text: str) -> bool:
-    """Whether a description says something of a picture; of 5,745 real ones three are longer or shorter."""
-    return 12 <= len(text) <= 600 and not UNUSABLE.search(text)
-
-
 def picture_note(folder: str, stem: str) -> str:
     """What the names of the folder (may be empty) and of the file say; empty if neither says anything."""
-    parts = []
-    if folder.lower() not in GENERIC_FOLDERS and reads_as_words(folder):
-        parts.append(f"文件夹：{folder}")
-    if reads_as_words(stem):
-        parts.append(f"文件名：{stem}")
-    return "；".join(parts)
+    folder = "" if folder.lower() in GENERIC_FOLDERS else folder
+    said = (("文件夹", folder), ("文件名", stem))
+    return "；".join(f"{what}：{name}" for what, name in said if reads_as_words(name))
 
 
 def reads_as_words(name: str) -> bool:
@@ -174,15 +164,11 @@ def reads_as_words(name: str) -> bool:
 
 # --- The text on a meme
 
-MIN_SCORE = 0.75
-"""Of 0-1: below it lines are mostly outlines taken for letters."""
-MIN_SCORE_LATIN = 0.9
-"""For lines without a Chinese character: round shapes are read as "O", "8" or "CCC"."""
 THINNEST = 20
 """Sides of a picture, at most so many to 1: OCR of thinner ones takes minutes, or fails."""
 DENSE = r"\u2e80-\u2fdf\u3001-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uffee"
 WRAP = re.compile(f"(?<=[{DENSE}])\\s+(?=[{DENSE}“‘…—])|(?<=[”’…—])\\s+(?=[{DENSE}])")
-"""A blank between signs of scripts that are written without blanks, or one of those and a shared sign."""
+"""A blank where a line of Chinese or Japanese went on in the next: these are written without blanks."""
 
 
 class Line(NamedTuple):
@@ -250,10 +236,10 @@ class RapidOcr:
 def is_text(text: str, score: float) -> bool:
     """Whether a line that the engine read with `score` (0-1) is text and not the outline of a drawing."""
     if any("\u3400" <= character <= "\u9fff" for character in text):
-        return score >= MIN_SCORE
-    # Eyes, wheels and drops are read as round letters with a score of up to 0.99.
+        return score >= 0.75
+    # Eyes, wheels and drops are read as round letters with a score of up to 0.99, outlines as Latin ones.
     outline = text in ("8", "D", "Q") or (len(text) <= 3 and set("0OoCc").issuperset(text))
-    return not outline and score >= MIN_SCORE_LATIN
+    return not outline and score >= 0.9
 
 
 def reading_order(lines: list[Line]) -> list[Line]:
@@ -272,11 +258,6 @@ def reading_order(lines: list[Line]) -> list[Line]:
         else:
             rows.append([line])
     return [line for row in rows for line in sorted(row, key=lambda line: (line.left, line.text))]
-
-
-def without_wraps(text: str) -> str:
-    """What was read as one text: no blank where a line of Chinese or Japanese went on in the next."""
-    return WRAP.sub("", text)
 
 
 # --- Duplicates: the same picture (64-bit perceptual hash) with the same text
@@ -419,8 +400,8 @@ Job = tuple[Path, Filters, str | None]
 """An image to look at, the filters that hold for it, and its visible text where that is known already."""
 
 
-def read_picture(job: Job, ocr: Any) -> Reading:
-    """Decode an image, read its text and make its normalised copy; or say why it is left out."""
+def read_picture(job: Job, ocr: Any = None) -> Reading:
+    """Decode an image, read its text and make its normalised copy; without `ocr` each process has one."""
     path, filters, text = job
     try:
         picture = decode(path)
@@ -432,7 +413,7 @@ def read_picture(job: Job, ocr: Any) -> Reading:
         return Reading(out)
     pixels = picture.width * picture.height
     try:
-        text = ocr.read_text(picture) if text is None else text
+        text = (ocr or _ocr_of_process()).read_text(picture) if text is None else text
     except Exception as error:  # one odd picture must not end the reading of thousands
         return Reading(Exit(UNDECODABLE, f"the OCR engine failed: {error}".splitlines()[0]))
     if out := filtered(filters, picture, text):
@@ -451,38 +432,30 @@ LIMIT_S = 300
 
 
 def read_pictures(jobs: Sequence[Job], profile: Profile, ocr: Any = None) -> Iterator[Reading]:
-    """Read images, with an `ocr` of one's own in this process alone."""
-    unread = sum(text is None for *_, text in jobs)
-    if ocr is None and profile.models.engine == "dask":
-        with runs.dask_client(profile) as client:
-            yield from (future.result() for future in client.map(_read_elsewhere, jobs, pure=False))
-    elif ocr is None and unread >= PARALLEL_FROM:
-        yield from _in_processes(jobs)
-    else:
-        ocr = ocr or RapidOcr()
-        yield from (read_picture(job, ocr) for job in jobs)
+    """Read images, with an `ocr` of one's own in this process alone.
 
-
-def _in_processes(jobs: Sequence[Job]) -> Iterator[Reading]:
-    """An image whose process dies, or that takes longer than `LIMIT_S`, is rejected; the others go on."""
+    In processes, an image whose process dies, or that takes longer than `LIMIT_S`, is rejected.
+    """
     from pebble import ProcessExpired, ProcessPool
 
-    # Spawned and not forked: a notebook's kernel and onnxruntime have threads, which a fork would cut off.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPool(min(cores(), 16), context=context) as pool:
-        readings = pool.map(_read_elsewhere, jobs, timeout=LIMIT_S).result()
-        try:
-            for _ in jobs:
-                try:
-                    yield next(readings)
-                except (ProcessExpired, TimeoutError):
-                    yield Reading(Exit(UNDECODABLE, DIED))
-        finally:
-            pool.stop()
-
-
-def _read_elsewhere(job: Job) -> Reading:
-    return read_picture(job, _ocr_of_process())
+    if ocr is None and profile.models.engine == "dask":
+        with runs.dask_client(profile) as client:
+            yield from (future.result() for future in client.map(read_picture, jobs, pure=False))
+    elif ocr is not None or sum(text is None for *_, text in jobs) < PARALLEL_FROM:
+        ocr = ocr or RapidOcr()
+        yield from (read_picture(job, ocr) for job in jobs)
+    else:
+        # Spawned and not forked: a notebook's kernel and onnxruntime have threads that a fork cuts off.
+        with ProcessPool(min(cores(), 16), context=multiprocessing.get_context("spawn")) as pool:
+            readings = pool.map(read_picture, jobs, timeout=LIMIT_S).result()
+            try:
+                for _ in jobs:
+                    try:
+                        yield next(readings)
+                    except (ProcessExpired, TimeoutError):
+                        yield Reading(Exit(UNDECODABLE, DIED))
+            finally:
+                pool.stop()
 
 
 @functools.cache
@@ -555,24 +528,18 @@ def build_library(
             path.unlink()
     pairs = [(i, j) for i, j in doubtful if {i, j} <= set(kept)]
     sheet = run_dir / "contact_sheet.html"
-    cards = [
-        {
-            "file": one.candidate.name,
-            "image": one.meme.file,
-            "text": one.meme.text,
-            "note": one.candidate.note,
-        }
-        for one in seen
-    ]
-    template = files.templates().get_template("contact_sheet.html.j2")
-    page = template.render(
-        name=run_dir.name,
-        memes=[cards[i] for i in kept],
-        doubtful=[(cards[i], cards[j]) for i, j in pairs],
-        near=[(cards[i], cards[j]) for j, i in sorted(near.items())],
-        # A person can overrule these steps, and no others.
-        left_out=[(file, e.why, e.step in (FILTER, NEAR, CURATION)) for file, e in sorted(exits.items())],
-        decisions=decisions,
+    page = (
+        files.templates()
+        .get_template("contact_sheet.html.j2")
+        .render(
+            name=run_dir.name,
+            memes=[seen[i] for i in kept],
+            doubtful=[(seen[i], seen[j]) for i, j in pairs],
+            near=[(seen[i], seen[j]) for j, i in sorted(near.items())],
+            # A person can overrule these steps, and no others.
+            left_out=[(file, e.why, e.step in (FILTER, NEAR, CURATION)) for file, e in sorted(exits.items())],
+            decisions=decisions,
+        )
     )
     files.write_text(sheet, page)
     files.write_parquet(run_dir / "memes.parquet", [seen[i].meme for i in kept], Meme)
@@ -658,7 +625,7 @@ def _meme(one: Candidate, sha256: str, reading: Reading, profile: Profile) -> Me
         seed=profile.seed,
         meme_id=meme_id,
         file=f"memes/{meme_id}.png",
-        text=text if example else without_wraps(text),
+        text=text if example else WRAP.sub("", text),
         text_source="known" if example else ("ocr" if text else "none"),
         picture_note=one.note,
         gloss=example.gloss if example else "",

@@ -92,7 +92,8 @@ def test_replies_without_counts_cost_what_was_reckoned_and_refused_ones_nothing(
 
 
 def test_the_estimate_by_hand() -> None:
-    mine = profile(evaluation__judges=[{"kind": "rating", "llm": "openai"}], evaluation__judge_unit="dialogue",
+    rating, yes_no = ([{"kind": kind, "llm": "openai"}] for kind in ("rating", "yes_no"))
+    mine = profile(evaluation__judges=rating, evaluation__judge_unit="dialogue",
                    retrieval__strategies=["greedy", "random"], retrieval__wanted_rate=0.5)  # fmt: skip
     rows = {row["stage"]: row for row in cost.estimate(mine, 30)}
     n_news, n_role = 6, sum(mine.dialogue.scenarios_per_pair for _ in range(4))
@@ -108,8 +109,9 @@ def test_the_estimate_by_hand() -> None:
     hours = 10 * dialogues * budget.REMOTE_SECONDS_PER_CALL / mine.models.concurrency / 3600
     assert rows["03 utterance"]["hours"] == pytest.approx(hours)
     assert rows["05 judge 1 (rating)"]["calls"] == 2 * dialogues * 2, "two strategies, 6 and 10 turns"
-    by_meme = profile(evaluation__judges=[{"kind": "yes_no", "llm": "openai"}], evaluation__judge_checks=0,
-                      evaluation__judge_sample=None, retrieval__strategies=["greedy"], retrieval__wanted_rate=0.999)  # fmt: skip
+    by_meme = profile(evaluation__judges=yes_no, evaluation__judge_checks=0,
+                      evaluation__judge_sample=None, retrieval__strategies=["greedy"],
+                      retrieval__wanted_rate=0.999)  # fmt: skip
     (judge,) = [row for row in cost.estimate(by_meme, 30) if "judge" in row["stage"]]
     held_out = 2 * 30 * by_meme.evaluation.judge_contexts
     assert judge["calls"] == pytest.approx(5 * (9 * dialogues + held_out), rel=0.01)
@@ -180,8 +182,9 @@ def test_a_batch_is_sent_once_fetched_and_taken_by_the_run_at_half_the_price(tmp
         monkeypatch.setattr(settings, "settled", lambda *_: settings.load_profile("openai", given))
         run = runs.open_run("openai", "", "b")
         memes = [
-            schemas.Meme(meme_id=f"m{n}", file=f"m{n}.png", text=f"第{n}张", text_source="known", picture_note="猫",
-                         origin="x", sha256=f"{n:064x}", phash="0" * 16, width=8, height=8, source="made up")
+            schemas.Meme(meme_id=f"m{n}", file=f"m{n}.png", text=f"第{n}张", text_source="known",
+                         picture_note="猫", origin="x", sha256=f"{n:064x}", phash="0" * 16,
+                         width=8, height=8, source="made up")
             for n in range(5)
         ]  # fmt: skip
         run.save(memes, schemas.Meme)

@@ -334,7 +334,7 @@ def test_a_dialogue_that_cannot_go_on_is_put_aside_and_the_others_go_on(bad, rea
     assert [d.dialogue_id for d in whole] == ["d1", "d3"] and all(d.complete for d in whole)
     assert (left.dialogue_id, left.turn, left.reason) == ("d2", 3, reason)
     assert [turn.text for turn in left.turns] == SAID[:2]
-    assert (found.dialogues, found.unfinished, len(found.lengths)) == (2, 1, 8)
+    assert (len(found.dialogues), len(found.unfinished), len(found.lengths)) == (2, 1, 8)
 
 
 def test_without_any_whole_dialogue_the_stage_fails_and_says_why(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_the_model_sums_up_what_the_file_leaves_out(tmp_path: Path) -> None:
     assert (request.task, request.subject) == ("summary", "chat-1/2")
     assert "小美：到家了吗" in request.messages[-1].text and "阿强" in request.messages[-1].text
     assert [(s.turn, s.source) for s in made.summaries] == [(2, "scripted"), (3, "user dialogue")]
-    assert found.dialogues == 1 and found.lengths == [4, 7, 5]
+    assert len(found.dialogues) == 1 and found.lengths == [4, 7, 5]
 
 
 @pytest.mark.slow
@@ -509,7 +509,7 @@ def test_workers_of_dask_record_what_the_run_then_replays(tmp_path: Path) -> Non
         "    parts = dialogue.hold_on_workers(run, starts(6))\n"
         "    with run.chat('generator', 'dialogue_generation') as chat:\n"
         "        made = ask(dialogue.generate(starts(6), chat, run.profile, run.folder))\n"
-        "    print(json.dumps([parts, made.dialogues, chat.usage.calls]))\n"
+        "    print(json.dumps([parts, len(made.dialogues), chat.usage.calls]))\n"
     )
     (tmp_path / "held.py").write_text(script, encoding="utf-8")
     results = {}

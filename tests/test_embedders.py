@@ -392,7 +392,7 @@ def test_chinese_clip_is_that_of_cn_clip_and_runs_no_code_of_a_checkpoint(
     structure = tiny_models.shrink_clip(tmp_path / "structure", monkeypatch)
     checkpoint = tiny_models.clip_checkpoint(tmp_path / "weights" / "tiny.pt", structure)
     made = ChineseClipScorer("ViT-B-16", lambda meme: shown[0], tmp_path, checkpoint, [], tmp_path)
-    assert made.name == f"cn_clip:ViT-B-16@{embedders.file_digest(checkpoint)}"
+    assert made.name == f"cn_clip:ViT-B-16@{embedders.files.sha256(checkpoint)[:12]}"
     text = "RoBERTa-wwm-ext-base-chinese"
     model, preprocess = load_from_name(str(checkpoint), "cpu", None, "ViT-B-16", text, 224)
     texts = ["好", "天气真好", "好" * 50, "好" * 50 + "坏"]

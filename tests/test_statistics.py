@@ -29,6 +29,24 @@ def by_turn(values, clusters) -> dict:
     return {(c, t): float(v) for t, (c, v) in enumerate(zip(clusters, values, strict=True))}
 
 
+# --- streams of random numbers
+
+
+def draw(*names: str | int, seed: int = 13) -> list[int]:
+    return statistics.rng(seed, *names).integers(1000, size=5).tolist()
+
+
+def test_a_stream_depends_on_seed_and_names_alone() -> None:
+    assert draw("news", 1) == draw("news", 1)
+    others = [draw("news", 1), draw("news", 2), draw("role", 1), draw("news"), draw("news1")]
+    others.append(draw("news", 1, seed=14))
+    assert len({tuple(numbers) for numbers in others}) == len(others)
+
+
+def test_the_streams_of_the_recordings_stay_as_they_are() -> None:
+    assert draw("utterance", "news-sports-1", 1) == [113, 97, 101, 92, 767]
+
+
 # --- what is left out, by hand
 
 
@@ -341,16 +359,13 @@ def test_alpha_without_a_cluster_is_that_of_the_others() -> None:
     ("estimate", "words"),
     [
         (statistics.Estimate(0.0124, 0.0034, 0.0214, 9), "+0.012 [+0.003, +0.021]"),
-        (
-            statistics.Estimate(0.5, np.nan, np.nan, 3),
-            "+0.500 (no interval: too few dialogues, or all alike)",
-        ),
-        (statistics.EMPTY, "not measured"),
+        (statistics.Estimate(0.5, np.nan, np.nan, 3), "+0.500"),
+        (statistics.EMPTY, "–"),
     ],
 )
-def test_an_estimate_in_a_sentence(estimate, words) -> None:
+def test_an_interval_is_printed_in_one_form(estimate, words) -> None:
     row = estimate.columns("gain")
-    assert list(row) == statistics.with_ends("gain") and statistics.spell_interval(row, "gain") == words
-    assert statistics.format_interval(row, "gain", 3, "+") == words.split(" (")[0].replace(
-        "not measured", "–"
-    )
+    assert list(row) == statistics.with_ends("gain")
+    assert statistics.format_interval(row, "gain", 3, "+") == words
+    assert statistics.format_interval(estimate.row(), digits=3, sign="+") == words
+    assert statistics.direction(estimate.low, estimate.high) == (1 if words.endswith("]") else 0)

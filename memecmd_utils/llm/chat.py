@@ -43,8 +43,8 @@ Collect = Callable[[Any, str, Request], None]
 MODELS_OWN: frozenset[Outcome] = frozenset({"unusable", "length", "refusal", "filtered"})
 """Outcomes without an answer that tell of the model, and not of the endpoint or the day."""
 UNCHANGED_RETRIES = 2
-RETRIES_WITH_ERROR = 2
-ATTEMPTS = 1 + UNCHANGED_RETRIES + RETRIES_WITH_ERROR
+ATTEMPTS = 1 + UNCHANGED_RETRIES + 2
+"""The last two are shown what was wrong."""
 LOST_IN_A_ROW = 5
 """Replies that did not arrive whole and cost no attempt. What is lost at random comes back before that. What
 a model always cuts off or leaves empty then goes the way of other unusable replies, and so to an end."""
@@ -103,9 +103,8 @@ class Chat:
             if self.collect is not None and key not in self.inbox:
                 self.collect(self.backend, key, request)
             self.usage.outcomes[UNRECORDED] += 1
-            return Answer(
-                outcome=UNRECORDED, reason="no recorded answer", attempts=0, source=self.backend.source
-            )
+            missing = {"outcome": UNRECORDED, "reason": "no recorded answer", "attempts": 0}
+            return Answer(source=self.backend.source, **missing)
         self._asking[key] = asyncio.Event()
         try:
             return await self._ask_live(request, parse, form, key)
@@ -116,7 +115,8 @@ class Chat:
         """The recorded value that counts in our mode: where it is asked `again`, an answer only."""
         if self.recordings is None or (self.mode == "live" and key not in self.recordings.fresh_keys):
             return None
-        stored = self.recordings.get(key)
+        if (stored := self.recordings.get(key)) is not None:
+            self.inbox.pop(key, None)
         if stored is None or self.mode != "auto" or rec.is_answer(stored):
             return stored
         return None if again or stored["outcome"] not in MODELS_OWN else stored
@@ -193,11 +193,7 @@ class Chat:
         return answer
 
     async def _ask_live(
-        self,
-        request: Request,
-        parse: Callable[[Reply], T],
-        form: dict[str, Any] | None = None,
-        key: str = "",
+        self, request: Request, parse: Callable[[Reply], T], form: rec.Form | None = None, key: str = ""
     ) -> Answer[T]:
         best: tuple[float, Answer[T], Reply] | None = None
         asked, attempt, lost = request, 1, 0
@@ -218,17 +214,12 @@ class Chat:
             if error is None or attempt == ATTEMPTS:
                 break
             # Where a fixed seed brings the same unusable reply again, the next attempt moves it on.
-            seed = request.seed
-            if self.backend.repeats and seed is not None:
-                seed += attempt
-            messages = request.messages
+            moves = self.backend.repeats and request.seed is not None
+            seed, messages = request.seed + attempt if moves else request.seed, request.messages
             if attempt > UNCHANGED_RETRIES:
                 note = prompts.render(request.ask_again, reason=str(error), fence=prompts.fence)
-                messages = [
-                    *request.messages,
-                    Message(role="assistant", text=reply.text or "（空）"),
-                    Message(role="user", text=note),
-                ]
+                said = Message(role="assistant", text=reply.text or "（空）")
+                messages = [*messages, said, Message(role="user", text=note)]
             asked = request.model_copy(update={"seed": seed, "messages": messages})
             attempt += 1
         _, answer, reply = best

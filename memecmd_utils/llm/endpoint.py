@@ -39,7 +39,7 @@ FORMS = ["schema", "json", "plain"]
 MAPPED = ("max_tokens", "temperature", "top_p", "presence_penalty", "seed", "stop", "logprobs")
 NO_CREDIT = re.compile("insufficient_quota|billing_hard_limit_reached")
 FILTER_CODE = re.compile(
-    r'(?i)"(code|type|status)": ?"[^"]*(content_?filter|policy|data_?inspection|moderat|sensitive|responsible_?ai)'
+    r'(?i)"(code|type|status)": ?"[^"]*(filter|policy|data_?inspection|moderat|sensitive|responsible_?ai)'
 )
 """Some services tell of a content filter by a status instead of a reply."""
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
@@ -215,8 +215,9 @@ class OpenAIBackend(Backend):
     async def using(self, work: Callable[[Any, Any], Awaitable[T]], body: Any = ()) -> T:
         """What `work` brings of the SDK's client and the options of a request.
 
-        The SDK sends a request again where that may help. Raises `Refused`, `GaveUp`, or `EndpointError` where
-        key, model or account have to be seen to first; none hangs on the SDK's frames, which hold the key.
+        The SDK sends a request again where that may help. Raises `Refused`, `GaveUp`, or `EndpointError`
+        where key, model or account have to be seen to first; none hangs on the SDK's frames, which hold
+        the key.
         """
         client, heard = await self._connected(), self._heard
         import openai
