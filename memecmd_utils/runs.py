@@ -61,7 +61,7 @@ STAGES = {
         ("02_annotation", "03_dialogue_generation"),
         ("candidates.parquet", "placements.parquet", "gates.json", "scores.npz"),
     ),
-    "04b_learned_placement": Stage(("04_retrieval",), ("landing.json",)),
+    "04b_learned_placement": Stage(("04_retrieval",), ("landing.json", "learned.npz")),
     "05_evaluation": Stage(
         ("04b_learned_placement",),
         (
