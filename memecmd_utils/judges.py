@@ -693,8 +693,7 @@ AGAINST = {"random": "random", "hard": "hard negative"}
 """What fitting memes are held against, by its name in the columns."""
 TRUST = (
     "judge", "reading", "turns", "dialogues", "unscored",
-    *statistics.with_ends("AUC random"), "wins random", *statistics.with_ends("AUC hard"), "wins hard",
-    *statistics.with_ends("alpha wordings"), "verdict",
+    *statistics.with_ends("AUC random", "AUC hard", "alpha wordings"), "verdict",
 )  # fmt: skip
 TRUSTED, TOPIC, UNSTEADY, NO_USE, YARDSTICK = "trust", "topic only", "unsteady", "no", "yardstick"
 REVERSED, UNTOLD = "reversed", "not told"
@@ -722,7 +721,6 @@ def trust(answers: Answers) -> pd.DataFrame:
         for against, kind in AGAINST.items():
             got = statistics.cluster_auc(scored.get("fitting", []), scored.get(kind, []))
             row |= got.columns(f"AUC {against}")
-            row[f"wins {against}"] = wins(group, kind)
         worded = answers.worded[answers.worded["judge"] == judge]
         if reading in (P_YES, CENTRED) and len(worded):
             # Both readings come from the same answers, so one alpha, that of p(yes), speaks for both.
@@ -753,10 +751,3 @@ def verdict(row: Mapping[str, Any]) -> str:
     if not row["AUC hard low"] > 0.5:
         return TOPIC
     return UNSTEADY if row["alpha wordings"] < STEADY else TRUSTED
-
-
-def wins(group: pd.DataFrame, kind: str) -> float:
-    """Share of turns at which the fitting meme scores above the one of the other kind, ties half."""
-    table = group.pivot(index=["dialogue_id", "turn"], columns="kind", values="score")
-    both = table.reindex(columns=["fitting", kind]).dropna()
-    return float((np.sign(both["fitting"] - both[kind]) / 2 + 0.5).mean()) if len(both) else float("nan")

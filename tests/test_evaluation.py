@@ -403,27 +403,3 @@ def test_figure_4_has_one_shuffled_baseline_a_source() -> None:
     assert (news["mean"]["greedy"], news.n["greedy"]) == (70, 2)
     assert (news["mean"]["shuffled"], news.n["shuffled"]) == (68.5, 8)  # 70, 69, 68, 67 twice each
     assert evaluation.consistency_frame(rows, DIALOGUES[:1], PROFILE).dataset.unique() == ["news-based"]
-
-
-def check(auc: float, low: float | None, high: float | None, score: str = "centred") -> dict:
-    told = "no interval" if low is None else "yes" if low > 0.5 else "reversed" if high < 0.5 else "no"
-    row = {"judge": "j", "score": score, "auc": auc, "low": low, "high": high, "n": 9, "dialogues": 8}
-    return row | {"tells apart": told}
-
-
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        (check(0.7, 0.6, 0.8), "The judge tells greedy's memes from random ones at the same turns (AUC 0.70"),
-        (check(0.55, 0.45, 0.6), "cannot tell greedy's memes from random ones"),
-        (check(0.3, 0.2, 0.4), "prefers random memes to greedy's at the same turns (AUC 0.30"),
-        (check(0.65, 0.6, 0.69), ", but only weakly."),
-        (check(0.7, None, None), "needs 2 dialogues"),
-    ],
-)
-def test_verdict_on_the_judge(row, words) -> None:
-    assert words in evaluation.judge_verdict({"judge_check": [check(0.9, 0.8, 1.0, "raw"), row]})
-
-
-def test_verdict_without_any_rating() -> None:
-    assert "could be checked" in evaluation.judge_verdict({"judge_check": []})

@@ -6,7 +6,7 @@ What is measured by people's or a model's grades is in `grades`, what by judges 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -82,16 +82,6 @@ def score(cosine: np.ndarray | float) -> np.ndarray | float:
     return 50.0 * (np.clip(cosine, -1.0, 1.0) + 1.0)
 
 
-class Scorer(Protocol):
-    """Encodes memes and texts into one space; rows are unit vectors [n, dim]."""
-
-    name: str
-
-    def memes(self, memes: Sequence[Meme]) -> np.ndarray: ...
-
-    def texts(self, texts: Sequence[str]) -> np.ndarray: ...
-
-
 class TextScorer:
     """Meme text against utterance under an embedder that took no part in retrieval (offline stand-in).
 
@@ -109,6 +99,10 @@ class TextScorer:
 
     def texts(self, texts: Sequence[str]) -> np.ndarray:
         return self._embedder.encode(list(texts), "document")
+
+
+Scorer = TextScorer | embedders.ChineseClipScorer
+"""Encodes memes and texts into one space: unit vectors [n, dim]."""
 
 
 def meme_words(meme: Meme) -> str:
@@ -613,47 +607,3 @@ def numbers(
             "sources": sorted({rating.source for rating in ratings}),
         },
     }
-
-
-# --- What the page says of the first judge in words
-
-
-WEAK_AUC = 0.7
-"""Below it a judge orders fewer than seven of ten pairs rightly: a trend, no verdict on one meme."""
-JUDGE_IN_WORDS = {
-    "yes": "tells greedy's memes from random ones",
-    "no": "cannot tell greedy's memes from random ones",
-    "reversed": "prefers random memes to greedy's",
-}
-"""By `tells apart` of `judge_check`."""
-
-
-def first_check(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The check of the run's first judge, of the scores that its tables show; None where there is none."""
-    return next((row for row in found["judge_check"] if row["score"] != "raw"), None)
-
-
-def judge_verdict(found: Mapping[str, Any]) -> str:
-    """One sentence on what the judge's scores are worth in this run."""
-    row = first_check(found)
-    if row is None:
-        return "No judge could be checked: there are too few rated memes."
-    if row["low"] is None:
-        least = statistics.MIN_CLUSTERS
-        return f"The judge could not be checked: an interval needs {least} dialogues with rated memes."
-    meaning = {
-        "yes": ", but only weakly." if row["auc"] < WEAK_AUC else ".",
-        "no": ": its scores say nothing about quality here.",
-        "reversed": ": it is no measure of quality here.",
-    }
-    return (
-        f"The judge {JUDGE_IN_WORDS[row['tells apart']]} at the same turns (AUC {row['auc']:.2f}, 95 % "
-        f"interval {row['low']:.2f} to {row['high']:.2f}, n = {row['n']} in {row['dialogues']} dialogues)"
-        f"{meaning[row['tells apart']]}"
-    )
-
-
-from memecmd_utils.evaluation import learning  # noqa: E402
-from memecmd_utils.evaluation.landing import measure_landing  # noqa: E402
-
-__all__ = ["learning", "measure_landing"]

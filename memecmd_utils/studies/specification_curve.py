@@ -17,7 +17,6 @@ from memecmd_utils import evaluation, grades, retrieval, statistics
 from memecmd_utils.grades import CENTRINGS, DEPTH, GradedTurns
 from memecmd_utils.llm.messages import UNRECORDED
 from memecmd_utils.schemas import Rating
-from memecmd_utils.statistics import too_few
 from memecmd_utils.studies import ablation, selection
 from memecmd_utils.studies.selection import GateRule
 
@@ -217,19 +216,19 @@ def draws_of(data: GradedTurns, strategy: str, k: int) -> Draws:
 
 
 class Sums(NamedTuple):
-    """Of one strategy in one specification, by dialogue, each [dialogues].
+    """Of one strategy in one specification, by dialogue, each [dialogues]; its mean is `top` over `bottom`.
 
-    The strategy's mean is `top` over `bottom`; of `placed` memes `asked` were put to the measure.
+    Of `placed` memes `asked` were put to a judge; None where nobody has to be asked.
     """
 
     top: np.ndarray
     bottom: np.ndarray
-    placed: np.ndarray
-    asked: np.ndarray
+    placed: np.ndarray | None = None
+    asked: np.ndarray | None = None
 
     def of(self, dialogues: np.ndarray) -> "Sums":
         """The same with 0 for all other dialogues, which then say nothing."""
-        return Sums(*(values * dialogues for values in self))
+        return Sums(*(None if values is None else values * dialogues for values in self))
 
 
 class Specifications:
@@ -245,9 +244,8 @@ class Specifications:
         return np.add.reduceat(values.astype(float), self.starts)
 
     def share(self, top: np.ndarray, bottom: np.ndarray) -> Sums:
-        """What no judge has to be asked about: `top` over `bottom`, both [turns]."""
-        count = self.by_dialogue(bottom)
-        return Sums(self.by_dialogue(top), count, count, count)
+        """`top` over `bottom`, both [turns]."""
+        return Sums(self.by_dialogue(top), self.by_dialogue(bottom))
 
     def add(
         self, claim: int, scoring: Scoring, choices: tuple, measure: str, *pairs: tuple[Sums, Sums]
@@ -258,29 +256,21 @@ class Specifications:
 
     def table(self) -> pd.DataFrame:
         """All rows with estimate, interval, dialogues behind it and state, sorted by claim."""
-        numbers = [number for number, _, _ in self.pairs]
-        means = []
-        for place in (1, 2):
-            top, bottom = (np.array([pair[place][part] for pair in self.pairs]).T for part in (0, 1))
-            means.append(statistics.ratio(top, bottom))
-        gap = means[0].minus(means[1])
-        placed, asked = (
-            np.array([one[part].sum() + other[part].sum() for _, one, other in self.pairs]) for part in (2, 3)
+        first, second = (
+            statistics.ratio(*(np.array([pair[place][part] for pair in self.pairs]).T for part in (0, 1)))
+            for place in (1, 2)
         )
-        with np.errstate(invalid="ignore"):
-            known = asked / placed
+        gap = first.minus(second)
+        known = [
+            1.0 if a.asked is None else (a.asked + b.asked).sum() / max(1, (a.placed + b.placed).sum())
+            for _, a, b in self.pairs
+        ]
         ends = (np.round(part, statistics.DIGITS) for part in (gap.value, *statistics.interval(gap)))
-        first = np.searchsorted(numbers, np.arange(len(self.rows)))
-        parts = [np.minimum.reduceat(part, first) for part in (*ends, gap.clusters, known)]
+        begin = np.searchsorted([number for number, _, _ in self.pairs], np.arange(len(self.rows)))
+        parts = [np.minimum.reduceat(part, begin).tolist() for part in (*ends, gap.clusters, known)]
         rows = [
-            (
-                *row,
-                *found,
-                state(*found[:3], asked, also_zero=row[0] == 3, judge=row[-1].startswith("judge ")),
-            )
-            for row, (*found, asked) in zip(
-                self.rows, zip(*(p.tolist() for p in parts), strict=True), strict=True
-            )
+            (*row, mean, low, high, n, state(mean, low, high, asked, also_zero=row[0] == 3))
+            for row, mean, low, high, n, asked in zip(self.rows, *parts, strict=True)
         ]
         table = pd.DataFrame(rows, columns=list(COLUMNS))
         return table.sort_values("claim", kind="stable", ignore_index=True)
@@ -301,8 +291,11 @@ def specifications(data: GradedTurns, ratings: Sequence[Rating] = ()) -> pd.Data
     for measure in measures(data, ratings):
         _add_values(found, data, measure, ranked, gates, ks)
     _add_repeats(found, data, ranked, gates, ks)
+    at_known = np.isin(np.arange(len(data.asked)), data.known).astype(float)
     for scoring_of, one in ranked.items() if len(data.known) else ():
-        full, *terms = (_at_known(found, data, ndcg) for ndcg in (one.ndcg, *one.single))
+        every = np.zeros((5, len(data.asked)))
+        every[:, data.known] = one.ndcg, *one.single
+        full, *terms = (found.share(ndcg, at_known) for ndcg in every)
         found.add(6, scoring_of, ("–", "–", "–"), "nDCG@5", *((full, term) for term in terms))
     for number, scoring_of in enumerate(ranked):
         for gate, sent in gates.items():
@@ -335,14 +328,14 @@ def _add_values(
     for number, (scoring_of, one) in enumerate(ranked.items()):
         value = measure.values[scoring_of.embedder]
         known = np.ones(value.shape) if measure.zero else np.isfinite(value).astype(float)
-        asked, value = known if measure.asked is None else measure.asked, np.nan_to_num(value)
+        value = np.nan_to_num(value)
 
-        def sums(memes: np.ndarray | slice, where: np.ndarray, parts: tuple = (value, known, asked)) -> Sums:
+        def sums(memes: np.ndarray | slice, where: np.ndarray, value=value, known=known) -> Sums:
             """Of `memes` [turns, n], or the whole library, with equal chances at some turns."""
+            parts = [value, known] if measure.asked is None else [value, known, measure.asked]
             means = ((p if isinstance(memes, slice) else p[turns, memes]).mean(axis=1) for p in parts)
-            top, bottom, put = (found.by_dialogue(where * mean) for mean in means)
-            placed = found.by_dialogue(where)
-            return Sums(top, bottom, placed, put if drawn else placed)
+            top, bottom, *asked = (found.by_dialogue(where * mean) for mean in means)
+            return Sums(top, bottom, found.by_dialogue(where), *asked) if asked else Sums(top, bottom)
 
         for gate, (by_gate, _) in gates.items():
             sent = by_gate[number]
@@ -389,20 +382,9 @@ def _add_repeats(
                 found.add(4, scoring_of, (str(k), gate, "–"), "repeats", (shares[1], shares[k]))
 
 
-def _at_known(found: Specifications, data: GradedTurns, values: np.ndarray) -> Sums:
-    """Values [known turns] by dialogue."""
-    every, count = np.zeros((2, len(data.asked)))
-    every[data.known], count[data.known] = values, 1
-    return found.share(every, count)
-
-
-def state(
-    mean: float, low: float, high: float, asked: float, also_zero: bool = False, judge: bool = False
-) -> str:
+def state(mean: float, low: float, high: float, asked: float, also_zero: bool = False) -> str:
     """What one specification says of a claim (`STATES`); `also_zero`: no difference is enough."""
-    if asked < ASKED_FROM or (
-        judge and np.isnan(asked)
-    ):  # where nothing was placed a judge was asked nothing
+    if asked < ASKED_FROM:
         return "not asked"
     if not np.isfinite(mean):
         return "cannot tell"
@@ -475,21 +457,19 @@ def influential_choices(curve: pd.DataFrame) -> pd.DataFrame:
 
 def shares(part: pd.DataFrame) -> dict[str, float]:
     """`SHARES` of some specifications of one claim."""
-    asked = part[part["state"] != "not asked"]
-    states, n = asked["state"], len(asked)
-    n_told, dialogues = int((states != "cannot tell").sum()), int(asked["dialogues"].max()) if n else 0
-    few = too_few(dialogues)
-
-    def share(*wanted: str, of: int = n) -> float:
-        return float(states.isin(wanted).sum() / of) if of else float("nan")
-
+    counted = part[part["state"] != "not asked"]
+    share = (
+        counted["state"].value_counts(normalize=True).reindex(STATES).fillna(0.0 if len(counted) else np.nan)
+    )
+    dialogues, sign = counted["dialogues"].max() if len(counted) else 0, share["clear"] + share["sign only"]
+    few, told = dialogues < statistics.MIN_CLUSTERS, (counted["state"] != "cannot tell").mean()
     return {
-        "worlds": n,
-        "dialogues": dialogues,
-        "sign": share("clear", "sign only"),
-        "clear": float("nan") if few else share("clear"),
-        "clearly opposite": float("nan") if few else share("clearly opposite"),
-        "cannot tell": share("cannot tell"),
-        "sign if told": share("clear", "sign only", of=n_told),
-        "not asked": len(part) - n,
+        "worlds": len(counted),
+        "dialogues": int(dialogues),
+        "sign": sign,
+        "clear": np.nan if few else share["clear"],
+        "clearly opposite": np.nan if few else share["clearly opposite"],
+        "cannot tell": share["cannot tell"],
+        "sign if told": sign / told if told else np.nan,
+        "not asked": len(part) - len(counted),
     }
