@@ -313,8 +313,8 @@ class Run:
             chat.inbox, chat.collect = read_inbox(self.inbox(stage)), self.collect
             stack.callback(self._note_counts, name, chat)
             yield chat
-            if used := chat.used_keys:
-                self.note_used(stage, used)
+            if store is not None and store.used_keys:
+                self.note_used(stage, store.used_keys)
 
     def _model(self, role: Role, number: int, name: str, stack: ExitStack) -> Model:
         """Who answers for a role: authored texts, a local server that `stack` stops, an endpoint."""
