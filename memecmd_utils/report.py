@@ -17,10 +17,10 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import annotation, evaluation, files, release, schemas, statistics, studies
+from memecmd_utils import annotation, evaluation, files, learned, release, schemas, statistics, studies
 from memecmd_utils import grades as graded
 from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
-from memecmd_utils.evaluation import benchmark, landing_tables, leaderboard
+from memecmd_utils.evaluation import benchmark, leaderboard
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.runs import Run, StageMissing
@@ -107,7 +107,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
             **{name: made.get(name, []) for name in quoted},
         },
         "teaching": _teaching_levels(grades.get("greedy", {})),
-        "landing": landing_tables.digest(landing_tables.load(run)),
+        "landing": learned.quoted(run),
     }
     files.write_json(run.report / "numbers.json", found)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]

@@ -347,7 +347,6 @@ def test_the_timing_task_is_scored_by_marks(made: Benchmark) -> None:
     found = leaderboard.timing_table(dataclasses.replace(made, marks=marks), systems)
     means = found.set_index(["system", "measure"])["mean"]
     assert means["oracle", "AUC"] == 1 and means["contrary", "AUC"] == 0
-    assert means["oracle", "kappa with marker 2"] == 1
     assert leaderboard.timing_table(dataclasses.replace(made, marks=()), systems).empty
 
 
@@ -377,8 +376,7 @@ def test_a_release_has_run_files_of_every_split(tmp_path: Path, monkeypatch: pyt
     splits = [made_split(name) for name in ("made", "untouched")]
     built = [benchmark.build(split) for split in splits]
 
-    def learned(split: Split, one: Benchmark, run: object) -> leaderboard.Systems:
-        assert split.name == one.split
+    def learned(one: Benchmark, run: object) -> leaderboard.Systems:
         return leaderboard.Systems("package", {leaderboard.LEARNED: scores_of(one)})
 
     monkeypatch.setattr(leaderboard, "learned_systems", learned)
