@@ -12,13 +12,13 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import annotation, evaluation, files, judges, runs, schemas, settings
+from memecmd_utils import annotation, evaluation, files, judges, models, runs, schemas, settings
 from memecmd_utils.dialogue import relation, sizes, speaker_of, summary_request, utterance_request
-from memecmd_utils.embedders import INPUTS, TASK
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.library import example_memes
 from memecmd_utils.llm import budget, chat, prompts, usage
 from memecmd_utils.llm.budget import Spent, estimate_row
+from memecmd_utils.llm.embedding import INPUTS, TASK
 from memecmd_utils.llm.endpoint import OpenAIBackend
 from memecmd_utils.llm.messages import Request
 from memecmd_utils.settings import Endpoint, Judge, Profile, run_name
@@ -315,7 +315,7 @@ def fetch_batch(run: runs.Run, stage: str) -> Iterator[str]:
         if lines is None:
             waiting.append(name)
             continue
-        with run.inbox(stage).open("ab") as inbox:
+        with models.inbox(run, stage).open("ab") as inbox:
             inbox.write(backend.blotted(lines).encode())
         for error in (batch.errors.data if batch.errors else None) or []:
             yield f"  {backend.shown(error.message or str(error.code))}"
@@ -340,4 +340,4 @@ def _backend(run: runs.Run, stage: str) -> OpenAIBackend:
 
 
 def _notes(run: runs.Run, stage: str) -> Path:
-    return run.inbox(stage).with_name(f"{stage}.json")
+    return models.inbox(run, stage).with_name(f"{stage}.json")

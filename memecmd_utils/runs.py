@@ -1,16 +1,16 @@
 """A run: its profile, its folders, and the models it may use. What every notebook opens first."""
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from memecmd_utils import files, schemas
 from memecmd_utils import settings as settings_
-from memecmd_utils.embedders import DualEncoder, Embedder, EndpointEmbedder, RecordedEmbedder, embedder_of
+from memecmd_utils.embedders import DualEncoder, Embedder, RecordedEmbedder, embedder_of
 from memecmd_utils.fetch import may_fetch
-from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.files import ExtraMissing, MemecmdError, paths
 from memecmd_utils.recordings import Mode, Recordings, TextCache
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
@@ -216,14 +216,15 @@ class Run:
         Which vectors it gave is written down in the run's folder, unless it is no `part_of_run`.
         """
         chosen = self.paying(embedder_of(self.profile, name, self.read_dirs))
-        mode = self.profile.models.mode if isinstance(chosen, EndpointEmbedder) else self.vector_mode
+        is_remote = (name or self.profile.models.embedder) == "endpoint"
+        mode = self.profile.models.mode if is_remote else self.vector_mode
         write_dir = None if mode == "recorded" else self.write_dir
         used_in = self.folder if part_of_run else None
         return RecordedEmbedder(chosen, self.read_dirs, write_dir, mode, used_in)
 
     def paying(self, embedder: Embedder) -> Embedder:
         """The same embedder; where it is an endpoint its requests are held against this run's caps."""
-        if self.profile.models.mode != "recorded" and isinstance(embedder, EndpointEmbedder):
+        if self.profile.models.mode != "recorded" and hasattr(embedder, "endpoint"):
             from memecmd_utils import models
 
             embedder.budget = models.budget(self, "embedding", embedder.endpoint, reads_only=True)
@@ -290,3 +291,16 @@ def open_finished(name: str) -> Run:
     if profile is None:
         raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
     return Run(name, profile, folder, paths.reports / name)
+
+
+@contextmanager
+def dask_client(profile: Profile) -> Iterator[Any]:
+    """A client of the Dask scheduler that the profile names; without one, of workers on this machine."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ExtraMissing("engine: dask needs Dask: pip install -e '.[scale]'") from error
+    # One thread a worker: a part has an event loop of its own, and an image keeps a core busy.
+    with Client(profile.models.scheduler, threads_per_worker=1, dashboard_address=None) as client:
+        client.wait_for_workers(1, timeout=60)
+        yield client

@@ -20,7 +20,6 @@ from memecmd_utils import embedders
 from memecmd_utils.embedders import (
     ChineseClipScorer,
     DualEncoder,
-    EndpointEmbedder,
     ModelMissing,
     RecordedEmbedder,
     SentenceTransformerEmbedder,
@@ -28,6 +27,7 @@ from memecmd_utils.embedders import (
     text_key,
 )
 from memecmd_utils.llm.budget import Budget, Spent
+from memecmd_utils.llm.embedding import EndpointEmbedder
 from memecmd_utils.llm.messages import BudgetReached, EndpointError
 from memecmd_utils.pictures import ImageRejected
 from memecmd_utils.recordings import RecordedVectors, RecordingMiss, normalise
