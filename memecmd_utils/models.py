@@ -65,8 +65,8 @@ def open_chat(run: Run, role: Role, stage: str, number: int = 0) -> Iterator[Cha
         chat.inbox, chat.collect = read_inbox(inbox(run, stage)), run.collect
         stack.callback(_note_counts, run, name, chat)
         yield chat
-        if used := chat.used_keys:
-            run.note_used(stage, used)
+        if store is not None and store.used_keys:
+            run.note_used(stage, store.used_keys)
 
 
 def _model(run: Run, role: Role, number: int, name: str, stack: ExitStack) -> Model:

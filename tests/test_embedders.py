@@ -26,6 +26,7 @@ from memecmd_utils.embedders import (
     embedder_of,
     text_key,
 )
+from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm.budget import Budget, Spent
 from memecmd_utils.llm.embedding import EndpointEmbedder
 from memecmd_utils.llm.messages import BudgetReached, EndpointError
@@ -104,7 +105,7 @@ def test_every_kind_gets_what_the_profile_says(tmp_path: Path) -> None:
     model, served = embedder_of(profile, read_dirs=[tmp_path]), embedder_of(profile, "endpoint")
     assert (model.name, model.query_instruction, model._trust) == (f"{NAME}-float16", "问：", False)
     assert (served.name, served.query_instruction) == ("m@v2", "问：")
-    with pytest.raises(EndpointError, match=r"endpoints\.embedder"):
+    with pytest.raises(MemecmdError, match=r"endpoints\.embedder"):
         embedder_of(made_up.profile(endpoints={}), "endpoint")
 
 

@@ -76,7 +76,7 @@ def test_a_replay_needs_no_key_no_server_and_no_engine() -> None:
 
 
 def test_two_judges_of_a_stage_both_leave_their_keys_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "OpenAIBackend", lambda endpoint, **_: ScriptedBackend(lambda r: "是"))
+    monkeypatch.setattr(models, "OpenAIBackend", lambda endpoint, **_: ScriptedBackend(lambda r: "是"))
     judges = "judges='[{kind: rating, llm: openai}, {kind: yes_no, llm: openai}]'"
     run = open_run("openai", judges, "openai-x")
     assert ask(run, "judge", "一") == ask(run, "judge", "二", 1) == "是"
