@@ -8,26 +8,24 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from memecmd_utils.core import paths
-from memecmd_utils.core.drawing import stickers
+
+SIDE, MARGIN, LETTERS = 360, 60, 28
+"""Pixels of a drawn meme's side, of the strip for a line of text, and of its letters' height."""
 
 
 class DerivedCounts(NamedTuple):
     """Numbers of CM50's 50 templates, counted with the rule by default; see `data/README.md`."""
 
     templates: pd.DataFrame
-    """A row a template: `records` in ImgFlip575K, `validation` memes among the 675 that were available.
-
-    Where its records were available, too: memes `kept`, how many the `last_4_percent` of them are, validation
-    memes `in_last_4_percent`, and the `first_place` of one as a share of the template.
-    """
+    """A row a template: `records` in ImgFlip575K, `validation` memes among 675, and of 39 templates memes
+    `kept`, `last_4_percent` of them, validation memes `in_last_4_percent`, `first_place` of one (share)."""
     votes: pd.DataFrame
-    """Of the 39 templates with records: `records` that pass all else and `published` ones, by `votes`."""
+    """By `votes`: `records` that pass all else, and `published` ones."""
     edges: pd.DataFrame
-    """Of each quantity the `smallest` published value, records `below` it, and how many of these were
-    `expected` among the published ones."""
+    """Of each quantity the `smallest` published value, records `below`, and how many were `expected`."""
 
 
 def derived_counts() -> DerivedCounts:
@@ -37,17 +35,18 @@ def derived_counts() -> DerivedCounts:
     )
 
 
-def draw_template(captions: Sequence[tuple[str, str]], picture: str = "1F40C") -> Image.Image:
-    """Memes side by side that share one OpenMoji picture; each has a line above it and a line below."""
-    # The place of all parts hangs on the id: one id is one template.
-    drawn = [
-        stickers.draw(stickers.ExampleMeme("template", top, below, (picture,), "top_bottom", "", ""))
-        for top, below in captions
-    ]
-    gap = 16
-    sheet = Image.new("RGB", (sum(one.width + gap for one in drawn) - gap, drawn[0].height), "#888888")
-    for number, one in enumerate(drawn):
-        sheet.paste(one, (number * (one.width + gap), 0))
+def draw_template(captions: Sequence[tuple[str, str]]) -> Image.Image:
+    """Memes side by side that share the picture of a snail; each has a line above it and a line below."""
+    sheet = Image.new("RGB", (len(captions) * (SIDE + 16) - 16, SIDE), "#888888")
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(LETTERS)
+    with Image.open(paths.example / "snail.webp") as snail:
+        picture = snail.convert("RGBA")
+    for number, lines in enumerate(captions):
+        left = number * (SIDE + 16)
+        pen.rectangle((left, 0, left + SIDE - 1, SIDE), "#F4E9C8")
+        sheet.paste(picture, (left + (SIDE - picture.width) // 2, (SIDE - picture.height) // 2), picture)
+        for line, y in zip(lines, (MARGIN // 2, SIDE - MARGIN // 2), strict=True):
+            pen.text((left + SIDE // 2, y), line, "#222222", font, anchor="mm")
     return sheet
 
 
