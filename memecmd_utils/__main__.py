@@ -3,19 +3,21 @@
 Profile and settings come from `--profile` and `--set`, or from PROFILE and SET as make exports them.
 """
 
-import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from memecmd_utils import settings
-from memecmd_utils.core import errors, paths
+from memecmd_utils import files, settings
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.settings import Profile
+
+if TYPE_CHECKING:
+    from memecmd_utils.runs import Run
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,12 @@ class Choice:
         """The name of the run that they make."""
         return settings.run_name(self.load())
 
+    def run(self, name: str = "") -> "Run":
+        """A finished run: the one that is named, else that of the profile."""
+        from memecmd_utils import runs
+
+        return runs.open_finished(name or self.run_name())
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--profile", envvar="PROFILE", default="example", help="A name in data/profiles (example).")
@@ -43,267 +51,213 @@ def cli(context: click.Context, profile: str, changed: str) -> None:
     context.obj = Choice(profile or "example", changed)
 
 
-def command(group: click.Group, name: str, *parameters: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A command of `group` whose function gets the `Choice` first; its docstring is the help."""
-
-    def decorate(function: Callable[..., int | None]) -> Any:
-        decorated: Any = click.pass_obj(function)
-        for parameter in reversed(parameters):
-            decorated = parameter(decorated)
-        return group.command(name)(decorated)
-
-    return decorate
-
-
 run_option = click.option("--run", default="", help="A finished run; by default that of the profile.")
 
 # --- a run ------------------------------------------------------------------------------------------
 
 
-@command(cli, "resolve", click.option("--templates", is_flag=True, help="For notebooks 07 and 08."))
-def resolve(choice: Choice, templates: bool) -> None:
-    """Write the profile that --profile and --set make; print the run's name."""
-    from memecmd_utils import runs
-    from memecmd_utils.ops import doctor, make
+@cli.command()
+@click.option("--templates", is_flag=True, help="Notebooks 07 and 08, of the second paper.")
+@click.pass_obj
+def reproduce(choice: Choice, templates: bool) -> None:
+    """Run the notebooks of the profile that are out of date."""
+    from memecmd_utils import doctor, run_notebook, runs
 
     profile = choice.load()
     doctor.check(profile, templates)
-    # A run that goes on keeps the settings that it began with.
-    with make.locked(paths.processed / settings.run_name(profile)):
-        name = settings.settle(profile)
+    name = settings.run_name(profile)
+    with run_notebook.held(paths.processed / name):
+        settings.settle(profile)
         run = runs.open_run(choice.profile, choice.settings, name)
-        make.note_inputs(run, make.stages(templates))
-    click.echo(run.name)
+        if templates:
+            from memecmd_utils import fetch
+
+            for one in fetch.locate(profile).values():
+                state = one.state if one.path else f"not here ({one.why}). {one.source.how_to_provide()}"
+                click.echo(f"{one.source.title}: {state}")
+        run_notebook.note_inputs(run)
+        names = run_notebook.out_of_date(run, templates)
+        if not names:
+            click.echo(f"nothing to do: run {name} is up to date")
+        parameters = {"profile": choice.profile, "settings": choice.settings, "run_name": name}
+        run_notebook.run_stages(run, names, parameters)
+    if not templates:
+        from memecmd_utils import cost
+
+        click.echo(cost.summary_text(name))
 
 
-@command(cli, "run", click.argument("notebook"), click.argument("run"))
-def run_notebook(choice: Choice, notebook: str, run: str) -> None:
+@cli.command("run")
+@click.argument("notebook")
+@click.argument("run")
+@click.pass_obj
+def run_one(choice: Choice, notebook: str, run: str) -> None:
     """Run one notebook headlessly into a run's report folder."""
-    from memecmd_utils import runs
-    from memecmd_utils.ops import make, runner
+    from memecmd_utils import run_notebook, runs
 
     opened = runs.open_run(choice.profile, choice.settings, run)
-    replays = opened.strict and notebook not in runner.NOT_REPLAYED
-    click.echo(f"{notebook} ...")
-    with make.locked(paths.processed / run):
-        seconds = runner.run_notebook(
-            paths.notebooks / f"{notebook}.ipynb",
-            paths.reports / run / f"{notebook}.ipynb",
-            {"profile": choice.profile, "settings": choice.settings, "run_name": run},
-            cell_timeout=runner.REPLAY_TIMEOUT_S if replays else runner.CELL_TIMEOUT_S,
-            status=sys.stderr,
-        )
-        make.note_outputs(opened, notebook)
-    click.echo(f"{notebook} done in {seconds:.0f} s")
+    parameters = {"profile": choice.profile, "settings": choice.settings, "run_name": run}
+    with run_notebook.held(opened.folder):
+        run_notebook.run_stages(opened, [notebook], parameters)
 
 
-words = click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@cli.command()
+@click.argument("notebook")
+def inputs(notebook: str) -> None:
+    """List the package's files that NOTEBOOK reaches by its imports."""
+    from memecmd_utils import run_notebook
+
+    for path in run_notebook.files_of(paths.notebooks / f"{notebook}.ipynb"):
+        click.echo(path.relative_to(paths.root))
 
 
-@cli.command("hold", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument("run")
-@words
-def hold(run: str, words: tuple[str, ...]) -> None:
-    """Run a command with a run's folder held for it, alone."""
-    from memecmd_utils.ops import make
-
-    make.hold(paths.processed / run, list(words))
-
-
-@command(cli, "summary", click.argument("run"))
-def summary(_: Choice, run: str) -> None:
-    """Say what a run wrote and where."""
-    from memecmd_utils.ops import cost
-
-    click.echo(cost.summary_text(run))
-
-
-@command(cli, "cost")
-def cost(choice: Choice) -> None:
+@cli.command("cost")
+@click.pass_obj
+def show_cost(choice: Choice) -> None:
     """Estimate calls, tokens, money and hours before anything is asked."""
-    from memecmd_utils.ops import cost, doctor
+    from memecmd_utils import cost, doctor
 
     profile = choice.load()
     click.echo(cost.cost_text(profile))
-    for row in cost.real_usage(settings.run_name(profile)):
-        click.echo(row)
-    if lacks := doctor.lacks(profile):
-        click.echo("Before it can run, this is missing:")
-        for lack in lacks:
-            click.echo(f"- {lack}")
+    for lack in doctor.lacks(profile):
+        click.echo(f"missing before it can run: {lack}")
 
 
-@command(cli, "doctor")
-def doctor(choice: Choice) -> int:
+@cli.command("doctor")
+@click.pass_obj
+def show_doctor(choice: Choice) -> None:
     """Check Python, packages, fonts, models and keys of this machine."""
-    from memecmd_utils.ops import doctor
+    from memecmd_utils import doctor
 
     text, good = doctor.report(choice.profile, choice.settings)
     click.echo(text)
-    return 0 if good else 1
+    sys.exit(0 if good else 1)
 
 
-@command(cli, "verify", click.argument("folder", required=False))
-def verify(choice: Choice, folder: str | None) -> int:
+@cli.command()
+@click.argument("folder", required=False)
+@click.pass_obj
+def verify(choice: Choice, folder: str | None) -> None:
     """Check a release against its manifest: that in FOLDER, or the run's own."""
-    from memecmd_utils.release import manifest
+    from memecmd_utils import release
 
-    if folder:
-        where = Path(folder).expanduser()
-    else:
-        where = paths.processed / choice.run_name() / "release"
-        if not where.is_dir():
-            raise errors.MemecmdError(
-                f"run {choice.run_name()} has no release yet: `make reproduce` makes one"
-            )
-    try:
-        click.echo(manifest.report(where))
-    except manifest.ReleaseError as error:
-        click.echo(str(error))
-        return 1
-    return 0
+    where = Path(folder).expanduser() if folder else paths.processed / choice.run_name() / "release"
+    click.echo(release.verdict(where))
 
 
-@command(cli, "site")
+@cli.command()
+@click.pass_obj
 def site(choice: Choice) -> None:
     """Put the page of a run with its notebooks into one folder for any static host."""
-    from memecmd_utils.report import tracked
+    from memecmd_utils import report
 
-    click.echo(tracked.build(paths.reports / choice.run_name()).relative_to(paths.root))
+    click.echo(report.build_site(paths.reports / choice.run_name()).relative_to(paths.root))
 
 
 # --- uses of a finished run -------------------------------------------------------------------------
 
 
-@command(
-    cli,
-    "insert-memes",
-    click.argument("source"),
-    click.argument("target"),
-    run_option,
-    click.option("--strategy", default="greedy"),
-    click.option("--fields", default="", help="Columns by name, as in text=content."),
-)
+@cli.command("insert-memes")
+@click.argument("source")
+@click.argument("target")
+@run_option
+@click.option("--strategy", default="greedy")
+@click.option("--fields", default="", help="Columns by name, as in text=content.")
+@click.pass_obj
 def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: str, fields: str) -> None:
     """Put memes of a finished run into chats of your own: SOURCE (CSV, JSON, text) becomes TARGET."""
     from memecmd_utils.chats import insertion
 
     if not source or not target:
-        raise errors.MemecmdError("name both files: make insert-memes IN=chat.csv OUT=with_memes.csv")
+        raise MemecmdError("name both files: make insert-memes IN=chat.csv OUT=with_memes.csv")
     files = (Path(name).expanduser() for name in (source, target))
     click.echo(insertion.insert_file(*files, choice.profile, choice.settings, run, strategy, fields).text())
 
 
-@command(cli, "fit-placement", click.argument("grades", required=False), run_option)
+@cli.command("fit-placement")
+@click.argument("grades", required=False)
+@run_option
+@click.pass_obj
 def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
     """Fit learned placement on a run's graded memes; GRADES: a CSV of dialogue_id, turn, meme_id, grade."""
-    from memecmd_utils.chats import insertion
     from memecmd_utils.evaluation import landing
-    from memecmd_utils.retrieval import learned
 
-    chosen = insertion.library_of(run, choice.profile, choice.settings)
-    click.echo(landing.fit_run(chosen, Path(grades) if grades else None).text())
-    click.echo(f"written: {chosen.write(learned.FILE)}; insert-memes with STRATEGY=learned takes it")
+    click.echo(landing.fit_run(choice.run(run), Path(grades).expanduser() if grades else None).text())
 
 
-@command(cli, "study-placement", run_option)
-def study_placement(choice: Choice, run: str) -> None:
-    """Fit learned placement again without its parts, on fewer dialogues and for new memes; takes minutes."""
-    from memecmd_utils.chats import insertion
-    from memecmd_utils.core import tables
-    from memecmd_utils.evaluation import placement_study
-
-    for name, table in placement_study.write_study(
-        insertion.library_of(run, choice.profile, choice.settings)
-    ).items():
-        click.echo(f"{name}\n{tables.markdown(table)}")
-
-
-@command(cli, "evaluate-mod", click.argument("source"), run_option, click.option("--dialogues", type=int))
+@cli.command("evaluate-mod")
+@click.argument("source")
+@run_option
+@click.option("--dialogues", type=int)
+@click.pass_obj
 def evaluate_mod(choice: Choice, source: str, run: str, dialogues: int | None) -> None:
     """Measure retrieval on your copy of MOD: a file or a folder."""
     from memecmd_utils.studies import mod
 
     if not source:
-        raise errors.MemecmdError("name a file or folder of MOD: make evaluate-mod MOD=c_val_task2.json")
+        raise files.MemecmdError("name a file or folder of MOD: make evaluate-mod MOD=c_val_task2.json")
     path = Path(source).expanduser()
     click.echo(mod.evaluate_file(path, choice.profile, choice.settings, run, dialogues).text())
 
 
-@command(
-    cli,
-    "leaderboard",
-    click.argument("entries", nargs=-1),
-    click.option("--name", default="", help="What the entry is called; by default as its file."),
-    run_option,
-    click.option("--grades", default="", help="A CSV of dialogue_id, turn, meme_id, grade."),
-    click.option("--release", default="", help="A release with a benchmark, in place of the run's."),
-    click.option("--mod", default="", help="A file or folder of MOD, in place of the run's benchmark."),
-)
+@cli.command()
+@click.argument("entries", nargs=-1)
+@click.option("--name", default="", help="What the entry is called; by default as its file.")
+@run_option
+@click.option("--grades", default="", help="A CSV of dialogue_id, turn, meme_id, grade.")
+@click.option("--release", default="", help="A release with a benchmark, in place of the run's.")
+@click.option("--mod", default="", help="A file or folder of MOD, in place of the run's benchmark.")
+@click.pass_obj
 def leaderboard(
     choice: Choice, entries: Sequence[str], name: str, run: str, grades: str, release: str, mod: str
 ) -> None:
     """Score ENTRIES beside the package's systems: TREC runs, Python files, names of embedders."""
-    from memecmd_utils import report
-    from memecmd_utils.chats import insertion
+    from memecmd_utils.evaluation import entries as scored
     from memecmd_utils.studies import mod as mod_data
 
     if mod:
         path = Path(mod).expanduser()
         benchmarks, target, notes = mod_data.benchmarks(path, choice.profile, choice.settings, run)
-        text = report.score_benchmarks(benchmarks, target, entries, name)
-        click.echo("\n".join([text, *notes]))
+        click.echo("\n".join([scored.score_benchmarks(benchmarks, target, entries, name), *notes]))
     elif release:
         folder = Path(release).expanduser()
-        click.echo(report.score_release(folder, choice.profile, choice.settings, entries, name))
+        click.echo(scored.score_release(folder, choice.profile, choice.settings, entries, name))
     else:
-        chosen = insertion.library_of(run, choice.profile, choice.settings)
         given = Path(grades).expanduser() if grades else None
-        click.echo(report.score_run(chosen, entries, name, given))
+        click.echo(scored.score_run(choice.run(run), entries, name, given))
 
 
 # --- what is fetched --------------------------------------------------------------------------------
 
 
-@cli.group()
-def fetch() -> None:
-    """Fetch images, news, data sets or a local model."""
+@cli.group("fetch")
+def fetch_group() -> None:
+    """Fetch images, news or a local model."""
 
 
-@command(fetch, "library", click.argument("archive", required=False))
-def fetch_library(_: Choice, archive: str | None) -> None:
+@fetch_group.command("library")
+@click.argument("archive", required=False)
+def fetch_library(archive: str | None) -> None:
     """Fetch the paper's repositories of images (ARCHIVE: the images of emo-visual-data as a zip)."""
-    from memecmd_utils.core.fetch import datasets
+    from memecmd_utils import fetch
 
-    datasets.fetch_library(archive=Path(archive) if archive else None)
+    fetch.fetch_library(archive=Path(archive).expanduser() if archive else None)
 
 
-@command(fetch, "news")
+@fetch_group.command("news")
+@click.pass_obj
 def fetch_news(choice: Choice) -> None:
     """Collect news for the profile from its feeds; run it on several days to gather more."""
-    from memecmd_utils.dialogue import news
+    from memecmd_utils import news
 
     click.echo(news.collect_for(choice.load()))
 
 
-@command(fetch, "templates", click.argument("run"))
-def fetch_templates(choice: Choice, run: str) -> None:
-    """Find or fetch the data sets of template memes, and write down what is there."""
-    from memecmd_utils import runs
-    from memecmd_utils.cm50 import data
-
-    opened = runs.open_run(choice.profile, choice.settings, run)
-    found = data.settle(opened.profile, opened.folder)
-    for source in found.values():
-        click.echo(source.text())
-    if all(found[name].path is None for name in data.NEEDED):
-        click.echo("no template memes: notebooks 07 and 08 teach on made-up ones, and leave out the rest")
-
-
-@command(fetch, "local-llm", click.argument("model"))
-def fetch_local_llm(_: Choice, model: str) -> None:
+@fetch_group.command("local-llm")
+@click.argument("model")
+def fetch_local_llm(model: str) -> None:
     """Install the local engine and the weights of one model."""
-    from memecmd_utils.core.llm import local
+    from memecmd_utils import local_model as local
 
     path = local.install(model)
     weights = local.find(model)
@@ -313,104 +267,78 @@ def fetch_local_llm(_: Choice, model: str) -> None:
 # --- recordings and tracked results -----------------------------------------------------------------
 
 
-@cli.group()
-def recordings() -> None:
+@cli.group("recordings")
+def recordings_group() -> None:
     """Look after what models answered."""
 
 
-def _folders(choice: Choice) -> list[Path]:
-    from memecmd_utils.core.recordings import care
-
-    return care.folders_of(settings.load_profile(choice.profile).name)
-
-
-@command(recordings, "check")
-def check_recordings(choice: Choice) -> int:
+@recordings_group.command("check")
+@click.pass_obj
+def check_recordings(choice: Choice) -> None:
     """Verify the tracked recordings and those of the profile."""
-    from memecmd_utils.core.recordings import care
+    from memecmd_utils import recordings as care
 
-    report = care.check(_folders(choice))
-    click.echo(report.text())
-    return 1 if report.problems else 0
+    done, problems = care.check(choice.load().name)
+    click.echo("\n".join([*done, *(f"PROBLEM: {problem}" for problem in problems)]))
+    sys.exit(1 if problems else 0)
 
 
-@command(recordings, "promote", click.argument("run"))
-def promote_recordings(_: Choice, run: str) -> None:
+@recordings_group.command("promote")
+@click.argument("run")
+def promote_recordings(run: str) -> None:
     """Turn the recordings that a run used into tracked ones."""
-    from memecmd_utils.core.recordings import care
+    from memecmd_utils import recordings as care
 
-    for line in care.promote_run(run):
+    for line in care.promote(run):
         click.echo(line)
 
 
-@command(recordings, "explain", click.argument("one"), click.argument("other", required=False))
-def explain_miss(choice: Choice, one: str, other: str | None) -> None:
-    """Say how two forms or keys differ, or a miss and the nearest recording."""
-    from memecmd_utils.core.recordings import care
-
-    click.echo("\n".join(care.explain(one, other, _folders(choice))))
-
-
-@cli.group()
-def tracked() -> None:
+@cli.group("tracked")
+def tracked_group() -> None:
     """Look after the tracked results of the example run."""
 
 
-@command(tracked, "refresh")
-def refresh_tracked(_: Choice) -> None:
+@tracked_group.command("refresh")
+def refresh_tracked() -> None:
     """Copy the example run's numbers and pictures into reports/."""
-    from memecmd_utils.report import tracked
+    from memecmd_utils import report
 
-    for path in tracked.refresh():
+    for path in report.refresh():
         click.echo(path.relative_to(paths.root))
 
 
-@command(tracked, "compare")
-def compare_tracked(_: Choice) -> int:
+@tracked_group.command("compare")
+def compare_tracked() -> None:
     """Compare the example run with the tracked numbers, placements and pictures."""
-    from memecmd_utils.report import tracked
+    from memecmd_utils import report
 
-    differences = tracked.compare()
+    differences = report.compare()
     for line in differences:
         click.echo(line)
     click.echo(f"{len(differences)} differences" if differences else "the run equals the tracked results")
-    return 1 if differences else 0
+    sys.exit(1 if differences else 0)
 
 
 # --- one line for what a user can mend --------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its status.
+
+    What a user can mend is told in one line without a traceback; anything else shows where it broke.
+    """
     try:
-        with cli.make_context("memecmd", words) as context:
-            status = cli.invoke(context)
-        sys.stdout.flush()
-        return status or 0
-    except click.exceptions.Exit as done:
-        return done.exit_code
-    except click.UsageError as error:
-        print(f"error: {error.format_message()}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        # Whatever still waited for the kernel complains while it is torn down.
-        logging.getLogger("asyncio").disabled = True
-        print("stopped; accepted answers are recorded: run again to go on", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # As with `| head`. Nothing more may be written there, also not when Python ends.
+        cli.main(arguments, prog_name="memecmd", standalone_mode=True)
+    except BrokenPipeError:  # as with `| head`: nothing more may be written, also not when Python ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("stopped: nobody reads the output any more", file=sys.stderr)
-        return 1
+        sys.exit(1)
     except Exception as error:
-        # What a user can mend is told without a traceback; anything else shows where it broke.
-        message = errors.mendable_message(error)
+        message = files.mendable_message(error)
         if message is None:
             raise
         print(f"error: {message}", file=sys.stderr)
-        return 2
+        sys.exit(2)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,28 +1,26 @@
 """A run: its profile, its folders, and the models it may use. What every notebook opens first."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from memecmd_utils import schemas
+from memecmd_utils import files, schemas
 from memecmd_utils import settings as settings_
-from memecmd_utils.core import paths, storage
 from memecmd_utils.core.encoders.text import TASK, Embedder, EndpointEmbedder, RecordedEmbedder, embedder_of
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import authored
-from memecmd_utils.core.llm import usage as llm_usage
-from memecmd_utils.core.llm.authored import AuthoredBackend
-from memecmd_utils.core.llm.batch import BatchBackend, is_free
-from memecmd_utils.core.llm.budget import BATCH_DISCOUNT, Budget, Ledger
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend, is_local
-from memecmd_utils.core.llm.local import LocalServer
-from memecmd_utils.core.llm.messages import Backend, EndpointError
-from memecmd_utils.core.llm.usage import combined
-from memecmd_utils.core.recordings.store import Recordings, TextCache
-from memecmd_utils.core.recordings.vectors import Mode
+from memecmd_utils.files import ExtraMissing, MemecmdError, paths
+from memecmd_utils.llm import authored
+from memecmd_utils.llm import usage as llm_usage
+from memecmd_utils.llm.authored import AuthoredBackend
+from memecmd_utils.llm.batch import BatchBackend, is_free
+from memecmd_utils.llm.budget import BATCH_DISCOUNT, Budget, Ledger
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
+from memecmd_utils.llm.messages import Backend, EndpointError
+from memecmd_utils.llm.usage import combined
+from memecmd_utils.local_model import LocalServer
+from memecmd_utils.recordings import Mode, Recordings, TextCache
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
 if TYPE_CHECKING:
@@ -45,38 +43,45 @@ class StageMissing(MemecmdError, FileNotFoundError):
     """A stage's input is not there; the message names the notebook that writes it."""
 
 
-OUTPUTS = {
-    "01_library_build": ("memes.parquet", "memes/*", "rejected.csv", "funnel.csv", "contact_sheet.html"),
-    "02_annotation": ("annotations.parquet",),
-    "03_dialogue_generation": (
-        "cold_starts.jsonl", "dialogues.jsonl", "scenarios.jsonl", "unfinished.jsonl",
+class Stage(NamedTuple):
+    """A notebook of a run: the notebooks that it follows, and the files it writes that others read."""
+
+    after: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    templates: bool = False
+    """Whether it belongs to `make templates`."""
+
+
+STAGES = {
+    "01_library_build": Stage((), ("memes.parquet", "rejected.csv", "funnel.csv")),
+    "02_annotation": Stage(("01_library_build",), ("annotations.parquet",)),
+    "03_dialogue_generation": Stage((), ("cold_starts.jsonl", "dialogues.jsonl", "scenarios.jsonl")),
+    "04_retrieval": Stage(
+        ("02_annotation", "03_dialogue_generation"),
+        ("candidates.parquet", "placements.parquet", "gates.json", "scores.npz"),
     ),
-    "04_retrieval": ("candidates.parquet", "placements.parquet", "gates.json", "scores.npz"),
-    "04b_learned_placement": ("landing.json",),
-    "05_evaluation": (
-        "ratings.parquet", "consistency.parquet", "ground_truth.json", "judge_checks.json",
-        "human_ratings.json", "rating_key.csv",
+    "04b_learned_placement": Stage(("04_retrieval",), ("landing.json",)),
+    "05_evaluation": Stage(
+        ("04b_learned_placement",),
+        (
+            "ratings.parquet",
+            "rating_key.csv",
+            "consistency.parquet",
+            "ground_truth.json",
+            "judge_checks.json",
+        ),
     ),
-    "05b_studies": ("studies.json",),
-    "06_figures": ("release/**/*",),
-    "07_template_memes": (
-        "templates.parquet", "template_memes.parquet", "readings.parquet", "survey_key.csv",
-        "release_templates/**/*",
+    "05b_studies": Stage(("05_evaluation",), ("studies.json",)),
+    "06_figures": Stage(("05b_studies",)),
+    "07_template_memes": Stage(
+        (),
+        ("templates.parquet", "template_memes.parquet", "readings.parquet", "survey_key.csv"),
+        templates=True,
     ),
-    "08_meme_text_retrieval": (),
-}  # fmt: skip
-"""What each stage writes into a run's folder; not every run has all of it."""
-REPORTED = {
-    "02_annotation": ("figures/*",),
-    "04b_learned_placement": ("tables/learned_*",),
-    "05_evaluation": ("tables/*", "*_form.html"),
-    "05b_studies": ("tables/*", "figures/*"),
-    "06_figures": ("index.html", "numbers.json", "placements.csv", "figures/*"),
-    "07_template_memes": ("tables/*", "figures/*", "template_matches_*.html", "preference_survey.html"),
-    "08_meme_text_retrieval": ("tables/*", "figures/*"),
+    "08_meme_text_retrieval": Stage(("07_template_memes",), templates=True),
 }
-"""What stages write into its report, beside their executed notebooks."""
-WRITTEN_BY = {name: stage for stage, names in OUTPUTS.items() for name in names if "*" not in name}
+"""All notebooks in their order."""
+WRITTEN_BY = {name: stage for stage, row in STAGES.items() for name in row.writes}
 RECORDS = {
     "Meme": "memes.parquet",
     "Annotation": "annotations.parquet",
@@ -126,8 +131,8 @@ class Run:
         for folder in (self.folder, self.fallback):
             if folder is not None and (folder / name).exists():
                 return folder / name
-        first = WRITTEN_BY.get(name, "an earlier notebook")
-        target = "templates" if first.startswith("07") else "reproduce"
+        first = WRITTEN_BY[name]
+        target = "templates" if STAGES[first].templates else "reproduce"
         raise StageMissing(
             f"{name} of run {self.name!r} is not there: run {first} first (or `make {target}`)"
         )
@@ -135,36 +140,36 @@ class Run:
     def load(self, schema: type[Record]) -> list[Record]:
         """All records of a schema from a stage before; `StageMissing` names the notebook to run first."""
         path = self.read(RECORDS[schema.__name__])
-        reader = storage.read_parquet if path.suffix == ".parquet" else storage.read_jsonl
+        reader = files.read_parquet if path.suffix == ".parquet" else files.read_jsonl
         return reader(path, schema)
 
     def save(self, rows: Iterable[Record], schema: type[Record]) -> Path:
         """Write all records of one schema, which may be none, where `load` of a later stage finds them."""
         path = self.write(RECORDS[schema.__name__])
         if path.suffix == ".parquet":
-            storage.write_parquet(path, rows, schema)
+            files.write_parquet(path, rows, schema)
         else:
-            storage.write_jsonl(path, rows)
+            files.write_jsonl(path, rows)
         return path
 
     def save_json(self, name: str, values: Any) -> Path:
         """Write what is no record (`gates.json`, `judge_checks.json`, ...) into the run's folder."""
-        storage.write_json(self.write(name), values)
+        files.write_json(self.write(name), values)
         return self.write(name)
 
     def save_arrays(self, name: str, **arrays: Any) -> Path:
         """Write named NumPy arrays into one `.npz` file of the run's folder."""
         import numpy as np
 
-        with storage.atomic_path(self.write(name)) as part:
+        with files.atomic_path(self.write(name)) as part:
             np.savez(part, **arrays)
         return self.write(name)
 
     def save_tables(self, **tables: "pd.DataFrame") -> None:
         """Write each table as CSV, Markdown and LaTeX into `tables/` of the report."""
-        from memecmd_utils.core import tables as printer
+        from memecmd_utils import files
 
-        printer.save(self.report / "tables", **tables)
+        files.save_tables(self.report / "tables", **tables)
 
     def outcomes(self) -> list[dict[str, Any]]:
         """What became of every question of the run: a row a stage, with all outcomes by name."""
@@ -179,13 +184,8 @@ class Run:
         """Notebooks whose outputs are those of the finished run, as they were not run by hand."""
         if self.fallback is None:
             return []
-        return sorted(
-            {
-                stage
-                for name, stage in WRITTEN_BY.items()
-                if (self.fallback / name).exists() and not (self.folder / name).exists()
-            }
-        )
+        names = [name for name in WRITTEN_BY if (self.fallback / name).exists()]
+        return sorted({WRITTEN_BY[name] for name in names if not (self.folder / name).exists()})
 
     def write(self, name: str) -> Path:
         """Path of an output."""
@@ -220,11 +220,11 @@ class Run:
     def recordings(self, stage: str) -> Recordings:
         """Open the recordings of a stage; those that are only replayed are read once."""
         if self.profile.models.mode != "recorded":
-            return Recordings(stage, self.read_dirs, self.write_dir)
-        store = self._replayed.get(stage)
-        if store is None or not store.is_current():
-            store = self._replayed[stage] = Recordings(stage, self.read_dirs)
-        return store
+            own = f"part-{self.folder.name}.jsonl" if self.spends_in else "w0.jsonl"
+            return Recordings(stage, self.read_dirs, self.write_dir, own)
+        if stage not in self._replayed:
+            self._replayed[stage] = Recordings(stage, self.read_dirs)
+        return self._replayed[stage]
 
     def ocr_cache(self) -> TextCache:
         """Texts read from images by earlier runs of the profile. New ones are kept in every mode.
@@ -252,8 +252,8 @@ class Run:
 
     def clip(self, name: str) -> "DualEncoder":
         """A CLIP model with this run's recordings and mode; nothing is downloaded where that is forbidden."""
+        from memecmd_utils import fetch
         from memecmd_utils.core.encoders import clip as encoders_clip
-        from memecmd_utils.core.fetch import datasets
 
         recorded = self.profile.models.mode == "recorded"
         return encoders_clip.load(
@@ -261,7 +261,7 @@ class Run:
             read_dirs=self.read_dirs,
             write_dir=None if recorded else self.write_dir,
             mode=self.profile.models.mode,
-            download=datasets.may_fetch(),
+            download=fetch.may_fetch(),
         )
 
     def embedder_name(self) -> str:
@@ -311,7 +311,9 @@ class Run:
         name = stage if number == 0 else f"{stage}-{number + 1}"
         with ExitStack() as stack:
             model = self._model(role, number, name, stack)
-            store = stack.enter_context(closing(self.recordings(stage))) if model.recorded else None
+            store = self.recordings(stage) if model.recorded else None
+            if store is not None:
+                stack.enter_context(store.writing())
             strict = self.strict or role not in SCORING
             mode = self.profile.models.mode
             chat = Chat(
@@ -355,12 +357,12 @@ class Run:
         # A stage may open a judge twice: for placed memes, and for the items it is checked on.
         self.counted[name] = combined(self.counted.get(name, {}), chat.usage.as_dict())
         counts = {"source": chat.backend.source, **self.counted[name]}
-        storage.write_json(self.folder / "usage" / f"{name}.json", counts)
+        files.write_json(self.folder / "usage" / f"{name}.json", counts)
 
     def note_used(self, stage: str, keys: set[str]) -> None:
         """Write down which recordings a stage used, for `recordings promote`; several judges add up."""
         self.used[stage] = self.used.get(stage, set()) | keys
-        storage.write_json(self.folder / "usage" / f"{stage}.keys.json", sorted(self.used[stage]))
+        files.write_json(self.folder / "usage" / f"{stage}.keys.json", sorted(self.used[stage]))
 
 
 def open_run(profile: str = "example", settings: str = "", run_name: str = "") -> Run:
@@ -375,11 +377,34 @@ def open_run(profile: str = "example", settings: str = "", run_name: str = "") -
     loaded = settings_.settled(paths.processed / run_name, given) if run_name else None
     if loaded is None:
         loaded = load_profile(profile, given)
-    if not run_name:
-        settings_.claim_name(loaded)
     name = run_name or f"{loaded.name}-lab"
     fallback = None if run_name else paths.processed / loaded.name
     return Run(name, loaded, paths.processed / name, paths.reports / name, fallback)
+
+
+def open_finished(name: str) -> Run:
+    """Open a run that `make reproduce` has made, with the settings it was made with (its `profile.yaml`).
+
+    Raises `StageMissing` where there is none, `ProfileError` where this version cannot read its settings.
+    """
+    folder = paths.processed / name
+    profile = settings_.settled(folder)
+    if profile is None:
+        raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
+    return Run(name, profile, folder, paths.reports / name)
+
+
+@contextmanager
+def dask_client(profile: Profile) -> Iterator[Any]:
+    """A client of the Dask scheduler that the profile names; without one, of workers on this machine."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ExtraMissing("engine: dask needs Dask: pip install -e '.[scale]'") from error
+    # One thread a worker: a part has an event loop of its own, and an image keeps a core busy.
+    with Client(profile.models.scheduler, threads_per_worker=1, dashboard_address=None) as client:
+        client.wait_for_workers(1, timeout=60)
+        yield client
 
 
 def prices(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> tuple[float, float]:

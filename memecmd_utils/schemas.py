@@ -193,9 +193,9 @@ class ColdStart(Record):
     """What a dialogue starts from: the context C_i, its title and its short form."""
 
     dialogue_id: Text
-    kind: Literal["news", "role"]
+    kind: Literal["news", "role", "own"]
     ref: Text
-    """Id of the news item or of the scenario."""
+    """Id of the news item, of the scenario, or of one's own dialogue."""
     title: Text
     name_a: str
     name_b: str
@@ -209,7 +209,7 @@ class Dialogue(Record):
     """One session with its turns and the summaries for t >= 2."""
 
     dialogue_id: Text
-    kind: Literal["news", "role"]
+    kind: Literal["news", "role", "own"]
     ref: Text
     title: Text
     name_a: str
@@ -331,6 +331,7 @@ _SOURCES = {
     "authored": "written by a large language model for this package, not by people and not by the pipeline",
     "drawn": "drawn for this package from OpenMoji pictures and an authored caption",
     "user image": "an image that the user of the pipeline supplied",
+    "user dialogue": "a dialogue that the user of the pipeline supplied",
     "computed": "computed by the pipeline",
 }
 

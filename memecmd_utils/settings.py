@@ -4,10 +4,9 @@ import copy
 import difflib
 import hashlib
 import json
-import os
 import re
 import shlex
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -25,8 +24,8 @@ from pydantic import (
     model_validator,
 )
 
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import files
+from memecmd_utils.files import MemecmdError, paths
 
 
 class Setting(BaseModel):
@@ -43,14 +42,10 @@ class Setting(BaseModel):
         return value
 
 
-def each_once(values: Sequence[Any], same: Sequence[Hashable] | None = None) -> Sequence[Any]:
-    """`values`, of which no two may be equal, or be equal in what `same` says of them; else `ValueError`."""
-    first: dict[Hashable, Any] = {}
-    for value, key in zip(values, values if same is None else same, strict=True):
-        if key in first:
-            other = "" if first[key] == value else f", as {first[key]!r}"
-            raise ValueError(f"each may be named once; {value!r} is there already{other}")
-        first[key] = value
+def _each_once(values: list[Any]) -> list[Any]:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"each may be named once; {value!r} is there twice")
     return values
 
 
@@ -71,10 +66,10 @@ def _no_blanks(values: list[str]) -> list[str]:
 
 
 OneOrMore = BeforeValidator(_one_is_a_list)
-"""Of a list that may be given as one text."""
+"""For a list that may be given as one text."""
 NoBlank = AfterValidator(_no_blank)
 NoBlanks = AfterValidator(_no_blanks)
-Once = AfterValidator(each_once)
+Once = AfterValidator(_each_once)
 Some = Field(min_length=1)
 
 
@@ -278,19 +273,12 @@ class AnnotationMetrics(Setting):
 class LibrarySettings(Setting):
     """Which images become memes (stages 01 and 02)."""
 
-    sources: Annotated[list[str], OneOrMore, Some, NoBlanks] = ["example"]
+    sources: Annotated[list[str], OneOrMore, Some, NoBlanks, Once] = ["example"]
     max_memes: int | None = Field(None, ge=1)
     filters: Filters = Field({}, validate_default=True)
     curation: Annotated[str | None, NoBlank] = None
     flag_unsafe: bool = False
     """The annotator also names abusive memes and such as are not safe for work: never sent or released."""
-
-    @field_validator("sources")
-    @classmethod
-    def _folders_once(cls, value: list[str]) -> list[str]:
-        # One folder may have many names.
-        same = [name if name == "example" else os.path.realpath(paths.user_path(name)) for name in value]
-        return list(each_once(value, same))
 
 
 class DialogueSettings(Setting):
@@ -299,6 +287,8 @@ class DialogueSettings(Setting):
     news: Annotated[str, NoBlank] = "example"
     feeds: Annotated[list[str], OneOrMore, NoBlanks, Once] = []
     """topic=URL each, or one YAML file such as data/feeds.yaml."""
+    dialogues: Annotated[str | None, NoBlank] = None
+    """A file of one's own dialogues, taken in place of generated ones."""
     n_dialogues: int | None = Field(None, ge=1)
     n_news: int = Field(24, ge=0)
     n_role_pairs: int = Field(23, ge=0, le=23)
@@ -307,9 +297,16 @@ class DialogueSettings(Setting):
     n_turns: int = Field(18, ge=2)
     max_utterance_chars: int = Field(25, ge=4)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _own_dialogues_start_from_nothing(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("dialogues"):
+            return {**data, "n_news": 0, "n_role_pairs": 0}
+        return data
+
     @model_validator(mode="after")
     def _starts_somewhere(self) -> "DialogueSettings":
-        if not self.n_news and not self.n_role_pairs:
+        if not self.n_news and not self.n_role_pairs and not self.dialogues:
             raise ValueError("n_news and n_role_pairs are both 0: there would be no dialogue")
         return self
 
@@ -338,7 +335,6 @@ class ModelSettings(Setting):
     """A Chinese-CLIP checkpoint on disk; None: looked for in data/interim/clip, else downloaded there."""
     concurrency: int = Field(8, ge=1, le=1024)
     batch: bool = False
-    """Annotations and ratings through the endpoint's Batch API: half the price, up to a day's wait."""
     max_usd: float | None = Field(None, ge=0)
     max_calls: int | None = Field(None, ge=0)
     tokens_per_character: float = Field(0.8, gt=0)
@@ -442,14 +438,9 @@ class ProfileError(MemecmdError, ValueError):
     """A profile or `SET=` that cannot be used; the message says which keys exist."""
 
 
-RETIRED = ("bootstrap_samples",)
-"""Keys that a profile of an earlier version may hold and that change nothing any more."""
-
-
 class Profile(Setting):
     """Every setting of a run, grouped by stage. See data/README.md for the same list in prose.
 
-    A setting may also be given by the name it had before there were groups: `theta0` is `retrieval.theta0`.
     Groups that are left out are read from `{}`: an object as default would build its class at each start.
     """
 
@@ -465,11 +456,6 @@ class Profile(Setting):
     cm50: Cm50Settings = Field({}, validate_default=True)
     mtrclip: MtrclipSettings = Field({}, validate_default=True)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _grouped(cls, values: Any) -> Any:
-        return grouped(values) if isinstance(values, dict) else values
-
     @model_validator(mode="after")
     def _consistent(self) -> "Profile":
         models = self.models
@@ -480,77 +466,36 @@ class Profile(Setting):
             )
         if self.library.flag_unsafe and models.llm == "authored":
             raise ValueError("flag_unsafe needs llm: openai or local, which can be asked")
-        self._different_judges()
         return self
-
-    def _different_judges(self) -> None:
-        """Judges are told apart by kind and model: two alike would be one that counts twice."""
-        same: list[tuple[str | None, ...]] = []
-        endpoints = self.models.endpoints
-        for number, judge in enumerate(self.evaluation.judges):
-            if judge.llm == "local":
-                same.append((judge.kind, "local", judge.local_model or self.models.local_model))
-            else:
-                of_its_own = number < len(endpoints.judges)
-                endpoint = endpoints.judges[number] if of_its_own else endpoints.generator
-                same.append((judge.kind, "openai", endpoint.model, endpoint.model_label))
-        for number, identity in enumerate(same):
-            if (first := same.index(identity)) < number:
-                one = ", ".join(filter(None, identity))
-                raise ValueError(
-                    f"judges {first + 1} and {number + 1} are the same one ({one}): give each another kind "
-                    "or model (local_model, or a model in endpoints.judges)"
-                )
 
     def replace(self, **settings: Any) -> "Profile":
         """The profile with other values of these settings, named as in `SET=` and checked anew."""
-        values = _laid_over(self.model_dump(exclude_unset=True), settings)
-        changed, problem = _validated(values)
-        if changed is None:
-            raise ProfileError(problem)
+        changed = _validated(_laid_over(self.model_dump(exclude_unset=True), settings))
         changed._file = self._file
         return changed
 
 
-# --- Names of settings: a full one such as retrieval.theta0, and shorter ones that mean it
+# --- Names of settings: the full one such as retrieval.theta0, or an end of it that names one setting alone
 
 Place = tuple[str, ...]
 """Where a setting stands in a profile: ("retrieval", "theta0")."""
 
 
-def _inner(model: type[BaseModel], key: str, *, in_lists: bool = False) -> type[BaseModel] | None:
-    """The settings that the value of a key is made of, also beside None and, if asked, in a list."""
-    annotation = model.model_fields[key].annotation
-    listed = get_origin(annotation) is list and not in_lists
-    kinds = [] if listed else [annotation, *get_args(annotation)]
+def _inner(annotation: Any) -> type[BaseModel] | None:
+    """The settings that the value of a key is made of, also beside None; not those of a list's entries."""
+    kinds = [] if get_origin(annotation) is list else [annotation, *get_args(annotation)]
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Setting)), None)
 
 
 def _places(model: type[BaseModel], above: Place = ()) -> Iterator[Place]:
     """The place of every setting that can be named, groups before their parts."""
-    for key in model.model_fields:
+    for key, field in model.model_fields.items():
         yield (*above, key)
-        if inner := _inner(model, key):
+        if inner := _inner(field.annotation):
             yield from _places(inner, (*above, key))
 
 
 PLACES = tuple(place for place in _places(Profile) if place != ("name",))
-GROUPS = [place for place in PLACES if len(place) == 1 and place != ("seed",)]
-FORMER: dict[str, Place] = {
-    **{
-        key: (group, key)
-        for group, key in (place for place in PLACES if len(place) == 2)
-        if group not in ("cm50", "mtrclip")
-    },
-    **{key: ("cm50", key) for key in ("imgflip", "memecap", "figmemes", "figmemes_labels")},
-    "cm50": ("cm50", "published"),
-    "template_rule": ("cm50", "rule"),
-    "template_annotation": ("cm50", "annotation"),
-    "template_matching": ("cm50", "matching"),
-    "annotation_metrics": ("cm50", "metrics"),
-    "meme_retrieval": ("mtrclip",),
-}
-"""Where the settings stand that were a profile's keys before it had groups: these names go on working."""
 
 
 def known_keys() -> list[str]:
@@ -558,64 +503,23 @@ def known_keys() -> list[str]:
     return [".".join(place) for place in PLACES if place == ("seed",) or len(place) == 2]
 
 
-def _place_of(key: str, value: Any) -> Place:
-    """Where the setting `key` stands: its full name, a former one, or the end of one full name alone."""
+def _place_of(key: str) -> Place:
+    """Where the setting `key` stands: its full name, or the end of one full name alone."""
     parts = tuple(key.split("."))
-    if parts == ("cm50",):  # a group now, and the folder that is cm50.published before
-        return parts if isinstance(value, Mapping) else FORMER["cm50"]
-    if parts in PLACES:
-        return parts
-    if parts[0] in FORMER:
-        return (*FORMER[parts[0]], *parts[1:])
     ends = [place for place in PLACES if place[-len(parts) :] == parts]
-    if len(ends) > 1:
+    short = [place for place in ends if len(place) <= 2 and place[0] not in ("cm50", "mtrclip")]
+    if parts in ends or not ends:
+        return parts
+    if len(ends) > 1 and len(short) != 1:
         raise ProfileError(f"SET {key} may mean {' or '.join('.'.join(place) for place in ends)}: name one")
-    return ends[0] if ends else parts
-
-
-def grouped(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a profile in groups, where some stand flat as in a profile of an earlier version.
-
-    Raises `ValueError` for a setting that is given both ways.
-    """
-    groups = {key: value for key, value in values.items() if key not in FORMER and key not in RETIRED}
-    groups = {key: value for key, value in groups.items() if (key,) not in GROUPS or value is not None}
-    if isinstance(values.get("cm50"), Mapping | Cm50Settings):
-        groups["cm50"] = values["cm50"]
-    for key in sorted(values.keys() & FORMER.keys() - groups.keys()):
-        group, *inner = FORMER[key]
-        parts = {inner[0]: values[key]} if inner else values[key]
-        given = groups.setdefault(group, {} if inner else parts)
-        if given is parts:
-            continue
-        if not isinstance(given, Mapping) or not isinstance(parts, Mapping):
-            raise ValueError(f"{key} belongs into {group}: give all of {group} in one way")
-        if twice := given.keys() & parts.keys():
-            raise ValueError(f"{group}.{min(twice)} is given twice: in its group and outside")
-        groups[group] = {**given, **parts}
-    return groups
-
-
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values by the names that settings had before they were grouped.
-
-    Runs are named and releases described by these, so that they keep their names.
-    """
-    found = {key: value for key, value in values.items() if key in ("name", "seed")}
-    for key, (group, *inner) in FORMER.items():
-        given = values.get(group, {})
-        if not inner and given:
-            found[key] = given
-        elif inner and inner[0] in given:
-            found[key] = given[inner[0]]
-    return found
+    return (short or ends)[0]
 
 
 def parse_settings(text: str) -> dict[str, Any]:
     """Parse `SET=`: split like a shell line, `key=value`, values as YAML; `key.inner=value` sets a part.
 
-    >>> parse_settings("n_news=1 sources='[a dir, b]' meme_retrieval.tune=true")
-    {'n_news': 1, 'sources': ['a dir', 'b'], 'meme_retrieval.tune': True}
+    >>> parse_settings("n_news=1 sources='[a dir, b]' mtrclip.tune=true")
+    {'n_news': 1, 'sources': ['a dir', 'b'], 'mtrclip.tune': True}
     """
     settings: dict[str, Any] = {}
     try:
@@ -633,73 +537,53 @@ def parse_settings(text: str) -> dict[str, Any]:
     return settings
 
 
+NAME = re.compile(r"[^\W_][\w.-]{0,63}")
+
+
 def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
     """Load the profile `name` (or a YAML path) with `settings` laid over it.
 
-    Raises `ProfileError` for an unknown profile or one whose name no run can have, a file that is not YAML in
-    UTF-8 or UTF-16, an unknown key (with the known ones) and a value that is not allowed (with what is).
+    Raises `ProfileError` for an unknown profile or one whose name no run can have, a file that is not YAML,
+    an unknown key (with the known ones) and a value that is not allowed (with what is).
     """
     path = paths.user_path(name) if name.endswith((".yaml", ".yml")) else paths.profiles / f"{name}.yaml"
-    if not path.exists():
-        have = ", ".join(sorted(p.stem for p in paths.profiles.glob("*.yaml") if p.is_file()))
+    if not path.is_file():
+        have = ", ".join(sorted(p.stem for p in paths.profiles.glob("*.yaml")))
         raise ProfileError(f"no profile {name!r}; there are: {have}")
-    check_name(path)
-    values = read_mapping(path)
-    merged = _laid_over(values, settings or {})
-    if "name" in merged:
-        raise ProfileError("'name' cannot be set: a profile is named by its file")
-    profile, problem = _validated({"name": path.stem, **merged})
-    if profile is None:
-        raise ProfileError(problem)
-    profile._file, profile._as_in_file = path, not settings
-    return profile
-
-
-NAME = re.compile(r"[^\W_][\w.-]{0,63}")
-TAKEN = ("-lab", "-chats", "-mod")
-"""Ends of the names of what is made beside a run: by hand, of one's own chats, of MOD."""
-
-
-def check_name(path: Path) -> None:
-    """Raise `ProfileError` for a profile's file whose name make or a folder could not bear."""
-    name = path.stem
-    if not NAME.fullmatch(name):
+    if not NAME.fullmatch(path.stem):
         raise ProfileError(
             f"the profile's file {path.name!r} names runs, their folders and make's targets: rename it to "
             "letters, digits, '-', '_' and '.' only, 64 at most, the first a letter or digit"
         )
-    for end in TAKEN:
-        other = name.removesuffix(end)
-        if other != name and (paths.profiles / f"{other}.yaml").is_file():
-            raise ProfileError(
-                f"the profile's file {path.name!r} takes the name {name!r}, which belongs to what is made "
-                f"beside the runs of profile {other!r}: rename it"
-            )
-    if name == "bench":
-        raise ProfileError("no profile can be named 'bench': reports/bench holds what `make bench` measured")
+    shipped = paths.profiles / f"{path.stem}.yaml"
+    if shipped.is_file() and not shipped.samefile(path):
+        raise ProfileError(
+            f"two profiles are named {path.stem!r}: {path} and {shipped}. Runs and recordings are found by "
+            "that name: rename one of the two files"
+        )
+    merged = _laid_over(_read_mapping(path), settings or {})
+    if "name" in merged:
+        raise ProfileError("'name' cannot be set: a profile is named by its file")
+    profile = _validated({"name": path.stem, **merged})
+    profile._file, profile._as_in_file = path, not settings
+    return profile
 
 
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 """What reading YAML raises; a date that is none is a plain ValueError."""
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
+def _read_mapping(path: Path) -> dict[str, Any]:
     """The keys and values of a YAML file; `ProfileError` in one line where it holds anything else."""
-    if not path.is_file():
-        raise ProfileError(f"{path.name} is no file: a profile is a YAML file")
     try:
-        values = yaml.safe_load(path.read_bytes())  # which goes by the byte order mark, if there is one
-    except yaml.reader.ReaderError as error:
-        raise ProfileError(
-            f"{path.name} is not text in UTF-8 (at byte {error.position}): save it as UTF-8"
-        ) from error
+        values = yaml.safe_load(path.read_bytes())
     except NOT_YAML as error:
-        raise ProfileError(f"{path.name} is not YAML: {_in_a_line(error)}") from error
+        raise ProfileError(f"{path.name} is not YAML in UTF-8: {_in_a_line(error)}") from error
     if values is None:
         return {}
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ProfileError(f"{path.name}: a profile is a mapping of keys to values")
-    return values
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _in_a_line(error: BaseException) -> str:
@@ -709,98 +593,66 @@ def _in_a_line(error: BaseException) -> str:
     return where + " ".join((problem or str(error)).split())
 
 
-def _validated(values: dict[str, Any]) -> tuple[Profile | None, str]:
-    """The profile of these values, or why there is none.
-
-    The reason is returned and not raised here: pydantic's error shows what was put in, which may be a key,
-    and so does a verbose traceback for each name in the lines on its way.
-    """
-    try:
-        return Profile.model_validate(values), ""
-    except ValidationError as error:
-        return None, _explain(error)
-
-
 def _laid_over(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` in groups with `settings` over them; of a group only the parts that are named change."""
-    try:
-        merged = copy.deepcopy(grouped(values))
-    except ValueError as error:
-        raise ProfileError(str(error)) from None
-    given: dict[Place, str] = {}
+    """`values` with `settings` over them; of a group only the parts that are named change."""
+    merged: dict[str, Any] = copy.deepcopy(dict(values))
     for key, value in settings.items():
-        place = _place_of(key, value)
-        if place in given:
-            raise ProfileError(f"SET {given[place]} and {key} are the same setting: name it once")
-        given[place] = key
-        *way, last = place
+        *groups, last = _place_of(key)
         inner = merged
-        for name in way:
-            inner = inner.setdefault(name, {})
+        for name in groups:
+            if inner.get(name) is None:
+                inner[name] = {}
+            inner = inner[name]
             if not isinstance(inner, dict):
                 raise ProfileError(f"SET {key}: {name} has no parts that could be set")
-        if place in GROUPS and isinstance(value, dict) and isinstance(inner.get(last), dict):
-            inner[last] |= value
-        else:
-            inner[last] = value
+        merge = not groups and isinstance(value, dict) and isinstance(inner.get(last), dict)
+        inner[last] = {**inner[last], **value} if merge else value
     return merged
 
 
+def _validated(values: dict[str, Any]) -> Profile:
+    """The profile of these values, or `ProfileError`.
+
+    pydantic's own error shows what was put in, which may be a key: it is neither shown nor chained.
+    """
+    problem = ""
+    try:
+        return Profile.model_validate(values)
+    except ValidationError as error:
+        problem = _explain(error)
+    raise ProfileError(problem)
+
+
 def _explain(error: ValidationError) -> str:
-    """A line for each key that is wrong: what it may be, or what it was meant to be named."""
-    reasons: dict[str, list[str]] = {}
-    given: dict[str, str] = {}
-    unknown = []
-    for problem in error.errors():
-        if problem["type"] == "default_factory_not_called":
-            continue  # a default that goes by other keys, of which one is wrong
-        place = tuple(part for part in problem["loc"] if part not in KINDS)
-        where = ".".join(map(str, place)) or "profile"
-        reason = problem["msg"].removeprefix("Value error, ")
+    """A line for each key that is wrong: what it may be, or which key was probably meant."""
+    lines, is_unknown = [], False
+    for problem in error.errors(include_input=False, include_url=False):
+        place = [str(part) for part in problem["loc"] if part not in KINDS]
+        where = ".".join(place) or "profile"
         if problem["type"] == "extra_forbidden":
-            unknown.append(f"unknown key {where!r}{_hint(place)}")
-            continue
-        if place[-1:] == ("key_env",):  # never shown: some put the key itself there
-            reason = "this must be the name of an environment variable, not a key"
-        elif place[-1:] == ("base_url",):  # not shown for the same reason
-            reason = "this must be an http(s) address without user, password or query"
-        elif isinstance(problem["input"], dict):
-            pass  # a group of which two settings do not go together, and the reason names them
-        elif place and (place[:2] != FORMER["endpoints"] or isinstance(problem["input"], int | float)):
-            # Within `endpoints` an address or a key may stand, too.
-            text = repr(problem["input"])
-            given[where] = f" (got {text if len(text) <= SHOWN else text[:SHOWN] + '…'})"
-        others = reasons.setdefault(where, [])  # of the other kinds of value that the key may have
-        others.append(reason.removeprefix("Input should be ") if others else reason)
-    lines = [f"{where}: {' or '.join(each)}{given.get(where, '')}" for where, each in reasons.items()]
-    return "\n".join([*unknown, *lines, *(["known keys: " + ", ".join(known_keys())] if unknown else [])])
-
-
-def _hint(place: tuple[int | str, ...]) -> str:
-    """Which key an unknown one was probably meant to be, and inside of a group which there are."""
-    model: type[BaseModel] | None = Profile
-    for key in place[:-1]:
-        if isinstance(key, str) and model:
-            model = _inner(model, key, in_lists=True) if key in model.model_fields else None
-    here = list(model.model_fields) if model else []
-    inside = {key: ".".join(map(str, (*place[:-1], key))) for key in here}
-    anywhere = {known[-1]: ".".join(known) for known in reversed(PLACES)}
-    hint = ""
-    for names in (anywhere, inside):  # what is near it in its own group goes before
-        if close := difflib.get_close_matches(str(place[-1]), names, n=1):
-            hint = f"; did you mean {names[close[0]]!r}?"
-    return hint + (f" (known here: {', '.join(here)})" if len(place) > 1 and here else "")
+            is_unknown = True
+            last = [known[-1] for known in PLACES]
+            close = difflib.get_close_matches(place[-1], last, n=1)
+            meant = close and ".".join(PLACES[last.index(close[0])])
+            lines.append(f"unknown key {where!r}" + (f"; did you mean {meant!r}?" if meant else ""))
+        elif place[-1:] == ["key_env"]:  # some put the key itself there
+            lines.append(f"{where}: this must be the name of an environment variable, not a key")
+        elif place[-1:] == ["base_url"]:
+            lines.append(f"{where}: this must be an http(s) address without user, password or query")
+        elif problem["type"] != "default_factory_not_called":
+            lines.append(f"{where}: {problem['msg'].removeprefix('Value error, ')}")
+    return "\n".join([*lines, *(["known keys: " + ", ".join(known_keys())] if is_unknown else [])])
 
 
 KINDS = ("float", "int", "str", "literal['auto']")
 """Marks of pydantic for the alternatives of one key: each says for itself why the value is none."""
-SHOWN = 120
-"""Characters of a wrong value that are repeated."""
 
+
+# --- The run that a profile makes
 
 EXECUTION_KEYS = {
-    "concurrency", "max_usd", "max_calls", "batch", "local_threads", "engine", "scheduler",
-    "usd_per_million_in", "usd_per_million_out", "tokens_per_image", "timeout_s", "dead_after_s", "key_env",
+    "concurrency", "max_usd", "max_calls", "local_threads", "engine", "scheduler",
+    "usd_per_million_in", "usd_per_million_out", "tokens_per_image", "timeout_s", "key_env",
 }  # fmt: skip
 """Settings that do not change what a run makes: with a raised cap or more patience the same run goes on."""
 
@@ -812,29 +664,25 @@ def deciding(value: Any) -> Any:
     return [deciding(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _decisions(profile: Profile) -> dict[str, Any]:
-    return deciding(flat(profile.model_dump(mode="json")))
-
-
 def _different(profile: Profile, other: Profile) -> str:
     """SHA-256 of the settings that decide and are others than in `other`; empty where none are."""
-    plain = _decisions(other)
-    different = {key: value for key, value in _decisions(profile).items() if value != plain[key]}
+    plain = deciding(other.model_dump(mode="json"))
+    different = {}
+    for key, value in deciding(profile.model_dump(mode="json")).items():
+        if isinstance(value, dict):
+            value = {inner: it for inner, it in value.items() if it != plain[key][inner]}
+        if value != plain[key] and value != {}:
+            different[key] = value
     return hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest() if different else ""
 
 
-SHIPPED = "5086f74de9b9aa51"
+SHIPPED = "d8e164f6e7e741c4"
 """First digits of the hash of the settings that the example comes with and that its recordings answer."""
-
-
-def settings_digest(profile: Profile) -> str:
-    """16 hex digits of the settings that change what a run makes, as far as they are not the defaults."""
-    return _different(profile, Profile(name=profile.name))[:16]
 
 
 def is_as_shipped(profile: Profile) -> bool:
     """Whether it is the example, and nobody changed it: not by `SET=`, not by hand, not in its file."""
-    return profile.name == "example" and settings_digest(profile) == SHIPPED
+    return profile.name == "example" and _different(profile, Profile(name="example")).startswith(SHIPPED)
 
 
 def run_name(profile: Profile) -> str:
@@ -847,61 +695,25 @@ def run_name(profile: Profile) -> str:
 
 RESOLVED = "profile.yaml"
 """The file in a run's folder that holds every setting the run was made with."""
-OWNER = "profile_file.txt"
-"""The file beside a profile's recordings that says where the profile lies, if not in `data/profiles`."""
-
-
-def claim_name(profile: Profile) -> None:
-    """Raise `ProfileError` where another file has the profile's name, which runs and recordings go by.
-
-    Of a profile that does not lie in `data/profiles` it is written down where it lies.
-    """
-    if profile._file is None:
-        return
-    note = paths.raw / "recordings" / profile.name / OWNER
-    others = [paths.profiles / f"{profile.name}.yaml"]
-    if note.is_file():
-        others.append(paths.user_path(note.read_text(encoding="utf-8").strip()))
-    for other in others:
-        if other.is_file() and not other.samefile(profile._file):
-            raise ProfileError(
-                f"two profiles are named {profile.name!r}: {profile._file} and {other}. A run, what it spent "
-                "and its recordings are found by that name: rename one of the two files"
-            )
-    if not others[0].is_file():
-        file = profile._file.resolve()
-        root = paths.root.resolve()
-        text = f"{file.relative_to(root) if file.is_relative_to(root) else file}\n"
-        if not note.is_file() or note.read_text(encoding="utf-8") != text:
-            storage.write_text(note, text)
 
 
 def settle(profile: Profile) -> str:
     """Write what a run of this profile is made with, where that changes; return the run's name.
 
-    The make rules depend on the time of the file. Raises `ProfileError` where the folder holds a run of
-    another profile: `mine-0123abcd` may be a file's name and that of a run of `mine` with other settings.
+    The make rules depend on the time of the file.
     """
-    claim_name(profile)
     run = run_name(profile)
-    folder = paths.processed / run
-    target = folder / RESOLVED
+    target = paths.processed / run / RESOLVED
     text = yaml.safe_dump(profile.model_dump(mode="json"), allow_unicode=True, sort_keys=False)
-    if not target.is_file() or target.read_bytes() != text.encode():
-        try:
-            owner = read_resolved(folder).get("name", profile.name)
-        except ProfileError:
-            owner = profile.name  # damaged: it is made anew
-        if owner != profile.name:
-            raise ProfileError(f"{folder} holds a run of profile {owner!r}: rename profile {profile.name!r}")
-        storage.write_text(target, text)
+    if not target.is_file() or target.read_text(encoding="utf-8") != text:
+        files.write_text(target, text)
     return run
 
 
 def read_resolved(folder: Path) -> dict[str, Any]:
     """Settings of a run as they were written, by this version or another; empty where there are none."""
     path = folder / RESOLVED
-    return read_mapping(path) if path.is_file() else {}
+    return _read_mapping(path) if path.is_file() else {}
 
 
 def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | None:
@@ -913,16 +725,15 @@ def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | N
     values = read_resolved(folder)
     if not values:
         return None
-    profile, problem = _validated(values)
-    if profile is None:
-        again = f"the settings of run {folder.name!r} cannot be read by this version: make the run anew"
-        raise ProfileError(f"{again} ({problem})")
-    asked, problem = _validated(_laid_over(values, settings or {}))
-    if asked is None:
-        raise ProfileError(problem)
-    if _decisions(asked) != _decisions(profile):
+    try:
+        profile = _validated(values)
+    except ProfileError as error:
+        raise ProfileError(
+            f"the settings of run {folder.name!r} cannot be read by this version: make the run anew ({error})"
+        ) from None
+    if settings and _different(_validated(_laid_over(values, settings)), profile):
         raise ProfileError(
             f"run {folder.name!r} was made with other settings than these "
-            f"({', '.join(settings or {})}): `make reproduce` with them makes a run of another name"
+            f"({', '.join(settings)}): `make reproduce` with them makes a run of another name"
         )
     return profile

@@ -32,11 +32,11 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory) -> Path:
-    """A checkout with the finished example run: slow, and made once for all tests of a session."""
+def finished() -> Path:
+    """This checkout with the finished example run, which is made where it is out of date."""
     import example_run  # loads much of the package
 
-    return example_run.shared(tmp_path_factory)
+    return example_run.finish()
 
 
 WITHOUT_PACKAGE = re.compile(r"could not import '|not installed|needs the `\w+` extra|needs [\d.]+ or later")

@@ -7,7 +7,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 
 PROJECT = tomllib.loads((paths.root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CORE = [Requirement(text) for text in PROJECT["dependencies"]]

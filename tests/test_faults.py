@@ -175,7 +175,7 @@ def test_a_cap_in_calls_is_never_passed_and_a_raised_one_goes_on(tmp_path: Path,
     assert datasets(root) == faultless
 
 
-SILENT = "memecmd_utils.core.llm.delivery.NoSignOfLife: "
+SILENT = "memecmd_utils.llm.delivery.NoSignOfLife: "
 DEAD = {
     "refused": "no connection",
     "500": "status 500",
@@ -194,7 +194,7 @@ def test_a_dead_endpoint_ends_the_run_soon_with_one_message(mode: str, tmp_path:
         process, begun = start(root, DIALOGUES, MEMES), time.monotonic()
         found = finish(process)
         requests = server.count()
-    assert found["error"].startswith(("memecmd_utils.core.llm.messages.EndpointError: ", SILENT)), found
+    assert found["error"].startswith(("memecmd_utils.llm.messages.EndpointError: ", SILENT)), found
     assert found["errors"] == 1, "one message"
     assert DEAD[mode] in found["error"]
     assert time.monotonic() - begun < 4 * SHORT["dead_after_s"]

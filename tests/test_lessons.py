@@ -8,12 +8,9 @@ Running every solution takes minutes, so it is done on demand, after `make repro
 import ast
 import builtins
 import importlib
-import json
 import os
 import re
-from copy import deepcopy
 from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +18,8 @@ import nbformat
 import pytest
 from stage_run import link_project
 
-from memecmd_utils.core import paths
-from memecmd_utils.ops import lesson_page, runner
+from memecmd_utils.files import paths
+from memecmd_utils.run_notebook import without_exercises
 
 NOTEBOOKS = sorted(paths.notebooks.glob("*.ipynb"))
 FEWEST_EXERCISES = 3
@@ -206,45 +203,6 @@ def test_a_reader_is_told_who_wrote_the_texts(path: Path) -> None:
     assert "large language model" in prose(load(path))
 
 
-class Folds(HTMLParser):
-    """What a page holds within each `<details>`: its text, and the text of code blocks in it."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-        self.codes: list[str] = []
-        self._depth, self._pre = 0, 0
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag == "details":
-            assert not self._depth, "a fold within a fold"
-            self._depth = 1
-            self.texts.append("")
-            self.codes.append("")
-        self._pre += self._depth and tag == "pre"
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "details":
-            self._depth = 0
-        self._pre -= self._depth and tag == "pre"
-
-    def handle_data(self, data: str) -> None:
-        if self._depth:
-            self.texts[-1] += data
-            self.codes[-1] += data if self._pre else ""
-
-
-@each_notebook
-def test_the_page_folds_the_answers_with_their_code_inside(path: Path) -> None:
-    page = Folds(lesson_page.to_html(runner.without_exercises(deepcopy(load(path))), path.stem))
-    expected = [fold for exercise in exercises(load(path)) for fold in exercise.folds]
-    assert len(page.codes) == len(expected) >= FEWEST_EXERCISES
-    for text, code, (head, wanted) in zip(page.texts, page.codes, expected, strict=True):
-        assert text.strip().startswith(head) and "```" not in text
-        assert all(block in code for block in FENCE.findall(wanted))
-
-
 # --- equations, terms and findings stand where pages say -----------------------------------------------
 
 
@@ -280,18 +238,6 @@ def test_a_term_of_the_glossary_is_in_its_notebook(row: list[str]) -> None:
     assert chinese and meaning.endswith(".") and chinese_meaning.endswith("。")
     words = prose(of_chapter(chapter)).lower().replace("$", "")
     assert [part for part in term.lower().replace("$", "").split(", ") if part not in words] == []
-
-
-def test_what_a_class_is_told_to_see_is_what_the_run_found() -> None:
-    found = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))["studies"]
-    penalty = [r for r in found["ablation"] if (r["without"], r["measure"]) == ("delta", "nDCG@5")]
-    assert len(penalty) == 2 and all(row["difference high"] < 0 for row in penalty), "hurts, under both"
-    forms = {(row["form"], row["measure"]): row["clear"] for row in found["threshold_minus"]}
-    assert forms["linear", "follow-ups"] and forms["fixed", "follow-ups"]
-    assert not forms["linear", "mean grade"] and not forms["fixed", "mean grade"]
-    as_it_came, corrected = found["trust"][:2]
-    assert (as_it_came["reading"], corrected["reading"]) == ("p(yes)", "centred")
-    assert as_it_came["AUC random low"] > 0.5 > corrected["AUC random low"]
 
 
 # --- the checks can fail ------------------------------------------------------------------------------
@@ -333,31 +279,9 @@ def test_a_slip_in_a_solution_is_found() -> None:
     assert missing_functions("plots.save(table)\nretrieval.gone(n)", notebook) == {"retrieval.gone"}
 
 
-def test_a_fence_without_blank_lines_is_found() -> None:
-    for broken in (
-        LESSON.replace("\n\n```python", "\n```python"),
-        LESSON.replace("```\n\nWords", "```\nWords"),
-    ):
-        assert broken != LESSON and blocks(lesson(broken)) == []
-    page = Folds(lesson_page.to_html(lesson(LESSON.replace("\n\n```python", "\n```python")), "x"))
-    assert "```" in page.texts[0] or not page.codes[0]
-    assert Folds(lesson_page.to_html(lesson(), "x")).codes[0].strip() == "table.head(n)"
-
-
 def test_an_equation_that_only_prose_names_is_not_displayed() -> None:
     shown = "$$\\alpha = 1 \\qquad (18)$$\n\nEq. 19 and (20) are in words, $\\beta = 2$ is inline."
     assert displayed(lesson(shown)) == {18}
-
-
-def test_an_exercise_cell_is_text_in_a_headless_run() -> None:
-    notebook = lesson()
-    task = nbformat.v4.new_code_cell("def one():\n    ...\n\nassert one() == 1")
-    task.metadata["tags"] = ["exercise", "raises-exception"]
-    notebook.cells.insert(1, task)
-    shown = runner.without_exercises(deepcopy(notebook)).cells[1]
-    assert shown.cell_type == "markdown" and "assert one() == 1" in shown.source
-    nbformat.validate(runner.without_exercises(deepcopy(notebook)))
-    assert checks(task.source) == "assert one() == 1"
 
 
 # --- on demand: every solution runs ---------------------------------------------------------------------
@@ -390,9 +314,9 @@ def run_by_hand(notebook: nbformat.NotebookNode, checkout: Path) -> None:
 
 @each_notebook
 def test_every_solution_runs_after_the_last_cell(path: Path, checkout: Path) -> None:
-    notebook = runner.without_exercises(nbformat.from_dict(load(path)))
+    notebook = without_exercises(nbformat.from_dict(load(path)))
     if path.stem > "08":  # `make reproduce` leaves 07 out, whose memes 08 reads
-        run_by_hand(runner.without_exercises(deepcopy(of_chapter("07"))), checkout)
+        run_by_hand(without_exercises(nbformat.from_dict(of_chapter("07"))), checkout)
     found = [exercise for exercise in exercises(load(path)) if exercise.code]
     for exercise in found:
         if exercise.task:

@@ -1,32 +1,29 @@
 """The notebooks from top to bottom: the example from recordings, and a run whose endpoint is gone."""
 
 import json
-import shutil
 
 import browser
 import example_run
 import lesson_shape
 import pytest
-import whole_pipeline
 from whole_pipeline import STAGES
 
-from memecmd_utils.core import paths
-from memecmd_utils.release import manifest
-from memecmd_utils.report import tracked
+from memecmd_utils import release, report
+from memecmd_utils.files import paths
 
 pytestmark = pytest.mark.slow
 
 
 def test_the_example_profile_runs_from_recordings_alone(finished):
     checkout, run = finished, example_run.RUN
-    assert tracked.compare(run, paths.reports, checkout / "reports") == []
-    report, data = checkout / "reports" / run, checkout / "data" / "processed" / run
-    assert manifest.check_release(data / "release")["dialogues"] == 47
-    numbers = json.loads((report / "numbers.json").read_text(encoding="utf-8"))
+    assert report.compare(run, paths.reports, checkout / "reports") == []
+    folder, data = checkout / "reports" / run, checkout / "data" / "processed" / run
+    assert release.check_release(data / "release")["dialogues"] == 47
+    numbers = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))
     assert numbers["dialogues"]["turns"] == 846 and numbers["memes"] == 200
-    page = (report / "index.html").read_text(encoding="utf-8")
+    page = (folder / "index.html").read_text(encoding="utf-8")
     assert "authored" in page and "Table 1" in page
-    assert {p.name for p in (report / "figures").glob("fig*.png")} == {
+    assert {p.name for p in (folder / "figures").glob("fig*.png")} == {
         "fig2_keywords.png",
         "fig3_scores.png",
         "fig4_consistency.png",
@@ -52,15 +49,3 @@ def test_pages_need_no_network_and_no_sideways_scrolling_on_a_phone(finished) ->
             assert browser.on_a_phone(driver, page.as_uri()) == 0, page.name
             assert browser.asked_elsewhere(driver) == [], page.name
             assert browser.errors(driver) == [], page.name
-
-
-def test_what_was_answered_once_is_not_asked_for_again(tmp_path, tmp_path_factory):
-    """The pipeline ran against an endpoint that is gone; the stages that asked it run again without."""
-    whole = whole_pipeline.shared(tmp_path_factory)
-    copy = shutil.copytree(whole.root, tmp_path / "copy", symlinks=True)
-    for stage in ("02_annotation", "03_dialogue_generation", "05_evaluation"):
-        done = whole_pipeline.command(copy, "run", stage, whole.run)
-        assert done["status"] == 0, done["stderr"][-3000:]
-    for name in ("dialogues.jsonl", "annotations.parquet", "ratings.parquet"):
-        again = copy / "data" / "processed" / whole.run / name
-        assert again.read_bytes() == (whole.data / name).read_bytes(), name

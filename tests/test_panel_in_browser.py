@@ -8,13 +8,11 @@ import browser
 import lab_server
 import pytest
 
-from memecmd_utils import runs, schemas, settings
-from memecmd_utils.annotation import annotator
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.llm import authored
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.dialogue import cold_start, generation, news
+from memecmd_utils import annotation, dialogue, files, news, runs, schemas, settings
+from memecmd_utils.files import paths
 from memecmd_utils.library import build
+from memecmd_utils.llm import authored
+from memecmd_utils.llm import chat as llm_chat
 
 NOTEBOOK = "04_retrieval.ipynb"
 SMALL = "max_memes=24 n_news=2 n_role_pairs=0"  # small so that it takes seconds
@@ -35,16 +33,16 @@ def small_run(root: Path) -> None:
     profile = settings.load_profile("example", settings.parse_settings(SMALL))
     run = runs.Run("example", profile, root / "data/processed/example", root / "reports/example")
     build.build_library(profile, run.folder)
-    memes = storage.read_parquet(run.read("memes.parquet"), schemas.Meme)
+    memes = files.read_parquet(run.read("memes.parquet"), schemas.Meme)
     with run.chat("annotator", "annotation") as chat:
-        annotations = llm_chat.run(annotator.annotate(memes, chat, profile))
-    storage.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
+        annotations = llm_chat.run(annotation.annotate(memes, chat, profile))
+    files.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
     starts = [
-        cold_start.from_news(item)
-        for item in cold_start.choose_news(news.load_news(profile), profile.dialogue.n_news)
+        dialogue.from_news(item)
+        for item in dialogue.choose_news(news.load_news(profile), profile.dialogue.n_news)
     ]
     with run.chat("generator", "dialogue_generation") as chat:
-        llm_chat.run(generation.generate(starts, chat, profile, run.folder, authored.glosses()))
+        llm_chat.run(dialogue.generate(starts, chat, profile, run.folder, authored.glosses()))
 
 
 @pytest.fixture(scope="module")

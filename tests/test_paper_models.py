@@ -10,12 +10,13 @@ import pytest
 import tiny_models
 from PIL import Image
 
-from memecmd_utils.core import images, paths
+from memecmd_utils import pictures
+from memecmd_utils import recordings as vectors
 from memecmd_utils.core.encoders import clip as encoders_clip
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.encoders.text import SentenceTransformerEmbedder
-from memecmd_utils.core.recordings import vectors
 from memecmd_utils.evaluation import consistency
+from memecmd_utils.files import paths
 from memecmd_utils.runs import Run
 
 TEXTS = ["天气真好", "周末去爬山吗？", "火锅", "一" * 40, "天气预报说有雨，那就在家煮火锅", "二" * 90, "好"]
@@ -158,7 +159,7 @@ def test_scores_of_a_run_are_those_of_the_model(
     model.eval()
     for row in [r for r in rows if r.text == "u_t"]:
         said = DIALOGUES[row.dialogue_id].turns[row.turn - 1].text
-        picture = images.decode(run.folder / memes[row.meme_id].file)
+        picture = pictures.decode(run.folder / memes[row.meme_id].file)
         with torch.no_grad():
             a = model.encode_image(preprocess(picture)[None]).numpy()
             b = model.encode_text(tokenize([said])).numpy()

@@ -23,7 +23,7 @@ from tiny_server import TinyServer
 from whole_pipeline import KEY_VARIABLE, PROFILE, command
 
 from memecmd_utils.cm50.metrics import NOT_COMPUTED, WIRING
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 
 TESTS = Path(__file__).parent
 STAGES = ("07_template_memes", "08_meme_text_retrieval")

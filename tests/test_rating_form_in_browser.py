@@ -7,9 +7,9 @@ import made_surveys
 import pytest
 from made_ratings import NASTY, answers, dialogues, files, form
 
-from memecmd_utils.evaluation.human_ratings import HumanRating
+from memecmd_utils import forms
+from memecmd_utils.people import HumanRating
 from memecmd_utils.schemas import DIMENSIONS
-from memecmd_utils.surveys import forms
 
 
 @pytest.fixture

@@ -19,13 +19,13 @@ from whole_pipeline import KEY, KEY_VARIABLE, command, forms_of_key, shows_key
 
 from memecmd_utils import __main__ as commands
 from memecmd_utils import settings
-from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import text as encoders_text
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import delivery, messages
-from memecmd_utils.core.llm.budget import Budget, Ledger
-from memecmd_utils.core.llm.endpoint import OpenAIBackend
-from memecmd_utils.core.recordings.store import Recordings
+from memecmd_utils.files import paths
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import delivery, messages
+from memecmd_utils.llm.budget import Budget, Ledger
+from memecmd_utils.llm.endpoint import OpenAIBackend
+from memecmd_utils.recordings import Recordings
 from memecmd_utils.settings import Endpoint
 
 ECHO = f"headers: {{'authorization': 'Bearer {KEY}', 'x-key': '{KEY}'}}"
@@ -185,8 +185,6 @@ def ask(server: TinyServer | str, folder: Path, times: int = 1) -> tuple[list[An
         llm_chat.run(work())
     except Exception as fault:
         return answers, fault
-    finally:
-        store.close()
     return answers, None
 
 
@@ -395,5 +393,5 @@ def test_few_modules_read_a_key() -> None:
         for path in package.rglob("*.py")
         if re.search(r"get_secret_value|environ.*key_env", path.read_text(encoding="utf-8"))
     }
-    assert readers == {"core/llm/endpoint.py"}
+    assert readers == {"llm/endpoint.py"}
     assert os.environ[KEY_VARIABLE] == KEY

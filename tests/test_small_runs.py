@@ -14,11 +14,9 @@ import nbformat
 import pytest
 from stage_run import link_project, simulated
 
-from memecmd_utils import dialogue, runs
+from memecmd_utils import dialogue, release, runs
 from memecmd_utils import settings as settings_
-from memecmd_utils.core import paths
-from memecmd_utils.dialogue import cold_start, generation
-from memecmd_utils.release import manifest
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import Unfinished
 
 pytestmark = pytest.mark.slow
@@ -115,7 +113,7 @@ def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> No
         run_stage(stage, profile=profile, settings=settings, run_name=name)
     run = runs.open_run(profile, settings, name)
     numbers = json.loads((run.report / "numbers.json").read_text(encoding="utf-8"))
-    counts = manifest.check_release(run.folder / "release")
+    counts = release.check_release(run.folder / "release")
     assert numbers["memes"] == counts["memes"] == 10 and numbers["dialogues"]["total"] == counts["dialogues"]
     page = (run.report / "index.html").read_text(encoding="utf-8")
     unscored = numbers["ratings"]["unscored"]
@@ -126,19 +124,19 @@ def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> No
 
 
 def test_without_any_scenario_stage_03_ends_with_the_reason(started, monkeypatch) -> None:
-    async def nothing(pairs, chat, profile, *rest) -> cold_start.RoleStarts:
+    async def nothing(pairs, chat, profile, *rest) -> dialogue.RoleStarts:
         lost = [
             Unfinished(
                 dialogue_id=f"role-{pair.pair_id}", turn=1, reason="no new scenario", turns=[], source="x"
             )
             for pair, _ in pairs
         ]
-        return cold_start.RoleStarts([], [], lost)
+        return dialogue.RoleStarts([], [], lost)
 
     monkeypatch.setattr(dialogue, "role_cold_starts", nothing)  # as the notebook has it
     profile, settings = started["simulated"]
     settings = f"{settings} n_news=0 n_role_pairs=1 n_turns=4 judges='[]'"
-    with pytest.raises(generation.NoUtterance, match="turn 1: no new scenario"):
+    with pytest.raises(dialogue.NoUtterance, match="turn 1: no new scenario"):
         run_stage("03_dialogue_generation", profile=profile, settings=settings, run_name="openai-nothing")
 
 

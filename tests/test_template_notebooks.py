@@ -17,8 +17,8 @@ from PIL import Image
 from stage_run import command
 from tiny_server import Answer, TinyServer, chat_reply
 
-from memecmd_utils.core import paths, storage
-from memecmd_utils.release import manifest
+from memecmd_utils import files, release
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 pytestmark = pytest.mark.slow
@@ -129,10 +129,10 @@ class Done:
         return pd.read_csv(self.report / "tables" / f"{name}.csv")
 
     def memes(self) -> list[TemplateMeme]:
-        return storage.read_parquet(self.data / "template_memes.parquet", TemplateMeme)
+        return files.read_parquet(self.data / "template_memes.parquet", TemplateMeme)
 
     def readings(self) -> list[MemeReading]:
-        return storage.read_parquet(self.data / "readings.parquet", MemeReading)
+        return files.read_parquet(self.data / "readings.parquet", MemeReading)
 
 
 def processor_seconds() -> float:
@@ -194,7 +194,7 @@ def whole(checkout: Path, made: Made) -> Done:
 
 
 def test_the_rule_keeps_what_it_should(whole: Done, made: Made) -> None:
-    kept = storage.read_parquet(whole.data / "templates.parquet", TemplateMeme)
+    kept = files.read_parquet(whole.data / "templates.parquet", TemplateMeme)
     assert sorted(meme.meme_id for meme in kept) == sorted(made.kept)
     parts = {meme.meme_id: meme.split for meme in kept}
     assert {parts[name] for name in made.published} == {"validation"}
@@ -249,7 +249,7 @@ def test_the_release_verifies(whole: Done, checkout: Path, tmp_path: Path) -> No
     shutil.copytree(whole.data / "release_templates", copy)
     done = command(checkout, "verify", str(copy))
     assert done.returncode == 0, done.stdout + done.stderr
-    counts = manifest.check_release(copy)
+    counts = release.check_release(copy)
     assert counts == {"templates": 7, "template_memes": len(whole.memes()), "readings": 39}
     (copy / "readings.jsonl").write_text("", encoding="utf-8")
     assert command(checkout, "verify", str(copy)).returncode == 1
@@ -276,7 +276,7 @@ def test_cm50_alone(checkout: Path, made: Made) -> None:
     found = {path.stem for path in (done.report / "tables").glob("*.csv")}
     assert TABLES - found == {"template_filter", "template_sizes", "template_rules", "template_edges"}
     assert "validation" in second and "train" not in second.partition("not computed here")[0]
-    assert manifest.check_release(done.data / "release_templates")["template_memes"] == 39
+    assert release.check_release(done.data / "release_templates")["template_memes"] == 39
 
 
 def test_imgflip_alone(checkout: Path, made: Made) -> None:
@@ -288,7 +288,7 @@ def test_imgflip_alone(checkout: Path, made: Made) -> None:
     assert sizes["estimate"].isna().all() and sizes["chosen"].all(), "no sample, no estimate"
     assert not (done.report / "tables" / "template_rules.csv").exists()
     assert not (done.report / "tables" / "cm50_lengths.csv").exists()
-    counts = manifest.check_release(done.data / "release_templates")
+    counts = release.check_release(done.data / "release_templates")
     assert counts["template_memes"] == len(made.kept) and not counts.get("readings")
 
 
@@ -336,7 +336,7 @@ def test_real_data_sets_within_a_minute_and_two_gigabytes(checkout: Path) -> Non
     assert done.peaks[0] <= 2e9, "of the kernel, the largest process"
     assert done.table("template_filter")["templates"].tolist()[-1] == 39
     assert "11 places held" in done.table("template_filter")["step"].tolist()[-1]
-    kept = storage.read_parquet(done.data / "templates.parquet", TemplateMeme)
+    kept = files.read_parquet(done.data / "templates.parquet", TemplateMeme)
     present, ids = {meme.template for meme in kept}, {meme.meme_id for meme in kept}
     published = {reading.meme_id: reading.template for reading in done.readings()}
     assert len(published) > 600 and len(set(published.values())) == 50

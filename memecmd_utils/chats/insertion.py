@@ -16,45 +16,35 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from memecmd_utils import files, learned, retrieval
 from memecmd_utils.chats import messages, readers
 from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn, text_of
 from memecmd_utils.chats.readers import MEME_COLUMNS, Export, counted
-from memecmd_utils.core import html, paths, storage
-from memecmd_utils.core.drawing.chat_html import ShownMeme, ShownTurn, Thumbnails
-from memecmd_utils.core.drawing.lesson import caption_of
 from memecmd_utils.core.encoders.text import RecordedEmbedder, embedder_of
 from memecmd_utils.core.llm.messages import EndpointError
-from memecmd_utils.retrieval import large_library, learned, placement
-from memecmd_utils.retrieval.gate import Gate, ScoreScale, simulate
-from memecmd_utils.retrieval.placement import Encode, choose
-from memecmd_utils.retrieval.scoring import (
+from memecmd_utils.drawing import ShownMeme, ShownTurn, Thumbnails, caption_of
+from memecmd_utils.files import atomic_path, paths, templates, write_json
+from memecmd_utils.retrieval import (
     QUERY_FIELDS,
+    Encode,
+    Gate,
     MemeIndex,
     Ranking,
+    ScoreScale,
     at_all_turns,
     build_queries,
     centre,
+    choose,
     mean_row,
     pair_components,
+    simulate,
     top_k,
 )
-from memecmd_utils.runs import Run, StageMissing
+from memecmd_utils.runs import Run, StageMissing, open_finished
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply
-from memecmd_utils.settings import Strategy, load_profile, parse_settings, run_name, settled
+from memecmd_utils.settings import Strategy, load_profile, parse_settings, run_name
 
 # --- a finished run's library, held against texts that the run has never seen
-
-
-def finished_run(name: str) -> Run:
-    """The run of this name with the settings it was made with (its `profile.yaml`).
-
-    Raises `StageMissing` where there is none, `ProfileError` where this version cannot read its settings.
-    """
-    folder = paths.processed / name
-    profile = settled(folder)
-    if profile is None:
-        raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
-    return Run(name, profile, folder, paths.reports / name)
 
 
 def asking_run(library: Run, profile: str, settings: str, purpose: str) -> Run:
@@ -69,7 +59,7 @@ def asking_run(library: Run, profile: str, settings: str, purpose: str) -> Run:
 
 def library_of(run: str, profile: str, settings: str) -> Run:
     """The finished run of this name, or else the one that PROFILE and SET make."""
-    return finished_run(run or run_name(load_profile(profile, parse_settings(settings))))
+    return open_finished(run or run_name(load_profile(profile, parse_settings(settings))))
 
 
 def unrecorded(run: Run, asking: Run, name: str | None = None) -> Encode:
@@ -132,20 +122,19 @@ class Library:
         }
 
     def queries(self, summaries: Sequence[SummaryReply]) -> np.ndarray:
-        """Unweighted queries [n, 4, dim], centred by `query_means`: none depends on the others."""
+        """Queries [n, 3, dim], centred by `query_means`: none depends on the others."""
         parts = []
         for field in QUERY_FIELDS:
             vectors = self.encode([getattr(s, field) for s in summaries], "query")
             parts.append(centre(vectors, self.query_means[field]) if self.query_means else vectors)
-        return build_queries(*parts)
+        return build_queries(parts)
 
     def rank(self, summaries: Sequence[SummaryReply | None]) -> tuple[np.ndarray, Ranking]:
-        """Queries [n, 4, dim] and the top K; without a summary zero queries and scores of -inf."""
+        """Queries [n, 3, dim] and the top K; without a summary zero queries and scores of -inf."""
         profile, known = self.run.profile, [s for s in summaries if s is not None]
-        queries = self.queries(known) if known else np.zeros((0, 4, self.index.dim), dtype=np.float32)
-        ranking = top_k(self.index, queries, profile.retrieval.weights, profile.retrieval.top_k)
-        usable = np.array([s is not None for s in summaries], dtype=bool)
-        return at_all_turns(queries, usable, 0), ranking.at_all_turns(usable)
+        found = self.queries(known) if known else np.zeros((0, 3, self.index.dim), dtype=np.float32)
+        queries = at_all_turns(found, np.array([s is not None for s in summaries], dtype=bool))
+        return queries, top_k(self.index, queries, profile.retrieval.weights, profile.retrieval.top_k)
 
     def gate(self) -> tuple[Gate, ScoreScale]:
         """The run's gate for a chat that is in neither half: the mean of the gates of the two halves.
@@ -172,10 +161,9 @@ def open_library(run: Run, asking: Run) -> Library:
     try:
         memes = run.load(Meme)
         annotations = run.load(Annotation)
-    except storage.StageOutputError as error:
+    except files.StageOutputError as error:
         raise StageMissing(f"run {run.name!r} is of another version ({error}): make it anew") from error
-    folder = run.write(large_library.FOLDER)
-    index = placement.index_library(annotations, encode, run.profile, folder, run.embedder_name())
+    index = retrieval.index_library(annotations, encode, run.profile, run.write(retrieval.FOLDER))
     return Library(run, {meme.meme_id: meme for meme in memes}, index, encode)
 
 
@@ -186,8 +174,6 @@ def learned_library(library: Library, asking: Run) -> learned.LearnedLibrary:
     large to compare every meme.
     """
     run = library.run
-    if library.index.search is not None:
-        raise learned.PlacementError("learned placement compares every meme: for so many take greedy")
     models = run.profile.models
     names = (models.embedder, models.consistency_embedder)
     found = learned.open_placement(
@@ -276,7 +262,7 @@ def insert_file(
     # Before anything is paid for: can the cells be written that may be added?
     export.encoding.encode("".join([pictures.name, *library.memes]))
     summaries, writers = _summaries(export, turns, asking, run.name)
-    if strategy == placement.LEARNED:
+    if strategy == retrieval.LEARNED:
         insertions = _learned_insertions(turns, summaries, learned_library(library, asking), run)
     else:
         insertions = _insertions(export, turns, summaries, library, strategy)
@@ -461,7 +447,7 @@ def _page(
             note = " · ".join(filter(None, (message.speaker, "" if message.text.strip() else NOTHING)))
             turns.append(ShownTurn(place + 1, side, message.speaker, message.text, note=note, meme=meme))
         shown_chats.append({"name": chat.name, "turns": turns})
-    page = html.environment().get_template("inserted_chat.html.j2")
+    page = templates().get_template("inserted_chat.html.j2")
     position = library.run.profile.retrieval.meme_position
     return page.render(
         title=title, about=about, chats=shown_chats, memes=list(memes.values()), meme_position=position
@@ -518,9 +504,9 @@ class Outputs:
                 before = [_sha256(path.read_bytes())] if path.exists() else []
                 known[self._key(path)] = list(dict.fromkeys([*before, _sha256(data)]))
             listed = {"written_by": BY, "output": self.target.name, "files": known}
-            storage.write_json(self.folder / WRITTEN, listed)
+            write_json(self.folder / WRITTEN, listed)
             for path, data in files.items():
-                with storage.atomic_path(path) as part:
+                with atomic_path(path) as part:
                     part.write_bytes(data)
         except OSError as error:
             raise ChatError(f"{error.filename} cannot be written: {error.strerror}") from error

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from memecmd_utils.core import seeds
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import messages as llm_messages
-from memecmd_utils.core.llm import prompts, replies
-from memecmd_utils.core.llm.chat import Chat, Progress
-from memecmd_utils.core.llm.messages import Request
-from memecmd_utils.dialogue import generation
+from memecmd_utils import statistics
+from memecmd_utils.dialogue import summary_request
+from memecmd_utils.files import MemecmdError
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import messages as llm_messages
+from memecmd_utils.llm import prompts, replies
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.messages import Request
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import ColdStart, SummaryReply
 from memecmd_utils.settings import Profile
@@ -195,14 +195,14 @@ class Summarised(NamedTuple):
 def request(context: Context, profile: Profile) -> Request:
     """The summary agent's request, with the history of any number of speakers in it.
 
-    For two who take turns it is the very request of `generation.summary_request`.
+    For two who take turns it is the very request of `dialogue.summary_request`.
     """
     first = context.lines[0][0]
     other = next((name for name, _ in context.lines if name != first), context.next_speaker)
     texts = dict.fromkeys(("dialogue_id", "ref", "title", "context", "brief"), context.chat)
     start = ColdStart(source="own chat", kind="news", name_a=first, name_b=other, **texts)
     lines = [(name, _one_line(text)) for name, text in context.lines]
-    of_two = generation.summary_request(start, [text for _, text in lines], profile)
+    of_two = summary_request(start, [text for _, text in lines], profile)
     # All but the last message is the same for every chat: the role, the worked examples.
     prompt = prompts.render(
         "summary",
@@ -215,7 +215,7 @@ def request(context: Context, profile: Profile) -> Request:
         update={
             "messages": [*of_two.messages[:-1], llm_messages.Message(role="user", text=prompt)],
             "subject": f"{context.chat}/{context.turn}",
-            "seed": int(seeds.rng(profile.seed, "summary", context.chat, context.turn).integers(2**31)),
+            "seed": int(statistics.rng(profile.seed, "summary", context.chat, context.turn).integers(2**31)),
         }
     )
 

@@ -10,8 +10,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from memecmd_utils.core import paths, storage
+from memecmd_utils import files
 from memecmd_utils.core.encoders import weights
+from memecmd_utils.files import paths
 
 CACHE = "fingerprints.json"
 """In `data/interim`: for each file what the system says of it and its digest. It can be made again."""
@@ -41,7 +42,7 @@ class Fingerprints:
             return
         there = {name: entry for name, entry in self._known.items() if Path(name).exists()}
         # ASCII: names of files need not be valid Unicode.
-        storage.write_text(self._file, json.dumps(there | self._new) + "\n")
+        files.write_text(self._file, json.dumps(there | self._new) + "\n")
 
     def file(self, path: Path) -> str:
         """12 hex digits of a file; a file over 16 MB counts by its size and samples (`weights`)."""

@@ -1,35 +1,20 @@
 """What a process may use of this machine, which proxies stand before it, how a headless run is watched."""
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 from urllib.parse import urlsplit
 
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils.files import MemecmdError
 
-HEADLESS_VARIABLE = "MEMECMD_HEADLESS"
-"""Set to 1 in the kernel of a headless run; panels then show a picture of their first position."""
 STATUS_VARIABLE = "MEMECMD_STATUS"
 """Names the file in which a headless run's kernel writes one line on how far it is (see `llm.progress`)."""
 LOOK_EVERY_S = 0.5
 LOG_EVERY_S = 30.0
 """Between two lines where the output is no terminal, as in a log of a batch job."""
 SUPPORTED = ("http", "https")
-
-
-def cores() -> int:
-    """CPU cores that this process may use: those it is bound to, where the system tells."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def is_headless() -> bool:
-    """Whether this process belongs to a headless run, where nobody can turn a knob."""
-    return os.environ.get(HEADLESS_VARIABLE) == "1"
 
 
 class ProxyError(MemecmdError, ValueError):

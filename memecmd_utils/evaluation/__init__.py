@@ -14,17 +14,9 @@ from memecmd_utils.evaluation.ground_truth import (
     timing_agreement,
     truth_of_run,
 )
-from memecmd_utils.evaluation.human_ratings import (
-    collect_ratings,
-    ratings_summary,
-    ratings_verdict,
-    scores_of_judges,
-    write_forms,
-)
 from memecmd_utils.evaluation.judge_checks import ask_all, measure_answers
 from memecmd_utils.evaluation.judges import Context, answers_on_record, contexts_elsewhere
 from memecmd_utils.evaluation.landing import measure_landing
-from memecmd_utils.evaluation.placement_study import load_placement_study
 from memecmd_utils.evaluation.rankings import evaluate_systems
 from memecmd_utils.evaluation.ratings import rate, screenshot
 from memecmd_utils.evaluation.stage import evaluate_run
@@ -51,7 +43,6 @@ __all__ = [
     "ask_all",
     "beside_paper",
     "case_dialogues",
-    "collect_ratings",
     "consistency_frame",
     "contexts_elsewhere",
     "effects",
@@ -66,7 +57,6 @@ __all__ = [
     "judge_verdict",
     "learning",
     "load_graded_turns",
-    "load_placement_study",
     "load_truth",
     "mean_grades",
     "measure_answers",
@@ -75,14 +65,10 @@ __all__ = [
     "meme_use",
     "paper_table_1",
     "rate",
-    "ratings_summary",
-    "ratings_verdict",
-    "scores_of_judges",
     "screenshot",
     "table_1",
     "table_1_printed",
     "table_2",
     "timing_agreement",
     "truth_of_run",
-    "write_forms",
 ]

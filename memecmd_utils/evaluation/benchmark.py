@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.drawing import stickers
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import files
 from memecmd_utils.evaluation import learning, rankings
 from memecmd_utils.evaluation.ground_truth import RELEVANT, load_truth, truth_of_run
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.library import example_memes
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Summary
 from memecmd_utils.schemas import Turn as Said
@@ -209,7 +209,8 @@ def files_of(splits: Sequence[Split]) -> list[Path]:
     weights = [paths.example / name for name in ("placement.json", "placement.npz")]
     later = [paths.example / "grades_learned.jsonl" for one in splits if LATER in one.grades]
     untouched = any(one.name == UNTOUCHED for one in splits)
-    return [*weights, *later, *(sorted((paths.example / UNTOUCHED).iterdir()) if untouched else [])]
+    texts = (path for path in (paths.example / UNTOUCHED).iterdir() if path.is_file()) if untouched else ()
+    return [*weights, *later, *sorted(texts)]
 
 
 def untouched_split(example: Split, folder: Path | None = None) -> Split | None:
@@ -219,17 +220,17 @@ def untouched_split(example: Split, folder: Path | None = None) -> Split | None:
     """
     folder = folder or paths.example / UNTOUCHED
     truth = load_truth(folder)
-    known = {row.meme_id for row in stickers.read_table()}
+    known = {row.meme_id for row in example_memes()}
     if not truth.grades or not known <= set(example.memes):
         return None
     memes = {name: meme for name, meme in example.memes.items() if name in known}
-    for row in stickers.read_table(folder / "memes.csv"):
+    for row in example_memes(folder):
         memes[row.meme_id] = Meme(
             source="drawn", meme_id=row.meme_id, file="not drawn", text=row.text, text_source="known",
             picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
             width=1, height=1,
         )  # fmt: skip
-    annotations = [*example.annotations, *storage.read_jsonl(folder / "annotations.jsonl", Annotation)]
+    annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
     return Split(UNTOUCHED, _dialogues(folder), memes, annotations, {POOL: truth.grades}, truth.marks)
 
 
@@ -316,13 +317,13 @@ def write(folder: Path, benchmarks: Sequence[Benchmark]) -> None:
         _write_lines(place / "corpus.jsonl", texts)
         queries = [{"_id": turn.id, "text": turn.text, "metadata": _metadata(turn)} for turn in one.turns]
         _write_lines(place / "queries.jsonl", queries)
-        storage.write_text(place / "qrels" / "test.tsv", one.qrels_text)
+        files.write_text(place / "qrels" / "test.tsv", one.qrels_text)
         rows = [dict(zip(QRELS, row, strict=True)) for row in one.qrels_rows]
         _write_lines(place / "qrels" / "test.jsonl", rows)
-        storage.write_text(place / "judgements.tsv", _tsv(JUDGED, one.judgements))
+        files.write_text(place / "judgements.tsv", _tsv(JUDGED, one.judgements))
         if one.marks:
-            storage.write_text(place / "timing" / "test.tsv", _tsv(TIMING, one.marks))
-    storage.write_text(folder / "README.md", readme(benchmarks))
+            files.write_text(place / "timing" / "test.tsv", _tsv(TIMING, one.marks))
+    files.write_text(folder / "README.md", readme(benchmarks))
 
 
 def _metadata(turn: Turn) -> dict[str, Any]:
@@ -330,7 +331,7 @@ def _metadata(turn: Turn) -> dict[str, Any]:
 
 
 def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    storage.write_text(path, "".join(storage.dumps(row) + "\n" for row in rows))
+    files.write_text(path, "".join(files.dumps(row) + "\n" for row in rows))
 
 
 def _tsv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

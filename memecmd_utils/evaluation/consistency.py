@@ -5,10 +5,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from memecmd_utils.core import paths, seeds
+from memecmd_utils import statistics
 from memecmd_utils.core.encoders import clip
 from memecmd_utils.core.encoders.text import RecordedEmbedder
 from memecmd_utils.evaluation.judges import meme_files
+from memecmd_utils.files import paths
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement
 from memecmd_utils.settings import Profile
@@ -80,7 +81,7 @@ def text_pairs(
 
     pairs: list[tuple[Placement, TextKind, str]] = []
     for strategy, group in by_strategy.items():
-        rng = seeds.rng(profile.seed, "shuffled", strategy)
+        rng = statistics.rng(profile.seed, "shuffled", strategy)
         own: dict[str, list[int]] = {}
         for position, placed in enumerate(group):
             own.setdefault(placed.dialogue_id, []).append(position)

@@ -6,13 +6,11 @@ from functools import cached_property
 
 import numpy as np
 
-from memecmd_utils import schemas
-from memecmd_utils.core import seeds
+from memecmd_utils import retrieval, schemas, statistics
 from memecmd_utils.evaluation import ground_truth, rankings, tables
 from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth
 from memecmd_utils.evaluation.rankings import Query
-from memecmd_utils.retrieval import scoring
-from memecmd_utils.retrieval.placement import Encode, halves
+from memecmd_utils.retrieval import Encode, halves
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
 
@@ -143,7 +141,7 @@ def sample(dialogues: Sequence[schemas.Dialogue], n_memes: int, seed: int) -> li
     if sum(len(d.summaries) for d in dialogues) <= room:
         return list(dialogues)
     taken: set[str] = set()
-    for place in seeds.rng(seed, "sample of the studies").permutation(len(dialogues)):
+    for place in statistics.rng(seed, "sample of the studies").permutation(len(dialogues)):
         room -= len(dialogues[place].summaries)
         if room < 0 and taken:
             break
@@ -189,7 +187,7 @@ class Graded:
         here = scores[self.rows]
         if judged_only:
             here = np.where(np.isnan(self.gains), -np.inf, here)
-        best = scoring.best_memes(here, self.meme_ids, DEPTH)
+        best = retrieval.best_memes(here, self.meme_ids, DEPTH)
         found = self._gains_of(best)
         hit = found[:, 0] >= RELEVANT  # nan is no hit
         judged = np.isfinite(found).sum(axis=1) / np.maximum(1, (best >= 0).sum(axis=1))

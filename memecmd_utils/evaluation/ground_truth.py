@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import schemas
-from memecmd_utils.core import paths, statistics, storage
+from memecmd_utils import files, schemas, statistics
 from memecmd_utils.evaluation.tables import Key, Values, gaps_of
+from memecmd_utils.files import paths
 from memecmd_utils.settings import Profile
 
 AGREEMENT = ("what", "measure", "value", "low", "high", "same", "n", "dialogues")
@@ -72,7 +72,7 @@ def load_truth(folder: Path | None = None) -> GroundTruth:
     if not (folder / "grades.jsonl").is_file():
         return NONE
     grades, later = (_read_grades(folder / name) for name in ("grades.jsonl", "grades_learned.jsonl"))
-    return GroundTruth(storage.read_jsonl(folder / "marks.jsonl", schemas.Mark), grades, later)
+    return GroundTruth(files.read_jsonl(folder / "marks.jsonl", schemas.Mark), grades, later)
 
 
 def _read_grades(path: Path) -> list[schemas.Grade]:
@@ -84,7 +84,7 @@ def _read_grades(path: Path) -> list[schemas.Grade]:
             shared = {key: row[key] for key in ("dialogue_id", "turn", "grader", "source")}
             grades += [schemas.Grade(meme_id=m, grade=g, **shared) for m, g in row["grades"].items()]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise storage.StageOutputError(f"{path.name} line {number}: {error}") from error
+            raise files.StageOutputError(f"{path.name} line {number}: {error}") from error
     return grades
 
 

@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import seeds, statistics
-from memecmd_utils.core.llm import chat as llm_chat
+from memecmd_utils import statistics
 from memecmd_utils.evaluation import consistency, judges
 from memecmd_utils.evaluation.graded_turns import StudyData
 from memecmd_utils.evaluation.judges import OTHER_ORDER, WORDINGS, Judge
+from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.settings import Profile
@@ -56,7 +56,7 @@ def draw(data: StudyData) -> list[Item]:
     found = _candidates(data)
     chosen: list[tuple[int, float, int]] = []  # which of its dialogue's turns, a lot, the row
     for name, rows in data.rows_of.items():
-        rng = seeds.rng(data.profile.seed, "judge items", name)
+        rng = statistics.rng(data.profile.seed, "judge items", name)
         able = [int(row) for row in rows if all(len(found[row][kind]) for kind in KINDS)]
         drawn = [able[i] for i in rng.permutation(len(able))[:TURNS_PER_DIALOGUE]]
         lot = float(rng.random())
@@ -68,7 +68,7 @@ def draw(data: StudyData) -> list[Item]:
 def for_wordings(items: Sequence[Item], profile: Profile) -> list[Item]:
     """The fitting and the random meme of `judge_wordings` of the turns, drawn by seed."""
     turns = list(dict.fromkeys((item.dialogue_id, item.turn) for item in items))
-    order = seeds.rng(profile.seed, "judge wordings").permutation(len(turns))
+    order = statistics.rng(profile.seed, "judge wordings").permutation(len(turns))
     chosen = {turns[i] for i in order[: profile.evaluation.judge_wordings]}
     return [i for i in items if i.kind != "hard negative" and (i.dialogue_id, i.turn) in chosen]
 
@@ -90,7 +90,7 @@ def _candidates(data: StudyData) -> list[dict[Kind, np.ndarray]]:
 
 def _item(data: StudyData, row: int, kind: Kind, columns: np.ndarray) -> Item:
     name, turn = data.keys[row]
-    drawn = seeds.rng(data.profile.seed, "judge item", kind, name, turn).integers(len(columns))
+    drawn = statistics.rng(data.profile.seed, "judge item", kind, name, turn).integers(len(columns))
     return Item(kind, name, turn, data.meme_ids[columns[drawn]])
 
 

@@ -16,13 +16,15 @@ from typing import Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, Field
 
-from memecmd_utils.core import html, seeds
-from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.llm import budget, local, prompts, replies
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm.chat import MODELS_OWN, Chat, Progress
-from memecmd_utils.core.llm.endpoint import NO_KEY, OpenAIBackend
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils import files, statistics
+from memecmd_utils import local_model as local
+from memecmd_utils.dialogue import history_text
+from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
+from memecmd_utils.llm import budget, prompts, replies
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm.chat import MODELS_OWN, Chat, Progress
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
+from memecmd_utils.llm.messages import (
     NO,
     UNRECORDED,
     YES,
@@ -36,9 +38,8 @@ from memecmd_utils.core.llm.messages import (
     UnusableReply,
     plain_word,
 )
-from memecmd_utils.core.recordings.store import is_answer, key_of
-from memecmd_utils.dialogue.generation import history_text
-from memecmd_utils.retrieval.placement import halves
+from memecmd_utils.recordings import is_answer, key_of
+from memecmd_utils.retrieval import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme
 from memecmd_utils.settings import Profile
@@ -131,13 +132,9 @@ def drawing(run: Run, memes: Mapping[str, Meme]) -> Draw:
 
     def draw(item: Item) -> tuple[str, Callable[[], bytes]]:
         ids = {turn: meme.meme_id for turn, meme in item.memes.items()}
-        spec = screenshots.chat_from_dialogue(
-            item.dialogue, ids, item.n_turns, run.profile.retrieval.meme_position
-        )
+        spec = chat_from_dialogue(item.dialogue, ids, item.n_turns, run.profile.retrieval.meme_position)
         # As phones send it: a PNG takes four times as long to make as the picture itself.
-        return screenshots.spec_sha256(spec), lambda: screenshots.encode(
-            screenshots.draw(spec, files), "jpeg"
-        )
+        return spec_sha256(spec), lambda: encode(draw_chat(spec, files), "jpeg")
 
     return draw
 
@@ -222,7 +219,7 @@ def questions(wording: Wording = "as asked") -> dict[str, str]:
 
 def continues_text(model: ModelId) -> bool:
     """Whether a model is a base model of the registry: it knows no chat format and only goes on writing."""
-    return any(w.chat_template and w.sha256 == model.sha256 for w in local.REGISTRY.values())
+    return any(w.chat_template and w.sha256 == model.sha256 for w in local.registry().values())
 
 
 def yes_no_request(
@@ -409,7 +406,7 @@ def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[s
     for half, other in (("a", "b"), ("b", "a")):
         pool = [d for d in dialogues if split[d.dialogue_id] == other] or list(dialogues)
         places = [Context(d, turn.turn) for d in pool for turn in d.turns[1:]]
-        rng = seeds.rng(profile.seed, "judge contexts", half)
+        rng = statistics.rng(profile.seed, "judge contexts", half)
         chosen = rng.choice(
             len(places), size=min(profile.evaluation.judge_contexts, len(places)), replace=False
         )
@@ -474,7 +471,7 @@ def rating_request(
     if screenshot is not None:
         spec, draw = screenshot
         tiles = screenshot_tiles(item.n_turns)
-        images = [Image(image_id=spec, load=lambda: html.data_url(draw()), tiles=tiles)]
+        images = [Image(image_id=spec, load=lambda: files.data_url(draw()), tiles=tiles)]
     return Request(
         task="rating",
         subject=f"{item.dialogue.dialogue_id}/{item.n_turns}",
@@ -502,7 +499,7 @@ async def _ask_ratings(items: Sequence[Item], judge: Judge) -> list[Answer]:
     """One call an item."""
 
     async def one(item: Item) -> Answer:
-        draws = seeds.rng(judge.profile.seed, "rating", item.dialogue.dialogue_id, item.n_turns)
+        draws = statistics.rng(judge.profile.seed, "rating", item.dialogue.dialogue_id, item.n_turns)
         picture = None if judge.draw is None else judge.draw(item)
         request = rating_request(
             item, int(draws.integers(2**31)), picture, judge.profile.retrieval.meme_position

@@ -16,19 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import seeds, statistics, storage, tables
-from memecmd_utils.core.drawing import stickers
+from memecmd_utils import files, learned, retrieval, statistics
 from memecmd_utils.core.encoders.text import embedder_of
-from memecmd_utils.core.errors import ExtraMissing
 from memecmd_utils.evaluation import benchmark, learning, rankings
 from memecmd_utils.evaluation.benchmark import Split
 from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, truth_of_run
 from memecmd_utils.evaluation.learning import Corpus, Predicted
 from memecmd_utils.evaluation.tables import frame_rows
-from memecmd_utils.retrieval import learned, placement, scoring
-from memecmd_utils.retrieval.learned import LearnedPlacement, PlacementError
-from memecmd_utils.retrieval.placement import Encode, ScoredDialogue
-from memecmd_utils.retrieval.scoring import Ranking
+from memecmd_utils.files import ExtraMissing
+from memecmd_utils.learned import LearnedPlacement, PlacementError
+from memecmd_utils.library import example_memes
+from memecmd_utils.retrieval import Encode, Ranking, ScoredDialogue
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Meme
 from memecmd_utils.settings import Profile
@@ -72,8 +70,8 @@ class Graded:
     def ways(self) -> dict[str, Sent]:
         """Every one of `WAYS`, at the rate of the profile, fitted on the other half of the dialogues."""
         found, settings = self.found, self.profile.retrieval
-        best = scoring.best_memes(found.scores, self.corpus.meme_ids, 1)[:, 0]
-        papers = scoring.best_memes(self.paper, self.corpus.meme_ids, 1)[:, 0]
+        best = retrieval.best_memes(found.scores, self.corpus.meme_ids, 1)[:, 0]
+        papers = retrieval.best_memes(self.paper, self.corpus.meme_ids, 1)[:, 0]
         drawn = rankings.random_order(self.corpus.asked, len(self.corpus.meme_ids), self.profile.seed, 0)[
             :, 0
         ]
@@ -95,7 +93,7 @@ class Graded:
             ranking = Ranking(np.zeros(mine.shape, dtype=np.int64), mine, np.zeros((*mine.shape, 4)))
             items.append(ScoredDialogue(dialogue, (), np.empty(0), ranking))
         own = self.profile.replace(threshold_penalty=penalty)
-        traces = placement.traces(items, placement.calibrate(items, own))
+        traces = retrieval.traces(items, retrieval.calibrate(items, own))
         return np.concatenate([traces[item.dialogue.dialogue_id][2].sent for item in items])
 
     def grades(self, sent: Sent) -> np.ndarray:
@@ -136,7 +134,7 @@ class Landing:
         placed = self.placed[self.placed.part == "all"]
         shown = self.ranking[self.ranking.part == "all"].drop(columns=["split", "part"])
         placed = placed[["way", "memes", "mean grade", "fits", "fits low", "fits high", "wanted and fits"]]
-        return "\n".join(map(tables.markdown, (shown, placed, self.gate.drop(columns="split"))))
+        return "\n".join(map(files.markdown, (shown, placed, self.gate.drop(columns="split"))))
 
 
 def measure_landing(run: Run) -> Landing:
@@ -186,8 +184,8 @@ def predict_split(
     terms = rankings.four_terms(asked, usable, first, profile.retrieval.centring)
     new = frozenset()
     if split.name == benchmark.UNTOUCHED:
-        new = frozenset(corpus.meme_ids) - {row.meme_id for row in stickers.read_table()}
-    paper = scoring.combine(terms, profile.retrieval.weights)
+        new = frozenset(corpus.meme_ids) - {row.meme_id for row in example_memes()}
+    paper = retrieval.combine(terms, profile.retrieval.weights)
     return Graded(split.name, corpus, learning.predict(corpus, model), paper, profile, new)
 
 
@@ -218,7 +216,7 @@ def fit_run(run: Run, grades: Path | None = None) -> Landing:
     dialogues, annotations = [d for d in dialogues if d.dialogue_id in graded], run.load(Annotation)
     by_kind = Counter(d.kind for d in dialogues)
     if not by_kind or min(by_kind.values()) < learning.FOLDS:
-        raise storage.StageOutputError(
+        raise files.StageOutputError(
             f"learned placement needs graded memes in {learning.FOLDS} or more dialogues of each kind; "
             f"here are {', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items())) or 'none'}"
         )
@@ -285,7 +283,7 @@ def difference_rows(one: Graded) -> list[dict[str, Any]]:
         for (minus, where), (our_turns, other, turns) in pairs.items():
             paired = our_turns is turns
             compare = statistics.paired_difference if paired else statistics.unpaired_difference
-            rng = seeds.rng(one.profile.seed, "landing", one.name, part, minus, where)
+            rng = statistics.rng(one.profile.seed, "landing", one.name, part, minus, where)
             got = compare(values(ours, our_turns), values(other, turns), rng)
             row = {"split": one.name, "part": part, "learned minus": minus, "where": where}
             rows.append({**row, **got.row(), "p": got.p})
@@ -345,7 +343,7 @@ def ranking_rows(one: Graded) -> list[dict[str, Any]]:
         at = turns & (np.nan_to_num(gains[:, memes]) >= RELEVANT).any(axis=1)
         measured = {}
         for name, scores in ((learning.LEARNED, one.found.scores), (learning.PAPER, one.paper)):
-            order = scoring.order(scores[:, memes], ids[memes].tolist())
+            order = retrieval.order(scores[:, memes], ids[memes].tolist())
             measured[name] = rankings.per_turn(order[at], gains[:, memes][at])
         measured[f"{learning.LEARNED} minus {learning.PAPER}"] = (
             measured[learning.LEARNED] - measured[learning.PAPER]

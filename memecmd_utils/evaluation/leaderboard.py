@@ -15,18 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import paths, seeds, statistics, storage
-from memecmd_utils.core.errors import MemecmdError
+from memecmd_utils import files, retrieval, statistics
 from memecmd_utils.evaluation import landing, rankings
 from memecmd_utils.evaluation.benchmark import DEPTH, Benchmark, KnownMeme, Split, Turn
 from memecmd_utils.evaluation.ground_truth import RELEVANT
 from memecmd_utils.evaluation.learning import LEARNED, PAPER
 from memecmd_utils.evaluation.rankings import CAPTION, PARTS, RANDOM
 from memecmd_utils.evaluation.tables import frame_rows
-from memecmd_utils.retrieval import scoring
-from memecmd_utils.retrieval.learned import PlacementError
-from memecmd_utils.retrieval.placement import Encode
-from memecmd_utils.retrieval.scoring import MEME_SIDE, QUERY_SIDE
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.learned import PlacementError
+from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, Encode
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
 
@@ -76,7 +74,7 @@ def package_systems(benchmark: Benchmark, encode: Encode, profile: Profile) -> S
     wanted = {TURN_NUMBER: np.array([float(turn.turn) for turn in benchmark.turns])}
     if any(turn.scenario for turn in benchmark.turns):
         terms = _terms(benchmark, encode, profile)
-        paper = scoring.combine(terms, profile.retrieval.weights)
+        paper = retrieval.combine(terms, profile.retrieval.weights)
         wanted[PAPER], found[PAPER] = paper.max(axis=1), paper[asked]
         found |= {f"{part} alone": term[asked] for part, term in zip(PARTS, terms, strict=True)}
     captions = encode([meme.caption or EMPTY for meme in benchmark.memes], "document")
@@ -90,7 +88,7 @@ def embedder_systems(name: str, benchmark: Benchmark, encode: Encode, profile: P
     found = {f"{name}, last turns to texts": _cosines(benchmark, encode, texts, profile)}
     if any(turn.scenario for turn in benchmark.turns):
         terms = _terms(benchmark, encode, profile)
-        paper = scoring.combine(terms, profile.retrieval.weights)
+        paper = retrieval.combine(terms, profile.retrieval.weights)
         found[f"{name}, {PAPER}"] = paper[_rows(benchmark)]
     return Systems("embedder", found)
 
@@ -287,7 +285,7 @@ def order_of(scores: Scores, meme_ids: Sequence[str], exact: bool = False) -> np
         scores = np.stack(
             [np.where(np.isneginf(row), NOTHING, np.unique(row, return_inverse=True)[1]) for row in scores]
         )
-    order = scoring.order(scores, meme_ids)
+    order = retrieval.order(scores, meme_ids)
     lost = np.isneginf(np.take_along_axis(scores, order, axis=1))
     lost[:, DEPTH:] = True
     return np.where(lost, -1, order)
@@ -335,7 +333,10 @@ def table(benchmark: Benchmark, systems: Iterable[Systems], seed: int) -> pd.Dat
     base = PAPER if PAPER in names else CAPTION
     at = names.index(base)
     gaps = found.minus(statistics.LeftOut(*(part[..., [at], :] for part in found)))
-    ends, p = statistics.interval(gaps), statistics.sign_flip_p(gaps, 0.0, seeds.rng(seed, "signs", FOLDER))
+    ends, p = (
+        statistics.interval(gaps),
+        statistics.sign_flip_p(gaps, 0.0, statistics.rng(seed, "signs", FOLDER)),
+    )
     ndcg = MEASURES.index("nDCG@5")
     others = [i for i in range(len(names)) if i != at]
     holm = dict(zip(others, statistics.holm([float(p[i, ndcg]) for i in others]), strict=True))
@@ -409,7 +410,7 @@ def write_trec(path: Path, scores: Scores, benchmark: Benchmark, tag: str) -> No
         for rank, column in enumerate(row[:DEPTH], start=1)
         if column >= 0
     ]
-    storage.write_text(path, "".join(lines))
+    files.write_text(path, "".join(lines))
 
 
 # --- A run's leaderboard
@@ -451,7 +452,7 @@ def save(run: Run, found: pd.DataFrame, timing: pd.DataFrame, benchmarks: Sequen
     """Write `tables/leaderboard*` and `leaderboard.json`, which page and READMEs quote."""
     run.save_tables(leaderboard=found, leaderboard_timing=timing)
     grades = {one.split: one.digest for one in benchmarks}
-    storage.write_json(run.report / FILE, {"qrels": grades, "rows": frame_rows(found)})
+    files.write_json(run.report / FILE, {"qrels": grades, "rows": frame_rows(found)})
 
 
 def load(folder: Path, release: Path | None = None) -> list[dict[str, Any]]:
@@ -461,7 +462,7 @@ def load(folder: Path, release: Path | None = None) -> list[dict[str, Any]]:
     found = json.loads((folder / FILE).read_text(encoding="utf-8"))
     for split, digest in found["qrels"].items():
         file = release / "benchmark" / split / "qrels" / "test.tsv" if release else None
-        if file is not None and file.is_file() and storage.sha256(file) != digest:
+        if file is not None and file.is_file() and files.sha256(file) != digest:
             return []
     return found["rows"]
 

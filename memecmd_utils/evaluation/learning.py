@@ -16,12 +16,11 @@ from typing import NamedTuple
 import numpy as np
 from tqdm.auto import tqdm
 
-from memecmd_utils.core import seeds, storage
+from memecmd_utils import files, learned, statistics
 from memecmd_utils.evaluation import graded_turns, rankings, tables
 from memecmd_utils.evaluation.ground_truth import GroundTruth
 from memecmd_utils.evaluation.tables import Key
-from memecmd_utils.retrieval import learned
-from memecmd_utils.retrieval.learned import (
+from memecmd_utils.learned import (
     LearnedIndex,
     LearnedPlacement,
     PlacementModel,
@@ -29,7 +28,7 @@ from memecmd_utils.retrieval.learned import (
     Trees,
     WantedGate,
 )
-from memecmd_utils.retrieval.placement import Encode
+from memecmd_utils.retrieval import Encode
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme
 
 FOLDS = 5
@@ -167,7 +166,7 @@ def fit_trees(examples: Examples) -> Trees:
     """Gradient-boosted trees of the gain on the cosines; of ungraded pairs a seeded share stands for all."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    drawn = seeds.rng(0, "ungraded pairs").random(examples.gains.shape) < UNGRADED_SHARE
+    drawn = statistics.rng(0, "ungraded pairs").random(examples.gains.shape) < UNGRADED_SHARE
     weights = np.where(np.isnan(examples.gains), drawn / UNGRADED_SHARE, 1.0).ravel()
     pairs = examples.cosines.reshape(len(weights), -1)[weights > 0]
     gains = np.nan_to_num(examples.gains).ravel()[weights > 0]
@@ -419,7 +418,7 @@ def read_grades(path: Path) -> GroundTruth:
                 given = {name: row[name] for name in ("dialogue_id", "turn", "meme_id", "grade")}
                 grades.append(Grade(**given, grader=row.get("grader") or "grader", source="user"))
             except (KeyError, ValueError) as error:
-                raise storage.StageOutputError(f"{path.name} line {line}: {error}") from error
+                raise files.StageOutputError(f"{path.name} line {line}: {error}") from error
     fits = {(g.dialogue_id, g.turn): False for g in grades}
     for grade in grades:
         fits[grade.dialogue_id, grade.turn] |= grade.grade >= tables.FITS

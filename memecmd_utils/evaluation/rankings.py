@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import seeds, statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, Relevance, relevance
 from memecmd_utils.evaluation.tables import frame_rows
-from memecmd_utils.retrieval import scoring
-from memecmd_utils.retrieval.placement import Encode
-from memecmd_utils.retrieval.scoring import MEME_SIDE, QUERY_SIDE, SIGNS, centre, combine
+from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, Encode, centre, combine
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary
 from memecmd_utils.settings import Profile
@@ -120,7 +118,7 @@ def cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
 def random_order(asked: Sequence[Query], n_memes: int, seed: int, draw: int) -> np.ndarray:
     """One random ranking a turn, [turns, memes]; `draw` numbers independent repetitions."""
     keys = [(*q.key, draw) for q in asked]
-    return np.array([seeds.rng(seed, "random ranking", *key).permutation(n_memes) for key in keys])
+    return np.array([statistics.rng(seed, "random ranking", *key).permutation(n_memes) for key in keys])
 
 
 # --- Retrieval measured against graded ground truth: R@K, MRR, nDCG@5, judged@5, bpref
@@ -211,7 +209,7 @@ def evaluate(
     def measure(order: np.ndarray) -> list[np.ndarray]:
         return [per_turn(order, gains, level)[part] for level, part in zip(levels, reached, strict=True)]
 
-    found = {system: measure(scoring.order(scores[rows], meme_ids)) for system, scores in matrices.items()}
+    found = {system: measure(retrieval.order(scores[rows], meme_ids)) for system, scores in matrices.items()}
     draws = [measure(random_order(here, len(meme_ids), profile.seed, draw)) for draw in range(RANDOM_DRAWS)]
     found[System("", "", RANDOM)] = [np.mean(values, axis=0) for values in zip(*draws, strict=True)]
     # The draw that fed the pool, where this run has the seed and the library that the pool was made with.
@@ -247,7 +245,7 @@ def tabulate(found: Measured, profile: Profile, embedder: str) -> tuple[pd.DataF
     bases = {"the full score": names.index(own)}
     bases |= {system.uses: i for i, system in enumerate(names) if system.uses in (RANDOM, RANDOM_GRADED)}
     differences: list[dict[str, Any]] = []
-    rng = seeds.rng(profile.seed, "signs", "retrieval")
+    rng = statistics.rng(profile.seed, "signs", "retrieval")
     tested = {}
     for against, base in bases.items():
         gaps = found.minus(statistics.LeftOut(*(part[..., [base], :] for part in found)))

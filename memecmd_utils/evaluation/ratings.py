@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from PIL import Image
 
-from memecmd_utils.core import seeds
-from memecmd_utils.core.drawing import screenshots
+from memecmd_utils import drawing, statistics
 from memecmd_utils.evaluation import judges
 from memecmd_utils.evaluation.judges import Item, Judge
 from memecmd_utils.runs import Run
@@ -27,8 +26,8 @@ def screenshot(
         for placed in placements
         if placed.strategy == strategy and placed.dialogue_id == dialogue.dialogue_id
     }
-    spec = screenshots.chat_from_dialogue(dialogue, mine, n_turns, run.profile.retrieval.meme_position)
-    return screenshots.spec_sha256(spec), screenshots.draw(spec, judges.meme_files(run, memes))
+    spec = drawing.chat_from_dialogue(dialogue, mine, n_turns, run.profile.retrieval.meme_position)
+    return drawing.spec_sha256(spec), drawing.draw_chat(spec, judges.meme_files(run, memes))
 
 
 def rate(
@@ -65,7 +64,7 @@ def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placemen
     chosen: set[tuple[str, str, int]] = set()
     longest = max([profile.dialogue.n_turns, *(placed.turn for placed in placements)])
     for (name, strategy), group in groups.items():
-        drawn = seeds.rng(profile.seed, "judge sample", name).permutation(longest - 1)
+        drawn = statistics.rng(profile.seed, "judge sample", name).permutation(longest - 1)
         rank = {int(turn) + 2: place for place, turn in enumerate(drawn)}
         first = sorted(group, key=lambda placed: rank[placed.turn])[: profile.evaluation.judge_sample]
         chosen |= {(name, strategy, placed.turn) for placed in first}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from memecmd_utils import schemas
-from memecmd_utils.evaluation import ground_truth, human_ratings, judge_checks, rankings, tables
+from memecmd_utils.evaluation import ground_truth, judge_checks, rankings, tables
 from memecmd_utils.evaluation.ground_truth import GroundTruth
 from memecmd_utils.evaluation.judge_checks import Checks
 from memecmd_utils.evaluation.rankings import SystemTables
@@ -71,11 +71,13 @@ def evaluate_run(
     cases = tables.case_dialogues(placements, dialogues, profile)
     table_2 = tables.beside_paper(tables.table_2(cases, ratings, consistency, profile))
 
-    forms = human_ratings.write_forms(run, placements, by_id, memes, FORM_ITEMS)
-    people = human_ratings.collect_ratings(run)
-    by_judges = human_ratings.scores_of_judges(ratings, consistency, truth.grades)
-    human = human_ratings.ratings_summary(people, by_judges)
-    verdict = human_ratings.ratings_verdict(people, human)
+    from memecmd_utils import people  # which rates what this room has judged
+
+    forms = people.write_forms(run, placements, by_id, memes, FORM_ITEMS)
+    answers = people.collect_ratings(run)
+    by_judges = people.scores_of_judges(ratings, consistency, truth.grades)
+    human = people.ratings_summary(answers, by_judges)
+    verdict = people.ratings_verdict(answers, human)
     run.save_json("human_ratings.json", {"verdict": verdict})
 
     run.save_tables(

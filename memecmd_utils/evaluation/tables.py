@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import paths, seeds, statistics
+from memecmd_utils import statistics
 from memecmd_utils.evaluation.judges import lengths
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
 
@@ -168,10 +169,10 @@ def effects(
         }
         effect = "choice (secondary)" if metric == "consistency u_t+1" else "choice"
         for strategy in ("greedy", "sampling"):
-            rng = seeds.rng(profile.seed, "effect", metric, strategy)
+            rng = statistics.rng(profile.seed, "effect", metric, strategy)
             got = statistics.paired_difference(values[strategy], values[control], rng)
             rows.append((effect, metric, f"{strategy} - {control}", got))
-        rng = seeds.rng(profile.seed, "effect", metric, "timing")
+        rng = statistics.rng(profile.seed, "effect", metric, "timing")
         got = statistics.unpaired_difference(values[control], values["random"], rng)
         rows.append(("timing", metric, f"{control} - random", got))
     table = pd.DataFrame(

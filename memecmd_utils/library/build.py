@@ -11,15 +11,15 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from memecmd_utils.core import paths, seeds, storage
-from memecmd_utils.core.drawing import stickers
-from memecmd_utils.core.images import ImageRejected, LibraryError
-from memecmd_utils.core.machine import cores
+from memecmd_utils import files, statistics
+from memecmd_utils.files import cores, paths, write_csv, write_parquet
 from memecmd_utils.library import curation, duplicates, reading
 from memecmd_utils.library.curation import Card, LeftOut
+from memecmd_utils.library.examples import LICENCE
 from memecmd_utils.library.ocr import MemoryCache, Ocr, OcrCache, RapidOcr, cache_key, without_wraps
 from memecmd_utils.library.reading import FILTER, UNDECODABLE, Exit, Job, Reading
 from memecmd_utils.library.sources import Candidate, find_candidates
+from memecmd_utils.pictures import ImageRejected, LibraryError
 from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import Filters, Profile
 
@@ -146,7 +146,7 @@ def build_library(
         exits[name] = Exit(CURATION, f"dropped by the curation file{': ' if why else ''}{why}")
     rejected_csv, funnel = run_dir / "rejected.csv", run_dir / "funnel.csv"
     rejected = [{"file": name, "reason": exits[name].why} for name in sorted(exits)]
-    storage.write_csv(rejected_csv, ("file", "reason"), rejected)
+    write_csv(rejected_csv, ("file", "reason"), rejected)
     write_funnel(funnel, len(candidates), exits, not_sampled, len(kept), profile.library.filters)
     if not kept:
         first = "; the first: {file}: {reason}".format(**rejected[0]) if rejected else ""
@@ -174,7 +174,7 @@ def build_library(
         [LeftOut(name, e.why, e.step in CURABLE) for name, e in sorted(exits.items())],
         list(decisions.values()),
     )
-    storage.write_parquet(run_dir / "memes.parquet", [pool.memes[i] for i in kept], Meme)
+    write_parquet(run_dir / "memes.parquet", [pool.memes[i] for i in kept], Meme)
     steps = Counter(exit_.step for exit_ in exits.values())
     return LibraryReport(
         found=len(candidates),
@@ -206,7 +206,7 @@ def _in_order(candidates: list[Candidate], profile: Profile) -> list[Candidate]:
         groups.setdefault(candidate.group, []).append(candidate)
     place: dict[str, float] = {}
     for name, members in sorted(groups.items()):
-        rng = seeds.rng(profile.seed, "library", name)
+        rng = statistics.rng(profile.seed, "library", name)
         for rank, index in enumerate(rng.permutation(len(members))):
             place[members[index].name] = (rank + float(rng.random())) / len(members)
     return sorted(candidates, key=lambda c: (place[c.name], c.name))
@@ -250,7 +250,7 @@ def _jobs(
         pool.seen[sha256] = candidate.name
         effective = filters if candidate.name not in wanted else Filters()
         if candidate.example is not None:
-            job = Job(data, effective, candidate.example.text, drawn=True)
+            job = Job(data, effective, candidate.example.text)
         else:
             job = Job(data, effective, cache.get(cache_key(sha256, ocr_id)))
         yield (candidate, sha256), job
@@ -268,7 +268,7 @@ def _take(
     example = candidate.example
     meme_id = example.meme_id if example else sha256[:12]
     file = f"memes/{meme_id}.png"
-    with storage.atomic_path(run_dir / file) as part:
+    with files.atomic_path(run_dir / file) as part:
         part.write_bytes(result.normal)
     pool.names.append(candidate.name)
     pool.pixels.append(result.pixels)
@@ -288,7 +288,7 @@ def _take(
             phash=result.phash,
             width=result.width,
             height=result.height,
-            licence=stickers.LICENCE if example else "",
+            licence=LICENCE if example else "",
         )
     )
 
@@ -344,4 +344,4 @@ def write_funnel(
         raise ValueError(f"{n_files} files found, {left} left after all steps, but {kept} kept")
     rows.append(("kept", "", kept, kept))
     columns = ("step", "reason", "files", "left")
-    storage.write_csv(target, columns, (dict(zip(columns, row, strict=True)) for row in rows))
+    files.write_csv(target, columns, (dict(zip(columns, row, strict=True)) for row in rows))

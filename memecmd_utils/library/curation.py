@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from memecmd_utils.core import html, images, seeds, storage, text_similarity
-from memecmd_utils.core.images import LibraryError
-from memecmd_utils.library import duplicates
+from memecmd_utils import files, pictures, statistics
+from memecmd_utils.library import duplicates, text_similarity
 from memecmd_utils.library.ocr import Ocr
+from memecmd_utils.pictures import LibraryError
 from memecmd_utils.schemas import Meme
 
 if TYPE_CHECKING:
@@ -69,12 +69,12 @@ def read_curation(path: Path, known: Collection[str]) -> dict[str, Decision]:
                     continue
                 if action not in ACTIONS:
                     raise LibraryError(f"{where}: action {action!r} is neither keep nor drop")
-                file = storage.unguarded(cell)
+                file = files.unguarded(cell)
                 if file not in known:
                     file = cell
                 if file not in known:
                     bare = _loosely(cell)
-                    meant = loose.get(storage.unguarded(bare)) or loose.get(bare) or []
+                    meant = loose.get(files.unguarded(bare)) or loose.get(bare) or []
                     if len(meant) > 1:
                         raise LibraryError(
                             f"{where}: {cell!r} may be any of {sorted(meant)}: name it exactly"
@@ -84,7 +84,7 @@ def read_curation(path: Path, known: Collection[str]) -> dict[str, Decision]:
                     file = meant[0]
                 if file in decisions and decisions[file].action != action:
                     raise LibraryError(f"{where}: {file!r} is kept on one line and dropped on another")
-                decisions[file] = Decision(file, action, storage.unguarded(row.get("why") or "").strip())
+                decisions[file] = Decision(file, action, files.unguarded(row.get("why") or "").strip())
     except UnicodeDecodeError as error:
         raise LibraryError(f"curation file {path.name} is not UTF-8: save it as CSV UTF-8") from error
     return decisions
@@ -105,11 +105,11 @@ def write_contact_sheet(
     decisions: Sequence[Decision] = (),
 ) -> None:
     """Write the page; its button saves a curation file that `read_curation` reads. All text is escaped."""
-    template = html.environment().get_template("contact_sheet.html.j2")
+    template = files.templates().get_template("contact_sheet.html.j2")
     page = template.render(
         name=name, memes=memes, doubtful=doubtful, near=near, left_out=left_out, decisions=list(decisions)
     )
-    storage.write_text(target, page)
+    files.write_text(target, page)
 
 
 def check_ocr_on_sample(
@@ -119,10 +119,10 @@ def check_ocr_on_sample(
     import pandas as pd
 
     known = sorted((m for m in memes if m.text_source == "known"), key=lambda m: m.meme_id)
-    chosen = seeds.rng(seed, "ocr check").permutation(len(known))[:n]
+    chosen = statistics.rng(seed, "ocr check").permutation(len(known))[:n]
     rows = []
     for meme in (known[i] for i in sorted(chosen)):
-        read = ocr.read_text(images.decode(run_dir / meme.file))
+        read = ocr.read_text(pictures.decode(run_dir / meme.file))
         same = text_similarity.similarity(*map(text_similarity.normalise_text, (meme.text, read)))
         rows.append((meme.meme_id, meme.text, read, same))
     return pd.DataFrame(rows, columns=["meme_id", "known", "read", "similarity"])

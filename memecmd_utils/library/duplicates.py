@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from memecmd_utils.core.text_similarity import alike, normalise_text
+from memecmd_utils.library.text_similarity import alike, normalise_text
 
 if TYPE_CHECKING:
     from PIL import Image

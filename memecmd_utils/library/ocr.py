@@ -6,8 +6,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.machine import cores
+from memecmd_utils.files import MemecmdError, cores
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -17,13 +17,11 @@ from typing import Any, NamedTuple, TypeVar
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from PIL import Image
 
-from memecmd_utils.core import images
-from memecmd_utils.core.drawing import stickers
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.images import ImageRejected
-from memecmd_utils.core.machine import cores
+from memecmd_utils import pictures
+from memecmd_utils.files import MemecmdError, cores
 from memecmd_utils.library import duplicates
 from memecmd_utils.library.ocr import MAX_SIDE, Ocr, OcrError
+from memecmd_utils.pictures import ImageRejected
 from memecmd_utils.settings import Filters
 
 LONGEST_SIDE = 640  # pixels of the normalised copies
@@ -85,8 +83,6 @@ class Job:
     filters: Filters
     text: str | None = None
     """Visible text where it is known already; None: read it."""
-    drawn: bool = False
-    """An example meme, drawn by this package: in normal form where it is not too large."""
 
 
 class Reading(NamedTuple):
@@ -108,7 +104,7 @@ class Reading(NamedTuple):
 def read_picture(job: Job, ocr: Ocr) -> Reading:
     """Decode an image, read its text and make its normalised copy; or say why it is left out."""
     try:
-        picture, sides = images.decode_reduced(job.data, MAX_SIDE)
+        picture, sides = pictures.decode_reduced(job.data, MAX_SIDE)
     except ImageRejected as reason:
         return Reading(undecodable(str(reason)))
     if out := by_size(job.filters, *sides):
@@ -131,8 +127,7 @@ def read_picture(job: Job, ocr: Ocr) -> Reading:
         picture = picture.resize(_stored_size(*undivided), Image.Resampling.LANCZOS, reducing_gap=2.0)
     else:
         picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
-    # A drawn picture is in normal form; encoding it again would give the same bytes.
-    normal = job.data if job.drawn and picture.size == size else stickers.png_bytes(picture)
+    normal = pictures.png_bytes(picture)
     return Reading(
         None, text, normal, *picture.size, f"{duplicates.phash(picture):016x}", sides[0] * sides[1]
     )

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from memecmd_utils.core import images, paths
-from memecmd_utils.core.drawing import stickers
-from memecmd_utils.core.images import LibraryError
+from memecmd_utils import pictures
+from memecmd_utils.files import paths
+from memecmd_utils.library.examples import ExampleMeme, example_memes
+from memecmd_utils.pictures import LibraryError
 
 EXAMPLE = "example"  # the source that means the example memes
 DESCRIBED_IN = ("data.json", "glm/glm_data.json", "glm_data.json")
@@ -43,15 +44,15 @@ _GENERIC_FOLDERS = frozenset({"other", "others", "misc", "temp", "tmp", "new", "
 
 @dataclass(frozen=True)
 class Candidate:
-    """An image that may become a meme: a file, or a row of the table of example memes."""
+    """An image file that may become a meme."""
 
     name: str
     """What `rejected.csv`, the curation file and the contact sheet call it; unique."""
     origin: str
     group: str
     """Folder; a sample is spread over the groups."""
-    path: Path | None = None
-    example: stickers.ExampleMeme | None = None
+    path: Path
+    example: ExampleMeme | None = None
     note: str = ""
     """What the source, the folder and the file name say of the picture; empty where they say nothing."""
     link_out: bool = False
@@ -59,10 +60,7 @@ class Candidate:
 
     def read(self) -> bytes:
         """Bytes of the image; `ImageRejected` if they cannot be had."""
-        if self.example is not None:
-            return stickers.png_bytes(stickers.draw(self.example))
-        assert self.path is not None
-        return images.read_bytes(self.path)
+        return pictures.read_bytes(self.path)
 
 
 def find_candidates(sources: Sequence[str]) -> list[Candidate]:
@@ -75,21 +73,21 @@ def find_candidates(sources: Sequence[str]) -> list[Candidate]:
     candidates: list[tuple[str, Candidate]] = []
     for source in dict.fromkeys(sources):
         if source == EXAMPLE:
-            for meme in stickers.read_table():
+            for meme in example_memes():
                 note = meme.picture_note
-                candidate = Candidate(meme.meme_id, meme.meme_id, EXAMPLE, example=meme, note=note)
+                candidate = Candidate(meme.meme_id, meme.meme_id, EXAMPLE, meme.path, meme, note)
                 candidates.append((source, candidate))
             continue
         folder = paths.root / Path(source).expanduser()
         described = descriptions(folder)
-        files = images.look_through(folder)
+        files = pictures.look_through(folder)
         for path in (*files.images, *files.links_out):
-            origin = images.readable(path.relative_to(folder))
+            origin = pictures.readable(path.relative_to(folder))
             parent, stem = PurePosixPath(origin).parent, PurePosixPath(origin).stem
             group = f"{source}/{parent}"
             note = "；".join(filter(None, (described.get(path.name), picture_note(parent.name, stem))))
             out = path in files.links_out
-            candidates.append((source, Candidate(origin, origin, group, path=path, note=note, link_out=out)))
+            candidates.append((source, Candidate(origin, origin, group, path, note=note, link_out=out)))
     # Two sources may hold the same path; then, and only then, the source is part of the name. Within one
     # source two paths may read alike, in GBK and in UTF-8; then all but the first have a number.
     count = Counter(candidate.name for _, candidate in candidates)

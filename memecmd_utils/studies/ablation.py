@@ -9,11 +9,10 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation import graded_turns
 from memecmd_utils.evaluation.graded_turns import MEASURES, Graded, StudyData
 from memecmd_utils.evaluation.rankings import PARTS
-from memecmd_utils.retrieval import scoring
 
 TERMS = ("alpha", "delta", "beta", "gamma")
 """Names of the paper (Eq. 18-21) in the order of `PARTS` and of the weights."""
@@ -48,9 +47,9 @@ def leave_one_out(data: StudyData) -> pd.DataFrame:
     for embedder in data.encoders if len(known.rows) else ():
         terms = data.terms(embedder, data.profile.retrieval.centring)
         weights = np.array(data.profile.retrieval.weights)
-        full = known.measure(scoring.combine(terms, weights))
+        full = known.measure(retrieval.combine(terms, weights))
         for i, term in enumerate(TERMS):
-            rest = known.measure(scoring.combine(terms, np.where(np.arange(len(TERMS)) == i, 0, weights)))
+            rest = known.measure(retrieval.combine(terms, np.where(np.arange(len(TERMS)) == i, 0, weights)))
             for measure in SCORED:
                 of_full, of_rest = (values[:, MEASURES.index(measure)] for values in (full, rest))
                 gain = statistics.cluster_mean(of_full - of_rest, known.clusters)
@@ -110,7 +109,7 @@ def ndcg_by_weights(terms: np.ndarray, known: Graded) -> np.ndarray:
         scores = tenths[0, w[0]] + tenths[1, w[1]]
         scores += tenths[2, w[2]]
         scores += tenths[3, w[3]]
-        value[:] = known.ndcg(by_id[scoring.take_best(scores, graded_turns.DEPTH)])
+        value[:] = known.ndcg(by_id[retrieval.take_best(scores, graded_turns.DEPTH)])
     return values
 
 
@@ -152,7 +151,7 @@ def fit_weights(data: StudyData) -> FittedWeights:
 def _one_embedder(terms: np.ndarray, known: Graded, half: np.ndarray) -> tuple[list[dict], np.ndarray]:
     """A row a half, and nDCG@5 at every turn under weights fitted elsewhere, fitted here, and equal ones."""
     ndcg = ndcg_by_weights(terms, known)
-    equal = known.measure(scoring.combine(terms, EQUAL))[:, MEASURES.index("nDCG@5")]
+    equal = known.measure(retrieval.combine(terms, EQUAL))[:, MEASURES.index("nDCG@5")]
     values = np.column_stack([np.zeros((len(equal), 2)), equal])
     rows = []
     for used, fit, fold in graded_turns.folds(half):

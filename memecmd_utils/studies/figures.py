@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from memecmd_utils.core import plots
-from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils import drawing
+from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.studies.hubness import CENTRING, CSLS, INVERTED, NONE
 from memecmd_utils.studies.specification_curve import AXES, CLAIMS, NAMES
 
@@ -236,7 +236,7 @@ def _draw_grid(axes: Axes, curve: pd.DataFrame, rows: Sequence[tuple[str, str]],
         value = {"+": "plus", "-": "minus"}.get(value, value)
         names.append(value if axis == before else f"{NAMES.get(axis, axis)}:  {value}")
         if number and axis != before:
-            axes.axhline(number - 0.5, color=plots.GREY, lw=0.8)
+            axes.axhline(number - 0.5, color=drawing.GREY, lw=0.8)
         before = axis
     axes.set_yticks(range(len(rows)) if labels else [], names if labels else [], fontsize=7.5)
     axes.tick_params(length=0)

@@ -11,11 +11,10 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation import graded_turns
 from memecmd_utils.evaluation.graded_turns import MEASURES, Graded, StudyData
-from memecmd_utils.retrieval import scoring
-from memecmd_utils.retrieval.scoring import MEME_SIDE, QUERY_SIDE, SIGNS, centre, mean_row, order
+from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, centre, mean_row, order
 
 # --- What is counted of one ranking, N_k above all: at how many turns a meme is among the top k
 
@@ -166,7 +165,7 @@ def rankings(data: StudyData, embedder: str) -> dict[tuple[str, str], np.ndarray
     """
     out = {}
     for start, centring in STARTS.items():
-        plain = scoring.combine(data.terms(embedder, centring), data.profile.retrieval.weights)
+        plain = retrieval.combine(data.terms(embedder, centring), data.profile.retrieval.weights)
         out[start, NONE] = plain
         if start == "uncentred":
             out[start, CENTRING] = centred(data, embedder)

@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from memecmd_utils import files, statistics
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats import messages as chats_messages
 from memecmd_utils.chats.insertion import Library
 from memecmd_utils.chats.messages import Context, Conversation, Message
-from memecmd_utils.core import seeds, storage
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.llm import prompts
 from memecmd_utils.evaluation import benchmark, rankings
 from memecmd_utils.evaluation.benchmark import Benchmark
 from memecmd_utils.evaluation.consistency import meme_words
 from memecmd_utils.evaluation.rankings import CAPTION, CONTEXT_TURNS, FULL, RANDOM, Measured, System
-from memecmd_utils.retrieval.scoring import QUERY_FIELDS, build_queries, order, products, weigh
+from memecmd_utils.files import MemecmdError
+from memecmd_utils.llm import prompts
+from memecmd_utils.retrieval import QUERY_FIELDS, build_queries, order, weigh
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation
 
@@ -300,7 +300,7 @@ def evaluate_file(
     for name, parts in frames.items():
         # A frame without rows would change the types of columns.
         joined[name] = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
-        storage.write_frame(asking.report / f"{name}.csv", joined[name], float_format=None)
+        files.write_frame(asking.report / f"{name}.csv", joined[name], float_format=None)
     return Evaluated(joined["measures"], notes, asking.report)
 
 
@@ -319,7 +319,7 @@ def _draw(questions: Sequence[Question], n_dialogues: int | None, seed: int) -> 
     names = list(dict.fromkeys(question.dialogue for question in questions))
     if n_dialogues is None or n_dialogues >= len(names):
         return questions
-    chosen = {names[i] for i in seeds.rng(seed, "mod dialogues").permutation(len(names))[:n_dialogues]}
+    chosen = {names[i] for i in statistics.rng(seed, "mod dialogues").permutation(len(names))[:n_dialogues]}
     return [question for question in questions if question.dialogue in chosen]
 
 
@@ -352,8 +352,8 @@ def score_matrices(
             library.encode([getattr(summaries[i].summary, field) for i in rows], "query")
             for field in QUERY_FIELDS
         )
-        queries = build_queries(*parts, centring=profile.retrieval.centring == "attribute")
-        full[rows] = np.hstack([*products(index, weigh(queries, profile.retrieval.weights))])
+        queries = build_queries(parts, profile.retrieval.centring == "attribute")
+        full[rows] = weigh(queries, profile.retrieval.weights) @ index.rows.T
     last = ["\n".join(m.text for m in question.history[-CONTEXT_TURNS:] if m.text) for question in asked]
     # Some embedders refuse an empty text.
     contexts = library.encode([text or EMPTY for text in last], "query")

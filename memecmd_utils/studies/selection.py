@@ -10,21 +10,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import seeds, statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation.graded_turns import StudyData
 from memecmd_utils.evaluation.ground_truth import timing_kappa
 from memecmd_utils.evaluation.tables import gaps_of
-from memecmd_utils.retrieval import scoring
-from memecmd_utils.retrieval.gate import (
-    Form,
-    Gate,
-    ScoreScale,
-    calibrate_many,
-    simulate_many,
-    spread,
-    standard_scale,
-)
-from memecmd_utils.retrieval.placement import halves
+from memecmd_utils.retrieval import Form, Gate, ScoreScale, calibrate_theta0, halves, simulate, standard_scale
 from memecmd_utils.studies import hubness
 
 
@@ -58,7 +48,7 @@ def own_scores(data: StudyData) -> np.ndarray:
     So equal memes tie on every machine.
     """
     terms = data.terms(data.profile.models.embedder, data.profile.retrieval.centring)
-    return np.round(scoring.combine(terms, data.profile.retrieval.weights), 9)
+    return np.round(retrieval.combine(terms, data.profile.retrieval.weights), 9)
 
 
 def layout(data: StudyData) -> np.ndarray:
@@ -94,9 +84,9 @@ def open_turns(
             wanted = (
                 np.full(len(top1), data.profile.retrieval.wanted_rate) if rates is None else rates[:, number]
             )
-            theta0 = calibrate_many(scaled[:, fit], gate, wanted, _n_turns(data, fit))
+            theta0 = calibrate_theta0(scaled[:, fit], gate, wanted, _n_turns(data, fit))
             theta0[np.isnan(wanted)] = np.inf
-        opened = simulate_many(scaled[:, here], gate, theta0[:, None])
+        opened = simulate(scaled[:, here], gate, theta0[:, None]).sent
         places = where[here]
         out[:, places[places >= 0]] = opened[:, places >= 0]
     return out
@@ -152,7 +142,7 @@ def form_rules(data: StudyData) -> dict[str, GateRule]:
 def sent_by_form(data: StudyData) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Where each form sends a meme, and the best meme of every turn, as positions."""
     scores = own_scores(data)
-    best = scoring.best_memes(scores, data.meme_ids, 1)[:, 0]
+    best = retrieval.best_memes(scores, data.meme_ids, 1)[:, 0]
     top1 = scores[np.arange(len(scores)), best][None]
     return {form: open_turns(data, top1, rule)[0] for form, rule in form_rules(data).items()}, best
 
@@ -276,7 +266,7 @@ def choice_tables(data: StudyData) -> tuple[pd.DataFrame, pd.DataFrame]:
     if not data.asked or not data.annotations:
         return empty
     scores = own_scores(data)
-    best = scoring.best_memes(scores, data.meme_ids, LARGEST_K)
+    best = retrieval.best_memes(scores, data.meme_ids, LARGEST_K)
     top1 = np.take_along_axis(scores, best[:, :1], axis=1).T
     sent = np.flatnonzero(open_turns(data, top1, own_rule(data))[0])
     if not len(sent):
@@ -324,7 +314,7 @@ def _random_numbers(data: StudyData) -> np.ndarray:
     turn_of = np.array([query.turn for query in data.asked])
     for name, rows in data.rows_of.items():
         turns = turn_of[rows]
-        out[rows] = seeds.rng(data.profile.seed, "choice", name).random((turns.max() + 1, DRAWS))[turns]
+        out[rows] = statistics.rng(data.profile.seed, "choice", name).random((turns.max() + 1, DRAWS))[turns]
     return out
 
 
@@ -416,7 +406,8 @@ def shape_tables(data: StudyData) -> tuple[pd.DataFrame, pd.DataFrame]:
     if len(data.asked) < 2 or len(data.annotations) < 2:
         return pd.DataFrame(columns=list(SHAPE)), pd.DataFrame(columns=list(TESTS))
     scores = own_scores(data)
-    sd = spread(scores, axis=1)
+    sd = scores.std(axis=1, keepdims=True)
+    sd = np.where(np.ptp(scores, axis=1, keepdims=True) > 1e-9, sd, 0.0)
     within = np.where(sd > 0, scores - scores.mean(axis=1, keepdims=True), 0) / np.where(sd > 0, sd, 1)
     for name, values in (("all", scores), ("within turns", within)):
         found = shape_left_out(values, data)
@@ -445,7 +436,7 @@ def shape(values: np.ndarray) -> tuple[float, float, float]:
     """Skewness, excess kurtosis and distance to the fitted normal distribution; nan without spread."""
     from scipy.special import ndtr
 
-    if not spread(values) > 0:
+    if not np.ptp(values) > 1e-9:
         return np.nan, np.nan, np.nan
     ordered = np.sort(values, axis=None)
     centred = ordered - ordered.mean()
@@ -491,7 +482,7 @@ def _normality_tests(scores: np.ndarray, data: StudyData) -> pd.DataFrame:
     from scipy.stats import normaltest
 
     turns, memes = scores.shape
-    rng = seeds.rng(data.profile.seed, "one score a turn")
+    rng = statistics.rng(data.profile.seed, "one score a turn")
     picked = scores[np.arange(turns), rng.integers(memes, size=(ONE_A_TURN, turns))]
     together, single, share = np.nan, np.full(ONE_A_TURN, np.nan), np.nan
     if turns >= 20 and not statistics.too_few(len(data.rows_of)) and np.ptp(scores) > 0:

@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import seeds, statistics
-from memecmd_utils.core.llm.messages import UNRECORDED
-from memecmd_utils.core.statistics import too_few
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation import consistency, graded_turns
 from memecmd_utils.evaluation.graded_turns import DEPTH, Graded, StudyData
 from memecmd_utils.evaluation.judges import STOPPED
 from memecmd_utils.evaluation.rankings import CENTRINGS
-from memecmd_utils.retrieval import scoring
+from memecmd_utils.llm.messages import UNRECORDED
 from memecmd_utils.schemas import Rating
+from memecmd_utils.statistics import too_few
 from memecmd_utils.studies import ablation, selection
 from memecmd_utils.studies.selection import GateRule
 
@@ -82,17 +81,17 @@ def rank(data: StudyData) -> Rankings:
     by_scoring: dict[Scoring, tuple[np.ndarray, ...]] = {}
     for embedder, centring, beta in product(data.encoders, CENTRINGS, BETA):
         terms = data.terms(embedder, centring) * np.array([1, 1, BETA[beta], 1])[:, None, None]
-        single = np.array([known.ndcg(scoring.best_memes(t[rows], data.meme_ids, DEPTH)) for t in terms])
+        single = np.array([known.ndcg(retrieval.best_memes(t[rows], data.meme_ids, DEPTH)) for t in terms])
         weights = {
             name: {half: np.array(w) / 3 for half in "ab"} for name, w in WEIGHTS.items()
         } | fitted_weights(data, terms, known)
         for name, by_half in weights.items():
-            in_a = np.round(scoring.combine(terms, by_half["a"]), 9)
+            in_a = np.round(retrieval.combine(terms, by_half["a"]), 9)
             scores = in_a
             if name == FITTED:
-                in_b = np.round(scoring.combine(terms, by_half["b"]), 9)
+                in_b = np.round(retrieval.combine(terms, by_half["b"]), 9)
                 scores = np.where(data.half[:, None] == "a", in_a, in_b)
-            top = scoring.best_memes(scores, data.meme_ids, DEPTH)
+            top = retrieval.best_memes(scores, data.meme_ids, DEPTH)
             top1 = np.take_along_axis(scores, top[:, :1], axis=1)[:, 0]
             by_scoring[Scoring(embedder, centring, beta, name)] = top, top1, known.ndcg(top[rows]), single
     top, top1, measured, single = (np.array(part) for part in zip(*by_scoring.values(), strict=True))
@@ -311,7 +310,7 @@ def draws_of(data: StudyData, strategy: str, k: int) -> Draws:
     k, n = min(k, len(data.meme_ids)), len(data.meme_ids)
     drawn: dict[tuple[str, int], tuple[int, int, float]] = {}
     for dialogue in data.dialogues:
-        rng = seeds.rng(data.profile.seed, "selection", strategy, dialogue.dialogue_id)
+        rng = statistics.rng(data.profile.seed, "selection", strategy, dialogue.dialogue_id)
         for summary in dialogue.summaries:
             numbers = int(rng.integers(k)), int(rng.integers(n)), rng.random()
             drawn[dialogue.dialogue_id, summary.turn] = numbers

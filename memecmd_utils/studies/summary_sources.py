@@ -10,13 +10,12 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import seeds, statistics
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm.chat import Progress
-from memecmd_utils.dialogue import generation
+from memecmd_utils import retrieval, statistics
+from memecmd_utils.dialogue import summarise
 from memecmd_utils.evaluation import graded_turns, rankings
 from memecmd_utils.evaluation.graded_turns import MEASURES, Graded, StudyData
-from memecmd_utils.retrieval import scoring
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm.chat import Progress
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import ColdStart, Dialogue, Summary
 
@@ -40,7 +39,7 @@ def chosen(dialogues: Sequence[Dialogue], run: Run) -> list[Dialogue]:
     for place, kind in enumerate(kinds):
         mine = sorted((d for d in dialogues if d.kind == kind), key=lambda d: d.dialogue_id)
         share = (run.profile.evaluation.other_summaries + place) // len(kinds)
-        order = seeds.rng(run.profile.seed, "other summaries", kind).permutation(len(mine))
+        order = statistics.rng(run.profile.seed, "other summaries", kind).permutation(len(mine))
         drawn += [mine[i] for i in sorted(order[:share])]
     return drawn
 
@@ -57,7 +56,7 @@ def summarise_with_small_model(
 
     async def one(dialogue: Dialogue, turn: int, chat: llm_chat.Chat, bar: Progress) -> Summary:
         earlier = [u.text for u in dialogue.turns[: turn - 1]]
-        summary = await generation.summarise(starts[dialogue.dialogue_id], earlier, chat, profile)
+        summary = await summarise(starts[dialogue.dialogue_id], earlier, chat, profile)
         bar.update()
         return summary
 
@@ -144,7 +143,7 @@ def _measure(data: StudyData, summaries: Sequence[Summary], known: Graded, embed
     """The measures `_SCORED` at the graded turns, [turns, 4], with `summaries` as the queries."""
     encode, centring = data.encoders[embedder], data.profile.retrieval.centring
     terms = rankings.four_terms(summaries, data.annotations, encode, centring)
-    return known.measure_both(scoring.combine(terms, data.profile.retrieval.weights))
+    return known.measure_both(retrieval.combine(terms, data.profile.retrieval.weights))
 
 
 def sources_sentence(found: Sources) -> str:

@@ -13,14 +13,13 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils.core import seeds
-from memecmd_utils.core.fetch import datasets
-from memecmd_utils.core.llm import budget
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import prompts as llm_prompts
-from memecmd_utils.core.llm.budget import Ledger
-from memecmd_utils.core.llm.chat import Chat, Progress
-from memecmd_utils.core.llm.messages import Answer, Image, Request, Sampling
+from memecmd_utils import fetch, statistics
+from memecmd_utils.llm import budget
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import prompts as llm_prompts
+from memecmd_utils.llm.budget import Ledger
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.messages import Answer, Image, Request, Sampling
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Profile, ProfileError, TemplateAnnotation
@@ -81,7 +80,7 @@ def draw_sample(memes: Sequence[TemplateMeme], n: int | None, seed: int) -> list
     rest = sorted(exact, key=lambda name: (take[name] - exact[name], name))[: n - sum(take.values())]
     drawn: set[str] = set()
     for name, ids in by_template.items():
-        order = seeds.rng(seed, "template sample", name).permutation(sorted(ids))
+        order = statistics.rng(seed, "template sample", name).permutation(sorted(ids))
         drawn.update(map(str, order[: take[name] + (name in rest)]))
     return [meme for meme in memes if meme.meme_id in drawn]
 
@@ -146,7 +145,7 @@ async def annotate(
         return await chat.ask(request, partial(prompts.parse, schema=request.reply_schema))
 
     async def one(meme: TemplateMeme) -> MemeReading:
-        seed = int(seeds.rng(profile.seed, STAGE, meme.meme_id).integers(2**31))
+        seed = int(statistics.rng(profile.seed, STAGE, meme.meme_id).integers(2**31))
         info, image = about.get(meme.template), picture(meme)
         requests = [_request(spec, meme, info, settings, image, seed) for spec in specs]
         answers = await asyncio.gather(*map(ask, requests))
@@ -272,7 +271,7 @@ def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) ->
         else:
             memes = [meme for meme in memes if meme.text]
         if spec.measured_on.startswith("11 memes"):
-            order = seeds.rng(profile.seed, "prompts on FigMemes").permutation(len(memes))[:DRAWN]
+            order = statistics.rng(profile.seed, "prompts on FigMemes").permutation(len(memes))[:DRAWN]
             memes = [memes[place] for place in sorted(order.tolist())]
         elif "test set" not in spec.measured_on:
             memes = [meme for meme in memes if meme.template != UNKNOWN]
@@ -285,7 +284,7 @@ def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) ->
 
 
 def _with_templates(
-    found: Mapping[str, datasets.LocatedSource], pairs: pd.DataFrame, dataset: DataSet
+    found: Mapping[str, fetch.LocatedSource], pairs: pd.DataFrame, dataset: DataSet
 ) -> list[TemplateMeme]:
     """Memes of a data set with the template that they were matched with, else `UNKNOWN`."""
     taken = pairs[pairs["confirmed"].ne(False)].drop_duplicates("instance")

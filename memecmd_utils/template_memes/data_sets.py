@@ -8,8 +8,6 @@ import gzip
 import io
 import json
 import re
-import time
-import urllib.request
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,10 +20,9 @@ from PIL import Image
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 from tqdm.auto import tqdm
 
-from memecmd_utils.core import html, images, paths, storage
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.fetch import datasets
-from memecmd_utils.core.llm import messages
+from memecmd_utils import fetch, files, pictures
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.llm import messages
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateInfo, TemplateMeme, Text
 from memecmd_utils.settings import Profile
@@ -39,8 +36,6 @@ PAUSE_S, MOST_BYTES, GIVE_UP = 1.0, 10 << 20, 4
 """Between two pictures that are fetched, of one, and failures in a row that end the turn of a run."""
 MEME_ID = re.compile(r"://[^/?#]+/(?:[^?#]*/)?([^/?#.]+)")
 """Base name of the picture in an address."""
-STATE = "template_sources.json"
-"""What the run's notebooks depend on: they run anew when it changes."""
 DataSet = Literal["memecap", "figmemes"]
 TITLES: dict[DataSet, str] = {"memecap": "MemeCap", "figmemes": "FigMemes"}
 FIGMEMES_LABELS = ("allusion", "exaggeration", "irony", "anthrop", "metaphor", "contrast")
@@ -142,9 +137,9 @@ def read_records(folder: Path, left_out: list[str]) -> pd.DataFrame:
 
     `folder` is the checkout or its folder `dataset`, with `memes/<template>.json` (also `.jsonl`, `.gz`).
     """
-    files = [path for place in ("dataset/memes", "memes") for path in sorted(folder.glob(f"{place}/*.json*"))]
+    found = [path for place in ("dataset/memes", "memes") for path in sorted(folder.glob(f"{place}/*.json*"))]
     rows = []
-    for path in tqdm(files, desc="templates", unit="file"):
+    for path in tqdm(found, desc="templates", unit="file"):
         template = path.name.partition(".json")[0]
         rows += _valid(_json(path), partial(_row, template), path.name, left_out)
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -263,7 +258,7 @@ def read_labels(place: Path) -> dict[str, list[str]]:
     return {name: [label for label in FIGMEMES_LABELS if row[label]] for name, row in marks.iterrows()}
 
 
-def memes_of(found: Mapping[str, datasets.LocatedSource], dataset: DataSet) -> list[OtherMeme]:
+def memes_of(found: Mapping[str, fetch.LocatedSource], dataset: DataSet) -> list[OtherMeme]:
     """Memes with a picture of MemeCap's test set, or of FigMemes'; the data set has to be there."""
     if dataset == "memecap":
         return [meme for meme in read_memecap(found["memecap"].path) if meme.image]
@@ -273,7 +268,7 @@ def memes_of(found: Mapping[str, datasets.LocatedSource], dataset: DataSet) -> l
 class Data(NamedTuple):
     """The data sets of a run as notebook 07 uses them; what is missing is empty."""
 
-    found: Mapping[str, datasets.LocatedSource]
+    found: Mapping[str, fetch.LocatedSource]
     records: pd.DataFrame
     """ImgFlip575K, columns `COLUMNS`."""
     memes: list[TemplateMeme]
@@ -316,14 +311,14 @@ def picture_folder(profile: Profile) -> Path:
 
 def pictures_below(folder: Path) -> dict[str, Path]:
     """Image files below a folder by base name, which is the meme's id; the first by path counts."""
-    return {path.stem: path for path in reversed(images.pictures_below(folder))}
+    return {path.stem: path for path in reversed(pictures.pictures_below(folder))}
 
 
 def is_readable(file: Path) -> bool:
     """Whether a picture can be decoded; why it cannot is said."""
     try:
-        return bool(images.decode(file))
-    except images.ImageRejected as error:
+        return bool(pictures.decode(file))
+    except pictures.ImageRejected as error:
         print(f"{file.name} is left out: {error}")
         return False
 
@@ -337,7 +332,7 @@ def pictures_in(folder: Path | None) -> Callable[[TemplateMeme], messages.Image 
 
     def find(meme: TemplateMeme) -> messages.Image | None:
         path = there.get(meme.meme_id)
-        return messages.Image(image_id=storage.sha256(path), load=partial(_data_url, path)) if path else None
+        return messages.Image(image_id=files.sha256(path), load=partial(_data_url, path)) if path else None
 
     return find
 
@@ -345,7 +340,7 @@ def pictures_in(folder: Path | None) -> Callable[[TemplateMeme], messages.Image 
 def _data_url(path: Path) -> str:
     data = path.read_bytes()
     whole = data.startswith((b"\xff\xd8", b"\x89PNG"))  # what every model reads
-    return html.data_url(data) if whole else html.picture_url(images.decode_bytes(data), "PNG")
+    return files.data_url(data) if whole else pictures.picture_url(pictures.decode_bytes(data), "PNG")
 
 
 def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int, allowed: bool) -> dict[str, int]:
@@ -354,55 +349,31 @@ def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int, allo
     One a second; what is there is not asked for, what does not decode as a picture is not kept. After
     `GIVE_UP` failures in a row the rest waits for the next run.
     """
-    there = pictures_below(folder)
+    there, client = pictures_below(folder), None
     todo = {meme.meme_id: meme.url for meme in memes if meme.meme_id not in there}
     counts = Counter({"there": len({meme.meme_id for meme in memes}) - len(todo), "fetched": 0})
     asked, failures = list(todo.items())[: limit if allowed else 0], 0
     for meme_id, url in tqdm(asked, desc="pictures", unit="picture", disable=not asked):
+        client = client or fetch.Client("meme pictures for research", "image/*", MOST_BYTES, PAUSE_S)
         try:
-            _fetch(meme_id, url, folder)
+            data = client.get(url).body
+            pictures.decode_bytes(data)
+            kind = str(Image.open(io.BytesIO(data)).format).lower()
+            folder.mkdir(parents=True, exist_ok=True)
+            with files.atomic_path(folder / f"{meme_id}.{kind}") as part:
+                part.write_bytes(data)
             failures, outcome = 0, "fetched"
-        except (OSError, ValueError) as error:  # of the connection and of its answer, or no picture
-            failures, outcome = failures + 1, f"failed ({type(error).__name__})"
+        except (fetch.FetchError, ValueError) as error:
+            failures, outcome = failures + 1, str(error)[:60]
         counts[outcome] += 1
         if failures == GIVE_UP:
             break
-        time.sleep(PAUSE_S)
     return dict(counts) | {"not asked for": len(todo) - (counts.total() - counts["there"])}
-
-
-def _fetch(meme_id: str, url: str, folder: Path) -> None:
-    if not url.startswith(("https://", "http://")) or not re.fullmatch(r"[\w-]{1,100}", meme_id):
-        raise ValueError(f"{url!r} is no address of a picture")
-    request = urllib.request.Request(url, headers={"User-Agent": "memecmd (meme pictures for research)"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        data = answer.read(MOST_BYTES)
-    images.decode_bytes(data)
-    kind = str(Image.open(io.BytesIO(data)).format).lower()
-    folder.mkdir(parents=True, exist_ok=True)
-    with storage.atomic_path(folder / f"{meme_id}.{kind}") as part:
-        part.write_bytes(data)
-
-
-def note_sources(profile: Profile, folder: Path, found: Mapping[str, datasets.LocatedSource]) -> None:
-    """Write down the data sets, the number of pictures, and what a person said of matched pairs.
-
-    The file is written only where something changed. Called again after pictures were fetched, so that they
-    do not count as a change at the next `make templates`.
-    """
-    there = images.pictures_below(picture_folder(profile))
-    state = {**datasets.source_states(found), "images": len(there)}
-    for key in ("confirmed", "confirmed_figmemes"):
-        if (given := getattr(profile.cm50.matching, key)) and (file := paths.user_path(given)).is_file():
-            state[key] = storage.sha256(file)
-    text, target = storage.dumps(state) + "\n", folder / STATE
-    if not target.is_file() or target.read_text(encoding="utf-8") != text:
-        storage.write_text(target, text)
 
 
 def load_data(run: Run) -> Data:
     """Read ImgFlip575K and CM50 where they are; nothing is fetched here."""
-    found, left_out = datasets.locate(run.profile, fetch=False), []
+    found, left_out = fetch.locate(run.profile, fetch=False), []
     imgflip, published = found["imgflip"].path, found["cm50"].path
     records, infos = pd.DataFrame(columns=COLUMNS), {}
     if imgflip:

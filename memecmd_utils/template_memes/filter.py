@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from memecmd_utils.core import storage
-from memecmd_utils.core.plots import BLUE, GREY, ORANGE, canvas, style
+from memecmd_utils import files
+from memecmd_utils.drawing import BLUE, GREY, ORANGE, canvas, style
 from memecmd_utils.schemas import TemplateMeme
 from memecmd_utils.settings import TemplateRule
 from memecmd_utils.template_memes.data_sets import COLUMNS, IMGFLIP
@@ -205,7 +205,7 @@ def write_templates(filtered: Filtered, folder: Path, seed: int) -> list[Templat
     """Write the kept memes to `templates.parquet` below `folder`, checked, and give them."""
     rows = filtered.memes.drop(columns="position").to_dict("records")
     memes = [TemplateMeme(source=IMGFLIP, seed=seed, **row) for row in rows]
-    storage.write_parquet(folder / "templates.parquet", memes, TemplateMeme)
+    files.write_parquet(folder / "templates.parquet", memes, TemplateMeme)
     return memes
 
 

@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
-from memecmd_utils.core import paths
-
-SIDE, MARGIN, LETTERS = 360, 60, 28
-"""Pixels of a drawn meme's side, of the strip for a line of text, and of its letters' height."""
+from memecmd_utils import drawing
+from memecmd_utils.files import paths
 
 
 class DerivedCounts(NamedTuple):
@@ -36,17 +34,19 @@ def derived_counts() -> DerivedCounts:
 
 
 def draw_template(captions: Sequence[tuple[str, str]]) -> Image.Image:
-    """Memes side by side that share the picture of a snail; each has a line above it and a line below."""
-    sheet = Image.new("RGB", (len(captions) * (SIDE + 16) - 16, SIDE), "#888888")
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(LETTERS)
-    with Image.open(paths.example / "snail.webp") as snail:
-        picture = snail.convert("RGBA")
+    """Memes side by side that share `data/example/template.webp`, each with a line above and one below."""
+    with Image.open(paths.example / "template.webp") as opened:
+        template = opened.convert("RGB")
+    gap = 16
+    sheet = Image.new("RGB", (len(captions) * (template.width + gap) - gap, template.height), "#888888")
     for number, lines in enumerate(captions):
-        left = number * (SIDE + 16)
-        pen.rectangle((left, 0, left + SIDE - 1, SIDE), "#F4E9C8")
-        sheet.paste(picture, (left + (SIDE - picture.width) // 2, (SIDE - picture.height) // 2), picture)
-        for line, y in zip(lines, (MARGIN // 2, SIDE - MARGIN // 2), strict=True):
-            pen.text((left + SIDE // 2, y), line, "#222222", font, anchor="mm")
+        one = template.copy()
+        for line, middle in zip(lines, (39, one.height - 39), strict=True):
+            size = next((s for s in range(34, 9, -1) if drawing.text_width(line, s) <= one.width - 24), 9)
+            left = (one.width - drawing.text_width(line, size)) // 2
+            where = (left, middle + round(0.36 * size))
+            drawing.write_line(one, where, line, size, (255, 255, 255), bold=True)
+        sheet.paste(one, (number * (template.width + gap), 0))
     return sheet
 
 

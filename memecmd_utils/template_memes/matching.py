@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import html, paths, storage
+from memecmd_utils import files, pictures
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.encoders.clip import DualEncoder, ModelMissing
-from memecmd_utils.core.images import decode
-from memecmd_utils.core.recordings.store import RecordingMiss
-from memecmd_utils.core.recordings.vectors import normalise
+from memecmd_utils.files import paths
+from memecmd_utils.pictures import decode
+from memecmd_utils.recordings import RecordingMiss, normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.template_memes import data_sets
 from memecmd_utils.template_memes.data_sets import TITLES, Data, DataSet, DataSetError
@@ -111,14 +111,13 @@ def match_data_set(run: Run, data: Data, dataset: DataSet) -> Matches | None:
     if missing := data.lacks(dataset, "cm50"):
         print(missing)
         return None
-    files = {
-        path.name: path for path in data_sets.pictures_below(data_sets.picture_folder(run.profile)).values()
-    }
+    below = data_sets.pictures_below(data_sets.picture_folder(run.profile))
+    there = {path.name: path for path in below.values()}
     memes = data_sets.memes_of(data.found, dataset)
     instances = [
-        Instance(meme.image, files[meme.image], next(iter(meme.image_captions), ""), meme.text or meme.title)
+        Instance(meme.image, there[meme.image], next(iter(meme.image_captions), ""), meme.text or meme.title)
         for meme in memes
-        if meme.image in files and data_sets.is_readable(files[meme.image])
+        if meme.image in there and data_sets.is_readable(there[meme.image])
     ]
     print(f"{len(instances)} memes with a picture, {len(memes) - len(instances)} without")
     settings, base = run.profile.cm50.matching, data.found["cm50"].path
@@ -148,8 +147,8 @@ def match(
         pairs = pd.concat([_stage_one(rule, instances, templates, encoder) for rule in rules])
         near = pairs.loc[pairs["near"], ["instance", "template"]].drop_duplicates()
         done = done._replace(pairs=pairs.assign(lpips=np.nan, kept=False), model=encoder.name)
-        files = [(images[one], images[other]) for one, other in near.itertuples(index=False)]
-        pairs = pairs.merge(near.assign(lpips=lpips_distances(files)), how="left")
+        both = [(images[one], images[other]) for one, other in near.itertuples(index=False)]
+        pairs = pairs.merge(near.assign(lpips=lpips_distances(both)), how="left")
     except (ModelMissing, RecordingMiss) as error:
         return done._replace(not_computed=f"{NOT_COMPUTED}: {error}")
     limits = pairs["variant"].map({rule.variant: rule.lpips for rule in rules})
@@ -217,7 +216,7 @@ def confirmed_matches(run: Run, matches: Matches | None, dataset: DataSet) -> pd
     file = paths.user_path(given)
     try:
         table = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-        said = table[["instance", "template", "action"]].map(storage.unguarded)
+        said = table[["instance", "template", "action"]].map(files.unguarded)
     except (OSError, ValueError, KeyError) as error:
         raise DataSetError(f"{file} is no CSV of a confirmation sheet ({error}): save it anew") from error
     place = {pair: i for i, pair in enumerate(zip(pairs["instance"], pairs["template"], strict=True))}
@@ -255,8 +254,8 @@ def write_match_sheet(target: Path, dataset: DataSet, matches: Matches, confirme
     What it saves `confirmed_matches` reads. Pictures are embedded, some 20 KB each, so the page can be mailed
     to whoever is to look.
     """
-    thumbnail = cache(lambda name: html.thumbnail(matches.images[name], SHEET_SIDE))
+    thumbnail = cache(lambda name: pictures.thumbnail(matches.images[name], SHEET_SIDE))
     rows = [(pair, thumbnail(pair.instance), thumbnail(pair.template)) for pair in confirmed.itertuples()]
-    page = html.environment().get_template("matching_sheet.html.j2")
-    storage.write_text(target, page.render(name=TITLES[dataset], rows=rows, model=matches.model))
+    page = files.templates().get_template("matching_sheet.html.j2")
+    files.write_text(target, page.render(name=TITLES[dataset], rows=rows, model=matches.model))
     return target

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from memecmd_utils import fetch
 from memecmd_utils.core.encoders import weights
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.fetch import datasets
+from memecmd_utils.files import MemecmdError
 from memecmd_utils.settings import AnnotationMetrics
 
 METRICS = ("BLEURT", "BERTScore", "ChrF", "ROUGE-L", "BLEU-4")
@@ -193,7 +193,7 @@ def _checkpoint(model: str) -> Path:
         return folder
     wanted = ["*.json", "*.txt", "*.model", "model.safetensors", "pytorch_model.bin"]
     try:
-        found = snapshot_download(model, allow_patterns=wanted, local_files_only=not datasets.may_fetch())
+        found = snapshot_download(model, allow_patterns=wanted, local_files_only=not fetch.may_fetch())
     except OSError as error:  # neither on disk nor to be downloaded
         raise NotComputed(f"{model} cannot be had: give its folder, or let it be downloaded once") from error
     return Path(found)

@@ -13,10 +13,10 @@ from typing import Annotated, Any, NamedTuple
 import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
-from memecmd_utils.core import paths
-from memecmd_utils.core.llm import prompts as llm_prompts
-from memecmd_utils.core.llm import replies
-from memecmd_utils.core.llm.messages import Image, Message, Reply
+from memecmd_utils.files import paths
+from memecmd_utils.llm import prompts as llm_prompts
+from memecmd_utils.llm import replies
+from memecmd_utils.llm.messages import Image, Message, Reply
 from memecmd_utils.schemas import TemplateInfo, TemplateMeme, Text
 from memecmd_utils.settings import ProfileError
 from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS

@@ -15,13 +15,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from memecmd_utils.core import paths, seeds, statistics
+from memecmd_utils import fetch, statistics
 from memecmd_utils.core.encoders.clip import DualEncoder, ModelMissing
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.fetch import datasets
-from memecmd_utils.core.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
-from memecmd_utils.core.recordings.store import RecordingMiss
-from memecmd_utils.core.recordings.vectors import normalise
+from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.recordings import RecordingMiss, normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
 from memecmd_utils.settings import MtrclipSettings
@@ -180,7 +178,7 @@ def _table(kind: str, pairs: Gallery, values: Mapping[Key, np.ndarray], seed: in
     for key, mean in means.items():
         cells = [mean.value, *statistics.interval(mean, statistics.SHARE if seed is None else None)]
         if seed is not None:
-            rng = seeds.rng(seed, "meme-text retrieval", kind, *key)
+            rng = statistics.rng(seed, "meme-text retrieval", kind, *key)
             cells.append(statistics.sign_flip_p(mean, 0.0, rng))
         sizes = len(pairs.images), mean.clusters[0]
         rows += [(kind, *key, *row, *sizes) for row in zip(MEASURES, *cells, strict=True)]
@@ -317,9 +315,9 @@ def cm50_items(run: Run, split: Split = "validation") -> list[RetrievalItem]:
 
 def memecap_items(run: Run) -> list[RetrievalItem]:
     """Memes of MemeCap's test set with a picture."""
-    source = datasets.locate(run.profile, fetch=False, names=("memecap",))["memecap"]
+    source = fetch.locate(run.profile, fetch=False, names=("memecap",))["memecap"]
     if source.path is None:
-        raise DataMissing(source.text())
+        raise DataMissing(f"{source.source.title} is not here ({source.why})")
     found = [
         (meme.name, Path(meme.image).stem, "",
          {"meme_caption": meme.meme_captions, "image_caption": meme.image_captions, "title": [meme.title]})

@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from memecmd_utils.core import paths, statistics
-from memecmd_utils.core.plots import BLUE, GREEN, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils import statistics
+from memecmd_utils.drawing import BLUE, GREEN, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.template_memes import data_sets, metrics, prompts
 from memecmd_utils.template_memes.annotation import TEXT_ONLY, reading_counts

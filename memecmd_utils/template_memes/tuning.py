@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils.core import images, paths, storage
+from memecmd_utils import fetch, files, pictures
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.encoders.clip import ModelMissing
-from memecmd_utils.core.fetch import datasets as sources
+from memecmd_utils.files import paths
 from memecmd_utils.settings import MtrclipSettings
 
 LOG_SCALE_RANGE = (0.0, 4.6052)
@@ -77,15 +77,15 @@ def load_model(name: str) -> Any:
         from sentence_transformers import SentenceTransformer
     folder = paths.root / name
     label, _, commit = (str(folder), "", "") if folder.is_dir() else name.partition("@")
-    options = {"revision": commit or None, "local_files_only": not sources.may_fetch()}
+    options = {"revision": commit or None, "local_files_only": not fetch.may_fetch()}
     try:
         model = SentenceTransformer(label, model_kwargs={"dtype": torch.float32}, **options)
         kind = model[0].auto_model.config.model_type
         model.max_seq_length = min(model.max_seq_length, TOKENS[kind])
     except (OSError, ValueError, AttributeError, KeyError) as error:
         raise ModelMissing(
-            f"{Path(label).name} cannot be tuned ({error}): give mtrclip.model a CLIP or Chinese-CLIP, by its "
-            "folder or by a hub name that can be downloaded"
+            f"{Path(label).name} cannot be tuned ({error}): give mtrclip.model a CLIP or Chinese-CLIP, by "
+            "its folder or by a hub name that can be downloaded"
         ) from error
     return model
 
@@ -132,7 +132,7 @@ def measure(model: Any, sets: Mapping[str, Sequence[Pair]]) -> dict[str, float]:
     options = {"normalize_embeddings": True, "show_progress_bar": False}
     for name, pairs in sets.items():
         parts = [pairs[start : start + AT_ONCE] for start in range(0, len(pairs), AT_ONCE)]
-        pictures = [model.encode([images.decode(pair.image) for pair in part], **options) for part in parts]
+        pictures = [model.encode([pictures.decode(pair.image) for pair in part], **options) for part in parts]
         similar = model.encode([pair.text for pair in pairs], **options) @ np.concatenate(pictures).T
         found[f"{name}_R@1"] = (recall_at_1(similar) + recall_at_1(similar.T)) / 2
     return found
@@ -157,7 +157,7 @@ def make_trainer(
     rates = learning_rates(settings, len(pairs) // batch)
 
     def decoded(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
-        found = [images.decode(Path(file)) for file in rows["image"]]
+        found = [pictures.decode(Path(file)) for file in rows["image"]]
         return {**rows, "image": list(map(cut, found)) if settings.augment else found}
 
     class Evaluator(BaseEvaluator):
@@ -243,9 +243,9 @@ def tune(
         history = pd.DataFrame(rows)
         model[0].auto_model.save_pretrained(folder / "weights")
         model[0].processor.save_pretrained(folder / "weights")
-        storage.write_text(folder / "history.csv", history.to_csv(index=False))
+        files.write_text(folder / "history.csv", history.to_csv(index=False))
         best = int(history[f"{SETS[settings.selection]}_R@1"].iloc[1:].idxmax())
-        storage.write_json(folder / "tuned.json", {"epoch": best})
+        files.write_json(folder / "tuned.json", {"epoch": best})
         shutil.rmtree(states)
     epoch = json.loads((folder / "tuned.json").read_text(encoding="utf-8"))["epoch"]
     return Tuned(pd.read_csv(folder / "history.csv"), epoch, folder / "weights")

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from figures_to_reach import record
 
-from memecmd_utils.core import paths, seeds, statistics
+from memecmd_utils import recordings as vectors
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.core.encoders import text
-from memecmd_utils.core.recordings import vectors
-from memecmd_utils.retrieval import scoring
+from memecmd_utils.files import paths
 from memecmd_utils.settings import Profile
 
 CORPUS = paths.root.parent / "shared" / "corpora" / "emo_visual_data"
@@ -34,7 +34,7 @@ def pairs(limit: int) -> tuple[list[str], list[str]]:
                 found.setdefault(row["filename"], row["content"])
         of.append(found)
     names = sorted(of[0].keys() & of[1].keys())
-    chosen = sorted(seeds.rng(13, "descriptions").permutation(len(names))[: limit or None])
+    chosen = sorted(statistics.rng(13, "descriptions").permutation(len(names))[: limit or None])
     return [of[0][names[i]] for i in chosen], [of[1][names[i]] for i in chosen]
 
 
@@ -51,7 +51,7 @@ def measured(embedder: text.Embedder, limit: int) -> dict[str, np.ndarray]:
     library = vectors.normalise(embedder.encode(theirs, "document"))
     return {
         "raw": ranks(queries, library),
-        "centred": ranks(scoring.centre(queries), scoring.centre(library)),
+        "centred": ranks(retrieval.centre(queries), retrieval.centre(library)),
     }
 
 

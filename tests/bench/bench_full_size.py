@@ -25,9 +25,9 @@ from figures_to_reach import record
 from PIL import Image
 from whole_pipeline import STAGES, copy_project
 
-from memecmd_utils.core import paths
-from memecmd_utils.core.recordings.store import Recordings, TextCache
+from memecmd_utils.files import paths
 from memecmd_utils.library import ocr
+from memecmd_utils.recordings import Recordings, TextCache
 from memecmd_utils.schemas import TOPICS
 
 HERE = Path(__file__).resolve().parent
@@ -60,7 +60,6 @@ def plant(project: Path, size: dict[str, int]) -> None:
         blocks.resize((240, 240), Image.Resampling.NEAREST).save(path, quality=80)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         cache.put(ocr.cache_key(digest, engine.ocr_id), f"第{number}张图上的字")
-    cache._store.close()
     with (project / "news.jsonl").open("w", encoding="utf-8") as out:
         for number in range(size["news"]):
             item = {"news_id": f"made-{number}", "topic": TOPICS[number % 6], "title": f"第{number}号见闻"}

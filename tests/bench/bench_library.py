@@ -19,9 +19,9 @@ import numpy as np
 from figures_to_reach import exponent, record
 from PIL import Image, ImageDraw
 
-from memecmd_utils.core import images, paths
-from memecmd_utils.core.drawing.fonts import pil_font
-from memecmd_utils.core.machine import cores
+from memecmd_utils import pictures
+from memecmd_utils.drawing import pil_font
+from memecmd_utils.files import cores, paths
 from memecmd_utils.library import build as library_build
 from memecmd_utils.library.ocr import MAX_SIDE, MemoryCache, RapidOcr, cache_key
 from memecmd_utils.settings import Profile
@@ -43,10 +43,10 @@ def originals() -> list[Image.Image]:
             found.append(picture)
         return found
     found = []
-    for path in images.look_through(CORPUS).images:
+    for path in pictures.look_through(CORPUS).images:
         try:
-            found.append(images.decode(path))
-        except images.ImageRejected:
+            found.append(pictures.decode(path))
+        except pictures.ImageRejected:
             continue
         found[-1].thumbnail((300, 300))
     return found
@@ -67,7 +67,7 @@ def plant(folder: Path, n: int) -> None:
 def recorded(folder: Path) -> MemoryCache:
     """Texts of all pictures, as if they had been read by an earlier run."""
     cache, engine = MemoryCache(), RapidOcr()
-    for number, path in enumerate(images.look_through(folder).images):
+    for number, path in enumerate(pictures.look_through(folder).images):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         cache.put(cache_key(digest, engine.ocr_id), f"字{number}")
     return cache
@@ -160,7 +160,7 @@ def test_a_large_jpeg_is_decoded_in_part(benchmark) -> None:
 
     def both() -> None:
         for _ in range(5):
-            for times, decode in ((whole, images.decode_bytes), (reduced, reduced_to_ocr)):
+            for times, decode in ((whole, pictures.decode_bytes), (reduced, reduced_to_ocr)):
                 started = time.perf_counter()
                 decode(data)
                 times.append(time.perf_counter() - started)
@@ -173,4 +173,4 @@ def test_a_large_jpeg_is_decoded_in_part(benchmark) -> None:
 
 
 def reduced_to_ocr(data: bytes) -> Image.Image:
-    return images.decode_reduced(data, MAX_SIDE)[0]
+    return pictures.decode_reduced(data, MAX_SIDE)[0]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from figures_to_reach import exponent, record
 
-from memecmd_utils.core.llm import messages as llm_messages
+from memecmd_utils.llm import messages as llm_messages
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
@@ -43,11 +43,10 @@ def work(turns: int) -> dict[str, float]:
     from scripted import ScriptedBackend
     from stage_run import USD_IN, USD_OUT, starts
 
-    from memecmd_utils import schemas
-    from memecmd_utils.core.llm import chat as llm_chat
-    from memecmd_utils.core.llm.budget import Budget, Ledger
-    from memecmd_utils.core.recordings.store import Recordings
-    from memecmd_utils.dialogue import generation
+    from memecmd_utils import dialogue, schemas
+    from memecmd_utils.llm import chat as llm_chat
+    from memecmd_utils.llm.budget import Budget, Ledger
+    from memecmd_utils.recordings import Recordings
     from memecmd_utils.settings import Profile
 
     schema = schemas.SummaryReply.model_json_schema()
@@ -73,9 +72,8 @@ def work(turns: int) -> dict[str, float]:
         chat = llm_chat.Chat(Simulated(lambda request: ""), store, "auto", AT_ONCE, budget)
         begun = starts(round(turns / TURNS_EACH))
         clock = time.process_time()
-        made = llm_chat.run(generation.generate(begun, chat, profile, folder))
+        made = llm_chat.run(dialogue.generate(begun, chat, profile, folder))
         seconds = time.process_time() - clock
-        store.close()
     return {"turns": len(made.lengths), "seconds": seconds, "peak": peak_mb()}
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from figures_to_reach import record
 
-from memecmd_utils.core import images, paths
+from memecmd_utils import pictures
+from memecmd_utils.files import paths
 from memecmd_utils.library import duplicates
 from memecmd_utils.library.duplicates import close_pairs
 
@@ -62,10 +63,10 @@ def test_hashes_as_uneven_as_real_ones(benchmark) -> None:
     if not CORPUS.is_dir():
         pytest.skip("the real memes are not here")
     real = []
-    for path in images.look_through(CORPUS).images:
+    for path in pictures.look_through(CORPUS).images:
         try:
-            real.append(duplicates.phash(images.decode(path)))
-        except images.ImageRejected:
+            real.append(duplicates.phash(pictures.decode(path)))
+        except pictures.ImageRejected:
             continue
     hashes = np.array(real, dtype=np.uint64)
     seconds = {}

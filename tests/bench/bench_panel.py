@@ -15,9 +15,8 @@ import pytest
 from figures_to_reach import record
 from PIL import Image
 
-from memecmd_utils.panel import widgets
-from memecmd_utils.panel.explorer import Explorer
-from memecmd_utils.retrieval import placement, scoring
+from memecmd_utils import panel, retrieval
+from memecmd_utils.drawing import Thumbnails
 
 LIMIT_S = 0.050
 SIZES = {"paper": (6023, 2304, 8), "example": (200, 384, 47)}
@@ -25,7 +24,7 @@ SIZES = {"paper": (6023, 2304, 8), "example": (200, 384, 47)}
 MOVES = 10
 
 
-def panel(folder: Path, memes: int, dim: int, dialogues: int) -> widgets.DialogueTab:
+def opened(folder: Path, memes: int, dim: int, dialogues: int) -> panel.DialogueTab:
     rng = np.random.default_rng(13)
 
     def unit(rows: int) -> np.ndarray:
@@ -33,15 +32,15 @@ def panel(folder: Path, memes: int, dim: int, dialogues: int) -> widgets.Dialogu
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     ids = [f"m{number:04d}" for number in range(memes)]
-    index = scoring.build_index(ids, [unit(memes) for _ in range(4)])
+    index = retrieval.build_index(ids, [unit(memes) for _ in range(4)])
     profile = made_up.profile(n_turns=18)
     scored = []
     for number in range(dialogues):
         texts = tuple(f"第{number}段对话的第{turn}句，说得不长也不短" for turn in range(1, 19))
-        queries = scoring.build_queries(*(unit(17) for _ in range(3)))
-        ranking = scoring.top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
+        queries = retrieval.build_queries(unit(17) for _ in range(3))
+        ranking = retrieval.top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
         dialogue = made_up.dialogue(f"news-{number}", texts)
-        scored.append(placement.ScoredDialogue(dialogue, tuple(range(2, 19)), queries, ranking))
+        scored.append(retrieval.ScoredDialogue(dialogue, tuple(range(2, 19)), queries, ranking))
     folder.mkdir()
     noise = Image.fromarray(rng.integers(0, 255, (90, 90, 3), dtype=np.uint8)).resize((360, 360))
     files = {}
@@ -50,14 +49,12 @@ def panel(folder: Path, memes: int, dim: int, dialogues: int) -> widgets.Dialogu
         noise.rotate(9 * number).save(files[number])
     found = {name: made_up.meme(name) for name in ids}
     shown = {name: files[place % 40] for place, name in enumerate(ids)}
-    return widgets.DialogueTab(Explorer(scored, index, profile), found, shown)
+    return panel.DialogueTab(panel.Explorer(scored, index, profile), found, Thumbnails(shown))
 
 
-def moves(tab: widgets.DialogueTab) -> dict[str, list[float]]:
+def moves(tab: panel.DialogueTab) -> dict[str, list[float]]:
     """Seconds of every move, by slider; positions are new ones each time."""
-    knobs = (*tab.weights, tab.theta0, tab.penalty, tab.decay)
-    sliders = {knob.slider.description: knob.slider for knob in knobs}
-    sliders["K"] = tab.top_k
+    sliders = {slider.description: slider for slider in (*tab.sliders, tab.top_k)}
     seconds: dict[str, list[float]] = {}
     for name, slider in sliders.items():
         places = np.linspace(slider.min, slider.max, MOVES + 1)[1:]
@@ -74,14 +71,14 @@ def moves(tab: widgets.DialogueTab) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_slider_to_redrawn_chat(benchmark, tmp_path, size) -> None:
-    tab = panel(tmp_path / "memes", *SIZES[size])
+    tab = opened(tmp_path / "memes", *SIZES[size])
     moves(tab)  # a picture is made when its meme is first shown, unless `make_ahead` was there
     seconds = moves(tab)
     pooled = sorted(value for values in seconds.values() for value in values)
     by_slider = {name: statistics.median(values) for name, values in seconds.items()}
     worst = max(by_slider, key=by_slider.get)
     places = iter(np.tile([0.11, 0.23, 0.37, 0.41, 0.59], 100_000))
-    benchmark(lambda: setattr(tab.weights[0].slider, "value", float(next(places))))
+    benchmark(lambda: setattr(tab.sliders[0], "value", float(next(places))))
     note = (
         f"slowest slider, {worst}; all {1e3 * statistics.median(pooled):.1f} ms, "
         f"95 % below {1e3 * np.quantile(pooled, 0.95):.1f} ms; without the browser's own drawing"

@@ -14,7 +14,7 @@ import numpy as np
 from figures_to_reach import REST, not_measured, record
 from sklearn.metrics.pairwise import cosine_similarity
 
-from memecmd_utils.retrieval import scoring
+from memecmd_utils import retrieval
 
 WEIGHTS = (1 / 3, 1 / 3, 1 / 3, 1 / 3)
 PAPER = (6023, 2304, 64)
@@ -22,15 +22,15 @@ ONE_TURN = (6023, 2304, 1)
 ROUNDS = 15
 
 
-def library(memes: int, dim: int, turns: int) -> tuple[scoring.MemeIndex, np.ndarray]:
+def library(memes: int, dim: int, turns: int) -> tuple[retrieval.MemeIndex, np.ndarray]:
     rng = np.random.default_rng(13)
 
     def unit(rows: int) -> np.ndarray:
         vectors = rng.standard_normal((rows, dim), dtype=np.float32)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
-    index = scoring.build_index([f"m{i:05d}" for i in range(memes)], [unit(memes) for _ in range(4)])
-    return index, scoring.build_queries(*(unit(turns) for _ in range(3)))
+    index = retrieval.build_index([f"m{i:05d}" for i in range(memes)], [unit(memes) for _ in range(4)])
+    return index, retrieval.build_queries(unit(turns) for _ in range(3))
 
 
 def seconds(function: Callable[[], object]) -> float:
@@ -49,22 +49,20 @@ def rounds(*work: Callable[[], object]) -> np.ndarray:
     return times
 
 
-def competitors(index: scoring.MemeIndex, queries: np.ndarray) -> dict[str, Callable[[], object]]:
+def competitors(index: retrieval.MemeIndex, queries: np.ndarray) -> dict[str, Callable[[], object]]:
     """What a user would otherwise take, by name; all but `product` find the top 3."""
     dim = index.dim
-    weighted = scoring.weigh(queries, WEIGHTS)
+    weighted = retrieval.weigh(queries, WEIGHTS)
     blocks = [np.ascontiguousarray(index.rows[:, p * dim : (p + 1) * dim]) for p in range(4)]
-    asked = [np.ascontiguousarray(queries[:, p]) for p in range(4)]
+    asked = [np.ascontiguousarray(sign * queries[:, p]) for p, sign in zip(retrieval.ASKED, retrieval.SIGNS, strict=True)]
 
     def four_cosines() -> np.ndarray:
         parts = [cosine_similarity(a, b) for a, b in zip(asked, blocks, strict=True)]
         scores = sum(w * part for w, part in zip(WEIGHTS, parts, strict=True))
         return np.argsort(-scores, axis=1)[:, :3]
 
-    folded = scoring.fold(index, WEIGHTS)
     found: dict[str, Callable[[], object]] = {
-        "ours": lambda: scoring.top_k(folded, queries, WEIGHTS, 3),
-        "ours in four blocks": lambda: scoring.top_k(index, queries, WEIGHTS, 3),
+        "ours": lambda: retrieval.top_k(index, queries, WEIGHTS, 3),
         "product": lambda: weighted @ index.rows.T,
         "cosines": four_cosines,
     }
@@ -86,7 +84,7 @@ def compare(memes: int, dim: int, turns: int) -> tuple[dict[str, np.ndarray], st
     """Seconds of every competitor in every round, and a line that tells them."""
     index, queries = library(memes, dim, turns)
     work = competitors(index, queries)
-    folding = np.median([seconds(lambda: scoring.fold(index, WEIGHTS)) for _ in range(3)])
+    folding = seconds(lambda: index.fold(WEIGHTS))
     for function in work.values():
         function()
     times = dict(zip(work, rounds(*work.values()), strict=True))
@@ -99,7 +97,7 @@ def compare(memes: int, dim: int, turns: int) -> tuple[dict[str, np.ndarray], st
 
 def test_paper_size(benchmark) -> None:
     index, queries = library(*PAPER)
-    benchmark(scoring.top_k, scoring.fold(index, WEIGHTS), queries, WEIGHTS, 3)
+    benchmark(retrieval.top_k, index, queries, WEIGHTS, 3)
     times, note = compare(*PAPER)
     ours = times["ours"]
     to_product = record(benchmark, "top_k/product", ours / times["product"], note=note)
@@ -128,7 +126,7 @@ def test_paper_size(benchmark) -> None:
 
 def test_one_turn_at_paper_size(benchmark) -> None:
     index, queries = library(*ONE_TURN)
-    benchmark(scoring.top_k, scoring.fold(index, WEIGHTS), queries, WEIGHTS, 3)
+    benchmark(retrieval.top_k, index, queries, WEIGHTS, 3)
     times, note = compare(*ONE_TURN)
     what = "fused scoring + top 3, 6,023 memes, one query: four cosines and a sort / ours"
     ratios = times["cosines"] / times["ours"]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from figures_to_reach import record
 
-from memecmd_utils.core.drawing import screenshots
+from memecmd_utils import drawing
 
 WARM, ROUNDS = 40, 60
 MEME_TURNS = (3, 7, 12, 16)
@@ -21,7 +21,7 @@ LETTERS = list("".join(made_up.TEXTS) + "今天真的有点累但是看到大家
 
 
 @pytest.fixture
-def chats(tmp_path: Path) -> tuple[list[screenshots.ChatSpec], dict[str, Path]]:
+def chats(tmp_path: Path) -> tuple[list[drawing.ChatSpec], dict[str, Path]]:
     """Forty made-up chats of 18 turns and 4 memes, and the pictures."""
     generator = np.random.default_rng(13)
     specs = []
@@ -29,7 +29,7 @@ def chats(tmp_path: Path) -> tuple[list[screenshots.ChatSpec], dict[str, Path]]:
         texts = tuple("".join(generator.choice(LETTERS, generator.integers(8, 26))) for _ in range(18))
         memes = {turn: f"m{1 + turn % 3}" for turn in MEME_TURNS}
         chat = made_up.dialogue(texts=texts).model_copy(update={"name_b": f"老柏{number}"})
-        specs.append(screenshots.chat_from_dialogue(chat, memes))
+        specs.append(drawing.chat_from_dialogue(chat, memes))
     return specs, made_up.meme_files(tmp_path)
 
 
@@ -38,7 +38,7 @@ def test_screenshots_per_second(benchmark, chats) -> None:
     turn = itertools.cycle(specs)
 
     def shoot() -> bytes:
-        return screenshots.encode(screenshots.draw(next(turn), files), "jpeg")
+        return drawing.encode(drawing.draw_chat(next(turn), files), "jpeg")
 
     for _ in range(WARM):
         shoot()

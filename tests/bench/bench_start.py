@@ -22,7 +22,7 @@ import psutil
 import pytest
 from figures_to_reach import record
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 
 MAKE = shutil.which("gmake") or shutil.which("make") or "make"
 IMPORT_ROUNDS = 15

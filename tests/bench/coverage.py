@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 from simulated import Dialogues, World, worlds
 
-from memecmd_utils.core import statistics
+from memecmd_utils import statistics
 
 SIZES = (5, 6, 8, 10, 20, 47)
 REPLICATIONS = 4_000

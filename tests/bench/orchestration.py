@@ -13,12 +13,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 import stage_run
 
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import messages as llm_messages
-from memecmd_utils.core.llm.budget import Budget, Ledger
-from memecmd_utils.core.llm.endpoint import OpenAIBackend
-from memecmd_utils.core.recordings.store import Recordings
-from memecmd_utils.dialogue import generation
+from memecmd_utils import dialogue
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import messages as llm_messages
+from memecmd_utils.llm.budget import Budget, Ledger
+from memecmd_utils.llm.endpoint import OpenAIBackend
+from memecmd_utils.recordings import Recordings
 from memecmd_utils.settings import Endpoint, Profile
 
 Bodies = dict[tuple[str, str], dict[str, Any]]
@@ -78,8 +78,7 @@ def ours(url: str, dialogues: int, cap: int, note: bool = False) -> tuple[Timing
 
         def work() -> int:
             starts = stage_run.starts(dialogues)
-            made = llm_chat.run(generation.generate(starts, asking, PROFILE, folder))
-            asking.recordings.close()
+            made = llm_chat.run(dialogue.generate(starts, asking, PROFILE, folder))
             assert made.dialogues == dialogues and not made.broken_turns
             return asking.usage.calls
 

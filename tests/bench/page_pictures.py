@@ -10,9 +10,9 @@ from pathlib import Path
 
 import browser
 
-from memecmd_utils import runs, schemas
-from memecmd_utils.core import drawing, paths
+from memecmd_utils import drawing, runs, schemas
 from memecmd_utils.evaluation import judges
+from memecmd_utils.files import paths
 
 TEACHING = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
 VIEW = f"#d={TEACHING['lands']}&s=greedy&t=12&e=1"

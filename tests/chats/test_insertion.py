@@ -11,15 +11,14 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from memecmd_utils import schemas
+from memecmd_utils import files, retrieval, runs, schemas
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
-from memecmd_utils.core import storage
-from memecmd_utils.core.llm.messages import BudgetReached, EndpointError
-from memecmd_utils.core.recordings.store import RecordingMiss
-from memecmd_utils.retrieval import large_library, placement
-from memecmd_utils.retrieval.learned import PlacementError
-from memecmd_utils.retrieval.scoring import QUERY_FIELDS
+from memecmd_utils.files import atomic_path, read_jsonl, write_json
+from memecmd_utils.learned import PlacementError
+from memecmd_utils.llm.messages import BudgetReached, EndpointError
+from memecmd_utils.recordings import RecordingMiss
+from memecmd_utils.retrieval import QUERY_FIELDS
 from memecmd_utils.runs import StageMissing
 from memecmd_utils.settings import ProfileError
 
@@ -33,8 +32,8 @@ def test_it_finds_what_the_pipeline_found(monkeypatch, tmp_path, centring) -> No
     """The run's own summaries, as texts: the same memes, scores and parts."""
     run = made_chats.finished_run(monkeypatch, tmp_path, centring=centring)
     library = insertion.open_library(run, run)
-    dialogues = storage.read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
-    scored = placement.score_dialogues(dialogues, library.index, library.encode, run.profile)
+    dialogues = read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
+    scored = retrieval.score_dialogues(dialogues, library.index, library.encode, run.profile)
     flat = [schemas.SummaryReply(**{f: getattr(s, f) for f in QUERY_FIELDS})
             for d in dialogues for s in d.summaries]  # fmt: skip
     queries, ranking = library.rank([None, *flat])
@@ -44,22 +43,6 @@ def test_it_finds_what_the_pipeline_found(monkeypatch, tmp_path, centring) -> No
         assert np.allclose(getattr(ranking, part)[1:], expected, atol=1e-6)
     _, found = library.rank([SUMMARY])
     assert library.index.meme_ids[found.memes[0, 0]] == "m04"
-
-
-def test_a_large_library_is_kept_in_the_run_and_ranks_as_the_small_one(monkeypatch, tmp_path) -> None:
-    run = made_chats.finished_run(monkeypatch, tmp_path)
-    plain = insertion.open_library(run, run)
-    assert not run.write("library_index").exists()
-    monkeypatch.setattr(large_library, "FROM_MEMES", made_chats.N_MEMES)
-    # Twelve memes are too few to train an index on.
-    monkeypatch.setattr(large_library, "find_spec", lambda name: None)
-    with pytest.warns(UserWarning, match="faiss is not installed"):
-        library = insertion.open_library(run, run)
-    assert library.index.rows.dtype == np.float16 and (run.write("library_index") / "rows.f16").is_file()
-    summaries = [schemas.SummaryReply(**made_chats.summary(topic)) for topic in range(9)]
-    ours, theirs = (lib.rank([None, *summaries])[1] for lib in (library, plain))
-    assert np.array_equal(ours.memes[:, 0], theirs.memes[:, 0])
-    assert np.allclose(ours.scores[1:], theirs.scores[1:], atol=2**-10)
 
 
 def test_the_gate_is_the_mean_of_the_two(monkeypatch, tmp_path) -> None:
@@ -98,7 +81,7 @@ def test_a_remote_embedder_is_asked_only_where_the_mode_allows(monkeypatch, tmp_
 
 def test_a_run_that_is_not_there_or_cannot_be_read(monkeypatch, tmp_path) -> None:
     run = made_chats.finished_run(monkeypatch, tmp_path)
-    assert insertion.library_of("", "made", "").profile == insertion.finished_run("made").profile
+    assert insertion.library_of("", "made", "").profile == runs.open_finished("made").profile
     with pytest.raises(StageMissing, match="no run 'made-"):
         insertion.library_of("", "made", "seed=99")
     asking = insertion.asking_run(run, "made", "seed=99", "chats")
@@ -109,7 +92,7 @@ def test_a_run_that_is_not_there_or_cannot_be_read(monkeypatch, tmp_path) -> Non
         insertion.open_library(run, run)
     run.write("profile.yaml").write_text("colour: red", encoding="utf-8")
     with pytest.raises(ProfileError, match="make the run anew"):
-        insertion.finished_run("made")
+        runs.open_finished("made")
 
 
 # --- insertion
@@ -191,7 +174,7 @@ def test_a_meme_stands_at_the_first_or_last_message_of_its_turn(monkeypatch, tmp
 ROWS = [row("", "甲", "在吗"), row("", "乙", "在", 4), row("", "甲", "好", 40), row("", "乙", "嗯", 7)]
 
 
-def files(folder) -> dict[str, bytes]:
+def contents(folder) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
@@ -204,7 +187,7 @@ def test_a_folder_of_ones_own_called_memes_is_left_alone(run, tmp_path) -> None:
     assert (out / "memes" / "m04.png").read_bytes() == b"mine"
     assert done.pictures == out / "o_memes" and done.text().splitlines()[-1] == str(out / "o_memes")
     assert {r["meme_file"] for r in read_csv(done.target)} == {"", "o_memes/m04.png", "o_memes/m07.png"}
-    assert set(files(out)) == {
+    assert set(contents(out)) == {
         "memes/m04.png", "o.csv", "o.html", "o_memes/m04.png", "o_memes/m07.png", "o_memes/written.json",
     }  # fmt: skip
 
@@ -216,10 +199,10 @@ def test_what_an_insertion_did_not_write_is_not_overwritten(run, tmp_path, there
     source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
     (out / there).parent.mkdir(parents=True)
     (out / there).write_text("mine", encoding="utf-8")
-    before = files(out)
+    before = contents(out)
     with pytest.raises(ChatError, match=r"was not written by this command for o\.csv, or was changed"):
         insertion.insert_file(source, out / "o.csv", "made")
-    assert files(out) == before
+    assert contents(out) == before
 
 
 @pytest.mark.parametrize("changed", ["o.csv", "o.html", "o_memes/m04.png"])
@@ -227,18 +210,18 @@ def test_what_was_changed_since_is_not_overwritten(run, tmp_path, changed) -> No
     source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
     insertion.insert_file(source, out / "o.csv", "made")
     (out / changed).write_bytes(b"edited")
-    before = files(out)
+    before = contents(out)
     with pytest.raises(ChatError, match="or was changed since: name another OUT, or move it away"):
         insertion.insert_file(source, out / "o.csv", "made")
-    assert files(out) == before
+    assert contents(out) == before
 
 
 def test_an_insertion_of_ones_own_is_overwritten(run, tmp_path) -> None:
     source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
     insertion.insert_file(source, out / "o.csv", "made")
-    first = files(out)
+    first = contents(out)
     insertion.insert_file(source, out / "o.csv", "made")
-    assert files(out) == first
+    assert contents(out) == first
     write_csv(source, ROWS[:2])
     insertion.insert_file(source, out / "o.csv", "made")
     assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04"]
@@ -252,7 +235,7 @@ def test_a_run_that_was_killed_while_it_wrote_can_be_repeated(run, tmp_path, mon
     source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
     insertion.insert_file(source, out / "o.csv", "made")
     write_csv(source, [*ROWS, row("", "甲", "再来", 9)])
-    write = storage.atomic_path
+    write = atomic_path
     for stop in ("written.json", "m09.png", "o.html", "o.csv"):
 
         def killed(target, stop=stop):
@@ -260,11 +243,11 @@ def test_a_run_that_was_killed_while_it_wrote_can_be_repeated(run, tmp_path, mon
                 raise KeyboardInterrupt
             return write(target)
 
-        monkeypatch.setattr(storage, "atomic_path", killed)
+        monkeypatch.setattr(files, "atomic_path", killed)
         with pytest.raises(KeyboardInterrupt):
             insertion.insert_file(source, out / "o.csv", "made")
         assert not list(out.rglob("*.part*"))
-    monkeypatch.setattr(storage, "atomic_path", write)
+    monkeypatch.setattr(files, "atomic_path", write)
     insertion.insert_file(source, out / "o.csv", "made")
     assert [r["meme_id"] for r in read_csv(out / "o.csv")] == ["", "m04", "", "m07", "m09"]
 
@@ -339,7 +322,7 @@ def test_learned_placement_sends_where_it_promises_most(run, tmp_path) -> None:
     made_chats.placement_file(run.write("placement.json"))
     values = json.loads(run.write("placement.json").read_text(encoding="utf-8"))
     values["promises"] = [9.0] * 101
-    storage.write_json(run.write("placement.json"), values)
+    write_json(run.write("placement.json"), values)
     assert insertion.insert_file(source, tmp_path / "p.csv", "made", strategy="learned").memes == 0
 
 

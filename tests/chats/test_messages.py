@@ -11,8 +11,8 @@ from memecmd_utils import runs, schemas, settings
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats import messages as chats_messages
 from memecmd_utils.chats.messages import HISTORY_TURNS, Context, Conversation, Message, contexts, spoken_turns
-from memecmd_utils.core import paths
-from memecmd_utils.dialogue import generation
+from memecmd_utils.dialogue import summary_request
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import SummaryReply
 
 TOLD = SummaryReply(scenario="s", emotion="e", motivation="p")
@@ -93,9 +93,7 @@ def test_two_who_take_turns_are_asked_for_as_the_pipeline_asks(llm) -> None:
     turns = spoken_turns(Conversation(dialogue.dialogue_id, messages))
     found = [chats_messages.request(c, profile) for c in contexts(dialogue.dialogue_id, turns)]
     texts = [t.text for t in dialogue.turns]
-    assert found == [
-        generation.summary_request(START, texts[: t - 1], profile) for t in range(2, len(texts) + 1)
-    ]
+    assert found == [summary_request(START, texts[: t - 1], profile) for t in range(2, len(texts) + 1)]
 
 
 def test_more_than_two_are_named_and_the_next_one_is_asked_for() -> None:

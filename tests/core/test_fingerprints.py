@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.core.fingerprints import CACHE, UNREADABLE, Fingerprints
+from memecmd_utils.files import paths
 
 
 @pytest.fixture(autouse=True)

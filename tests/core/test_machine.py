@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from memecmd_utils import files
 from memecmd_utils.core import machine
 from memecmd_utils.core.machine import StatusLine
 
@@ -47,7 +48,7 @@ def test_new_lines_are_seen_while_the_block_runs(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize(("value", "expected"), [("1", True), ("0", False), (None, False)])
 def test_only_a_run_that_says_so_is_headless(monkeypatch, value, expected) -> None:
-    monkeypatch.delenv(machine.HEADLESS_VARIABLE, raising=False)
+    monkeypatch.delenv(files.HEADLESS_VARIABLE, raising=False)
     if value is not None:
-        monkeypatch.setenv(machine.HEADLESS_VARIABLE, value)
-    assert machine.is_headless() is expected
+        monkeypatch.setenv(files.HEADLESS_VARIABLE, value)
+    assert files.is_headless() is expected

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from memecmd_utils import __main__ as command
+from memecmd_utils import statistics
 from memecmd_utils.chats import insertion
-from memecmd_utils.core import paths, seeds
 from memecmd_utils.evaluation import benchmark, leaderboard, rankings
 from memecmd_utils.evaluation.benchmark import DEPTH, Benchmark, Marked, Split
 from memecmd_utils.evaluation.leaderboard import MEASURES, EntryError
+from memecmd_utils.files import paths
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import load_profile
@@ -33,7 +34,7 @@ def made_split(name: str = "made", dialogues: int = 8) -> Split:
     pool, later = [], []
     for chat in chats:
         for turn in range(2, 7):
-            rng = seeds.rng(0, "made grades", chat.dialogue_id, turn)
+            rng = statistics.rng(0, "made grades", chat.dialogue_id, turn)
             for place, meme in enumerate(rng.permutation(IDS)[:14]):
                 # At turn 6 nothing fits; elsewhere the first meme does.
                 values = (0, 0) if turn == 6 else (2, 1) if place == 0 else rng.integers(0, 3, 2)
@@ -140,11 +141,11 @@ def test_the_untouched_split_takes_part_once_it_is_graded(tmp_path: Path) -> Non
     """With made-up grades beside its real texts."""
     source = paths.example / "untouched"
     for path in source.iterdir():
-        if path.name != "grades.jsonl":
+        if path.is_file() and path.name != "grades.jsonl":
             shutil.copyfile(path, tmp_path / path.name)
-    from memecmd_utils.core.drawing import stickers
+    from memecmd_utils.library import example_memes
 
-    memes = {row.meme_id: made_up.meme(row.meme_id) for row in stickers.read_table()}
+    memes = {row.meme_id: made_up.meme(row.meme_id) for row in example_memes()}
     annotations = [made_up.annotation(name) for name in memes]
     example = Split("example", [], memes, annotations, {})
     assert benchmark.untouched_split(example, tmp_path) is None

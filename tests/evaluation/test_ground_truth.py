@@ -5,10 +5,9 @@ import pandas as pd
 import pytest
 from made_up import NAME, dialogue, grade, mark, meme, placement, profile
 
-from memecmd_utils.core import paths
-from memecmd_utils.core.storage import StageOutputError
 from memecmd_utils.evaluation import ground_truth
 from memecmd_utils.evaluation.ground_truth import GroundTruth
+from memecmd_utils.files import StageOutputError, paths
 
 
 def test_grades_of_both_graders_are_summed_and_a_missing_one_is_an_error() -> None:

@@ -11,8 +11,6 @@ import pandas as pd
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.messages import Reply
 from memecmd_utils.evaluation import consistency, judge_checks, judges
 from memecmd_utils.evaluation.judge_checks import (
     CENTRED,
@@ -30,6 +28,8 @@ from memecmd_utils.evaluation.judge_checks import (
     YARDSTICK,
     Answers,
 )
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.messages import Reply
 from memecmd_utils.schemas import DIMENSIONS
 
 NAMES = [f"news-{n}" for n in range(7)]

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedBackend
 
-from memecmd_utils.core import paths
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import local, messages
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.messages import ModelId, Reply, UnusableReply
-from memecmd_utils.core.recordings import store as rec
+from memecmd_utils import local_model as local
+from memecmd_utils import recordings as rec
 from memecmd_utils.evaluation import judges
+from memecmd_utils.files import paths
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import messages
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.messages import ModelId, Reply, UnusableReply
 from memecmd_utils.schemas import DIMENSIONS
 
 MODEL = ModelId(name="tiny")
@@ -97,7 +98,6 @@ def test_an_uncertain_answer_is_unscored_when_it_comes_and_when_it_is_replayed(t
     asked = chat(ScriptedBackend(lambda request: noise))
     (why,) = llm_chat.run(judges.ask_yes_no(pairs()[:1], asked, "test"))
     assert isinstance(why, str) and why.startswith("unusable: ") and "概率合计" in why
-    asked.recordings.close()
     old = rec.Recordings("s", [tmp_path / "old"], tmp_path / "old")
     for dimension in DIMENSIONS:
         request = judges.yes_no_request(*pairs()[0], dimension)
@@ -111,7 +111,7 @@ def test_an_uncertain_answer_is_unscored_when_it_comes_and_when_it_is_replayed(t
 def test_the_recorded_answers_of_the_example_can_all_be_read() -> None:
     answers = [
         value
-        for path in (paths.example / "recordings" / "evaluation").glob("*.jsonl")
+        for path in (paths.example / "recordings" / "evaluation").glob("*.jsonl.gz")
         for _, _, value in rec.read_file(path)
     ]
     assert len(answers) > 10_000
@@ -159,7 +159,7 @@ def test_a_wording_changes_the_question_and_the_instruction_and_nothing_else(wor
 
 
 def test_a_base_model_gets_solved_examples_and_a_place_to_go_on_writing() -> None:
-    weights = local.REGISTRY["gemma-3-270m"]
+    weights = local.registry()["gemma-3-270m"]
     base = ModelId(name=weights.name, label=weights.label, sha256=weights.sha256)
     assert judges.continues_text(base)
     assert not judges.continues_text(base.model_copy(update={"sha256": None}))

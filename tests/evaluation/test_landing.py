@@ -8,12 +8,12 @@ import made_up
 import numpy as np
 import pytest
 
-from memecmd_utils.core.storage import StageOutputError
+from memecmd_utils import learned
 from memecmd_utils.evaluation import landing, learning
 from memecmd_utils.evaluation.landing import Graded
 from memecmd_utils.evaluation.learning import Choice, Corpus, Predicted
 from memecmd_utils.evaluation.rankings import Query
-from memecmd_utils.retrieval import learned
+from memecmd_utils.files import StageOutputError
 from memecmd_utils.schemas import Dialogue
 from memecmd_utils.settings import load_profile
 

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up import annotation, dialogue, grade, mark, meme, placement, profile, vectors
 
-from memecmd_utils import runs
+from memecmd_utils import retrieval, runs
 from memecmd_utils.core.encoders.text import RecordedEmbedder
 from memecmd_utils.evaluation import ground_truth, rankings
 from memecmd_utils.evaluation.ground_truth import GroundTruth
 from memecmd_utils.evaluation.rankings import FULL, System
-from memecmd_utils.retrieval import scoring
 
 MEMES = ["m1", "m2", "m3"]
 
@@ -48,11 +47,11 @@ def test_the_full_score_is_the_one_that_retrieval_places_by(centring: str) -> No
     blocks = [vectors([f"{m}{sign}" for m in MEMES], "document") for sign in "好坏情意"]
     turns = [s.turn for s in varied().summaries]
     parts = [vectors([f"{sign}{t}" for t in turns], "query") for sign in "景情意"]
-    index = scoring.build_index(MEMES, blocks, centring == "attribute")
-    queries = scoring.build_queries(*parts, centring=centring == "attribute")
-    ranking = scoring.top_k(index, queries, weights, 3)
+    index = retrieval.build_index(MEMES, blocks, centring == "attribute")
+    queries = retrieval.build_queries(parts, centring == "attribute")
+    ranking = retrieval.top_k(index, queries, weights, 3)
     mine = matrices(weights)[System("tiny", centring, FULL)]
-    order = scoring.order(mine, MEMES)
+    order = retrieval.order(mine, MEMES)
     assert np.array_equal(order, ranking.memes)
     assert np.allclose(np.take_along_axis(mine, order, 1), ranking.scores, atol=1e-6)
 
@@ -257,7 +256,7 @@ def test_the_run_is_measured_end_to_end_and_written_down(tmp_path) -> None:
     terms = rankings.four_terms(
         [s for d in dialogues for s in d.summaries], annotations, run.embedder("tiny").encode, "attribute"
     )
-    order = scoring.order(scoring.combine(terms, run.profile.retrieval.weights), LIBRARY)
+    order = retrieval.order(retrieval.combine(terms, run.profile.retrieval.weights), LIBRARY)
     best = {q.key: {LIBRARY[row[0]]} for q, row in zip(asked, order, strict=True)}
     truth = GroundTruth([mark(2, w, True, name=NAMES[0]) for w in "ab"], graded(asked, best))
     found = rankings.evaluate_systems(run, dialogues, library, annotations, truth)

@@ -1,5 +1,4 @@
 import asyncio
-import contextlib
 import json
 import math
 from collections import Counter
@@ -10,14 +9,13 @@ import made_up
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import settings
-from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.messages import Reply, RequestRejected
-from memecmd_utils.core.recordings.store import Recordings
+from memecmd_utils import drawing, settings
 from memecmd_utils.evaluation import judges, ratings
 from memecmd_utils.evaluation.judges import Judge
-from memecmd_utils.retrieval.placement import halves
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.messages import Reply, RequestRejected
+from memecmd_utils.recordings import Recordings
+from memecmd_utils.retrieval import halves
 from memecmd_utils.schemas import DIMENSIONS
 
 NAMES = ("n1", "n2", "n3", "n4")
@@ -131,8 +129,7 @@ def test_a_score_is_replayed_as_the_full_run_gave_it_or_not_at_all(tmp_path) -> 
     def replayed(mode: str, answers=()):
         store = Recordings("s", [tmp_path], tmp_path if mode == "auto" else None)
         chat = Chat(ScriptedBackend(answers), store, mode, strict=False)
-        with contextlib.closing(store):
-            return rated("yes_no", chat, [placed("n1", 3)])
+        return rated("yes_no", chat, [placed("n1", 3)])
 
     full = replayed("auto", lambda request: yes(0.7))
     assert replayed("recorded") == full and full[0].overall == 50
@@ -167,7 +164,6 @@ def judged(folder, answer, mode: str = "auto", kind: str = "rating", in_bulk: bo
     backend.in_bulk = in_bulk
     store = Recordings("evaluation", [folder], folder)
     got = rated(kind, Chat(backend, store, mode, concurrency=4), placements, n_turns=18)
-    store.close()
     return got, backend.requests
 
 
@@ -279,7 +275,6 @@ def test_screenshots_are_drawn_a_few_at_a_time_and_only_to_be_sent(tmp_path) -> 
         store = Recordings("evaluation", [tmp_path], tmp_path)
         chat = Chat(backend, store, concurrency=2)
         got = rated("rating", chat, SIX, draw=specify, n_turns=18, judge_unit="dialogue")
-        store.close()
         return got
 
     first = rate_seen(Seeing(answer))
@@ -323,8 +318,8 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
 ) -> None:
     drawn: list[int] = []
     saved: list[list] = []
-    monkeypatch.setattr(screenshots, "draw", lambda spec, files: drawn.append(1))
-    monkeypatch.setattr(screenshots, "encode", lambda picture, kind: b"\xff\xd8" + kind.encode())
+    monkeypatch.setattr(drawing, "draw_chat", lambda spec, files: drawn.append(1))
+    monkeypatch.setattr(drawing, "encode", lambda picture, kind: b"\xff\xd8" + kind.encode())
 
     class Seeing(ScriptedBackend):
         async def complete(self, request):
@@ -338,7 +333,6 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
         def chat(role: str, stage: str, number: int):
             store = Recordings(stage, [tmp_path], tmp_path)
             yield Chat(backends[number], store)
-            store.close()
 
         run = SimpleNamespace(
             profile=made_up.profile(

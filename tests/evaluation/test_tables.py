@@ -4,7 +4,7 @@ import made_up
 import numpy as np
 import pytest
 
-from memecmd_utils.core import statistics
+from memecmd_utils import statistics
 from memecmd_utils.evaluation import tables
 
 ALL = ("greedy", "sampling", "random", "random_same_turns")

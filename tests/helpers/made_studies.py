@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from made_up import annotation, dialogue, meme, profile, vectors
 
-from memecmd_utils import schemas
-from memecmd_utils.core import seeds
+from memecmd_utils import schemas, statistics
 from memecmd_utils.evaluation.graded_turns import StudyData
 from memecmd_utils.evaluation.ground_truth import NONE, GroundTruth
 
@@ -68,7 +67,7 @@ def truth(dialogues: Sequence[schemas.Dialogue], memes: Sequence[str], share: fl
     grades, marks = [], []
     for made in dialogues:
         for summary in made.summaries:
-            rng = seeds.rng(1, "made-up grades", made.dialogue_id, summary.turn)
+            rng = statistics.rng(1, "made-up grades", made.dialogue_id, summary.turn)
             place = {"source": "made up", "dialogue_id": made.dialogue_id, "turn": summary.turn}
             marks.append(
                 schemas.Mark(marker="made-up marker", send=bool(rng.random() < 0.5), best=[], **place)

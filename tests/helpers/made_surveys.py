@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 from PIL import Image
 
+from memecmd_utils import files
 from memecmd_utils.cm50 import survey as cm50_survey
 from memecmd_utils.cm50.survey import QUESTIONS, SurveyAnswer
-from memecmd_utils.core import storage
 from memecmd_utils.schemas import MemeReading
 
 SYSTEMS = ("first-system", "second-system", "third-system")
@@ -53,7 +53,7 @@ def write_answers(path, model, given):
         {**a.model_dump(mode="json", exclude={"source"}), "made_up": int(a.source == "made up")}
         for a in given
     )
-    return storage.write_csv(path, model.columns, rows)
+    return files.write_csv(path, model.columns, rows)
 
 
 def answers(key, rater: str = "r1", prefers: str = SYSTEMS[0], **changes) -> list[SurveyAnswer]:

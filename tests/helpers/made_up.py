@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from memecmd_utils import schemas, settings
-from memecmd_utils.core import seeds
+from memecmd_utils import schemas, settings, statistics
 
 TEXTS = (
     "周末去爬山吗？",
@@ -106,7 +105,7 @@ def annotation(meme_id: str, **changes: object) -> schemas.Annotation:
 
 
 def profile(**changes: object) -> settings.Profile:
-    return settings.Profile(**{"name": "made-up", "n_turns": 6, **changes})
+    return settings.Profile(name="made-up").replace(**{"n_turns": 6, **changes})
 
 
 def rating(turn: int = 2, overall: float | None = 60.0, **changes: object) -> schemas.Rating:
@@ -139,9 +138,21 @@ def consistency(turn: int = 2, score: float = 70.0, **changes: object) -> schema
     return schemas.Consistency(**{**values, **changes})
 
 
+def dialogue_of_summaries(name: str, kind: str, unscored: Sequence[int] = (), n_turns: int = 18):
+    """A dialogue whose summaries all differ; those at the turns `unscored` are missing."""
+    base = dialogue(name, tuple(f"{name} says {t}" for t in range(1, n_turns + 1)))
+    summaries = []
+    for s in base.summaries:
+        texts = {part: f"{name} {part} {s.turn}" for part in ("scenario", "emotion", "motivation")}
+        if s.turn in unscored:
+            texts = dict.fromkeys(texts, "") | {"unscored": "unusable: not JSON"}
+        summaries.append(s.model_copy(update=texts))
+    return base.model_copy(update={"kind": kind, "summaries": summaries})
+
+
 def vectors(texts: Sequence[str], side: str, dim: int = 8) -> np.ndarray:
     """An encoder for tests: a random unit vector a text and side, the same on every call."""
-    rows = [seeds.rng(0, "made-up vector", text, side).standard_normal(dim) for text in texts]
+    rows = [statistics.rng(0, "made-up vector", text, side).standard_normal(dim) for text in texts]
     stacked = np.array(rows, dtype=np.float32).reshape(len(texts), dim)
     return stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
 

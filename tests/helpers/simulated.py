@@ -11,8 +11,8 @@ import numpy as np
 from scipy.special import ndtri
 from sklearn.metrics import roc_auc_score
 
-from memecmd_utils.core import statistics
-from memecmd_utils.core.statistics import COEFFICIENT, SHARE, LeftOut
+from memecmd_utils import statistics
+from memecmd_utils.statistics import COEFFICIENT, SHARE, LeftOut
 
 GRADED = {0.5: 0.90, 1.0: 0.935, 1.5: 0.978, 2.0: 0.99}
 """Mean grades of the example's memes at random: 90 % are 0, 6.5 % are 1 or more."""

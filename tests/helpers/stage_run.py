@@ -21,8 +21,8 @@ import yaml
 from pydantic import SecretStr
 
 from memecmd_utils import schemas
-from memecmd_utils.core import paths
-from memecmd_utils.core.recordings.store import read_file
+from memecmd_utils.files import paths
+from memecmd_utils.recordings import read_file
 
 HERE = Path(__file__).resolve().parent
 USD_IN, USD_OUT = 2.5, 10.0
@@ -86,20 +86,17 @@ def work(profile: str, name: str, settings: str, n_dialogues: str, n_memes: str)
     """Annotate, then talk; files go where the notebooks write theirs."""
     import openai  # noqa: F401  (before `ready`: loading it is not what is measured)
 
-    from memecmd_utils import runs
-    from memecmd_utils.annotation import annotator
-    from memecmd_utils.core import storage
-    from memecmd_utils.core.llm import chat as llm_chat
-    from memecmd_utils.dialogue import generation
+    from memecmd_utils import annotation, dialogue, files, runs
+    from memecmd_utils.llm import chat as llm_chat
 
     run = runs.open_run(profile, settings, name)
     print("ready", flush=True)
     begun = time.monotonic()
     with run.chat("annotator", "annotation") as chat:
-        made = llm_chat.run(annotator.annotate(memes(int(n_memes)), chat, run.profile))
-    storage.write_jsonl(run.write("annotations.jsonl"), made)
+        made = llm_chat.run(annotation.annotate(memes(int(n_memes)), chat, run.profile))
+    files.write_jsonl(run.write("annotations.jsonl"), made)
     with run.chat("generator", "dialogue_generation") as chat:
-        work = generation.generate(starts(int(n_dialogues)), chat, run.profile, run.folder)
+        work = dialogue.generate(starts(int(n_dialogues)), chat, run.profile, run.folder)
         llm_chat.run(work)
     seconds = time.monotonic() - begun
     return {

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import made_up
 import numpy as np
 
-from memecmd_utils.core import seeds
+from memecmd_utils import statistics
 from memecmd_utils.evaluation import graded_turns, ground_truth
 
 FIELDS = ("scenario", "emotion", "motivation")
@@ -13,7 +13,7 @@ MEME_SIDE = {"scenario": "s_plus", "emotion": "emotion", "motivation": "motivati
 
 
 def _unit(*names: str) -> np.ndarray:
-    vector = seeds.rng(7, "study world", *names).standard_normal(24)
+    vector = statistics.rng(7, "study world", *names).standard_normal(24)
     return vector / np.linalg.norm(vector)
 
 

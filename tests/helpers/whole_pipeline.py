@@ -1,6 +1,6 @@
 """The whole pipeline in a copy of the project, against a simulated endpoint that plants hostile text.
 
-`test_secrets` and `test_untrusted_text` look at what it leaves; one run of about half a minute serves both.
+`test_whole_run` and `test_secrets` look at what it leaves; one run serves both.
 """
 
 import base64
@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,9 +23,9 @@ from PIL import Image, ImageDraw
 from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils import settings
-from memecmd_utils.core import paths
-from memecmd_utils.core.recordings.store import Recordings, TextCache
+from memecmd_utils.files import paths
 from memecmd_utils.library import ocr
+from memecmd_utils.recordings import Recordings, TextCache
 
 STAGES = (
     "01_library_build", "02_annotation", "03_dialogue_generation", "04_retrieval",
@@ -39,40 +38,10 @@ PROFILE = "lab"
 KEY_VARIABLE = "MY_LAB_KEY"
 KEY = base64.b64encode(hashlib.sha256(b"a key that nobody uses 122").digest()).decode()
 """Looks random, and holds signs that a URL writes in another way."""
-PIECE = 12
-
-
-def forms_of_key() -> dict[str, str]:
-    """The key as it stands and in the forms in which it travels."""
-    basic = base64.b64encode(f"lab:{KEY}".encode()).decode()
-    return {
-        "plain": KEY,
-        "base64": base64.b64encode(KEY.encode()).decode(),
-        "base64 of the header": base64.b64encode(f"Bearer {KEY}".encode()).decode(),
-        "base64 of user and key": basic,
-        "URL": urllib.parse.quote(KEY, safe=""),
-        "hex": KEY.encode().hex(),
-    }
-
-
-_PIECES = re.compile(
-    b"|".join(
-        sorted(
-            {
-                re.escape(form[i : i + PIECE].encode())
-                for form in forms_of_key().values()
-                for i in range(len(form) - PIECE + 1)
-            }
-        )
-    )
-)
-
 
 def shows_key(data: str | bytes) -> bool:
-    """Whether any twelve characters in a row of the key, in any form, stand in `data`."""
-    if isinstance(data, str):
-        data = data.encode("utf-8", "surrogatepass")
-    return _PIECES.search(data) is not None
+    """Whether the key stands in `data`."""
+    return KEY.encode() in (data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data)
 
 
 # --- hostile text -------------------------------------------------------------------------------------
@@ -228,19 +197,28 @@ def copy_project(target: Path) -> Path:
 def write_profile(project: Path, url: str, **changes: Any) -> None:
     """Profile of the tests: two dialogues of six turns, every model behind one simulated endpoint."""
     common = {"base_url": url, "key_env": KEY_VARIABLE}
-    values = {
-        "sources": ["pictures"], "curation": "curation.csv", "news": "news.jsonl", "n_news": 2,
-        "n_role_pairs": 1, "n_dialogues": 2, "n_turns": 6, "max_utterance_chars": 200, "llm": "openai",
-        "mode": "auto", "embedder": "endpoint", "judges": [{"kind": "rating", "llm": "openai"}],
-        "judge_unit": "dialogue", "wanted_rate": 0.5, "concurrency": 4,
-        "endpoints": {
-            "generator": {**common, "model": "simulated"},
-            "annotator": {**common, "model": "simulated", "vision": True},
-            "judges": [{**common, "model": "simulated-judge"}],
-            "embedder": {**common, "model": "simulated-embedder"},
+    values: dict[str, Any] = {
+        "library": {"sources": ["pictures"], "curation": "curation.csv"},
+        "dialogue": {
+            "news": "news.jsonl", "n_news": 2, "n_role_pairs": 1, "n_dialogues": 2, "n_turns": 6,
+            "max_utterance_chars": 200,
         },
+        "models": {
+            "llm": "openai", "mode": "auto", "embedder": "endpoint", "concurrency": 4,
+            "endpoints": {
+                "generator": {**common, "model": "simulated"},
+                "annotator": {**common, "model": "simulated", "vision": True},
+                "judges": [{**common, "model": "simulated-judge"}],
+                "embedder": {**common, "model": "simulated-embedder"},
+            },
+        },
+        "retrieval": {"wanted_rate": 0.5},
+        "evaluation": {"judges": [{"kind": "rating", "llm": "openai"}], "judge_unit": "dialogue"},
     }  # fmt: skip
-    text = yaml.safe_dump({**values, **changes}, allow_unicode=True)
+    for name, value in changes.items():
+        group, key = name.split("__")
+        values[group][key] = value
+    text = yaml.safe_dump(values, allow_unicode=True)
     (project / "data" / "profiles" / f"{PROFILE}.yaml").write_text(text, encoding="utf-8")
 
 
@@ -302,7 +280,6 @@ def plant_pictures(project: Path) -> None:
     with (project / "curation.csv").open("w", encoding="utf-8", newline="") as handle:
         rows = [("file", "action", "why"), (DROPPED, "drop", f"</script>{EVERYTHING}")]
         csv.writer(handle).writerows([*rows, (FILE_NAMES[1], "keep", EVERYTHING)])
-    cache._store.close()
 
 
 def recordings_of_ocr(project: Path) -> Recordings:
@@ -348,10 +325,8 @@ class Whole:
         return (path for path in sorted(self.root.rglob("*")) if path.is_file())
 
 
-def run_whole(
-    project: Path, stages: tuple[str, ...] = STAGES, prepare: Callable[[Path], None] | None = None
-) -> Whole:
-    """Copy the project to `project`, plant everything and run the stages one after another."""
+def run_whole(project: Path, prepare: Callable[[Path], None] | None = None) -> Whole:
+    """Copy the project to `project`, plant everything and run it from end to end."""
     copy_project(project)
     plant_pictures(project)
     plant_news(project)
@@ -360,15 +335,9 @@ def run_whole(
     hostile = Hostile()
     with TinyServer(hostile).running() as server:
         write_profile(project, server.url)
-        commands = [command(project, "resolve")]
-        run = commands[0]["stdout"].strip()
-        for stage in stages:
-            if commands[-1]["status"] == 0:
-                commands.append(command(project, "run", stage, run))
-        if commands[-1]["status"] == 0 and stages == STAGES:
-            commands.append(command(project, "summary", run))
+        commands = [command(project, "reproduce")]
     authorizations = sorted({headers.get("authorization", "") for headers in server.headers})
-    return Whole(str(project), run, commands, server.bodies, authorizations, hostile.replies)
+    return Whole(str(project), PROFILE, commands, server.bodies, authorizations, hostile.replies)
 
 
 def shared(tmp_path_factory: Any) -> Whole:

@@ -9,15 +9,14 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from memecmd_utils import schemas
-from memecmd_utils.core import paths, storage, text_similarity
-from memecmd_utils.core.drawing import stickers
-from memecmd_utils.core.images import LibraryError
+from memecmd_utils import files, library, pictures, schemas
+from memecmd_utils.files import paths
 from memecmd_utils.library import build as library_build
-from memecmd_utils.library import reading
+from memecmd_utils.library import example_memes, reading
 from memecmd_utils.library.build import build_library, write_funnel
 from memecmd_utils.library.ocr import MemoryCache, RapidOcr, cache_key
 from memecmd_utils.library.reading import Exit, undecodable
+from memecmd_utils.pictures import LibraryError
 from memecmd_utils.settings import Filters, Profile
 
 CORPUS = paths.root.parent / "shared" / "corpora" / "emojipackage"
@@ -60,7 +59,7 @@ def profile(**values):
 def build(root, ocr=None, cache=None, **values):
     run = root / "run"
     report = build_library(profile(**values), run, ocr or FakeOcr(default="字"), cache)
-    return report, storage.read_parquet(run / "memes.parquet", schemas.Meme)
+    return report, files.read_parquet(run / "memes.parquet", schemas.Meme)
 
 
 def reasons(root):
@@ -181,8 +180,8 @@ def test_a_larger_twin_that_comes_late_makes_no_sample_too_long(root, limit):
 
 @pytest.mark.slow
 def test_a_copy_of_an_example_meme_takes_no_place_however_large(root):
-    meme = stickers.read_table()[0]
-    picture = stickers.draw(meme)
+    meme = example_memes()[0]
+    picture = Image.open(meme.path).convert("RGB")
     large = picture.resize((picture.width * 3, picture.height * 3))
     (root / "memes").mkdir()
     large.save(root / "memes" / "0.png")
@@ -482,12 +481,16 @@ def test_missing_and_empty_sources_are_named(root):
 
 def test_example_memes_keep_id_and_known_text(root, monkeypatch):
     table = root / "memes.csv"
+    columns = ["meme_id", "caption_top", "caption", "pictures", "layout", "picture_note", "gloss"]
     rows = [
         ("x1", "上面的", "下面的", "1F634", "top_bottom", "一张脸", "above / below"),
         ("x2", "", "一起走吧", "1F431 1F436", "duo", "一猫一狗", "Let's go"),
     ]
     with table.open("w", encoding="utf-8", newline="") as handle:
-        csv.writer(handle).writerows([stickers.COLUMNS, *rows])
+        csv.writer(handle).writerows([columns, *rows])
+    (root / "memes").mkdir()
+    for seed, (name, *_) in enumerate(rows):
+        save(root / "memes" / f"{name}.webp", seed, format="WEBP", lossless=True)
     monkeypatch.setattr(paths, "example", root)
     ocr = FakeOcr(default="上面的")
     _, memes = build(root, ocr, sources=["example"])
@@ -498,13 +501,13 @@ def test_example_memes_keep_id_and_known_text(root, monkeypatch):
     assert (first.picture_note, first.gloss) == ("一张脸", "above / below")
     assert first.licence == "CC BY-SA 4.0 (OpenMoji)"
     written = (root / "run" / first.file).read_bytes()
-    assert written == stickers.png_bytes(Image.open(io.BytesIO(written))), "in normal form already"
+    assert written == pictures.png_bytes(Image.open(io.BytesIO(written))), "in normal form already"
     # A user's copy of an example meme does not replace it.
-    (root / "memes").mkdir()
-    (root / "memes" / "a.png").write_bytes((root / "run" / first.file).read_bytes())
-    _, both = build(root, ocr, sources=["memes", "example"])
+    (root / "mine").mkdir()
+    (root / "mine" / "a.webp").write_bytes((root / "memes" / "x1.webp").read_bytes())
+    _, both = build(root, ocr, sources=["mine", "example"])
     assert [m.meme_id for m in both] == ["x1", "x2"]
-    assert reasons(root) == {"a.png": "exact duplicate of x1"}
+    assert reasons(root) == {"a.webp": "exact duplicate of x1"}
 
 
 def test_the_contact_sheet_escapes_strangers_text(root):
@@ -532,7 +535,7 @@ def corpus():
 def likeness(meme):
     """How alike the text read and the file's name are, 0-1."""
     name = PurePosixPath(meme.origin).stem
-    return text_similarity.similarity(*map(text_similarity.normalise_text, (meme.text, name)))
+    return library.similarity(*map(library.normalise_text, (meme.text, name)))
 
 
 @pytest.mark.slow
@@ -540,7 +543,7 @@ def likeness(meme):
 def test_real_memes_and_real_ocr(root, corpus):
     run = root / "run"
     report = build_library(profile(sources=[str(CORPUS)], max_memes=40), run, RapidOcr())
-    memes = storage.read_parquet(run / "memes.parquet", schemas.Meme)
+    memes = files.read_parquet(run / "memes.parquet", schemas.Meme)
     assert (report.kept, report.rejected) == (40, 0)
     # In these folders the name is a time stamp, an act or a feeling; in all others mostly the caption.
     captioned = [m for m in memes if m.origin.split("/")[0] not in ("表情", "小鹦鹉", "滑稽", "合体字")]

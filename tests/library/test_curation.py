@@ -7,7 +7,6 @@ import browser
 import made_up
 import pytest
 
-from memecmd_utils.core.images import LibraryError
 from memecmd_utils.library.curation import (
     Card,
     Decision,
@@ -17,6 +16,7 @@ from memecmd_utils.library.curation import (
     read_curation,
     write_contact_sheet,
 )
+from memecmd_utils.pictures import LibraryError
 
 MANY = 6000
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
-from memecmd_utils.core import text_similarity
-from memecmd_utils.core.text_similarity import alike, normalise_text
+from memecmd_utils import library
+from memecmd_utils.library import alike, normalise_text
 from memecmd_utils.library.duplicates import close_pairs, near_duplicate_groups, phash
 
 
@@ -48,7 +48,7 @@ def test_a_longer_input_keeps_earlier_decisions():
 @given(st.text("甲乙丙ab", max_size=12), st.text("甲乙丙ab", max_size=12), st.floats(0, 1))
 def test_alike_is_symmetric_and_agrees_with_similarity(a, b, least):
     assert alike(a, b, least) == alike(b, a, least)
-    assert alike(a, b, least) == (text_similarity.similarity(a, b) >= least)
+    assert alike(a, b, least) == (library.similarity(a, b) >= least)
 
 
 def test_phash_is_stable_under_scaling_and_tells_pictures_apart():

@@ -4,7 +4,7 @@ import socket
 import pytest
 from PIL import Image, ImageDraw
 
-from memecmd_utils.core.drawing.fonts import pil_font
+from memecmd_utils.drawing import pil_font
 from memecmd_utils.library import ocr
 from memecmd_utils.library.ocr import Line, RapidOcr, reading_order
 

@@ -3,9 +3,8 @@ import io
 import pytest
 from PIL import Image, ImageDraw
 
-from memecmd_utils.core import images
-from memecmd_utils.core.drawing import stickers
-from memecmd_utils.core.drawing.fonts import pil_font
+from memecmd_utils import pictures
+from memecmd_utils.drawing import pil_font
 from memecmd_utils.library import duplicates, reading
 from memecmd_utils.library.ocr import MAX_SIDE, OcrError, RapidOcr
 from memecmd_utils.library.reading import Job, read_picture
@@ -31,14 +30,11 @@ def photo(width, text):
     return buffer.getvalue()
 
 
-def test_a_known_text_is_not_read_and_a_drawn_picture_is_kept_as_it_is():
+def test_a_known_text_is_not_read():
     image = Image.radial_gradient("L").convert("RGB")
-    data = stickers.png_bytes(image)
-    found = read_picture(Job(data, Filters(), "字", drawn=True), Never())
-    assert (found.exit, found.text) == (None, "字") and found.normal is data
+    found = read_picture(Job(pictures.png_bytes(image), Filters(), "字"), Never())
+    assert (found.exit, found.text, found.normal) == (None, "字", pictures.png_bytes(image))
     assert (found.width, found.height) == image.size
-    again = read_picture(Job(data, Filters(), "字"), Never())
-    assert again == found, "encoded again it has the same bytes"
 
 
 @pytest.mark.slow
@@ -49,12 +45,12 @@ def test_a_large_jpeg_has_the_text_and_nearly_the_hash_of_the_whole(monkeypatch)
         job = Job(photo(width, "早上九点的我"), Filters(min_side=1200))
         reduced = read_picture(job, reader)
         with monkeypatch.context() as patch:
-            patch.setattr(images, "decode_reduced", lambda data, longest: images._decode(data, None))
+            patch.setattr(pictures, "decode_reduced", lambda data, longest: pictures._decode(data, None))
             whole = read_picture(job, reader)
         assert reduced.text == whole.text == "早上九点的我"
         assert (int(reduced.phash, 16) ^ int(whole.phash, 16)).bit_count() <= 2
         assert (reduced.width, reduced.height) == (whole.width, whole.height) == (640, 480)
-        sizes.append(images.decode_reduced(job.data, MAX_SIDE)[0].width)
+        sizes.append(pictures.decode_reduced(job.data, MAX_SIDE)[0].width)
     assert sizes == [MAX_SIDE, MAX_SIDE]
 
 
@@ -62,9 +58,9 @@ def test_a_large_jpeg_has_the_text_and_nearly_the_hash_of_the_whole(monkeypatch)
 def test_a_smaller_one_is_read_whole_to_the_bit(width):
     data = photo(width, "")
     found = read_picture(Job(data, Filters(), ""), Never())
-    plain = images.decode_bytes(data)
+    plain = pictures.decode_bytes(data)
     plain.thumbnail((reading.LONGEST_SIDE,) * 2, Image.Resampling.LANCZOS)
-    assert found.normal == stickers.png_bytes(plain)
+    assert found.normal == pictures.png_bytes(plain)
     assert found.phash == f"{duplicates.phash(plain):016x}"
 
 
@@ -95,14 +91,14 @@ class Sizes:
 )
 def test_a_thin_picture_is_widened_for_ocr_only(size, shown):
     reader = Sizes()
-    found = read_picture(Job(stickers.png_bytes(Image.new("RGB", size, "navy")), Filters()), reader)
+    found = read_picture(Job(pictures.png_bytes(Image.new("RGB", size, "navy")), Filters()), reader)
     ((seen, corner),) = reader.seen
     assert seen == shown and corner == ((0, 0, 128) if size == shown else (255, 255, 255))
     assert (found.exit, max(found.width, found.height)) == (None, 640)
 
 
 def test_an_engine_that_fails_at_one_picture_leaves_out_that_picture_and_says_so():
-    data = stickers.png_bytes(Image.radial_gradient("L").convert("RGB"))
+    data = pictures.png_bytes(Image.radial_gradient("L").convert("RGB"))
     found = read_picture(Job(data, Filters()), Sizes(RuntimeError("no\nshape")))
     assert found.exit.step == "undecodable" and found.exit.why == "the OCR engine failed: RuntimeError no"
     assert found.exit.reason == "the OCR engine failed"

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from memecmd_utils.core.images import LibraryError
 from memecmd_utils.library import sources
+from memecmd_utils.pictures import LibraryError
 
 GOOD = "一只戴墨镜的猫坐在电脑前，看起来很得意。"
 

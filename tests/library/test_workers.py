@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from memecmd_utils.core import paths
+from memecmd_utils.files import paths
 from memecmd_utils.library import reading as library_reading
 from memecmd_utils.library.ocr import OcrError
 from memecmd_utils.library.reading import Job, Workers, WorkersLost, one_after_another

@@ -3,14 +3,11 @@ import socket
 import made_up
 import pytest
 
-from memecmd_utils import schemas, settings
-from memecmd_utils.annotation import annotator
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.drawing import screenshots
-from memecmd_utils.core.llm import budget, chat, messages, usage
-from memecmd_utils.core.llm.budget import CallBound, Ledger
+from memecmd_utils import annotation, cost, drawing, files, schemas, settings
 from memecmd_utils.evaluation import judges
-from memecmd_utils.ops import cost
+from memecmd_utils.files import paths
+from memecmd_utils.llm import budget, chat, messages, usage
+from memecmd_utils.llm.budget import CallBound, Ledger
 
 LIVE = {
     "llm": "openai",
@@ -104,12 +101,12 @@ def test_pictures_cost_what_a_model_that_counts_tiles_bills(tmp_path) -> None:
         return letters * per_char + sum(base + tile * budget.tiles(*size) for size in sizes)
 
     meme = made_up.meme("m1").model_copy(update={"width": 380, "height": 350})
-    annotations = 20 * billed(annotator.annotation_request(meme, 0, lambda _: ""), (380, 350))
+    annotations = 20 * billed(annotation.annotation_request(meme, 0, lambda _: ""), (380, 350))
     ratings = 0.0
     for n in (6, 12, 18):
         item = judges.Item(n, long, dict.fromkeys(range(3, n + 1, 4), meme), n)
-        spec = screenshots.chat_from_dialogue(long, dict.fromkeys(item.memes, "m1"), n)
-        drawn = screenshots.draw(spec, files)
+        spec = drawing.chat_from_dialogue(long, dict.fromkeys(item.memes, "m1"), n)
+        drawn = drawing.draw_chat(spec, files)
         request = judges.rating_request(item, 0, ("x", lambda: b""))
         ratings += 10 * 5 * billed(request, drawn.size)
     endpoint = {**LIVE["endpoints"]["generator"], "vision": True, "tokens_per_image": 8500}
@@ -179,16 +176,16 @@ def test_scored_ratings_are_counted_and_a_stopped_judge_is_named(tmp_path, monke
     monkeypatch.setattr(paths, "root", tmp_path)
     monkeypatch.setattr(paths, "processed", tmp_path / "data")
     monkeypatch.setattr(paths, "reports", tmp_path / "reports")
-    storage.write_text(tmp_path / "data" / "r" / "dialogues.jsonl", '{"a": 1}\n{"a": "x\u2028y"}\n')
+    files.write_text(tmp_path / "data" / "r" / "dialogues.jsonl", '{"a": 1}\n{"a": "x\u2028y"}\n')
     text = cost.summary_text("r")
     assert "- memes, 2 dialogues" in text and "- ratings, - scored" in text, "missing, not zero"
     assert "reports/r/index.html" in text
     made = [made_up.rating(), made_up.rating(3, None), made_up.rating(4, None, unscored=judges.STOPPED)]
-    storage.write_parquet(tmp_path / "data" / "r" / "ratings.parquet", made, schemas.Rating)
+    files.write_parquet(tmp_path / "data" / "r" / "ratings.parquet", made, schemas.Rating)
     text = cost.summary_text("r")
     assert "3 ratings, 1 scored" in text
     assert f"judge one {judges.STOPPED}; 1 of its ratings were not asked for" in text
-    storage.write_parquet(tmp_path / "data" / "r" / "ratings.parquet", made[1:2] * 32, schemas.Rating)
+    files.write_parquet(tmp_path / "data" / "r" / "ratings.parquet", made[1:2] * 32, schemas.Rating)
     assert "32 ratings, 0 scored" in cost.summary_text("r") and "stopped" not in cost.summary_text("r")
 
 
@@ -196,9 +193,9 @@ def test_usage_names_the_model_and_calls_authored_text_by_its_name(tmp_path, mon
     monkeypatch.setattr(paths, "processed", tmp_path)
     counts = {"calls": 3, "replayed": 2, "tokens_in": 10, "tokens_out": 4, "usd": 0.5}
     usage = tmp_path / "r" / "usage"
-    storage.write_json(usage / "rating.json", {"source": "model m@1", "outcomes": {"accepted": 5}, **counts})
-    storage.write_json(usage / "summary.json", {"source": "authored", "outcomes": {"accepted": 3}, **counts})
-    storage.write_json(usage / "rating.keys.json", ["k"])
+    files.write_json(usage / "rating.json", {"source": "model m@1", "outcomes": {"accepted": 5}, **counts})
+    files.write_json(usage / "summary.json", {"source": "authored", "outcomes": {"accepted": 3}, **counts})
+    files.write_json(usage / "rating.keys.json", ["k"])
     lines = list(cost.real_usage("r"))
     assert len(lines) == 2
     assert "model m@1; 3 calls, 2 replayed" in lines[0] and "$0.50; 5 accepted" in lines[0]
@@ -216,7 +213,7 @@ def test_expected_memes_follow_table_folder_and_cap(tmp_path):
 
 def test_every_outcome_and_every_further_try_is_counted(tmp_path):
     counts = {"calls": 9, "replayed": 0, "tokens_in": 10, "tokens_out": 4, "usd": 0.5, "think_characters": 77}
-    storage.write_json(
+    files.write_json(
         tmp_path / "usage" / "annotation.json",
         {
             "source": "model m@1",
@@ -225,7 +222,7 @@ def test_every_outcome_and_every_further_try_is_counted(tmp_path):
             **counts,
         },
     )
-    storage.write_json(tmp_path / "usage" / "annotation.keys.json", ["k"])
+    files.write_json(tmp_path / "usage" / "annotation.keys.json", ["k"])
     (row,) = usage.outcome_rows(tmp_path)
     assert row["outcomes"] == "5 accepted, 1 refusal, 2 rejected"
     assert row["tried again"] == "1,200 status 429, 1 time-out"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import study_world
 
+from memecmd_utils import retrieval
 from memecmd_utils.evaluation import graded_turns
-from memecmd_utils.retrieval import scoring
 from memecmd_utils.studies import ablation
 
 # What carries the meaning in the made-up world, by term; delta (S-) never does.
@@ -33,7 +33,7 @@ def test_ndcg_of_weights_is_that_of_their_scores() -> None:
     known, terms = graded_turns.graded_of_study(data), data.terms("one", "attribute")
     values = ablation.ndcg_by_weights(terms, known)
     for number in range(0, 286, 40):
-        scores = scoring.combine(terms, ablation.TENTHS[number] / 10)
+        scores = retrieval.combine(terms, ablation.TENTHS[number] / 10)
         assert values[number] == pytest.approx(known.measure(scores)[:, 1])
 
 

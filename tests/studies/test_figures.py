@@ -7,7 +7,7 @@ import study_world
 from made_studies import study
 from PIL import Image
 
-from memecmd_utils.core import plots
+from memecmd_utils import drawing
 from memecmd_utils.studies import ablation, figures, selection, specification_curve
 from memecmd_utils.studies.specification_curve import CLAIMS
 
@@ -19,7 +19,7 @@ def data():
 
 def ink(fig) -> float:
     """Share of the pixels that are not white."""
-    with Image.open(io.BytesIO(plots.png_bytes(fig))) as picture:
+    with Image.open(io.BytesIO(drawing.figure_png(fig))) as picture:
         return float((np.asarray(picture.convert("L")) < 250).mean())
 
 
@@ -57,7 +57,7 @@ def texts(fig) -> str:
 def test_every_claim_has_a_curve_above_its_choices(worlds, claim) -> None:
     fig = figures.specification_figure(worlds, claim)
     told = worlds[(worlds["claim"] == claim) & worlds["state"].isin(list(figures.STATES))]
-    assert CLAIMS[claim] in texts(fig) and plots.png_bytes(fig).startswith(b"\x89PNG")
+    assert CLAIMS[claim] in texts(fig) and drawing.figure_png(fig).startswith(b"\x89PNG")
     curves = fig.axes[: len(fig.axes) // 2]
     assert len(curves) == (2 if claim in (1, 2, 3, 5) else 1)
     lines = [axes.get_lines()[-2].get_ydata() for axes in curves]
@@ -97,4 +97,4 @@ def test_the_figure_of_k_shows_the_table() -> None:
     repeats = of["share of memes that repeat"].get_lines()[0]
     assert repeats.get_ydata().tolist() == table["repeats"].tolist()
     assert "the run's, 3" in texts(fig) and len(fig.axes) == 4
-    assert plots.png_bytes(fig).startswith(b"\x89PNG")
+    assert drawing.figure_png(fig).startswith(b"\x89PNG")

@@ -3,11 +3,10 @@ import pytest
 import scipy.stats
 import study_world
 
-from memecmd_utils.core import statistics
-from memecmd_utils.core.statistics import LeftOut
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation import graded_turns
-from memecmd_utils.retrieval import scoring
-from memecmd_utils.retrieval.scoring import centre
+from memecmd_utils.retrieval import centre
+from memecmd_utils.statistics import LeftOut
 from memecmd_utils.studies import hubness
 from memecmd_utils.studies.hubness import ALL, GATE, GRADED, skewness
 
@@ -122,7 +121,7 @@ def test_every_cure_is_estimated_on_the_other_half() -> None:
     ]
     a, b = (np.flatnonzero(data.half == name) for name in "ab")
     for start, centring in hubness.STARTS.items():
-        plain = scoring.combine(data.terms("one", centring), data.profile.retrieval.weights)
+        plain = retrieval.combine(data.terms("one", centring), data.profile.retrieval.weights)
         assert np.array_equal(found[start, "none"], plain)
         assert np.array_equal(found[start, "CSLS"][a], hubness.csls(plain[a], plain[b]))
         assert np.array_equal(
@@ -138,7 +137,7 @@ def test_centring_uses_the_other_half_for_the_turns_and_all_memes_for_the_memes(
     got = hubness.centred(data, "one")
     assert np.allclose(got[a], centre(turns[a], turns[b].mean(axis=0)) @ memes.T, atol=1e-6)
     assert np.allclose(got[b], centre(turns[b], turns[a].mean(axis=0)) @ memes.T, atol=1e-6)
-    run = scoring.combine(data.terms("one", "attribute"), data.profile.retrieval.weights)
+    run = retrieval.combine(data.terms("one", "attribute"), data.profile.retrieval.weights)
     assert not np.allclose(got, run, atol=1e-6) and np.corrcoef(got.ravel(), run.ravel())[0, 1] > 0.95
 
 

@@ -4,8 +4,8 @@ from made_studies import everything_equal, sends_nothing, study
 from made_up import vectors
 from scipy import stats
 
+from memecmd_utils import retrieval
 from memecmd_utils.evaluation import tables
-from memecmd_utils.retrieval import placement, scoring
 from memecmd_utils.studies import selection, specification_curve
 
 UNUSABLE = ((0, 2), (3, 5), (3, 9))
@@ -29,16 +29,16 @@ def test_memes_go_where_the_run_puts_them(settings, n_dialogues, mute) -> None:
     none = [(number, turn) for number in mute for turn in range(2, 9)]
     data = study(n_dialogues=n_dialogues, unscored=[*UNUSABLE, *none], **settings)
     if len(mute) == 4:
-        assert len({placement.halves(data.dialogues)[data.dialogues[i].dialogue_id] for i in mute}) == 1
-    index = placement.index_library(data.annotations, vectors, data.profile)
-    scored = placement.score_dialogues(data.dialogues, index, vectors, data.profile)
+        assert len({retrieval.halves(data.dialogues)[data.dialogues[i].dialogue_id] for i in mute}) == 1
+    index = retrieval.index_library(data.annotations, vectors, data.profile)
+    scored = retrieval.score_dialogues(data.dialogues, index, vectors, data.profile)
     expected = {
         (p.dialogue_id, p.turn, p.meme_id)
-        for p in placement.place(scored, index, data.profile)
+        for p in retrieval.place(scored, index, data.profile)
         if p.strategy == "greedy"
     }
     scores = selection.own_scores(data)
-    best = scoring.best_memes(scores, data.meme_ids, 10)
+    best = retrieval.best_memes(scores, data.meme_ids, 10)
     top1 = scores[np.arange(len(scores)), best[:, 0]]
     sent = selection.open_turns(data, top1[None], selection.own_rule(data))[0]
     found = {(*key, data.meme_ids[best[i, 0]]) for i, key in enumerate(data.keys) if sent[i]}
@@ -133,7 +133,7 @@ def twelve_memes():
 
 def gate(data):
     scores = selection.own_scores(data)
-    best = scoring.best_memes(scores, data.meme_ids, 10)
+    best = retrieval.best_memes(scores, data.meme_ids, 10)
     top1 = np.take_along_axis(scores, best[:, :1], axis=1).T
     return best, selection.open_turns(data, top1, selection.own_rule(data))[0]
 

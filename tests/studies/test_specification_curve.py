@@ -7,10 +7,8 @@ import pytest
 from made_studies import GRADERS, everything_equal, study
 from made_up import rating, vectors
 
-from memecmd_utils.core import statistics
+from memecmd_utils import retrieval, statistics
 from memecmd_utils.evaluation import consistency, graded_turns, judges
-from memecmd_utils.retrieval import placement
-from memecmd_utils.retrieval import scoring as retrieval_scoring
 from memecmd_utils.studies import ablation, selection, specification_curve
 from memecmd_utils.studies.specification_curve import KS, ClaimEstimate, Scoring, state
 
@@ -33,7 +31,7 @@ def test_a_world_ranks_by_its_own_choices(data, ranked) -> None:
         a, d, b, g = specification_curve.WEIGHTS[scoring.weights]
         b = b if scoring.beta == "+" else -b
         scores = np.round((a * alpha + d * delta + b * beta + g * gamma) / 3, 9)
-        assert (top == retrieval_scoring.order(scores, data.meme_ids)[:, :5]).all()
+        assert (top == retrieval.order(scores, data.meme_ids)[:, :5]).all()
         assert top1 == pytest.approx(scores.max(axis=1))
 
 
@@ -42,7 +40,7 @@ def test_fitted_weights_are_the_best_on_the_other_half(data) -> None:
     known = graded_turns.graded_of_study(data)
     found = specification_curve.fitted_weights(data, terms, known)[specification_curve.FITTED]
     rows = known.rows
-    of_weights = [known.measure(retrieval_scoring.combine(terms, w / 10))[:, 1] for w in ablation.TENTHS]
+    of_weights = [known.measure(retrieval.combine(terms, w / 10))[:, 1] for w in ablation.TENTHS]
     for half in "ab":
         values = [of_turns[data.half[rows] != half].mean() for of_turns in of_weights]
         at = np.flatnonzero((np.round(found[half] * 7.5) == ablation.TENTHS).all(axis=1))[0]
@@ -159,9 +157,9 @@ def test_expectations_by_plain_averages(data, ranked, sent, name, scoring) -> No
 
 def test_the_run_s_own_world_draws_the_run_s_memes(data, ranked) -> None:
     """A made-up judge that gives every pair a number of its own: the sums are those of the placements."""
-    index = placement.index_library(data.annotations, vectors, data.profile)
-    scored = placement.score_dialogues(data.dialogues, index, vectors, data.profile)
-    placed = placement.place(scored, index, data.profile)
+    index = retrieval.index_library(data.annotations, vectors, data.profile)
+    scored = retrieval.score_dialogues(data.dialogues, index, vectors, data.profile)
+    placed = retrieval.place(scored, index, data.profile)
     number = {
         (*key, name): i * 9 + j for i, key in enumerate(data.keys) for j, name in enumerate(data.meme_ids)
     }

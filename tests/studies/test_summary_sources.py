@@ -1,9 +1,8 @@
 import pytest
 import study_world
 
-from memecmd_utils import schemas
+from memecmd_utils import retrieval, schemas
 from memecmd_utils.evaluation import graded_turns
-from memecmd_utils.retrieval import scoring
 from memecmd_utils.studies import summary_sources
 from memecmd_utils.studies.summary_sources import ALL_DIALOGUES, HISTORY, LAST, OWN, SMALL
 
@@ -55,7 +54,7 @@ def test_the_runs_own_summaries_beat_texts_that_say_nothing(data) -> None:
     table = found.table.set_index(["embedder", "source"])
     # The same as study 2's full score: nothing else is measured for the run's own.
     known = graded_turns.graded_of_study(data)
-    full = scoring.combine(data.terms("one", "attribute"), data.profile.retrieval.weights)
+    full = retrieval.combine(data.terms("one", "attribute"), data.profile.retrieval.weights)
     hit, ndcg, judged = known.measure(full).mean(axis=0)
     assert table.loc[("one", OWN), ["R@1", "nDCG@5", "judged@5"]].tolist() == pytest.approx(
         [hit, ndcg, judged]

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from memecmd_utils.core import images
+from memecmd_utils import pictures
 from memecmd_utils.core.encoders import weights
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.recordings.vectors import Mode, RecordedVectors, recorded_names
+from memecmd_utils.files import MemecmdError
+from memecmd_utils.pictures import decode
+from memecmd_utils.recordings import Mode, RecordedVectors, recorded_names
 from memecmd_utils.schemas import Meme
 
 TRAINED_TOKENS = {"clip": 77, "align": 64, "chinese_clip": 52}
@@ -147,9 +148,9 @@ class Towers:
 
 def _decode(file: Path) -> Any:
     try:
-        return images.decode(file)
-    except images.ImageRejected as error:
-        raise images.ImageRejected(f"{file.name}: {error}") from error
+        return pictures.decode(file)
+    except pictures.ImageRejected as error:
+        raise pictures.ImageRejected(f"{file.name}: {error}") from error
 
 
 def load(
@@ -251,9 +252,9 @@ class DualEncoder:
 
 def _file_hash(file: Path) -> str:
     try:
-        return hashlib.sha256(images.read_bytes(file)).hexdigest()
-    except images.ImageRejected as error:
-        raise images.ImageRejected(f"{file.name}: {error}") from error
+        return hashlib.sha256(pictures.read_bytes(file)).hexdigest()
+    except pictures.ImageRejected as error:
+        raise pictures.ImageRejected(f"{file.name}: {error}") from error
 
 
 def weights_file(model: str, folder: Path, checkpoint: Path | None) -> Path:
@@ -333,7 +334,7 @@ class ChineseClipScorer:
 
         def encode(part: list[Meme]) -> np.ndarray:
             torch, _, (model, preprocess), device = self._loaded()
-            pictures = [preprocess(images.decode(self._image_path(meme))) for meme in part]
+            pictures = [preprocess(decode(self._image_path(meme))) for meme in part]
             return _in_batches(pictures, device, lambda p: model.encode_image(torch.stack(p).to(device)))
 
         keys = [_key("picture", meme.sha256) for meme in memes]

@@ -12,15 +12,15 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from pydantic import ConfigDict
 
+from memecmd_utils import recordings as vectors
 from memecmd_utils.core.encoders import weights
-from memecmd_utils.core.llm import chat
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.delivery import Delivery, Throttle
-from memecmd_utils.core.llm.endpoint import NEUTRAL, NO_KEY, OpenAIBackend, address, api_key
-from memecmd_utils.core.llm.messages import EndpointError, Message, Reply, Request, Sampling
-from memecmd_utils.core.llm.usage import Usage
-from memecmd_utils.core.machine import cores
-from memecmd_utils.core.recordings import vectors
+from memecmd_utils.files import cores
+from memecmd_utils.llm import chat
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.delivery import Delivery, Throttle
+from memecmd_utils.llm.endpoint import NEUTRAL, NO_KEY, OpenAIBackend, address, api_key
+from memecmd_utils.llm.messages import EndpointError, Message, Reply, Request, Sampling
+from memecmd_utils.llm.usage import Usage
 from memecmd_utils.settings import Endpoint, Profile
 
 TASK = "embedding"
@@ -388,9 +388,7 @@ class RecordedEmbedder:
     ) -> None:
         self.embedder, self.mode = embedder, mode
         self.name = embedder.name
-        self._recorded = vectors.RecordedVectors(
-            self.name, read_dirs, write_dir, mode, getattr(embedder, "paid", False), used_in
-        )
+        self._recorded = vectors.RecordedVectors(self.name, read_dirs, write_dir, mode, used_in)
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
         """Return float32 unit vectors, shape [n, dim]. In `recorded` mode a miss is an error."""

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from memecmd_utils.core import paths, storage
-from memecmd_utils.core.errors import MemecmdError
-from memecmd_utils.core.recordings.vectors import recorded_names
+from memecmd_utils import files
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.recordings import recorded_names
 
 WHOLE_UP_TO = 16 << 20  # bytes: larger files count by their size and by samples
 SAMPLES, SAMPLE = 64, 1 << 16
@@ -124,7 +124,7 @@ def folder_of(model: str | Path) -> Path | None:
 
 def file_digest(path: Path) -> str:
     """First 12 hex digits of a file's SHA-256, over all of it."""
-    return storage.sha256(path)[:DIGITS]
+    return files.sha256(path)[:DIGITS]
 
 
 def hub_folder(model: str) -> Path:

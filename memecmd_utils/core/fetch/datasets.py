@@ -20,10 +20,10 @@ import pandas as pd
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from memecmd_utils import settings
-from memecmd_utils.core import paths, storage
+from memecmd_utils import files, settings
 from memecmd_utils.core.fetch import download
-from memecmd_utils.core.images import LibraryError
+from memecmd_utils.files import paths, sha256
+from memecmd_utils.pictures import LibraryError
 
 HOST = "https://github.com/"
 """What stands before owner/name of the template memes' data sets."""
@@ -99,7 +99,7 @@ def checksum(folder: Path, files: Iterable[Path] | None = None) -> tuple[int, st
     if files is None:
         inside = ((path, path.relative_to(folder).parts[0]) for path in folder.rglob("*") if path.is_file())
         files = (path for path, top in inside if not top.startswith("."))
-    lines = sorted(f"{path.relative_to(folder).as_posix()}\0{storage.sha256(path)}\n" for path in files)
+    lines = sorted(f"{path.relative_to(folder).as_posix()}\0{sha256(path)}\n" for path in files)
     return len(lines), hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -117,7 +117,7 @@ def write_row(table: Path, name: str, url: str, licence: str, used_for: str, sta
     place = own[0] if own else len(lines)
     lines[place : place + 1] = [buffer.getvalue()]
     if "".join(lines) != text:
-        storage.write_text(table, "".join(lines))
+        files.write_text(table, "".join(lines))
 
 
 def read_row(table: Path, name: str) -> dict[str, str]:

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from tqdm.auto import tqdm
 
-from memecmd_utils.core import images, storage
-from memecmd_utils.core.images import LibraryError
+from memecmd_utils import files, pictures
+from memecmd_utils.pictures import LibraryError
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 MARK = "memecmd.source"
@@ -247,8 +247,8 @@ def _checked(entries: list[zipfile.ZipInfo], name: str) -> list[zipfile.ZipInfo]
 def _is_image_name(entry: zipfile.ZipInfo) -> bool:
     path = _path_of(entry)
     is_link = stat.S_ISLNK(entry.external_attr >> 16)
-    is_hidden = any(part.startswith(".") or part in images.SKIPPED_FOLDERS for part in path.parts)
-    return not is_link and not is_hidden and path.suffix.lower() in images.EXTENSIONS
+    is_hidden = any(part.startswith(".") or part in pictures.SKIPPED_FOLDERS for part in path.parts)
+    return not is_link and not is_hidden and path.suffix.lower() in pictures.EXTENSIONS
 
 
 def _unpack_entry(source: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path, name: str) -> str:
@@ -259,7 +259,7 @@ def _unpack_entry(source: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path,
     is_there = target.is_file() and target.stat().st_size == entry.file_size
     if is_there and zlib.crc32(target.read_bytes()) == entry.CRC:
         return "kept"
-    limit = min(images.MAX_BYTES, max(MAX_RATIO * entry.compress_size, 1 << 16))
+    limit = min(pictures.MAX_BYTES, max(MAX_RATIO * entry.compress_size, 1 << 16))
     data = b""
     if entry.file_size <= limit:
         with source.open(entry) as stream:
@@ -269,10 +269,10 @@ def _unpack_entry(source: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path,
         raise LibraryError(
             f"{name}: {entry.filename!r} unpacks {entry.compress_size:,} bytes to {size:,} or more: a bomb?"
         )
-    if not images.looks_like_image(data[:16]):
+    if not pictures.looks_like_image(data[:16]):
         return "skipped"
     try:
-        with storage.atomic_path(target) as part:
+        with files.atomic_path(target) as part:
             part.write_bytes(data)
     except OSError as error:
         raise LibraryError(

@@ -16,13 +16,13 @@ import pytest
 import tiny_clips
 from PIL import Image, ImageDraw
 
-from memecmd_utils.core import paths
+from memecmd_utils import recordings as vectors
 from memecmd_utils.core.encoders import clip, weights
 from memecmd_utils.core.encoders.clip import ALIGN, ARCHITECTURES, B32, L14, ChineseClipScorer
-from memecmd_utils.core.images import ImageRejected
-from memecmd_utils.core.recordings import vectors
-from memecmd_utils.core.recordings.store import RecordingMiss
 from memecmd_utils.evaluation import consistency
+from memecmd_utils.files import paths
+from memecmd_utils.pictures import ImageRejected
+from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tiny_server import Answer, TinyServer, error
 
-from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import text as encoders_text
 from memecmd_utils.core.encoders.text import EndpointEmbedder
-from memecmd_utils.core.llm import delivery
-from memecmd_utils.core.llm.budget import Budget, Ledger
-from memecmd_utils.core.llm.messages import BudgetReached
+from memecmd_utils.files import paths
+from memecmd_utils.llm import delivery
+from memecmd_utils.llm.budget import Budget, Ledger
+from memecmd_utils.llm.messages import BudgetReached
 from memecmd_utils.settings import Endpoint
 
 

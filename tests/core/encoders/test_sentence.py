@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from memecmd_utils import recordings as vectors
 from memecmd_utils.core.encoders.text import SentenceTransformerEmbedder
-from memecmd_utils.core.recordings import vectors
 
 COMMIT = "c0ffee" * 6 + "0123"
 NAME = f"org/name@{COMMIT[:12]}"

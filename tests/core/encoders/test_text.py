@@ -7,12 +7,11 @@ import made_up
 import numpy as np
 import pytest
 
+from memecmd_utils import recordings as vectors
 from memecmd_utils.core.encoders import text as encoders_text
 from memecmd_utils.core.encoders.text import RecordedEmbedder, UseM3, embedder_of, text_key
-from memecmd_utils.core.llm.messages import EndpointError
-from memecmd_utils.core.recordings import vectors
-from memecmd_utils.core.recordings.store import RecordingError
-from memecmd_utils.core.recordings.vectors import read_shard
+from memecmd_utils.llm.messages import EndpointError
+from memecmd_utils.recordings import RecordingError, read_vectors
 
 
 class Fake:
@@ -43,7 +42,7 @@ def test_vectors_are_of_unit_length_and_replay_equals_computing(tmp_path: Path) 
     assert np.array_equal(silent.encode(texts, "query"), first) and not silent.embedder.asked
     assert np.array_equal(silent.encode(texts[1:2], "query")[0], first[1]), "whatever is asked for beside it"
     (shard,) = tmp_path.rglob("*.npz")
-    assert {vector.dtype for vector in read_shard(shard).values()} == {np.dtype("float16")}
+    assert {vector.dtype for vector in read_vectors(shard).values()} == {np.dtype("float16")}
     assert np.abs(first - vectors.normalise(Fake().encode(texts, "query"))).max() < 1e-3
 
 
@@ -63,7 +62,7 @@ def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     np.savez(path, keys=np.array(["k", None], dtype=object), vectors=np.zeros((2, 3)))
     with pytest.raises(RecordingError, match="pickle"):
-        read_shard(path)
+        read_vectors(path)
 
 
 def test_what_is_no_vector_is_not_recorded(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 import hashlib
 from pathlib import Path
 
-from memecmd_utils.core import paths
 from memecmd_utils.core.encoders import weights as encoders_weights
+from memecmd_utils.files import paths
 
 
 def folder(path: Path, weights: bytes = b"weights", settings: str = "{}") -> Path:

@@ -7,16 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memecmd_utils.core import paths
+from memecmd_utils import dialogue
+from memecmd_utils import recordings as vectors
 from memecmd_utils.core.encoders import text as encoders_text
-from memecmd_utils.core.llm import authored, chat
-from memecmd_utils.core.llm import prompts as llm_prompts
-from memecmd_utils.core.llm.authored import AuthoredBackend, MissingText
-from memecmd_utils.core.llm.messages import Message, Request
-from memecmd_utils.core.recordings import vectors
-from memecmd_utils.core.storage import StageOutputError
-from memecmd_utils.dialogue import rules
 from memecmd_utils.evaluation import tables
+from memecmd_utils.files import StageOutputError, paths
+from memecmd_utils.llm import authored, chat
+from memecmd_utils.llm import prompts as llm_prompts
+from memecmd_utils.llm.authored import AuthoredBackend, MissingText
+from memecmd_utils.llm.messages import Message, Request
 from memecmd_utils.schemas import TOPICS, AnnotationReply, ScenarioDetails, ScenarioReply, SummaryReply
 from memecmd_utils.settings import load_profile
 
@@ -132,13 +131,13 @@ def test_no_authored_utterance_breaks_a_rule() -> None:
     tone = ("作为一个AI", "作为人工智能", "很高兴为您", "表情包")
     for name, texts in dialogues().items():
         for turn, text in enumerate(texts):
-            assert rules.violations(text, texts[:turn], most) == [], (name, turn + 1)
+            assert dialogue.violations(text, texts[:turn], most) == [], (name, turn + 1)
             assert not any(word in text for word in tone)
 
 
 def test_authored_utterances_are_varied() -> None:
     texts = [text for texts in dialogues().values() for text in texts]
-    copies = [pair for pair in combinations(texts, 2) if rules.is_copy(*pair)]
+    copies = [pair for pair in combinations(texts, 2) if dialogue.is_copy(*pair)]
     assert len(copies) < 0.01 * len(texts) and tables.distinct(texts) > 0.6
     lengths = [len(text) for text in texts]
     assert 10 <= np.mean(lengths) <= 18 and np.std(lengths) > 3 and np.percentile(lengths, 95) <= 25

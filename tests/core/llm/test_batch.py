@@ -26,13 +26,13 @@ from batch_server import (
 from pydantic import SecretStr
 from tiny_server import error
 
-from memecmd_utils.core import paths
-from memecmd_utils.core.llm import batch
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm.batch import TRIES, TRIES_AT_FIRST, Service
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.endpoint import OpenAIBackend
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils.files import paths
+from memecmd_utils.llm import batch
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm.batch import TRIES, TRIES_AT_FIRST, Service
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.endpoint import OpenAIBackend
+from memecmd_utils.llm.messages import (
     BudgetReached,
     EndpointError,
     Image,
@@ -329,7 +329,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from batch_server import request, run
-from memecmd_utils.core.llm import batch
+from memecmd_utils.llm import batch
 
 def fatal(owner, name, nth=1):
     "Makes a method end the process at its nth call, before or after its work."
@@ -404,7 +404,6 @@ def test_a_stop_between_two_attempts_goes_on_with_the_second(tmp_path: Path) -> 
         chat = chat_for(backend_for(server.url, tmp_path), tmp_path)
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(work())
-        chat.recordings.close()
         answers = run(server.url, tmp_path, ASKED)
     assert [a.attempts for a in answers] == [2] + [1] * 7 and all(a.value for a in answers)
     assert server.sizes == [8, 1] and set(server.answered.values()) == {1}

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from memecmd_utils.core import paths
-from memecmd_utils.core.llm.budget import (
+from memecmd_utils.files import paths
+from memecmd_utils.llm.budget import (
     PICTURE_AT_MOST,
     TOKENS_OUT,
     Budget,
@@ -23,7 +23,7 @@ from memecmd_utils.core.llm.budget import (
     tiles,
     tokens_at_most,
 )
-from memecmd_utils.core.llm.messages import BudgetReached, Image, Message, Reply, Request, Sampling
+from memecmd_utils.llm.messages import BudgetReached, Image, Message, Reply, Request, Sampling
 
 
 def request(text: str = "好", task: str = "utterance", max_tokens: int | None = 10, **changes) -> Request:
@@ -366,8 +366,8 @@ def test_a_ledger_that_nobody_holds_any_more_closes_its_file(tmp_path: Path) -> 
 
 SPENDER = """
 import asyncio, random, sys
-from memecmd_utils.core.llm.budget import Budget, Ledger
-from memecmd_utils.core.llm.messages import BudgetReached, Message, Reply, Request, Sampling
+from memecmd_utils.llm.budget import Budget, Ledger
+from memecmd_utils.llm.messages import BudgetReached, Message, Reply, Request, Sampling
 from pathlib import Path
 
 path, seed = Path(sys.argv[1]), int(sys.argv[2])
@@ -442,7 +442,7 @@ def test_a_process_killed_at_any_moment_leaves_a_ledger_that_counts_all_its_call
     code = """
 import sys
 from pathlib import Path
-from memecmd_utils.core.llm.budget import Ledger, CallBound
+from memecmd_utils.llm.budget import Ledger, CallBound
 ledger = Ledger(Path(sys.argv[1]))
 while True:
     made = ledger.reserve("s", "t", CallBound(1, 1.0))

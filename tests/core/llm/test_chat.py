@@ -14,12 +14,13 @@ import pytest
 from pydantic import BaseModel
 from scripted import ScriptedBackend
 
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import messages
-from memecmd_utils.core.llm import replies as llm_replies
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.chat import LOST_IN_A_ROW, Chat
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils import recordings as rec
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import messages
+from memecmd_utils.llm import replies as llm_replies
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.chat import LOST_IN_A_ROW, Chat
+from memecmd_utils.llm.messages import (
     BrokenRules,
     BudgetReached,
     Message,
@@ -30,9 +31,8 @@ from memecmd_utils.core.llm.messages import (
     Sampling,
     TransientFault,
 )
-from memecmd_utils.core.llm.replies import garbled
-from memecmd_utils.core.recordings import store as rec
-from memecmd_utils.core.recordings.store import RecordingError, RecordingMiss, Recordings
+from memecmd_utils.llm.replies import garbled
+from memecmd_utils.recordings import RecordingError, RecordingMiss, Recordings
 
 
 class Mood(BaseModel):
@@ -233,47 +233,12 @@ def test_the_same_request_twice_in_a_run_is_paid_once_and_the_run_replays_as_it_
         answers = llm_chat.run(chat.side_by_side(chat.ask(request(), parse) for _ in range(4)))
         if replies == [GOOD]:  # in mode auto a refusal is asked for again later
             answers.append(llm_chat.run(chat.ask(request(), parse)))
-        chat.recordings.close()
         return [(a.value, a.outcome, a.raw) for a in answers]
 
     backend = SlowBackend(replies)
     made = twice(backend, mode)
     assert len(set(made)) == 1 and len(backend.requests) == len(replies)
     assert twice(ScriptedBackend([]), "recorded") == made
-
-
-def test_who_waits_for_another_to_ask_stops_when_the_run_does(tmp_path: Path) -> None:
-    class Claimed(Recordings):
-        def claim(self, key: str) -> bool:
-            return False
-
-    class Broken(ScriptedBackend):
-        async def complete(self, request: Request) -> Reply:
-            raise ConnectionError("gone")
-
-    async def main() -> None:
-        claimed = Chat(Broken([]), Claimed("s", [tmp_path], tmp_path), concurrency=4)
-
-        async def fails() -> None:
-            await asyncio.sleep(1)
-            assert claimed.waiting == 2
-            raise ConnectionError("gone")
-
-        with pytest.raises(ConnectionError, match="gone"):
-            work = [claimed.ask(request(1), parse), claimed.ask(request(2), parse), fails()]
-            await claimed.side_by_side(work)
-        assert claimed.waiting == 0
-
-    fast_time.run(main())
-
-
-@pytest.mark.parametrize("mode", ["auto", "live"])
-def test_what_cannot_be_recorded_is_not_asked_for(mode: str, tmp_path: Path) -> None:
-    (tmp_path / "s").touch()  # where the folder should be
-    backend = ScriptedBackend([GOOD])
-    with pytest.raises(RecordingError, match=r"w0\.jsonl: .*nothing can be recorded there"):
-        ask(backend, tmp_path, mode=mode)
-    assert not backend.requests
 
 
 def test_a_stricter_parser_says_so_instead_of_asking_in_silence(tmp_path: Path) -> None:

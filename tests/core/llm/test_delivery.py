@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import ScriptedBackend
 
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.delivery import (
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.delivery import (
     FIRST_WAIT_S,
     LONGEST_WAIT_S,
     MAX_DOUBTS,
@@ -23,7 +23,7 @@ from memecmd_utils.core.llm.delivery import (
     Delivery,
     Throttle,
 )
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils.llm.messages import (
     BudgetReached,
     EndpointError,
     InDoubt,
@@ -33,7 +33,7 @@ from memecmd_utils.core.llm.messages import (
     RequestRejected,
     TransientFault,
 )
-from memecmd_utils.core.llm.usage import Usage
+from memecmd_utils.llm.usage import Usage
 
 
 def request(n: int | str = 1) -> Request:

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, RootModel, SecretStr, create_model
 from tiny_server import Answer, TinyServer, chat_reply, error
 
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import messages
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.endpoint import (
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import messages
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.endpoint import (
     NEUTRAL_TEXT,
     REJECTED_IN_A_ROW,
     EmptyReply,
@@ -32,7 +32,7 @@ from memecmd_utils.core.llm.endpoint import (
     read_reply,
     retry_after,
 )
-from memecmd_utils.core.llm.messages import (
+from memecmd_utils.llm.messages import (
     EndpointError,
     Image,
     InDoubt,
@@ -43,8 +43,8 @@ from memecmd_utils.core.llm.messages import (
     Sampling,
     TransientFault,
 )
-from memecmd_utils.core.llm.replies import strict_schema
-from memecmd_utils.core.recordings.store import Recordings
+from memecmd_utils.llm.replies import strict_schema
+from memecmd_utils.recordings import Recordings
 from memecmd_utils.settings import Endpoint
 
 KEY = "sk-very-secret-0123456789"
@@ -170,7 +170,6 @@ def test_images_go_as_data_urls_are_recorded_by_id_and_loaded_only_to_be_sent(tm
             answer = llm_chat.run(
                 Chat(backend_for(server.url), store, mode).ask(seen, lambda reply: reply.text)
             )
-            store.close()
             assert answer.value == "猫" and loaded == ["m001"], "not when it is replayed"
     assert server.bodies[0]["messages"][0]["content"] == [
         {"type": "text", "text": "看"},
@@ -366,7 +365,6 @@ def test_the_servers_words_can_be_recorded_and_shown(tmp_path: Path) -> None:
         chat = Chat(backend_for(server.url), store)
         llm_chat.run(chat.ask(request("一"), lambda r: r.text))
         answer = llm_chat.run(chat.ask(request("二"), lambda r: r.text))
-        store.close()
     assert answer.outcome == "rejected" and "no" in answer.reason and "way" in answer.reason
     assert not any(bad in answer.reason for bad in ("\ud800", "\0", "\x1b"))
 

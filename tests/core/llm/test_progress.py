@@ -9,12 +9,12 @@ import pytest
 from scripted import ScriptedBackend
 from tqdm.auto import tqdm
 
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import usage
-from memecmd_utils.core.llm.budget import Budget
-from memecmd_utils.core.llm.chat import Chat, Progress
-from memecmd_utils.core.llm.messages import Message, Reply, Request
 from memecmd_utils.core.machine import STATUS_VARIABLE
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import usage
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.messages import Message, Reply, Request
 
 
 @pytest.fixture(autouse=True)

@@ -13,15 +13,14 @@ import reply_mutations as wrong
 from pydantic import BaseModel
 from scripted import ScriptedBackend
 
-from memecmd_utils import schemas
-from memecmd_utils.core.llm import chat as llm_chat
-from memecmd_utils.core.llm import messages, replies
-from memecmd_utils.core.llm.chat import Chat
-from memecmd_utils.core.llm.endpoint import read_reply
-from memecmd_utils.core.llm.messages import BrokenRules, Message, Reply, Request, UnusableReply
-from memecmd_utils.core.recordings.store import Outcome, Recordings
-from memecmd_utils.dialogue import generation
+from memecmd_utils import dialogue, schemas
 from memecmd_utils.evaluation import judges
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import messages, replies
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.endpoint import read_reply
+from memecmd_utils.llm.messages import BrokenRules, Message, Reply, Request, UnusableReply
+from memecmd_utils.recordings import Outcome, Recordings
 from memecmd_utils.schemas import Text
 from memecmd_utils.settings import Profile
 
@@ -230,7 +229,7 @@ def utterance_parser():
         lambda r: summary if r.task == "summary" else "天地玄"[int(r.subject[-1]) - 1] * 3
     )
     bar = SimpleNamespace(update=lambda n=1: None)
-    llm_chat.run(generation.talk(start, Catching(backend), Profile(name="p", n_turns=3), {}, bar))
+    llm_chat.run(dialogue.talk(start, Catching(backend), Profile(name="p", n_turns=3), {}, bar))
     return found["d/3", "utterance"]
 
 
@@ -334,7 +333,6 @@ def test_through_a_chat_every_outcome_has_its_name(tmp_path: Path) -> None:
             assert a.value is not None or (a.reason and a.attempts == 5)
             assert bool(a.violations) == (a.outcome == "violations")
             check_writable(a.value)
-        chat.recordings.close()
         replayed = ask(Chat(ScriptedBackend([]), Recordings(name, [tmp_path]), mode="recorded"))
         assert [(a.outcome, a.value) for a in replayed] == [(a.outcome, a.value) for a in answers]
         every += chat.usage.outcomes

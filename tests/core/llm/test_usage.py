@@ -2,9 +2,9 @@ from collections import Counter
 
 import pytest
 
-from memecmd_utils.core.llm import usage
-from memecmd_utils.core.llm.messages import Reply
-from memecmd_utils.core.llm.usage import WINDOW_S, Usage
+from memecmd_utils.llm import usage
+from memecmd_utils.llm.messages import Reply
+from memecmd_utils.llm.usage import WINDOW_S, Usage
 
 
 class Clock:

@@ -1,0 +1,237 @@
+"""Stage 02: what every meme means (2507.00891, Eq. 1 and 2), and the keywords of Figure 2.
+
+An annotator says of every meme where it fits (S+), where not (S-), what it means online (E) and why one sends
+it (Psi). With `flag_unsafe` it also says whether a meme is abusive or not safe for work. A flagged meme stays
+in the run's tables, so that counts add up and a person can look; it is never a candidate of retrieval, and a
+release names its id and the category and nothing else of it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Literal
+
+from memecmd_utils import drawing, library, statistics
+from memecmd_utils.drawing import BLUE, GREEN, GREY, PURPLE, RED, canvas, style
+from memecmd_utils.files import data_url, paths
+from memecmd_utils.llm import budget, prompts, replies
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.messages import BrokenRules, Image, Message, Reply, Request, Sampling
+from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
+from memecmd_utils.settings import Profile
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["annotate", "annotation_request", "count_keywords", "data_url", "releasable", "word_clouds"]
+
+UNCHECKED = "unchecked"
+"""`Annotation.unsafe` where no usable answer came: what nobody checked is not passed on either."""
+LIKENESS = 0.8
+"""Share of common text (`text_similarity.similarity`) from which on S- says what S+ says."""
+COMPARED = 300
+"""Characters that are compared; sixty are asked for, and a model may write thousands."""
+
+
+class CheckedAnnotationReply(AnnotationReply):
+    """The four dimensions and the safety flag, as asked of the annotator with `flag_unsafe`."""
+
+    # A closed list, and no free text: a reason in words could repeat what should not be passed on.
+    unsafe: Literal["none", "abuse", "hate", "sexual", "violence", "self_harm", "illegal", "other"]
+
+
+def prompt_files(flag_unsafe: bool) -> tuple[str, ...]:
+    """Names of the prompt files behind an annotation."""
+    if flag_unsafe:
+        return "annotation_checked_examples", "annotation", "annotation_checked"
+    return "annotation_examples", "annotation"
+
+
+def annotation_request(
+    meme: Meme, seed: int, image: Callable[[Meme], str] | None = None, flag_unsafe: bool = False
+) -> Request:
+    """The request of f_MLLM (Eq. 1).
+
+    With `image` (meme -> data URL) the model sees the picture; else it reads the caption and `picture_note`.
+    """
+    text = prompts.render(
+        "annotation",
+        text=meme.text,
+        picture_note=meme.picture_note,
+        has_image=image is not None,
+        fence=prompts.fence,
+    )
+    if flag_unsafe:
+        text = f"{text}\n{prompts.render('annotation_checked')}"
+    images = []
+    if image is not None:
+        tiles = budget.tiles(meme.width, meme.height)
+        images = [Image(image_id=meme.sha256, load=lambda: image(meme), tiles=tiles)]
+    examples = prompts.render_examples(prompt_files(flag_unsafe)[0])
+    return Request(
+        task="annotation",
+        subject=meme.meme_id,
+        messages=[
+            *(Message(role=role, text=example) for role, example in examples),
+            Message(role="user", text=text, images=images),
+        ],
+        sampling=Sampling(temperature=0.5, max_tokens=400),
+        seed=seed,
+        reply_schema=CheckedAnnotationReply if flag_unsafe else AnnotationReply,
+    )
+
+
+async def annotate(
+    memes: Sequence[Meme], chat: Chat, profile: Profile, image: Callable[[Meme], str] | None = None
+) -> list[Annotation]:
+    """Annotate a library (Eq. 2), memes side by side; order and length follow `memes`.
+
+    A meme without a usable reply, or with `repetitions` in each, keeps an empty annotation with the reason in
+    `unscored`. With `library.flag_unsafe` an unsafe meme has its category in `unsafe`, one without a reply
+    `UNCHECKED`.
+    """
+    flag_unsafe = profile.library.flag_unsafe
+
+    async def one(meme: Meme) -> Annotation:
+        seed = int(statistics.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
+        request = annotation_request(meme, seed, image, flag_unsafe)
+        answer = await chat.ask(request, lambda reply: read_reply(reply, flag_unsafe))
+        bar.update()
+        texts, unscored, unsafe = dict.fromkeys(AnnotationReply.model_fields, ""), "", ""
+        if answer.value is None or answer.violations:
+            unscored = f"{answer.outcome}: {'；'.join(answer.violations) or answer.reason}"
+        else:
+            texts = {name: getattr(answer.value, name) for name in texts}
+        if flag_unsafe:
+            unsafe = UNCHECKED if answer.value is None else answer.value.unsafe.replace("none", "")
+        return Annotation(
+            meme_id=meme.meme_id,
+            unscored=unscored,
+            source=answer.source,
+            profile=profile.name,
+            unsafe=unsafe,
+            prompt_sha256=prompts.prompt_sha256(*prompt_files(flag_unsafe)),
+            seed=seed,
+            **texts,
+        )
+
+    with Progress(chat, len(memes), "annotations", "meme") as bar:
+        return await chat.side_by_side(one(meme) for meme in memes)
+
+
+def read_reply(reply: Reply, flag_unsafe: bool) -> AnnotationReply:
+    """The four dimensions of a reply; `UnusableReply`, or `BrokenRules` where two of them say the same."""
+    value = replies.structured(reply, CheckedAnnotationReply if flag_unsafe else AnnotationReply)
+    if broken := repetitions(value):
+        raise BrokenRules(value, broken)
+    return value
+
+
+def repetitions(value: AnnotationReply) -> list[str]:
+    """Which of the four texts say the same, in Chinese as it is told to the model; empty if none does.
+
+    S+ and S- pull a score in opposite directions (Eq. 18, 19), so a meme for which they are nearly the same
+    is placed by chance: they are alike from `LIKENESS` on. Of the others only equal ones are: short texts on
+    what is felt and what is wanted may share most of their words. Case, signs and blanks do not count.
+    """
+    texts = {name: library.normalise_text(getattr(value, name)) for name in AnnotationReply.model_fields}
+    broken = []
+    for (first, one), (second, other) in combinations(texts.items(), 2):
+        if one == other:
+            broken.append(f"{second} 和 {first} 说的一样，四项要各说各的")
+        elif (first, second) == ("s_plus", "s_minus"):
+            # Texts of very different length are not alike, however like their beginnings.
+            like_lengths = 2 * min(len(one), len(other)) >= LIKENESS * (len(one) + len(other))
+            if like_lengths and library.alike(one[:COMPARED], other[:COMPARED], LIKENESS):
+                broken.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
+    return broken
+
+
+def releasable(
+    memes: Sequence[Meme], annotations: Sequence[Annotation]
+) -> tuple[list[Meme], list[Annotation]]:
+    """Memes and annotations as a release may hold them.
+
+    A flagged meme has no row among the memes; its annotation keeps id and category, its four texts are empty.
+    """
+    flagged = {annotation.meme_id for annotation in annotations if annotation.unsafe}
+    empty = dict.fromkeys((*AnnotationReply.model_fields, "unscored"), "")
+    return (
+        [meme for meme in memes if meme.meme_id not in flagged],
+        [a.model_copy(update=empty) if a.unsafe else a for a in annotations],
+    )
+
+
+# --- Keywords of Chinese texts with jieba, and the word clouds of Figure 2
+
+STOPWORDS = paths.prompts / "stopwords.txt"
+"""Words that never count."""
+KEPT_CLASSES = ("n", "v", "a", "i", "l")
+"""First letters of jieba's word classes that are kept: nouns, verbs, adjectives, set phrases."""
+NAME_CLASSES = ("nr", "ns", "nt")
+"""Names of people and places say nothing about a meme; jieba also takes odd pairs for names."""
+DIMENSIONS = {
+    "s_plus": ("$S^+$  fitting scenarios", BLUE),
+    "s_minus": ("$S^-$  unfitting scenarios", RED),
+    "emotion": ("$E$  emotion and internet meaning", GREEN),
+    "motivation": (r"$\Psi$  motivation and intent", PURPLE),
+}
+"""Title and colour of each dimension's cloud, in the paper's order."""
+
+
+def count_keywords(texts: Sequence[str], top: int = 80) -> dict[str, int]:
+    """Count nouns, verbs, adjectives and set phrases of two characters or more; the `top` most frequent.
+
+    Equal counts are ordered by the word, so that the result does not depend on the order of texts.
+    """
+    import jieba
+    from jieba import posseg
+
+    jieba.setLogLevel("WARNING")  # it prints four lines when it starts
+    lines = STOPWORDS.read_text(encoding="utf-8").splitlines()
+    ignored = {line.strip() for line in lines if not line.startswith("#")}
+    counts = Counter(
+        pair.word
+        for text in texts
+        for pair in posseg.cut(text)
+        if len(pair.word) >= 2
+        and pair.flag.startswith(KEPT_CLASSES)
+        and not pair.flag.startswith(NAME_CLASSES)
+        and pair.word not in ignored
+    )
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return dict(ranked[:top])
+
+
+def word_clouds(keywords: Mapping[str, Mapping[str, int]], seed: int = 13) -> "Figure":
+    """Figure 2: a word cloud for each annotated dimension; keys as in `DIMENSIONS`."""
+    from wordcloud import WordCloud
+
+    with style():
+        fig = canvas(9, 5.6)
+        for axes, (key, (title, colour)) in zip(fig.subplots(2, 2).flat, DIMENSIONS.items(), strict=True):
+            axes.set_title(title)
+            axes.set_axis_off()
+            counts = keywords.get(key)
+            if not counts:
+                axes.text(0.5, 0.5, "no keywords", ha="center", va="center", color=GREY)
+                continue
+            cloud = WordCloud(
+                font_path=str(drawing.cjk_font_path()),
+                width=440,
+                height=240,
+                scale=2,  # words are laid out on a quarter of the pixels, which takes a quarter of the time
+                background_color="white",
+                random_state=seed,
+                prefer_horizontal=1.0,
+                margin=3,
+                min_font_size=11,  # what is smaller cannot be read on a page
+                max_words=80,
+                max_font_size=55,
+                relative_scaling=0.5,
+                color_func=lambda *_, colour=colour, **__: colour,
+            )
+            # Blanks on both sides keep the words apart: Chinese has none, and what touches is read as one.
+            cloud.generate_from_frequencies({f"  {word}  ": n for word, n in counts.items()})
+            axes.imshow(cloud.to_array(), interpolation="antialiased")
+    return fig

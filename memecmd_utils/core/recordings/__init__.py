@@ -1,1 +1,0 @@
-"""What models answered, by key: the store, the vectors, and its care."""

@@ -1,0 +1,799 @@
+"""Stage 03: dialogues of two agents, started from news or from role pairs (2507.00891, Eq. 3-17).
+
+Two agents take turns under prompts of four phases and rules that code checks; a third sums up every turn.
+One's own dialogues come from a file instead; then only the third agent is asked, for what the file lacks.
+"""
+
+import asyncio
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, Field, StringConstraints, field_validator
+
+from memecmd_utils import files, library, runs, schemas, statistics
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import prompts, replies
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.messages import BrokenRules, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.settings import Profile, ProfileError
+
+# --- Cold starts: a news item or a role pair becomes the context that a dialogue begins from (Eq. 3)
+
+TOPIC_NAMES = dict(zip(schemas.TOPICS, ("体育", "娱乐", "科技", "游戏", "教育", "健康"), strict=True))
+RELATION_NAMES = {
+    "intimacy": {"stranger": "陌生人", "acquaintance": "认识", "close": "亲近", "very_close": "非常亲密"},
+    "dominance": {
+        "equal": "平等", "a_dominant": "甲说了算", "b_dominant": "乙说了算", "mutual_dependence": "互相依靠",
+    },
+    "age_relation": {"same_age": "同龄", "a_older": "甲年长", "b_older": "乙年长", "generational": "隔代"},
+    "primary_scenario": {
+        "work": "工作", "study": "学习", "life": "生活", "entertainment": "娱乐", "special": "特殊场合",
+    },
+}  # fmt: skip
+"""The four dimensions of a role pair in the words of the prompts."""
+NEW_SCENARIO_TRIES = 8
+Encode = Callable[[list[str]], np.ndarray]
+"""Texts to unit vectors, [texts, dim]."""
+
+
+class Plan(NamedTuple):
+    """What the dialogues of a run start from, before any model is asked."""
+
+    news: list[schemas.NewsItem]
+    pairs: list[tuple[schemas.RolePair, int]]
+    """Each pair with the number of scenarios to write for it."""
+
+
+def plan(items: Sequence[schemas.NewsItem], pairs: Sequence[schemas.RolePair], profile: Profile) -> Plan:
+    """The cold starts of a run: at most `n_dialogues` of them, taken from news and role pairs in turn.
+
+    `ProfileError` where there are fewer than `n_news` items.
+    """
+    n_news, n_role = sizes(profile)
+    each = profile.dialogue.scenarios_per_pair
+    scenarios = [(pair, min(each, n_role - done * each)) for done, pair in enumerate(pairs)]
+    news = choose_news(items, profile.dialogue.n_news)[:n_news]
+    return Plan(news, [(pair, n) for pair, n in scenarios if n > 0])
+
+
+def sizes(profile: Profile) -> tuple[int, int]:
+    """Numbers of news and of role dialogues that a profile plans."""
+    n_news, limit = profile.dialogue.n_news, profile.dialogue.n_dialogues
+    n_role = profile.dialogue.n_role_pairs * profile.dialogue.scenarios_per_pair
+    if limit is None:
+        return n_news, n_role
+    # In turn, news first; where one kind is used up, the other goes on.
+    n_news = min(n_news, max((limit + 1) // 2, limit - n_role))
+    return n_news, min(n_role, limit - n_news)
+
+
+def choose_news(items: Sequence[schemas.NewsItem], n: int) -> list[schemas.NewsItem]:
+    """Take `n` items in turn from each topic, so that a small run is as balanced as a large one."""
+    by_topic = [[item for item in items if item.topic == topic] for topic in schemas.TOPICS]
+    rounds = max((len(group) for group in by_topic), default=0)
+    ordered = [group[i] for i in range(rounds) for group in by_topic if i < len(group)]
+    if n > len(ordered):
+        raise ProfileError(f"n_news={n}, but there are {len(ordered)} news items")
+    return ordered[:n]
+
+
+def from_news(item: schemas.NewsItem) -> schemas.ColdStart:
+    """f_news (Eq. 7): topic, title and text of a news item become a dialogue's context."""
+    topic = TOPIC_NAMES[item.topic]
+    return schemas.ColdStart(
+        dialogue_id=f"news-{item.news_id}",
+        kind="news",
+        ref=item.news_id,
+        title=item.title,
+        name_a="甲",
+        name_b="乙",
+        context=prompts.render("context_news", topic=topic, title=item.title, text=item.text),
+        brief=prompts.render("brief_news", topic=topic, title=item.title),
+        source=item.source,
+        prompt_sha256=prompts.prompt_sha256("context_news"),
+    )
+
+
+def from_scenario(scenario: schemas.Scenario, pair: schemas.RolePair) -> schemas.ColdStart:
+    """f_role (Eq. 9): both roles and the scene become a dialogue's context."""
+    return schemas.ColdStart(
+        dialogue_id=f"role-{scenario.scenario_id}",
+        kind="role",
+        ref=scenario.scenario_id,
+        title=scenario.scenario,
+        name_a=pair.role_a,
+        name_b=pair.role_b,
+        context=prompts.render("context_role", s=scenario, pair=pair),
+        brief=prompts.render("brief_role", s=scenario, pair=pair),
+        source=scenario.source,
+        prompt_sha256=prompts.prompt_sha256("context_role"),
+    )
+
+
+class RoleStarts(NamedTuple):
+    """What role pairs gave: scenarios, cold starts in the same order, and scenarios that came to nothing."""
+
+    scenarios: list[schemas.Scenario]
+    starts: list[schemas.ColdStart]
+    unfinished: list[schemas.Unfinished]
+
+
+async def role_cold_starts(
+    pairs: Sequence[tuple[schemas.RolePair, int]],
+    chat: Chat,
+    profile: Profile,
+    encode: Encode,
+    glosses: Mapping[str, str] | None = None,
+) -> RoleStarts:
+    """Have an agent write so many scenarios of each pair, pairs side by side, and make starts of them."""
+    work = (write_scenarios(pair, n, chat, profile, encode, glosses or {}) for pair, n in pairs)
+    written = await chat.side_by_side(work)
+    by_id = {pair.pair_id: pair for pair, _ in pairs}
+    scenarios = [scenario for done, _ in written for scenario in done]
+    starts = [from_scenario(scenario, by_id[scenario.pair_id]) for scenario in scenarios]
+    return RoleStarts(scenarios, starts, [lost for _, failed in written for lost in failed])
+
+
+class NoScenario(MemecmdError, RuntimeError):
+    """The model has no usable scenario, or no details for it, also after all attempts."""
+
+
+async def write_scenarios(
+    pair: schemas.RolePair, n: int, chat: Chat, profile: Profile, encode: Encode, glosses: Mapping[str, str]
+) -> tuple[list[schemas.Scenario], list[schemas.Unfinished]]:
+    """Have an agent write `n` scenarios of a pair, each with its details; also those that came to nothing.
+
+    One whose cosine with an earlier one of the pair is above `scenario_similarity_cap` is asked for anew, and
+    left out after `NEW_SCENARIO_TRIES`. The first `n` do not depend on how many follow.
+    """
+    done: list[schemas.Scenario] = []
+    failed: list[schemas.Unfinished] = []
+    cap = profile.dialogue.scenario_similarity_cap
+    for name in (f"{pair.pair_id}-{number}" for number in range(1, n + 1)):
+        seed = int(statistics.rng(profile.seed, "scenario", name).integers(2**31))
+        made_by = {"profile": profile.name, "prompt_sha256": prompts.prompt_sha256("scenario"), "seed": seed}
+        try:
+            earlier = [scenario.scenario for scenario in done]
+            texts, source = await _new_scene(pair, name, earlier, chat, encode, cap, seed)
+            texts |= await _details(pair, name, texts["scenario"], chat, seed)
+        except NoScenario as error:
+            lost = {"dialogue_id": f"role-{name}", "turn": 1, "reason": str(error), "turns": []}
+            failed.append(schemas.Unfinished(source=chat.backend.source, **lost, **made_by))
+            continue
+        ids = {"scenario_id": name, "pair_id": pair.pair_id, "gloss": glosses.get(name, "")}
+        done.append(schemas.Scenario(source=source, **ids, **texts, **made_by))
+    return done, failed
+
+
+async def _new_scene(
+    pair: schemas.RolePair, name: str, earlier: list[str], chat: Chat, encode: Encode, cap: float, seed: int
+) -> tuple[dict[str, Any], str]:
+    """A scenario with its cosine to the nearest `earlier` one, which is at most `cap`; and who wrote it."""
+    correction: list[Message] = []
+    reason = ""
+    for sample in range(NEW_SCENARIO_TRIES):
+        request = _scenario_request("scenario", name, schemas.ScenarioReply, seed, pair, earlier=earlier)
+        messages = [*request.messages, *correction]
+        request = request.model_copy(update={"sample": sample, "messages": messages})
+        answer = await chat.ask(request, lambda reply: replies.structured(reply, schemas.ScenarioReply))
+        if answer.value is None:
+            correction, reason = [], f"{answer.outcome}: {answer.reason}"
+            continue
+        text = answer.value.scenario
+        if not earlier:
+            return {"scenario": text}, answer.source
+        vectors = encode([*earlier, text])
+        cosines = vectors[:-1] @ vectors[-1]
+        nearest = int(cosines.argmax())
+        if cosines[nearest] <= cap:
+            return {"scenario": text, "similarity": float(cosines[nearest])}, answer.source
+        reason = f"too like {earlier[nearest]!r} (cosine {cosines[nearest]:.3f})"
+        again = prompts.render("scenario_again", fence=prompts.fence, nearest=earlier[nearest])
+        correction = [
+            Message(role="assistant", text=files.dumps(answer.value.model_dump())),
+            Message(role="user", text=again),
+        ]
+    raise NoScenario(f"no new scenario in {NEW_SCENARIO_TRIES} requests; the last one: {reason}")
+
+
+async def _details(pair: schemas.RolePair, name: str, scenario: str, chat: Chat, seed: int) -> dict[str, Any]:
+    schema = schemas.ScenarioDetails
+    request = _scenario_request("scenario_details", f"{name}/details", schema, seed, pair, scenario=scenario)
+    answer = await chat.ask(request, lambda reply: replies.structured(reply, schema))
+    if answer.value is None:
+        raise NoScenario(f"no details for the scenario: {answer.outcome}: {answer.reason}")
+    return answer.value.model_dump()
+
+
+def _scenario_request(
+    prompt: str, subject: str, schema: type[BaseModel], seed: int, pair: schemas.RolePair, **values: object
+) -> Request:
+    text = prompts.render(prompt, fence=prompts.fence, pair=pair, **relation(pair), **values)
+    return Request(
+        task="scenario",
+        subject=subject,
+        messages=[Message(role="user", text=text)],
+        sampling=Sampling(temperature=0.9, max_tokens=500),
+        seed=seed,
+        reply_schema=schema,
+    )
+
+
+def relation(pair: schemas.RolePair) -> dict[str, str]:
+    """How two people stand to each other, by dimension, in the words of the prompts."""
+    return {dimension: names[getattr(pair, dimension)] for dimension, names in RELATION_NAMES.items()}
+
+
+# --- What a speaker is asked: four phases (Eq. 11-14), and the summary agent (Eq. 16)
+
+Phase = Literal["initial", "early", "middle", "late"]
+MIDDLE_FROM, LATE_FROM = 7, 13
+SHARED_PROMPTS = ("chat_system", "chat_examples")
+"""Prompts that stand before every request of a dialogue."""
+
+
+def phase_of(turn: int) -> Phase:
+    """Phase of a turn: t = 1, 2 <= t < 7, 7 <= t < 13, t >= 13 (Eq. 11-14)."""
+    if turn < 1:
+        raise ValueError(f"turns count from 1, got {turn}")
+    if turn == 1:
+        return "initial"
+    if turn < MIDDLE_FROM:
+        return "early"
+    return "middle" if turn < LATE_FROM else "late"
+
+
+def speaker_of(turn: int) -> Literal["A", "B"]:
+    """A_1 opens and speaks on odd turns (Eq. 8, 10; Eq. 5's index would give A_2 the first word)."""
+    return "A" if turn % 2 else "B"
+
+
+def history_text(start: schemas.ColdStart | schemas.Dialogue, turns: Sequence[str]) -> str:
+    """u_{1:t-1}: the dialogue so far, one line a turn, with the speakers' names."""
+    names = {"A": start.name_a, "B": start.name_b}
+    return "\n".join(f"{names[speaker_of(i)]}：{text}" for i, text in enumerate(turns, start=1))
+
+
+def _messages(prompt: str, start: schemas.ColdStart, earlier: Sequence[str], max_chars: int) -> list[Message]:
+    # System text, worked examples and history come first and are the same for both agents and the summary
+    # agent, so an endpoint can reuse the growing prefix; what differs stands last. The examples are
+    # messages of their own: a small model takes one inside the prompt for a part of the chat.
+    speaker, other = start.name_a, start.name_b
+    if speaker_of(len(earlier) + 1) == "B":
+        speaker, other = other, speaker
+    text = prompts.render(
+        prompt,
+        fence=prompts.fence,
+        history=history_text(start, earlier),
+        context=start.context,
+        brief=start.brief,
+        speaker=speaker,
+        # A small model answers what stands last; the history alone leaves it to guess whose turn it is.
+        other=other,
+        last=earlier[-1] if earlier else "",
+        max_chars=max_chars,
+    )
+    return [
+        Message(role="system", text=prompts.render("chat_system")),
+        *(Message(role=role, text=text) for role, text in prompts.render_examples("chat_examples")),
+        Message(role="user", text=text),
+    ]
+
+
+def _against_loops(profile: Profile, allowed_length: int) -> dict[str, float]:
+    """Sampling of small models, which loop and turn polite: cut the tail, make repeating costly (DRY)."""
+    if profile.models.llm != "local":
+        return {}
+    return {"min_p": 0.05, "dry_multiplier": 1.0, "dry_base": 1.75, "dry_allowed_length": allowed_length}
+
+
+def utterance_request(start: schemas.ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
+    """P_t of Eq. 11-14 for the turn after `earlier`."""
+    turn, max_chars = len(earlier) + 1, profile.dialogue.max_utterance_chars
+    max_tokens = max(60, 2 * max_chars + 10)  # a character may take two tokens
+    extra = _against_loops(profile, allowed_length=2)
+    return Request(
+        task="utterance",
+        subject=f"{start.dialogue_id}/{turn}",
+        messages=_messages(f"utterance_{phase_of(turn)}", start, earlier, max_chars),
+        sampling=Sampling(temperature=0.9, presence_penalty=0.6, max_tokens=max_tokens, extra=extra),
+        seed=int(statistics.rng(profile.seed, "utterance", start.dialogue_id, turn).integers(2**31)),
+    )
+
+
+def summary_request(start: schemas.ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
+    """Request of the summary agent for turn t, seen from the side of who speaks at t (Eq. 16)."""
+    turn, max_chars = len(earlier) + 1, profile.dialogue.max_utterance_chars
+    extra = _against_loops(profile, allowed_length=6)  # names of six tokens may recur
+    return Request(
+        task="summary",
+        subject=f"{start.dialogue_id}/{turn}",
+        messages=_messages("summary", start, earlier, max_chars),
+        sampling=Sampling(temperature=0.3, max_tokens=300, extra=extra),
+        seed=int(statistics.rng(profile.seed, "summary", start.dialogue_id, turn).integers(2**31)),
+        reply_schema=schemas.SummaryReply,
+    )
+
+
+# --- The dialogues (Eq. 4-6, 15, 17)
+
+
+class NoUtterance(MemecmdError, RuntimeError):
+    """The model has no usable text for a turn, also after all attempts."""
+
+
+async def utter(
+    start: schemas.ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile, glosses: Mapping[str, str]
+) -> schemas.Turn:
+    """u_t = A_t(P_t) (Eq. 15); `NoUtterance` where the model has no usable text."""
+    request = utterance_request(start, earlier, profile)
+    names = (start.name_a, start.name_b)
+
+    def parse(reply: Reply) -> str:
+        # Authored text stands as it was written, also in quotes.
+        authored = chat.backend.source == "authored"
+        text = reply.text if authored else replies.utterance_text(reply, names)
+        if not bare(text):
+            raise UnusableReply("空的回复")
+        broken = broken_rules(text, earlier, profile.dialogue.max_utterance_chars, names)
+        if lifted := borrowed(text, example_lines(), [start.context, start.brief]):
+            broken[f"照搬了例子里的“{lifted}”"] = 6
+        if broken:
+            raise BrokenRules(text, list(broken), sum(broken.values()))
+        return text
+
+    answer = await chat.ask(request, parse)
+    if answer.value is None:
+        raise NoUtterance(f"{answer.outcome} after {answer.attempts} attempts: {answer.reason}")
+    turn = len(earlier) + 1
+    return schemas.Turn(
+        turn=turn,
+        speaker=speaker_of(turn),
+        text=answer.value,
+        gloss=glosses.get(request.subject, "") if answer.source == "authored" else "",
+        violations=answer.violations,
+        source=answer.source,
+        profile=profile.name,
+        prompt_sha256=prompts.prompt_sha256(*SHARED_PROMPTS, f"utterance_{phase_of(turn)}"),
+        seed=request.seed,
+    )
+
+
+async def summarise(
+    start: schemas.ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile
+) -> schemas.Summary:
+    """(S, E, Psi) for the turn after `earlier` (Eq. 16); `unscored` says why there is none."""
+    request = summary_request(start, earlier, profile)
+    answer = await chat.ask(request, lambda reply: replies.structured(reply, schemas.SummaryReply))
+    texts = dict.fromkeys(schemas.SummaryReply.model_fields, "")
+    if answer.value is not None:
+        texts = answer.value.model_dump()
+    turn = len(earlier) + 1
+    return schemas.Summary(
+        turn=turn,
+        speaker=speaker_of(turn),
+        unscored="" if answer.value is not None else f"{answer.outcome}: {answer.reason}",
+        source=answer.source,
+        profile=profile.name,
+        prompt_sha256=prompts.prompt_sha256(*SHARED_PROMPTS, "summary"),
+        seed=request.seed,
+        **texts,
+    )
+
+
+async def talk(
+    start: schemas.ColdStart, chat: Chat, profile: Profile, glosses: Mapping[str, str], bar: Progress
+) -> schemas.Dialogue | schemas.Unfinished:
+    """Hold one dialogue u_1 ... u_T (Eq. 4, 5).
+
+    u_t and the summary for t both need turns 1..t-1 only, so they run side by side; u_{t+1} does not wait
+    for the summary, which is the longer text.
+    """
+    turns: list[schemas.Turn] = []
+    summaries: list[asyncio.Task[schemas.Summary]] = []
+    reason = ""
+    try:
+        while len(turns) < profile.dialogue.n_turns and not reason:
+            earlier = [turn.text for turn in turns]
+            for task in summaries:
+                if task.done():
+                    task.result()  # a fault ends the dialogue now, not at its last turn
+            if earlier:
+                summaries.append(asyncio.ensure_future(summarise(start, earlier, chat, profile)))
+            try:
+                turns.append(await utter(start, earlier, chat, profile, glosses))
+                bar.update()
+            except NoUtterance as error:
+                reason = str(error)
+        done = await asyncio.gather(*summaries)
+    except Exception:
+        # What is under way is waited for: it may be paid for already, and its answer is recorded.
+        await asyncio.gather(*summaries, return_exceptions=True)
+        raise
+    finally:
+        for task in summaries:
+            task.cancel()
+    made_by = {"profile": profile.name, "seed": profile.seed, "dialogue_id": start.dialogue_id}
+    if reason:
+        bar.update(profile.dialogue.n_turns - len(turns))
+        source = chat.backend.source
+        return schemas.Unfinished(turn=len(turns) + 1, reason=reason, turns=turns, source=source, **made_by)
+    about = start.model_dump(include={"kind", "ref", "title", "name_a", "name_b", "prompt_sha256"})
+    source = turns[0].source
+    return schemas.Dialogue(turns=turns, summaries=done, complete=True, source=source, **about, **made_by)
+
+
+@dataclass
+class Generated:
+    """What `generate` wrote: counts that do not grow with the run, and a number a turn."""
+
+    dialogues: int = 0
+    unfinished: int = 0
+    violations: Counter[str] = field(default_factory=Counter)
+    broken_turns: int = 0
+    lengths: list[int] = field(default_factory=list)
+    """Characters of every turn."""
+
+
+async def generate(
+    starts: Sequence[schemas.ColdStart],
+    chat: Chat,
+    profile: Profile,
+    folder: Path,
+    glosses: Mapping[str, str] | None = None,
+    unfinished: Sequence[schemas.Unfinished] = (),
+    own: Sequence[schemas.Dialogue] = (),
+) -> Generated:
+    """Hold all dialogues side by side and write them, in the order of `starts`, as they are done (Eq. 17).
+
+    `dialogues.jsonl` takes the complete ones, `unfinished.jsonl` those that stopped, after `unfinished`,
+    which never began. A start of a dialogue in `own` needs only the summaries that its file lacks. Stops on
+    the first fault of the endpoint; without any complete dialogue raises `NoUtterance`.
+    """
+    made, first = Generated(), ""
+    given = {dialogue.dialogue_id: dialogue for dialogue in own}
+    n_turns = len(starts) * profile.dialogue.n_turns if not own else sum(len(d.turns) for d in own)
+    with (
+        Progress(chat, n_turns, "turns", "turn") as bar,
+        files.jsonl_writer(folder / "dialogues.jsonl") as write_dialogue,
+        files.jsonl_writer(folder / "unfinished.jsonl") as write_unfinished,
+    ):
+
+        def keep(dialogue: schemas.Dialogue | schemas.Unfinished) -> None:
+            nonlocal first
+            if isinstance(dialogue, schemas.Unfinished):
+                first = first or f"{dialogue.dialogue_id}, turn {dialogue.turn}: {dialogue.reason}"
+                made.unfinished += 1
+                write_unfinished(dialogue)
+                return
+            made.dialogues += 1
+            for turn in dialogue.turns:
+                made.lengths.append(len(turn.text))
+                made.broken_turns += bool(turn.violations)
+                made.violations.update(violation.split("（")[0] for violation in turn.violations)
+            write_dialogue(dialogue)
+
+        for lost in unfinished:
+            keep(lost)
+        work = (
+            sum_up(given[start.dialogue_id], start, chat, profile, bar)
+            if start.dialogue_id in given
+            else talk(start, chat, profile, glosses or {}, bar)
+            for start in starts
+        )
+        await chat.side_by_side(work, keep=keep)
+        if made.unfinished and not made.dialogues:
+            raise NoUtterance(f"no dialogue came to its end; the first: {first}")
+    return made
+
+
+def hold_on_workers(run: runs.Run, starts: Sequence[schemas.ColdStart]) -> int:
+    """With `engine: dask`, have Dask's workers hold the dialogues; returns how many parts they made.
+
+    Each worker records the replies to its part under the run's caps, so `generate` then finds them all on
+    record. Workers need this project and its folders at the same path, and the key's variable.
+    """
+    models = run.profile.models
+    if models.engine != "dask" or models.mode == "recorded" or models.llm == "authored":
+        return 0
+    if models.mode == "live" or models.llm == "local":
+        raise ProfileError(
+            "engine: dask needs mode: auto and llm: openai, for the run is put together from the recordings "
+            "of workers that ask one endpoint"
+        )
+    from distributed import as_completed
+    from tqdm.auto import tqdm
+
+    with runs.dask_client(run.profile) as client:
+        n = min(len(starts), len(client.nthreads()))
+        each = max(1, models.concurrency // max(1, n))  # the cap holds for all workers together
+        futures = client.map(lambda part: _hold_part(run, part, each), [starts[i::n] for i in range(n)])
+        for done in tqdm(as_completed(futures), total=n, desc="parts", unit="part"):
+            done.result()
+    return n
+
+
+def _hold_part(run: runs.Run, starts: Sequence[schemas.ColdStart], concurrency: int) -> None:
+    """Hold some dialogues on a worker; all but what it records and spends is thrown away."""
+    profile = run.profile.replace(concurrency=concurrency)
+    with tempfile.TemporaryDirectory() as scratch:
+        part = runs.Run(run.name, profile, Path(scratch), Path(scratch), spends_in=run.folder)
+        with part.chat("generator", "dialogue_generation") as chat:
+            llm_chat.run(generate(starts, chat, profile, Path(scratch)))
+
+
+# --- One's own dialogues from a file
+
+OWN = "user dialogue"
+"""`source` of what a user's file says without naming one."""
+
+
+class OwnTurn(BaseModel):
+    """A message as a file has it."""
+
+    speaker: schemas.Text
+    text: schemas.Text
+    gloss: str = ""
+    source: str = OWN
+
+
+class OwnSummary(schemas.SummaryReply):
+    """(S, E, Psi) for the turn with that number in the file, which counts from 1."""
+
+    turn: int
+    source: str = OWN
+
+
+class OwnDialogue(BaseModel):
+    """A line of the file, in the form of a release's `dialogues.jsonl`; other fields are passed over."""
+
+    dialogue_id: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,80}$")]
+    turns: list[OwnTurn] = Field(min_length=2)
+    summaries: list[OwnSummary] = []
+    kind: Literal["news", "role", "own"] = "own"
+    title: str = ""
+    name_a: str = "A"
+    name_b: str = "B"
+    source: str = OWN
+
+    @field_validator("summaries", mode="before")
+    @classmethod
+    def _unscored_ones_are_missing(cls, value: Any) -> Any:
+        return [s for s in value if not s.get("unscored")] if isinstance(value, list) else value
+
+
+def load_own(profile: Profile) -> list[schemas.Dialogue]:
+    """Dialogues of the file that the key `dialogues` names, at most `n_dialogues`; none without that key.
+
+    Who speaks first is A; messages of one speaker in a row are one turn, joined with a space. `ProfileError`
+    for what is no such file, and where summaries are missing that no model of the profile could write.
+    """
+    if profile.dialogue.dialogues is None:
+        return []
+    path = paths.user_path(profile.dialogue.dialogues)
+    if not path.is_file():
+        raise ProfileError(f"dialogues: there is no file {path}")
+    lines = files.read_jsonl(path, OwnDialogue)[: profile.dialogue.n_dialogues]
+    if len({line.dialogue_id for line in lines}) < len(lines) or not lines:
+        raise ProfileError(f"{path} must hold at least one dialogue, each with a dialogue_id of its own")
+    own = [_own(line, profile) for line in lines]
+    missing = sum(len(dialogue.turns) - 1 - len(dialogue.summaries) for dialogue in own)
+    if missing and profile.models.llm == "authored":
+        raise ProfileError(
+            f"{missing} turns in {path} have no summary, and profile {profile.name!r} has no model to write "
+            "one: add `summaries` with turn, scenario, emotion and motivation, or name a profile with a model"
+        )
+    return own
+
+
+def _own(line: OwnDialogue, profile: Profile) -> schemas.Dialogue:
+    speakers = list(dict.fromkeys(turn.speaker for turn in line.turns))
+    if len(speakers) != 2:
+        raise ProfileError(f"dialogue {line.dialogue_id!r} must have two speakers, and has {speakers}")
+    turns, summaries, given = [], [], {summary.turn: summary for summary in line.summaries}
+    grouped = groupby(enumerate(line.turns, start=1), key=lambda numbered: numbered[1].speaker)
+    for turn, (_, group) in enumerate(grouped, start=1):
+        numbers, said = zip(*group, strict=True)
+        text, gloss = (" ".join(filter(None, map(attrgetter(name), said))) for name in ("text", "gloss"))
+        place = {"turn": turn, "speaker": speaker_of(turn), "profile": profile.name}
+        turns.append(schemas.Turn(text=text, gloss=gloss, source=said[0].source, **place))
+        if turn > 1 and numbers[0] in given:
+            summaries.append(schemas.Summary(**given[numbers[0]].model_dump() | place))
+    names = {"A": line.name_a, "B": line.name_b}
+    return schemas.Dialogue(
+        ref=line.dialogue_id,
+        name_a=names.get(speakers[0], speakers[0]),
+        name_b=names.get(speakers[1], speakers[1]),
+        title=line.title or line.dialogue_id,
+        turns=turns,
+        summaries=summaries,
+        complete=True,
+        profile=profile.name,
+        **line.model_dump(include={"dialogue_id", "kind", "source"}),
+    )
+
+
+def from_own(dialogue: schemas.Dialogue) -> schemas.ColdStart:
+    """The start of one's own dialogue: nothing is known of it but its title."""
+    about = dialogue.model_dump(exclude={"turns", "summaries", "complete"})
+    return schemas.ColdStart(context=dialogue.title, brief=dialogue.title, **about)
+
+
+async def sum_up(
+    own: schemas.Dialogue, start: schemas.ColdStart, chat: Chat, profile: Profile, bar: Progress
+) -> schemas.Dialogue:
+    """One's own dialogue with the summaries that its file lacks (Eq. 16)."""
+    texts = [turn.text for turn in own.turns]
+    given = {summary.turn: summary for summary in own.summaries}
+    summaries = []
+    for turn in range(2, len(texts) + 1):
+        summaries.append(given.get(turn) or await summarise(start, texts[: turn - 1], chat, profile))
+    bar.update(len(texts))
+    return own.model_copy(update={"summaries": summaries})
+
+
+# --- Rules that every utterance must keep (Section 4.1.3)
+
+STARTER_CHARS = 2
+STARTER_WINDOW = 6
+"""Turns back in which a sentence starter must not come again; beyond it two people may both say 那你."""
+COPY_RATIO = 0.85
+REPEATED_CHARS = 6
+"""Characters in a row from an earlier turn that count as saying it again; a name or an echo is shorter."""
+BORROWED_CHARS = 5
+"""So many characters in a row from a worked example are no accident: a small model lifts them."""
+PUNCTUATION = re.compile(r"[\s，。！？、；：…—~～·,.!?;:\"'“”‘’（）()《》【】\-]+")
+# Pictographs, dingbats, flags, variation selectors and keycaps, but not CJK or its punctuation.
+EMOJI = re.compile(
+    "[\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\ufe0f\u20e3\u2190-\u21ff\u203c\u2049\u200d"
+    "\u231a\u231b\u23e9-\u23fa\u3297\u3299\U000e0020-\U000e007f]"
+)
+# Signs of faces that stand in no ordinary message: strokes, eyes and mouths of ╮(╯▽╰)╭, (≧◡≦), ಠ_ಠ, (；´Д｀).
+FACE_SIGNS = "\u0300-\u036f\u250c-\u254b\u256d-\u2573\uff61-\uff9f▽△▿◕◔◡◠◉ᴗ‿﹏﹃︿︶ಠಥʕʔᴥツ≧≦⊙⌒∀∇ωДд´¯๑٩۶"
+FACES = re.compile(
+    "|".join(
+        (
+            f"[{FACE_SIGNS}]",
+            # Two eyes and a mouth: T_T, ^_^, -_-, @_@, QAQ; o_O, >_<, ^^.
+            r"(?<![A-Za-z0-9])(?!---)([TQxXoOuU^=;@~+\-•・])\s?[_.oOwWvV\-]\s?\1(?![A-Za-z0-9])",
+            r"(?<![A-Za-z0-9])(?:[oO][_.][oO]|0_0)(?![A-Za-z0-9])|[>＞]\s?[_.\-]?\s?[<＜]|\^\^|=\s=|一_一",
+            r"(?<![A-Za-z])(?i:orz|otz|q[auw]q|t[a^]t|[ou]w[ou]|0[vw]0)(?![A-Za-z])",
+            # Smileys: :) ;-) at the end of words, :D XD :3 apart from them.
+            r"[:;][\-~^']?[)(）（](?=$|[\s，。！？~…,.!?])",
+            r"(?<![\w）)])(?:[:;=][\-~^']?[DPpOo3]|[xX]D+)(?![A-Za-z0-9])",
+            # Brackets that hold signs: neither a word nor a number, and more than . or ?
+            r"[(（](?![^()（）]*(?:[1-9\u4e00-\u9fff]|[A-Za-z]{2}))(?=[^()（）]*[^\w\s?!？！.。…,，、~～])[^()（）]{2,14}[)）]",
+        )
+    )
+)
+STAGE_DIRECTION = re.compile(
+    r"^[(（][^()（）\dA-Za-z]{1,20}[)）]|[(（][^()（）\dA-Za-z]{1,20}[)）]?$"
+    r"|[\[［【〔](?:[\u4e00-\u9fff]{1,6}|[A-Za-z]{2,12})[\]］】〕]"
+    r"|(?<![\d*＊])[*＊]{1,2}(?=[^\s*＊])[^*＊\d]{1,20}[*＊]{1,2}"
+)
+"""What stands in round brackets at either end of a message, in others ([doge], 【无奈】) or between asterisks
+anywhere: an act, a feeling or a tone. A number or a Latin letter makes it a remark, as in 周三（15号）."""
+LABELS = "[AB甲乙丙丁]"
+ROLES = (
+    r"用户|助手|助理|人类|机器人|系统|旁白|客服|AI|User|Assistant|Human|Bot|System|Narrator"
+    r"|(?:角色|说话人|发言人)\w?"
+)
+
+
+def violations(text: str, earlier: Sequence[str], max_chars: int, names: Sequence[str] = ()) -> list[str]:
+    """Return what is wrong with an utterance, in Chinese as it is told to the model; empty if nothing.
+
+    `earlier` are the utterances of the dialogue so far, oldest first; `names` are those of the speakers.
+    """
+    return list(broken_rules(text, earlier, max_chars, names))
+
+
+def broken_rules(
+    text: str, earlier: Sequence[str], max_chars: int, names: Sequence[str] = ()
+) -> dict[str, int]:
+    """`violations`, each with its weight: of five attempts the one with the least sum is kept.
+
+    Talk about the task weighs more than all others together: it is no utterance. What was said before adds
+    nothing to the dialogue; a prefix, an act or a face can be read over; a long sentence or a common
+    beginning is only less good.
+    """
+    if not bare(text):
+        return {"空的回复": 5}
+    broken = {}
+    if len(text) > max_chars:
+        broken[f"太长（{len(text)}字，最多{max_chars}字）"] = 1
+    if EMOJI.search(text):
+        broken["用了表情符号"] = 2
+    if FACES.search(text):
+        broken["用了颜文字"] = 2
+    if prefix := name_prefix(text, names):
+        broken[f"写了人名前缀（{prefix}）"] = 3
+    elif (act := STAGE_DIRECTION.search(text)) and not FACES.search(act[0]):
+        broken[f"写了括号动作（{act[0]}）"] = 3
+    if task := task_talk().search(text):
+        broken[f"谈到了任务本身（{task[0].strip('，,。！! ')}）"] = 30
+    if starter(text) in {starter(other) for other in earlier[-STARTER_WINDOW:]}:
+        broken[f"开头“{starter(text)}”和前面的话一样"] = 1
+    if any(is_copy(text, other) for other in earlier):
+        broken["重复了前面说过的话"] = 6
+    elif run := shared_run(text, earlier, REPEATED_CHARS):
+        broken[f"“{run}”前面已经说过"] = 4
+    return broken
+
+
+def bare(text: str) -> str:
+    """Text without punctuation and blanks."""
+    return PUNCTUATION.sub("", text)
+
+
+def starter(text: str) -> str:
+    """The first characters that a reader would notice as the same beginning."""
+    return bare(text)[:STARTER_CHARS]
+
+
+def is_copy(text: str, other: str) -> bool:
+    """Whether two utterances say the same words, punctuation aside."""
+    a, b = bare(text), bare(other)
+    return a == b or (min(len(a), len(b)) >= 4 and library.alike(a, b, COPY_RATIO))
+
+
+def shared_run(text: str, others: Sequence[str], length: int) -> str | None:
+    """The first `length` characters in a row that `text` has from one of `others`, or None."""
+    words = bare(text)
+    known = [bare(other) for other in others]
+    runs_ = (words[start : start + length] for start in range(len(words) - length + 1))
+    return next((run for run in runs_ if any(run in other for other in known)), None)
+
+
+def borrowed(text: str, examples: Sequence[str], own: Sequence[str] = ()) -> str | None:
+    """Return a run of characters that `text` has from a worked example of the prompt, or None.
+
+    What already stands in the dialogue's own texts may be said again.
+    """
+    run = shared_run(text, examples, BORROWED_CHARS)
+    return None if run is None or shared_run(run, own, BORROWED_CHARS) else run
+
+
+@cache
+def example_lines() -> tuple[str, ...]:
+    """What is said in the worked examples before every request."""
+    texts = [text for _, text in prompts.render_examples("chat_examples")]
+    lines = [line for text in texts for line in re.findall(r"^\w{1,4}：(.+)$", text, re.MULTILINE)]
+    return (*lines, *(text for text in texts if "\n" not in text and not text.startswith("{")))
+
+
+@cache
+def task_talk() -> re.Pattern[str]:
+    """How a small model talks about the task instead of the chat: the lines of `task_talk.txt`."""
+    words: dict[str, str] = {}
+    patterns = []
+    for line in (paths.prompts / "task_talk.txt").read_text(encoding="utf-8").splitlines():
+        name, assigned, value = line.partition(" = ")
+        if assigned and name.isupper():
+            words[name] = value
+        elif line and not line.startswith("#"):
+            patterns.append(re.sub(r"\{([A-Z_]+)\}", lambda match: words[match[1]], line))
+    return re.compile("|".join(patterns))
+
+
+def name_prefix(text: str, names: Sequence[str] = ()) -> str | None:
+    """The name before a speaker's words, as in 甲： or 【外婆】, also before a second speaker's; or None."""
+    known = "|".join([*map(re.escape, filter(None, names)), LABELS])
+    end = r"[\s\]］】)）*＊]*(?:[(（][^()（）]{1,10}[)）])?"
+    match = re.search(
+        rf"(?:^|(?<=[。！？!?…~\s]))[\s\[［【(（*＊#]*(?:(?:{known}){end}(?:说|道|回复?|问|答)?|(?:{ROLES}){end})\s*[：:]"
+        rf"|^[\[［【(（](?:{known}|{ROLES})[\]］】)）]",
+        text,
+        re.IGNORECASE,
+    )
+    return match and match.group().strip()

@@ -1,0 +1,477 @@
+"""What comes from elsewhere: git repositories at a commit, images of a zip archive, feeds by HTTP.
+
+The first paper's repositories of images stand in `data/library_sources.yaml`, the second paper's data sets in
+`data/template_sources.yaml`. A folder that a user names or made is used as it is.
+"""
+
+import csv
+import fnmatch
+import io
+import ipaddress
+import os
+import re
+import socket
+import subprocess
+import time
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+import pandas as pd
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from tqdm.auto import tqdm
+
+from memecmd_utils import __version__, files, pictures
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.settings import Profile
+
+OFFLINE = ("MEMECMD_OFFLINE", "HF_HUB_OFFLINE")
+
+
+class SourceError(MemecmdError, ValueError):
+    """A data set is missing, cannot be fetched or is not what it should be; the message says what to do."""
+
+
+def may_fetch() -> bool:
+    """Whether the environment lets data sets be fetched."""
+    return not any(os.environ.get(name, "").strip().upper() in ("1", "ON", "YES", "TRUE") for name in OFFLINE)
+
+
+class Source(BaseModel):
+    """One data set, as a list in `data/` has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    """Also the name of its folder, from the last slash on."""
+    title: str = ""
+    url: str = ""
+    """Address of its git repository; empty where it is not to be fetched."""
+    commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+    """None: the head of the main branch at the first fetch."""
+    licence: str
+    want: list[str] = ["*"]
+    """Names at the top level (shell patterns) that are fetched."""
+    skip: list[str] = []
+    archive: str = ""
+    """Where its images lie if not in the repository: a person has to download it."""
+    holds: dict[str, list[str]] = {}
+    """What must be there: words, and patterns relative to its folder, of which any will do."""
+    notes: str = ""
+
+    def how_to_provide(self) -> str:
+        """Which repository, which files and which key of `SET=` bring the data set."""
+        place = project_path(paths.raw / "templates" / self.name)
+        how = f'Give its folder or file: SET="{self.name}=PATH".'
+        if self.url:
+            how = f'Clone {self.url} and give its folder: SET="{self.name}=FOLDER", or put it into {place}.'
+        held = "; ".join(f"{words} ({' or '.join(patterns)})" for words, patterns in self.holds.items())
+        return f"{how} It must hold {held}.{f' Note: {self.notes}.' if self.notes else ''}"
+
+    def missing_parts(self, path: Path) -> str:
+        """What a folder or a single file does not hold, in words; empty where everything is there."""
+        if path.is_file():
+            names = [pattern.rpartition("/")[2] for patterns in self.holds.values() for pattern in patterns]
+            return "" if any(map(path.match, names)) else " or ".join(names)
+        found = {words: [*map(path.glob, patterns)] for words, patterns in self.holds.items()}
+        return "; ".join(words for words, globs in found.items() if not any(map(any, globs)))
+
+
+def source_list(name: str) -> list[Source]:
+    """The data sets of a list in `data/`; pydantic names what is wrong in it."""
+    text = (paths.data / f"{name}.yaml").read_text(encoding="utf-8")
+    return TypeAdapter(list[Source]).validate_python(yaml.safe_load(text))
+
+
+def project_path(path: Path) -> str:
+    """A path as texts may show it: within the project, else only its name."""
+    return path.relative_to(paths.root).as_posix() if path.is_relative_to(paths.root) else path.name
+
+
+# --- git ----------------------------------------------------------------------------------------------
+
+MARK = "memecmd.fetched"
+"""Key in `.git/config` of a clone made here: `part`, or the commit once it is whole."""
+# Nothing of the repository runs, no link leads out of the folder, and a server that trickles is given up.
+SAFE = (
+    "core.hooksPath=/dev/null", "core.symlinks=false", "core.autocrlf=false", "protocol.ext.allow=never",
+    "credential.helper=", "http.lowSpeedLimit=1000", "http.lowSpeedTime=60", "advice.detachedHead=false",
+)  # fmt: skip
+
+
+def _git(folder: Path, *words: str, given: str = "", may_fail: bool = False) -> str:
+    """Standard output of a git command in a folder; `SourceError` with git's last line."""
+    command = ["git", "-C", str(folder), *(word for setting in SAFE for word in ("-c", setting)), *words]
+    environment = {**os.environ, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        done = subprocess.run(
+            command, input=given.encode(), capture_output=True, env=environment, check=False
+        )
+    except FileNotFoundError as error:
+        raise SourceError(
+            "the program git is needed to fetch sources: install it (apt install git, brew install git), or "
+            "give the folders yourself"
+        ) from error
+    if done.returncode and not may_fail:
+        last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
+        raise SourceError(f"git {words[0]} failed: {last}. Run again later: what was fetched is kept")
+    return "" if done.returncode else done.stdout.decode("utf-8", "surrogateescape").strip("\n")
+
+
+def commit_of(folder: Path) -> str:
+    """Commit that a clone stands at; empty for a folder that is no clone, or one without a commit."""
+    there = (folder / ".git").exists()
+    return _git(folder, "rev-parse", "--verify", "--quiet", "HEAD", may_fail=True) if there else ""
+
+
+def is_users(folder: Path) -> bool:
+    """Whether a folder holds something that was not fetched here."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return False
+    return not (folder / ".git").is_dir() or not _git(folder, "config", "--get", MARK, may_fail=True)
+
+
+def fetch_repository(
+    url: str, folder: Path, want: Sequence[str] = ("*",), skip: Sequence[str] = (), commit: str | None = None
+) -> str:
+    """Bring the entries at the top level that match `want` and not `skip` into `folder`; return the commit.
+
+    That is `commit`, else the one that was fetched before, else the head of the main branch. A clone that was
+    cut off goes on, a whole one is not asked for again. Raises `SourceError`.
+    """
+    if not (folder / ".git").is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        _git(folder, "init", "--quiet")
+    whole = _git(folder, "config", "--get", MARK, may_fail=True)
+    if whole and whole in (commit, commit_of(folder)) and commit in (whole, None):
+        return whole
+    for lock in (folder / ".git").glob("*.lock"):  # of a killed git, which would wait for itself for ever
+        lock.unlink(missing_ok=True)
+    _git(folder, "config", MARK, "part")
+    for key, value in {"url": url, "promisor": "true", "partialclonefilter": "blob:none"}.items():
+        _git(folder, "config", f"remote.origin.{key}", value)
+    # Names of files, and no contents yet: those come folder by folder, each in one request.
+    _git(
+        folder, "fetch", "--quiet", "--no-tags", "--depth=1", "origin", commit or commit_of(folder) or "HEAD"
+    )
+    commit = _git(folder, "rev-parse", "FETCH_HEAD")
+    entries = _git(folder, "ls-tree", "-z", "--name-only", commit).split("\0")
+    names = [name for name in entries if name and _matches(name, want) and not _matches(name, skip)]
+    if not names:
+        raise SourceError(f"{url} at {commit} holds nothing that {', '.join(want)} names")
+    for number in range(len(bar := tqdm(names, desc=folder.name, unit="folder")) + 1):
+        chosen = [re.sub(r"([\\*?\[\]!# ])", r"\\\1", name) for name in names[:number]] or [".nothing"]
+        selection = "".join(f"/{name}\n" for name in chosen)
+        _git(folder, "sparse-checkout", "set", "--no-cone", "--stdin", given=selection)
+        _git(folder, "reset", "--quiet", "--hard", commit)
+        bar.update(number > 0)
+    _git(folder, "config", MARK, commit)
+    return commit
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# --- the first paper's images ---------------------------------------------------------------------------
+
+
+def fetch_library(archive: Path | None = None) -> None:
+    """Fetch all of `library_sources` into `data/raw/sources`, unpack `archive`, and say what is there.
+
+    A row of each in `data/SOURCES.csv` says the commit and how many files it is. Raises `SourceError`.
+    """
+    for source in source_list("library_sources"):
+        folder, note = paths.raw / "sources" / source.name.rpartition("/")[2], ""
+        if is_users(folder):
+            commit, state = commit_of(folder), "taken as it is"
+        else:
+            commit = fetch_repository(source.url, folder, source.want, source.skip, source.commit)
+            state = "fetched"
+        if archive and source.archive:
+            note = f"\n  archive: {unpack(archive, folder / 'images'):,} images"
+        elif source.archive and not (folder / "images").is_dir():
+            note = f"\n  its images are not in the repository: download {source.archive} and run "
+            note += "make library-sources ZIP=path/to/it"
+        count = _write_row(source, commit, folder)
+        at = f" at {commit[:12]}" if commit else ""
+        print(f"{source.name}{at}: {state}, {count:,} files, licence: {source.licence}{note}")
+
+
+def _write_row(source: Source, commit: str, folder: Path) -> int:
+    """Add or replace the row of a source in `data/SOURCES.csv`; returns the number of its files."""
+    table, count = paths.data / "SOURCES.csv", len(_files_in(folder))
+    with table.open(encoding="utf-8", newline="") as handle:
+        reader = csv.DictReader(handle)
+        rows = {row["name"]: row for row in reader}
+    rows[source.name] = {
+        "name": source.name,
+        "url": source.url,
+        "licence": source.licence,
+        "used_for": "memes of PROFILE=paper; nothing of it is in this repository",
+        "sha256_or_commit": f"{f'commit {commit} ' if commit else ''}files {count}",
+    }
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, reader.fieldnames, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows.values())
+    files.write_text(table, out.getvalue())
+    return count
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [p for p in folder.rglob("*") if p.is_file() and p.relative_to(folder).parts[0] != ".git"]
+
+
+def unpack(archive: Path, folder: Path) -> int:
+    """Unpack the images of a zip archive below a folder; returns how many there are. Raises `SourceError`."""
+    try:
+        with zipfile.ZipFile(archive) as source:
+            entries = [e for e in source.infolist() if Path(e.filename).suffix.lower() in pictures.EXTENSIONS]
+            for entry in tqdm(entries, desc=archive.name, unit="file"):
+                if entry.file_size > pictures.MAX_BYTES:
+                    raise SourceError(f"{archive.name}: {entry.filename} is larger than any picture")
+                target = folder / entry.filename
+                if not target.is_file() or target.stat().st_size != entry.file_size:
+                    source.extract(entry, folder)  # which leads no name out of the folder
+    except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
+        raise SourceError(f"{archive} cannot be unpacked ({error}); what was unpacked is kept") from error
+    if not entries:
+        raise SourceError(f"{archive.name} holds no image")
+    return len(entries)
+
+
+# --- the second paper's data sets -----------------------------------------------------------------------
+
+
+class LocatedSource(NamedTuple):
+    """Where a data set is, or why it is not there."""
+
+    source: Source
+    state: Literal["given", "fetched", "missing"]
+    path: Path | None = None
+    commit: str = ""
+    """Empty where it is no clone."""
+    why: str = ""
+    """Why it is missing."""
+
+
+def locate(
+    profile: Profile, *, fetch: bool = True, names: Iterable[str] | None = None
+) -> dict[str, LocatedSource]:
+    """Look for the data sets `names` (None: all), fetch what no profile key names, and say where each is.
+
+    Nothing is fetched without `fetch`, or where one of `OFFLINE` is set. A data set that cannot be had has
+    `state` "missing" and `why`; only what a user gave and is not what it should be raises `SourceError`.
+    """
+    found = {}
+    for source in source_list("template_sources"):
+        if names is None or source.name in names:
+            given = getattr(profile.cm50, "published" if source.name == "cm50" else source.name)
+            found[source.name] = _locate(source, given, fetch and may_fetch())
+    return found
+
+
+def _locate(source: Source, given: str | None, fetch: bool) -> LocatedSource:
+    folder = paths.user_path(given) if given else paths.raw / "templates" / source.name
+    own, why = bool(given) or is_users(folder), ""
+    if not own:
+        if not source.url:
+            return LocatedSource(source, "missing", why="not published for all")
+        try:
+            if fetch:
+                fetch_repository(source.url, folder, source.want, source.skip, source.commit)
+        except SourceError as error:
+            why = str(error)
+        if not commit_of(folder):
+            return LocatedSource(source, "missing", why=why or "fetching is off")
+    if not folder.exists() or (lacking := source.missing_parts(folder)):
+        why = f"{folder} does not hold {lacking}" if folder.exists() else f"{folder} does not exist"
+        if own:
+            raise SourceError(f"{source.name}: {why}. {source.how_to_provide()}")
+        return LocatedSource(source, "missing", why=why)
+    commit = commit_of(folder) if folder.is_dir() else ""
+    return LocatedSource(source, "given" if own else "fetched", folder, commit)
+
+
+def source_table(located: Mapping[str, LocatedSource]) -> pd.DataFrame:
+    """One row a data set: state, where it is, its licence, and what to give where it is missing."""
+    rows = [
+        {
+            "data set": one.source.title,
+            "key": name,
+            "state": one.state,
+            "where": project_path(one.path) if one.path else "",
+            "commit": one.commit[:12],
+            "licence": one.source.licence,
+            "note": one.why,
+            "what to give": "" if one.path else one.source.how_to_provide(),
+        }
+        for name, one in located.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def source_states(located: Mapping[str, LocatedSource]) -> dict[str, str]:
+    """Commit and number of files of each data set that is there, for a manifest."""
+    counts = {
+        name: len(_files_in(one.path)) if one.path.is_dir() else 1
+        for name, one in located.items()
+        if one.path is not None
+    }
+    commits = {name: f"commit {one.commit} " if one.commit else "" for name, one in located.items()}
+    return {name: f"{commits[name]}files {count}" for name, count in counts.items()}
+
+
+# --- feeds and pictures -----------------------------------------------------------------------------------
+
+PRODUCT = "MemeCMD"
+"""The name that robots.txt may address."""
+REDIRECTS, MOST_REDIRECTS = (301, 302, 303, 307, 308), 5
+TRY_AGAIN, TRIES, MOST_WAIT_S = (429, 500, 502, 503, 504), 3, 60.0
+"""After these answers, and after a broken connection, an address is asked again."""
+TIME_OUT_S, DEADLINE_S = 20.0, 60.0
+"""Of one silence, and of one answer."""
+
+
+class FetchError(Exception):
+    """An address could not be had; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status (200 or 304), headers with names in lower case, and unpacked body."""
+
+    url: str
+    """The address after redirects."""
+    code: int
+    headers: dict[str, str]
+    body: bytes = b""
+
+
+class Client:
+    """Asks servers politely: as robots.txt allows, one request at a time, with a pause for every host."""
+
+    def __init__(self, purpose: str, accept: str, max_bytes: int = 5 << 20, pause_s: float = 2.0) -> None:
+        """`purpose` goes into the name that servers read; `pause_s`: a longer Crawl-delay wins."""
+        import httpx2  # comes with the SDK of the endpoints
+
+        agent = f"{PRODUCT}/{__version__} ({purpose}; +https://arxiv.org/abs/2507.00891)"
+        self._http = httpx2.Client(
+            headers={"User-Agent": agent, "Accept": accept},
+            timeout=TIME_OUT_S,
+            mounts={"all://localhost": None, "all://127.0.0.1": None},  # no proxy before this machine
+        )
+        self.max_bytes, self.pause_s = max_bytes, pause_s
+        self._ready_at: dict[str, float] = {}
+        self._rules: dict[str, Any] = {}
+
+    def get(self, url: str, etag: str = "", last_modified: str = "") -> Answer:
+        """Fetch an address over its redirects: 200, or 304 where `etag` or `last_modified` still hold.
+
+        Raises `FetchError`.
+        """
+        conditions = {"If-None-Match": etag, "If-Modified-Since": last_modified}
+        headers = {name: value for name, value in conditions.items() if value}
+        return self._follow(url, headers, robots=True)
+
+    def _follow(self, url: str, headers: Mapping[str, str], robots: bool) -> Answer:
+        begun = url
+        for _ in range(MOST_REDIRECTS + 1):
+            if not host_of(url) or (begun.startswith("https:") and not url.startswith("https:")):
+                raise FetchError(f"{url[:200]!r} is no address to go to")
+            if url != begun and _is_public(begun) and not _is_public(url):
+                raise FetchError(
+                    f"a public address leads to {host_of(url)}, which is not on the public internet"
+                )
+            if robots and not self._allows(url):
+                raise FetchError(f"robots.txt of {host_of(url)} forbids {url}")
+            answer = self._ask(url, headers)
+            if answer.code in (200, 304):
+                return answer
+            if answer.code not in REDIRECTS:
+                raise FetchError(f"HTTP {answer.code}")
+            url = urljoin(url, answer.headers.get("location", ""))
+        raise FetchError(f"more than {MOST_REDIRECTS} redirects, the last to {url[:200]}")
+
+    def _allows(self, url: str) -> bool:
+        """What robots.txt says (RFC 9309): 4xx allows all; 5xx, 429 and silence allow nothing for now."""
+        from protego import Protego
+
+        origin = "{0.scheme}://{0.netloc}".format(urlsplit(url))
+        if origin not in self._rules:
+            try:
+                text = self._follow(f"{origin}/robots.txt", {}, robots=False).body.decode("utf-8", "replace")
+            except FetchError as error:
+                if not re.fullmatch(r"HTTP 4(?!29)\d\d", str(error)):
+                    raise FetchError(f"robots.txt of {host_of(url)} cannot be had: {error}") from error
+                text = ""
+            self._rules[origin] = Protego.parse(text)
+        return self._rules[origin].can_fetch(url, PRODUCT)
+
+    def _ask(self, url: str, headers: Mapping[str, str]) -> Answer:
+        """One answer of any status; tried again where that may help."""
+        import httpx2
+
+        for tried in range(1, TRIES + 1):
+            wait = 2.0**tried
+            self._wait_for_turn(url)
+            try:
+                answer = self._request(url, headers)
+            except httpx2.TransportError as error:
+                reason = f"{type(error).__name__}: {error}"
+            except (httpx2.InvalidURL, httpx2.DecodingError) as error:
+                raise FetchError(f"{type(error).__name__}: {error}") from error
+            else:
+                if answer.code not in TRY_AGAIN:
+                    return answer
+                reason, asked = f"HTTP {answer.code}", answer.headers.get("retry-after", "")
+                wait = float(asked) if asked.isdecimal() else wait
+            if tried == TRIES or wait > MOST_WAIT_S:
+                raise FetchError(reason)
+            time.sleep(wait)
+        raise AssertionError
+
+    def _wait_for_turn(self, url: str) -> None:
+        origin, host = "{0.scheme}://{0.netloc}".format(urlsplit(url)), host_of(url)
+        delay = self._rules[origin].crawl_delay(PRODUCT) if origin in self._rules else None
+        time.sleep(max(0.0, self._ready_at.get(host, 0.0) - time.monotonic()))
+        self._ready_at[host] = time.monotonic() + max(self.pause_s, delay or 0.0)
+
+    def _request(self, url: str, headers: Mapping[str, str]) -> Answer:
+        until, body = time.monotonic() + DEADLINE_S, b""
+        with self._http.stream("GET", url, headers=headers) as response:
+            for chunk in response.iter_bytes() if response.status_code == 200 else ():
+                body += chunk
+                if len(body) > self.max_bytes:
+                    raise FetchError(f"more than {self.max_bytes:,} bytes")
+                if time.monotonic() > until:
+                    raise FetchError(f"no whole answer in {DEADLINE_S:.0f} s")
+            plain = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(url, response.status_code, plain, body)
+
+
+def host_of(url: str) -> str:
+    """Host and port of an http(s) address without user or password; empty for any other text."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
+        port = parts.port
+    except ValueError:
+        return ""
+    return f"{parts.hostname}{f':{port}' if port is not None else ''}" if good else ""
+
+
+@lru_cache(maxsize=256)
+def _is_public(url: str) -> bool:
+    """Whether all addresses of a host belong to the public internet."""
+    try:
+        found = socket.getaddrinfo(urlsplit(url).hostname, None)
+    except OSError:
+        return True  # behind a proxy names are resolved elsewhere
+    return all(ipaddress.ip_address(address[4][0].partition("%")[0]).is_global for address in found)

@@ -1,0 +1,400 @@
+"""Where everything lies and how it is read and written: paths, atomic files, JSON Lines, Parquet, tables, pages.
+
+Importing this module creates nothing and prints nothing. It knows no other room of the package.
+"""
+
+import base64
+import csv
+import errno
+import fcntl
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jinja2
+from markupsafe import Markup, escape
+from pydantic import BaseModel, ValidationError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T", bound=BaseModel)
+
+# --- paths
+
+
+def find_root() -> Path:
+    """Project root: `MEMECMD_ROOT` if set, else the nearest folder above that holds the notebooks.
+
+    The package is installed in editable mode, so its own location is the first place to look;
+    the working directory serves a package that was installed as a wheel beside a checkout.
+    """
+    if os.environ.get("MEMECMD_ROOT"):
+        return Path(os.environ["MEMECMD_ROOT"]).resolve()
+    for folder in (Path(__file__).resolve().parents[1], Path.cwd(), *Path.cwd().parents):
+        if (folder / "notebooks").is_dir() and (folder / "pyproject.toml").is_file():
+            return folder
+    raise FileNotFoundError("project root not found: run inside the checkout or set MEMECMD_ROOT")
+
+
+class Paths:
+    """Absolute paths of the project's folders."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.notebooks = root / "notebooks"
+        self.data = root / "data"
+        self.profiles = self.data / "profiles"  # one YAML file a profile
+        self.example = self.data / "example"  # the embedded corpus, tracked
+        self.raw = self.data / "raw"  # what a user brings or fetches, and recordings of live models
+        self.interim = self.data / "interim"  # caches that can be made again
+        self.processed = self.data / "processed"  # one folder a run
+        self.reports = root / "reports"  # executed notebooks, tables, figures: one folder a run
+        self.prompts = Path(__file__).resolve().parent / "prompts"
+
+    def user_path(self, name: str | Path) -> Path:
+        """A path as a user gives it: from the project's root if it is relative, `~` being the home folder."""
+        return self.root / Path(name).expanduser()
+
+
+paths = Paths(find_root())
+
+
+# --- errors
+
+LIVE_PACKAGES = ("openai", "aiohttp", "feedparser", "protego")
+"""The extra `live`: what asks endpoints, feeds and hosts of pictures; replaying needs none."""
+
+
+class MemecmdError(Exception):
+    """A fault that a user can mend: the message says what to do, so nobody needs the traceback.
+
+    Every class of errors of this kind derives from it, beside a built-in one where that fits.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows below a cell that raised it; after `%xmode Verbose` the traceback."""
+        from IPython import get_ipython
+
+        shell = get_ipython()
+        if shell is not None and shell.InteractiveTB.mode == "Verbose":
+            return shell.InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
+        return [f"{type(self).__name__}: {self}"]
+
+
+class ExtraMissing(MemecmdError, RuntimeError):
+    """A package of an extra is not installed; the message says how to install it."""
+
+
+class StageOutputError(MemecmdError, ValueError):
+    """A file of a run does not have the columns or values that its schema demands."""
+
+
+def mendable_message(error: BaseException) -> str | None:
+    """The one line that a user needs of an error; None for an error of the code, which needs its traceback.
+
+    One line is enough for a `MemecmdError` and for a path that the system refuses (no such file, no
+    permission, disk full). A group of such errors has the line of its first.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        messages = [mendable_message(inner) for inner in error.exceptions]
+        return None if None in messages else messages[0]
+    if isinstance(error, MemecmdError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        if error.filename is not None:
+            return f"{error.filename}: {error.strerror}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # a full disk does not always name the file
+            return error.strerror
+    return None
+
+
+def need_live_extra(purpose: str) -> None:
+    """Raise `ExtraMissing` where a package of the extra `live` is missing. Looks for them, imports none."""
+    missing = [name for name in LIVE_PACKAGES if find_spec(name) is None]
+    if missing:
+        raise ExtraMissing(f"{purpose} needs {' and '.join(missing)}: pip install -e '.[live]'")
+
+
+# --- what this process may use
+
+HEADLESS_VARIABLE = "MEMECMD_HEADLESS"
+"""Set to 1 in the kernel of a headless run; panels then show a picture of their first position."""
+TERMINAL_VARIABLE = "MEMECMD_TERMINAL"
+"""Names the terminal on which a headless run's kernel draws its progress bars; not set where there is none."""
+
+
+def cores() -> int:
+    """CPU cores that this process may use: those it is bound to, where the system tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def is_headless() -> bool:
+    """Whether this process belongs to a headless run, where nobody can turn a knob."""
+    return os.environ.get(HEADLESS_VARIABLE) == "1"
+
+
+# --- files of any kind
+
+
+@contextmanager
+def atomic_path(target: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `target`; on success fsync it and rename it over `target`.
+
+    A reader sees the old file or the new one, never half of either. On an exception the
+    temporary file is removed and `target` stays as it was. An `OSError` of writing names `target`.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part{target.suffix}")
+    try:
+        yield part
+        with part.open("rb+") as handle:
+            os.fsync(handle.fileno())
+        part.replace(target)
+    except OSError as error:
+        # A full disk names no file, and nobody knows the temporary one.
+        if error.errno is not None and error.filename in (None, str(part)):
+            error.filename, error.filename2 = str(target), None
+        raise
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def lock(path: Path) -> Any:
+    """Open a file to append to it and hold it until it is closed; None while another process does."""
+    handle = path.open("ab+", buffering=0)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        return None
+    return handle
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file as hex, read in blocks."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write UTF-8 text with `\\n` line ends, atomically."""
+    with atomic_path(target) as part:
+        part.write_text(text, encoding="utf-8", newline="\n")
+
+
+# --- CSV that a spreadsheet may open
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
+
+def guarded(text: str) -> str:
+    """A cell that no spreadsheet takes for a formula: `'` before what begins with =, +, -, @, tab or CR.
+
+    The forms do the same in the browser (`html/guarded.js.j2`). `unguarded` gives the text back.
+
+    >>> [guarded(text) for text in ("=1+1.png", "'=1", "1-2", "'t")]
+    ["'=1+1.png", "''=1", '1-2', "'t"]
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def unguarded(cell: str) -> str:
+    """The text that `guarded` made a cell of; a cell that a person wrote without a guard stays."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def write_csv(target: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write rows as CSV, texts `guarded`, atomically; `ValueError` for a field that is no column."""
+    buffer = io.StringIO(newline="")
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: guarded(v) if isinstance(v, str) else v for k, v in row.items()})
+    write_text(target, buffer.getvalue())
+    return target
+
+
+def write_frame(target: Path, frame: "pd.DataFrame", float_format: str | None = "%.6f") -> None:
+    """Write a table as CSV without its index, texts `guarded`; a sign alone stays as it is."""
+
+    def cell(value: Any) -> Any:
+        return guarded(value) if isinstance(value, str) and len(value) > 1 else value
+
+    safe = frame.apply(lambda column: column.map(cell) if column.dtype.kind not in "biuf" else column)
+    write_text(target, safe.to_csv(index=False, float_format=float_format, lineterminator="\n"))
+
+
+# --- records: JSON Lines and Parquet
+
+
+def dumps(value: Any) -> str:
+    """JSON on one line, Chinese characters as they are."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def write_json(target: Path, value: Any) -> None:
+    """Write indented JSON with sorted keys, so that diffs are small."""
+    write_text(target, json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
+
+
+def write_jsonl(target: Path, records: Iterable[BaseModel]) -> None:
+    """Write one record a line, fields in the order of the schema."""
+    with jsonl_writer(target) as write:
+        for record in records:
+            write(record)
+
+
+@contextmanager
+def jsonl_writer(target: Path) -> Iterator[Callable[[BaseModel], None]]:
+    """Yield a function that appends one record; the file appears, atomically, when the block ends well."""
+    with atomic_path(target) as part, part.open("w", encoding="utf-8", newline="\n") as handle:
+
+        def write(record: BaseModel) -> None:
+            handle.write(record.model_dump_json() + "\n")
+
+        yield write
+
+
+def read_jsonl(source: Path, schema: type[T]) -> list[T]:
+    """Read all records of one schema; a bad line raises `StageOutputError` with file and line number."""
+    records = []
+    # A text file's lines end at "\n" only; str.splitlines would also break at U+2028 inside a text.
+    with source.open(encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                records.append(schema.model_validate_json(line))
+            except ValidationError as error:
+                raise StageOutputError(f"{source.name} line {number}: {error}") from error
+    return records
+
+
+def write_parquet(target: Path, records: Iterable[T], schema: type[T]) -> None:
+    """Write records of one schema as Parquet, then read the file back and check it against the schema."""
+    import pandas as pd
+
+    rows = [record.model_dump(mode="json") for record in records]
+    frame = pd.DataFrame(rows, columns=list(schema.model_fields))
+    with atomic_path(target) as part:
+        frame.to_parquet(part, index=False)
+        read_parquet(part, schema)
+
+
+def read_parquet(source: Path, schema: type[T]) -> list[T]:
+    """Read Parquet as validated records of `schema`; `StageOutputError` names what is missing or wrong."""
+    import pyarrow.parquet as pq
+
+    missing = set(schema.model_fields) - set(pq.read_schema(source).names)
+    if missing:
+        raise StageOutputError(f"{source.name}: columns missing: {sorted(missing)}")
+    try:
+        return [schema.model_validate(row) for row in pq.read_table(source).to_pylist()]
+    except ValidationError as error:
+        raise StageOutputError(f"{source.name}: {error}") from error
+
+
+# --- tables as text. Our own marks in cells, `**best**` and `<u>second</u>`, become each format's own; all
+# else is escaped.
+
+MARKDOWN_SIGNS = re.compile(r"[|<`$]|\](?=[(\[:])")
+LATEX_MARKS = (
+    (r"\*\*(.+?)\*\*", r"\\textbf{\1}"),
+    (r"<u>(.+?)</u>", r"\\underline{\1}"),
+    ("↑", r"$\\uparrow$"),
+    ("↓", r"$\\downarrow$"),
+    ("–", "--"),
+)
+HTML_MARKS = ((r"\*\*([\d.]+)\*\*", r"<b>\1</b>"), (r"&lt;u&gt;([\d.]+)&lt;/u&gt;", r"<u>\1</u>"))
+
+
+def save_tables(folder: Path, **tables: "pd.DataFrame") -> None:
+    """Write each table as CSV, Markdown and LaTeX into `folder`."""
+    for name, table in tables.items():
+        write_frame(folder / f"{name}.csv", table)
+        write_text(folder / f"{name}.md", markdown(table))
+        write_text(folder / f"{name}.tex", latex(table))
+
+
+def _cell(value: Any) -> str:
+    """A value on one line: a dash for none, three digits for a float."""
+    if value is None or value != value or type(value).__name__ == "NAType":
+        return "–"
+    return f"{value:.3f}" if isinstance(value, float) else " ".join(str(value).splitlines())
+
+
+def markdown(table: "pd.DataFrame", right: Collection[str] = ()) -> str:
+    """A GitHub-style table; `right` names the columns that are aligned to the right."""
+
+    def cell(value: Any) -> str:
+        # Markdown lets HTML through and makes links and pictures; our own <u> and ** stay.
+        return re.sub(r"\\<(/?u)\\?>", r"<\1>", MARKDOWN_SIGNS.sub(r"\\\g<0>", _cell(value)))
+
+    rules = ("---:" if name in right else "---" for name in table.columns)
+    lines = ["| " + " | ".join(table.columns) + " |", "|" + "|".join(rules) + "|"]
+    lines += ["| " + " | ".join(cell(v) for v in row) + " |" for row in table.itertuples(index=False)]
+    return "\n".join(lines) + "\n"
+
+
+def latex(table: "pd.DataFrame") -> str:
+    """A LaTeX table."""
+    text = table.to_latex(index=False, escape=True, float_format="%.3f", na_rep="--")
+    for mark, command in LATEX_MARKS:
+        text = re.sub(mark, command, text)
+    return text
+
+
+def html_table(table: "pd.DataFrame") -> Markup:
+    """A table for a page."""
+
+    def cell(value: Any) -> str:
+        text = str(escape(_cell(value)))
+        for mark, element in HTML_MARKS:
+            text = re.sub(mark, element, text)
+        return text
+
+    head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{cell(v)}</td>" for v in row) + "</tr>"
+        for row in table.itertuples(index=False)
+    )
+    return Markup(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
+
+
+# --- pages
+
+HTML = Path(__file__).resolve().parent / "html"
+
+
+def templates(**filters: Callable[..., Any]) -> jinja2.Environment:
+    """Templates of `memecmd_utils/html/`, whose values come out escaped: strangers' texts go into them.
+
+    A name that a template knows and the caller does not give is an error, not an empty hole in a page.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HTML, encoding="utf-8"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=True,
+    )
+    environment.filters.update(filters)
+    return environment
+
+
+def data_url(data: bytes) -> str:
+    """The bytes of a PNG, JPEG, WebP or SVG as a data URL, by what they are."""
+    starts = {b"\xff\xd8": "jpeg", b"RIFF": "webp", b"<": "svg+xml"}
+    kind = next((kind for start, kind in starts.items() if data.startswith(start)), "png")
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"

@@ -1,0 +1,150 @@
+"""The embedded example corpus in `data/example`, and the backend that replies with its authored texts."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from memecmd_utils import files
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.llm import prompts
+from memecmd_utils.llm.messages import Backend, ModelId, Reply, Request
+from memecmd_utils.schemas import NewsItem, RolePair
+
+
+class MissingText(MemecmdError, LookupError):
+    """The authored corpus has no text for a request."""
+
+
+class AuthoredBackend(Backend):
+    """Texts of the example corpus, looked up by (task, subject). The prompt does not change them."""
+
+    model = ModelId(name="authored")
+    source = "authored"
+    recordable = False
+    repeats = True
+
+    def __init__(self, texts: Mapping[tuple[str, str], str]) -> None:
+        self._texts = texts
+
+    async def complete(self, request: Request) -> Reply:
+        """Return the authored text; `MissingText` says how to go live."""
+        try:
+            return Reply(text=self._texts[request.task, request.subject])
+        except KeyError:
+            raise MissingText(
+                f"the example corpus has no {request.task} for {request.subject}. It holds its own memes, "
+                "24 news and 23 role dialogues of 18 turns only; for anything else use a live model: "
+                "PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
+            ) from None
+
+
+N_TURNS = 18
+"""Turns of every authored dialogue."""
+
+
+def rows(name: str, folder: Path) -> list[dict[str, Any]]:
+    """All rows of a file of authored texts; `StageOutputError` names the line that is none."""
+    found = []
+    for number, line in enumerate((folder / name).read_text(encoding="utf-8").split("\n"), start=1):
+        if line.strip():
+            try:
+                found.append(json.loads(line))
+            except ValueError as error:
+                raise files.StageOutputError(f"{name} line {number}: {error}") from error
+    return found
+
+
+def load_news(folder: Path = paths.example) -> list[NewsItem]:
+    """News items of the example file, in its order."""
+    return files.read_jsonl(folder / "news.jsonl", NewsItem)
+
+
+def load_role_pairs(folder: Path = paths.example) -> list[RolePair]:
+    """The 23 role pairs."""
+    return files.read_jsonl(folder / "role_pairs.jsonl", RolePair)
+
+
+@lru_cache(maxsize=1)
+def texts(folder: Path = paths.example) -> dict[tuple[str, str], str]:
+    """Every authored text by (task, subject), in the form in which a model would have replied."""
+
+    def json_of(row: dict[str, Any], *fields: str) -> str:
+        return files.dumps({field: row[field] for field in fields})
+
+    replies: dict[tuple[str, str], str] = {}
+    for row in rows("annotations.jsonl", folder):
+        replies["annotation", row["meme_id"]] = json_of(row, "s_plus", "s_minus", "emotion", "motivation")
+    for row in rows("scenarios.jsonl", folder):
+        replies["scenario", row["scenario_id"]] = json_of(row, "scenario")
+        details = [f for f in row if f not in ("scenario_id", "pair_id", "scenario", "gloss", "source")]
+        replies["scenario", f"{row['scenario_id']}/details"] = json_of(row, *details)
+    for row in rows("dialogues.jsonl", folder):
+        replies["utterance", f"{row['dialogue_id']}/{row['turn']}"] = row["text"]
+    for row in rows("summaries.jsonl", folder):
+        subject = f"{row['dialogue_id']}/{row['turn']}"
+        replies["summary", subject] = json_of(row, "scenario", "emotion", "motivation")
+    return replies
+
+
+@lru_cache(maxsize=1)
+def glosses(folder: Path = paths.example) -> dict[str, str]:
+    """English glosses by authored subject: `<dialogue>/<turn>` and scenario ids."""
+    of_utterances = {f"{r['dialogue_id']}/{r['turn']}": r["gloss"] for r in rows("dialogues.jsonl", folder)}
+    return of_utterances | {r["scenario_id"]: r["gloss"] for r in rows("scenarios.jsonl", folder)}
+
+
+def prompt_notice(folder: Path = paths.example) -> str | None:
+    """A notice for the reader where prompts differ from those that were shipped with the corpus."""
+    shipped = json.loads((folder / "prompt_hashes.json").read_text(encoding="utf-8"))
+    changed = sorted(name for name, digest in shipped.items() if _prompt_sha256(name) != digest)
+    if not changed:
+        return None
+    return (
+        f"authored text ignores prompts: {', '.join(changed)} differ from the shipped ones, and nothing in "
+        "this run will differ for it. To see what a prompt does, go live: PROFILE=local after "
+        "`make local-llm`, or PROFILE=openai with a key."
+    )
+
+
+def _prompt_sha256(name: str) -> str | None:
+    try:
+        return prompts.prompt_sha256(name)
+    except prompts.PromptError:
+        return None  # taken away or renamed
+
+
+TEXT_FILES = (
+    "ANALYSIS_PLAN.md", "annotations.jsonl", "dialogues.jsonl", "grades.jsonl", "marks.jsonl", "memes.csv",
+    "news.jsonl", "role_pairs.jsonl", "scenarios.jsonl", "summaries.jsonl",
+)  # fmt: skip
+"""Frozen before their first scoring: their hashes are in `TEXT_HASHES.json`."""
+PLACEMENT_FILES = ("PLACEMENT_PLAN.md", "grades_learned.jsonl")
+"""Frozen likewise, and read by no run."""
+NOTES = b"\n## Notes after the fact\n"
+"""What stands in a plan from this heading on came after the freeze, with its date, and is not hashed."""
+
+
+def text_hashes(folder: Path = paths.example) -> dict[str, str]:
+    """SHA-256 of every frozen file of the example corpus that is there."""
+    files = [folder / name for name in (*TEXT_FILES, *PLACEMENT_FILES) if (folder / name).is_file()]
+    frozen = {path.name: path.read_bytes().partition(NOTES)[0] for path in files}
+    return {name: hashlib.sha256(text).hexdigest() for name, text in frozen.items()}
+
+
+def changed_texts(folder: Path = paths.example) -> list[str]:
+    """Frozen files that differ from `TEXT_HASHES.json`."""
+    frozen = json.loads((folder / "TEXT_HASHES.json").read_text(encoding="utf-8"))
+    now = text_hashes(folder)
+    return sorted(name for name in frozen.keys() | now.keys() if frozen.get(name) != now.get(name))
+
+
+def freeze(folder: Path = paths.example) -> None:
+    """Freeze texts and prompt files. For a new corpus only, before its first scoring."""
+    files.write_json(folder / "TEXT_HASHES.json", text_hashes(folder))
+    # Judges are asked for real, also in the example profile: their prompts are no authored matter.
+    asked = ("judge", "rating", "ask_again", "template_")
+    names = sorted(path.stem for path in paths.prompts.glob("*.j2") if not path.stem.startswith(asked))
+    files.write_json(folder / "prompt_hashes.json", {name: prompts.prompt_sha256(name) for name in names})

@@ -1,0 +1,252 @@
+"""What goes over the seam to models: requests, replies, answers, outcomes that are no answer, and faults."""
+
+import math
+import unicodedata
+from collections.abc import Callable, Collection
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from memecmd_utils import recordings as rec
+from memecmd_utils.files import MemecmdError
+from memecmd_utils.recordings import Outcome
+
+T = TypeVar("T")
+Task = Literal["utterance", "summary", "annotation", "scenario", "rating", "embedding"]
+UNRECORDED: Outcome = "unrecorded"
+YES = {"是", "是的", "yes", "对", "有"}
+NO = {"否", "不", "不是", "no", "没有", "无"}
+TOKENS_KEPT = 5
+"""Alternatives of a first token that are recorded. An answer other than yes and no that is not among them is
+less likely than yes and no together."""
+
+
+class ModelId(BaseModel):
+    """What makes a model this model: its name, a label for its version, and a local file's hash."""
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
+    name: str
+    label: str = "default"
+    sha256: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.label}"
+
+
+class Sampling(BaseModel):
+    """Sampling parameters; None leaves the default. `extra` goes into the body as it is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    max_tokens: int | None = None
+    stop: list[str] | None = None
+    top_logprobs: int | None = None
+    extra: dict[str, Any] = {}
+
+
+class Image(BaseModel):
+    """An image in a message. `image_id` enters the key; what `load` gives is sent and never recorded."""
+
+    image_id: str
+    load: Callable[[], str]
+    """Makes the data URL, only when the request is sent: a library's pictures do not fit in memory."""
+    tiles: int = 1
+    """Squares of 512 pixels that it covers, for what it will cost (`budget.tiles`); no part of the key."""
+
+
+class Message(BaseModel):
+    """One chat message: text, then images (for models that see)."""
+
+    role: Literal["system", "user", "assistant"]
+    text: str
+    images: list[Image] = []
+
+
+class Request(BaseModel):
+    """Everything that changes an answer."""
+
+    task: Task
+    subject: str
+    """What the request is about, for example a dialogue and turn; not part of the key."""
+    messages: list[Message]
+    sampling: Sampling = Sampling()
+    seed: int | None = None
+    sample: int = 0
+    reply_schema: type[BaseModel] | None = None
+    schema_version: int = 1
+    ask_again: str = "ask_again"
+    """Prompt file of the note after an unusable reply, in the language of the prompt; no part of the key."""
+
+    def normal_form(self, model: ModelId, dropped: Collection[str] = ()) -> dict[str, Any]:
+        """Our own normal form, the text behind the recording's key. Holds neither endpoint nor key.
+
+        `dropped` names parameters that the endpoint's parameter map leaves out: what is not sent cannot
+        change the answer.
+        """
+        schema = self.reply_schema
+        sampling = self.sampling.model_dump(exclude_none=True, exclude_defaults=True)
+        return {
+            "key_version": rec.KEY_VERSION,
+            "task": self.task,
+            "schema": None if schema is None else {"name": schema.__name__, "version": self.schema_version},
+            "messages": [
+                {"role": m.role, "text": m.text, "images": [image.image_id for image in m.images]}
+                for m in self.messages
+            ],
+            "sampling": {name: value for name, value in sampling.items() if name not in dropped},
+            "seed": None if "seed" in dropped else self.seed,
+            "sample": self.sample,
+            "model": model.model_dump(exclude_none=True),
+        }
+
+
+class Reply(BaseModel):
+    """What came back from a model."""
+
+    text: str
+    finish_reason: str = "stop"
+    refusal: bool = False
+    tokens_in: int = 0
+    tokens_out: int = 0
+    think_characters: int = 0
+    """Length of `<think>` blocks that were taken out of `text`."""
+    first_token: dict[str, float] | None = None
+    """Log-probabilities of the first token's `TOKENS_KEPT` likeliest alternatives, where asked for."""
+    yes_no: tuple[float, float] | None = None
+    """Probabilities of yes and of no in all alternatives of the first token that came."""
+
+    @model_validator(mode="after")
+    def _as_recorded(self) -> "Reply":
+        # Rounded before use, so that a run that asks equals a run that replays. No probability is above 1.
+        if self.first_token is not None:
+            tops = {token: round(min(p, 0.0), 4) for token, p in self.first_token.items() if math.isfinite(p)}
+            if self.yes_no is None:
+                self.yes_no = _mass(tops, YES), _mass(tops, NO)
+            self.first_token = dict(sorted(tops.items(), key=lambda top: -top[1])[:TOKENS_KEPT])
+        return self
+
+
+def plain_word(text: str) -> str:
+    """A short answer without blanks and signs around it, in half-width small letters."""
+    return unicodedata.normalize("NFKC", text).strip(" \n。.!,“”\"'「」").lower()
+
+
+def _mass(tops: dict[str, float], words: set[str]) -> float:
+    mass = 0.0
+    for token, logprob in tops.items():
+        mass += math.exp(logprob) * (plain_word(token) in words)
+    return mass
+
+
+class Answer(BaseModel, Generic[T]):
+    """A parsed answer, or the reason why there is none; the raw text is kept in both cases."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    value: Any = None
+    outcome: Outcome = "accepted"
+    violations: list[str] = []
+    raw: str = ""
+    reason: str = ""
+    attempts: int = 1
+    source: str
+    replayed: bool = False
+
+
+class UnusableReply(ValueError):
+    """Raised by a parser: this reply cannot be used, the text says why (the model is shown it)."""
+
+
+class CutReply(UnusableReply):
+    """Raised by a parser: the reply breaks off, in whatever way the server says so or does not."""
+
+
+class UncertainReply(UnusableReply):
+    """Raised by a rule of reading that recorded replies may be older than.
+
+    A replayed reply that does not keep it is unusable, as a new one is, and no error.
+    """
+
+
+class BrokenRules(UnusableReply):
+    """Raised by a parser of utterances: usable at need, but it breaks the named rules.
+
+    Of several attempts the one of the least `weight` is kept; without one every rule weighs the same.
+    """
+
+    def __init__(self, value: Any, violations: list[str], weight: int | None = None) -> None:
+        super().__init__("；".join(violations))
+        self.value = value
+        self.violations = violations
+        self.weight = len(violations) if weight is None else weight
+
+
+class BudgetReached(MemecmdError, RuntimeError):
+    """`max_calls` or `max_usd` would be passed by the next call; everything paid for is recorded."""
+
+
+class EndpointError(MemecmdError, RuntimeError):
+    """The endpoint cannot be used as set up; the message says what to set. It never holds a key.
+
+    `paid`: the model may have answered although the answer is of no use.
+    """
+
+    def __init__(self, message: str, paid: bool = False) -> None:
+        super().__init__(message)
+        self.paid = paid
+
+
+class TransientFault(Exception):
+    """One exchange failed in a way that the next try may mend.
+
+    `wait_s` is what the server asked us to wait, `limited` marks a rate limit, and `paid` says that the
+    model may have answered although the answer did not arrive whole.
+    """
+
+    def __init__(self, kind: str, wait_s: float | None = None, limited: bool = False, paid: bool = False):
+        super().__init__(kind)
+        self.kind, self.wait_s, self.limited, self.paid = kind, wait_s, limited, paid
+
+
+class RequestRejected(Exception):
+    """The endpoint refuses this one request, for example because its context is too long."""
+
+
+class InDoubt(Exception):
+    """The endpoint refuses a request, and nothing has shown yet whether this request or the set-up is why.
+
+    `neutral` asks for something harmless in the same way; `way` names that way. Once it is answered the
+    request can be sent again, and is then rejected for itself; if it is refused, too, `EndpointError` says
+    what to set.
+    """
+
+    def __init__(self, message: str, neutral: Request, way: str) -> None:
+        super().__init__(message)
+        self.neutral, self.way = neutral, way
+
+
+class Backend:
+    """A model behind the seam, as most are. `complete` is one exchange; `delivery` makes further tries."""
+
+    model: ModelId
+    source: str
+    """Value of `source` in records made from its replies."""
+    recordable = True
+    """Whether replies belong into the recordings (real models only)."""
+    repeats = False
+    """Whether a fixed seed brings the same reply again, so that asking unchanged is in vain."""
+    in_bulk = False
+    """Whether requests are collected and sent together, so that all should be handed over at once."""
+    dropped: Collection[str] = ()
+    """Parameters of a request that this backend leaves out."""
+    status = ""
+    """What the backend is waiting for, in words for the live line."""
+
+    async def complete(self, request: Request) -> Reply:
+        """Return one reply, or raise `TransientFault`, `RequestRejected`, `InDoubt` or what nothing mends."""
+        raise NotImplementedError
+
+    async def alive(self, within_s: float) -> bool:
+        """Whether the other side gives any sign of life within so many seconds."""
+        return True

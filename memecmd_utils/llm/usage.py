@@ -1,0 +1,149 @@
+"""What chats asked for: counted while they ask, and what a run's stages wrote of it, read back."""
+
+import json
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from memecmd_utils.llm.messages import UNRECORDED, Reply
+from memecmd_utils.settings import Profile
+
+WINDOW_S = 30.0
+"""Over which the speed of the live line is measured."""
+
+
+def combined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Figures of two chats of one stage together."""
+    out: dict[str, Any] = {}
+    for name, value in second.items():
+        if isinstance(value, dict):
+            out[name] = dict(sorted((Counter(first.get(name, {})) + Counter(value)).items()))
+        else:
+            out[name] = round(first.get(name, 0) + value, 6)
+    return out
+
+
+class Usage:
+    """Calls, replays, tokens, money, retries and outcomes."""
+
+    def __init__(self) -> None:
+        self.calls = self.replayed = self.tokens_in = self.tokens_out = self.think_characters = 0
+        self.usd = 0.0
+        self.outcomes: Counter[str] = Counter()
+        self.retries: Counter[str] = Counter()
+        self._recent: deque[tuple[int, int]] = deque()
+        """Second and tokens that came in it: a fast endpoint sends thousands of replies in the window."""
+
+    def add(self, reply: Reply, usd: float) -> None:
+        """Count one live reply."""
+        self.tokens_in += reply.tokens_in
+        self.tokens_out += reply.tokens_out
+        self.think_characters += reply.think_characters
+        self.usd += usd
+        second = int(time.monotonic())
+        before = self._recent.pop()[1] if self._recent and self._recent[-1][0] == second else 0
+        self._recent.append((second, before + reply.tokens_out))
+        while self._recent[0][0] < second - WINDOW_S:
+            self._recent.popleft()
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that came back a second, lately."""
+        if not self._recent:
+            return 0.0
+        tokens = sum(count for _, count in self._recent)
+        return tokens / max(time.monotonic() - self._recent[0][0], 1.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Figures for the report."""
+        return {
+            "calls": self.calls,
+            "replayed": self.replayed,
+            "tokens_in": self.tokens_in,
+            "tokens_out": self.tokens_out,
+            "think_characters": self.think_characters,
+            "usd": round(self.usd, 6),
+            "outcomes": dict(sorted(self.outcomes.items())),
+            "retries": dict(sorted(self.retries.items())),
+        }
+
+
+STAGES = ("annotation", "scenario", "dialogue_generation", "evaluation")
+
+
+def usage_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Stage and counts of every chat of a run's folder that asked for anything, in the order of stages."""
+
+    def place(path: Path) -> tuple[int, str]:
+        return next((i for i, s in enumerate(STAGES) if path.name.startswith(s)), len(STAGES)), path.name
+
+    for path in sorted((folder / "usage").glob("*.json"), key=place):
+        if path.name.endswith(".keys.json"):
+            continue
+        # Runs made before these two were counted have none.
+        used = {"retries": {}, "think_characters": 0, **json.loads(path.read_text(encoding="utf-8"))}
+        if used["calls"] or used["replayed"]:
+            yield path.stem, used
+
+
+def outcome_rows(folder: Path) -> list[dict[str, Any]]:
+    """What became of every question of a run: a row a stage, with all outcomes by name."""
+    return [
+        {
+            "stage": stage,
+            "source": used["source"],
+            "outcomes": counts_in_words(used["outcomes"]),
+            "calls": used["calls"],
+            "replayed": used["replayed"],
+            "tried again": counts_in_words(used["retries"]) or "none",
+            "tokens in": used["tokens_in"],
+            "tokens out": used["tokens_out"],
+            "characters of thought": used["think_characters"],
+            "US dollars": round(used["usd"], 4),
+        }
+        for stage, used in usage_of(folder)
+    ]
+
+
+def counts_in_words(counts: dict[str, int]) -> str:
+    """Counts by name as words: "12 accepted, 1 refusal"."""
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+
+
+def not_recorded(profile: Profile, folder: Path) -> str:
+    """How many scores a run lacks because nothing is on record and nobody was asked, and how to have them.
+
+    Empty where none is lacking. Read from what stages 05 and 05b wrote into the run's `folder`.
+    """
+    lacking: list[str] = []
+    if (folder / "ratings.parquet").is_file():
+        import pyarrow.parquet as pq
+
+        reasons = pq.read_table(folder / "ratings.parquet", columns=["unscored"])["unscored"].to_pylist()
+        if n := sum(reason.startswith(UNRECORDED) for reason in reasons):
+            lacking.append(f"{n:,} of {len(reasons):,} ratings by judges")
+    outcomes = next((used["outcomes"] for stage, used in usage_of(folder) if stage == "studies"), {})
+    if n := outcomes.get(UNRECORDED, 0):
+        lacking.append(f"{n:,} of {sum(outcomes.values()):,} summaries by a small model")
+    if not lacking:
+        return ""
+    return (
+        f"{' and '.join(lacking)} have no recorded answer: answers were recorded for other settings, and "
+        "mode=recorded asks nobody. They are unscored and left out of every mean. To have them answered: "
+        f"{_answered_by(profile)}"
+    )
+
+
+def _answered_by(profile: Profile) -> str:
+    """The commands after which a run's judges can answer."""
+    local = [
+        judge.local_model or profile.models.local_model
+        for judge in profile.evaluation.judges
+        if judge.llm == "local"
+    ]
+    if profile.evaluation.other_summaries:
+        local.append(profile.models.local_model)
+    installs = [f"`make local-llm MODEL={model}`" for model in dict.fromkeys(local)]
+    return ", ".join([*installs, "then again with mode=auto added to SET (or to `settings`)."])

@@ -1,0 +1,237 @@
+"""News items for cold starts: the example file, a file of one's own, or collected RSS and Atom feeds.
+
+A collection is a folder: `news.jsonl` (every item with its provenance; also for `news: PATH`) and `feeds.csv`
+(how each feed fared), written after each feed. The linked articles are not fetched.
+"""
+
+import asyncio
+import csv
+import hashlib
+import io
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from memecmd_utils import files, library, schemas
+from memecmd_utils.core.fetch import http
+from memecmd_utils.files import paths
+from memecmd_utils.llm import authored
+from memecmd_utils.settings import Profile
+
+LIMITS = http.Limits(max_bytes=2_000_000)
+ACCEPT = "application/atom+xml, application/rss+xml, application/xml;q=0.9, */*;q=0.1"
+MIN_CHARACTERS, MAX_CHARACTERS, MAX_TITLE = 20, 2000, 200
+"""An item with less text gives two people nothing to talk about; a longer one is cut."""
+SAME_START = 100
+"""Letters at the beginning of two texts that make them the same news: outlets print each other's reports."""
+COLUMNS = ("topic", "name", "url", "status", "checked", "items", "new", "etag", "last_modified")
+WRITE = (
+    "`feeds` is a list of topic=URL, or the path of one YAML file that maps topics to lists of url, name, "
+    f"terms, language (see data/feeds.yaml); the topics are {', '.join(schemas.TOPICS)}"
+)
+
+
+class NewsError(files.MemecmdError, ValueError):
+    """News cannot be had as the profile asks; the message says what to set."""
+
+
+class Feed(BaseModel):
+    """One RSS or Atom feed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    topic: schemas.Topic
+    url: str
+    name: str = ""
+    terms: str = ""
+    """Licence or terms of use as the list's author understood them; it goes with every item."""
+    language: str = ""
+
+    @field_validator("url")
+    @classmethod
+    def _can_be_asked(cls, url: str) -> str:
+        if not http.host_of(url):
+            raise ValueError("an address begins with http:// or https:// and holds no user and password")
+        return url
+
+
+class CollectedItem(schemas.NewsItem):
+    """A news item with where it comes from; dates are UTC, ISO 8601."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    link: str = ""
+    published: str = ""
+    feed_url: str = ""
+    terms: str = ""
+    fetched: str = ""
+
+
+def load_news(profile: Profile) -> Sequence[schemas.NewsItem]:
+    """News items as the profile says: `news: example`, a JSONL path, or `feeds`.
+
+    Feeds are asked only where fewer than `n_news` are collected; still too few are a `NewsError`.
+    """
+    wanted, named = profile.dialogue.n_news, profile.dialogue.news
+    if not wanted:
+        return []
+    if named == "example":
+        return authored.load_news()
+    if named != "feeds":
+        path = paths.user_path(named)
+        if not path.is_file():
+            raise NewsError(f"news: {named!r} is neither `example`, `feeds`, nor a file")
+        return files.read_jsonl(path, CollectedItem)
+    folder = collection_folder(profile)
+    items = collected(folder)
+    if len(items) < wanted:
+        items = collect(read_feeds(profile.dialogue.feeds), folder)
+    if len(items) < wanted:
+        raise NewsError(
+            f"n_news={wanted}, but the feeds gave {len(items)} news items: run `make collect-news "
+            f"PROFILE={profile.name}` again on later days, name more feeds, or lower n_news; "
+            f"{folder / 'feeds.csv'} says how each feed fared"
+        )
+    return items
+
+
+def collection_folder(profile: Profile) -> Path:
+    """Where a profile's collection lies; all runs of the profile share it."""
+    return paths.raw / "news" / profile.name
+
+
+def collected(folder: Path) -> list[CollectedItem]:
+    """What was collected so far, the earliest first; nothing is fetched."""
+    path = folder / "news.jsonl"
+    return files.read_jsonl(path, CollectedItem) if path.is_file() else []
+
+
+def read_feeds(entries: Sequence[str]) -> list[Feed]:
+    """Feeds of the profile's key `feeds`: `[topic=URL, ...]`, or one path of a YAML file."""
+    try:
+        if len(entries) == 1 and "=" not in entries[0]:
+            lists = yaml.safe_load(paths.user_path(entries[0]).read_text(encoding="utf-8"))
+            rows = [{**row, "topic": topic} for topic, listed in lists.items() for row in listed]
+        else:
+            rows = [dict(zip(("topic", "url"), entry.partition("=")[::2], strict=True)) for entry in entries]
+        feeds = [Feed.model_validate(row) for row in rows]
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]  # an address may hold a password
+        raise NewsError(f"feeds: {'.'.join(map(str, first['loc']))}: {first['msg']}; {WRITE}") from None
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
+        raise NewsError(f"feeds: {entries[0]} cannot be read ({error}): {WRITE}") from error
+    if not feeds:
+        raise NewsError(f"news: feeds needs feeds: {WRITE}")
+    return feeds
+
+
+def collect_for(profile: Profile) -> str:
+    """Collect a profile's news now and say how it went: what `make collect-news` prints."""
+    folder, feeds = collection_folder(profile), read_feeds(profile.dialogue.feeds)
+    items = collect(feeds, folder)
+    rows = ("{topic:<13} {new:>4} new  {url}: {status}".format(**row) for row in _rows(folder).values())
+    return "\n".join([*rows, f"{len(items):,} of {profile.dialogue.n_news:,} news items are in {folder}"])
+
+
+def collect(feeds: Sequence[Feed], folder: Path) -> list[CollectedItem]:
+    """Ask every feed for what is new in it; return all items that were ever collected, the earliest first.
+
+    Raises `NewsError` when every feed fails.
+    """
+    files.need_live_extra("collecting news")
+    asyncio.run(_ask_all(feeds, folder))
+    rows = _rows(folder)
+    if all(rows[feed.url]["status"].startswith("failed") for feed in feeds):
+        reasons = "\n".join(f"  {feed.url}: {rows[feed.url]['status']}" for feed in feeds)
+        raise NewsError(f"none of the {len(feeds)} feeds could be read:\n{reasons}")
+    return collected(folder)
+
+
+def _rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """The rows of `feeds.csv` by address."""
+    path = folder / "feeds.csv"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return {row["url"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
+
+
+async def _ask_all(feeds: Sequence[Feed], folder: Path) -> None:
+    from tqdm.auto import tqdm
+
+    items, rows = collected(folder), _rows(folder)
+    seen = {mark for item in items for mark in marks(item)}
+    client = http.Client(LIMITS, "news feed reader of a research package", ACCEPT)
+    for feed in tqdm(feeds, desc="feeds", unit="feed"):
+        row = rows.setdefault(feed.url, dict.fromkeys(COLUMNS, ""))
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        row |= {**feed.model_dump(include=set(COLUMNS)), "checked": now, "new": 0, "status": "unchanged"}
+        try:
+            async with client.visit() as visit:
+                answer = await visit.fetch(feed.url, etag=row["etag"], last_modified=row["last_modified"])
+            found = read_feed(feed, answer.body, answer.headers, now) if answer.code != 304 else []
+            for item in found:
+                if not seen & marks(item):
+                    items.append(item)
+                    row["new"] += 1
+                    seen |= marks(item)
+            if answer.code != 304:
+                validators = (answer.headers.get(name, "") for name in ("etag", "last-modified"))
+                row["status"], row["etag"], row["last_modified"] = "read", *validators
+        except (http.FetchError, NewsError) as error:
+            row["status"] = f"failed: {error}"
+        row["items"] = sum(item.feed_url == feed.url for item in items)
+        files.write_jsonl(folder / "news.jsonl", items)
+        files.write_csv(folder / "feeds.csv", COLUMNS, rows.values())
+
+
+def marks(item: CollectedItem) -> set[str]:
+    """Id, title and first letters of the text: items that share one of them are the same news."""
+    title, text = (library.normalise_text(part) for part in (item.title, item.text))
+    return {item.news_id, title, text[:SAME_START]}
+
+
+def read_feed(feed: Feed, body: bytes, headers: dict[str, str], fetched: str) -> list[CollectedItem]:
+    """The items of an RSS or Atom feed that have a title and a text; `NewsError` for other bytes.
+
+    An id is a hash of the link, else of the title.
+    """
+    import feedparser
+
+    try:  # as a stream: bytes that look like an address would be fetched
+        parsed = feedparser.parse(io.BytesIO(body), response_headers=headers, sanitize_html=False)
+    except Exception as error:  # the parser of a stranger's bytes: whatever it trips over is the feed's fault
+        raise NewsError(f"it cannot be read: {type(error).__name__}: {error}"[:200]) from error
+    if not parsed.entries and not parsed.version:
+        raise NewsError("it is neither RSS nor Atom")
+    about = {"feed_url": feed.url, "topic": feed.topic, "terms": feed.terms, "fetched": fetched}
+    items = []
+    for entry in parsed.entries:
+        title, link = plain(entry.get("title", ""), MAX_TITLE), entry.get("link", "")
+        texts = [entry.get("summary", ""), *(part.get("value", "") for part in entry.get("content", []))]
+        text = max(
+            (plain(text, MAX_CHARACTERS) for text in texts), key=len
+        )  # some feeds put a stump into one
+        moment = entry.get("published_parsed") or entry.get("updated_parsed")
+        about["published"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", moment) if moment else ""
+        about["link"] = link if http.host_of(link) else ""
+        name = f"{feed.topic}-{hashlib.sha256((about['link'] or title).encode()).hexdigest()[:10]}"
+        if title and len(text) >= MIN_CHARACTERS:
+            source = f"feed {about['link'] or feed.url}"
+            items.append(CollectedItem(news_id=name, title=title, text=text, source=source, **about))
+    return items
+
+
+def plain(fragment: str, most: int) -> str:
+    """What a reader sees of an HTML fragment, in one line of at most `most` characters."""
+    from bs4 import BeautifulSoup
+
+    soup = BeautifulSoup(fragment[: 10 * MAX_CHARACTERS], "html.parser")
+    for tag in soup(["script", "style"]):
+        tag.decompose()
+    for tag in soup(["p", "br", "div", "li"]):
+        tag.insert_after(" ")  # around blocks only: Chinese has no blank around a bold word
+    return "".join(c for c in " ".join(soup.get_text().split()) if c.isprintable())[:most].rstrip()

@@ -1,1 +1,0 @@
-"""Around a run: strict execution of notebooks, what a machine lacks, what a run will cost."""

@@ -1,0 +1,470 @@
+"""Recorded answers of real models by key: what a run goes on from, and what replays it without a model.
+
+A recorded reply is a line of JSON {v, key, form, value}. The key is the SHA-256 of `form`, our own
+normal form of all that changes the answer and of nothing else. It stands beside the value, so that a miss
+can name the field that differs. Vectors of texts and pictures stand by key in `.npz` files.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from memecmd_utils import files
+from memecmd_utils.files import MemecmdError, paths
+
+Outcome = Literal[
+    "accepted", "violations", "unusable", "refusal", "length", "filtered", "rejected", "failed", "unrecorded"
+]
+"""`rejected`: the endpoint takes other requests but not this one. `failed`: it never got through.
+`unrecorded`: nothing is on record and nobody is asked (mode `recorded` of a changed run)."""
+Mode = Literal["recorded", "auto", "live"]
+Form = dict[str, Any]
+KEY_VERSION = 2
+KEY = re.compile("[0-9a-f]{64}")
+REPLIES = ".jsonl", ".jsonl.gz"
+"""Endings of the files of recorded replies."""
+EXCERPT = 40  # characters
+SHOWN_DIGITS = 16  # of a key, in messages
+
+
+class RecordingError(MemecmdError, ValueError):
+    """A recording file is damaged other than by a torn last line, of another version or not writable."""
+
+
+class RecordingMiss(MemecmdError, LookupError):
+    """`mode: recorded` and the answer is not there."""
+
+
+# --- replies: one dict a stage ----------------------------------------------------------------------
+
+
+def canonical(form: Any) -> str:
+    """One text for one meaning: sorted keys, no blanks, Chinese as it is."""
+    return json.dumps(form, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def key_of(form: Form) -> str:
+    """Return the SHA-256 of a normal form."""
+    return hashlib.sha256(canonical(form).encode()).hexdigest()
+
+
+def is_answer(value: Any) -> bool:
+    """Whether a recorded value is an answer, not a refusal or an unusable reply."""
+    return not isinstance(value, dict) or value.get("outcome", "accepted") in ("accepted", "violations")
+
+
+class Recordings:
+    """All recorded values of a stage by key, from several folders; new ones go to one file of `write_dir`.
+
+    Every `<folder>/<stage>/*.jsonl` and `*.jsonl.gz` is read. Of two values of one key the later one counts,
+    unless only the earlier one is an answer.
+    """
+
+    def __init__(
+        self, stage: str, read_dirs: Sequence[Path], write_dir: Path | None = None, own: str = "w0.jsonl"
+    ) -> None:
+        """`own`: the file that is appended to; processes that record side by side have one each."""
+        self.stage = stage
+        self.files = [path for folder in read_dirs for path in files_in(folder / stage)]
+        self.used_keys: set[str] = set()
+        """Keys of the values that were looked up or recorded."""
+        self.fresh_keys: set[str] = set()
+        """Keys of those that were recorded here: mode `live` asks for no other twice."""
+        self._own = write_dir / stage / own if write_dir else None
+        self._own_bytes = -1
+        self._values: dict[str, Any] = {}
+        for path in self.files:
+            self._read(path)
+
+    def _read(self, path: Path) -> None:
+        for key, _, value in read_file(path):
+            if key not in self._values or is_answer(value) or not is_answer(self._values[key]):
+                self._values[key] = value
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: str) -> Any | None:
+        """Value of a key, which then counts as used; None where there is none."""
+        if key in self._values:
+            self.used_keys.add(key)
+        return self._values.get(key)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the file that is appended to. Another run that wants it waits, then has what was recorded.
+
+        Whoever pays for answers holds it from before the first request: then it is known to be writable.
+        """
+        if self._own is None:
+            yield
+            return
+        with _lock(self._own):
+            self._own.touch()
+            if self._own.stat().st_size != self._own_bytes:  # others have appended, or were killed in a line
+                self._read(self._own)
+                self._own_bytes = self._own.read_bytes().rfind(b"\n") + 1
+                os.truncate(self._own, self._own_bytes)
+            yield
+
+    def put(self, form: Form, value: Form) -> None:
+        """Append one recording and hand it to the operating system at once: a kill loses nothing."""
+        if self._own is None:
+            raise RecordingError(f"the recordings of {self.stage!r} are open for reading only")
+        key = key_of(form)
+        line = files.dumps({"v": KEY_VERSION, "key": key, "form": form, "value": value}) + "\n"
+        with self.writing(), self._own.open("ab") as handle:
+            handle.write(line.encode())
+        self._own_bytes += len(line.encode())
+        self._values[key] = value
+        self.fresh_keys.add(key)
+        self.used_keys.add(key)
+
+    def explain_miss(self, form: Form) -> str:
+        """Say how the nearest recording of the same task differs from `form`, field by field."""
+        neighbour = nearest(form, self.files)
+        if neighbour is None:
+            return f"nothing is recorded for task {form.get('task')!r} in stage {self.stage!r}"
+        key, fields = neighbour
+        parts = ", ".join(_difference_in_words(*field) for field in sorted(fields, key=itemgetter(0)))
+        return f"the nearest recording, {key[:SHOWN_DIGITS]}, differs in: {parts or 'nothing'}"
+
+
+class TextCache:
+    """Recorded texts by a plain key (OCR): what stage 01 asks before it reads an image."""
+
+    def __init__(self, store: Recordings, task: str) -> None:
+        self._store, self._task, self.used_keys = store, task, store.used_keys
+
+    def get(self, key: str) -> str | None:
+        """Text of a key, or None."""
+        value = self._store.get(key_of(self._form(key)))
+        return None if value is None else value["text"]
+
+    def put(self, key: str, text: str) -> None:
+        """Record a text."""
+        self._store.put(self._form(key), {"text": text})
+
+    def _form(self, key: str) -> Form:
+        return {"key_version": KEY_VERSION, "task": self._task, "subject": key}
+
+
+@contextmanager
+def _lock(file: Path) -> Iterator[None]:
+    """Hold a file against other processes; all that write to it in this one share the lock."""
+    from filelock import FileLock, Timeout
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(file.with_name(f".{file.name}.lock"), is_singleton=True, thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(f"another run records into {file.parent}: waiting for its end", file=sys.stderr)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def files_in(folder: Path, endings: tuple[str, ...] = REPLIES) -> list[Path]:
+    """Recording files of one folder, in a fixed order; hidden ones (locks, half-written files) are none."""
+    return sorted(p for p in folder.glob("[!.]*") if p.name.endswith(endings))
+
+
+def read_file(path: Path) -> Iterator[tuple[str, Form, Any]]:
+    """Yield (key, form, value) of one file; a line that is no recording of ours raises `RecordingError`.
+
+    A last line without its line end is passed over: it was torn by a kill.
+    """
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as handle:
+        for number, raw in enumerate(handle, start=1):
+            if not raw.endswith(b"\n"):
+                return
+            try:
+                line = json.loads(raw)
+                version, key, form, value = (line[field] for field in ("v", "key", "form", "value"))
+                if version != KEY_VERSION:
+                    raise ValueError(f"it has key version {version}, this package reads {KEY_VERSION}")
+                if not KEY.fullmatch(key) or not isinstance(form, dict):
+                    raise ValueError("its key or form is of a wrong type")
+            except (ValueError, TypeError, KeyError) as error:
+                raise RecordingError(
+                    f"{path} line {number} is damaged ({error}); restore the file, or delete this line "
+                    "to have that one answer asked for again"
+                ) from error
+            yield key, form, value
+
+
+def write_file(target: Path, records: Iterable[tuple[Form, Any]]) -> int:
+    """Write (form, value) pairs as a tracked `.jsonl.gz`, sorted by form; return how many they are."""
+    lines = [
+        files.dumps({"v": KEY_VERSION, "key": key_of(form), "form": form, "value": value}) + "\n"
+        for form, value in sorted(records, key=lambda record: canonical(record[0]))
+    ]
+    with files.atomic_path(target) as part:
+        part.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+    return len(lines)
+
+
+# --- how two forms differ ---------------------------------------------------------------------------
+
+
+def nearest(form: Form, files: Iterable[Path]) -> tuple[str, list[tuple[str, Any, Any]]] | None:
+    """Key of the recording of the same task that differs least from `form`, and the `differences`."""
+
+    def distance(found: tuple[str, list[tuple[str, Any, Any]]]) -> tuple[int, int]:
+        # Of equally many fields, those whose texts part later are nearer.
+        texts = [(a, b) for _, a, b in found[1] if isinstance(a, str) and isinstance(b, str)]
+        return len(found[1]), -sum(_common_length(a, b) for a, b in texts)
+
+    read = (line for path in files for line in read_file(path))
+    same_task = ((key, other) for key, other, _ in read if other.get("task") == form.get("task"))
+    return min(((key, [*differences(form, o)]) for key, o in same_task), key=distance, default=None)
+
+
+def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield (path, value in a, value in b) of the fields in which two normal forms differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in a.keys() | b.keys():
+            yield from differences(a.get(key), b.get(key), f"{where}.{key}" if where else key)
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for index, (x, y) in enumerate(zip(a, b, strict=True)):
+            yield from differences(x, y, f"{where}[{index}]")
+    elif a != b:
+        yield where, a, b
+
+
+def _difference_in_words(where: str, asked: Any, recorded: Any) -> str:
+    """The field's name; of a text also the stretch around the place where both part."""
+    if not where.endswith(".text") or not isinstance(asked, str) or not isinstance(recorded, str):
+        return where
+    start = max(0, _common_length(asked, recorded) - EXCERPT // 4)
+
+    def cut(text: str) -> str:
+        front, end = "…" * (start > 0), "…" * (len(text) > start + EXCERPT)
+        return front + text[start + len(front) : start + EXCERPT - len(end)] + end
+
+    return f"{where} (asked {cut(asked)!r}, recorded {cut(recorded)!r})"
+
+
+def _common_length(a: str, b: str) -> int:
+    """How many characters two texts have in common at their beginnings."""
+    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+# --- vectors ----------------------------------------------------------------------------------------
+
+BATCH = 128
+"""Vectors in one file of a run: what a kill can cost at most. Fewer are computed without a bar."""
+NORM_TOLERANCE = 0.01  # of a length of 1; rounding to float16 moves it by less than 0.001
+
+
+class RecordedVectors:
+    """Unit vectors of one encoder, kept as float16 in `<folder>/embedding/<name>/*.npz`.
+
+    `name` names the encoder and its weights. A vector counts by its key; once recorded it is the same
+    whichever items are asked for beside it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read_dirs: Sequence[Path],
+        write_dir: Path | None = None,
+        mode: Mode = "auto",
+        used_in: Path | None = None,
+    ) -> None:
+        """`used_in`: folder of a run, in which the keys of the vectors that it asked for are written down."""
+        self.name, self.mode, self.used_keys = name, mode, set[str]()
+        self._write = vector_folder(write_dir, name) if write_dir else None
+        self._note = used_in / "usage" / f"embedding:{name.replace('/', '__')}.keys.json" if used_in else None
+        self._vectors: dict[str, np.ndarray] = {}
+        for folder in read_dirs:
+            for path in files_in(vector_folder(folder, name), (".npz",)):
+                self._vectors.update(read_vectors(path))
+
+    def rows(
+        self,
+        keys: Sequence[str],
+        items: Sequence[Any],
+        encode: Callable[[list[Any]], np.ndarray],
+        size: Callable[[Any], int] | None = None,
+        kind: str = "texts",
+    ) -> np.ndarray:
+        """Return float32 unit vectors, shape [n, dim], in the order of `keys`; `encode` makes missing ones.
+
+        `size` sorts what is missing, largest first, so that items of one batch are alike. In mode `recorded`
+        what is missing raises `RecordingMiss`.
+        """
+        from tqdm.auto import tqdm  # looks for widgets, which takes a while
+
+        missing = list({k: i for k, i in zip(keys, items, strict=True) if k not in self._vectors}.items())
+        if missing and self.mode == "recorded":
+            raise RecordingMiss(
+                f"{len(missing)} of {len(keys)} {kind} have no recorded vector of {self.name} "
+                f"(the first: {str(missing[0][1])[:60]!r}). SET='mode=auto' computes and records them"
+            )
+        if size is not None:
+            missing.sort(key=lambda pair: size(pair[1]), reverse=True)
+        few = len(missing) <= BATCH
+        with tqdm(total=len(missing), desc=f"{kind} by {self.name}", disable=few) as bar:
+            for start in range(0, len(missing), BATCH):
+                part = missing[start : start + BATCH]
+                self._add(part, encode, kind)
+                bar.update(len(part))
+        self._note_used(keys)
+        if not keys:
+            return np.empty((0, len(next(iter(self._vectors.values()), ()))), dtype=np.float32)
+        return normalise(np.stack([self._vectors[key] for key in keys]).astype(np.float32))
+
+    def _note_used(self, keys: Sequence[str]) -> None:
+        """Add the keys that were asked for to the run's file; several notebooks add to one."""
+        if self.used_keys.issuperset(keys):
+            return
+        self.used_keys.update(keys)
+        if self._note is not None:
+            there = json.loads(self._note.read_text(encoding="utf-8")) if self._note.is_file() else []
+            files.write_json(self._note, sorted(self.used_keys.union(there)))
+
+    def _add(
+        self, part: Sequence[tuple[str, Any]], encode: Callable[[list[Any]], np.ndarray], kind: str
+    ) -> None:
+        vectors = encode([item for _, item in part])
+        if len(vectors) != len(part) or not np.isfinite(vectors).all():
+            raise ValueError(f"{self.name} gave {len(vectors)} usable vectors for {len(part)} {kind}")
+        # Rounded to float16 before use, so that a run that computes equals a run that replays.
+        fresh = dict(zip((key for key, _ in part), normalise(vectors).astype(np.float16), strict=True))
+        if self._write is not None:
+            name = hashlib.sha256("".join(fresh).encode()).hexdigest()[:16]
+            write_vectors(self._write / f"{name}.npz", fresh)
+        self._vectors.update(fresh)
+
+
+def normalise(vectors: np.ndarray) -> np.ndarray:
+    """Scale rows to unit length; a zero row stays zero."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms == 0, 1, norms)
+
+
+def vector_folder(recordings: Path, name: str) -> Path:
+    """Folder of an encoder's vectors within a folder of recordings."""
+    return recordings / "embedding" / name.replace("/", "__")
+
+
+def recorded_names(read_dirs: Sequence[Path], beginning: str) -> list[str]:
+    """Names of encoders, sorted, that begin so and have vectors in a folder of recordings."""
+    prefix = beginning.replace("/", "__")
+    folders = [path for read_dir in read_dirs for path in (read_dir / "embedding").glob("*")]
+    names = {path.name for path in folders if path.name.startswith(prefix) and files_in(path, (".npz",))}
+    return sorted(beginning + name[len(prefix) :] for name in names)
+
+
+def read_vectors(path: Path) -> dict[str, np.ndarray]:
+    """Read one `.npz` of keys and float16 vectors; a damaged one raises `RecordingError`."""
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            return dict(zip(data["keys"].tolist(), data["vectors"], strict=True))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise RecordingError(f"{path} is damaged ({error}); delete it to have it computed again") from error
+
+
+def write_vectors(path: Path, vectors: dict[str, np.ndarray]) -> None:
+    """Write keys and float16 vectors, sorted by key, atomically."""
+    keys = sorted(vectors)
+    with files.atomic_path(path) as part, part.open("wb") as handle:
+        np.savez(handle, keys=np.array(keys), vectors=np.stack([vectors[k] for k in keys]))
+
+
+# --- care: check, and turn what a run used into tracked recordings ------------------------------------
+
+
+def check(profile: str) -> tuple[list[str], list[str]]:
+    """Recompute every key and look at every value and vector, tracked ones and those of a profile.
+
+    Returns what was counted and the problems found, as lines for the terminal.
+    """
+    done: list[str] = []
+    problems: list[str] = []
+    for folder in (paths.example / "recordings", paths.raw / "recordings" / profile):
+        stages = [*folder.glob("*"), *folder.glob("embedding/*")]
+        for path in [file for stage in sorted(stages) for file in files_in(stage, (*REPLIES, ".npz"))]:
+            try:
+                faults = [*(_vector_faults(path) if path.suffix == ".npz" else _reply_faults(path))]
+            except RecordingError as error:
+                faults = [str(error)]
+            done.append(f"{path.relative_to(paths.data)}: {len(faults)} recordings")
+            problems += [f"{path}: {fault}" for fault in faults if fault]
+    return done, problems
+
+
+def _reply_faults(path: Path) -> Iterator[str]:
+    """What is wrong with each reply of a file, an empty text if nothing is."""
+    for key, form, value in read_file(path):
+        if key_of(form) != key:
+            yield f"the key {key} does not belong to its form"
+        elif not isinstance(value, dict) or not isinstance(value.get("text"), str):
+            yield f"the value of {key} has no text"
+        elif form.get("task") != "ocr" and value.get("outcome") not in get_args(Outcome):
+            yield f"the value of {key} has the unknown outcome {value.get('outcome')!r}"
+        else:
+            yield ""
+
+
+def _vector_faults(path: Path) -> Iterator[str]:
+    """What is wrong with each vector of a file, an empty text if nothing is."""
+    for key, row in read_vectors(path).items():
+        length = np.linalg.norm(row.astype(np.float32))
+        yield "" if abs(length - 1) < NORM_TOLERANCE else f"the vector of {key} has the length {length}"
+
+
+def promote(run: str) -> Iterator[str]:
+    """Make tracked recordings of what `run` used, a file for every stage and encoder; say what was done.
+
+    Raises `RecordingError` if nothing of a stage is recorded: its tracked file would be emptied.
+    """
+    target = paths.example / "recordings"
+    sources = [target, _recordings_of(run)]
+    for note in sorted((paths.processed / run / "usage").glob("*.keys.json")):
+        stage = note.name.removesuffix(".keys.json")
+        wanted = set(json.loads(note.read_text(encoding="utf-8")))
+        if stage.startswith("embedding:"):
+            yield _promote_vectors(stage.removeprefix("embedding:"), sources, wanted)
+            continue
+        store = Recordings(stage, sources)
+        forms = {key: form for path in store.files for key, form, _ in read_file(path) if key in wanted}
+        if not forms:
+            raise RecordingError(f"none of the {len(wanted)} replies of {stage} is recorded")
+        write_file(target / stage / "example.jsonl.gz", [(form, store.get(k)) for k, form in forms.items()])
+        yield f"{len(forms)} of {len(wanted)} replies -> {stage}"
+
+
+def _promote_vectors(name: str, sources: Sequence[Path], wanted: set[str]) -> str:
+    """Tracked files stay as they are; the `wanted` vectors that stand in none of them become one more."""
+    tracked, mine = (files_in(source / "embedding" / name, (".npz",)) for source in sources)
+    there = {key for path in tracked for key in read_vectors(path)} & wanted
+    new = {key: row for path in mine for key, row in read_vectors(path).items() if key in wanted - there}
+    if not there and not new:
+        raise RecordingError(f"none of the {len(wanted)} vectors of {name} is recorded")
+    if new:
+        write_vectors(sources[0] / "embedding" / name / f"example-{len(tracked) + 1}.npz", new)
+    return f"{len(there)} vectors stay and {len(new)} are new, of {len(wanted)} -> {name}"
+
+
+def _recordings_of(run: str) -> Path:
+    """Folder of a run's recordings: that of its profile, which is the beginning of the run's name."""
+    name = run
+    while "-" in name and not (paths.raw / "recordings" / name).is_dir():
+        name = name.rpartition("-")[0]
+    return paths.raw / "recordings" / name

@@ -1,0 +1,770 @@
+"""Stage 06, the dataset as a folder that others can load: tables, pictures, card, Croissant, checksums.
+
+A release holds the dialogues of a run (2507.00891) or template memes (2501.13851).
+"""
+
+import hashlib
+import json
+import re
+import shutil
+import types
+import typing
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import jinja2
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel
+
+from memecmd_utils import __version__, files, schemas, settings
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.llm import authored, prompts
+from memecmd_utils.settings import Profile
+
+MANIFEST, SUMS, CROISSANT = "manifest.json", "sha256sums.txt", "croissant.json"
+FORMAT = 2
+"""Version of the layout of a release; raised when a reader of the older one could not read it."""
+
+Records = Mapping[str, Sequence[Any]]
+"""The records of a release by table."""
+
+
+class ReleaseError(MemecmdError, ValueError):
+    """A release whose parts do not fit together; the message lists what is wrong."""
+
+
+# --- The two kinds of release and their tables
+
+
+class ReleaseMeme(schemas.Meme):
+    """A meme of a release. `file` is empty where the picture may not be passed on."""
+
+    file: str
+
+
+class Table(NamedTuple):
+    """What one table of a release holds."""
+
+    schema: type[schemas.Record]
+    key: tuple[str, ...]
+    """Columns that together name a record."""
+    words: str
+    """What one record is."""
+
+
+class Dataset(NamedTuple):
+    """What all releases of one kind have in common."""
+
+    tables: tuple[str, ...]
+    optional: tuple[str, ...]
+    """Tables that are left out when there are no records."""
+    main: str
+    """The table that is loaded when none is named; its records give the size."""
+    language: str
+    title: str
+    summary: str
+    paper: str
+    paper_url: str
+
+
+TABLES = {
+    "memes": Table(ReleaseMeme, ("meme_id",), "a meme with its text; its picture is in the column `image`"),
+    "annotations": Table(
+        schemas.Annotation, ("meme_id",), "S+, S-, E and Psi of a meme, or why there is none"
+    ),
+    "dialogues": Table(
+        schemas.Dialogue,
+        ("dialogue_id",),
+        "a session: its turns, and a summary for every turn from the second",
+    ),
+    "placements": Table(
+        schemas.Placement, ("dialogue_id", "turn", "strategy"), "a meme that a strategy puts at a turn"
+    ),
+    "marks": Table(
+        schemas.Mark,
+        ("dialogue_id", "turn", "marker"),
+        "what one marker says of a turn: whether to send a meme there, and which fit best",
+    ),
+    "grades": Table(
+        schemas.Grade,
+        ("dialogue_id", "turn", "meme_id", "grader"),
+        "how well one pooled meme fits at one turn (0, 1, 2), as one grader says",
+    ),
+    "templates": Table(
+        schemas.TemplateInfo,
+        ("template",),
+        "a template: its names, its meaning, the address of its blank picture",
+    ),
+    "template_memes": Table(
+        schemas.TemplateMeme,
+        ("meme_id",),
+        "a meme of a template: its address, title, numbers and captions, and the half it belongs to",
+    ),
+    "readings": Table(
+        schemas.MemeReading,
+        ("meme_id", "source", "prompt", "context"),
+        "what one annotator says of a meme: two captions, the embedded text, literary devices, an emotion",
+    ),
+}
+DIALOGUES, TEMPLATES = "dialogues", "templates"
+DATASETS = {
+    DIALOGUES: Dataset(
+        tables=("memes", "annotations", "dialogues", "placements", "marks", "grades"),
+        optional=("marks", "grades"),
+        main="dialogues",
+        language="zh",
+        title="MemeCMD",
+        summary="Chinese multi-turn dialogues with contextually retrieved memes.",
+        paper="MemeCMD, arXiv 2507.00891",
+        paper_url="https://arxiv.org/abs/2507.00891",
+    ),
+    TEMPLATES: Dataset(
+        tables=("templates", "template_memes", "readings"),
+        optional=("readings",),
+        main="template_memes",
+        language="en",
+        title="MemeCMD template memes",
+        summary="Template memes with captions, and readings of them, without images.",
+        paper="CM50 and mtrCLIP, arXiv 2501.13851",
+        paper_url="https://arxiv.org/abs/2501.13851",
+    ),
+}
+
+
+# --- Writing
+
+
+def write_release(
+    run_dir: Path,
+    release_dir: Path,
+    records: Records,
+    profile: Profile,
+    *,
+    run: str = "",
+    models: Mapping[str, Sequence[str]] | None = None,
+    published: str = "",
+    further: Callable[[Path], None] | None = None,
+) -> dict[str, int]:
+    """Write the dataset of a run and return the number of records of each kind.
+
+    `records` are those of the tables that `DATASETS["dialogues"]` names; pictures lie below `run_dir`, and
+    those without a licence are left out. `models` names models that no record does, such as the embedder and
+    the judges, by what they did. `published` is an ISO date. `further` writes what else belongs into the
+    folder. Raises `ReleaseError` for records that do not fit together.
+    """
+    with _in_place_of(release_dir) as folder:
+        copied = {**records, "memes": _copied(records["memes"], run_dir, folder)}
+        if further:
+            further(folder)
+        return _fill(folder, DIALOGUES, copied, profile, run, published, models or {}, _inputs(profile))
+
+
+def write_template_release(
+    release_dir: Path,
+    infos: Sequence[schemas.TemplateInfo],
+    memes: Sequence[schemas.TemplateMeme],
+    readings: Sequence[schemas.MemeReading],
+    profile: Profile,
+    *,
+    run: str = "",
+    inputs: Mapping[str, str] | None = None,
+    published: str = "",
+) -> dict[str, int]:
+    """Write templates, memes and readings as a release (2501.13851, Section 3); the number of each.
+
+    No image is in it: of a template's blank picture only the address stays. Templates without a meme are left
+    out. `inputs` says of each source what state it was in, `published` is an ISO date.
+    Raises `ReleaseError` for records that do not fit together, such as a reading of a meme that is not there.
+    """
+    used = {meme.template for meme in memes}
+    kept = [info.model_copy(update={"picture": ""}) for info in infos if info.template in used]
+    records = {"templates": kept, "template_memes": memes, "readings": readings}
+    sources = {"prompts": _prompt_hashes(), "sources": dict(inputs or {})}
+    with _in_place_of(release_dir) as folder:
+        return _fill(folder, TEMPLATES, records, profile, run, published, {}, sources)
+
+
+@contextmanager
+def _in_place_of(release_dir: Path) -> Iterator[Path]:
+    """A new folder that takes the place of the old release once all within it went well.
+
+    Raises `ReleaseError` where the folder there holds something else.
+    """
+    if release_dir.exists() and any(release_dir.iterdir()) and not (release_dir / SUMS).is_file():
+        raise ReleaseError(f"{release_dir} holds something that is not a release; it is left as it is")
+    part = release_dir.with_name(f".{release_dir.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        yield part
+        if release_dir.exists():
+            shutil.rmtree(release_dir)
+        part.rename(release_dir)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _copied(memes: Sequence[schemas.Meme], run_dir: Path, folder: Path) -> list[ReleaseMeme]:
+    """Copy the pictures that may be passed on; a meme's `file` then names its copy."""
+    (folder / "images").mkdir()
+    rows = []
+    for meme in memes:
+        if not re.fullmatch(r"[\w.-]+", meme.meme_id):
+            raise ReleaseError(f"meme id {meme.meme_id!r} cannot be a file name")
+        file = f"images/{meme.meme_id}{Path(meme.file).suffix.lower()}" if meme.licence else ""
+        if file:
+            shutil.copyfile(run_dir / meme.file, folder / file)
+        rows.append(ReleaseMeme(**{**meme.model_dump(), "file": file}))
+    return rows
+
+
+def _fill(
+    folder: Path,
+    kind: str,
+    given: Records,
+    profile: Profile,
+    run: str,
+    published: str,
+    models: Mapping[str, Sequence[str]],
+    inputs: Mapping[str, Mapping[str, str]],
+) -> dict[str, int]:
+    """Write tables, card, licence note, Croissant metadata, manifest and checksums into a new release."""
+    dataset = DATASETS[kind]
+    records = {name: given[name] for name in dataset.tables if given[name] or name not in dataset.optional}
+    if problems := _problems(records):
+        raise ReleaseError(_listing(folder, problems))
+    for table, rows in records.items():
+        write_table(folder, table, rows)
+    sources = provenance(records)
+    values = {
+        "kind": kind,
+        "dataset": dataset,
+        "name": f"{dataset.title} {profile.name}",
+        "profile": profile,
+        "version": __version__,
+        "tables": {name: (TABLES[name], len(rows)) for name, rows in records.items()},
+        "bytes": {name: (folder / f"{name}.parquet").stat().st_size for name in records},
+        "sources": sources,
+        "licence": _licences(records, sources),
+        "numbers": (_template_statistics if kind == TEMPLATES else _dialogue_statistics)(records),
+        "splits": sorted(path.parent.name for path in (folder / "benchmark").glob("*/qrels")),
+    }
+    environment = _environment()
+    for name, template in (("README.md", "release_card.md.j2"), ("LICENSE.md", "release_licence.md.j2")):
+        files.write_text(folder / name, environment.get_template(template).render(**values))
+    _write_croissant(folder, values, published)
+    made_by: dict[str, set[str]] = defaultdict(set)
+    for part, names in [*((row["kind"], [row["source"]]) for row in sources), *models.items()]:
+        made_by[part].update(names)
+    public = public_settings(profile, kind)
+    manifest = {
+        "release_format": FORMAT,
+        "dataset": kind,
+        "package": "memecmd",
+        "package_version": __version__,
+        "run": run or profile.name,
+        "settings": public,
+        "settings_sha256": hashlib.sha256(files.dumps(public).encode()).hexdigest(),
+        "models": {part: sorted(names) for part, names in made_by.items()},
+        "inputs": inputs,
+        "counts": counts_of(records),
+        "files": _files(folder),
+    }
+    files.write_json(folder / MANIFEST, manifest)
+    lines = (f"{digest}  {path}\n" for path, (_, digest) in _files(folder).items())
+    files.write_text(folder / SUMS, "".join(lines))
+    return counts_of(records)
+
+
+def counts_of(records: Records) -> dict[str, int]:
+    """Number of records of every table; of dialogues also the turns, of the library the pictures."""
+    numbers = {table: len(rows) for table, rows in records.items()}
+    if "dialogues" in records:
+        numbers["turns"] = sum(len(dialogue.turns) for dialogue in records["dialogues"])
+        numbers["images"] = sum(bool(meme.file) for meme in records["memes"])
+    return numbers
+
+
+# --- Parquet
+
+
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+"""How the `datasets` package stores a picture in Parquet."""
+_ROWS, _PICTURE_ROWS = 10_000, 100
+"""Rows of a group: with pictures few, so that neither writer nor reader holds all of them at once."""
+
+
+def arrow_schema(table: str) -> pa.Schema:
+    """Columns of a table. Stated, not guessed from the rows: a column of nulls keeps its type.
+
+    The note `huggingface` makes `datasets.load_dataset` give pictures and not their bytes.
+    """
+    schema = TABLES[table].schema
+    columns = [(name, _arrow(info.annotation)) for name, info in schema.model_fields.items()]
+    if schema is not ReleaseMeme:
+        return pa.schema(columns)
+    note = json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})
+    return pa.schema([*columns, ("image", IMAGE)], metadata={"huggingface": note})
+
+
+def _arrow(annotation: Any) -> pa.DataType:
+    origin, inside = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (types.UnionType, typing.Union):
+        return _arrow(next(kind for kind in inside if kind is not type(None)))
+    if origin is typing.Annotated:
+        return _arrow(inside[0])
+    if origin is typing.Literal:
+        return _arrow(type(inside[0]))
+    if origin is list:
+        return pa.list_(_arrow(inside[0]))
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return pa.struct([(name, _arrow(info.annotation)) for name, info in annotation.model_fields.items()])
+    return {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}[annotation]
+
+
+def write_table(folder: Path, table: str, records: Sequence[schemas.Record]) -> None:
+    """Write a table as JSON Lines and as Parquet; pictures are taken from `images/` in the folder."""
+    files.write_jsonl(folder / f"{table}.jsonl", records)
+    columns = arrow_schema(table)
+    pictured = "image" in columns.names
+    step = _PICTURE_ROWS if pictured else _ROWS
+    with files.atomic_path(folder / f"{table}.parquet") as part, pq.ParquetWriter(part, columns) as writer:
+        for first in range(0, len(records), step):
+            rows = [record.model_dump(mode="json") for record in records[first : first + step]]
+            for row in rows if pictured else ():
+                file = row["file"]
+                row["image"] = {"bytes": (folder / file).read_bytes(), "path": file} if file else None
+            writer.write_table(pa.Table.from_pylist(rows, schema=columns))
+
+
+# --- The card and the licence note: where the content comes from, what it counts, whose it is
+
+
+TERMS_OF_MODEL = "the terms of the model and of its provider"
+UNSTATED = "none stated: the rights are yours to check"
+AUTHORED = "CC BY 4.0"
+FROM_CM50 = "Apache-2.0, as stated where CM50 is published"
+_NAMED = {
+    "BY-SA": ("cc-by-sa-4.0", "https://creativecommons.org/licenses/by-sa/4.0/"),
+    FROM_CM50: ("apache-2.0", "https://www.apache.org/licenses/LICENSE-2.0"),
+    AUTHORED: ("cc-by-4.0", "https://creativecommons.org/licenses/by/4.0/"),
+}
+"""What the hub and Croissant call a licence, by words that stand in ours."""
+_KINDS = {"memes": "meme images", "annotations": "meme annotations", "placements": "meme placements"}
+_OWN_SOURCES = ("authored", "drawn", "computed", "user image")
+SHOWN_TEMPLATES = 100
+"""Templates that the card lists, the largest first."""
+
+
+def _environment() -> jinja2.Environment:
+    # Markdown, not HTML: values are counts, names of strategies and models; `plain` keeps these inert.
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(files.HTML, encoding="utf-8"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters.update(plain=plain, thousands="{:,}".format, json=files.dumps)
+    return environment
+
+
+def plain(text: str) -> str:
+    """A name that stays one word of a Markdown page: no markup, cell border, code mark or line end."""
+    return re.sub(r"[\s|`<>\[\]*\\]+", " ", text).strip()
+
+
+def provenance(records: Records) -> list[dict[str, Any]]:
+    """How many records of each kind come from each source, the most frequent source first.
+
+    Rows with `kind`, `source`, `count` and `words`, which say what the source means.
+    """
+    kinds: dict[str, Sequence[schemas.Record]] = {}
+    for table, rows in records.items():
+        if table == "dialogues":
+            kinds["utterances"] = [turn for dialogue in rows for turn in dialogue.turns]
+            kinds["turn summaries"] = [summary for dialogue in rows for summary in dialogue.summaries]
+        else:
+            kinds[_KINDS.get(table, table.replace("_", " "))] = rows
+    return [
+        {"kind": kind, "source": source, "count": count, "words": _words(kind, source)}
+        for kind, rows in kinds.items()
+        for source, count in Counter(record.source for record in rows).most_common()
+    ]
+
+
+def _words(kind: str, source: str) -> str:
+    """What the source of records of one kind means."""
+    by_users = kind in ("templates", "template memes") and source not in _OWN_SOURCES
+    words = "posts of users of Imgflip" if by_users else schemas.describe_source(source)
+    if _is_from_cm50(source):
+        return f"{words}, published with CM50"
+    return f"{words}, recorded by ImgFlip575K" if by_users else words
+
+
+def _is_from_cm50(source: str) -> bool:
+    """Whether something was published with CM50: `cm50` itself, or for example `gpt-4o@cm50`."""
+    return "cm50" in source.lower()
+
+
+def _terms(kind: str, source: str) -> str:
+    """The licence of texts of one kind from one source."""
+    if source == "authored":
+        return AUTHORED
+    if _is_from_cm50(source):
+        return FROM_CM50
+    by_users = kind in ("templates", "template memes") or source in _OWN_SOURCES
+    return UNSTATED if by_users else TERMS_OF_MODEL
+
+
+def _licences(records: Records, sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The licence of each part of a release, and what the hub and Croissant call them."""
+    pictures = Counter(meme.licence for meme in records.get("memes", ()))
+    parts = [
+        (f"pictures: {n:,}", plain(name) or UNSTATED) for name, n in sorted(pictures.items(), reverse=True)
+    ]
+    texts: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in sources:
+        if row["kind"] not in ("meme images", "meme placements"):
+            texts[row["source"], _terms(row["kind"], row["source"])].append(row["kind"])
+    parts += [(f"{', '.join(kinds)} (`{plain(name)}`)", terms) for (name, terms), kinds in texts.items()]
+    stated = {terms for _, terms in parts}
+    named = {words: tag for words, tag in _NAMED.items() if any(words in terms for terms in stated)}
+    unclear = [terms for terms in stated if not any(words in terms for words in _NAMED)]
+    if "placements" in records:
+        parts.append(("placements: ids and computed numbers", "no rights are claimed in them"))
+    return {
+        "parts": [*parts, ("code that made this release, not part of it", "MIT")],
+        "tags": [tag for tag, _ in named.values()] + (["other"] if unclear or not named else []),
+        "urls": [url for _, url in named.values()] or ["LICENSE.md"],
+        "without": pictures[""],
+        "authored": AUTHORED in stated,
+        "models": sorted({name for name, terms in texts if terms == TERMS_OF_MODEL}),
+    }
+
+
+def _share(part: int, total: int) -> str:
+    return f"{100 * part / total:.1f} %" if total else "–"
+
+
+def _range(values: Sequence[int]) -> str:
+    """Mean and range of whole numbers in words."""
+    return f"mean {fmean(values):.1f}, {min(values):,} to {max(values):,}" if values else "none"
+
+
+def _scored(records: Sequence[Any]) -> str:
+    unscored = sum(bool(record.unscored) for record in records)
+    return f"{len(records):,}, of which {unscored:,} came to nothing (`unscored`)"
+
+
+def _dialogue_statistics(records: Records) -> dict[str, Any]:
+    """The numbers of the card: printed cells."""
+    dialogues, memes, placements = (records[name] for name in ("dialogues", "memes", "placements"))
+    turns = [turn for dialogue in dialogues for turn in dialogue.turns]
+    kinds = Counter(dialogue.kind for dialogue in dialogues)
+    broken = sum(bool(turn.violations) for turn in turns)
+    sent: dict[str, list[str]] = defaultdict(list)
+    for placed in placements:
+        sent[placed.strategy].append(placed.meme_id)
+    chances = len(turns) - len(dialogues)
+    return {
+        "sizes": {
+            "dialogues": f"{len(dialogues):,} ({kinds['news']:,} news, {kinds['role']:,} role)",
+            "turns": f"{len(turns):,}",
+            "turns of a dialogue": _range([len(dialogue.turns) for dialogue in dialogues]),
+            "characters of an utterance": _range([len(turn.text) for turn in turns]),
+            "turns that still break a rule of the prompts": f"{broken:,}",
+            "turn summaries": _scored([summary for dialogue in dialogues for summary in dialogue.summaries]),
+            "memes": f"{len(memes):,}, {sum(bool(meme.file) for meme in memes):,} with their picture",
+            "meme annotations": _scored(records["annotations"]),
+        },
+        "rows": [
+            (plain(name), f"{len(mine):,}", _share(len(mine), chances), f"{len(set(mine)):,}")
+            for name, mine in sent.items()
+        ],
+        "unsafe": sum(bool(annotation.unsafe) for annotation in records["annotations"]),
+        "without picture": sum(not meme.file for meme in memes),
+    }
+
+
+def _template_statistics(records: Records) -> dict[str, Any]:
+    """The numbers of the card: printed cells."""
+    templates, memes, readings = (records.get(name, ()) for name in DATASETS[TEMPLATES].tables)
+    read = {reading.meme_id for reading in readings if not reading.unscored}
+    halves = Counter(meme.split or "no split" for meme in memes)
+    in_halves = ", ".join(f"{count:,} {half}" for half, count in sorted(halves.items()))
+    by_template: dict[str, list[schemas.TemplateMeme]] = defaultdict(list)
+    for meme in memes:
+        by_template[meme.template].append(meme)
+    largest = sorted(by_template.items(), key=lambda item: (-len(item[1]), item[0]))[:SHOWN_TEMPLATES]
+    return {
+        "sizes": {
+            "templates": f"{len(templates):,}, {sum(bool(t.about) for t in templates):,} with their meaning",
+            "memes": f"{len(memes):,} ({in_halves})",
+            "characters of the embedded text": _range([len(meme.text) for meme in memes]),
+            "readings": _scored(readings),
+            "memes with a reading": f"{len(read):,}",
+        },
+        "rows": [
+            (
+                plain(name),
+                f"{len(mine):,}",
+                *(f"{sum(meme.split == half for meme in mine):,}" for half in ("train", "validation")),
+                f"{sum(meme.meme_id in read for meme in mine):,}",
+            )
+            for name, mine in largest
+        ],
+        "more": max(0, len(by_template) - SHOWN_TEMPLATES),
+    }
+
+
+# --- Croissant 1.0
+
+
+_CONTEXT_TERMS = (
+    "@language @vocab citeAs column conformsTo cr rai data dataType dct equivalentProperty examples extract "
+    "field fileProperty fileObject fileSet format includes isLiveDataset jsonPath key md5 parentField path "
+    "recordSet references regex repeated replace samplingRate sc separator source subField transform"
+)
+_FOREIGN_TERMS: dict[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "conformsTo": "dct:conformsTo",
+    "cr": "http://mlcommons.org/croissant/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "sc": "https://schema.org/",
+}
+_CONTEXT = {term: _FOREIGN_TERMS.get(term, f"cr:{term}") for term in _CONTEXT_TERMS.split()}
+"""The context that Croissant 1.0 prescribes."""
+_FORMATS = {
+    ".parquet": "application/x-parquet",
+    ".jsonl": "application/jsonlines",
+    ".md": "text/markdown",
+    ".png": "image/png",
+    ".webp": "image/webp",
+}
+
+
+def _write_croissant(folder: Path, card: Mapping[str, Any], published: str) -> None:
+    """Write the metadata of the files that are in the folder, and of the tables that its `card` names."""
+    dataset = card["dataset"]
+    counted = " ".join(f"{row['count']} {row['kind']}: {plain(row['words'])}." for row in card["sources"])
+    value: dict[str, Any] = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": card["name"],
+        "description": f"{dataset.summary} {counted}",
+        "version": __version__,
+        "url": dataset.paper_url,
+        "inLanguage": dataset.language,
+        "license": card["licence"]["urls"],
+        "isBasedOn": dataset.paper_url,
+        "citeAs": f"{dataset.paper}, {dataset.paper_url}",
+        "creator": {"@type": "sc:Organization", "name": "The MemeCMD developers"},
+        **({"datePublished": published} if published else {}),
+        "distribution": [
+            {
+                "@type": "cr:FileObject",
+                "@id": path,
+                "name": path,
+                "contentUrl": path,
+                "contentSize": f"{size} B",
+                "encodingFormat": _FORMATS.get(Path(path).suffix, "application/octet-stream"),
+                "sha256": digest,
+            }
+            for path, (size, digest) in _files(folder).items()
+        ],
+        "recordSet": [_record_set(table) for table in card["tables"]],
+    }
+    files.write_text(folder / CROISSANT, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+
+
+def _record_set(table: str) -> dict[str, Any]:
+    keys = [{"@id": f"{table}/{column}"} for column in TABLES[table].key]
+    return {
+        "@type": "cr:RecordSet",
+        "@id": table,
+        "name": table,
+        "description": f"One record is {TABLES[table].words}.",
+        "key": keys[0] if len(keys) == 1 else keys,
+        "field": [_field(table, f"{table}.parquet", column) for column in arrow_schema(table)],
+    }
+
+
+def _field(parent: str, file: str, column: pa.Field, within: str = "") -> dict[str, Any]:
+    """A column, or a part of the column `within`."""
+    kind = column.type
+    name = f"{parent}/{column.name}"
+    field: dict[str, Any] = {"@type": "cr:Field", "@id": name, "name": name}
+    if pa.types.is_list(kind):
+        field["repeated"] = True
+        kind = kind.value_type
+    source = {"fileObject": {"@id": file}, "extract": {"column": within or column.name}}
+    if kind == IMAGE:
+        return field | {"dataType": "sc:ImageObject", "source": source | {"transform": {"jsonPath": "bytes"}}}
+    if pa.types.is_struct(kind):
+        return field | {"subField": [_field(name, file, inner, column.name) for inner in kind]}
+    if within:
+        source["transform"] = {"jsonPath": column.name}
+    names = {pa.bool_(): "sc:Boolean", pa.int64(): "sc:Integer", pa.float64(): "sc:Float"}
+    return field | {"dataType": names.get(kind, "sc:Text"), "source": source}
+
+
+# --- The manifest and the check
+
+
+FOREIGN = {".git", ".gitattributes", ".cache", ".DS_Store"}
+"""What a hub, git or a desktop puts beside the files of a release; no part of it."""
+_OF_TEMPLATES = ("cm50", "mtrclip")
+"""Groups of settings that decide nothing of a dialogue."""
+_SHOWN = 20
+"""Problems that an error lists."""
+
+
+def _files(folder: Path) -> dict[str, tuple[int, str]]:
+    """Size in bytes and SHA-256 of every file of a release, by its path in the release."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if path.is_file() and not {inside.parts[0], path.name} & FOREIGN:
+            found[inside.as_posix()] = path.stat().st_size, files.sha256(path)
+    return found
+
+
+def public_settings(profile: Profile, kind: str = DIALOGUES) -> dict[str, Any]:
+    """The settings that decide what a run makes, fit to be passed on.
+
+    Of a folder or file elsewhere only its name is given, of a feed no user, password or query, of an endpoint
+    its model and not its address.
+    """
+    values = settings.deciding(profile.model_dump(mode="json"))
+    feeds = values["dialogue"]["feeds"]
+    values["dialogue"]["feeds"] = [re.sub(r"[?#].*$|(?<=//)[^/@]*@", "", feed) for feed in feeds]
+    left_out = _OF_TEMPLATES if kind == DIALOGUES else ()
+    return _without_places({key: value for key, value in values.items() if key not in left_out})
+
+
+def _without_places(value: Any) -> Any:
+    """Settings without addresses, and with every path outside the project cut to its name."""
+    if isinstance(value, dict):
+        return {key: _without_places(inner) for key, inner in value.items() if key != "base_url"}
+    if isinstance(value, list):
+        return [_without_places(inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+    path = Path(value).expanduser() if value.startswith("~") else Path(value)
+    if path.is_absolute() and path.is_relative_to(paths.root):
+        return path.relative_to(paths.root).as_posix()
+    return path.name if path.is_absolute() or ".." in path.parts else value
+
+
+def _inputs(profile: Profile) -> dict[str, dict[str, str]]:
+    """SHA-256 of the example's texts, where a run has them, of prompts, and of files that settings name."""
+    example = "example" in (*profile.library.sources, profile.dialogue.news)
+    named = [paths.root / name for name in (profile.dialogue.news, profile.library.curation) if name]
+    return {
+        "texts": authored.text_hashes() if example or profile.models.llm == "authored" else {},
+        "prompts": _prompt_hashes(),
+        "files": {path.name: files.sha256(path) for path in named if path.is_file()},
+    }
+
+
+def _prompt_hashes() -> dict[str, str]:
+    return {name: prompts.prompt_sha256(name) for name in sorted(p.stem for p in paths.prompts.glob("*.j2"))}
+
+
+def check_release(folder: Path) -> dict[str, int]:
+    """Hold a release against its checksums, manifest and keys: the counts, or `ReleaseError`."""
+    manifest, found = read_manifest(folder), _files(folder)
+    digests = {path: digest for path, (_, digest) in found.items() if path != SUMS}
+    lines = (folder / SUMS).read_text(encoding="utf-8").splitlines() if SUMS in found else []
+    listed = {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
+    problems = _differences(listed, digests, SUMS)
+    listed = {path: digest for path, (_, digest) in manifest["files"].items()}
+    problems += _differences(listed, {k: v for k, v in digests.items() if k != MANIFEST}, MANIFEST)
+    if not problems:
+        tables = [name for name in DATASETS[manifest["dataset"]].tables if f"{name}.jsonl" in found]
+        records = {name: files.read_jsonl(folder / f"{name}.jsonl", TABLES[name].schema) for name in tables}
+        problems = _problems(records)
+        if manifest["counts"] != counts_of(records):
+            problems.append(f"{MANIFEST}: counts {manifest['counts']} are not those of the tables")
+    if problems:
+        raise ReleaseError(_listing(folder, problems))
+    return manifest["counts"]
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a release; `ReleaseError` says what is wrong with it."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["release_format"] == FORMAT:
+            return manifest
+        wrong = f"release format {manifest['release_format']!r}, this version reads {FORMAT}"
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        wrong = f"cannot be read: {error}"
+    raise ReleaseError(f"{folder / MANIFEST}: {wrong}")
+
+
+def verdict(folder: Path) -> str:
+    """Check a release and say in a few lines what it is; raises `ReleaseError` like `check_release`."""
+    counts, manifest = check_release(folder), read_manifest(folder)
+    size = sum(size for size, _ in manifest["files"].values())
+    made = f"profile {manifest['settings']['name']} (settings {manifest['settings_sha256'][:12]})"
+    lines = [f"run {manifest['run']}: {made}, made by {manifest['package']} {manifest['package_version']}"]
+    lines += [f"{name:<15}{count:>9,}" for name, count in counts.items()]
+    lines.append(f"{len(manifest['files'])} files, {size:,} bytes: checksums, counts and keys are right")
+    return "\n".join(lines)
+
+
+def _listing(folder: Path, problems: Sequence[str]) -> str:
+    more = f"\n... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    return f"{folder.name}: {len(problems)} problems\n" + "\n".join(problems[:_SHOWN]) + more
+
+
+def _differences(listed: Mapping[str, str], here: Mapping[str, str], where: str) -> list[str]:
+    """What differs between the SHA-256s that the file `where` lists and those of the files on disk."""
+    problems = [f"{path}: in {where} but missing" for path in sorted(listed.keys() - here.keys())]
+    problems += [f"{path}: not listed in {where}" for path in sorted(here.keys() - listed.keys())]
+    both = sorted(listed.keys() & here.keys())
+    return problems + [f"{path}: not the sha256 of {where}" for path in both if listed[path] != here[path]]
+
+
+def _problems(records: Records) -> list[str]:
+    """Which records do not fit together: keys that stand twice, and names of what is not there."""
+    turns = {(d.dialogue_id, t.turn): t.speaker for d in records.get("dialogues", ()) for t in d.turns}
+    templates = {info.template for info in records.get("templates", ())}
+    library = records.get("memes", records.get("template_memes", ()))
+    known = {meme.meme_id for meme in library}
+    problems = []
+    for table, rows in records.items():
+        seen = set()
+        for row in rows:
+            key = tuple(getattr(row, column) for column in TABLES[table].key)
+            where = f"{table} {', '.join(map(str, key))}"
+            if key in seen:
+                problems.append(f"{where}: stands twice")
+            seen.add(key)
+            unsafe = getattr(row, "unsafe", "")
+            # Of an unsafe meme a release holds the annotation's id and category, and no more.
+            if unsafe and (row.meme_id in known or row.s_plus + row.s_minus + row.emotion + row.motivation):
+                problems.append(f"{where}: flagged as {unsafe}, more than its id is there")
+            named = row.best if table == "marks" else [row.meme_id] if hasattr(row, "meme_id") else []
+            problems += [f"{where}: no meme {name}" for name in named if name not in known and not unsafe]
+            if table == "template_memes" and row.template not in templates:
+                problems.append(f"{where}: no template {row.template}")
+            if hasattr(row, "turn"):
+                speaker = turns.get((row.dialogue_id, row.turn))
+                if speaker is None or getattr(row, "speaker", speaker) != speaker:
+                    problems.append(f"{where}: no such turn")
+    return problems

@@ -1,0 +1,628 @@
+"""Stage 06: what a run found as numbers, tables, figures and a release; the results kept in `reports/`."""
+
+import csv
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+import yaml
+from matplotlib.figure import Figure
+from PIL import Image
+
+from memecmd_utils import annotation, files, release, schemas, statistics
+from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.evaluation import (
+    benchmark,
+    ground_truth,
+    landing_tables,
+    leaderboard,
+    rankings,
+    ratings,
+    tables,
+)
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.llm import authored
+from memecmd_utils.runs import Run, StageMissing
+from memecmd_utils.studies import collected
+
+# --- The records of a run
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of a run, of all stages before 06; of unsafe memes only what a release names."""
+
+    memes: list[schemas.Meme]
+    annotations: list[schemas.Annotation]
+    dialogues: list[schemas.Dialogue]
+    placements: list[schemas.Placement]
+    ratings: list[schemas.Rating]
+    consistency: list[schemas.Consistency]
+    truth: ground_truth.GroundTruth = ground_truth.NONE
+    candidates: Sequence[schemas.Candidate] = ()
+    gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The calibrated gates of both halves of the dialogues."""
+    title_glosses: Mapping[str, str] = field(default_factory=dict)
+    """Dialogue id to its title in English, where the records hold one."""
+
+    @cached_property
+    def grades(self) -> dict[str, tables.Values]:
+        """Mean grades of placed memes by strategy, where the run has ground truth."""
+        return ground_truth.grades_of_placed(self.placements, self.truth)
+
+    def of_release(self) -> dict[str, Sequence[schemas.Record]]:
+        """The records that a release holds, by table."""
+        names = ("memes", "annotations", "dialogues", "placements")
+        truth = {"marks": self.truth.marks, "grades": self.truth.grades}
+        return {name: getattr(self, name) for name in names} | truth
+
+
+def load_records(run: Run) -> Records:
+    """Read the records of a run, each checked against its schema."""
+    memes, annotations = annotation.releasable(run.load(schemas.Meme), run.load(schemas.Annotation))
+    dialogues = run.load(schemas.Dialogue)
+    return Records(
+        memes=memes,
+        annotations=annotations,
+        dialogues=dialogues,
+        placements=run.load(schemas.Placement),
+        ratings=run.load(schemas.Rating),
+        consistency=run.load(schemas.Consistency),
+        truth=ground_truth.truth_of_run(run.profile, dialogues, memes),
+        candidates=run.load(schemas.Candidate),
+        gates=load_json(run, "gates.json"),
+        title_glosses=_title_glosses(run, dialogues),
+    )
+
+
+def load_json(run: Run, name: str) -> Any:
+    """What an earlier stage wrote that is no record."""
+    return json.loads(run.read(name).read_text(encoding="utf-8"))
+
+
+def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, str]:
+    """English titles by dialogue id. News that is not the example's has none."""
+    known: dict[tuple[str, str], str] = {}
+    if run.profile.dialogue.news == "example":
+        known = {("news", item.news_id): item.gloss for item in authored.load_news()}
+    if any(dialogue.kind == "role" for dialogue in dialogues):
+        known |= {("role", row.scenario_id): row.gloss for row in run.load(schemas.Scenario)}
+    found = {d.dialogue_id: known.get((d.kind, d.ref), "") for d in dialogues}
+    return {name: gloss for name, gloss in found.items() if gloss}
+
+
+# --- numbers.json, placements.csv and the tables that the READMEs show
+
+
+STUDIES = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
+"""Tables of studies that the page's answers and the READMEs quote."""
+
+
+def write_numbers(run: Run, records: Records) -> dict[str, Any]:
+    """Compute and write `numbers.json`, `placements.csv` and `tables/*_shown.*`; the numbers."""
+    truth = load_json(run, "ground_truth.json")
+    found = tables.numbers(
+        run.profile, records.memes, records.dialogues, records.placements, records.ratings,
+        records.consistency, dict(records.gates), truth, records.grades,
+    )  # fmt: skip
+    # Of the many differences between systems only those of the short table are shown anywhere.
+    shown = ("agreement", "placed", "retrieval", "timing")
+    made = collected.load(run)["tables"]
+    found |= {
+        "ground_truth": {name: truth[name] for name in shown if name in truth},
+        "studies": {
+            "trust": load_json(run, "judge_checks.json")["trust"],
+            **{name: made.get(name, []) for name in STUDIES},
+        },
+        "teaching": _teaching_levels(records),
+        "landing": landing_tables.digest(landing_tables.load(run)),
+    }
+    files.write_json(run.report / "numbers.json", found)
+    columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
+    placed = pd.DataFrame([p.model_dump() for p in records.placements], columns=columns)
+    files.write_text(run.report / "placements.csv", placed.to_csv(index=False, float_format="%.6f"))
+    of_readme = shown_tables(found)
+    if truth.get("retrieval"):
+        of_readme["retrieval"] = rankings.short_table(truth, run.profile)
+    run.save_tables(**{f"{name}_shown": table for name, table in of_readme.items()})
+    return found
+
+
+def _teaching_levels(records: Records) -> dict[str, dict[str, Any]]:
+    """Of each dialogue that lessons walk through and the run has: its id, the levels of Greedy's memes."""
+    names = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
+    greedy, found = records.grades.get("greedy", {}), {}
+    for case in ("lands", "typical", "fails"):
+        mine = {key: grade for key, grade in greedy.items() if key[0] == names[case]}
+        if mine:
+            (row,) = tables.frame_rows(tables.levels({"greedy": mine}))
+            found[case] = {"dialogue": names[case], **row}
+    return found
+
+
+def headline(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """The few numbers that sum up a run, by what they are."""
+    judge = facts(numbers)["judge"]
+    return {
+        "Memes in the library": numbers["memes"],
+        "Dialogues": numbers["dialogues"]["total"],
+        "Turns": numbers["dialogues"]["turns"],
+        **{f"Meme rate: {row['strategy']}": row["rate"] for row in numbers["meme_use"][:1]},
+        **{
+            f"{row['metric']}: {row['comparison']}": row["mean"]
+            for row in numbers["effects"]
+            if row["effect"] == "choice" and row["mean"] is not None
+        },
+        **({"AUC of the judge": judge["auc"]} if judge else {}),
+    }
+
+
+SHARES = (
+    "fits", "nobody", "both", "0 from both", "2 from both", "wanted and fits", "ungraded", "rate",
+    "follow-ups", "sign", "clear", "clearly opposite", "cannot tell", "sign if told",
+)  # fmt: skip
+"""Columns that are printed as per cent."""
+COARSE = (
+    "mean", "mean grade", "mean gap", "minus random", "ungraded as 0", "share of repeats", "share of turns",
+    "even share",
+)  # fmt: skip
+"""Columns that are printed with two digits; other numbers have three."""
+
+
+def printed(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> pd.DataFrame:
+    """A table as pages show it: a number and the ends of its interval become one cell `x [low, high]`.
+
+    `columns` are those to show; by default all. Differences have a sign.
+    """
+    rows = list(rows)
+    names = dict.fromkeys(name for row in rows for name in row)
+    ends = [name for name in names if name in ("low", "high") or name.endswith((" low", " high"))]
+    of_differences = bool({"comparison", "minus", "learned minus"} & names.keys())
+
+    def cell(row: Mapping[str, Any], name: str) -> Any:
+        value = row.get(name)
+        if value is None or value != value:
+            return "–"
+        if isinstance(value, (bool, np.bool_)):
+            return "yes" if value else "no"
+        if not isinstance(value, float):
+            return value
+        if name in SHARES:
+            return percents(row, name)
+        sign = "+" if "difference" in name or "minus" in name or (of_differences and name == "mean") else ""
+        digits = 2 if name in COARSE or abs(value) >= 10 else 3
+        if f"{name} low" in row or (name in ("mean", "value") and "low" in row):
+            return statistics.format_interval(row, name, digits, sign)
+        return f"{value:{sign}.{digits}f}"
+
+    shown = columns or [name for name in names if name not in ends]
+    return pd.DataFrame([[cell(row, name) for name in shown] for row in rows], columns=list(shown))
+
+
+def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """The tables that stand in the READMEs, by name; those of studies that were not made are left out."""
+    studies, landing = numbers["studies"], numbers["landing"]
+    grades = {row["strategy"]: row["mean grade"] for row in numbers["ground_truth"].get("placed", ())}
+    minus_random = {
+        row["comparison"].split(" - ")[0]: row
+        for row in numbers["effects"]
+        if (row["effect"], row["metric"]) == ("choice", "grade")
+    }
+    for row in landing.get("differences", ()):
+        if (row["split"], row["learned minus"]) == (numbers["profile"], "random"):
+            minus_random["learned"] = row
+    ends = {"minus random": "mean", "minus random low": "low", "minus random high": "high"}
+    strategies = [
+        {
+            "strategy": schemas.STRATEGIES[row["strategy"]].label,
+            **{name: row[name] for name in ("memes", "fits", "nobody")},
+            "mean grade": grades.get(row["strategy"]),
+            **{name: minus_random.get(row["strategy"], {}).get(end) for name, end in ends.items()},
+        }
+        for row in numbers["levels"]
+    ]
+    found = {
+        "strategies": printed(strategies),
+        "effects": printed(
+            [row for row in numbers["effects"] if row["effect"] in ("choice", "timing")],
+            ("effect", "metric", "comparison", "mean", "n", "dialogues", "p_holm"),
+        ),
+        "learned": printed(landing.get("placed", ()), ("split", "way", "memes", "fits", "mean grade")),
+        "learned_minus": printed(
+            landing.get("differences", ()), ("split", "learned minus", "where", "mean", "dialogues", "p")
+        ),
+        "ablation": printed(
+            [row for row in studies["ablation"] if row["measure"] == "nDCG@5"],
+            ("embedder", "compares", "full", "rest", "difference"),
+        ),
+        "threshold": printed(studies["threshold_minus"], ("form", "minus", "measure", "mean", "clear")),
+        "hubs": printed(
+            studies["hub_shares"],
+            ("embedder", "scores", "where", "repeats", "share of repeats", "share of turns"),
+        ),
+        "judges": printed(
+            studies["trust"],
+            ("judge", "reading", "dialogues", "AUC random", "AUC hard", "alpha wordings", "verdict"),
+        ),
+        "claims": printed(
+            studies["claims"],
+            ("claim", "dialogues", "worlds", "sign if told", "sign", "clear", "clearly opposite"),
+        ),
+        "table_1": _table_1(numbers["table_1"]),
+    }
+    return {name: table for name, table in found.items() if len(table)}
+
+
+def _table_1(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Table 1 with two rows a dataset, one a metric."""
+    frame = pd.DataFrame(rows, columns=list(tables.TABLE_1))
+    frame = frame.astype(dict.fromkeys(("mean", "low", "high", "difference"), float))
+    strategies = {name: schemas.STRATEGIES[name].label for name in frame["strategy"].unique()}
+    return pd.DataFrame(
+        {"dataset": row["Dataset"], "metric": metric}
+        | {label: row[f"{metric}: {name}"] for name, label in strategies.items()}
+        for row in tables.table_1_printed(frame).to_dict("records")
+        for metric in tables.METRICS
+    )
+
+
+# --- Numbers in sentences: what a sentence names, and how it is printed
+
+
+def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of `numbers.json` by names: `levels.greedy.fits`, `effects.greedy.low`.
+
+    `effects` are those on the best measure that the run has: grades, else consistency. Memes of
+    `greedy` and `sampling` are compared with random ones at the same turns, in `timing` random memes at the
+    gate's turns with others.
+    """
+    truth, studies, landing = (numbers.get(name, {}) for name in ("ground_truth", "studies", "landing"))
+    effects: dict[str, Any] = {}
+    for row in sorted(numbers["effects"], key=lambda row: row["metric"] != "grade"):
+        name = "timing" if row["effect"] == "timing" else row["comparison"].split(" - ")[0]
+        known = row["metric"] in ("grade", "consistency") and row["effect"] in ("choice", "timing")
+        if known and row["mean"] is not None:
+            effects.setdefault(name, row)
+    checks = [row for row in numbers["judge_check"] if row["score"] != "raw"]
+    ndcg = [row for row in studies.get("ablation", ()) if row["measure"] == "nDCG@5"]
+    return {
+        **numbers,
+        "effects": effects,
+        "judge": checks[0] if checks else None,
+        "levels": _by(numbers["levels"], "strategy"),
+        "use": _by(numbers["meme_use"], "strategy"),
+        "agreement": _by(truth.get("agreement", ()), "what"),
+        "senders": _by(truth.get("timing", ()), "who"),
+        "retrieval": truth.get("retrieval", []),
+        "placed": _by(landing.get("placed", ()), "split", "way"),
+        "learned": _by(landing.get("differences", ()), "split", "learned minus", "where"),
+        "gate": _by(landing.get("gate", ()), "split", "gate"),
+        "ranking": _by(landing.get("ranking", ()), "split", "what"),
+        "ablation": _by(ndcg, "embedder", "compares"),
+        "forms": _by(studies.get("threshold", ()), "form"),
+        "threshold": _by(studies.get("threshold_minus", ()), "form", "measure"),
+        "hubs": _by(studies.get("hub_shares", ()), "embedder", "scores", "where"),
+        "trust": studies.get("trust", []),
+        "claims": _by(studies.get("claims", ()), "claim"),
+    }
+
+
+def _by(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[str, Any]:
+    """Rows by the values of some columns, one dict inside of another."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        place = found
+        for column in columns[:-1]:
+            place = place.setdefault(row[column], {})
+        place[row[columns[-1]]] = row
+    return found
+
+
+def percent(share: float | None) -> str:
+    """A share as whole per cent; a dash where it is not known."""
+    return "–" if share is None else f"{share:.0%}"
+
+
+def percents(row: Mapping[str, Any], name: str) -> str:
+    """A share with its interval, where it has one, as whole per cent."""
+    low, high = row.get(f"{name} low"), row.get(f"{name} high")
+    known = low is not None and low == low
+    return f"{row[name]:.0%} [{100 * low:.0f}, {100 * high:.0f}]" if known else percent(row[name])
+
+
+def number(value: float | None, digits: int = 2, sign: str = "") -> str:
+    """A number with so many digits; a dash where it is not known."""
+    return "–" if value is None else f"{value:{sign}.{digits}f}"
+
+
+FILTERS: dict[str, Callable[..., str]] = {
+    "percent": percent,
+    "percents": percents,
+    "number": number,
+    "interval": statistics.format_interval,
+}
+"""How sentences print a number: `levels.greedy.fits | percent`, `effects.greedy | interval(sign="+")`."""
+
+
+def value_of(expression: str, numbers: Mapping[str, Any]) -> Any:
+    """What an expression over `facts` gives, such as `effects.greedy.low > 0`."""
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
+    environment.filters.update(FILTERS)
+    try:
+        return environment.compile_expression(expression, undefined_to_none=False)(**facts(numbers))
+    except (jinja2.TemplateError, TypeError) as error:
+        raise MemecmdError(f"{expression}: {error}") from error
+
+
+NUMBER = re.compile(r"<!--= (.*?) -->(.*?)<!-- -->")
+"""A number in a sentence: `<!--= levels.greedy.fits | percent -->20%<!-- -->`."""
+HOLDS = re.compile(r"<!-- holds: (.*?) -->")
+"""What must be true of the numbers where the sentence below claims a direction."""
+_TABLE = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+PAGES = ("README.md", "README.zh-CN.md", "reports/README.md", "reports/README.zh-CN.md")
+"""Pages whose numbers are filled in."""
+
+
+def filled(text: str, numbers: Mapping[str, Any], table_of: Callable[[str], str]) -> str:
+    """A page with the numbers and the rows of tables as they are now.
+
+    `table_of` gives a table as Markdown by name. The two lines above a table's rows are written by hand.
+    """
+
+    def rows(match: re.Match[str]) -> str:
+        name, head, made = match[1], match[2].splitlines()[:2], table_of(match[1]).splitlines()
+        if [line.count("|") for line in head] != [line.count("|") for line in made[:2]]:
+            head = made[:2]
+        lines = "\n".join([*head, *made[2:]]).replace("<u>", "<ins>").replace("</u>", "</ins>")
+        return f"<!-- table: {name} -->\n{lines}\n<!-- end -->"
+
+    text = NUMBER.sub(lambda match: f"<!--= {match[1]} -->{value_of(match[1], numbers)}<!-- -->", text)
+    return _TABLE.sub(rows, text)
+
+
+# --- Figures 4 and 5, with matplotlib's object API: no pyplot, no global state, the same bytes every time
+
+
+STRATEGIES = {
+    "greedy": (BLUE, "o"),
+    "sampling": (GREEN, "s"),
+    "random": (ORANGE, "^"),
+    "random_same_turns": (PURPLE, "D"),
+    "learned": (RED, "P"),
+}
+"""Colour and marker of each strategy."""
+
+
+def consistency_bars(frame: pd.DataFrame) -> Figure:
+    """Figure 4: mean consistency of each strategy with its 95% interval, and the shuffled-pair baseline.
+
+    Columns as of `evaluation.consistency_frame`. Points, not bars: the differences are far smaller than the
+    distance to zero, and bars that start elsewhere would show false proportions.
+    """
+    datasets = list(dict.fromkeys(frame["dataset"]))
+    present = [name for name in dict.fromkeys(frame["strategy"]) if name != "shuffled"]
+    with style():
+        fig = canvas(max(5.0, 1.9 * len(datasets) + 2.4), 3.6)
+        axes = fig.subplots()
+        for place, strategy in enumerate(present):
+            label, (colour, marker) = schemas.STRATEGIES[strategy].label, STRATEGIES[strategy]
+            rows = frame[frame["strategy"] == strategy].set_index("dataset").reindex(datasets)
+            x = np.arange(len(datasets)) + 0.16 * (place - (len(present) - 1) / 2)
+            low, high = rows["mean"] - rows["low"], rows["high"] - rows["mean"]
+            axes.errorbar(x, rows["mean"], [low, high], fmt=marker, color=colour, capsize=3, label=label)
+        label = "Shuffled pairs"
+        for row in frame[frame["strategy"] == "shuffled"].itertuples():
+            x = datasets.index(row.dataset)
+            axes.fill_between([x - 0.4, x + 0.4], row.low, row.high, color=GREY, alpha=0.18, lw=0)
+            axes.hlines(row.mean, x - 0.4, x + 0.4, color=GREY, lw=1.2, ls="--", label=label)
+            label = "_"  # one entry in the legend
+        scored = frame[frame["strategy"] != "shuffled"]
+        counts = scored.groupby("dataset")[["n", "dialogues"]].agg(["min", "max"])
+        axes.set_xticks(range(len(datasets)), [_dataset_label(name, counts) for name in datasets])
+        axes.set_xlim(-0.6, len(datasets) - 0.4)
+        axes.set_ylabel("consistency (0-100), mean and 95% interval")
+        if datasets:
+            fig.legend(loc="outside right upper", fontsize=9)
+        else:
+            axes.text(0.5, 0.5, "no meme was scored", ha="center", color=GREY, transform=axes.transAxes)
+    return fig
+
+
+def _dataset_label(name: str, counts: pd.DataFrame) -> str:
+    if name not in counts.index:
+        return name
+    n, dialogues = (
+        f"{low:,}" if low == high else f"{low:,}-{high:,}"
+        for low, high in (counts.loc[name, column] for column in ("n", "dialogues"))
+    )
+    return f"{name}\nn = {n}\nin {dialogues} dialogues"  # in one line it runs into the next one
+
+
+def case_pictures(run: Run, records: Records) -> tuple[list[Image.Image], list[str]]:
+    """Screenshots of Figure 5 and their labels, in the order a to f, with all turns that Table 2 counts.
+
+    None where no dialogue serves.
+    """
+    memes = {meme.meme_id: meme for meme in records.memes}
+    by_id = {dialogue.dialogue_id: dialogue for dialogue in records.dialogues}
+    pictures, labels = [], []
+    for name in tables.case_dialogues(records.placements, records.dialogues, run.profile):
+        for strategy in tables.case_strategies(run.profile):
+            drawn = ratings.screenshot(
+                run, by_id[name], records.placements, strategy, memes, run.profile.dialogue.n_turns
+            )
+            pictures.append(drawn[1])
+            labels.append(f"{name}, {schemas.STRATEGIES[strategy].label}")
+    return pictures, labels
+
+
+def case_studies(images: Sequence[Image.Image], labels: Sequence[str]) -> Figure:
+    """Figure 5: chat screenshots in two rows of three, each with its label below the letter."""
+    columns = min(3, len(images))
+    rows = -(-len(images) // columns)
+    tallest = max(image.height / image.width for image in images)
+    with style():
+        # So wide that the smallest signs of a screenshot, 12 of its 390 pixels, are 9 pixels on a page.
+        fig = canvas(3.4 * columns, rows * (3.3 * tallest + 0.45))
+        grid = fig.subplots(rows, columns, squeeze=False)
+        for axes in grid.flat:
+            axes.set_axis_off()
+        for letter, axes, image, label in zip("abcdef", grid.flat, images, labels, strict=False):
+            axes.imshow(np.asarray(image.convert("RGB")), interpolation="antialiased")
+            axes.set_anchor("N")
+            axes.set_title(f"({letter}) {label}", fontsize=9)
+    return fig
+
+
+# --- The release of a run
+
+
+def write_release(run: Run, records: Records) -> dict[str, int]:
+    """Write `release/` below the run's data, with a benchmark where the run has grades.
+
+    Pictures without a licence stay out.
+    """
+    splits = benchmark.splits_of_run(run, records.dialogues, records.memes, records.annotations)
+
+    def write_benchmark(folder: Path) -> None:
+        if splits:
+            benchmark.write(folder / "benchmark", [benchmark.build(split) for split in splits])
+
+    citation = yaml.safe_load((paths.root / "CITATION.cff").read_text(encoding="utf-8"))
+    return release.write_release(
+        run.read("memes.parquet").parent,
+        run.folder / "release",
+        records.of_release(),
+        run.profile,
+        run=run.name,
+        # Models that no record of the release names.
+        models={
+            "retrieval embedder": [run.embedder_name()],
+            "judges": [rating.source for rating in records.ratings],
+            "consistency scorers": [row.source for row in records.consistency],
+        },
+        published=str(citation["date-released"]),  # a clock would make two equal runs differ
+        further=write_benchmark,
+    )
+
+
+# --- Tracked results: a few small files of the example run, for the READMEs and compared by CI
+
+
+TOLERANCE = 1e-6 + 0.5e-6
+"""Numbers agree to 1e-6; files hold six decimals, and rounding may part nearly equal ones by one unit."""
+PIXEL_TOLERANCE = 0.02
+"""Largest mean difference of two pictures, as a share of the full range: fonts differ a little."""
+TRACKED = ("numbers.json", "placements.csv", "chat.png", "fig3_scores.png", "fig4_consistency.png")
+
+
+def refresh(run: str = "example") -> list[Path]:
+    """Copy numbers, placements and pictures of a run into `reports/`, and fill in `PAGES`."""
+    folder = paths.reports / run
+    copied = [Path(shutil.copyfile(_find(folder, name), paths.reports / name)) for name in TRACKED]
+    if (folder / leaderboard.FILE).is_file():  # by `make leaderboard`, which no run does by itself
+        copied.append(Path(shutil.copyfile(folder / leaderboard.FILE, paths.reports / leaderboard.FILE)))
+    numbers = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))
+
+    def table_of(name: str) -> str:
+        if name == "leaderboard":
+            return files.markdown(_leaders(leaderboard.load(paths.reports)))
+        return (folder / "tables" / f"{name}_shown.md").read_text(encoding="utf-8")
+
+    for page in (paths.root / name for name in PAGES):
+        before = page.read_text(encoding="utf-8")
+        if (after := filled(before, numbers, table_of)) != before:
+            files.write_text(page, after)
+            copied.append(page)
+    return copied
+
+
+def _leaders(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The best of the package's own systems, with the paper's score and random, in every split."""
+    own = [row for row in rows if row["kind"] == "package"]
+    splits = sorted({row["split"] for row in own}, key=lambda name: (name != benchmark.UNTOUCHED, name))
+    best = [row for split in splits for row in leaderboard.first([r for r in own if r["split"] == split], 3)]
+    return printed(best, ("split", "system", "R@1", "nDCG@5", "difference", "p Holm"))
+
+
+def _find(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / "figures" / name):
+        if path.is_file():
+            return path
+    raise StageMissing(f"{folder.name} has no {name}: run `make reproduce` first")
+
+
+def compare(run: str = "example", tracked: Path = paths.reports, reports: Path | None = None) -> list[str]:
+    """What differs between a run below `reports` and the tracked files; empty if nothing does."""
+    found = []
+    for name in TRACKED:
+        kept, made = tracked / name, _find((reports or paths.reports) / run, name)
+        if name.endswith(".png"):
+            gap = picture_difference(kept, made)
+            found += [f"{name}: pictures differ by {gap:.3f}"] if gap > PIXEL_TOLERANCE else []
+        else:
+            found += differences(_values(kept), _values(made), name.partition(".")[0])
+    return found
+
+
+def differences(a: Any, b: Any, where: str = "") -> list[str]:
+    """Paths at which two JSON values differ: texts and ids exactly, floats beyond 1e-6 and rounding."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        found = [f"{where}.{key}: only in one" for key in sorted(a.keys() ^ b.keys())]
+        for key in sorted(a.keys() & b.keys()):
+            found += differences(a[key], b[key], f"{where}.{key}")
+        return found
+    if isinstance(a, list) and isinstance(b, list):
+        if len(a) != len(b):
+            return [f"{where}: {len(a)} and {len(b)} entries"]
+        return [
+            d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in differences(x, y, f"{where}[{i}]")
+        ]
+    if float in (type(a), type(b)) and {type(a), type(b)} <= {int, float}:
+        same = math.isclose(a, b, rel_tol=0, abs_tol=TOLERANCE) or (math.isnan(a) and math.isnan(b))
+        return [] if same else [f"{where}: {a} and {b}"]
+    return [] if a == b and type(a) is type(b) else [f"{where}: {a!r} and {b!r}"]
+
+
+def _values(path: Path) -> Any:
+    """What a file holds. Of a CSV cells with a decimal point are numbers: an id such as 12e4567 is none."""
+    if path.suffix == ".json":
+        return json.loads(path.read_text(encoding="utf-8"))
+    with path.open(encoding="utf-8", newline="") as handle:
+        return [
+            [float(cell) if re.fullmatch(r"-?\d+\.\d+", cell) else cell for cell in row]
+            for row in csv.reader(handle)
+        ]
+
+
+def picture_difference(a: Path, b: Path) -> float:
+    """Mean absolute difference of two pictures, 0 to 1; pictures of different size differ wholly."""
+    with Image.open(a) as first, Image.open(b) as second:
+        if first.size != second.size:
+            return 1.0
+        x, y = (np.asarray(image.convert("RGB"), dtype=float) for image in (first, second))
+    return float(np.abs(x - y).mean() / 255)
+
+
+def build_site(folder: Path) -> Path:
+    """Copy the pages, figures and tables of `reports/<run>/` into `site/` in it, for any static host."""
+    if not (folder / "index.html").is_file():
+        raise StageMissing(f"{folder.name} has no index.html: run `make reproduce` first")
+    site = folder / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    site.mkdir()
+    for path in (*folder.glob("*.html"), *(folder / name for name in ("numbers.json", "placements.csv"))):
+        shutil.copyfile(path, site / path.name)
+    for part in ("figures", "tables"):
+        shutil.copytree(folder / part, site / part)
+    (site / ".nojekyll").touch()  # hosts that run Jekyll then leave the pages as they are
+    return site

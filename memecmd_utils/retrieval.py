@@ -1,0 +1,762 @@
+"""Stage 04: which meme fits the next turn, and whether to send it (arXiv 2507.00891, Section 4.2, Eq. 18-25).
+
+Four cosines are one inner product. A meme is the row [S+, S-, E, Psi] of unit vectors, a turn has S, E and
+Psi; T = w1 S.S+ - w2 S.S- + w3 E.E_m + w4 Psi.Psi_m. A threshold that decays since the last meme decides
+whether the best meme is sent; strategies choose which.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from memecmd_utils import drawing, files, statistics
+from memecmd_utils.files import ExtraMissing, StageOutputError
+from memecmd_utils.schemas import Annotation, Candidate, Dialogue, Placement
+from memecmd_utils.settings import Profile
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MEME_SIDE = ("s_plus", "s_minus", "emotion", "motivation")
+QUERY_SIDE = ("scenario", "scenario", "emotion", "motivation")
+QUERY_FIELDS = ("scenario", "emotion", "motivation")
+"""S, E, Psi by their names in a summary."""
+ASKED = [0, 0, 1, 2]
+"""Which of S, E, Psi meets each text of a meme."""
+COMPONENTS = ("alpha", "delta", "beta", "gamma")
+SIGNS = np.array([1.0, -1.0, 1.0, 1.0])
+"""delta carries its own minus (Eq. 19). Eq. 20 prints a minus for beta too, against its own text: plus."""
+LEARNED = "learned"
+"""The strategy that goes by weights fitted on graded memes (`learned.py`)."""
+NOISE = 1e-5
+"""Distance from the mean below which a unit row has no direction: float32 vectors do not say more."""
+EXTRA = 16
+"""Memes beside the top K whose scores are computed again in float64: float32 may order them wrongly."""
+TURNS_AT_ONCE = 1024
+
+Encode = Callable[[Sequence[str], str], np.ndarray]
+"""Texts and side (`query` or `document`) to unit vectors, [texts, dim]."""
+
+
+# --- The index: memes and turns as vectors
+
+
+def mean_row(vectors: np.ndarray) -> np.ndarray:
+    """Mean of the rows, summed in float64: in float32 that of thousands of equal rows errs by 1e-4."""
+    return vectors.mean(axis=0, dtype=np.float64).astype(vectors.dtype)
+
+
+def centre(vectors: np.ndarray, mean: np.ndarray | None = None) -> np.ndarray:
+    """Subtract the mean (by default their own) from unit vectors [n, dim] and scale back to unit length.
+
+    E5 puts all texts into a narrow cone (cosines 0.85-0.95); without this the constant part of every cosine
+    drowns what differs. A single vector is left as it is. A row that lies at the mean becomes zero.
+    """
+    if mean is None:
+        if len(vectors) < 2:
+            return vectors
+        if np.ptp(vectors, axis=0).max() < NOISE:  # thousands of equal rows: their float32 mean errs by 1e-4
+            return np.zeros_like(vectors)
+        mean = vectors.mean(axis=0)
+    gaps = vectors - mean
+    length = np.linalg.norm(gaps, axis=1, keepdims=True)
+    return gaps / np.where(length >= NOISE, length, np.inf).astype(gaps.dtype)
+
+
+@dataclass(frozen=True)
+class MemeIndex:
+    """A library as unit vectors: `rows` [memes, 4 * dim], blocks in the order of `MEME_SIDE`."""
+
+    meme_ids: tuple[str, ...]
+    rows: np.ndarray
+    propose: Callable[[np.ndarray, int], np.ndarray] | None = None
+    """Of a library on disk: weighted queries [turns, 4 * dim] and n to n positions a turn, -1 for none."""
+    _folded: dict[tuple[float, ...], np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def dim(self) -> int:
+        """Dimension of one block."""
+        return self.rows.shape[1] // 4
+
+    @cached_property
+    def id_ranks(self) -> np.ndarray:
+        """Place of each meme's id among all ids in their order, [memes]: equal scores go by it."""
+        ranks = np.empty(len(self.meme_ids), dtype=np.int64)
+        ranks[np.argsort(np.array(self.meme_ids, dtype=str), kind="stable")] = np.arange(len(ranks))
+        return ranks
+
+    def fold(self, weights: Sequence[float]) -> np.ndarray:
+        """Columns [w1 S+ - w2 S-, w3 E, w4 Psi], float32 [3 * dim, memes], kept until the weights change.
+
+        S meets S+ and S-, so a turn [S, E, Psi] needs three blocks instead of four (Eq. 22).
+        """
+        key = tuple(map(float, weights))
+        if key not in self._folded:
+            s_plus, s_minus, emotion, motivation = np.split(self.rows, 4, axis=1)
+            w1, w2, w3, w4 = np.float32(key)
+            self._folded.clear()
+            self._folded[key] = np.hstack([w1 * s_plus - w2 * s_minus, w3 * emotion, w4 * motivation]).T
+        return self._folded[key]
+
+
+def build_index(meme_ids: Sequence[str], blocks: Sequence[np.ndarray], centring: bool = False) -> MemeIndex:
+    """Stack the four attribute matrices, each [memes, dim] and of unit rows, into one index."""
+    if len(blocks) != 4 or len({block.shape for block in blocks}) != 1 or len(meme_ids) != len(blocks[0]):
+        raise ValueError(f"need four matrices of {len(meme_ids)} rows, got {[b.shape for b in blocks]}")
+    if len(set(meme_ids)) != len(meme_ids):
+        raise ValueError("meme ids must be unique")
+    parts = [centre(block) for block in blocks] if centring else blocks
+    return MemeIndex(tuple(meme_ids), np.hstack(parts).astype(np.float32, copy=False))
+
+
+def build_queries(parts: Iterable[np.ndarray], centring: bool = False) -> np.ndarray:
+    """Stack vectors of S, E and Psi, each [turns, dim], to queries [turns, 3, dim]."""
+    return np.stack([centre(part) if centring else part for part in parts], axis=1).astype(np.float32)
+
+
+def weigh(queries: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+    """[w1 S, -w2 S, w3 E, w4 Psi], [turns, 4 * dim]: times the rows of an index it is T (Eq. 22)."""
+    weighted = queries[:, ASKED] * (np.asarray(weights) * SIGNS).astype(np.float32)[:, None]
+    return weighted.reshape(len(queries), -1)
+
+
+def usable_annotations(annotations: Sequence[Annotation]) -> list[Annotation]:
+    """Those that can be retrieved by; `StageOutputError` where there is none."""
+    usable = [a for a in annotations if a.usable]
+    if not usable:
+        raise StageOutputError("no meme has a usable annotation, so nothing can be retrieved")
+    return usable
+
+
+def index_library(
+    annotations: Sequence[Annotation], encode: Encode, profile: Profile, folder: Path | None = None
+) -> MemeIndex:
+    """Index the annotated memes; one that is not annotated, or unsafe, cannot be retrieved.
+
+    From `FROM_MEMES` memes on the library is kept in `folder` (None: in memory, whatever its size).
+    """
+    usable, centring = usable_annotations(annotations), profile.retrieval.centring == "attribute"
+    ids = [a.meme_id for a in usable]
+    if folder is not None and len(usable) >= FROM_MEMES:
+        return index_on_disk(folder, usable, encode, centring, profile.seed)
+    return build_index(ids, _blocks(usable, encode), centring)
+
+
+def _blocks(annotations: Sequence[Annotation], encode: Encode) -> list[np.ndarray]:
+    return [encode([getattr(a, name) for a in annotations], "document") for name in MEME_SIDE]
+
+
+# --- Scores (Eq. 18-22) and the best memes (Eq. 24)
+
+
+class Ranking(NamedTuple):
+    """Top K of every turn: `memes` and `scores` [turns, K], `components` [turns, K, 4].
+
+    `memes` are positions in the index. A turn that could not be ranked has -1, -inf and 0.
+    """
+
+    memes: np.ndarray
+    scores: np.ndarray
+    components: np.ndarray
+
+
+def combine(terms: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+    """T = w1 alpha + w2 delta + w3 beta + w4 gamma from terms [4, ...] (Eq. 22).
+
+    Added term by term: a matrix product may add in another order with another number of threads or pairs.
+    """
+    return sum(w * term for w, term in zip(np.asarray(weights, dtype=terms.dtype), terms, strict=True))
+
+
+def component_matrices(index: MemeIndex, queries: np.ndarray) -> np.ndarray:
+    """alpha, delta, beta, gamma of every pair, float32 [4, turns, memes] (Eq. 18-21); for small libraries."""
+    blocks = np.split(index.rows, 4, axis=1)
+    parts = zip(SIGNS.astype(np.float32), ASKED, blocks, strict=True)
+    return np.stack([sign * (queries[:, asked] @ block.T) for sign, asked, block in parts])
+
+
+def pair_components(index: MemeIndex, queries: np.ndarray, memes: np.ndarray) -> np.ndarray:
+    """The four components of chosen pairs in float64: positions [turns, n] -> [turns, n, 4].
+
+    Summed pair by pair, so a value depends on its two vectors alone, not on how the batch was cut.
+    """
+    out = np.empty((*memes.shape, 4))
+    for turn, (query, chosen) in enumerate(zip(queries, memes, strict=True)):
+        product = index.rows[chosen].reshape(len(chosen), 4, index.dim).astype(np.float64)
+        product *= query[ASKED]
+        out[turn] = product.sum(axis=2)
+    return out * SIGNS
+
+
+def top_k(
+    index: MemeIndex,
+    queries: np.ndarray,
+    weights: Sequence[float],
+    k: int,
+    components: np.ndarray | None = None,
+) -> Ranking:
+    """The K best memes of every turn of queries [turns, 3, dim] (Eq. 24); equal scores go by meme id.
+
+    A float32 product (or `component_matrices` at hand, or the proposals of a library on disk) finds K + 16
+    candidates; their scores are computed again in float64 and rounded to nine digits.
+    """
+    k = min(k, len(index.meme_ids))
+    if k < 1:
+        raise ValueError("top_k needs at least one meme and k >= 1")
+    n = min(k + EXTRA, len(index.meme_ids))
+    parts = [Ranking(np.empty((0, k), dtype=np.int64), np.empty((0, k)), np.empty((0, k, 4)))]
+    for start in range(0, len(queries), TURNS_AT_ONCE):
+        batch = queries[start : start + TURNS_AT_ONCE]
+        if index.propose is not None:
+            near = index.propose(weigh(batch, weights), n)
+        else:
+            if components is None:
+                rough = batch.reshape(len(batch), -1) @ index.fold(weights)
+            else:
+                rough = combine(components[:, start : start + TURNS_AT_ONCE], weights)
+            near = np.argpartition(rough, -n, axis=1)[:, -n:]
+        exact = pair_components(index, batch, near)
+        total = np.round(combine(np.moveaxis(exact, 2, 0), weights), 9)
+        near[~batch.any(axis=(1, 2))] = -1  # a turn without a summary
+        total[near < 0] = -np.inf
+        best = np.lexsort((index.id_ranks[near], -total), axis=1)[:, :k]
+        parts.append(
+            Ranking(
+                np.take_along_axis(near, best, axis=1),
+                np.take_along_axis(total, best, axis=1),
+                np.take_along_axis(exact, best[:, :, None], axis=1),
+            )
+        )
+    return Ranking(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def order(scores: np.ndarray, meme_ids: Sequence[str]) -> np.ndarray:
+    """Positions of the memes from best to worst at every turn [turns, memes]; equal scores go by meme id."""
+    by_id = np.argsort(np.array(meme_ids, dtype=str))
+    # Rounded: the last digits of a matrix product depend on the number of threads.
+    return by_id[np.argsort(-np.round(scores[:, by_id], 9), axis=1, kind="stable")]
+
+
+def best_memes(scores: np.ndarray, meme_ids: Sequence[str], k: int) -> np.ndarray:
+    """The first k of `order`, far faster than sorting; -1 where only scores of -inf are left."""
+    by_id = np.argsort(np.array(meme_ids, dtype=str))
+    ordered = np.round(np.take(scores, by_id, axis=1), 9)  # take: rows lie together, as argmax likes
+    best = take_best(ordered.copy(), k)
+    return np.where(np.isneginf(np.take_along_axis(ordered, best, axis=1)), -1, by_id[best])
+
+
+def take_best(scores: np.ndarray, depth: int) -> np.ndarray:
+    """Positions of the highest scores of every row, the first of equal ones; `scores` are overwritten."""
+    rows = np.arange(len(scores))
+    out = np.empty((len(scores), min(depth, scores.shape[1])), dtype=int)
+    for place in range(out.shape[1]):
+        out[:, place] = scores.argmax(axis=1)
+        scores[rows, out[:, place]] = -np.inf
+    return out
+
+
+@dataclass(frozen=True)
+class ScoredDialogue:
+    """One dialogue's turns 2..T: their queries [n, 3, dim] and their ranking."""
+
+    dialogue: Dialogue
+    turns: tuple[int, ...]
+    queries: np.ndarray
+    ranking: Ranking
+
+    @property
+    def top1(self) -> np.ndarray:
+        """Best score of every turn, [n]."""
+        return self.ranking.scores[:, 0]
+
+
+def score_dialogues(
+    dialogues: Sequence[Dialogue], index: MemeIndex, encode: Encode, profile: Profile
+) -> list[ScoredDialogue]:
+    """Rank the library at every turn 2..T of all dialogues, in one batch.
+
+    A turn without a usable summary gets zero queries and scores of -inf: the gate never opens there, but the
+    turn still counts. Raises `StageOutputError` where no turn has one.
+    """
+    queries = encode_queries(dialogues, encode, profile)
+    return cut(dialogues, queries, top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k))
+
+
+def encode_queries(dialogues: Sequence[Dialogue], encode: Encode, profile: Profile) -> np.ndarray:
+    """The queries [turns, 3, dim] of all turns 2..T; zeros where a turn has no usable summary."""
+    summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
+    usable = np.array([not summary.unscored for summary in summaries], dtype=bool)
+    if not usable.any():
+        raise StageOutputError("no turn has a usable summary, so nothing can be retrieved")
+    known = [summary for summary in summaries if not summary.unscored]
+    parts = (encode([getattr(summary, name) for summary in known], "query") for name in QUERY_FIELDS)
+    found = build_queries(parts, profile.retrieval.centring == "attribute")
+    return found if usable.all() else at_all_turns(found, usable)
+
+
+def at_all_turns(rows: np.ndarray, usable: np.ndarray) -> np.ndarray:
+    """Rows of the `usable` turns (a mask) at their places among all; zeros at the others."""
+    out = np.zeros((len(usable), *rows.shape[1:]), dtype=rows.dtype)
+    out[usable] = rows
+    return out
+
+
+def cut(dialogues: Sequence[Dialogue], queries: np.ndarray, ranking: Ranking) -> list[ScoredDialogue]:
+    """Each dialogue's part of what was found for the turns 2..T of all, one after another."""
+    out, start = [], 0
+    for dialogue in dialogues:
+        part = slice(start, start := start + len(dialogue.summaries))
+        turns = tuple(summary.turn for summary in dialogue.summaries)
+        out.append(ScoredDialogue(dialogue, turns, queries[part], Ranking(*(rows[part] for rows in ranking))))
+    return out
+
+
+def candidates(scored: Sequence[ScoredDialogue], index: MemeIndex, source: str) -> list[Candidate]:
+    """The top K of every turn as records."""
+    return [
+        Candidate(
+            dialogue_id=item.dialogue.dialogue_id,
+            turn=turn,
+            rank=rank + 1,
+            meme_id=index.meme_ids[meme],
+            score=float(item.ranking.scores[row, rank]),
+            source=source,
+            **dict(zip(COMPONENTS, map(float, item.ranking.components[row, rank]), strict=True)),
+        )
+        for item in scored
+        for row, turn in enumerate(item.turns)
+        for rank, meme in enumerate(item.ranking.memes[row])
+        if meme >= 0
+    ]
+
+
+# --- The gate: whether a meme is sent at all (Eq. 23)
+
+Form = Literal["exponential", "linear", "fixed"]
+"""How the threshold falls after a meme; the paper's is exponential."""
+BISECTION_STEPS = 60
+EQUAL = 1e-9
+"""Scores no further apart than this are equal: they are rounded to nine digits."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """theta_t = theta0 + penalty * exp(-decay * k), k turns after the session's last meme (Eq. 23).
+
+    Other forms, to compare with: `linear` takes off `decay` of the penalty a turn until none is left; `fixed`
+    has no penalty.
+    """
+
+    theta0: float
+    penalty: float
+    decay: float
+    form: Form = "exponential"
+
+    def rise(self, turns_since_last: float) -> float:
+        """How far theta_t lies above theta0; `math.inf`, no meme so far, gives 0 whatever the decay."""
+        if math.isinf(turns_since_last) or self.form == "fixed":
+            return 0.0
+        if self.form == "linear":
+            return self.penalty * max(0.0, 1 - self.decay * turns_since_last)
+        return self.penalty * math.exp(-self.decay * turns_since_last)
+
+
+class Trace(NamedTuple):
+    """What the gate did: threshold and decision at every turn."""
+
+    thresholds: np.ndarray
+    sent: np.ndarray
+
+
+@dataclass(frozen=True)
+class ScoreScale:
+    """z = (T - mean) / std of the top-1 scores on the calibration dialogues; (0, 1) is the raw scale."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    def apply(self, scores: np.ndarray) -> np.ndarray:
+        """Put raw scores on this scale."""
+        return (np.asarray(scores, dtype=np.float64) - self.mean) / self.std
+
+
+def standard_scale(top1: Sequence[np.ndarray]) -> ScoreScale:
+    """Fit the scale on top-1 scores, one array a dialogue. Equal scores give std 1."""
+    scores = pad(top1)
+    scores = scores[np.isfinite(scores)]
+    if not len(scores):
+        raise ValueError("calibration needs at least one scored turn")
+    return ScoreScale(float(scores.mean()), float(scores.std()) if np.ptp(scores) > EQUAL else 1.0)
+
+
+def pad(dialogues: Sequence[np.ndarray]) -> np.ndarray:
+    """Scores of dialogues of any length as [dialogues, longest]: -inf, as of an unscored turn, fills up."""
+    out = np.full((len(dialogues), max(map(len, dialogues), default=0)), -np.inf)
+    for row, scores in zip(out, dialogues, strict=True):
+        row[: len(scores)] = scores
+    return out
+
+
+def simulate(scores: np.ndarray, gate: Gate, theta0: np.ndarray | None = None) -> Trace:
+    """Run the gate over top-1 scores [..., turns] in order: a meme goes out if score > theta_t (Eq. 23).
+
+    k counts turns since the last meme of the session, whoever sent it. `theta0`, broadcast over the leading
+    axes, takes the place of the gate's.
+    """
+    turns = scores.shape[-1]
+    rises = np.array([*(gate.rise(k) for k in range(turns)), 0.0])
+    since = np.full(scores.shape[:-1], turns)  # the last of `rises`: no meme so far
+    thresholds, sent = np.empty(scores.shape), np.zeros(scores.shape, dtype=bool)
+    for turn in range(turns):
+        since = np.minimum(since + 1, turns)
+        thresholds[..., turn] = (gate.theta0 if theta0 is None else theta0) + rises[since]
+        sent[..., turn] = scores[..., turn] > thresholds[..., turn]
+        since = np.where(sent[..., turn], 0, since)
+    return Trace(thresholds, sent)
+
+
+def calibrate_theta0(
+    scores: np.ndarray, gate: Gate, wanted_rate: float | np.ndarray, turns: int
+) -> np.ndarray:
+    """theta0, [...], whose simulated meme rate is nearest to `wanted_rate`, by bisection.
+
+    `scores` [..., dialogues, longest] are those of `pad`, of which `turns` count. The gate has memory, so the
+    rate need not fall evenly; the best value met on the way is kept.
+    """
+    finite = np.isfinite(scores)
+    if not finite.any(axis=(-2, -1)).all():
+        raise ValueError("calibration needs at least one scored turn")
+    low = np.where(finite, scores, np.inf).min(axis=(-2, -1)) - gate.penalty - 1e-6
+    high = scores.max(axis=(-2, -1))
+    best, best_gap = high, np.full(high.shape, np.inf)
+    for _ in range(BISECTION_STEPS):
+        middle = (low + high) / 2
+        rate = simulate(scores, gate, middle[..., None]).sent.sum(axis=(-2, -1)) / turns
+        gap = np.abs(rate - wanted_rate)
+        best, best_gap = np.where(gap < best_gap, middle, best), np.minimum(gap, best_gap)
+        low, high = np.where(rate > wanted_rate, middle, low), np.where(rate > wanted_rate, high, middle)
+    return best
+
+
+class Calibration(NamedTuple):
+    """A gate with its scale, and the half of the dialogues it was fitted on (`self`: its own)."""
+
+    gate: Gate
+    scale: ScoreScale
+    fold: str
+
+
+def halves(dialogues: Sequence[Dialogue]) -> dict[str, str]:
+    """Split dialogues into halves `a` and `b`, alternating within each kind in order of id."""
+    ordered = sorted((dialogue.kind, dialogue.dialogue_id) for dialogue in dialogues)
+    return {name: "ab"[position % 2] for position, (_, name) in enumerate(ordered)}
+
+
+def fit_gate(top1: Sequence[np.ndarray], profile: Profile, fold: str, penalty: float) -> Calibration:
+    """Fit scale and theta0 on the top-1 scores of some dialogues, one array a dialogue."""
+    knobs = profile.retrieval
+    scale = standard_scale(top1) if knobs.score_scale == "standard" else ScoreScale()
+    gate = Gate(0.0 if knobs.theta0 == "auto" else knobs.theta0, penalty, knobs.threshold_decay)
+    if knobs.theta0 == "auto":
+        scores = pad([scale.apply(one) for one in top1])
+        theta0 = calibrate_theta0(scores, gate, knobs.wanted_rate, sum(map(len, top1)))
+        gate = Gate(float(theta0), penalty, knobs.threshold_decay)
+    return Calibration(gate, scale, fold)
+
+
+def calibrate(
+    scored: Sequence[ScoredDialogue], profile: Profile, penalty: float | None = None
+) -> dict[str, Calibration]:
+    """For each half, the gate fitted on the other one; `penalty` takes the place of the profile's Delta.
+
+    Where the other half has no score it is fitted on all that have one: fold `self`.
+    """
+    split = halves([item.dialogue for item in scored])
+    out: dict[str, Calibration] = {}
+    for half, other in (("a", "b"), ("b", "a")):
+        fit = [item.top1 for item in scored if split[item.dialogue.dialogue_id] == other]
+        fold = other
+        if not any(np.isfinite(scores).any() for scores in fit):
+            fit, fold = [item.top1 for item in scored if np.isfinite(item.top1).any()], "self"
+        delta = profile.retrieval.threshold_penalty if penalty is None else penalty
+        out[half] = fit_gate(fit, profile, fold, delta)
+    return out
+
+
+def traces(
+    scored: Sequence[ScoredDialogue], calibrations: Mapping[str, Calibration]
+) -> dict[str, tuple[Calibration, np.ndarray, Trace]]:
+    """Run each dialogue's gate once: dialogue id -> calibration, gate scores, trace."""
+    split, out = halves([item.dialogue for item in scored]), {}
+    for item in scored:
+        calibration = calibrations[split[item.dialogue.dialogue_id]]
+        gate_scores = calibration.scale.apply(item.top1)
+        out[item.dialogue.dialogue_id] = calibration, gate_scores, simulate(gate_scores, calibration.gate)
+    return out
+
+
+def calibrated_gates(calibrations: Mapping[str, Calibration]) -> dict[str, Any]:
+    """The calibrated gates: for each half, theta0, the scale, and the half they were fitted on."""
+    return {
+        half: {
+            "fitted_on": c.fold,
+            "theta0": round(float(c.gate.theta0), 6),
+            "penalty": c.gate.penalty,
+            "decay": c.gate.decay,
+            "score_mean": round(c.scale.mean, 6),
+            "score_std": round(c.scale.std, 6),
+        }
+        for half, c in sorted(calibrations.items())
+    }
+
+
+# --- Strategies (Eq. 25): which meme is placed where
+
+
+def choose(
+    strategy: str, ranking: Ranking, sent: np.ndarray, n_memes: int, profile: Profile, name: str
+) -> list[tuple[int, int, int | None]]:
+    """Choose memes in one dialogue: a list of (row, meme position, rank or None).
+
+    greedy: top 1 (Eq. 25), of its own ranking learned. sampling: uniform among the top K. random: each turn
+    with probability `random_rate`, uniform over the library. random_same_turns: uniform at the gate's own
+    turns.
+    """
+    rng = statistics.rng(profile.seed, "selection", strategy, name)
+    choices: list[tuple[int, int, int | None]] = []
+    for row, best in enumerate(ranking.memes.tolist()):
+        # Draws happen at every turn, so that a moved gate does not shift later choices.
+        rank, meme, coin = int(rng.integers(len(best))), int(rng.integers(n_memes)), rng.random()
+        opens = coin < profile.retrieval.random_rate if strategy == "random" else sent[row]
+        if opens and strategy in ("greedy", LEARNED):
+            choices.append((row, best[0], 1))
+        elif opens and strategy == "sampling":
+            choices.append((row, best[rank], rank + 1))
+        elif opens:
+            choices.append((row, meme, best.index(meme) + 1 if meme in best else None))
+    return choices
+
+
+def place(
+    scored: Sequence[ScoredDialogue],
+    index: MemeIndex,
+    profile: Profile,
+    by_learned: Sequence[ScoredDialogue] = (),
+) -> list[Placement]:
+    """Place memes in all dialogues under every strategy of the profile, at turns 2..T.
+
+    `by_learned` is what `learned.score_dialogues` made of the same dialogues; without it nothing is placed by
+    `learned`. Its promise goes through the same gate, with `learned_penalty`.
+    """
+    knobs, gates = profile.retrieval, traces(scored, calibrate(scored, profile))
+    learned_gates = {}
+    if by_learned:
+        learned_gates = traces(by_learned, calibrate(by_learned, profile, knobs.learned_penalty))
+    learned_rankings = {item.dialogue.dialogue_id: item.ranking for item in by_learned}
+    weights = np.asarray(knobs.weights)
+    out: list[Placement] = []
+    for item in scored:
+        name = item.dialogue.dialogue_id
+        speakers = {turn.turn: turn.speaker for turn in item.dialogue.turns}
+        for strategy in knobs.strategies:
+            decided = strategy != "random"  # Random asks no gate
+            (calibration, gate_scores, trace), ranking = gates[name], item.ranking
+            if strategy == LEARNED:
+                if not by_learned:
+                    continue
+                (calibration, gate_scores, trace), ranking = learned_gates[name], learned_rankings[name]
+            for row, meme, rank in choose(strategy, ranking, trace.sent, len(index.meme_ids), profile, name):
+                parts = pair_components(index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
+                out.append(
+                    Placement(
+                        dialogue_id=name,
+                        turn=item.turns[row],
+                        speaker=speakers[item.turns[row]],
+                        strategy=strategy,
+                        meme_id=index.meme_ids[meme],
+                        rank=rank,
+                        score=round(float(parts @ weights), 9) if np.isfinite(item.top1[row]) else None,
+                        gate_score=float(gate_scores[row]) if decided else None,
+                        threshold=float(trace.thresholds[row]) if decided else None,
+                        fold=calibration.fold if decided else "none",
+                        source="computed",
+                        profile=profile.name,
+                        seed=profile.seed,
+                    )
+                )
+    return out
+
+
+# --- A library too large for memory: FAISS proposes candidates, rows on disk rank them
+
+FROM_MEMES, FOLDER = 100_000, "library_index"
+"""From so many memes on a library is kept on disk; below, every meme is compared with every turn."""
+DIMS, PROPOSED, AT_ONCE = 384, 96, 8_192
+"""Dimensions that FAISS keeps of a row, candidates it proposes for a turn, memes encoded at a time."""
+SAMPLE_BYTES = 512 << 20
+"""Float32 bytes of the rows that FAISS learns its lists and codes from."""
+
+
+def index_on_disk(
+    folder: Path, annotations: Sequence[Annotation], encode: Encode, centring: bool, seed: int
+) -> MemeIndex:
+    """The library of these annotations in `folder`, made there unless it was made of the same before.
+
+    The folder holds `rows.f16`, `index.faiss` and, written last, `library.json`. Any weights can be asked
+    without a new index: they stand on the query's side.
+    """
+    made_from = hashlib.sha256(f"{centring} {seed}".encode())
+    for a in annotations:
+        made_from.update(json.dumps([a.meme_id, *(getattr(a, name) for name in MEME_SIDE)]).encode())
+    made_from.update(encode([annotations[0].s_plus], "document").tobytes())  # another embedder, another index
+    note, digest = folder / "library.json", made_from.hexdigest()
+    if not note.is_file() or json.loads(note.read_text(encoding="utf-8"))["made_from"] != digest:
+        note.unlink(missing_ok=True)
+        parts = (annotations[i : i + AT_ONCE] for i in range(0, len(annotations), AT_ONCE))
+        blocks = (np.hstack(_blocks(part, encode)) for part in parts)
+        width = write_rows(folder / "rows.f16", blocks, centring)
+        write_faiss(folder, width, seed)
+        files.write_json(note, {"made_from": digest})
+    return open_on_disk(folder, [a.meme_id for a in annotations])
+
+
+def write_rows(path: Path, blocks: Iterator[np.ndarray], centring: bool) -> int:
+    """Write stacked rows [n, 4 * dim], block by block, as float16; the width of a row."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    total, n = np.zeros(1), 0
+    with path.open("wb") as file:
+        for rows in blocks:
+            file.write(rows.astype(np.float16).tobytes())
+            total, n = total + rows.sum(axis=0, dtype=np.float64), n + len(rows)
+    if centring:
+        rows, means = np.memmap(path, np.float16, "r+", shape=(n, len(total))), np.split(total / n, 4)
+        for start in range(0, n, AT_ONCE):
+            part = rows[start : start + AT_ONCE].astype(np.float32)
+            parts = zip(np.split(part, 4, axis=1), means, strict=True)
+            rows[start : start + AT_ONCE] = np.hstack([centre(p, m.astype(np.float32)) for p, m in parts])
+        rows.flush()
+    return len(total)
+
+
+def write_faiss(folder: Path, width: int, seed: int) -> None:
+    """Index the rows: about 2 sqrt(n) lists of 4-bit codes, and a byte a dimension to sort what they propose.
+
+    Turns lie outside the cloud of the memes (S stands in them with a plus and with a minus), so many lists
+    have to be looked into; only such cheap codes allow that.
+    """
+    faiss, rows = _faiss(), np.memmap(folder / "rows.f16", np.float16, "r").reshape(-1, width)
+    n, dims = len(rows), min(DIMS, width)
+    drawn = statistics.rng(seed, "large index").choice(n, min(n, SAMPLE_BYTES // (4 * width)), replace=False)
+    sample = rows[np.sort(drawn)].astype(np.float32)
+    projection = faiss.PCAMatrix(width, dims, 0, True)
+    projection.train(sample[: 4 * DIMS * 4])
+    codes = dims // 3 if dims % 3 == 0 else dims
+    kind = f"IVF{2 ** (1 + round(math.log2(math.sqrt(n))))},PQ{codes}x4fs,Refine(SQ8)"
+    inner = faiss.index_factory(dims, kind, faiss.METRIC_INNER_PRODUCT)
+    index = faiss.IndexPreTransform(projection, inner)
+    index.train(sample)
+    for start in range(0, n, AT_ONCE):
+        index.add(rows[start : start + AT_ONCE].astype(np.float32))
+    faiss.write_index(index, str(folder / "index.faiss"))
+
+
+def open_on_disk(folder: Path, meme_ids: Sequence[str], share: float = 0.2) -> MemeIndex:
+    """Open a library on disk; a `share` of its lists is looked into for a turn."""
+    faiss = _faiss()
+    index = faiss.read_index(str(folder / "index.faiss"), faiss.IO_FLAG_MMAP_IFC)
+    rows = np.memmap(folder / "rows.f16", np.float16, "r").reshape(len(meme_ids), -1)
+    lists = faiss.extract_index_ivf(index).nlist
+    probes = faiss.SearchParametersIVF(nprobe=max(1, round(share * lists)))
+    refined = faiss.IndexRefineSearchParameters(k_factor=4, base_index_params=probes)
+    looked_into = faiss.SearchParametersPreTransform(index_params=refined)
+
+    def propose(weighted: np.ndarray, n: int) -> np.ndarray:
+        return index.search(weighted, max(n, PROPOSED), params=looked_into)[1]
+
+    return MemeIndex(tuple(meme_ids), rows, propose)
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise ExtraMissing(
+            f"a library of {FROM_MEMES:,} memes or more needs faiss: pip install -e '.[scale]'"
+        ) from error
+    return faiss
+
+
+# --- Figures of stage 04
+
+
+def sample_scores(
+    scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile, limit: int = 200_000
+) -> np.ndarray:
+    """T of every pair of turn and meme, float32; of a seeded sample of `limit` pairs where there are more."""
+    queries = [item.queries for item in scored]
+    turns, memes = sum(map(len, queries)), len(index.meme_ids)
+    if turns * memes <= limit and index.propose is None:
+        parts = [combine(component_matrices(index, one), profile.retrieval.weights) for one in queries]
+        return np.concatenate([np.zeros(0), *(part.ravel() for part in parts)]).astype(np.float32)
+    rng = statistics.rng(profile.seed, "sample of scores")
+    drawn = np.sort(rng.choice(turns * memes, size=min(limit, turns * memes), replace=False))
+    asked = (query for one in queries for query in one)
+    found, rows = [], np.split(drawn % memes, np.searchsorted(drawn, memes * np.arange(1, turns)))
+    for query, chosen in zip(asked, rows, strict=True):
+        found.append(pair_components(index, query[None], chosen[None])[0] @ profile.retrieval.weights)
+    return np.concatenate(found).astype(np.float32)
+
+
+def scores_by_kind(
+    scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile
+) -> dict[str, np.ndarray]:
+    """What Figure 3 shows: `KIND scores` by `sample_scores` and `KIND top1`, the best score of each turn."""
+    by_kind = {}
+    for kind in ("news", "role"):
+        mine = [item for item in scored if item.dialogue.kind == kind]
+        top1 = np.concatenate([np.zeros(0), *(item.top1[np.isfinite(item.top1)] for item in mine)])
+        if top1.size:
+            by_kind |= {f"{kind} scores": sample_scores(mine, index, profile), f"{kind} top1": top1}
+    return by_kind
+
+
+def score_distributions(by_kind: Mapping[str, np.ndarray]) -> "Figure":
+    """Figure 3 of `scores_by_kind`: a row for news-based dialogues, as the paper has it, and one for role.
+
+    Left every meme at every turn with a fitted normal curve, right the best meme of each turn.
+    """
+    kinds = [kind for kind in ("news", "role") if f"{kind} top1" in by_kind]
+    with drawing.style():
+        fig = drawing.canvas(9, 3.1 * max(1, len(kinds)))
+        grid = fig.subplots(max(1, len(kinds)), 2, squeeze=False, sharex="col")
+        for row, kind in zip(grid, kinds, strict=False):
+            what = {
+                f"{kind} scores": ("memes x turns", drawing.BLUE),
+                f"{kind} top1": ("best meme of each turn", drawing.GREEN),
+            }
+            for axes, (name, (title, colour)) in zip(row, what.items(), strict=True):
+                values = np.asarray(by_kind[name], dtype=float)
+                bins = int(np.clip(np.sqrt(values.size), 10, 80))
+                heights, edges = np.histogram(values, bins=bins, density=True)
+                axes.stairs(heights, edges, fill=True, color=colour, alpha=0.55)
+                axes.set(title=f"{kind.title()}-based: {title} (n = {values.size:,})", ylabel="density")
+                axes.margins(x=0.02)
+            scores = np.asarray(by_kind[f"{kind} scores"], dtype=float)
+            mean, deviation = scores.mean(), scores.std()
+            if deviation > 0:
+                x = np.linspace(scores.min(), scores.max(), 300)
+                curve = np.exp(-0.5 * ((x - mean) / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi))
+                label = f"normal, mean {round(mean, 3) + 0.0:.3f}, sd {deviation:.3f}"
+                row[0].plot(x, curve, color="black", lw=1.2, label=label)
+                row[0].legend(loc="upper left", fontsize=9)
+                row[0].set_ylim(top=1.25 * max(row[0].get_ylim()[1], curve.max()) / 1.05)
+        grid[-1, 0].set_xlabel("retrieval score T")
+        grid[-1, 1].set_xlabel("score of the best meme")
+    return fig

@@ -1,0 +1,364 @@
+"""Runs the notebooks of a run headlessly: which of them are out of date, each one strictly, and its page.
+
+papermill only warns of an unknown parameter, saves a notebook that timed out as `completed`, and takes
+`sys.exit(0)` for success. Here each of these fails, and the executed notebook appears only after a full run.
+"""
+
+import ast
+import base64
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import filelock
+import nbformat
+
+from memecmd_utils import drawing, files
+from memecmd_utils.files import HEADLESS_VARIABLE, TERMINAL_VARIABLE, MemecmdError, paths
+from memecmd_utils.runs import STAGES, Run
+from memecmd_utils.settings import RESOLVED, Profile
+
+CELL_TIMEOUT_S = 7 * 24 * 3600  # a live stage of 34,758 turns is one cell
+REPLAY_TIMEOUT_S = 900  # no cell that only replays recordings takes longer
+INPUTS = "inputs.json"
+"""In a run's folder: what its stages read from outside. It is written anew only where that changed."""
+
+
+class NotebookFailed(MemecmdError, RuntimeError):
+    """A notebook did not run from its first to its last cell; the message says where and why."""
+
+
+# --- Which notebooks are out of date
+
+
+@cache
+def _imports() -> Any:
+    """Which module of the package imports which."""
+    import grimp
+
+    graph = grimp.build_graph("memecmd_utils", cache_dir=None, exclude_type_checking_imports=True)
+    # A run opens models for the notebooks that ask one; those reach the engine by rooms of their own.
+    for module in graph.find_modules_directly_imported_by("memecmd_utils.runs"):
+        if module.startswith(("memecmd_utils.llm", "memecmd_utils.local_model", "memecmd_utils.cost")):
+            graph.remove_import(importer="memecmd_utils.runs", imported=module)
+    return graph
+
+
+def files_of(notebook: Path) -> list[Path]:
+    """The package's files that a notebook reaches by its imports, with their prompts and HTML templates."""
+    graph, found = _imports(), set()
+    cells = nbformat.read(notebook, as_version=4).cells
+    for node in ast.walk(ast.parse("\n".join(cell.source for cell in cells if cell.cell_type == "code"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("memecmd_utils"):
+            names = {node.module, *(f"{node.module}.{name.name}" for name in node.names)} & graph.modules
+            found |= names.union(*(graph.find_upstream_modules(name) for name in names))
+    package = paths.root / "memecmd_utils"
+    places = [package.joinpath(*module.split(".")[1:]) for module in sorted(found)]
+    files = [
+        path if (path := place.with_suffix(".py")).exists() else place / "__init__.py" for place in places
+    ]
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
+    drawn = [path for path in sorted(package.glob("html/*.j2")) if path.name in text]
+    second = any("template_memes" in module for module in found)
+    asked = [
+        path for path in sorted(package.glob("prompts/*.*")) if path.name.startswith("template_") <= second
+    ]
+    return [*files, *drawn, *asked]
+
+
+def outside_inputs(profile: Profile) -> dict[str, list[int]]:
+    """What a run reads beside the package and the corpus: of each name the files, bytes and newest time."""
+    library, models, matching = profile.library, profile.models, profile.cm50.matching
+    named = [source for source in library.sources if source != "example"]
+    named += [library.curation, profile.dialogue.dialogues, models.clip_checkpoint, models.embedder]
+    named += [profile.dialogue.news, *profile.dialogue.feeds, matching.confirmed, matching.confirmed_figmemes]
+    named += [profile.mtrclip.images, os.environ.get("MEMECMD_GGUF")]
+    for key in ("imgflip", "published", "memecap", "figmemes", "figmemes_labels"):
+        fetched = paths.raw / "templates" / ("cm50" if key == "published" else key)
+        named.append(getattr(profile.cm50, key) or str(fetched))
+    named += [str(paths.raw / "ratings" / profile.name), str(paths.raw / "news" / profile.name)]
+    if models.mode == "recorded":
+        named += [str(paths.raw / "recordings" / profile.name)]
+    found = {}
+    for name in dict.fromkeys(filter(None, named)):
+        place = paths.user_path(name)
+        states = [path.stat() for path in [place, *place.rglob("*")] if path.is_file()]
+        if states:
+            newest = max(state.st_mtime_ns for state in states)
+            found[name] = [len(states), sum(state.st_size for state in states), newest]
+    return found
+
+
+def note_inputs(run: Run) -> None:
+    """Write what the run would read now, where that differs from what was noted before."""
+    text = json.dumps(outside_inputs(run.profile), ensure_ascii=False, indent=1) + "\n"
+    target = run.folder / INPUTS
+    if not target.is_file() or target.read_text(encoding="utf-8") != text:
+        files.write_text(target, text)
+
+
+def out_of_date(run: Run, templates: bool = False) -> list[str]:
+    """The stages that have to run, in order: those older than what they read, and all that follow them."""
+    corpus = [path for folder in ("example", "paper") for path in (paths.data / folder).rglob("*")]
+    always = [run.folder / RESOLVED, run.folder / INPUTS, *(path for path in corpus if path.is_file())]
+    stale: list[str] = []
+    for name, stage in STAGES.items():
+        if stage.templates != templates:
+            continue
+        notebook, done = paths.notebooks / f"{name}.ipynb", run.report / f"{name}.ipynb"
+        if not set(stage.after).isdisjoint(stale) or not done.is_file():
+            stale.append(name)
+            continue
+        made = done.stat().st_mtime_ns
+        if any(path.stat().st_mtime_ns > made for path in (notebook, *files_of(notebook), *always)):
+            stale.append(name)
+    return stale
+
+
+# --- All of them
+
+
+@contextmanager
+def held(run_folder: Path) -> Iterator[None]:
+    """Hold a run's folder until the block ends; first wait, with a word, for another process that has it."""
+    run_folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(run_folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        print(
+            f"run {run_folder.name} is being made by another process: waiting (Ctrl-C ends only that)",
+            file=sys.stderr,
+        )
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) -> None:
+    """Run these notebooks, each as soon as those before it have ended, two at a time in a replay.
+
+    A run that asks a model has one stage at a time: it has the endpoint's rate for itself. The page of a
+    notebook is made while the next one runs. Raises `NotebookFailed` with the first fault.
+    """
+    waiting = list(names)
+    at_once = 2 if run.profile.models.mode == "recorded" else 1
+    running: dict[Future[float], str] = {}
+    with kernel_environment(), ThreadPoolExecutor(at_once) as kernels, ThreadPoolExecutor(1) as printer:
+        pages = []
+        try:
+            while waiting or running:
+                unfinished = [*waiting, *running.values()]
+                ready = [name for name in waiting if set(STAGES[name].after).isdisjoint(unfinished)]
+                for name in ready[: at_once - len(running)]:
+                    waiting.remove(name)
+                    print(f"{name} ...", flush=True)
+                    running[kernels.submit(run_notebook, run, name, parameters)] = name
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    name = running.pop(future)
+                    print(f"{name} done in {future.result():.0f} s", flush=True)
+                    pages.append(printer.submit(write_page, run.report / f"{name}.ipynb"))
+            for page in pages:
+                page.result()
+        except KeyboardInterrupt:
+            print("stopped; accepted answers are recorded: run again to go on", file=sys.stderr, flush=True)
+            os._exit(130)  # no thread is waited for; a kernel ends when its parent is gone
+    write_contents(run.report)
+
+
+@contextmanager
+def kernel_environment() -> Iterator[None]:
+    """Variables that kernels inherit: no screen, this environment's kernel, the terminal for progress."""
+    wanted = {
+        "MPLBACKEND": os.environ.get("MPLBACKEND", "Agg"),
+        "JUPYTER_PREFER_ENV_PATH": "1",
+        HEADLESS_VARIABLE: "1",  # nobody turns a knob: panels show their first position
+        # The kernel's debugger warns about frozen modules on every start; nobody attaches to it here.
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
+    if sys.stderr.isatty():
+        wanted[TERMINAL_VARIABLE] = os.ttyname(sys.stderr.fileno())
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+# --- One of them
+
+EXERCISE = "exercise"
+"""Tag of a cell whose `assert` fails until a reader has solved it."""
+
+
+def without_exercises(notebook: Any) -> Any:
+    """The notebook with its exercise cells as text: nobody solves them in a headless run."""
+    for cell in notebook.cells:
+        if EXERCISE in cell.metadata.get("tags", []):
+            cell.cell_type = "markdown"
+            cell.source = f"*Your turn:*\n\n```python\n{cell.source}\n```"
+            cell.metadata = {}
+            del cell["outputs"], cell["execution_count"]
+    return notebook
+
+
+def check_complete(notebook: Any, name: str) -> None:
+    """Raise `NotebookFailed` where a code cell of an executed notebook has not run."""
+    for number, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
+            raise NotebookFailed(
+                f"{name}: cell {number} never ran; an earlier cell ended the kernel (sys.exit or quit?)"
+            )
+
+
+def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
+    """Run one notebook with `parameters` and write the executed copy into the run's report.
+
+    Returns the seconds it took. On any failure `NotebookFailed` is raised, the copy is not written, and what
+    ran is kept as `<name>.failed.ipynb`.
+    """
+    import nbclient.exceptions
+    import papermill
+
+    notebook, output = paths.notebooks / f"{name}.ipynb", run.report / f"{name}.ipynb"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    failed, working = (
+        output.with_name(f"{name}.failed.ipynb"),
+        output.with_name(f".{name}.{os.getpid()}.ipynb"),
+    )
+    known = papermill.inspect_notebook(str(notebook))
+    if unknown := parameters.keys() - known.keys():
+        raise NotebookFailed(f"{name} has no parameter {min(unknown)!r} in a cell tagged `parameters`")
+    replays = run.strict and not STAGES[name].templates
+    started = time.monotonic()
+    try:
+        papermill.execute_notebook(
+            without_exercises(nbformat.read(notebook, as_version=4)),
+            str(working),
+            parameters=dict(parameters),
+            kernel_name="python3",
+            language="python",
+            cwd=str(paths.root),
+            execution_timeout=REPLAY_TIMEOUT_S if replays else CELL_TIMEOUT_S,
+            start_timeout=120,
+            extra_arguments=["--log-level=50"],
+            progress_bar=False,
+        )
+        executed = nbformat.read(working, as_version=4)
+        check_complete(executed, name)
+    except papermill.PapermillExecutionError as error:
+        working.replace(failed)
+        raise NotebookFailed(
+            f"{name}: cell {error.cell_index} raised {fault_of(error)}\n(see {failed})"
+        ) from None
+    except (nbclient.exceptions.CellTimeoutError, nbclient.exceptions.DeadKernelError) as error:
+        what = (
+            "the kernel died"
+            if isinstance(error, nbclient.exceptions.DeadKernelError)
+            else "a cell took too long"
+        )
+        raise NotebookFailed(f"{name}: {what} (see {failed})") from None
+    finally:
+        if working.exists():
+            working.replace(failed)
+    failed.unlink()
+    # Without papermill's times and paths two equal runs give equal files.
+    executed.metadata.pop("papermill", None)
+    for cell in executed.cells:
+        cell.metadata.pop("papermill", None)
+        cell.metadata.pop("execution", None)
+    files.write_text(output, nbformat.writes(executed) + "\n")
+    return time.monotonic() - started
+
+
+def fault_of(error: Any) -> str:
+    """What a cell raised; with its traceback where it is no fault that a user can mend by the message."""
+    from nbconvert.filters.ansi import strip_ansi
+
+    said = f"{error.ename}: {error.evalue}"
+    return said if len(error.traceback) < 2 else f"{said}\n{strip_ansi(chr(10).join(error.traceback))}"
+
+
+# --- Its page, which needs no network, and the list of all lessons beside it
+
+
+class Lesson(NamedTuple):
+    """A notebook as the list of lessons names it."""
+
+    name: str
+    title: str
+    question: str
+
+
+@cache
+def lessons() -> tuple[Lesson, ...]:
+    """All notebooks in order: the title and the question of each head cell."""
+    found = []
+    for path in sorted(paths.notebooks.glob("*.ipynb")):
+        head = nbformat.read(path, as_version=4).cells[0].source.split("\n")
+        found.append(Lesson(path.stem, head[0].removeprefix("# "), head[2]))
+    return tuple(found)
+
+
+def _exporter() -> Any:
+    """nbconvert's exporter with formulas as MathML and links between lessons."""
+    from jinja2 import pass_context
+    from latex2mathml.converter import convert
+    from nbconvert import HTMLExporter
+    from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+    from traitlets.config import Config
+
+    class Renderer(IPythonRenderer):
+        def block_math(self, body: str) -> str:
+            return convert(body.strip(), display="block")
+
+        def inline_math(self, body: str) -> str:
+            return convert(body.strip())
+
+        def link(self, text: str, url: str, title: str | None = None) -> str:
+            return super().link(text, re.sub(r"^([\w-]+)\.ipynb(?=$|#)", r"\1.html", url), title)
+
+    class Exporter(HTMLExporter):
+        @pass_context
+        def markdown2html(self, context: Any, source: str) -> str:
+            options = {"escape": False, "anchor_link_text": self.anchor_link_text, **self.lexer_options}
+            return MarkdownWithMath(renderer=Renderer(**options)).render(source)
+
+    config = Config()
+    config.TagRemovePreprocessor.enabled = True
+    config.TagRemovePreprocessor.remove_cell_tags = ("remove-cell", "injected-parameters-hidden")
+    config.TagRemovePreprocessor.remove_input_tags = ("hide-input",)
+    return Exporter(config=config, template_name="lesson_page", extra_template_basedirs=[str(files.HTML)])
+
+
+def write_page(executed: Path) -> None:
+    """Write an executed notebook as HTML beside it; cells tagged `remove-cell` and inputs `hide-input` go."""
+    known = lessons()
+    place = next((i for i, lesson in enumerate(known) if lesson.name == executed.stem), None)
+    before = known[place - 1] if place else None
+    after = known[place + 1] if place is not None and place + 1 < len(known) else None
+    font = base64.b64encode(drawing.math_font_path().read_bytes()).decode()
+    resources = {"metadata": {"name": executed.stem}, "before": before, "after": after, "math_font": font}
+    notebook = nbformat.read(executed, as_version=4)
+    page = _exporter().from_notebook_node(notebook, resources=resources)[0]
+    files.write_text(executed.with_suffix(".html"), page)
+
+
+def write_contents(folder: Path) -> None:
+    """Write the list of lessons beside their pages; those that did not run yet have no link."""
+    rows = [{**one._asdict(), "there": (folder / f"{one.name}.html").is_file()} for one in lessons()]
+    page = files.templates().get_template("lessons.html.j2")
+    text = page.render(lessons=rows, page=(folder / "index.html").is_file())
+    files.write_text(folder / "lessons.html", text)

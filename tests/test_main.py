@@ -1,0 +1,59 @@
+"""The command line: an error that a user can mend is one line, any other shows where it broke."""
+
+import subprocess
+import sys
+
+import pytest
+
+from memecmd_utils import __main__ as commands
+from memecmd_utils import doctor
+from memecmd_utils.files import paths
+
+
+def status_of(*words: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        commands.main(list(words))
+    return left.value.code
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--set", "n_turns=1", "reproduce"], "error: dialogue.n_turns: "),
+        (["--profile", "openai", "reproduce"], "error: no API key: "),
+        (["--set", "seed=77", "verify"], "error: "),
+        (["insert-memes", "", ""], "error: name both files"),
+        (["--profile", "nobody", "cost"], "error: no profile 'nobody'"),
+        (["leaderboard", "--run", "nowhere"], "error: there is no run 'nowhere'"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line(words: list[str], said: str, capsys) -> None:
+    assert status_of(*words) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(said) and shown.count("\n") == 1 and "Traceback" not in shown
+
+
+def test_a_fault_of_the_package_shows_where_it_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: str) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(doctor, "report", fail)
+    with pytest.raises(ZeroDivisionError):
+        commands.main(["doctor"])
+
+
+def test_the_command_starts_without_heavy_packages() -> None:
+    code = (
+        "import sys, memecmd_utils.__main__, memecmd_utils.runs\n"
+        "print([name for name in ('torch', 'openai', 'papermill', 'matplotlib', 'rapidocr', 'jieba') "
+        "if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=paths.root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_inputs_lists_the_files_of_a_notebook(capsys) -> None:
+    assert status_of("inputs", "04_retrieval") == 0
+    assert "memecmd_utils/settings.py" in capsys.readouterr().out.split("\n")

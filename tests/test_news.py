@@ -1,0 +1,180 @@
+import csv
+import json
+import random
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import pytest
+
+from memecmd_utils import files, news
+from memecmd_utils.core.fetch.http import Limits
+from memecmd_utils.files import paths
+from memecmd_utils.news import CollectedItem, Feed, NewsError, collect, plain, read_feed, read_feeds
+from memecmd_utils.schemas import TOPICS
+from memecmd_utils.settings import Profile
+
+LETTERS = [chr(0x4E00 + i) for i in range(3000)]
+FEED = Feed(topic="sports", url="https://a.b/rss", terms="CC BY")
+
+
+def rss(*numbers: int, head: str = '<?xml version="1.0"?>', same: str = "") -> str:
+    """RSS 2.0 with made-up items that share nothing, or the text `same`."""
+    rows = ""
+    for n in numbers:
+        letters = "".join(random.Random(n).choices(LETTERS, k=180))
+        rows += (
+            f"<item><title>{escape(letters[:9])}</title><link>https://a.b/{n}</link>"
+            "<pubDate>Mon, 02 Nov 2026 08:00:00 +0800</pubDate>"
+            f"<description><![CDATA[<p>{same or letters[9:]}</p>]]></description></item>"
+        )
+    return f'{head}<rss version="2.0"><channel><title>频道</title>{rows}</channel></rss>'
+
+
+class Site:
+    """A server on loopback: an answer (status, headers, body) for each path; 404 for any other."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, tuple[int, dict[str, str], bytes]] = {}
+        self.asked: list[str] = []
+        self.seen: list[dict[str, str]] = []
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                site.asked.append(self.path)
+                site.seen.append({name.lower(): value for name, value in self.headers.items()})
+                status, headers, body = site.pages.get(self.path, (404, {}, b""))
+                if headers.get("ETag") and self.headers.get("If-None-Match") == headers["ETag"]:
+                    status, body = 304, b""
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def put(self, path: str, text: str | bytes, status: int = 200, **headers: str) -> Feed:
+        body = text.encode() if isinstance(text, str) else text
+        self.pages[path] = (status, {"Content-Type": "application/rss+xml; charset=utf-8", **headers}, body)
+        return Feed(topic=TOPICS[len(self.pages) % 6], url=self.url + path, terms="CC BY")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
+    monkeypatch.setattr(news, "LIMITS", Limits(delay_s=0, total_s=2, max_bytes=300_000, backoff_s=0.01))
+    made = Site()
+    threading.Thread(target=made.server.serve_forever, daemon=True).start()
+    yield made
+    made.server.shutdown()
+
+
+def rows(folder: Path) -> dict[str, dict[str, str]]:
+    with (folder / "feeds.csv").open(encoding="utf-8", newline="") as handle:
+        return {"/" + row["url"].rpartition("/")[2]: row for row in csv.DictReader(handle)}
+
+
+def test_where_news_come_from(tmp_path: Path) -> None:
+    assert len(news.load_news(Profile(name="p"))) >= 6
+    assert news.load_news(Profile(name="p").replace(n_news=0, news="nowhere.jsonl")) == []
+    item = {"source": "mine", "news_id": "1", "topic": "health", "title": "题", "text": "文"}
+    (tmp_path / "my news.jsonl").write_text(json.dumps(item) + "\n", encoding="utf-8")
+    assert news.load_news(Profile(name="p").replace(news=str(tmp_path / "my news.jsonl")))[0].title == "题"
+    for settings, message in (({"news": "nowhere.jsonl"}, "nowhere"), ({"news": "feeds"}, "`feeds`")):
+        with pytest.raises(NewsError, match=message):
+            news.load_news(Profile(name="p").replace(**settings))
+
+
+def test_feeds_are_collected_until_there_are_enough(site: Site) -> None:
+    urls = [f"{feed.topic}={feed.url}" for feed in (site.put("/a", rss(0, 1, 2)), site.put("/b", rss(3, 4)))]
+    profile = Profile(name="p").replace(news="feeds", feeds=urls, n_news=5)
+    items = news.load_news(profile)
+    assert len(items) == 5 and {item.topic for item in items} == {"entertainment", "technology"}
+    asked = len(site.asked)
+    assert news.load_news(profile) == items and len(site.asked) == asked, "enough lies there"
+    path = news.collection_folder(profile) / "news.jsonl"
+    assert news.load_news(Profile(name="q").replace(news=str(path))) == items, (
+        "a collection is a file of news, too"
+    )
+    with pytest.raises(NewsError, match="n_news=6, but the feeds gave 5 news items"):
+        news.load_news(profile.replace(n_news=6))
+    assert "5 of 5 news items" in news.collect_for(profile)
+
+
+def test_good_and_bad_feeds_side_by_side(site: Site, tmp_path: Path) -> None:
+    site.put("/robots.txt", "user-agent: *\ndisallow: /private")
+    feeds = [
+        site.put("/rss", rss(1, 2)),
+        site.put("/page", "<html><body>hello</body></html>"),
+        site.put("/torn", rss(7, 8)[:-80]),
+        site.put("/none", rss()),
+        site.put("/private", rss(9)),
+        site.put("/large", b"x" * 400_000),
+        site.put("/busy", "", status=500),
+    ]
+    items = collect(feeds, tmp_path)
+    status = {path: row["status"] for path, row in rows(tmp_path).items()}
+    assert [path for path, what in status.items() if what == "read"] == ["/rss", "/torn", "/none"]
+    assert "RSS" in status["/page"] and "robots" in status["/private"] and "500" in status["/busy"]
+    assert "bytes" in status["/large"] and len(items) >= 3
+    with pytest.raises(NewsError, match=r"(?s)none of the 2 feeds.*/page: failed.*/busy: failed"):
+        collect([feeds[1], feeds[-1]], tmp_path)
+
+
+def test_a_later_collection_adds_and_loses_nothing(site: Site, tmp_path: Path) -> None:
+    feeds = [site.put("/a", rss(1, 2), ETag='"1"'), site.put("/b", rss(3))]
+    first = collect(feeds, tmp_path)
+    site.put("/b", rss(4, 3))
+    second = collect(feeds, tmp_path)
+    assert second[:3] == first and len(second) == 4 and rows(tmp_path)["/a"]["status"] == "unchanged"
+    site.put("/a", "", status=500)
+    site.put("/b", rss(3, same="新稿" * 60))
+    assert collect(feeds, tmp_path) == second, "a failure costs nothing, and an item's first version stands"
+    assert [rows(tmp_path)["/b"][name] for name in ("items", "new")] == ["2", "0"]
+    kept = files.read_jsonl(tmp_path / "news.jsonl", CollectedItem)[0]
+    assert (kept.link, kept.feed_url, kept.terms) == ("https://a.b/1", feeds[0].url, "CC BY")
+    assert (kept.source, kept.published) == ("feed https://a.b/1", "2026-11-02T00:00:00Z")
+
+
+def test_the_same_report_by_another_outlet_is_kept_once(site: Site, tmp_path: Path) -> None:
+    report = "".join(random.Random(5).choices(LETTERS, k=150))
+    feeds = [site.put("/a", rss(1, same=report)), site.put("/b", rss(2, same=report + "（完）"))]
+    assert [item.link for item in collect(feeds, tmp_path)] == ["https://a.b/1"]
+
+
+def test_chinese_encodings_and_html_become_plain_text() -> None:
+    gbk = rss(5, head='<?xml version="1.0" encoding="gb2312"?>').encode("gb18030")
+    (item,) = read_feed(FEED, gbk, {"content-type": "text/xml"}, "2026-11-26")
+    assert (
+        item.title == "".join(random.Random(5).choices(LETTERS, k=180))[:9] and item.news_id[:7] == "sports-"
+    )
+    html = "<script>x()</script><p>今天<b>很</b>热</p><p>多喝&nbsp;水 &lt;3</p>\u200b\x07"
+    assert plain(html, 99) == "今天很热 多喝 水 <3" and plain("长" * 50, 9) == "长" * 9
+    assert read_feed(FEED, rss(1, same="短").encode(), {}, "") == [], "too short to talk about"
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [[], ["https://a.b"], ["weather=https://a.b"], ["sports=ftp://a.b/x"], ["sports=https://me:secret@a.b/x"],
+     ["nowhere.yaml"], ["my.yaml"]],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries) -> None:
+    monkeypatch.setattr(paths, "root", tmp_path)
+    (tmp_path / "my.yaml").write_text("sports: {url: x}", encoding="utf-8")
+    with pytest.raises(NewsError, match="the topics are sports") as caught:
+        read_feeds(entries)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_shipped_list_has_every_topic_and_names_terms() -> None:
+    feeds = read_feeds(["data/feeds.yaml"])
+    assert {feed.topic for feed in feeds} == set(TOPICS)
+    assert all(feed.terms and feed.name and feed.language.startswith("zh") for feed in feeds)

@@ -1,0 +1,293 @@
+import io
+import os
+import struct
+import time
+import tracemalloc
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFile
+
+from memecmd_utils import pictures
+from memecmd_utils.pictures import ImageRejected, decode
+
+RED, WHITE = (255, 0, 0), (255, 255, 255)
+
+
+def picture(size=(40, 30), colour=RED):
+    return Image.new("RGB", size, colour)
+
+
+def noise(size=(64, 48), seed=1):
+    values = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+def png_of_size(width, height):
+    """A valid 1-bit PNG of any size, packed by hand."""
+
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    packer = zlib.compressobj(9)
+    row = bytes(1 + (width + 7) // 8)
+    data = b"".join(packer.compress(row * 1000) for _ in range(height // 1000)) + packer.flush()
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"])
+def test_every_format_decodes_to_rgb_whatever_its_extension(tmp_path, kind):
+    path = tmp_path / "wrong.png"
+    picture().save(path, format=kind)
+    image = decode(path)
+    assert (image.mode, image.size) == ("RGB", (40, 30))
+    assert np.allclose(image.getpixel((20, 15)), RED, atol=3)
+
+
+def test_exif_orientation_is_applied(tmp_path):
+    image = picture((40, 30))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees
+    image.save(tmp_path / "a.jpg", exif=exif)
+    assert decode(tmp_path / "a.jpg").size == (30, 40)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparency_becomes_white(tmp_path, mode):
+    image = Image.new("RGBA", (20, 20), (0, 0, 0, 0))
+    image.paste((0, 0, 0, 255), (0, 0, 10, 20))
+    image.convert(mode).save(tmp_path / "a.png")
+    decoded = decode(tmp_path / "a.png")
+    assert decoded.getpixel((5, 5)) == (0, 0, 0)
+    assert decoded.getpixel((15, 5)) == WHITE
+
+
+@pytest.mark.parametrize(
+    ("image", "name", "colour"),
+    [
+        (Image.new("RGBA", (20, 20), (0, 0, 0, 128)), "a.png", (127, 127, 127)),  # mixed with white
+        (Image.new("CMYK", (20, 20), (0, 255, 255, 0)), "a.jpg", RED),
+        (Image.new("1", (20, 20), 1), "a.png", WHITE),
+        (Image.new("RGB", (20, 20), RED).convert("P"), "a.gif", RED),
+        (Image.fromarray(np.full((20, 20), 0.5, dtype=np.float32)), "a.tif", (128, 128, 128)),
+    ],
+)
+def test_every_mode_becomes_rgb(tmp_path, image, name, colour):
+    image.save(tmp_path / name)
+    assert np.allclose(decode(tmp_path / name).getpixel((5, 5)), colour, atol=4)
+
+
+@pytest.mark.parametrize("extension", ["png", "tif"])
+def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path, extension):
+    path = tmp_path / f"a.{extension}"
+    ramp = np.linspace(0, 65535, 256).astype(np.uint16)
+    Image.fromarray(np.tile(ramp, (20, 1))).save(path)
+    assert [decode(path).getpixel((x, 3))[0] for x in (0, 64, 128, 255)] == [0, 64, 128, 255]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"])
+@pytest.mark.parametrize("share", [0.03, 0.6])
+def test_truncated_files_are_rejected(tmp_path, kind, share):
+    path = tmp_path / "a.jpg"
+    noise().save(path, format=kind)
+    data = path.read_bytes()
+    path.write_bytes(data[: max(8, round(len(data) * share))])
+    with pytest.raises(ImageRejected, match=r"broken image data|not an image"):
+        decode(path)
+    assert not ImageFile.LOAD_TRUNCATED_IMAGES
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"])
+@pytest.mark.filterwarnings("ignore")  # Pillow warns of broken TIFF tags and of large sizes
+def test_damaged_bytes_never_raise_anything_else(kind):
+    buffer = io.BytesIO()
+    noise((24, 20)).save(buffer, format=kind)
+    rng = np.random.default_rng(7)
+    for _ in range(60):
+        data = bytearray(buffer.getvalue())
+        for place in rng.integers(0, min(len(data), 400), 4):
+            data[place] = rng.integers(256)
+        try:
+            assert pictures.decode_bytes(bytes(data)).mode == "RGB"
+        except ImageRejected as reason:
+            assert str(reason)
+
+
+def test_a_text_named_png_and_an_empty_file_are_rejected(tmp_path):
+    path = tmp_path / "a.png"
+    path.write_text("<html>404 not found</html>" * 20, encoding="utf-8")
+    with pytest.raises(ImageRejected, match="not an image"):
+        decode(path)
+    path.write_bytes(b"")
+    with pytest.raises(ImageRejected, match="empty file"):
+        decode(path)
+    with pytest.raises(ImageRejected, match="cannot be read: No such file"):
+        decode(tmp_path / "gone.png")
+    picture((15, 300)).save(path)
+    with pytest.raises(ImageRejected, match="too small: 15 x 300"):
+        decode(path)
+
+
+@pytest.mark.parametrize("side", [40_000, 9_000])
+def test_a_decompression_bomb_is_rejected_before_it_is_decoded(tmp_path, side):
+    path = tmp_path / "bomb.png"
+    path.write_bytes(png_of_size(side, side))
+    assert path.stat().st_size < 300_000
+    limit = Image.MAX_IMAGE_PIXELS
+    tracemalloc.start()
+    started = time.perf_counter()
+    with pytest.raises(ImageRejected, match="too many pixels"):
+        decode(path)
+    assert time.perf_counter() - started < 1
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()
+    assert limit == Image.MAX_IMAGE_PIXELS
+
+
+def test_find_images_sorts_and_skips(tmp_path):
+    for name in ("b/2.png", "a/1.JPG", "b/.hidden.png", "__MACOSX/b/2.png", ".git/x.png", "c.png"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        picture().save(path, format="PNG")
+    (tmp_path / "index.csv").write_text("path,bytes\n", encoding="utf-8")
+    (tmp_path / "BM.txt").write_text("BM is not always a bitmap", encoding="utf-8")
+    picture().save(tmp_path / "a" / "no_extension", format="WEBP")
+    (tmp_path / "a" / "text.png").write_text("text", encoding="utf-8")
+    names = [path.relative_to(tmp_path).as_posix() for path in pictures.look_through(tmp_path).images]
+    assert names == ["a/1.JPG", "a/no_extension", "a/text.png", "b/2.png", "c.png"]
+
+
+def test_a_link_to_a_parent_brings_in_nothing_and_what_is_inside_counts_once(tmp_path):
+    library = tmp_path / "home" / "library"
+    for path in ("home/private.png", "home/other/2.png", "home/library/b/1.png", "home/library/.store/3.png"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        picture().save(tmp_path / path)
+    (library / "up").symlink_to("..")
+    (library / "b" / "far").symlink_to(tmp_path / "home" / "other")
+    (library / "over").symlink_to(library / "b" / "far")  # by way of a link inside
+    (library / "picture.png").symlink_to("../private.png")
+    (library / "notes.txt").symlink_to("../private.png")  # no picture by its name: not opened
+    (library / "again.png").symlink_to("b/1.png")
+    (library / "b2").symlink_to("b")
+    (library / "x.png").symlink_to(".store/3.png")  # as git-annex keeps its files
+    (library / "y.png").symlink_to(".store/3.png")
+    (library / "self.png").symlink_to("self.png")
+    (library / "b" / "loop").symlink_to(library)
+    (tmp_path / "shortcut").symlink_to(library)
+    for source in (library, tmp_path / "shortcut"):
+        found = pictures.look_through(source)
+        assert [path.relative_to(source).as_posix() for path in found.images] == [
+            "b/1.png",
+            "self.png",
+            "x.png",
+        ]
+        out = [path.relative_to(source).as_posix() for path in found.links_out]
+        assert out == ["b/far", "over", "picture.png", "up"]
+
+
+def test_a_named_pipe_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    os.mkfifo(tmp_path / "pipe")
+    assert [path.name for path in pictures.look_through(tmp_path).images] == ["pipe.png"]
+    with pytest.raises(ImageRejected, match="not a regular file"):
+        decode(tmp_path / "pipe.png")
+
+
+def test_names_in_gbk_become_readable(tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/" + "表情.png".encode("gbk"))
+    try:
+        picture().save(path)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    [found] = pictures.look_through(tmp_path).images
+    assert pictures.readable(found.relative_to(tmp_path)) == "表情.png"
+
+
+def test_a_broken_exif_block_neither_spoils_the_picture_nor_warns(tmp_path):
+    path = tmp_path / "a.jpg"
+    # Says that it holds 9 entries, and ends: real memes have such.
+    broken = b"Exif\x00\x00II*\x00\x08\x00\x00\x00\x09\x00"
+    Image.new("RGB", (40, 30), "red").save(path, exif=broken)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pictures.decode(path).size == (40, 30)
+
+
+def photo(size, seed=1):
+    """A picture with soft and sharp parts, as a JPEG; noise would tell nothing of how it is scaled."""
+    image = noise((24, 18), seed).resize(size, Image.Resampling.BICUBIC)
+    image.paste((255, 255, 255), (size[0] // 8, size[1] // 3, size[0] // 2, size[1] // 2))
+    return image
+
+
+def as_jpeg(image, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=90, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("size", "decoded"),
+    [
+        ((999, 700), (999, 700)), ((1999, 700), (1999, 700)), ((2000, 1501), (1000, 751)),
+        ((700, 2600), (350, 1300)), ((4000, 300), (1000, 75)), ((4100, 40), (1025, 10)),
+        ((8000, 64), (1000, 8)),
+    ],
+)  # fmt: skip
+def test_a_large_jpeg_is_decoded_at_a_part_of_its_size(size, decoded):
+    image, sides = pictures.decode_reduced(as_jpeg(photo(size)), 1000)
+    assert image.size == decoded and max(image.size) >= min(max(size), 1000)
+    assert sides == tuple(sorted(size)), "filters look at the whole picture"
+
+
+def test_the_reduced_picture_is_the_whole_one_made_smaller():
+    data = as_jpeg(photo((2400, 1800)))
+    reduced, _ = pictures.decode_reduced(data, 600)
+    whole = pictures.decode_bytes(data).resize(reduced.size, Image.Resampling.BOX)
+    assert reduced.size == (600, 450)
+    assert np.abs(np.asarray(reduced, dtype=int) - np.asarray(whole, dtype=int)).mean() < 1.5
+
+
+@pytest.mark.parametrize("kind", ["PNG", "GIF", "WEBP", "BMP", "TIFF", "JPEG"])
+def test_other_formats_and_small_pictures_keep_every_pixel(kind):
+    size = (900, 600) if kind == "JPEG" else (2400, 60)
+    buffer = io.BytesIO()
+    photo(size).save(buffer, kind)
+    reduced, sides = pictures.decode_reduced(buffer.getvalue(), 600)
+    assert reduced.tobytes() == pictures.decode_bytes(buffer.getvalue()).tobytes() and sides == size[::-1]
+
+
+def test_a_reduced_picture_is_turned_and_its_faults_are_told():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = as_jpeg(photo((2400, 1800)), exif=exif)
+    image, sides = pictures.decode_reduced(data, 600)
+    assert (image.size, sides) == ((450, 600), (1800, 2400))
+    with pytest.raises(ImageRejected, match="broken image data"):
+        pictures.decode_reduced(data[: len(data) // 2], 600)
+    with pytest.raises(ImageRejected, match="too small: 2400 x 15"):
+        pictures.decode_reduced(as_jpeg(photo((2400, 15))), 600)
+    with pytest.raises(ImageRejected, match="too many pixels"):
+        pictures.decode_reduced(png_of_size(40_000, 40_000), 600)
+
+
+def test_a_picture_too_large_for_the_memory_is_named_so(monkeypatch):
+    def no_memory(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(pictures, "_to_rgb", no_memory)
+    buffer = io.BytesIO()
+    Image.new("RGB", (32, 32)).save(buffer, "PNG")
+    with pytest.raises(pictures.ImageRejected, match="too little memory"):
+        pictures.decode_bytes(buffer.getvalue())
+
+
+@pytest.mark.filterwarnings("error")
+def test_pixels_between_the_limit_and_pillows_bomb_are_refused_without_a_warning():
+    buffer = io.BytesIO()
+    Image.new("1", (10_000, 9_200)).save(buffer, "PNG")
+    with pytest.raises(pictures.ImageRejected, match="too many pixels: 10,000 x 9,200"):
+        pictures.decode_bytes(buffer.getvalue())

@@ -1,0 +1,412 @@
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from memecmd_utils import __main__ as command_line
+from memecmd_utils import files, recordings
+from memecmd_utils.files import paths
+from memecmd_utils.llm.messages import Image, Message, ModelId, Request, Sampling
+from memecmd_utils.recordings import (
+    RecordedVectors,
+    RecordingError,
+    RecordingMiss,
+    Recordings,
+    TextCache,
+    key_of,
+    read_file,
+    read_vectors,
+    write_file,
+)
+
+LONG = "这是一段很长的话，" * 20
+GOOD = {"text": "好", "outcome": "accepted", "attempts": 1}
+REFUSED = {"text": "", "outcome": "refusal", "attempts": 5, "reason": "the model refused"}
+MODEL = ModelId(name="m", label="v1", sha256="a" * 64)
+
+
+def form(text: str = "你好", **changes) -> dict:
+    return {"key_version": 2, "task": "utterance", "messages": [{"text": text}], "seed": 1, **changes}
+
+
+def opened(folder: Path) -> Recordings:
+    return Recordings("s", [folder], folder)
+
+
+def write(folder: Path, *pairs: tuple[dict, dict]) -> Path:
+    store = opened(folder)
+    for asked, value in pairs:
+        store.put(asked, value)
+    return folder / "s" / "w0.jsonl"
+
+
+# --- replies ---------------------------------------------------------------------------------------
+
+
+def test_every_tracked_reply_stands_under_the_key_of_its_form() -> None:
+    files = list(paths.example.glob("recordings/*/*.jsonl.gz"))
+    read = {key: form for path in files for key, form, _ in read_file(path)}
+    assert len(read) == 14_794 and all(key_of(form) == key for key, form in read.items())
+
+
+def test_a_torn_last_line_is_cut_off_and_the_run_goes_on(tmp_path: Path) -> None:
+    path = write(tmp_path, (form("一"), GOOD), (form("二"), GOOD))
+    path.write_bytes(path.read_bytes()[:-9])
+    store = opened(tmp_path)
+    assert len(store) == 1, "the torn one counts as not recorded"
+    store.put(form("三"), GOOD)
+    assert [f["messages"][0]["text"] for _, f, _ in read_file(path)] == ["一", "三"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"garbled",
+        b"[1]",
+        b'{"v": 2, "key": "k", "form": {}, "value": {}}',
+        b'{"v": 2, "key": "%s", "value": {}}' % (b"a" * 64),
+        b'{"v": 1, "key": "%s", "form": {}, "value": {}}' % (b"a" * 64),
+        b"\xff\xfe{}",
+    ],
+)
+def test_a_garbled_line_in_the_middle_names_file_and_line(tmp_path: Path, bad: bytes) -> None:
+    path = write(tmp_path, (form("一"), GOOD), (form("二"), GOOD))
+    first, second = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([first, bad, second, b""]))
+    with pytest.raises(RecordingError, match=r"w0\.jsonl line 2 is damaged"):
+        opened(tmp_path)
+
+
+def test_a_full_disk_leaves_no_half_line_in_the_middle(tmp_path: Path) -> None:
+    path = write(tmp_path, (form("一"), GOOD))
+    store, limits = opened(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            store.put(form("二"), GOOD)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert store.get(key_of(form("二"))) is None
+    store.put(form("三"), GOOD)
+    assert [f["messages"][0]["text"] for _, f, _ in read_file(path)] == ["一", "三"]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from memecmd_utils.recordings import Recordings
+store = Recordings("s", [], Path(sys.argv[1]))
+with store.writing():
+    print(len(store), flush=True)
+    sys.stdin.readline()
+    for n in range(int(sys.argv[2])):
+        store.put({"n": n, "long": "长" * 5000}, {"text": "长" * 5000})
+        print(n, flush=True)
+"""
+
+
+def writer(folder: Path, count: int) -> subprocess.Popen:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", WRITER, str(folder), str(count)], **pipes)
+
+
+def test_the_second_run_waits_for_the_first_and_has_what_it_recorded_before_it_was_killed(tmp_path) -> None:
+    first = writer(tmp_path, 10**6)
+    assert first.stdout.readline() == "0\n"
+    second = writer(tmp_path, 0)
+    assert "waiting for its end" in second.stderr.readline()
+    first.stdin.write("go\n")
+    first.stdin.flush()
+    put = [int(first.stdout.readline()) for _ in range(50)]
+    first.kill()
+    put += map(int, first.communicate()[0].split("\n")[:-1])
+    assert int(second.communicate("go\n", timeout=60)[0].split("\n")[0]) >= len(put)
+    assert {f["n"] for _, f, _ in read_file(tmp_path / "s" / "w0.jsonl")} >= set(put)
+
+
+def test_stores_of_one_process_write_to_one_file_without_waiting(tmp_path: Path) -> None:
+    one, two = opened(tmp_path), opened(tmp_path)
+    with one.writing(), two.writing():
+        one.put(form("一"), GOOD)
+        two.put(form("二"), GOOD)
+    with one.writing():
+        assert len(one) == len(opened(tmp_path)) == 2
+
+
+def test_the_later_answer_counts_and_a_refusal_takes_no_answers_place(tmp_path: Path) -> None:
+    key, newer = key_of(form()), {**GOOD, "text": "后来"}
+    write_file(tmp_path / "tracked" / "s" / "example.jsonl.gz", [(form(), GOOD)])
+    mine = write(tmp_path / "mine", (form(), REFUSED))
+    both = [tmp_path / "tracked", tmp_path / "mine"]
+    assert Recordings("s", both[1:]).get(key) == REFUSED and Recordings("s", both).get(key) == GOOD
+    store = Recordings("s", both, tmp_path / "mine")
+    assert store.fresh_keys == set()
+    store.put(form(), newer)
+    assert store.fresh_keys == store.used_keys == {key}
+    assert store.get(key) == Recordings("s", both).get(key) == newer and len(list(read_file(mine))) == 2
+
+
+def test_reading_only_refuses_to_write(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="reading only"):
+        Recordings("s", [tmp_path]).put(form(), GOOD)
+    with Recordings("s", [tmp_path]).writing():
+        assert not (tmp_path / "s").exists()
+
+
+def test_a_miss_names_the_fields_that_differ_and_where_texts_part(tmp_path: Path) -> None:
+    near = form(LONG + "甲", sampling={"temperature": 0.9})
+    write(tmp_path, (form("全不一样", seed=2), GOOD), (near, GOOD), (form("x", task="other"), GOOD))
+    told = opened(tmp_path).explain_miss(form(LONG + "乙", sampling={}))
+    assert told == (
+        f"the nearest recording, {key_of(near)[:16]}, differs in: messages[0].text "
+        f"(asked '…{LONG[-9:]}乙', recorded '…{LONG[-9:]}甲'), sampling.temperature"
+    )
+    assert "nothing is recorded for task 'summary'" in opened(tmp_path).explain_miss(form(task="summary"))
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=150)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=3), ANY_TEXT), min_size=1, max_size=5))
+def test_any_unicode_goes_in_and_comes_back_also_from_a_tracked_file(tmp_path_factory, pairs: list) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    write(folder, *((asked, {**GOOD, "text": text}) for asked, text in pairs))
+    last = {key_of(asked): (asked, {"text": text}) for asked, text in pairs}
+    target = folder / "tracked" / "s" / "example.jsonl.gz"
+    assert write_file(target, last.values()) == len(last)
+    for store in (opened(folder), Recordings("s", [folder / "tracked"])):
+        assert {key: store.get(key)["text"] for key in last} == {k: v["text"] for k, (_, v) in last.items()}
+    once = target.read_bytes()
+    write_file(target, reversed(list(last.values())))
+    assert target.read_bytes() == once, "the order of recording does not show"
+
+
+def test_a_text_cache_notes_its_keys(tmp_path: Path) -> None:
+    cache = TextCache(opened(tmp_path), "ocr")
+    assert cache.get("k") is None and not cache.used_keys
+    cache.put("k", "文字")
+    again = TextCache(opened(tmp_path), "ocr")
+    assert again.get("k") == "文字" and again.get("other") is None
+    assert again.used_keys == cache.used_keys and len(cache.used_keys) == 1
+
+
+# --- keys --------------------------------------------------------------------------------------------
+
+
+class Mood(BaseModel):
+    mood: str
+
+
+class Feeling(BaseModel):
+    mood: str
+
+
+def request(**changes) -> Request:
+    values = {
+        "task": "utterance",
+        "subject": "d/1",
+        "messages": [
+            Message(role="system", text="系统"),
+            Message(role="user", text="你好", images=[Image(image_id="m1", load=lambda: "data:,x")]),
+        ],
+        "sampling": Sampling(temperature=0.9, max_tokens=60, extra={"min_p": 0.05, "dry": 1}),
+        "seed": 3,
+        "sample": 0,
+        "reply_schema": Mood,
+        "schema_version": 1,
+    }
+    return Request(**{**values, **changes})
+
+
+def key(model: ModelId = MODEL, **changes) -> str:
+    return key_of(request(**changes).normal_form(model))
+
+
+def last_message(**changes) -> list[Message]:
+    first, last = request().messages
+    return [first, last.model_copy(update=changes)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task": "summary"},
+        {"messages": last_message(text="你好！")},
+        {"messages": last_message(role="assistant")},
+        {"messages": last_message(images=[Image(image_id="m2", load=lambda: "data:,x")])},
+        {"messages": request().messages[::-1]},
+        {"sampling": Sampling(temperature=0.8, max_tokens=60, extra={"min_p": 0.05, "dry": 1})},
+        {"sampling": Sampling(temperature=0.9, max_tokens=60)},
+        {"seed": None},
+        {"sample": 1},
+        {"reply_schema": Feeling},
+        {"schema_version": 2},
+        {"model": ModelId(name="m", label="v2", sha256="a" * 64)},
+        {"model": ModelId(name="m", label="v1")},
+    ],
+)
+def test_the_key_changes_with_each_part_of_the_normal_form(changes: dict) -> None:
+    assert key(**changes) != key()
+
+
+def test_the_key_of_today_is_the_key_of_the_recordings() -> None:
+    """A change here makes every recording of every user unusable: raise KEY_VERSION only if it must be."""
+    assert key() == "34e2e853f9ae673909ede7039c782569659f1e13365b3336aef9fff52dd2b938"
+    same = {
+        "subject": "another",
+        "messages": last_message(images=[Image(image_id="m1", load=lambda: "data:,other bytes")]),
+        "sampling": Sampling(temperature=0.9, max_tokens=60, extra={"dry": 1, "min_p": 0.05}),
+    }
+    assert key(**same) == key()
+    plain = Request(task="rating", subject="x", messages=[Message(role="user", text="是不是")])
+    assert (
+        key_of(plain.normal_form(ModelId(name="m")))
+        == "fc6b70b214adac4cfc3b1d16252f33e849e300e922914a8c5a2afa76f2cd1441"
+    )
+
+
+# --- vectors -----------------------------------------------------------------------------------------
+
+
+class Encoder:
+    """Vectors of a text's length; keeps the parts that it was asked for."""
+
+    def __init__(self) -> None:
+        self.parts: list[list[str]] = []
+
+    def __call__(self, part: list[str]) -> np.ndarray:
+        self.parts.append(list(part))
+        return np.array([[len(text), 1.0] for text in part])
+
+
+def rows(folder, texts, encoder, mode="auto", used_in=None, **more) -> np.ndarray:
+    stored = RecordedVectors("org/one@1", [folder], folder if mode != "recorded" else None, mode, used_in)
+    return stored.rows(texts, texts, encoder, **more)
+
+
+def test_the_longest_come_first_and_rows_keep_their_order(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(recordings, "BATCH", 3)
+    texts = ["aa", "a", "aaaaa", "bbbb", "b", "aaa", "bb", "a"]
+    encoder = Encoder()
+    got = rows(tmp_path, texts, encoder, size=len)
+    assert encoder.parts == [["aaaaa", "bbbb", "aaa"], ["aa", "bb", "a"], ["b"]]
+    assert (got[:, 0] / got[:, 1]).round(2).tolist() == [2, 1, 5, 4, 1, 3, 2, 1]
+    assert len(list((tmp_path / "embedding" / "org__one@1").glob("*.npz"))) == 3
+    again = Encoder()
+    assert np.array_equal(rows(tmp_path, texts, again, "recorded"), got) and again.parts == []
+    assert rows(tmp_path, [], again, "recorded").shape == (0, 2)
+
+
+def test_a_hard_kill_loses_one_batch(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(recordings, "BATCH", 2)
+    if (child := os.fork()) == 0:  # as by kill -9: nothing is tidied up
+        encoder = Encoder()
+        rows(tmp_path, list("abcdef"), lambda p: encoder(p) if len(encoder.parts) < 2 else os._exit(9))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    encoder = Encoder()
+    rows(tmp_path, list("abcdef"), encoder)
+    assert encoder.parts == [["e", "f"]]
+
+
+def test_a_missing_vector_says_of_what_and_how_to_go_on(tmp_path) -> None:
+    rows(tmp_path, ["a"], Encoder())
+    with pytest.raises(RecordingMiss, match=r"1 of 2 pictures .*org/one@1 .*'b'.*mode=auto"):
+        rows(tmp_path, ["a", "b"], Encoder(), "recorded", kind="pictures")
+    with pytest.raises(ValueError, match="0 usable vectors for 1 texts"):
+        rows(tmp_path, ["c"], lambda part: np.empty((0, 2)))
+
+
+def test_names_that_have_vectors(tmp_path) -> None:
+    for name in ("org/a@1-float16", "org/a@2-float32", "org/ab@1", "a@1"):
+        RecordedVectors(name, [], tmp_path).rows(["k"], ["k"], Encoder())
+    (tmp_path / "embedding" / "org__a@3").mkdir()  # nothing in it
+    folders = [tmp_path, tmp_path / "none"]
+    assert recordings.recorded_names(folders, "org/a@") == ["org/a@1-float16", "org/a@2-float32"]
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: b"", lambda data: b"no zip"])
+def test_a_damaged_file_of_vectors_is_named(tmp_path, damage) -> None:
+    rows(tmp_path, ["a"], Encoder())
+    (shard,) = tmp_path.rglob("*.npz")
+    shard.write_bytes(damage(shard.read_bytes()))
+    with pytest.raises(RecordingError, match=shard.name):
+        rows(tmp_path, ["a"], Encoder())
+
+
+# --- care --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with nothing in it; returns the folder of the recordings of profile `local`."""
+    for name in ("processed", "raw", "example"):
+        monkeypatch.setattr(paths, name, tmp_path / name)
+    monkeypatch.setattr(paths, "data", tmp_path)
+    monkeypatch.setenv("PROFILE", "local")
+    return tmp_path / "raw" / "recordings" / "local"
+
+
+def test_check_names_what_is_damaged(mine: Path, capsys: pytest.CaptureFixture) -> None:
+    path = write(mine, (form("一"), GOOD), (form("二"), GOOD))
+    rows(mine, ["a"], Encoder())
+    with pytest.raises(SystemExit, match="0"):
+        command_line.main(["recordings", "check"])
+    assert "raw/recordings/local/s/w0.jsonl: 2 recordings\n" in capsys.readouterr().out
+    strange = [
+        {"v": 2, "key": key_of({"n": n}), "form": {"n": n}, "value": value}
+        for n, value in enumerate(["好", {**GOOD, "text": None}, {**GOOD, "outcome": "fine"}])
+    ]
+    lines = [json.dumps(line) for line in [*strange, {**strange[0], "key": "0" * 64}]]
+    path.write_text(path.read_text("utf-8") + "\n".join(lines) + "\n", "utf-8")
+    recordings.write_vectors(
+        mine / "embedding" / "m" / "b.npz",
+        {"k": np.array([np.nan, 1], np.float16), "l": np.array([1, 1], np.float16)},
+    )
+    (mine / "s" / "w1.jsonl").write_text("damaged\n")
+    with pytest.raises(SystemExit, match="1"):
+        command_line.main(["recordings", "check"])
+    problems = [line for line in capsys.readouterr().out.split("\n") if line.startswith("PROBLEM")]
+    wanted = ["no text", "no text", "outcome 'fine'", "does not belong", "line 1 is damaged", "length nan"]
+    assert len(problems) == 7 and all(words in "\n".join(problems) for words in [*wanted, "length 1.41"])
+
+
+def test_a_run_becomes_tracked_recordings_of_exactly_what_it_used(mine: Path, tmp_path: Path) -> None:
+    forms = [{"task": "rating", "n": n} for n in range(4)]
+    store = Recordings("evaluation", [], mine)
+    for one in forms:
+        store.put(one, GOOD)
+    run, texts = tmp_path / "processed" / "local-0a1b2c3d", ["a" * n for n in range(1, 5)]
+    keys = {text: f"{number}" * 64 for number, text in enumerate(texts)}
+    RecordedVectors("fake/m", [], mine).rows(list(keys.values()), texts, Encoder())
+
+    def use(text: str) -> None:
+        RecordedVectors("fake/m", [mine], None, "recorded", run).rows([keys[text]], [text], Encoder())
+
+    for text in texts[:2]:  # as two notebooks
+        use(text)
+    files.write_json(run / "usage" / "evaluation.keys.json", sorted(map(key_of, forms[:3])))
+    told = list(recordings.promote(run.name))
+    assert told == ["0 vectors stay and 2 are new, of 2 -> fake__m", "3 of 3 replies -> evaluation"]
+    tracked = tmp_path / "example" / "recordings"
+    shards = tracked / "embedding" / "fake__m"
+    assert len(Recordings("evaluation", [tracked])) == 3
+    assert read_vectors(shards / "example-1.npz").keys() == {keys[text] for text in texts[:2]}
+
+    before = {path: path.read_bytes() for path in tracked.rglob("*.*") if path.is_file()}
+    use(texts[2])
+    list(recordings.promote(run.name))
+    assert all(path.read_bytes() == data for path, data in before.items()), "what is tracked stays"
+    assert read_vectors(shards / "example-2.npz").keys() == {keys[texts[2]]}
+    files.write_json(run / "usage" / "embedding:fake__other.keys.json", ["k"])
+    with pytest.raises(RecordingError, match="none of the 1 vectors of fake__other"):
+        list(recordings.promote(run.name))

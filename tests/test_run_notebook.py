@@ -1,0 +1,156 @@
+"""Notebooks run strictly, only where they are out of date, and become pages that need no network."""
+
+import os
+import re
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from memecmd_utils import run_notebook, runs
+from memecmd_utils.files import paths
+from memecmd_utils.run_notebook import NotebookFailed
+from memecmd_utils.runs import STAGES, Stage
+from memecmd_utils.settings import Profile, load_profile
+
+PARAMETERS = {"profile": "example", "settings": "", "run_name": "made"}
+
+
+def notebook(name: str, *cells: str, parameters: str = 'profile = ""\nsettings = ""\nrun_name = ""') -> None:
+    head = nbformat.v4.new_markdown_cell(f"# {name}\n\nWhat is asked?")
+    first = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
+    made = nbformat.v4.new_notebook(cells=[head, first, *map(nbformat.v4.new_code_cell, cells)])
+    made.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(made, paths.notebooks / f"{name}.ipynb")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.Run:
+    """A run of three made-up notebooks: `two` and `three` follow `one`."""
+    monkeypatch.setattr(paths, "notebooks", tmp_path / "notebooks")
+    paths.notebooks.mkdir()
+    made = {"one": Stage(), "two": Stage(("one",)), "three": Stage(("one",))}
+    monkeypatch.setattr(run_notebook, "STAGES", made)
+    run_notebook.lessons.cache_clear()
+    for name in made:
+        notebook(name, "from memecmd_utils import schemas\nprint(run_name)")
+    run = runs.Run("made", load_profile("example"), tmp_path / "run", tmp_path / "report")
+    run.folder.mkdir()
+    (run.folder / "profile.yaml").touch()
+    run_notebook.note_inputs(run)
+    yield run
+    run_notebook.lessons.cache_clear()
+
+
+def test_all_notebooks_are_stages_and_follow_what_they_read() -> None:
+    assert sorted(STAGES) == sorted(path.stem for path in paths.notebooks.glob("*.ipynb"))
+    seen: list[str] = []
+    for name, stage in STAGES.items():
+        assert set(stage.after) <= set(seen)
+        seen.append(name)
+
+
+def test_what_is_older_than_what_it_reads_runs_again_and_nothing_else(run: runs.Run) -> None:
+    assert run_notebook.out_of_date(run) == ["one", "two", "three"]
+    run_notebook.run_stages(run, ["one", "two", "three"], PARAMETERS)
+    assert run_notebook.out_of_date(run) == []
+    executed = nbformat.read(run.report / "two.ipynb", as_version=4)
+    assert executed.cells[-1].outputs[0].text == "made\n" and "papermill" not in executed.metadata
+    later = time.time() + 100
+    os.utime(paths.notebooks / "two.ipynb", (later, later))
+    assert run_notebook.out_of_date(run) == ["two"]
+    os.utime(run.folder / "profile.yaml", (later, later))
+    assert run_notebook.out_of_date(run) == ["one", "two", "three"]
+    page = (run.report / "two.html").read_text(encoding="utf-8")
+    assert "What is asked?" in page and 'href="three.html"' in page.split("</nav>")[0]
+    assert 'href="three.html"' in (run.report / "lessons.html").read_text(encoding="utf-8")
+
+
+def test_stages_side_by_side_end_before_what_follows_them(run: runs.Run, tmp_path: Path, capfd) -> None:
+    wait = (
+        "import pathlib, time\n"
+        f"here = pathlib.Path({str(tmp_path)!r})\n"
+        "(here / '{own}').touch()\n"
+        "for _ in range(600):\n    if (here / '{other}').exists(): break\n    time.sleep(0.1)\n"
+        "else: raise TimeoutError"
+    )
+    notebook("two", wait.format(own="a", other="b"))
+    notebook("three", wait.format(own="b", other="a"))
+    run_notebook.run_stages(run, ["one", "two", "three"], PARAMETERS)
+    lines = capfd.readouterr().out.split("\n")
+    assert (
+        lines[0] == "one ..." and lines[1].startswith("one done") and lines[2:4] == ["two ...", "three ..."]
+    )
+
+
+@pytest.mark.parametrize(
+    ("cells", "why"),
+    [
+        (("1 / 0",), "cell 3 raised ZeroDivisionError"),
+        (("import sys; sys.exit(0)", "1"), "never ran|kernel died|SystemExit"),
+        (("import os; os._exit(1)",), "kernel died"),
+    ],
+)
+def test_a_notebook_that_does_not_end_well_fails(run: runs.Run, cells, why) -> None:
+    notebook("one", *cells)
+    with pytest.raises(NotebookFailed, match=why):
+        run_notebook.run_notebook(run, "one", PARAMETERS)
+    assert not (run.report / "one.ipynb").exists() and (run.report / "one.failed.ipynb").exists()
+
+
+def test_a_parameter_that_a_notebook_lacks_is_an_error(run: runs.Run) -> None:
+    notebook("one", "1", parameters="profile = 1")
+    with pytest.raises(NotebookFailed, match="no parameter 'run_name'"):
+        run_notebook.run_notebook(run, "one", PARAMETERS)
+
+
+def test_an_exercise_is_text_and_a_formula_is_mathml(run: runs.Run) -> None:
+    notebook("one", "assert False")
+    made = nbformat.read(paths.notebooks / "one.ipynb", as_version=4)
+    made.cells[-1].metadata["tags"] = ["exercise", "raises-exception"]
+    made.cells.append(nbformat.v4.new_markdown_cell("$$T = \\alpha \\qquad (22)$$\n\n[next](two.ipynb)"))
+    nbformat.write(made, paths.notebooks / "one.ipynb")
+    run_notebook.run_stages(run, ["one"], PARAMETERS)
+    page = (run.report / "one.html").read_text(encoding="utf-8")
+    assert "Your turn:" in page and "<math" in page and 'href="two.html"' in page
+    assert not re.search(r"<script[^>]* src=|<link[^>]* href=.http", page)
+
+
+def test_a_change_runs_only_the_notebooks_that_reach_it() -> None:
+    def reached(name: str) -> set[str]:
+        found = run_notebook.files_of(paths.notebooks / f"{name}.ipynb")
+        return {path.relative_to(paths.root / "memecmd_utils").as_posix() for path in found}
+
+    retrieval, templates = reached("04_retrieval"), reached("07_template_memes")
+    assert {"runs.py", "settings.py", "schemas.py"} <= retrieval & templates
+    assert not any(path.startswith(("template_memes/", "llm/")) for path in retrieval)
+    assert "prompts/summary.j2" in reached("03_dialogue_generation")
+    assert "prompts/summary.j2" not in templates and "prompts/template_gpt4o.j2" in templates
+
+
+def test_new_pictures_and_ratings_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    profile = Profile(name="mine", library={"sources": [str(pictures)]})
+    assert run_notebook.outside_inputs(profile) == {}
+    (pictures / "a.png").write_bytes(b"one")
+    one = run_notebook.outside_inputs(profile)
+    (pictures / "b.png").write_bytes(b"two")
+    ratings = paths.raw / "ratings" / "mine" / "r.csv"
+    ratings.parent.mkdir(parents=True)
+    ratings.write_text("x", encoding="utf-8")
+    two = run_notebook.outside_inputs(profile)
+    assert one[str(pictures)][:2] == [1, 3] and two[str(pictures)][:2] == [2, 6] and len(two) == 2
+
+
+def test_a_second_process_waits_for_the_run(tmp_path: Path) -> None:
+    import filelock
+
+    with run_notebook.held(tmp_path / "run"):
+        other = filelock.FileLock(tmp_path / "run" / ".lock", is_singleton=False)
+        with pytest.raises(filelock.Timeout):
+            other.acquire(timeout=0)
+    with run_notebook.held(tmp_path / "run"):
+        pass

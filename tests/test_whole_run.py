@@ -1,0 +1,149 @@
+"""A whole run against a simulated endpoint: news, file names, texts on pictures and replies stay data."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import whole_pipeline
+from hypothesis import given
+from hypothesis import strategies as st
+from whole_pipeline import EVERYTHING, NEVER_LOOSE, RENDERED, UTTERANCES, text_of
+
+from memecmd_utils import files, schemas
+from memecmd_utils.llm import prompts
+
+FENCED = re.compile(r"<<<\n.*?\n>>>", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Any:
+    return whole_pipeline.shared(tmp_path_factory)
+
+
+def test_the_whole_pipeline_ends_with_page_and_release(whole) -> None:
+    (done,) = whole.commands
+    assert done["status"] == 0, done["stderr"][-3000:]
+    assert (whole.report / "index.html").is_file() and (whole.data / "release" / "manifest.json").is_file()
+    memes = files.read_parquet(whole.data / "memes.parquet", schemas.Meme)
+    assert {meme.origin for meme in memes} == {*whole_pipeline.FILE_NAMES, whole_pipeline.READ_BY_OCR}
+    assert "simulated" in done["stdout"], "the last lines say who was asked"
+
+
+def test_planted_text_reaches_the_endpoint_between_fences_only(whole) -> None:
+    fixed = {prompts.render("chat_system"), prompts.render("judge_system")}
+    messages = [message for body in whole.bodies for message in body.get("messages", [])]
+    own = {(m["role"], text_of(m)) for m in messages if m["role"] != "assistant"}
+    assert {text for role, text in own if role == "system"} <= fixed
+    for role, text in own:
+        marks = re.findall(r"<<<|>>>", text)
+        assert marks == ["<<<", ">>>"] * (len(marks) // 2), text
+        loose = FENCED.sub("", text)
+        assert role == "system" or not any(part in loose for part in NEVER_LOOSE), loose
+    assert not any(RENDERED in text for _, text in own)
+
+
+@given(st.text(alphabet=st.one_of(st.sampled_from("<>‹›\n\u200b ＜＞"), st.characters())))
+def test_a_fence_is_never_closed_by_its_text(text: str) -> None:
+    fenced = prompts.fence(text)
+    assert fenced.count("<<<") == fenced.count(">>>") == 1 and FENCED.sub("", f"前{fenced}后") == "前后"
+
+
+class Page(HTMLParser):
+    """Elements of a page with their attributes, and its shown text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.shown, self._hidden = "", False
+        self.feed(path.read_text(encoding="utf-8"))
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._hidden = tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden = False
+
+    def handle_data(self, data: str) -> None:
+        self.shown += "" if self._hidden else data
+
+
+def planted(page: Page) -> list[tuple[str, dict[str, str | None]]]:
+    """Elements that only planted text could have made."""
+    found = []
+    for tag, attributes in page.elements:
+        addresses = [attributes.get(key) or "" for key in ("href", "src", "action", "data")]
+        scripted = any(re.sub(r"\s", "", address).lower().startswith("javascript:") for address in addresses)
+        foreign = tag == "img" and not (attributes.get("src") or "").startswith(("data:image/", "memes/"))
+        if (
+            scripted
+            or foreign
+            or any(key.startswith("on") for key in attributes)
+            or tag in ("iframe", "base")
+        ):
+            found.append((tag, attributes))
+    return found
+
+
+def test_no_element_of_a_page_comes_from_planted_text(whole, tmp_path: Path) -> None:
+    pages = {path.name: Page(path) for path in sorted(whole.root.rglob("*.html"))}
+    assert {"index.html", "contact_sheet.html", "04_retrieval.html"} <= set(pages)
+    assert {name: planted(page) for name, page in pages.items() if planted(page)} == {}
+    for name in ("02_annotation.html", "03_dialogue_generation.html", "contact_sheet.html"):
+        assert "<script>alert(1)</script>" in pages[name].shown, "it is on the page, as text"
+    control = tmp_path / "control.html"
+    control.write_text(f"<p>{EVERYTHING}</p>", encoding="utf-8")
+    assert {tag for tag, _ in planted(Page(control))} >= {"img", "svg"}
+
+
+def test_executed_notebooks_hold_html_that_is_escaped(whole) -> None:
+    for path in whole.report.glob("*.ipynb"):
+        for cell in nbformat.read(path, as_version=4).cells:
+            assert "alert(1)" not in cell.source
+            for output in cell.get("outputs", []):
+                ours = re.sub(
+                    r'<img [^<>]*src="data:image/[^<>]*>', "", output.get("data", {}).get("text/html", "")
+                )
+                assert not re.search(r"<script>alert|<img src=x|<svg onload", ours), path.name
+
+
+def test_texts_stay_as_they_were_written(whole) -> None:
+    starts = files.read_jsonl(whole.data / "cold_starts.jsonl", schemas.ColdStart)
+    assert [start.title for start in starts if start.kind == "news"] == [f"题0 {EVERYTHING}"]
+    annotations = files.read_parquet(whole.data / "annotations.parquet", schemas.Annotation)
+    assert all(EVERYTHING in annotation.s_plus and not annotation.unscored for annotation in annotations)
+    dialogues = files.read_jsonl(whole.data / "dialogues.jsonl", schemas.Dialogue)
+    for dialogue in dialogues:
+        wanted = [*UTTERANCES[dialogue.kind]]
+        if dialogue.kind == "role":
+            wanted[-1] = whole_pipeline.LAST_OF_ROLE
+        assert [turn.text for turn in dialogue.turns] == wanted
+    assert files.read_jsonl(whole.data / "release" / "dialogues.jsonl", schemas.Dialogue) == dialogues
+
+
+def test_no_file_holds_what_a_template_or_a_spreadsheet_would_have_made(whole) -> None:
+    for path in whole.files():
+        if path.suffix in (".json", ".jsonl", ".csv", ".md", ".tex", ".html", ".ipynb", ".yaml"):
+            text = path.read_text(encoding="utf-8")
+            assert RENDERED not in text and "root:x:0" not in text, path
+        if path.suffix == ".csv" and path.parent.name != "example":
+            assert not re.search(r"(?m)(?:^|,)\"?=HYPERLINK", text), path
+    rows = json.loads((whole.data / "release" / "croissant.json").read_text(encoding="utf-8"))
+    assert not any(part in json.dumps(rows, ensure_ascii=False) for part in NEVER_LOOSE)
+
+
+def test_what_was_answered_once_is_not_asked_for_again(whole, tmp_path: Path) -> None:
+    """The endpoint is gone by now; the stages that asked it run again without."""
+    copy = shutil.copytree(whole.root, tmp_path / "copy", symlinks=True)
+    for stage in ("02_annotation", "03_dialogue_generation", "05_evaluation"):
+        done = whole_pipeline.command(copy, "run", stage, whole.run)
+        assert done["status"] == 0, done["stderr"][-3000:]
+    for name in ("dialogues.jsonl", "annotations.parquet", "ratings.parquet"):
+        again = copy / "data" / "processed" / whole.run / name
+        assert again.read_bytes() == (whole.data / name).read_bytes(), name
