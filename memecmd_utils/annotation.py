@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from memecmd_utils import drawing, library, statistics
 from memecmd_utils.drawing import BLUE, GREEN, GREY, PURPLE, RED, canvas, style
 from memecmd_utils.files import data_url, paths
-from memecmd_utils.llm import budget, prompts, replies
+from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.messages import BrokenRules, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
@@ -65,8 +65,7 @@ def annotation_request(
         text = f"{text}\n{prompts.render('annotation_checked')}"
     images = []
     if image is not None:
-        tiles = budget.tiles(meme.width, meme.height)
-        images = [Image(image_id=meme.sha256, load=lambda: image(meme), tiles=tiles)]
+        images = [Image(image_id=meme.sha256, load=lambda: image(meme))]
     examples = prompts.render_examples(prompt_files(flag_unsafe)[0])
     return Request(
         task="annotation",

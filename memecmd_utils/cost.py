@@ -23,7 +23,7 @@ from memecmd_utils.llm import budget, prompts, usage
 from memecmd_utils.llm.budget import (
     REMOTE_SECONDS_PER_CALL,
     EstimateRow,
-    Ledger,
+    Spent,
     estimate_row,
     pictures_of,
     tokens_per_image,
@@ -230,13 +230,11 @@ def _judged(path: Path) -> tuple[str, list[str]]:
 
 def cost_text(profile: Profile) -> str:
     """The estimate of a profile, beside what its run really used where it has begun. No call is made."""
-    ledger = Ledger(paths.processed / run_name(profile) / "usage" / "ledger.sqlite")
-    table = budget.with_real_usage(estimate(profile, expected_memes(profile)), ledger)
+    spent = Spent(paths.processed / run_name(profile) / "usage" / "spent.jsonl")
+    table = budget.with_real_usage(estimate(profile, expected_memes(profile)), spent)
     notes = ["", "Estimate: prompts of typical length, nothing recorded yet. No call was made."]
-    if not ledger.spent:
+    if not spent.rows:
         notes[1] += " After a run the real figures stand beside it."
-    if profile.models.batch:
-        notes.append("Batches come back within 24 hours, often sooner; they cost half.")
     ends = profile.models.endpoints
     for endpoint in (ends.generator, ends.annotator, *ends.judges, ends.embedder):
         if endpoint is None or not endpoint.model:
@@ -247,7 +245,7 @@ def cost_text(profile: Profile) -> str:
         if endpoint.vision and endpoint.tokens_per_image is None:
             notes.append(
                 f"What {endpoint.model} counts for a picture is not known (tokens_per_image): a meme counts "
-                f"as {budget.UNSAID_TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
+                f"as {budget.TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
             )
     return budget.estimate_text(table) + "\n" + "\n".join(notes)
 
@@ -264,12 +262,9 @@ def real_usage(run: str) -> Iterator[str]:
             f"{used['tokens_in']} tokens in, {used['tokens_out']} out, ${used['usd']:.2f}; "
             f"{usage.counts_in_words(used['outcomes'])}" + (f"; tried again: {again}" if again else "")
         )
-    vectors = Ledger(paths.processed / run / "usage" / "ledger.sqlite").spent.get((TASK, TASK))
+    vectors = Spent(paths.processed / run / "usage" / "spent.jsonl").rows.get((TASK, TASK))
     if vectors is not None:
-        yield (
-            f"  {TASK}: {vectors.calls + vectors.unsure_calls} calls, {vectors.tokens_in} tokens in, "
-            f"${vectors.usd + vectors.unsure_usd:.2f}"
-        )
+        yield f"  {TASK}: {vectors.calls} calls, {vectors.tokens_in} tokens in, ${vectors.usd:.2f}"
 
 
 def expected_memes(profile: Profile) -> int:

@@ -13,8 +13,7 @@ from memecmd_utils.files import ExtraMissing, MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import usage as llm_usage
 from memecmd_utils.llm.authored import AuthoredBackend
-from memecmd_utils.llm.batch import BatchBackend, is_free
-from memecmd_utils.llm.budget import BATCH_DISCOUNT, Budget, Ledger
+from memecmd_utils.llm.budget import Budget, Spent
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.messages import Backend, EndpointError
@@ -31,12 +30,8 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", bound=schemas.Record)
 Role = Literal["generator", "annotator", "judge", "summariser"]
-BATCHED: tuple[Role, ...] = ("annotator", "judge")
-"""Whose requests do not wait for each other's answers, as the turns of a dialogue do."""
 SCORING: tuple[Role, ...] = ("judge", "summariser")
 """Who measures a dataset that is there without them: a run can go on without their answers."""
-ALL_AT_ONCE = 1_000_000
-"""Requests that a batch may hold back; the budget and the size of a file bound them."""
 
 
 class StageMissing(MemecmdError, FileNotFoundError):
@@ -99,12 +94,11 @@ RECORDS = {
 
 
 class Model(NamedTuple):
-    """Who answers, how many requests at a time it is asked, what it may cost, and when it counts as dead."""
+    """Who answers, how many requests at a time it is asked, and what it may cost."""
 
     backend: Backend
     at_once: int
     budget: Budget | None = None
-    dead_after_s: float = float("inf")
     recorded: bool = True
     """Whether its answers are looked up in, and added to, recordings."""
 
@@ -120,10 +114,10 @@ class Run:
     fallback: Path | None = None
     """Where inputs are read from when this run does not have them (notebooks run by hand)."""
     spends_in: Path | None = None
-    """Folder of the run whose ledger counts what this one spends: Dask's workers keep to its caps."""
+    """Folder of the run that counts what this one spends: Dask's workers keep to its caps."""
     used: dict[str, set[str]] = field(default_factory=dict)
     counted: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _ledger: Ledger | None = None
+    _spent: Spent | None = None
     _replayed: dict[str, Recordings] = field(default_factory=dict, repr=False)
 
     def read(self, name: str) -> Path:
@@ -247,7 +241,7 @@ class Run:
     def paying(self, embedder: Embedder) -> Embedder:
         """The same embedder; where it is an endpoint its requests are held against this run's caps."""
         if self.profile.models.mode != "recorded" and isinstance(embedder, EndpointEmbedder):
-            embedder.budget = self.budget(TASK, embedder.endpoint, batch=False, reads_only=True)
+            embedder.budget = self.budget(TASK, embedder.endpoint, reads_only=True)
         return embedder
 
     def clip(self, name: str) -> "DualEncoder":
@@ -278,31 +272,26 @@ class Run:
         return endpoints.generator
 
     @property
-    def ledger(self) -> Ledger:
-        """What this run has spent so far, in all its processes and in those that were killed."""
-        if self._ledger is None:
+    def spent(self) -> Spent:
+        """What this run has spent so far, in all its processes."""
+        if self._spent is None:
             recorded = self.profile.models.mode == "recorded"
             folder = self.spends_in or self.folder
-            path = None if recorded else folder / "usage" / "ledger.sqlite"
-            self._ledger = Ledger(path, shared=self.profile.models.engine == "dask")
-        return self._ledger
+            self._spent = Spent(None if recorded else folder / "usage" / "spent.jsonl")
+        return self._spent
 
-    def budget(self, stage: str, endpoint: Endpoint, batch: bool, reads_only: bool = False) -> Budget:
-        """The profile's caps, held against the run's ledger at the endpoint's prices.
+    def budget(self, stage: str, endpoint: Endpoint, reads_only: bool = False) -> Budget:
+        """The profile's caps, held against what the run has spent, at the endpoint's prices.
 
         `reads_only`: the endpoint writes nothing, so its price for that need not be known.
         """
-        usd_in, usd_out = prices(endpoint, self.profile, reads_only)
-        share = BATCH_DISCOUNT if batch else 1.0
         return Budget(
-            self.ledger,
+            self.spent,
             stage,
             self.profile.models.max_calls,
             self.profile.models.max_usd,
-            usd_in * share,
-            usd_out * share,
+            *prices(endpoint, self.profile, reads_only),
             endpoint.tokens_per_image,
-            unbounded="max_tokens" in endpoint.dropped,
         )
 
     @contextmanager
@@ -316,16 +305,14 @@ class Run:
                 stack.enter_context(store.writing())
             strict = self.strict or role not in SCORING
             mode = self.profile.models.mode
-            chat = Chat(
-                model.backend, store, mode, model.at_once, model.budget, model.dead_after_s, strict=strict
-            )
+            chat = Chat(model.backend, store, mode, model.at_once, model.budget, strict)
             stack.callback(self._note_counts, name, chat)
             yield chat
             if used := chat.used_keys:
                 self.note_used(stage, used)
 
     def _model(self, role: Role, number: int, name: str, stack: ExitStack) -> Model:
-        """Who answers for a role: authored texts, a local server that `stack` stops, an endpoint, batches."""
+        """Who answers for a role: authored texts, a local server that `stack` stops, an endpoint."""
         profile = self.profile
         llm, local_model = profile.models.llm, profile.models.local_model
         if role == "judge":
@@ -340,17 +327,10 @@ class Run:
             at_once = min(profile.models.concurrency, 2)
             server = LocalServer(local_model, at_once, threads=profile.models.local_threads)
             local = (server if replays else stack.enter_context(server)).backend()
-            return Model(local, at_once, self.budget(name, local.endpoint, batch=False))
+            return Model(local, at_once, self.budget(name, local.endpoint))
         endpoint = self.endpoint(role, number)
-        batch = profile.models.batch and role in BATCHED
-        budget = self.budget(name, endpoint, batch)
         remote = OpenAIBackend(endpoint, key=NO_KEY if replays else None)  # replaying needs no key
-        if not batch:
-            return Model(remote, profile.models.concurrency, budget, endpoint.dead_after_s)
-        folder = self.write_dir / "batches" / name
-        if is_free(folder):  # what a killed process had under way is attached to again
-            self.ledger.release_abandoned(name)
-        return Model(BatchBackend(remote, folder), ALL_AT_ONCE, budget)
+        return Model(remote, profile.models.concurrency, self.budget(name, endpoint))
 
     def _note_counts(self, name: str, chat: Chat) -> None:
         """Write what a chat asked for, also of one that a cap, a fault or the stop button ended."""

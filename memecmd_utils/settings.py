@@ -91,8 +91,6 @@ class Endpoint(Setting):
     """Parameter map, for example {max_tokens: max_completion_tokens, temperature: null, seed: null}."""
     vision: bool = False
     timeout_s: float = Field(120.0, gt=0)
-    dead_after_s: float = Field(50.0, gt=0)
-    """Without any sign of life for so long the run ends with one message."""
 
     @property
     def dropped(self) -> frozenset[str]:
@@ -334,7 +332,6 @@ class ModelSettings(Setting):
     clip_checkpoint: str | None = None
     """A Chinese-CLIP checkpoint on disk; None: looked for in data/interim/clip, else downloaded there."""
     concurrency: int = Field(8, ge=1, le=1024)
-    batch: bool = False
     max_usd: float | None = Field(None, ge=0)
     max_calls: int | None = Field(None, ge=0)
     tokens_per_character: float = Field(0.8, gt=0)

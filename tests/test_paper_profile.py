@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import tiny_models
 import whole_pipeline
-from tiny_server import TinyServer
+from fault_server import FaultServer
 from whole_pipeline import STAGES, Hostile, command, schema_of, text_of
 
 WORDS = ("天气真好", "周末去爬山吗", "预报说有雨", "在家煮火锅", "我带毛肚", "要辣的")
@@ -88,7 +88,7 @@ def run_stages(project: Path, chosen: str) -> str:
 
 def test_the_paper_profile_end_to_end_and_again_without_models(project: Path) -> None:
     plain = Plain()
-    with TinyServer(plain).running() as server:
+    with FaultServer(plain).running() as server:
         chosen = settings(project, server.url)
         run = run_stages(project, chosen)
     folder = project / "data" / "processed" / run

@@ -18,8 +18,8 @@ import pytest
 import template_world
 import tiny_models
 import whole_pipeline
+from fault_server import FaultServer
 from template_world import CAPS, HELD_OUT, MEMES
-from tiny_server import TinyServer
 from whole_pipeline import KEY_VARIABLE, PROFILE, command
 
 from memecmd_utils.cm50.metrics import NOT_COMPUTED, WIRING
@@ -111,7 +111,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.fixture(scope="module")
 def computed(world: World) -> Outcome:
     """The run that computes everything, its annotator simulated."""
-    with TinyServer(template_world.annotator).running() as server:
+    with FaultServer(template_world.annotator).running() as server:
         endpoint = {"base_url": server.url, "key_env": KEY_VARIABLE, "model": MODEL, "vision": True}
         whole_pipeline.write_profile(world.project, server.url, endpoints={"generator": endpoint})
         return make_templates(world, world.settings())

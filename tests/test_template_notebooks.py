@@ -12,10 +12,10 @@ import lesson_shape
 import pandas as pd
 import peak_memory
 import pytest
+from fault_server import Answer, FaultServer, chat_reply
 from made_templates import FIVE, STEPS, TEMPLATES, memecap_row, record, world, write_cm50, write_source
 from PIL import Image
 from stage_run import command
-from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils import files, release
 from memecmd_utils.files import paths
@@ -293,7 +293,7 @@ def test_imgflip_alone(checkout: Path, made: Made) -> None:
 
 
 @pytest.fixture
-def endpoint() -> Iterator[TinyServer]:
+def endpoint() -> Iterator[FaultServer]:
     """A simulated endpoint that annotates every meme alike."""
     forms = {"FiveTasksReply": FIVE, "ThreeStep12Reply": STEPS}
 
@@ -301,12 +301,12 @@ def endpoint() -> Iterator[TinyServer]:
         form = forms[body["response_format"]["json_schema"]["name"]]
         return Answer(chat_reply(json.dumps(form)))
 
-    with TinyServer(reply).running() as server:
+    with FaultServer(reply).running() as server:
         yield server
 
 
 def test_annotation_by_an_endpoint_is_recorded_and_replayed(
-    checkout: Path, made: Made, endpoint: TinyServer
+    checkout: Path, made: Made, endpoint: FaultServer
 ) -> None:
     key = "sk-made-up-0123456789abcdef"
     endpoints = f"{{generator: {{base_url: '{endpoint.url}', model: sim, key_env: MY_KEY}}}}"

@@ -4,7 +4,6 @@
 (`judge_checks`) make items, each in their own way.
 """
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,8 +19,8 @@ from memecmd_utils import files, statistics
 from memecmd_utils import local_model as local
 from memecmd_utils.dialogue import history_text
 from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
-from memecmd_utils.llm import budget, prompts, replies
 from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import MODELS_OWN, Chat, Progress
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
 from memecmd_utils.llm.messages import (
@@ -154,12 +153,10 @@ async def ask_while_useful(
     """Ask about things side by side; `STOPPED` for all but the first ones where the judge is of no use.
 
     `FIRST` of them, spread evenly, are asked before the others, which are not asked where `NEARLY_ALL` of
-    these have no usable answer. A batch has all asked at once and comes to the same result, and so does a
-    replay.
+    these have no usable answer. A replay comes to the same result.
     """
     n = len(things)
     first = sorted({i * n // FIRST for i in range(FIRST)}) if n > FIRST else []
-    head = range(n) if chat.in_bulk else first
     with Progress(chat, n, label, unit) as bar:
 
         async def counted(place: int) -> R | str:
@@ -167,7 +164,7 @@ async def ask_while_useful(
             bar.update()
             return answer
 
-        answers = dict(zip(head, await chat.side_by_side(counted(i) for i in head), strict=True))
+        answers = dict(zip(first, await chat.side_by_side(counted(i) for i in first), strict=True))
         if first and sum(is_no_answer(answers[i]) for i in first) >= NEARLY_ALL:
             bar.update(n - bar.done)
             return [answers[i] if i in first else STOPPED for i in range(n)]
@@ -288,16 +285,13 @@ async def ask_yes_no(
     async def one(pair: tuple[Context, Meme]) -> dict[str, float] | str:
         requests = [yes_no_request(*pair, dimension, wording, base) for dimension in DIMENSIONS]
         asked = (chat.ask(request, p_yes, again=False) for request in requests)
-        if chat.in_bulk:
-            answers = await asyncio.gather(*asked)
-        else:
-            # One after another, and as many pairs as requests in flight: otherwise all first questions would
-            # go before any second one, and the shared prefix would be gone from the server's cache.
-            answers = []
-            for answer in asked:
-                answers.append(await answer)
-                if answers[-1].value is None:  # the pair has no score, whatever the others would be
-                    break
+        # One after another, and as many pairs as requests in flight: otherwise all first questions would
+        # go before any second one, and the shared prefix would be gone from the server's cache.
+        answers = []
+        for answer in asked:
+            answers.append(await answer)
+            if answers[-1].value is None:  # the pair has no score, whatever the others would be
+                break
         missing = [answer for answer in answers if answer.value is None]
         if missing:
             return f"{missing[0].outcome}: {missing[0].reason}"
@@ -470,8 +464,7 @@ def rating_request(
     images = []
     if screenshot is not None:
         spec, draw = screenshot
-        tiles = screenshot_tiles(item.n_turns)
-        images = [Image(image_id=spec, load=lambda: files.data_url(draw()), tiles=tiles)]
+        images = [Image(image_id=spec, load=lambda: files.data_url(draw()))]
     return Request(
         task="rating",
         subject=f"{item.dialogue.dialogue_id}/{item.n_turns}",
@@ -480,11 +473,6 @@ def rating_request(
         seed=seed,
         reply_schema=RatingsReply,
     )
-
-
-def screenshot_tiles(n_turns: int) -> int:
-    """Tiles of a screenshot of so many turns with some memes: 390 pixels wide, about 130 pixels a turn."""
-    return budget.tiles(390, 110 + 130 * n_turns)
 
 
 def parse_ratings(reply: Reply, n_memes: int) -> list[MemeRating]:

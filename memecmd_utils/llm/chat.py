@@ -1,8 +1,6 @@
-"""The only place that talks to a language model, and the live line of a loop that asks it.
+"""One question to a language model: from the recordings, else asked, parsed, asked again where that helps.
 
-`Chat.ask` takes a `Request` and a parser, and returns an `Answer`: from the recordings, else from the
-backend, asked up to five times until the parser accepts. How a request gets there is in `delivery`;
-backends are in `authored`, `endpoint`, `batch` and `local`.
+`Chat.ask` takes a `Request` and a parser, and returns an `Answer`. Models are in `authored` and `endpoint`.
 """
 
 import asyncio
@@ -11,17 +9,17 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from memecmd_utils import recordings as rec
-from memecmd_utils.core.machine import STATUS_VARIABLE
+from memecmd_utils.files import TERMINAL_VARIABLE
 from memecmd_utils.llm import prompts
-from memecmd_utils.llm.budget import Budget
-from memecmd_utils.llm.delivery import Delivery, Throttle
+from memecmd_utils.llm.budget import BATCH_DISCOUNT, Budget
+from memecmd_utils.llm.endpoint import read_reply
 from memecmd_utils.llm.messages import (
     UNRECORDED,
     Answer,
@@ -59,20 +57,19 @@ class Chat:
         mode: Literal["recorded", "auto", "live"] = "auto",
         concurrency: int = 8,
         budget: Budget | None = None,
-        dead_after_s: float = 50.0,
-        sleep: Callable[[float], Any] = asyncio.sleep,
         strict: bool = True,
     ) -> None:
         """`strict`: in mode `recorded` a miss is an error; otherwise it is an answer without a value."""
-        self.backend, self.recordings, self.mode = backend, recordings, mode
-        self.strict = strict
-        self.concurrency, self.in_bulk = concurrency, backend.in_bulk
-        self.usage, self.budget = Usage(), budget or Budget()
-        self.throttle = Throttle(concurrency, dead_after_s)
-        self._delivery = Delivery(backend, self.throttle, self.budget, self.usage, sleep)
+        self.backend, self.recordings, self.mode, self.strict = backend, recordings, mode, strict
+        self.concurrency, self.budget, self.usage = concurrency, budget or Budget(), Usage()
+        self.inbox: dict[str, Any] = {}
+        """Answers of a provider's batch by key; each is taken as the first attempt of its question."""
+        self.collect: Callable[[str, Request], None] | None = None
+        """Takes what is not on record, for a batch, in place of the model; it is answered `unrecorded`."""
         self._fault: BaseException | None = None
         self._asking: dict[str, asyncio.Event] = {}
         """Keys that are asked for at this moment, each with the event of its end."""
+        self._slots: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
     async def ask(self, request: Request, parse: Callable[[Reply], T], again: bool = True) -> Answer[T]:
         """Return the parsed answer to `request`.
@@ -84,52 +81,42 @@ class Chat:
         """
         self._stop_after_fault()
         if not self.backend.recordable:
-            return await self._ask_live(request, parse, None, "")
+            return await self._ask_live(request, parse)
         form = request.normal_form(self.backend.model, self.backend.dropped)
         key = rec.key_of(form)
+        while key in self._asking:  # by a twin, whose answer is ours, whatever it is
+            again = False
+            await self._asking[key].wait()
+            self._stop_after_fault()
         if (stored := self._recorded(key, again)) is not None:
-            return self._replay(stored, parse, key)
-        if self.mode == "recorded" and not self.strict:
-            self.usage.outcomes[UNRECORDED] += 1
-            return Answer(
-                outcome=UNRECORDED, reason="no recorded answer", attempts=0, source=self.backend.source
-            )
-        if self.mode == "recorded":
+            return self._replay(stored, parse)
+        if self.mode == "recorded" and self.strict:
             why = self.recordings.explain_miss(form) if self.recordings is not None else "no recordings"
             raise rec.RecordingMiss(
                 f"no recorded reply for {request.task} {request.subject} of {self.backend.model} ({why}). "
                 "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
             )
-        if self.recordings is None:
+        if self.mode == "recorded" or self.collect is not None:
+            if self.collect is not None:
+                self.collect(key, request)
+            self.usage.outcomes[UNRECORDED] += 1
+            return Answer(
+                outcome=UNRECORDED, reason="no recorded answer", attempts=0, source=self.backend.source
+            )
+        self._asking[key] = asyncio.Event()
+        try:
             return await self._ask_live(request, parse, form, key)
-        async with self._alone(key) as waited:
-            if (stored := self._recorded(key, again, waited)) is not None:
-                return self._replay(stored, parse, key)
-            return await self._ask_live(request, parse, form, key)
+        finally:
+            self._asking.pop(key).set()
 
-    def _recorded(self, key: str, again: bool, just_now: bool = False) -> dict[str, Any] | None:
-        """The recorded value that counts in our mode; `just_now`: others have asked while we waited."""
+    def _recorded(self, key: str, again: bool) -> dict[str, Any] | None:
+        """The recorded value that counts in our mode: where it is asked `again`, an answer only."""
         if self.recordings is None or (self.mode == "live" and key not in self.recordings.fresh_keys):
             return None
         stored = self.recordings.get(key)
-        if stored is None or self.mode != "auto" or just_now or rec.is_answer(stored):
+        if stored is None or self.mode != "auto" or rec.is_answer(stored):
             return stored
         return None if again or stored["outcome"] not in MODELS_OWN else stored
-
-    @asynccontextmanager
-    async def _alone(self, key: str) -> AsyncIterator[bool]:
-        """Wait until nobody else in this process asks for `key`; yield whether somebody did."""
-        waited = False
-        while key in self._asking:
-            waited = True
-            await self._asking[key].wait()
-            self._stop_after_fault()
-        self._asking[key] = done = asyncio.Event()
-        try:
-            yield waited
-        finally:
-            del self._asking[key]
-            done.set()
 
     @property
     def used_keys(self) -> set[str]:
@@ -149,43 +136,46 @@ class Chat:
         goes out, but those under way are waited for and recorded, because they are paid for.
         """
         results: list[T] = []
-        keep = keep or results.append
-        at_once = at_once or self.concurrency
-        work = iter(work)
-        in_order: deque[asyncio.Task[T]] = deque()
-        running: set[asyncio.Task[T]] = set()
-        finished: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
+        keep, at_once, work = keep or results.append, at_once or self.concurrency, iter(work)
+        places, tasks = asyncio.Semaphore(at_once), deque[asyncio.Task[T]]()
+
+        async def one(item: Awaitable[T]) -> T:
+            try:
+                return await item
+            except Exception as error:
+                self._fault = self._fault or error
+                raise
+            finally:
+                places.release()
+
+        async def keep_ready(at_most: int) -> None:
+            """Hand over what is done at the head, and wait for the head while more than `at_most` stand."""
+            while tasks and (tasks[0].done() or len(tasks) > at_most):
+                if not tasks[0].done():
+                    await asyncio.wait({tasks[0]})
+                self._stop_after_fault()
+                keep(tasks.popleft().result())
+
         try:
-            while True:
-                # A slow one at the head must not let finished ones pile up behind it without end.
-                while len(running) < at_once and len(in_order) < 4 * at_once:
-                    item = next(work, None)
-                    if item is None:
-                        break
-                    task = asyncio.ensure_future(item)
-                    task.add_done_callback(finished.put_nowait)
-                    in_order.append(task)
-                    running.add(task)
-                if not running:
-                    return results
-                task = await finished.get()
-                running.discard(task)
-                task.result()  # a fault shows at once, wherever it stands in the order
-                while in_order and in_order[0].done():
-                    keep(in_order.popleft().result())
+            while self._fault is None:
+                await places.acquire()
+                if self._fault is not None or (item := next(work, None)) is None:
+                    break
+                tasks.append(asyncio.ensure_future(one(item)))
+                await keep_ready(4 * at_once)  # what is done must not pile up behind a slow one
+            await keep_ready(0)
+            self._stop_after_fault()
+            return results
         except Exception as error:
-            self._fault = error
-            self._delivery.stop_waiting()
-            await asyncio.gather(*running, return_exceptions=True)
+            self._fault = self._fault or error
+            await asyncio.gather(*tasks, return_exceptions=True)
             raise
         finally:
-            for task in running:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._fault = None
-            if inspect.isgenerator(work):
-                work.close()
-            for item in work:
+            for item in [] if inspect.isgenerator(work) else work:
                 if inspect.iscoroutine(item):
                     item.close()
 
@@ -193,7 +183,7 @@ class Chat:
         if self._fault is not None:
             raise self._fault.with_traceback(None)
 
-    def _replay(self, stored: dict[str, Any], parse: Callable[[Reply], T], key: str) -> Answer[T]:
+    def _replay(self, stored: dict[str, Any], parse: Callable[[Reply], T]) -> Answer[T]:
         self.usage.replayed += 1
         reply = Reply(text=stored["text"], first_token=stored.get("first_token"), yes_no=stored.get("yes_no"))
         answer = Answer(
@@ -217,12 +207,16 @@ class Chat:
         return answer
 
     async def _ask_live(
-        self, request: Request, parse: Callable[[Reply], T], form: dict[str, Any] | None, key: str
+        self,
+        request: Request,
+        parse: Callable[[Reply], T],
+        form: dict[str, Any] | None = None,
+        key: str = "",
     ) -> Answer[T]:
         best: tuple[float, Answer[T], Reply] | None = None
         asked, attempt, lost = request, 1, 0
         while True:
-            reply = await self._delivery.send(asked, self._stop_after_fault)
+            reply = self._from_batch(key, request.task) or await self._send(asked)
             answer, error = self._judge(reply, parse, asked)
             why_lost = _lost(reply, error, asked)
             # Asked unchanged, a server that lost a reply brings it yet; a fixed seed brings the same again.
@@ -258,6 +252,30 @@ class Chat:
             self.recordings.put(form, _recorded(answer, reply))
         return answer
 
+    def _from_batch(self, key: str, task: str) -> Reply | None:
+        """The answer that a provider's batch brought to a question, once."""
+        if key not in self.inbox:
+            return None
+        reply = read_reply(self.inbox.pop(key))
+        usd = BATCH_DISCOUNT * self.budget.price(reply.tokens_in, reply.tokens_out)
+        self.budget.spent.add(self.budget.stage, task, reply.tokens_in, reply.tokens_out, usd)
+        self.usage.add(reply, usd)
+        return reply
+
+    async def _send(self, request: Request) -> Reply:
+        """One exchange, in a free slot and within the caps. A rate limit keeps its slot, and so slows us."""
+        loop = asyncio.get_running_loop()
+        if self._slots is None or self._slots[0] is not loop:
+            self._slots = loop, asyncio.Semaphore(self.concurrency)
+        async with self._slots[1], self.budget.call(request) as pay:
+            self._stop_after_fault()
+            self.usage.calls += 1
+            reply = await self.backend.complete(request)
+            self.usage.add(reply, pay(reply))
+        if self.backend.tried_again:
+            self.usage.retries["sent again"] = self.backend.tried_again
+        return reply
+
     def _judge(
         self, reply: Reply, parse: Callable[[Reply], T], asked: Request
     ) -> tuple[Answer[T], UnusableReply | None]:
@@ -273,7 +291,7 @@ class Chat:
             answer.outcome, answer.reason = "filtered", "content filter"
             return answer, UnusableReply("被过滤")
         try:
-            if garbled(reply.text):
+            if reply.finish_reason == "lost" or garbled(reply.text):
                 raise UnusableReply("文字里有乱码")
             answer.value = parse(reply)
         except BrokenRules as error:
@@ -319,16 +337,16 @@ def _recorded(answer: Answer, reply: Reply) -> dict[str, Any]:
 
 def run(work: Awaitable[T]) -> T:
     """Run a coroutine to its end from ordinary code, also inside Jupyter, where a loop already runs."""
-    outer: asyncio.AbstractEventLoop | None = None
     started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task]] = []
 
     async def main() -> T:
         started.append((asyncio.get_running_loop(), asyncio.current_task()))
         return await work
 
+    inside: Any = None
     with suppress(RuntimeError):
-        outer = asyncio.get_running_loop()
-    if outer is None:
+        inside = asyncio.get_running_loop()
+    if inside is None:
         return asyncio.run(main())
     with ThreadPoolExecutor(1, thread_name_prefix="memecmd-async") as thread:
         running = thread.submit(asyncio.run, main())
@@ -342,96 +360,46 @@ def run(work: Awaitable[T]) -> T:
             raise
 
 
-LIVE_LINE_EVERY_S = 1.0
-
-
 class Progress:
-    """How far a loop that asks `chat` is, how fast, for how much money, and how long still.
-
-    A context manager for coroutines: a bar in a notebook, and a line in the file that a headless run shows in
-    the terminal (`machine`).
-    """
+    """A progress bar for what asks `chat`, with tokens a second, money and what was tried again beside it."""
 
     def __init__(self, chat: Chat, total: int, label: str, unit: str) -> None:
-        self.chat, self.total, self.label = chat, total, label
-        self.done, self._calls_before = 0, chat.usage.calls
-        from tqdm.auto import tqdm  # looks for widgets, which takes a while
+        self.chat = chat
+        self._begun, self._tokens_before = time.monotonic(), chat.usage.tokens_out
+        if terminal := os.environ.get(TERMINAL_VARIABLE):  # a headless run: beside the cell's own output
+            from tqdm import tqdm
 
-        self._bar = tqdm(total=total, desc=label, unit=unit)
-        status = os.environ.get(STATUS_VARIABLE)
-        self._status = Path(status) if status else None
-        self._replayed_at = time.monotonic()
-        self._live_from: tuple[float, int] | None = None
-        self._ticker: asyncio.Task[None] | None = None
+            self._bar = tqdm(total=total, desc=label, unit=unit, file=Path(terminal).open("w"))  # noqa: SIM115
+        else:
+            from tqdm.auto import tqdm  # looks for widgets, which takes a while
+
+            self._bar = tqdm(total=total, desc=label, unit=unit)
 
     def __enter__(self) -> "Progress":
-        self._ticker = asyncio.get_running_loop().create_task(self._tick())
         return self
 
-    async def _tick(self) -> None:
-        # Units may take minutes, and a batch hours: the line must not look dead in between.
-        while True:
-            await asyncio.sleep(LIVE_LINE_EVERY_S)
-            self._show()
-
     def __exit__(self, *_: object) -> None:
-        self._ticker.cancel()
-        self._show()
+        self._bar.set_postfix_str(self.extra())
         self._bar.close()
+
+    @property
+    def done(self) -> int:
+        """Units that are done."""
+        return self._bar.n
 
     def update(self, n: int = 1) -> None:
         """Count `n` more units."""
-        self.done += n
-        now = time.monotonic()
-        if self._live_from is None and self.chat.usage.calls > self._calls_before:
-            # What is replayed takes no time: it must not make the rest look short.
-            self._live_from = self._replayed_at, self.done - n
-        elif self._live_from is None:
-            self._replayed_at = now
+        self._bar.set_postfix_str(self.extra(), refresh=False)
         self._bar.update(n)
-
-    def _show(self) -> None:
-        self._bar.set_postfix_str(self.extra())
-        if self._status is not None:
-            # Whole or not at all is not needed here: a reader that meets half a line shows the next.
-            self._status.write_text(self.line(), encoding="utf-8")
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimate from the units that the model was asked for, or None while these tell little."""
-        if self._live_from is None or self.done == self._live_from[1]:
-            return None
-        since, first = self._live_from
-        taken = time.monotonic() - since
-        return taken / (self.done - first) * (self.total - self.done) if taken >= LIVE_LINE_EVERY_S else None
-
-    def line(self) -> str:
-        """The whole line, for a terminal."""
-        left = self.seconds_left
-        parts = [f"{self.label} {self.done:,}/{self.total:,}", self.extra()]
-        if left is not None and self.done < self.total:
-            parts.append(f"{duration(left)} left")
-        return " · ".join(part for part in parts if part)
 
     def extra(self) -> str:
         """Speed, money and trouble: what a bar does not say by itself."""
-        usage, budget = self.chat.usage, self.chat.budget
-        parts = [self.chat.backend.status] if self.chat.backend.status else []
-        if usage.tokens_out:
-            parts.append(f"{usage.tokens_per_second:,.0f} tokens/s")
+        usage, budget, parts = self.chat.usage, self.chat.budget, []
+        if tokens := usage.tokens_out - self._tokens_before:
+            parts.append(f"{tokens / max(time.monotonic() - self._begun, 1.0):,.0f} tokens/s")
             cap = f" of ${budget.max_usd:,.2f}" if budget.max_usd is not None else ""
-            if cap or budget.ledger.usd:
-                parts.append(f"${budget.ledger.usd:,.2f}{cap}")
+            if cap or budget.spent.usd:
+                parts.append(f"${budget.spent.usd:,.2f}{cap}")
         if usage.retries:
             parts.append(f"{sum(usage.retries.values()):,} tried again")
-        if self.chat.throttle.room < self.chat.throttle.cap:
-            parts.append(f"{self.chat.throttle.room} of {self.chat.throttle.cap} at once")
         return " · ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

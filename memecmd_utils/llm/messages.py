@@ -1,4 +1,4 @@
-"""What goes over the seam to models: requests, replies, answers, outcomes that are no answer, and faults."""
+"""What goes to a language model and comes back: requests, replies, answers, and the errors between them."""
 
 import math
 import unicodedata
@@ -52,8 +52,6 @@ class Image(BaseModel):
     image_id: str
     load: Callable[[], str]
     """Makes the data URL, only when the request is sent: a library's pictures do not fit in memory."""
-    tiles: int = 1
-    """Squares of 512 pixels that it covers, for what it will cost (`budget.tiles`); no part of the key."""
 
 
 class Message(BaseModel):
@@ -187,47 +185,11 @@ class BudgetReached(MemecmdError, RuntimeError):
 
 
 class EndpointError(MemecmdError, RuntimeError):
-    """The endpoint cannot be used as set up; the message says what to set. It never holds a key.
-
-    `paid`: the model may have answered although the answer is of no use.
-    """
-
-    def __init__(self, message: str, paid: bool = False) -> None:
-        super().__init__(message)
-        self.paid = paid
-
-
-class TransientFault(Exception):
-    """One exchange failed in a way that the next try may mend.
-
-    `wait_s` is what the server asked us to wait, `limited` marks a rate limit, and `paid` says that the
-    model may have answered although the answer did not arrive whole.
-    """
-
-    def __init__(self, kind: str, wait_s: float | None = None, limited: bool = False, paid: bool = False):
-        super().__init__(kind)
-        self.kind, self.wait_s, self.limited, self.paid = kind, wait_s, limited, paid
-
-
-class RequestRejected(Exception):
-    """The endpoint refuses this one request, for example because its context is too long."""
-
-
-class InDoubt(Exception):
-    """The endpoint refuses a request, and nothing has shown yet whether this request or the set-up is why.
-
-    `neutral` asks for something harmless in the same way; `way` names that way. Once it is answered the
-    request can be sent again, and is then rejected for itself; if it is refused, too, `EndpointError` says
-    what to set.
-    """
-
-    def __init__(self, message: str, neutral: Request, way: str) -> None:
-        super().__init__(message)
-        self.neutral, self.way = neutral, way
+    """The endpoint cannot be used as set up; the message says what to set. It never holds a key."""
 
 
 class Backend:
-    """A model behind the seam, as most are. `complete` is one exchange; `delivery` makes further tries."""
+    """A model that answers requests one at a time."""
 
     model: ModelId
     source: str
@@ -236,17 +198,15 @@ class Backend:
     """Whether replies belong into the recordings (real models only)."""
     repeats = False
     """Whether a fixed seed brings the same reply again, so that asking unchanged is in vain."""
-    in_bulk = False
-    """Whether requests are collected and sent together, so that all should be handed over at once."""
     dropped: Collection[str] = ()
     """Parameters of a request that this backend leaves out."""
-    status = ""
-    """What the backend is waiting for, in words for the live line."""
+    tried_again = 0
+    """Requests that had to be sent once more because no whole answer came."""
 
     async def complete(self, request: Request) -> Reply:
-        """Return one reply, or raise `TransientFault`, `RequestRejected`, `InDoubt` or what nothing mends."""
-        raise NotImplementedError
+        """Return one reply, or raise `EndpointError` where no other request would fare better.
 
-    async def alive(self, within_s: float) -> bool:
-        """Whether the other side gives any sign of life within so many seconds."""
-        return True
+        A reply's `finish_reason` is `rejected` or `failed` where this one request has no answer (its text
+        says why), and `lost` where what arrived is no completion.
+        """
+        raise NotImplementedError

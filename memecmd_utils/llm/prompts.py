@@ -20,23 +20,13 @@ class PromptError(MemecmdError, ValueError):
     """A prompt lacks a value or does not exist."""
 
 
-class _Environment(jinja2.Environment):
-    def make_globals(self, d: Any) -> Any:
-        # Jinja's own chain of mappings is copied, slowly, at every rendering.
-        return {**self.globals, **(d or {})}
-
-
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
     # StrictUndefined: a misspelt variable is an error, not an empty hole in a prompt.
     # No autoescape: prompts are plain text; values are data and are never rendered as templates.
-    return _Environment(
-        loader=jinja2.FileSystemLoader(paths.prompts, encoding="utf-8"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=False,
-        autoescape=False,
+    loader = jinja2.FileSystemLoader(paths.prompts, encoding="utf-8")
+    return jinja2.Environment(
+        loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
 
 
@@ -52,48 +42,31 @@ def render(name: str, **values: Any) -> str:
 
 def render_examples(name: str) -> list[tuple[str, str]]:
     """Render a prompt of worked examples into (role, text) messages; `@user` and `@assistant` part them."""
-    return list(_examples(name, _stamp(f"{name}.j2")))
+    parts = EXAMPLE_MARK.split("\n" + render(name))
+    return [(role, text.strip()) for role, text in zip(parts[1::2], parts[2::2], strict=True)]
 
 
 def prompt_sha256(*names: str) -> str:
     """SHA-256 of prompt files and the files they include: what `prompt_sha256` of a record means."""
-    return _sha256(tuple(_stamp(f"{name}.j2") for name in names))
-
-
-# A hash is wanted with every turn, and files may be edited while a notebook is open: what was worked out
-# holds as long as no file's time or size has changed.
-Stamp = tuple[tuple[str, int, int], ...]
-
-
-def _stamp(name: str) -> Stamp:
-    """Name, time and size of a prompt file and of those that it includes."""
-    try:
-        stat = (paths.prompts / name).stat()
-    except FileNotFoundError as error:
-        raise PromptError(f"no prompt file {name} in {paths.prompts}") from error
-    inner = [stamp for other in _includes(name, stat.st_mtime_ns) for stamp in _stamp(other)]
-    return ((name, stat.st_mtime_ns, stat.st_size), *inner)
-
-
-@lru_cache(maxsize=256)
-def _includes(name: str, _time: int) -> tuple[str, ...]:
-    tree = _environment().parse((paths.prompts / name).read_text(encoding="utf-8"))
-    return tuple(other for other in meta.find_referenced_templates(tree) if other)
-
-
-@lru_cache(maxsize=256)
-def _sha256(stamps: tuple[Stamp, ...]) -> str:
     digest = hashlib.sha256()
-    for stamp in stamps:
-        for name, _, _ in stamp:
-            digest.update((paths.prompts / name).read_bytes())
+    for name in names:
+        _add(f"{name}.j2", digest)
     return digest.hexdigest()
 
 
-@lru_cache(maxsize=64)
-def _examples(name: str, _stamp: Stamp) -> tuple[tuple[str, str], ...]:
-    parts = EXAMPLE_MARK.split("\n" + render(name))
-    return tuple((role, text.strip()) for role, text in zip(parts[1::2], parts[2::2], strict=True))
+def _add(file: str, digest: Any) -> None:
+    try:
+        text = (paths.prompts / file).read_bytes()
+    except FileNotFoundError as error:
+        raise PromptError(f"no prompt file {file} in {paths.prompts}") from error
+    digest.update(text)
+    for other in _included(text.decode()):
+        _add(other, digest)
+
+
+@lru_cache(maxsize=256)
+def _included(text: str) -> list[str]:
+    return [other for other in meta.find_referenced_templates(_environment().parse(text)) if other]
 
 
 def fence(text: str) -> str:

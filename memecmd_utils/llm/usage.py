@@ -1,8 +1,7 @@
 """What chats asked for: counted while they ask, and what a run's stages wrote of it, read back."""
 
 import json
-import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,29 @@ from typing import Any
 from memecmd_utils.llm.messages import UNRECORDED, Reply
 from memecmd_utils.settings import Profile
 
-WINDOW_S = 30.0
-"""Over which the speed of the live line is measured."""
+
+class Usage:
+    """Calls, replays, tokens, money, retries and outcomes."""
+
+    def __init__(self) -> None:
+        self.calls = self.replayed = self.tokens_in = self.tokens_out = self.think_characters = 0
+        self.usd = 0.0
+        self.outcomes: Counter[str] = Counter()
+        self.retries: Counter[str] = Counter()
+
+    def add(self, reply: Reply, usd: float) -> None:
+        """Count one live reply."""
+        self.tokens_in += reply.tokens_in
+        self.tokens_out += reply.tokens_out
+        self.think_characters += reply.think_characters
+        self.usd += usd
+
+    def as_dict(self) -> dict[str, Any]:
+        """Figures for the report."""
+        counts = {
+            name: dict(sorted(n.items())) if isinstance(n, Counter) else n for name, n in vars(self).items()
+        }
+        return {**counts, "usd": round(self.usd, 6)}
 
 
 def combined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
@@ -23,51 +43,6 @@ def combined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
         else:
             out[name] = round(first.get(name, 0) + value, 6)
     return out
-
-
-class Usage:
-    """Calls, replays, tokens, money, retries and outcomes."""
-
-    def __init__(self) -> None:
-        self.calls = self.replayed = self.tokens_in = self.tokens_out = self.think_characters = 0
-        self.usd = 0.0
-        self.outcomes: Counter[str] = Counter()
-        self.retries: Counter[str] = Counter()
-        self._recent: deque[tuple[int, int]] = deque()
-        """Second and tokens that came in it: a fast endpoint sends thousands of replies in the window."""
-
-    def add(self, reply: Reply, usd: float) -> None:
-        """Count one live reply."""
-        self.tokens_in += reply.tokens_in
-        self.tokens_out += reply.tokens_out
-        self.think_characters += reply.think_characters
-        self.usd += usd
-        second = int(time.monotonic())
-        before = self._recent.pop()[1] if self._recent and self._recent[-1][0] == second else 0
-        self._recent.append((second, before + reply.tokens_out))
-        while self._recent[0][0] < second - WINDOW_S:
-            self._recent.popleft()
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens that came back a second, lately."""
-        if not self._recent:
-            return 0.0
-        tokens = sum(count for _, count in self._recent)
-        return tokens / max(time.monotonic() - self._recent[0][0], 1.0)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Figures for the report."""
-        return {
-            "calls": self.calls,
-            "replayed": self.replayed,
-            "tokens_in": self.tokens_in,
-            "tokens_out": self.tokens_out,
-            "think_characters": self.think_characters,
-            "usd": round(self.usd, 6),
-            "outcomes": dict(sorted(self.outcomes.items())),
-            "retries": dict(sorted(self.retries.items())),
-        }
 
 
 STAGES = ("annotation", "scenario", "dialogue_generation", "evaluation")
@@ -82,8 +57,7 @@ def usage_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in sorted((folder / "usage").glob("*.json"), key=place):
         if path.name.endswith(".keys.json"):
             continue
-        # Runs made before these two were counted have none.
-        used = {"retries": {}, "think_characters": 0, **json.loads(path.read_text(encoding="utf-8"))}
+        used = json.loads(path.read_text(encoding="utf-8"))
         if used["calls"] or used["replayed"]:
             yield path.stem, used
 
@@ -129,21 +103,11 @@ def not_recorded(profile: Profile, folder: Path) -> str:
         lacking.append(f"{n:,} of {sum(outcomes.values()):,} summaries by a small model")
     if not lacking:
         return ""
+    judges = [judge for judge in profile.evaluation.judges if judge.llm == "local"]
+    local = dict.fromkeys(judge.local_model or profile.models.local_model for judge in judges)
+    installs = "".join(f"`make local-llm MODEL={model}`, " for model in local)
     return (
         f"{' and '.join(lacking)} have no recorded answer: answers were recorded for other settings, and "
         "mode=recorded asks nobody. They are unscored and left out of every mean. To have them answered: "
-        f"{_answered_by(profile)}"
+        f"{installs}then again with mode=auto added to SET (or to `settings`)."
     )
-
-
-def _answered_by(profile: Profile) -> str:
-    """The commands after which a run's judges can answer."""
-    local = [
-        judge.local_model or profile.models.local_model
-        for judge in profile.evaluation.judges
-        if judge.llm == "local"
-    ]
-    if profile.evaluation.other_summaries:
-        local.append(profile.models.local_model)
-    installs = [f"`make local-llm MODEL={model}`" for model in dict.fromkeys(local)]
-    return ", ".join([*installs, "then again with mode=auto added to SET (or to `settings`)."])

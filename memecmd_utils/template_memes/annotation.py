@@ -17,7 +17,7 @@ from memecmd_utils import fetch, statistics
 from memecmd_utils.llm import budget
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts as llm_prompts
-from memecmd_utils.llm.budget import Ledger
+from memecmd_utils.llm.budget import Spent
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.messages import Answer, Image, Request, Sampling
 from memecmd_utils.runs import Run
@@ -243,7 +243,7 @@ def estimate_readings(
         t_in, t_out = round(len(asked) * t_in / max(1, len(some))), len(asked) * t_out
         at = f"07 {spec.name}", (STAGE, "annotation"), profile, profile.models.llm, endpoint
         rows.append(budget.estimate_row(*at, len(asked), t_in, t_out))
-    return budget.with_real_usage(pd.DataFrame(rows), Ledger())
+    return budget.with_real_usage(pd.DataFrame(rows), Spent())
 
 
 def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) -> list[MemeReading]:

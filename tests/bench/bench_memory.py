@@ -45,7 +45,7 @@ def work(turns: int) -> dict[str, float]:
 
     from memecmd_utils import dialogue, schemas
     from memecmd_utils.llm import chat as llm_chat
-    from memecmd_utils.llm.budget import Budget, Ledger
+    from memecmd_utils.llm.budget import Budget, Spent
     from memecmd_utils.recordings import Recordings
     from memecmd_utils.settings import Profile
 
@@ -67,7 +67,7 @@ def work(turns: int) -> dict[str, float]:
     profile = Profile(name="made", llm="openai", mode="auto", n_turns=TURNS_EACH)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        budget = Budget(Ledger(folder / "ledger.sqlite"), "made", 10**9, 1e9, USD_IN, USD_OUT)
+        budget = Budget(Spent(folder / "spent.jsonl"), "made", 10**9, 1e9, USD_IN, USD_OUT)
         store = Recordings("made", [folder], folder)
         chat = llm_chat.Chat(Simulated(lambda request: ""), store, "auto", AT_ONCE, budget)
         begun = starts(round(turns / TURNS_EACH))

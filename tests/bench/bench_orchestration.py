@@ -52,14 +52,13 @@ def test_dialogues_side_by_side(latency: float, rounds: int, benchmark, bodies, 
         sdk_cpu_ms=statistics.median(t.cpu_ms for t in sdk),
         on_top_cpu_ms=statistics.median(a.cpu_ms - b.cpu_ms for a, b in pairs),
         openai=version("openai"),
-        aiohttp=version("aiohttp"),
     )
     note = f"ours {ours_s:.2f} s, bare SDK {sdk_s:.2f} s, bound {bound:.1f} s"
     key = "dialogues/1s" if latency == 1 else "dialogues/200ms"
     reached = [record(benchmark, key, [t.wall / bound for t in mine], note=note)]
     if latency < 1:
         ratios = [a.wall / b.wall for a, b in pairs]
-        sdk_note = f"openai {version('openai')} over aiohttp"
+        sdk_note = f"openai {version('openai')}"
         reached.append(record(benchmark, "dialogues/sdk", ratios, note=sdk_note))
     assert all(t.calls == CALLS for t in (*mine, *sdk)) and all(reached)
 

@@ -16,7 +16,7 @@ import stage_run
 from memecmd_utils import dialogue
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import messages as llm_messages
-from memecmd_utils.llm.budget import Budget, Ledger
+from memecmd_utils.llm.budget import Budget, Spent
 from memecmd_utils.llm.endpoint import OpenAIBackend
 from memecmd_utils.recordings import Recordings
 from memecmd_utils.settings import Endpoint, Profile
@@ -52,16 +52,16 @@ class Noting(OpenAIBackend):
         super().__init__(endpoint, key=stage_run.KEY)
         self.bodies: Bodies = {}
 
-    def body(self, request: llm_messages.Request) -> dict[str, Any]:
-        made = self.bodies[request.task, request.subject] = super().body(request)
+    def body(self, request: llm_messages.Request, form: str) -> dict[str, Any]:
+        made = self.bodies[request.task, request.subject] = super().body(request, form)
         return made
 
 
 def chat(backend: OpenAIBackend, folder: Path, cap: int) -> llm_chat.Chat:
-    """A chat as `runs` opens it: recordings and ledger on disk, prices and a cap that is not reached."""
-    ledger = Ledger(folder / "ledger.sqlite")
+    """A chat as `runs` opens it: recordings and money on disk, prices and a cap that is not reached."""
+    spent = Spent(folder / "spent.jsonl")
     prices = {"usd_in": stage_run.USD_IN, "usd_out": stage_run.USD_OUT}
-    budget = Budget(ledger, "dialogue_generation", 10**9, 1e9, **prices)
+    budget = Budget(spent, "dialogue_generation", 10**9, 1e9, **prices)
     return llm_chat.Chat(backend, Recordings("made", [folder], folder), "auto", cap, budget)
 
 
@@ -109,14 +109,14 @@ def single(subject: str, body: dict[str, Any]) -> llm_messages.Request:
 async def with_sdk(url: str, work: Callable[[Any], Awaitable[int]]) -> int:
     import openai
 
-    http = openai.DefaultAioHttpClient(trust_env=False)
+    http = openai.DefaultAsyncHttpxClient(trust_env=False)
     key = stage_run.KEY.get_secret_value()
     async with openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, http_client=http) as client:
         return await work(client)
 
 
 def bare_sdk(url: str, bodies: Bodies, cap: int, raw: bool = False) -> Timing:
-    """The same call graph and bodies on the bare SDK: no prompts, checks, records, ledger.
+    """The same call graph and bodies on the bare SDK: no prompts, checks, records, money.
 
     By `chat.completions.create`; with `raw` by the client's `post`, which builds no objects, as ours does.
     """

@@ -3,9 +3,9 @@ import json
 import made_chats
 import made_up
 import pytest
+from fault_server import Answer, FaultServer, chat_reply
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils import runs, schemas, settings
 from memecmd_utils.chats import insertion
@@ -119,7 +119,7 @@ def test_an_unusable_answer_is_no_summary(monkeypatch, tmp_path) -> None:
     def answer(body):
         return Answer(good if "好的" in body["messages"][-1]["content"] else chat_reply("不知道"))
 
-    with TinyServer(answer).running() as server:
+    with FaultServer(answer).running() as server:
         name = made_chats.live_profile(tmp_path, server.url)
         run = insertion.asking_run(library, name, "", "chats")
         asked = [Context("c", 2, (("甲", text),), "乙") for text in ("好的", "坏的")]
@@ -137,7 +137,7 @@ def test_a_chat_that_nobody_is_to_keep_is_asked_about_and_not_recorded(tmp_path,
     monkeypatch.setattr(paths, "raw", tmp_path / "raw")
     monkeypatch.setattr(paths, "example", tmp_path / "example")
     answers = [Answer(chat_reply(json.dumps(SUMMARY, ensure_ascii=False))) for _ in range(2)]
-    with TinyServer(answers).running() as server:
+    with FaultServer(answers).running() as server:
         ends = settings.Endpoints(generator=settings.Endpoint(base_url=server.url, model="m"))
         profile = made_up.profile(llm="openai", mode="auto", endpoints=ends)
         run = runs.Run("made", profile, tmp_path / "data", tmp_path / "report")

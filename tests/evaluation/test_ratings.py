@@ -13,7 +13,7 @@ from memecmd_utils import drawing, settings
 from memecmd_utils.evaluation import judges, ratings
 from memecmd_utils.evaluation.judges import Judge
 from memecmd_utils.llm.chat import Chat
-from memecmd_utils.llm.messages import Reply, RequestRejected
+from memecmd_utils.llm.messages import Reply
 from memecmd_utils.recordings import Recordings
 from memecmd_utils.retrieval import halves
 from memecmd_utils.schemas import DIMENSIONS
@@ -158,10 +158,9 @@ MANY = [placed(name, turn) for name in LONG for turn in range(2, 18)]
 """32 memes in two dialogues."""
 
 
-def judged(folder, answer, mode: str = "auto", kind: str = "rating", in_bulk: bool = False, placements=MANY):
+def judged(folder, answer, mode: str = "auto", kind: str = "rating", placements=MANY):
     """Ratings of `MANY`, and the requests that a model got."""
     backend = ScriptedBackend(answer)
-    backend.in_bulk = in_bulk
     store = Recordings("evaluation", [folder], folder)
     got = rated(kind, Chat(backend, store, mode, concurrency=4), placements, n_turns=18)
     return got, backend.requests
@@ -202,20 +201,6 @@ def test_nearly_all_of_the_first_must_be_unusable(tmp_path, bad: int) -> None:
     assert again == got and not requests, "what could not be used is not asked for a second time"
 
 
-@pytest.mark.parametrize("kind", ["rating", "yes_no"])
-def test_a_batch_comes_to_the_same_and_so_does_its_replay(tmp_path, kind: str) -> None:
-    def answer(request):  # the rest would be fine, which only a batch learns
-        text = request.messages[-1].text
-        turn = int(request.subject.split("/")[1])
-        fine = numbers(request) if kind == "rating" else yes(0.5)
-        return fine if turn % 5 == 3 and "n1" in text else "也许"
-
-    one_by_one, _ = judged(tmp_path / "a", answer, kind=kind)
-    in_bulk, requests = judged(tmp_path / "b", answer, kind=kind, in_bulk=True)
-    assert in_bulk == one_by_one and len(requests) > 50
-    assert judged(tmp_path / "b", [], "recorded", kind)[0] == in_bulk
-
-
 def test_a_stopped_judge_that_was_killed_on_the_way_is_asked_only_for_the_rest(tmp_path) -> None:
     asked: list[str] = []
 
@@ -235,7 +220,9 @@ def test_a_stopped_judge_that_was_killed_on_the_way_is_asked_only_for_the_rest(t
 def test_few_items_and_faults_of_the_endpoint_stop_no_judge(tmp_path) -> None:
     got, requests = judged(tmp_path / "few", says_nothing, placements=MANY[:10])
     assert len(requests) == 50 and {r.unscored.partition(":")[0] for r in got} == {"unusable"}
-    got, requests = judged(tmp_path / "faults", lambda request: RequestRejected("413: too large"))
+    got, requests = judged(
+        tmp_path / "faults", lambda _: Reply(text="413: too large", finish_reason="rejected")
+    )
     assert len(requests) == len(got) == 32 and {r.unscored for r in got} == {"rejected: 413: too large"}
     assert len(judged(tmp_path / "faults", numbers)[1]) == 32, "these are asked for again"
 

@@ -90,8 +90,7 @@ def value_of(schema: dict[str, Any], root: dict[str, Any], text: str, numbers: I
 class Asked:
     """One request as the server reads it."""
 
-    def __init__(self, body: bytes, breaks: float = 0.0) -> None:
-        request = json.loads(body)
+    def __init__(self, request: dict[str, Any], breaks: float = 0.0) -> None:
         self.messages, self.images = [], []
         for message in request["messages"]:
             text = message["content"]

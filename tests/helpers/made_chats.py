@@ -11,8 +11,8 @@ from pathlib import Path
 import made_up
 import numpy as np
 import yaml
+from fault_server import Answer, FaultServer, chat_reply
 from PIL import Image
-from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils import files, runs, schemas, statistics
 from memecmd_utils.chats import insertion
@@ -107,14 +107,14 @@ def placement_file(path: Path, names: tuple[str, ...] = ("topics", "topics")) ->
     LearnedPlacement(model, [], {}, means, np.linspace(0, 4, 101)).save(path)
 
 
-def agent() -> TinyServer:
+def agent() -> FaultServer:
     """A simulated summary agent: what it says is about the last topic that it was shown."""
 
     def answer(body: dict) -> Answer:
         topics = TOPIC.findall(body["messages"][-1]["content"])
         return Answer(chat_reply(json.dumps(summary(int(topics[-1]) if topics else 40), ensure_ascii=False)))
 
-    return TinyServer(answer)
+    return FaultServer(answer)
 
 
 def live_profile(folder: Path, url: str, **changes) -> str:

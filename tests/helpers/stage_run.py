@@ -125,23 +125,21 @@ class Server:
 
     def usd(self) -> float:
         """What all answers cost that the model gave, arrived or not."""
-        counts = [line.get("tokens", (0, 0)) for line in self.lines()]
-        return sum(i * USD_IN + o * USD_OUT for i, o in counts) / 1e6
+        return sum(map(usd, self.lines()))
+
+
+def usd(line: dict[str, Any]) -> float:
+    """US dollars of one request of the log."""
+    tokens_in, tokens_out = line.get("tokens", (0, 0))
+    return (tokens_in * USD_IN + tokens_out * USD_OUT) / 1e6
 
 
 @contextlib.contextmanager
 def simulated(folder: Path, **options: Any) -> Iterator[Server]:
-    """Start `fault_server` with `options`; stop it at the end."""
+    """Start `fault_server.Simulated` with `options` in a process of its own; stop it at the end."""
     log = folder / f"server-{len(list(folder.glob('server-*')))}.jsonl"
     log.touch()
-    words = [sys.executable, str(HERE / "fault_server.py"), "--log", str(log)]
-    for name, value in options.items():
-        option = "--" + name.replace("_", "-")
-        words += (
-            [option if value else option.replace("--", "--no-", 1)]
-            if isinstance(value, bool)
-            else [f"{option}={value}"]
-        )
+    words = [sys.executable, str(HERE / "fault_server.py"), str(log), json.dumps(options)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Server(log, int(process.stdout.readline()), process)
@@ -166,10 +164,13 @@ def checkout(
     for shared in ("notebooks", "pyproject.toml", "data/example", "data/paper"):
         if not (root / shared).exists():
             (root / shared).symlink_to(paths.root / shared)
-    generator = {"base_url": url, "model": "simulated", "timeout_s": 1.0, "dead_after_s": 20.0}
+    generator = {"base_url": url, "model": "simulated", "timeout_s": 1.0}
     generator |= {"usd_per_million_in": USD_IN, "usd_per_million_out": USD_OUT, **(endpoint or {})}
-    profile = {"llm": "openai", "mode": "auto", "n_news": 2, "n_role_pairs": 0, "concurrency": 16}
-    profile |= {"endpoints": {"generator": generator}, **values}
+    models = {"llm": "openai", "mode": "auto", "concurrency": 16, "endpoints": {"generator": generator}}
+    dialogue = {"n_news": 2, "n_role_pairs": 0}
+    for key, value in values.items():
+        (dialogue if key.startswith("n_") else models)[key] = value
+    profile = {"models": models, "dialogue": dialogue}
     target = root / "data" / "profiles" / f"{name}.yaml"
     target.write_text(yaml.safe_dump(profile, allow_unicode=True), encoding="utf-8")
     return root

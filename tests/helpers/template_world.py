@@ -11,9 +11,9 @@ from typing import Any
 import made_templates
 import tiny_clips
 import tiny_metrics
+from fault_server import Answer, chat_reply
 from made_templates import FIVE, STEPS, TEMPLATES, annotated, record, title_of
 from PIL import Image, ImageDraw
-from tiny_server import Answer, chat_reply
 from whole_pipeline import schema_of
 
 from memecmd_utils.cm50.prompts import FIGMEMES_LABELS

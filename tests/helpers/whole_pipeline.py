@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from fault_server import Answer, FaultServer, chat_reply
 from PIL import Image, ImageDraw
-from tiny_server import Answer, TinyServer, chat_reply
 
 from memecmd_utils import settings
 from memecmd_utils.files import paths
@@ -333,7 +333,7 @@ def run_whole(project: Path, prepare: Callable[[Path], None] | None = None) -> W
     if prepare is not None:
         prepare(project)
     hostile = Hostile()
-    with TinyServer(hostile).running() as server:
+    with FaultServer(hostile).running() as server:
         write_profile(project, server.url)
         commands = [command(project, "reproduce")]
     authorizations = sorted({headers.get("authorization", "") for headers in server.headers})

@@ -1,6 +1,5 @@
 """Text embedders: recorded unit vectors of packaged models, endpoints and sentence-transformers."""
 
-import base64
 import hashlib
 import os
 from collections.abc import Sequence
@@ -10,21 +9,18 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from pydantic import ConfigDict
 
 from memecmd_utils import recordings as vectors
 from memecmd_utils.core.encoders import weights
 from memecmd_utils.files import cores
 from memecmd_utils.llm import chat
 from memecmd_utils.llm.budget import Budget
-from memecmd_utils.llm.delivery import Delivery, Throttle
-from memecmd_utils.llm.endpoint import NEUTRAL, NO_KEY, OpenAIBackend, address, api_key
-from memecmd_utils.llm.messages import EndpointError, Message, Reply, Request, Sampling
-from memecmd_utils.llm.usage import Usage
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, address, api_key
+from memecmd_utils.llm.messages import EndpointError, Message, Reply, Request
 from memecmd_utils.settings import Endpoint, Profile
 
 TASK = "embedding"
-"""Name of an endpoint's calls in the ledger."""
+"""Stage and task of an endpoint's calls in `budget.Spent`."""
 INPUTS = 32
 """Texts of one request: what servers take at least unless they are set up otherwise."""
 USE_THREADS = 4
@@ -82,52 +78,10 @@ def _use_model():
     return USE(threads=min(USE_THREADS, cores()))
 
 
-class Vectors(Reply):
-    """The vectors of the texts of one request, shape [n, dim]."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-    rows: np.ndarray
-
-
-class VectorBackend(OpenAIBackend):
-    """One endpoint and model for vectors, asked for as base64, which is read far faster than numbers."""
-
-    path = "/embeddings"
-    forms = ("base64", "plain")
-
-    def form(self, request: Request) -> str:
-        """How vectors are asked for now."""
-        return self._forms[0]
-
-    def body(self, request: Request) -> dict[str, Any]:
-        """The texts, and how their vectors should be sent."""
-        packing = "base64" if self._forms[0] == "base64" else "float"
-        texts = [message.text for message in request.messages]
-        return {"model": self.endpoint.model, "input": texts, "encoding_format": packing}
-
-    def read(self, answer: Any, request: Request) -> Vectors:
-        """The vectors in the order of the texts; whatever it raises means an answer that cannot be read."""
-        items = sorted(answer["data"], key=lambda item: item["index"])
-        rows = np.stack([_unpacked(item["embedding"]) for item in items])
-        if len(rows) != len(request.messages) or not np.isfinite(rows).all() or not rows.size:
-            raise ValueError("not one vector for each text")
-        usage = answer.get("usage") or {}
-        counts = (usage.get("prompt_tokens"), usage.get("total_tokens"))
-        tokens = next((n for n in counts if isinstance(n, int) and n > 0), 0)
-        return Vectors(text="", tokens_in=tokens, rows=rows)
-
-
-def _unpacked(vector: str | list[float]) -> np.ndarray:
-    """A vector as it was sent: base64 of little-endian float32, or numbers (servers may ignore the wish)."""
-    if isinstance(vector, str):
-        return np.frombuffer(base64.b64decode(vector, validate=True), dtype="<f4").astype(np.float32)
-    return np.asarray(vector, dtype=np.float32)
-
-
 class EndpointEmbedder:
     """Any `/v1/embeddings` endpoint. `query_instruction` goes before queries only.
 
-    Every request is entered in the ledger of `budget`, whose caps hold for it.
+    Every request is counted in `budget`, whose caps hold for it.
     """
 
     paid = True
@@ -149,23 +103,31 @@ class EndpointEmbedder:
         return chat.run(self._encode([before + text for text in texts]))
 
     @cached_property
-    def _backend(self) -> VectorBackend:
+    def _backend(self) -> OpenAIBackend:
         key = api_key(self.endpoint) if os.getenv(self.endpoint.key_env) else NO_KEY
-        return VectorBackend(self.endpoint, key=key)
+        return OpenAIBackend(self.endpoint, key=key)
 
     async def _encode(self, texts: list[str]) -> np.ndarray:
-        throttle = Throttle(1, self.endpoint.dead_after_s)
-        delivery = Delivery(self._backend, throttle, self.budget, Usage())
-        rows: list[np.ndarray] = []
-        for start in range(0, len(texts), INPUTS):
-            messages = [Message(role="user", text=text) for text in texts[start : start + INPUTS]]
-            # Nothing that a text says is refused: a refusal is the set-up's fault, as of a neutral request.
-            asked = Request(task=TASK, subject=NEUTRAL, messages=messages, sampling=Sampling(max_tokens=0))
-            reply = await delivery.send(asked)
-            if not isinstance(reply, Vectors):
-                raise EndpointError(f"the embedder's endpoint gives no vectors: {reply.text}")
-            rows.append(reply.rows)
-        return np.concatenate(rows)
+        parts = [texts[start : start + INPUTS] for start in range(0, len(texts), INPUTS)]
+        return np.concatenate([await self._rows(part) for part in parts])
+
+    async def _rows(self, texts: list[str]) -> np.ndarray:
+        """The vectors of one request; an answer that did not arrive whole is asked for again."""
+        messages = [Message(role="user", text=text) for text in texts]
+        for _ in range(1 + chat.LOST_IN_A_ROW):
+            async with self.budget.call(Request(task=TASK, subject=TASK, messages=messages)) as pay:
+                body = {"model": self.endpoint.model, "input": texts}
+                answer = await self._backend.post("/embeddings", body)
+                usage = answer.get("usage") if isinstance(answer, dict) else None
+                pay(Reply(text="", tokens_in=(usage or {}).get("prompt_tokens") or 0))
+            try:
+                items = sorted(answer["data"], key=lambda item: item["index"])
+                rows = np.array([item["embedding"] for item in items], dtype=np.float32)
+            except (TypeError, KeyError, ValueError):
+                continue
+            if rows.ndim == 2 and len(rows) == len(texts) and np.isfinite(rows).all():
+                return rows
+        raise EndpointError(f"{self.endpoint.model} gives no vectors: is it a model for embeddings?")
 
 
 def check(endpoint: Endpoint) -> None:

@@ -1,0 +1,236 @@
+"""What goes over the wire to an endpoint, and what becomes of its replies, refusals and silences."""
+
+import asyncio
+import time
+from typing import Any
+
+import openai
+import pytest
+from fault_server import Answer, FaultServer, Simulated, chat_reply, error
+from pydantic import BaseModel, SecretStr
+
+from memecmd_utils.llm import chat, endpoint
+from memecmd_utils.llm.endpoint import OpenAIBackend, is_local, read_reply
+from memecmd_utils.llm.messages import EndpointError, Image, Message, Reply, Request, Sampling
+from memecmd_utils.settings import Endpoint
+
+KEY = "sk-very-secret-0123456789"
+
+
+class Mood(BaseModel):
+    mood: str
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch) -> None:
+    """The SDK's pauses between its tries take no time here."""
+    monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.001)
+    monkeypatch.setattr(openai._base_client, "MAX_RETRY_DELAY", 0.002)
+
+
+def backend(server: FaultServer | str, **changes: Any) -> OpenAIBackend:
+    url = server if isinstance(server, str) else server.url
+    return OpenAIBackend(Endpoint(base_url=url, model="tiny", **changes), key=SecretStr(KEY))
+
+
+def request(text: str = "你好", **changes: Any) -> Request:
+    return Request(task="utterance", subject="x", messages=[Message(role="user", text=text)], **changes)
+
+
+def ask(asked: OpenAIBackend, *requests: Request, at_once: bool = False) -> list[Reply]:
+    async def work() -> list[Reply]:
+        if at_once:
+            return await asyncio.gather(*map(asked.complete, requests))
+        return [await asked.complete(one) for one in requests]
+
+    return chat.run(work())
+
+
+# --- requests -----------------------------------------------------------------------------------------
+
+
+def test_a_request_goes_out_after_the_parameter_map_and_its_reply_is_read() -> None:
+    asked = Request(
+        task="utterance", subject="x", seed=3, sample=2,
+        messages=[Message(role="user", text="看", images=[Image(image_id="m", load=lambda: "data:,AA")])],
+        sampling=Sampling(temperature=0.5, max_tokens=9, top_logprobs=5, extra={"min_p": 0.1}),
+    )  # fmt: skip
+    with FaultServer([Answer(chat_reply("<think>嗯</think>好"))]).running() as server:
+        parameters = {"max_tokens": "max_completion_tokens", "temperature": None}
+        (reply,) = ask(backend(server, parameters=parameters), asked)
+    picture = {"type": "image_url", "image_url": {"url": "data:,AA"}}
+    assert server.bodies == [
+        {
+            "model": "tiny", "seed": 2003, "max_completion_tokens": 9, "logprobs": True, "top_logprobs": 5,
+            "min_p": 0.1, "messages": [{"role": "user", "content": [{"type": "text", "text": "看"}, picture]}],
+        }
+    ]  # fmt: skip
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}" and server.paths == ["/v1/chat/completions"]
+    assert (reply.text, reply.tokens_in, reply.tokens_out) == ("好", 11, 3)
+    assert reply.think_characters == len("<think>嗯</think>")
+
+
+@pytest.mark.parametrize(
+    ("knows", "forms"),
+    [
+        ("json_schema", ["json_schema"] * 2),
+        ("json_object", ["json_schema", "json_object", "json_object"]),
+        (None, ["json_schema", "json_object", None, None]),
+    ],
+)
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_server_without_schemas_is_asked_in_json_mode_or_plain_text(knows, forms, status) -> None:
+    def answer(body: dict) -> Answer:
+        form = body.get("response_format", {}).get("type")
+        return Answer(chat_reply("{}")) if form == knows else Answer(error("unknown response_format"), status)
+
+    with FaultServer(answer).running() as server:
+        replies = ask(backend(server), request(reply_schema=Mood), request("还有", reply_schema=Mood))
+    assert [r.text for r in replies] == ["{}"] * 2
+    assert [body.get("response_format", {}).get("type") for body in server.bodies] == forms
+
+
+# --- replies ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [("stop", "stop"), (None, "stop"), ("eos", "stop"), ("end_turn", "stop"), ("length", "length"), ("MAX_TOKENS", "length"),
+     ("content_filter", "content_filter"), ("SAFETY", "content_filter"), ("sensitive", "content_filter")],
+)  # fmt: skip
+def test_finish_reasons_of_several_services(said: str | None, meant: str) -> None:
+    assert read_reply(chat_reply("好", finish_reason=said)).finish_reason == meant
+
+
+@pytest.mark.parametrize(
+    "body",
+    [None, "text", [], {}, {"choices": []}, {"choices": None}, {"choices": [{}]}, {"choices": [{"message": "x"}]},
+     {"error": {"message": "busy"}}, {"choices": [{"message": {"content": 7}}]}],
+)  # fmt: skip
+def test_a_body_that_is_no_completion_is_a_lost_reply(body: Any) -> None:
+    assert read_reply(body).finish_reason == "lost"
+
+
+def test_refusals_parts_thoughts_and_log_probabilities() -> None:
+    refused = read_reply(chat_reply(None, message={"refusal": "I can't"}))
+    assert refused.refusal and refused.text == ""
+    parts = [{"type": "text", "text": "一"}, {"type": "text", "text": "二\x00"}]
+    assert (
+        read_reply(chat_reply(None, message={"content": parts, "reasoning_content": "想想"})).think_characters
+        == 2
+    )
+    assert read_reply(chat_reply(None, message={"content": parts})).text == "一二"
+    tops = [{"token": "是", "logprob": -0.1}, {"token": "否", "logprob": float("-inf")}]
+    first = read_reply(chat_reply("是", logprobs={"content": [{"token": "是", "top_logprobs": tops}]}))
+    assert first.first_token == {"是": -0.1} and first.yes_no[0] == pytest.approx(0.905, abs=1e-3)
+    assert read_reply(chat_reply("是", logprobs={"content": None})).first_token is None
+
+
+# --- faults -------------------------------------------------------------------------------------------
+
+
+def test_where_one_call_in_five_fails_all_are_answered() -> None:
+    model = Simulated(faults=0.2, seed=1, hang=0.3)
+    with FaultServer(model).running() as server:
+        asked = backend(server, timeout_s=5)
+        replies = ask(asked, *(request(f"第{n}句") for n in range(60)), at_once=True)
+    lost = [reply for reply in replies if reply.finish_reason == "lost"]
+    assert all(reply.finish_reason in ("stop", "length", "lost") for reply in replies)
+    assert 0 < len(lost) < 12 and asked.tried_again > 0, "lost replies are asked for again by the chat"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "tries"),
+    [
+        (Answer(error("no such key"), 401), "refused the key .401.: check OPENAI_API_KEY.*no such key", 1),
+        (Answer(error("no such model"), 404), "does not know the model 'tiny'.*no such model", 1),
+        (Answer(error("pay first", code="insufficient_quota"), 429), "no credit left .429.: pay first", 1),
+        (Answer(error("pay first"), 402), "no credit left", 1),
+        (Answer([{"error": {"code": 400, "message": "Unknown name \"seed\""}}], 400), r"seed.*parameters: \{seed: null\}", 1),
+        (Answer({"object": "error", "message": {"detail": [{"msg": "presence_penalty is extra"}]}}, 422), "presence_penalty is", 1),
+        (Answer({"error": "model not loaded"}, 400), "refuses the request .400.: model not loaded", 1),
+        (Answer({"detail": "use max_completion_tokens, not max_tokens"}, 400), "max_tokens: max_completion_tokens}", 1),
+        (Answer("<html><title>Proxy</title> says <b>no</b></html>", 403, "text/html"), "403.*Proxy says no", 1),
+        (Answer("<html>hello</html>", 200, "text/html"), "no chat completion: hello", 10),
+        (Answer(error("overloaded"), 503), "has not answered .status 503: overloaded.*run again to go on", 3 + 5),
+        (Answer(error("slow down"), 429, retry_after="0"), "status 429: slow down", 3 + 5),
+    ],
+)  # fmt: skip
+def test_a_wrong_set_up_ends_the_run_with_the_servers_own_words(
+    answer: Answer, said: str, tries: int
+) -> None:
+    with FaultServer(lambda _: answer).running() as server, pytest.raises(EndpointError, match=said):
+        asked = request(seed=1, sampling=Sampling(max_tokens=5, presence_penalty=0.5))
+        ask(backend(server), *[asked] * 10)
+    assert len(server.bodies) == tries
+
+
+def test_a_server_that_hangs_is_told_after_two_retries_and_one_that_is_not_there_too() -> None:
+    with FaultServer(lambda _: Answer(hang=True)).running() as server:
+        begun = time.monotonic()
+        with pytest.raises(EndpointError, match="has not answered .time-out.*raise `timeout_s`"):
+            ask(backend(server, timeout_s=0.2), request())
+        assert len(server.bodies) == 3 and time.monotonic() - begun < 5
+    with pytest.raises(EndpointError, match="no connection"):
+        ask(backend("http://127.0.0.1:9/v1"), request())
+
+
+def test_one_request_that_is_refused_or_never_answered_is_left_and_the_others_go_on() -> None:
+    def answer(body: dict) -> Answer:
+        text = body["messages"][0]["content"]
+        if text == "长":
+            return Answer(error("context too long"), 413)
+        if text == "脏":
+            return Answer(error("no", code="content_filter"), 400)
+        return Answer(error("busy"), 500) if text == "坏" else Answer(chat_reply("好"), wait_s=0.02)
+
+    with FaultServer(answer).running() as server:
+        asked = backend(server)
+        replies = ask(asked, *map(request, ("好", "长", "脏", "好")))
+        assert [r.finish_reason for r in replies] == ["stop", "rejected", "content_filter", "stop"]
+        assert replies[1].text == "413: context too long"
+        bad, good = ask(asked, request("坏"), request("好"), at_once=True)
+        assert (bad.finish_reason, good.text) == ("failed", "好") and "busy" in bad.text
+        with pytest.raises(EndpointError, match="has not answered"):
+            ask(asked, request("坏"))
+        with pytest.raises(EndpointError, match="refuses the request .413."):
+            ask(asked, *[request("长")] * endpoint.REJECTED_IN_A_ROW)
+
+
+def test_one_backend_serves_several_event_loops() -> None:
+    with FaultServer(lambda _: Answer(chat_reply("好"))).running() as server:
+        asked = backend(server)
+        assert [ask(asked, request())[0].text for _ in range(3)] == ["好"] * 3
+        assert asked._client.is_closed()
+
+
+# --- addresses, keys, proxies -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_proxies(monkeypatch) -> None:
+    for name in ("http", "https", "all", "no"):
+        monkeypatch.delenv(f"{name}_proxy", raising=False)
+        monkeypatch.delenv(f"{name.upper()}_PROXY", raising=False)
+
+
+def test_a_proxy_is_used_but_for_this_machine_and_a_wrong_one_is_told(no_proxies, monkeypatch) -> None:
+    with FaultServer(lambda _: Answer(chat_reply("好"))).running() as server:
+        monkeypatch.setenv("HTTP_PROXY", server.url.removesuffix("/v1"))
+        assert ask(backend("http://models.example/v1"), request())[0].text == "好"
+        assert server.headers[-1]["host"] == "models.example"
+        monkeypatch.setenv("ALL_PROXY", "socks9://me:secret@127.0.0.1:9")
+        assert ask(backend(server), request())[0].text == "好", "nothing stands before this machine"
+        with pytest.raises(EndpointError, match="ALL_PROXY") as caught:
+            ask(backend("http://models.example/v1"), request())
+        assert "secret" not in str(caught.value)
+
+
+def test_the_address_may_be_that_of_the_sdks_variable_and_a_key_must_be_there(monkeypatch) -> None:
+    assert not is_local(Endpoint(model="m")) and is_local(Endpoint(base_url="http://localhost:1/v1"))
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+    assert is_local(Endpoint(model="m"))
+    with pytest.raises(EndpointError, match="set the environment variable OPENAI_API_KEY"):
+        OpenAIBackend(Endpoint(model="m"))
+    with pytest.raises(EndpointError, match=r"endpoints\.generator\.model"):
+        OpenAIBackend(Endpoint(), key=SecretStr(KEY))

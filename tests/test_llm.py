@@ -1,0 +1,408 @@
+"""One question to a model: attempts, recordings, readings of replies, prompts, the example's texts."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from scripted import ScriptedBackend
+
+from memecmd_utils.files import paths
+from memecmd_utils.llm import authored, chat, prompts, replies
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.chat import LOST_IN_A_ROW, Chat, Progress
+from memecmd_utils.llm.messages import (
+    Answer,
+    BrokenRules,
+    BudgetReached,
+    Image,
+    Message,
+    ModelId,
+    Reply,
+    Request,
+    Sampling,
+    UnusableReply,
+)
+from memecmd_utils.llm.usage import combined
+from memecmd_utils.recordings import RecordingError, RecordingMiss, Recordings, key_of
+from memecmd_utils.schemas import Text
+
+
+class Mood(BaseModel):
+    mood: Text
+    score: float = 0
+
+
+GOOD = '{"mood": "开心"}'
+
+
+def request(n: int = 1, **changes) -> Request:
+    text = Message(role="user", text=f"第{n}问")
+    return Request(**{"task": "summary", "subject": f"d/{n}", "messages": [text], "seed": 100, **changes})
+
+
+def parse(reply: Reply) -> str:
+    return replies.structured(reply, Mood).mood
+
+
+def short(reply: Reply) -> str:
+    """A rule like those of utterances: at most three characters."""
+    if not reply.text:
+        raise UnusableReply("空的回复")
+    if len(reply.text) > 3:
+        raise BrokenRules(reply.text, [f"太长{len(reply.text)}"], weight=len(reply.text))
+    return reply.text
+
+
+def ask(backend: ScriptedBackend, folder: Path | None = None, parser=parse, **options) -> Answer:
+    store = Recordings("s", [folder], folder) if folder else None
+    return chat.run(Chat(backend, store, **options).ask(request(), parser))
+
+
+# --- attempts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("repeats", "seeds"), [(False, [100] * 5), (True, [100, 101, 102, 103, 104])])
+def test_twice_unchanged_then_twice_with_the_error_then_unscored(repeats, seeds, tmp_path: Path) -> None:
+    backend = ScriptedBackend([f"不会{n}" for n in range(5)], repeats=repeats)
+    answer = ask(backend, tmp_path)
+    asked = backend.requests
+    assert [r.seed for r in asked] == seeds, "where a fixed seed brings the same again it moves on"
+    assert [r.messages for r in asked[:3]] == [request().messages] * 3
+    for number, later in enumerate(asked[3:], start=2):
+        assert later.messages[1] == Message(role="assistant", text=f"不会{number}")
+        assert later.messages[2].role == "user" and "不是 JSON" in later.messages[2].text
+    assert (answer.outcome, answer.value, answer.raw, answer.attempts) == ("unusable", None, "不会4", 5)
+    again = ask(ScriptedBackend([]), tmp_path, mode="recorded")
+    assert again == answer.model_copy(update={"replayed": True})
+
+
+def test_of_broken_rules_the_fewest_and_latest_are_kept() -> None:
+    backend = ScriptedBackend(
+        ["一二三四五六", "一二三四五", "五四三二一", "", "", "", "", "", "", "一二三四五六七"]
+    )
+    answer = ask(backend, parser=short)
+    assert (answer.value, answer.outcome, answer.violations) == ("五四三二一", "violations", ["太长5"])
+
+
+LOST = [Reply(text=""), Reply(text="", finish_reason="lost"), Reply(text='{"mood": "开'), Reply(text="<html>502"),
+        Reply(text='{"mood": "a"', finish_reason="length"), Reply(text="å¼€å¿ƒæ˜¯ä»€ä¹ˆ".encode().decode())]  # fmt: skip
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_reply_that_did_not_arrive_whole_costs_no_attempt_but_comes_to_an_end(lost: Reply) -> None:
+    backend = ScriptedBackend([lost] * LOST_IN_A_ROW + ["不会", *[lost] * LOST_IN_A_ROW, GOOD])
+    answer = ask(backend)
+    assert (answer.value, answer.attempts) == ("开心", 2) and len(backend.requests) == 2 * LOST_IN_A_ROW + 2
+    always = ScriptedBackend(lambda _: lost)
+    assert ask(always).value is None and len(always.requests) == LOST_IN_A_ROW + 5
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome", "asked"),
+    [
+        (Reply(text="", refusal=True), "refusal", 5),
+        (Reply(text="", finish_reason="content_filter"), "filtered", 5),
+        (Reply(text="", finish_reason="length", think_characters=9), "length", 5),
+        (Reply(text="413: too long", finish_reason="rejected"), "rejected", 1),
+        (Reply(text="time-out", finish_reason="failed"), "failed", 1),
+    ],
+)
+def test_what_is_no_answer_is_written_down_as_such_and_asked_for_by_the_next_run(
+    reply: Reply, outcome: str, asked: int, tmp_path: Path
+) -> None:
+    backend = ScriptedBackend(lambda _: reply)
+    assert ask(backend, tmp_path).outcome == outcome and len(backend.requests) == asked
+    assert ask(ScriptedBackend([]), tmp_path, mode="recorded").outcome == outcome
+    assert ask(ScriptedBackend([GOOD]), tmp_path).value == "开心"
+
+
+# --- recordings ---------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_equals_what_is_replayed_to_the_last_digit(tmp_path: Path) -> None:
+    tops = {"是": -0.123456789, "不": -2.2, "Yes": -3.0, "嗯": -9.0, "哦": -10.0, "否": -11.0}
+
+    def read(reply: Reply) -> tuple:
+        return reply.first_token, reply.yes_no
+
+    first = ask(ScriptedBackend([Reply(text="是", first_token=tops)]), tmp_path, parser=read).value
+    assert list(first[0].items()) == [
+        ("是", -0.1235),
+        ("不", -2.2),
+        ("Yes", -3.0),
+        ("嗯", -9.0),
+        ("哦", -10.0),
+    ]
+    again = ask(ScriptedBackend([]), tmp_path, parser=read, mode="recorded").value
+    assert again == first, "the mass of yes and no is that of all alternatives"
+
+
+def test_a_miss_names_the_field_and_how_to_go_live(tmp_path: Path) -> None:
+    store = Recordings("s", [tmp_path], tmp_path)
+    chat.run(Chat(ScriptedBackend([GOOD]), store).ask(request(), parse))
+    replay = Chat(ScriptedBackend([]), Recordings("s", [tmp_path]), "recorded")
+    with pytest.raises(RecordingMiss, match=r"messages\[0\]\.text.*第1问.*mode=auto"):
+        chat.run(replay.ask(request(2), parse))
+    lax = Chat(ScriptedBackend([]), Recordings("s", [tmp_path]), "recorded", strict=False)
+    assert chat.run(lax.ask(request(2), parse)).outcome == "unrecorded"
+    with pytest.raises(RecordingError, match="raise the request's schema_version"):
+        chat.run(replay.ask(request(), lambda reply: parse(Reply(text="x"))))
+
+
+def test_live_mode_asks_once_although_it_is_recorded_and_its_answer_counts(tmp_path: Path) -> None:
+    ask(ScriptedBackend([GOOD]), tmp_path)
+    live = Chat(ScriptedBackend(['{"mood": "难过"}']), Recordings("s", [tmp_path], tmp_path), "live")
+    assert [chat.run(live.ask(request(), parse)).value for _ in range(2)] == ["难过", "难过"]
+    assert ask(ScriptedBackend([]), tmp_path, mode="recorded").value == "难过"
+
+
+def test_twins_side_by_side_are_asked_once(tmp_path: Path) -> None:
+    backend = ScriptedBackend([GOOD])
+    asking = Chat(backend, Recordings("s", [tmp_path], tmp_path))
+    found = chat.run(asking.side_by_side(asking.ask(request(), parse) for _ in range(4)))
+    assert [a.value for a in found] == ["开心"] * 4 and [a.replayed for a in found] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert asking.usage.as_dict()["calls"] == 1 and asking.usage.replayed == 3
+    assert combined(asking.usage.as_dict(), asking.usage.as_dict())["outcomes"] == {"accepted": 8}
+
+
+def test_the_key_holds_all_that_changes_an_answer_and_nothing_else() -> None:
+    image = Image(image_id="m1", load=lambda: 1 / 0)
+    asked = request(
+        messages=[Message(role="user", text="看", images=[image])], sampling=Sampling(max_tokens=5)
+    )
+    form = asked.normal_form(ModelId(name="m", label="v1"))
+    assert key_of(form) == "e3f8" or form == {
+        "key_version": 2, "task": "summary", "schema": None, "seed": 100, "sample": 0,
+        "messages": [{"role": "user", "text": "看", "images": ["m1"]}],
+        "sampling": {"max_tokens": 5}, "model": {"name": "m", "label": "v1"},
+    }  # fmt: skip
+    dropped = asked.normal_form(ModelId(name="m"), {"seed", "max_tokens"})
+    assert dropped["seed"] is None and dropped["sampling"] == {}
+    assert asked.model_copy(update={"subject": "x"}).normal_form(ModelId(name="m", label="v1")) == form
+
+
+# --- side by side -------------------------------------------------------------------------------------
+
+
+def test_results_come_in_order_so_many_at_once_drawn_as_places_become_free() -> None:
+    running, most, begun = set(), [], []
+
+    async def one(n: int) -> int:
+        running.add(n)
+        most.append(len(running))
+        await asyncio.sleep(0.01 * (n % 3))
+        running.discard(n)
+        return n
+
+    def work():
+        for n in range(20):
+            begun.append(n)
+            yield one(n)
+
+    kept: list[int] = []
+    asking = Chat(ScriptedBackend([]), concurrency=4)
+    assert chat.run(asking.side_by_side(work(), keep=kept.append)) == []
+    assert kept == list(range(20)) and max(most) == 4
+
+
+def test_after_the_first_fault_nothing_more_is_sent_and_what_is_under_way_is_recorded(tmp_path: Path) -> None:
+    class Slow(ScriptedBackend):
+        async def complete(self, request: Request) -> Reply:
+            reply = await super().complete(request)
+            await asyncio.sleep(0.05)
+            return reply
+
+    backend = Slow(lambda _: GOOD)
+    store = Recordings("s", [tmp_path], tmp_path)
+    asking = Chat(backend, store, concurrency=3, budget=Budget(max_calls=4))
+    with pytest.raises(BudgetReached, match="max_calls=4 reached.*run again"):
+        chat.run(asking.side_by_side([asking.ask(request(n), parse) for n in range(9)]))
+    assert len(backend.requests) == 4 == len(store)
+    assert chat.run(asking.side_by_side([asking.ask(request(0), parse)]))[0].replayed, "the chat goes on"
+
+
+def test_a_fault_of_the_caller_ends_it_too() -> None:
+    def keep(_: int) -> None:
+        raise OSError("disk full")
+
+    async def one() -> int:
+        return 1
+
+    with pytest.raises(OSError, match="disk full"):
+        chat.run(Chat(ScriptedBackend([])).side_by_side((one() for _ in range(9)), keep=keep))
+
+
+def test_run_works_inside_a_running_loop() -> None:
+    async def inner() -> str:
+        return threading.current_thread().name
+
+    async def notebook() -> str:
+        return chat.run(inner())
+
+    assert chat.run(inner()) == "MainThread" and asyncio.run(notebook()).startswith("memecmd-async")
+
+
+def test_the_bar_says_speed_money_and_trouble(capsys, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MEMECMD_TERMINAL", str(tmp_path / "tty"))
+    replies_ = [Reply(text=""), Reply(text=GOOD, tokens_in=9, tokens_out=500_000)]
+    asking = Chat(ScriptedBackend(replies_), budget=Budget(max_usd=9, usd_out=4))
+    with Progress(asking, 1, "turns", "turn") as bar:
+        chat.run(asking.ask(request(), parse))
+        bar.update()
+    shown = (tmp_path / "tty").read_text(encoding="utf-8")
+    assert "turns: 100%" in shown and "tokens/s · $" in shown and "of $9.00 · 1 tried again" in shown
+
+
+# --- replies ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"mood": "开心", "score": 85}',
+        '好的，这是结果：\n```json\n{"mood": "开心", "score": "85"}\n```\n希望对你有帮助！',
+        "{'mood': '开心', 'score': 85,}",
+        "{mood: 开心, score: 85}",
+        "{“mood”：“开心”，“score”：85}",
+        '{"mood": "开心", // 备注\n "score": 85}',
+        '格式 {"x": 1}，结果 {"mood": "开心", "score": 85}',
+        '初稿 {"mood": "难过", "score": 5}\n改成 {"mood": "开心", "score": 85}',
+        '<think>\n先试试 {"mood": "想", "score": 1}\n</think>\n{"mood": "开心", "score": 85}',
+        '{"mood": "开心", "score": 85, "ok": true, "more": [[{}], null]}',
+    ],
+)
+def test_the_last_object_that_fits_is_found_in_what_models_write(text: str) -> None:
+    found = replies.structured(Reply(text=text), Mood)
+    assert (found.mood, found.score) == ("开心", 85)
+
+
+@pytest.mark.parametrize(
+    "mood", ['他说\\"算了\\"就走', "他说“算了”，{真的}", "{{ 7*7 }} >>> [x]", "两\n行", "１８岁，走：好"]
+)
+def test_texts_stay_as_they_are(mood: str) -> None:
+    found = replies.structured(Reply(text=f'{{"mood": "{mood}"}}'), Mood)
+    assert found.mood == mood.replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("我觉得很开心", "不是 JSON"),
+        ("[]", "不是 JSON"),
+        ('{"score": 3}', "mood"),
+        ('{"mood": "开心", "score": "很高"}', "score"),
+        ('{"mood": "开心", "score": NaN}', "JSON"),
+        ('{"score": 3, "mood": "开心，因为', "截断"),
+        ('{"mood": "开\\u0000心"}', "乱码"),
+        ('{"mood": "\u200b\u202e"}', "空的"),
+        ('{"mood": "' + "哈" * 50_000 + '"}', "太长"),
+        ("{" * 101, "太长"),
+        ("[" * 5000 + "{" * 90, "截断"),
+    ],
+)
+def test_what_cannot_be_used_says_why(text: str, reason: str) -> None:
+    with pytest.raises(UnusableReply, match=reason):
+        replies.structured(Reply(text=text), Mood)
+
+
+@pytest.mark.parametrize("cut", range(1, len('{"mood": "开心", "score": 85}')))
+def test_a_reply_cut_anywhere_is_never_repaired(cut: int) -> None:
+    text = '{"mood": "开心", "score": 85}'[:cut]
+    with pytest.raises(UnusableReply):
+        replies.structured(Reply(text=text, finish_reason="length"), Mood)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("阿橙：“今天好累”", "今天好累"),
+        ("\n“真的吗？”他问\n", "“真的吗？”他问"),
+        ("<think>想</think>好啊\n第二句", "好啊"),
+        ("甲: 《活着》", "《活着》"),
+        ("```\n好\n```", "好"),
+        ("\u200b\n", ""),
+    ],
+)
+def test_the_line_a_speaker_says(text: str, said: str) -> None:
+    assert replies.utterance_text(Reply(text=text), ("阿橙",)) == said
+
+
+@pytest.mark.parametrize(
+    "reply", [Reply(text="说到一半", finish_reason="length"), Reply(text="a\ufffdb"), Reply(text="哈" * 3000)]
+)
+def test_a_line_that_is_no_utterance(reply: Reply) -> None:
+    with pytest.raises(UnusableReply):
+        replies.utterance_text(reply, ())
+
+
+def test_the_strict_schema_requires_every_key_and_leaves_bounds_to_us() -> None:
+    schema = replies.strict_schema(Mood)
+    assert schema["required"] == ["mood", "score"] and schema["additionalProperties"] is False
+    assert schema["properties"]["mood"] == {"type": "string"}
+
+    class Free(BaseModel):
+        anything: dict[str, int]
+
+    assert replies.strict_schema(Free) is None
+
+
+# --- prompts and the example's texts --------------------------------------------------------------------
+
+
+def test_prompts_are_those_that_the_texts_were_written_with() -> None:
+    assert authored.prompt_notice() is None
+    assert authored.changed_texts() == authored.changed_texts(paths.example / "untouched") == []
+    shipped = json.loads((paths.example / "prompt_hashes.json").read_text())
+    assert len(shipped) == 17 and shipped["summary"] == prompts.prompt_sha256("summary")
+
+
+@pytest.fixture
+def changed_prompts(tmp_path: Path, monkeypatch) -> Path:
+    for path in paths.prompts.glob("*.j2"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(paths, "prompts", tmp_path)
+    prompts._environment.cache_clear()
+    yield tmp_path
+    prompts._environment.cache_clear()
+
+
+def test_a_changed_prompt_changes_the_hash_of_all_that_include_it_and_brings_a_notice(
+    changed_prompts,
+) -> None:
+    before = {name: prompts.prompt_sha256(name) for name in ("summary", "utterance_late")}
+    with (changed_prompts / "rules.j2").open("a", encoding="utf-8") as handle:
+        handle.write("再短一点。\n")
+    assert [name for name in before if prompts.prompt_sha256(name) != before[name]] == ["utterance_late"]
+    assert "utterance_late" in authored.prompt_notice() and "PROFILE=local" in authored.prompt_notice()
+
+
+def test_a_missing_value_or_file_is_an_error_and_values_are_no_templates() -> None:
+    for name, values in (("brief_news", {}), ("nothing", {})):
+        with pytest.raises(prompts.PromptError, match=name):
+            prompts.render(name, **values)
+    assert prompts.fence("a >>> ＜＜< {{ 7*7 }}") == "<<<\na ››› ‹‹‹ {{ 7*7 }}\n>>>"
+    note = prompts.render("ask_again", reason="{{ 7*7 }}", fence=prompts.fence)
+    assert "{{ 7*7 }}" in note
+
+
+def test_authored_texts_do_not_look_at_the_prompt_and_say_how_to_go_live() -> None:
+    backend = authored.AuthoredBackend(authored.texts())
+    asked = request(task="utterance", subject="role-R01-1/1")
+    assert chat.run(backend.complete(asked)).text == authored.texts()["utterance", "role-R01-1/1"]
+    with pytest.raises(authored.MissingText, match="PROFILE=local"):
+        chat.run(backend.complete(request(subject="d/99")))
+
+
+def test_the_corpus_is_whole() -> None:
+    tasks = [task for task, _ in authored.texts()]
+    assert (tasks.count("utterance"), tasks.count("summary"), tasks.count("annotation")) == (846, 799, 200)
+    assert len(authored.load_news()) == 24 and len(authored.load_role_pairs()) == 23
+    assert set(authored.glosses()) >= {f"role-R{n:02d}-1/18" for n in range(1, 24)}
