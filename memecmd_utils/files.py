@@ -328,7 +328,7 @@ def save_tables(folder: Path, **tables: "pd.DataFrame") -> None:
 
 def _cell(value: Any) -> str:
     """A value on one line: a dash for none, three digits for a float."""
-    if value is None or value != value or type(value).__name__ == "NAType":
+    if value is None or type(value).__name__ == "NAType" or value != value:
         return "–"
     return f"{value:.3f}" if isinstance(value, float) else " ".join(str(value).splitlines())
 

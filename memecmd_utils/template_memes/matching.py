@@ -205,7 +205,7 @@ def confirmed_matches(run: Run, matches: Matches | None, dataset: DataSet) -> pd
     """
     if matches is None:
         return pd.DataFrame(columns=["instance", "template", "variant", "distance", "lpips", "confirmed"])
-    kept = matches.pairs[matches.pairs["kept"]].groupby(["instance", "template"], as_index=False, sort=False)
+    kept = matches.pairs[matches.pairs["kept"].astype(bool)].groupby(["instance", "template"], as_index=False, sort=False)
     pairs = kept.agg(variant=("variant", ", ".join), distance=("distance", "first"), lpips=("lpips", "first"))
     pairs["confirmed"] = None
     given = getattr(
