@@ -112,7 +112,7 @@ site: $(READY)
 page-pictures: $(READY)
 	MEMECMD_REQUIRE_BROWSER=1 $(PY) tests/bench/page_pictures.py
 
-#+ Measure speed (tests/bench, some minutes) into reports/bench.md; BENCH=tests/bench/bench_panel.py measures a part again
+#+ Measure speed (tests/bench, some minutes) into reports/bench.md; BENCH=slider measures a part again
 bench: $(READY)
 	$(PY) tests/bench/measure.py $(BENCH)
 
@@ -140,7 +140,7 @@ lock: $(READY)
 
 ## Delete runs and reports; keeps recordings, sources and tracked files
 clean:
-	find data/processed data/interim reports -mindepth 1 -maxdepth 1 -type d ! -path reports/bench -exec rm -rf {} +
+	find data/processed data/interim reports -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .benchmarks
 
 # An environment that a class shares is read-only and was not made from this checkout: it is used as it is, with

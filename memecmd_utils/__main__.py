@@ -166,12 +166,12 @@ def site(choice: Choice) -> None:
 @click.pass_obj
 def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: str, fields: str) -> None:
     """Put memes of a finished run into chats of your own: SOURCE (CSV, JSON, text) becomes TARGET."""
-    from memecmd_utils.chats import insertion
+    from memecmd_utils import chats
 
     if not source or not target:
         raise MemecmdError("name both files: make insert-memes IN=chat.csv OUT=with_memes.csv")
     files = (Path(name).expanduser() for name in (source, target))
-    click.echo(insertion.insert_file(*files, choice.profile, choice.settings, run, strategy, fields).text())
+    click.echo(chats.insert_file(*files, choice.profile, choice.settings, run, strategy, fields).text())
 
 
 @cli.command("fit-placement")

@@ -12,9 +12,8 @@ import pandas as pd
 
 from memecmd_utils import settings
 from memecmd_utils.annotation import annotation_request
-from memecmd_utils.core.encoders import text
-from memecmd_utils.core.encoders.text import TASK
 from memecmd_utils.dialogue import relation, sizes, speaker_of, summary_request, utterance_request
+from memecmd_utils.embedders import INPUTS, TASK
 from memecmd_utils.evaluation import judges
 from memecmd_utils.evaluation.judges import STOPPED
 from memecmd_utils.files import paths
@@ -122,10 +121,10 @@ def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: i
     else:
         texts = n_memes + n_turns
         tokens = n_memes * len(MEME.text) * per_char + n_turns * REPLY_TOKENS["utterance"]
-    calls = -(-texts // text.INPUTS)
+    calls = -(-texts // INPUTS)
     usd = tokens * (endpoint.usd_per_million_in or 0.0) / 1e6
     hours = calls * REMOTE_SECONDS_PER_CALL / 3600
-    ledger = (text.TASK, text.TASK)
+    ledger = (TASK, TASK)
     return [EstimateRow("04 embedding", endpoint.model, calls, round(tokens), 0, usd, hours, ledger)]
 
 

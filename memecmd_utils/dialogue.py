@@ -346,8 +346,6 @@ async def utter(
         if not bare(text):
             raise UnusableReply("空的回复")
         broken = broken_rules(text, earlier, profile.dialogue.max_utterance_chars, names)
-        if lifted := borrowed(text, example_lines(), [start.context, start.brief]):
-            broken[f"照搬了例子里的“{lifted}”"] = 6
         if broken:
             raise BrokenRules(text, list(broken), sum(broken.values()))
         return text
@@ -568,8 +566,8 @@ class OwnDialogue(BaseModel):
 
     @field_validator("summaries", mode="before")
     @classmethod
-    def _unscored_ones_are_missing(cls, value: Any) -> Any:
-        return [s for s in value if not s.get("unscored")] if isinstance(value, list) else value
+    def _unscored_ones_are_missing(cls, value: list) -> list:
+        return [summary for summary in value if not summary.get("unscored")]
 
 
 def load_own(profile: Profile) -> list[schemas.Dialogue]:
@@ -650,39 +648,7 @@ STARTER_WINDOW = 6
 COPY_RATIO = 0.85
 REPEATED_CHARS = 6
 """Characters in a row from an earlier turn that count as saying it again; a name or an echo is shorter."""
-BORROWED_CHARS = 5
-"""So many characters in a row from a worked example are no accident: a small model lifts them."""
 PUNCTUATION = re.compile(r"[\s，。！？、；：…—~～·,.!?;:\"'“”‘’（）()《》【】\-]+")
-# Pictographs, dingbats, flags, variation selectors and keycaps, but not CJK or its punctuation.
-EMOJI = re.compile(
-    "[\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\ufe0f\u20e3\u2190-\u21ff\u203c\u2049\u200d"
-    "\u231a\u231b\u23e9-\u23fa\u3297\u3299\U000e0020-\U000e007f]"
-)
-# Signs of faces that stand in no ordinary message: strokes, eyes and mouths of ╮(╯▽╰)╭, (≧◡≦), ಠ_ಠ, (；´Д｀).
-FACE_SIGNS = "\u0300-\u036f\u250c-\u254b\u256d-\u2573\uff61-\uff9f▽△▿◕◔◡◠◉ᴗ‿﹏﹃︿︶ಠಥʕʔᴥツ≧≦⊙⌒∀∇ωДд´¯๑٩۶"
-FACES = re.compile(
-    "|".join(
-        (
-            f"[{FACE_SIGNS}]",
-            # Two eyes and a mouth: T_T, ^_^, -_-, @_@, QAQ; o_O, >_<, ^^.
-            r"(?<![A-Za-z0-9])(?!---)([TQxXoOuU^=;@~+\-•・])\s?[_.oOwWvV\-]\s?\1(?![A-Za-z0-9])",
-            r"(?<![A-Za-z0-9])(?:[oO][_.][oO]|0_0)(?![A-Za-z0-9])|[>＞]\s?[_.\-]?\s?[<＜]|\^\^|=\s=|一_一",
-            r"(?<![A-Za-z])(?i:orz|otz|q[auw]q|t[a^]t|[ou]w[ou]|0[vw]0)(?![A-Za-z])",
-            # Smileys: :) ;-) at the end of words, :D XD :3 apart from them.
-            r"[:;][\-~^']?[)(）（](?=$|[\s，。！？~…,.!?])",
-            r"(?<![\w）)])(?:[:;=][\-~^']?[DPpOo3]|[xX]D+)(?![A-Za-z0-9])",
-            # Brackets that hold signs: neither a word nor a number, and more than . or ?
-            r"[(（](?![^()（）]*(?:[1-9\u4e00-\u9fff]|[A-Za-z]{2}))(?=[^()（）]*[^\w\s?!？！.。…,，、~～])[^()（）]{2,14}[)）]",
-        )
-    )
-)
-STAGE_DIRECTION = re.compile(
-    r"^[(（][^()（）\dA-Za-z]{1,20}[)）]|[(（][^()（）\dA-Za-z]{1,20}[)）]?$"
-    r"|[\[［【〔](?:[\u4e00-\u9fff]{1,6}|[A-Za-z]{2,12})[\]］】〕]"
-    r"|(?<![\d*＊])[*＊]{1,2}(?=[^\s*＊])[^*＊\d]{1,20}[*＊]{1,2}"
-)
-"""What stands in round brackets at either end of a message, in others ([doge], 【无奈】) or between asterisks
-anywhere: an act, a feeling or a tone. A number or a Latin letter makes it a remark, as in 周三（15号）."""
 LABELS = "[AB甲乙丙丁]"
 ROLES = (
     r"用户|助手|助理|人类|机器人|系统|旁白|客服|AI|User|Assistant|Human|Bot|System|Narrator"
@@ -712,21 +678,16 @@ def broken_rules(
     broken = {}
     if len(text) > max_chars:
         broken[f"太长（{len(text)}字，最多{max_chars}字）"] = 1
-    if EMOJI.search(text):
-        broken["用了表情符号"] = 2
-    if FACES.search(text):
-        broken["用了颜文字"] = 2
     if prefix := name_prefix(text, names):
         broken[f"写了人名前缀（{prefix}）"] = 3
-    elif (act := STAGE_DIRECTION.search(text)) and not FACES.search(act[0]):
-        broken[f"写了括号动作（{act[0]}）"] = 3
-    if task := task_talk().search(text):
-        broken[f"谈到了任务本身（{task[0].strip('，,。！! ')}）"] = 30
+    for name, (weight, pattern) in forbidden_forms().items():
+        if match := pattern.search(text):
+            broken[f"{name}（{match[0].strip('，,。！! ')}）"] = weight
     if starter(text) in {starter(other) for other in earlier[-STARTER_WINDOW:]}:
         broken[f"开头“{starter(text)}”和前面的话一样"] = 1
     if any(is_copy(text, other) for other in earlier):
         broken["重复了前面说过的话"] = 6
-    elif run := shared_run(text, earlier, REPEATED_CHARS):
+    elif run := shared_run(text, [*earlier, *example_lines()]):
         broken[f"“{run}”前面已经说过"] = 4
     return broken
 
@@ -747,43 +708,36 @@ def is_copy(text: str, other: str) -> bool:
     return a == b or (min(len(a), len(b)) >= 4 and library.alike(a, b, COPY_RATIO))
 
 
-def shared_run(text: str, others: Sequence[str], length: int) -> str | None:
-    """The first `length` characters in a row that `text` has from one of `others`, or None."""
-    words = bare(text)
-    known = [bare(other) for other in others]
-    runs_ = (words[start : start + length] for start in range(len(words) - length + 1))
-    return next((run for run in runs_ if any(run in other for other in known)), None)
-
-
-def borrowed(text: str, examples: Sequence[str], own: Sequence[str] = ()) -> str | None:
-    """Return a run of characters that `text` has from a worked example of the prompt, or None.
-
-    What already stands in the dialogue's own texts may be said again.
-    """
-    run = shared_run(text, examples, BORROWED_CHARS)
-    return None if run is None or shared_run(run, own, BORROWED_CHARS) else run
+def shared_run(text: str, others: Sequence[str]) -> str | None:
+    """The first `REPEATED_CHARS` characters in a row that `text` has from one of `others`, or None."""
+    words, known = bare(text), [bare(other) for other in others]
+    parts = (words[i : i + REPEATED_CHARS] for i in range(len(words) - REPEATED_CHARS + 1))
+    return next((part for part in parts if any(part in other for other in known)), None)
 
 
 @cache
 def example_lines() -> tuple[str, ...]:
-    """What is said in the worked examples before every request."""
+    """What is said in the worked examples before every request: small models lift it."""
     texts = [text for _, text in prompts.render_examples("chat_examples")]
     lines = [line for text in texts for line in re.findall(r"^\w{1,4}：(.+)$", text, re.MULTILINE)]
     return (*lines, *(text for text in texts if "\n" not in text and not text.startswith("{")))
 
 
 @cache
-def task_talk() -> re.Pattern[str]:
-    """How a small model talks about the task instead of the chat: the lines of `task_talk.txt`."""
+def forbidden_forms() -> dict[str, tuple[int, re.Pattern[str]]]:
+    """Weight and pattern of each rule of `utterance_rules.txt`, by the name that the model is told."""
     words: dict[str, str] = {}
-    patterns = []
-    for line in (paths.prompts / "task_talk.txt").read_text(encoding="utf-8").splitlines():
+    rules: dict[str, tuple[int, list[str]]] = {}
+    for line in (paths.prompts / "utterance_rules.txt").read_text(encoding="utf-8").splitlines():
         name, assigned, value = line.partition(" = ")
-        if assigned and name.isupper():
+        if line.startswith("= "):
+            _, weight, rule = line.split(maxsplit=2)
+            rules[rule] = int(weight), []
+        elif assigned and name.isupper():
             words[name] = value
         elif line and not line.startswith("#"):
-            patterns.append(re.sub(r"\{([A-Z_]+)\}", lambda match: words[match[1]], line))
-    return re.compile("|".join(patterns))
+            rules[rule][1].append(re.sub(r"\{([A-Z_]+)\}", lambda match: words[match[1]], line))
+    return {rule: (weight, re.compile("|".join(lines))) for rule, (weight, lines) in rules.items()}
 
 
 def name_prefix(text: str, names: Sequence[str] = ()) -> str | None:

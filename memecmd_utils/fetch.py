@@ -18,10 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
-import pandas as pd
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from tqdm.auto import tqdm
@@ -29,6 +28,9 @@ from tqdm.auto import tqdm
 from memecmd_utils import __version__, files, pictures
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.settings import Profile
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 OFFLINE = ("MEMECMD_OFFLINE", "HF_HUB_OFFLINE")
 
@@ -303,8 +305,10 @@ def _locate(source: Source, given: str | None, fetch: bool) -> LocatedSource:
     return LocatedSource(source, "given" if own else "fetched", folder, commit)
 
 
-def source_table(located: Mapping[str, LocatedSource]) -> pd.DataFrame:
+def source_table(located: Mapping[str, LocatedSource]) -> "pd.DataFrame":
     """One row a data set: state, where it is, its licence, and what to give where it is missing."""
+    import pandas as pd
+
     rows = [
         {
             "data set": one.source.title,

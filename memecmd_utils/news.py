@@ -4,7 +4,6 @@ A collection is a folder: `news.jsonl` (every item with its provenance; also for
 (how each feed fared), written after each feed. The linked articles are not fetched.
 """
 
-import asyncio
 import csv
 import hashlib
 import io
@@ -17,13 +16,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from memecmd_utils import files, library, schemas
-from memecmd_utils.core.fetch import http
+from memecmd_utils import fetch, files, library, schemas
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored
 from memecmd_utils.settings import Profile
 
-LIMITS = http.Limits(max_bytes=2_000_000)
+MAX_BYTES = 2_000_000
 ACCEPT = "application/atom+xml, application/rss+xml, application/xml;q=0.9, */*;q=0.1"
 MIN_CHARACTERS, MAX_CHARACTERS, MAX_TITLE = 20, 2000, 200
 """An item with less text gives two people nothing to talk about; a longer one is cut."""
@@ -55,7 +53,7 @@ class Feed(BaseModel):
     @field_validator("url")
     @classmethod
     def _can_be_asked(cls, url: str) -> str:
-        if not http.host_of(url):
+        if not fetch.host_of(url):
             raise ValueError("an address begins with http:// or https:// and holds no user and password")
         return url
 
@@ -121,8 +119,8 @@ def read_feeds(entries: Sequence[str]) -> list[Feed]:
             rows = [dict(zip(("topic", "url"), entry.partition("=")[::2], strict=True)) for entry in entries]
         feeds = [Feed.model_validate(row) for row in rows]
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]  # an address may hold a password
-        raise NewsError(f"feeds: {'.'.join(map(str, first['loc']))}: {first['msg']}; {WRITE}") from None
+        # Without the address, which may hold a password.
+        raise NewsError(f"feeds: {error.errors(include_input=False)[0]['msg']}; {WRITE}") from None
     except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise NewsError(f"feeds: {entries[0]} cannot be read ({error}): {WRITE}") from error
     if not feeds:
@@ -138,20 +136,6 @@ def collect_for(profile: Profile) -> str:
     return "\n".join([*rows, f"{len(items):,} of {profile.dialogue.n_news:,} news items are in {folder}"])
 
 
-def collect(feeds: Sequence[Feed], folder: Path) -> list[CollectedItem]:
-    """Ask every feed for what is new in it; return all items that were ever collected, the earliest first.
-
-    Raises `NewsError` when every feed fails.
-    """
-    files.need_live_extra("collecting news")
-    asyncio.run(_ask_all(feeds, folder))
-    rows = _rows(folder)
-    if all(rows[feed.url]["status"].startswith("failed") for feed in feeds):
-        reasons = "\n".join(f"  {feed.url}: {rows[feed.url]['status']}" for feed in feeds)
-        raise NewsError(f"none of the {len(feeds)} feeds could be read:\n{reasons}")
-    return collected(folder)
-
-
 def _rows(folder: Path) -> dict[str, dict[str, Any]]:
     """The rows of `feeds.csv` by address."""
     path = folder / "feeds.csv"
@@ -159,33 +143,40 @@ def _rows(folder: Path) -> dict[str, dict[str, Any]]:
     return {row["url"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
 
-async def _ask_all(feeds: Sequence[Feed], folder: Path) -> None:
+def collect(feeds: Sequence[Feed], folder: Path) -> list[CollectedItem]:
+    """Ask every feed for what is new in it; return all items that were ever collected, the earliest first.
+
+    Raises `NewsError` when every feed fails.
+    """
     from tqdm.auto import tqdm
 
+    files.need_live_extra("collecting news")
     items, rows = collected(folder), _rows(folder)
     seen = {mark for item in items for mark in marks(item)}
-    client = http.Client(LIMITS, "news feed reader of a research package", ACCEPT)
+    client = fetch.Client("news feed reader of a research package", ACCEPT, MAX_BYTES)
     for feed in tqdm(feeds, desc="feeds", unit="feed"):
         row = rows.setdefault(feed.url, dict.fromkeys(COLUMNS, ""))
         now = datetime.now(UTC).isoformat(timespec="seconds")
         row |= {**feed.model_dump(include=set(COLUMNS)), "checked": now, "new": 0, "status": "unchanged"}
         try:
-            async with client.visit() as visit:
-                answer = await visit.fetch(feed.url, etag=row["etag"], last_modified=row["last_modified"])
-            found = read_feed(feed, answer.body, answer.headers, now) if answer.code != 304 else []
-            for item in found:
-                if not seen & marks(item):
-                    items.append(item)
-                    row["new"] += 1
-                    seen |= marks(item)
+            answer = client.get(feed.url, row["etag"], row["last_modified"])
             if answer.code != 304:
+                for item in read_feed(feed, answer.body, answer.headers, now):
+                    if not seen & marks(item):
+                        items.append(item)
+                        row["new"] += 1
+                        seen |= marks(item)
                 validators = (answer.headers.get(name, "") for name in ("etag", "last-modified"))
                 row["status"], row["etag"], row["last_modified"] = "read", *validators
-        except (http.FetchError, NewsError) as error:
+        except (fetch.FetchError, NewsError) as error:
             row["status"] = f"failed: {error}"
         row["items"] = sum(item.feed_url == feed.url for item in items)
         files.write_jsonl(folder / "news.jsonl", items)
         files.write_csv(folder / "feeds.csv", COLUMNS, rows.values())
+    if all(rows[feed.url]["status"].startswith("failed") for feed in feeds):
+        reasons = "\n".join(f"  {feed.url}: {rows[feed.url]['status']}" for feed in feeds)
+        raise NewsError(f"none of the {len(feeds)} feeds could be read:\n{reasons}")
+    return items
 
 
 def marks(item: CollectedItem) -> set[str]:
@@ -217,7 +208,7 @@ def read_feed(feed: Feed, body: bytes, headers: dict[str, str], fetched: str) ->
         )  # some feeds put a stump into one
         moment = entry.get("published_parsed") or entry.get("updated_parsed")
         about["published"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", moment) if moment else ""
-        about["link"] = link if http.host_of(link) else ""
+        about["link"] = link if fetch.host_of(link) else ""
         name = f"{feed.topic}-{hashlib.sha256((about['link'] or title).encode()).hexdigest()[:10]}"
         if title and len(text) >= MIN_CHARACTERS:
             source = f"feed {about['link'] or feed.url}"

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import ipywidgets
 import numpy as np
 
-from memecmd_utils import drawing, retrieval, schemas
-from memecmd_utils.chats import insertion, messages
+from memecmd_utils import chats, drawing, retrieval, schemas
 from memecmd_utils.drawing import SIGNS, ShownMeme, ShownTurn, Thumbnails, caption_of, signed
 from memecmd_utils.files import MemecmdError, is_headless
 from memecmd_utils.retrieval import Calibration, MemeIndex, ScoredDialogue
@@ -191,7 +190,7 @@ def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes:
         parts = chat(view, memes, pictures, run.profile.retrieval.meme_position), chart(view)
         return HTML(drawing.styles() + "".join(parts) + facts(view, explorer))
     first = DialogueTab(explorer, memes, pictures)
-    library = insertion.Library(run, memes, index, insertion.unrecorded(run, run))
+    library = chats.Library(run, memes, index, chats.unrecorded(run, run))
     second = PasteTab(library, first)
     both = ipywidgets.Tab([first.box, second.box], titles=["A chat of the run", "A chat of your own"])
     return ipywidgets.VBox([ipywidgets.HTML(drawing.styles()), both])
@@ -321,21 +320,21 @@ def is_live(profile: Profile) -> bool:
     return profile.models.llm in ("openai", "local") and profile.models.mode in ("auto", "live")
 
 
-def read_pasted(text: str) -> messages.Context:
+def read_pasted(text: str) -> chats.Context:
     """A chat of one `name: words` a line between two people; the next turn is the other one's."""
     found = [re.split("[：:]", line, maxsplit=1) for line in text.splitlines() if line.strip()]
     lines = tuple((line[0].strip(), line[-1].strip()) for line in found)
     people = list(dict.fromkeys(name for name, _ in lines))
     if not lines or len(people) > 2 or any(len(line) == 1 for line in found):
-        raise messages.ChatError("write one line a message, `name: words`, of one or two people")
+        raise chats.ChatError("write one line a message, `name: words`, of one or two people")
     other = next((name for name in people if name != lines[-1][0]), "B")
-    return messages.Context("pasted", len(lines) + 1, lines, other)
+    return chats.Context("pasted", len(lines) + 1, lines, other)
 
 
 class PasteTab:
     """A pasted chat, its S, E and Psi, and the memes that fit; nothing of it is written down."""
 
-    def __init__(self, library: insertion.Library, knobs: DialogueTab) -> None:
+    def __init__(self, library: chats.Library, knobs: DialogueTab) -> None:
         self._library, self._knobs, profile = library, knobs, library.run.profile
         self._query: np.ndarray | None = None
         self.text = ipywidgets.Textarea(EXAMPLE, rows=8, description="chat", **WIDE)
@@ -367,9 +366,9 @@ class PasteTab:
 
     @shows_faults
     def _asked(self, _button: Any) -> None:
-        answer = messages.summarise_unrecorded(read_pasted(self.text.value), self._library.run)
+        answer = chats.summarise_unrecorded(read_pasted(self.text.value), self._library.run)
         if answer.summary is None:
-            raise messages.ChatError(f"the model gave no usable summary ({answer.unscored}); write one")
+            raise chats.ChatError(f"the model gave no usable summary ({answer.unscored}); write one")
         for name, area in self.fields.items():
             area.value = getattr(answer.summary, name)
         self._searched(None)
@@ -378,7 +377,7 @@ class PasteTab:
     def _searched(self, _button: Any) -> None:
         texts = {name: area.value.strip() for name, area in self.fields.items()}
         if not all(texts.values()):
-            raise messages.ChatError("write a sentence for each of S, E and Ψ, in the library's language")
+            raise chats.ChatError("write a sentence for each of S, E and Ψ, in the library's language")
         self._query = self._library.queries([SummaryReply(**texts)])
         self._show()
 
@@ -401,7 +400,7 @@ class PasteTab:
         )
         self._draw(read_pasted(self.text.value), cards[0], sent)
 
-    def _draw(self, pasted: messages.Context, meme: ShownMeme | None = None, sent: str = "") -> None:
+    def _draw(self, pasted: chats.Context, meme: ShownMeme | None = None, sent: str = "") -> None:
         sides = dict.fromkeys(name for name, _ in pasted.lines)
         side = {
             name: ("right", "left")[place % 2] for place, name in enumerate([*sides, pasted.next_speaker])

@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import jinja2
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
@@ -74,9 +73,7 @@ class Dataset(NamedTuple):
 
 TABLES = {
     "memes": Table(ReleaseMeme, ("meme_id",), "a meme with its text; its picture is in the column `image`"),
-    "annotations": Table(
-        schemas.Annotation, ("meme_id",), "S+, S-, E and Psi of a meme, or why there is none"
-    ),
+    "annotations": Table(schemas.Annotation, ("meme_id",), "S+, S-, E, Psi of a meme, or why there is none"),
     "dialogues": Table(
         schemas.Dialogue,
         ("dialogue_id",),
@@ -88,27 +85,23 @@ TABLES = {
     "marks": Table(
         schemas.Mark,
         ("dialogue_id", "turn", "marker"),
-        "what one marker says of a turn: whether to send a meme there, and which fit best",
+        "whether a marker would send a meme at a turn, and which",
     ),
     "grades": Table(
         schemas.Grade,
         ("dialogue_id", "turn", "meme_id", "grader"),
-        "how well one pooled meme fits at one turn (0, 1, 2), as one grader says",
+        "how well a pooled meme fits at a turn (0 to 2)",
     ),
     "templates": Table(
-        schemas.TemplateInfo,
-        ("template",),
-        "a template: its names, its meaning, the address of its blank picture",
+        schemas.TemplateInfo, ("template",), "a template: its names, meaning, and the address of its picture"
     ),
     "template_memes": Table(
         schemas.TemplateMeme,
         ("meme_id",),
-        "a meme of a template: its address, title, numbers and captions, and the half it belongs to",
+        "a meme of a template: address, title, numbers, captions, its half",
     ),
     "readings": Table(
-        schemas.MemeReading,
-        ("meme_id", "source", "prompt", "context"),
-        "what one annotator says of a meme: two captions, the embedded text, literary devices, an emotion",
+        schemas.MemeReading, ("meme_id", "source", "prompt", "context"), "what one annotator says of a meme"
     ),
 }
 DIALOGUES, TEMPLATES = "dialogues", "templates"
@@ -254,7 +247,9 @@ def _fill(
         "numbers": (_template_statistics if kind == TEMPLATES else _dialogue_statistics)(records),
         "splits": sorted(path.parent.name for path in (folder / "benchmark").glob("*/qrels")),
     }
-    environment = _environment()
+    # Markdown, not HTML: values are counts, names of strategies and models; `plain` keeps these inert.
+    filters = {"plain": plain, "thousands": "{:,}".format, "json": files.dumps}
+    environment = files.templates(**filters).overlay(autoescape=False)
     for name, template in (("README.md", "release_card.md.j2"), ("LICENSE.md", "release_licence.md.j2")):
         files.write_text(folder / name, environment.get_template(template).render(**values))
     _write_croissant(folder, values, published)
@@ -361,20 +356,6 @@ SHOWN_TEMPLATES = 100
 """Templates that the card lists, the largest first."""
 
 
-def _environment() -> jinja2.Environment:
-    # Markdown, not HTML: values are counts, names of strategies and models; `plain` keeps these inert.
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(files.HTML, encoding="utf-8"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters.update(plain=plain, thousands="{:,}".format, json=files.dumps)
-    return environment
-
-
 def plain(text: str) -> str:
     """A name that stays one word of a Markdown page: no markup, cell border, code mark or line end."""
     return re.sub(r"[\s|`<>\[\]*\\]+", " ", text).strip()
@@ -402,22 +383,17 @@ def provenance(records: Records) -> list[dict[str, Any]]:
 def _words(kind: str, source: str) -> str:
     """What the source of records of one kind means."""
     by_users = kind in ("templates", "template memes") and source not in _OWN_SOURCES
-    words = "posts of users of Imgflip" if by_users else schemas.describe_source(source)
-    if _is_from_cm50(source):
+    words = "texts from Imgflip" if by_users else schemas.describe_source(source)
+    if "cm50" in source.lower():  # `cm50` itself, or for example `gpt-4o@cm50`
         return f"{words}, published with CM50"
     return f"{words}, recorded by ImgFlip575K" if by_users else words
-
-
-def _is_from_cm50(source: str) -> bool:
-    """Whether something was published with CM50: `cm50` itself, or for example `gpt-4o@cm50`."""
-    return "cm50" in source.lower()
 
 
 def _terms(kind: str, source: str) -> str:
     """The licence of texts of one kind from one source."""
     if source == "authored":
         return AUTHORED
-    if _is_from_cm50(source):
+    if "cm50" in source.lower():
         return FROM_CM50
     by_users = kind in ("templates", "template memes") or source in _OWN_SOURCES
     return UNSTATED if by_users else TERMS_OF_MODEL
@@ -447,10 +423,6 @@ def _licences(records: Records, sources: Sequence[Mapping[str, Any]]) -> dict[st
         "authored": AUTHORED in stated,
         "models": sorted({name for name, terms in texts if terms == TERMS_OF_MODEL}),
     }
-
-
-def _share(part: int, total: int) -> str:
-    return f"{100 * part / total:.1f} %" if total else "–"
 
 
 def _range(values: Sequence[int]) -> str:
@@ -485,7 +457,7 @@ def _dialogue_statistics(records: Records) -> dict[str, Any]:
             "meme annotations": _scored(records["annotations"]),
         },
         "rows": [
-            (plain(name), f"{len(mine):,}", _share(len(mine), chances), f"{len(set(mine)):,}")
+            (plain(name), f"{len(mine):,}", f"{100 * len(mine) / chances:.1f} %", f"{len(set(mine)):,}")
             for name, mine in sent.items()
         ],
         "unsafe": sum(bool(annotation.unsafe) for annotation in records["annotations"]),
@@ -502,7 +474,11 @@ def _template_statistics(records: Records) -> dict[str, Any]:
     by_template: dict[str, list[schemas.TemplateMeme]] = defaultdict(list)
     for meme in memes:
         by_template[meme.template].append(meme)
-    largest = sorted(by_template.items(), key=lambda item: (-len(item[1]), item[0]))[:SHOWN_TEMPLATES]
+    rows, largest = [], sorted(by_template.items(), key=lambda item: (-len(item[1]), item[0]))
+    for name, mine in largest[:SHOWN_TEMPLATES]:
+        of_template = Counter(meme.split for meme in mine)
+        counts = (len(mine), of_template["train"], of_template["validation"])
+        rows.append((plain(name), *counts, sum(meme.meme_id in read for meme in mine)))
     return {
         "sizes": {
             "templates": f"{len(templates):,}, {sum(bool(t.about) for t in templates):,} with their meaning",
@@ -511,15 +487,7 @@ def _template_statistics(records: Records) -> dict[str, Any]:
             "readings": _scored(readings),
             "memes with a reading": f"{len(read):,}",
         },
-        "rows": [
-            (
-                plain(name),
-                f"{len(mine):,}",
-                *(f"{sum(meme.split == half for meme in mine):,}" for half in ("train", "validation")),
-                f"{sum(meme.meme_id in read for meme in mine):,}",
-            )
-            for name, mine in largest
-        ],
+        "rows": rows,
         "more": max(0, len(by_template) - SHOWN_TEMPLATES),
     }
 
@@ -626,10 +594,6 @@ def _field(parent: str, file: str, column: pa.Field, within: str = "") -> dict[s
 
 FOREIGN = {".git", ".gitattributes", ".cache", ".DS_Store"}
 """What a hub, git or a desktop puts beside the files of a release; no part of it."""
-_OF_TEMPLATES = ("cm50", "mtrclip")
-"""Groups of settings that decide nothing of a dialogue."""
-_SHOWN = 20
-"""Problems that an error lists."""
 
 
 def _files(folder: Path) -> dict[str, tuple[int, str]]:
@@ -651,7 +615,7 @@ def public_settings(profile: Profile, kind: str = DIALOGUES) -> dict[str, Any]:
     values = settings.deciding(profile.model_dump(mode="json"))
     feeds = values["dialogue"]["feeds"]
     values["dialogue"]["feeds"] = [re.sub(r"[?#].*$|(?<=//)[^/@]*@", "", feed) for feed in feeds]
-    left_out = _OF_TEMPLATES if kind == DIALOGUES else ()
+    left_out = ("cm50", "mtrclip") if kind == DIALOGUES else ()  # they decide nothing of a dialogue
     return _without_places({key: value for key, value in values.items() if key not in left_out})
 
 
@@ -728,8 +692,8 @@ def verdict(folder: Path) -> str:
 
 
 def _listing(folder: Path, problems: Sequence[str]) -> str:
-    more = f"\n... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-    return f"{folder.name}: {len(problems)} problems\n" + "\n".join(problems[:_SHOWN]) + more
+    more = ["..."] if len(problems) > 20 else []
+    return "\n".join([f"{folder.name}: {len(problems)} problems", *problems[:20], *more])
 
 
 def _differences(listed: Mapping[str, str], here: Mapping[str, str], where: str) -> list[str]:

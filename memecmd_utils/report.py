@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +53,6 @@ class Records:
     title_glosses: Mapping[str, str] = field(default_factory=dict)
     """Dialogue id to its title in English, where the records hold one."""
 
-    @cached_property
-    def grades(self) -> dict[str, tables.Values]:
-        """Mean grades of placed memes by strategy, where the run has ground truth."""
-        return ground_truth.grades_of_placed(self.placements, self.truth)
-
     def of_release(self) -> dict[str, Sequence[schemas.Record]]:
         """The records that a release holds, by table."""
         names = ("memes", "annotations", "dialogues", "placements")
@@ -96,34 +90,31 @@ def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str,
         known = {("news", item.news_id): item.gloss for item in authored.load_news()}
     if any(dialogue.kind == "role" for dialogue in dialogues):
         known |= {("role", row.scenario_id): row.gloss for row in run.load(schemas.Scenario)}
-    found = {d.dialogue_id: known.get((d.kind, d.ref), "") for d in dialogues}
-    return {name: gloss for name, gloss in found.items() if gloss}
+    return {d.dialogue_id: known.get((d.kind, d.ref), "") for d in dialogues}
 
 
 # --- numbers.json, placements.csv and the tables that the READMEs show
 
 
-STUDIES = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
-"""Tables of studies that the page's answers and the READMEs quote."""
-
-
 def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     """Compute and write `numbers.json`, `placements.csv` and `tables/*_shown.*`; the numbers."""
     truth = load_json(run, "ground_truth.json")
+    grades = ground_truth.grades_of_placed(records.placements, records.truth)
     found = tables.numbers(
         run.profile, records.memes, records.dialogues, records.placements, records.ratings,
-        records.consistency, dict(records.gates), truth, records.grades,
+        records.consistency, dict(records.gates), truth, grades,
     )  # fmt: skip
-    # Of the many differences between systems only those of the short table are shown anywhere.
+    # What page and READMEs quote of the ground truth and of the studies.
     shown = ("agreement", "placed", "retrieval", "timing")
+    quoted = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
     made = collected.load(run)["tables"]
     found |= {
         "ground_truth": {name: truth[name] for name in shown if name in truth},
         "studies": {
             "trust": load_json(run, "judge_checks.json")["trust"],
-            **{name: made.get(name, []) for name in STUDIES},
+            **{name: made.get(name, []) for name in quoted},
         },
-        "teaching": _teaching_levels(records),
+        "teaching": _teaching_levels(grades.get("greedy", {})),
         "landing": landing_tables.digest(landing_tables.load(run)),
     }
     files.write_json(run.report / "numbers.json", found)
@@ -137,13 +128,12 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     return found
 
 
-def _teaching_levels(records: Records) -> dict[str, dict[str, Any]]:
+def _teaching_levels(greedy: tables.Values) -> dict[str, dict[str, Any]]:
     """Of each dialogue that lessons walk through and the run has: its id, the levels of Greedy's memes."""
     names = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
-    greedy, found = records.grades.get("greedy", {}), {}
+    found = {}
     for case in ("lands", "typical", "fails"):
-        mine = {key: grade for key, grade in greedy.items() if key[0] == names[case]}
-        if mine:
+        if mine := {key: grade for key, grade in greedy.items() if key[0] == names[case]}:
             (row,) = tables.frame_rows(tables.levels({"greedy": mine}))
             found[case] = {"dialogue": names[case], **row}
     return found

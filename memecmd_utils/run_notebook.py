@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import filelock
 import nbformat
 
-from memecmd_utils import drawing, files
+from memecmd_utils import files
 from memecmd_utils.files import HEADLESS_VARIABLE, TERMINAL_VARIABLE, MemecmdError, paths
 from memecmd_utils.runs import STAGES, Run
 from memecmd_utils.settings import RESOLVED, Profile
@@ -349,7 +349,7 @@ def write_page(executed: Path) -> None:
     place = next((i for i, lesson in enumerate(known) if lesson.name == executed.stem), None)
     before = known[place - 1] if place else None
     after = known[place + 1] if place is not None and place + 1 < len(known) else None
-    font = base64.b64encode(drawing.math_font_path().read_bytes()).decode()
+    font = base64.b64encode((files.HTML / "STIXTwoMath.woff").read_bytes()).decode()
     resources = {"metadata": {"name": executed.stem}, "before": before, "after": after, "math_font": font}
     notebook = nbformat.read(executed, as_version=4)
     page = _exporter().from_notebook_node(notebook, resources=resources)[0]

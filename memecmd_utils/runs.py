@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from memecmd_utils import files, schemas
 from memecmd_utils import settings as settings_
-from memecmd_utils.core.encoders.text import TASK, Embedder, EndpointEmbedder, RecordedEmbedder, embedder_of
+from memecmd_utils.embedders import (
+    TASK,
+    DualEncoder,
+    Embedder,
+    EndpointEmbedder,
+    RecordedEmbedder,
+    embedder_of,
+)
+from memecmd_utils.fetch import may_fetch
 from memecmd_utils.files import ExtraMissing, MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import usage as llm_usage
@@ -24,8 +32,6 @@ from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settin
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from memecmd_utils.core.encoders.clip import DualEncoder
 
 
 Record = TypeVar("Record", bound=schemas.Record)
@@ -244,19 +250,11 @@ class Run:
             embedder.budget = self.budget(TASK, embedder.endpoint, reads_only=True)
         return embedder
 
-    def clip(self, name: str) -> "DualEncoder":
+    def clip(self, name: str) -> DualEncoder:
         """A CLIP model with this run's recordings and mode; nothing is downloaded where that is forbidden."""
-        from memecmd_utils import fetch
-        from memecmd_utils.core.encoders import clip as encoders_clip
-
-        recorded = self.profile.models.mode == "recorded"
-        return encoders_clip.load(
-            name,
-            read_dirs=self.read_dirs,
-            write_dir=None if recorded else self.write_dir,
-            mode=self.profile.models.mode,
-            download=fetch.may_fetch(),
-        )
+        mode = self.profile.models.mode
+        write_dir = None if mode == "recorded" else self.write_dir
+        return DualEncoder(name, self.read_dirs, write_dir, mode, download=may_fetch())
 
     def embedder_name(self) -> str:
         """Name and version of the retrieval embedder, without reading its recorded vectors."""

@@ -106,7 +106,7 @@ def test_a_new_lock_makes_the_environment_anew(checkout: Path, tmp_path: Path) -
 
 
 def test_clean_keeps_recordings_and_tracked_files(checkout: Path) -> None:
-    kept = ["data/raw/recordings/x.jsonl", "reports/numbers.json", "reports/bench/a.json"]
+    kept = ["data/raw/recordings/x.jsonl", "reports/numbers.json"]
     gone = ["data/processed/r/memes.parquet", "data/interim/x/y", "reports/r/index.html"]
     for name in kept + gone:
         path = checkout / name

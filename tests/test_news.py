@@ -3,14 +3,14 @@ import json
 import random
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pytest
 
-from memecmd_utils import files, news
-from memecmd_utils.core.fetch.http import Limits
+from memecmd_utils import fetch, files, news
 from memecmd_utils.files import paths
 from memecmd_utils.news import CollectedItem, Feed, NewsError, collect, plain, read_feed, read_feeds
 from memecmd_utils.schemas import TOPICS
@@ -70,7 +70,9 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(paths, "raw", tmp_path / "raw")
-    monkeypatch.setattr(news, "LIMITS", Limits(delay_s=0, total_s=2, max_bytes=300_000, backoff_s=0.01))
+    monkeypatch.setattr(fetch, "Client", partial(fetch.Client, pause_s=0))
+    monkeypatch.setattr(fetch, "TRIES", 1)
+    monkeypatch.setattr(news, "MAX_BYTES", 300_000)
     made = Site()
     threading.Thread(target=made.server.serve_forever, daemon=True).start()
     yield made

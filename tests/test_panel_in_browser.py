@@ -10,7 +10,7 @@ import pytest
 
 from memecmd_utils import annotation, dialogue, files, news, runs, schemas, settings
 from memecmd_utils.files import paths
-from memecmd_utils.library import build
+from memecmd_utils.library import build_library
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import chat as llm_chat
 
@@ -32,7 +32,7 @@ def small_run(root: Path) -> None:
     """What stages 01 to 03 hand to 04, of a small example run; the authored corpus answers."""
     profile = settings.load_profile("example", settings.parse_settings(SMALL))
     run = runs.Run("example", profile, root / "data/processed/example", root / "reports/example")
-    build.build_library(profile, run.folder)
+    build_library(profile, run.folder)
     memes = files.read_parquet(run.read("memes.parquet"), schemas.Meme)
     with run.chat("annotator", "annotation") as chat:
         annotations = llm_chat.run(annotation.annotate(memes, chat, profile))

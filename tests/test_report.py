@@ -1,5 +1,6 @@
 """Stage 06: the numbers, the tables of the READMEs, Figures 4 and 5, and the tracked results."""
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from memecmd_utils import drawing, release, report, runs
+from memecmd_utils import drawing, files, local_model, release, report, runs
 from memecmd_utils.files import MemecmdError, paths
 
 TRACKED = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))
@@ -242,3 +243,15 @@ def test_links_headings_and_targets_exist(page: Path) -> None:
     makefile = (paths.root / "Makefile").read_text(encoding="utf-8")
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) - {"lint"}
     assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+
+
+def test_sources_have_licences_and_true_hashes() -> None:
+    with (paths.data / "SOURCES.csv").open(encoding="utf-8", newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    known = set(re.findall(r"sha256:([0-9a-f]{64})", (paths.root / "requirements.lock").read_text("utf-8")))
+    known |= {weights.sha256 for weights in local_model.registry().values()}
+    known |= {files.sha256(path) for path in (paths.data / "paper").glob("*.csv")}
+    assert rows
+    for row in rows:
+        assert all(row.values()) and row["url"].startswith("https://"), row
+        assert set(re.findall(r"[0-9a-f]{64}", row["sha256_or_commit"])) <= known, row["name"]

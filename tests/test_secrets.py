@@ -115,7 +115,7 @@ def test_whatever_a_server_says_the_key_is_not_shown(name: str, tmp_path: Path, 
     with FaultServer(SERVERS[name]).running() as server:
         answers, fault = ask(server.url, tmp_path)
     assert server.headers[0]["authorization"] == f"Bearer {KEY}"
-    if SERVERS[name][-1].status == 200 and len(SERVERS[name]) == 2 or "rejected" in name:
+    if (SERVERS[name][-1].status == 200 and len(SERVERS[name]) == 2) or "rejected" in name:
         assert fault is None and len(answers) == 2
     else:
         assert isinstance(fault, messages.EndpointError)

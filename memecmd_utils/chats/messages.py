@@ -1,13 +1,10 @@
 """Chats from elsewhere: any number of speakers, several messages in a row, messages without text.
 
-A `schemas.Dialogue` has two speakers who take turns. What people export from their phones, and other data
-sets, do not: here they are plain messages, read as turns only where the pipeline needs turns. What a turn is
-about, (S, E, Psi), the summary agent says that a run's own dialogues have, too (Eq. 16).
+A `schemas.Dialogue` has two speakers who take turns. What people export from their phones does not: here it
+is plain messages, read as turns only where the pipeline needs turns. What a turn is about, (S, E, Psi), the
+summary agent says that a run's own dialogues have, too (Eq. 16).
 """
 
-import itertools
-import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -28,13 +25,6 @@ HISTORY_TURNS = 17
 """Turns before t that the summary agent reads: as many as at the last turn of the paper's dialogues of 18."""
 MAX_CHARS = 500
 """Characters of one turn that the summary agent reads; the rest of a longer one is cut off."""
-NOT_SPOKEN = {"system", "developer", "tool", "function", "系统", "系统消息", "系统通知"}
-"""Senders whose messages are kept in place and not read as part of the chat."""
-_PLACEHOLDER = re.compile(
-    r"[\[【<](?:图片|照片|表情|表情包|动画表情|语音|视频|文件|链接|位置|红包|转账|名片|合并转发|image|photo|"
-    r"picture|sticker|gif|voice|audio|video|file|media omitted)[\]】>]",
-    re.IGNORECASE,
-)
 
 
 class ChatError(MemecmdError, ValueError):
@@ -53,71 +43,14 @@ class Message:
     """Id of a meme sent with the message, in the numbering of the data set it comes from."""
 
 
-class Place(NamedTuple):
-    """Where a message stands in its file."""
-
-    record: int
-    """Row of a table, object of a JSON file or message of a text, from 0."""
-    path: tuple[Any, ...] = ()
-    """Keys that lead to the message within its object."""
-
-
 @dataclass(frozen=True)
 class Conversation:
     """One chat: its name and its messages in the order they were sent."""
 
     name: str
     messages: tuple[Message, ...]
-    places: tuple[Place, ...] = ()
+    places: tuple[Any, ...] = ()
     """Where each message stands in its file."""
-    order: str = ""
-    """By what the messages were ordered, in words."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One message as read, before it is put into its chat."""
-
-    place: Place
-    chat: str
-    message: Message
-    number: Any = None
-    time: Any = None
-    date: Any = None
-    """The day, where a column of its own says it."""
-
-
-def clean_message(speaker: str, text: str, summary: SummaryReply | None = None) -> Message:
-    """A message; a note of the app has no speaker, and what stands for a picture is no text."""
-    speaker = " ".join(speaker.split())
-    return Message(
-        "" if speaker.casefold() in NOT_SPOKEN else speaker,
-        "" if _PLACEHOLDER.fullmatch(text.strip()) else text,
-        summary,
-    )
-
-
-def text_of(value: Any) -> str:
-    """A value as text. Lists of parts give their texts; a picture, an object or nothing gives none."""
-    if isinstance(value, str):
-        # Half a surrogate pair cannot be written in any file, and a NUL is shown nowhere.
-        return value.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        parts = (part.get("text") if isinstance(part, dict) else part for part in value)
-        return " ".join(text for text in map(text_of, parts) if text)
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
-
-
-def unique(names: Sequence[str]) -> list[str]:
-    """Names that all differ: a later one of the same name becomes `name #2`, or the next that nobody has."""
-    taken, unique_names = set(names), dict[str, None]()
-    numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(2))
-    for name in names:
-        new = name
-        while new in unique_names or (new != name and new in taken):
-            new = f"{name} #{next(numbers[name])}"
-        unique_names[new] = None
-    return list(unique_names)
 
 
 # --- turns

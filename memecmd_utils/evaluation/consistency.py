@@ -5,9 +5,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from memecmd_utils import statistics
-from memecmd_utils.core.encoders import clip
-from memecmd_utils.core.encoders.text import RecordedEmbedder
+from memecmd_utils import embedders, statistics
+from memecmd_utils.embedders import RecordedEmbedder
 from memecmd_utils.evaluation.judges import meme_files
 from memecmd_utils.files import paths
 from memecmd_utils.runs import Run
@@ -142,16 +141,16 @@ def score_pairs(pairs: Sequence[tuple[str, str]], memes: Mapping[str, Meme], sco
     return [float(score(float(meme_rows[meme] @ text_rows[text]))) for meme, text in pairs]
 
 
-def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> clip.ChineseClipScorer:
+def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> embedders.ChineseClipScorer:
     """Chinese-CLIP on the run's pictures; its vectors are recorded beside those of the embedders."""
     files, profile = meme_files(run, memes), run.profile
     # A relative path counts from the project's root: notebooks run in a folder of their own.
     checkpoint = paths.root / profile.models.clip_checkpoint if profile.models.clip_checkpoint else None
     folder = paths.interim / "clip"
-    here = clip.weights_file(profile.models.clip_model, folder, checkpoint).is_file()
+    here = embedders.weights_file(profile.models.clip_model, folder, checkpoint).is_file()
     # A replay computes what is not recorded, but fetches no weights for it.
     mode = run.vector_mode if here else profile.models.mode
-    return clip.ChineseClipScorer(
+    return embedders.ChineseClipScorer(
         profile.models.clip_model,
         lambda meme: files[meme.meme_id],
         folder,
@@ -171,14 +170,6 @@ def measure_consistency(
     if profile.evaluation.consistency == "cn_clip":
         scorer = clip_scorer(run, memes)
         rows = measure(placements, dialogues, memes, scorer, profile)
-        return rows, f"{scorer.name}{cut_texts(scorer.truncated)}"
+        return rows, scorer.name
     scorer = TextScorer(run.embedder(profile.models.consistency_embedder), run.embedder_name())
     return measure(placements, dialogues, memes, scorer, profile), scorer.name
-
-
-def cut_texts(truncated: int | None) -> str:
-    """What to add to the scorer's name about texts that it did not read to their end."""
-    most = clip.CN_CLIP_TOKENS
-    if truncated is None:
-        return f"; texts over {most} tokens were cut, how many is not known without cn_clip"
-    return f"; {truncated} texts were cut at {most} tokens" if truncated else ""

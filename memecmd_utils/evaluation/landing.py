@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, learned, retrieval, statistics
-from memecmd_utils.core.encoders.text import embedder_of
+from memecmd_utils.embedders import embedder_of
 from memecmd_utils.evaluation import benchmark, learning, rankings
 from memecmd_utils.evaluation.benchmark import Split
 from memecmd_utils.evaluation.ground_truth import RELEVANT, GroundTruth, truth_of_run

@@ -270,7 +270,11 @@ class Chat:
         async with self._slots[1], self.budget.call(request) as pay:
             self._stop_after_fault()
             self.usage.calls += 1
-            reply = await self.backend.complete(request)
+            try:
+                reply = await self.backend.complete(request)
+            except Exception as error:  # also for those whose own work waits for what it has under way
+                self._fault = self._fault or error
+                raise
             self.usage.add(reply, pay(reply))
         if self.backend.tried_again:
             self.usage.retries["sent again"] = self.backend.tried_again

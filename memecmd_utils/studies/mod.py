@@ -15,10 +15,9 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, statistics
-from memecmd_utils.chats import insertion
+from memecmd_utils.chats import Context, Conversation, Library, Message
+from memecmd_utils.chats import library as insertion
 from memecmd_utils.chats import messages as chats_messages
-from memecmd_utils.chats.insertion import Library
-from memecmd_utils.chats.messages import Context, Conversation, Message
 from memecmd_utils.evaluation import benchmark, rankings
 from memecmd_utils.evaluation.benchmark import Benchmark
 from memecmd_utils.evaluation.consistency import meme_words
@@ -209,7 +208,7 @@ def benchmarks(
     `benchmark/` of the run `<run>-mod`. Raises as `evaluate_file` does.
     """
     splits, notes = read_all(path)
-    run = insertion.library_of(run_name, profile, settings)
+    run = insertion.library_run(run_name, profile, settings)
     asking = insertion.asking_run(run, profile, settings, "mod")
     library = insertion.open_library(run, asking)
     numbers, annotations = corpus(library), {a.meme_id: a for a in run.load(Annotation)}
@@ -271,7 +270,7 @@ def evaluate_file(
     `NoSummaryAgent` where no model can be asked.
     """
     splits, notes = read_all(path)
-    run = insertion.library_of(run_name, profile, settings)
+    run = insertion.library_run(run_name, profile, settings)
     asking = insertion.asking_run(run, profile, settings, "mod")
     library = insertion.open_library(run, asking)
     memes = corpus(library)

@@ -28,15 +28,15 @@ HERO = (range(9, 13), range(13, 15), range(15, 17))
 HERO_SIZE = (1120, 420)
 HERO_STYLE = """
 body { margin: 0; background: #ededed; }
-.ml-beside { flex-wrap: nowrap; gap: 0; align-items: stretch; }
-.ml-beside > figure { max-width: none; padding: 6px 0; }
-.ml-beside > figure + figure { border-left: 1px solid #cfcfcf; }
-.ml-beside figcaption { display: none; }
+.mc-beside { flex-wrap: nowrap; gap: 0; align-items: stretch; }
+.mc-beside > figure { max-width: none; padding: 6px 0; }
+.mc-beside > figure + figure { border-left: 1px solid #cfcfcf; }
+.mc-beside figcaption { display: none; }
 .mc-page { padding: 8px 10px; }
 .mc-turn { margin-bottom: 5px; }
 .mc-says { gap: 2px; max-width: calc(100% - 42px); }
 .mc-text { padding: 4px 10px; }
-.ml-english { line-height: 1.25; }
+.mc-english { line-height: 1.25; }
 .mc-meme img { width: auto; height: 118px; }
 .mc-small { display: none; }
 """
@@ -76,7 +76,7 @@ def take_hero(run: runs.Run, folder: Path) -> Path:
         source = Path(made) / "hero.html"
         source.write_text(page, encoding="utf-8")
         driver.get(source.as_uri())
-        high = driver.execute_script("return document.querySelector('.ml-beside').scrollHeight")
+        high = driver.execute_script("return document.querySelector('.mc-beside').scrollHeight")
         if high > HERO_SIZE[1]:
             raise AssertionError(f"the chat is {high} pixels high, the picture {HERO_SIZE[1]}")
         browser.resize(driver, HERO_SIZE[0], high)

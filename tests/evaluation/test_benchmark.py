@@ -15,7 +15,7 @@ import pytest
 
 from memecmd_utils import __main__ as command
 from memecmd_utils import statistics
-from memecmd_utils.chats import insertion
+from memecmd_utils.chats import library as insertion
 from memecmd_utils.evaluation import benchmark, leaderboard, rankings
 from memecmd_utils.evaluation.benchmark import DEPTH, Benchmark, Marked, Split
 from memecmd_utils.evaluation.leaderboard import MEASURES, EntryError

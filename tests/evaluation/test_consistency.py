@@ -2,7 +2,7 @@ import made_up
 import numpy as np
 import pytest
 
-from memecmd_utils.core.encoders.text import RecordedEmbedder
+from memecmd_utils.embedders import RecordedEmbedder
 from memecmd_utils.evaluation import consistency
 
 DIALOGUES = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from made_up import annotation, dialogue, grade, mark, meme, placement, profile, vectors
 
 from memecmd_utils import retrieval, runs
-from memecmd_utils.core.encoders.text import RecordedEmbedder
+from memecmd_utils.embedders import RecordedEmbedder
 from memecmd_utils.evaluation import ground_truth, rankings
 from memecmd_utils.evaluation.ground_truth import GroundTruth
 from memecmd_utils.evaluation.rankings import FULL, System

@@ -15,9 +15,10 @@ from fault_server import Answer, FaultServer, chat_reply
 from PIL import Image
 
 from memecmd_utils import files, runs, schemas, statistics
-from memecmd_utils.chats import insertion
+from memecmd_utils.chats import library as chats_library
 from memecmd_utils.files import paths
 from memecmd_utils.learned import LearnedPlacement, PlacementModel, Ranker, Trees, WantedGate
+from memecmd_utils.settings import PLACES
 
 N_MEMES, DIM = 12, 48
 TOPIC = re.compile(r"k(\d+)")
@@ -40,6 +41,15 @@ class TopicEmbedder:
         return rows.astype(np.float32)
 
 
+def grouped(changes: dict) -> dict[str, dict]:
+    """Settings as a profile has them, from their names as `SET=` takes them."""
+    groups: dict[str, dict] = {}
+    for key, value in changes.items():
+        group = next(place[0] for place in PLACES if place[1:] == (key,))
+        groups.setdefault(group, {})[key] = value
+    return groups
+
+
 def summary(topic: int) -> dict[str, str]:
     return {"scenario": f"在聊 k{topic}", "emotion": f"心情 k{topic}", "motivation": f"想说 k{topic}"}
 
@@ -55,9 +65,9 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
     """
     for name in ("processed", "raw", "reports", "example", "profiles"):
         monkeypatch.setattr(paths, name, tmp_path / name)
-    for module in (runs, insertion):
+    for module in (runs, chats_library):
         monkeypatch.setattr(module, "embedder_of", lambda *_, **__: TopicEmbedder())
-    settings = {"centring": "none", "score_scale": "raw", "theta0": 0.6, **changes}
+    settings = grouped({"centring": "none", "score_scale": "raw", "theta0": 0.6, **changes})
     (tmp_path / "profiles").mkdir(parents=True)
     (tmp_path / "profiles" / "made.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     run = runs.open_run("made", "", "made")
@@ -119,7 +129,8 @@ def agent() -> FaultServer:
 
 def live_profile(folder: Path, url: str, **changes) -> str:
     """Write a profile `live` whose generator is the endpoint at `url`."""
-    settings = {"llm": "openai", "mode": "auto", "endpoints": {"generator": {"base_url": url, "model": "m"}}}
+    ends = {"generator": {"base_url": url, "model": "m"}}
+    settings = grouped({"llm": "openai", "mode": "auto", "endpoints": ends, **changes})
     path = folder / "profiles" / "live.yaml"
-    path.write_text(yaml.safe_dump({**settings, **changes}), encoding="utf-8")
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return "live"

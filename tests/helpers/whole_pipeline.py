@@ -24,7 +24,7 @@ from PIL import Image, ImageDraw
 
 from memecmd_utils import settings
 from memecmd_utils.files import paths
-from memecmd_utils.library import ocr
+from memecmd_utils.library import RapidOcr
 from memecmd_utils.recordings import Recordings, TextCache
 
 STAGES = (
@@ -267,14 +267,14 @@ NEWS_IDS = ("lab-1", "lab-2")
 def plant_pictures(project: Path) -> None:
     """Pictures with odd names, and texts that an OCR engine could have read from them."""
     cache = TextCache(recordings_of_ocr(project), "ocr")
-    engine = ocr.RapidOcr()
+    engine = RapidOcr()
     names = [*FILE_NAMES, DROPPED]
     for number, name in enumerate(names):
         path = project / "pictures" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         picture(number).save(path)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        cache.put(ocr.cache_key(digest, engine.ocr_id), f"图{number}上的字 {EVERYTHING}")
+        cache.put(f"{digest}|{engine.ocr_id}", f"图{number}上的字 {EVERYTHING}")
     picture(99, "HELLO <b>WORLD</b>").save(project / "pictures" / READ_BY_OCR)
     (project / "pictures" / BROKEN).write_bytes(b"\x89PNG\r\n\x1a\n broken")
     with (project / "curation.csv").open("w", encoding="utf-8", newline="") as handle:

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memecmd_utils.chats import insertion
+from memecmd_utils.chats import library as insertion
 from memecmd_utils.chats.messages import Message, Summarised
 from memecmd_utils.evaluation.rankings import CAPTION, FULL, RANDOM, System
 from memecmd_utils.schemas import SummaryReply

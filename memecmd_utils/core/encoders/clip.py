@@ -14,6 +14,7 @@ import numpy as np
 
 from memecmd_utils import pictures
 from memecmd_utils.core.encoders import weights
+from memecmd_utils.embedders import ModelMissing
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.pictures import decode
 from memecmd_utils.recordings import Mode, RecordedVectors, recorded_names
@@ -29,10 +30,6 @@ PRECISION = "float32"
 SHORTEST, LONGEST = 1e-3, 1e3
 """Lengths of rows that are kept to two thousandths; those of CLIP are near 10."""
 FIRST_SAFE_TORCH = (2, 6)  # from here on `torch.load` reads tensors only, unless it is told otherwise
-
-
-class ModelMissing(MemecmdError, RuntimeError):
-    """A model that cannot be had here; a table can print the message in its place."""
 
 
 class CheckpointMissing(MemecmdError, FileNotFoundError):

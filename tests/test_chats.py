@@ -1,0 +1,382 @@
+"""Chats of one's own: every tool's export gives the right people and words, anything else is refused."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from memecmd_utils.chats import messages, readers
+from memecmd_utils.chats.files import MEME_COLUMNS
+from memecmd_utils.chats.messages import ChatError
+
+TALK = [
+    ("小林", "今天面试怎么样"),
+    ("阿泽", "别提了，等了两个小时"),
+    ("小林", "然后呢"),
+    ("阿泽", "然后他记错日子了"),
+]
+MEME = dict(zip(MEME_COLUMNS, ("m1", "out_memes/m1.png", 0.5, 1.25, 0.75, "greedy"), strict=True))
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    def read_file(name: str, content, fields: str = "") -> readers.Export:
+        path = tmp_path / name
+        if not isinstance(content, str | bytes):
+            content = json.dumps(content, ensure_ascii=False)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return readers.read(path, readers.parse_fields(fields))
+
+    return read_file
+
+
+def table(columns: str, rows, delimiter: str = ",") -> str:
+    out = io.StringIO()
+    csv.writer(out, delimiter=delimiter).writerows([columns.split(","), *rows])
+    return out.getvalue()
+
+
+def turns(export: readers.Export) -> list[tuple[str, str]]:
+    return [(turn.speaker, turn.text) for chat in export.chats for turn in messages.spoken_turns(chat)]
+
+
+XML = '<?xml version="1.0"?>\n<msg><img aeskey="00" md5="0123" /></msg>'
+WECHATMSG = (
+    "localId,TalkerId,Type,SubType,IsSender,CreateTime,Status,StrContent,StrTime,Remark,NickName,Sender"
+)
+
+
+def wechatmsg(names, more=()) -> str:
+    rows = [
+        (n, 217, 1, 0, int(name == "小林"), 1709265600 + 60 * n, 2, text, "", "", names[name], "wxid")
+        for n, (name, text) in enumerate(TALK)
+    ]
+    return "\ufeff" + table(WECHATMSG, [*rows, *more])
+
+
+QCE = [
+    {
+        "seq": str(n), "timestamp": 1709265600000 + n, "sender": {"uid": f"u_{name}", "name": name},
+        "content": {"text": text, "elements": []}, "recalled": False, "system": False,
+    }
+    for n, (name, text) in enumerate(TALK)
+]  # fmt: skip
+QCE_TXT = (
+    "[QQChatExporter V5 / https://example.invalid]\n\n====\n聊天名称: 阿泽\n导出时间: 2024-03-02 10:00:00\n\n\n"
+    + "".join(
+        f"{name}:\n时间: 2024-03-01 12:0{n}:00\n内容: {text}\n\n\n" for n, (name, text) in enumerate(TALK)
+    )
+)
+WECHAT_FIELDS = {"小林": "wxid_me", "阿泽": "wxid_ze"}
+EXPORTS = {
+    "WeChatMsg, names right": ("a.csv", wechatmsg({"小林": "小林", "阿泽": "阿泽"})),
+    "WeChatMsg 3": (
+        "a.csv",
+        table(
+            "消息ID,类型,发送人,时间,内容,备注,昵称,更多信息",
+            [
+                *((n, "文本", name, f"2024-03-01 12:0{n}:00", text, "", "阿泽", "") for n, (name, text) in enumerate(TALK)),
+                (9, "图片", "阿泽", "2024-03-01 12:09:00", XML, "", "阿泽", ""),
+            ],
+        ),
+    ),
+    "PyWxDump": (
+        "a.csv",
+        table(
+            "id,MsgSvrID,type_name,is_sender,talker,room_name,msg,src,CreateTime",
+            [
+                *((n, 7, "文本", int(name == "小林"), name, "room", text, "", f"2024-03-01 12:0{n}:00") for n, (name, text) in enumerate(TALK)),
+                (9, 7, "图片", 0, "阿泽", "room", "图片", "x.dat", "2024-03-01 12:02:30"),
+            ],
+        ),
+    ),
+    "WeFlow columns with tabs": (
+        "a.txt",
+        table(
+            "序号,时间,发送者身份,消息类型,内容",
+            [
+                *((n, f"2024-03-01 12:0{n}:00", name, "文本消息", text) for n, (name, text) in enumerate(TALK)),
+                (9, "2024-03-01 12:09:00", "阿泽", "语音消息", "[语音消息 - 转文字失败]"),
+            ],
+            "\t",
+        ),
+    ),
+    "WeFlow's sheet as CSV": (
+        "a.csv",
+        "会话信息,,,\n微信ID,wxid,昵称,阿泽\n\n"
+        + table(
+            "序号,时间,发送者昵称,发送者微信ID,发送者备注,发送者身份,消息类型,内容",
+            [(n, f"2024-03-01 12:0{n}:00", name, "wxid", "", name, "文本消息", text) for n, (name, text) in enumerate(TALK)],
+        ),
+    ),
+    "WeFlow JSON": (
+        "a.json",
+        {
+            "weflow": {"version": "1.0.3"},
+            "session": {"displayName": "阿泽"},
+            "messages": [
+                {
+                    "createTime": 1709265600 + n, "type": "文本消息", "localType": 1, "content": text,
+                    "isSend": int(name == "小林"), "senderUsername": "wxid", "senderDisplayName": name,
+                }
+                for n, (name, text) in enumerate(TALK)
+            ]
+            + [{"createTime": 1, "type": "图片消息", "content": "[图片]", "isSend": 0, "senderDisplayName": "阿泽"}],
+        },
+    ),
+    "WeFlow text": ("a.txt", "".join(f"2024-03-01 12:0{n}:00 '{name}'\n{text}\n\n" for n, (name, text) in enumerate(TALK))),
+    "qq-chat-exporter JSON": ("a.json", {"metadata": {}, "chatInfo": {"name": "阿泽"}, "messages": QCE}),
+    "qq-chat-exporter lines": ("a.jsonl", "\n".join(json.dumps(one, ensure_ascii=False) for one in QCE) + "\n"),
+    "qq-chat-exporter text": ("a.txt", QCE_TXT + "阿泽:\n时间: 2024-03-01 12:09:00\n内容: [图片: a.png]\n资源: 1 个文件\n  - image: a.png\n\n====\n导出完成\n====\n总计导出 5 条消息\n"),
+    "QQ's own text": (
+        "a.txt",
+        "消息记录（此消息记录为文本格式，不支持重新导入）\n\n================\n消息分组:我的好友\n================\n消息对象:阿泽\n================\n\n"
+        + "".join(f"2024-03-01 12:0{n}:00 {name}(10001)\n{text}\n\n" for n, (name, text) in enumerate(TALK)),
+    ),
+    "QQNT_Export": (
+        "a.json",
+        [{"time": f"2024-03-01 12:0{n}:00", "sender": name, "sender_qq": 10001, "contents": [[text, "text"]]} for n, (name, text) in enumerate(TALK)]
+        + [{"time": "2024-03-01 12:09:00", "sender": "阿泽", "sender_qq": 1, "contents": [["[图片]", "x.png"]]}],
+    ),
+    "chatlog JSON": (
+        "a.json",
+        [
+            {"time": f"2024-03-01T12:0{n}:00+08:00", "talker": "wxid_ze", "talkerName": "阿泽", "sender": "wxid",
+             "senderName": name, "isSelf": name == "小林", "type": 1, "subType": 0, "content": text}
+            for n, (name, text) in enumerate(TALK)
+        ]
+        + [{"time": "2024-03-01T12:09:00+08:00", "talker": "wxid_ze", "sender": "系统消息", "senderName": "", "isSelf": False,
+            "type": 10000, "subType": 0, "content": "你撤回了一条消息"}],
+    ),
+    "chatlog text": ("a.txt", "".join(f"{name}(wxid_{n % 2}) 03-01 12:0{n}:00\n{text}\n\n" for n, (name, text) in enumerate(TALK))),
+    "Telegram": (
+        "a.json",
+        {"name": "阿泽", "type": "personal_chat", "id": 1, "messages": [
+            {"id": n, "type": "message", "date_unixtime": str(1709265600 + n), "from": name, "from_id": name, "text": text}
+            for n, (name, text) in enumerate(TALK)
+        ] + [{"id": 9, "type": "service", "actor": "阿泽", "action": "pin_message", "text": ""}]},
+    ),
+    "Telegram, whole account": (
+        "a.json",
+        {"about": "x", "chats": {"list": [{"name": "阿泽", "id": 1, "messages": [
+            {"id": n, "type": "message", "from": name, "from_id": name, "text": text} for n, (name, text) in enumerate(TALK)
+        ]}]}},
+    ),
+    "Messenger, newest first and read as Latin-1": (
+        "a.json",
+        {"participants": [], "title": "x", "messages": [
+            {"sender_name": name.encode().decode("latin-1"), "timestamp_ms": 1709265600000 + n,
+             "content": text.encode().decode("latin-1")}
+            for n, (name, text) in reversed(list(enumerate(TALK)))
+        ]},
+    ),
+    "Discord": (
+        "a.json",
+        {"guild": {"name": "g"}, "channel": {"name": "闲聊"}, "messages": [
+            {"type": "Default", "timestamp": f"2024-03-01T12:0{n}:00+00:00", "content": text, "author": {"id": "1", "name": "x", "nickname": name}}
+            for n, (name, text) in enumerate(TALK)
+        ] + [{"type": "GuildMemberJoin", "timestamp": "2024-03-01T12:09:00+00:00", "content": "Joined the server.", "author": {"name": "x", "nickname": "阿泽"}}]},
+    ),
+    "Discord CSV": (
+        "a.csv",
+        table("AuthorID,Author,Date,Content,Attachments,Reactions", [(7, name, f"2024-03-01T12:0{n}:00.0000000+00:00", text, "", "") for n, (name, text) in enumerate(TALK)]),
+    ),
+    "ChatLab": (
+        "a.json",
+        {"chatlab": {"version": "0.0.2"}, "meta": {"name": "阿泽"}, "members": [], "messages": [
+            {"sender": "10001", "accountName": name, "timestamp": 1709265600 + n, "type": 0, "content": text} for n, (name, text) in enumerate(TALK)
+        ] + [{"sender": "1", "accountName": "阿泽", "timestamp": 1709269999, "type": 1, "content": "pic.jpg"}]},
+    ),
+    "WhatsApp, Android": (
+        "a.txt",
+        "2024/3/1 12:00 - 消息和通话已进行端到端加密。\n" + "".join(f"2024/3/1 12:0{n} - {name}: {text}\n" for n, (name, text) in enumerate(TALK))
+        + "2024/3/1 12:09 - 阿泽: <Media omitted>\n",
+    ),
+    "WhatsApp, iPhone": ("a.txt", "".join(f"[3/1/24, 12:0{n}:00 PM] {name}: {text}\n" for n, (name, text) in enumerate(TALK)) + "\u200e[3/1/24, 12:09:00 PM] 阿泽: \u200eimage omitted\n"),
+    "LINE": ("a.txt", "[LINE] 与阿泽的聊天记录\n保存日期：2024/03/02 10:00\n\n2024/03/01（五）\n" + "".join(f"12:0{n}\t{name}\t{text}\n" for n, (name, text) in enumerate(TALK))),
+    "name: text": ("a.txt", "".join(f"{name}：{text}\n" for name, text in TALK)),
+    "name above text": ("a.txt", "".join(f"{name}:\n{text}\n\n" for name, text in TALK)),
+    "messages of roles": (
+        "a.json",
+        {"messages": [{"role": "system", "content": "你是助手"}, *({"role": name, "content": [{"type": "text", "text": text}]} for name, text in TALK)]},
+    ),
+    "ShareGPT lines": ("a.jsonl", json.dumps({"id": "1", "conversations": [{"from": name, "value": text} for name, text in TALK]}, ensure_ascii=False)),
+    "dialogue": ("a.json", [{"dialogue_id": "d1", "dialogue": [{"speaker": name, "text": text} for name, text in TALK]}]),
+    "plain table": ("a.csv", table("speaker,text", TALK)),
+    "plain table, semicolons, GB18030": ("a.csv", table("发送人,内容", TALK, ";").encode("gb18030")),
+    "plain table, UTF-16": ("a.csv", table("发送人,内容", TALK, "\t").encode("utf-16")),
+    "separator line": ("a.csv", "sep=;\r\n" + table("发送人,内容", TALK, ";")),
+    "title lines": ("a.csv", "与阿泽的聊天记录,,\n导出时间:,2024-03-02,\n" + table("发送人,时间,内容", [(a, "2024-03-01 12:00", b) for a, b in TALK])),
+    "plain table with kinds": ("a.csv", table("发送人,类型,内容", [*((a, "文本", b) for a, b in TALK), ("阿泽", "视频", XML)])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_each_tools_export_gives_its_people_and_words(name: str, read) -> None:
+    export = read(*EXPORTS[name])
+    assert turns(export) == TALK
+    assert "2 speakers (" in export.taken
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_a_meme_is_added_and_only_that_and_is_replaced_by_the_next(name: str, read) -> None:
+    file, _ = EXPORTS[name]
+    export = read(*EXPORTS[name])
+    place = next(i for i, message in enumerate(export.chats[0].messages) if message.text == TALK[2][1])
+    written = export.render({(0, place): MEME})
+    again = read(file, written)
+    assert turns(again) == TALK
+    if isinstance(export.content, readers.Table):
+        assert sum("out_memes/m1.png" in cell for row in again.content.rows for cell in row) == 1
+    assert again.render({(0, place): MEME}) == written, "the same command over its own output changes nothing"
+    assert b"out_memes" not in again.render({})
+
+
+def test_who_speaks_is_a_flag_where_every_row_has_the_others_name(read) -> None:
+    other = wechatmsg({"小林": "阿泽", "阿泽": "阿泽"})
+    assert turns(read("a.csv", other)) == [({"小林": "我"}.get(name, name), text) for name, text in TALK]
+    messages_db = table("is_from_me,text,date", [(int(name == "小林"), text, "") for name, text in TALK])
+    assert [name for name, _ in turns(read("b.csv", messages_db))] == ["我", "对方"] * 2
+    old = table(
+        "localId,TalkerId,Type,SubType,IsSender,CreateTime,Status,StrContent,StrTime",
+        [(1, 2, 1, 0, 1, 0, 2, "在吗", "")] * 3,
+    )
+    with pytest.raises(ChatError, match="FIELDS"):
+        read("c.csv", old)
+    assert len(turns(read("c.csv", old, "speaker=IsSender,text=StrContent"))) == 1
+
+
+def test_xml_notices_and_quotes_are_no_words(read) -> None:
+    rows = [
+        (
+            20,
+            217,
+            47,
+            0,
+            0,
+            1709265690,
+            2,
+            '<msg><emoji fromusername="wxid_ze" /></msg>',
+            "",
+            "",
+            "阿泽",
+            "w",
+        ),
+        (21, 217, 3, 0, 1, 1709265700, 2, XML, "", "", "小林", "w"),
+        (22, 217, 10000, 0, 0, 1709265900, 4, "你撤回了一条消息", "", "", "", ""),
+        (23, 217, 49, 57, 0, 1709265960, 3, "这个好", "", "", "阿泽", "w"),
+    ]
+    assert turns(read("a.csv", wechatmsg({"小林": "小林", "阿泽": "阿泽"}, rows)))[-1] == (
+        "阿泽",
+        TALK[-1][1] + " 这个好",
+    )
+    quoted = "我 03-01 12:00:00\n在吗\n\n阿泽(wxid_ze) 03-01 12:01:00\n在\n\n我 03-01 12:02:00\n> 阿泽(wxid_ze) 03-01 12:01:00\n> 在\n截图了\n\n"
+    assert turns(read("b.txt", quoted)) == [("我", "在吗"), ("阿泽", "在"), ("我", "截图了")]
+    reply = [
+        *QCE,
+        {**QCE[1], "content": {"text": "[回复 小林: 然后呢]\n就这样"}},
+        {**QCE[0], "recalled": True},
+    ]
+    assert turns(read("c.json", {"messages": reply}))[1][1].endswith("就这样")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[图片: screenshot.png]", "[文件: trace.json]", "[语音 7秒]", "[语音消息 - 转文字失败]", "![图片](http://127.0.0.1/i/0)", "[视频号]",
+        "[链接|看这个](https://x.invalid)", "[表情包：加油]", "[GIF表情]", "[语音通话]", "[引用消息]", "[转账|发送 ¥5.20]", "<Media omitted>",
+        "[動畫貼圖]", "【图片】", "[合并转发]", "[Sticker]", "[图片][图片]", "‎image omitted", "<媒体内容已忽略>", "[红包]", "[表情]", "[位置: 人民广场]",
+    ],
+)  # fmt: skip
+def test_what_stands_for_a_picture_is_no_text(text: str, read) -> None:
+    assert turns(read("a.csv", table("speaker,text", [*TALK, ("小林", text)]))) == TALK
+
+
+def test_words_that_only_look_like_a_placeholder_stay(read) -> None:
+    kept = [("小林", "[图片里的人是谁]"), ("阿泽", "哈哈[捂脸]"), ("小林", "<3"), ("阿泽", "2 < 3 > 1")]
+    assert turns(read("a.csv", table("speaker,text", kept))) == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "seen"),
+    [
+        ("a.txt", "Sender: 小林\nTime: 12:00\nMessage: 在吗\n\nSender: 阿泽\nTime: 12:01\nMessage: 在\n", "label"),
+        ("a.txt", "今天下了雨，我们没有出门。\n明天再说。\n", "今天下了雨"),
+        ("a.csv", table("speaker,text", [("小林", text) for _, text in TALK]), "all 4 messages"),
+        ("a.csv", table("speaker,text", [("1", "在吗"), ("2", "在")]), "'1'"),
+        ("a.csv", table("speaker,text", [("时间", "2024"), ("小林", "在")]), "'时间'"),
+        ("a.csv", table("speaker,text", [*TALK, ("阿泽", XML)]), "xml"),
+        ("a.csv", table("speaker,text", [*TALK, ("阿泽", "好<|im_end|>")]), r"im_end"),
+        ("a.csv", table("speaker,text", [("小林", "锟斤拷锟斤拷"), ("阿泽", "锟斤拷")]), "UTF-8"),
+        ("a.csv", table("a,b,c", [(1, 2, 3)]), "FIELDS"),
+        ("a.csv", "speaker,text\n小林,在,吗\n", "3 cells under 2 columns"),
+        ("a.csv", 'speaker,text\n小林,"在吗\n', "line 2"),
+        ("a.json", '{"a": 1', "not JSON"),
+        ("a.json", {"a": 1}, "list of messages"),
+        ("a.jsonl", '{"speaker": "x"\n', "line 1"),
+        ("a.csv", table("發送人,內容", [("小林", "這個週末我們還要練習嗎"), ("阿澤", "讓我想想，應該會吧")]).encode("big5"), "encoding=big5"),
+        ("a.xlsx", b"PK", "save it as CSV"),
+        ("a.csv", "", "empty"),
+    ],
+)  # fmt: skip
+def test_anything_else_is_refused_with_what_was_seen(name: str, content, seen: str, read) -> None:
+    with pytest.raises(ChatError, match=seen) as caught:
+        read(name, content)
+    assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_fields_name_what_no_layout_knows(read) -> None:
+    rows = [{"who": {"name": name}, "what": {"body": text}} for name, text in TALK]
+    assert turns(read("a.json", rows, "speaker=who.name,text=what.body")) == TALK
+    assert turns(read("a.csv", table("x,y", TALK), "speaker=x,text=y")) == TALK
+    traditional = [("小林", "這個週末還要練習嗎"), ("阿澤", "應該會吧")]
+    big5 = table("發送人,內容", traditional).encode("big5")
+    assert turns(read("a.csv", big5, "encoding=big5")) == traditional
+    for wrong in ("speaker", "who=x", "text="):
+        with pytest.raises(ChatError, match="part=column"):
+            readers.parse_fields(wrong)
+
+
+def test_summaries_in_columns_need_no_model(read) -> None:
+    rows = [(name, text, f"s{n}", f"e{n}", f"p{n}") for n, (name, text) in enumerate(TALK)]
+    export = read("a.csv", table("speaker,text,S,E,Psi", rows))
+    assert [m.summary.motivation for m in export.chats[0].messages] == ["p0", "p1", "p2", "p3"]
+    labels = table("speaker,text,emotion", [(a, b, "joy") for a, b in TALK])
+    assert read("b.csv", labels).chats[0].messages[0].summary is None, "a label is no summary"
+
+
+def test_cells_numbers_and_lines_stay_as_they_stood(read) -> None:
+    content = 'speaker,"text",id\r\n小林,"在,吗",7.00E+18\r\n\r\n阿泽,"=1+1",007\r\n'
+    written = read("a.csv", content).render({(0, 1): MEME}).decode()
+    head, *rows = written.split("\r\n")
+    assert head == 'speaker,"text",id,' + ",".join(MEME_COLUMNS)
+    assert rows[0] == '小林,"在,吗",7.00E+18,,,,,,' and rows[1] == ""
+    assert rows[2] == '阿泽,"=1+1",007,m1,out_memes/m1.png,0.5,1.25,0.75,greedy'
+    lines = '{"speaker": "a", "text": "在吗",   "n": 1.50}\n{"speaker": "b", "text": "在", "n": 1e3, "meme_id": "mine"}\n'
+    first, second = read("a.jsonl", lines).render({(0, 1): MEME}).decode().splitlines()
+    assert first == lines.splitlines()[0], "a line in which nothing changes"
+    assert '"n": 1e3' in second and json.loads(second)["meme_id"] == "m1"
+    own = read("b.jsonl", lines).render({})
+    assert own.decode() == lines, "a user's own meme_id is nobody else's"
+    text = "小林: 在吗\n[meme cat: haha.jpg]\n阿泽: 在\n小林: 好\n"
+    assert "[meme cat: haha.jpg]" in read("a.txt", text).render({(0, 1): MEME}).decode()
+
+
+def test_turns_join_what_one_person_says_in_a_row(read) -> None:
+    export = read(
+        "a.csv",
+        table(
+            "speaker,text",
+            [("a", "一"), ("a", "二"), ("system", "x"), ("b", "[图片]"), ("a", "三"), ("b", "四")],
+        ),
+    )
+    found = messages.spoken_turns(export.chats[0])
+    assert [(turn.turn, turn.speaker, turn.text) for turn in found] == [
+        (1, "a", "一 二"),
+        (2, "a", "三"),
+        (3, "b", "四"),
+    ]
+    context = list(messages.contexts("chat", found))[-1]
+    assert context.lines == (("a", "一 二"), ("a", "三")) and context.next_speaker == "b"

@@ -1,0 +1,484 @@
+import base64
+import io
+import itertools
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections import defaultdict
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from made_up import COLOURS, TEXTS, dialogue, meme_files
+from markupsafe import escape
+from PIL import Image
+
+from memecmd_utils import drawing
+from memecmd_utils.drawing import (
+    PAGE,
+    WIDTH,
+    Bubble,
+    ChatSpec,
+    Picture,
+    ShownMeme,
+    ShownTurn,
+    chat_from_dialogue,
+)
+from memecmd_utils.files import paths
+from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary, Turn
+
+# --- fonts and figures
+
+
+def test_figures_have_the_simplified_chinese_face_and_equal_bytes(tmp_path, monkeypatch) -> None:
+    from fontTools.ttLib import TTFont
+    from matplotlib import font_manager
+
+    monkeypatch.setattr(paths, "interim", tmp_path)
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", [*font_manager.fontManager.ttflist])
+    written = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        with drawing.style(), warnings.catch_warnings():
+            warnings.simplefilter("error")  # a missing glyph
+            figure = drawing.canvas(3, 2)
+            figure.text(0.1, 0.5, "表情包 −1")
+            written.append([path.read_bytes() for path in drawing.save(figure, folder, "x")])
+    assert written[0] == written[1]
+    path = drawing.cjk_font_path()
+    with TTFont(path, lazy=True) as font:
+        assert font["name"].getDebugName(1) == "Noto Sans CJK SC" and ord("梗") in font.getBestCmap()
+    assert [p.name for p in path.parent.iterdir()] == [path.name], "cut once"
+
+
+def test_a_missing_font_names_the_package(monkeypatch) -> None:
+    monkeypatch.setattr(drawing, "find_spec", lambda name: None)
+    with pytest.raises(drawing.FontMissing, match="pip install noto-cjk-sans-otc"):
+        drawing.cjk_font_path()
+
+
+# --- lines of text
+
+PIECES = [
+    *"天气真好吗直龘々ー０Ａかナ가", *drawing.CLOSING, *drawing.OPENING, '"', "'", "-", "——", "……", "？！",
+    "iPhone", "3,200", "12.5%", "9:30", "-3.5", "don't", "C++", "https://a.b/c?d=1&e=2", "Привет",
+    "👍", "e\u0301", "ñ", " ", "  ", "\t", "a" * 30,
+]  # fmt: skip
+texts = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
+
+
+def width(text: str) -> float:
+    """Every character of ASCII is half as wide as any other."""
+    return sum(1 if c.isascii() and len(c) == 1 else 2 for c in drawing.clusters(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "lines"),
+    [
+        ("今天天气好", 6, ["今天天", "气好"]),
+        ("今天，好", 4, ["今", "天，", "好"]),  # no comma at the start of a line
+        ("看《活着》吧", 4, ["看", "《活", "着》", "吧"]),  # no bracket left behind, none in front
+        ("他说“好的”。", 6, ["他说", "“好", "的”。"]),
+        ("他说（ 好 ）。", 10, ["他说", "（ 好 ）。"]),  # nor with a blank between
+        ('他说"好的"吧', 6, ["他说", '"好的"', "吧"]),  # straight quotes open and close by turns
+        ("用Python写", 8, ["用Python", "写"]),
+        ("我用Python", 8, ["我用", "Python"]),  # a word stays whole
+        ("共3,200人", 6, ["共", "3,200", "人"]),  # and so does a number
+        ("涨了12.5%呢", 5, ["涨了", "12.5%", "呢"]),
+        ("只要￥99呢", 6, ["只要", "￥99呢"]),
+        ("Привет мир", 13, ["Привет", "мир"]),  # in any alphabet
+        ("hello big world", 9, ["hello big", "world"]),  # the space at the break is dropped
+        ("一\n\n二", 8, ["一", "", "二"]),
+        ("一\r\n二\u2028三", 8, ["一", "二", "三"]),
+        ("abcdefghij", 4, ["abcd", "efgh", "ij"]),  # wider than a line: cut where it must be
+        ("", 8, [""]),
+        ("好\u200d呀\ufe0f", 8, ["好呀"]),  # nothing to draw
+    ],
+)
+def test_wrap(text: str, limit: int, lines: list[str]) -> None:
+    assert drawing.wrap(text, limit, width) == lines
+
+
+@settings(deadline=None)
+@given(texts, st.integers(4, 60))
+@example("“" * 9 + "好", 8)
+@example("好" + "，" * 9, 8)
+def test_nothing_is_lost_split_or_too_wide(text: str, limit: int) -> None:
+    lines = drawing.wrap(text, limit, width)
+    seen = [c for line in lines for c in drawing.clusters(line) if c != " "]
+    assert seen == [c for c in drawing.clusters(drawing.clean(text)) if not c.isspace()]
+    for line in lines:
+        assert width(line) <= limit
+        assert line == line.strip(" ")
+
+
+@settings(deadline=None)
+@given(texts, st.integers(4, 60))
+def test_punctuation_stands_right_where_every_piece_fits(text: str, limit: int) -> None:
+    pieces = drawing.units(drawing.clean(text))
+    limit = max([limit, *map(width, pieces)])
+    lines = drawing.wrap(text, limit, width)
+    # The text itself may begin with a closing mark and end with an opening one.
+    assert all(line and line[0] not in drawing.CLOSING for line in lines[1:])
+    assert all(line and line[-1] not in drawing.OPENING for line in lines[:-1])
+
+
+def test_what_cannot_be_drawn_is_dropped() -> None:
+    assert drawing.clean("e\u0301\x00\u202e好\u00ad") == "é好" and drawing.clean("好\U000e0100\ufe0e") == "好"
+    assert drawing.clusters("一x\u0301 ") == ["一", "x\u0301", " "]
+
+
+@pytest.mark.parametrize(
+    ("names", "signs"),
+    [
+        (("母亲", "女儿"), ("母", "女")), (("甲", "乙"), ("甲", "乙")), (("小王", "小李"), ("王", "李")),
+        (("王", "王八"), ("王", "八")), (("妈", "妈妈"), ("妈", "妈妈")), (("Alice", "bob"), ("A", "B")),
+        (("Anna Bell", "Anna Cook"), ("B", "C")),
+        (("Li", "li"), ("Li", "li")),
+        (("e\u0301a", "e\u0301b"), ("A", "B")), (("", "小李"), ("", "小")), (("", " "), ("", "")),
+        (("王芳", "王伟", "芳姐"), ("王芳", "王伟", "芳")), (("A1", "A2", "A3"), ("1", "2", "3")),
+        (("群友01", "群友02", "群友11"), ("01", "02", "11")),
+    ],
+)  # fmt: skip
+def test_people_of_a_chat_have_signs_of_their_own(names, signs) -> None:
+    found = drawing.initials(names)
+    assert tuple(found[name] for name in names) == signs
+    assert found == drawing.initials(reversed(names)), "whoever speaks first"
+
+
+def ink(text: str, size: int = 32, **keywords: bool) -> np.ndarray:
+    """Text written black on white, as an array of [height, width, 3]."""
+    image = Image.new("RGB", (12 * size, 3 * size), "white")
+    drawing.write_line(image, (size, 2 * size), text, size, (0, 0, 0), **keywords)
+    return np.asarray(image).astype(int)
+
+
+@pytest.mark.parametrize("text", ["今天", "iPhone 15", "“好”，", "还有——好", "שלום", "Привет", "☺好"])
+def test_what_is_written_is_as_wide_as_measured_and_has_a_glyph(text: str) -> None:
+    for size in (16, 32):
+        pixels = ink(text, size)
+        found = np.flatnonzero((pixels < 200).any(axis=(0, 2)))
+        assert found[0] >= size - 3 and found[-1] <= size + drawing.text_width(text, size) + 3
+        assert found[-1] - found[0] > 0.6 * drawing.text_width(text, size)
+        assert 2 * drawing.measure(size, text) >= drawing.text_width(text, 2 * size), "never too short"
+    assert (ink(text[0]) != ink("\U0010fffd")).any(), "not the box of an unknown sign"
+    assert [drawing.text_width("好", size) for size in (12, 16, 32)] == [12, 16, 32]
+
+
+# --- screenshots
+
+
+MIXED = (
+    "看这个 https://example.com/a/very/long/path?query=1&lang=zh-CN 好好笑，13,999.00元！",
+    "这件事说来话长，" * 14 + "“破冰”……",
+    "哈哈😂👨\u200d👩\u200d👧🇨🇳，e\u0301te\u0301",
+    "臺灣「繁體」龍龜，שלום，Привет мир",
+    "a" * 90,
+    "\n".join(["第一行", "", "第三行"]),
+)
+
+
+def named(a: str, b: str) -> ChatSpec:
+    return ChatSpec(
+        title=b, bubbles=(Bubble(side="right", name=a, text="早"), Bubble(side="left", name=b, text="早啊"))
+    )
+
+
+def shown(spec: ChatSpec) -> list[str]:
+    return [bubble.meme_id or bubble.text for bubble in spec.bubbles]
+
+
+def test_meme_stands_before_or_after_the_utterance_on_its_speakers_side() -> None:
+    memes = {2: "m1", 5: "m2"}
+    before = chat_from_dialogue(dialogue(), memes)
+    assert shown(before) == [TEXTS[0], "m1", *TEXTS[1:4], "m2", *TEXTS[4:]]
+    after = chat_from_dialogue(dialogue(), memes, meme_position="after")
+    assert shown(after) == [*TEXTS[:2], "m1", *TEXTS[2:5], "m2", TEXTS[5]]
+    assert shown(chat_from_dialogue(dialogue(), memes, n_turns=4)) == [TEXTS[0], "m1", *TEXTS[1:4]]
+    sides = {b.meme_id: b.side for b in before.bubbles if b.meme_id}
+    assert sides == {"m1": "left", "m2": "right"}  # B wrote turn 2, A (the owner) turn 5
+    assert before.title == "老柏"
+
+
+def test_pixels_of_memes_and_bubbles(tmp_path: Path) -> None:
+    files = meme_files(tmp_path)
+    spec = chat_from_dialogue(dialogue(), {2: "m1", 5: "m2"})
+    image = drawing.draw_chat(spec, files)
+    boxes, height = drawing.arrange(spec, files)
+    assert image.size == (390, height)
+    for box in boxes:
+        assert (box.x + box.width / 2 < image.width / 2) == (box.bubble.side == "left")
+        if box.bubble.meme_id:
+            assert (box.width, box.height) == (150, 150)
+            assert image.getpixel((box.x + 75, box.y + 75)) == COLOURS[box.bubble.meme_id]
+        else:
+            fill = drawing.BUBBLES[box.bubble.side][0]
+            assert image.getpixel((box.x + box.width // 2, box.y + 3)) == fill
+            assert image.getpixel((box.x, box.y)) != fill  # the corner is round
+    for above, below in itertools.pairwise(boxes):
+        assert below.top >= above.y + above.height
+
+
+def test_any_text_stays_in_its_bubble_and_bubbles_on_the_page(tmp_path: Path) -> None:
+    spec = chat_from_dialogue(dialogue(texts=MIXED), {2: "m1"})
+    files = meme_files(tmp_path)
+    boxes, height = drawing.arrange(spec, files)
+    image = np.asarray(drawing.draw_chat(spec, files)).astype(int)
+    column = drawing.MARGIN + drawing.AVATAR + drawing.GAP
+    for box in boxes:
+        assert column <= box.x and box.x + box.width <= WIDTH - column
+        assert box.y + box.height <= height - drawing.FOOTER
+        # Around the bubble there is nothing but page.
+        beyond = box.x + box.width if box.bubble.side == "left" else (box.x - column + 1)
+        assert (image[box.y : box.y + box.height, beyond : beyond + column - 1] == PAGE).all()
+        assert (image[box.y - 1, box.x : box.x + box.width] == PAGE).all()
+        for number, line in enumerate(box.lines):  # every line has ink
+            top = box.y + drawing.PAD_Y + number * drawing.LINE
+            row = image[top : top + drawing.LINE, box.x : box.x + box.width]
+            assert not line.strip() or row.min() < 128
+
+
+def test_hash_changes_with_content_and_not_with_paths_or_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    memes = {2: "m1"}
+    spec = chat_from_dialogue(dialogue(), memes)
+    first = drawing.spec_sha256(spec)
+    reordered = dict(reversed(spec.model_dump(mode="json").items()))
+    assert drawing.spec_sha256(ChatSpec.model_validate(reordered)) == first
+    others = [
+        chat_from_dialogue(dialogue(), {}),
+        chat_from_dialogue(dialogue(), {2: "m2"}),
+        chat_from_dialogue(dialogue(), memes, meme_position="after"),
+        chat_from_dialogue(dialogue(), memes, n_turns=5),
+    ]
+    assert len({first, *map(drawing.spec_sha256, others)}) == 1 + len(others)
+    assert "png" not in spec.model_dump_json()  # a meme is its id; where its file lies is not content
+    monkeypatch.setattr(drawing, "RENDERER_VERSION", drawing.RENDERER_VERSION + 1)
+    assert drawing.spec_sha256(spec) != first
+
+
+@pytest.mark.parametrize(
+    ("names", "sha256"),
+    [
+        (("甲", "乙"), "f7dc7e9e40ad37004e0016151048d8f72dc5a22f48c2291b33ac0e7c3adc2bb4"),
+        (("小王", "小李"), "0b98eb2bc05d13bae56610ad272a6c095a0e5cad1c0e158cd81dae032694f296"),
+    ],
+)
+def test_hashes_are_those_under_which_answers_are_recorded(names, sha256) -> None:
+    assert drawing.spec_sha256(named(*names)) == sha256
+
+
+def test_a_meme_without_a_picture_is_named_and_a_changed_one_is_drawn_anew(tmp_path: Path) -> None:
+    spec = chat_from_dialogue(dialogue(), {2: "m1"})
+    (tmp_path / "text.png").write_text("no picture")
+    for pictures in ({}, {"m1": tmp_path / "gone.png"}, {"m1": tmp_path / "text.png"}):
+        with pytest.raises(FileNotFoundError, match="'m1' has no picture that can be read"):
+            drawing.draw_chat(spec, pictures)
+    files = meme_files(tmp_path)
+    old = drawing.draw_chat(spec, files)
+    Image.new("RGB", (300, 300), (0, 200, 0)).save(files["m1"])
+    os.utime(files["m1"], ns=(1, 1))
+    assert drawing.draw_chat(spec, files).tobytes() != old.tobytes()
+
+
+def test_the_pictures_bytes_do_not_depend_on_what_was_drawn_before(tmp_path: Path) -> None:
+    files = meme_files(tmp_path)
+    spec = chat_from_dialogue(dialogue(texts=MIXED), {2: "m1"})
+    code = (
+        "import sys, pathlib\nfrom memecmd_utils import drawing as s\n"
+        "spec = s.ChatSpec.model_validate_json(pathlib.Path(sys.argv[1]).read_text('utf-8'))\n"
+        "files = {'m1': pathlib.Path(sys.argv[2])}\n"
+        "sys.stdout.buffer.write(s.encode(s.draw_chat(spec, files)))"
+    )
+    (tmp_path / "spec.json").write_text(spec.model_dump_json(), encoding="utf-8")
+    command = [sys.executable, "-c", code, str(tmp_path / "spec.json"), str(files["m1"])]
+    env = {**os.environ, "PYTHONHASHSEED": "5"}
+    fresh = subprocess.run(command, capture_output=True, env=env, cwd=paths.root, timeout=60, check=True)
+    assert drawing.encode(drawing.draw_chat(spec, files)) == fresh.stdout
+
+
+# --- HTML
+
+
+HOSTILE = "<script>alert('x')</script> \"onload=x' {{ 7*7 }} </div> &amp; <!--"
+PICTURE = Picture("data:image/jpeg;base64,AAAA", 60, 40)
+
+
+def shown_meme(**changes) -> ShownMeme:
+    values = {"meme_id": "m1", "picture": PICTURE, "caption": "先吃饭", "lines": ("T +0.2", "α +0.1")}
+    return ShownMeme(**values | changes)
+
+
+def parsed(html: str) -> ElementTree.Element:
+    """A part as XML: what is not well formed, or not escaped, fails here."""
+    closed = re.sub(r"(<img [^>]*|<br)>", r"\1/>", html)
+    return ElementTree.fromstring(f"<div>{closed}</div>")
+
+
+@pytest.mark.parametrize("english", [False, True])
+def test_a_meme_stands_before_or_after_its_text_and_has_its_english(english: bool) -> None:
+    turn = ShownTurn(2, "left", "老柏", "好啊", "fine", "t = 2", shown_meme(gloss="eat first"))
+    before, after = (drawing.chat([turn], position, english) for position in ("before", "after"))
+    assert before.index("<img") < before.index("好啊") and after.index("好啊") < after.index("<img")
+    for html in (before, after):
+        assert 'data-turn="2"' in html and "mc-left" in html and "t = 2" in html
+        assert ('title="fine"' in html) != english and (">fine<" in html) == english
+        (picture,) = parsed(html).iter("img")
+        assert picture.get("title") == "eat first" and picture.get("alt") == "先吃饭"
+
+
+def test_everything_shown_is_escaped() -> None:
+    hostile = shown_meme(meme_id=HOSTILE, caption=HOSTILE, lines=(HOSTILE, HOSTILE), gloss=HOSTILE)
+    turn = ShownTurn(1, "right", HOSTILE, HOSTILE, HOSTILE, HOSTILE, hostile)
+    parts = [
+        drawing.chat([turn]),
+        drawing.table([(HOSTILE, HOSTILE)]),
+        drawing.note(HOSTILE, error=True),
+        drawing.cards([(hostile, 0.1, (0.1, 0.2, 0.3, 0.4))]),
+    ]
+    for html in parts:
+        assert "<script" not in html and "<!--" not in html and "{{ 7*7 }}" in html
+        tree = parsed(html)
+        known = {"class", "title", "alt", "src", "width", "height", "lang", "role", "aria-hidden"}
+        known |= {
+            "style",
+            "data-turn",
+            "data-meme",
+            "viewBox",
+            "preserveAspectRatio",
+            "x",
+            "fill",
+            "fill-opacity",
+        }
+        assert {name for node in tree.iter() for name in node.attrib} <= known
+    assert parsed(parts[0]).find(".//div[@class='mc-text']").text == HOSTILE
+
+
+def test_the_chart_has_a_point_a_turn_and_steps_of_the_threshold() -> None:
+    scores, thetas, sent = [0.2, 1.1, -math.inf, 0.4], [0.5, 0.5, 0.9, 0.6], [False, True, False, False]
+    svg = drawing.gate_chart([2, 3, 4, 5], scores, thetas, sent)
+    tree = ElementTree.fromstring(svg)
+    points = [c for c in tree.iter("circle") if c.find("title") is not None]
+    assert [c.get("fill") for c in points] == ["#fff", "#0072B2", "#fff"]
+    assert float(points[1].get("cy")) < float(points[2].get("cy")) < float(points[0].get("cy"))
+    assert "1 of 4 turns" in tree.get("aria-label") and "×" in "".join(tree.itertext())
+    assert "nan" not in svg and "inf" not in svg and "dasharray" not in svg
+    assert "dasharray" in drawing.gate_chart([2], [0.5], [0.1], [True], gated=False)
+    with pytest.raises(ValueError, match="equally long"):
+        drawing.gate_chart([2, 3], [0.1], [0.1, 0.2], [False, False])
+    steps = tree.find("path").get("d")
+    assert steps.count("H") == 4 and steps.startswith("M")
+    # A break in the line of scores, where one is missing.
+    assert tree.findall("path")[1].get("d").count("M") == 2
+
+
+def test_thumbnails_are_small_and_made_once(tmp_path) -> None:
+    files = meme_files(tmp_path, (400, 200))
+    thumbnails = drawing.Thumbnails(files, side=100)
+    picture = thumbnails["m1"]
+    assert (picture.width, picture.height) == (100, 50) and picture.url.startswith("data:image/jpeg;base64,")
+    drawn = Image.open(io.BytesIO(base64.b64decode(picture.url.partition(",")[2])))
+    assert drawn.size == (150, 75)
+    assert all(abs(a - b) < 8 for a, b in zip(drawn.getpixel((70, 30)), COLOURS["m1"], strict=True))
+    files["m1"].unlink()
+    assert thumbnails["m1"] is picture
+    with pytest.raises(KeyError):
+        thumbnails["m9"]
+
+
+# --- lessons
+
+
+def meme(name: str, folder: Path, text: str = "收到") -> Meme:
+    Image.new("RGB", (40, 30), "red").save(folder / f"{name}.png")
+    return Meme(
+        meme_id=name, file=f"{name}.png", text=text, text_source="known", gloss="Got it", origin=name,
+        sha256=name, phash="0" * 16, width=40, height=30, source="drawn",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def talk() -> Dialogue:
+    texts = ("早", "<b>在吗</b>", "在", "走吧")
+    turns = [
+        Turn(turn=t, speaker="AB"[(t + 1) % 2], text=text, gloss=f"gloss {t}", source="authored")
+        for t, text in enumerate(texts, start=1)
+    ]
+    return Dialogue(
+        dialogue_id="news-1",
+        kind="news",
+        ref="n1",
+        title="t",
+        name_a="",
+        name_b="",
+        turns=turns,
+        summaries=[],
+        complete=True,
+        source="authored",
+    )
+
+
+def test_a_chat_shows_its_turns_their_english_and_the_meme_before_its_text(
+    talk: Dialogue, tmp_path: Path
+) -> None:
+    sent, bands = meme("m1", tmp_path), {1: "open", 2: "open", 3: "close", 4: "close"}
+    files = {"m1": tmp_path / "m1.png"}
+    page = drawing.show_chat(talk, {3: sent}, files, notes={3: "grades 2, 2"}, bands=bands).data
+    assert page.index("gloss 2") < page.index("data:image/") < page.index(">在<") < page.index("grades 2, 2")
+    assert "&lt;b&gt;在吗" in page and "<b>在吗" not in page
+    assert page.count("mc-turn mc-right") == 2, "A stands right"
+    assert page.count('class="mc-band"') == 2
+    assert page.count("border-left-color: #0072B2") == page.count("border-left-color: #009E73") == 2
+    part = drawing.show_chat(talk, {}, {}, turns=range(2, 4), english=False).data
+    assert re.findall(r'data-turn="(\d)"', part) == ["2", "3"] and "gloss 2" not in part
+
+
+def test_texts_of_a_meme_and_of_a_turn_have_english_only_where_they_are_authored(tmp_path: Path) -> None:
+    authored = json.loads((paths.example / "annotation_glosses.jsonl").read_text("utf-8").splitlines()[0])
+    known = meme(authored["meme_id"], tmp_path)
+    files = {known.meme_id: tmp_path / known.file}
+    chinese = {"s_plus": "开会前", "s_minus": "丧礼上", "emotion": "轻快", "motivation": "应一声"}
+    for source in ("authored", "model x@y"):
+        page = drawing.show_meme(
+            known, files, Annotation(meme_id=known.meme_id, source=source, **chinese)
+        ).data
+        assert all(text in page for text in (*chinese.values(), "Got it"))
+        assert (str(escape(authored["motivation"])) in page) == (source == "authored")
+    row = json.loads((paths.example / "summary_glosses.jsonl").read_text("utf-8").splitlines()[0])
+    summary = Summary(
+        turn=row["turn"], speaker="B", scenario="场景", emotion="惊讶", motivation="接话", source="authored"
+    )
+    shown = drawing.show_summary(row["dialogue_id"], summary).data
+    assert "场景" in shown and str(escape(row["scenario"])) in shown
+
+
+def test_rows_stand_side_by_side_under_their_names(tmp_path: Path) -> None:
+    files = {"m1": tmp_path / "m1.png", "m2": tmp_path / "m2.png"}
+    one = drawing.show_memes([meme("m1", tmp_path), meme("m2", tmp_path, text="")], files, ["best"])
+    page = drawing.show_beside(Greedy_sent=one, graders=one).data
+    assert "Greedy sent" in page and page.count("best") == 2 and page.count("data:image/") == 4
+
+
+def test_the_teaching_dialogues_are_those_of_the_declared_rule() -> None:
+    """Computed from the tracked placements and the grades; `nearest` is to the mean of all Greedy memes."""
+    grades = defaultdict(list)
+    for line in (paths.example / "grades.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        for meme_id, grade in row["grades"].items():
+            grades[row["dialogue_id"], row["turn"], meme_id].append(grade)
+    placed = pd.read_csv(paths.reports / "placements.csv").query("strategy == 'greedy'")
+    keys = zip(placed.dialogue_id, placed.turn, placed.meme_id, strict=True)
+    placed["grade"] = [np.mean(grades[key]) for key in keys]
+    means = placed.groupby("dialogue_id").grade.agg(["mean", "size"]).query("size >= 4")
+    ranked = means.assign(minus=-means["size"], away=(means["mean"] - placed.grade.mean()).abs()).sort_index()
+    best = ranked.assign(low=-ranked["mean"]).sort_values(["low", "minus"], kind="stable").index[0]
+    typical = ranked.sort_values(["away", "minus"], kind="stable").index[0]
+    worst = ranked.sort_values(["mean", "minus"], kind="stable").index[0]
+    wanted = json.loads((paths.example / "teaching_dialogues.json").read_text("utf-8"))
+    assert (wanted["lands"], wanted["typical"], wanted["fails"]) == (best, typical, worst)

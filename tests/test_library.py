@@ -1,0 +1,539 @@
+import csv
+import json
+import os
+import re
+import time
+from itertools import combinations
+from pathlib import PurePosixPath
+
+import browser
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw
+
+from memecmd_utils import files, library, schemas
+from memecmd_utils.drawing import pil_font
+from memecmd_utils.files import paths
+from memecmd_utils.library import (
+    Decision,
+    Exit,
+    LibraryError,
+    Line,
+    RapidOcr,
+    alike,
+    build_library,
+    close_pairs,
+    near_duplicate_groups,
+    normalise_text,
+    phash,
+    picture_note,
+    read_curation,
+    reading_order,
+    similarity,
+    undecodable,
+    write_funnel,
+)
+from memecmd_utils.settings import Filters, Profile
+
+CORPUS = paths.root.parent / "shared" / "corpora" / "emojipackage"
+
+
+class FakeOcr:
+    """Reads what the test says about a picture's colour at its upper left corner."""
+
+    ocr_id = "fake 1"
+
+    def __init__(self, texts=None, default="字"):
+        self.texts, self.default, self.calls = texts or {}, default, 0
+
+    def read_text(self, image):
+        self.calls += 1
+        text = self.texts.get(image.getpixel((0, 0)), self.default)
+        if isinstance(text, Exception):
+            raise text
+        return text
+
+
+class Cache(dict):
+    """As `recordings.TextCache`, in memory."""
+
+    put = dict.__setitem__
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "root", tmp_path)
+    return tmp_path
+
+
+def save(path, seed=0, corner=(255, 255, 255), size=(96, 96), **options):
+    """A picture of its own for every seed; `corner` colours one pixel and leaves the hash nearly alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 256, (6, 6), dtype=np.uint8)
+    image = Image.fromarray(values).resize(size, Image.Resampling.NEAREST).convert("RGB")
+    image.putpixel((0, 0), corner)
+    image.save(path, **{"format": "PNG", **options})
+    return path
+
+
+def profile(**values):
+    return Profile(name="test").replace(**{"sources": ["memes"], **values})
+
+
+def build(root, ocr=None, cache=None, **values):
+    run = root / "run"
+    report = build_library(profile(**values), run, ocr or FakeOcr(), cache)
+    return report, files.read_parquet(run / "memes.parquet", schemas.Meme)
+
+
+def reasons(root):
+    with (root / "run" / "rejected.csv").open(encoding="utf-8", newline="") as handle:
+        return {row["file"]: row["reason"] for row in csv.DictReader(handle)}
+
+
+def funnel(report):
+    table = pd.read_csv(report.funnel, keep_default_na=False)
+    assert table.left.tolist()[-1] == report.kept and table.left.is_monotonic_decreasing
+    return dict(zip((table.step + " " + table.reason).str.strip(), table.files, strict=True))
+
+
+def snapshot(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+# --- from folders to a library
+
+
+def test_a_folder_becomes_a_library(root):
+    save(root / "memes" / "鸽子" / "今天也要加油.png", seed=1, size=(1280, 320))
+    save(root / "memes" / "b" / "QQ图片20171201095500.jpg", seed=2, format="JPEG", quality=95)
+    ocr, cache = FakeOcr(default="不想上 班的 Monday morning"), Cache()
+    report, memes = build(root, ocr, cache)
+    assert (report.found, report.kept) == (2, 2) and reasons(root) == {}
+    assert [m.origin for m in memes] == ["b/QQ图片20171201095500.jpg", "鸽子/今天也要加油.png"]
+    for meme in memes:
+        image = Image.open(root / "run" / meme.file)
+        assert image.format == "PNG" and image.size == (meme.width, meme.height)
+        assert meme.file == f"memes/{meme.meme_id}.png" and meme.meme_id == meme.sha256[:12]
+        assert (meme.text_source, meme.source, meme.licence) == ("ocr", "user image", "")
+        assert meme.text == "不想上班的 Monday morning", "no blank where a Chinese line was wrapped"
+        assert re.fullmatch("[0-9a-f]{16}", meme.phash)
+    assert (memes[1].width, memes[1].height) == (640, 160)
+    assert [m.picture_note for m in memes] == ["", "文件夹：鸽子；文件名：今天也要加油"]
+    build(root, ocr, cache)
+    assert ocr.calls == len(cache) == 2, "recorded texts are not read again"
+
+
+def test_bad_files_are_listed_with_their_reason(root):
+    folder = root / "memes"
+    save(folder / "good.png")
+    (folder / "text.png").write_text("no image", encoding="utf-8")
+    (folder / "empty.gif").touch()
+    data = save(folder / "cut.jpg", seed=3, format="JPEG").read_bytes()
+    (folder / "cut.jpg").write_bytes(data[: len(data) // 2])
+    save(folder / "odd.png", seed=4, corner=(9, 9, 9))
+    save(folder / "thin.png", seed=5, size=(20, 900))
+    report, _ = build(root, FakeOcr({(9, 9, 9): RuntimeError("no such shape")}))
+    listed = reasons(root)
+    assert report.kept == 1 and sorted(listed) == sorted({p.name for p in folder.iterdir()} - {"good.png"})
+    assert "broken image data" in listed["cut.jpg"] and "not an image" in listed["text.png"]
+    assert listed["empty.gif"] == "empty file" and "no such shape" in listed["odd.png"]
+    assert listed["thin.png"] == "too thin: 20 x 900"
+
+
+def test_duplicates_are_dropped_and_say_of_what(root):
+    folder = root / "memes"
+    for name, corner in (("a", (255,) * 3), ("copy", (255,) * 3), ("near", (255, 255, 254)),
+                         ("other caption", (1,) * 3), ("silent", (2,) * 3)):  # fmt: skip
+        save(folder / f"{name}.png", seed=1, corner=corner)
+    report, memes = build(root, FakeOcr({(1, 1, 1): "别的字", (2, 2, 2): ""}))
+    assert [m.origin for m in memes] == ["a.png", "other caption.png", "silent.png"]
+    assert reasons(root) == {"copy.png": "exact duplicate of a.png", "near.png": "near duplicate of a.png"}
+    assert memes[2].text_source == "none" and report.doubtful_pairs == 2
+    page = report.contact_sheet.read_text(encoding="utf-8")
+    assert "Doubtful pairs" in page
+    assert all((root / "run" / image).is_file() for image in re.findall(r'<img src="([^"]+)"', page))
+
+
+@pytest.mark.parametrize("sizes", [(100, 150), (1000, 700)])
+def test_of_near_duplicates_the_largest_stays(root, sizes):
+    values = np.random.default_rng(1).integers(0, 256, (6, 6), dtype=np.uint8)
+    soft = Image.fromarray(values).resize((1200, 1200), Image.Resampling.BICUBIC).convert("RGB")
+    (root / "memes").mkdir()
+    for name, side in zip("ab", sizes, strict=True):  # the stored copies have at most 640 pixels a side
+        soft.resize((side, side), Image.Resampling.LANCZOS).save(root / "memes" / f"{name}.png")
+    _, memes = build(root)
+    large = "a.png" if sizes[0] > sizes[1] else "b.png"
+    assert [meme.origin for meme in memes] == [large]
+    assert list(reasons(root).values()) == [f"near duplicate of {large}"]
+
+
+def test_the_curation_file_is_honoured(root):
+    folder = root / "memes"
+    for name, corner in (("a", (9,) * 3), ("near", (8,) * 3), ("也", (7,) * 3), ("=odd", (6,) * 3)):
+        save(folder / f"{name}.png", seed=1 if name in ("a", "near") else corner[0], corner=corner)
+    text = "\ufefffile,action,why\nnear.png,keep,\n也.png,drop,看不清\n'=odd.png,DROP,'=1\n"
+    (root / "c.csv").write_text(text, encoding="utf-8")
+    report, memes = build(root, curation="c.csv")
+    assert [m.origin for m in memes] == ["a.png", "near.png"], "one to keep is nobody's near duplicate"
+    assert reasons(root)["也.png"] == "dropped by the curation file: 看不清"
+    assert funnel(report)["dropped by curation"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,action\n", "first line must be file,action,why"),
+        ("file,action,why\nb.png,drop,\n", r"line 2: there is no file 'b\.png'"),
+        ("file,action,why\na.png,rate,\n", "line 2: action 'rate'"),
+        ("file,action,why\na.png,keep,\na.png,drop,\n", "line 3: 'a.png' is kept on one line"),
+        ("file,action,why\n中文图.png,drop,\n".encode("gbk"), "is not UTF-8"),
+        (None, "No such file"),
+    ],
+)
+def test_a_wrong_curation_file_says_where(root, text, message):
+    save(root / "memes" / "a.png")
+    if text is not None:
+        (root / "c.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(LibraryError, match=message):
+        build(root, curation="c.csv")
+
+
+def test_filters_leave_out_what_does_not_fit_and_say_why(root):
+    folder = root / "memes"
+    save(folder / "fits.png", seed=1)
+    save(folder / "small.png", seed=2, size=(63, 200))
+    save(folder / "strip.png", seed=3, size=(96, 400))
+    save(folder / "page.png", seed=4, corner=(3, 3, 3))
+    save(folder / "silent.png", seed=5, corner=(4, 4, 4))
+    save(folder / "kept.png", seed=6, size=(40, 400), corner=(3, 3, 3))
+    (folder / "twin.png").write_bytes((folder / "small.png").read_bytes())
+    (folder / "broken.png").write_bytes(b"?")
+    (root / "c.csv").write_text("file,action,why\nkept.png,keep,good\n", encoding="utf-8")
+    ocr = FakeOcr({(3, 3, 3): "很 长的一段话", (4, 4, 4): ""})
+    filters = {"min_side": 64, "max_aspect_ratio": 4, "max_text_chars": 5, "needs_text": True}
+    report, memes = build(root, ocr, curation="c.csv", filters=filters)
+    assert [m.origin for m in memes] == ["fits.png", "kept.png"], "a person's word goes before all filters"
+    assert reasons(root) == {
+        "broken.png": "not an image (PNG, JPEG, GIF, WEBP, BMP, TIFF are read)",
+        "page.png": "6 characters of text (max_text_chars 5)",
+        "silent.png": "no text could be read (needs_text)",
+        "small.png": "shorter side of 63 pixels (min_side 64)",
+        "strip.png": "sides as 4.17 to 1 (max_aspect_ratio 4)",
+        "twin.png": "exact duplicate of small.png",
+    }
+    assert ocr.calls == 4, "what is out by its size is never read"
+    assert funnel(report) == {
+        "found": 8, "undecodable not an image": 1, "exact duplicate": 1, "filter max_aspect_ratio": 1,
+        "filter max_text_chars": 1, "filter min_side": 1, "filter needs_text": 1, "near duplicate": 0,
+        "dropped by curation": 0, "not sampled": 0, "kept": 2,
+    }  # fmt: skip
+    page = report.contact_sheet.read_text(encoding="utf-8")
+    assert '<div class="choice" data-file="page.png">' in page, "a filter can be overruled on the page"
+    assert '<div class="choice" data-file="broken.png">' not in page
+
+
+def test_a_sample_is_spread_over_folders_and_topped_up(root):
+    for folder, count, first in (("big", 30, 0), ("small", 6, 100)):
+        for number in range(count):
+            save(root / "memes" / folder / f"{number:02}.png", seed=number + first)
+    ocr = FakeOcr()
+    _, memes = build(root, ocr, max_memes=12)
+    assert ocr.calls == 12
+    assert [m.origin.split("/")[0] for m in memes] == ["big"] * 10 + ["small"] * 2
+    again = snapshot(root / "run")
+    build(root, max_memes=12)
+    assert snapshot(root / "run") == again
+    _, other = build(root, max_memes=12, seed=14)
+    assert [m.origin for m in other] != [m.origin for m in memes]
+    for meme in memes[:3]:  # the number is made up again
+        (root / "memes" / meme.origin).write_bytes(meme.origin.encode())
+    for one, two in ((memes[3], memes[4]), (memes[5], memes[6])):
+        (root / "memes" / one.origin).write_bytes((root / "memes" / two.origin).read_bytes())
+    report, refilled = build(root, max_memes=12)
+    assert {m.origin for m in memes[7:]} <= {m.origin for m in refilled}
+    rows = funnel(report)
+    assert (rows["kept"], rows["exact duplicate"], rows["undecodable not an image"]) == (12, 2, 3)
+    assert rows["not sampled"] == 36 - 12 - 5
+
+
+def test_an_interrupted_run_gives_the_same_result(root):
+    for number in range(6):
+        save(root / "memes" / f"{number}.png", seed=number, corner=(number, 0, 0))
+    build(root)
+    whole = snapshot(root / "run")
+    (root / "run" / "memes.parquet").unlink()
+    cache = Cache()
+
+    class Stops(FakeOcr):
+        def read_text(self, image):
+            if self.calls == 3:
+                raise KeyboardInterrupt
+            return super().read_text(image)
+
+    with pytest.raises(KeyboardInterrupt):
+        build(root, Stops(), cache)
+    assert not (root / "run" / "memes.parquet").exists()
+    (root / "run" / "memes" / "0123456789ab.png").write_bytes(b"left behind")
+    ocr = FakeOcr()
+    build(root, ocr, cache)
+    assert ocr.calls == 3 and snapshot(root / "run") == whole
+
+
+def test_every_step_of_the_funnel_has_a_row(tmp_path):
+    exits = [
+        undecodable("too small: 9 x 12 (least side 16)"), undecodable("too small: 2 x 2"),
+        undecodable("not an image (PNG, JPEG are read)"), Exit(library.NEAR, "near duplicate of x"),
+        Exit(library.CURATION, "dropped"), Exit(library.FILTER, "9 characters", "max_text_chars"),
+    ]  # fmt: skip
+    write_funnel(tmp_path / "funnel.csv", 20, exits, 10, Filters(min_side=20, max_text_chars=0))
+    assert pd.read_csv(tmp_path / "funnel.csv", keep_default_na=False).values.tolist() == [
+        ["found", "", 20, 20], ["undecodable", "not an image", 1, 19], ["undecodable", "too small", 2, 17],
+        ["exact duplicate", "", 0, 17], ["filter", "max_text_chars", 1, 16], ["filter", "min_side", 0, 16],
+        ["near duplicate", "", 1, 15], ["dropped by curation", "", 1, 14], ["not sampled", "", 4, 10],
+        ["kept", "", 10, 10],
+    ]  # fmt: skip
+
+
+def test_missing_and_empty_sources_are_named(root):
+    with pytest.raises(LibraryError, match="memes does not exist"):
+        build(root)
+    (root / "memes").mkdir()
+    with pytest.raises(LibraryError, match="memes holds no image"):
+        build(root)
+    (root / "memes" / "a.png").write_bytes(b"text")
+    with pytest.raises(LibraryError, match=r"no meme is left of 1 files.*a\.png: not an image"):
+        build(root)
+
+
+def test_example_memes_keep_id_and_known_text(root, monkeypatch):
+    columns = ["meme_id", "caption_top", "caption", "pictures", "layout", "picture_note", "gloss"]
+    rows = [
+        ("x1", "上面的", "下面的", "1F634", "top_bottom", "一张脸", "above / below"),
+        ("x2", "", "一起走吧", "1F431 1F436", "duo", "一猫一狗", "Let's go"),
+    ]
+    with (root / "memes.csv").open("w", encoding="utf-8", newline="") as handle:
+        csv.writer(handle).writerows([columns, *rows])
+    for seed, (name, *_) in enumerate(rows):
+        save(root / "memes" / f"{name}.webp", seed, format="WEBP", lossless=True)
+    monkeypatch.setattr(paths, "example", root)
+    ocr = FakeOcr(default="上面的")
+    _, memes = build(root, ocr, sources=["example"])
+    assert ocr.calls == 0 and [m.meme_id for m in memes] == ["x1", "x2"]
+    first = memes[0]
+    assert (first.text, first.text_source, first.source) == ("上面的 下面的", "known", "drawn"), "as it is"
+    assert (first.picture_note, first.gloss) == ("一张脸", "above / below")
+    assert first.licence == "CC BY-SA 4.0 (OpenMoji)"
+    # A user's copy of an example meme does not replace it, nor does a larger one.
+    (root / "mine").mkdir()
+    (root / "mine" / "a.webp").write_bytes((root / "memes" / "x1.webp").read_bytes())
+    large = Image.open(root / "memes" / "x1.webp").resize((300, 300), Image.Resampling.NEAREST)
+    large.save(root / "mine" / "b.png")
+    _, both = build(root, FakeOcr(default="上面的下面的"), sources=["mine", "example"])
+    assert [m.meme_id for m in both] == ["x1", "x2"]
+    assert reasons(root) == {"a.webp": "exact duplicate of x1", "b.png": "near duplicate of x1"}
+
+
+@pytest.mark.slow
+def test_processes_and_dask_make_the_same_library_and_one_that_dies_costs_one_image(root, monkeypatch):
+    for number in range(5):
+        save(root / "memes" / f"{number}.png", seed=number)
+    report = build_library(profile(), root / "here")
+    monkeypatch.setattr(library, "PARALLEL_FROM", 1)
+    build_library(profile(), root / "processes")
+    alone, together = (snapshot(root / name) for name in ("here", "processes"))
+    assert [name for name in alone if alone[name] != together[name]] == ["contact_sheet.html"], "its title"
+    if library.metadata.version("distributed"):
+        assert (
+            build_library(profile(engine="dask", llm="openai", mode="auto"), root / "dask").kept
+            == report.kept
+        )
+    jobs = [(root / "memes" / f"{n}.png", Filters(), "字") for n in range(2)]
+    jobs.insert(1, (Dies(), Filters(), "字"))
+    read = list(library.read_pictures([(path, filters, None) for path, filters, _ in jobs], profile()))
+    assert [one.exit and one.exit.why for one in read] == [None, library.DIED, None]
+
+
+class Dies:
+    """In place of a path: the process that opens it ends."""
+
+    def stat(self):
+        os._exit(1)
+
+
+# --- texts and pictures
+
+
+def drawn(*lines):
+    image = Image.new("RGB", (360, 240), "white")
+    pen = ImageDraw.Draw(image)
+    for number, line in enumerate(lines):
+        pen.text((20, 20 + 80 * number), line, font=pil_font(40), fill="black")
+    return image
+
+
+def test_chinese_lines_are_read_in_order_without_a_word_on_the_screen(capfd):
+    assert RapidOcr(threads=1).read_text(drawn("早上九点的我", "晚上九点的我")) == "早上九点的我 晚上九点的我"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "score", "kept"),
+    [
+        ("呵", 0.74, False), ("呵", 0.76, True), ("ok", 0.89, False), ("OK", 0.91, True), ("？", 0.99, True),
+        ("0", 0.99, False), ("CCC", 0.99, False), ("COCO", 0.99, True), ("8", 0.99, False), ("88", 0.99, True),
+    ],
+)  # fmt: skip
+def test_outlines_of_a_drawing_are_no_text(text, score, kept):
+    assert library.is_text(text, score) is kept
+
+
+def test_rows_go_from_left_to_right_and_columns_from_right_to_left():
+    rows = [Line("右", 60, 8, 100, 28), Line("下", 0, 40, 90, 60), Line("左", 0, 0, 50, 20)]
+    assert [line.text for line in reading_order(rows)] == ["左", "右", "下"]
+    columns = [Line("左列", 0, 0, 20, 90), Line("右列", 50, 0, 70, 90)]
+    assert [line.text for line in reading_order(columns)] == ["右列", "左列"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "stem", "note"),
+    [
+        ("鸽子", "今天也要加油", "文件夹：鸽子；文件名：今天也要加油"), ("misc", "QQ图片20171201095500", ""),
+        ("", "d41d8cd98f00b204e9800998ecf8427e", ""), ("cats", "so tired", "文件夹：cats；文件名：so tired"),
+        ("表情包", "IMG_2034", ""), ("a1b", "mmexport1513", ""),
+    ],
+)  # fmt: skip
+def test_names_that_say_something_are_told(folder, stem, note):
+    assert picture_note(folder, stem) == note
+
+
+def test_descriptions_of_a_source_are_told_and_refusals_are_not(root):
+    said = [
+        ("a.png", "一只戴墨镜的猫坐在电脑前，\n看起来很得意。"), ("b.png", "抱歉，我无法回答您这个问题。"),
+        ("c.png", "哈" * 300), ("d.png", "短"), ("a.png", "第二次说的话不算数，因为先说的先信。"),
+    ]  # fmt: skip
+    records = [{"filename": name, "content": text} for name, text in said]
+    for name in "abcd":
+        save(root / "memes" / f"{name}.png", seed=ord(name))
+    (root / "memes" / "data.json").write_text(json.dumps(records), encoding="utf-8")
+    (root / "memes" / "glm_data.json").write_text('{"another": "form"}', encoding="utf-8")
+    notes = [candidate.note for candidate in library.find_candidates(["memes"])]
+    assert notes == ["图片描述（data.json）：一只戴墨镜的猫坐在电脑前， 看起来很得意。", "", "", ""]
+
+
+def test_two_sources_with_one_path_are_named_apart(root):
+    save(root / "memes" / "a.png", seed=1)
+    save(root / "more" / "a.png", seed=2)
+    names = [candidate.name for candidate in library.find_candidates(["memes", "more", "memes"])]
+    assert names == ["memes/a.png", "more/a.png"]
+
+
+def test_phash_is_stable_under_scaling_and_tells_pictures_apart():
+    image = Image.new("RGB", (200, 200), "white")
+    ImageDraw.Draw(image).ellipse((20, 60, 120, 180), fill="black")
+    assert 0 <= phash(image) < 2**64
+    assert (phash(image) ^ phash(image.resize((90, 90)))).bit_count() <= 6
+    assert (phash(image) ^ phash(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT))).bit_count() > 6
+
+
+def test_same_picture_needs_the_same_text():
+    hashes = [0, 0b111111, 0b1111111, 0, 0]
+    found = near_duplicate_groups(
+        hashes, ["今天也要加油", "今天也要加油！", "今天也要加油", "明天再说吧", ""]
+    )
+    assert found.groups == [[0, 1]]  # 2 is 7 bits away from 0 and near only to 1, which is dropped
+    assert found.doubtful == [(0, 4), (1, 4), (3, 4)]
+    # 5 and 4 differ in one bit: with no text to compare, a person decides on the contact sheet.
+    assert near_duplicate_groups([5, 4, 5, 2**40 - 1], ["", " ", "", ""]) == ([[0, 2]], [(0, 1), (1, 2)])
+
+
+@given(st.text("甲乙丙ab", max_size=12), st.text("甲乙丙ab", max_size=12), st.floats(0, 1))
+def test_alike_is_symmetric_and_agrees_with_similarity(a, b, least):
+    assert alike(a, b, least) == alike(b, a, least) == (similarity(a, b) >= least)
+    assert normalise_text("ＯＫ，好！") == "ok好" and normalise_text("？ ？") == "??"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=25), st.integers(0, 70))
+def test_close_pairs_equal_a_double_loop(hashes, max_distance):
+    hashes += [value ^ 0b1011 for value in hashes[::2]]
+    plain = [
+        (i, j, (a ^ b).bit_count())
+        for (i, a), (j, b) in combinations(enumerate(hashes), 2)
+        if (a ^ b).bit_count() <= max_distance
+    ]
+    assert close_pairs(hashes, max_distance) == plain
+    many = np.random.default_rng(1).integers(0, 40, 1200).tolist()  # more than are compared at once
+    assert len(close_pairs(many, 0)) == sum(a == b for a, b in combinations(many, 2))
+
+
+# --- the contact sheet in a real browser: its buttons make the curation file that the build reads
+
+
+def test_the_contact_sheet_escapes_strangers_text(root):
+    evil = "<script>alert(1)</script>"
+    save(root / "memes" / "a b&#'.png")
+    (root / "memes" / "<img src=x onerror=y>.png").write_bytes(b"text")
+    (root / "c.csv").write_text('file,action,why\n"a b&#\'.png",keep,</script><b>\n', encoding="utf-8")
+    report, _ = build(root, FakeOcr(default=evil), curation="c.csv")
+    page = report.contact_sheet.read_text(encoding="utf-8")
+    assert evil not in page and "&lt;script&gt;alert(1)" in page
+    assert "<img src=x" not in page and "</script><b>" not in page and page.count("<script>") == 1
+
+
+def press(driver, box, action):
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", box)
+    end = time.monotonic() + 20
+    while not (buttons := box.find_elements("css selector", f"button[data-action={action}]")):
+        assert time.monotonic() < end, "no buttons in view"
+    buttons[0].click()
+
+
+def test_what_is_marked_comes_back_as_decisions(root):
+    for number in range(4):
+        save(root / "memes" / f'图,"{number}".png', seed=number)
+    save(root / "memes" / "=small.png", seed=9, size=(20, 20))
+    (root / "c.csv").write_text('file,action,why\n"图,""3"".png",drop,旧的\n', encoding="utf-8")
+    report, _ = build(root, filters={"min_side": 64}, curation="c.csv")
+    names = {path.name for path in (root / "memes").iterdir()}
+    with browser.open_browser(1200, 900) as driver:
+        downloads = root / "downloads"
+        driver.execute_cdp_cmd(
+            "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)}
+        )
+        driver.get(report.contact_sheet.as_uri())
+        figures = {f.get_attribute("data-file"): f for f in driver.find_elements("css selector", "figure")}
+        press(driver, figures['图,"0".png'], "drop")
+        figures['图,"0".png'].find_element("tag name", "input").send_keys('看"不"清, 真的')
+        press(driver, figures['图,"1".png'], "keep")
+        press(driver, figures['图,"2".png'], "keep")
+        press(driver, figures['图,"2".png'], "keep")  # pressed again: no mark
+        (row,) = driver.find_elements("css selector", "tr .choice[data-file='=small.png']")
+        press(driver, row, "keep")
+        driver.find_element("id", "download").click()
+        assert sorted(read_curation(browser.downloaded(downloads), names)) == [
+            Decision("=small.png", "keep", ""),
+            Decision('图,"0".png', "drop", '看"不"清, 真的'),
+            Decision('图,"1".png', "keep", ""),
+            Decision('图,"3".png', "drop", "旧的"),
+        ]
+        assert browser.errors(driver) == []
+
+
+@pytest.mark.slow
+@pytest.mark.corpora
+def test_real_memes_and_real_ocr(root):
+    if not CORPUS.is_dir():
+        pytest.skip(f"no real memes at {CORPUS}")
+    report = build_library(profile(sources=[str(CORPUS)], max_memes=40), root / "run", RapidOcr())
+    memes = files.read_parquet(root / "run" / "memes.parquet", schemas.Meme)
+    assert report.kept >= 39
+    # In these folders the name is a time stamp, an act or a feeling; in all others mostly the caption.
+    captioned = [m for m in memes if m.origin.split("/")[0] not in ("表情", "小鹦鹉", "滑稽", "合体字")]
+    pairs = [(normalise_text(m.text), normalise_text(PurePosixPath(m.origin).stem)) for m in captioned]
+    shares = np.array([similarity(*pair) for pair in pairs])
+    assert len(captioned) > 25 and np.median(shares) > 0.95 and np.mean(shares > 0.8) > 0.6
