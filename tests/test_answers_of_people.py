@@ -3,11 +3,9 @@
 import csv
 
 import made_ratings
-import made_surveys
 import pytest
 
 from memecmd_utils import forms, people
-from memecmd_utils.cm50.survey import SurveyAnswer
 from memecmd_utils.forms import AnswerError, OtherForm
 from memecmd_utils.people import HumanRating
 
@@ -20,7 +18,7 @@ def rated():
 
 @pytest.fixture
 def file(rated, tmp_path):
-    return made_surveys.write_answers(tmp_path / "made_up.csv", HumanRating, rated[1])
+    return made_ratings.write_answers(tmp_path / "made_up.csv", HumanRating, rated[1])
 
 
 def change(file, line: int, **cells: str):
@@ -38,15 +36,11 @@ def load(key, *files):
     return forms.load(files, key, HumanRating)
 
 
-@pytest.mark.parametrize("kind", [*people.KINDS, "survey"])
+@pytest.mark.parametrize("kind", people.KINDS)
 def test_answers_are_read_as_they_were_written(tmp_path, kind) -> None:
-    if kind == "survey":
-        _, key = made_surveys.survey()
-        given, model = made_surveys.answers(key, comment='a, "b"\n=1'), SurveyAnswer
-    else:
-        _, key = made_ratings.form(kind, n_items=6)
-        given, model = made_ratings.answers(key), HumanRating
-    file = made_surveys.write_answers(tmp_path / "answers.csv", model, given)
+    _, key = made_ratings.form(kind, n_items=6)
+    given, model = made_ratings.answers(key), HumanRating
+    file = made_ratings.write_answers(tmp_path / "answers.csv", model, given)
     assert file.read_text(encoding="utf-8").split("\n")[0].split(",") == list(model.columns)
     found = forms.load([file], key, model)
     assert found.answers == given and found.doubled == 0 and found.source == "made up"
@@ -70,7 +64,7 @@ def test_where_a_person_answered_made_up_answers_do_not_count(rated, file, tmp_p
     person = given[0].model_copy(update={"source": "human", "humor_effect": 33.0})
     # A trial under the same name, later, replaces no answer.
     trial = given[0].model_copy(update={"at": given[0].at.replace(year=2030)})
-    one = made_surveys.write_answers(tmp_path / "person.csv", HumanRating, [person, trial])
+    one = made_ratings.write_answers(tmp_path / "person.csv", HumanRating, [person, trial])
     found = load(key, file, one)
     assert found.source == "human" and found.counted == [person]
 
@@ -79,7 +73,7 @@ def test_the_latest_of_doubled_answers_counts(rated, file, tmp_path) -> None:
     key, given = rated
     later = given[0].model_copy(update={"humor_effect": 1.0, "at": given[0].at.replace(year=2027)})
     earlier = given[1].model_copy(update={"humor_effect": 2.0, "at": given[1].at.replace(year=2020)})
-    again = made_surveys.write_answers(tmp_path / "again.csv", HumanRating, [later, earlier])
+    again = made_ratings.write_answers(tmp_path / "again.csv", HumanRating, [later, earlier])
     for order in ([file, again], [again, file]):
         found = load(key, *order)
         assert found.doubled == 2 and len(found.answers) == len(given)
@@ -111,28 +105,10 @@ def test_a_bad_row_is_refused_with_what_to_do(rated, file, cells, words) -> None
     assert words in str(caught.value) and str(caught.value).startswith("made_up.csv")
 
 
-@pytest.mark.parametrize(
-    ("subtask", "change", "message"),
-    [
-        ("embedded text", {"options": "Z"}, "'Z' cannot be chosen there"),
-        ("meme caption", {"options": "A B"}, "'A B' cannot be chosen there"),  # one is asked
-        ("embedded text", {"options": "a"}, "line 2: options is 'a'; options are letters"),
-        ("embedded text", {"subtask": "emotions"}, "no question on emotions"),
-        ("embedded text", {"form": "other"}, "answers form other"),
-    ],
-)
-def test_a_choice_that_was_not_on_offer_is_refused(tmp_path, subtask, change, message) -> None:
-    _, key = made_surveys.survey()
-    given = next(a for a in made_surveys.answers(key) if a.subtask == subtask).model_copy(update=change)
-    file = made_surveys.write_answers(tmp_path / "answers.csv", SurveyAnswer, [given])
-    with pytest.raises(AnswerError, match=message):
-        forms.load([file], key, SurveyAnswer)
-
-
 def test_another_forms_file_is_refused_and_in_a_folder_named(rated, file, tmp_path) -> None:
     key, given = rated
     made, other_key = made_ratings.form("rating", n_items=3, seed=99)
-    other = made_surveys.write_answers(tmp_path / "other.csv", HumanRating, made_ratings.answers(other_key))
+    other = made_ratings.write_answers(tmp_path / "other.csv", HumanRating, made_ratings.answers(other_key))
     with pytest.raises(
         OtherForm, match=rf"other.csv: answers form {made.form}, .*keep the file with the run"
     ):

@@ -1,24 +1,21 @@
-"""What all blind forms promise, for the three that the papers need. All answers here are made up."""
+"""What all blind forms promise, for the two kinds that people are asked with. All answers here are made up."""
 
 import json
 import re
 from html.parser import HTMLParser
 
 import made_ratings
-import made_surveys
 import pytest
 
 from memecmd_utils import forms, people
-from memecmd_utils.cm50 import survey
 from memecmd_utils.forms import FormError
 
-KINDS = (*people.KINDS, "survey")
+KINDS = people.KINDS
 SECRETS = {
     **dict.fromkeys(
         people.KINDS,
         (*made_ratings.QUALITY, "strateg", "made-", *made_ratings.MEMES, "rank", "theta", "threshold"),
     ),
-    "survey": (*made_surveys.SYSTEMS, "secret-", "source", "prompt"),
 }
 NASTY = made_ratings.NASTY
 
@@ -50,11 +47,11 @@ class Page(HTMLParser):
 
 def made(kind: str):
     """A form with its key."""
-    return made_surveys.survey() if kind == "survey" else made_ratings.form(kind)
+    return made_ratings.form(kind)
 
 
 def pictures(kind: str, folder) -> dict:
-    return made_surveys.pictures(folder) if kind == "survey" else made_ratings.files(folder)
+    return made_ratings.files(folder)
 
 
 @pytest.fixture(params=KINDS)
@@ -73,7 +70,6 @@ def payload(text: str) -> dict:
     [
         ("rating", "ed1a2b37b9", "5d11e4f1f8", people.COLUMNS),
         ("pairwise", "34624d2662", "a061d859ad", people.COLUMNS),
-        ("survey", "592d35da80", "a56c264535", survey.COLUMNS),
     ],
 )
 def test_forms_that_were_handed_out_keep_their_names_and_columns(kind, form, item, answers_of) -> None:
@@ -85,8 +81,6 @@ def test_forms_that_were_handed_out_keep_their_names_and_columns(kind, form, ite
 HANDED_OUT = {
     people.KeyRow: "form,kind,item,draw,side,dialogue_id,turn,strategy,meme_id,repeat_of\n"
     "ed1a2b37b9,rating,5d11e4f1f8,1,,made-7,9,random,m1,\n",
-    survey.KeyRow: "form,item,subtask,option,system,meme_id\n"
-    '592d35da80,a56c264535,image caption,A,"GPT-4o, with context",\'=secret\n',
 }
 
 
@@ -95,7 +89,7 @@ def test_keys_of_forms_that_were_handed_out_are_read(tmp_path, row) -> None:
     file = tmp_path / "key.csv"
     file.write_text(HANDED_OUT[row], encoding="utf-8")
     [read] = forms.read_key(file, row)
-    assert read.form in ("ed1a2b37b9", "592d35da80") and read.meme_id in ("m1", "=secret")
+    assert read.form in ("ed1a2b37b9",) and read.meme_id == "m1"
 
 
 def test_the_page_gives_away_nothing_that_stands_behind_it(written) -> None:
@@ -147,11 +141,11 @@ def test_data_stays_data(tmp_path, written) -> None:
 
 
 def test_a_picture_that_is_missing_or_broken_is_named(tmp_path) -> None:
-    form, _ = made("survey")
-    with pytest.raises(FormError, match="no picture of secret-"):
+    form, _ = made("rating")
+    with pytest.raises(FormError, match="no picture of m"):
         forms.write_page(tmp_path / "x.html", form, {})
     (tmp_path / "broken.jpg").write_bytes(b"GIF89a and no more")
-    broken = dict.fromkeys((f"secret-{i}" for i in range(4)), tmp_path / "broken.jpg")
+    broken = dict.fromkeys(made_ratings.MEMES, tmp_path / "broken.jpg")
     with pytest.raises(FormError, match=r"broken\.jpg: broken image data"):
         forms.write_page(tmp_path / "x.html", form, broken)
 
@@ -164,6 +158,5 @@ def test_the_key_is_read_as_it_was_written(tmp_path, kind) -> None:
     assert forms.read_key(path, row) == key
     lines = path.read_text(encoding="utf-8").split("\n")
     path.write_text("\n".join([*lines[:3], lines[3].replace(",", ",?", 2), *lines[4:]]), encoding="utf-8")
-    if kind != "survey":  # a wrong kind; of a survey any item may be
-        with pytest.raises(FormError, match=r"key.csv line 4: (?s:.*)run the notebook again"):
-            forms.read_key(path, row)
+    with pytest.raises(FormError, match=r"key.csv line 4: (?s:.*)run the notebook again"):
+        forms.read_key(path, row)

@@ -3,7 +3,7 @@
 import time
 
 import browser
-import made_surveys
+import made_ratings
 import pytest
 from made_ratings import NASTY, answers, dialogues, files, form
 
@@ -131,10 +131,10 @@ def test_files_that_do_not_fit_are_refused(driver, page, tmp_path) -> None:
         "empty": [],
     }
     for name, rows in bad.items():
-        path = made_surveys.write_answers(tmp_path / f"{name}.csv", HumanRating, rows)
+        path = made_ratings.write_answers(tmp_path / f"{name}.csv", HumanRating, rows)
         message = driver.execute_script("return takeCsv(arguments[0])", path.read_text(encoding="utf-8"))
         assert message and csv_text(driver).count("\n") == 1, name
-    path = made_surveys.write_answers(tmp_path / "good.csv", HumanRating, given)
+    path = made_ratings.write_answers(tmp_path / "good.csv", HumanRating, given)
     assert driver.execute_script("return takeCsv(arguments[0])", path.read_text(encoding="utf-8")) == ""
     path.write_text(csv_text(driver), encoding="utf-8")
     found = forms.load([path], key, HumanRating).answers

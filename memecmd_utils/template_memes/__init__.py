@@ -24,7 +24,6 @@ from memecmd_utils.template_memes.filter import (
     filter_records,
     rule_edges,
     rule_evidence,
-    sizes_figure,
     write_templates,
 )
 from memecmd_utils.template_memes.lesson import derived_counts, draw_template, made_up_records
@@ -41,7 +40,6 @@ from memecmd_utils.template_memes.recall import (
     all_recalls,
     cm50_items,
     gallery,
-    history_figure,
     measure,
     memecap_items,
     models_of,

@@ -37,7 +37,7 @@ NOBODY = (
 )
 TOKENS_PER_CHARACTER = 0.25
 """Of English text; the profile's own figure is for Chinese."""
-REPLY_TOKENS = {"five tasks": 220, "meme caption": 60, "literary devices": 60}
+REPLY_TOKENS = {"five tasks": 220, "literary devices": 60}
 TOKENS_PER_COMPARISON = 30
 """Of one label held against a meme: its name, a reason in a few words, yes or no."""
 LOOKED_AT = 200
@@ -50,38 +50,24 @@ UNKNOWN = "unknown"
 
 def passes(settings: TemplateAnnotation) -> list[PromptSpec]:
     """The prompts of an annotation, captions first; either may be left out, but not both."""
-    specs = []
-    for key in ("prompt", "devices_prompt"):
-        if not (name := getattr(settings, key)):
-            continue
-        spec = prompts.prompt(name)
-        if (spec.form.kind == "literary devices") != (key == "devices_prompt"):
-            raise ProfileError(
-                f"{key}={name} asks for {spec.form.kind}: give it as the other of the two keys"
-            )
-        specs.append(spec)
-    if not specs:
-        raise ProfileError("prompt and devices_prompt are both empty: there is nothing to ask")
+    names = filter(None, (settings.prompt, settings.devices_prompt))
+    specs = [prompts.prompt(name) for name in names]
+    devices = [spec.form.kind == "literary devices" for spec in specs]
+    if devices != [False] * bool(settings.prompt) + [True] * bool(settings.devices_prompt) or not specs:
+        raise ProfileError("prompt must ask for captions, devices_prompt for literary devices, one at least")
     return specs
 
 
 def draw_sample(memes: Sequence[TemplateMeme], n: int | None, seed: int) -> list[TemplateMeme]:
-    """Draw `n` memes, every template in proportion to its memes (largest remainders); None takes all.
-
-    Which memes of a template are drawn depends on the seed and the template alone; the order stays.
-    """
-    if n is None or n >= len(memes):
-        return list(memes)
+    """Draw `n` memes, every template in proportion to its memes; None takes all. The order stays."""
     by_template: dict[str, list[str]] = {}
     for meme in memes:
         by_template.setdefault(meme.template, []).append(meme.meme_id)
-    exact = {name: n * len(ids) / len(memes) for name, ids in by_template.items()}
-    take = {name: int(share) for name, share in exact.items()}
-    rest = sorted(exact, key=lambda name: (take[name] - exact[name], name))[: n - sum(take.values())]
-    drawn: set[str] = set()
+    places = {}
     for name, ids in by_template.items():
-        order = statistics.rng(seed, "template sample", name).permutation(sorted(ids))
-        drawn.update(map(str, order[: take[name] + (name in rest)]))
+        order = statistics.rng(seed, "template sample", name).permutation(sorted(ids)).tolist()
+        places |= {meme_id: (place + 0.5) / len(ids) for place, meme_id in enumerate(order)}
+    drawn = set(sorted(places, key=lambda meme_id: (places[meme_id], meme_id))[:n])
     return [meme for meme in memes if meme.meme_id in drawn]
 
 
@@ -98,10 +84,8 @@ def sampled_memes(run: Run, memes: Sequence[TemplateMeme], folder: Path) -> list
     """
     there = data_sets.pictures_below(folder) if sees(run) else {}
     pool = [meme for meme in memes if meme.meme_id in there] or memes
-    if there and len(pool) < len(memes):
-        print(
-            f"{len(memes) - len(pool):,} of {len(memes):,} memes have no picture: the sample is of the others"
-        )
+    if len(pool) < len(memes):
+        print(f"{len(memes) - len(pool):,} of {len(memes):,} memes have no picture, and none is asked about")
     return draw_sample(pool, run.profile.cm50.annotation.sample, run.profile.seed)
 
 
@@ -176,36 +160,30 @@ def _fields(specs: Sequence[PromptSpec], answers: Sequence[Answer]) -> dict[str,
     return {**last, **first, "literary_devices": last.get("literary_devices", [])}
 
 
-def _read(
-    run: Run, memes: Sequence[TemplateMeme], infos: Iterable[TemplateInfo], specs: Sequence[PromptSpec],
-    folder: Path,
+def read_memes(
+    run: Run, memes: Sequence[TemplateMeme], infos: Iterable[TemplateInfo], folder: Path,
+    specs: Sequence[PromptSpec] | None = None,
 ) -> list[MemeReading]:  # fmt: skip
+    """Annotate memes with the run's annotator; `folder` has their pictures, for one that is marked `vision`.
+
+    `specs`: the prompts; None: those of the profile, about the `sampled_memes`. Where the profile has no
+    model (`llm: authored`) it says what to give, and returns no readings.
+    """
+    if run.profile.models.llm == "authored":
+        print(NOBODY)
+        return []
+    if specs is None:
+        specs, memes = passes(run.profile.cm50.annotation), sampled_memes(run, memes, folder)
     with run.chat("annotator", STAGE) as chat:
         shown = folder if sees(run) else None
         return llm_chat.run(annotate(memes, infos, chat, run.profile, specs, shown))
 
 
-def read_memes(
-    run: Run, memes: Sequence[TemplateMeme], infos: Iterable[TemplateInfo], folder: Path
-) -> list[MemeReading]:
-    """Annotate the `sampled_memes` with the run's annotator; `folder` has their pictures.
-
-    Pictures go to an endpoint that is marked `vision` only. Where the profile has no model (`llm: authored`)
-    it says what to give, and returns no readings.
-    """
-    if run.profile.models.llm == "authored":
-        print(NOBODY)
-        return []
-    specs = passes(run.profile.cm50.annotation)
-    return _read(run, sampled_memes(run, memes, folder), infos, specs, folder)
-
-
 def reading_counts(readings: Iterable[MemeReading]) -> pd.DataFrame:
     """How many readings have each device, label of FigMemes and emotion, most frequent first.
 
-    Columns: `what` (device, FigMemes label, emotion), `label`, `readings`, and `share` of the readings that
-    are scored; a reading may have several devices. Devices that are in no list of the paper are named "other:
-    ..." and have no label of FigMemes. Unscored readings have a row of their own, without a share.
+    Columns: `what`, `label`, `readings`, and `share` of the readings that are scored. Devices that are in no
+    list of the paper are named "other: ...". Unscored readings have a row of their own, without a share.
     """
     readings = list(readings)
     scored = [reading for reading in readings if not reading.unscored]
@@ -251,35 +229,27 @@ def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) ->
 
     `pairs`: what `confirmed_matches` gives, by data set. Prompts of Tables 9 and 11 are asked about FigMemes'
     test set, all others about MemeCap's: rows on a test set about every meme, those tried on 11 memes about
-    as many, drawn by seed, the others about memes matched with a template. A pair that a person rejected
-    takes no part; of two templates of one meme the first counts. Ids of the readings are names of pictures,
-    without suffix. What cannot be asked is said: a prompt on the picture needs a model that sees and
-    pictures, one on OCR text needs the text.
+    as many, drawn by seed, the others about memes matched with a template and not rejected by a person. Ids
+    of the readings are names of pictures, without suffix.
     """
-    profile, folder = run.profile, data_sets.picture_folder(run.profile)
-    specs = [prompts.prompt(name) for name in dict.fromkeys(profile.cm50.annotation.evaluate)]
-    if specs and profile.models.llm == "authored":
-        print(NOBODY)
-        return []
-    there, readings = data_sets.pictures_below(folder), []
-    for spec in specs:
+    folder, readings = data_sets.picture_folder(run.profile), []
+    there = data_sets.pictures_below(folder) if sees(run) else {}
+    for name in dict.fromkeys(run.profile.cm50.annotation.evaluate):
+        spec = prompts.prompt(name)
         dataset: DataSet = "figmemes" if spec.table in (9, 11) else "memecap"
         here = data.found[dataset].path is not None
         memes = _with_templates(data.found, pairs[dataset], dataset) if here else []
-        if spec.form.sees:
-            memes = [meme for meme in memes if sees(run) and meme.meme_id in there]
-        else:
-            memes = [meme for meme in memes if meme.text]
+        memes = [meme for meme in memes if (meme.meme_id in there if spec.form.sees else meme.text)]
         if spec.measured_on.startswith("11 memes"):
-            order = statistics.rng(profile.seed, "prompts on FigMemes").permutation(len(memes))[:DRAWN]
+            order = statistics.rng(run.profile.seed, "prompts on FigMemes").permutation(len(memes))[:DRAWN]
             memes = [memes[place] for place in sorted(order.tolist())]
         elif "test set" not in spec.measured_on:
             memes = [meme for meme in memes if meme.template != UNKNOWN]
         if memes:
-            readings += _read(run, memes, data.infos, [spec], folder)
+            readings += read_memes(run, memes, data.infos, folder, [spec])
         else:
             what = "a model that sees and pictures" if spec.form.sees else "the texts on the memes"
-            print(f"not computed here: {spec.name} needs {what} of {TITLES[dataset]} ({spec.measured_on})")
+            print(f"not computed here: {name} needs {what} of {TITLES[dataset]} ({spec.measured_on})")
     return readings
 
 
@@ -289,15 +259,13 @@ def _with_templates(
     """Memes of a data set with the template that they were matched with, else `UNKNOWN`."""
     taken = pairs[pairs["confirmed"].ne(False)].drop_duplicates("instance")
     templates = dict(zip(taken["instance"], taken["template"], strict=True))
-    matched = {
-        meme.image: TemplateMeme(
-            meme_id=Path(meme.image).stem,
-            template=templates.get(meme.image, UNKNOWN),
-            url=meme.url or meme.image,  # FigMemes has no addresses
-            title=meme.title,
-            captions=[meme.text],
-            source=TITLES[dataset],
-        )
+    rows = {
+        meme.image: {"title": meme.title, "captions": [meme.text], "url": meme.url or meme.image}
         for meme in data_sets.memes_of(found, dataset)
     }
-    return list(matched.values())
+    return [
+        TemplateMeme(
+            meme_id=Path(image).stem, template=templates.get(image, UNKNOWN), source=TITLES[dataset], **row
+        )
+        for image, row in rows.items()
+    ]

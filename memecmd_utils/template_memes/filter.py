@@ -15,10 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from memecmd_utils import files
-from memecmd_utils.drawing import BLUE, GREY, ORANGE, canvas, style
 from memecmd_utils.schemas import TemplateMeme
 from memecmd_utils.settings import TemplateRule
 from memecmd_utils.template_memes.data_sets import COLUMNS, IMGFLIP
@@ -294,30 +292,3 @@ def rule_edges(records: pd.DataFrame, sample: pd.DataFrame, rule: TemplateRule) 
         expected = below * len(sample) / CM50_MEMES
         rows.append((name, smallest, below, expected, float(np.exp(-expected))))
     return pd.DataFrame(rows, columns=["quantity", "smallest", "below", "expected", "chance"])
-
-
-def sizes_figure(table: pd.DataFrame) -> Figure:
-    """Memes kept of each template beside the size estimated from the sample with its 95 % interval.
-
-    `table` is `Filtered.templates`; templates of the sample without records show the estimate only.
-    """
-    rows = table[table["sample"] > 0].sort_values("estimate", ascending=False, ignore_index=True)
-    here, kept = rows["kept"].notna(), rows["kept"].astype(float)
-    inside = kept.between(rows["low"], rows["high"])
-    with style():
-        fig = canvas(9, 0.19 * len(rows) + 1.2)
-        axes = fig.subplots()
-        spread = [rows["estimate"] - rows["low"], rows["high"] - rows["estimate"]]
-        look = {"fmt": "|", "color": GREY, "ms": 7, "label": "estimate, 95% interval"}
-        axes.errorbar(rows["estimate"], rows.index, xerr=spread, **look)
-        axes.plot(kept[inside], rows.index[inside], "o", color=BLUE, ms=4, label="kept")
-        outside = here & ~inside
-        axes.plot(kept[outside], rows.index[outside], "D", color=ORANGE, ms=4, label="kept, outside it")
-        axes.set_yticks(
-            rows.index, rows["template"].where(here, rows["template"] + " (no records)"), fontsize=7
-        )
-        axes.invert_yaxis()
-        axes.set_xlabel("memes")
-        axes.set_title(f"{inside.sum()} of {here.sum()} templates inside their interval")
-        axes.legend(loc="lower right")
-    return fig

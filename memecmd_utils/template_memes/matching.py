@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, pictures
-from memecmd_utils.core.encoders import weights
-from memecmd_utils.core.encoders.clip import DualEncoder, ModelMissing
+from memecmd_utils.embedders import DualEncoder, ModelMissing, loading
 from memecmd_utils.files import paths
 from memecmd_utils.pictures import decode
 from memecmd_utils.recordings import RecordingMiss, normalise
@@ -79,14 +78,12 @@ def lpips_distances(pairs: Sequence[tuple[Path, Path]]) -> np.ndarray:
     The network gets values from 0 to 1, as the code of 2501.13851 has it and its limit 0.29 asks for; it was
     trained on -1 to 1. AlexNet's weights (233 MB) are downloaded by torchvision, once.
     """
-    with weights.importing("LPIPS", ModelMissing):
+    with loading("LPIPS"):
         import lpips
         import torch
         from torchvision import transforms
-    try:
+
         net = lpips.LPIPS(net="alex", verbose=False)
-    except (OSError, RuntimeError) as error:
-        raise ModelMissing(f"AlexNet's weights cannot be downloaded ({error})") from error
     bicubic = transforms.InterpolationMode.BICUBIC
     cut = transforms.Compose(
         [transforms.Resize(LPIPS_SIDE, bicubic), transforms.CenterCrop(LPIPS_SIDE), transforms.ToTensor()]
@@ -205,7 +202,9 @@ def confirmed_matches(run: Run, matches: Matches | None, dataset: DataSet) -> pd
     """
     if matches is None:
         return pd.DataFrame(columns=["instance", "template", "variant", "distance", "lpips", "confirmed"])
-    kept = matches.pairs[matches.pairs["kept"].astype(bool)].groupby(["instance", "template"], as_index=False, sort=False)
+    kept = matches.pairs[matches.pairs["kept"].astype(bool)].groupby(
+        ["instance", "template"], as_index=False, sort=False
+    )
     pairs = kept.agg(variant=("variant", ", ".join), distance=("distance", "first"), lpips=("lpips", "first"))
     pairs["confirmed"] = None
     given = getattr(

@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 
 from memecmd_utils import fetch
-from memecmd_utils.core.encoders import weights
-from memecmd_utils.files import MemecmdError
+from memecmd_utils.embedders import ModelMissing, folder_of, loading
 from memecmd_utils.settings import AnnotationMetrics
 
 METRICS = ("BLEURT", "BERTScore", "ChrF", "ROUGE-L", "BLEU-4")
@@ -53,10 +52,6 @@ CONFIG = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "hidden_act", "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "pad_token_id",
 )  # fmt: skip
-
-
-class NotComputed(MemecmdError, RuntimeError):
-    """Why there is no number, as a table prints it."""
 
 
 def chrf(predictions: list[str], references: list[list[str]]) -> float:
@@ -103,7 +98,7 @@ def bertscore(
     from transformers import AutoConfig
 
     if (layer := layer or BERT_LAYERS.get(model)) is None:
-        raise NotComputed(f"say which layer of {model} counts (cm50.metrics.bertscore_layer)")
+        raise ModelMissing(f"say which layer of {model} counts (cm50.metrics.bertscore_layer)")
     folder, scores = str(_checkpoint(model)), np.zeros(len(predictions))
     config = AutoConfig.from_pretrained(folder)
     options = {"max_length": config.max_position_embeddings - 2, "truncation": True, "batch_size": BATCH}
@@ -156,32 +151,28 @@ def load_bleurt(model: str) -> tuple[Any, Any]:
     It is RemBERT with one output; the tensors of `lucadiliello/BLEURT-20` (-D12, -D6, -D3, Apache-2.0) are
     those of transformers' class under other names.
     """
-    import sentencepiece
-    import torch
-    from transformers import RemBertConfig, RemBertForSequenceClassification
+    with loading(f"{model} as BLEURT-20"):
+        import sentencepiece
+        import torch
+        from transformers import RemBertConfig, RemBertForSequenceClassification
 
-    folder = _checkpoint(model)
-    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if "embedding_size" not in settings:
-        raise weights.ModelError(f"{model} is no BLEURT-20 checkpoint: give lucadiliello/BLEURT-20")
-    known = {name: settings[name] for name in CONFIG if name in settings}
-    inner = {"input_embedding_size": settings["embedding_size"], "num_labels": 1, "bos_token_id": None}
-    network = RemBertForSequenceClassification(RemBertConfig(**known, **inner, eos_token_id=None))
-    tensors = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
-    for old, new in RENAMED:
-        tensors = {name.replace(old, new, 1): tensor for name, tensor in tensors.items()}
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("position_ids")}
-    try:
+        folder = _checkpoint(model)
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        known = {name: settings[name] for name in CONFIG if name in settings}
+        inner = {"input_embedding_size": settings["embedding_size"], "num_labels": 1, "bos_token_id": None}
+        network = RemBertForSequenceClassification(RemBertConfig(**known, **inner, eos_token_id=None))
+        tensors = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
+        for old, new in RENAMED:
+            tensors = {name.replace(old, new, 1): tensor for name, tensor in tensors.items()}
+        tensors.pop("rembert.embeddings.position_ids", None)
         network.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise weights.ModelError(f"{model}: weights do not fit RemBERT: {error}") from error
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
+        pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
     return network.to("cuda" if torch.cuda.is_available() else "cpu").eval(), pieces
 
 
 def _refuse_tiny(width: int, scores: np.ndarray) -> np.ndarray:
     if width < NARROWEST:
-        raise NotComputed(WIRING)
+        raise ModelMissing(WIRING)
     return scores
 
 
@@ -189,13 +180,13 @@ def _checkpoint(model: str) -> Path:
     """Folder of a checkpoint: one of the user's, or the hub's download."""
     from huggingface_hub import snapshot_download
 
-    if (folder := weights.folder_of(model)) is not None:
+    if (folder := folder_of(model)) is not None:
         return folder
     wanted = ["*.json", "*.txt", "*.model", "model.safetensors", "pytorch_model.bin"]
     try:
         found = snapshot_download(model, allow_patterns=wanted, local_files_only=not fetch.may_fetch())
     except OSError as error:  # neither on disk nor to be downloaded
-        raise NotComputed(f"{model} cannot be had: give its folder, or let it be downloaded once") from error
+        raise ModelMissing(f"{model} cannot be had: give its folder, or let it be downloaded once") from error
     return Path(found)
 
 
@@ -239,18 +230,18 @@ def score(
     """The value of a metric in a mode; None where the table has a blank cell.
 
     That is where the mode does not have the metric, and where predictions are to be joined and no meme has
-    several. Raises `NotComputed` where a package or weights are missing.
+    several. Raises `ModelMissing` where a package or weights are missing.
     """
     joins_nothing = mode == "fully-concatenated" and all(len(texts) < 2 for texts in predictions)
     if name not in SUPPORTED[mode] or joins_nothing:
         return None
     if (metric := metrics[name]) is None:
-        raise NotComputed(f"give its weights, by hub name or folder, as cm50.metrics.{name.lower()}")
+        raise ModelMissing(f"give its weights, by hub name or folder, as cm50.metrics.{name.lower()}")
     texts, refs, owner = expand(mode, predictions, references)
     try:
         values = metric(texts, refs)
     except ImportError as error:
-        raise NotComputed(f"{error.name} is missing: pip install -e '.[metrics]'") from error
+        raise ModelMissing(f"{error.name} is missing: pip install -e '.[metrics]'") from error
     if mode == "best match":
         best = np.full(owner[-1] + 1, -np.inf)
         np.maximum.at(best, owner, values)

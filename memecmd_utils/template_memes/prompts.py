@@ -130,19 +130,11 @@ class TemplateReply(BaseModel):
     def fields(self) -> dict[str, Any]:
         """Fields of `MemeReading` by name."""
         said = {READING[name]: value.strip() for name, value in self if name in READING}
-        if hasattr(self, "emotion"):
-            said["emotion"] = word(self.emotion)
-        return said | ({"literary_devices": self.labels()} if hasattr(self, "devices") else {})
+        return said | {"literary_devices": self.labels()}
 
 
 READING = {"elaboration": "image_caption", "detected": "embedded_text", "meaning": "meme_caption"}
 """Fields of `MemeReading` that hold texts of a reply as they are."""
-
-
-class MeaningReply(TemplateReply):
-    """The meme caption alone (Table 10, zero-shot)."""
-
-    meaning: Sentence = Field(alias="meaning of the meme")
 
 
 class FiveTasksReply(TemplateReply):
@@ -154,6 +146,10 @@ class FiveTasksReply(TemplateReply):
     meaning: Sentence = Field(alias="meaning of the meme")
     devices: Device = Field(alias="literary device")
     emotion: Emotion = Field(alias="emotion word")
+
+    def fields(self) -> dict[str, Any]:
+        """All five."""
+        return super().fields() | {"emotion": word(self.emotion)}
 
     def labels(self) -> list[str]:
         """The one word, or those of LLaVA's form as they were said."""
@@ -249,7 +245,6 @@ class Form(NamedTuple):
 FORMS = {
     "gpt4o": Form("five tasks", FiveTasksReply, DEVICES),
     "llava": Form("five tasks", FreeWordsReply),
-    "caption_zero_shot": Form("meme caption", MeaningReply),
     "baseline": Form("literary devices", BaselineReply, SIX_DEVICES),
     "baseline_definitions": Form("literary devices", BaselineReply, SIX_DEVICES),
     "few_shot_ocr_pairs": Form("literary devices", DevicesReply, SIX_DEVICES, sees=False),

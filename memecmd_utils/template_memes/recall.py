@@ -16,8 +16,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from memecmd_utils import fetch, statistics
-from memecmd_utils.core.encoders.clip import DualEncoder, ModelMissing
 from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.embedders import DualEncoder, ModelMissing
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.recordings import RecordingMiss, normalise
 from memecmd_utils.runs import Run
@@ -290,12 +290,13 @@ def paper_table(number: int, measured: Sequence[Model]) -> pd.DataFrame:
     return table.assign(note=why.where(table["value"].isna(), ""))
 
 
-def printed_table(table: pd.DataFrame, measures: Sequence[str] = MEASURES) -> pd.DataFrame:
-    """A table of `paper_table` for reading: the paper's numbers beside values with their intervals."""
-    shown = table[table["measure"].isin(measures)]
-    here = [statistics.format_interval(row, "value", 3) for row in shown.to_dict("records")]
-    columns = ["model", "text", "direction", "measure", "paper", "here", "n", "note"]
-    return shown.assign(here=here)[columns].sort_values(["model", "text"], kind="stable", ignore_index=True)
+def printed_table(table: pd.DataFrame, by: str, names: Sequence[str]) -> pd.DataFrame:
+    """A table of `paper_table` in the paper's form; `names`: values of the column `by`, two columns each."""
+    here = [statistics.format_interval(row, "value", 3) for row in table.to_dict("records")]
+    table = table.assign(here=here).set_index(["model", "text"])
+    parts = {name: table[table[by] == name] for name in names}
+    columns = {f"{name} {side}": part[side] for name, part in parts.items() for side in ("paper", "here")}
+    return pd.DataFrame({**columns, "note": parts[names[0]]["note"]}).reset_index()
 
 
 def cm50_items(run: Run, split: Split = "validation") -> list[RetrievalItem]:
@@ -392,21 +393,4 @@ def recall_figure(table: pd.DataFrame) -> Figure:
                     axes.errorbar(at, value, reach, ms=4.5, lw=1.2, label=model, **look)
         handles = grid[0, 0].get_legend_handles_labels()
         fig.legend(*handles, loc="outside lower center", ncols=min(3, len(models)), fontsize=9)
-    return fig
-
-
-def history_figure(tuned: Tuned) -> Figure:
-    """Draw loss and R@1 by epoch; a vertical line marks the epoch that was taken."""
-    history = tuned.history
-    with style():
-        fig = canvas(8, 2.8)
-        left, right = fig.subplots(1, 2)
-        left.plot(history["epoch"], history["loss"], color=GREY, marker="o")
-        left.set(xlabel="epoch", ylabel="loss", ylim=(0, None))
-        for column, name, colour in (("validation", "CM50, validation", BLUE), ("test", "MemeCap", ORANGE)):
-            if f"{column}_R@1" in history:
-                right.plot(history["epoch"], history[f"{column}_R@1"], "o-", color=colour, label=name)
-        right.axvline(tuned.epoch, color=GREY, linestyle=":", label="taken")
-        right.set(xlabel="epoch", ylabel="R@1", ylim=(0, 1))
-        right.legend(fontsize=9)
     return fig

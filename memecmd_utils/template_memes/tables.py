@@ -17,12 +17,13 @@ from matplotlib.figure import Figure
 
 from memecmd_utils import statistics
 from memecmd_utils.drawing import BLUE, GREEN, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.embedders import ModelMissing
 from memecmd_utils.files import paths
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.template_memes import data_sets, metrics, prompts
 from memecmd_utils.template_memes.annotation import TEXT_ONLY, reading_counts
 from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS
-from memecmd_utils.template_memes.metrics import METRICS, SUPPORTED, WIRING, Metric, NotComputed
+from memecmd_utils.template_memes.metrics import METRICS, SUPPORTED, WIRING, Metric
 from memecmd_utils.template_memes.recall import NOT_COMPUTED
 
 NOT_REAL = ("scripted", "simulated", "made up")
@@ -101,7 +102,7 @@ def table_10(
                 try:
                     value = metrics.score(chosen, name, mode, *texts) if captions else None
                     row[name] = row[name] if value is None else f"{value:.3f}"
-                except NotComputed as error:
+                except ModelMissing as error:
                     row[name] = WIRING if str(error) == WIRING else NOT_COMPUTED
                     notes.append(f"{name}: {error}")
                 known = printed[name].get((spec.name, mode), np.nan)
@@ -234,6 +235,9 @@ def text_lengths_figure(lengths: pd.DataFrame, readings: Iterable[MemeReading]) 
         (words, tokens), below = fig.subplots(2, 2)
         for axes, column in ((words, "words"), (tokens, "tokens")):
             values = lengths[["text", column]].dropna()
+            if values.empty:
+                axes.text(0.5, 0.5, f"no {column} were counted here", ha="center", transform=axes.transAxes)
+                continue
             for kind, colour in TEXTS.items():
                 mine = values.loc[values["text"] == kind, column].astype(float)
                 look = {"histtype": "stepfilled", "fc": (colour, 0.15), "ec": colour}

@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import fetch, files, pictures
-from memecmd_utils.core.encoders import weights
-from memecmd_utils.core.encoders.clip import ModelMissing
+from memecmd_utils.embedders import loading
 from memecmd_utils.files import paths
 from memecmd_utils.settings import MtrclipSettings
 
@@ -72,21 +71,20 @@ def learning_rates(settings: MtrclipSettings, steps_per_epoch: int) -> list[floa
 
 def load_model(name: str) -> Any:
     """A CLIP or Chinese-CLIP by hub name, `name@COMMIT` or folder, in float32, for sentence-transformers."""
-    with weights.importing(f"tuning of {name}", ModelMissing):
-        import torch
-        from sentence_transformers import SentenceTransformer
     folder = paths.root / name
     label, _, commit = (str(folder), "", "") if folder.is_dir() else name.partition("@")
     options = {"revision": commit or None, "local_files_only": not fetch.may_fetch()}
-    try:
+    with loading(f"{Path(label).name} for a tuning"):
+        import torch
+        from sentence_transformers import SentenceTransformer
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()  # a tuning reads and writes weights after every epoch
         model = SentenceTransformer(label, model_kwargs={"dtype": torch.float32}, **options)
         kind = model[0].auto_model.config.model_type
-        model.max_seq_length = min(model.max_seq_length, TOKENS[kind])
-    except (OSError, ValueError, AttributeError, KeyError) as error:
-        raise ModelMissing(
-            f"{Path(label).name} cannot be tuned ({error}): give mtrclip.model a CLIP or Chinese-CLIP, by "
-            "its folder or by a hub name that can be downloaded"
-        ) from error
+        if kind not in TOKENS:
+            raise ValueError(f"it is of the kind {kind}, which is none of {', '.join(TOKENS)}")
+    model.max_seq_length = min(model.max_seq_length, TOKENS[kind])
     return model
 
 
@@ -132,8 +130,8 @@ def measure(model: Any, sets: Mapping[str, Sequence[Pair]]) -> dict[str, float]:
     options = {"normalize_embeddings": True, "show_progress_bar": False}
     for name, pairs in sets.items():
         parts = [pairs[start : start + AT_ONCE] for start in range(0, len(pairs), AT_ONCE)]
-        pictures = [model.encode([pictures.decode(pair.image) for pair in part], **options) for part in parts]
-        similar = model.encode([pair.text for pair in pairs], **options) @ np.concatenate(pictures).T
+        rows = [model.encode([pictures.decode(pair.image) for pair in part], **options) for part in parts]
+        similar = model.encode([pair.text for pair in pairs], **options) @ np.concatenate(rows).T
         found[f"{name}_R@1"] = (recall_at_1(similar) + recall_at_1(similar.T)) / 2
     return found
 
@@ -143,7 +141,7 @@ def make_trainer(
     folder: Path, seed: int,
 ) -> Any:  # fmt: skip
     """sentence-transformers' trainer of `pairs`; its checkpoints, one an epoch, go to `folder`."""
-    with weights.importing("the trainer (sentence-transformers[train] 6.2 or later)", ModelMissing):
+    with loading("the trainer of sentence-transformers"):
         import datasets
         import torch
         from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from made_up import dialogue, meme, meme_files, placement
 
+from memecmd_utils import files as storage
 from memecmd_utils import people, schemas
 from memecmd_utils.forms import Form
 from memecmd_utils.people import HumanRating, KeyRow
@@ -78,3 +79,12 @@ def answers(
                 )
             )
     return found
+
+
+def write_answers(path: Path, model: type, given: Sequence) -> Path:
+    """Write answers in the form's own columns, as its page saves them."""
+    rows = (
+        {**a.model_dump(mode="json", exclude={"source"}), "made_up": int(a.source == "made up")}
+        for a in given
+    )
+    return storage.write_csv(path, model.columns, rows)

@@ -39,6 +39,7 @@ KEY_VARIABLE = "MY_LAB_KEY"
 KEY = base64.b64encode(hashlib.sha256(b"a key that nobody uses 122").digest()).decode()
 """Looks random, and holds signs that a URL writes in another way."""
 
+
 def shows_key(data: str | bytes) -> bool:
     """Whether the key stands in `data`."""
     return KEY.encode() in (data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data)
@@ -189,7 +190,7 @@ def copy_project(target: Path) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
     for name in ("memecmd_utils", "notebooks", "data/example", "data/paper", "data/profiles"):
         shutil.copytree(paths.root / name, target / name, ignore=ignored)
-    for name in ("pyproject.toml", "CITATION.cff"):
+    for name in ("pyproject.toml", "CITATION.cff", "data/template_sources.yaml"):
         shutil.copyfile(paths.root / name, target / name)
     return target
 
