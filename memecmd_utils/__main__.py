@@ -111,6 +111,36 @@ def inputs(notebook: str) -> None:
         click.echo(path.relative_to(paths.root))
 
 
+@cli.group("batch")
+def batch() -> None:
+    """Ask a provider's batches: half the price, answers within a day."""
+
+
+@batch.command("send")
+@click.argument("stage", type=click.Choice(["annotation", "evaluation"]))
+@click.option("--limit", default=50_000, help="Questions in one batch at most.")
+@click.pass_obj
+def send_batch(choice: Choice, stage: str, limit: int) -> None:
+    """Send what a stage would ask and is not on record."""
+    from memecmd_utils import cost, runs
+
+    run = runs.open_run(choice.profile, choice.settings, choice.run_name())
+    for line in cost.send_batch(run, stage, limit):
+        click.echo(line)
+
+
+@batch.command("fetch")
+@click.argument("stage", type=click.Choice(["annotation", "evaluation"]))
+@click.pass_obj
+def fetch_batch(choice: Choice, stage: str) -> None:
+    """Fetch the answers of a stage's batches; the next run takes them from there."""
+    from memecmd_utils import cost, runs
+
+    run = runs.open_run(choice.profile, choice.settings, choice.run_name())
+    for line in cost.fetch_batch(run, stage):
+        click.echo(line)
+
+
 @cli.command("cost")
 @click.pass_obj
 def show_cost(choice: Choice) -> None:
@@ -180,9 +210,9 @@ def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: s
 @click.pass_obj
 def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
     """Fit learned placement on a run's graded memes; GRADES: a CSV of dialogue_id, turn, meme_id, grade."""
-    from memecmd_utils.evaluation import landing
+    from memecmd_utils import learned
 
-    click.echo(landing.fit_run(choice.run(run), Path(grades).expanduser() if grades else None).text())
+    click.echo(learned.fit_run(choice.run(run), Path(grades).expanduser() if grades else None).text())
 
 
 @cli.command("evaluate-mod")

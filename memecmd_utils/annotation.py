@@ -28,9 +28,7 @@ __all__ = ["annotate", "annotation_request", "count_keywords", "data_url", "rele
 UNCHECKED = "unchecked"
 """`Annotation.unsafe` where no usable answer came: what nobody checked is not passed on either."""
 LIKENESS = 0.8
-"""Share of common text (`text_similarity.similarity`) from which on S- says what S+ says."""
-COMPARED = 300
-"""Characters that are compared; sixty are asked for, and a model may write thousands."""
+"""Share of common text (`library.similarity`) from which on S- says what S+ says."""
 
 
 class CheckedAnnotationReply(AnnotationReply):
@@ -42,9 +40,8 @@ class CheckedAnnotationReply(AnnotationReply):
 
 def prompt_files(flag_unsafe: bool) -> tuple[str, ...]:
     """Names of the prompt files behind an annotation."""
-    if flag_unsafe:
-        return "annotation_checked_examples", "annotation", "annotation_checked"
-    return "annotation_examples", "annotation"
+    checked = ("annotation_checked_examples", "annotation", "annotation_checked")
+    return checked if flag_unsafe else ("annotation_examples", "annotation")
 
 
 def annotation_request(
@@ -63,9 +60,7 @@ def annotation_request(
     )
     if flag_unsafe:
         text = f"{text}\n{prompts.render('annotation_checked')}"
-    images = []
-    if image is not None:
-        images = [Image(image_id=meme.sha256, load=lambda: image(meme))]
+    images = [Image(image_id=meme.sha256, load=lambda: image(meme))] if image is not None else []
     examples = prompts.render_examples(prompt_files(flag_unsafe)[0])
     return Request(
         task="annotation",
@@ -138,11 +133,8 @@ def repetitions(value: AnnotationReply) -> list[str]:
     for (first, one), (second, other) in combinations(texts.items(), 2):
         if one == other:
             broken.append(f"{second} 和 {first} 说的一样，四项要各说各的")
-        elif (first, second) == ("s_plus", "s_minus"):
-            # Texts of very different length are not alike, however like their beginnings.
-            like_lengths = 2 * min(len(one), len(other)) >= LIKENESS * (len(one) + len(other))
-            if like_lengths and library.alike(one[:COMPARED], other[:COMPARED], LIKENESS):
-                broken.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
+        elif second == "s_minus" and library.alike(one[:300], other[:300], LIKENESS):  # sixty are asked for
+            broken.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
     return broken
 
 
@@ -163,8 +155,6 @@ def releasable(
 
 # --- Keywords of Chinese texts with jieba, and the word clouds of Figure 2
 
-STOPWORDS = paths.prompts / "stopwords.txt"
-"""Words that never count."""
 KEPT_CLASSES = ("n", "v", "a", "i", "l")
 """First letters of jieba's word classes that are kept: nouns, verbs, adjectives, set phrases."""
 NAME_CLASSES = ("nr", "ns", "nt")
@@ -187,8 +177,7 @@ def count_keywords(texts: Sequence[str], top: int = 80) -> dict[str, int]:
     from jieba import posseg
 
     jieba.setLogLevel("WARNING")  # it prints four lines when it starts
-    lines = STOPWORDS.read_text(encoding="utf-8").splitlines()
-    ignored = {line.strip() for line in lines if not line.startswith("#")}
+    ignored = set((paths.prompts / "stopwords.txt").read_text(encoding="utf-8").splitlines())
     counts = Counter(
         pair.word
         for text in texts

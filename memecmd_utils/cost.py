@@ -1,230 +1,144 @@
-"""What a profile will ask for, before it runs (calls, tokens, money, hours), and what a run wrote and used.
-
-No call is made. `estimate` is that of the chats, `template_memes` has that of the template memes; both make
-their rows by `line`.
+"""What a profile will ask for before it runs (calls, tokens, money, hours), what a run wrote and used, and a
+provider's batches at half the price.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import settings
-from memecmd_utils.annotation import annotation_request
+from memecmd_utils import annotation, evaluation, files, judges, runs, schemas, settings
 from memecmd_utils.dialogue import relation, sizes, speaker_of, summary_request, utterance_request
 from memecmd_utils.embedders import INPUTS, TASK
-from memecmd_utils.evaluation import judges
-from memecmd_utils.evaluation.judges import STOPPED
-from memecmd_utils.files import paths
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.library import example_memes
-from memecmd_utils.llm import budget, prompts, usage
-from memecmd_utils.llm.budget import (
-    REMOTE_SECONDS_PER_CALL,
-    EstimateRow,
-    Spent,
-    estimate_row,
-    pictures_of,
-    tokens_per_image,
-)
+from memecmd_utils.llm import budget, chat, prompts, usage
+from memecmd_utils.llm.budget import Spent, estimate_row
+from memecmd_utils.llm.endpoint import OpenAIBackend
 from memecmd_utils.llm.messages import Request
-from memecmd_utils.schemas import ColdStart, Dialogue, Meme, RolePair, Turn
-from memecmd_utils.settings import Endpoint, Profile, run_name
+from memecmd_utils.settings import Endpoint, Judge, Profile, run_name
 
 TYPICAL_UTTERANCE = "这事儿我跟你说没那么简单啊"
-MEME = Meme(
+MEME = schemas.Meme(
     meme_id="m", file="m.png", text="这班谁爱上谁上", text_source="ocr", picture_note="一只猫趴在桌上",
     origin="x", sha256="0", phash="0", width=1, height=1, source="estimate",
 )  # fmt: skip
-PAIR = RolePair(
+PAIR = schemas.RolePair(
     pair_id="R00", role_a="甲", role_b="乙", intimacy="close", dominance="equal",
     age_relation="same_age", primary_scenario="life", source="estimate",
 )  # fmt: skip
-START = ColdStart(
+START = schemas.ColdStart(
     dialogue_id="estimate", kind="news", ref="x", title="题" * 18, name_a="甲", name_b="乙",
     context="文" * 200, brief="题" * 40, source="estimate",
 )  # fmt: skip
-REPLY_TOKENS = {"annotation": 160, "scenario": 120, "utterance": 18, "summary": 110}
+REPLY_TOKENS = {"annotation": 160, "scenario": 120, "utterance": 18, "summary": 110, "rating": 60}
 
 
-def _characters(request: Request) -> int:
-    return sum(len(message.text) for message in request.messages)
+# --- before a run -------------------------------------------------------------------------------------
 
 
 def _tokens(request: Request, profile: Profile, endpoint: Endpoint) -> float:
     """Tokens of a request with its pictures."""
-    pictures = pictures_of(request) * tokens_per_image(endpoint)
-    return _characters(request) * profile.models.tokens_per_character + pictures
+    characters = sum(len(message.text) for message in request.messages)
+    pictures = budget.pictures_of(request) * budget.tokens_per_image(endpoint)
+    return characters * profile.models.tokens_per_character + pictures
 
 
-def estimate(profile: Profile, n_memes: int) -> pd.DataFrame:
-    """Estimate a run over `n_memes` memes: a row per stage and a total.
+def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
+    """Estimate a run over `n_memes` memes: a row (`budget.estimate_row`) for each task of a stage.
 
     Prompts are rendered with text of typical length; tokens are characters times `tokens_per_character`,
-    images by rule. What is already recorded is not looked at.
+    images by rule. No call is made, and what is already recorded is not looked at.
     """
-    generator = profile.models.endpoints.generator
-    annotator = profile.models.endpoints.annotator or generator
+    models, endpoints = profile.models, profile.models.endpoints
+    generator, annotator = endpoints.generator, endpoints.annotator or endpoints.generator
     n_news, n_role = sizes(profile)
-    n_dialogues, turns = n_news + n_role, range(1, profile.dialogue.n_turns + 1)
+    n_dialogues, n_turns = n_news + n_role, profile.dialogue.n_turns
 
-    def row(stage: str, at: str, task: str, n: int, calls: int, tokens: float, **whom: Any) -> EstimateRow:
-        """`n` memes, scenarios or dialogues, each with so many calls and tokens of prompts."""
-        asked = {"llm": profile.models.llm, "endpoint": generator, **whom}
-        written = n * calls * REPLY_TOKENS[task]
-        return estimate_row(
-            stage, (at, task), profile, calls=n * calls, t_in=n * tokens, t_out=written, **asked
-        )
+    def row(stage: str, at: str, task: str, calls: int, t_in: float, **whom: Any) -> dict[str, Any]:
+        asked = {"llm": models.llm, "endpoint": generator, **whom}
+        written = calls * REPLY_TOKENS[task]
+        return estimate_row(stage, (at, task), profile, calls=calls, t_in=t_in, t_out=written, **asked)
 
-    def length(build: Callable[..., Request], turns: range) -> float:
-        """Tokens of the prompts for these turns of a dialogue."""
-        requests = (build(START, [TYPICAL_UTTERANCE] * (turn - 1), profile) for turn in turns)
-        return sum(_tokens(request, profile, generator) for request in requests)
+    def length(build: Callable[..., Request], first: int) -> float:
+        """Tokens of the prompts for all turns of a dialogue."""
+        earlier = [[TYPICAL_UTTERANCE] * (turn - 1) for turn in range(first, n_turns + 1)]
+        return sum(_tokens(build(START, texts, profile), profile, generator) for texts in earlier)
 
-    sees = annotator.vision and profile.models.llm == "openai"
-    request = annotation_request(MEME, 0, (lambda meme: "") if sees else None, profile.library.flag_unsafe)
-    per_meme = _tokens(request, profile, annotator)
-    values = {"pair": PAIR, "scenario": "一" * 30, **relation(PAIR)}
-    details = prompts.render("scenario_details", fence=prompts.fence, **values)
-    per_scenario = 2 * len(details) * profile.models.tokens_per_character
-    per_talk = length(utterance_request, turns)
-    summed_up = turns[1:]
-    per_summaries = length(summary_request, summed_up)
-    lines = [
-        row("02 annotation", "annotation", "annotation", n_memes, 1, per_meme, endpoint=annotator),
-        row("03 scenarios", "scenario", "scenario", n_role, 2, per_scenario),
-        row("03 utterance", "dialogue_generation", "utterance", n_dialogues, len(turns), per_talk),
-        row("03 summary", "dialogue_generation", "summary", n_dialogues, len(summed_up), per_summaries),
-        *_embedding_lines(profile, n_memes, n_dialogues, n_role),
-        *_judge_lines(profile, n_dialogues, n_memes),
-    ]
-    if others := min(profile.evaluation.other_summaries, n_dialogues):
-        lines.append(
-            row("05b summary", "studies", "summary", others, len(summed_up), per_summaries, llm="local")
-        )
-    return pd.DataFrame(lines)
-
-
-def _embedding_lines(profile: Profile, n_memes: int, n_dialogues: int, n_role: int) -> list[EstimateRow]:
-    """Vectors that an endpoint makes: of scenarios, annotations and summaries, or for the consistency."""
-    endpoint = profile.models.endpoints.embedder
-    if endpoint is None or "endpoint" not in (profile.models.embedder, profile.models.consistency_embedder):
-        return []
-    per_char = profile.models.tokens_per_character
-    n_turns = n_dialogues * profile.dialogue.n_turns
-    if profile.models.embedder == "endpoint":
-        n_summaries = n_turns - n_turns // profile.dialogue.n_turns
-        texts = n_role + 4 * n_memes + 3 * n_summaries
-        tokens = n_role * REPLY_TOKENS["scenario"] / 2 + n_memes * REPLY_TOKENS["annotation"]
-        instruction = 3 * per_char * len(profile.models.query_instruction or "")
-        tokens += n_summaries * (REPLY_TOKENS["summary"] + instruction)
-    else:
-        texts = n_memes + n_turns
-        tokens = n_memes * len(MEME.text) * per_char + n_turns * REPLY_TOKENS["utterance"]
-    calls = -(-texts // INPUTS)
-    usd = tokens * (endpoint.usd_per_million_in or 0.0) / 1e6
-    hours = calls * REMOTE_SECONDS_PER_CALL / 3600
-    ledger = (TASK, TASK)
-    return [EstimateRow("04 embedding", endpoint.model, calls, round(tokens), 0, usd, hours, ledger)]
-
-
-def _judge_lines(profile: Profile, n_dialogues: int, n_memes: int) -> Iterator[EstimateRow]:
-    turns = [
-        Turn(turn=t, speaker=speaker_of(t), text=TYPICAL_UTTERANCE, source="estimate")
-        for t in range(1, profile.dialogue.n_turns + 1)
-    ]
-    dialogue = Dialogue(
-        dialogue_id="estimate", kind="news", ref="x", title="x", name_a="甲", name_b="乙", turns=turns,
-        summaries=[], complete=True, source="estimate",
-    )  # fmt: skip
-    places = profile.dialogue.n_turns - 1
-    rates = [
-        profile.retrieval.random_rate if s == "random" else profile.retrieval.wanted_rate
-        for s in profile.retrieval.strategies
-    ]
-    sent = [rate * places * n_dialogues for rate in rates]
-    sampled = [min(rate * places, profile.evaluation.judge_sample or places) * n_dialogues for rate in rates]
+    sees = (lambda _: "") if annotator.vision and models.llm == "openai" else None
+    request = annotation.annotation_request(MEME, 0, sees, profile.library.flag_unsafe)
+    details = prompts.render(
+        "scenario_details", fence=prompts.fence, pair=PAIR, scenario="一" * 30, **relation(PAIR)
+    )
+    per_scenario = len(details) * models.tokens_per_character
+    others = min(profile.evaluation.other_summaries, n_dialogues)
+    summed_up, summaries = n_turns - 1, length(summary_request, 2)
+    rows = [
+        row("02 annotation", "annotation", "annotation", n_memes,
+            n_memes * _tokens(request, profile, annotator), endpoint=annotator),
+        row("03 scenarios", "scenario", "scenario", 2 * n_role, 2 * n_role * per_scenario),
+        row("03 utterance", "dialogue_generation", "utterance", n_dialogues * n_turns,
+            n_dialogues * length(utterance_request, 1)),
+        row("03 summary", "dialogue_generation", "summary", n_dialogues * summed_up, n_dialogues * summaries),
+    ]  # fmt: skip
+    if endpoints.embedder is not None and models.embedder == "endpoint":
+        texts = 4 * n_memes + 3 * n_dialogues * summed_up
+        tokens = n_memes * REPLY_TOKENS["annotation"] + n_dialogues * summed_up * REPLY_TOKENS["summary"]
+        whom = {"llm": "openai", "endpoint": endpoints.embedder, "t_in": tokens, "t_out": 0}
+        rows.append(estimate_row("04 embedding", (TASK, TASK), profile, calls=texts / INPUTS, **whom))
     for number, judge in enumerate(profile.evaluation.judges):
-        endpoints = profile.models.endpoints.judges
-        endpoint = endpoints[number] if number < len(endpoints) else profile.models.endpoints.generator
+        endpoint = endpoints.judges[number] if number < len(endpoints.judges) else generator
+        spent = ("evaluation" if number == 0 else f"evaluation-{number + 1}", "rating")
+        asked = _judge_calls(profile, judge, endpoint, n_dialogues, n_memes)
         name = f"05 judge {number + 1} ({judge.kind})"
-        ledger = ("evaluation" if number == 0 else f"evaluation-{number + 1}", "rating")
-        calls, t_in, t_out = 0, 0.0, 0.0
-        if judge.kind == "yes_no":
-            half = min(n_memes, sum(sampled) / 2)
-            # The checks ask about three memes a turn, and three times about two memes of some turns.
-            wordings = min(profile.evaluation.judge_checks, profile.evaluation.judge_wordings)
-            checked, worded = 3 * profile.evaluation.judge_checks, 6 * wordings
-            held_out = 2 * min(n_memes, half + checked / 2) * profile.evaluation.judge_contexts
-            calls = round(5 * (sum(sampled) + checked + worded + held_out))
-            context = judges.Context(dialogue, min(10, profile.dialogue.n_turns))
-            request = judges.yes_no_request(context, MEME, "humor_effect")
-            # Four of five questions share all but their last line with the first: the server's cache has it.
-            share = 0.3 if judge.llm == "local" else 1.0
-            t_in = calls * share * _tokens(request, profile, endpoint)
-            t_out = calls
-        else:
-            by_meme = profile.evaluation.judge_unit == "meme"
-            sees = judge.llm == "openai" and endpoint.vision
-            screenshot = ("estimate", lambda: b"") if sees else None
-            spans = [min(10, profile.dialogue.n_turns)]
-            if profile.evaluation.judge_unit == "dialogue":
-                spans = judges.lengths(profile.dialogue.n_turns)
-            for memes_sent in sampled if by_meme else sent:
-                for span in spans:
-                    item = judges.Item(None, dialogue, {2: MEME}, span)
-                    request = judges.rating_request(item, 0, screenshot)
-                    n_calls = round(memes_sent) if by_meme else n_dialogues
-                    calls += n_calls
-                    t_in += n_calls * _tokens(request, profile, endpoint)
-                t_out += 60 * (memes_sent if by_meme else memes_sent * sum(spans) / profile.dialogue.n_turns)
-        yield estimate_row(name, ledger, profile, judge.llm, endpoint, calls, t_in, t_out, judge.local_model)
+        rows.append(estimate_row(name, spent, profile, judge.llm, endpoint, *asked, judge.local_model))
+    if others:
+        rows.append(
+            row("05b summary", "studies", "summary", others * summed_up, others * summaries, llm="local")
+        )
+    return rows
 
 
-def _count(path: Path) -> str:
-    if not path.is_file():
-        return "-"
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        return str(pq.ParquetFile(path).metadata.num_rows)
-    return str(sum(1 for line in path.read_text(encoding="utf-8").split("\n") if line.strip()))
-
-
-def summary_text(run: str) -> str:
-    """The closing lines of `make reproduce`."""
-    data, report = paths.processed / run, paths.reports / run
-    folder = report.relative_to(paths.root)
-    scored, stopped = _judged(data / "ratings.parquet")
-    lines = [
-        "",
-        f"run {run}: {_count(data / 'memes.parquet')} memes, {_count(data / 'dialogues.jsonl')} dialogues, "
-        f"{_count(data / 'placements.parquet')} memes placed, {_count(data / 'ratings.parquet')} ratings, "
-        f"{scored} scored",
-        f"  page to look at    {folder}/index.html",
-        f"  dataset            {data.relative_to(paths.root)}/release/",
-        f"  tables             {folder}/tables/",
-        f"  figures            {folder}/figures/",
-        f"  numbers            {folder}/numbers.json",
-        f"  executed notebooks {folder}/*.html",
+def _judge_calls(
+    profile: Profile, judge: Judge, endpoint: Endpoint, n_dialogues: int, n_memes: int
+) -> tuple[float, float, float]:
+    """Calls, tokens in and tokens out of one judge."""
+    given, places = profile.evaluation, profile.dialogue.n_turns - 1
+    turns = [
+        schemas.Turn(turn=t, speaker=speaker_of(t), text=TYPICAL_UTTERANCE, source="estimate")
+        for t in range(1, places + 2)
     ]
-    lines += [*stopped, *real_usage(run)]
-    settled = settings.read_resolved(data)
-    if settled and (lacking := usage.not_recorded(Profile.model_validate(settled), data)):
-        lines += ["", lacking]
-    return "\n".join(lines)
-
-
-def _judged(path: Path) -> tuple[str, list[str]]:
-    """How many ratings have a score, and a line for each judge that was stopped early."""
-    if not path.is_file():
-        return "-", []
-    ratings = pd.read_parquet(path, columns=["judge", "overall", "unscored"])
-    unasked = ratings[ratings["unscored"] == STOPPED].groupby("judge", sort=False).size()
-    return str(ratings["overall"].count()), [
-        f"  {judge} {STOPPED}; {n} of its ratings were not asked for (another model or model_label would be)"
-        for judge, n in unasked.items()
-    ]
+    dialogue = schemas.Dialogue(
+        **START.model_dump(include={"dialogue_id", "kind", "ref", "title", "name_a", "name_b", "source"}),
+        turns=turns, summaries=[], complete=True,
+    )  # fmt: skip
+    by_random, wanted = profile.retrieval.random_rate, profile.retrieval.wanted_rate
+    rates = [by_random if strategy == "random" else wanted for strategy in profile.retrieval.strategies]
+    sent = sum(rate * places * n_dialogues for rate in rates)
+    sampled = sum(min(rate * places, given.judge_sample or places) * n_dialogues for rate in rates)
+    if judge.kind == "yes_no":
+        # The checks ask about three memes a turn, and twice more about two memes of some turns.
+        checked = 3 * given.judge_checks + 4 * min(given.judge_checks, given.judge_wordings)
+        held_out = 2 * min(n_memes, (sampled + checked) / 2) * given.judge_contexts
+        calls = 5 * (sampled + checked + held_out)
+        context = judges.Context(dialogue, min(10, places + 1))
+        request = judges.yes_no_request(context, MEME, "humor_effect")
+        # Four of five questions share all but their last line with the first: a local server has it read.
+        share = 0.3 if judge.llm == "local" else 1.0
+        return calls, calls * share * _tokens(request, profile, endpoint), calls
+    picture = ("estimate", lambda: b"") if judge.llm == "openai" and endpoint.vision else None
+    by_meme = given.judge_unit == "meme"
+    spans = [min(10, places + 1)] if by_meme else evaluation.lengths(places + 1)
+    calls = sampled if by_meme else len(rates) * n_dialogues
+    items = [judges.Excerpt(None, dialogue, {2: MEME}, span) for span in spans]
+    tokens = sum(_tokens(judges.rating_request(i, 0, picture), profile, endpoint) for i in items)
+    rated = sampled if by_meme else sent * sum(spans) / (places + 1)
+    return calls * len(spans), calls * tokens, REPLY_TOKENS["rating"] * rated
 
 
 def cost_text(profile: Profile) -> str:
@@ -232,21 +146,62 @@ def cost_text(profile: Profile) -> str:
     spent = Spent(paths.processed / run_name(profile) / "usage" / "spent.jsonl")
     table = budget.with_real_usage(estimate(profile, expected_memes(profile)), spent)
     notes = ["", "Estimate: prompts of typical length, nothing recorded yet. No call was made."]
-    if not spent.rows:
-        notes[1] += " After a run the real figures stand beside it."
     ends = profile.models.endpoints
-    for endpoint in (ends.generator, ends.annotator, *ends.judges, ends.embedder):
-        if endpoint is None or not endpoint.model:
-            continue
-        if endpoint.usd_per_million_in is None:
+    for endpoint in filter(None, (ends.generator, ends.annotator, *ends.judges, ends.embedder)):
+        if endpoint.model and endpoint.usd_per_million_in is None:
             prices = "usd_per_million_in, usd_per_million_out"
             notes.append(f"The price of {endpoint.model} is not known ({prices}).")
-        if endpoint.vision and endpoint.tokens_per_image is None:
+        if endpoint.model and endpoint.vision and endpoint.tokens_per_image is None:
             notes.append(
-                f"What {endpoint.model} counts for a picture is not known (tokens_per_image): a meme counts "
-                f"as {budget.TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
+                f"What {endpoint.model} counts for a picture is not known (tokens_per_image): it counts as "
+                f"{budget.TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
             )
     return budget.estimate_text(table) + "\n" + "\n".join(notes)
+
+
+def expected_memes(profile: Profile) -> int:
+    """How many memes a run will have, from its cap or from the example table; folders are counted by file."""
+    total, most = 0, profile.library.max_memes
+    for source in profile.library.sources:
+        if source == "example":
+            total += len(example_memes())
+        else:
+            total += sum(path.is_file() for path in (paths.root / source).rglob("*"))
+    return min(total or most, most) if most else total
+
+
+# --- after a run --------------------------------------------------------------------------------------
+
+
+def _count(path: Path) -> str:
+    if not path.is_file():
+        return "-"
+    return str(
+        len(pd.read_parquet(path) if path.suffix == ".parquet" else path.read_text("utf-8").splitlines())
+    )
+
+
+def summary_text(run: str) -> str:
+    """The closing lines of `make reproduce`."""
+    data, report = paths.processed / run, paths.reports / run
+    folder, counts = report.relative_to(paths.root), []
+    for name in ("memes.parquet", "dialogues.jsonl", "placements.parquet", "ratings.parquet"):
+        counts.append(f"{_count(data / name)} {name.partition('.')[0]}")
+    lines = [
+        "",
+        f"run {run}: {', '.join(counts)}",
+        f"  page to look at    {folder}/index.html",
+        f"  dataset            {data.relative_to(paths.root)}/release/",
+        f"  tables             {folder}/tables/",
+        f"  figures            {folder}/figures/",
+        f"  numbers            {folder}/numbers.json",
+        f"  executed notebooks {folder}/*.html",
+        *real_usage(run),
+    ]
+    settled = settings.read_resolved(data)
+    if settled and (lacking := usage.not_recorded(Profile.model_validate(settled), data)):
+        lines += ["", lacking]
+    return "\n".join(lines)
 
 
 def real_usage(run: str) -> Iterator[str]:
@@ -262,16 +217,127 @@ def real_usage(run: str) -> Iterator[str]:
             f"{usage.counts_in_words(used['outcomes'])}" + (f"; tried again: {again}" if again else "")
         )
     vectors = Spent(paths.processed / run / "usage" / "spent.jsonl").rows.get((TASK, TASK))
-    if vectors is not None:
-        yield f"  {TASK}: {vectors.calls} calls, {vectors.tokens_in} tokens in, ${vectors.usd:.2f}"
+    if vectors:
+        yield f"  {TASK}: {vectors['calls']} calls, {vectors['tokens_in']} tokens in, ${vectors['usd']:.2f}"
 
 
-def expected_memes(profile: Profile) -> int:
-    """How many memes a run will have, from its cap or from the example table; folders are counted by file."""
-    total, most = 0, profile.library.max_memes
-    for source in profile.library.sources:
-        if source == "example":
-            total += len(example_memes())
-        else:
-            total += sum(path.is_file() for path in (paths.root / source).rglob("*"))
-    return min(total or most, most) if most else total
+# --- a provider's batches -------------------------------------------------------------------------------
+
+URL = "/v1/chat/completions"
+MOST_LINES, MOST_BYTES = 50_000, 190_000_000
+"""Of a file that services take."""
+
+
+class BatchError(MemecmdError, RuntimeError):
+    """A batch cannot be sent or fetched; the message says what to do."""
+
+
+def send_batch(run: runs.Run, stage: str, limit: int = MOST_LINES) -> Iterator[str]:
+    """Send what `stage` (annotation or evaluation) would ask and is not on record; say what was sent.
+
+    Nothing of the stage is kept. Answers are fetched by `fetch_batch` within a day or so, and the next run
+    takes them from there. Raises `BatchError` while an earlier batch is under way.
+    """
+    noted = _notes(run, stage)
+    if noted.is_file():
+        raise BatchError(f"a batch of {stage} is under way: `memecmd batch fetch {stage}` first")
+    lines: dict[str, bytes] = {}
+    backend = _backend(run, stage)
+
+    def collect(asked: OpenAIBackend, key: str, request: Request) -> None:
+        if asked.endpoint == backend.endpoint:
+            body = backend.body(request, backend.forms(request)[0])
+            line = {"custom_id": key, "method": "POST", "url": URL, "body": body}
+            lines[key] = json.dumps(line, ensure_ascii=False).encode() + b"\n"
+
+    with TemporaryDirectory() as name:
+        _ask(replace(run, folder=Path(name), fallback=run.folder, collect=collect), stage)
+    parts: list[list[bytes]] = []
+    size = MOST_BYTES
+    for line in lines.values():
+        if size + len(line) > MOST_BYTES or len(parts[-1]) == limit:
+            parts.append([])
+            size = 0
+        parts[-1].append(line)
+        size += len(line)
+    sent: list[str] = []
+    for part in parts:
+        sent.append(chat.run(_send(backend, stage, b"".join(part))))
+        files.write_json(noted, sent)
+        yield f"{len(part):,} questions of {stage} are sent in batch {sent[-1]}"
+    if not sent:
+        yield f"nothing of {stage} has to be asked: all is on record"
+
+
+def _ask(run: runs.Run, stage: str) -> None:
+    """Go through the questions of a stage as its notebook does."""
+    memes = run.load(schemas.Meme)
+    if stage == "annotation":
+        folder, sees = run.read("memes.parquet").parent, run.endpoint("annotator").vision
+        image = (lambda meme: files.data_url((folder / meme.file).read_bytes())) if sees else None
+        with run.chat("annotator", stage) as asking:
+            chat.run(annotation.annotate(memes, asking, run.profile, image))
+    elif stage == "evaluation":
+        dialogues = {dialogue.dialogue_id: dialogue for dialogue in run.load(schemas.Dialogue)}
+        placements = run.load(schemas.Placement)
+        judges.rate(run, placements, dialogues, {meme.meme_id: meme for meme in memes})
+    else:
+        raise BatchError(f"{stage}: batches are for the stages annotation and evaluation")
+
+
+async def _send(backend: OpenAIBackend, stage: str, lines: bytes) -> str:
+    """Make a batch of these lines, but for one that a killed process made; its id."""
+    name, digest = f"{stage}.jsonl", hashlib.sha256(lines).hexdigest()
+
+    async def work(client: Any, _: Any) -> str:
+        async for batch in client.batches.list(limit=100):
+            if (batch.metadata or {}).get("sha256") == digest:
+                return batch.id
+        file = await client.files.create(file=(name, lines), purpose="batch")
+        metadata = {"stage": stage, "sha256": digest}
+        made = {"input_file_id": file.id, "endpoint": URL, "completion_window": "24h", "metadata": metadata}
+        return (await client.batches.create(**made)).id
+
+    return await backend.using(work)
+
+
+def fetch_batch(run: runs.Run, stage: str) -> Iterator[str]:
+    """Fetch the answers of the stage's batches that have ended; say how far the others are."""
+    noted, waiting = _notes(run, stage), []
+    if not noted.is_file():
+        raise BatchError(f"no batch of {stage} is under way: `memecmd batch send {stage}` sends one")
+    backend = _backend(run, stage)
+    for name in json.loads(noted.read_text()):
+        batch, lines = chat.run(_fetch(backend, name))
+        counts = batch.request_counts
+        done = f"{counts.completed} of {counts.total} answered" if counts else "not begun"
+        yield f"batch {batch.id}: {batch.status}, {done}"
+        if lines is None:
+            waiting.append(name)
+            continue
+        with run.inbox(stage).open("ab") as inbox:
+            inbox.write(backend.blotted(lines).encode())
+        for error in (batch.errors.data if batch.errors else None) or []:
+            yield f"  {backend.shown(error.message or str(error.code))}"
+    files.write_json(noted, waiting) if waiting else noted.unlink()
+    if not waiting:
+        yield "all batches have ended: run the stage as ever; what was not answered is asked one by one"
+
+
+async def _fetch(backend: OpenAIBackend, name: str) -> tuple[Any, str | None]:
+    async def work(client: Any, _: Any) -> tuple[Any, str | None]:
+        batch = await client.batches.retrieve(name)
+        if batch.status not in ("completed", "failed", "expired", "cancelled"):
+            return batch, None
+        return batch, (await client.files.content(batch.output_file_id)).text if batch.output_file_id else ""
+
+    return await backend.using(work)
+
+
+def _backend(run: runs.Run, stage: str) -> OpenAIBackend:
+    """The endpoint that a stage asks; of several judges the first one's."""
+    return OpenAIBackend(run.endpoint("annotator" if stage == "annotation" else "judge"))
+
+
+def _notes(run: runs.Run, stage: str) -> Path:
+    return run.inbox(stage).with_name(f"{stage}.json")

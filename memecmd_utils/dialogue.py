@@ -7,12 +7,9 @@ One's own dialogues come from a file instead; then only the third agent is asked
 import asyncio
 import re
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -24,7 +21,7 @@ from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
-from memecmd_utils.llm.messages import BrokenRules, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm.messages import Answer, BrokenRules, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.settings import Profile, ProfileError
 
 # --- Cold starts: a news item or a role pair becomes the context that a dialogue begins from (Eq. 3)
@@ -46,6 +43,10 @@ Encode = Callable[[list[str]], np.ndarray]
 """Texts to unit vectors, [texts, dim]."""
 
 
+class NoText(MemecmdError, RuntimeError):
+    """The model has no usable text for a turn or a scenario, also after all attempts."""
+
+
 class Plan(NamedTuple):
     """What the dialogues of a run start from, before any model is asked."""
 
@@ -55,10 +56,7 @@ class Plan(NamedTuple):
 
 
 def plan(items: Sequence[schemas.NewsItem], pairs: Sequence[schemas.RolePair], profile: Profile) -> Plan:
-    """The cold starts of a run: at most `n_dialogues` of them, taken from news and role pairs in turn.
-
-    `ProfileError` where there are fewer than `n_news` items.
-    """
+    """The cold starts of a run: at most `n_dialogues` of them, taken from news and role pairs in turn."""
     n_news, n_role = sizes(profile)
     each = profile.dialogue.scenarios_per_pair
     scenarios = [(pair, min(each, n_role - done * each)) for done, pair in enumerate(pairs)]
@@ -120,32 +118,23 @@ def from_scenario(scenario: schemas.Scenario, pair: schemas.RolePair) -> schemas
     )
 
 
-class RoleStarts(NamedTuple):
-    """What role pairs gave: scenarios, cold starts in the same order, and scenarios that came to nothing."""
-
-    scenarios: list[schemas.Scenario]
-    starts: list[schemas.ColdStart]
-    unfinished: list[schemas.Unfinished]
-
-
 async def role_cold_starts(
     pairs: Sequence[tuple[schemas.RolePair, int]],
     chat: Chat,
     profile: Profile,
     encode: Encode,
     glosses: Mapping[str, str] | None = None,
-) -> RoleStarts:
-    """Have an agent write so many scenarios of each pair, pairs side by side, and make starts of them."""
+) -> tuple[list[schemas.Scenario], list[schemas.ColdStart], list[schemas.Unfinished]]:
+    """Have an agent write so many scenarios of each pair, pairs side by side, and make cold starts of them.
+
+    Returns scenarios, their cold starts, and scenarios that came to nothing.
+    """
     work = (write_scenarios(pair, n, chat, profile, encode, glosses or {}) for pair, n in pairs)
     written = await chat.side_by_side(work)
     by_id = {pair.pair_id: pair for pair, _ in pairs}
     scenarios = [scenario for done, _ in written for scenario in done]
     starts = [from_scenario(scenario, by_id[scenario.pair_id]) for scenario in scenarios]
-    return RoleStarts(scenarios, starts, [lost for _, failed in written for lost in failed])
-
-
-class NoScenario(MemecmdError, RuntimeError):
-    """The model has no usable scenario, or no details for it, also after all attempts."""
+    return scenarios, starts, [lost for _, failed in written for lost in failed]
 
 
 async def write_scenarios(
@@ -154,7 +143,7 @@ async def write_scenarios(
     """Have an agent write `n` scenarios of a pair, each with its details; also those that came to nothing.
 
     One whose cosine with an earlier one of the pair is above `scenario_similarity_cap` is asked for anew, and
-    left out after `NEW_SCENARIO_TRIES`. The first `n` do not depend on how many follow.
+    left out after `NEW_SCENARIO_TRIES`.
     """
     done: list[schemas.Scenario] = []
     failed: list[schemas.Unfinished] = []
@@ -166,7 +155,7 @@ async def write_scenarios(
             earlier = [scenario.scenario for scenario in done]
             texts, source = await _new_scene(pair, name, earlier, chat, encode, cap, seed)
             texts |= await _details(pair, name, texts["scenario"], chat, seed)
-        except NoScenario as error:
+        except NoText as error:
             lost = {"dialogue_id": f"role-{name}", "turn": 1, "reason": str(error), "turns": []}
             failed.append(schemas.Unfinished(source=chat.backend.source, **lost, **made_by))
             continue
@@ -203,7 +192,7 @@ async def _new_scene(
             Message(role="assistant", text=files.dumps(answer.value.model_dump())),
             Message(role="user", text=again),
         ]
-    raise NoScenario(f"no new scenario in {NEW_SCENARIO_TRIES} requests; the last one: {reason}")
+    raise NoText(f"no new scenario in {NEW_SCENARIO_TRIES} requests; the last one: {reason}")
 
 
 async def _details(pair: schemas.RolePair, name: str, scenario: str, chat: Chat, seed: int) -> dict[str, Any]:
@@ -211,7 +200,7 @@ async def _details(pair: schemas.RolePair, name: str, scenario: str, chat: Chat,
     request = _scenario_request("scenario_details", f"{name}/details", schema, seed, pair, scenario=scenario)
     answer = await chat.ask(request, lambda reply: replies.structured(reply, schema))
     if answer.value is None:
-        raise NoScenario(f"no details for the scenario: {answer.outcome}: {answer.reason}")
+        raise NoText(f"no details for the scenario: {answer.outcome}: {answer.reason}")
     return answer.value.model_dump()
 
 
@@ -236,21 +225,19 @@ def relation(pair: schemas.RolePair) -> dict[str, str]:
 
 # --- What a speaker is asked: four phases (Eq. 11-14), and the summary agent (Eq. 16)
 
-Phase = Literal["initial", "early", "middle", "late"]
-MIDDLE_FROM, LATE_FROM = 7, 13
 SHARED_PROMPTS = ("chat_system", "chat_examples")
 """Prompts that stand before every request of a dialogue."""
 
 
-def phase_of(turn: int) -> Phase:
+def phase_of(turn: int) -> Literal["initial", "early", "middle", "late"]:
     """Phase of a turn: t = 1, 2 <= t < 7, 7 <= t < 13, t >= 13 (Eq. 11-14)."""
     if turn < 1:
         raise ValueError(f"turns count from 1, got {turn}")
     if turn == 1:
         return "initial"
-    if turn < MIDDLE_FROM:
+    if turn < 7:
         return "early"
-    return "middle" if turn < LATE_FROM else "late"
+    return "middle" if turn < 13 else "late"
 
 
 def speaker_of(turn: int) -> Literal["A", "B"]:
@@ -264,12 +251,21 @@ def history_text(start: schemas.ColdStart | schemas.Dialogue, turns: Sequence[st
     return "\n".join(f"{names[speaker_of(i)]}：{text}" for i, text in enumerate(turns, start=1))
 
 
-def _messages(prompt: str, start: schemas.ColdStart, earlier: Sequence[str], max_chars: int) -> list[Message]:
+def _request(
+    task: Literal["utterance", "summary"],
+    prompt: str,
+    start: schemas.ColdStart,
+    earlier: Sequence[str],
+    profile: Profile,
+    sampling: Sampling,
+    schema: type[BaseModel] | None = None,
+) -> Request:
     # System text, worked examples and history come first and are the same for both agents and the summary
     # agent, so an endpoint can reuse the growing prefix; what differs stands last. The examples are
     # messages of their own: a small model takes one inside the prompt for a part of the chat.
+    turn = len(earlier) + 1
     speaker, other = start.name_a, start.name_b
-    if speaker_of(len(earlier) + 1) == "B":
+    if speaker_of(turn) == "B":
         speaker, other = other, speaker
     text = prompts.render(
         prompt,
@@ -281,13 +277,21 @@ def _messages(prompt: str, start: schemas.ColdStart, earlier: Sequence[str], max
         # A small model answers what stands last; the history alone leaves it to guess whose turn it is.
         other=other,
         last=earlier[-1] if earlier else "",
-        max_chars=max_chars,
+        max_chars=profile.dialogue.max_utterance_chars,
     )
-    return [
-        Message(role="system", text=prompts.render("chat_system")),
-        *(Message(role=role, text=text) for role, text in prompts.render_examples("chat_examples")),
-        Message(role="user", text=text),
-    ]
+    examples = prompts.render_examples("chat_examples")
+    return Request(
+        task=task,
+        subject=f"{start.dialogue_id}/{turn}",
+        messages=[
+            Message(role="system", text=prompts.render("chat_system")),
+            *(Message(role=role, text=example) for role, example in examples),
+            Message(role="user", text=text),
+        ],
+        sampling=sampling,
+        seed=int(statistics.rng(profile.seed, task, start.dialogue_id, turn).integers(2**31)),
+        reply_schema=schema,
+    )
 
 
 def _against_loops(profile: Profile, allowed_length: int) -> dict[str, float]:
@@ -299,43 +303,27 @@ def _against_loops(profile: Profile, allowed_length: int) -> dict[str, float]:
 
 def utterance_request(start: schemas.ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
     """P_t of Eq. 11-14 for the turn after `earlier`."""
-    turn, max_chars = len(earlier) + 1, profile.dialogue.max_utterance_chars
-    max_tokens = max(60, 2 * max_chars + 10)  # a character may take two tokens
+    max_tokens = max(60, 2 * profile.dialogue.max_utterance_chars + 10)  # a character may take two tokens
     extra = _against_loops(profile, allowed_length=2)
-    return Request(
-        task="utterance",
-        subject=f"{start.dialogue_id}/{turn}",
-        messages=_messages(f"utterance_{phase_of(turn)}", start, earlier, max_chars),
-        sampling=Sampling(temperature=0.9, presence_penalty=0.6, max_tokens=max_tokens, extra=extra),
-        seed=int(statistics.rng(profile.seed, "utterance", start.dialogue_id, turn).integers(2**31)),
-    )
+    sampling = Sampling(temperature=0.9, presence_penalty=0.6, max_tokens=max_tokens, extra=extra)
+    prompt = f"utterance_{phase_of(len(earlier) + 1)}"
+    return _request("utterance", prompt, start, earlier, profile, sampling)
 
 
 def summary_request(start: schemas.ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
     """Request of the summary agent for turn t, seen from the side of who speaks at t (Eq. 16)."""
-    turn, max_chars = len(earlier) + 1, profile.dialogue.max_utterance_chars
     extra = _against_loops(profile, allowed_length=6)  # names of six tokens may recur
-    return Request(
-        task="summary",
-        subject=f"{start.dialogue_id}/{turn}",
-        messages=_messages("summary", start, earlier, max_chars),
-        sampling=Sampling(temperature=0.3, max_tokens=300, extra=extra),
-        seed=int(statistics.rng(profile.seed, "summary", start.dialogue_id, turn).integers(2**31)),
-        reply_schema=schemas.SummaryReply,
-    )
+    sampling = Sampling(temperature=0.3, max_tokens=300, extra=extra)
+    return _request("summary", "summary", start, earlier, profile, sampling, schemas.SummaryReply)
 
 
 # --- The dialogues (Eq. 4-6, 15, 17)
 
 
-class NoUtterance(MemecmdError, RuntimeError):
-    """The model has no usable text for a turn, also after all attempts."""
-
-
 async def utter(
     start: schemas.ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile, glosses: Mapping[str, str]
 ) -> schemas.Turn:
-    """u_t = A_t(P_t) (Eq. 15); `NoUtterance` where the model has no usable text."""
+    """u_t = A_t(P_t) (Eq. 15); `NoText` where the model has no usable text."""
     request = utterance_request(start, earlier, profile)
     names = (start.name_a, start.name_b)
 
@@ -352,19 +340,10 @@ async def utter(
 
     answer = await chat.ask(request, parse)
     if answer.value is None:
-        raise NoUtterance(f"{answer.outcome} after {answer.attempts} attempts: {answer.reason}")
-    turn = len(earlier) + 1
-    return schemas.Turn(
-        turn=turn,
-        speaker=speaker_of(turn),
-        text=answer.value,
-        gloss=glosses.get(request.subject, "") if answer.source == "authored" else "",
-        violations=answer.violations,
-        source=answer.source,
-        profile=profile.name,
-        prompt_sha256=prompts.prompt_sha256(*SHARED_PROMPTS, f"utterance_{phase_of(turn)}"),
-        seed=request.seed,
-    )
+        raise NoText(f"{answer.outcome} after {answer.attempts} attempts: {answer.reason}")
+    gloss = glosses.get(request.subject, "") if answer.source == "authored" else ""
+    about = _about(request, answer, profile, f"utterance_{phase_of(len(earlier) + 1)}")
+    return schemas.Turn(text=answer.value, gloss=gloss, violations=answer.violations, **about)
 
 
 async def summarise(
@@ -374,19 +353,23 @@ async def summarise(
     request = summary_request(start, earlier, profile)
     answer = await chat.ask(request, lambda reply: replies.structured(reply, schemas.SummaryReply))
     texts = dict.fromkeys(schemas.SummaryReply.model_fields, "")
+    texts["unscored"] = "" if answer.value is not None else f"{answer.outcome}: {answer.reason}"
     if answer.value is not None:
-        texts = answer.value.model_dump()
-    turn = len(earlier) + 1
-    return schemas.Summary(
-        turn=turn,
-        speaker=speaker_of(turn),
-        unscored="" if answer.value is not None else f"{answer.outcome}: {answer.reason}",
-        source=answer.source,
-        profile=profile.name,
-        prompt_sha256=prompts.prompt_sha256(*SHARED_PROMPTS, "summary"),
-        seed=request.seed,
-        **texts,
-    )
+        texts |= answer.value.model_dump()
+    return schemas.Summary(**texts, **_about(request, answer, profile, "summary"))
+
+
+def _about(request: Request, answer: Answer, profile: Profile, prompt: str) -> dict[str, Any]:
+    """Turn, speaker and provenance of what was said."""
+    turn = int(request.subject.rpartition("/")[2])
+    return {
+        "turn": turn,
+        "speaker": speaker_of(turn),
+        "source": answer.source,
+        "profile": profile.name,
+        "prompt_sha256": prompts.prompt_sha256(*SHARED_PROMPTS, prompt),
+        "seed": request.seed,
+    }
 
 
 async def talk(
@@ -411,7 +394,7 @@ async def talk(
             try:
                 turns.append(await utter(start, earlier, chat, profile, glosses))
                 bar.update()
-            except NoUtterance as error:
+            except NoText as error:
                 reason = str(error)
         done = await asyncio.gather(*summaries)
     except Exception:
@@ -431,16 +414,11 @@ async def talk(
     return schemas.Dialogue(turns=turns, summaries=done, complete=True, source=source, **about, **made_by)
 
 
-@dataclass
-class Generated:
-    """What `generate` wrote: counts that do not grow with the run, and a number a turn."""
+class Generated(NamedTuple):
+    """What `generate` wrote."""
 
-    dialogues: int = 0
-    unfinished: int = 0
-    violations: Counter[str] = field(default_factory=Counter)
-    broken_turns: int = 0
-    lengths: list[int] = field(default_factory=list)
-    """Characters of every turn."""
+    dialogues: list[schemas.Dialogue]
+    unfinished: list[schemas.Unfinished]
 
 
 async def generate(
@@ -452,82 +430,70 @@ async def generate(
     unfinished: Sequence[schemas.Unfinished] = (),
     own: Sequence[schemas.Dialogue] = (),
 ) -> Generated:
-    """Hold all dialogues side by side and write them, in the order of `starts`, as they are done (Eq. 17).
+    """Hold all dialogues side by side and write them in the order of `starts` (Eq. 17).
 
     `dialogues.jsonl` takes the complete ones, `unfinished.jsonl` those that stopped, after `unfinished`,
-    which never began. A start of a dialogue in `own` needs only the summaries that its file lacks. Stops on
-    the first fault of the endpoint; without any complete dialogue raises `NoUtterance`.
+    which never began. Of a dialogue in `own` only the summaries that its file lacks are asked for. Without
+    any complete dialogue raises `NoText`.
     """
-    made, first = Generated(), ""
     given = {dialogue.dialogue_id: dialogue for dialogue in own}
-    n_turns = len(starts) * profile.dialogue.n_turns if not own else sum(len(d.turns) for d in own)
-    with (
-        Progress(chat, n_turns, "turns", "turn") as bar,
-        files.jsonl_writer(folder / "dialogues.jsonl") as write_dialogue,
-        files.jsonl_writer(folder / "unfinished.jsonl") as write_unfinished,
-    ):
-
-        def keep(dialogue: schemas.Dialogue | schemas.Unfinished) -> None:
-            nonlocal first
-            if isinstance(dialogue, schemas.Unfinished):
-                first = first or f"{dialogue.dialogue_id}, turn {dialogue.turn}: {dialogue.reason}"
-                made.unfinished += 1
-                write_unfinished(dialogue)
-                return
-            made.dialogues += 1
-            for turn in dialogue.turns:
-                made.lengths.append(len(turn.text))
-                made.broken_turns += bool(turn.violations)
-                made.violations.update(violation.split("（")[0] for violation in turn.violations)
-            write_dialogue(dialogue)
-
-        for lost in unfinished:
-            keep(lost)
+    turns_of = {name: len(dialogue.turns) for name, dialogue in given.items()}
+    n_turns = sum(turns_of.get(start.dialogue_id, profile.dialogue.n_turns) for start in starts)
+    with Progress(chat, n_turns, "turns", "turn") as bar:
         work = (
             sum_up(given[start.dialogue_id], start, chat, profile, bar)
             if start.dialogue_id in given
             else talk(start, chat, profile, glosses or {}, bar)
             for start in starts
         )
-        await chat.side_by_side(work, keep=keep)
-        if made.unfinished and not made.dialogues:
-            raise NoUtterance(f"no dialogue came to its end; the first: {first}")
+        held = [*unfinished, *await chat.side_by_side(work)]
+    made = Generated(
+        [one for one in held if isinstance(one, schemas.Dialogue)],
+        [one for one in held if isinstance(one, schemas.Unfinished)],
+    )
+    if made.unfinished and not made.dialogues:
+        lost = made.unfinished[0]
+        first = f"{lost.dialogue_id}, turn {lost.turn}: {lost.reason}"
+        raise NoText(f"no dialogue came to its end; the first: {first}")
+    files.write_jsonl(folder / "dialogues.jsonl", made.dialogues)
+    files.write_jsonl(folder / "unfinished.jsonl", made.unfinished)
     return made
 
 
-def hold_on_workers(run: runs.Run, starts: Sequence[schemas.ColdStart]) -> int:
+def hold_on_workers(
+    run: runs.Run, starts: Sequence[schemas.ColdStart], own: Sequence[schemas.Dialogue] = ()
+) -> int:
     """With `engine: dask`, have Dask's workers hold the dialogues; returns how many parts they made.
 
-    Each worker records the replies to its part under the run's caps, so `generate` then finds them all on
-    record. Workers need this project and its folders at the same path, and the key's variable.
+    They record the replies under the run's caps, so that `generate` then finds them all on record.
     """
     models = run.profile.models
     if models.engine != "dask" or models.mode == "recorded" or models.llm == "authored":
         return 0
     if models.mode == "live" or models.llm == "local":
-        raise ProfileError(
-            "engine: dask needs mode: auto and llm: openai, for the run is put together from the recordings "
-            "of workers that ask one endpoint"
-        )
+        raise ProfileError("engine: dask needs mode: auto and llm: openai: workers record, the run replays")
     from distributed import as_completed
     from tqdm.auto import tqdm
 
     with runs.dask_client(run.profile) as client:
         n = min(len(starts), len(client.nthreads()))
         each = max(1, models.concurrency // max(1, n))  # the cap holds for all workers together
-        futures = client.map(lambda part: _hold_part(run, part, each), [starts[i::n] for i in range(n)])
+        parts = [starts[i::n] for i in range(n)]
+        futures = client.map(lambda part: _hold_part(run, part, own, each), parts)
         for done in tqdm(as_completed(futures), total=n, desc="parts", unit="part"):
             done.result()
     return n
 
 
-def _hold_part(run: runs.Run, starts: Sequence[schemas.ColdStart], concurrency: int) -> None:
+def _hold_part(
+    run: runs.Run, starts: Sequence[schemas.ColdStart], own: Sequence[schemas.Dialogue], concurrency: int
+) -> None:
     """Hold some dialogues on a worker; all but what it records and spends is thrown away."""
     profile = run.profile.replace(concurrency=concurrency)
     with tempfile.TemporaryDirectory() as scratch:
         part = runs.Run(run.name, profile, Path(scratch), Path(scratch), spends_in=run.folder)
         with part.chat("generator", "dialogue_generation") as chat:
-            llm_chat.run(generate(starts, chat, profile, Path(scratch)))
+            llm_chat.run(generate(starts, chat, profile, Path(scratch), own=own))
 
 
 # --- One's own dialogues from a file
@@ -541,7 +507,6 @@ class OwnTurn(BaseModel):
 
     speaker: schemas.Text
     text: schemas.Text
-    gloss: str = ""
     source: str = OWN
 
 
@@ -602,9 +567,9 @@ def _own(line: OwnDialogue, profile: Profile) -> schemas.Dialogue:
     grouped = groupby(enumerate(line.turns, start=1), key=lambda numbered: numbered[1].speaker)
     for turn, (_, group) in enumerate(grouped, start=1):
         numbers, said = zip(*group, strict=True)
-        text, gloss = (" ".join(filter(None, map(attrgetter(name), said))) for name in ("text", "gloss"))
+        text = " ".join(message.text for message in said)
         place = {"turn": turn, "speaker": speaker_of(turn), "profile": profile.name}
-        turns.append(schemas.Turn(text=text, gloss=gloss, source=said[0].source, **place))
+        turns.append(schemas.Turn(text=text, source=said[0].source, **place))
         if turn > 1 and numbers[0] in given:
             summaries.append(schemas.Summary(**given[numbers[0]].model_dump() | place))
     names = {"A": line.name_a, "B": line.name_b}
@@ -649,7 +614,6 @@ COPY_RATIO = 0.85
 REPEATED_CHARS = 6
 """Characters in a row from an earlier turn that count as saying it again; a name or an echo is shorter."""
 PUNCTUATION = re.compile(r"[\s，。！？、；：…—~～·,.!?;:\"'“”‘’（）()《》【】\-]+")
-LABELS = "[AB甲乙丙丁]"
 ROLES = (
     r"用户|助手|助理|人类|机器人|系统|旁白|客服|AI|User|Assistant|Human|Bot|System|Narrator"
     r"|(?:角色|说话人|发言人)\w?"
@@ -657,10 +621,7 @@ ROLES = (
 
 
 def violations(text: str, earlier: Sequence[str], max_chars: int, names: Sequence[str] = ()) -> list[str]:
-    """Return what is wrong with an utterance, in Chinese as it is told to the model; empty if nothing.
-
-    `earlier` are the utterances of the dialogue so far, oldest first; `names` are those of the speakers.
-    """
+    """What is wrong with an utterance after `earlier` ones, in Chinese as it is told to the model."""
     return list(broken_rules(text, earlier, max_chars, names))
 
 
@@ -669,9 +630,8 @@ def broken_rules(
 ) -> dict[str, int]:
     """`violations`, each with its weight: of five attempts the one with the least sum is kept.
 
-    Talk about the task weighs more than all others together: it is no utterance. What was said before adds
-    nothing to the dialogue; a prefix, an act or a face can be read over; a long sentence or a common
-    beginning is only less good.
+    Talk about the task is no utterance; what was said before adds nothing; a prefix, an act or a face can be
+    read over; a long sentence or a common beginning is only less good.
     """
     if not bare(text):
         return {"空的回复": 5}
@@ -683,8 +643,9 @@ def broken_rules(
     for name, (weight, pattern) in forbidden_forms().items():
         if match := pattern.search(text):
             broken[f"{name}（{match[0].strip('，,。！! ')}）"] = weight
-    if starter(text) in {starter(other) for other in earlier[-STARTER_WINDOW:]}:
-        broken[f"开头“{starter(text)}”和前面的话一样"] = 1
+    begins = bare(text)[:STARTER_CHARS]
+    if begins in {bare(other)[:STARTER_CHARS] for other in earlier[-STARTER_WINDOW:]}:
+        broken[f"开头“{begins}”和前面的话一样"] = 1
     if any(is_copy(text, other) for other in earlier):
         broken["重复了前面说过的话"] = 6
     elif run := shared_run(text, [*earlier, *example_lines()]):
@@ -695,11 +656,6 @@ def broken_rules(
 def bare(text: str) -> str:
     """Text without punctuation and blanks."""
     return PUNCTUATION.sub("", text)
-
-
-def starter(text: str) -> str:
-    """The first characters that a reader would notice as the same beginning."""
-    return bare(text)[:STARTER_CHARS]
 
 
 def is_copy(text: str, other: str) -> bool:
@@ -742,7 +698,7 @@ def forbidden_forms() -> dict[str, tuple[int, re.Pattern[str]]]:
 
 def name_prefix(text: str, names: Sequence[str] = ()) -> str | None:
     """The name before a speaker's words, as in 甲： or 【外婆】, also before a second speaker's; or None."""
-    known = "|".join([*map(re.escape, filter(None, names)), LABELS])
+    known = "|".join([*map(re.escape, filter(None, names)), "[AB甲乙丙丁]"])
     end = r"[\s\]］】)）*＊]*(?:[(（][^()（）]{1,10}[)）])?"
     match = re.search(
         rf"(?:^|(?<=[。！？!?…~\s]))[\s\[［【(（*＊#]*(?:(?:{known}){end}(?:说|道|回复?|问|答)?|(?:{ROLES}){end})\s*[：:]"

@@ -126,19 +126,6 @@ def _samples(path: Path) -> Iterator[bytes]:
             yield handle.read(SAMPLE)
 
 
-def file_digest(path: Path) -> str:
-    """First 12 hex digits of a file's SHA-256, over all of it."""
-    return files.sha256(path)[:DIGITS]
-
-
-def installed(package: str) -> str | None:
-    """Version of a package as its metadata has it, with the build's tag; None where it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 @contextlib.contextmanager
 def loading(what: str) -> Iterator[None]:
     """Turn whatever imports and loaders of weights raise in the block into `ModelMissing`."""
@@ -395,12 +382,6 @@ class RecordedEmbedder:
 
 TRAINED_TOKENS = {"clip": 77, "align": 64, "chinese_clip": 52}
 """Kinds of dual encoders that are read, and the longest text, marks included, that each was trained on."""
-PAPER_MODELS = {
-    "kakaobrain/align-base": "ALIGN-base",
-    "openai/clip-vit-base-patch32": "CLIP-ViT-B/32",
-    "openai/clip-vit-large-patch14-336": "CLIP-ViT-L/14@336px",
-}
-"""Hub names of the models of Table 2 (2501.13851), and their names there."""
 PRECISION = "float32"
 """Also on a GPU: half precision moves a score by as much as strategies differ."""
 
@@ -485,8 +466,7 @@ class DualEncoder:
             pixels = self._part("AutoImageProcessor")(images=decoded, return_tensors="pt")["pixel_values"]
             return self._model.get_image_features(pixel_values=pixels.to(self._model.device))
 
-        contents = [_named_if_broken(file, pictures.read_bytes) for file in files]
-        keys = [_key("picture", hashlib.sha256(content).hexdigest()) for content in contents]
+        keys = [_key("picture", _named_if_broken(file, _content_hash)) for file in files]
         return self._rows(keys, files, project, "pictures")
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
@@ -547,6 +527,10 @@ class DualEncoder:
             )
 
 
+def _content_hash(file: Path) -> str:
+    return hashlib.sha256(pictures.read_bytes(file)).hexdigest()
+
+
 def _named_if_broken(file: Path, read: Callable[[Path], Any]) -> Any:
     try:
         return read(file)
@@ -600,7 +584,7 @@ class ChineseClipScorer:
         return names[0] if names else self._name_of_file()
 
     def _name_of_file(self) -> str:
-        return f"cn_clip:{self._structure}@{file_digest(self._file)}"
+        return f"cn_clip:{self._structure}@{files.sha256(self._file)[:DIGITS]}"
 
     def memes(self, memes: Sequence[Meme]) -> np.ndarray:
         """Unit rows for images, shape [n, dim], keyed by the image's sha256.

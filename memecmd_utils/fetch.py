@@ -4,9 +4,7 @@ The first paper's repositories of images stand in `data/library_sources.yaml`, t
 `data/template_sources.yaml`. A folder that a user names or made is used as it is.
 """
 
-import csv
 import fnmatch
-import io
 import ipaddress
 import os
 import re
@@ -25,7 +23,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from tqdm.auto import tqdm
 
-from memecmd_utils import __version__, files, pictures
+from memecmd_utils import __version__, pictures
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.settings import Profile
 
@@ -188,10 +186,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def fetch_library(archive: Path | None = None) -> None:
-    """Fetch all of `library_sources` into `data/raw/sources`, unpack `archive`, and say what is there.
-
-    A row of each in `data/SOURCES.csv` says the commit and how many files it is. Raises `SourceError`.
-    """
+    """Fetch all of `library_sources` into `data/raw/sources`, unpack `archive`, and print what is there."""
     for source in source_list("library_sources"):
         folder, note = paths.raw / "sources" / source.name.rpartition("/")[2], ""
         if is_users(folder):
@@ -204,30 +199,8 @@ def fetch_library(archive: Path | None = None) -> None:
         elif source.archive and not (folder / "images").is_dir():
             note = f"\n  its images are not in the repository: download {source.archive} and run "
             note += "make library-sources ZIP=path/to/it"
-        count = _write_row(source, commit, folder)
-        at = f" at {commit[:12]}" if commit else ""
+        at, count = f" at {commit[:12]}" if commit else "", len(_files_in(folder))
         print(f"{source.name}{at}: {state}, {count:,} files, licence: {source.licence}{note}")
-
-
-def _write_row(source: Source, commit: str, folder: Path) -> int:
-    """Add or replace the row of a source in `data/SOURCES.csv`; returns the number of its files."""
-    table, count = paths.data / "SOURCES.csv", len(_files_in(folder))
-    with table.open(encoding="utf-8", newline="") as handle:
-        reader = csv.DictReader(handle)
-        rows = {row["name"]: row for row in reader}
-    rows[source.name] = {
-        "name": source.name,
-        "url": source.url,
-        "licence": source.licence,
-        "used_for": "memes of PROFILE=paper; nothing of it is in this repository",
-        "sha256_or_commit": f"{f'commit {commit} ' if commit else ''}files {count}",
-    }
-    out = io.StringIO(newline="")
-    writer = csv.DictWriter(out, reader.fieldnames, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows.values())
-    files.write_text(table, out.getvalue())
-    return count
 
 
 def _files_in(folder: Path) -> list[Path]:

@@ -216,11 +216,12 @@ def unguarded(cell: str) -> str:
 def write_csv(target: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Path:
     """Write rows as CSV, texts `guarded`, atomically; `ValueError` for a field that is no column."""
     buffer = io.StringIO(newline="")
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    # With this line end the writer quotes every kind of line break in a cell.
+    writer = csv.DictWriter(buffer, columns, lineterminator="\r\n")
     writer.writeheader()
     for row in rows:
         writer.writerow({k: guarded(v) if isinstance(v, str) else v for k, v in row.items()})
-    write_text(target, buffer.getvalue())
+    write_text(target, buffer.getvalue().replace("\r\n", "\n"))
     return target
 
 

@@ -1,14 +1,31 @@
-"""Grades of memes: 0 does not fit, 1 one could send it, 2 it lands. From a mean of 1 on a meme fits."""
+"""Which memes fit which turn, by grades, and how well retrieval systems find them.
+
+A grade is 0 (does not fit), 1 (one could send it) or 2 (it lands). Everywhere here the mean over the graders
+(0-2) counts; from a mean of 1 on a meme fits.
+"""
 
 import csv
 import io
-from collections.abc import Collection, Iterator, Sequence
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
 from pydantic import Field
 
-from memecmd_utils.files import StageOutputError
-from memecmd_utils.schemas import Dialogue, Grade, Mark
+from memecmd_utils import files, retrieval, statistics
+from memecmd_utils.files import StageOutputError, paths
+from memecmd_utils.library import example_memes
+from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, Encode, centre, halves
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Placement, Record, Summary
+from memecmd_utils.settings import Profile
 
 FITS = 1.0
 """Mean grade (0-2) from which a meme fits."""
@@ -97,18 +114,695 @@ def _number(text: str) -> float | None:
 
 def marks_of(grades: Sequence[Grade]) -> list[Mark]:
     """Where a meme is wanted by grades alone: a turn counts as wanting one where some meme fits."""
-    given: dict[tuple[str, int], dict[str, list[float]]] = {}
-    for grade in grades:
-        of_turn = given.setdefault((grade.dialogue_id, grade.turn), {})
-        of_turn.setdefault(grade.meme_id, []).append(grade.grade)
     return [
         Mark(
-            dialogue_id=name,
-            turn=turn,
-            marker="grades",
-            send=any(sum(of_meme) / len(of_meme) >= FITS for of_meme in memes.values()),
-            best=[],
-            source="computed",
+            dialogue_id=name, turn=turn, marker="grades", best=[], source="computed",
+            send=max(memes.values()) >= FITS,
         )
-        for (name, turn), memes in given.items()
+        for (name, turn), memes in mean_grades(grades).items()
+    ]  # fmt: skip
+
+
+# --- Ground truth: marks (would one send a meme here?) and grades of pooled memes
+# That of the example was authored by a large language model in several separate sessions, not by people:
+# agreement between two markers or graders is model-model agreement. Pooling as at TREC.
+
+
+Key = tuple[str, int]
+"""(dialogue id, turn)."""
+Values = dict[Key, float]
+
+
+def fits(mean: np.ndarray | float) -> np.ndarray | bool:
+    """Whether a mean grade (0-2) says that a meme fits; nan, a meme that nobody graded, does not."""
+    return np.greater_equal(mean, FITS)
+
+
+def mean_grades(grades: Iterable[Grade]) -> dict[Key, dict[str, float]]:
+    """(dialogue, turn) -> meme -> mean grade (0-2) of its graders; of memes that were graded alone."""
+    given: dict[Key, dict[str, list[float]]] = {}
+    for grade in grades:
+        given.setdefault((grade.dialogue_id, grade.turn), {}).setdefault(grade.meme_id, []).append(
+            grade.grade
+        )
+    return {key: {meme: sum(g) / len(g) for meme, g in memes.items()} for key, memes in given.items()}
+
+
+@dataclass(frozen=True)
+class GroundTruth:
+    """Marks (send or not, best memes) and grades (0/1/2) for the turns of a run."""
+
+    marks: Sequence[Mark]
+    grades: Sequence[Grade]
+    later: Sequence[Grade] = ()
+    """Grades of what learned placement found, which were asked for later: they count for placed memes."""
+
+    @property
+    def markers(self) -> list[str]:
+        """Names of the markers, sorted."""
+        return sorted({mark.marker for mark in self.marks})
+
+    @property
+    def graders(self) -> list[str]:
+        """Names of the graders, sorted."""
+        return sorted({grade.grader for grade in self.grades})
+
+    @cached_property
+    def means(self) -> dict[Key, dict[str, float]]:
+        """Mean grades of all memes that were graded, later ones included."""
+        return mean_grades([*self.grades, *self.later])
+
+    def turns_of(self, marker: str) -> set[Key]:
+        """Where a marker would send a meme."""
+        return {(m.dialogue_id, m.turn) for m in self.marks if m.marker == marker and m.send}
+
+    def within(self, dialogues: Collection[str]) -> "GroundTruth":
+        """The part that speaks of these dialogues."""
+        parts = (self.marks, self.grades, self.later)
+        return GroundTruth(*([row for row in rows if row.dialogue_id in dialogues] for rows in parts))
+
+
+NONE = GroundTruth([], [])
+
+
+def load_truth(folder: Path | None = None) -> GroundTruth:
+    """Read `marks.jsonl`, `grades.jsonl` and `grades_learned.jsonl` of a folder; without grades, `NONE`."""
+    folder = folder or paths.example
+    if not (folder / "grades.jsonl").is_file():
+        return NONE
+    grades, later = (_grades_by_turn(folder / name) for name in ("grades.jsonl", "grades_learned.jsonl"))
+    return GroundTruth(files.read_jsonl(folder / "marks.jsonl", Mark), grades, later)
+
+
+class TurnGrades(Record):
+    """A row of a file of grades: what one grader gave the memes of a turn."""
+
+    dialogue_id: str
+    turn: int
+    grader: str
+    grades: dict[str, int]
+
+
+def _grades_by_turn(path: Path) -> list[Grade]:
+    rows = files.read_jsonl(path, TurnGrades) if path.is_file() else []
+    return [
+        Grade(meme_id=meme, grade=grade, **row.model_dump(exclude={"grades"}))
+        for row in rows
+        for meme, grade in row.grades.items()
     ]
+
+
+def truth_of_run(profile: Profile, dialogues: Sequence[Dialogue], memes: Sequence[Meme]) -> GroundTruth:
+    """The part of the example's ground truth that speaks of a run's dialogues and memes.
+
+    Only for its own dialogues: another model's, or a user's, may bear the same ids with other words.
+    """
+    turns = {(d.dialogue_id, t.turn) for d in dialogues for t in d.turns if d.source == "authored"}
+    if not turns or profile.models.llm != "authored" or profile.retrieval.meme_position != "before":
+        return NONE
+    found = load_truth()
+    known = {meme.meme_id for meme in memes if meme.source == "drawn"}
+    marks = [
+        mark.model_copy(update={"best": [m for m in mark.best if m in known]})
+        for mark in found.marks
+        if (mark.dialogue_id, mark.turn) in turns
+    ]
+    grades, later = (
+        [g for g in rows if (g.dialogue_id, g.turn) in turns and g.meme_id in known]
+        for rows in (found.grades, found.later)
+    )
+    return GroundTruth(marks, grades, later)
+
+
+def placed_grades(placements: Sequence[Placement], truth: GroundTruth) -> dict[str, Values]:
+    """Mean grade (0-2) of every placed meme that was graded, by strategy and turn."""
+    found: dict[str, Values] = {}
+    for placed in placements:
+        key = placed.dialogue_id, placed.turn
+        if (mean := truth.means.get(key, {}).get(placed.meme_id)) is not None:
+            found.setdefault(placed.strategy, {})[key] = mean
+    return found
+
+
+def grades_of_placed(placements: Sequence[Placement], truth: GroundTruth) -> dict[str, Values]:
+    """Mean grade (0-2) of every placed meme, by strategy and turn; empty unless all of them were graded.
+
+    With another seed, gate or library some placed memes were never in the pool, and those that were are no
+    fair sample of them.
+    """
+    found = placed_grades(placements, truth)
+    return found if sum(map(len, found.values())) == len(placements) else {}
+
+
+PLACED = ("strategy", "memes", "ungraded", "mean grade", "ungraded as 0")
+AGREEMENT = ("what", "measure", "value", "low", "high", "same", "n", "dialogues")
+TIMING = ("who", "memes", "rate", "mean gap")
+"""Columns of the three tables, to which timing adds a kappa with each marker."""
+
+
+def placed_table(placements: Sequence[Placement], truth: GroundTruth) -> pd.DataFrame:
+    """Mean grade (0-2) of the placed memes that were graded, a row a strategy; none without ground truth.
+
+    `ungraded` is the share that nobody graded. They were in no system's pool, so most of them fit worse: the
+    mean over all memes should lie between `ungraded as 0`, which counts them so, and `mean grade`.
+    """
+    by_strategy, rows = placed_grades(placements, truth), []
+    for name, memes in Counter(p.strategy for p in placements if truth.grades).items():
+        grades = list(by_strategy.get(name, {}).values())
+        mean = float(np.mean(grades)) if grades else np.nan
+        rows.append((name, memes, 1 - len(grades) / memes, mean, sum(grades) / memes))
+    return pd.DataFrame(rows, columns=list(PLACED))
+
+
+def agreement_table(truth: GroundTruth) -> pd.DataFrame:
+    """Agreement of two markers and of two graders: kappa of send or not, weighted kappa of the grades."""
+    sent = {((m.dialogue_id, m.turn), m.marker): int(m.send) for m in truth.marks}
+    graded = {((g.dialogue_id, g.turn, g.meme_id), g.grader): g.grade for g in truth.grades}
+    fit = {place: int(grade > 0) for place, grade in graded.items()}
+    rows = []
+    for what, measure, values, classes in (
+        ("send or not", "kappa", sent, 2),
+        ("grade 0/1/2", "weighted kappa", graded, 3),
+        ("grade 0 or not", "kappa", fit, 2),
+    ):
+        raters = sorted({rater for _, rater in values})
+        if len(raters) != 2:
+            continue
+        keys = [
+            key for key in dict.fromkeys(key for key, _ in values) if all((key, r) in values for r in raters)
+        ]
+        pairs = [(values[key, raters[0]], values[key, raters[1]]) for key in keys]
+        got = statistics.cluster_kappa(pairs, [key[0] for key in keys], classes)
+        same = float(np.mean([a == b for a, b in pairs]))
+        rows.append((what, measure, got.mean, got.low, got.high, same, got.n, got.clusters))
+    return pd.DataFrame(rows, columns=list(AGREEMENT))
+
+
+def timing_table(
+    truth: GroundTruth, placements: Sequence[Placement], dialogues: Sequence[Dialogue]
+) -> pd.DataFrame:
+    """How often markers and strategies send, how far apart, and how far each agrees with each marker."""
+    turns = [(d.dialogue_id, t.turn) for d in dialogues for t in d.turns if t.turn >= 2]
+    marked = {name: truth.turns_of(name) for name in truth.markers}
+    senders, strategies = dict(marked), {"greedy": "the gate", "random": "random", "learned": "learned"}
+    for placed in placements:
+        if name := strategies.get(placed.strategy):
+            senders.setdefault(name, set()).add((placed.dialogue_id, placed.turn))
+    rows = []
+    for name, sent in senders.items():
+        gaps = gaps_of(sent)
+        kappas = (np.nan if m == name else timing_kappa(turns, sent, theirs) for m, theirs in marked.items())
+        mean_gap = float(np.mean(gaps)) if gaps else np.nan
+        rows.append((name, len(sent), len(sent) / max(1, len(turns)), mean_gap, *kappas))
+    return pd.DataFrame(rows, columns=[*TIMING, *(f"kappa with {m}" for m in marked)])
+
+
+def gaps_of(places: Iterable[Key]) -> list[int]:
+    """Turns from each place to the next one in the same dialogue."""
+    return [b[1] - a[1] for a, b in pairwise(sorted(places)) if a[0] == b[0]]
+
+
+def timing_kappa(turns: Collection[Key], sent: set[Key], theirs: set[Key]) -> float:
+    """How far two senders agree, beyond chance, on whether a turn gets a meme."""
+    both = ([turn in places for turn in turns] for places in (sent, theirs))
+    return float(statistics.kappa(statistics.confusion(*both)))
+
+
+# --- Graded turns: the turns and memes of a run as matrices, with the terms and the grade of every pair
+
+
+MOST_PAIRS = 4_000_000
+"""Pairs of a turn and a meme that are looked at: each has four terms under four systems, 0.5 GB in all.
+The paper's run has 198 million; a sample of its dialogues says as much about each open choice."""
+CONTEXT_TURNS = 3
+"""Last turns that the baseline without annotations compares with the caption."""
+
+
+class Query(NamedTuple):
+    """A turn to rank memes for, by its dialogue and number."""
+
+    dialogue: Dialogue
+    turn: int
+
+    @property
+    def key(self) -> Key:
+        """(dialogue id, turn)."""
+        return self.dialogue.dialogue_id, self.turn
+
+    @property
+    def context(self) -> str:
+        """The last turns before t as they were said."""
+        before = self.dialogue.turns[max(0, self.turn - 1 - CONTEXT_TURNS) : self.turn - 1]
+        return "\n".join(utterance.text for utterance in before)
+
+
+def queries(dialogues: Sequence[Dialogue]) -> list[Query]:
+    """All turns that have a usable summary."""
+    return [Query(d, s.turn) for d in dialogues for s in d.summaries if not s.unscored]
+
+
+def grade_matrix(
+    keys: Sequence[Key], meme_ids: Sequence[str], grades: Mapping[Key, Mapping[str, float]]
+) -> np.ndarray:
+    """Grades as [turns, memes]; nan where nobody graded the meme at the turn."""
+    column = {meme_id: number for number, meme_id in enumerate(meme_ids)}
+    out = np.full((len(keys), len(meme_ids)), np.nan)
+    for row, key in enumerate(keys):
+        for meme_id, grade in grades.get(key, {}).items():
+            if meme_id in column:
+                out[row, column[meme_id]] = grade
+    return out
+
+
+@dataclass(frozen=True)
+class GradedTurns:
+    """A run's turns 2..T that have a usable summary, dialogue by dialogue, and its annotated memes.
+
+    Rows of every matrix are `asked`, columns are `meme_ids`.
+    """
+
+    profile: Profile
+    dialogues: Sequence[Dialogue]
+    memes: Mapping[str, Meme]
+    annotations: Sequence[Annotation]
+    truth: GroundTruth
+    placements: Sequence[Placement]
+    encoders: Mapping[str, Encode]
+    """The run's embedder first, then the one that took no part in retrieval."""
+    n_all: int = 0
+    """Dialogues of the run, of which these may be a sample."""
+    _terms: dict[tuple[str, str], np.ndarray] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def asked(self) -> list[Query]:
+        """The turn of every row."""
+        return queries(self.dialogues)
+
+    @cached_property
+    def summaries(self) -> list[Summary]:
+        """The run's own summary of every turn."""
+        return [s for dialogue in self.dialogues for s in dialogue.summaries if not s.unscored]
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        """(dialogue id, turn) of every row."""
+        return [query.key for query in self.asked]
+
+    @cached_property
+    def clusters(self) -> list[str]:
+        """Dialogue id of every row: what intervals are over."""
+        return [name for name, _ in self.keys]
+
+    @cached_property
+    def meme_ids(self) -> list[str]:
+        """Memes with a usable annotation."""
+        return [annotation.meme_id for annotation in self.annotations]
+
+    @cached_property
+    def row(self) -> dict[Key, int]:
+        """Row of every turn."""
+        return {key: row for row, key in enumerate(self.keys)}
+
+    @cached_property
+    def column(self) -> dict[str, int]:
+        """Column of every meme."""
+        return {meme: column for column, meme in enumerate(self.meme_ids)}
+
+    @cached_property
+    def half(self) -> np.ndarray:
+        """Half, `a` or `b`, of every row."""
+        split = halves(self.dialogues)
+        return np.array([split[name] for name in self.clusters])
+
+    @cached_property
+    def rows_of(self) -> dict[str, np.ndarray]:
+        """Rows of every dialogue, in order of turns."""
+        names = np.array(self.clusters)
+        return {name: np.flatnonzero(names == name) for name in dict.fromkeys(self.clusters)}
+
+    def terms(self, embedder: str, centring: str) -> np.ndarray:
+        """alpha, delta, beta, gamma of every pair, [4, turns, memes] (Eq. 18-21); kept once made."""
+        if (embedder, centring) not in self._terms:
+            encode = self.encoders[embedder]
+            self._terms[embedder, centring] = four_terms(self.summaries, self.annotations, encode, centring)
+        return self._terms[embedder, centring]
+
+    @cached_property
+    def grades(self) -> np.ndarray:
+        """Mean grade (0-2) of the pool's graders, [turns, memes]; nan where nobody graded."""
+        return grade_matrix(self.keys, self.meme_ids, mean_grades(self.truth.grades))
+
+    def grades_of(self, grader: str) -> np.ndarray:
+        """Grades of one grader, [turns, memes]; nan where they gave none."""
+        mine = mean_grades(grade for grade in self.truth.grades if grade.grader == grader)
+        return grade_matrix(self.keys, self.meme_ids, mine)
+
+    @cached_property
+    def known(self) -> np.ndarray:
+        """Rows of the turns at which some meme fits: where rankings are measured."""
+        return np.flatnonzero(fits(self.grades).any(axis=1))
+
+    @property
+    def known_clusters(self) -> list[str]:
+        """Dialogue id of every one of the `known` turns."""
+        return [self.clusters[row] for row in self.known]
+
+    @property
+    def own(self) -> "System":
+        """The system that the run places by."""
+        return System(self.profile.models.embedder, self.profile.retrieval.centring, FULL)
+
+    def measure(self, scores: np.ndarray) -> np.ndarray:
+        """`MEASURES` of scores [turns, memes] at the `known` turns, [known turns, measures]."""
+        return per_turn(retrieval.order(scores[self.known], self.meme_ids), self.grades[self.known])
+
+
+def load_graded_turns(run: Run, truth: GroundTruth | None = None) -> GradedTurns:
+    """Read what a run has made so far; `truth`, if it was read before. Without ground truth that is empty."""
+    dialogues, memes = run.load(Dialogue), {m.meme_id: m for m in run.load(Meme)}
+    usable = [a for a in run.load(Annotation) if a.usable]
+    truth = truth or truth_of_run(run.profile, dialogues, list(memes.values()))
+    placements = run.load(Placement)
+    n_all, dialogues = len(dialogues), sample(dialogues, len(usable), run.profile.seed)
+    if len(dialogues) < n_all:
+        names = {d.dialogue_id for d in dialogues}
+        truth = truth.within(names)
+        placements = [p for p in placements if p.dialogue_id in names]
+    return GradedTurns(run.profile, dialogues, memes, usable, truth, placements, encoders_of(run), n_all)
+
+
+def sample(dialogues: Sequence[Dialogue], n_memes: int, seed: int) -> list[Dialogue]:
+    """All dialogues, or as many of them, drawn by seed, as keep turns times memes within `MOST_PAIRS`."""
+    room = MOST_PAIRS // max(1, n_memes)
+    if sum(len(d.summaries) for d in dialogues) <= room:
+        return list(dialogues)
+    taken: set[str] = set()
+    for place in statistics.rng(seed, "sample of the studies").permutation(len(dialogues)):
+        room -= len(dialogues[place].summaries)
+        if room < 0 and taken:
+            break
+        taken.add(dialogues[place].dialogue_id)
+    return [d for d in dialogues if d.dialogue_id in taken]
+
+
+def encoders_of(run: Run) -> dict[str, Encode]:
+    """The run's embedder first, then the one that took no part in retrieval."""
+    names = dict.fromkeys([run.profile.models.embedder, run.profile.models.consistency_embedder])
+    return {name: run.embedder(name).encode for name in names}
+
+
+def four_terms(
+    summaries: Sequence[Summary], annotations: Sequence[Annotation], encode: Encode, centring: str
+) -> np.ndarray:
+    """alpha, delta, beta, gamma of every pair, shape [4, summaries, memes], in float64 (Eq. 18-21).
+
+    delta carries its minus. Memes stand in the order of `annotations`.
+    """
+    texts = {
+        side: encode([getattr(summary, side) for summary in summaries], "query")
+        for side in dict.fromkeys(QUERY_SIDE)
+    }
+    return np.stack(
+        [
+            sign
+            * cosines(texts[query], encode([getattr(a, side) for a in annotations], "document"), centring)
+            for query, side, sign in zip(QUERY_SIDE, MEME_SIDE, SIGNS, strict=True)
+        ]
+    )
+
+
+def cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
+    """Of every row with every row, in float64; each side centred by its own mean where `centring` says so."""
+    if centring == "attribute":
+        left, right = centre(left), centre(right)
+    return left.astype(np.float64) @ right.astype(np.float64).T
+
+
+# --- Retrieval systems against the grades
+# The measures are defined as in trec_eval, and a test holds them against it. R@K is, as in image-text
+# retrieval, the share of turns with a fitting meme among the top K (trec_eval's success_K): a turn has many.
+# Only what is in the pool was graded. For a system that did not feed it (judged@5 below 1) all measures but
+# bpref are lower bounds, and bpref is none the fairer: a pool of depth 5 holds the misses at the top of the
+# systems that fed it and few of the others, so bpref favours those that did not.
+
+
+MEASURES = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5", "bpref")
+NDCG = MEASURES.index("nDCG@5")
+DEPTH = 5
+PARTS = ("S+", "S-", "E", "Psi")
+"""The four terms of the score (Eq. 18-21) in the order of the weights."""
+FULL = " ".join(PARTS)
+CAPTION = "context to caption"
+RANDOM = "random"
+RANDOM_GRADED = "random, one ranking graded"
+"""The one random ranking whose top was graded: the mean of many meets memes that nobody graded."""
+RANDOM_DRAWS = 20
+"""Random rankings whose mean stands for random: one alone would add its luck."""
+CENTRINGS = ("attribute", "none")
+SYSTEMS = (
+    "embedder", "centring", "uses", *MEASURES, "R@1 low", "R@1 high", "nDCG@5 low", "nDCG@5 high", "turns",
+    "dialogues",
+)  # fmt: skip
+DIFFERENCES = ("embedder", "centring", "uses", "minus", "measure", "mean", "low", "high", "dialogues")
+"""Columns of the two tables."""
+
+
+class System(NamedTuple):
+    """One way to rank the library: which embedder, centred or not, and what it compares."""
+
+    embedder: str
+    centring: str
+    """`attribute` or `none`, as in the profile."""
+    uses: str
+
+
+def discounted(grades: np.ndarray) -> np.ndarray:
+    """Grades [turns, ranks] over log2(rank + 1), added up: linear gains, as trec_eval has them."""
+    return (grades / np.log2(np.arange(grades.shape[1]) + 2)).sum(axis=1)
+
+
+def ideal_gain(grades: np.ndarray) -> np.ndarray:
+    """What nDCG@5 divides by: the discounted grades of the best five memes of a turn; 0 is given as 1."""
+    best = discounted(-np.sort(-np.nan_to_num(grades), axis=1)[:, :DEPTH])
+    return np.where(best > 0, best, 1)
+
+
+def ndcg(best: np.ndarray, grades: np.ndarray) -> np.ndarray:
+    """nDCG@5 of every turn from its best memes, [turns, 5] columns of `grades` [turns, memes]."""
+    found = np.take_along_axis(grades, best[:, :DEPTH], axis=1)
+    return discounted(np.nan_to_num(found)) / ideal_gain(grades)
+
+
+def per_turn(order: np.ndarray, grades: np.ndarray, level: float = FITS) -> np.ndarray:
+    """`MEASURES` of one ranking, [turns, measures]; nan at turns without a graded meme.
+
+    `order` holds the columns of `grades` [turns, memes], best first. nDCG takes the grades as gains, the
+    others take memes from `level` on as fitting; ungraded memes do not fit, bpref skips them.
+    """
+    ranked = np.take_along_axis(grades, order, axis=1)
+    hit = ranked >= level
+    miss = ~np.isnan(ranked) & ~hit
+    n_hits, n_misses = hit.sum(axis=1), miss.sum(axis=1)
+    # bpref: of the graded memes that do not fit, how many stand before a fitting one; at most as many as fit.
+    above = np.minimum(miss.cumsum(axis=1), n_hits[:, None])
+    bpref = np.where(hit, 1 - above / np.maximum(1, np.minimum(n_hits, n_misses))[:, None], 0).sum(axis=1)
+    columns = {
+        "R@1": hit[:, 0],
+        "R@5": hit[:, :DEPTH].any(axis=1),
+        "MRR": hit.any(axis=1) / (1 + hit.argmax(axis=1)),
+        "nDCG@5": ndcg(order, grades),
+        "judged@5": (~np.isnan(ranked[:, :DEPTH])).mean(axis=1),
+        "bpref": bpref / np.maximum(1, n_hits),
+    }
+    measured = np.stack([columns[name] for name in MEASURES], axis=1).astype(float)
+    return np.where(np.isnan(grades).all(axis=1)[:, None], np.nan, measured)
+
+
+def random_order(asked: Sequence[Query], n_memes: int, seed: int, draw: int) -> np.ndarray:
+    """One random ranking a turn, [turns, memes]; `draw` numbers independent repetitions."""
+    keys = [(*q.key, draw) for q in asked]
+    return np.array([statistics.rng(seed, "random ranking", *key).permutation(n_memes) for key in keys])
+
+
+def measure_systems(data: GradedTurns) -> dict[System, np.ndarray]:
+    """`MEASURES` of every system and of random rankings at the `known` turns; none without grades.
+
+    For each embedder and centring: each term alone, all four with the run's weights, and the plain text of
+    the last turns against the caption. Ungraded memes count as not fitting, which is hard on the mean of
+    random rankings: the one that fed the pool stands beside it.
+    """
+    found: dict[System, np.ndarray] = {}
+    for name, encode in data.encoders.items() if len(data.known) else ():
+        contexts = encode([query.context for query in data.asked], "query")
+        captions = encode([data.memes[meme].text for meme in data.meme_ids], "document")
+        for centring in CENTRINGS:
+            terms = data.terms(name, centring)
+            for part, term in zip(PARTS, terms, strict=True):
+                found[System(name, centring, part)] = data.measure(term)
+            full = retrieval.combine(terms, data.profile.retrieval.weights)
+            found[System(name, centring, FULL)] = data.measure(full)
+            found[System(name, centring, CAPTION)] = data.measure(cosines(contexts, captions, centring))
+    if found:
+        here, size, seed = [data.asked[row] for row in data.known], len(data.meme_ids), data.profile.seed
+        orders = (random_order(here, size, seed, draw) for draw in range(RANDOM_DRAWS))
+        draws = [per_turn(order, data.grades[data.known]) for order in orders]
+        found[System("", "", RANDOM)] = np.mean(draws, axis=0)
+        # The draw that fed the pool, where this run has the seed and the library that the pool was made with.
+        if draws[0][:, MEASURES.index("judged@5")].min() == 1:
+            found[System("", "", RANDOM_GRADED)] = draws[0]
+    return found
+
+
+def tabulate(
+    measured: Mapping[System, np.ndarray], clusters: Sequence[str], own: System
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Means of all systems, and paired differences in nDCG@5 to the run's `own` system and to random.
+
+    With intervals over dialogues, `clusters` [turns]. Columns `SYSTEMS` and `DIFFERENCES`; random is the last
+    of the systems.
+    """
+    rows: list[dict[str, object]] = []
+    differences: list[dict[str, object]] = []
+    names, size = list(measured) if clusters else [], {"dialogues": len(set(clusters))}
+    if names:
+        # [systems, measures], with each dialogue left out along a first axis of its own.
+        found = statistics.mean(np.stack([measured[name] for name in names], axis=1), clusters)
+        low, high = statistics.interval(found, statistics.SHARE)
+        for i, system in enumerate(names):
+            row = {**system._asdict(), **dict(zip(MEASURES, found.value[i].tolist(), strict=True))}
+            for measure in ("R@1", "nDCG@5"):
+                at = i, MEASURES.index(measure)
+                row |= {f"{measure} low": low[at], f"{measure} high": high[at]}
+            rows.append({**row, "turns": len(clusters), **size})
+        ndcg = statistics.LeftOut(*(part[..., NDCG] for part in found))  # [systems]
+        for against, base in (("the full score", own), (names[-1].uses, names[-1])):
+            gaps = ndcg.minus(statistics.LeftOut(*(part[..., [names.index(base)]] for part in ndcg)))
+            ends = zip(gaps.value, *statistics.interval(gaps), strict=True)
+            differences += [
+                {
+                    **system._asdict(), "minus": against, "measure": "nDCG@5", "mean": mean, "low": low,
+                    "high": high, **size,
+                }
+                for system, (mean, low, high) in zip(names, ends, strict=True)
+                if system != base
+            ]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(SYSTEMS)), pd.DataFrame(differences, columns=list(DIFFERENCES))
+
+
+def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.DataFrame:
+    """Both tables in one, the best first, from their rows by name (`retrieval`, `retrieval_differences`).
+
+    The run's own centring, and the full score with the other one; of random rankings the graded one's
+    difference (the mean's where a run has none). Differences are `mean [low, high]`.
+    """
+    differences = {
+        (row["embedder"], row["centring"], row["uses"], row["minus"] == "the full score"): row
+        for row in found["retrieval_differences"]
+    }
+    other = ", not centred" if profile.retrieval.centring == "attribute" else ", centred"
+    rows = []
+    for row in sorted(found["retrieval"], key=lambda row: -row["nDCG@5"]):
+        as_run = row["centring"] in ("", profile.retrieval.centring)
+        if as_run or row["uses"] == FULL:
+            cells = {"embedder": row["embedder"] or "–", "uses": row["uses"] + ("" if as_run else other)}
+            cells |= {measure: row[measure] for measure in MEASURES}
+            for name, to_full in (("random", False), ("full", True)):
+                gap = differences.get((row["embedder"], row["centring"], row["uses"], to_full))
+                shown = gap and statistics.format_interval(gap, digits=3, sign="+")
+                cells[f"nDCG@5 − {name}"] = shown or "–"
+            rows.append(cells)
+    columns = ["embedder", "uses", *MEASURES, "nDCG@5 − random", "nDCG@5 − full"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def folds(half: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
+    """For each half: its rows, the rows to fit on, and the name of the fold (`self` if there is no other)."""
+    for mine, other in (("a", "b"), ("b", "a")):
+        rows, fit = np.flatnonzero(half == mine), np.flatnonzero(half == other)
+        if len(rows):
+            yield (rows, fit, other) if len(fit) else (rows, rows, "self")
+
+
+# --- Splits: the graded records that placement is fitted and measured on, and a benchmark is made of
+
+EXAMPLE, UNTOUCHED = "example", "untouched"
+POOL, LATER = "pool", "learned"
+"""Batches of grades: those of the pool, and of what learned placement found, which was graded later."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """The records that a split is made of."""
+
+    name: str
+    dialogues: Sequence[Dialogue]
+    memes: Mapping[str, Meme]
+    annotations: Sequence[Annotation]
+    grades: Mapping[str, Sequence[Grade]]
+    """Grades by batch, the first pool first."""
+    marks: Sequence[Mark] = ()
+
+
+def splits_of_run(
+    run: Run,
+    dialogues: Sequence[Dialogue],
+    memes: Sequence[Meme],
+    annotations: Sequence[Annotation],
+    path: Path | None = None,
+) -> list[Split]:
+    """The splits of a run: its own, and the untouched one where its grades are there; none without grades.
+
+    `path` is a user's table (`read_grades`), which takes the place of the example's grades; then a turn wants
+    a meme where some graded meme fits.
+    """
+    by_id = {meme.meme_id: meme for meme in memes}
+    if path:
+        given = read_grades(path, dialogues, by_id)
+        return [Split(run.profile.name, dialogues, by_id, annotations, {"user": given}, marks_of(given))]
+    truth = truth_of_run(run.profile, dialogues, memes)
+    if not truth.grades:
+        return []
+    batches = {POOL: truth.grades, **({LATER: truth.later} if truth.later else {})}
+    own = Split(EXAMPLE, dialogues, by_id, annotations, batches, truth.marks)
+    later = untouched_split(own)
+    return [own, later] if later else [own]
+
+
+def untouched_split(example: Split, folder: Path | None = None) -> Split | None:
+    """The split that no model has seen: new dialogues, and new memes beside the example's.
+
+    None where it is not graded, or where the run has another library than the example's.
+    """
+    folder = folder or paths.example / UNTOUCHED
+    truth, known = load_truth(folder), {row.meme_id for row in example_memes()}
+    if not truth.grades or not known <= set(example.memes):
+        return None
+    memes = {name: meme for name, meme in example.memes.items() if name in known}
+    for row in example_memes(folder):
+        memes[row.meme_id] = Meme(
+            source="drawn", meme_id=row.meme_id, file="not drawn", text=row.text, text_source="known",
+            picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
+            width=1, height=1,
+        )  # fmt: skip
+    annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
+    return Split(UNTOUCHED, _dialogues(folder), memes, annotations, {POOL: truth.grades}, truth.marks)
+
+
+def _dialogues(folder: Path) -> list[Dialogue]:
+    """Dialogues of a folder in the form of the example corpus: a row a turn, a row a summary."""
+
+    def rows(name: str) -> dict[str, list[dict]]:
+        found: dict[str, list[dict]] = {}
+        for line in (folder / name).read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            found.setdefault(row.pop("dialogue_id"), []).append(row)
+        return found
+
+    summaries = rows("summaries.jsonl")
+    return [
+        Dialogue(
+            source="authored", dialogue_id=name, kind="news" if name.startswith("news") else "role", ref=name,
+            title=name, name_a="", name_b="", turns=turns, summaries=summaries.get(name, []), complete=True,
+        )
+        for name, turns in rows("dialogues.jsonl").items()
+    ]  # fmt: skip

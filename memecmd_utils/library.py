@@ -13,7 +13,7 @@ import multiprocessing
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import islice
@@ -30,19 +30,18 @@ from memecmd_utils.recordings import TextCache
 from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import Filters, Profile
 
-__all__ = ["ImageRejected", "LibraryError", "decode", "decode_bytes"]  # notebooks take them from here, too
+__all__ = ["ImageRejected", "LibraryError", "decode", "decode_bytes"]  # notebooks take them from here
 
 # --- Where memes come from
 
 LICENCE = "CC BY-SA 4.0 (OpenMoji)"
 """Of the example memes."""
 DESCRIBED_IN = ("data.json", "glm/glm_data.json", "glm_data.json")
-"""Where a source may hold descriptions of its pictures, as emo-visual-data does; the first is believed first.
-Multimodal models wrote them: they tell a text model what is on a picture that it cannot see."""
+"""Where a source may hold descriptions of its pictures, as emo-visual-data does: multimodal models wrote
+them, and they tell a text model what is on a picture. The first is believed first."""
 UNUSABLE = re.compile(
-    r"^\W*(?:很|非常)?(?:抱歉|对不起|不好意思)|^\W*作为.{0,15}(?:人工智能|AI|语言模型|助手)"
-    r"|我(?:目前)?(?:无法|不能)(?:查看|看到|识别|直接)|^\W*(?:i'?m sorry|sorry|i can(?:no|')t|as an ai)"
-    r"|(?P<unit>.{1,40}?)(?P=unit){9}",
+    r"^\W*(?:很|非常)?(?:抱歉|对不起|不好意思|作为.{0,15}(?:AI|智能|模型|助手)|i'?m sorry|sorry|as an ai)"
+    r"|我(?:目前)?(?:无法|不能)(?:查看|看到|识别|直接)|(?P<unit>.{1,40}?)(?P=unit){9}",
     re.IGNORECASE | re.DOTALL,
 )
 """A description that refuses to describe, or that runs away."""
@@ -58,14 +57,12 @@ GENERIC_FOLDERS = frozenset({"other", "others", "misc", "temp", "tmp", "new", "�
 
 
 class ExampleMeme(NamedTuple):
-    """One row of the table of example memes and its picture."""
+    """One row of the table of example memes: all visible text, top to bottom, its English, its picture."""
 
     meme_id: str
     text: str
-    """All visible text, top to bottom."""
     picture_note: str
     gloss: str
-    """The text's English."""
     path: Path
 
 
@@ -89,22 +86,14 @@ class Candidate:
 
 
 def example_memes(folder: Path | None = None) -> list[ExampleMeme]:
-    """Read `memes.csv` of a folder (default: `data/example`); the pictures lie in its folder `memes`.
-
-    Columns that say how a picture was drawn (`pictures`, `layout`) are its history: nothing reads them.
-    """
-    folder = folder or paths.example
+    """Read `memes.csv` of a folder (default: `data/example`); the pictures lie in its folder `memes`."""
+    folder, memes = folder or paths.example, []
     with (folder / "memes.csv").open(encoding="utf-8-sig", newline="") as handle:
-        return [
-            ExampleMeme(
-                row["meme_id"],
-                f"{row['caption_top']} {row['caption']}".strip(),
-                row["picture_note"],
-                row["gloss"],
-                folder / "memes" / f"{row['meme_id']}.webp",
-            )
-            for row in csv.DictReader(handle)
-        ]
+        for row in csv.DictReader(handle):
+            text = f"{row['caption_top']} {row['caption']}".strip()
+            path = folder / "memes" / f"{row['meme_id']}.webp"
+            memes.append(ExampleMeme(row["meme_id"], text, row["picture_note"], row["gloss"], path))
+    return memes
 
 
 def find_candidates(sources: Sequence[str]) -> list[Candidate]:
@@ -134,10 +123,7 @@ def find_candidates(sources: Sequence[str]) -> list[Candidate]:
 
 
 def descriptions(folder: Path) -> dict[str, str]:
-    """The first usable description of every picture by its file name, marked with the file that holds it.
-
-    A JSON file of another form is somebody else's and is left alone.
-    """
+    """The first usable description of every picture by its name; files of another form are left alone."""
     texts: dict[str, str] = {}
     for file in DESCRIBED_IN:
         path = folder / file
@@ -149,24 +135,17 @@ def descriptions(folder: Path) -> dict[str, str]:
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
         for name, words in pairs:
-            if name not in texts and usable(text := " ".join(words)):
+            text = " ".join(words)  # of 5,745 real ones three are longer or shorter
+            if name not in texts and 12 <= len(text) <= 600 and not UNUSABLE.search(text):
                 texts[name] = f"图片描述（{file}）：{text}"
     return texts
 
 
-def usable(text: str) -> bool:
-    """Whether a description says something of a picture; of 5,745 real ones three are longer or shorter."""
-    return 12 <= len(text) <= 600 and not UNUSABLE.search(text)
-
-
 def picture_note(folder: str, stem: str) -> str:
     """What the names of the folder (may be empty) and of the file say; empty if neither says anything."""
-    parts = []
-    if folder.lower() not in GENERIC_FOLDERS and reads_as_words(folder):
-        parts.append(f"文件夹：{folder}")
-    if reads_as_words(stem):
-        parts.append(f"文件名：{stem}")
-    return "；".join(parts)
+    folder = "" if folder.lower() in GENERIC_FOLDERS else folder
+    said = (("文件夹", folder), ("文件名", stem))
+    return "；".join(f"{what}：{name}" for what, name in said if reads_as_words(name))
 
 
 def reads_as_words(name: str) -> bool:
@@ -179,18 +158,11 @@ def reads_as_words(name: str) -> bool:
 
 # --- The text on a meme
 
-MIN_SCORE = 0.75
-"""Of 0-1: below it lines are mostly outlines taken for letters."""
-MIN_SCORE_LATIN = 0.9
-"""For lines without a Chinese character: round shapes are read as "O", "8" or "CCC"."""
-DETECTION_SIDE = 480
-"""Pixels of the shorter side; the engine's own 736 took half again as long and read no better."""
-MAX_SIDE = 2000
 THINNEST = 20
 """Sides of a picture, at most so many to 1: OCR of thinner ones takes minutes, or fails."""
 DENSE = r"\u2e80-\u2fdf\u3001-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uffee"
 WRAP = re.compile(f"(?<=[{DENSE}])\\s+(?=[{DENSE}“‘…—])|(?<=[”’…—])\\s+(?=[{DENSE}])")
-"""A blank between signs of scripts that are written without blanks, or one of those and a shared sign."""
+"""A blank where a line of Chinese or Japanese went on in the next: these are written without blanks."""
 
 
 class Line(NamedTuple):
@@ -211,11 +183,16 @@ class RapidOcr:
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or min(4, cores())
+        content = [Path(str(file.locate())) for file in metadata.files("rapidocr") or []]
+        models = {task: sorted(f for f in content if f.match(f"*_{task}_*.onnx")) for task in ("det", "rec")}
+        if not all(models.values()):
+            raise LibraryError("the rapidocr wheel holds no models; run: pip install -U rapidocr")
+        self.models = {task: found[-1] for task, found in models.items()}
 
     @property
     def ocr_id(self) -> str:
         """Engine, version, models and our own rules: a part of the key of a recorded text."""
-        models = ", ".join(path.stem for path in wheel_models().values())
+        models = ", ".join(path.stem for path in self.models.values())
         return f"rapidocr {metadata.version('rapidocr')}; {models}; memecmd-2"  # new when the rules change
 
     @functools.cached_property
@@ -223,15 +200,14 @@ class RapidOcr:
         """The engine; importing and loading it takes a second."""
         from rapidocr import RapidOCR
 
-        models = wheel_models()
         return RapidOCR(
             params={
                 "Global.log_level": "error",  # touches only the engine's own logger
-                "Global.max_side_len": MAX_SIDE,
+                "Global.max_side_len": 2000,
                 "Global.use_cls": False,  # looks for upside-down lines; changed nothing on 50 real memes
-                "Det.model_path": str(models["det"]),
-                "Det.limit_side_len": DETECTION_SIDE,
-                "Rec.model_path": str(models["rec"]),
+                "Det.model_path": str(self.models["det"]),
+                "Det.limit_side_len": 480,  # its own 736 took half again as long and read no better
+                "Rec.model_path": str(self.models["rec"]),
                 "EngineConfig.onnxruntime.intra_op_num_threads": self.threads,
                 "EngineConfig.onnxruntime.inter_op_num_threads": 1,
             }
@@ -251,26 +227,13 @@ class RapidOcr:
         return " ".join(line.text for line in reading_order(lines))
 
 
-@functools.cache
-def wheel_models() -> dict[str, Path]:
-    """Files of the `det` and `rec` models that came with the wheel; with such paths nothing is downloaded."""
-    content = metadata.files("rapidocr") or []
-    models = {}
-    for task in ("det", "rec"):
-        fitting = sorted(str(f.locate()) for f in content if f.suffix == ".onnx" and f"_{task}_" in f.name)
-        if not fitting:
-            raise LibraryError(f"the rapidocr wheel holds no {task} model; run: pip install -U rapidocr")
-        models[task] = Path(fitting[-1])
-    return models
-
-
 def is_text(text: str, score: float) -> bool:
     """Whether a line that the engine read with `score` (0-1) is text and not the outline of a drawing."""
     if any("\u3400" <= character <= "\u9fff" for character in text):
-        return score >= MIN_SCORE
-    # Eyes, wheels and drops are read as round letters with a score of up to 0.99.
+        return score >= 0.75
+    # Eyes, wheels and drops are read as round letters with a score of up to 0.99, outlines as Latin ones.
     outline = text in ("8", "D", "Q") or (len(text) <= 3 and set("0OoCc").issuperset(text))
-    return not outline and score >= MIN_SCORE_LATIN
+    return not outline and score >= 0.9
 
 
 def reading_order(lines: list[Line]) -> list[Line]:
@@ -291,14 +254,7 @@ def reading_order(lines: list[Line]) -> list[Line]:
     return [line for row in rows for line in sorted(row, key=lambda line: (line.left, line.text))]
 
 
-def without_wraps(text: str) -> str:
-    """What was read as one text: no blank where a line of Chinese or Japanese went on in the next."""
-    return WRAP.sub("", text)
-
-
 # --- Duplicates: the same picture (64-bit perceptual hash) with the same text
-
-MAX_DISTANCE, MIN_SIMILARITY = 6, 0.9
 
 
 class NearDuplicates(NamedTuple):
@@ -307,8 +263,7 @@ class NearDuplicates(NamedTuple):
     groups: list[list[int]]
     """First the one to keep (the earliest), then those that are near it; each position at most once."""
     doubtful: list[tuple[int, int]]
-    """Pairs of like pictures of which one has no text, or neither while their hashes differ: a person
-    should look."""
+    """Pairs of like pictures of which one has no text, or neither while their hashes differ."""
 
 
 def phash(image: Image.Image) -> int:
@@ -318,7 +273,7 @@ def phash(image: Image.Image) -> int:
     return int(str(imagehash.phash(image, hash_size=8)), 16)
 
 
-def close_pairs(hashes: Sequence[int], max_distance: int = MAX_DISTANCE) -> list[tuple[int, int, int]]:
+def close_pairs(hashes: Sequence[int], max_distance: int) -> list[tuple[int, int, int]]:
     """All pairs i < j of 64-bit hashes that differ in at most `max_distance` bits: (i, j, bits), sorted."""
     values, found = np.array(hashes, dtype=np.uint64), []
     for start in range(0, len(values), 512):
@@ -330,12 +285,9 @@ def close_pairs(hashes: Sequence[int], max_distance: int = MAX_DISTANCE) -> list
 
 
 def near_duplicate_groups(
-    hashes: Sequence[int],
-    texts: Sequence[str],
-    max_distance: int = MAX_DISTANCE,
-    min_similarity: float = MIN_SIMILARITY,
+    hashes: Sequence[int], texts: Sequence[str], max_distance: int = 6
 ) -> NearDuplicates:
-    """Find near duplicates: hash distance <= `max_distance` and texts equal or `min_similarity` alike.
+    """Find near duplicates: hash distance <= `max_distance` and texts at least 0.9 alike.
 
     Memes share a picture and differ in the caption, so a hash alone would throw different memes away. The
     earliest of the input is kept and takes everything near it; what is near only to a dropped one stays.
@@ -347,17 +299,14 @@ def near_duplicate_groups(
     for i, j, bits in close_pairs(hashes, max_distance):
         if bool(plain[i]) != bool(plain[j]) or (bits and not plain[i]):
             doubtful.append((i, j))
-        elif i not in dropped and j not in dropped and alike(plain[i], plain[j], min_similarity):
+        elif i not in dropped and j not in dropped and alike(plain[i], plain[j], 0.9):
             dropped.add(j)
             groups.setdefault(i, [i]).append(j)
     return NearDuplicates(list(groups.values()), doubtful)
 
 
 def normalise_text(text: str) -> str:
-    """Text for comparison: NFKC, lower case, letters and digits only.
-
-    A text of signs alone ("？？？") keeps its signs: it would else count as no text.
-    """
+    """Text for comparison: NFKC, lower case, letters and digits only; signs where there is nothing else."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     letters = "".join(c for c in folded if unicodedata.category(c)[0] in "LN")
     return letters or "".join(folded.split())
@@ -378,8 +327,6 @@ def alike(a: str, b: str, min_similarity: float) -> bool:
 
 # --- What is done with one image
 
-LONGEST_SIDE = 640
-"""Pixels of the normalised copies."""
 UNDECODABLE, EXACT, FILTER, NEAR = "undecodable", "exact duplicate", "filter", "near duplicate"
 CURATION, NOT_SAMPLED = "dropped by curation", "not sampled"
 STEPS = (UNDECODABLE, EXACT, FILTER, NEAR, CURATION, NOT_SAMPLED)
@@ -388,13 +335,17 @@ DIED = "the process that read it died or took longer than five minutes"
 
 
 class Exit(NamedTuple):
-    """Why a file is not in the library."""
+    """Why a file is not in the library: the step, and in words for `rejected.csv`."""
 
     step: str
     why: str
-    """In words, with the file's own numbers or names, for `rejected.csv`."""
-    reason: str = ""
-    """The same for all files that left for it: a row of `funnel.csv`."""
+
+    @property
+    def reason(self) -> str:
+        """A row of `funnel.csv`: the filter that left it out, or the kind of fault."""
+        if self.step == FILTER:
+            return re.findall(r"\((\w+)", self.why)[-1]
+        return re.split(r"[:(,;]", self.why)[0].strip() if self.step == UNDECODABLE else ""
 
 
 class Reading(NamedTuple):
@@ -412,25 +363,19 @@ class Reading(NamedTuple):
     """Width times height of the picture as the file holds it, before anything is scaled."""
 
 
-def undecodable(why: str) -> Exit:
-    """Exit of a file that is no picture; files of one kind of fault ("too small: ...") share the reason."""
-    return Exit(UNDECODABLE, why, re.split(r"[:(,;]", why, maxsplit=1)[0].strip())
-
-
 def filtered(filters: Filters, picture: Image.Image, text: str | None = None) -> Exit | None:
     """The filter that leaves out a picture of this size or, where its text is known, with this text."""
     short, long = sorted(picture.size)
     if short < filters.min_side:
-        return Exit(FILTER, f"shorter side of {short} pixels (min_side {filters.min_side})", "min_side")
+        return Exit(FILTER, f"shorter side of {short} pixels (min_side {filters.min_side})")
     if filters.max_aspect_ratio is not None and long > filters.max_aspect_ratio * short:
-        why = f"sides as {long / short:.2f} to 1 (max_aspect_ratio {filters.max_aspect_ratio:g})"
-        return Exit(FILTER, why, "max_aspect_ratio")
+        limit = f"max_aspect_ratio {filters.max_aspect_ratio:g}"
+        return Exit(FILTER, f"sides as {long / short:.2f} to 1 ({limit})")
     length = None if text is None else len("".join(text.split()))
     if filters.needs_text and length == 0:
-        return Exit(FILTER, "no text could be read (needs_text)", "needs_text")
+        return Exit(FILTER, "no text could be read (needs_text)")
     if filters.max_text_chars is not None and (length or 0) > filters.max_text_chars:
-        why = f"{length} characters of text (max_text_chars {filters.max_text_chars})"
-        return Exit(FILTER, why, "max_text_chars")
+        return Exit(FILTER, f"{length} characters of text (max_text_chars {filters.max_text_chars})")
     return None
 
 
@@ -438,26 +383,26 @@ Job = tuple[Path, Filters, str | None]
 """An image to look at, the filters that hold for it, and its visible text where that is known already."""
 
 
-def read_picture(job: Job, ocr: Any) -> Reading:
-    """Decode an image, read its text and make its normalised copy; or say why it is left out."""
+def read_picture(job: Job, ocr: Any = None) -> Reading:
+    """Decode an image, read its text and make its normalised copy; without `ocr` each process has one."""
     path, filters, text = job
     try:
         picture = decode(path)
     except ImageRejected as reason:
-        return Reading(undecodable(str(reason)))
+        return Reading(Exit(UNDECODABLE, str(reason)))
     if max(picture.size) > THINNEST * min(picture.size):
-        return Reading(undecodable(f"too thin: {picture.width} x {picture.height}"))
+        return Reading(Exit(UNDECODABLE, f"too thin: {picture.width} x {picture.height}"))
     if out := filtered(filters, picture):
         return Reading(out)
     pixels = picture.width * picture.height
     try:
-        text = ocr.read_text(picture) if text is None else text
+        text = (ocr or _ocr_of_process()).read_text(picture) if text is None else text
     except Exception as error:  # one odd picture must not end the reading of thousands
-        return Reading(undecodable(f"the OCR engine failed: {error}".splitlines()[0]))
+        return Reading(Exit(UNDECODABLE, f"the OCR engine failed: {error}".splitlines()[0]))
     if out := filtered(filters, picture, text):
         return Reading(out, text)
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
-    picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    picture.thumbnail((640, 640), Image.Resampling.LANCZOS)
     return Reading(None, text, pictures.png_bytes(picture), picture.size, phash(picture), pixels)
 
 
@@ -470,38 +415,30 @@ LIMIT_S = 300
 
 
 def read_pictures(jobs: Sequence[Job], profile: Profile, ocr: Any = None) -> Iterator[Reading]:
-    """Read images, with an `ocr` of one's own in this process alone."""
-    unread = sum(text is None for *_, text in jobs)
-    if ocr is None and profile.models.engine == "dask":
-        with runs.dask_client(profile) as client:
-            yield from (future.result() for future in client.map(_read_elsewhere, jobs, pure=False))
-    elif ocr is None and unread >= PARALLEL_FROM:
-        yield from _in_processes(jobs)
-    else:
-        ocr = ocr or RapidOcr()
-        yield from (read_picture(job, ocr) for job in jobs)
+    """Read images, with an `ocr` of one's own in this process alone.
 
-
-def _in_processes(jobs: Sequence[Job]) -> Iterator[Reading]:
-    """An image whose process dies, or that takes longer than `LIMIT_S`, is rejected; the others go on."""
+    In processes, an image whose process dies, or that takes longer than `LIMIT_S`, is rejected.
+    """
     from pebble import ProcessExpired, ProcessPool
 
-    # Spawned and not forked: a notebook's kernel and onnxruntime have threads, which a fork would cut off.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPool(min(cores(), 16), context=context) as pool:
-        readings = pool.map(_read_elsewhere, jobs, timeout=LIMIT_S).result()
-        try:
-            for _ in jobs:
-                try:
-                    yield next(readings)
-                except (ProcessExpired, TimeoutError):
-                    yield Reading(undecodable(DIED))
-        finally:
-            pool.stop()
-
-
-def _read_elsewhere(job: Job) -> Reading:
-    return read_picture(job, _ocr_of_process())
+    if ocr is None and profile.models.engine == "dask":
+        with runs.dask_client(profile) as client:
+            yield from (future.result() for future in client.map(read_picture, jobs, pure=False))
+    elif ocr is not None or sum(text is None for *_, text in jobs) < PARALLEL_FROM:
+        ocr = ocr or RapidOcr()
+        yield from (read_picture(job, ocr) for job in jobs)
+    else:
+        # Spawned and not forked: a notebook's kernel and onnxruntime have threads that a fork cuts off.
+        with ProcessPool(min(cores(), 16), context=multiprocessing.get_context("spawn")) as pool:
+            readings = pool.map(read_picture, jobs, timeout=LIMIT_S).result()
+            try:
+                for _ in jobs:
+                    try:
+                        yield next(readings)
+                    except (ProcessExpired, TimeoutError):
+                        yield Reading(Exit(UNDECODABLE, DIED))
+            finally:
+                pool.stop()
 
 
 @functools.cache
@@ -521,7 +458,6 @@ class LibraryReport(NamedTuple):
     doubtful_pairs: int
     rejected_csv: Path
     funnel: Path
-    contact_sheet: Path
 
 
 class Seen(NamedTuple):
@@ -538,8 +474,7 @@ def build_library(
     """Build `run_dir/memes.parquet` and `run_dir/memes/*.png` from `profile.library.sources`.
 
     Also writes `rejected.csv` (every file left out, with the reason), `funnel.csv` (how many left where) and
-    `contact_sheet.html`. The table comes last; an interrupted run gives the same result when it is done
-    again. `LibraryError` for an unusable source or curation file, or if no meme is left.
+    `contact_sheet.html`. `LibraryError` for an unusable source or curation file, or if no meme is left.
     """
     candidates = find_candidates(profile.library.sources)
     decisions: list[Decision] = []
@@ -573,17 +508,26 @@ def build_library(
         if f"memes/{path.name}" not in copies:  # an earlier run with other settings left it
             path.unlink()
     pairs = [(i, j) for i, j in doubtful if {i, j} <= set(kept)]
-    sheet = run_dir / "contact_sheet.html"
-    write_contact_sheet(sheet, run_dir.name, seen, kept, pairs, near, exits, decisions)
+    page = (
+        files.templates()
+        .get_template("contact_sheet.html.j2")
+        .render(
+            name=run_dir.name,
+            memes=[seen[i] for i in kept],
+            doubtful=[(seen[i], seen[j]) for i, j in pairs],
+            near=[(seen[i], seen[j]) for j, i in sorted(near.items())],
+            # A person can overrule these steps, and no others.
+            left_out=[(file, e.why, e.step in (FILTER, NEAR, CURATION)) for file, e in sorted(exits.items())],
+            decisions=decisions,
+        )
+    )
+    files.write_text(run_dir / "contact_sheet.html", page)
     files.write_parquet(run_dir / "memes.parquet", [seen[i].meme for i in kept], Meme)
-    return LibraryReport(len(candidates), len(kept), len(pairs), rejected_csv, funnel, sheet)
+    return LibraryReport(len(candidates), len(kept), len(pairs), rejected_csv, funnel)
 
 
 def _in_order(candidates: list[Candidate], profile: Profile) -> list[Candidate]:
-    """The order in which candidates are looked at: by name, or with `max_memes` as a sample.
-
-    Each beginning of the sample is spread over the folders by their size.
-    """
+    """By name, or with `max_memes` as a sample; each beginning of it is spread over the folders by size."""
     if profile.library.max_memes is None:
         # Example memes first: their annotations are found by id, so a copy must not replace them.
         return sorted(candidates, key=lambda c: (c.example is None, c.name))
@@ -623,7 +567,7 @@ def _read_all(
                 try:
                     sha256 = hashlib.sha256(one.read()).hexdigest()
                 except ImageRejected as reason:
-                    exits[one.name] = undecodable(str(reason))
+                    exits[one.name] = Exit(UNDECODABLE, str(reason))
                     continue
                 if first_with.setdefault(sha256, one.name) != one.name:
                     exits[one.name] = Exit(EXACT, f"exact duplicate of {first_with[sha256]}")
@@ -658,7 +602,7 @@ def _meme(one: Candidate, sha256: str, reading: Reading, profile: Profile) -> Me
         seed=profile.seed,
         meme_id=meme_id,
         file=f"memes/{meme_id}.png",
-        text=text if example else without_wraps(text),
+        text=text if example else WRAP.sub("", text),
         text_source="known" if example else ("ocr" if text else "none"),
         picture_note=one.note,
         gloss=example.gloss if example else "",
@@ -711,7 +655,7 @@ def write_funnel(target: Path, found: int, exits: Iterable[Exit], kept: int, fil
     files.write_csv(target, columns, (dict(zip(columns, row, strict=True)) for row in rows))
 
 
-# --- The contact sheet, and the curation file that it helps to fill
+# --- The curation file that the contact sheet helps to fill
 
 
 class Decision(NamedTuple):
@@ -746,39 +690,3 @@ def read_curation(path: Path, known: Collection[str]) -> list[Decision]:
     except UnicodeDecodeError as error:
         raise LibraryError(f"curation file {path.name} is not UTF-8: save it as CSV UTF-8") from error
     return list(decisions.values())
-
-
-def write_contact_sheet(
-    target: Path,
-    name: str,
-    seen: Sequence[Seen],
-    kept: Sequence[int],
-    doubtful: Sequence[tuple[int, int]],
-    near: Mapping[int, int],
-    exits: Mapping[str, Exit],
-    decisions: Sequence[Decision] = (),
-) -> None:
-    """Write the page; its button saves a curation file that `read_curation` reads. All text is escaped."""
-    cards = [
-        {
-            "file": one.candidate.name,
-            "image": one.meme.file,
-            "text": one.meme.text,
-            "note": one.candidate.note,
-        }
-        for one in seen
-    ]
-    page = (
-        files.templates()
-        .get_template("contact_sheet.html.j2")
-        .render(
-            name=name,
-            memes=[cards[i] for i in kept],
-            doubtful=[(cards[i], cards[j]) for i, j in doubtful],
-            near=[(cards[i], cards[j]) for j, i in sorted(near.items())],
-            # A person can overrule these steps, and no others.
-            left_out=[(file, e.why, e.step in (FILTER, NEAR, CURATION)) for file, e in sorted(exits.items())],
-            decisions=list(decisions),
-        )
-    )
-    files.write_text(target, page)

@@ -20,8 +20,8 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from PIL import Image
 
-from memecmd_utils import drawing, files, pictures, release, report, retrieval, schemas
-from memecmd_utils.evaluation import ground_truth, leaderboard, ratings, tables
+from memecmd_utils import drawing, evaluation, files, pictures, release, report, retrieval, schemas
+from memecmd_utils.evaluation import leaderboard
 from memecmd_utils.files import paths
 from memecmd_utils.report import Records
 from memecmd_utils.runs import Run
@@ -84,12 +84,12 @@ def rewrite_page(run: Run) -> None:
 
 def _draw_teaching_chat(run: Run, records: Records) -> None:
     """Write `chat.png`: the dialogue that lessons follow, with the memes of the first strategy."""
-    strategy = (tables.case_strategies(run.profile) or [""])[0]
+    strategy = (evaluation.case_strategies(run.profile) or [""])[0]
     memes = {meme.meme_id: meme for meme in records.memes}
     dialogue = drawing.teaching_dialogue(records.dialogues)
     target = run.report / "figures" / "chat.png"
     target.parent.mkdir(parents=True, exist_ok=True)
-    ratings.screenshot(run, dialogue, records.placements, strategy, memes)[1].save(target)
+    evaluation.screenshot(run, dialogue, records.placements, strategy, memes).save(target)
 
 
 def _digest(script: str) -> str:
@@ -214,9 +214,8 @@ class PlacedScores:
     """What graders, judges and consistency say of a placed meme, in the order of `names`."""
 
     def __init__(self, records: Records) -> None:
-        grades = [*records.truth.grades, *records.truth.later]
+        self.means = records.truth.means
         self.graders = len(records.truth.graders)
-        self.relevance = ground_truth.relevance(grades) if self.graders else {}
         longest: dict[str, int] = {}
         for rating in records.ratings:  # a judge may have rated prefixes too
             longest[rating.judge] = max(rating.n_turns, longest.get(rating.judge, 0))
@@ -235,8 +234,7 @@ class PlacedScores:
 
     def grade(self, dialogue_id: str, turn: int, meme_id: str) -> float | None:
         """Mean grade of a meme at a turn, where it was graded."""
-        total = self.relevance.get((dialogue_id, turn), {}).get(meme_id)
-        return None if total is None else total / self.graders
+        return self.means.get((dialogue_id, turn), {}).get(meme_id)
 
     def of(self, p: schemas.Placement) -> list[float | None]:
         """The values of a placed meme."""

@@ -17,21 +17,13 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import annotation, files, release, schemas, statistics
+from memecmd_utils import annotation, evaluation, files, learned, release, schemas, statistics, studies
+from memecmd_utils import grades as graded
 from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
-from memecmd_utils.evaluation import (
-    benchmark,
-    ground_truth,
-    landing_tables,
-    leaderboard,
-    rankings,
-    ratings,
-    tables,
-)
+from memecmd_utils.evaluation import benchmark, leaderboard
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.runs import Run, StageMissing
-from memecmd_utils.studies import collected
 
 # --- The records of a run
 
@@ -46,7 +38,7 @@ class Records:
     placements: list[schemas.Placement]
     ratings: list[schemas.Rating]
     consistency: list[schemas.Consistency]
-    truth: ground_truth.GroundTruth = ground_truth.NONE
+    truth: graded.GroundTruth = graded.NONE
     candidates: Sequence[schemas.Candidate] = ()
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The calibrated gates of both halves of the dialogues."""
@@ -71,7 +63,7 @@ def load_records(run: Run) -> Records:
         placements=run.load(schemas.Placement),
         ratings=run.load(schemas.Rating),
         consistency=run.load(schemas.Consistency),
-        truth=ground_truth.truth_of_run(run.profile, dialogues, memes),
+        truth=graded.truth_of_run(run.profile, dialogues, memes),
         candidates=run.load(schemas.Candidate),
         gates=load_json(run, "gates.json"),
         title_glosses=_title_glosses(run, dialogues),
@@ -99,15 +91,15 @@ def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str,
 def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     """Compute and write `numbers.json`, `placements.csv` and `tables/*_shown.*`; the numbers."""
     truth = load_json(run, "ground_truth.json")
-    grades = ground_truth.grades_of_placed(records.placements, records.truth)
-    found = tables.numbers(
+    grades = graded.grades_of_placed(records.placements, records.truth)
+    found = evaluation.numbers(
         run.profile, records.memes, records.dialogues, records.placements, records.ratings,
         records.consistency, dict(records.gates), truth, grades,
     )  # fmt: skip
     # What page and READMEs quote of the ground truth and of the studies.
     shown = ("agreement", "placed", "retrieval", "timing")
     quoted = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
-    made = collected.load(run)["tables"]
+    made = studies.load_tables(run)["tables"]
     found |= {
         "ground_truth": {name: truth[name] for name in shown if name in truth},
         "studies": {
@@ -115,7 +107,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
             **{name: made.get(name, []) for name in quoted},
         },
         "teaching": _teaching_levels(grades.get("greedy", {})),
-        "landing": landing_tables.digest(landing_tables.load(run)),
+        "landing": learned.quoted(run),
     }
     files.write_json(run.report / "numbers.json", found)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
@@ -123,18 +115,18 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     files.write_text(run.report / "placements.csv", placed.to_csv(index=False, float_format="%.6f"))
     of_readme = shown_tables(found)
     if truth.get("retrieval"):
-        of_readme["retrieval"] = rankings.short_table(truth, run.profile)
+        of_readme["retrieval"] = graded.short_table(truth, run.profile)
     run.save_tables(**{f"{name}_shown": table for name, table in of_readme.items()})
     return found
 
 
-def _teaching_levels(greedy: tables.Values) -> dict[str, dict[str, Any]]:
+def _teaching_levels(greedy: evaluation.Values) -> dict[str, dict[str, Any]]:
     """Of each dialogue that lessons walk through and the run has: its id, the levels of Greedy's memes."""
     names = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
     found = {}
     for case in ("lands", "typical", "fails"):
         if mine := {key: grade for key, grade in greedy.items() if key[0] == names[case]}:
-            (row,) = tables.frame_rows(tables.levels({"greedy": mine}))
+            (row,) = evaluation.frame_rows(evaluation.levels({"greedy": mine}))
             found[case] = {"dialogue": names[case], **row}
     return found
 
@@ -254,14 +246,14 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
 
 def _table_1(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Table 1 with two rows a dataset, one a metric."""
-    frame = pd.DataFrame(rows, columns=list(tables.TABLE_1))
+    frame = pd.DataFrame(rows, columns=list(evaluation.TABLE_1))
     frame = frame.astype(dict.fromkeys(("mean", "low", "high", "difference"), float))
     strategies = {name: schemas.STRATEGIES[name].label for name in frame["strategy"].unique()}
     return pd.DataFrame(
         {"dataset": row["Dataset"], "metric": metric}
         | {label: row[f"{metric}: {name}"] for name, label in strategies.items()}
-        for row in tables.table_1_printed(frame).to_dict("records")
-        for metric in tables.METRICS
+        for row in evaluation.table_1_printed(frame).to_dict("records")
+        for metric in evaluation.METRICS
     )
 
 
@@ -445,12 +437,12 @@ def case_pictures(run: Run, records: Records) -> tuple[list[Image.Image], list[s
     memes = {meme.meme_id: meme for meme in records.memes}
     by_id = {dialogue.dialogue_id: dialogue for dialogue in records.dialogues}
     pictures, labels = [], []
-    for name in tables.case_dialogues(records.placements, records.dialogues, run.profile):
-        for strategy in tables.case_strategies(run.profile):
-            drawn = ratings.screenshot(
+    for name in evaluation.case_dialogues(records.placements, records.dialogues, run.profile):
+        for strategy in evaluation.case_strategies(run.profile):
+            picture = evaluation.screenshot(
                 run, by_id[name], records.placements, strategy, memes, run.profile.dialogue.n_turns
             )
-            pictures.append(drawn[1])
+            pictures.append(picture)
             labels.append(f"{name}, {schemas.STRATEGIES[strategy].label}")
     return pictures, labels
 

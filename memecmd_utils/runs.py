@@ -22,7 +22,7 @@ from memecmd_utils.llm import authored
 from memecmd_utils.llm import usage as llm_usage
 from memecmd_utils.llm.authored import AuthoredBackend
 from memecmd_utils.llm.budget import Budget, Spent
-from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.chat import Chat, Collect, read_inbox
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.messages import Backend, EndpointError
 from memecmd_utils.llm.usage import combined
@@ -61,7 +61,7 @@ STAGES = {
         ("02_annotation", "03_dialogue_generation"),
         ("candidates.parquet", "placements.parquet", "gates.json", "scores.npz"),
     ),
-    "04b_learned_placement": Stage(("04_retrieval",), ("landing.json",)),
+    "04b_learned_placement": Stage(("04_retrieval",), ("landing.json", "learned.npz")),
     "05_evaluation": Stage(
         ("04b_learned_placement",),
         (
@@ -123,6 +123,8 @@ class Run:
     """Folder of the run that counts what this one spends: Dask's workers keep to its caps."""
     used: dict[str, set[str]] = field(default_factory=dict)
     counted: dict[str, dict[str, Any]] = field(default_factory=dict)
+    collect: Collect | None = None
+    """Takes what is not on record in place of a model, for a provider's batch."""
     _spent: Spent | None = None
     _replayed: dict[str, Recordings] = field(default_factory=dict, repr=False)
 
@@ -292,6 +294,10 @@ class Run:
             endpoint.tokens_per_image,
         )
 
+    def inbox(self, stage: str) -> Path:
+        """Where `memecmd batch fetch` puts the answers of a provider's batches."""
+        return self.write_dir / "batches" / f"{stage}.inbox.jsonl"
+
     @contextmanager
     def chat(self, role: Role, stage: str, number: int = 0) -> Iterator[Chat]:
         """Open the seam for a role: its model, recordings of `stage`, caps; counts are written at the end."""
@@ -304,10 +310,11 @@ class Run:
             strict = self.strict or role not in SCORING
             mode = self.profile.models.mode
             chat = Chat(model.backend, store, mode, model.at_once, model.budget, strict)
+            chat.inbox, chat.collect = read_inbox(self.inbox(stage)), self.collect
             stack.callback(self._note_counts, name, chat)
             yield chat
-            if used := chat.used_keys:
-                self.note_used(stage, used)
+            if store is not None and store.used_keys:
+                self.note_used(stage, store.used_keys)
 
     def _model(self, role: Role, number: int, name: str, stack: ExitStack) -> Model:
         """Who answers for a role: authored texts, a local server that `stack` stops, an endpoint."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Speaker = Literal["A", "B"]
@@ -16,7 +16,8 @@ DIMENSIONS = (
     "humor_effect",
     "conversational_coherence",
 )
-"""The five dimensions of the LLM judge (paper, Section 5.1)."""
+"""Dimensions of the LLM judge (paper, Section 5.1); what is asked of each stands in
+`prompts/judge_questions.j2`, for people in `people.SCALES`."""
 
 
 class StrategyWords(NamedTuple):
@@ -264,8 +265,14 @@ class Placement(Record):
     """Half of the dialogues that calibrated the gate for this one."""
 
 
-class Rating(Record):
-    """A judge's five scores (0-100) for one placed meme, or the reason why there are none."""
+Scores = create_model(
+    "Scores", __base__=Record, **dict.fromkeys(DIMENSIONS, (float | None, Field(default=None, ge=0, le=100)))
+)
+"""A score (0-100) of a meme on each of the `DIMENSIONS`."""
+
+
+class Rating(Scores):
+    """A judge's scores of one placed meme, or the reason why there are none."""
 
     dialogue_id: Text
     turn: int
@@ -275,13 +282,8 @@ class Rating(Record):
     judge_unit: Literal["dialogue", "meme"]
     n_turns: int
     """Length of the dialogue prefix that the judge saw."""
-    semantic_consistency: float | None = Field(default=None, ge=0, le=100)
-    emotional_consistency: float | None = Field(default=None, ge=0, le=100)
-    contextual_appropriateness: float | None = Field(default=None, ge=0, le=100)
-    humor_effect: float | None = Field(default=None, ge=0, le=100)
-    conversational_coherence: float | None = Field(default=None, ge=0, le=100)
     overall: float | None = Field(default=None, ge=0, le=100)
-    """Mean of the five."""
+    """Mean of the dimensions."""
     raw: float | None = None
     """The same before centring, where the judge is centred."""
     unscored: str = ""

@@ -9,7 +9,7 @@ dialogues. Which form of interval keeps its promise was decided by simulation (`
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,6 @@ COEFFICIENT = (-1.0, 1.0)
 """Smallest and largest possible value of a share (also of AUC and nDCG), and of kappa, alpha and rho."""
 
 Bounds = tuple[float, float] | None
-Level = Literal["nominal", "interval"]
 
 
 @dataclass(frozen=True)
@@ -59,9 +58,8 @@ class Estimate:
 
     def row(self) -> dict[str, float | int]:
         """As cells of a table: mean, low, high, n, dialogues."""
-        return {
-            "mean": self.mean, "low": self.low, "high": self.high, "n": self.n, "dialogues": self.clusters,
-        }  # fmt: skip
+        ends = {"mean": self.mean, "low": self.low, "high": self.high}
+        return {**ends, "n": self.n, "dialogues": self.clusters}
 
     def columns(self, name: str) -> dict[str, float]:
         """As three columns of a table: `name`, `name low`, `name high`."""
@@ -71,7 +69,7 @@ class Estimate:
 EMPTY = Estimate(float("nan"), float("nan"), float("nan"), 0)
 
 
-# --- what all intervals are made of -----------------------------------------------------------------------
+# --- what all intervals are made of
 
 
 class LeftOut(NamedTuple):
@@ -206,7 +204,7 @@ def estimate(
     return Estimate(float(left_out.value), float(low), float(high), n, p, int(left_out.clusters))
 
 
-# --- sums over dialogues ----------------------------------------------------------------------------------
+# --- sums over dialogues
 
 
 def sums(values: np.ndarray, clusters: Sequence[Hashable], names: Sequence[Hashable]) -> np.ndarray:
@@ -282,7 +280,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return out
 
 
-# --- coefficients -----------------------------------------------------------------------------------------
+# --- coefficients
 
 
 def auc(
@@ -304,9 +302,8 @@ def auc(
         """By the sum of the positives' ranks, as in the test of Mann and Whitney."""
         n = is_positive[some].sum()
         pairs = n * (some.sum() - n)
-        return (
-            (rankdata(scores[some])[is_positive[some]].sum() - n * (n + 1) / 2) / pairs if pairs else np.nan
-        )
+        won = rankdata(scores[some])[is_positive[some]].sum() - n * (n + 1) / 2
+        return won / pairs if pairs else np.nan
 
     sides = (np.bincount(position[side], minlength=len(names)) for side in (is_positive, ~is_positive))
     share = sum(counts / counts.sum() for counts in sides) / 2  # of the items of either side
@@ -321,27 +318,26 @@ def cluster_auc(
     n = len(positive) + len(negative)
     if not positive or not negative:
         return replace(EMPTY, n=n)
-    names = sorted({c for c, _ in (*positive, *negative)})
-    return estimate(auc(positive, negative, names), n, SHARE)
-
-
-def spearman(x: np.ndarray, y: np.ndarray) -> float:
-    """Spearman's correlation; NaN with fewer than three pairs, or where x or y does not vary."""
-    from scipy.stats import spearmanr
-
-    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return float("nan")
-    return float(spearmanr(x, y).statistic)
+    return estimate(auc(positive, negative, sorted({c for c, _ in (*positive, *negative)})), n, SHARE)
 
 
 def cluster_spearman(pairs: Sequence[tuple[Hashable, float, float]]) -> Estimate:
-    """Spearman's correlation of (cluster, x, y) with its interval."""
+    """Spearman's correlation of (cluster, x, y) with its interval.
+
+    NaN with fewer than three pairs, or where x or y does not vary.
+    """
+    from scipy.stats import spearmanr
+
+    def spearman(some: np.ndarray) -> float:
+        a, b = x[some], y[some]
+        return spearmanr(a, b).statistic if len(a) > 2 and np.ptp(a) > 0 and np.ptp(b) > 0 else np.nan
+
     x, y = (np.array([pair[i] for pair in pairs], dtype=float) for i in (1, 2))
     clusters = np.array([pair[0] for pair in pairs])
     names, counts = np.unique(clusters, return_counts=True)
-    without = np.array([spearman(x[clusters != name], y[clusters != name]) for name in names])
-    share = counts / max(1, len(x))
-    return estimate(LeftOut(np.asarray(spearman(x, y)), without, share), len(pairs), COEFFICIENT)
+    without = np.array([spearman(clusters != name) for name in names])
+    value = np.asarray(spearman(np.full(len(x), True)))
+    return estimate(LeftOut(value, without, counts / max(1, len(x))), len(pairs), COEFFICIENT)
 
 
 def kappa(counts: np.ndarray) -> np.ndarray:
@@ -374,14 +370,13 @@ def cluster_kappa(pairs: Sequence[tuple[int, int]], clusters: Sequence[Hashable]
     return estimate(left_out, len(pairs), COEFFICIENT)
 
 
-def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable], level: Level) -> Estimate:
-    """Krippendorff's alpha of `values` [raters, items], nan for a missing one, with its interval.
+def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable]) -> Estimate:
+    """Krippendorff's alpha, for values with equal steps, of `values` [raters, items], nan for a missing one.
 
     1 is full agreement, 0 what chance gives, below 0 disagreement beyond chance (Krippendorff, 2011). nan
     where it is not defined: no item with two values, or only one value in all of them. `clusters` names the
     cluster of each item; `n` counts the items with two values or more. Raises ValueError for an infinite
-    value or a wrong shape. Our own few lines: the maintained package for it is under the GPL, this one
-    under MIT.
+    value or a wrong shape.
     """
     values = np.asarray(values, dtype=float)
     if values.ndim != 2 or len(clusters) != values.shape[1]:
@@ -390,50 +385,37 @@ def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable], level: Level
         raise ValueError("a value is infinite; a missing one is NaN")
     # A value that stands alone in its item can be paired with none, so it counts nowhere.
     paired = np.flatnonzero((~np.isnan(values)).sum(axis=0) >= 2)
-    distinct, units = np.unique(values[:, paired][~np.isnan(values[:, paired])]), np.zeros((len(paired), 0))
-    if len(paired):
-        units = (values[:, paired, None] == distinct).sum(axis=0).astype(float)
-    # Around the mean, so that no large numbers cancel.
-    scale = None if level == "nominal" else distinct - (units.sum(axis=0) @ distinct) / max(1, units.sum())
+    if not len(paired):
+        return EMPTY
+    values = values[:, paired] - np.nanmean(values[:, paired])  # so that no large numbers cancel
+    moments = np.stack([np.nansum(values**power, axis=0) for power in (0, 1, 2)], axis=1)
+    moments[:, 0] = (~np.isnan(values)).sum(axis=0)
 
-    def distances(counts: np.ndarray) -> np.ndarray:
-        """Summed over ordered pairs of values, of which `counts` [..., v] says how many there are."""
-        sizes = counts.sum(axis=-1)
-        if scale is None:
-            return sizes**2 - (counts**2).sum(axis=-1)
-        summed = 2 * sizes * (counts @ scale**2) - 2 * (counts @ scale) ** 2
-        # Exactly, not but for rounding: equal values do not disagree.
-        return np.where((counts > 0).sum(axis=-1) < 2, 0.0, summed)
+    def distances(moments: np.ndarray) -> np.ndarray:
+        """Squared differences over all ordered pairs, of the number, sum and sum of squares of values."""
+        n, total, squares = np.moveaxis(moments, -1, 0)
+        summed = 2 * n * squares - 2 * total**2
+        return np.where(summed > NOTHING * n * squares, summed, 0.0)  # equal values do not disagree
 
-    def alpha(observed: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    def alpha(observed: np.ndarray, moments: np.ndarray) -> np.ndarray:
         """1 - (observed / n) / (expected / pairs)."""
-        n, expected = counts.sum(axis=-1), distances(counts)
+        n, expected = moments[..., 0], distances(moments)
         return np.where(expected > 0, 1 - (observed / n) / (expected / (n * (n - 1))), np.nan)
 
-    paired_clusters = [clusters[i] for i in paired]
-    names = list(dict.fromkeys(paired_clusters))
-    counts = sums(units, paired_clusters, names)
-    observed = sums(distances(units) / (units.sum(axis=1) - 1), paired_clusters, names)
-    share = counts.sum(axis=1) / max(1, counts.sum())
-    return estimate(leave_out(alpha, share, observed, counts), len(paired), COEFFICIENT)
+    names = list(dict.fromkeys(clusters[i] for i in paired))
+    by_name = [clusters[i] for i in paired]
+    totals = sums(moments, by_name, names)
+    observed = sums(distances(moments) / (moments[:, 0] - 1), by_name, names)
+    share = totals[:, 0] / totals[:, 0].sum()
+    return estimate(leave_out(alpha, share, observed, totals), len(paired), COEFFICIENT)
 
 
-# --- in words ---------------------------------------------------------------------------------------------
-
-
-def too_few(dialogues: float) -> bool:
-    """Whether so many dialogues bear no interval, and so no word on what is clear."""
-    return dialogues < MIN_CLUSTERS
+# --- in words
 
 
 def direction(low: float, high: float, null: float = 0.0) -> int:
     """1 if the interval lies above `null`, -1 if below, 0 if it holds it or does not exist."""
     return int(low > null) - int(high < null)
-
-
-def clear(low: float, high: float, null: float = 0.0) -> bool:
-    """Whether an interval leaves out `null`; one that could not be had is not clear."""
-    return direction(low, high, null) != 0
 
 
 def with_ends(*names: str) -> list[str]:
@@ -454,22 +436,3 @@ def format_interval(row: Mapping[str, Any], name: str = "mean", digits: int = 2,
     # Adding 0 turns a rounded -0.0 into 0.0.
     mean, low, high = (f"{round(x, digits) + 0.0:{sign}.{digits}f}" for x in values)
     return f"{mean} [{low}, {high}]" if np.isfinite(values).all() else mean
-
-
-NOT_MEASURED = "not measured"
-
-
-def spell_interval(row: Mapping[str, Any], name: str, digits: int = 3, sign: str = "+") -> str:
-    """`format_interval` for a sentence, which says why there is no mean or no interval."""
-    if not np.isfinite(row[name]):
-        return NOT_MEASURED
-    text = format_interval(row, name, digits, sign)
-    known = np.isfinite(row[f"{name} low"])
-    return text if known else f"{text} (no interval: too few dialogues, or all alike)"
-
-
-def verdict(row: Mapping[str, Any]) -> str:
-    """`clear`, `not clear`, or that there is no interval, of a row with low and high."""
-    if not np.isfinite(row["low"]):
-        return "no interval"
-    return "clear" if clear(row["low"], row["high"]) else "not clear"

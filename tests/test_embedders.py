@@ -137,7 +137,7 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again_and_a_cap_stops(tmp_pa
         embedder = at(server, Budget(Spent(tmp_path / "spent.jsonl"), "embedding", None, 40, usd_in=1e6))
         assert embedder.encode(["一"], "document").tolist() == [[1, 1]]
         spent = embedder.budget.spent
-        assert len(server.bodies) == 5 and spent.rows["embedding", "embedding"].tokens_in == 7
+        assert len(server.bodies) == 5 and spent.rows["embedding", "embedding"]["tokens_in"] == 7
     with pytest.raises(BudgetReached, match="max_calls=5"):
         at(server, Budget(spent, "embedding", 5)).encode(["一"], "document")
     with FaultServer(lambda _: lost[1]).running() as server, pytest.raises(EndpointError, match="no vectors"):
@@ -392,7 +392,7 @@ def test_chinese_clip_is_that_of_cn_clip_and_runs_no_code_of_a_checkpoint(
     structure = tiny_models.shrink_clip(tmp_path / "structure", monkeypatch)
     checkpoint = tiny_models.clip_checkpoint(tmp_path / "weights" / "tiny.pt", structure)
     made = ChineseClipScorer("ViT-B-16", lambda meme: shown[0], tmp_path, checkpoint, [], tmp_path)
-    assert made.name == f"cn_clip:ViT-B-16@{embedders.file_digest(checkpoint)}"
+    assert made.name == f"cn_clip:ViT-B-16@{embedders.files.sha256(checkpoint)[:12]}"
     text = "RoBERTa-wwm-ext-base-chinese"
     model, preprocess = load_from_name(str(checkpoint), "cpu", None, "ViT-B-16", text, 224)
     texts = ["好", "天气真好", "好" * 50, "好" * 50 + "坏"]

@@ -1,4 +1,4 @@
-"""Stages 02 and 03 against an endpoint that fails, costs money or is not there, in processes that are killed."""
+"""Stages 02 and 03 in processes of their own: the endpoint fails, costs money or is not there; kills."""
 
 import re
 import socket
@@ -18,7 +18,7 @@ IN_FLIGHT = 16
 
 @pytest.fixture(scope="module")
 def faultless(tmp_path_factory) -> tuple[dict[str, str], int]:
-    """What the stages write when nothing fails, and after how many calls: two of five replies break a rule."""
+    """What the stages write when nothing fails, and their calls: two of five replies break a rule."""
     folder = tmp_path_factory.mktemp("faultless")
     with simulated(folder, breaks=0.4) as server:
         root = checkout(folder, server.url, n_turns=TURNS)

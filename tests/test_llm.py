@@ -87,8 +87,9 @@ def test_of_broken_rules_the_fewest_and_latest_are_kept() -> None:
     assert (answer.value, answer.outcome, answer.violations) == ("五四三二一", "violations", ["太长5"])
 
 
-LOST = [Reply(text=""), Reply(text="", finish_reason="lost"), Reply(text='{"mood": "开'), Reply(text="<html>502"),
-        Reply(text='{"mood": "a"', finish_reason="length"), Reply(text="å¼€å¿ƒæ˜¯ä»€ä¹ˆ".encode().decode())]  # fmt: skip
+LOST = [Reply(text=""), Reply(text="", finish_reason="lost"), Reply(text='{"mood": "开'),
+        Reply(text="<html>502"), Reply(text='{"mood": "a"', finish_reason="length"),
+        Reply(text="å¼€å¿ƒæ˜¯ä»€ä¹ˆ")]  # fmt: skip
 
 
 @pytest.mark.parametrize("lost", LOST)
@@ -223,7 +224,7 @@ def test_after_the_first_fault_nothing_more_is_sent_and_what_is_under_way_is_rec
     backend = Slow(lambda _: GOOD)
     store = Recordings("s", [tmp_path], tmp_path)
     asking = Chat(backend, store, concurrency=3, budget=Budget(max_calls=4))
-    with pytest.raises(BudgetReached, match="max_calls=4 reached.*run again"):
+    with pytest.raises(BudgetReached, match=r"max_calls=4 reached.*run again"):
         chat.run(asking.side_by_side([asking.ask(request(n), parse) for n in range(9)]))
     assert len(backend.requests) == 4 == len(store)
     assert chat.run(asking.side_by_side([asking.ask(request(0), parse)]))[0].replayed, "the chat goes on"

@@ -15,8 +15,8 @@ import pytest
 from made_page import GATE, HOSTILE, SCORES, SENT
 from PIL import Image
 
+from memecmd_utils import grades
 from memecmd_utils import page as page_of_run
-from memecmd_utils.evaluation import ground_truth
 from memecmd_utils.files import paths
 
 EXAMPLE = paths.reports / "example" / "index.html"
@@ -127,7 +127,7 @@ def test_large_runs_show_a_part_of_their_dialogues_and_memes(tmp_path, monkeypat
 
 def test_a_run_without_dialogues_has_a_page(tmp_path) -> None:
     nothing = {key: [] for key in ("dialogues", "placements", "candidates", "ratings", "consistency")}
-    found = dataclasses.replace(made_page.records(), truth=ground_truth.NONE, **nothing)
+    found = dataclasses.replace(made_page.records(), truth=grades.NONE, **nothing)
     text = made_page.write(tmp_path, found).read_text(encoding="utf-8")
     assert 'id="browser"' not in text and 'id="library"' in text
 

@@ -1,236 +1,249 @@
-import math
-from collections import Counter
-from dataclasses import replace
+"""The rating form, its key and its answers. All answers here are made up."""
 
-import made_ratings
+import csv
+import json
+import math
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import browser
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_ratings import MEMES, QUALITY, answers, dialogues, form, placements
-from made_up import consistency, meme, placement, profile, rating
+from made_ratings import MEMES, NASTY, QUALITY, answers, dialogues, form, placements, write_answers
+from made_up import consistency, meme_files, placement, profile, rating
 
-from memecmd_utils import files, forms, people, runs, schemas
-from memecmd_utils.forms import Answers, FormError
-from memecmd_utils.people import TABLES
+from memecmd_utils import files, people, runs, schemas
+from memecmd_utils.files import paths
+from memecmd_utils.people import TABLES, Answers, FormError
 from memecmd_utils.schemas import DIMENSIONS
+
+# --- which items
 
 
 def test_the_seed_decides_and_nothing_else() -> None:
-    one, key = form("rating")
-    assert (one, key) == form("rating")
-    other, _ = form("rating", seed=6)
+    one, key = form()
+    assert (one, key) == form()
+    other, _ = form(seed=6)
     assert other.form != one.form and [i.item for i in other.items] != [i.item for i in one.items]
-    mixed = placements(dialogues())[::-1]
-    again, _ = people.choose(mixed, dialogues(), MEMES, kind="rating", n_items=24, seed=5)
+    again, _ = people.choose(placements(dialogues())[::-1], dialogues(), n_items=24, seed=5)
     assert again == one, "the order of the placements is no choice"
 
 
-@pytest.mark.parametrize("kind", people.KINDS)
-def test_items_are_balanced_and_as_many_as_asked_for(kind) -> None:
-    made, key = form(kind)
-    first = [row for row in key if not row.repeat_of]
-    assert len({row.item for row in first}) == 24 and len(made.items) == 24 + 2
-    if kind == "rating":
-        drawn = Counter(row.strategy for row in first)
-        assert set(drawn) == set(QUALITY)
-    else:
-        draws = {}
-        for row in first:
-            draws.setdefault((row.item, row.draw), {})[row.side] = row.strategy
-        drawn = Counter(tuple(sorted(of.values())) for of in draws.values())
-        assert ("greedy", "sampling") in drawn and len(drawn) == 6
-    assert max(drawn.values()) - min(drawn.values()) <= 1
-
-
-def test_the_key_tells_the_truth() -> None:
+def test_items_are_balanced_and_the_key_tells_the_truth() -> None:
     of = dialogues()
     placed = {(p.strategy, p.dialogue_id, p.turn): p.meme_id for p in placements(of)}
-    for kind in people.KINDS:
-        made, key = form(kind)
-        shown = {item.item: item for item in made.items}
-        assert {row.item for row in key} == set(shown)
-        for row in key:
-            assert row.form == made.form and placed[row.strategy, row.dialogue_id, row.turn] == row.meme_id
-            item = shown[row.item]
-            assert item.pictures["AB".index(row.side) if row.side else 0] == row.meme_id
-            texts = [line.text for line in item.lines if line.text]
-            turns = of[row.dialogue_id].turns
-            assert texts == [turn.text for turn in turns[max(0, row.turn - 8) : row.turn]]
+    made, key = form()
+    drawn = Counter(row.strategy for row in key)
+    assert set(drawn) == set(QUALITY) and max(drawn.values()) - min(drawn.values()) <= 1
+    shown = {item.item: item for item in made.items}
+    assert len(shown) == 24 and {row.item for row in key} == set(shown)
+    for row in key:
+        assert row.form == made.form and placed[row.strategy, row.dialogue_id, row.turn] == row.meme_id
+        item = shown[row.item]
+        assert item.meme_id == row.meme_id
+        texts = [text for _, _, text in item.lines if text]
+        assert texts == [turn.text for turn in of[row.dialogue_id].turns[max(0, row.turn - 8) : row.turn]]
+        assert [i for i, line in enumerate(item.lines) if not line[2]] == [len(item.lines) - 2], "before u_t"
 
 
 def test_a_meme_that_two_strategies_share_is_shown_once_and_counts_for_both() -> None:
     of = dialogues(1)
     shared = [placement(4, "m1", dialogue_id="made-0", strategy=name) for name in ("greedy", "sampling")]
-    made, key = people.choose(shared, of, MEMES, kind="rating", n_items=1, seed=1, repeats=0)
+    made, key = people.choose(shared, of, n_items=1, seed=1)
     assert len(made.items) == 1 and [row.strategy for row in key] == ["greedy", "sampling"]
-    with pytest.raises(FormError, match="two strategies for pairwise"):
-        people.choose(shared, of, MEMES, kind="pairwise", n_items=5, seed=1)
+    with pytest.raises(FormError, match="nothing to rate"):
+        people.choose([], of, seed=1)
 
 
-@pytest.mark.parametrize("kind", people.KINDS)
-def test_repeats_come_later_under_another_name_with_the_sides_changed(kind) -> None:
-    made, key = form(kind, repeats=0.25)
-    order = [item.item for item in made.items]
-    repeats = {row.item: row.repeat_of for row in key if row.repeat_of}
-    assert len(repeats) == 6 and len(set(order)) == len(order) == 30
-    for again, first in repeats.items():
-        assert order.index(again) > order.index(first)
-        assert made.items[order.index(again)].pictures == made.items[order.index(first)].pictures[::-1]
-        assert made.items[order.index(again)].lines == made.items[order.index(first)].lines
-
-
-@given(st.integers(1, 60), st.integers(0, 1000), st.sampled_from(people.KINDS), st.floats(0, 0.5))
+@given(st.integers(1, 60), st.integers(0, 1000))
 @settings(max_examples=25, deadline=None)
-def test_any_size(n_items, seed, kind, repeats) -> None:
-    made, key = form(kind, n_items=n_items, seed=seed, repeats=repeats)
+def test_any_size(n_items, seed) -> None:
+    made, key = form(n_items, seed)
     names = [item.item for item in made.items]
-    assert len(set(names)) == len(names) and set(names) == {row.item for row in key}
-    assert len({row.item for row in key if not row.repeat_of}) <= n_items
+    assert len(set(names)) == len(names) <= n_items and set(names) == {row.item for row in key}
 
 
-@pytest.mark.parametrize("kind", people.KINDS)
-def test_items_of_all_strategies_look_alike(kind) -> None:
-    made, key = form(kind)
-    shapes = {}
-    for item in made.items:
-        empty = [i - len(item.lines) for i, line in enumerate(item.lines) if not line.text]
-        shape = empty, len(item.pictures), len(item.item), item.questions
-        for row in key:
-            if row.item == item.item:
-                shapes.setdefault(row.strategy, set()).add(str(shape))
-    assert set(shapes) == set(QUALITY) and len(set.union(*shapes.values())) == 1
+# --- the page
 
 
-def test_a_run_gets_both_forms_and_one_key(tmp_path) -> None:
-    of = dialogues()
-    pictures = made_ratings.files(tmp_path / "data")
-    library = {
-        name: replace_file(meme(name), path.relative_to(tmp_path / "data")) for name, path in pictures.items()
-    }
-    run = runs.Run("made-up", profile(n_turns=12, judge_sample=2), tmp_path / "data", tmp_path / "report")
-    files.write_text(run.write("memes.parquet"), "")  # pictures lie beside it
-    made = people.write_forms(run, placements(of), of, library, n_items=10)
-    key = forms.read_key(run.read("rating_key.csv"), people.KeyRow)
-    assert set(made) == {"rating", "pairwise"} and {row.form for row in key} == {
-        f.form for f in made.values()
-    }
-    for kind, one in made.items():
-        assert one.form in (run.report / f"{kind}_form.html").read_text(encoding="utf-8")
-    # Only what the judges rate, too: two memes a dialogue and strategy.
-    rated = {(row.dialogue_id, row.turn) for row in key if row.strategy == "greedy"}
-    assert all(sum(name == other for other, _ in rated) <= 2 for name, _ in rated)
-    one = [p for p in placements(of) if p.strategy == "greedy"]
-    assert set(people.write_forms(replace(run), one, of, library, n_items=4)) == {"rating"}
-    assert not any(people.write_forms(replace(run), [], of, library)), "no placements, no form"
+class Page(HTMLParser):
+    """Elements and scripts of a page as a browser would find them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict]] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.elements and self.elements[-1][0] == "script":
+            self.scripts[-1] += data
 
 
-def replace_file(one, path):
-    return one.model_copy(update={"file": str(path)})
+def written(folder, made, memes=MEMES) -> str:
+    meme_files(folder)
+    people.write_page(folder / "form.html", made, memes, folder, by_models=True)
+    return (folder / "form.html").read_text(encoding="utf-8")
+
+
+def test_the_page_gives_nothing_away_and_needs_nothing_from_outside(tmp_path) -> None:
+    made, key = form()
+    text = written(tmp_path, made)
+    page, plain = Page(text), re.sub(r"data:image/webp;base64,[\w+/=]+", "", text)
+    assert not [name for name in (*QUALITY, "strateg", "made-", *MEMES, "threshold") if name in plain]
+    assert {row.item for row in key} == {item["item"] for item in json.loads(page.scripts[0])["items"]}
+    policy = next(a["content"] for t, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'") and "http" not in policy
+    assert not re.search(r"https?://|fetch\(|XMLHttp|import\(|url\(", text)
+    assert not any({"src", "href", "action"} & set(a) for _, a in page.elements)
+    assert "Language models wrote the chats" in text
+
+
+def test_data_stays_data_and_a_broken_picture_is_named(tmp_path) -> None:
+    made, _ = form()
+    plain = Page(written(tmp_path, made))
+    nasty = {name: one.model_copy(update={"text": NASTY}) for name, one in MEMES.items()}
+    found = Page(written(tmp_path, form(of=dialogues(text=NASTY))[0], nasty))
+    assert [t for t, _ in found.elements] == [t for t, _ in plain.elements]
+    assert len(found.scripts) == 2 and found.scripts[1] == plain.scripts[1]
+    assert not any(sign in found.scripts[0] for sign in ("</", "<!--", "\u2028", "<script"))
+    (tmp_path / "m1.png").write_bytes(b"GIF89a and no more")
+    with pytest.raises(FormError, match=r"m1\.png: .*the form shows"):
+        people.write_page(tmp_path / "form.html", made, MEMES, tmp_path)
+
+
+# --- answers
 
 
 @pytest.fixture(scope="module")
-def both():
-    keys = [form(kind, n_items=60, of=dialogues(20), repeats=0.2)[1] for kind in ("rating", "pairwise")]
-    return [row for key in keys for row in key]
+def rated():
+    _, key = form(n_items=8)
+    return key, answers(key)
+
+
+@pytest.fixture
+def file(rated, tmp_path):
+    return write_answers(tmp_path / "made_up.csv", rated[1])
+
+
+def change(file, line: int, **cells: str):
+    """Write other cells into one line of a CSV (line 2 is the first row of data)."""
+    rows = list(csv.DictReader(file.open(encoding="utf-8-sig", newline="")))
+    rows[line - 2] |= cells
+    with file.open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.DictWriter(handle, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_answers_are_read_as_they_were_written_also_by_a_spreadsheet(rated, file, tmp_path) -> None:
+    key, given = rated
+    assert file.read_text(encoding="utf-8").split("\n")[0].split(",") == list(people.COLUMNS)
+    found = people.collect(tmp_path, key)
+    assert (found.answers, found.doubled, found.source) == (given, 0, "made up")
+    text = file.read_text(encoding="utf-8")
+    file.write_text("\ufeff" + text.replace("\n", "\r\n"), encoding="utf-8", newline="")
+    assert people.collect(tmp_path, key).answers == given
+    assert people.collect(tmp_path / "gone", key).source is None
+    file.write_bytes(text.replace("r1", "甲").encode("gb18030"))
+    with pytest.raises(FormError, match="not UTF-8"):
+        people.collect(tmp_path, key)
+
+
+def test_where_a_person_answered_made_up_answers_do_not_count(rated, file, tmp_path) -> None:
+    key, given = rated
+    person = given[0].model_copy(update={"made_up": False, "humor_effect": 33.0})
+    # A trial under the same name, later, replaces no answer.
+    trial = given[0].model_copy(update={"at": given[0].at.replace(year=2030)})
+    write_answers(tmp_path / "person.csv", [person, trial])
+    found = people.collect(tmp_path, key)
+    assert found.source == "human" and found.counted == [person]
+    text = people.ratings_verdict(found, people.ratings_summary(found))
+    assert text.startswith("1 person(s) gave 1 answers. 24 made-up answers are left out.")
+
+
+def test_the_latest_of_doubled_answers_counts(rated, file, tmp_path) -> None:
+    key, given = rated
+    later = given[0].model_copy(update={"humor_effect": 1.0, "at": given[0].at.replace(year=2027)})
+    earlier = given[1].model_copy(update={"humor_effect": 2.0, "at": given[1].at.replace(year=2020)})
+    for name in ("again.csv", "zz.csv"):  # read before the others, or after them
+        again = write_answers(tmp_path / name, [later, earlier])
+        found = people.collect(tmp_path, key)
+        assert found.doubled == 2 and len(found.answers) == len(given)
+        assert later in found.answers and given[1] in found.answers and earlier not in found.answers
+        again.unlink()
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [
+        ("humor_effect", "101"), ("humor_effect", "nan"), ("humor_effect", ""), ("at", "31.01.26"),
+        ("at", "2026-01-31T12:00:00"), ("seconds", "-3"), ("rater", " "), ("made_up", "perhaps"),
+    ],
+)  # fmt: skip
+def test_a_bad_row_is_refused_with_its_line(rated, file, tmp_path, column, cell) -> None:
+    change(file, 3, **{column: cell})
+    with pytest.raises(FormError, match=rf"(?s)made_up\.csv line 3: .*{column}.*correct the row"):
+        people.collect(tmp_path, rated[0])
+
+
+def test_another_forms_file_is_named_and_an_unknown_item_refused(rated, file, tmp_path) -> None:
+    key, given = rated
+    write_answers(tmp_path / "other.csv", answers(form(n_items=3, seed=99)[1]))
+    found = people.collect(tmp_path, key)
+    assert found.answers == given and found.left_out == ("other.csv",)
+    change(file, 3, item="0000000000")
+    with pytest.raises(FormError, match="there is no item 0000000000"):
+        people.collect(tmp_path, key)
+
+
+# --- what they say
 
 
 @pytest.fixture(scope="module")
-def found(both):
-    return Answers(answers(both), both)
+def key():
+    return form(n_items=60, of=dialogues(20))[1]
 
 
-@pytest.fixture(scope="module")
-def tables(found):
-    return people.ratings_summary(found)
-
-
-def test_every_row_says_that_made_up_ratings_are_made_up(found, tables) -> None:
+def test_tables_say_what_is_made_up_and_count_the_items_of_a_strategy(key) -> None:
+    given = answers(key)
+    tables = people.ratings_summary(Answers(given, key))
     for name, table in tables.items():
         assert list(table.columns) == TABLES[name] and set(table.source) <= {"made up"}
-    text = people.ratings_verdict(found, tables)
-    assert text.startswith("No person has rated this run. The ratings below are made up")
-    assert "person(s) gave" not in text
-
-
-def test_a_mean_is_that_of_the_items_drawn_for_a_strategy(both, found, tables) -> None:
-    overall = people.answer_frame(found, "rating").groupby("item").overall.mean()
-    drawn = [r.item for r in both if r.kind == "rating" and r.strategy == "random" and not r.repeat_of]
+    text = people.ratings_verdict(Answers(given, key), tables)
+    assert "Krippendorff's alpha of the overall score: 0." in text
+    assert text.startswith("No person has rated this run. 180 made-up answers") and "gave" not in text
+    drawn = [row.item for row in key if row.strategy == "random"]
+    overall = {item: np.mean([[getattr(a, d) for d in DIMENSIONS] for a in given if a.item == item])
+               for item in drawn}  # fmt: skip
     row = tables["means"].query("scale == 'overall' and strategy == 'random'").iloc[0]
-    assert row["mean"] == pytest.approx(overall[drawn].mean()) and row["items"] == len(drawn)
-    assert row.ratings == 3 * len(drawn)
+    assert row["mean"] == pytest.approx(np.mean([overall[item] for item in drawn]))
+    assert (row["items"], row.ratings) == (len(drawn), 3 * len(drawn))
+    assert tables["alpha"].alpha.min() > 0.5 and set(tables["alpha"].raters) == {3}
+    assert all(table.empty for table in people.ratings_summary(Answers([], key)).values())
 
 
-def test_repeated_items_count_once(both) -> None:
-    """Answers to repeats say nothing about strategies: other values there change no mean."""
-    again = {row.item for row in both if row.repeat_of}
-    given = answers(both)
-    zero = dict.fromkeys(DIMENSIONS, 0.0)
-    other = [r.model_copy(update=zero) if r.item in again and r.kind == "rating" else r for r in given]
-    one, two = (people.ratings_summary(Answers(r, both)) for r in (given, other))
-    assert one["means"].equals(two["means"]) and one["alpha"].equals(two["alpha"])
-    assert not one["repeats"].equals(two["repeats"])
-
-
-def test_strengths_are_the_logits_of_two_strategies() -> None:
-    strengths = people.bradley_terry(np.array([[0, 30.0], [10, 0]]))
-    assert strengths[0] - strengths[1] == pytest.approx(math.log(3), abs=0.01)
-    always = people.bradley_terry(np.array([[0, 30.0], [0, 0]]))
-    assert np.isfinite(always).all() and always[0] - always[1] > 3, "finite where one never lost"
-    assert people.bradley_terry(np.array([[0, 5.0], [5, 0]])) == pytest.approx([0, 0], abs=1e-6)
-
-
-def test_ties_count_half_and_sides_do_not_matter(both) -> None:
-    def all_say(choice: dict[str, str] | str) -> dict:
-        given = [
-            r.model_copy(update={"choice": choice if isinstance(choice, str) else choice[r.item]})
-            for r in answers(both, ["r1"])
-            if r.kind == "pairwise"
-        ]
-        return people.ratings_summary(Answers(given, both))
-
-    ties = all_say("no difference")
-    assert ties["bradley_terry"].win_rate.tolist() == [0.5] * 4
-    assert ties["bradley_terry"].strength.tolist() == pytest.approx([0] * 4, abs=1e-6)
-    assert not ties["pairs"][["first_better", "second_better"]].any().any()
-    greedy = {row.item: row.side for row in both if row.strategy == "greedy"}
-    sides = {row.item: greedy.get(row.item, "no difference") for row in both}
-    table = all_say(sides)["bradley_terry"].set_index("strategy")
-    assert table.win_rate["greedy"] == 1.0 and table.strength["greedy"] == table.strength.max()
-    pairs = all_say(sides)["pairs"].set_index(["first", "second"])
-    assert (
-        pairs.loc[("greedy", "random"), "second_better"]
-        == 0
-        < pairs.loc[("greedy", "random"), "first_better"]
-    )
-
-
-def test_a_rater_who_repeats_herself(both) -> None:
-    """With the sides changed the same opinion is the other letter."""
-    given = {r.item: r for r in answers(both, ["r1"])}
-    first_of = {row.item: row.repeat_of for row in both if row.repeat_of}
-    turned = {"A": "B", "B": "A", "no difference": "no difference", None: None}
-    for again, first in first_of.items():
-        same = {name: getattr(given[first], name) for name in DIMENSIONS}
-        given[again] = given[again].model_copy(update={**same, "choice": turned[given[first].choice]})
-    table = people.ratings_summary(Answers(list(given.values()), both))["repeats"].set_index("kind")
-    assert table.mean_difference["rating"] == 0 and table.same_choice["pairwise"] == 1
-    assert table["items"].tolist() == [12, 12]
-
-
-def test_correlation_with_judges(both, found) -> None:
-    drawn = [row for row in both if row.kind == "rating" and not row.repeat_of]
-    liked = people.answer_frame(found, "rating").groupby("item").overall.mean()
-    place = {row.item: (row.dialogue_id, row.turn, row.meme_id) for row in drawn}
-    same = {place[item]: value**3 for item, value in liked.items()}
+def test_correlation_with_judges(key) -> None:
+    given = answers(key)
+    liked = {
+        item: np.mean([[getattr(a, d) for d in DIMENSIONS] for a in given if a.item == item])
+        for item in {row.item for row in key}
+    }
+    same = {(row.dialogue_id, row.turn, row.meme_id): liked[row.item] ** 3 for row in key}
     against = {p: -v for p, v in list(same.items())[:30]}
-    rng = np.random.default_rng(0)
-    noise = {p: rng.normal() for p in same}
-    judged = {"same order": same, "against": against, "noise": noise, "elsewhere": {("x", 2, "m1"): 1.0}}
-    table = people.ratings_summary(found, judged)["correlations"].set_index("scorer")
+    judged = {"same order": same, "against": against, "elsewhere": {("x", 2, "m1"): 1.0}}
+    table = people.ratings_summary(Answers(given, key), judged)["correlations"].set_index("scorer")
     assert table.spearman["same order"] == pytest.approx(1) and table["items"]["same order"] == 60
     assert table.spearman["against"] == pytest.approx(-1) and table["items"]["against"] == 30
-    assert table.low["noise"] < 0 < table.high["noise"]
     assert math.isnan(table.spearman["elsewhere"]) and table["items"]["elsewhere"] == 0
 
 
@@ -245,9 +258,111 @@ def test_scores_of_judges_are_joined_by_place() -> None:
         schemas.Grade(source="x", dialogue_id="news-made-1", turn=2, meme_id="m1", grader=g, grade=n)
         for g, n in (("a", 2), ("b", 1))
     ]
-    found = people.scores_of_judges(
-        ratings, [consistency(2, 70.0), consistency(2, 1.0, text="shuffled")], grades
-    )
+    scored = [consistency(2, 70.0), consistency(2, 1.0, text="shuffled")]
+    found = people.scores_of_judges(ratings, scored, grades)
     here = ("news-made-1", 2, "m1")
     assert found["judge one"] == {here: 50.0} and found["two"] == {("news-made-1", 4, "m1"): 9.0}
     assert found["consistency text:x"] == {here: 70.0} and found["mean grade"] == {here: 1.5}
+
+
+def test_a_run_gets_a_form_a_key_and_tables_of_what_came_back(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
+    of, folder = dialogues(), tmp_path / "data"
+    meme_files(folder)
+    run = runs.Run("made-up", profile(), folder, tmp_path / "report")
+    files.write_text(run.write("memes.parquet"), "")  # pictures lie beside it
+    made, text = people.people_of_run(run, placements(of), of, MEMES, {})
+    assert text == "No person has rated this run." and made.form in (
+        run.report / "rating_form.html"
+    ).read_text(encoding="utf-8")
+    key = people.read_rows(run.read("rating_key.csv"), people.KeyRow, "")
+    assert {row.form for row in key} == {made.form}
+    write_answers(tmp_path / "raw" / "ratings" / run.profile.name / "a.csv", answers(key, made_up=False))
+    assert "3 person(s) gave" in people.people_of_run(run, placements(of), of, MEMES, {})[1]
+    assert "human" in (run.report / "tables" / "human_means.csv").read_text(encoding="utf-8")
+    assert people.people_of_run(run, [], of, MEMES, {})[0] is None
+
+
+# --- the form in a real browser
+
+
+@pytest.fixture
+def page(tmp_path):
+    """Write a form, open it in a browser of its own, and return what the tests need."""
+    with browser.open_browser(1200, 900) as driver:
+        folder = tmp_path / "downloads"
+        folder.mkdir()
+        allow = {"behavior": "allow", "downloadPath": str(folder)}
+        driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
+
+        def open_form(**changes):
+            made, key = form(n_items=3, **changes)
+            written(tmp_path, made)
+            driver.get((tmp_path / "form.html").as_uri())
+            return driver, made, key, folder
+
+        yield open_form
+        assert browser.errors(driver) == []
+
+
+def by_id(driver, name: str):
+    return driver.find_element("id", name)
+
+
+def keys(driver, *pressed: str) -> None:
+    """Type into whatever has the focus, as a hand on the keyboard does."""
+    for key in pressed:
+        driver.switch_to.active_element.send_keys(key)
+
+
+def begin(driver) -> None:
+    by_id(driver, "rater").send_keys("rater-1")
+    by_id(driver, "consent").click()
+    by_id(driver, "trial").click()
+    by_id(driver, "begin").click()
+
+
+def test_items_by_keyboard_a_reload_and_the_csv(page) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    driver, made, key, folder = page()
+    keys(driver, Keys.TAB)  # from the top of the page to the name
+    keys(driver, "rater-1", Keys.TAB, " ", Keys.TAB, " ", Keys.TAB, Keys.ENTER)
+    assert by_id(driver, "trial-note").is_displayed()
+    # The first question has the focus; arrows change by five, End is 100, a blank takes the middle.
+    keys(driver, Keys.HOME, Keys.TAB, Keys.ARROW_RIGHT, Keys.TAB, Keys.END, Keys.TAB, " ", Keys.ENTER)
+    assert "missing" in by_id(driver, "say").text
+    keys(driver, Keys.HOME, Keys.ENTER)
+    browser.reload_until(driver, lambda: driver.execute_script("return state.position") == 1)
+    assert by_id(driver, "rater").get_attribute("value") == "rater-1"
+    assert not by_id(driver, "consent").is_selected(), "asked again"
+    by_id(driver, "consent").click()
+    by_id(driver, "begin").click()
+    by_id(driver, "back").click()
+    assert [by_id(driver, f"o{i}").text for i in range(5)] == ["0", "55", "100", "50", "0"]
+    driver.find_element("css selector", "#bar .download").click()
+    file = browser.downloaded(folder)
+    assert file.name == f"ratings_{made.form}_rater-1.csv"
+    [answer] = people.collect(folder, key).answers
+    assert [getattr(answer, name) for name in DIMENSIONS] == [0, 55, 100, 50, 0]
+    assert (answer.item, answer.rater, answer.made_up) == (made.items[0].item, "rater-1", True)
+    assert 0 < answer.seconds < 600
+
+
+def test_markup_is_shown_as_text_and_the_page_fits_a_phone(page) -> None:
+    driver, *_ = page(of=dialogues(text=NASTY))
+    browser.resize(driver, 390, 844)
+    widths = "return [document.documentElement.scrollWidth, innerWidth]"
+    assert driver.execute_script(widths) == [390, 390]
+    begin(driver)
+    assert driver.execute_script(widths) == [390, 390]
+    assert by_id(driver, "shown").location["y"] < 400 < by_id(driver, "answers").location["y"]
+    shown = [bubble.text for bubble in driver.find_elements("css selector", ".bubble")]
+    assert shown and all("</script><img src=x onerror=alert(1)><!--" in text for text in shown)
+    assert driver.execute_script("return document.querySelectorAll('#shown img').length") == 1
+    by_id(driver, "comment").send_keys('=1+1,"<b>')
+    for slider in driver.find_elements("css selector", "input[type=range]"):
+        assert slider.size["height"] >= 32
+        slider.send_keys(" ")
+    text = driver.execute_script("return csvText()")
+    assert text.split("\n")[1].endswith(""","'=1+1,""<b>",1""")

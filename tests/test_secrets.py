@@ -65,7 +65,7 @@ def test_a_notebook_that_fails_shows_no_key_in_the_longest_traceback(whole, tmp_
     said = done["stdout"] + done["stderr"]
     assert KEY_VARIABLE in said and not shows_key(said)
     executed = (project / "reports" / whole.run / "02_annotation.failed.ipynb").read_text(encoding="utf-8")
-    assert "OpenAIBackend object>" in executed and "openai._base_client" in executed, "verbose, and logged"
+    assert "reporting mode: Verbose" in executed and "openai._base_client" in executed, "and logged"
     written = [path for path in project.rglob("*") if path.is_file() and not path.is_symlink()]
     assert [path for path in written if shows_key(path.read_bytes())] == []
 
@@ -130,12 +130,6 @@ def test_whatever_a_server_says_the_key_is_not_shown(name: str, tmp_path: Path, 
     ] == []
 
 
-def test_a_makeshift_key_is_not_replaced_in_texts(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv(KEY_VARIABLE, "none")  # such a word also stands in ordinary replies
-    with FaultServer(lambda _: Answer(chat_reply("none of it"))).running() as server:
-        assert ask(server.url, tmp_path)[0][0].value == "none of it"
-
-
 def test_a_redirect_to_another_host_takes_no_key_along(tmp_path) -> None:
     with FaultServer(lambda _: GOOD).running() as other:
         away = other.url.replace("127.0.0.1", "localhost") + "/chat/completions"
@@ -144,22 +138,16 @@ def test_a_redirect_to_another_host_takes_no_key_along(tmp_path) -> None:
     assert not shows_key(repr(other.headers))
 
 
-@pytest.mark.parametrize("sign", ["\x1b", "é", " "])
-def test_a_key_with_an_odd_sign_is_refused_without_showing_it(sign, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv(KEY_VARIABLE, KEY[:22] + sign + KEY[22:])
-    with pytest.raises(messages.EndpointError, match=KEY_VARIABLE) as caught:
-        OpenAIBackend(Endpoint(model="m", key_env=KEY_VARIABLE))
-    assert not shows_key(str(caught.value))
-
-
 @pytest.mark.parametrize(
     "url", [f"http://u:{urllib.parse.quote(KEY, safe='')}@127.0.0.1/v1", f"http://h/v1?key={KEY}"]
 )
 def test_an_address_with_a_key_in_it_is_refused_without_showing_it(url, capsys, monkeypatch) -> None:
     monkeypatch.setenv("PROFILE", "openai")
-    monkeypatch.setenv("SET", f"endpoints=\"{{generator: {{base_url: '{url}'}}}}\"")
-    assert commands.main(["resolve"]) == 2
+    monkeypatch.setenv("SET", f"models.endpoints=\"{{generator: {{base_url: '{url}'}}}}\"")
+    with pytest.raises(SystemExit) as ended:
+        commands.main(["cost"])
     shown = capsys.readouterr()
+    assert ended.value.code == 2
     assert "base_url" in shown.err and not shows_key(shown.out + shown.err)
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     with pytest.raises(messages.EndpointError, match="OPENAI_BASE_URL") as caught:
@@ -170,7 +158,7 @@ def test_an_address_with_a_key_in_it_is_refused_without_showing_it(url, capsys, 
 @pytest.mark.parametrize("name", ["key_env", "api_key"])
 def test_a_key_in_a_profile_is_refused_without_showing_it(name, tmp_path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(f"llm: openai\nendpoints: {{generator: {{{name}: '{KEY}'}}}}\n", encoding="utf-8")
+    path.write_text(f"models: {{endpoints: {{generator: {{{name}: '{KEY}'}}}}}}\n", encoding="utf-8")
     with pytest.raises(settings.ProfileError, match=name) as caught:
         settings.load_profile(str(path))
     assert not shows_key(str(caught.value))

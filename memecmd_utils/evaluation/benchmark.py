@@ -18,17 +18,22 @@ from typing import Any, NamedTuple
 import yaml
 
 from memecmd_utils import files
-from memecmd_utils.evaluation import learning, rankings
-from memecmd_utils.evaluation.ground_truth import RELEVANT, load_truth, truth_of_run
+from memecmd_utils import grades as rankings
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.library import example_memes
-from memecmd_utils.runs import Run
-from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Summary
-from memecmd_utils.schemas import Turn as Said
+from memecmd_utils.grades import (  # noqa: F401
+    EXAMPLE,
+    LATER,
+    POOL,
+    UNTOUCHED,
+    Split,
+    mean_grades,
+    splits_of_run,
+    untouched_split,
+)
+from memecmd_utils.schemas import Annotation, Meme
 
-EXAMPLE, UNTOUCHED = "example", "untouched"
-POOL, LATER = "pool", "learned"
-"""Batches of grades: those of the pool, and of what learned placement found, which was graded later."""
+RELEVANT = 2
+"""Score from which a meme fits: a mean grade of 1."""
 QRELS = ("query-id", "corpus-id", "score")
 JUDGED = (*QRELS, "batch")
 TIMING = ("query-id", "marker", "send")
@@ -165,94 +170,15 @@ def query_id(dialogue: str, turn: int | str) -> str:
 # --- From records to a benchmark
 
 
-@dataclass(frozen=True)
-class Split:
-    """The records that a split is made of."""
-
-    name: str
-    dialogues: Sequence[Dialogue]
-    memes: Mapping[str, Meme]
-    annotations: Sequence[Annotation]
-    grades: Mapping[str, Sequence[Grade]]
-    """Grades by batch."""
-    marks: Sequence[Mark] = ()
-
-
-def splits_of_run(
-    run: Run,
-    dialogues: Sequence[Dialogue],
-    memes: Sequence[Meme],
-    annotations: Sequence[Annotation],
-    grades: Path | None = None,
-) -> list[Split]:
-    """The splits of a run: its own, and the untouched one where its grades are there; none without grades.
-
-    `grades` is a user's CSV (`learning.read_grades`), which takes the place of the example's grades.
-    """
-    by_id = {meme.meme_id: meme for meme in memes}
-    if grades:
-        given = learning.read_grades(grades)
-        return [Split(run.profile.name, dialogues, by_id, annotations, {"user": given.grades})]
-    truth = truth_of_run(run.profile, dialogues, memes)
-    if not truth.grades:
-        return []
-    batches = {POOL: truth.grades, **({LATER: truth.later} if truth.later else {})}
-    own = Split(EXAMPLE, dialogues, by_id, annotations, batches, truth.marks)
-    later = untouched_split(own)
-    return [own, later] if later else [own]
-
-
 def files_of(splits: Sequence[Split]) -> list[Path]:
     """Files of the example corpus that splits and their run files hold and a run does not read."""
     if not splits:
         return []
-    weights = [paths.example / name for name in ("placement.json", "placement.npz")]
+    weights = [paths.example / "placement.json"]
     later = [paths.example / "grades_learned.jsonl" for one in splits if LATER in one.grades]
     untouched = any(one.name == UNTOUCHED for one in splits)
     texts = (path for path in (paths.example / UNTOUCHED).iterdir() if path.is_file()) if untouched else ()
     return [*weights, *later, *sorted(texts)]
-
-
-def untouched_split(example: Split, folder: Path | None = None) -> Split | None:
-    """The split that no model has seen: new dialogues, and new memes beside the example's.
-
-    None where it is not graded yet, or where the run has another library than the example's.
-    """
-    folder = folder or paths.example / UNTOUCHED
-    truth = load_truth(folder)
-    known = {row.meme_id for row in example_memes()}
-    if not truth.grades or not known <= set(example.memes):
-        return None
-    memes = {name: meme for name, meme in example.memes.items() if name in known}
-    for row in example_memes(folder):
-        memes[row.meme_id] = Meme(
-            source="drawn", meme_id=row.meme_id, file="not drawn", text=row.text, text_source="known",
-            picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
-            width=1, height=1,
-        )  # fmt: skip
-    annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
-    return Split(UNTOUCHED, _dialogues(folder), memes, annotations, {POOL: truth.grades}, truth.marks)
-
-
-def _dialogues(folder: Path) -> list[Dialogue]:
-    """Dialogues of a folder in the form of the example corpus: a row a turn, a row a summary."""
-
-    def rows(name: str) -> dict[str, list[dict[str, Any]]]:
-        found: dict[str, list[dict[str, Any]]] = {}
-        for line in (folder / name).read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            found.setdefault(row.pop("dialogue_id"), []).append(row)
-        return found
-
-    said, summaries = rows("dialogues.jsonl"), rows("summaries.jsonl")
-    return [
-        Dialogue(
-            source="authored", dialogue_id=name, kind="news" if name.startswith("news") else "role", ref=name,
-            title=name, name_a="", name_b="", turns=[Said(**row) for row in turns],
-            summaries=[Summary(**row) for row in summaries.get(name, ())], complete=True,
-        )
-        for name, turns in said.items()
-    ]  # fmt: skip
 
 
 def document(meme: Meme, said: Annotation) -> KnownMeme:
@@ -287,10 +213,10 @@ def build(split: Split) -> Benchmark:
     )
     known = {meme.id for meme in memes}
     judgements = [
-        Judgement(ids[key], meme, int(gain + 0.5), batch)
+        Judgement(ids[key], meme, int(2 * grade + 0.5), batch)
         for batch, grades in split.grades.items()
-        for key, gains in learning.mean_gains(grades).items() if key in ids
-        for meme, gain in gains.items() if meme in known
+        for key, means in mean_grades(grades).items() if key in ids
+        for meme, grade in means.items() if meme in known
     ]  # fmt: skip
     marks = [
         Marked(ids[mark.dialogue_id, mark.turn], mark.marker, int(mark.send))

@@ -15,16 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import files, retrieval, statistics
-from memecmd_utils.evaluation import landing, rankings
-from memecmd_utils.evaluation.benchmark import DEPTH, Benchmark, KnownMeme, Split, Turn
-from memecmd_utils.evaluation.ground_truth import RELEVANT
-from memecmd_utils.evaluation.learning import LEARNED, PAPER
-from memecmd_utils.evaluation.rankings import CAPTION, PARTS, RANDOM
-from memecmd_utils.evaluation.tables import frame_rows
+from memecmd_utils import files, learned, retrieval, statistics
+from memecmd_utils import grades as rankings
+from memecmd_utils.evaluation import frame_rows
+from memecmd_utils.evaluation.benchmark import DEPTH, RELEVANT, Benchmark, KnownMeme, Split, Turn
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.learned import PlacementError
-from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, Encode
+from memecmd_utils.grades import CAPTION, PARTS, RANDOM
+from memecmd_utils.learned import PAPER
+from memecmd_utils.retrieval import LEARNED, MEME_SIDE, QUERY_SIDE, Encode
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
 
@@ -33,7 +31,7 @@ FOLDER = "leaderboard"
 TREC_FILES, FUNCTION_FILES = (".trec", ".run"), (".py",)
 MRR = f"MRR@{DEPTH}"
 MEASURES = ("R@1", "R@5", MRR, "nDCG@5", "judged@5")
-_PLACES = [rankings.COLUMNS.index(name.removesuffix(f"@{DEPTH}")) for name in MEASURES]
+_PLACES = [rankings.MEASURES.index(name.removesuffix(f"@{DEPTH}")) for name in MEASURES]
 HEAD = (
     "split", "system", "kind", *MEASURES, "nDCG@5 low", "nDCG@5 high", "minus", "difference",
     "difference low", "difference high", "p", "p Holm", "turns", "dialogues",
@@ -113,15 +111,15 @@ def _cosines(benchmark: Benchmark, encode: Encode, memes: np.ndarray, profile: P
     return rankings.cosines(contexts, memes, profile.retrieval.centring)[_rows(benchmark)]
 
 
-def learned_systems(split: Split, benchmark: Benchmark, run: Run) -> Systems:
-    """Learned placement, every turn by a model that did not see its dialogue; none under other embedders."""
-    try:
-        graded = landing.predict_run_split(split, run)
-    except PlacementError:
+def learned_systems(benchmark: Benchmark, run: Run) -> Systems:
+    """Learned placement, every turn by a model that did not see its dialogue; none where 04b saved nothing."""
+    saved = learned.saved_scores(run, benchmark.split)
+    if saved is None:
         return Systems("package", {})
-    place = {meme: column for column, meme in enumerate(graded.corpus.meme_ids)}
-    scores = graded.found.scores[:, [place[meme.id] for meme in benchmark.memes]]
-    return Systems("package", {LEARNED: scores[_rows(benchmark)]}, {LEARNED: graded.found.wanted})
+    found, meme_ids = saved
+    place = {meme: column for column, meme in enumerate(meme_ids)}
+    scores = found.scores[:, [place[meme.id] for meme in benchmark.memes]]
+    return Systems("package", {LEARNED: scores[_rows(benchmark)]}, {LEARNED: found.wanted})
 
 
 # --- Entries
@@ -294,7 +292,7 @@ def order_of(scores: Scores, meme_ids: Sequence[str], exact: bool = False) -> np
 def measure(order: np.ndarray, benchmark: Benchmark) -> np.ndarray:
     """`MEASURES` of `order_of`, [asked turns, measures]: those of trec_eval at the first `DEPTH` memes."""
     ids = [meme.id for meme in benchmark.memes]
-    gains = rankings.gains_of([turn.id for turn in benchmark.asked], ids, benchmark.qrels)
+    gains = rankings.grade_matrix([turn.id for turn in benchmark.asked], ids, benchmark.qrels)
     # -1 takes a meme that nobody graded, behind the last one.
     gains = np.hstack([gains, np.full((len(gains), 1), np.nan)])
     # A turn whose fitting memes are not in the corpus is missed.
@@ -357,7 +355,7 @@ def table(benchmark: Benchmark, systems: Iterable[Systems], seed: int) -> pd.Dat
 
 
 def timing_table(benchmark: Benchmark, systems: Iterable[Systems]) -> pd.DataFrame:
-    """The timing task, a row a system and measure (`landing.timing_rows`); none where nobody marked turns."""
+    """The timing task, a row a system and measure (`learned.timing_rows`); none where nobody marked turns."""
     marks: dict[str, dict[str, int]] = {}
     for mark in benchmark.marks:
         marks.setdefault(mark.query, {})[mark.marker] = mark.send
@@ -369,7 +367,7 @@ def timing_table(benchmark: Benchmark, systems: Iterable[Systems]) -> pd.DataFra
         {"split": benchmark.split, "system": name, "kind": system.kind, **row}
         for system in systems if turns
         for name, scores in system.wanted.items()
-        for row in landing.timing_rows(scores[at], matrix, [turn.dialogue for turn in turns])
+        for row in learned.timing_rows(scores[at], matrix, [turn.dialogue for turn in turns])
     ]  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -390,10 +388,10 @@ def write_runs(folder: Path, benchmarks: Sequence[Benchmark], run: Run, splits: 
     for place, (benchmark, split) in enumerate(zip(benchmarks, splits, strict=True)):
         if not benchmark.qrels or (place and run.profile.models.embedder == "endpoint"):
             continue
-        encode = (landing.on_this_machine(run) if place else run).embedder().encode
+        encode = (learned.on_this_machine(run) if place else run).embedder().encode
         scores = dict(package_systems(benchmark, encode, run.profile).scores)
         if LEARNED in run.profile.retrieval.strategies:
-            scores |= learned_systems(split, benchmark, run).scores
+            scores |= learned_systems(benchmark, run).scores
         found = {file: scores[name] for name, file in RUN_FILES.items() if name in scores}
         order = rankings.random_order(benchmark.asked, len(benchmark.memes), run.profile.seed, 0)
         found["random"] = -np.argsort(order, axis=1).astype(float)
@@ -428,7 +426,7 @@ def score(
 
     `entries` maps files and embedders to the name to show, empty for their own.
     """
-    run = landing.on_this_machine(run)
+    run = learned.on_this_machine(run)
     known = {turn.id for benchmark in benchmarks for turn in benchmark.turns}
     records = {split.name: split for split in splits}
     tables, timing = [], []
@@ -437,7 +435,7 @@ def score(
             continue
         systems = [package_systems(benchmark, run.embedder().encode, run.profile)]
         if benchmark.split in records:
-            systems.append(learned_systems(records[benchmark.split], benchmark, run))
+            systems.append(learned_systems(benchmark, run))
         named = (entries or {}).items()
         given = [entry_systems(entry, benchmark, known, run, name) for entry, name in named]
         every = [*systems, *filter(None, given)]

@@ -41,10 +41,6 @@ class AuthoredBackend(Backend):
             ) from None
 
 
-N_TURNS = 18
-"""Turns of every authored dialogue."""
-
-
 def rows(name: str, folder: Path) -> list[dict[str, Any]]:
     """All rows of a file of authored texts."""
     lines = (folder / name).read_text(encoding="utf-8").split("\n")
@@ -110,35 +106,22 @@ def _prompt_sha256(name: str) -> str | None:
         return None  # taken away or renamed
 
 
-TEXT_FILES = (
-    "ANALYSIS_PLAN.md", "annotations.jsonl", "dialogues.jsonl", "grades.jsonl", "marks.jsonl", "memes.csv",
-    "news.jsonl", "role_pairs.jsonl", "scenarios.jsonl", "summaries.jsonl",
-)  # fmt: skip
-"""Frozen before their first scoring: their hashes are in `TEXT_HASHES.json`."""
-PLACEMENT_FILES = ("PLACEMENT_PLAN.md", "grades_learned.jsonl")
-"""Frozen likewise, and read by no run."""
 NOTES = b"\n## Notes after the fact\n"
 """What stands in a plan from this heading on came after the freeze, with its date, and is not hashed."""
 
 
 def text_hashes(folder: Path = paths.example) -> dict[str, str]:
-    """SHA-256 of every frozen file of the example corpus that is there."""
-    files = [folder / name for name in (*TEXT_FILES, *PLACEMENT_FILES) if (folder / name).is_file()]
-    frozen = {path.name: path.read_bytes().partition(NOTES)[0] for path in files}
-    return {name: hashlib.sha256(text).hexdigest() for name, text in frozen.items()}
+    """SHA-256 of every frozen text of the example corpus that is there (`TEXT_HASHES.json` names them)."""
+    there = [folder / name for name in _frozen(folder) if (folder / name).is_file()]
+    texts = {path.name: path.read_bytes().partition(NOTES)[0] for path in there}
+    return {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
 
 
 def changed_texts(folder: Path = paths.example) -> list[str]:
-    """Frozen files that differ from `TEXT_HASHES.json`."""
-    frozen = json.loads((folder / "TEXT_HASHES.json").read_text(encoding="utf-8"))
+    """Files that differ from what was frozen before their first scoring."""
     now = text_hashes(folder)
-    return sorted(name for name in frozen.keys() | now.keys() if frozen.get(name) != now.get(name))
+    return sorted(name for name, digest in _frozen(folder).items() if now.get(name) != digest)
 
 
-def freeze(folder: Path = paths.example) -> None:
-    """Freeze texts and prompt files. For a new corpus only, before its first scoring."""
-    files.write_json(folder / "TEXT_HASHES.json", text_hashes(folder))
-    # Judges are asked for real, also in the example profile: their prompts are no authored matter.
-    asked = ("judge", "rating", "ask_again", "template_")
-    names = sorted(path.stem for path in paths.prompts.glob("*.j2") if not path.stem.startswith(asked))
-    files.write_json(folder / "prompt_hashes.json", {name: prompts.prompt_sha256(name) for name in names})
+def _frozen(folder: Path) -> dict[str, str]:
+    return json.loads((folder / "TEXT_HASHES.json").read_text(encoding="utf-8"))

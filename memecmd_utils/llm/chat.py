@@ -5,6 +5,7 @@
 
 import asyncio
 import inspect
+import json
 import math
 import os
 import time
@@ -37,11 +38,13 @@ from memecmd_utils.llm.usage import Usage
 from memecmd_utils.recordings import Outcome
 
 T = TypeVar("T")
+Collect = Callable[[Any, str, Request], None]
+"""Takes a backend, a recording's key and the request behind it."""
 MODELS_OWN: frozenset[Outcome] = frozenset({"unusable", "length", "refusal", "filtered"})
 """Outcomes without an answer that tell of the model, and not of the endpoint or the day."""
 UNCHANGED_RETRIES = 2
-RETRIES_WITH_ERROR = 2
-ATTEMPTS = 1 + UNCHANGED_RETRIES + RETRIES_WITH_ERROR
+ATTEMPTS = 1 + UNCHANGED_RETRIES + 2
+"""The last two are shown what was wrong."""
 LOST_IN_A_ROW = 5
 """Replies that did not arrive whole and cost no attempt. What is lost at random comes back before that. What
 a model always cuts off or leaves empty then goes the way of other unusable replies, and so to an end."""
@@ -64,7 +67,7 @@ class Chat:
         self.concurrency, self.budget, self.usage = concurrency, budget or Budget(), Usage()
         self.inbox: dict[str, Any] = {}
         """Answers of a provider's batch by key; each is taken as the first attempt of its question."""
-        self.collect: Callable[[str, Request], None] | None = None
+        self.collect: Collect | None = None
         """Takes what is not on record, for a batch, in place of the model; it is answered `unrecorded`."""
         self._fault: BaseException | None = None
         self._asking: dict[str, asyncio.Event] = {}
@@ -97,12 +100,11 @@ class Chat:
                 "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
             )
         if self.mode == "recorded" or self.collect is not None:
-            if self.collect is not None:
-                self.collect(key, request)
+            if self.collect is not None and key not in self.inbox:
+                self.collect(self.backend, key, request)
             self.usage.outcomes[UNRECORDED] += 1
-            return Answer(
-                outcome=UNRECORDED, reason="no recorded answer", attempts=0, source=self.backend.source
-            )
+            missing = {"outcome": UNRECORDED, "reason": "no recorded answer", "attempts": 0}
+            return Answer(source=self.backend.source, **missing)
         self._asking[key] = asyncio.Event()
         try:
             return await self._ask_live(request, parse, form, key)
@@ -113,31 +115,24 @@ class Chat:
         """The recorded value that counts in our mode: where it is asked `again`, an answer only."""
         if self.recordings is None or (self.mode == "live" and key not in self.recordings.fresh_keys):
             return None
-        stored = self.recordings.get(key)
+        if (stored := self.recordings.get(key)) is not None:
+            self.inbox.pop(key, None)
         if stored is None or self.mode != "auto" or rec.is_answer(stored):
             return stored
         return None if again or stored["outcome"] not in MODELS_OWN else stored
 
-    @property
-    def used_keys(self) -> set[str]:
-        """Keys of the recordings that were replayed or made."""
-        return self.recordings.used_keys if self.recordings is not None else set()
-
     async def side_by_side(
-        self,
-        work: Iterable[Awaitable[T]],
-        at_once: int | None = None,
-        keep: Callable[[T], Any] | None = None,
+        self, work: Iterable[Awaitable[T]], keep: Callable[[T], Any] | None = None
     ) -> list[T]:
-        """Await coroutines that ask this chat, `at_once` of them at a time; results in their order.
+        """Await coroutines that ask this chat, `concurrency` of them at a time; results in their order.
 
         `work` is drawn from as places become free, so a generator keeps memory flat; with `keep` each
         result is handed over in order instead of being collected. On the first fault no further request
         goes out, but those under way are waited for and recorded, because they are paid for.
         """
         results: list[T] = []
-        keep, at_once, work = keep or results.append, at_once or self.concurrency, iter(work)
-        places, tasks = asyncio.Semaphore(at_once), deque[asyncio.Task[T]]()
+        keep, work, places = keep or results.append, iter(work), asyncio.Semaphore(self.concurrency)
+        tasks: deque[asyncio.Task[T]] = deque()
 
         async def one(item: Awaitable[T]) -> T:
             try:
@@ -148,36 +143,29 @@ class Chat:
             finally:
                 places.release()
 
-        async def keep_ready(at_most: int) -> None:
-            """Hand over what is done at the head, and wait for the head while more than `at_most` stand."""
-            while tasks and (tasks[0].done() or len(tasks) > at_most):
-                if not tasks[0].done():
-                    await asyncio.wait({tasks[0]})
-                self._stop_after_fault()
-                keep(tasks.popleft().result())
-
         try:
-            while self._fault is None:
+            while True:
                 await places.acquire()
-                if self._fault is not None or (item := next(work, None)) is None:
+                self._stop_after_fault()
+                while tasks and tasks[0].done():
+                    keep(tasks.popleft().result())
+                if (item := next(work, None)) is None:
                     break
                 tasks.append(asyncio.ensure_future(one(item)))
-                await keep_ready(4 * at_once)  # what is done must not pile up behind a slow one
-            await keep_ready(0)
-            self._stop_after_fault()
+            while tasks:
+                keep(await tasks.popleft())
             return results
         except Exception as error:
             self._fault = self._fault or error
             await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+            raise self._fault from None
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._fault = None
-            for item in [] if inspect.isgenerator(work) else work:
-                if inspect.iscoroutine(item):
-                    item.close()
+            for item in () if inspect.isgenerator(work) else work:
+                item.close()
 
     def _stop_after_fault(self) -> None:
         if self._fault is not None:
@@ -187,18 +175,11 @@ class Chat:
         self.usage.replayed += 1
         reply = Reply(text=stored["text"], first_token=stored.get("first_token"), yes_no=stored.get("yes_no"))
         answer = Answer(
-            raw=reply.text, attempts=stored.get("attempts", 1), source=self.backend.source, replayed=True
+            raw=reply.text, attempts=stored["attempts"], source=self.backend.source, replayed=True
         )
-        try:
-            if rec.is_answer(stored):
-                answer.value = parse(reply)
-            else:
-                answer.outcome, answer.reason = stored["outcome"], stored.get("reason", "")
-        except BrokenRules as error:
-            answer.value, answer.outcome, answer.violations = error.value, "violations", error.violations
-        except UncertainReply as error:
-            answer.outcome, answer.reason = "unusable", str(error)
-        except UnusableReply as error:
+        if not rec.is_answer(stored):
+            answer.outcome, answer.reason = stored["outcome"], stored.get("reason", "")
+        elif (error := _read(answer, reply, parse)) and not isinstance(error, BrokenRules | UncertainReply):
             raise rec.RecordingError(
                 f"a recorded reply is no longer accepted ({error}); the parser has changed since: "
                 f"raise the request's schema_version. Reply: {reply.text[:200]!r}"
@@ -207,11 +188,7 @@ class Chat:
         return answer
 
     async def _ask_live(
-        self,
-        request: Request,
-        parse: Callable[[Reply], T],
-        form: dict[str, Any] | None = None,
-        key: str = "",
+        self, request: Request, parse: Callable[[Reply], T], form: rec.Form | None = None, key: str = ""
     ) -> Answer[T]:
         best: tuple[float, Answer[T], Reply] | None = None
         asked, attempt, lost = request, 1, 0
@@ -232,17 +209,12 @@ class Chat:
             if error is None or attempt == ATTEMPTS:
                 break
             # Where a fixed seed brings the same unusable reply again, the next attempt moves it on.
-            seed = request.seed
-            if self.backend.repeats and seed is not None:
-                seed += attempt
-            messages = request.messages
+            moves = self.backend.repeats and request.seed is not None
+            seed, messages = request.seed + attempt if moves else request.seed, request.messages
             if attempt > UNCHANGED_RETRIES:
                 note = prompts.render(request.ask_again, reason=str(error), fence=prompts.fence)
-                messages = [
-                    *request.messages,
-                    Message(role="assistant", text=reply.text or "（空）"),
-                    Message(role="user", text=note),
-                ]
+                said = Message(role="assistant", text=reply.text or "（空）")
+                messages = [*messages, said, Message(role="user", text=note)]
             asked = request.model_copy(update={"seed": seed, "messages": messages})
             attempt += 1
         _, answer, reply = best
@@ -294,18 +266,25 @@ class Chat:
         if reply.finish_reason == "content_filter":
             answer.outcome, answer.reason = "filtered", "content filter"
             return answer, UnusableReply("被过滤")
-        try:
-            if reply.finish_reason == "lost" or garbled(reply.text):
-                raise UnusableReply("文字里有乱码")
-            answer.value = parse(reply)
-        except BrokenRules as error:
-            answer.value, answer.outcome, answer.violations = error.value, "violations", error.violations
-            return answer, error
-        except UnusableReply as error:
-            answer.outcome = "length" if _is_cut(reply, asked) else "unusable"
-            answer.reason = str(error)
-            return answer, error
-        return answer, None
+        error = _read(answer, reply, parse)
+        if _is_cut(reply, asked) and answer.outcome == "unusable":
+            answer.outcome = "length"
+        return answer, error
+
+
+def _read(answer: Answer[T], reply: Reply, parse: Callable[[Reply], T]) -> UnusableReply | None:
+    """Write into `answer` what `parse` makes of a reply; the error, where that is not as it should be."""
+    try:
+        if reply.finish_reason == "lost" or garbled(reply.text):
+            raise UnusableReply("文字里有乱码")
+        answer.value = parse(reply)
+    except BrokenRules as error:
+        answer.value, answer.outcome, answer.violations = error.value, "violations", error.violations
+        return error
+    except UnusableReply as error:
+        answer.outcome, answer.reason = "unusable", str(error)
+        return error
+    return None
 
 
 def _is_cut(reply: Reply, asked: Request) -> bool:
@@ -339,6 +318,15 @@ def _recorded(answer: Answer, reply: Reply) -> dict[str, Any]:
     return value
 
 
+def read_inbox(path: Path) -> dict[str, Any]:
+    """The answers of a provider's batches by the keys of their questions."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    answers = [
+        line for line in map(json.loads, lines) if (line.get("response") or {}).get("status_code") == 200
+    ]
+    return {line["custom_id"]: line["response"]["body"] for line in answers}
+
+
 def run(work: Awaitable[T]) -> T:
     """Run a coroutine to its end from ordinary code, also inside Jupyter, where a loop already runs."""
     started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task]] = []
@@ -368,22 +356,20 @@ class Progress:
     """A progress bar for what asks `chat`, with tokens a second, money and what was tried again beside it."""
 
     def __init__(self, chat: Chat, total: int, label: str, unit: str) -> None:
-        self.chat = chat
-        self._begun, self._tokens_before = time.monotonic(), chat.usage.tokens_out
-        if terminal := os.environ.get(TERMINAL_VARIABLE):  # a headless run: beside the cell's own output
-            from tqdm import tqdm
+        import tqdm
+        import tqdm.auto  # looks for widgets, which takes a while
 
-            self._bar = tqdm(total=total, desc=label, unit=unit, file=Path(terminal).open("w"))  # noqa: SIM115
-        else:
-            from tqdm.auto import tqdm  # looks for widgets, which takes a while
-
-            self._bar = tqdm(total=total, desc=label, unit=unit)
+        self.chat, self._begun, self._tokens_before = chat, time.monotonic(), chat.usage.tokens_out
+        kind, options = tqdm.auto.tqdm, {"total": total, "desc": label, "unit": unit}
+        if terminal := os.environ.get(TERMINAL_VARIABLE):  # of a headless run
+            kind, options = tqdm.tqdm, {**options, "file": Path(terminal).open("w")}  # noqa: SIM115
+        self._bar = kind(**options)
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.set_postfix_str(self.extra())
+        self.update(0)
         self._bar.close()
 
     @property
@@ -393,17 +379,12 @@ class Progress:
 
     def update(self, n: int = 1) -> None:
         """Count `n` more units."""
-        self._bar.set_postfix_str(self.extra(), refresh=False)
-        self._bar.update(n)
-
-    def extra(self) -> str:
-        """Speed, money and trouble: what a bar does not say by itself."""
         usage, budget, parts = self.chat.usage, self.chat.budget, []
         if tokens := usage.tokens_out - self._tokens_before:
             parts.append(f"{tokens / max(time.monotonic() - self._begun, 1.0):,.0f} tokens/s")
-            cap = f" of ${budget.max_usd:,.2f}" if budget.max_usd is not None else ""
-            if cap or budget.spent.usd:
-                parts.append(f"${budget.spent.usd:,.2f}{cap}")
+        if (usd := budget.spent.total("usd")) or budget.max_usd:
+            parts.append(f"${usd:,.2f}" + (f" of ${budget.max_usd:,.2f}" if budget.max_usd else ""))
         if usage.retries:
             parts.append(f"{sum(usage.retries.values()):,} tried again")
-        return " · ".join(parts)
+        self._bar.set_postfix_str(" · ".join(parts), refresh=n == 0)
+        self._bar.update(n)

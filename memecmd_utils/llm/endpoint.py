@@ -9,8 +9,9 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -20,6 +21,7 @@ from memecmd_utils.llm.messages import Backend, EndpointError, Message, ModelId,
 from memecmd_utils.llm.replies import THINK, strict_schema
 from memecmd_utils.settings import Endpoint
 
+T = TypeVar("T")
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 NO_KEY = SecretStr("none")
 """For servers that take any key, and for replaying, which asks nobody."""
@@ -29,19 +31,15 @@ CONNECT_S = 5.0
 RETRIES = (2, 4, 10)
 """Of one request: before anything came from the endpoint, before it answered, and after. Where a fifth of all
 calls fails, ten retries give up one call in fifty million."""
-LOST_AT_FIRST = 10
-"""Replies in a row that are no completions, by which an endpoint shows that it makes none."""
-REJECTED_IN_A_ROW = 10
-"""Requests of one task, by which an endpoint shows that it is the set-up that it refuses."""
+IN_A_ROW = 10
+"""Refusals of one task, or replies that are no completions, that show it to be the set-up that is wrong."""
 SAMPLE_STRIDE = 1000  # seeds of sample n + 1 begin after those of the further attempts of sample n
-SHOWN = 300
-"""Characters of a server's message."""
 FORMS = ["schema", "json", "plain"]
 """How a structured reply is asked for, the surest first."""
 MAPPED = ("max_tokens", "temperature", "top_p", "presence_penalty", "seed", "stop", "logprobs")
 NO_CREDIT = re.compile("insufficient_quota|billing_hard_limit_reached")
 FILTER_CODE = re.compile(
-    "content_?(filter|policy|moderation)|data_?inspection|moderat|sensitive|responsible_?ai", re.I
+    r'(?i)"(code|type|status)": ?"[^"]*(filter|policy|data_?inspection|moderat|sensitive|responsible_?ai)'
 )
 """Some services tell of a content filter by a status instead of a reply."""
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
@@ -59,7 +57,7 @@ FINISHES = {
 class Refused(EndpointError):
     """The endpoint refuses a request with an error status that asking again does not mend."""
 
-    def __init__(self, status: int, reason: str, message: str, filtered: bool = False) -> None:
+    def __init__(self, message: str, status: int, reason: str, filtered: bool) -> None:
         super().__init__(message)
         self.status, self.reason, self.filtered = status, reason, filtered
 
@@ -74,15 +72,13 @@ def address(endpoint: Endpoint) -> str | None:
     Raises `EndpointError` for one that is none, or that holds a user, a password or a query.
     """
     url = endpoint.base_url or os.environ.get("OPENAI_BASE_URL") or None
-    if url is not None:
-        try:
-            parts = urlsplit(url)
-            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            good = False
-        if not good or not url.isprintable() or set(url) & set("@?# "):
-            name = "base_url" if endpoint.base_url else "OPENAI_BASE_URL"
-            raise EndpointError(f"{name} must be an http(s) address without user, password or query")
+    try:
+        good = url is None or (re.fullmatch(r"https?://[^@?#\s]+", url) and urlsplit(url).port != 0)
+    except ValueError:
+        good = False
+    if not good:
+        name = "base_url" if endpoint.base_url else "OPENAI_BASE_URL"
+        raise EndpointError(f"{name} must be an http(s) address without user, password or query")
     return url
 
 
@@ -136,15 +132,16 @@ class OpenAIBackend(Backend):
         """1 once anything came from the endpoint, 2 once it answered: a place in `RETRIES`."""
         self._form: str | None = None
         """The surest form of structured replies that the endpoint has taken."""
-        self._lost, self._rejected = 0, Counter[str]()
+        self._in_a_row: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def complete(self, request: Request) -> Reply:
         """Return the reply, or one whose `finish_reason` says why there is none (see `Backend`)."""
-        before = self.answered
-        for form in self._forms(request):
+        before, forms = self.answered, self.forms(request)
+        for form in forms:
             try:
                 answer = await self.post("/chat/completions", self.body(request, form))
+                break
             except GaveUp as given_up:
                 if self.answered == before:  # nobody else had an answer either
                     raise
@@ -152,26 +149,24 @@ class OpenAIBackend(Backend):
             except Refused as refused:
                 if refused.filtered:
                     return Reply(text="", finish_reason="content_filter")
-                if refused.status in (400, 422) and form not in ("plain", self._form):
+                if refused.status in (400, 422) and form != forms[-1]:
                     continue
-                self._rejected[request.task] += 1
-                if not self.answered or self._rejected[request.task] >= REJECTED_IN_A_ROW:
+                self._in_a_row[request.task] += 1
+                if not self.answered or self._in_a_row[request.task] >= IN_A_ROW:
                     raise
                 return Reply(text=f"{refused.status}: {refused.reason}", finish_reason="rejected")
-            reply = read_reply(answer)
-            if reply.finish_reason != "lost":
-                self.answered += 1
-                self._rejected[request.task] = 0
-                self._form = form if request.reply_schema else self._form
-                return self._without_key(reply)
-            self._lost += 1
-            if not self.answered and self._lost >= LOST_AT_FIRST:
+        reply = read_reply(answer)
+        if reply.finish_reason != "lost":
+            self.answered, self._in_a_row[request.task] = self.answered + 1, 0
+            self._form = form if request.reply_schema else self._form
+        elif not self.answered:
+            self._in_a_row["lost"] += 1
+            if self._in_a_row["lost"] >= IN_A_ROW:
                 shown = self.shown(answer if isinstance(answer, str) else json.dumps(answer))
                 raise EndpointError(f"what {self._where} sends is no chat completion: {shown}")
-            return reply
-        raise AssertionError("the last form is plain text")
+        return reply
 
-    def _forms(self, request: Request) -> list[str]:
+    def forms(self, request: Request) -> list[str]:
         """The forms in which a reply to this request may be asked for, the surest first."""
         if request.reply_schema is None:
             return ["plain"]
@@ -184,18 +179,14 @@ class OpenAIBackend(Backend):
         body: dict[str, Any] = {
             "model": self.endpoint.model,
             "messages": [wire_message(message) for message in request.messages],
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "presence_penalty": sampling.presence_penalty,
-            "max_tokens": sampling.max_tokens,
-            "stop": sampling.stop,
+            **sampling.model_dump(exclude={"extra", "top_logprobs"}),
             "seed": None if request.seed is None else request.seed + SAMPLE_STRIDE * request.sample,
         }
         if sampling.top_logprobs:
             body |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
-        schema = request.reply_schema
         if form == "schema":
-            strict = {"name": schema.__name__[:64], "strict": True, "schema": strict_schema(schema)}
+            schema = strict_schema(request.reply_schema)
+            strict = {"name": request.reply_schema.__name__[:64], "strict": True, "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": strict}
         elif form == "json":
             body["response_format"] = {"type": "json_object"}
@@ -209,44 +200,42 @@ class OpenAIBackend(Backend):
     # --- the line to the server -----------------------------------------------------------------------
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Return the parsed answer to a request; the SDK sends it again where that may help.
+        """The parsed answer to a request, or its text where it is no JSON. Errors are those of `using`."""
+        text = await self.using(
+            lambda c, options: c.post(path, body=body, cast_to=str, options=options), body
+        )
+        try:
+            return json.loads(self.blotted(text))
+        except (ValueError, RecursionError):
+            return text
 
-        What is no JSON comes back as text, or None. Raises `Refused`, `GaveUp`, or `EndpointError` where key,
-        model or account have to be seen to first.
+    async def using(self, work: Callable[[Any, Any], Awaitable[T]], body: Any = ()) -> T:
+        """What `work` brings of the SDK's client and the options of a request.
+
+        The SDK sends a request again where that may help. Raises `Refused`, `GaveUp`, or `EndpointError`
+        where key, model or account have to be seen to first; none hangs on the SDK's frames, which hold
+        the key.
         """
         client, heard = await self._connected(), self._heard
         import openai
 
-        options = {"max_retries": RETRIES[heard]}
-        fault: EndpointError | None = None
         try:
-            answer = await client.post(path, body=body, cast_to=object, options=options)
-            if isinstance(answer, str):  # the SDK leaves it as text where the content type is not JSON's
-                answer = json.loads(answer)
+            return await work(client, {"max_retries": RETRIES[heard]})
         except openai.APIStatusError as error:
             fault = self._named(error, body)
-        except openai.APIConnectionError as error:
-            kind = (
-                "time-out" if isinstance(error, openai.APITimeoutError) else "no connection, or a broken one"
-            )
-            fault = GaveUp(self._gave_up(kind))
-        except json.JSONDecodeError as error:
-            return error.doc
-        except (ValueError, RecursionError):  # bytes that are no text, nesting without end
-            return None
-        if isinstance(fault, GaveUp) and heard == 0 and self._heard:
-            return await self.post(
-                path, body
-            )  # it is there and only ill: that gets the retries of an ill one
-        if fault is not None:
-            raise fault  # here, out of reach of the SDK's frames, whose variables hold the key
-        return answer
+        except openai.APITimeoutError:
+            fault = GaveUp(self._gave_up("time-out"))
+        except openai.APIConnectionError:
+            fault = GaveUp(self._gave_up("no connection, or a broken one"))
+        if isinstance(fault, GaveUp) and heard == 0 < self._heard:
+            return await self.using(work, body)  # it is there and only ill: that gets more tries
+        raise fault
 
-    def _named(self, error: Any, body: dict[str, Any]) -> EndpointError:
-        """What an error status means."""
-        status, reason = error.status_code, self.shown(reason_of(error.body) or error.response.text)
-        codes = " ".join(_codes(error.body))
-        if status == 402 or NO_CREDIT.search(codes):
+    def _named(self, error: Any, body: Any) -> EndpointError:
+        """What an error status means, with the server's own words."""
+        status, text = error.status_code, error.response.text
+        reason = self.shown(reason_of(error.body) or text)
+        if status == 402 or NO_CREDIT.search(text):
             return EndpointError(f"the account has no credit left ({status}): {reason}")
         if status == 404:
             return EndpointError(
@@ -263,7 +252,7 @@ class OpenAIBackend(Backend):
         hint = ", ".join(f"{n}: {'max_completion_tokens' if n == 'max_tokens' else 'null'}" for n in named)
         hint = f"; to leave out or rename it: `parameters: {{{hint}}}` of the endpoint" if named else ""
         message = f"the endpoint refuses the request ({status}): {reason}{hint}"
-        return Refused(status, reason, message, filtered=bool(FILTER_CODE.search(codes)))
+        return Refused(message, status, reason, bool(FILTER_CODE.search(text)))
 
     @property
     def _where(self) -> str:
@@ -278,18 +267,12 @@ class OpenAIBackend(Backend):
     def shown(self, text: str) -> str:
         """A server's words as a message shows them: one line of plain text, without the key."""
         text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", CONTROL.sub("", text), flags=re.S | re.I)
-        return self.blotted(" ".join(text.split()))[:SHOWN]
+        return self.blotted(" ".join(text.split()))[:300]
 
     def blotted(self, text: str) -> str:
         """`text` without the key, which a server may repeat."""
         plain = self._key.get_secret_value()
         return text.replace(plain, "***") if len(plain) >= SHORTEST_SECRET else text
-
-    def _without_key(self, reply: Reply) -> Reply:
-        if self._key.get_secret_value() not in reply.text + "".join(reply.first_token or {}):
-            return reply
-        tops = reply.first_token and {self.blotted(word): p for word, p in reply.first_token.items()}
-        return reply.model_copy(update={"text": self.blotted(reply.text), "first_token": tops})
 
     async def _connected(self) -> Any:
         """The SDK's client of the running event loop; notebooks start a loop for every call."""
@@ -303,15 +286,11 @@ class OpenAIBackend(Backend):
         files.need_live_extra("an endpoint")
         import openai  # 0.8 s, so not at the top
 
-        hooks = {"request": [self._note_request], "response": [self._note_response]}
-        fault = ""
-        try:
-            # No proxy stands before a server on this machine.
+        hooks, line = {"request": [self._note_request], "response": [self._note_response]}, None
+        with suppress(Exception):  # no proxy stands before a server on this machine
             line = openai.DefaultAsyncHttpxClient(trust_env=not is_local(self.endpoint), event_hooks=hooks)
-        except Exception as error:
-            fault = f"{type(error).__name__}: check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
-        if fault:  # outside of the handler: an address of a proxy may hold a password
-            raise EndpointError(f"no connection can be set up ({fault})")
+        if line is None:
+            raise EndpointError("no connection can be set up: check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY")
         timeout = openai.Timeout(self.endpoint.timeout_s, connect=CONNECT_S)
         key, url = self._key.get_secret_value(), address(self.endpoint)
         async with openai.AsyncOpenAI(api_key=key, base_url=url, timeout=timeout, http_client=line) as client:
@@ -325,9 +304,7 @@ class OpenAIBackend(Backend):
         if response.status_code == 429 and NO_CREDIT.search(
             (await response.aread()).decode(errors="replace")
         ):
-            response.headers["x-should-retry"] = (
-                "false"  # which the SDK heeds: money does not come back by itself
-            )
+            response.headers["x-should-retry"] = "false"  # which the SDK heeds: money does not come by itself
 
 
 def wire_message(message: Message) -> dict[str, Any]:
@@ -347,14 +324,6 @@ def reason_of(body: Any) -> str:
     if isinstance(body, list):
         return next(filter(None, map(reason_of, body)), "")
     return body.strip() if isinstance(body, str) else ""
-
-
-def _codes(body: Any) -> Iterator[str]:
-    """What an error's body says in its fields `code`, `type` and `status`."""
-    if isinstance(body, dict):
-        yield from (str(body[name]) for name in ("code", "type", "status") if isinstance(body.get(name), str))
-    for inner in body.values() if isinstance(body, dict) else body if isinstance(body, list) else ():
-        yield from _codes(inner)
 
 
 def read_reply(body: Any) -> Reply:

@@ -23,15 +23,7 @@ UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffd]")
 PAIRS = {"“": "”", "‘": "’", "「": "」", "『": "』", '"': '"', "'": "'"}
 """Quotes that may stand around an utterance; not 《》, which names a title."""
 PAGE = re.compile(r"\s*<(?:!doctype|html|head|body|\?xml)\b", re.IGNORECASE)
-STRICT_DEPTH = 10
-STRICT_KEYWORDS = {
-    "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "$ref",
-    "$defs",
-}  # fmt: skip
-OMITTED_KEYWORDS = {
-    "title", "description", "default", "format", "pattern", "examples", "minLength", "maxLength", "minItems",
-    "maxItems", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
-}  # fmt: skip
+STRICT_KEYWORDS = {"type", "properties", "items", "enum", "const", "anyOf", "$ref", "$defs"}
 
 
 @lru_cache(maxsize=64)
@@ -39,31 +31,28 @@ def strict_schema(model: type[BaseModel]) -> dict[str, Any] | None:
     """JSON schema within OpenAI's strict subset, or None where the subset cannot say it.
 
     Every key is required and nothing additional allowed; bounds and formats are left to our own check of
-    the reply. Free-form mappings, tuples and an alternative at the root have no form there, nor have more
-    than ten levels.
+    the reply. Free-form mappings, tuples and an alternative at the root have no form there.
     """
 
-    def tighten(node: dict[str, Any], depth: int) -> dict[str, Any]:
-        if depth > STRICT_DEPTH or set(node) - STRICT_KEYWORDS - OMITTED_KEYWORDS:
-            raise ValueError("outside the strict subset")
+    def tighten(node: dict[str, Any]) -> dict[str, Any]:
         out = {key: value for key, value in node.items() if key in STRICT_KEYWORDS}
         for group in [name for name in ("properties", "$defs") if name in out]:
-            out[group] = {name: tighten(inner, depth + 1) for name, inner in out[group].items()}
+            out[group] = {name: tighten(inner) for name, inner in out[group].items()}
         if "items" in out:
-            out["items"] = tighten(out["items"], depth + 1)
+            out["items"] = tighten(out["items"])
         if "anyOf" in out:
-            out["anyOf"] = [tighten(inner, depth + 1) for inner in out["anyOf"]]
+            out["anyOf"] = [tighten(inner) for inner in out["anyOf"]]
         if out.get("type") == "object":
-            if "properties" not in out or isinstance(out.get("additionalProperties"), dict):
-                raise ValueError("a free-form mapping")
             out |= {"required": list(out["properties"]), "additionalProperties": False}
         return out
 
-    try:
-        schema = tighten(model.model_json_schema(), 0)
-    except ValueError:
+    schema = model.model_json_schema()
+    if schema.get("type") != "object" or '"prefixItems"' in json.dumps(schema):
         return None
-    return schema if schema.get("type") == "object" else None
+    try:
+        return tighten(schema)
+    except KeyError:  # an object without properties: a free-form mapping
+        return None
 
 
 def garbled(text: str) -> bool:

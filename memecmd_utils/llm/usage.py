@@ -50,13 +50,8 @@ STAGES = ("annotation", "scenario", "dialogue_generation", "evaluation")
 
 def usage_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Stage and counts of every chat of a run's folder that asked for anything, in the order of stages."""
-
-    def place(path: Path) -> tuple[int, str]:
-        return next((i for i, s in enumerate(STAGES) if path.name.startswith(s)), len(STAGES)), path.name
-
-    for path in sorted((folder / "usage").glob("*.json"), key=place):
-        if path.name.endswith(".keys.json"):
-            continue
+    found = [path for path in (folder / "usage").glob("*.json") if not path.name.endswith(".keys.json")]
+    for path in sorted(found, key=lambda p: ([not p.name.startswith(stage) for stage in STAGES], p.name)):
         used = json.loads(path.read_text(encoding="utf-8"))
         if used["calls"] or used["replayed"]:
             yield path.stem, used
@@ -64,18 +59,15 @@ def usage_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def outcome_rows(folder: Path) -> list[dict[str, Any]]:
     """What became of every question of a run: a row a stage, with all outcomes by name."""
+    columns = {"calls": "calls", "replayed": "replayed", "tokens in": "tokens_in", "tokens out": "tokens_out",
+               "characters of thought": "think_characters", "US dollars": "usd"}  # fmt: skip
     return [
         {
             "stage": stage,
             "source": used["source"],
             "outcomes": counts_in_words(used["outcomes"]),
-            "calls": used["calls"],
-            "replayed": used["replayed"],
             "tried again": counts_in_words(used["retries"]) or "none",
-            "tokens in": used["tokens_in"],
-            "tokens out": used["tokens_out"],
-            "characters of thought": used["think_characters"],
-            "US dollars": round(used["usd"], 4),
+            **{column: round(used[name], 4) for column, name in columns.items()},
         }
         for stage, used in usage_of(folder)
     ]

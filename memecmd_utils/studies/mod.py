@@ -15,14 +15,14 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, statistics
+from memecmd_utils import grades as rankings
 from memecmd_utils.chats import Context, Conversation, Library, Message
 from memecmd_utils.chats import library as insertion
 from memecmd_utils.chats import messages as chats_messages
-from memecmd_utils.evaluation import benchmark, rankings
+from memecmd_utils.evaluation import benchmark, meme_words
 from memecmd_utils.evaluation.benchmark import Benchmark
-from memecmd_utils.evaluation.consistency import meme_words
-from memecmd_utils.evaluation.rankings import CAPTION, CONTEXT_TURNS, FULL, RANDOM, Measured, System
 from memecmd_utils.files import MemecmdError
+from memecmd_utils.grades import CAPTION, CONTEXT_TURNS, FULL, RANDOM, System
 from memecmd_utils.llm import prompts
 from memecmd_utils.retrieval import QUERY_FIELDS, build_queries, order, weigh
 from memecmd_utils.runs import Run
@@ -291,8 +291,8 @@ def evaluate_file(
             notes.append(f"{split.name}: {split.openers:,} memes open a dialogue: no questions")
         scores = score_matrices(asked, summaries, library)
         for among in (WHOLE, OFFERED):
-            measured = measure(asked, scores, library, among)
-            tables = rankings.tabulate(measured, run.profile, run.embedder_name())
+            measured, clusters = measure(asked, scores, library, among)
+            tables = rankings.tabulate(measured, clusters, next(iter(scores)))
             for name, table in zip(frames, tables, strict=True):
                 frames[name].append(_headed(table, split.name, among))
     joined = {}
@@ -366,7 +366,7 @@ def score_matrices(
 
 def measure(
     asked: Sequence[Question], scores: Mapping[System, np.ndarray], library: Library, among: str
-) -> Measured:
+) -> tuple[dict[System, np.ndarray], list[str]]:
     """Measures of every system, and of random rankings, at the questions that have what `among` names.
 
     Candidates come before all other memes. A question without a summary, or whose meme the library lacks,
@@ -377,7 +377,7 @@ def measure(
     here = [asked[i] for i in rows]
     keys = [question.key for question in here]
     relevant = {question.key: {memes.get(question.meme, ""): 1} for question in here}
-    gains = rankings.gains_of(keys, ids, relevant)
+    gains = rankings.grade_matrix(keys, ids, relevant)
     offered = np.ones((len(here), len(ids)), dtype=bool)
     if among == OFFERED:
         for row, question in enumerate(here):
@@ -391,7 +391,7 @@ def measure(
 
     found: dict[System, np.ndarray] = {}
     if not here:
-        return Measured(found, keys)
+        return found, []
     for system, matrix in scores.items():
         part = matrix[rows]
         found[system] = values(order(np.nan_to_num(part, nan=-np.inf), ids))
@@ -399,4 +399,4 @@ def measure(
     draws = range(rankings.RANDOM_DRAWS)
     random = [values(rankings.random_order(here, len(ids), seed, draw)) for draw in draws]
     found[System("", "", RANDOM)] = np.mean(random, axis=0)
-    return Measured(found, keys)
+    return found, [name for name, _ in keys]

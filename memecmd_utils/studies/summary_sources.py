@@ -1,4 +1,4 @@
-"""Study 5: where a turn's summary comes from: the run's own, a small model's, the last turn, all turns.
+"""Where should a turn's summary come from: the run's own, a small model, the last turn, all? (Study 5.)
 
 Requests of the small model are those of stage 03, so only the writer differs.
 """
@@ -10,20 +10,18 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import retrieval, statistics
+from memecmd_utils import grades, retrieval, statistics
 from memecmd_utils.dialogue import summarise
-from memecmd_utils.evaluation import graded_turns, rankings
-from memecmd_utils.evaluation.graded_turns import MEASURES, Graded, StudyData
+from memecmd_utils.grades import MEASURES, GradedTurns
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.chat import Progress
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import ColdStart, Dialogue, Summary
 
-STAGE = "studies"
 OWN, SMALL, LAST, HISTORY = "the run's own", "small model", "last turn only", "raw history"
 ALL_DIALOGUES = "all"
 JUDGED_ONLY = "nDCG@5 judged only"
-_SCORED = (*MEASURES, JUDGED_ONLY)
+SCORED = ("R@1", "nDCG@5", "judged@5")
 _NAMES = ("embedder", "dialogues", "source")
 TABLE = (
     *_NAMES, "turns", "no summary", *statistics.with_ends("R@1", "nDCG@5"), "judged@5",
@@ -48,23 +46,23 @@ def summarise_with_small_model(
     run: Run, dialogues: Sequence[Dialogue], starts: Mapping[str, ColdStart]
 ) -> dict[str, list[Summary]]:
     """Summaries of the chosen dialogues by the profile's local model: dialogue -> summaries of turns 2..T."""
-    drawn = chosen(dialogues, run)
-    profile = run.profile.replace(llm="local")
+    profile, drawn = run.profile.replace(llm="local"), chosen(dialogues, run)
     asked = [(d, t) for d in drawn for t in range(2, len(d.turns) + 1)]
     if not asked:
         return {}
 
-    async def one(dialogue: Dialogue, turn: int, chat: llm_chat.Chat, bar: Progress) -> Summary:
-        earlier = [u.text for u in dialogue.turns[: turn - 1]]
-        summary = await summarise(starts[dialogue.dialogue_id], earlier, chat, profile)
-        bar.update()
-        return summary
-
     async def all_of_them(chat: llm_chat.Chat) -> list[Summary]:
         with Progress(chat, len(asked), SMALL, "summary") as bar:
-            return await chat.side_by_side(one(d, t, chat, bar) for d, t in asked)
 
-    with run.chat("summariser", STAGE) as chat:
+            async def one(dialogue: Dialogue, turn: int) -> Summary:
+                earlier = [u.text for u in dialogue.turns[: turn - 1]]
+                found = await summarise(starts[dialogue.dialogue_id], earlier, chat, profile)
+                bar.update()
+                return found
+
+            return await chat.side_by_side(one(d, t) for d, t in asked)
+
+    with run.chat("summariser", "studies") as chat:
         summaries = llm_chat.run(all_of_them(chat))
     by_dialogue: dict[str, list[Summary]] = {d.dialogue_id: [] for d in drawn}
     for (dialogue, _), summary in zip(asked, summaries, strict=True):
@@ -81,7 +79,7 @@ class Sources:
 
 
 def summaries_by_source(
-    data: StudyData, small: Mapping[str, Sequence[Summary]]
+    data: GradedTurns, small: Mapping[str, Sequence[Summary]]
 ) -> dict[str, list[Summary | None]]:
     """A summary of every turn of the study from every source; None where a source has no usable one.
 
@@ -103,7 +101,7 @@ def summaries_by_source(
     return out
 
 
-def compare_sources(data: StudyData, small: Mapping[str, Sequence[Summary]]) -> Sources:
+def compare_sources(data: GradedTurns, small: Mapping[str, Sequence[Summary]]) -> Sources:
     """Retrieval by each source's summaries, under both embedders, the run's weights and its centring.
 
     All sources but the small model on all dialogues; then all of them on the small model's dialogues alone,
@@ -119,57 +117,32 @@ def compare_sources(data: StudyData, small: Mapping[str, Sequence[Summary]]) -> 
     for embedder, (group, rows) in product(data.encoders, groups):
         there = {name: of for name, of in sources.items() if group != ALL_DIALOGUES or name != SMALL}
         usable = np.array([i for i in rows if all(of[i] is not None for of in there.values())], dtype=int)
-        known = graded_turns.graded(data.gains[usable], data.meme_ids, clusters[usable].tolist())
-        if not len(known.rows):
+        fit = np.isin(usable, data.known)
+        names = clusters[usable[fit]].tolist()
+        if not names:
             continue
-        measured = {
-            name: _measure(data, [of[i] for i in usable], known, embedder) for name, of in there.items()
-        }
+        measured = {name: _measure(data, of, usable, fit, embedder) for name, of in there.items()}
         for source, mine in measured.items():
-            row = {"embedder": embedder, "dialogues": group, "source": source}
-            counts = {"turns": len(known.rows), "no summary": len(rows) - len(usable)}
-            row["n dialogues"] = len(set(known.clusters))
-            means = statistics.mean_columns(_SCORED, mine, known.clusters, statistics.SHARE)
-            table.append({**row, **counts, **means})
+            row = {"embedder": embedder, "dialogues": group, "source": source, "n dialogues": len(set(names))}
+            counts = {"turns": len(names), "no summary": len(rows) - len(usable)}
+            columns = (*SCORED, JUDGED_ONLY)
+            table.append({**row, **counts, **statistics.mean_columns(columns, mine, names, statistics.SHARE)})
             if source != OWN:
-                minus = statistics.mean_columns(_SCORED, mine - measured[OWN], known.clusters)
+                minus = statistics.mean_columns(columns, mine - measured[OWN], names)
                 differences.append({**row, **minus})
     return Sources(
         pd.DataFrame(table, columns=list(TABLE)), pd.DataFrame(differences, columns=list(MINUS_OWN))
     )
 
 
-def _measure(data: StudyData, summaries: Sequence[Summary], known: Graded, embedder: str) -> np.ndarray:
-    """The measures `_SCORED` at the graded turns, [turns, 4], with `summaries` as the queries."""
-    encode, centring = data.encoders[embedder], data.profile.retrieval.centring
-    terms = rankings.four_terms(summaries, data.annotations, encode, centring)
-    return known.measure_both(retrieval.combine(terms, data.profile.retrieval.weights))
-
-
-def sources_sentence(found: Sources) -> str:
-    """Which sources are clearly worse or better than the run's own summaries, in both readings of nDCG@5."""
-    if found.minus_own.empty:
-        return "Without graded memes sources of summaries cannot be compared."
-    words = {1: "clearly above", -1: "clearly below", 0: "not clearly different"}
-    parts = []
-    for (embedder, dialogues), rows in found.minus_own.groupby(["embedder", "dialogues"], sort=False):
-        table = found.table.set_index(list(_NAMES)).loc[(embedder, dialogues)]
-        own, others = table.loc[OWN], []
-        few = statistics.too_few(own["n dialogues"])
-        for _, row in rows.iterrows():
-            all_memes, judged_only = (
-                "" if few else f"{words[statistics.direction(row[f'{m} low'], row[f'{m} high'])]}, "
-                for m in ("nDCG@5", JUDGED_ONLY)
-            )
-            others.append(
-                f"{row['source']} {all_memes}{statistics.spell_interval(row, 'nDCG@5')} at judged@5 "
-                f"{table.loc[row['source'], 'judged@5']:.2f} (over judged memes only {judged_only}"
-                f"{statistics.spell_interval(row, JUDGED_ONLY)})"
-            )
-        missing = f", {own['no summary']:.0f} more without a usable summary" if own["no summary"] else ""
-        parts.append(
-            f"under {embedder}, {dialogues} dialogues ({own['turns']:.0f} turns of {own['n dialogues']:.0f}"
-            f"{missing}): {OWN} summaries "
-            f"{own['nDCG@5']:.3f}; {'; '.join(others)}"
-        )
-    return f"nDCG@5 by source of the summary, {'. '.join(parts)}.".replace(". under", ". Under")
+def _measure(
+    data: GradedTurns, summaries: Sequence[Summary | None], usable: np.ndarray, fit: np.ndarray, embedder: str
+) -> np.ndarray:
+    """`SCORED` and `JUDGED_ONLY` where some meme fits, [turns, 4], with `summaries` as the queries."""
+    queries = [summaries[i] for i in usable]
+    profile = data.profile.retrieval
+    terms = grades.four_terms(queries, data.annotations, data.encoders[embedder], profile.centring)
+    scores, known = retrieval.combine(terms, profile.weights)[fit], data.grades[usable[fit]]
+    judged = np.where(np.isnan(known), -np.inf, scores)  # ungraded memes come last and gain nothing
+    every, graded = (grades.per_turn(retrieval.order(s, data.meme_ids), known) for s in (scores, judged))
+    return np.column_stack([every[:, [MEASURES.index(name) for name in SCORED]], graded[:, grades.NDCG]])

@@ -221,7 +221,7 @@ def estimate_readings(
         t_in, t_out = round(len(asked) * t_in / max(1, len(some))), len(asked) * t_out
         at = f"07 {spec.name}", (STAGE, "annotation"), profile, profile.models.llm, endpoint
         rows.append(budget.estimate_row(*at, len(asked), t_in, t_out))
-    return budget.with_real_usage(pd.DataFrame(rows), Spent())
+    return budget.with_real_usage(rows, Spent())
 
 
 def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) -> list[MemeReading]:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import browser
 
-from memecmd_utils import drawing, runs, schemas
-from memecmd_utils.evaluation import judges
+from memecmd_utils import drawing, evaluation, runs, schemas
 from memecmd_utils.files import paths
 
 TEACHING = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
@@ -65,7 +64,7 @@ def take_hero(run: runs.Run, folder: Path) -> Path:
         for placed in run.load(schemas.Placement)
         if placed.dialogue_id == dialogue.dialogue_id and placed.strategy == "greedy"
     }
-    files = judges.meme_files(run, memes)
+    files = evaluation.meme_files(run, memes)
     parts = {
         f"part_{number}": drawing.show_chat(dialogue, picks, files, turns=turns)
         for number, turns in enumerate(HERO)

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from memecmd_utils import __main__ as command
+from memecmd_utils import grades as rankings
 from memecmd_utils import statistics
 from memecmd_utils.chats import library as insertion
-from memecmd_utils.evaluation import benchmark, leaderboard, rankings
+from memecmd_utils.evaluation import benchmark, leaderboard
 from memecmd_utils.evaluation.benchmark import DEPTH, Benchmark, Marked, Split
 from memecmd_utils.evaluation.leaderboard import MEASURES, EntryError
 from memecmd_utils.files import paths
@@ -202,29 +203,13 @@ def test_a_short_run_is_measured_as_by_trec_eval(made: Benchmark, tmp_path: Path
             assert row[MEASURES.index(ours)] == pytest.approx(theirs[turn.id][name], abs=1e-9)
 
 
-def test_package_systems_are_those_of_the_retrieval_table() -> None:
-    """The paper's score, its terms and the caption baseline: the same scores as `rankings.score_matrices`."""
-    split = made_split()
-    built, profile = benchmark.build(split), made_up.profile()
-    asked = rankings.queries(split.dialogues)
-    matrices = rankings.score_matrices(
-        asked, split.memes, split.annotations, {"x": made_up.vectors}, profile.retrieval.weights
-    )
-    theirs = {s.uses: m for s, m in matrices if s.centring == profile.retrieval.centring}
-    rows = [row for row, query in enumerate(asked) if query.turn != 6]
-    mine = leaderboard.package_systems(built, made_up.vectors, profile).scores
-    assert np.allclose(mine[leaderboard.PAPER], theirs[rankings.FULL][rows])
-    assert np.allclose(mine["S- alone"], theirs["S-"][rows])
-    assert np.allclose(mine[rankings.CAPTION], theirs[rankings.CAPTION][rows])
-
-
 def test_equal_scores_of_an_entry_are_ordered_by_id_and_tiny_differences_count() -> None:
     scores = np.array([[0.0, 1e-12, 1e-12, -np.inf]])
     assert leaderboard.order_of(scores, ["d", "c", "b", "a"], exact=True).tolist() == [[2, 1, 0, -1]]
 
 
 def test_a_table_has_every_system_with_interval_and_test(made: Benchmark) -> None:
-    best = np.nan_to_num(rankings.gains_of([turn.id for turn in made.asked], IDS, made.qrels))
+    best = np.nan_to_num(rankings.grade_matrix([turn.id for turn in made.asked], IDS, made.qrels))
     systems = [
         leaderboard.package_systems(made, made_up.vectors, made_up.profile()),
         leaderboard.Systems("function", {"ideal": best}),
@@ -392,8 +377,7 @@ def test_a_release_has_run_files_of_every_split(tmp_path: Path, monkeypatch: pyt
     splits = [made_split(name) for name in ("made", "untouched")]
     built = [benchmark.build(split) for split in splits]
 
-    def learned(split: Split, one: Benchmark, run: object) -> leaderboard.Systems:
-        assert split.name == one.split
+    def learned(one: Benchmark, run: object) -> leaderboard.Systems:
         return leaderboard.Systems("package", {leaderboard.LEARNED: scores_of(one)})
 
     monkeypatch.setattr(leaderboard, "learned_systems", learned)

@@ -76,6 +76,8 @@ class FaultServer:
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.script = script if callable(script) else iter(script)
+        self.service: Callable[[str, str, Any], Answer] | None = None
+        """Answers path, method and body in its place, where a test needs more than completions."""
         self._lock, self._ended = threading.Lock(), threading.Event()
         outer = self
 
@@ -108,7 +110,10 @@ class FaultServer:
             self.bodies.append(body)
             self.paths.append(handler.path)
             self.headers.append({key.lower(): value for key, value in handler.headers.items()})
-            answer = self.script(body) if callable(self.script) else next(self.script)
+            if self.service is not None:
+                answer = self.service(handler.path, handler.command, body)
+            else:
+                answer = self.script(body) if callable(self.script) else next(self.script)
         self._ended.wait(None if answer.hang else answer.wait_s)
         handler.close_connection = answer.hang or answer.cut or answer.reset
         if answer.reset:  # a linger of zero sends RST instead of FIN

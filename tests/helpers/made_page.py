@@ -8,7 +8,7 @@ import pandas as pd
 from PIL import Image
 
 from memecmd_utils import page, report, schemas, settings
-from memecmd_utils.evaluation import ground_truth
+from memecmd_utils.grades import GroundTruth
 from memecmd_utils.report import Records
 from memecmd_utils.runs import Run
 
@@ -86,7 +86,7 @@ def records(names: tuple[str, ...] = NAMES, turns_of_random: tuple[int, ...] = (
             made_up.consistency(2, 70.5, dialogue_id=first),
             made_up.consistency(2, 1.0, dialogue_id=first, text="shuffled"),
         ],
-        truth=ground_truth.GroundTruth(marks, grades),
+        truth=GroundTruth(marks, grades),
         candidates=found,
         gates={"a": GATE, "b": GATE},
         title_glosses={first: "A title"},

@@ -7,7 +7,7 @@ import pytest
 
 from memecmd_utils.chats import library as insertion
 from memecmd_utils.chats.messages import Message, Summarised
-from memecmd_utils.evaluation.rankings import CAPTION, FULL, RANDOM, System
+from memecmd_utils.grades import CAPTION, FULL, RANDOM, System
 from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.studies import mod
 from memecmd_utils.studies.mod import OFFERED, WHOLE, ModError, Question

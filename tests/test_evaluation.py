@@ -1,11 +1,123 @@
+"""Consistency, Tables 1 and 2, effects and numbers, worked out by hand."""
+
 import json
 
 import made_up
 import numpy as np
 import pytest
 
-from memecmd_utils import statistics
-from memecmd_utils.evaluation import tables
+from memecmd_utils import evaluation, statistics
+from memecmd_utils.embedders import RecordedEmbedder
+
+SPOKEN = {
+    name: made_up.dialogue(name, tuple(f"{name} says {t}" for t in range(1, 7)))
+    for name in ("d1", "d2", "d3")
+}
+
+
+class FakeEmbedder:
+    name = "fake-1"
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def encode(self, texts, side):
+        self.asked.append(list(texts))
+        return made_up.vectors(texts, side)
+
+
+def scorer() -> evaluation.TextScorer:
+    return evaluation.TextScorer(RecordedEmbedder(FakeEmbedder(), [], None), "other-1")
+
+
+def placed(name: str, turn: int, meme_id: str = "m1", strategy: str = "greedy"):
+    return made_up.placement(turn, meme_id, dialogue_id=name, strategy=strategy)
+
+
+def memes(**texts: str):
+    return {name: made_up.meme(name).model_copy(update={"text": text}) for name, text in texts.items()}
+
+
+def test_equation_26_by_hand() -> None:
+    """(cos + 1) / 2 * 100: -1 gives 0, 0 gives 50, .5 gives 75, 1 gives 100; rounding above 1 is cut off."""
+    assert evaluation.score(np.array([-1, 0, 0.5, 1, 1 + 1e-7])).tolist() == [0, 50, 75, 100, 100]
+
+
+def test_scores_are_cosines_of_caption_and_utterance() -> None:
+    """Meme (.6, .8) against u_t (1, 0): cos .6, score 50 * 1.6 = 80; against u_t+1 (0, -1): cos -.8,
+    score 10."""
+    rows = {"caption": (0.6, 0.8), "d1 says 2": (1.0, 0.0), "d1 says 3": (0.0, -1.0)}
+
+    class Table:
+        name = "text:table"
+
+        def memes(self, memes):
+            return np.array([rows[m.text] for m in memes])
+
+        def texts(self, texts):
+            return np.array([rows[t] for t in texts])
+
+    got = evaluation.measure([placed("d1", 2)], SPOKEN, memes(m1="caption"), Table(), made_up.profile())
+    assert [(r.text, r.score) for r in got] == [("u_t", 80), ("u_t+1", 10)]
+    assert (got[0].scorer, got[0].source, got[0].turn) == ("text:table", "model text:table", 2)
+
+
+def test_which_texts_stand_beside_a_meme() -> None:
+    group = [placed("d1", 2), placed("d1", 6), placed("d2", 3)]
+    pairs = evaluation.text_pairs(group, SPOKEN, made_up.profile())
+    said = {(p.dialogue_id, p.turn, kind): text for p, kind, text in pairs}
+    assert said["d1", 2, "u_t"] == "d1 says 2" and said["d1", 2, "u_t+1"] == "d1 says 3"
+    assert said["d1", 6, "u_t"] == "d1 says 6"
+    assert ("d1", 6, "u_t+1") not in said  # the dialogue ends there
+    assert said["d1", 2, "shuffled"] == said["d1", 6, "shuffled"] == "d2 says 3"
+    assert said["d2", 3, "shuffled"] in ("d1 says 2", "d1 says 6")
+
+
+def test_shuffled_texts_are_of_other_dialogues_and_of_all_of_them() -> None:
+    group = [placed(name, turn) for turn in (2, 3, 4, 5) for name in SPOKEN]  # dialogues interleaved
+    group += [placed(name, turn, strategy="random") for name in ("d1", "d2") for turn in (2, 6)]
+    drawn: dict[str, set[str]] = {name: set() for name in SPOKEN}
+    for seed in range(40):
+        for p, kind, text in evaluation.text_pairs(group, SPOKEN, made_up.profile(seed=seed)):
+            if kind == "shuffled":
+                assert not text.startswith(p.dialogue_id)
+                if p.strategy == "random":
+                    assert text[-1] in "26"  # a placement of the same strategy
+                else:
+                    drawn[p.dialogue_id].add(text)
+    for name, texts in drawn.items():
+        assert texts == {f"{o} says {t}" for o in SPOKEN if o != name for t in (2, 3, 4, 5)}
+
+
+def test_memes_without_any_words_are_left_out() -> None:
+    library = memes(m1="有字", m2="", m3="")
+    library["m3"] = library["m3"].model_copy(update={"picture_note": "一只猫"})
+    group = [placed("d1", 2, "m1"), placed("d2", 2, "m2"), placed("d3", 2, "m3")]
+    got = evaluation.measure(group, SPOKEN, library, scorer(), made_up.profile())
+    assert {r.meme_id for r in got} == {"m1", "m3"}
+    assert "d2 says 2" not in {
+        text for _, _, text in evaluation.text_pairs([group[0], group[2]], SPOKEN, made_up.profile())
+    }
+    assert evaluation.measure(group[1:2], SPOKEN, library, scorer(), made_up.profile()) == []
+
+    class Clip:
+        name = "cn_clip:tiny"
+
+        def memes(self, memes):
+            return np.ones((len(memes), 1))
+
+        def texts(self, texts):
+            return np.ones((len(texts), 1))
+
+    seen = evaluation.measure(group, SPOKEN, library, Clip(), made_up.profile())
+    assert {r.meme_id for r in seen} == {"m1", "m2", "m3"}  # a scorer of pictures needs no words
+
+
+def test_the_embedder_that_chose_may_not_score() -> None:
+    embedder = RecordedEmbedder(FakeEmbedder(), [], None)
+    with pytest.raises(ValueError, match="fake-1 already chose the memes"):
+        evaluation.TextScorer(embedder, "fake-1")
+
 
 ALL = ("greedy", "sampling", "random", "random_same_turns")
 
@@ -55,7 +167,7 @@ def test_table_1_by_hand() -> None:
     }
     fit = {("news-a", "greedy"): {2: 70, 3: 72}, ("news-b", "random"): {6: 68}}
     profile = made_up.profile(strategies=ALL)
-    got = tables.table_1(ratings(scores), texts(fit), dialogues("news-a", "news-b"), profile)
+    got = evaluation.table_1(ratings(scores), texts(fit), dialogues("news-a", "news-b"), profile)
     assert list(got.dataset.unique()) == ["news-6"]  # no role dialogues, no longer ones
     greedy = cell(got, "news-6", "judge", "greedy")
     assert (greedy["mean"], greedy.n, greedy.dialogues, greedy.unscored) == (60, 3, 2, 1)
@@ -75,27 +187,15 @@ def test_ratings_of_whole_dialogues_count_for_their_own_length() -> None:
     rated = ratings({("news-a", "greedy"): {3: 10}}, judge_unit="dialogue", n_turns=6)
     rated += ratings({("news-a", "greedy"): {3: 40, 9: None}}, judge_unit="dialogue", n_turns=12)
     rated += ratings({("news-a", "greedy"): {3: 50, 9: 70}}, judge_unit="dialogue", n_turns=18)
-    got = tables.table_1(rated, [], dialogues("news-a", n_turns=18), made_up.profile(n_turns=18))
+    got = evaluation.table_1(rated, [], dialogues("news-a", n_turns=18), made_up.profile(n_turns=18))
     cells = [cell(got, f"news-{n}", "judge", "greedy") for n in (6, 12, 18)]
     assert [(c["mean"], c.n, c.unscored) for c in cells] == [(10, 1, 0), (40, 1, 1), (60, 2, 0)]
-
-
-def test_marks_with_ties_and_gaps() -> None:
-    """Best bold, second underlined; equal to two digits is a tie, and a tie for the best leaves the second
-    place to the next value."""
-    got = tables._mark({"a": 68.744, "b": 68.736, "c": 68.7, "d": 60.0, "e": float("nan")})
-    assert got == {"a": "**68.74**", "b": "**68.74**", "c": "<u>68.70</u>", "d": "60.00"}
-    assert tables._mark({"a": 1.0, "b": 0.5, "c": 0.5}) == {
-        "a": "**1.00**",
-        "b": "<u>0.50</u>",
-        "c": "<u>0.50</u>",
-    }
 
 
 def test_the_papers_differences_that_disagree_with_its_cells() -> None:
     """Role, 6 turns: sampling 68.06 - 67.89 = .17, printed .19. Role, 12 turns: greedy 68.03 - 67.85 = .18,
     printed .16; sampling 68.01 - 67.85 = .16, printed .14. All others agree."""
-    paper = tables.paper_table_1()
+    paper = evaluation.paper_table_1()
     assert len(paper) == 12
     wrong = {
         (row.dataset, row.metric, s): (row[f"{s}_difference"], row[f"{s}_recomputed"])
@@ -120,7 +220,9 @@ def test_choice_effect_is_paired_by_turn() -> None:
         ("role-b", "random_same_turns"): {2: 50},
         ("news-a", "random"): {4: 20},
     }
-    got = tables.effects(ratings(scores), [], dialogues("news-a", "role-b"), made_up.profile(strategies=ALL))
+    got = evaluation.effects(
+        ratings(scores), [], dialogues("news-a", "role-b"), made_up.profile(strategies=ALL)
+    )
     row = got[(got.effect == "choice") & (got.metric == "judge")].iloc[0]
     assert row.comparison == "greedy - random_same_turns" and (row["mean"], row.n) == (10, 3)
     wanted = statistics.cluster_mean([10, 30, -10], ["a", "a", "b"])
@@ -135,7 +237,7 @@ def test_holm_stands_over_the_four_choice_effects_only() -> None:
     shift = {"greedy": 2.0, "sampling": 1.0, "random": 0.0, "random_same_turns": 0.0}
     scores = {(n, s): {t: float(rng.normal(60 + shift[s], 2)) for t in (2, 4)} for n in names for s in ALL}
     both = [*texts(scores), *texts(scores, text="u_t+1")]
-    got = tables.effects(ratings(scores), both, dialogues(*names), made_up.profile(strategies=ALL))
+    got = evaluation.effects(ratings(scores), both, dialogues(*names), made_up.profile(strategies=ALL))
     primary = got[got.effect == "choice"]
     assert list(primary.metric) == ["judge", "judge", "consistency", "consistency"]
     assert list(primary.p_holm) == pytest.approx(statistics.holm(list(primary.p)))
@@ -154,10 +256,10 @@ def test_judge_check_by_hand() -> None:
         made_up.rating(3, None),
         made_up.rating(3, 99, strategy="random"),
     ]
-    got = tables.judge_check(rated, made_up.profile()).set_index("score")
+    got = evaluation.judge_check(rated, made_up.profile()).set_index("score")
     assert (got.auc["centred"], got.n["centred"], got.auc["raw"]) == (0.875, 4, 0.0)
     assert got["tells apart"]["raw"] == "no" and got.high["raw"] > 0.5  # two dialogues prove nothing
-    assert tables.judge_check([], made_up.profile()).empty and (got.dialogues == 2).all()
+    assert evaluation.judge_check([], made_up.profile()).empty and (got.dialogues == 2).all()
 
 
 def judged(gap: float, seed: int = 1, dialogues: int = 20, **changes) -> list:
@@ -172,7 +274,7 @@ def judged(gap: float, seed: int = 1, dialogues: int = 20, **changes) -> list:
 
 @pytest.mark.parametrize(("gap", "told"), [(2.0, "yes"), (0.0, "no"), (-2.0, "reversed")])
 def test_a_judge_that_prefers_random_memes_does_not_tell_them_apart(gap, told) -> None:
-    (row,) = tables.judge_check(judged(gap), made_up.profile()).to_dict("records")
+    (row,) = evaluation.judge_check(judged(gap), made_up.profile()).to_dict("records")
     assert row["tells apart"] == told and row["dialogues"] == 20
 
 
@@ -180,7 +282,7 @@ def test_table_2_by_hand() -> None:
     """5a is greedy in the first case: judge (60 + 70) / 2 = 65, consistency (70 + 71) / 2 = 70.5."""
     rated = ratings({("news-a", "greedy"): {2: 60, 3: 70, 4: None}, ("news-a", "random"): {5: 40}})
     fit = texts({("news-a", "greedy"): {2: 70, 3: 71}})
-    got = tables.table_2(["news-a", "role-b"], rated, fit, made_up.profile())
+    got = evaluation.table_2(["news-a", "role-b"], rated, fit, made_up.profile())
     assert list(got.case) == ["5a", "5b", "5c", "5d", "5e", "5f"]
     assert list(got.strategy) == ["greedy", "sampling", "random"] * 2
     first = got.iloc[0]
@@ -194,13 +296,13 @@ def test_meme_use_by_hand() -> None:
         made_up.placement(t, m, dialogue_id=d)
         for d, t, m in (("a", 6, "m1"), ("a", 2, "m1"), ("a", 3, "m2"), ("b", 4, "m1"))
     ]
-    got = tables.meme_use(placed, dialogues("news-a", "news-b")).iloc[0]
+    got = evaluation.meme_use(placed, dialogues("news-a", "news-b")).iloc[0]
     assert (got["memes sent"], got.rate, got["mean gap"], got.consecutive, got["distinct memes"]) == (
         4, 0.4, 2, 1, 2,
     )  # fmt: skip
-    alone = tables.meme_use(placed[-1:], dialogues("news-a", "news-b")).iloc[0]
+    alone = evaluation.meme_use(placed[-1:], dialogues("news-a", "news-b")).iloc[0]
     assert np.isnan(alone["mean gap"]) and alone.consecutive == 0
-    assert tables.meme_use([], dialogues("news-a")).empty
+    assert evaluation.meme_use([], dialogues("news-a")).empty
 
 
 def test_case_dialogues_are_the_first_by_id_where_all_three_place() -> None:
@@ -217,14 +319,14 @@ def test_case_dialogues_are_the_first_by_id_where_all_three_place() -> None:
         *place("role-2", *three),
     ]
     profile = made_up.profile()
-    assert tables.case_dialogues(placed, chats, profile) == ["news-2", "role-2"]
+    assert evaluation.case_dialogues(placed, chats, profile) == ["news-2", "role-2"]
     moved = [p.model_copy(update={"score": -p.score, "gate_score": 99.0}) for p in placed]
-    assert tables.case_dialogues(moved, chats, profile) == ["news-2", "role-2"]
-    assert tables.case_dialogues([], chats, profile) == []
+    assert evaluation.case_dialogues(moved, chats, profile) == ["news-2", "role-2"]
+    assert evaluation.case_dialogues([], chats, profile) == []
     fewer = profile.replace(strategies=["sampling", "random_same_turns"])
-    assert tables.case_dialogues(placed, chats, fewer) == ["news-1", "role-2"], "those that the run has"
+    assert evaluation.case_dialogues(placed, chats, fewer) == ["news-1", "role-2"], "those that the run has"
     none = profile.replace(strategies=["random_same_turns"])
-    assert tables.case_dialogues(placed, chats, none) == []
+    assert evaluation.case_dialogues(placed, chats, none) == []
 
 
 def test_scores_are_called_what_they_are() -> None:
@@ -232,7 +334,7 @@ def test_scores_are_called_what_they_are() -> None:
     centred = [r.model_copy(update={"raw": r.overall + 9}) for r in judged(1.0, judge="asks")]
     rated = judged(1.0, judge="rates")
     lost = [r.model_copy(update={"overall": None, "raw": None}) for r in judged(1.0, judge="silent")]
-    got = tables.judge_check([*centred, *rated, *lost], made_up.profile())
+    got = evaluation.judge_check([*centred, *rated, *lost], made_up.profile())
     assert list(zip(got.judge, got.score, strict=True)) == [
         ("asks", "centred"), ("asks", "raw"), ("rates", "rating"),
     ]  # fmt: skip
@@ -264,7 +366,7 @@ def records():
 def numbers():
     placements, ratings, rows = records()
     library = [made_up.meme(name) for name in ("m1", "m2", "m3")]
-    return tables.numbers(PROFILE, library, DIALOGUES, placements, ratings, rows, {"a": {"theta0": 0.5}})
+    return evaluation.numbers(PROFILE, library, DIALOGUES, placements, ratings, rows, {"a": {"theta0": 0.5}})
 
 
 def test_numbers_by_hand() -> None:
@@ -287,41 +389,17 @@ def test_numbers_by_hand() -> None:
 def test_levels_by_hand() -> None:
     """Mean grades of two graders: 2 lands for both, 1 fits, 0.5 does not, 0 is 0 from both."""
     grades = {"greedy": dict(enumerate([2.0, 1.0, 0.5, 0.0])), "random": {0: 0.0}}
-    greedy, random = tables.frame_rows(tables.levels(grades))
+    greedy, random = evaluation.frame_rows(evaluation.levels(grades))
     assert greedy == {"strategy": "greedy", "memes": 4, "fits": 0.5, "nobody": 0.25, "both": 0.25}
     assert (random["fits"], random["nobody"], random["both"]) == (0, 1, 0)
 
 
 def test_figure_4_has_one_shuffled_baseline_a_source() -> None:
     _, _, rows = records()
-    frame = tables.consistency_frame(rows, DIALOGUES, PROFILE)
+    frame = evaluation.consistency_frame(rows, DIALOGUES, PROFILE)
     assert list(frame.dataset.unique()) == ["news-based", "role-based"]
     news = frame[frame.dataset == "news-based"].set_index("strategy")
     assert list(news.index) == [*ALL, "shuffled"]
     assert (news["mean"]["greedy"], news.n["greedy"]) == (70, 2)
     assert (news["mean"]["shuffled"], news.n["shuffled"]) == (68.5, 8)  # 70, 69, 68, 67 twice each
-    assert tables.consistency_frame(rows, DIALOGUES[:1], PROFILE).dataset.unique() == ["news-based"]
-
-
-def check(auc: float, low: float | None, high: float | None, score: str = "centred") -> dict:
-    told = "no interval" if low is None else "yes" if low > 0.5 else "reversed" if high < 0.5 else "no"
-    row = {"judge": "j", "score": score, "auc": auc, "low": low, "high": high, "n": 9, "dialogues": 8}
-    return row | {"tells apart": told}
-
-
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        (check(0.7, 0.6, 0.8), "The judge tells greedy's memes from random ones at the same turns (AUC 0.70"),
-        (check(0.55, 0.45, 0.6), "cannot tell greedy's memes from random ones"),
-        (check(0.3, 0.2, 0.4), "prefers random memes to greedy's at the same turns (AUC 0.30"),
-        (check(0.65, 0.6, 0.69), ", but only weakly."),
-        (check(0.7, None, None), "at least 2 dialogues"),
-    ],
-)
-def test_verdict_on_the_judge(row, words) -> None:
-    assert words in tables.judge_verdict({"judge_check": [check(0.9, 0.8, 1.0, "raw"), row]})
-
-
-def test_verdict_without_any_rating() -> None:
-    assert "could be checked" in tables.judge_verdict({"judge_check": []})
+    assert evaluation.consistency_frame(rows, DIALOGUES[:1], PROFILE).dataset.unique() == ["news-based"]

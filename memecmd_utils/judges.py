@@ -1,0 +1,753 @@
+"""LLM judges of memes in chats (paper, Section 5.1): what they are shown and asked, and what they are worth.
+
+A yes/no judge answers one-token questions about a meme, a rating judge gives numbers to all memes of a chat.
+Both say something of each of the `DIMENSIONS`, whose words stand in `prompts/judge_questions.j2`.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+import pandas as pd
+import yaml
+from pydantic import BaseModel, Field, create_model
+
+from memecmd_utils import evaluation, files, local_model, statistics
+from memecmd_utils.dialogue import history_text
+from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
+from memecmd_utils.grades import GradedTurns, fits
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import prompts, replies
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
+from memecmd_utils.llm.messages import (
+    NO,
+    UNRECORDED,
+    YES,
+    Image,
+    Message,
+    ModelId,
+    Reply,
+    Request,
+    Sampling,
+    UncertainReply,
+    UnusableReply,
+    plain_word,
+)
+from memecmd_utils.recordings import is_answer, key_of
+from memecmd_utils.retrieval import halves
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating
+from memecmd_utils.settings import Profile
+
+T, R = TypeVar("T"), TypeVar("R")
+HISTORY_WINDOW = 8
+"""Turns that the small judge sees before the meme: what matters is near, and its context is short."""
+Wording = Literal["as asked", "second", "third"]
+WORDINGS: tuple[Wording, ...] = ("as asked", "second", "third")
+"""The same questions in other words; the first are the run's own."""
+LEAST_MASS = 0.25
+"""Of yes and no together among the first tokens. Below it what the judge would say instead outweighs both
+three to one, and the ratio of two rare tokens is noise."""
+ROUNDING = 1e-3
+"""Log-probabilities are kept to four digits."""
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """What a judge is shown: memes in the first `n_turns` turns of a dialogue.
+
+    A yes/no judge takes excerpts with one meme and sees the turns before it.
+    """
+
+    key: Hashable
+    """Under which the answer comes back."""
+    dialogue: Dialogue
+    memes: Mapping[int, Meme]
+    """By turn, in order."""
+    n_turns: int
+
+
+Scores = dict[str, float]
+"""Of one meme: the dimensions and `overall`, 0 to 100; of a yes/no judge also `raw`, before centring."""
+Answer = list[Scores] | str
+"""Scores of an excerpt's memes in order, or the reason why there are none."""
+Draw = Callable[[Excerpt], tuple[str, Callable[[], bytes]]]
+"""Names, by a hash, the picture of an excerpt, and makes it only when it is called."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A judge of the profile that can be asked."""
+
+    name: str
+    kind: Literal["yes_no", "rating"]
+    chat: Chat
+    profile: Profile
+    dialogues: Sequence[Dialogue]
+    """Of the run: a yes/no judge's scores are centred by those at places in the other half of them."""
+    draw: Draw | None = None
+    """Without it a rating judge reads a transcript."""
+
+
+@contextmanager
+def open_judge(
+    run: Run,
+    number: int,
+    dialogues: Sequence[Dialogue],
+    memes: Mapping[str, Meme],
+    before: Sequence[str] = (),
+) -> Iterator[Judge]:
+    """Open a judge of the profile; where one of the names `before` is its own, it is numbered."""
+    judge = run.profile.evaluation.judges[number]
+    with run.chat("judge", "evaluation", number) as chat:
+        name = f"{chat.backend.model.name} {judge.kind}"
+        name = f"{name} {len(before) + 1}" if name in before else name
+        sees = judge.kind == "rating" and judge.llm == "openai" and run.endpoint("judge", number).vision
+        draw = drawing(run, memes) if sees else None
+        yield Judge(name, judge.kind, chat, run.profile, dialogues, draw)
+
+
+def drawing(run: Run, memes: Mapping[str, Meme]) -> Draw:
+    """What specifies, and at need draws, the screenshot that a judge with eyes is shown."""
+    pictures = evaluation.meme_files(run, memes)
+
+    def draw(shown: Excerpt) -> tuple[str, Callable[[], bytes]]:
+        ids = {turn: meme.meme_id for turn, meme in shown.memes.items()}
+        position = run.profile.retrieval.meme_position
+        spec = chat_from_dialogue(shown.dialogue, ids, shown.n_turns, position)
+
+        def picture() -> bytes:  # as phones send it: a PNG takes four times as long as the drawing itself
+            return encode(draw_chat(spec, pictures), "jpeg")
+
+        return spec_sha256(spec), picture
+
+    return draw
+
+
+def ask(shown: Sequence[Excerpt], judge: Judge) -> dict[Hashable, Answer]:
+    """Put excerpts before a judge; its answers by their keys."""
+    work = _ask_centred(shown, judge) if judge.kind == "yes_no" else _ask_ratings(shown, judge)
+    return dict(zip([one.key for one in shown], llm_chat.run(work), strict=True))
+
+
+async def _side_by_side(
+    things: Sequence[T], one: Callable[[T], Awaitable[R]], chat: Chat, label: str, unit: str
+) -> list[R]:
+    """Ask about things side by side, with a progress bar."""
+    with Progress(chat, len(things), label, unit) as bar:
+
+        async def counted(thing: T) -> R:
+            answer = await one(thing)
+            bar.update()
+            return answer
+
+        return list(await chat.side_by_side(counted(thing) for thing in things))
+
+
+# --- A yes/no question for each dimension about a meme at a place
+
+
+@dataclass(frozen=True)
+class Context:
+    """A place where a meme may stand: before u_t of a dialogue."""
+
+    dialogue: Dialogue
+    turn: int
+
+    @property
+    def history(self) -> str:
+        """The last turns before t, with the speakers' names."""
+        texts = [turn.text for turn in self.dialogue.turns[: self.turn - 1]]
+        lines = history_text(self.dialogue, texts).split("\n")  # type: ignore[arg-type]
+        return "\n".join(lines[-HISTORY_WINDOW:])
+
+    @property
+    def speaker_name(self) -> str:
+        """Who speaks at t."""
+        return self.dialogue.name_a if self.turn % 2 else self.dialogue.name_b
+
+
+@lru_cache
+def words() -> dict[str, dict[str, str]]:
+    """What judges are asked of each dimension: `rating`, and a yes/no question in each of the `WORDINGS`.
+
+    Under `instruction`: how to answer in wordings that say it in other words.
+    """
+    return yaml.safe_load(prompts.render("judge_questions"))
+
+
+def continues_text(model: ModelId) -> bool:
+    """Whether a model is a base model of the registry: it knows no chat format and only goes on writing."""
+    return any(w.chat_template and w.sha256 == model.sha256 for w in local_model.registry().values())
+
+
+def yes_no_request(
+    context: Context, meme: Meme, dimension: str, wording: Wording = "as asked", base: bool = False
+) -> Request:
+    """One one-token question; those of a pair differ in their last line only (shared prefix).
+
+    A `base` model gets two solved examples before it (`judge_base.j2`), in the run's own wording only.
+    Raises ValueError for another wording of that.
+    """
+    if base and wording != "as asked":
+        raise ValueError(f"a base model's examples are in the run's own words, not in wording {wording!r}")
+    instruction = words()["instruction"].get(wording)
+    how = {"instruction": instruction} if instruction else {}
+    text = prompts.render(
+        "judge_base" if base else "judge_yes_no",
+        history=context.history,
+        speaker=context.speaker_name,
+        meme_text=meme.text,
+        meme_note=meme.picture_note,
+        question=words()[dimension][wording],
+        fence=prompts.fence,
+        **how,
+    )
+    system = [] if base else [Message(role="system", text=prompts.render("judge_system", **how))]
+    return Request(
+        task="rating",
+        subject=f"{context.dialogue.dialogue_id}/{context.turn}/{meme.meme_id}/{dimension}",
+        messages=[*system, Message(role="user", text=text)],
+        sampling=Sampling(temperature=0.0, max_tokens=1, top_logprobs=20),
+    )
+
+
+def p_yes(reply: Reply) -> float:
+    """Probability of yes among yes and no, from the first token's alternatives.
+
+    It is read where an answer is what the judge most likely gives: yes and no together have `LEAST_MASS`,
+    and no other word is likelier; else `UncertainReply`. An endpoint without log-probabilities, or with
+    those of another token than the answer's, gives 1 or 0 by the word itself.
+    """
+    yes, no = reply.yes_no or (0.0, 0.0)
+    mass = yes + no
+    if mass > 0:
+        tops = (reply.first_token or {}).items()
+        other = max((math.exp(p) for token, p in tops if plain_word(token) not in YES | NO), default=0.0)
+        if mass < max(LEAST_MASS, other) - ROUNDING:
+            raise UncertainReply(
+                f"只能回答“是”或“否”，这两种回答的概率合计只有{mass:.2g}，最可能的是“{reply.text[:20]}”"
+            )
+        return yes / mass
+    word = plain_word(reply.text)
+    if word in YES or word in NO:
+        return float(word in YES)
+    raise UnusableReply(f"只能回答“是”或“否”，收到的是“{reply.text[:20]}”")
+
+
+async def ask_yes_no(
+    pairs: Sequence[tuple[Context, Meme]], chat: Chat, label: str, wording: Wording = "as asked"
+) -> list[Scores | str]:
+    """Ask the questions of every pair: p(yes) by dimension, or the reason why there is none."""
+    base = continues_text(chat.backend.model)
+
+    async def one(pair: tuple[Context, Meme]) -> Scores | str:
+        # One question after another, and as many pairs as requests in flight: otherwise all first questions
+        # would go before any second one, and the shared prefix would be gone from the server's cache.
+        p = {}
+        for dimension in DIMENSIONS:
+            request = yes_no_request(*pair, dimension, wording, base)
+            answer = await chat.ask(request, p_yes, again=False)
+            if answer.value is None:  # the pair has no score, whatever the others would be
+                return f"{answer.outcome}: {answer.reason}"
+            p[dimension] = answer.value
+        return p
+
+    return await _side_by_side(pairs, one, chat, label, "pair")
+
+
+def answers_on_record(
+    run: Run, context: Context, meme: Meme, number: int = 0
+) -> dict[str, tuple[Request, Reply | None]]:
+    """The questions about a meme at a place, and what a yes/no judge of the profile answered.
+
+    To look at after the judge was asked: this only reads the recordings, so nothing is asked or counted. None
+    where there is no answer, or one without probabilities of yes and no.
+    """
+    judge, profile = run.profile.evaluation.judges[number], run.profile
+    if judge.llm == "local":
+        backend = local_model.LocalServer(judge.local_model or profile.models.local_model).backend()
+    else:
+        backend = OpenAIBackend(run.endpoint("judge", number), key=NO_KEY)
+    found: dict[str, tuple[Request, Reply | None]] = {}
+    store = run.recordings("evaluation")
+    for dimension in DIMENSIONS:
+        request = yes_no_request(context, meme, dimension, base=continues_text(backend.model))
+        stored = store.get(key_of(request.normal_form(backend.model, backend.dropped)))
+        reply = None
+        if stored is not None and is_answer(stored):
+            reply = Reply(**{name: stored.get(name) for name in ("text", "first_token", "yes_no")})
+        found[dimension] = request, reply if reply and sum(reply.yes_no or ()) else None
+    return found
+
+
+def _place_and_meme(shown: Excerpt) -> tuple[Context, Meme]:
+    ((turn, meme),) = shown.memes.items()
+    return Context(shown.dialogue, turn), meme
+
+
+async def _ask_centred(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
+    """The questions about each meme, centred by its mean over held-out contexts."""
+    split, contexts = halves(judge.dialogues), held_out_contexts(judge.dialogues, judge.profile)
+    pairs = [_place_and_meme(one) for one in shown]
+    model = judge.chat.backend.model.name
+    at_home = await ask_yes_no(pairs, judge.chat, f"{model}: placed memes")
+    memes = {meme.meme_id: meme for _, meme in pairs}
+    needed = [(split[context.dialogue.dialogue_id], meme.meme_id) for context, meme in pairs]
+    # Memes of one context come one after another, so that a server can reuse the context's prefix.
+    held_out = [
+        (context, half, name)
+        for half in "ab"
+        for context in contexts[half]
+        for of_half, name in sorted(set(needed))
+        if of_half == half
+    ]
+    asked = [(context, memes[name]) for context, _, name in held_out]
+    answers = await ask_yes_no(asked, judge.chat, f"{model}: elsewhere")
+    elsewhere: dict[tuple[str, str], list[Scores | str]] = {}
+    for (_, half, name), p in zip(held_out, answers, strict=True):
+        elsewhere.setdefault((half, name), []).append(p)
+    means = {place: _mean(answers) for place, answers in elsewhere.items()}
+    return [_scores(p, means[place]) for p, place in zip(at_home, needed, strict=True)]
+
+
+def _mean(answers: Sequence[Scores | str]) -> Scores | str:
+    """Mean p(yes) over held-out contexts, or the reason why there is none."""
+    # A mean over the contexts that happen to be on record is not the mean that a full run subtracts.
+    unrecorded = [p for p in answers if isinstance(p, str) and p.startswith(UNRECORDED)]
+    known = [p for p in answers if isinstance(p, dict)]
+    if unrecorded or not known:
+        return unrecorded[0] if unrecorded else "no held-out context could be scored"
+    return {dimension: float(np.mean([p[dimension] for p in known])) for dimension in DIMENSIONS}
+
+
+def _scores(p: Scores | str, means: Scores | str) -> Answer:
+    if isinstance(p, str) or isinstance(means, str):
+        return p if isinstance(p, str) else means
+    scores = {dimension: round(value, 4) for dimension, value in centred(p, means).items()}
+    overall, raw = np.mean([scores[k] for k in DIMENSIONS]), 100 * np.mean([p[k] for k in DIMENSIONS])
+    return [{**scores, "overall": round(float(overall), 4), "raw": round(float(raw), 4)}]
+
+
+def centred(p: Mapping[str, float], means: Mapping[str, float]) -> Scores:
+    """50 (1 + p - mean): p(yes) minus the meme's own mean over held-out contexts, on a 0-100 scale.
+
+    The small judge likes some memes anywhere; what remains is how much better this place is than others.
+    """
+    return {dimension: 50.0 * (1.0 + p[dimension] - means[dimension]) for dimension in DIMENSIONS}
+
+
+def contexts_elsewhere(dialogues: Sequence[Dialogue], profile: Profile, dialogue_id: str) -> list[Context]:
+    """The places in other dialogues at which the memes of a dialogue are measured in vain."""
+    return held_out_contexts(dialogues, profile)[halves(dialogues)[dialogue_id]]
+
+
+def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[str, list[Context]]:
+    """For each half, the fixed contexts of the *other* half at which its memes are measured in vain.
+
+    With one dialogue only, its own turns have to serve.
+    """
+    split = halves(dialogues)
+    out: dict[str, list[Context]] = {}
+    for half, other in (("a", "b"), ("b", "a")):
+        pool = [d for d in dialogues if split[d.dialogue_id] == other] or list(dialogues)
+        places = [Context(d, turn.turn) for d in pool for turn in d.turns[1:]]
+        rng = statistics.rng(profile.seed, "judge contexts", half)
+        chosen = rng.choice(
+            len(places), size=min(profile.evaluation.judge_contexts, len(places)), replace=False
+        )
+        out[half] = [places[i] for i in sorted(chosen)]
+    return out
+
+
+# --- A number for each dimension and each meme of a chat
+
+
+MemeRating = create_model(
+    "MemeRating",
+    __doc__="Scores of one meme as asked of a rating judge.",
+    meme=(int, Field(ge=1)),
+    **{dimension: (float, Field(ge=0, le=100)) for dimension in DIMENSIONS},
+)
+
+
+class RatingsReply(BaseModel):
+    """Scores of all memes of a screenshot."""
+
+    ratings: list[MemeRating]
+
+
+def transcript(shown: Excerpt, meme_position: Literal["before", "after"] = "before") -> str:
+    """The chat as text for a judge that sees no images: memes numbered, with their visible text."""
+    numbers = {turn: number for number, turn in enumerate(shown.memes, start=1)}
+    lines = []
+    for turn in shown.dialogue.turns[: shown.n_turns]:
+        name = shown.dialogue.name_a if turn.speaker == "A" else shown.dialogue.name_b
+        here = [f"{name}：{turn.text}"]
+        if turn.turn in numbers:
+            text = shown.memes[turn.turn].text or "没有文字"
+            bubble = f"{name}：［表情包{numbers[turn.turn]}：{text}］"
+            here.insert(0 if meme_position == "before" else 1, bubble)
+        lines += here
+    return "\n".join(lines)
+
+
+def rating_request(
+    shown: Excerpt,
+    seed: int,
+    screenshot: tuple[str, Callable[[], bytes]] | None = None,
+    meme_position: Literal["before", "after"] = "before",
+) -> Request:
+    """One call for all memes of an excerpt, from a screenshot or as text.
+
+    `screenshot` is the specification's hash, which enters the key, and a function that draws it; it is
+    drawn only when the request is sent.
+    """
+    text = prompts.render(
+        "rating",
+        has_image=screenshot is not None,
+        n_memes=len(shown.memes),
+        transcript=transcript(shown, meme_position),
+        dimensions={dimension: words()[dimension]["rating"] for dimension in DIMENSIONS},
+        fence=prompts.fence,
+    )
+    images = []
+    if screenshot is not None:
+        spec, draw = screenshot
+        images = [Image(image_id=spec, load=lambda: files.data_url(draw()))]
+    return Request(
+        task="rating",
+        subject=f"{shown.dialogue.dialogue_id}/{shown.n_turns}",
+        messages=[Message(role="user", text=text, images=images)],
+        sampling=Sampling(temperature=0.0, max_tokens=120 * len(shown.memes) + 100),
+        seed=seed,
+        reply_schema=RatingsReply,
+    )
+
+
+def parse_ratings(reply: Reply, n_memes: int) -> list[MemeRating]:
+    """All `n_memes` ratings in order; a missing or doubled number makes the reply unusable."""
+    ratings = sorted(replies.structured(reply, RatingsReply).ratings, key=lambda r: r.meme)
+    if [r.meme for r in ratings] != list(range(1, n_memes + 1)):
+        raise UnusableReply(f"需要编号1到{n_memes}各一项，收到{[r.meme for r in ratings]}")
+    return ratings
+
+
+async def _ask_ratings(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
+    """One call an excerpt."""
+    position = judge.profile.retrieval.meme_position
+
+    async def one(excerpt: Excerpt) -> Answer:
+        draws = statistics.rng(judge.profile.seed, "rating", excerpt.dialogue.dialogue_id, excerpt.n_turns)
+        picture = judge.draw and judge.draw(excerpt)
+        request = rating_request(excerpt, int(draws.integers(2**31)), picture, position)
+        answer = await judge.chat.ask(request, lambda r: parse_ratings(r, len(excerpt.memes)), again=False)
+        if answer.value is None:
+            return f"{answer.outcome}: {answer.reason}"
+        scored = [{k: getattr(rating, k) for k in DIMENSIONS} for rating in answer.value]
+        return [{**scores, "overall": float(np.mean(list(scores.values())))} for scores in scored]
+
+    return await _side_by_side(shown, one, judge.chat, f"{judge.name}: ratings", "call")
+
+
+# --- Every placed meme is rated by every judge
+
+
+def rate(
+    run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
+) -> list[Rating]:
+    """Rate with every judge of the profile and save the ratings."""
+    ratings: list[Rating] = []
+    names: list[str] = []
+    for number in range(len(run.profile.evaluation.judges)):
+        with open_judge(run, number, list(dialogues.values()), memes, names) as judge:
+            by_meme = judge.kind == "yes_no" or run.profile.evaluation.judge_unit == "meme"
+            chosen = evaluation.to_judge(placements, run.profile) if by_meme else placements
+            ratings += rate_with(judge, chosen, dialogues, memes)
+            names.append(judge.name)
+    run.save(ratings, Rating)  # what has no recorded answer is counted from there
+    return ratings
+
+
+def rate_with(
+    judge: Judge,
+    placements: Sequence[Placement],
+    dialogues: Mapping[str, Dialogue],
+    memes: Mapping[str, Meme],
+) -> list[Rating]:
+    """Ratings by one judge.
+
+    A yes/no judge is asked about each place and meme once, whichever strategies share them. A rating judge
+    gets one call per dialogue, strategy and length (unit `dialogue`) or per placed meme (unit `meme`), with
+    the chat up to u_t: what comes later cannot make a meme fit, and the rating serves every length.
+    """
+    full, by_call = judge.profile.dialogue.n_turns, judge.kind == "rating"
+    calls: list[tuple[Hashable, list[Placement], int, int]] = []  # key, memes shown, turns shown, length
+    if by_call and judge.profile.evaluation.judge_unit == "dialogue":
+        for strategy in dict.fromkeys(placed.strategy for placed in placements):
+            for name in dialogues:
+                mine = [p for p in placements if (p.strategy, p.dialogue_id) == (strategy, name)]
+                mine.sort(key=lambda placed: placed.turn)
+                for n in evaluation.lengths(full):
+                    if shown := [placed for placed in mine if placed.turn <= n]:
+                        calls.append(((strategy, name, n), shown, n, n))
+    else:
+        for p in placements:
+            key = (p.dialogue_id, p.turn, p.meme_id, *((p.strategy,) if by_call else ()))
+            calls.append((key, [p], p.turn, p.turn if by_call else full))
+    excerpts = {
+        key: Excerpt(key, dialogues[shown[0].dialogue_id], {p.turn: memes[p.meme_id] for p in shown}, n)
+        for key, shown, n, _ in calls
+    }
+    answers = ask(list(excerpts.values()) if by_call else [excerpts[key] for key in sorted(excerpts)], judge)
+    return [
+        Rating(
+            dialogue_id=placed.dialogue_id,
+            turn=placed.turn,
+            strategy=placed.strategy,
+            meme_id=placed.meme_id,
+            judge=judge.name,
+            judge_unit=judge.profile.evaluation.judge_unit if by_call else "meme",
+            n_turns=length,
+            source=judge.chat.backend.source,
+            profile=judge.profile.name,
+            seed=judge.profile.seed,
+            **({"unscored": answer} if isinstance(answer, str) else answer[place]),
+        )
+        for key, shown, _, length in calls
+        for answer in [answers[key]]
+        for place, placed in enumerate(shown)
+    ]
+
+
+# --- Study 1: does each judge tell memes that fit from those that do not, and is it steady?
+# Judges are asked about memes that fit, random ones and hard negatives, drawn by seed and graded by a large
+# language model, not by people.
+
+
+Kind = Literal["fitting", "random", "hard negative"]
+KINDS: tuple[Kind, ...] = ("fitting", "random", "hard negative")
+LANDS = 1.5
+"""Mean grade from which a meme fits well enough to stand for what a judge should like."""
+TURNS_PER_DIALOGUE = 2
+
+
+class CheckItem(NamedTuple):
+    """A meme at a turn, and what the ground truth says of it."""
+
+    kind: Kind
+    dialogue_id: str
+    turn: int
+    meme_id: str
+
+    @property
+    def pair(self) -> tuple[str, int, str]:
+        """(dialogue id, turn, meme id)."""
+        return self.dialogue_id, self.turn, self.meme_id
+
+
+def draw_items(data: GradedTurns) -> list[CheckItem]:
+    """Three items, in the order of `KINDS`, at each of up to `judge_checks` turns that have all three.
+
+    *Fitting*: a mean grade of `LANDS` or more. *Random*: uniform over the library without memes that fit
+    there; it may be ungraded. *Hard negative*: lands at another turn of the same dialogue and got 0 from
+    every grader here. Every dialogue gives one turn before any gives a second, and none more than two.
+    Without ground truth there are no items.
+    """
+    wanted = data.profile.evaluation.judge_checks
+    if not wanted or not data.truth.grades:
+        return []
+    found = _candidates(data)
+    chosen: list[tuple[int, float, int]] = []  # which of its dialogue's turns, a lot, the row
+    for name, rows in data.rows_of.items():
+        rng = statistics.rng(data.profile.seed, "judge items", name)
+        able = [int(row) for row in rows if all(len(found[row][kind]) for kind in KINDS)]
+        drawn = [able[i] for i in rng.permutation(len(able))[:TURNS_PER_DIALOGUE]]
+        lot = float(rng.random())
+        chosen += [(place, lot, row) for place, row in enumerate(drawn)]
+    items = []
+    for row in sorted(row for _, _, row in sorted(chosen)[:wanted]):
+        for kind in KINDS:
+            columns = found[row][kind]
+            rng = statistics.rng(data.profile.seed, "judge item", kind, *data.keys[row])
+            items.append(CheckItem(kind, *data.keys[row], data.meme_ids[columns[rng.integers(len(columns))]]))
+    return items
+
+
+def for_wordings(items: Sequence[CheckItem], profile: Profile) -> list[CheckItem]:
+    """The fitting and the random meme of `judge_wordings` of the turns, drawn by seed."""
+    turns = list(dict.fromkeys((item.dialogue_id, item.turn) for item in items))
+    order = statistics.rng(profile.seed, "judge wordings").permutation(len(turns))
+    chosen = {turns[i] for i in order[: profile.evaluation.judge_wordings]}
+    return [i for i in items if i.kind != "hard negative" and (i.dialogue_id, i.turn) in chosen]
+
+
+def _candidates(data: GradedTurns) -> list[dict[Kind, np.ndarray]]:
+    """For every row of the data: the columns of the memes that could serve as each kind."""
+    # A comparison with nan is false: what nobody graded neither fits nor is a hard negative.
+    lands, fit, refused = data.grades >= LANDS, fits(data.grades), data.grades == 0
+    out: list[dict[Kind, np.ndarray]] = []
+    for row, name in enumerate(data.clusters):
+        # Over all its dialogue's turns: what lands at this one was not refused here.
+        landed = lands[data.rows_of[name]].any(axis=0)
+        kinds = {"fitting": lands[row], "random": ~fit[row], "hard negative": landed & refused[row]}
+        out.append({kind: np.flatnonzero(able) for kind, able in kinds.items()})
+    return out
+
+
+P_YES, CENTRED, RATING, CONSISTENCY, RETRIEVAL = "p(yes)", "centred", "rating", "consistency", "retrieval"
+"""Readings: what a score is. A yes/no judge has two; retrieval is no judge but a yardstick."""
+SCORES = ("judge", "reading", "kind", "dialogue_id", "turn", "meme_id", "score")
+WORDED = ("judge", "wording", "kind", "dialogue_id", "turn", "meme_id", "p")
+
+
+class Answers(NamedTuple):
+    """Scores (a row a judge, reading and item) and p(yes) in several wordings; nan where there is none."""
+
+    scores: pd.DataFrame
+    worded: pd.DataFrame
+
+
+def ask_all(run: Run, data: GradedTurns) -> Answers:
+    """Put the drawn items before every judge of the profile, and before the scorers that ask nobody."""
+    items, scores, worded, names = draw_items(data), [], [], []
+    few = for_wordings(items, run.profile)
+
+    def add(judge: str, reading: str, values: Sequence[float]) -> None:
+        scores.extend((judge, reading, *item, value) for item, value in zip(items, values, strict=True))
+
+    for number in range(len(run.profile.evaluation.judges) if items else 0):
+        with open_judge(run, number, data.dialogues, data.memes, names) as judge:
+            names.append(judge.name)
+            answers = ask(_excerpts(items, data), judge)
+            overall = [_score(answers[item.pair], "overall") for item in items]
+            if judge.kind == "rating":
+                add(judge.name, RATING, overall)
+                continue
+            raw = [_score(answers[item.pair], "raw") for item in items]
+            add(judge.name, P_YES, raw)
+            add(judge.name, CENTRED, overall)
+            if few and not continues_text(judge.chat.backend.model):  # a base model knows the own words only
+                own = {item.pair: p / 100 for item, p in zip(items, raw, strict=True)}
+                for wording, p in {WORDINGS[0]: own, **_ask_in_words(_excerpts(few, data), judge)}.items():
+                    worded += [(judge.name, wording, *item, p[item.pair]) for item in few]
+    if items:
+        _score_without_asking(run, data, items, add)
+    return Answers(pd.DataFrame(scores, columns=list(SCORES)), pd.DataFrame(worded, columns=list(WORDED)))
+
+
+def _excerpts(items: Sequence[CheckItem], data: GradedTurns) -> list[Excerpt]:
+    """What a judge is shown: a meme before u_t, each pair once; it may be random and a hard negative."""
+    dialogues = {dialogue.dialogue_id: dialogue for dialogue in data.dialogues}
+    return [
+        Excerpt((name, turn, meme), dialogues[name], {turn: data.memes[meme]}, turn)
+        for name, turn, meme in sorted({item.pair for item in items})
+    ]
+
+
+def _score(answer: Answer, which: Literal["overall", "raw"]) -> float:
+    return np.nan if isinstance(answer, str) else answer[0][which]
+
+
+def _ask_in_words(shown: Sequence[Excerpt], judge: Judge) -> dict[str, dict[Hashable, float]]:
+    """Mean p(yes) over the questions in every wording but the run's own, by wording and key."""
+    pairs, in_words = [_place_and_meme(one) for one in shown], {}
+    for wording in WORDINGS[1:]:
+        label = f"{judge.chat.backend.model.name}: {wording} wording"
+        answers = llm_chat.run(ask_yes_no(pairs, judge.chat, label, wording))
+        in_words[wording] = {
+            one.key: np.nan if isinstance(p, str) else float(np.mean([p[k] for k in DIMENSIONS]))
+            for one, p in zip(shown, answers, strict=True)
+        }
+    return in_words
+
+
+def _score_without_asking(
+    run: Run, data: GradedTurns, items: Sequence[CheckItem], add: Callable[[str, str, Sequence[float]], None]
+) -> None:
+    """Consistency with u_t and u_t+1 (Eq. 26), and as a yardstick the score T that ranks memes."""
+    turns = {(d.dialogue_id, u.turn): u.text for d in data.dialogues for u in d.turns}
+    for scorer in evaluation.scorers(run, data.memes):
+        for later, name in enumerate(("u_t", "u_t+1")):
+            texts = [turns.get((item.dialogue_id, item.turn + later)) for item in items]
+            able = [bool(text) and evaluation.can_score(scorer, data.memes[item.meme_id])
+                    for item, text in zip(items, texts, strict=True)]  # fmt: skip
+            pairs = [(i.meme_id, t) for i, t, yes in zip(items, texts, able, strict=True) if yes]
+            found = iter(evaluation.score_pairs(pairs, data.memes, scorer))
+            add(f"{scorer.name} {name}", CONSISTENCY, [next(found) if yes else np.nan for yes in able])
+    for name in data.encoders:
+        terms = data.terms(name, data.profile.retrieval.centring)
+        at = ([data.row[i.dialogue_id, i.turn] for i in items], [data.column[i.meme_id] for i in items])
+        values = np.asarray(data.profile.retrieval.weights) @ terms[:, *at]
+        add(f"T under {name}", RETRIEVAL, values.tolist())
+
+
+STEADY = 0.667
+"""Alpha over wordings from which a judge is steady: Krippendorff's bound for tentative conclusions."""
+AGAINST = {"random": "random", "hard": "hard negative"}
+"""What fitting memes are held against, by its name in the columns."""
+TRUST = (
+    "judge", "reading", "turns", "dialogues", "unscored",
+    *statistics.with_ends("AUC random", "AUC hard", "alpha wordings"), "verdict",
+)  # fmt: skip
+TRUSTED, TOPIC, UNSTEADY, NO_USE, YARDSTICK = "trust", "topic only", "unsteady", "no", "yardstick"
+REVERSED, UNTOLD = "reversed", "not told"
+IN_WORDS = {
+    TRUSTED: "tells fitting memes from random ones and from hard negatives",
+    TOPIC: "tells fitting memes from random ones, but not from hard negatives",
+    UNSTEADY: "tells fitting memes from others, but its answers change with the wording of the questions",
+    NO_USE: "cannot tell fitting memes from random ones",
+    REVERSED: "prefers random memes to fitting ones",
+    UNTOLD: "could not be held against the ground truth: too few dialogues have its answers",
+}
+
+
+def trust(answers: Answers) -> pd.DataFrame:
+    """A row a judge and reading: how far each deserves trust (columns `TRUST`); empty without answers."""
+    rows = []
+    for (judge, reading), group in answers.scores.groupby(["judge", "reading"], sort=False):
+        row: dict[str, Any] = dict.fromkeys(TRUST, np.nan)
+        row |= {"judge": judge, "reading": reading, "unscored": int(group["score"].isna().sum())}
+        row["turns"] = len(group[["dialogue_id", "turn"]].drop_duplicates())
+        row["dialogues"] = group["dialogue_id"].nunique()
+        known = group.dropna(subset=["score"])
+        scored = {kind: list(zip(part["dialogue_id"], part["score"], strict=True))
+                  for kind, part in known.groupby("kind")}  # fmt: skip
+        for against, kind in AGAINST.items():
+            got = statistics.cluster_auc(scored.get("fitting", []), scored.get(kind, []))
+            row |= got.columns(f"AUC {against}")
+        worded = answers.worded[answers.worded["judge"] == judge]
+        if reading in (P_YES, CENTRED) and len(worded):
+            # Both readings come from the same answers, so one alpha, that of p(yes), speaks for both.
+            asked = worded.pivot(
+                index=["dialogue_id", "turn", "meme_id", "kind"], columns="wording", values="p"
+            ).reindex(columns=list(WORDINGS))
+            names = list(asked.index.get_level_values(0))
+            row |= statistics.cluster_alpha(asked.to_numpy().T, names).columns("alpha wordings")
+        rows.append({**row, "verdict": verdict(row)})
+    return pd.DataFrame(rows, columns=list(TRUST))
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """How far a judge deserves trust, by the rule of the plan, from its AUCs and its alpha over wordings.
+
+    Without an interval (too few dialogues, or no answers) nothing is told, save of a judge that scores all
+    alike. A judge without alpha is judged by its AUCs; one that clearly prefers random memes is told from one
+    that cannot tell.
+    """
+    if row["reading"] == RETRIEVAL:
+        return YARDSTICK
+    if not np.isfinite(row["AUC random low"]) and row["AUC random"] != 0.5:
+        return UNTOLD
+    if row["AUC random high"] < 0.5:
+        return REVERSED
+    if not row["AUC random low"] > 0.5:
+        return NO_USE
+    if not row["AUC hard low"] > 0.5:
+        return TOPIC
+    return UNSTEADY if row["alpha wordings"] < STEADY else TRUSTED

