@@ -117,7 +117,7 @@ def batch() -> None:
 
 @batch.command("send")
 @click.argument("stage", type=click.Choice(["annotation", "evaluation"]))
-@click.option("--limit", default=50_000, help="Questions in one batch at most.")
+@click.option("--limit", default=2_000, help="Questions in one batch at most; files may have 200 MB.")
 @click.pass_obj
 def send_batch(choice: Choice, stage: str, limit: int) -> None:
     """Send what a stage would ask and is not on record."""
